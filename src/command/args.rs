@@ -1,0 +1,123 @@
+//! The grammar: `key windowSec limit`.
+
+use crate::limit::{Limit, Window};
+use crate::server::{Args, Error, Str, parse_i64};
+
+const BAD_WINDOW: Error = Error::Line(
+    c"ERR windowSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places",
+);
+const BAD_LIMIT: Error = Error::Line(c"ERR limit must be an integer from 0 to 9007199254740991");
+
+/// A request to decide on.
+pub struct Request<'a> {
+    pub key: Str<'a>,
+    pub window: Window,
+    pub limit: Limit,
+}
+
+impl<'a> Request<'a> {
+    pub fn parse(args: Args<'a>) -> Result<Self, Error> {
+        let [_name, key, window, limit] = args.exactly().ok_or(Error::WrongArity)?;
+        Ok(Self {
+            key,
+            window: parse_window(window.as_bytes()).ok_or(BAD_WINDOW)?,
+            limit: parse_i64(limit.as_bytes()).and_then(Limit::new).ok_or(BAD_LIMIT)?,
+        })
+    }
+}
+
+/// Seconds with up to three decimal places, exactly. No floating point: 0.1 has no exact form there.
+fn parse_window(text: &[u8]) -> Option<Window> {
+    let mut parts = text.splitn(2, |&byte| byte == b'.');
+    let seconds = parts.next().and_then(parse_i64).filter(|&seconds| (0..=Window::MAX_SECONDS).contains(&seconds))?;
+    let thousandths = match parts.next() {
+        None => 0,
+        Some(places) => parse_thousandths(places)?,
+    };
+    // "-0" is no integer, so a minus never comes this far.
+    Window::from_millis(seconds.checked_mul(1000)?.checked_add(thousandths)?)
+}
+
+/// One to three digits behind the point, as thousandths.
+fn parse_thousandths(places: &[u8]) -> Option<i64> {
+    if !(1..=3).contains(&places.len()) {
+        return None;
+    }
+    let mut digits = places.iter().copied().chain(std::iter::repeat(b'0'));
+    digits.by_ref().take(3).try_fold(0_i64, |value, byte| {
+        let digit = byte.is_ascii_digit().then(|| i64::from(byte & 0x0f))?;
+        value.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn millis(text: &str) -> Option<i64> {
+        parse_window(text.as_bytes()).map(Window::millis)
+    }
+
+    #[test]
+    fn a_window_is_read_to_the_millisecond() {
+        for (text, expected) in [
+            ("1", 1_000),
+            ("60", 60_000),
+            ("0.001", 1),
+            ("0.1", 100),
+            ("0.10", 100),
+            ("1.5", 1_500),
+            ("1.050", 1_050),
+            ("2147483647", 2_147_483_647_000),
+            ("2147483647.000", 2_147_483_647_000),
+        ] {
+            assert_eq!(millis(text), Some(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn anything_else_is_no_window() {
+        for text in [
+            "",
+            "0",
+            "0.000",
+            "-1",
+            "-0.5",
+            "+1",
+            " 1",
+            "1 ",
+            "1.",
+            ".5",
+            ".",
+            "1.0001",
+            "1e3",
+            "0x10",
+            "01",
+            "1,5",
+            "1.5.5",
+            "inf",
+            "nan",
+            "2147483647.001",
+            "2147483648",
+            "9223372036854775807",
+            "99999999999999999999",
+            "1\0",
+        ] {
+            assert_eq!(millis(text), None, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_window_is_read_back(value in 1i64..=2_147_483_647_000) {
+            let text = format!("{}.{:03}", value / 1000, value % 1000);
+            prop_assert_eq!(millis(&text), Some(value));
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..24)) {
+            let _ = parse_window(&bytes);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The table of commands: all that the server is told of them.
+
+use super::fixed::Fixed;
+use super::sliding::Sliding;
+use crate::server::{ArgKind, Argument, Command, Context, Entry, add_category, register};
+
+/// The module's own ACL category, where the server has such.
+const CATEGORY: &std::ffi::CStr = c"ratelimit";
+
+const REQUEST: &[Argument] = &[
+    Argument { name: c"key", kind: ArgKind::Key },
+    Argument { name: c"windowSec", kind: ArgKind::Double },
+    Argument { name: c"limit", kind: ArgKind::Integer },
+];
+
+const COMMANDS: &[Command] = &[
+    Command {
+        name: c"rl.sliding",
+        entry: Entry::to::<Sliding>(),
+        flags: c"write deny-oom fast",
+        categories: c"write fast ratelimit",
+        arity: 4,
+        summary: c"Admits a request if fewer than the limit were admitted in the last windowSec seconds.",
+        complexity: c"O(log(N)+M) with N the requests in the window and M those that have just left it, at most 1000 a call.",
+        since: c"0.1.0",
+        arguments: REQUEST,
+    },
+    Command {
+        name: c"rl.fixed",
+        entry: Entry::to::<Fixed>(),
+        flags: c"write deny-oom fast",
+        categories: c"write fast ratelimit",
+        arity: 4,
+        summary: c"Counts a request in the current window of windowSec seconds and admits it if the count is within the limit.",
+        complexity: c"O(1)",
+        since: c"0.1.0",
+        arguments: REQUEST,
+    },
+    #[cfg(feature = "test-panic")]
+    Command {
+        name: c"rl.panic",
+        entry: Entry::to::<super::panic::Panic>(),
+        flags: c"write",
+        categories: c"write",
+        summary: c"Panics. Part of test builds alone.",
+        complexity: c"O(1)",
+        since: c"0.1.0",
+        arity: 2,
+        arguments: &[Argument { name: c"key", kind: ArgKind::Key }],
+    },
+];
+
+/// Declares every command to the server.
+pub fn register_all(ctx: &Context) -> Result<(), String> {
+    let own_categories = add_category(ctx, CATEGORY);
+    for command in COMMANDS {
+        register(ctx, command, own_categories)
+            .map_err(|reason| format!("{}: {reason}", command.name.to_string_lossy()))?;
+    }
+    Ok(())
+}

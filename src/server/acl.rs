@@ -1,0 +1,102 @@
+//! May the caller touch a key that its command does not declare?
+//!
+//! The server checks the keys that a command declares. A key that a module derives from them is the module's to
+//! check, as the server does for the keys of a script.
+
+use std::io;
+use std::ptr::NonNull;
+
+use redis_module::raw;
+
+use super::api::call;
+use super::context::Context;
+use super::string::{OwnedStr, Str};
+
+const READ_AND_UPDATE: libc::c_int = (raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE) as libc::c_int;
+
+/// Whether the caller may read and update `key`. A refusal stands in `ACL LOG`, as the server's own do.
+pub fn may_update(ctx: &mut Context, key: Str<'_>) -> bool {
+    let Caller::User(name) = caller(ctx) else {
+        return true;
+    };
+    let Some(user) = User::named(&name) else {
+        return false; // Deleted while connected: such a client may do nothing more.
+    };
+    // SAFETY: user and key are alive; the call reads both and changes neither.
+    let answer = unsafe { call!(RedisModule_ACLCheckKeyPermissions(user.0.as_ptr(), key.as_ptr(), READ_AND_UPDATE)) };
+    let allowed = answer == raw::REDISMODULE_OK as libc::c_int;
+    if !allowed {
+        // SAFETY: context, user and key are alive; the server copies what it logs.
+        unsafe {
+            call!(RedisModule_ACLAddLogEntry(
+                ctx.as_ptr(),
+                user.0.as_ptr(),
+                key.as_ptr(),
+                raw::RedisModuleACLLogEntryReason_REDISMODULE_ACL_LOG_KEY
+            ));
+        }
+    }
+    allowed
+}
+
+enum Caller {
+    /// The server itself, a replication link, another module: nobody to check.
+    Nobody,
+    User(OwnedStr),
+}
+
+/// Who calls. Redis before 8 reads through a null pointer when it is asked for the current user where there is none
+/// (another module's call, for one), so the question is put in a way that may be answered with "nobody".
+fn caller(ctx: &mut Context) -> Caller {
+    // SAFETY: the context is alive; the function looks the client up by number and touches nothing else.
+    let by_id = OwnedStr::wrap(unsafe {
+        let id = call!(RedisModule_GetClientId(ctx.as_ptr()));
+        call!(RedisModule_GetClientUserNameById(ctx.as_ptr(), id))
+    });
+    if let Some(name) = by_id {
+        return Caller::User(name);
+    }
+    // A connected client without a user is the server's own link; one that is not connected runs a script or is
+    // another module's, which only a call on the caller's behalf can tell apart.
+    if io::Error::last_os_error().raw_os_error() == Some(libc::ENOTSUP) || !ctx.has_user() {
+        return Caller::Nobody;
+    }
+    // SAFETY: has_user() has just said that this client has a user, which is all the function relies on.
+    let current = unsafe { call!(RedisModule_GetCurrentUserName(ctx.as_ptr())) };
+    OwnedStr::wrap(current).map_or(Caller::Nobody, Caller::User)
+}
+
+struct User(NonNull<raw::RedisModuleUser>);
+
+impl User {
+    fn named(name: &OwnedStr) -> Option<Self> {
+        // SAFETY: the name is alive; the handle that comes back is ours to free.
+        let user = unsafe { call!(RedisModule_GetModuleUserFromUserName(name.as_str().as_ptr())) };
+        NonNull::new(user).map(Self)
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        // SAFETY: the handle is ours and freed once; it only refers to the server's user, which stays.
+        unsafe { call!(RedisModule_FreeModuleUser(self.0.as_ptr())) };
+    }
+}
+
+impl Context {
+    /// Whether the client of this call has a user.
+    ///
+    /// A call on the caller's behalf fails with ENOTSUP before anything else if it has none. The command named here
+    /// does not exist, so nothing runs and nothing is logged either way.
+    fn has_user(&mut self) -> bool {
+        // SAFETY: the format takes no arguments; a reply, if there should be one, is freed.
+        unsafe {
+            let reply = call!(RedisModule_Call(self.as_ptr(), c"rl.nobody".as_ptr(), c"C".as_ptr()));
+            let error = io::Error::last_os_error().raw_os_error();
+            if !reply.is_null() {
+                call!(RedisModule_FreeCallReply(reply));
+            }
+            error != Some(libc::ENOTSUP)
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! A key opened for reading and writing, and what its value may be: nothing, a string, a sorted set, something else.
+
+use std::ptr::{self, NonNull};
+use std::slice;
+
+use redis_module::raw;
+
+use super::api::call;
+use super::context::Context;
+use super::string::{OwnedStr, Str};
+
+/// An open key; closed when dropped. It borrows the context, so nothing else can run that might change the value.
+pub struct Key<'a> {
+    key: NonNull<raw::RedisModuleKey>,
+    ctx: &'a mut Context,
+}
+
+/// What lies at a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Empty,
+    String,
+    SortedSet,
+    Other,
+}
+
+/// A range of scores.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ScoreRange {
+    min: f64,
+    max: f64,
+    /// Whether the ends themselves lie outside.
+    open: (bool, bool),
+}
+
+impl ScoreRange {
+    /// `min <= score <= max`
+    pub const fn closed(min: f64, max: f64) -> Self {
+        Self { min, max, open: (false, false) }
+    }
+
+    /// `min < score <= max`
+    pub const fn above(min: f64, max: f64) -> Self {
+        Self { min, max, open: (true, false) }
+    }
+
+    /// `min <= score < max`
+    pub const fn below(min: f64, max: f64) -> Self {
+        Self { min, max, open: (false, true) }
+    }
+
+    /// Both ends as the server's commands take them.
+    pub(super) fn words(self) -> [OwnedStr; 2] {
+        let word = |end: f64, open: bool| OwnedStr::new(format!("{}{end}", if open { "(" } else { "" }).as_bytes());
+        [word(self.min, self.open.0), word(self.max, self.open.1)]
+    }
+}
+
+impl<'a> Key<'a> {
+    /// Opens a key for writing; it need not exist. Listeners of other modules may run here (an expired key goes).
+    pub fn open(ctx: &'a mut Context, name: Str<'_>) -> Self {
+        let mode = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as libc::c_int;
+        // SAFETY: context and name are alive; the server keeps its own hold on the name.
+        let key = unsafe { call!(RedisModule_OpenKey(ctx.as_ptr(), name.as_ptr(), mode)) };
+        match NonNull::new(key) {
+            Some(key) => Self { key, ctx },
+            None => panic!("the server opened no key"), // Only a key opened for reading alone may be null.
+        }
+    }
+
+    fn as_ptr(&self) -> *mut raw::RedisModuleKey {
+        self.key.as_ptr()
+    }
+
+    /// Closes the key and gives the context back.
+    pub fn close(self) -> &'a mut Context {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: `this` is never used or dropped again, so the reference moves out once and the key is closed once.
+        unsafe {
+            call!(RedisModule_CloseKey(this.as_ptr()));
+            ptr::read(&this.ctx)
+        }
+    }
+
+    pub fn kind(&self) -> Kind {
+        // SAFETY: the key is open.
+        match unsafe { call!(RedisModule_KeyType(self.as_ptr())) } as isize {
+            raw::REDISMODULE_KEYTYPE_EMPTY => Kind::Empty,
+            raw::REDISMODULE_KEYTYPE_STRING => Kind::String,
+            raw::REDISMODULE_KEYTYPE_ZSET => Kind::SortedSet,
+            _ => Kind::Other,
+        }
+    }
+
+    /// How many members or bytes the value has; 0 if there is none.
+    pub fn len(&self) -> u64 {
+        // SAFETY: the key is open.
+        unsafe { call!(RedisModule_ValueLength(self.as_ptr())) as u64 }
+    }
+
+    /// The unix time in milliseconds at which the key expires, if it does.
+    pub fn expiry(&self) -> Option<i64> {
+        if self.kind() == Kind::Empty {
+            return None; // Redis 8.6 reads through a null pointer when it is asked all the same.
+        }
+        // SAFETY: the key is open and has a value.
+        let at = unsafe { call!(RedisModule_GetAbsExpire(self.as_ptr())) };
+        (at != i64::from(raw::REDISMODULE_NO_EXPIRE)).then_some(at)
+    }
+
+    /// Sets the unix time in milliseconds at which the key expires. The key exists.
+    pub fn set_expiry(&mut self, at: i64) {
+        // SAFETY: the key is open for writing.
+        done("SetAbsExpire", unsafe { call!(RedisModule_SetAbsExpire(self.as_ptr(), at.max(0))) });
+    }
+
+    /// Removes the key; a large value is freed in the background.
+    pub fn unlink(&mut self) {
+        // SAFETY: the key is open for writing.
+        done("UnlinkKey", unsafe { call!(RedisModule_UnlinkKey(self.as_ptr())) });
+    }
+
+    // ---- Strings -----------------------------------------------------------------------------------------------
+
+    /// The bytes of a string, to read and to change in place. Empty where there is none.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        if self.kind() != Kind::String {
+            return &mut [];
+        }
+        let mut length = 0;
+        // SAFETY: the key is open for writing and holds a string. The server makes it ours alone and answers with its
+        // bytes, which stay where they are until the next call on this key; that needs `self` back first.
+        unsafe {
+            let bytes = call!(RedisModule_StringDMA(self.as_ptr(), &mut length, raw::REDISMODULE_WRITE as libc::c_int));
+            slice::from_raw_parts_mut(bytes.cast(), length)
+        }
+    }
+
+    /// Replaces the bytes of a string, or creates it. The key's expiry stays.
+    pub fn set_bytes(&mut self, bytes: &[u8]) {
+        if self.len() != bytes.len() as u64 {
+            // SAFETY: the key is open for writing.
+            done("StringTruncate", unsafe { call!(RedisModule_StringTruncate(self.as_ptr(), bytes.len())) });
+        }
+        self.bytes_mut().copy_from_slice(bytes);
+    }
+
+    // ---- Sorted sets -------------------------------------------------------------------------------------------
+
+    /// Adds a member unless it is there already. Answers whether it was added.
+    pub fn add_new(&mut self, score: f64, member: Str<'_>) -> bool {
+        let mut flags = raw::REDISMODULE_ZADD_NX as libc::c_int;
+        // SAFETY: the key is open for writing, empty or a sorted set; the server copies the member.
+        done("ZsetAdd", unsafe { call!(RedisModule_ZsetAdd(self.as_ptr(), score, member.as_ptr(), &mut flags)) });
+        flags & raw::REDISMODULE_ZADD_ADDED as libc::c_int != 0
+    }
+
+    /// How many members have a score in the range, counted no further than `at_most`.
+    pub fn count_in(&mut self, range: ScoreRange, at_most: u64) -> u64 {
+        let mut count = 0;
+        // SAFETY: the key is open; the iterator is not used once the value may change.
+        unsafe {
+            if self.seek(range) {
+                count = 1;
+                while count < at_most && call!(RedisModule_ZsetRangeNext(self.as_ptr())) != 0 {
+                    count += 1;
+                }
+            }
+            call!(RedisModule_ZsetRangeStop(self.as_ptr()));
+        }
+        count
+    }
+
+    /// Removes the first member with a score in the range. Answers whether there was one.
+    pub fn remove_first_in(&mut self, range: ScoreRange) -> bool {
+        // SAFETY: the key is open for writing; the iterator is stopped before the value changes.
+        unsafe {
+            let member = self
+                .seek(range)
+                .then(|| OwnedStr::wrap(call!(RedisModule_ZsetRangeCurrentElement(self.as_ptr(), ptr::null_mut()))))
+                .flatten();
+            call!(RedisModule_ZsetRangeStop(self.as_ptr()));
+            let Some(member) = member else {
+                return false;
+            };
+            let mut removed = 0;
+            done("ZsetRem", call!(RedisModule_ZsetRem(self.as_ptr(), member.as_str().as_ptr(), &mut removed)));
+            removed != 0
+        }
+    }
+
+    /// Puts the iterator on the first member of the range. Answers whether there is one.
+    ///
+    /// # Safety
+    /// The caller stops the iterator before it changes the value.
+    unsafe fn seek(&mut self, range: ScoreRange) -> bool {
+        // SAFETY: the key is open; on anything but a sorted set the server starts no iterator.
+        unsafe {
+            call!(RedisModule_ZsetFirstInScoreRange(
+                self.as_ptr(),
+                range.min,
+                range.max,
+                libc::c_int::from(range.open.0),
+                libc::c_int::from(range.open.1)
+            )) == raw::REDISMODULE_OK as libc::c_int
+                && call!(RedisModule_ZsetRangeEndReached(self.as_ptr())) == 0
+        }
+    }
+}
+
+impl Drop for Key<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the key is open and closed once; close() forgets the value.
+        unsafe { call!(RedisModule_CloseKey(self.as_ptr())) };
+    }
+}
+
+/// The server refuses these calls only for a key that is not open for writing or holds another type, which the types
+/// here rule out. Should it happen all the same, nothing may go on as if the write had been done.
+fn done(what: &str, answer: libc::c_int) {
+    assert!(answer == raw::REDISMODULE_OK as libc::c_int, "{what} was refused by the server");
+}

@@ -1,0 +1,41 @@
+//! A thin, safe layer over the module API of Redis and Valkey.
+//!
+//! The only unsafe code of the module lives here. The layer knows nothing of rate limiting; it wraps what we call
+//! and no more. Three rules make it safe:
+//!
+//! * [`Context`] lives for one call of a command and is handed out by the server's own entry point alone.
+//! * What may run other code (opening a key, calling a command, firing an event) takes the context mutably, and a
+//!   [`Key`] borrows it for as long as it is open. So no other code can change a value that we hold open.
+//! * Every entry point from C goes through [`guard`], so that a panic never crosses into the server.
+
+mod acl;
+mod api;
+mod clock;
+mod command;
+mod context;
+mod guard;
+mod integer;
+mod key;
+mod load;
+mod string;
+
+pub use acl::may_update;
+pub use clock::unix_millis;
+pub use command::{ArgKind, Argument, Command, Entry, Handler, add_category, register};
+pub use context::{Context, EventClass};
+pub use guard::{guard, panics};
+pub use integer::{Digits, parse_i64};
+pub use key::{Key, Kind, ScoreRange};
+pub use load::{in_cluster, load};
+pub use string::{Args, OwnedStr, Str};
+
+use std::ffi::CStr;
+
+/// What a command answers when it does not succeed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Error {
+    /// The server's own line for a wrong number of arguments.
+    WrongArity,
+    /// One line with its prefix, as it goes to the client.
+    Line(&'static CStr),
+}

@@ -1,0 +1,104 @@
+//! The server's strings: arguments, keys, members. Bytes of any length and content.
+
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+use std::slice;
+
+use redis_module::raw;
+
+use super::api::call;
+
+/// The words of a command, its name first.
+#[derive(Clone, Copy)]
+pub struct Args<'a> {
+    words: &'a [*mut raw::RedisModuleString],
+}
+
+impl<'a> Args<'a> {
+    /// # Safety
+    /// `argv` points to `argc` strings of the server that live, unchanged, for `'a`.
+    pub(super) unsafe fn new(argv: *mut *mut raw::RedisModuleString, argc: libc::c_int) -> Self {
+        let count = usize::try_from(argc).unwrap_or(0);
+        let words = if argv.is_null() || count == 0 {
+            &[]
+        } else {
+            // SAFETY: the caller vouches for `argv` and `argc`.
+            unsafe { slice::from_raw_parts(argv, count) }
+        };
+        Self { words }
+    }
+
+    /// Exactly `N` words, if it is that many.
+    pub fn exactly<const N: usize>(self) -> Option<[Str<'a>; N]> {
+        let words: &[*mut raw::RedisModuleString; N] = self.words.try_into().ok()?;
+        let mut strings = [Str::wrap(*words.first()?)?; N];
+        for (string, &word) in strings.iter_mut().zip(words) {
+            *string = Str::wrap(word)?;
+        }
+        Some(strings)
+    }
+}
+
+/// A string of the server that somebody else keeps alive for `'a`.
+#[derive(Clone, Copy)]
+pub struct Str<'a> {
+    string: NonNull<raw::RedisModuleString>,
+    lives: PhantomData<&'a ()>,
+}
+
+impl<'a> Str<'a> {
+    // Private to the layer: whoever wraps a pointer gives it a lifetime it really has.
+    fn wrap(string: *mut raw::RedisModuleString) -> Option<Self> {
+        NonNull::new(string).map(|string| Self { string, lives: PhantomData })
+    }
+
+    pub(super) fn as_ptr(self) -> *mut raw::RedisModuleString {
+        self.string.as_ptr()
+    }
+
+    pub fn as_bytes(self) -> &'a [u8] {
+        let mut length = 0;
+        // SAFETY: the string lives for 'a, is never changed meanwhile, and the server answers with its own bytes.
+        unsafe {
+            let bytes = call!(RedisModule_StringPtrLen(self.as_ptr(), &mut length));
+            slice::from_raw_parts(bytes.cast(), length)
+        }
+    }
+}
+
+/// A string of the server that is ours; given back when dropped.
+pub struct OwnedStr {
+    string: NonNull<raw::RedisModuleString>,
+}
+
+impl OwnedStr {
+    pub fn new(bytes: &[u8]) -> Self {
+        // SAFETY: the server copies `bytes.len()` bytes; without a context the string belongs to us alone.
+        let string = unsafe { call!(RedisModule_CreateString(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len())) };
+        match Self::wrap(string) {
+            Some(string) => string,
+            None => panic!("the server made no string"), // It aborts when out of memory and never answers null.
+        }
+    }
+
+    /// The pieces, one behind the other.
+    pub fn concat(pieces: &[&[u8]]) -> Self {
+        Self::new(&pieces.concat())
+    }
+
+    /// Takes over a string that the server made for us; `None` for null.
+    pub(super) fn wrap(string: *mut raw::RedisModuleString) -> Option<Self> {
+        NonNull::new(string).map(|string| Self { string })
+    }
+
+    pub fn as_str(&self) -> Str<'_> {
+        Str { string: self.string, lives: PhantomData }
+    }
+}
+
+impl Drop for OwnedStr {
+    fn drop(&mut self) {
+        // SAFETY: the string is ours, made outside any context's memory, and given back once.
+        unsafe { call!(RedisModule_FreeString(ptr::null_mut(), self.string.as_ptr())) };
+    }
+}

@@ -1,0 +1,67 @@
+//! What a call has changed, told to everybody who must know: replicas and the AOF, WATCH and client-side caches, the
+//! listeners of keyspace events.
+//!
+//! Effects are plain commands with absolute times. A replica needs no module to follow them and no clock to agree.
+
+use crate::limit::Time;
+use crate::server::{Context, EventClass, OwnedStr, Str};
+
+pub enum Effect {
+    /// Members with scores from 0 to this time went out of a sorted set, and others stayed.
+    Pruned { to: Time },
+    /// Every member of a sorted set had expired, so the key went.
+    Emptied,
+    /// A member was added to a sorted set.
+    Added { at: Time, member: OwnedStr },
+    /// A counter that was there went up by one.
+    Counted,
+    /// A counter was created.
+    Started { count: i64, until: Time },
+    /// The key got a new expiry.
+    Expires { at: Time },
+}
+
+/// Tells of all the effects on one key, in their order. Nothing is said where there are none.
+pub fn publish<const N: usize>(ctx: &mut Context, key: Str<'_>, effects: [Option<Effect>; N]) {
+    if effects.iter().all(Option::is_none) {
+        return;
+    }
+    for effect in effects.iter().flatten() {
+        effect.replicate(ctx, key);
+    }
+    ctx.signal_modified(key);
+    for effect in effects.iter().flatten() {
+        effect.notify(ctx, key);
+    }
+}
+
+impl Effect {
+    fn replicate(&self, ctx: &Context, key: Str<'_>) {
+        match self {
+            Self::Pruned { to } => ctx.replicate(c"ZREMRANGEBYSCORE", (key, 0, to.millis())),
+            Self::Emptied => ctx.replicate(c"UNLINK", (key,)),
+            Self::Added { at, member } => ctx.replicate(c"ZADD", (key, at.millis(), member.as_str())),
+            Self::Counted => ctx.replicate(c"INCR", (key,)),
+            Self::Started { count, until } => ctx.replicate(c"SET", (key, *count, c"PXAT", until.millis())),
+            Self::Expires { at } => ctx.replicate(c"PEXPIREAT", (key, at.millis())),
+        }
+    }
+
+    /// The events that the plain commands of the scripts would fire.
+    fn notify(&self, ctx: &mut Context, key: Str<'_>) {
+        match self {
+            Self::Pruned { .. } => ctx.notify(EventClass::SortedSet, c"zremrangebyscore", key),
+            Self::Emptied => {
+                ctx.notify(EventClass::SortedSet, c"zremrangebyscore", key);
+                ctx.notify(EventClass::Generic, c"del", key);
+            }
+            Self::Added { .. } => ctx.notify(EventClass::SortedSet, c"zadd", key),
+            Self::Counted => ctx.notify(EventClass::String, c"incrby", key),
+            Self::Started { .. } => {
+                ctx.notify(EventClass::String, c"incrby", key);
+                ctx.notify(EventClass::Generic, c"expire", key);
+            }
+            Self::Expires { .. } => ctx.notify(EventClass::Generic, c"expire", key),
+        }
+    }
+}

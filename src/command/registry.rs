@@ -36,17 +36,29 @@ const COMMANDS: &[Command] = &[
         since: c"0.1.0",
         arguments: REQUEST,
     },
-    #[cfg(feature = "test-panic")]
+    #[cfg(feature = "test-hooks")]
     Command {
         name: c"rl.panic",
-        entry: Entry::to::<super::panic::Panic>(),
+        entry: Entry::to::<super::hooks::Panic>(),
         flags: c"write",
         categories: c"write",
-        summary: c"Panics. Part of test builds alone.",
+        arity: 2,
+        summary: c"Panics.",
         complexity: c"O(1)",
         since: c"0.1.0",
-        arity: 2,
         arguments: &[Argument { name: c"key", kind: ArgKind::Key }],
+    },
+    #[cfg(feature = "test-hooks")]
+    Command {
+        name: c"rl.indirect",
+        entry: Entry::to::<super::hooks::Indirect>(),
+        flags: c"write",
+        categories: c"write",
+        arity: 4,
+        summary: c"Calls RL.FIXED for nobody.",
+        complexity: c"O(1)",
+        since: c"0.1.0",
+        arguments: REQUEST,
     },
 ];
 

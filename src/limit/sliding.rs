@@ -155,7 +155,7 @@ mod tests {
                 now += step;
                 expiry = renewed_expiry(expiry, Time::from_millis(now), window).or(expiry);
                 let lag = now + 2 * millis - expiry.unwrap().millis();
-                prop_assert!(lag >= 0 && lag <= 1000 && lag <= millis / 10);
+                prop_assert!((0..=1000).contains(&lag) && lag <= millis / 10);
             }
         }
     }

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use redis_module::raw;
 
@@ -45,25 +46,30 @@ enum Caller {
     User(OwnedStr),
 }
 
-/// Who calls. Redis before 8 reads through a null pointer when it is asked for the current user where there is none
-/// (another module's call, for one), so the question is put in a way that may be answered with "nobody".
+/// Who calls.
+///
+/// Redis before 8 reads through a null pointer when it is asked for the current user where there is none (in a call by
+/// another module, for one). So the question that may be answered with "nobody" goes first. A connected client that
+/// has a user always has one, and numbers of clients are not used again: what was learnt of the last one is kept.
 fn caller(ctx: &mut Context) -> Caller {
-    // SAFETY: the context is alive; the function looks the client up by number and touches nothing else.
-    let by_id = OwnedStr::wrap(unsafe {
-        let id = call!(RedisModule_GetClientId(ctx.as_ptr()));
-        call!(RedisModule_GetClientUserNameById(ctx.as_ptr(), id))
-    });
-    if let Some(name) = by_id {
-        return Caller::User(name);
+    static HAS_USER: AtomicU64 = AtomicU64::new(0);
+    // SAFETY: the context is alive.
+    let client = unsafe { call!(RedisModule_GetClientId(ctx.as_ptr())) };
+    if client != HAS_USER.load(Relaxed) {
+        // SAFETY: the context is alive; the function looks the client up by number and touches nothing else.
+        let name = OwnedStr::wrap(unsafe { call!(RedisModule_GetClientUserNameById(ctx.as_ptr(), client)) });
+        let reason = io::Error::last_os_error().raw_os_error();
+        if name.is_some() {
+            HAS_USER.store(client, Relaxed);
+        } else if reason == Some(libc::ENOTSUP) || !ctx.has_user() {
+            // A connected client without a user is the server's own link. One that is not connected runs a script or
+            // is another module's, which only a call on the caller's behalf can tell apart.
+            return Caller::Nobody;
+        }
     }
-    // A connected client without a user is the server's own link; one that is not connected runs a script or is
-    // another module's, which only a call on the caller's behalf can tell apart.
-    if io::Error::last_os_error().raw_os_error() == Some(libc::ENOTSUP) || !ctx.has_user() {
-        return Caller::Nobody;
-    }
-    // SAFETY: has_user() has just said that this client has a user, which is all the function relies on.
-    let current = unsafe { call!(RedisModule_GetCurrentUserName(ctx.as_ptr())) };
-    OwnedStr::wrap(current).map_or(Caller::Nobody, Caller::User)
+    // SAFETY: this client has a user, which is all the function relies on.
+    let name = unsafe { call!(RedisModule_GetCurrentUserName(ctx.as_ptr())) };
+    OwnedStr::wrap(name).map_or(Caller::Nobody, Caller::User)
 }
 
 struct User(NonNull<raw::RedisModuleUser>);

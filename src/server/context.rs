@@ -5,10 +5,10 @@ use std::ptr::NonNull;
 
 use redis_module::raw;
 
-use super::Error;
 use super::api::{call, optional};
 use super::key::ScoreRange;
 use super::string::{OwnedStr, Str};
+use super::{Digits, Error};
 
 /// The context of one call. Neither copied nor kept: the server takes it back when the call ends.
 pub struct Context {
@@ -105,17 +105,17 @@ impl Context {
         self.call(c"ZCOUNT", c"sss", key, &min, &max)
     }
 
-    /// `ZREMRANGEBYSCORE`, with its replication and its events. Answers how many members went.
-    pub fn remove_in(&mut self, key: Str<'_>, range: ScoreRange) -> u64 {
+    /// `ZREMRANGEBYSCORE`, with its replication and its events.
+    pub fn remove_in(&mut self, key: Str<'_>, range: ScoreRange) {
         let [min, max] = range.words();
-        self.call(c"ZREMRANGEBYSCORE", c"!sss", key, &min, &max)
+        self.call(c"ZREMRANGEBYSCORE", c"!sss", key, &min, &max);
     }
 
-    /// `ZREMRANGEBYRANK`, with its replication and its events. Answers how many members went.
-    pub fn remove_ranks(&mut self, key: Str<'_>, first: i64, last: i64) -> u64 {
-        let first = OwnedStr::new(super::Digits::of(first).as_bytes());
-        let last = OwnedStr::new(super::Digits::of(last).as_bytes());
-        self.call(c"ZREMRANGEBYRANK", c"!sss", key, &first, &last)
+    /// `ZREMRANGEBYRANK`, with its replication and its events.
+    pub fn remove_ranks(&mut self, key: Str<'_>, first: i64, last: i64) {
+        let first = OwnedStr::new(Digits::of(first).as_bytes());
+        let last = OwnedStr::new(Digits::of(last).as_bytes());
+        self.call(c"ZREMRANGEBYRANK", c"!sss", key, &first, &last);
     }
 
     /// Runs a command of three words that answers with a count.
@@ -148,6 +148,24 @@ impl Context {
     }
 }
 
+#[cfg(feature = "test-hooks")]
+impl Context {
+    /// Runs a command of three words as a module that acts for no user. Answers whether it succeeded.
+    pub fn call_as_nobody(&mut self, command: &CStr, words: [Str<'_>; 3]) -> bool {
+        let [first, second, third] = words.map(Str::as_ptr);
+        // SAFETY: all strings outlive the call, the format names three strings, and the reply is freed.
+        unsafe {
+            let reply = call!(RedisModule_Call(self.as_ptr(), command.as_ptr(), c"sss".as_ptr(), first, second, third));
+            if reply.is_null() {
+                return false;
+            }
+            let error = call!(RedisModule_CallReplyType(reply)) as isize == raw::REDISMODULE_REPLY_ERROR;
+            call!(RedisModule_FreeCallReply(reply));
+            !error
+        }
+    }
+}
+
 /// Logs with or without a context.
 pub(super) fn log_warning(ctx: *mut raw::RedisModuleCtx, line: &CStr) {
     // SAFETY: the function is asked for, because this runs when all else fails too; the format names one string.
@@ -166,24 +184,41 @@ pub trait Words {
     unsafe fn replicate(self, ctx: &Context, command: &CStr);
 }
 
-/// Implements [`Words`] for one tuple of strings (`s`), integers (`l`) and literals (`c`).
+/// Implements [`Words`] for a tuple of the server's strings (`s` in the format), integers (`b`) and literals (`c`).
+///
+/// Integers go as text: of the formats the server knows, `l` costs it one allocation more.
 macro_rules! words {
-    ($format:literal, $($word:ident: $type:ty => $argument:expr),+) => {
-        impl Words for ($($type,)+) {
+    (@arguments $ctx:ident $command:ident $format:literal [$($done:expr),*]) => {
+        call!(RedisModule_Replicate($ctx.as_ptr(), $command.as_ptr(), $format.as_ptr(), $($done),*))
+    };
+    (@arguments $ctx:ident $command:ident $format:literal [$($done:expr),*] $word:ident: Str $($rest:tt)*) => {
+        words!(@arguments $ctx $command $format [$($done,)* $word.as_ptr()] $($rest)*)
+    };
+    (@arguments $ctx:ident $command:ident $format:literal [$($done:expr),*] $word:ident: i64 $($rest:tt)*) => {{
+        let text = Digits::of($word);
+        let text = text.as_bytes();
+        words!(@arguments $ctx $command $format [$($done,)* text.as_ptr(), text.len()] $($rest)*)
+    }};
+    (@arguments $ctx:ident $command:ident $format:literal [$($done:expr),*] $word:ident: CStr $($rest:tt)*) => {
+        words!(@arguments $ctx $command $format [$($done,)* $word.as_ptr()] $($rest)*)
+    };
+    ($format:literal, $($word:ident: $type:tt)+) => {
+        impl Words for ($(words!(@type $type),)+) {
             unsafe fn replicate(self, ctx: &Context, command: &CStr) {
                 let ($($word,)+) = self;
                 // SAFETY: the format is written beside the tuple and names the same words in the same order. The
                 // server copies them. It refuses unknown commands alone, and these are its own.
-                unsafe {
-                    call!(RedisModule_Replicate(ctx.as_ptr(), command.as_ptr(), $format.as_ptr(), $($argument),+));
-                }
+                unsafe { words!(@arguments ctx command $format [] $($word: $type)+) };
             }
         }
     };
+    (@type Str) => { Str<'_> };
+    (@type i64) => { i64 };
+    (@type CStr) => { &CStr };
 }
 
-words!(c"s", key: Str<'_> => key.as_ptr());
-words!(c"sl", key: Str<'_> => key.as_ptr(), number: i64 => number);
-words!(c"sll", key: Str<'_> => key.as_ptr(), from: i64 => from, to: i64 => to);
-words!(c"sls", key: Str<'_> => key.as_ptr(), score: i64 => score, member: Str<'_> => member.as_ptr());
-words!(c"slcl", key: Str<'_> => key.as_ptr(), value: i64 => value, option: &CStr => option.as_ptr(), at: i64 => at);
+words!(c"s", key: Str);
+words!(c"sb", key: Str number: i64);
+words!(c"sbb", key: Str from: i64 to: i64);
+words!(c"sbs", key: Str score: i64 member: Str);
+words!(c"sbcb", key: Str value: i64 option: CStr at: i64);

@@ -155,38 +155,39 @@ impl<'a> Key<'a> {
         flags & raw::REDISMODULE_ZADD_ADDED as libc::c_int != 0
     }
 
-    /// How many members have a score in the range, counted no further than `at_most`.
-    pub fn count_in(&mut self, range: ScoreRange, at_most: u64) -> u64 {
-        let mut count = 0;
-        // SAFETY: the key is open; the iterator is not used once the value may change.
+    /// Whether any member has a score in the range.
+    pub fn any_in(&mut self, range: ScoreRange) -> bool {
+        // SAFETY: the key is open; the iterator is stopped at once.
         unsafe {
-            if self.seek(range) {
-                count = 1;
-                while count < at_most && call!(RedisModule_ZsetRangeNext(self.as_ptr())) != 0 {
-                    count += 1;
+            let found = self.seek(range);
+            call!(RedisModule_ZsetRangeStop(self.as_ptr()));
+            found
+        }
+    }
+
+    /// The first members with a score in the range, at most `N`; the rest of the array stays empty.
+    pub fn first_in<const N: usize>(&mut self, range: ScoreRange) -> [Option<OwnedStr>; N] {
+        let mut members = [const { None }; N];
+        // SAFETY: the key is open; the iterator is not used once the value may change, and the server copies members.
+        unsafe {
+            let mut more = self.seek(range);
+            for member in &mut members {
+                if !more {
+                    break;
                 }
+                *member = OwnedStr::wrap(call!(RedisModule_ZsetRangeCurrentElement(self.as_ptr(), ptr::null_mut())));
+                more = call!(RedisModule_ZsetRangeNext(self.as_ptr())) != 0;
             }
             call!(RedisModule_ZsetRangeStop(self.as_ptr()));
         }
-        count
+        members
     }
 
-    /// Removes the first member with a score in the range. Answers whether there was one.
-    pub fn remove_first_in(&mut self, range: ScoreRange) -> bool {
-        // SAFETY: the key is open for writing; the iterator is stopped before the value changes.
-        unsafe {
-            let member = self
-                .seek(range)
-                .then(|| OwnedStr::wrap(call!(RedisModule_ZsetRangeCurrentElement(self.as_ptr(), ptr::null_mut()))))
-                .flatten();
-            call!(RedisModule_ZsetRangeStop(self.as_ptr()));
-            let Some(member) = member else {
-                return false;
-            };
-            let mut removed = 0;
-            done("ZsetRem", call!(RedisModule_ZsetRem(self.as_ptr(), member.as_str().as_ptr(), &mut removed)));
-            removed != 0
-        }
+    /// Removes a member.
+    pub fn remove(&mut self, member: Str<'_>) {
+        let mut removed = 0;
+        // SAFETY: the key is open for writing, and no iterator is in use.
+        done("ZsetRem", unsafe { call!(RedisModule_ZsetRem(self.as_ptr(), member.as_ptr(), &mut removed)) });
     }
 
     /// Puts the iterator on the first member of the range. Answers whether there is one.

@@ -83,7 +83,18 @@ impl OwnedStr {
 
     /// The pieces, one behind the other.
     pub fn concat(pieces: &[&[u8]]) -> Self {
-        Self::new(&pieces.concat())
+        // Most names are short. They are put together on the stack.
+        let mut short = [0; 128];
+        let length = pieces.iter().map(|piece| piece.len()).sum();
+        let Some(mut room) = short.get_mut(..length) else {
+            return Self::new(&pieces.concat());
+        };
+        for piece in pieces {
+            let (here, behind) = room.split_at_mut(piece.len());
+            here.copy_from_slice(piece);
+            room = behind;
+        }
+        Self::new(&short[..length])
     }
 
     /// Takes over a string that the server made for us; `None` for null.

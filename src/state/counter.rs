@@ -95,12 +95,11 @@ mod tests {
 
     /// The bytes that decide a key's slot, written as the cluster specification has it.
     fn hashed(key: &[u8]) -> &[u8] {
-        if let Some(open) = key.iter().position(|&byte| byte == b'{') {
-            if let Some(length) = key[open + 1..].iter().position(|&byte| byte == b'}') {
-                if length > 0 {
-                    return &key[open + 1..open + 1 + length];
-                }
-            }
+        if let Some(open) = key.iter().position(|&byte| byte == b'{')
+            && let Some(length) = key[open + 1..].iter().position(|&byte| byte == b'}')
+            && length > 0
+        {
+            return &key[open + 1..open + 1 + length];
         }
         key
     }

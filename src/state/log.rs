@@ -15,10 +15,10 @@ use crate::limit::{Decision, Time, Window, sliding};
 use crate::server::{Context, Digits, Error, Key, Kind, OwnedStr, ScoreRange, Str};
 
 /// Up to this many expired members are removed one by one. A nested command costs as much as about this many.
-const FEW: u64 = 6;
+const FEW: usize = 6;
 
 /// No call removes more expired members than this, unless all of them have expired.
-const MOST: u64 = 1000;
+const MOST: i64 = 1000;
 
 /// An open log, pruned.
 pub struct Log<'a> {
@@ -75,58 +75,61 @@ impl<'a> Log<'a> {
 
     fn prune(mut self) -> Self {
         let ranges = Ranges::at(self.now, self.window);
-        let expired = self.key.count_in(ranges.expired, FEW.saturating_add(1));
-        let ahead = self.key.count_in(ranges.ahead, 1);
-        if expired == 0 && ahead == 0 {
-            return self;
+        let expired: [_; FEW + 1] = self.key.first_in(ranges.expired);
+        let ahead = self.key.any_in(ranges.ahead);
+        let few = expired.last().is_none_or(Option::is_none) && !ahead;
+        let expired = expired.iter().flatten();
+        match few {
+            true if expired.clone().next().is_none() => return self,
+            true if expired.clone().count() as u64 == self.key.len() => {}
+            true => {
+                expired.for_each(|member| self.key.remove(member.as_str()));
+                self.pruned = Some(Effect::Pruned { to: ranges.expired_to });
+                return self;
+            }
+            false if self.key.any_in(ranges.live) || self.key.any_in(ranges.before_epoch) => {
+                return self.prune_many(ranges);
+            }
+            false => {}
         }
-        if self.key.count_in(ranges.live, 1) == 0 && self.key.count_in(ranges.before_epoch, 1) == 0 {
-            self.key.unlink();
-            self.pruned = Some(Effect::Emptied);
-            return self;
-        }
-        if expired > FEW || ahead > 0 {
-            return self.prune_many(ranges);
-        }
-        while self.key.remove_first_in(ranges.expired) {}
-        self.pruned = Some(Effect::Pruned { to: ranges.expired_to });
-        self
+        // Nothing in the log counts any more.
+        self.key.unlink();
+        self.reopened(|ctx, name| publish(ctx, name, [Some(Effect::Emptied)]))
     }
 
     /// Prunes with nested commands, which publish for themselves.
     fn prune_many(self, ranges: Ranges) -> Self {
-        let Self { key, name, now, window, .. } = self;
-        let ctx = key.close();
-        // The ranks of expired members begin behind those with negative scores, which no clock writes.
-        let before = ctx.count_in(name, ranges.before_epoch);
-        let left_expired = remove_some(ctx, name, ranges.expired, |most| {
-            (signed(before), signed(before.saturating_add(most)).saturating_sub(1))
+        let mut left_over = 0;
+        let log = self.reopened(|ctx, name| {
+            // The ranks of expired members begin behind those with negative scores, which no clock writes.
+            let first = signed(ctx.count_in(name, ranges.before_epoch));
+            let last = first.saturating_add(MOST).saturating_sub(1);
+            let expired = remove_some(ctx, name, ranges.expired, (first, last));
+            let ahead = remove_some(ctx, name, ranges.ahead, (MOST.saturating_neg(), -1));
+            left_over = expired.saturating_add(ahead);
         });
-        let left_ahead = remove_some(ctx, name, ranges.ahead, |most| (signed(most).saturating_neg(), -1));
-        Self {
-            key: Key::open(ctx, name),
-            name,
-            now,
-            window,
-            pruned: None,
-            left_over: left_expired.saturating_add(left_ahead),
-        }
+        Self { left_over, ..log }
+    }
+
+    /// Closes the key while something is done that lets other code run: nested commands, or an event whose listeners
+    /// must hear it before the key is created anew.
+    fn reopened(self, meanwhile: impl FnOnce(&mut Context, Str<'a>)) -> Self {
+        let Self { key, name, .. } = self;
+        let ctx = key.close();
+        meanwhile(ctx, name);
+        Self { key: Key::open(ctx, name), ..self }
     }
 }
 
-/// Removes the members of a range, or [`MOST`] of them by the ranks given. Answers how many are left.
-fn remove_some(ctx: &mut Context, name: Str<'_>, range: ScoreRange, ranks: impl FnOnce(u64) -> (i64, i64)) -> u64 {
+/// Removes the members of a range, or [`MOST`] of them, which are those of the ranks given. Answers how many are left.
+fn remove_some(ctx: &mut Context, name: Str<'_>, range: ScoreRange, (first, last): (i64, i64)) -> u64 {
     let count = ctx.count_in(name, range);
-    if count == 0 {
-        return 0;
+    match signed(count) {
+        0 => return 0,
+        1..=MOST => ctx.remove_in(name, range),
+        _ => ctx.remove_ranks(name, first, last),
     }
-    if count <= MOST {
-        ctx.remove_in(name, range);
-        return 0;
-    }
-    let (first, last) = ranks(MOST);
-    ctx.remove_ranks(name, first, last);
-    count.saturating_sub(MOST)
+    count.saturating_sub(MOST.unsigned_abs())
 }
 
 /// The scores of a log at a time, cut into those that count and those that do not.

@@ -1,0 +1,149 @@
+//! Keyspace events, WATCH and client-side caching: what others hear of a call.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::{FIXED_SCRIPT, Reply, SLIDING_SCRIPT, START, frozen};
+use crate::support::{Client, Engine, Server};
+use crate::tests;
+
+tests![
+    sliding_fires_what_the_plain_commands_fire,
+    fixed_fires_what_the_plain_commands_fire,
+    a_quiet_denial_fires_nothing,
+    watch_sees_a_change_and_no_quiet_denial,
+    client_side_caches_are_told,
+];
+
+/// Everything that is published while `body` runs, in order, as `event key`.
+fn heard(server: &Server, client: &mut Client, body: impl FnOnce(&mut Client)) -> Vec<String> {
+    client.run::<Value>(&["CONFIG", "SET", "notify-keyspace-events", "EAn"]);
+    let mut listener = server.client();
+    let mut channel = listener.0.as_pubsub();
+    channel.psubscribe("__keyevent@0__:*").expect("a subscription");
+    channel.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
+    body(client);
+    client.run::<Value>(&["SET", "the-end", "1"]);
+    let mut events = Vec::new();
+    loop {
+        let message = channel.get_message().expect("an event");
+        let event = message.get_channel_name().rsplit(':').next().expect("an event's name").to_owned();
+        let key: String = message.get_payload().expect("a key");
+        if key == "the-end" {
+            return events;
+        }
+        events.push(format!("{event} {key}"));
+    }
+}
+
+/// What the script fires, but for the expiry that it writes on every call and the module only when it matters.
+fn sliding_fires_what_the_plain_commands_fire(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    let mut history = |limiter: &dyn Fn(&mut Client, i64) -> Reply| {
+        server.set_time(START);
+        heard(&server, &mut client, |client| {
+            for (at, limit) in [(0, 2), (30_000, 2), (59_000, 2), (60_000, 2), (150_000, 3), (400_000, 0)] {
+                server.set_time(START + at);
+                limiter(client, limit);
+            }
+        })
+    };
+    let theirs = history(&|client, limit| client.script(SLIDING_SCRIPT, "k", "60", limit));
+    server.client().run::<Value>(&["FLUSHALL"]);
+    let ours = history(&|client, limit| client.sliding("k", "60", limit));
+    assert_eq!(ours, theirs);
+    assert_eq!(
+        ours,
+        [
+            "new k",
+            "zadd k",
+            "expire k", // at 0: the first member
+            "zadd k",
+            "expire k", // at 30 s
+            "expire k", // at 59 s: denied
+            "zremrangebyscore k",
+            "zadd k",
+            "expire k", // at 60 s: the first one has gone
+            "zremrangebyscore k",
+            "del k",
+            "new k",
+            "zadd k",
+            "expire k",  // at 150 s: all have gone
+            "expired k", // at 400 s: the key too
+        ]
+    );
+}
+
+fn fixed_fires_what_the_plain_commands_fire(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    let ours = heard(&server, &mut client, |client| {
+        for _ in 0..3 {
+            client.fixed("k", "60", 2);
+        }
+    });
+    client.run::<Value>(&["FLUSHALL"]);
+    let theirs = heard(&server, &mut client, |client| {
+        for _ in 0..3 {
+            client.script(FIXED_SCRIPT, "k", "60", 2);
+        }
+    });
+    assert_eq!(ours, theirs);
+    let key = format!("k:{}", START / 60_000);
+    assert_eq!(ours, ["new", "incrby", "expire", "incrby", "incrby"].map(|event| format!("{event} {key}")));
+}
+
+fn a_quiet_denial_fires_nothing(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    client.sliding("k", "60", 1);
+    let events = heard(&server, &mut client, |client| {
+        for step in 0..20 {
+            server.set_time(START + step);
+            client.sliding("k", "60", 1);
+        }
+    });
+    assert_eq!(events, [""; 0]);
+}
+
+fn watch_sees_a_change_and_no_quiet_denial(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    let mut other = server.client();
+    client.sliding("k", "60", 2);
+    for (limit, aborted) in [(1, false), (2, true)] {
+        client.run::<Value>(&["WATCH", "k"]);
+        other.sliding("k", "60", limit);
+        client.run::<Value>(&["MULTI"]);
+        client.run::<Value>(&["PING"]);
+        let outcome: Value = client.run(&["EXEC"]);
+        assert_eq!(outcome == Value::Nil, aborted, "limit {limit}");
+    }
+    let counter = format!("f:{}", START / 60_000);
+    client.run::<Value>(&["WATCH", &counter]);
+    other.fixed("f", "60", 0);
+    client.run::<Value>(&["MULTI"]);
+    client.run::<Value>(&["PING"]);
+    assert_eq!(client.run::<Value>(&["EXEC"]), Value::Nil, "a denied request is counted, which changes the counter");
+}
+
+fn client_side_caches_are_told(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    client.sliding("k", "60", 2);
+    // A listener on its own connection, to which the caching one redirects what it is told.
+    let mut listener = server.client();
+    let id: i64 = listener.run(&["CLIENT", "ID"]);
+    let mut channel = listener.0.as_pubsub();
+    channel.subscribe("__redis__:invalidate").expect("a subscription");
+    channel.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
+    let mut caching = server.client();
+    caching.run::<Value>(&["CLIENT", "TRACKING", "ON", "REDIRECT", &id.to_string()]);
+    caching.run::<i64>(&["ZCARD", "k"]);
+    caching.run::<Value>(&["GET", "the-end"]);
+    client.sliding("k", "60", 1); // A quiet denial.
+    client.run::<Value>(&["SET", "the-end", "1"]);
+    let told = |channel: &mut redis::PubSub<'_>| {
+        channel.get_message().expect("word of a change").get_payload::<Vec<String>>().expect("keys")
+    };
+    assert_eq!(told(&mut channel), ["the-end"]);
+    client.sliding("k", "60", 2);
+    assert_eq!(told(&mut channel), ["k"]);
+}

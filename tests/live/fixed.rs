@@ -1,0 +1,159 @@
+//! RL.FIXED, line by line of the contract.
+
+use redis::Value;
+
+use super::{START, frozen};
+use crate::support::Engine;
+use crate::tests;
+
+tests![
+    a_counter_a_window_at_key_n,
+    denied_requests_are_counted,
+    a_window_begins_at_a_multiple_of_its_length,
+    twice_the_limit_can_pass_around_a_boundary,
+    the_expiry_is_a_window_from_the_first_request,
+    ttl_is_rounded_as_the_ttl_command_does,
+    a_counter_without_expiry_gets_one,
+    a_counter_is_what_incr_makes_of_it,
+    limit_zero_counts_and_denies,
+    windows_of_milliseconds,
+    the_largest_window_and_limit,
+    binary_and_long_keys,
+];
+
+const N: i64 = START / 60_000;
+
+fn a_counter_a_window_at_key_n(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    assert_eq!(client.fixed("k", "60", 2), (1, 1, 60));
+    assert_eq!(client.fixed("k", "60", 2), (1, 2, 60));
+    assert_eq!(client.run::<Vec<String>>(&["KEYS", "*"]), [format!("k:{N}")]);
+    assert_eq!(client.run::<String>(&["GET", &format!("k:{N}")]), "2");
+}
+
+fn denied_requests_are_counted(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    for count in 1..=1200 {
+        assert_eq!(client.fixed("k", "60", 5), (i64::from(count <= 5), count, 60));
+    }
+    assert_eq!(client.run::<i64>(&["GET", &format!("k:{N}")]), 1200);
+}
+
+fn a_window_begins_at_a_multiple_of_its_length(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    for (window, millis) in [("60", 60_000), ("7", 7_000), ("3600", 3_600_000), ("0.5", 500)] {
+        let begin = START / millis * millis;
+        for (at, number) in
+            [(begin, begin / millis), (begin + millis - 1, begin / millis), (begin + millis, begin / millis + 1)]
+        {
+            server.set_time(at);
+            client.fixed(window, window, 10);
+            assert_eq!(client.run::<i64>(&["EXISTS", &format!("{window}:{number}")]), 1, "{window} at {at}");
+        }
+    }
+}
+
+fn twice_the_limit_can_pass_around_a_boundary(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    let mut passed = 0;
+    for at in [START - 1, START] {
+        server.set_time(at);
+        passed += (0..20).map(|_| client.fixed("k", "60", 10).0).sum::<i64>();
+    }
+    assert_eq!(passed, 20);
+}
+
+fn the_expiry_is_a_window_from_the_first_request(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    server.set_time(START + 50_000);
+    client.fixed("k", "60", 5);
+    server.set_time(START + 55_000);
+    assert_eq!(client.fixed("k", "60", 5), (1, 2, 55));
+    assert_eq!(client.run::<i64>(&["PEXPIRETIME", &format!("k:{N}")]), START + 110_000);
+}
+
+fn ttl_is_rounded_as_the_ttl_command_does(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    let key = format!("k:{N}");
+    client.fixed("k", "60", 5);
+    for step in [1, 499, 500, 501, 999, 1000, 1500, 59_499, 59_500, 59_501, 59_999] {
+        server.set_time(START + step);
+        let reply = client.fixed("k", "60", 5);
+        assert_eq!(reply.2, client.run::<i64>(&["TTL", &key]), "at +{step}");
+    }
+}
+
+fn a_counter_without_expiry_gets_one(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    let key = format!("k:{N}");
+    client.run::<Value>(&["SET", &key, "41"]);
+    assert_eq!(client.fixed("k", "60", 5), (0, 42, 60));
+    assert_eq!(client.run::<i64>(&["PEXPIRETIME", &key]), START + 60_000);
+    // One that has an expiry keeps it, unless this is the first request.
+    client.run::<Value>(&["SET", &key, "41", "PX", "1000"]);
+    assert_eq!(client.fixed("k", "60", 5), (0, 42, 1));
+    client.run::<Value>(&["SET", &key, "0", "PX", "1000"]);
+    assert_eq!(client.fixed("k", "60", 5), (1, 1, 60));
+}
+
+fn a_counter_is_what_incr_makes_of_it(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    let key = format!("k:{N}");
+    for start in ["-12", "-1", "0", "8", "9", "98", "99", "999999999999", "9223372036854775806"] {
+        client.run::<Value>(&["SET", &key, start, "PX", "60000"]);
+        client.run::<Value>(&["SET", "plain", start]);
+        for _ in 0..2 {
+            let plain: Result<i64, _> = client.try_run(&["INCR", "plain"]);
+            match plain {
+                Ok(plain) => {
+                    let reply = client.fixed("k", "60", 5);
+                    assert_eq!(reply, (i64::from(plain <= 5), plain, 60), "from {start}");
+                }
+                Err(_) => {
+                    let error = client.error(&["RL.FIXED", "k", "60", "5"]);
+                    assert_eq!(error, "ERR increment or decrement would overflow");
+                }
+            }
+            assert_eq!(client.run::<String>(&["GET", &key]), client.run::<String>(&["GET", "plain"]));
+        }
+        // And the plain command carries on where the module left off.
+        if start != "9223372036854775806" {
+            let next: i64 = client.run(&["INCR", &key]);
+            assert_eq!(next, client.run::<i64>(&["INCR", "plain"]));
+        }
+    }
+}
+
+fn limit_zero_counts_and_denies(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    assert_eq!(client.fixed("k", "60", 0), (0, 1, 60));
+    assert_eq!(client.fixed("k", "60", 0), (0, 2, 60));
+}
+
+fn windows_of_milliseconds(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    assert_eq!(client.fixed("k", "0.001", 1), (1, 1, 0));
+    assert_eq!(client.fixed("k", "0.001", 1), (0, 2, 0));
+    assert_eq!(client.run::<i64>(&["EXISTS", &format!("k:{START}")]), 1);
+    server.set_time(START + 1);
+    assert_eq!(client.fixed("k", "0.001", 1), (1, 1, 0));
+    assert_eq!(client.fixed("k", "1.5", 1), (1, 1, 2));
+}
+
+fn the_largest_window_and_limit(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    assert_eq!(client.fixed("k", "2147483647", 9_007_199_254_740_991), (1, 1, 2_147_483_647));
+    assert_eq!(client.run::<i64>(&["PEXPIRETIME", "k:0"]), START + 2_147_483_647_000);
+}
+
+fn binary_and_long_keys(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    let long = vec![b'x'; 1 << 20];
+    for key in [&b""[..], b"\0", b"a\0b", b"\xff\xfe\x80", b"with space\r\n", &long] {
+        assert_eq!(client.fixed(key, "60", 1), (1, 1, 60));
+        assert_eq!(client.fixed(key, "60", 1), (0, 2, 60));
+        let counter = [key, format!(":{N}").as_bytes()].concat();
+        assert_eq!(client.run::<i64>(&[b"GET", &counter[..]]), 2);
+    }
+    assert_eq!(client.run::<i64>(&["DBSIZE"]), 6);
+}

@@ -1,0 +1,221 @@
+//! Bad input: one exact line for each, and nothing changed.
+
+use redis::Value;
+
+use super::{START, frozen};
+use crate::support::{Client, Engine};
+use crate::tests;
+
+tests![
+    a_wrong_number_of_arguments,
+    a_bad_window,
+    a_bad_limit,
+    the_window_is_judged_before_the_limit,
+    a_key_of_another_type,
+    a_counter_that_is_no_number,
+    a_counter_at_its_end,
+    random_bytes_as_arguments_and_values,
+];
+
+const BOTH: [&str; 2] = ["RL.SLIDING", "RL.FIXED"];
+const WINDOW: &str =
+    "ERR windowSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places";
+const LIMIT: &str = "ERR limit must be an integer from 0 to 9007199254740991";
+const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+/// Runs what must fail with a line, and sees that the data set is what it was.
+fn refused(client: &mut Client, words: &[impl AsRef<[u8]>], line: &str) {
+    let before = client.digest();
+    assert_eq!(client.error(words), line);
+    assert_eq!(client.digest(), before, "the data set changed");
+}
+
+fn a_wrong_number_of_arguments(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    for command in ["rl.sliding", "rl.fixed"] {
+        let line = format!("ERR wrong number of arguments for '{command}' command");
+        for words in [&[command][..], &[command, "k"], &[command, "k", "60"], &[command, "k", "60", "5", "6"]] {
+            refused(&mut client, words, &line);
+        }
+    }
+}
+
+fn a_bad_window(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    for command in BOTH {
+        for window in [
+            "",
+            "0",
+            "-1",
+            "0.0",
+            "0.0001",
+            "1.2345",
+            "1e3",
+            "1.",
+            ".5",
+            "+5",
+            " 5",
+            "5 ",
+            "abc",
+            "nan",
+            "inf",
+            "0x5",
+            "05",
+            "2147483648",
+            "2147483647.001",
+            "9223372036854775807",
+            "9223372036854775808",
+            "1e308",
+            "60s",
+            "6\x000",
+        ] {
+            refused(&mut client, &[command, "k", window, "5"], WINDOW);
+        }
+        refused(&mut client, &[command.as_bytes(), b"k", b"\xff\xfe", b"5"], WINDOW);
+        refused(&mut client, &[command.as_bytes(), b"k", &[b'1'; 100_000], b"5"], WINDOW);
+    }
+}
+
+fn a_bad_limit(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    for command in BOTH {
+        for limit in [
+            "",
+            "-1",
+            "1.0",
+            "1e3",
+            "+5",
+            " 5",
+            "5 ",
+            "abc",
+            "nan",
+            "05",
+            "-0",
+            "9007199254740992",
+            "9223372036854775807",
+            "9223372036854775808",
+            "99999999999999999999999999",
+            "5\x00",
+        ] {
+            refused(&mut client, &[command, "k", "60", limit], LIMIT);
+        }
+        refused(&mut client, &[command.as_bytes(), b"k", b"60", b"\xff\xfe"], LIMIT);
+    }
+}
+
+fn the_window_is_judged_before_the_limit(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    for command in BOTH {
+        refused(&mut client, &[command, "k", "x", "y"], WINDOW);
+        // And both before the key.
+        client.run::<Value>(&["SET", "string", "x"]);
+        refused(&mut client, &[command, "string", "60", "y"], LIMIT);
+    }
+}
+
+fn a_key_of_another_type(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    let counter = format!("k:{}", START / 60_000);
+    let makers: [&[&str]; 5] = [
+        &["RPUSH", "KEY", "x"],
+        &["SADD", "KEY", "x"],
+        &["HSET", "KEY", "f", "x"],
+        &["XADD", "KEY", "*", "f", "x"],
+        &["SET", "KEY", "1"],
+    ];
+    for maker in makers {
+        for (command, key, state) in [("RL.SLIDING", "k", "k"), ("RL.FIXED", "k", &counter)] {
+            if command == "RL.FIXED" && maker[0] == "SET" {
+                continue; // A string is what it wants.
+            }
+            let words: Vec<&str> = maker.iter().map(|&word| if word == "KEY" { state } else { word }).collect();
+            client.run::<Value>(&words);
+            refused(&mut client, &[command, key, "60", "5"], WRONG_TYPE);
+            client.run::<Value>(&["DEL", state]);
+        }
+    }
+    client.run::<Value>(&["ZADD", &counter, "1", "x"]);
+    refused(&mut client, &["RL.FIXED", "k", "60", "5"], WRONG_TYPE);
+    // The declared key of RL.FIXED holds no state: what lies there is of no interest.
+    client.run::<Value>(&["DEL", &counter]);
+    client.run::<Value>(&["RPUSH", "k", "x"]);
+    assert_eq!(client.fixed("k", "60", 5), (1, 1, 60));
+}
+
+fn a_counter_that_is_no_number(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    let counter = format!("k:{}", START / 60_000);
+    let long = "1".repeat(1000);
+    for value in
+        ["", "x", "1.5", " 1", "1 ", "+1", "01", "-0", "0x1", "1e3", "9223372036854775808", "12\x003", "HYLL", &long]
+    {
+        client.run::<Value>(&["SET", &counter, value]);
+        refused(&mut client, &["RL.FIXED", "k", "60", "5"], "ERR value is not an integer or out of range");
+        assert_eq!(client.run::<String>(&["GET", &counter]), value);
+        assert_eq!(client.run::<i64>(&["PTTL", &counter]), -1);
+    }
+}
+
+fn a_counter_at_its_end(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    let counter = format!("k:{}", START / 60_000);
+    client.run::<Value>(&["SET", &counter, "9223372036854775807"]);
+    refused(&mut client, &["RL.FIXED", "k", "60", "5"], "ERR increment or decrement would overflow");
+}
+
+fn random_bytes_as_arguments_and_values(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    let seed = std::env::var("RL_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a number"));
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let piece = |rng: &mut fastrand::Rng| -> Vec<u8> {
+        match rng.u32(..8) {
+            0 => (0..rng.usize(..20)).map(|_| rng.u8(..)).collect(),
+            1 => rng.i64(..).to_string().into_bytes(),
+            2 => format!("{}.{}", rng.u32(..100), rng.u32(..2000)).into_bytes(),
+            3 => format!("{:e}", f64::from_bits(rng.u64(..))).into_bytes(),
+            4 => rng
+                .choice(["nan", "inf", "-inf", "1e308", "", "-0", "0", "\0"].iter())
+                .expect("one")
+                .as_bytes()
+                .to_vec(),
+            5 => rng.u32(..5).to_string().into_bytes(),
+            6 => 1_u64.checked_shl(rng.u32(..64)).unwrap_or(0).to_string().into_bytes(),
+            _ => b"60".to_vec(),
+        }
+    };
+    let known = [
+        "ERR wrong number of arguments",
+        "ERR windowSec",
+        "ERR limit",
+        "WRONGTYPE ",
+        "ERR value is not",
+        "ERR increment or",
+    ];
+    for step in 0..4000 {
+        let command = *rng.choice(["RL.SLIDING", "RL.FIXED", "rl.sliding", "rl.fixed"].iter()).expect("one");
+        let key = format!("k{}", rng.u32(..6)).into_bytes();
+        if rng.u32(..4) == 0 {
+            // Something hostile where the state will be looked for.
+            let counter = [&key[..], format!(":{}", START / 60_000).as_bytes()].concat();
+            let value = piece(&mut rng);
+            let score = format!("{}", f64::from_bits(rng.u64(..))).replace("NaN", "0");
+            let _: Result<Value, _> = match rng.u32(..5) {
+                0 => client.try_run(&[b"SET".as_ref(), &counter, &value]),
+                1 => client.try_run(&[b"ZADD".as_ref(), &key, score.as_bytes(), &value]),
+                2 => client.try_run(&[b"LPUSH".as_ref(), &key, &value]),
+                3 => client.try_run(&[b"DEL".as_ref(), &key, &counter]),
+                _ => client.try_run(&[b"PERSIST".as_ref(), &key]),
+            };
+        }
+        let mut words = vec![command.as_bytes().to_vec(), key];
+        words.extend((0..rng.usize(..4)).map(|_| piece(&mut rng)));
+        match client.try_run::<(i64, i64, i64)>(&words) {
+            Ok((allowed, _count, ttl)) => assert!((0..=1).contains(&allowed) && ttl >= 0, "seed {seed}, step {step}"),
+            Err(error) => {
+                let line = crate::support::server::error_line(&error);
+                assert!(known.iter().any(|known| line.starts_with(known)), "seed {seed}, step {step}: {line}");
+            }
+        }
+    }
+    assert_eq!(client.info("rl", "rl_panics"), "0", "seed {seed}");
+}

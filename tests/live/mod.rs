@@ -1,0 +1,98 @@
+//! The contracts, a file each.
+
+mod acl;
+mod cluster;
+mod events;
+mod fixed;
+mod handover;
+mod hooks;
+mod input;
+mod operations;
+mod oracle;
+mod promises;
+mod replication;
+mod sliding;
+
+use crate::Test;
+use crate::support::{Client, Engine, Options, Server};
+
+pub const FILES: &[(&str, &[Test])] = &[
+    ("acl", acl::TESTS),
+    ("cluster", cluster::TESTS),
+    ("events", events::TESTS),
+    ("fixed", fixed::TESTS),
+    ("handover", handover::TESTS),
+    ("hooks", hooks::TESTS),
+    ("input", input::TESTS),
+    ("operations", operations::TESTS),
+    ("oracle", oracle::TESTS),
+    ("promises", promises::TESTS),
+    ("replication", replication::TESTS),
+    ("sliding", sliding::TESTS),
+];
+
+/// `[allowed, count, ttl]`
+pub type Reply = (i64, i64, i64);
+
+/// When frozen clocks start: a whole number of hours since the epoch, so that windows begin here.
+pub const START: i64 = 1_800_000_000_000;
+
+pub const SLIDING_SCRIPT: &str = include_str!("../scripts/sliding.lua");
+pub const FIXED_SCRIPT: &str = include_str!("../scripts/fixed.lua");
+
+/// A server whose clock stands at [`START`], and a connection to it.
+pub fn frozen(engine: &Engine) -> (Server, Client) {
+    let server = Server::start(engine, &Options { frozen_at: Some(START), ..Options::default() });
+    let client = server.client();
+    (server, client)
+}
+
+/// Waits until a condition holds; fails after a time that no working server needs.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !holds() {
+        assert!(std::time::Instant::now() < deadline, "it did not come to this: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+impl Client {
+    pub fn sliding(&mut self, key: impl AsRef<[u8]>, window: &str, limit: i64) -> Reply {
+        self.limiter("RL.SLIDING", key, window, limit)
+    }
+
+    pub fn fixed(&mut self, key: impl AsRef<[u8]>, window: &str, limit: i64) -> Reply {
+        self.limiter("RL.FIXED", key, window, limit)
+    }
+
+    pub fn limiter(&mut self, command: &str, key: impl AsRef<[u8]>, window: &str, limit: i64) -> Reply {
+        self.run(&[command.as_bytes(), key.as_ref(), window.as_bytes(), limit.to_string().as_bytes()])
+    }
+
+    pub fn script(&mut self, script: &str, key: impl AsRef<[u8]>, window: &str, limit: i64) -> Reply {
+        let limit = limit.to_string();
+        self.run(&[b"EVAL", script.as_bytes(), b"1", key.as_ref(), window.as_bytes(), limit.as_bytes()])
+    }
+
+    /// Members with their scores, lowest first.
+    pub fn log(&mut self, key: impl AsRef<[u8]>) -> Vec<(String, i64)> {
+        let pairs: Vec<(String, f64)> = self.run(&[b"ZRANGE".as_ref(), key.as_ref(), b"0", b"-1", b"WITHSCORES"]);
+        pairs.into_iter().map(|(member, score)| (member, score as i64)).collect()
+    }
+
+    /// The scores of a log, lowest first.
+    pub fn stamps(&mut self, key: impl AsRef<[u8]>) -> Vec<i64> {
+        self.log(key).into_iter().map(|(_, score)| score).collect()
+    }
+
+    pub fn digest(&mut self) -> String {
+        self.run(&["DEBUG", "DIGEST"])
+    }
+
+    /// A field of INFO.
+    pub fn info(&mut self, section: &str, field: &str) -> String {
+        let text: String = self.run(&["INFO", section]);
+        let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        line.unwrap_or_else(|| panic!("INFO {section} has no {field}:\n{text}")).to_owned()
+    }
+}

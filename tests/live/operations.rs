@@ -1,0 +1,227 @@
+//! What operators and clients see of the module besides its decisions.
+
+use std::collections::HashMap;
+
+use redis::{ConnectionLike, Value};
+
+use super::{Reply, START, frozen};
+use crate::support::{Client, Engine, Options, Server};
+use crate::tests;
+
+tests![
+    command_info_and_getkeys,
+    command_docs_has_the_arguments,
+    info_counts_decisions_and_errors,
+    an_unknown_load_argument_is_refused,
+    the_module_can_be_unloaded_and_loaded_again,
+    pipelines_transactions_scripts_and_functions,
+    resp3_has_the_same_reply,
+    out_of_memory_refuses_and_changes_nothing,
+    names_are_read_in_any_case,
+    slots_can_be_migrated_with_the_module_loaded,
+    memory_stays_flat_under_load,
+];
+
+fn command_info_and_getkeys(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    for command in ["rl.sliding", "rl.fixed"] {
+        let info: Vec<Vec<Value>> = client.run(&["COMMAND", "INFO", command]);
+        let [
+            Value::BulkString(name),
+            Value::Int(arity),
+            flags,
+            Value::Int(first),
+            Value::Int(last),
+            Value::Int(step),
+            ..,
+        ] = &info[0][..]
+        else {
+            panic!("{info:?}");
+        };
+        assert_eq!((&name[..], *arity, *first, *last, *step), (command.as_bytes(), 4, 1, 1, 1));
+        let flags: Vec<String> = redis::from_redis_value(flags.clone()).unwrap();
+        for flag in ["write", "denyoom", "fast", "module"] {
+            assert!(flags.iter().any(|found| found == flag), "{command}: {flag} is not in {flags:?}");
+        }
+        let keys: Vec<String> = client.run(&["COMMAND", "GETKEYS", command, "the-key", "60", "5"]);
+        assert_eq!(keys, ["the-key"]);
+        let keys = format!("{:?}", client.run::<Value>(&["COMMAND", "GETKEYSANDFLAGS", command, "the-key", "60", "5"]));
+        for flag in ["RW", "access", "update"] {
+            assert!(keys.contains(flag), "{command}: {keys}");
+        }
+    }
+}
+
+fn command_docs_has_the_arguments(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    for command in ["rl.sliding", "rl.fixed"] {
+        let docs: HashMap<String, HashMap<String, Value>> = client.run(&["COMMAND", "DOCS", command]);
+        let docs = &docs[command];
+        for field in ["summary", "complexity", "since"] {
+            let text: String = redis::from_redis_value(docs[field].clone()).unwrap();
+            assert!(!text.is_empty(), "{command}: {field}");
+        }
+        let arguments: Vec<HashMap<String, Value>> = redis::from_redis_value(docs["arguments"].clone()).unwrap();
+        let shown: Vec<(String, String)> = arguments
+            .iter()
+            .map(|argument| {
+                ["name", "type"].map(|field| redis::from_redis_value(argument[field].clone()).unwrap()).into()
+            })
+            .collect();
+        let expected = [("key", "key"), ("windowSec", "double"), ("limit", "integer")];
+        assert_eq!(shown, expected.map(|(name, kind)| (name.to_owned(), kind.to_owned())));
+    }
+}
+
+fn info_counts_decisions_and_errors(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    for _ in 0..7 {
+        client.sliding("k", "60", 5);
+        client.fixed("k", "60", 4);
+    }
+    client.error(&["RL.SLIDING", "k", "0", "5"]);
+    let expected = [
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("sliding_allowed", "5"),
+        ("sliding_denied", "2"),
+        ("fixed_allowed", "4"),
+        ("fixed_denied", "3"),
+        ("errors", "1"),
+        ("panics", "0"),
+    ];
+    for (field, value) in expected {
+        assert_eq!(client.info("rl", &format!("rl_{field}")), value, "{field}");
+        assert_eq!(client.info("everything", &format!("rl_{field}")), value, "{field} in the whole of INFO");
+    }
+    let ordinary: String = client.run(&["INFO"]);
+    assert!(!ordinary.contains("rl_version"), "the ordinary INFO stays as it was");
+}
+
+fn an_unknown_load_argument_is_refused(engine: &Engine) {
+    let options = Options { module_arguments: vec!["speed".to_owned(), "9".to_owned()], ..Options::default() };
+    let log = Server::try_start(engine, &options).err().expect("a server that does not start");
+    assert!(log.contains("unknown argument 'speed'"), "{log}");
+    // On a server that runs, it stays as it was.
+    let (_server, mut client) = frozen(engine);
+    client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
+    let path = crate::support::module().display().to_string();
+    assert!(client.try_run::<Value>(&["MODULE", "LOAD", &path, "x"]).is_err());
+    client.run::<Value>(&["MODULE", "LOAD", &path]);
+    assert_eq!(client.sliding("k", "60", 5), (1, 0, 60));
+}
+
+fn the_module_can_be_unloaded_and_loaded_again(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    let path = crate::support::module().display().to_string();
+    for round in 0..5 {
+        assert_eq!(client.sliding("k", "60", 5), (1, round, 60));
+        assert_eq!(client.fixed("k", "60", 5), (1, round + 1, 60));
+        assert_eq!(client.info("rl", "rl_sliding_allowed"), "1", "counted since the load");
+        client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
+        let line = client.error(&["RL.SLIDING", "k", "60", "5"]);
+        assert!(line.starts_with("ERR unknown command"), "{line}");
+        assert_eq!(client.run::<i64>(&["ZCARD", "k"]), round + 1, "the state stays, in plain types");
+        client.run::<Value>(&["MODULE", "LOAD", &path]);
+    }
+}
+
+fn pipelines_transactions_scripts_and_functions(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    let mut pipeline = redis::pipe();
+    for _ in 0..1000 {
+        pipeline.cmd("RL.SLIDING").arg("pipe").arg(60).arg(700);
+    }
+    let replies: Vec<Reply> = pipeline.query(&mut client.0).expect("replies");
+    assert_eq!(replies.iter().map(|reply| reply.0).sum::<i64>(), 700);
+
+    client.run::<Value>(&["MULTI"]);
+    for _ in 0..3 {
+        client.run::<Value>(&["RL.SLIDING", "multi", "60", "2"]);
+        client.run::<Value>(&["RL.FIXED", "multi", "60", "2"]);
+    }
+    let replies: Vec<Reply> = client.run(&["EXEC"]);
+    assert_eq!(replies, [(1, 0, 60), (1, 1, 60), (1, 1, 60), (1, 2, 60), (0, 2, 60), (0, 3, 60)]);
+
+    let script = "return {redis.call('RL.SLIDING', KEYS[1], ARGV[1], 1), redis.call('RL.FIXED', KEYS[1], ARGV[1], 1)}";
+    let replies: Vec<Reply> = client.run(&["EVAL", script, "1", "lua", "60"]);
+    assert_eq!(replies, [(1, 0, 60), (1, 1, 60)]);
+    let line = client.error(&["EVAL", script, "1", "lua", "0"]);
+    assert!(line.contains("windowSec must be"), "{line}");
+
+    let library = "#!lua name=limits\n
+        redis.register_function('ask', function(keys, args) return redis.call('RL.FIXED', keys[1], 60, 5) end)";
+    client.run::<Value>(&["FUNCTION", "LOAD", library]);
+    assert_eq!(client.run::<Reply>(&["FCALL", "ask", "1", "function"]), (1, 1, 60));
+}
+
+fn resp3_has_the_same_reply(engine: &Engine) {
+    let (server, _client) = frozen(engine);
+    let mut client = server.client_resp3();
+    let reply: Value = client.run(&["RL.SLIDING", "k", "60", "5"]);
+    assert_eq!(reply, Value::Array(vec![Value::Int(1), Value::Int(0), Value::Int(60)]));
+    assert_eq!(client.fixed("k", "60", 5), (1, 1, 60));
+    assert_eq!(client.error(&["RL.FIXED", "k", "60", "x"]), "ERR limit must be an integer from 0 to 9007199254740991");
+}
+
+fn out_of_memory_refuses_and_changes_nothing(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    client.sliding("k", "60", 5);
+    let digest = client.digest();
+    client.run::<Value>(&["CONFIG", "SET", "maxmemory", "1"]);
+    for command in ["RL.SLIDING", "RL.FIXED"] {
+        let line = client.error(&[command, "k", "60", "5"]);
+        assert!(line.starts_with("OOM command not allowed"), "{line}");
+    }
+    client.run::<Value>(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(client.digest(), digest);
+}
+
+fn names_are_read_in_any_case(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    for (count, name) in ["RL.SLIDING", "rl.sliding", "Rl.Sliding"].iter().enumerate() {
+        assert_eq!(client.limiter(name, "k", "60", 5), (1, count as i64, 60));
+    }
+}
+
+/// Valkey 9 moves slots as a whole, and refuses to while a module has not said that it can bear it.
+fn slots_can_be_migrated_with_the_module_loaded(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    let modules = format!("{:?}", client.run::<Value>(&["INFO", "modules"]));
+    assert!(modules.contains("name=rl"), "{modules}");
+    for option in ["handle-io-errors", "handle-repl-async-load", "no-implicit-signal-modified"] {
+        assert!(modules.contains(option), "{option} is missing: {modules}");
+    }
+    if engine.name.starts_with("valkey-9") {
+        assert!(modules.contains("handle-atomic-slot-migration"), "{modules}");
+    }
+}
+
+fn memory_stays_flat_under_load(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    let mut now = START;
+    let mut load = |client: &mut Client, calls: usize| {
+        for _ in 0..calls / 500 {
+            let mut pipeline = redis::pipe();
+            for index in 0..100 {
+                pipeline.cmd("RL.SLIDING").arg(index % 7).arg("0.5").arg(5).ignore();
+                pipeline.cmd("RL.FIXED").arg(index % 7).arg("0.5").arg(5).ignore();
+                pipeline.cmd("RL.SLIDING").arg("k").arg("0").arg(5).ignore();
+                pipeline.cmd("RL.FIXED").arg("k").arg("60").arg("x").ignore();
+                pipeline.cmd("EVAL").arg("return redis.call('RL.FIXED', KEYS[1], 60, 5)").arg(1).arg("lua").ignore();
+            }
+            // Errors are among the replies on purpose.
+            let replies = client.0.req_packed_commands(&pipeline.get_packed_pipeline(), 0, 500).expect("replies");
+            assert_eq!(replies.iter().filter(|reply| matches!(reply, Value::ServerError(_))).count(), 200);
+            now += 37;
+            server.set_time(now);
+        }
+    };
+    let used = |client: &mut Client| client.info("memory", "used_memory").parse::<i64>().expect("a number");
+    load(&mut client, 20_000);
+    client.run::<Value>(&["FLUSHALL"]);
+    let before = used(&mut client);
+    load(&mut client, 60_000);
+    client.run::<Value>(&["FLUSHALL"]);
+    let grown = used(&mut client) - before;
+    assert!(grown < 200_000, "{grown} bytes more after 60,000 calls");
+}

@@ -1,0 +1,70 @@
+//! The servers that this machine has, of those in tests/engines.tsv.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[derive(Debug, Clone)]
+pub struct Engine {
+    pub name: String,
+    /// `None` where this machine lacks it.
+    pub program: Option<PathBuf>,
+}
+
+impl Engine {
+    /// Every engine of the table, and after them the system's own server if it is in no row.
+    pub fn all() -> Vec<Self> {
+        let mut system: Vec<(PathBuf, String)> = ["redis-server", "valkey-server"]
+            .into_iter()
+            .filter_map(|program| Some((in_path(program)?, version(&in_path(program)?)?)))
+            .collect();
+        let table = include_str!("../engines.tsv").lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+        let mut engines: Vec<Self> = table
+            .map(|row| {
+                let [name, _source, program, wanted, _image] = row.split('\t').collect::<Vec<_>>()[..] else {
+                    panic!("engines.tsv: five columns are needed: {row}");
+                };
+                let fetched = cache().join(name).join("server");
+                let own =
+                    system.iter().position(|(path, version)| path.ends_with(program) && version.starts_with(wanted));
+                let own = own.map(|index| system.remove(index).0);
+                Self { name: name.to_owned(), program: Some(fetched).filter(|path| path.is_file()).or(own) }
+            })
+            .collect();
+        engines.extend(
+            system.into_iter().map(|(path, version)| Self { name: format!("system-{version}"), program: Some(path) }),
+        );
+        engines
+    }
+
+    /// The engine of that name, or the first one that is there.
+    #[allow(dead_code)] // The benchmark's.
+    pub fn pick(name: Option<&str>) -> Option<Self> {
+        Self::all().into_iter().find(|engine| engine.program.is_some() && name.is_none_or(|name| engine.name == name))
+    }
+
+    #[allow(dead_code)]
+    pub fn is_valkey(&self) -> bool {
+        self.name.contains("valkey")
+    }
+}
+
+fn cache() -> PathBuf {
+    if let Some(cache) = std::env::var_os("REDIS_RL_ENGINES") {
+        return cache.into();
+    }
+    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map_or_else(PathBuf::new, PathBuf::from).join(".cache");
+    base.unwrap_or_else(home).join("redis-rl/engines")
+}
+
+fn in_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// `7.0.15` of `Redis server v=7.0.15 sha=…`.
+pub fn version(program: &Path) -> Option<String> {
+    let output = Command::new(program).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.split_whitespace().find_map(|word| word.strip_prefix("v=")).map(str::to_owned)
+}

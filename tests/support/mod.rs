@@ -1,0 +1,28 @@
+//! What the live tests and the benchmark stand on: the engines of this machine, servers, their clocks.
+
+pub mod clock;
+pub mod engine;
+pub mod server;
+
+pub use clock::Clock;
+pub use engine::Engine;
+pub use server::{Client, Options, Server};
+
+use std::path::{Path, PathBuf};
+
+/// The root of the repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Where cargo puts what it builds.
+pub fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// The module under test. `RL_MODULE` names another build.
+pub fn module() -> PathBuf {
+    let path = std::env::var_os("RL_MODULE").map_or_else(|| target().join("release/libredis_rl.so"), PathBuf::from);
+    assert!(path.is_file(), "{} is missing: run `make build` first", path.display());
+    path
+}

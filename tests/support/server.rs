@@ -1,0 +1,240 @@
+//! A server of one's own: private folder, private port, gone when dropped, its log shown if the test fails.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, FromRedisValue, RedisError, Value};
+
+use super::{Clock, Engine, clock};
+
+/// How a server is started.
+#[derive(Default, Clone)]
+pub struct Options {
+    /// Arguments of the server's command line.
+    pub arguments: Vec<String>,
+    /// Words behind the library's path in `loadmodule`.
+    pub module_arguments: Vec<String>,
+    /// Another build of the module, or none at all.
+    pub module: Module,
+    /// The time to freeze the clock at, in milliseconds.
+    pub frozen_at: Option<i64>,
+}
+
+#[derive(Default, Clone, PartialEq)]
+pub enum Module {
+    #[default]
+    UnderTest,
+    At(PathBuf),
+    None,
+}
+
+impl Options {
+    pub fn with(mut self, arguments: &[&str]) -> Self {
+        self.arguments.extend(arguments.iter().map(ToString::to_string));
+        self
+    }
+}
+
+pub struct Server {
+    child: Child,
+    pub port: u16,
+    folder: tempfile::TempDir,
+    clock: Option<Clock>,
+    /// Asks for the time after it was set.
+    watcher: Mutex<Option<Client>>,
+}
+
+impl Server {
+    pub fn start(engine: &Engine, options: &Options) -> Self {
+        Self::try_start(engine, options).unwrap_or_else(|log| panic!("{} does not start:\n{log}", engine.name))
+    }
+
+    /// Starts a server; its log if it ends instead.
+    pub fn try_start(engine: &Engine, options: &Options) -> Result<Self, String> {
+        let program = engine.program.as_ref().expect("an engine that is there");
+        // Between the probe and the server's own bind somebody may take the port; then another one is tried.
+        let mut tries = 5;
+        loop {
+            let port = free_port();
+            let folder = tempfile::Builder::new().prefix("redis-rl-").tempdir().expect("a temporary folder");
+            let clock = options.frozen_at.map(|millis| Clock::create(&folder.path().join("clock"), millis));
+            let child = Self::spawn(program, port, folder.path(), options);
+            let mut server = Self { child, port, folder, clock, watcher: Mutex::new(None) };
+            tries -= 1;
+            match server.wait_until_ready() {
+                Ok(()) => return Ok(server),
+                Err(log) if tries > 0 && log.contains("Address already in use") => {}
+                Err(log) => return Err(log),
+            }
+        }
+    }
+
+    fn arguments(port: u16, options: &Options) -> Vec<String> {
+        let mut arguments: Vec<String> =
+            ["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""].into_iter().map(str::to_owned).collect();
+        arguments.extend(["--enable-debug-command", "yes", "--enable-module-command", "yes"].map(str::to_owned));
+        arguments.extend(options.arguments.iter().cloned());
+        let module = match &options.module {
+            Module::UnderTest => Some(super::module()),
+            Module::At(path) => Some(path.clone()),
+            Module::None => None,
+        };
+        if let Some(path) = module {
+            arguments.extend(["--loadmodule".to_owned(), path.display().to_string()]);
+            arguments.extend(options.module_arguments.iter().cloned());
+        }
+        arguments
+    }
+
+    fn spawn(program: &Path, port: u16, folder: &Path, options: &Options) -> Child {
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).expect("the log");
+        let mut command = Command::new(program);
+        command
+            .args(Self::arguments(port, options))
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("the log"))
+            .stderr(log);
+        if options.frozen_at.is_some() {
+            command.env("LD_PRELOAD", clock::shim()).env("RL_CLOCK", folder.join("clock"));
+        }
+        command.spawn().unwrap_or_else(|error| panic!("{}: {error}", program.display()))
+    }
+
+    fn wait_until_ready(&mut self) -> Result<(), String> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(status) = self.child.try_wait().expect("the server's status") {
+                return Err(format!("{}\n{status}", self.log()));
+            }
+            if self.try_client().is_ok_and(|mut client| client.try_run::<Value>(&["PING"]).is_ok()) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("{}\nno answer within the time", self.log()));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn try_client(&self) -> redis::RedisResult<Client> {
+        Client::connect(&format!("redis://127.0.0.1:{}", self.port))
+    }
+
+    /// A new connection.
+    pub fn client(&self) -> Client {
+        self.try_client().expect("a connection")
+    }
+
+    /// A new connection that speaks RESP3.
+    pub fn client_resp3(&self) -> Client {
+        Client::connect(&format!("redis://127.0.0.1:{}/?protocol=resp3", self.port)).expect("a RESP3 connection")
+    }
+
+    /// A new connection of a user of the ACL.
+    pub fn client_as(&self, user: &str, password: &str) -> Client {
+        Client::connect(&format!("redis://{user}:{password}@127.0.0.1:{}", self.port)).expect("a connection")
+    }
+
+    /// Sets the frozen clock, and waits until the server has seen it: Valkey 9.1 looks at the clock once a millisecond.
+    pub fn set_time(&self, millis: i64) {
+        self.clock.as_ref().expect("a server with a clock of its own").set(millis);
+        let mut watcher = self.watcher.lock().expect("nobody panics here");
+        let watcher = watcher.get_or_insert_with(|| self.client());
+        while watcher.millis() != millis {
+            std::thread::yield_now();
+        }
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Ends the server as a crash would and starts it again on the same folder and port.
+    pub fn restart(&mut self, engine: &Engine, options: &Options) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        *self.watcher.lock().expect("nobody panics here") = None;
+        let program = engine.program.as_ref().expect("an engine that is there");
+        self.child = Self::spawn(program, self.port, self.folder.path(), options);
+        self.wait_until_ready().unwrap_or_else(|log| panic!("the server does not come back:\n{log}"));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("---- log of the server at port {}:\n{}", self.port, self.log());
+        }
+    }
+}
+
+fn free_port() -> u16 {
+    let probe = TcpListener::bind("127.0.0.1:0").expect("a port");
+    probe.local_addr().expect("the port's number").port()
+}
+
+/// A connection, with the few calls that tests make.
+pub struct Client(pub redis::Connection);
+
+impl Client {
+    fn connect(url: &str) -> redis::RedisResult<Self> {
+        let connection = redis::Client::open(url)?.get_connection_with_timeout(Duration::from_secs(20))?;
+        connection.set_read_timeout(Some(Duration::from_secs(60)))?;
+        Ok(Self(connection))
+    }
+
+    /// Runs a command.
+    pub fn try_run<T: FromRedisValue>(&mut self, words: &[impl AsRef<[u8]>]) -> Result<T, RedisError> {
+        command(words).query(&mut self.0)
+    }
+
+    /// Runs a command that must succeed.
+    pub fn run<T: FromRedisValue>(&mut self, words: &[impl AsRef<[u8]>]) -> T {
+        self.try_run(words).unwrap_or_else(|error| panic!("{}: {error}", shown(words)))
+    }
+
+    /// The server's time in milliseconds.
+    pub fn millis(&mut self) -> i64 {
+        let (seconds, micros): (i64, i64) = self.run(&["TIME"]);
+        seconds * 1000 + micros / 1000
+    }
+
+    /// Runs a command that must fail, and gives its error line.
+    pub fn error(&mut self, words: &[impl AsRef<[u8]>]) -> String {
+        match self.try_run::<Value>(words) {
+            Ok(value) => panic!("{} succeeded with {value:?}", shown(words)),
+            Err(error) => error_line(&error),
+        }
+    }
+}
+
+pub fn command(words: &[impl AsRef<[u8]>]) -> Cmd {
+    let mut command = Cmd::new();
+    for word in words {
+        command.arg(word.as_ref());
+    }
+    command
+}
+
+fn shown(words: &[impl AsRef<[u8]>]) -> String {
+    words.iter().map(|word| word.as_ref().escape_ascii().to_string()).collect::<Vec<_>>().join(" ")
+}
+
+/// The line as the server sent it: the client keeps its code and its text apart.
+pub fn error_line(error: &RedisError) -> String {
+    format!("{} {}", error.code().unwrap_or_default(), error.detail().unwrap_or_default())
+}

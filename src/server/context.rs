@@ -97,6 +97,23 @@ impl Context {
         unsafe { call!(RedisModule_NotifyKeyspaceEvent(self.as_ptr(), class, event.as_ptr(), key.as_ptr())) };
     }
 
+    /// Whether the server has a command of this name. One that was renamed it has not.
+    ///
+    /// It is called without the words it needs: the server says that it is unknown or that words are missing, and
+    /// runs nothing.
+    pub fn knows(&mut self, command: &CStr) -> bool {
+        // SAFETY: the format takes no arguments; a reply, if there should be one, is freed.
+        unsafe {
+            let reply = call!(RedisModule_Call(self.as_ptr(), command.as_ptr(), c"".as_ptr()));
+            let error = std::io::Error::last_os_error().raw_os_error();
+            if !reply.is_null() {
+                call!(RedisModule_FreeCallReply(reply));
+                return true;
+            }
+            error != Some(libc::ENOENT)
+        }
+    }
+
     // ---- Nested calls: for the rare work that the key API has no quick way to do ------------------------------
 
     /// `ZCOUNT`.

@@ -46,7 +46,7 @@ impl Digits {
     /// `left`, the separator, and `right` in base 36.
     pub fn joined(left: i64, separator: u8, right: u64) -> Self {
         let mut digits = Self { bytes: [0; Self::CAPACITY], start: Self::CAPACITY };
-        digits.push_unsigned(right, 36);
+        digits.push_unsigned::<36>(right);
         digits.push(separator);
         digits.push_integer(left);
         digits
@@ -66,11 +66,12 @@ impl Digits {
         }
     }
 
-    fn push_unsigned(&mut self, mut value: u64, base: u64) {
+    // The base is a constant, so that the divisions become multiplications.
+    fn push_unsigned<const BASE: u64>(&mut self, mut value: u64) {
+        const SYMBOLS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
         loop {
-            let digit = (value % base) as u8;
-            self.push(if digit < 10 { b'0' + digit } else { b'a' + (digit - 10) });
-            value /= base;
+            self.push(SYMBOLS[(value % BASE) as usize]);
+            value /= BASE;
             if value == 0 {
                 break;
             }
@@ -78,7 +79,7 @@ impl Digits {
     }
 
     fn push_integer(&mut self, value: i64) {
-        self.push_unsigned(value.unsigned_abs(), 10);
+        self.push_unsigned::<10>(value.unsigned_abs());
         if value < 0 {
             self.push(b'-');
         }

@@ -22,7 +22,23 @@ mod log;
 pub use counter::{Counter, counter_name};
 pub use log::Log;
 
-use crate::server::Error;
+use crate::server::{Context, Error};
 
 /// The server's own line for a key of another type.
 const WRONG_TYPE: Error = Error::Line(c"WRONGTYPE Operation against a key holding the wrong kind of value");
+
+/// The server's own commands that state is replicated and pruned with. The server takes effects by name and drops
+/// those whose name it does not know, so a module that loads without them would let replicas drift.
+const NEEDED: [&std::ffi::CStr; 8] =
+    [c"INCR", c"PEXPIREAT", c"SET", c"UNLINK", c"ZADD", c"ZCOUNT", c"ZREMRANGEBYRANK", c"ZREMRANGEBYSCORE"];
+
+/// Refuses a server on which one of the needed commands was renamed or switched off.
+pub fn check_server(ctx: &mut Context) -> Result<(), String> {
+    match NEEDED.into_iter().find(|command| !ctx.knows(command)) {
+        None => Ok(()),
+        Some(command) => Err(format!(
+            "this server does not know {}, which the module needs for its effects; rename-command may have taken it away",
+            command.to_string_lossy()
+        )),
+    }
+}

@@ -104,7 +104,7 @@ fn the_counters_key_is_checked_too(engine: &Engine) {
         assert_eq!(half.error(&["RL.FIXED", "k", "60", "5"]), "NOPERM No permissions to access a key", "{rule}");
     }
     assert_eq!(admin.run::<i64>(&["GET", &counter("k")]), 3);
-    assert_eq!(admin.info("rl", "rl_errors"), "3");
+    assert_eq!(admin.info_field("rl", "rl_errors"), "3");
 }
 
 fn a_refusal_stands_in_the_acl_log(engine: &Engine) {

@@ -23,7 +23,7 @@ fn a_panic_is_caught_logged_counted_and_survived(engine: &Engine) {
     for times in 1..=3 {
         let line = client.error(&["RL.PANIC", "k"]);
         assert_eq!(line, "ERR rl: internal error; the server log says where");
-        assert_eq!(client.info("rl", "rl_panics"), times.to_string());
+        assert_eq!(client.info_field("rl", "rl_panics"), times.to_string());
     }
     // From a script, and in a transaction: the same, and the rest of it goes on.
     let line = client.error(&["EVAL", "return redis.call('RL.PANIC', KEYS[1])", "1", "k"]);
@@ -37,7 +37,7 @@ fn a_panic_is_caught_logged_counted_and_survived(engine: &Engine) {
     let log = server.log();
     assert!(log.contains("panic caught at src/command/hooks.rs:"), "the log says where:\n{log}");
     assert!(log.contains("asked to panic, with 1 bytes of key"), "and why:\n{log}");
-    assert_eq!(client.info("rl", "rl_panics"), "5");
+    assert_eq!(client.info_field("rl", "rl_panics"), "5");
     assert_eq!(client.sliding("k", "60", 5), (1, 1, 60), "the server lives on, and the key can be opened");
     assert!(server.is_running());
 }

@@ -217,5 +217,5 @@ fn random_bytes_as_arguments_and_values(engine: &Engine) {
             }
         }
     }
-    assert_eq!(client.info("rl", "rl_panics"), "0", "seed {seed}");
+    assert_eq!(client.info_field("rl", "rl_panics"), "0", "seed {seed}");
 }

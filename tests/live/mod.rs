@@ -10,6 +10,7 @@ mod input;
 mod operations;
 mod oracle;
 mod promises;
+mod readme;
 mod replication;
 mod sliding;
 
@@ -27,6 +28,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("operations", operations::TESTS),
     ("oracle", oracle::TESTS),
     ("promises", promises::TESTS),
+    ("readme", readme::TESTS),
     ("replication", replication::TESTS),
     ("sliding", sliding::TESTS),
 ];
@@ -87,12 +89,5 @@ impl Client {
 
     pub fn digest(&mut self) -> String {
         self.run(&["DEBUG", "DIGEST"])
-    }
-
-    /// A field of INFO.
-    pub fn info(&mut self, section: &str, field: &str) -> String {
-        let text: String = self.run(&["INFO", section]);
-        let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        line.unwrap_or_else(|| panic!("INFO {section} has no {field}:\n{text}")).to_owned()
     }
 }

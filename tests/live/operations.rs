@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use redis::{ConnectionLike, Value};
+use redis::Value;
 
 use super::{Reply, START, frozen};
 use crate::support::{Client, Engine, Options, Server};
@@ -13,6 +13,7 @@ tests![
     command_docs_has_the_arguments,
     info_counts_decisions_and_errors,
     an_unknown_load_argument_is_refused,
+    a_server_without_the_plain_commands_is_refused,
     the_module_can_be_unloaded_and_loaded_again,
     pipelines_transactions_scripts_and_functions,
     resp3_has_the_same_reply,
@@ -90,8 +91,8 @@ fn info_counts_decisions_and_errors(engine: &Engine) {
         ("panics", "0"),
     ];
     for (field, value) in expected {
-        assert_eq!(client.info("rl", &format!("rl_{field}")), value, "{field}");
-        assert_eq!(client.info("everything", &format!("rl_{field}")), value, "{field} in the whole of INFO");
+        assert_eq!(client.info_field("rl", &format!("rl_{field}")), value, "{field}");
+        assert_eq!(client.info_field("everything", &format!("rl_{field}")), value, "{field} in the whole of INFO");
     }
     let ordinary: String = client.run(&["INFO"]);
     assert!(!ordinary.contains("rl_version"), "the ordinary INFO stays as it was");
@@ -110,13 +111,22 @@ fn an_unknown_load_argument_is_refused(engine: &Engine) {
     assert_eq!(client.sliding("k", "60", 5), (1, 0, 60));
 }
 
+fn a_server_without_the_plain_commands_is_refused(engine: &Engine) {
+    // Effects on such a server would be dropped without a word, and replicas would drift.
+    for command in ["ZADD", "INCR"] {
+        let options = Options::default().with(&["--rename-command", command, "other"]);
+        let log = Server::try_start(engine, &options).err().expect("a server that does not start");
+        assert!(log.contains(&format!("does not know {command}")), "{log}");
+    }
+}
+
 fn the_module_can_be_unloaded_and_loaded_again(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
     let path = crate::support::module().display().to_string();
     for round in 0..5 {
         assert_eq!(client.sliding("k", "60", 5), (1, round, 60));
         assert_eq!(client.fixed("k", "60", 5), (1, round + 1, 60));
-        assert_eq!(client.info("rl", "rl_sliding_allowed"), "1", "counted since the load");
+        assert_eq!(client.info_field("rl", "rl_sliding_allowed"), "1", "counted since the load");
         client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
         let line = client.error(&["RL.SLIDING", "k", "60", "5"]);
         assert!(line.starts_with("ERR unknown command"), "{line}");
@@ -210,13 +220,13 @@ fn memory_stays_flat_under_load(engine: &Engine) {
                 pipeline.cmd("EVAL").arg("return redis.call('RL.FIXED', KEYS[1], 60, 5)").arg(1).arg("lua").ignore();
             }
             // Errors are among the replies on purpose.
-            let replies = client.0.req_packed_commands(&pipeline.get_packed_pipeline(), 0, 500).expect("replies");
+            let replies = client.send_packed(&pipeline.get_packed_pipeline(), 500);
             assert_eq!(replies.iter().filter(|reply| matches!(reply, Value::ServerError(_))).count(), 200);
             now += 37;
             server.set_time(now);
         }
     };
-    let used = |client: &mut Client| client.info("memory", "used_memory").parse::<i64>().expect("a number");
+    let used = |client: &mut Client| client.info_field("memory", "used_memory").parse::<i64>().expect("a number");
     load(&mut client, 20_000);
     client.run::<Value>(&["FLUSHALL"]);
     let before = used(&mut client);

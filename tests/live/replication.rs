@@ -30,7 +30,7 @@ fn replica_of(primary: &Server, engine: &Engine, module: Module) -> (Server, Cli
     ]);
     let server = Server::start(engine, &options);
     let mut client = server.client();
-    eventually("the replica is in step", || client.info("replication", "master_link_status") == "up");
+    eventually("the replica is in step", || client.info_field("replication", "master_link_status") == "up");
     (server, client)
 }
 
@@ -96,8 +96,8 @@ fn settled(client: &mut Client) {
 
 fn in_step(primary: &mut Client, replica: &mut Client, what: &str) {
     settled(primary);
-    let offset: i64 = primary.info("replication", "master_repl_offset").parse().unwrap();
-    eventually(what, || replica.info("replication", "slave_repl_offset").parse::<i64>().unwrap() >= offset);
+    let offset: i64 = primary.info_field("replication", "master_repl_offset").parse().unwrap();
+    eventually(what, || replica.info_field("replication", "slave_repl_offset").parse::<i64>().unwrap() >= offset);
     let keys = |client: &mut Client| {
         let mut keys: Vec<String> = client.run(&["KEYS", "*"]);
         keys.sort();
@@ -139,7 +139,7 @@ fn propagated(engine: &Engine, body: impl FnOnce(&Server, &mut Client)) -> Vec<S
     let options = options.with(&["--appendonly", "yes", "--appendfsync", "always", "--aof-use-rdb-preamble", "no"]);
     let server = Server::start(engine, &options);
     let mut client = server.client();
-    eventually("the AOF is on", || client.info("persistence", "aof_rewrite_in_progress") == "0");
+    eventually("the AOF is on", || client.info_field("persistence", "aof_rewrite_in_progress") == "0");
     body(&server, &mut client);
     let folder = server.folder().join("appendonlydir");
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -154,12 +154,12 @@ fn a_denial_that_changes_nothing_writes_nothing(engine: &Engine) {
     let (server, mut client) = frozen(engine);
     client.run::<Value>(&["CONFIG", "SET", "appendonly", "yes"]);
     client.sliding("k", "60", 1);
-    let dirty: i64 = client.info("persistence", "rdb_changes_since_last_save").parse().unwrap();
+    let dirty: i64 = client.info_field("persistence", "rdb_changes_since_last_save").parse().unwrap();
     for step in 0..500 {
         server.set_time(START + step);
         assert_eq!(client.sliding("k", "60", 1), (0, 1, 60));
     }
-    let after: i64 = client.info("persistence", "rdb_changes_since_last_save").parse().unwrap();
+    let after: i64 = client.info_field("persistence", "rdb_changes_since_last_save").parse().unwrap();
     assert_eq!(after, dirty);
 }
 

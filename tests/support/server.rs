@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, FromRedisValue, RedisError, Value};
+use redis::{Cmd, ConnectionLike, FromRedisValue, RedisError, Value};
 
 use super::{Clock, Engine, clock};
 
@@ -211,6 +211,18 @@ impl Client {
     pub fn millis(&mut self) -> i64 {
         let (seconds, micros): (i64, i64) = self.run(&["TIME"]);
         seconds * 1000 + micros / 1000
+    }
+
+    /// A field of INFO.
+    pub fn info_field(&mut self, section: &str, field: &str) -> String {
+        let text: String = self.run(&["INFO", section]);
+        let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        line.unwrap_or_else(|| panic!("INFO {section} has no {field}:\n{text}")).to_owned()
+    }
+
+    /// Sends calls that are packed already, and takes their replies.
+    pub fn send_packed(&mut self, bytes: &[u8], calls: usize) -> Vec<Value> {
+        self.0.req_packed_commands(bytes, 0, calls).expect("replies")
     }
 
     /// Runs a command that must fail, and gives its error line.

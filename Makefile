@@ -1,0 +1,50 @@
+# The one way to do things. `make help` lists them.
+
+CARGO ?= cargo
+PORT ?= 6379
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+export MODULE := $(TARGET)/release/libredis_rl.so
+
+.PHONY: help demo test bench lint build run engines clean
+.DEFAULT_GOAL := help
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
+
+demo: deps-build deps-server build ## Show the module at work on a private server
+	@scripts/demo.sh
+
+test: deps-build deps-server build build-hooks ## Run all tests, the live ones on every engine that is here
+	$(CARGO) test --locked --release --lib
+	$(CARGO) test --locked --release --test live
+
+bench: deps-build deps-server build ## Measure the commands beside the scripts (ENGINE=name picks the server)
+	$(CARGO) bench --locked --bench limiters -- $(if $(ENGINE),--engine $(ENGINE))
+
+lint: deps-build ## Check formatting, lints, scripts and licences
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --release --all-targets -- -D warnings
+	$(CARGO) clippy --locked --release --features test-hooks -- -D warnings
+	@for script in scripts/*.sh .ci/run; do bash -n $$script || exit 1; done
+	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --locked check; \
+	else echo 'cargo-deny is not here: licences and advisories are not checked (cargo install cargo-deny)'; fi
+
+build: deps-build ## Build the module: target/release/libredis_rl.so
+	$(CARGO) build --locked --release
+
+run: deps-build deps-server build ## Run a server with the module in the foreground (PORT=6379)
+	@PORT=$(PORT) scripts/run.sh
+
+engines: ## Fetch the other servers that the tests can run on (Debian; about 400 MB)
+	scripts/engines.sh
+
+clean: ## Remove what was built
+	$(CARGO) clean
+
+# The module with commands for the tests alone.
+.PHONY: build-hooks deps-build deps-server
+build-hooks:
+	$(CARGO) build --locked --features test-hooks --target-dir $(TARGET)/test-hooks
+
+deps-build deps-server: deps-%:
+	@scripts/install-deps.sh $*

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Shows the module at work on a private server: five requests pass, the sixth is denied, and when the window has moved
+# on they pass again. Everything it starts and writes is gone afterwards.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+module=${MODULE:-$PWD/target/release/libredis_rl.so}
+folder=$(mktemp -d)
+socket=$folder/redis.sock
+server=
+trap 'if [ -n "$server" ]; then kill "$server" 2>/dev/null; wait "$server" 2>/dev/null; fi; rm -rf "$folder"' EXIT
+
+# A socket in a private folder and no port: nothing else on the machine can be in the way.
+redis-server --port 0 --unixsocket "$socket" --dir "$folder" --save '' --loadmodule "$module" >"$folder/log" 2>&1 &
+server=$!
+for _ in $(seq 100); do
+    if redis-cli -s "$socket" ping >/dev/null 2>&1; then break; fi
+    kill -0 "$server" 2>/dev/null || { cat "$folder/log" >&2; exit 1; }
+    sleep 0.05
+done
+
+# ask COMMAND ...: shows the call as one would type it, and sets `reply` to its three integers.
+ask() {
+    reply=$(redis-cli -s "$socket" "$@" | tr '\n' ' ')
+    local verdict=allowed
+    case $reply in 0*) verdict=denied ;; 1*) ;; *) echo "unexpected reply to $*: $reply" >&2; exit 1 ;; esac
+    printf '  > %-28s [%s]  %s\n' "$*" "${reply% }" "$verdict"
+}
+
+# expect ALLOWED: fails the demo if the last request was decided otherwise.
+expect() {
+    case $reply in "$1 "*) ;; *) echo "that should not have happened" >&2; exit 1 ;; esac
+}
+
+redis-server --version | sed 's/ sha.*//'
+echo
+echo 'An exact sliding window: at most 5 requests in any 2 seconds.'
+echo 'The reply is [allowed, requests before this one, window].'
+for _ in 1 2 3 4 5; do ask RL.SLIDING user:7 2 5; expect 1; done
+ask RL.SLIDING user:7 2 5; expect 0
+echo '  ... 2 seconds later the window has moved on'
+sleep 2.1
+ask RL.SLIDING user:7 2 5; expect 1
+echo
+echo 'A counter a window: at most 5 requests an hour.'
+echo 'The reply is [allowed, requests with this one, seconds until the counter goes].'
+for _ in 1 2 3 4 5; do ask RL.FIXED user:7 3600 5; done
+ask RL.FIXED user:7 3600 5; expect 0
+echo
+echo 'What is stored, as plain commands show it:'
+for key in $(redis-cli -s "$socket" --scan | sort); do
+    printf '  %-18s %s\n' "$key" "$(redis-cli -s "$socket" type "$key")"
+done
+echo
+echo 'What the module counts (INFO rl):'
+redis-cli -s "$socket" info rl | tr -d '\r' | sed -n 's/^rl_/  rl_/p'

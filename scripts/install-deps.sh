@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Installs what a target of the Makefile needs and this machine lacks. Debian and Ubuntu.
+#
+#   scripts/install-deps.sh build|server ...
+#
+# build: a C compiler and libclang, for the bindings to the server's module API. server: Redis, for demo, tests and
+# benchmark. Says what it installs; installs nothing that is there already.
+set -euo pipefail
+
+say() { printf 'dependencies: %s\n' "$*" >&2; }
+
+packages=()
+for need in "$@"; do
+    case $need in
+        build)
+            command -v cc >/dev/null || packages+=(build-essential)
+            # Where bindgen looks for it: the linker's own list, LLVM's folders, or where it is told to.
+            if [ -z "${LIBCLANG_PATH:-}" ] && ! ldconfig -p 2>/dev/null | grep -q 'libclang[-.]' &&
+                ! compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null; then
+                packages+=(libclang-dev)
+            fi
+            ;;
+        server)
+            command -v redis-server >/dev/null || packages+=(redis-server)
+            command -v redis-cli >/dev/null || packages+=(redis-tools)
+            ;;
+        *) say "unknown need: $need"; exit 2 ;;
+    esac
+done
+
+if ! command -v cargo >/dev/null; then
+    say "there is no cargo: install a Rust toolchain first (https://rustup.rs)"
+    exit 1
+fi
+[ ${#packages[@]} -gt 0 ] || exit 0
+if ! command -v apt-get >/dev/null; then
+    say "missing: ${packages[*]} (names of Debian's packages; there is no apt-get here to install them with)"
+    exit 1
+fi
+root=()
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { say "missing: ${packages[*]}; to install them takes root or sudo"; exit 1; }
+    root=(sudo)
+fi
+say "installing ${packages[*]}"
+"${root[@]}" apt-get update -qq
+"${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >&2

@@ -26,8 +26,8 @@ lint: deps-build ## Check formatting, lints, scripts and licences
 	$(CARGO) clippy --locked --release --all-targets -- -D warnings
 	$(CARGO) clippy --locked --release --features test-hooks -- -D warnings
 	@for script in scripts/*.sh .ci/run; do bash -n $$script || exit 1; done
-	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --locked check; \
-	else echo 'cargo-deny is not here: licences and advisories are not checked (cargo install cargo-deny)'; fi
+	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --locked check bans licenses sources; \
+	else echo 'cargo-deny is not here: licences and sources are not checked (cargo install cargo-deny)'; fi
 
 build: deps-build ## Build the module: target/release/libredis_rl.so
 	$(CARGO) build --locked --release

@@ -167,8 +167,14 @@ fn server_time(client: &mut Client, stat: &str) -> f64 {
     figure("usec") / figure("calls")
 }
 
-/// Bytes of a key by what it holds: requests, with the module, with the script.
-pub fn memory(server: &Server, scripts: &Scripts) -> Vec<(&'static str, usize, Vec<(Side, i64)>)> {
+/// The bytes of a key that holds so many requests, by who wrote it.
+pub struct Memory {
+    pub what: &'static str,
+    pub requests: usize,
+    pub bytes: Vec<(Side, i64)>,
+}
+
+pub fn memory(server: &Server, scripts: &Scripts) -> Vec<Memory> {
     let mut client = server.client();
     let mut rows = Vec::new();
     for case in super::cases::all(scripts) {
@@ -190,7 +196,7 @@ pub fn memory(server: &Server, scripts: &Scripts) -> Vec<(&'static str, usize, V
             let usage = command(&["MEMORY", "USAGE", &key, "SAMPLES", "0"]).query(&mut client.0).expect("bytes");
             bytes.push((case.side, usage));
         }
-        rows.push((case.what, requests, bytes));
+        rows.push(Memory { what: case.what, requests, bytes });
     }
     rows
 }

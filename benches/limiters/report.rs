@@ -3,17 +3,15 @@
 use std::fmt::Write;
 
 use super::cases::{Case, PACE, Side};
-use super::load::Figures;
+use super::load::{Figures, Memory};
 use super::support::{Client, Engine, engine::version, root};
-
-pub type Memory = [(&'static str, usize, Vec<(Side, i64)>)];
 
 pub fn page(
     client: &mut Client,
     engine: &Engine,
     rounds: usize,
     measured: &[(&Case, Vec<Figures>)],
-    memory: &Memory,
+    memory: &[Memory],
 ) -> String {
     let mut page = String::new();
     let program = engine.program.as_deref().and_then(version).unwrap_or_default();
@@ -44,7 +42,7 @@ pub fn page(
         }
     }
     let _ = writeln!(page, "\n| bytes of a key (MEMORY USAGE) | requests | module | script |\n|---|--:|--:|--:|");
-    for (what, requests, bytes) in memory {
+    for Memory { what, requests, bytes } in memory {
         let of =
             |side| bytes.iter().find(|(found, _)| *found == side).map_or(String::new(), |(_, bytes)| bytes.to_string());
         let _ = writeln!(page, "| {what} | {requests} | {} | {} |", of(Side::Module), of(Side::Script));

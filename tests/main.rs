@@ -1,7 +1,7 @@
 //! Live tests: real servers, real sockets, every engine that this machine has.
 //!
-//! A test is a function of an engine and runs once on each. An engine that is not here shows as ignored, so the
-//! closing line counts what was not proven. `cargo test --test live -- sliding` runs what has "sliding" in its name.
+//! A test is a function of an engine and runs once on each. An engine that is not here shows as one ignored line.
+//! `cargo test --test live -- sliding` runs what has "sliding" in its name.
 
 mod live;
 mod support;
@@ -41,14 +41,19 @@ fn main() -> ExitCode {
 
     let mut trials = Vec::new();
     for engine in &engines {
+        if engine.program.is_none() {
+            let count: usize = live::FILES.iter().map(|(_, tests)| tests.len()).sum();
+            let trial = Trial::test(format!("{}: {count} tests, not proven here", engine.name), || Ok(()));
+            trials.push(trial.with_ignored_flag(true));
+            continue;
+        }
         for (file, tests) in live::FILES {
             for &(name, test) in *tests {
-                let subject = engine.clone();
-                let trial = Trial::test(format!("{}::{file}::{name}", engine.name), move || {
-                    test(&subject);
+                let engine = engine.clone();
+                trials.push(Trial::test(format!("{}::{file}::{name}", engine.name), move || {
+                    test(&engine);
                     Ok(())
-                });
-                trials.push(trial.with_ignored_flag(engine.program.is_none()));
+                }));
             }
         }
     }

@@ -48,17 +48,18 @@ fn history(server: &Server, client: &mut Client, seed: u64, steps: usize, from: 
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut now = from;
     for _ in 0..steps {
-        now += [0, 0, 1, 40, 900, 20_000][rng.usize(..6)];
+        now += [0, 0, 1, 40, 400, 4_000][rng.usize(..6)];
         if rng.u32(..200) == 0 {
             now -= rng.i64(0..90_000);
         }
         server.set_time(now);
-        let key = format!("k{}", rng.u32(..5));
-        let window = ["0.1", "1", "30", "60"][rng.usize(..4)];
+        // A key keeps its window, so that its log loses a few members at a time, and is never long without members.
+        let index = rng.usize(..5);
+        let (key, window) = (format!("k{index}"), ["0.1", "1", "30", "60", "600"][index]);
         let limit = [0, 1, 5, 50, 3000][rng.usize(..5)];
         match rng.u32(..20) {
-            0..10 => drop(client.sliding(&key, window, limit)),
-            10..18 => drop(client.fixed(&key, window, limit)),
+            0..10 => _ = client.sliding(&key, window, limit),
+            10..18 => _ = client.fixed(&key, window, limit),
             18 => {
                 // A burst, so that more than a few expire at once.
                 for _ in 0..rng.u32(..60) {

@@ -76,25 +76,28 @@ impl<'a> Log<'a> {
     fn prune(mut self) -> Self {
         let ranges = Ranges::at(self.now, self.window);
         let expired: [_; FEW + 1] = self.key.first_in(ranges.expired);
+        let found = expired.iter().flatten().count();
         let ahead = self.key.any_in(ranges.ahead);
-        let few = expired.last().is_none_or(Option::is_none) && !ahead;
-        let expired = expired.iter().flatten();
-        match few {
-            true if expired.clone().next().is_none() => return self,
-            true if expired.clone().count() as u64 == self.key.len() => {}
-            true => {
-                expired.for_each(|member| self.key.remove(member.as_str()));
-                self.pruned = Some(Effect::Pruned { to: ranges.expired_to });
-                return self;
-            }
-            false if self.key.any_in(ranges.live) || self.key.any_in(ranges.before_epoch) => {
-                return self.prune_many(ranges);
-            }
-            false => {}
+        if found == 0 && !ahead {
+            return self;
         }
-        // Nothing in the log counts any more.
-        self.key.unlink();
-        self.reopened(|ctx, name| publish(ctx, name, [Some(Effect::Emptied)]))
+        let few = found <= FEW && !ahead;
+        let counts_some = match few {
+            true => (found as u64) < self.key.len(),
+            false => self.key.any_in(ranges.live) || self.key.any_in(ranges.before_epoch),
+        };
+        match (counts_some, few) {
+            (true, true) => {
+                expired.iter().flatten().for_each(|member| self.key.remove(member.as_str()));
+                self.pruned = Some(Effect::Pruned { to: ranges.expired_to });
+                self
+            }
+            (true, false) => self.prune_many(ranges),
+            (false, _) => {
+                self.key.unlink();
+                self.reopened(|ctx, name| publish(ctx, name, [Some(Effect::Emptied)]))
+            }
+        }
     }
 
     /// Prunes with nested commands, which publish for themselves.

@@ -3,6 +3,7 @@
 CARGO ?= cargo
 PORT ?= 6379
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+export ENGINES
 export MODULE := $(TARGET)/release/libredis_rl.so
 
 .PHONY: help demo test bench lint build run engines clean
@@ -14,7 +15,7 @@ help: ## List the targets
 demo: deps-build deps-server build ## Show the module at work on a private server
 	@scripts/demo.sh
 
-test: deps-build deps-server build build-hooks ## Run all tests, the live ones on every engine that is here
+test: deps-build deps-server build build-hooks ## Run all tests, live on every engine that is here (ENGINES="name ..." for some)
 	$(CARGO) test --locked --release --lib
 	$(CARGO) test --locked --release --test live
 
@@ -35,8 +36,8 @@ build: deps-build ## Build the module: target/release/libredis_rl.so
 run: deps-build deps-server build ## Run a server with the module in the foreground (PORT=6379)
 	@PORT=$(PORT) scripts/run.sh
 
-engines: ## Fetch the other servers that the tests can run on (Debian; about 400 MB)
-	scripts/engines.sh
+engines: ## Fetch the servers that the tests can run on, about 400 MB (ENGINES="name ..." for some)
+	scripts/engines.sh $(ENGINES)
 
 clean: ## Remove what was built
 	$(CARGO) clean

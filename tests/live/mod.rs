@@ -12,6 +12,7 @@ mod oracle;
 mod promises;
 mod readme;
 mod replication;
+mod sharded;
 mod sliding;
 
 use crate::Test;
@@ -30,6 +31,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("promises", promises::TESTS),
     ("readme", readme::TESTS),
     ("replication", replication::TESTS),
+    ("sharded", sharded::TESTS),
     ("sliding", sliding::TESTS),
 ];
 

@@ -1,10 +1,14 @@
 //! What the live tests and the benchmark stand on: the engines of this machine, servers, their clocks.
 
 pub mod clock;
+#[allow(dead_code)] // The benchmark measures one server.
+pub mod cluster;
 pub mod engine;
 pub mod server;
 
 pub use clock::Clock;
+#[allow(unused_imports)]
+pub use cluster::Cluster;
 pub use engine::Engine;
 pub use server::{Client, Options, Server};
 

@@ -182,7 +182,7 @@ impl Drop for Server {
     }
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let probe = TcpListener::bind("127.0.0.1:0").expect("a port");
     probe.local_addr().expect("the port's number").port()
 }

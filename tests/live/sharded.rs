@@ -1,0 +1,423 @@
+//! A real cluster of three primaries and three replicas: where state lies, and what holds while slots and roles move.
+//!
+//! No limit is let through twice in a window, so each test has to run in one: a window here lasts until 2033.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+
+use redis::cluster::ClusterConnection;
+use redis::{RedisResult, Value};
+
+use super::{Reply, eventually};
+use crate::support::cluster::PRIMARIES;
+use crate::support::server::command;
+use crate::support::{Client, Cluster, Engine, Options, Server};
+use crate::tests;
+
+tests![
+    every_key_lies_in_its_slot_and_a_cluster_client_finds_it,
+    resharding_under_load_keeps_every_limit,
+    an_atomic_slot_migration_under_load_keeps_every_limit,
+    a_failover_by_hand_keeps_every_limit_and_a_crash_loses_what_no_replica_had,
+];
+
+const WINDOW: &str = "1000000000";
+
+/// The number of the window that all of it happens in.
+const NUMBER: i64 = 1;
+
+const BOTH: [&str; 2] = ["RL.SLIDING", "RL.FIXED"];
+
+fn ask(connection: &mut ClusterConnection, name: &str, key: &[u8], limit: i64) -> RedisResult<Reply> {
+    command(&[name.as_bytes(), key, WINDOW.as_bytes(), limit.to_string().as_bytes()]).query(connection)
+}
+
+fn slot_of(client: &mut Client, key: &[u8]) -> usize {
+    client.run(&[b"CLUSTER".as_ref(), b"KEYSLOT", key])
+}
+
+fn every_key_lies_in_its_slot_and_a_cluster_client_finds_it(engine: &Engine) {
+    let cluster = Cluster::start(engine);
+    let mut connection = cluster.connect();
+    let mut nodes: Vec<Client> = (0..PRIMARIES).map(|node| cluster.client(node)).collect();
+    let mut keys_of_nodes = [0; PRIMARIES];
+    for (key, counter) in [
+        ("login", Some("{login}:1")),
+        ("user:7", Some("{user:7}:1")),
+        ("b", Some("{b}:1")),
+        ("with space\n", Some("{with space\n}:1")),
+        ("\u{0}\u{e9}", Some("{\u{0}\u{e9}}:1")),
+        ("{user7}:login", Some("{user7}:login:1")),
+        ("api:{user8}", Some("api:{user8}:1")),
+        ("a{b", Some("{a{b}:1")),
+        ("}{x}", Some("}{x}:1")),
+        ("x{y}z{w}", Some("x{y}z{w}:1")),
+        ("{{deep}}", Some("{{deep}}:1")),
+        ("a}b", None),
+        ("x{}y", None),
+        ("{}{a}", None),
+    ] {
+        let bytes = key.as_bytes();
+        let slot = slot_of(&mut nodes[0], bytes);
+        let owner = cluster.first_owner(slot);
+        let words = slot.to_string();
+        // The client goes to the right node, and by MOVED everyone finds it.
+        for (count, allowed) in [(0, 1), (1, 1), (2, 0)] {
+            let reply = ask(&mut connection, "RL.SLIDING", bytes, 2).expect(key);
+            assert_eq!((reply.0, reply.1), (allowed, count), "{key:?}");
+        }
+        let moved = format!("MOVED {slot} 127.0.0.1:{}", cluster.node(owner).port);
+        for name in BOTH {
+            let line = nodes[(owner + 1) % PRIMARIES].error(&[name, key, WINDOW, "2"]);
+            assert_eq!(line, moved, "{name} {key:?}");
+        }
+        let mut expected = vec![key];
+        match counter {
+            Some(counter) => {
+                for (count, allowed) in [(1, 1), (2, 1), (3, 0)] {
+                    let reply = ask(&mut connection, "RL.FIXED", bytes, 2).expect(key);
+                    assert_eq!((reply.0, reply.1), (allowed, count), "{key:?}");
+                }
+                assert_eq!(command(&["GET", counter]).query::<i64>(&mut connection).expect(counter), 3, "{key:?}");
+                expected.push(counter);
+            }
+            None => {
+                let error = ask(&mut connection, "RL.FIXED", bytes, 2).expect_err(key).to_string();
+                assert!(error.contains("key cannot be used in cluster mode"), "{key:?}: {error}");
+            }
+        }
+        // The slot of the key has its state and nothing else, on the primary and on its replica; no other node has it.
+        expected.sort_unstable();
+        let mut replica = cluster.client(owner + PRIMARIES);
+        eventually("the replica holds the keys too", || keys_in(&mut replica, &words) == expected);
+        for (number, node) in nodes.iter_mut().enumerate() {
+            let expected = if number == owner { expected.len() } else { 0 };
+            assert_eq!(node.run::<usize>(&["CLUSTER", "COUNTKEYSINSLOT", &words]), expected, "{key:?}");
+        }
+        assert_eq!(keys_in(&mut nodes[owner], &words), expected, "{key:?}");
+        keys_of_nodes[owner] += expected.len();
+    }
+    for (node, expected) in nodes.iter_mut().zip(keys_of_nodes) {
+        assert!(expected > 0, "a primary without keys proves nothing");
+        assert_eq!(node.run::<usize>(&["DBSIZE"]), expected, "no key lies in a slot that none of these have");
+    }
+}
+
+fn keys_in(client: &mut Client, slot: &str) -> Vec<String> {
+    let mut keys: Vec<String> = client.run(&["CLUSTER", "GETKEYSINSLOT", slot, "1000"]);
+    keys.sort_unstable();
+    keys
+}
+
+/// A limit under load, and how the calls on it went.
+struct Limit {
+    name: &'static str,
+    key: String,
+    limit: i64,
+    allowed: AtomicI64,
+    denied: AtomicI64,
+}
+
+impl Limit {
+    fn new(name: &'static str, key: String, limit: i64) -> Self {
+        Self { name, key, limit, allowed: AtomicI64::new(0), denied: AtomicI64::new(0) }
+    }
+
+    /// For both commands, of keys with that tag: limits that are soon reached, and limits that last.
+    fn of_tag(tag: &str) -> Vec<Self> {
+        let limits = BOTH.iter().flat_map(|&name| [10, 10, 20, 800, 900, 1000].map(|limit| (name, limit)));
+        limits.enumerate().map(|(index, (name, limit))| Self::new(name, format!("{{{tag}}}:{index}"), limit)).collect()
+    }
+
+    fn allowed(&self) -> i64 {
+        self.allowed.load(Relaxed)
+    }
+
+    fn check(&self, holds: bool) {
+        let Self { name, key, limit, allowed, denied } = self;
+        assert!(holds, "{name} {key}: limit {limit}, {allowed:?} allowed, {denied:?} denied");
+    }
+
+    /// The key that holds its state.
+    fn state(&self) -> String {
+        match self.name {
+            "RL.FIXED" => format!("{}:{NUMBER}", self.key),
+            _ => self.key.clone(),
+        }
+    }
+}
+
+/// What the clients see while a test moves things.
+struct Load<'a> {
+    limits: &'a [Limit],
+    answers: AtomicI64,
+    failures: AtomicI64,
+    over: AtomicBool,
+}
+
+impl Load<'_> {
+    /// Waits until the clients have had that many more answers.
+    fn goes_on(&self, answers: i64) {
+        let wanted = self.answers.load(Relaxed) + answers;
+        eventually("the clients get answers", || self.answers.load(Relaxed) >= wanted);
+    }
+
+    fn call_until_over(&self, mut connection: ClusterConnection) {
+        while !self.over.load(Relaxed) {
+            let limit = fastrand::choice(self.limits).expect("a limit");
+            match ask(&mut connection, limit.name, limit.key.as_bytes(), limit.limit) {
+                Ok((1, ..)) => limit.allowed.fetch_add(1, Relaxed),
+                Ok(_) => limit.denied.fetch_add(1, Relaxed),
+                Err(_) => {
+                    // Out of its tries while something moves. Such a call may have counted, but nobody was let in.
+                    self.failures.fetch_add(1, Relaxed);
+                    continue;
+                }
+            };
+            self.answers.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// Does something while clients of the cluster call all the limits, and goes on until every limit is reached.
+fn under_load(cluster: &Cluster, limits: &[Limit], act: impl FnOnce(&Load)) {
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Relaxed); // Also when a check has failed, or the clients would call for ever.
+        }
+    }
+    let load = Load { limits, answers: AtomicI64::new(0), failures: AtomicI64::new(0), over: AtomicBool::new(false) };
+    std::thread::scope(|scope| {
+        let _over = Over(&load.over);
+        for _ in 0..4 {
+            scope.spawn(|| load.call_until_over(cluster.connect()));
+        }
+        load.goes_on(500);
+        act(&load);
+        let denied: Vec<i64> = limits.iter().map(|limit| limit.denied.load(Relaxed)).collect();
+        eventually("every limit is reached", || {
+            limits.iter().zip(&denied).all(|(limit, &before)| limit.denied.load(Relaxed) > before)
+        });
+    });
+}
+
+fn resharding_under_load_keeps_every_limit(engine: &Engine) {
+    let cluster = Cluster::start(engine);
+    let limits = Limit::of_tag("moving");
+    let slot = slot_of(&mut cluster.client(0), b"{moving}");
+    let source = cluster.first_owner(slot);
+    let target = (source + 1) % PRIMARIES;
+    under_load(&cluster, &limits, |load| reshard(&cluster, slot, source, target, load));
+    for limit in &limits {
+        // The counter of RL.FIXED is not the key that the caller declares, so the source takes it for missing and
+        // sends every caller on to the target, which starts a second counter. A window may let the limit through once
+        // on each side.
+        let bound = if limit.name == "RL.FIXED" { 2 * limit.limit } else { limit.limit };
+        limit.check((limit.limit..=bound).contains(&limit.allowed()));
+    }
+    all_moved(&cluster, &limits, slot, source, target);
+}
+
+/// Moves a slot as `redis-cli --cluster reshard` does: key by key, while both nodes serve what they have.
+fn reshard(cluster: &Cluster, slot: usize, source: usize, target: usize, load: &Load) {
+    let slot = slot.to_string();
+    let port = cluster.node(target).port.to_string();
+    let (mut from, mut to) = (cluster.client(source), cluster.client(target));
+    to.run::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", cluster.id(source)]);
+    from.run::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", cluster.id(target)]);
+    load.goes_on(300);
+    loop {
+        let keys: Vec<String> = from.run(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]);
+        let Some(key) = keys.first() else { break };
+        // Without REPLACE the target refuses a counter that it has started itself: BUSYKEY.
+        from.run::<Value>(&["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "REPLACE", "KEYS", key]);
+        load.goes_on(50);
+    }
+    for client in [&mut to, &mut from] {
+        client.run::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", cluster.id(target)]);
+    }
+}
+
+fn all_moved(cluster: &Cluster, limits: &[Limit], slot: usize, source: usize, target: usize) {
+    let mut states: Vec<String> = limits.iter().map(Limit::state).collect();
+    states.sort_unstable();
+    let slot = slot.to_string();
+    assert_eq!(keys_in(&mut cluster.client(target), &slot), states, "the target has it all");
+    let mut source = cluster.client(source);
+    eventually("the source keeps nothing", || source.run::<i64>(&["DBSIZE"]) == 0);
+}
+
+/// How a server moves a slot by itself, without a moment in which two nodes serve it.
+#[derive(Clone, Copy, PartialEq)]
+enum Atomic {
+    /// Valkey 9, asked at the source.
+    MigrateSlots,
+    /// Redis 8.4, asked at the target.
+    MigrationImport,
+}
+
+impl Atomic {
+    fn of(engine: &Engine) -> Option<Self> {
+        let server = Server::start(engine, &Options::default().with(&["--cluster-enabled", "yes"]));
+        let help: Vec<String> = server.client().run(&["CLUSTER", "HELP"]);
+        let offers = |command: &str| help.iter().any(|line| line.starts_with(command));
+        match (offers("MIGRATESLOTS"), offers("MIGRATION")) {
+            (true, _) => Some(Self::MigrateSlots),
+            (_, true) => Some(Self::MigrationImport),
+            (false, false) => None,
+        }
+    }
+
+    fn migrate(self, cluster: &Cluster, slot: usize, source: usize, target: usize) {
+        let slot = slot.to_string();
+        match self {
+            Self::MigrateSlots => {
+                let mut client = cluster.client(source);
+                client.run::<()>(&["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &slot, &slot, "NODE", cluster.id(target)]);
+                eventually("the slot has moved", || {
+                    let status = format!("{:?}", client.run::<Value>(&["CLUSTER", "GETSLOTMIGRATIONS"]));
+                    assert!(!status.contains("failed") && !status.contains("cancel"), "{status}");
+                    status.contains("success")
+                });
+            }
+            Self::MigrationImport => {
+                let mut client = cluster.client(target);
+                let task: String = client.run(&["CLUSTER", "MIGRATION", "IMPORT", &slot, &slot]);
+                eventually("the slot has moved", || {
+                    let status = format!("{:?}", client.run::<Value>(&["CLUSTER", "MIGRATION", "STATUS", "ID", &task]));
+                    assert!(!status.contains("failed") && !status.contains("cancel"), "{status}");
+                    status.contains("completed")
+                });
+            }
+        }
+    }
+}
+
+fn an_atomic_slot_migration_under_load_keeps_every_limit(engine: &Engine) {
+    let Some(atomic) = Atomic::of(engine) else {
+        let newer = ["redis-8.6", "valkey-9"].iter().any(|name| engine.name.starts_with(name));
+        assert!(!newer, "this server should have it");
+        println!("{} has no atomic slot migration: nothing proven", engine.name);
+        return;
+    };
+    let cluster = Cluster::start(engine);
+    let limits = Limit::of_tag("moving");
+    let slot = slot_of(&mut cluster.client(0), b"{moving}");
+    let source = cluster.first_owner(slot);
+    let target = (source + 1) % PRIMARIES;
+    under_load(&cluster, &limits, |load| {
+        atomic.migrate(&cluster, slot, source, target);
+        load.goes_on(300);
+    });
+    for limit in &limits {
+        limit.check(limit.allowed() == limit.limit);
+    }
+    all_moved(&cluster, &limits, slot, source, target);
+}
+
+fn a_failover_by_hand_keeps_every_limit_and_a_crash_loses_what_no_replica_had(engine: &Engine) {
+    let mut cluster = Cluster::start(engine);
+    let tags: Vec<String> = (0..PRIMARIES).map(|node| tag_of(&cluster, node)).collect();
+
+    // By hand the primary lets its replica catch up before it gives way, so nothing is lost.
+    let limits = Limit::of_tag(&tags[0]);
+    under_load(&cluster, &limits, |load| {
+        let mut replica = cluster.client(PRIMARIES);
+        replica.run::<()>(&["CLUSTER", "FAILOVER"]);
+        cluster.promoted(PRIMARIES);
+        load.goes_on(300);
+    });
+    for limit in &limits {
+        limit.check(limit.allowed() <= limit.limit);
+    }
+
+    cluster.settled();
+    cluster.configure("cluster-node-timeout", "1000");
+    what_wait_has_confirmed_survives_a_crash(&mut cluster, 1, &tags[1]);
+    cluster.settled();
+    a_crash_loses_exactly_what_no_replica_had(&mut cluster, 2, &tags[2]);
+}
+
+/// A hash tag whose slot a primary has.
+fn tag_of(cluster: &Cluster, node: usize) -> String {
+    let mut client = cluster.client(node);
+    let mut tags = (0..).map(|number| format!("tag{number}"));
+    tags.find(|tag| cluster.first_owner(slot_of(&mut client, tag.as_bytes())) == node).expect("there are enough")
+}
+
+/// How many requests a limit's state says there were.
+fn counted(client: &mut Client, limit: &Limit) -> i64 {
+    match limit.name {
+        "RL.FIXED" => client.run(&["GET", &limit.state()]),
+        _ => client.run(&["ZCARD", &limit.state()]),
+    }
+}
+
+/// A primary is killed while clients call and wait for the replica after each call. The replica has every call that
+/// WAIT confirmed, and goes on counting from there.
+fn what_wait_has_confirmed_survives_a_crash(cluster: &mut Cluster, primary: usize, tag: &str) {
+    let limits: Vec<Limit> = Limit::of_tag(tag).into_iter().map(|limit| Limit { limit: 1_000_000, ..limit }).collect();
+    let limits = &limits[..];
+    let confirmed = AtomicI64::new(0);
+    let sent: Vec<AtomicI64> = limits.iter().map(|_| AtomicI64::new(0)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let (mut client, confirmed, sent) = (cluster.client(primary), &confirmed, &sent);
+            scope.spawn(move || {
+                for index in (0..limits.len()).cycle() {
+                    let limit = &limits[index];
+                    sent[index].fetch_add(1, Relaxed);
+                    let words = [limit.name, &limit.key, WINDOW, "1000000"];
+                    // The connection ends with the primary.
+                    let Ok((1, ..)) = client.try_run::<Reply>(&words) else { return };
+                    let Ok(replicas) = client.try_run::<i64>(&["WAIT", "1", "1000"]) else { return };
+                    if replicas >= 1 {
+                        limit.allowed.fetch_add(1, Relaxed);
+                        confirmed.fetch_add(1, Relaxed);
+                    }
+                }
+            });
+        }
+        eventually("calls are confirmed", || confirmed.load(Relaxed) > 1000);
+        cluster.crash(primary);
+    });
+    cluster.promoted(primary + PRIMARIES);
+    let mut client = cluster.client(primary + PRIMARIES);
+    for (limit, sent) in limits.iter().zip(sent) {
+        let count = counted(&mut client, limit);
+        limit.check((limit.allowed()..=sent.into_inner()).contains(&count));
+        let replies = [(); 4].map(|()| client.limiter(limit.name, &limit.key, WINDOW, count + 3).0);
+        assert_eq!(replies, [1, 1, 1, 0], "{} {}: it goes on from {count}", limit.name, limit.key);
+    }
+}
+
+/// Without WAIT a crash takes with it the calls that no replica had heard of, those and no others.
+fn a_crash_loses_exactly_what_no_replica_had(cluster: &mut Cluster, primary: usize, tag: &str) {
+    let keys = BOTH.map(|name| (name, format!("{{{tag}}}:{name}")));
+    let mut client = cluster.client(primary);
+    for (name, key) in &keys {
+        for _ in 0..5 {
+            assert_eq!(client.limiter(name, key, WINDOW, 10).0, 1, "{name}");
+        }
+    }
+    assert_eq!(client.run::<i64>(&["WAIT", "1", "20000"]), 1, "the replica has five calls of each");
+
+    // The replica loses its link and finds the door shut when it comes back.
+    client.run::<()>(&["CONFIG", "SET", "requirepass", "secret"]);
+    assert_eq!(client.run::<i64>(&["CLIENT", "KILL", "TYPE", "replica"]), 1);
+    for (name, key) in &keys {
+        for _ in 0..3 {
+            assert_eq!(client.limiter(name, key, WINDOW, 10).0, 1, "{name}");
+        }
+    }
+    assert_eq!(client.run::<i64>(&["WAIT", "1", "20"]), 0, "and WAIT says that it has not the last three");
+    cluster.crash(primary);
+
+    // 5 + 3 were let in before the crash, and now 5 more: the limit and the three that were lost.
+    cluster.promoted(primary + PRIMARIES);
+    let mut client = cluster.client(primary + PRIMARIES);
+    for (name, key) in &keys {
+        let replies = [(); 7].map(|()| client.limiter(name, key, WINDOW, 10).0);
+        assert_eq!(replies, [1, 1, 1, 1, 1, 0, 0], "{name}");
+    }
+}

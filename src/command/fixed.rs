@@ -23,7 +23,7 @@ impl Limiter for Fixed {
         if !may_update(ctx, name.as_str()) {
             return Err(NO_PERMISSION);
         }
-        let counter = Counter::open(ctx, name.as_str())?;
+        let counter = Counter::open(ctx, name.as_str(), key)?;
         let (count, expiry) = (counter.next()?, counter.expiry());
         let new_expiry = fixed::new_expiry(count, expiry, now, window);
         counter.settle(count, new_expiry);

@@ -17,6 +17,7 @@ mod guard;
 mod integer;
 mod key;
 mod load;
+mod slot;
 mod string;
 
 pub use acl::may_update;
@@ -27,6 +28,7 @@ pub use guard::{guard, panics};
 pub use integer::{Digits, parse_i64};
 pub use key::{Key, Kind, ScoreRange};
 pub use load::{in_cluster, load};
+pub use slot::is_missing_everywhere;
 pub use string::{Args, OwnedStr, Str};
 
 use std::ffi::CStr;

@@ -6,7 +6,7 @@
 use super::WRONG_TYPE;
 use super::effects::{Effect, publish};
 use crate::limit::Time;
-use crate::server::{Context, Digits, Error, Key, Kind, OwnedStr, Str, in_cluster, parse_i64};
+use crate::server::{Context, Digits, Error, Key, Kind, OwnedStr, Str, in_cluster, is_missing_everywhere, parse_i64};
 
 const NOT_AN_INTEGER: Error = Error::Line(c"ERR value is not an integer or out of range");
 const OVERFLOW: Error = Error::Line(c"ERR increment or decrement would overflow");
@@ -14,6 +14,9 @@ const NO_SLOT: Error = Error::Line(
     c"ERR key cannot be used in cluster mode: its braces leave no name for the counter in the key's own slot; \
       give it a hash tag, as in {user7}:login",
 );
+
+/// The server's own line for several keys of which a slot on its way may have left one behind.
+const TRY_AGAIN: Error = Error::Line(c"TRYAGAIN Multiple keys request during rehashing of slot");
 
 /// The key of the counter of window `number`.
 pub fn counter_name(key: Str<'_>, number: i64) -> Result<OwnedStr, Error> {
@@ -54,9 +57,20 @@ pub struct Counter<'a> {
 }
 
 impl<'a> Counter<'a> {
-    /// Opens the counter at a key; one that is not there stands at 0.
-    pub fn open(ctx: &'a mut Context, name: Str<'a>) -> Result<Self, Error> {
+    /// Opens the counter at `name` for the key that the caller declared; one that is not there stands at 0.
+    ///
+    /// While a slot is moved key by key, the server sends callers where the declared key is. Mostly it does not exist,
+    /// and they go to the new node, which may not have the counter yet. A second one there would let the limit through
+    /// once more, and the move would stop at it.
+    pub fn open(ctx: &'a mut Context, name: Str<'a>, declared: Str<'_>) -> Result<Self, Error> {
         let mut key = Key::open(ctx, name);
+        if in_cluster() && key.kind() == Kind::Empty {
+            let ctx = key.close();
+            if !is_missing_everywhere(ctx, declared, name) {
+                return Err(TRY_AGAIN);
+            }
+            key = Key::open(ctx, name);
+        }
         let (exists, value) = match key.kind() {
             Kind::Empty => (false, 0),
             Kind::String => (true, parse_i64(key.bytes_mut()).ok_or(NOT_AN_INTEGER)?),

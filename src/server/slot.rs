@@ -1,0 +1,33 @@
+//! May a call rely on a key that its command does not declare, while their slot is on its way to another node?
+//!
+//! A slot that is moved key by key is served by two nodes. The server sends each caller to the one that has the key its
+//! command declares. A key that a module derives from it may lie on the other node, and the server does not know.
+
+use std::io;
+
+use super::api::call;
+use super::context::Context;
+use super::string::Str;
+
+/// Whether a key that this node lacks is nowhere else either. Both keys hash to one slot.
+///
+/// The server knows: while a slot moves, it refuses a call that declares several keys and finds one missing. So it is
+/// asked with such a call, which declares both.
+pub fn is_missing_everywhere(ctx: &mut Context, declared: Str<'_>, derived: Str<'_>) -> bool {
+    // SAFETY: context and keys are alive, the format names two strings, and the reply is freed.
+    unsafe {
+        let reply = call!(RedisModule_Call(
+            ctx.as_ptr(),
+            c"EXISTS".as_ptr(),
+            c"ss".as_ptr(),
+            declared.as_ptr(),
+            derived.as_ptr()
+        ));
+        let error = io::Error::last_os_error().raw_os_error();
+        if !reply.is_null() {
+            call!(RedisModule_FreeCallReply(reply));
+            return true;
+        }
+        error != Some(libc::EPERM) // What a nested call gets for keys that are not, or not surely, this node's.
+    }
+}

@@ -1,6 +1,7 @@
 //! The contracts, a file each.
 
 mod acl;
+mod clocks;
 mod cluster;
 mod events;
 mod fixed;
@@ -20,6 +21,7 @@ use crate::support::{Client, Engine, Options, Server};
 
 pub const FILES: &[(&str, &[Test])] = &[
     ("acl", acl::TESTS),
+    ("clocks", clocks::TESTS),
     ("cluster", cluster::TESTS),
     ("events", events::TESTS),
     ("fixed", fixed::TESTS),

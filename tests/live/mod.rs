@@ -12,6 +12,7 @@ mod operations;
 mod oracle;
 mod promises;
 mod readme;
+mod refusals;
 mod replication;
 mod sharded;
 mod sliding;
@@ -32,6 +33,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("oracle", oracle::TESTS),
     ("promises", promises::TESTS),
     ("readme", readme::TESTS),
+    ("refusals", refusals::TESTS),
     ("replication", replication::TESTS),
     ("sharded", sharded::TESTS),
     ("sliding", sliding::TESTS),

@@ -1,0 +1,220 @@
+//! The server's own refusals: each with the server's own line, and with nothing half done.
+
+use redis::Value;
+
+use super::{START, eventually, frozen};
+use crate::support::{Client, Engine, Options, Server};
+use crate::tests;
+
+tests![
+    too_few_replicas,
+    a_disk_that_takes_no_snapshot,
+    a_server_that_is_loading,
+    a_replica_that_may_write_counts_for_itself,
+    a_replica_without_its_primary,
+    a_paused_call_is_decided_when_it_runs,
+    eviction_takes_whole_keys_and_refuses_nobody,
+];
+
+const BOTH: [&str; 2] = ["RL.SLIDING", "RL.FIXED"];
+
+/// Both commands are refused with a line that begins like this, alone, in a transaction and in a script, and nothing
+/// has changed. Then `heal` makes them work again, where they were.
+fn refused(client: &mut Client, line: &str, heal: impl FnOnce(&mut Client)) {
+    let digest = client.digest();
+    for command in BOTH {
+        // A key that is there, and one that is not.
+        for key in ["k", "new"] {
+            let error = client.error(&[command, key, "60", "5"]);
+            assert!(error.starts_with(line), "{command}: {error}");
+        }
+        let script = format!("return redis.call('{command}', KEYS[1], 60, 5)");
+        let error = client.error(&["EVAL", &script, "1", "k"]);
+        assert!(error.contains(line.trim_end()), "{command} in a script: {error}");
+        client.run::<Value>(&["MULTI"]);
+        client.error(&[command, "k", "60", "5"]);
+        let error = client.error(&["EXEC"]);
+        assert!(error.starts_with("EXECABORT "), "{command} in a transaction: {error}");
+    }
+    assert_eq!(client.digest(), digest);
+    heal(client);
+    assert_eq!(client.sliding("k", "60", 5), (1, 2, 60));
+    assert_eq!(client.fixed("k", "60", 5), (1, 3, 60));
+}
+
+fn use_two(client: &mut Client) {
+    for count in 0..2 {
+        assert_eq!(client.sliding("k", "60", 5), (1, count, 60));
+        assert_eq!(client.fixed("k", "60", 5), (1, count + 1, 60));
+    }
+}
+
+fn too_few_replicas(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    use_two(&mut client);
+    client.run::<Value>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    refused(&mut client, "NOREPLICAS Not enough good replicas to write.", |client| {
+        client.run::<Value>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    });
+}
+
+fn a_disk_that_takes_no_snapshot(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    use_two(&mut client);
+    client.run::<Value>(&["CONFIG", "SET", "save", "3600 1000000"]);
+    // Where the snapshot should go there is a folder.
+    let place = server.folder().join("dump.rdb");
+    std::fs::create_dir(&place).unwrap();
+    client.run::<Value>(&["BGSAVE"]);
+    eventually("the snapshot fails", || client.info_field("persistence", "rdb_last_bgsave_status") == "err");
+    refused(&mut client, "MISCONF ", |client| {
+        std::fs::remove_dir(&place).unwrap();
+        eventually("a snapshot can be taken", || client.try_run::<Value>(&["BGSAVE"]).is_ok());
+        eventually("the snapshot is taken", || client.info_field("persistence", "rdb_last_bgsave_status") == "ok");
+    });
+}
+
+fn a_server_that_is_loading(engine: &Engine) {
+    // A millisecond a key, and a look at the clients after every kilobyte.
+    let options = Options { frozen_at: Some(START), ..Options::default() };
+    let server = Server::start(engine, &options.with(&["--loading-process-events-interval-bytes", "1024"]));
+    let mut client = server.client();
+    let fill = "for index = 1, 1000 do redis.call('SET', 'filler-' .. index, string.rep('x', 40)) end";
+    client.run::<Value>(&["EVAL", fill, "0"]);
+    client.run::<Value>(&["CONFIG", "SET", "key-load-delay", "1000"]);
+    let (mut refused, mut passed) = ([0, 0], [0, 0]);
+    std::thread::scope(|scope| {
+        let mut admin = server.client();
+        let reload = scope.spawn(move || admin.run::<Value>(&["DEBUG", "RELOAD"]));
+        // Before, during and after.
+        while !reload.is_finished() || passed == [0, 0] {
+            for (index, command) in BOTH.into_iter().enumerate() {
+                match client.try_run::<(i64, i64, i64)>(&[command, "k", "60", "1000000"]) {
+                    Ok(reply) => {
+                        passed[index] += 1;
+                        assert_eq!(reply.0, 1);
+                    }
+                    Err(error) => {
+                        let line = crate::support::server::error_line(&error);
+                        assert!(line.starts_with("LOADING "), "{command}: {line}");
+                        refused[index] += 1;
+                    }
+                }
+            }
+        }
+    });
+    assert!(refused.iter().all(|&times| times > 0), "{refused:?} were refused");
+    // What passed is counted, what was refused is not.
+    assert_eq!(client.sliding("k", "60", 1_000_000), (1, passed[0], 60));
+    assert_eq!(client.fixed("k", "60", 1_000_000).1, passed[1] + 1);
+}
+
+/// A primary where two of five are used, and its replica.
+fn pair(engine: &Engine, arguments: &[&str]) -> (Server, Client, Server, Client) {
+    let options = Options { frozen_at: Some(START), ..Options::default() };
+    let primary = Server::start(engine, &options.clone().with(&["--repl-diskless-sync-delay", "0"]));
+    let mut client = primary.client();
+    use_two(&mut client);
+    let port = primary.port.to_string();
+    let replica = Server::start(engine, &options.with(&["--replicaof", "127.0.0.1", &port]).with(arguments));
+    let mut follower = replica.client();
+    eventually("the replica is in step", || follower.info_field("replication", "master_link_status") == "up");
+    (primary, client, replica, follower)
+}
+
+fn a_replica_that_may_write_counts_for_itself(engine: &Engine) {
+    let (_primary, mut primary, _replica, mut replica) = pair(engine, &["--replica-read-only", "no"]);
+    let digest = primary.digest();
+    assert_eq!(replica.sliding("k", "60", 5), (1, 2, 60));
+    assert_eq!(replica.fixed("k", "60", 5), (1, 3, 60));
+    assert_eq!(primary.digest(), digest);
+}
+
+fn a_replica_without_its_primary(engine: &Engine) {
+    let (primary, _client, _replica, mut replica) =
+        pair(engine, &["--replica-read-only", "no", "--replica-serve-stale-data", "no"]);
+    drop(primary);
+    eventually("the link is down", || replica.info_field("replication", "master_link_status") == "down");
+    for command in BOTH {
+        let line = replica.error(&[command, "k", "60", "5"]);
+        assert!(line.starts_with("MASTERDOWN "), "{command}: {line}");
+    }
+    replica.run::<Value>(&["REPLICAOF", "NO", "ONE"]);
+    assert_eq!(replica.sliding("k", "60", 5), (1, 2, 60));
+    assert_eq!(replica.fixed("k", "60", 5), (1, 3, 60));
+}
+
+fn a_paused_call_is_decided_when_it_runs(engine: &Engine) {
+    for command in BOTH {
+        let (server, mut admin) = frozen(engine);
+        use_two(&mut admin);
+        admin.run::<Value>(&["CLIENT", "PAUSE", "100000000", "WRITE"]);
+        std::thread::scope(|scope| {
+            let mut client = server.client();
+            let id = client.run::<i64>(&["CLIENT", "ID"]).to_string();
+            let call = scope.spawn(move || client.limiter(command, "k", "60", 5));
+            eventually("the call is held back", || {
+                let list: String = admin.run(&["CLIENT", "LIST", "ID", &id]);
+                list.split_whitespace().any(|field| field.starts_with("flags=") && field.contains('b'))
+            });
+            assert_eq!(admin.run::<i64>(&["ZCARD", "k"]), 2);
+            // By the time it runs the two requests have left the window.
+            server.set_time(START + 60_000);
+            admin.run::<Value>(&["CLIENT", "UNPAUSE"]);
+            let reply = call.join().expect("a reply");
+            assert_eq!((reply.0, reply.1), (1, i64::from(command == "RL.FIXED")), "{command}");
+        });
+    }
+}
+
+fn eviction_takes_whole_keys_and_refuses_nobody(engine: &Engine) {
+    let policies = [
+        "allkeys-lru",
+        "allkeys-lfu",
+        "allkeys-random",
+        "volatile-lru",
+        "volatile-lfu",
+        "volatile-ttl",
+        "volatile-random",
+    ];
+    let (_server, mut client) = frozen(engine);
+    for policy in policies {
+        client.run::<Value>(&["FLUSHALL"]);
+        client.run::<Value>(&["CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", policy]);
+        client.run::<Value>(&["CONFIG", "RESETSTAT"]);
+        let used: usize = client.info_field("memory", "used_memory").parse().unwrap();
+        client.run::<Value>(&["CONFIG", "SET", "maxmemory", &(used + 250_000).to_string()]);
+        // A counter and a log a key, more of them than there is room for, each called three times.
+        let mut counts = std::collections::HashMap::new();
+        for round in 0..3 {
+            let mut replies: Vec<(i64, i64, i64)> = Vec::new();
+            // What a client has sent counts as memory too, so a little at a time.
+            for first in (0..1500).step_by(50) {
+                let mut pipeline = redis::pipe();
+                for key in first..first + 50 {
+                    for command in BOTH {
+                        pipeline.cmd(command).arg(format!("key-{key}")).arg("60").arg("5");
+                    }
+                }
+                let some: Vec<(i64, i64, i64)> = pipeline.query(&mut client.0).expect("no call is refused");
+                replies.extend(some);
+            }
+            for (index, (allowed, count, _)) in replies.into_iter().enumerate() {
+                // The log counts what was there before, the counter itself too. Evicted, each begins anew.
+                let first = index as i64 % 2;
+                let expected = counts.get(&index).map_or(first, |count| count + 1);
+                assert_eq!(allowed, 1, "{policy}");
+                assert!(count == expected || count == first, "{policy}: {count}, not {expected}, in round {round}");
+                counts.insert(index, count);
+            }
+        }
+        let evicted: i64 = client.info_field("stats", "evicted_keys").parse().unwrap();
+        assert!(evicted > 100, "{policy}: {evicted} were evicted");
+        let script = "local bad = 0
+            for _, key in ipairs(redis.call('KEYS', '*')) do
+                if redis.call('PTTL', key) <= 0 then bad = bad + 1 end
+            end
+            return bad";
+        assert_eq!(client.run::<i64>(&["EVAL_RO", script, "0"]), 0, "{policy}: keys without an expiry");
+    }
+}

@@ -10,6 +10,7 @@ mod hooks;
 mod input;
 mod operations;
 mod oracle;
+mod persistence;
 mod promises;
 mod readme;
 mod refusals;
@@ -31,6 +32,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("input", input::TESTS),
     ("operations", operations::TESTS),
     ("oracle", oracle::TESTS),
+    ("persistence", persistence::TESTS),
     ("promises", promises::TESTS),
     ("readme", readme::TESTS),
     ("refusals", refusals::TESTS),

@@ -18,7 +18,7 @@ tests![
     a_read_only_replica_refuses,
 ];
 
-fn replica_of(primary: &Server, engine: &Engine, module: Module) -> (Server, Client) {
+pub fn replica_of(primary: &Server, engine: &Engine, module: Module) -> (Server, Client) {
     let port = primary.port.to_string();
     // Its clock stands at the beginning, so it drops nothing by its own time.
     let options = Options { module, frozen_at: Some(START), ..Options::default() }.with(&[
@@ -44,7 +44,7 @@ fn primary(engine: &Engine) -> (Server, Client) {
 }
 
 /// A history of all that the commands do to keys. It ends at a time that is returned.
-fn history(server: &Server, client: &mut Client, seed: u64, steps: usize, from: i64) -> i64 {
+pub fn history(server: &Server, client: &mut Client, seed: u64, steps: usize, from: i64) -> i64 {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut now = from;
     for _ in 0..steps {
@@ -89,13 +89,13 @@ fn history(server: &Server, client: &mut Client, seed: u64, steps: usize, from: 
 }
 
 /// Waits until the server has dropped every key that has expired.
-fn settled(client: &mut Client) {
+pub fn settled(client: &mut Client) {
     eventually("what has expired is gone", || {
         client.run::<Vec<String>>(&["KEYS", "*"]).len() as i64 == client.run::<i64>(&["DBSIZE"])
     });
 }
 
-fn in_step(primary: &mut Client, replica: &mut Client, what: &str) {
+pub fn in_step(primary: &mut Client, replica: &mut Client, what: &str) {
     settled(primary);
     let offset: i64 = primary.info_field("replication", "master_repl_offset").parse().unwrap();
     eventually(what, || replica.info_field("replication", "slave_repl_offset").parse::<i64>().unwrap() >= offset);

@@ -15,6 +15,7 @@ mod promises;
 mod readme;
 mod refusals;
 mod replication;
+mod resync;
 mod sharded;
 mod sliding;
 
@@ -37,6 +38,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("readme", readme::TESTS),
     ("refusals", refusals::TESTS),
     ("replication", replication::TESTS),
+    ("resync", resync::TESTS),
     ("sharded", sharded::TESTS),
     ("sliding", sliding::TESTS),
 ];

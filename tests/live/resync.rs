@@ -63,6 +63,8 @@ fn a_failover_that_was_asked_for_loses_nothing(engine: &Engine) {
         passed += old.sliding("k", "3600", 5).0;
         passed += old.fixed("k", "3600", 5).0;
     }
+    // The primary takes a replica for online a moment after the replica itself does.
+    eventually("the replica is online", || old.info_field("replication", "slave0").contains("state=online"));
     old.run::<Value>(&["FAILOVER", "TO", "127.0.0.1", &replica.port.to_string()]);
     eventually("they have changed places", || {
         new.info_field("replication", "role") == "master" && old.info_field("replication", "master_link_status") == "up"

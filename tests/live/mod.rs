@@ -5,6 +5,8 @@ mod clocks;
 mod cluster;
 mod events;
 mod fixed;
+mod flood;
+mod fuzz;
 mod handover;
 mod hooks;
 mod input;
@@ -28,6 +30,8 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("cluster", cluster::TESTS),
     ("events", events::TESTS),
     ("fixed", fixed::TESTS),
+    ("flood", flood::TESTS),
+    ("fuzz", fuzz::TESTS),
     ("handover", handover::TESTS),
     ("hooks", hooks::TESTS),
     ("input", input::TESTS),

@@ -3,8 +3,10 @@
 pub mod clock;
 #[allow(dead_code)] // The benchmark measures one server.
 pub mod cluster;
+pub mod driver;
 pub mod engine;
 pub mod server;
+pub mod wire;
 
 pub use clock::Clock;
 #[allow(unused_imports)]

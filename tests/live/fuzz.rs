@@ -1,0 +1,48 @@
+//! Hostile arguments and hostile state, from a seed: every reply is the one the contract allows, an error changes
+//! nothing, and no memory is lost. `make soak` runs the same for minutes.
+
+use super::{START, eventually, frozen};
+use crate::support::driver::Driver;
+use crate::support::{Client, Engine};
+use crate::tests;
+
+tests![hostile_calls_have_the_one_right_answer, hostile_calls_lose_no_memory];
+
+fn seed() -> u64 {
+    std::env::var("RL_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("RL_SEED is a number"))
+}
+
+fn hostile_calls_have_the_one_right_answer(engine: &Engine) {
+    let (mut server, mut client) = frozen(engine);
+    let mut driver = Driver::new(&server, START, seed(), 1);
+    driver.run(10_000);
+    driver.compare_totals(&mut client);
+    // The seed is no use if it does not reach every room of the house.
+    let totals = driver.totals;
+    for part in
+        [totals.sliding_allowed, totals.sliding_denied, totals.fixed_allowed, totals.fixed_denied, totals.refused]
+    {
+        assert!(part > 100, "{totals:?}");
+    }
+    assert!(server.is_running());
+}
+
+fn hostile_calls_lose_no_memory(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    let mut driver = Driver::new(&server, START, seed(), 1000);
+    driver.run(30_000); // The server grows its own tables and buffers once.
+    driver.clear();
+    let before = memory(&mut client);
+    driver.run(30_000);
+    driver.clear();
+    // Sixteen bytes, the least that can be lost, in one call of ten would be 48,000. The server gives up buffers of its
+    // own only after a while; what is lost never comes back.
+    eventually("the memory is what it was", || memory(&mut client) - before < 40_000);
+}
+
+/// The memory of an empty server, without what its clients' buffers hold.
+fn memory(client: &mut Client) -> i64 {
+    let mut field = |name: &str| client.info_field("memory", name).parse::<i64>().expect("a number");
+    eventually("nothing waits to be freed", || field("lazyfree_pending_objects") == 0);
+    field("used_memory") - field("mem_clients_normal")
+}

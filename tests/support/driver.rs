@@ -125,7 +125,7 @@ impl<'a> Driver<'a> {
     }
 
     fn batch(&mut self) {
-        if self.batches % EPOCH == 0 {
+        if self.batches.is_multiple_of(EPOCH) {
             self.flush();
         }
         self.batches += 1;

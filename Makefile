@@ -6,7 +6,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export ENGINES
 export MODULE := $(TARGET)/release/libredis_rl.so
 
-.PHONY: help demo test bench lint build run engines clean
+.PHONY: help demo test bench soak lint build run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -21,6 +21,10 @@ test: deps-build deps-server build build-hooks ## Run all tests, live on every e
 
 bench: deps-build deps-server build ## Measure the commands beside the scripts (ENGINE=name picks the server)
 	$(CARGO) bench --locked --bench limiters -- $(if $(ENGINE),--engine $(ENGINE))
+
+soak: deps-build deps-server build ## Hostile calls, memcheck, floods, for minutes (MINUTES=5 SEED=n ENGINE=name)
+	$(CARGO) bench --locked --bench soak -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(ENGINE),--engine $(ENGINE))
 
 lint: deps-build ## Check formatting, lints, scripts and licences
 	$(CARGO) fmt --check

@@ -1,0 +1,174 @@
+//! Fifty connections at one key: what another client feels, and what replicas and the AOF get.
+
+use std::io::{Read, Write as _};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use super::support::server::Module;
+use super::support::wire::pack;
+use super::support::{Client, Engine, Options, Server};
+
+const CONNECTIONS: usize = 50;
+const DEPTH: usize = 32;
+const DENIED: &[u8] = b"*3\r\n:0\r\n:100\r\n:3600\r\n";
+/// The floods take turns, so that what else the machine does falls on both.
+const TURNS: u32 = 6;
+const CALLS: usize = 200_000;
+
+const SLIDING: &[&str] = &["RL.SLIDING", "k", "3600", "100"];
+const INCR: &[&str] = &["INCR", "n"];
+
+pub fn run(engine: &Engine, time: Duration) -> String {
+    let mut page = pings(engine, time);
+    page += &propagated(engine);
+    page
+}
+
+fn pings(engine: &Engine, time: Duration) -> String {
+    let server = Server::start(engine, &Options::default());
+    fill(&mut server.client());
+    let slice = time / 2 / TURNS;
+    let mut sides = [("RL.SLIDING, denied", SLIDING, true), ("INCR", INCR, false)]
+        .map(|(name, words, denied)| (name, words, denied, Vec::new(), 0_u64));
+    for _ in 0..TURNS {
+        for (_, words, denied, micros, calls) in &mut sides {
+            let (more, made) = under_flood(&server, words, *denied, slice);
+            micros.extend(more);
+            *calls += made;
+        }
+    }
+    let mut page = format!(
+        "\n## Floods\n\n{CONNECTIONS} connections with {DEPTH} calls in a pipeline each, all on one key, {:.0} s each in {TURNS} turns. A client of\n\
+         its own sends PING about once a millisecond. Every reply of the denials was the right one. Flood and clients share\n\
+         the machine with the server.\n\n\
+         | flood | calls/s | PINGs | PING p50 | p99 | max |\n|---|--:|--:|--:|--:|--:|\n",
+        slice.as_secs_f64() * f64::from(TURNS)
+    );
+    for (name, _, _, micros, calls) in &mut sides {
+        micros.sort_by(f64::total_cmp);
+        let at =
+            |part: f64| micros.get(((micros.len() - 1) as f64 * part) as usize).copied().unwrap_or(f64::NAN) / 1000.0;
+        page += &format!(
+            "| {name} | {:.0} k | {} | {:.2} ms | {:.2} ms | {:.1} ms |\n",
+            *calls as f64 / (slice.as_secs_f64() * f64::from(TURNS)) / 1000.0,
+            micros.len(),
+            at(0.5),
+            at(0.99),
+            at(1.0)
+        );
+    }
+    page
+}
+
+fn fill(client: &mut Client) {
+    for _ in 0..100 {
+        client.run::<Value>(SLIDING);
+    }
+}
+
+/// The microseconds of each PING during a flood, and the calls that it made.
+fn under_flood(server: &Server, words: &[&str], denied: bool, time: Duration) -> (Vec<f64>, u64) {
+    let (over, calls) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut pipeline = Vec::new();
+    pack(&mut pipeline, words);
+    let pipeline = pipeline.repeat(DEPTH);
+    let right = DENIED.repeat(DEPTH);
+    let flood = || {
+        let mut stream = connect(server);
+        let mut buffer = vec![0; 8 * 1024];
+        while !over.load(Relaxed) {
+            stream.write_all(&pipeline).expect("the server takes it");
+            if denied {
+                let replies = &mut buffer[..right.len()];
+                stream.read_exact(replies).expect("the server answers");
+                assert!(*replies == right, "a wrong reply: {}", replies.escape_ascii());
+            } else {
+                let mut lines = 0;
+                while lines < DEPTH {
+                    let length = stream.read(&mut buffer).expect("the server answers");
+                    assert!(length > 0, "the server closed the connection");
+                    lines += buffer[..length].iter().filter(|&&byte| byte == b'\n').count();
+                }
+            }
+            calls.fetch_add(DEPTH as u64, Relaxed);
+        }
+    };
+    let micros = std::thread::scope(|scope| {
+        for _ in 0..CONNECTIONS {
+            scope.spawn(flood);
+        }
+        let mut stream = connect(server);
+        let mut micros = Vec::new();
+        let begun = Instant::now();
+        while begun.elapsed() < time {
+            let sent = Instant::now();
+            stream.write_all(b"PING\r\n").expect("the server takes it");
+            stream.read_exact(&mut [0; 7]).expect("the server answers");
+            micros.push(sent.elapsed().as_secs_f64() * 1e6);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        over.store(true, Relaxed);
+        micros
+    });
+    (micros, calls.into_inner())
+}
+
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(("127.0.0.1", server.port)).expect("a connection");
+    stream.set_nodelay(true).expect("no delay");
+    stream
+}
+
+/// Bytes to a replica and to the AOF for a thousand calls that are denied.
+fn propagated(engine: &Engine) -> String {
+    let options = Options::default().with(&[
+        "--repl-diskless-sync-delay",
+        "0",
+        "--repl-ping-replica-period",
+        "3600",
+        "--appendonly",
+        "yes",
+    ]);
+    let server = Server::start(engine, &options);
+    let mut client = server.client();
+    let follow = ["--replicaof", "127.0.0.1", &server.port.to_string()];
+    let replica = Server::start(engine, &Options { module: Module::None, ..Options::default() }.with(&follow));
+    let mut follower = replica.client();
+    while follower.info_field("replication", "master_link_status") != "up" {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    fill(&mut client);
+    let load = |client: &mut Client, script: &str| client.run::<String>(&["SCRIPT", "LOAD", script]);
+    let sliding = load(&mut client, include_str!("../../tests/scripts/sliding.lua"));
+    let fixed = load(&mut client, include_str!("../../tests/scripts/fixed.lua"));
+
+    let mut page = format!(
+        "\nBytes for a thousand denied calls, of {CALLS} (a PEXPIREAT a second is all that RL.SLIDING sends):\n\n\
+         | call | to a replica | to the AOF |\n|---|--:|--:|\n"
+    );
+    for (name, words) in [
+        ("RL.SLIDING", SLIDING.to_vec()),
+        ("its script", vec!["EVALSHA", &sliding, "1", "k", "3600", "100"]),
+        ("RL.FIXED", vec!["RL.FIXED", "f", "3600", "0"]),
+        ("its script", vec!["EVALSHA", &fixed, "1", "f", "3600", "0"]),
+        ("INCR", INCR.to_vec()),
+    ] {
+        let sizes = |client: &mut Client| -> [f64; 2] {
+            [("replication", "master_repl_offset"), ("persistence", "aof_current_size")]
+                .map(|(section, field)| client.info_field(section, field).parse().expect("a number"))
+        };
+        let before = sizes(&mut client);
+        let mut call = Vec::new();
+        pack(&mut call, &words);
+        for _ in 0..CALLS / 1000 {
+            client.send_packed(&call.repeat(1000), 1000);
+        }
+        let after = sizes(&mut client);
+        let thousand = |index: usize| (after[index] - before[index]) / (CALLS as f64 / 1000.0);
+        page += &format!("| {name} | {:.1} | {:.1} |\n", thousand(0), thousand(1));
+    }
+    page
+}

@@ -1,0 +1,63 @@
+//! Hostile calls by the million, on every engine in turn.
+
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use super::support::driver::Driver;
+use super::support::{Engine, Options, Server};
+
+const START: i64 = 1_800_000_000_000;
+/// One call in so many has its exact reply worked out, and its key compared before and after.
+const PROBE_EVERY: u32 = 16;
+const WARM_UP: u64 = 100_000;
+/// What the server's own tables may still grow by; a call in a hundred that lost 16 bytes would be more.
+const GROWTH: f64 = 0.16;
+
+pub fn run(time: Duration, seed: u64, findings: &mut Vec<String>) -> String {
+    let mut page = format!(
+        "\n## Hostile calls\n\nArguments and state from a seed. Every reply must be possible for its arguments; one call in {PROBE_EVERY}\n\
+         has its exact reply worked out, and after an error digest, expiry and number of keys must be as before.\n\
+         *Growth* is `used_memory` of the emptied server (less its clients' buffers) after the calls, less that after the\n\
+         first {WARM_UP}.\n\n\
+         | engine | calls | probed | allowed | denied | refused | wrong | panics | growth in bytes |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|--:|\n"
+    );
+    let engines: Vec<Engine> = Engine::all().into_iter().filter(|engine| engine.program.is_some()).collect();
+    let share = time / u32::try_from(engines.len()).unwrap_or(1);
+    for engine in &engines {
+        let server = Server::start(engine, &Options { frozen_at: Some(START), ..Options::default() });
+        let mut client = server.client();
+        let mut driver = Driver::new(&server, START, seed, PROBE_EVERY);
+        driver.run(WARM_UP);
+        driver.clear();
+        let before = super::memory(&mut client);
+        let begun = Instant::now();
+        while begun.elapsed() < share {
+            driver.run(20_000);
+        }
+        driver.clear();
+        // The server gives up buffers of its own after a while; what is lost never comes back.
+        let settled = Instant::now() + Duration::from_secs(5);
+        let mut growth = super::memory(&mut client) - before;
+        while growth > 0 && Instant::now() < settled {
+            std::thread::sleep(Duration::from_millis(100));
+            growth = growth.min(super::memory(&mut client) - before);
+        }
+        driver.compare_totals(&mut client); // Panics of the module, too.
+        let totals = driver.totals;
+        if growth as f64 > GROWTH * (totals.calls - WARM_UP) as f64 {
+            findings.push(format!("{}: {growth} bytes more after {} calls", engine.name, totals.calls - WARM_UP));
+        }
+        let _ = writeln!(
+            page,
+            "| {} | {} | {} | {} | {} | {} | 0 | 0 | {growth} |",
+            super::told(engine),
+            totals.calls,
+            totals.probed,
+            totals.sliding_allowed + totals.fixed_allowed,
+            totals.sliding_denied + totals.fixed_denied,
+            totals.refused
+        );
+    }
+    page
+}

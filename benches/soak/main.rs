@@ -1,0 +1,98 @@
+//! The soak: what takes minutes and what takes a clock. `make soak` runs it, prints the page and writes it to docs/SOAK.md.
+//!
+//! Wrong replies, lost memory and findings of memcheck end it with a failure. Times are told, never judged: machines
+//! differ. Options: `--minutes N` (5), `--seed N`, `--engine NAME` for the floods and the pruning.
+
+#[path = "../../tests/support/mod.rs"]
+#[allow(dead_code)]
+mod support;
+
+mod flood;
+mod hostile;
+mod memcheck;
+mod pruning;
+
+use std::time::Duration;
+
+use support::engine::version;
+use support::{Client, Engine};
+
+struct Arguments {
+    engine: Option<String>,
+    minutes: f64,
+    seed: u64,
+}
+
+impl Arguments {
+    fn read() -> Result<Self, String> {
+        let mut read = Self { engine: None, minutes: 5.0, seed: fastrand::u64(..) };
+        let mut words = std::env::args().skip(1);
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or(format!("{word} needs a value"));
+            match &*word {
+                "--bench" => {} // cargo's own.
+                "--engine" => read.engine = Some(value()?),
+                "--minutes" => read.minutes = value()?.parse().map_err(|_| "--minutes needs a number")?,
+                "--seed" => read.seed = value()?.parse().map_err(|_| "--seed needs a number")?,
+                _ => return Err(format!("unknown option {word}")),
+            }
+        }
+        Ok(read)
+    }
+}
+
+fn main() {
+    let arguments = Arguments::read().unwrap_or_else(|error| {
+        eprintln!("{error}");
+        std::process::exit(2);
+    });
+    let Some(engine) = Engine::pick(arguments.engine.as_deref()) else {
+        eprintln!("that engine is not here: `make engines` fetches it");
+        std::process::exit(1);
+    };
+    let share = |part: f64| Duration::from_secs_f64(arguments.minutes * 60.0 * part);
+    let mut page = format!(
+        "# Soak\n\n`make soak` writes this page. Seed: {}. Floods and pruning on {}. Machine: {}.\n",
+        arguments.seed,
+        told(&engine),
+        machine()
+    );
+    let mut findings = Vec::new();
+    for (what, part) in [
+        ("hostile calls", hostile::run(share(0.4), arguments.seed, &mut findings)),
+        ("memcheck", memcheck::run(arguments.seed, &mut findings)),
+        ("floods", flood::run(&engine, share(0.4))),
+        ("pruning", pruning::run(&engine)),
+    ] {
+        eprintln!("done: {what}");
+        page += &part;
+    }
+    println!("{page}");
+    if !findings.is_empty() {
+        eprintln!("found:\n{}", findings.join("\n"));
+        std::process::exit(1);
+    }
+    std::fs::write(support::root().join("docs/SOAK.md"), &page).expect("docs/SOAK.md");
+    println!("written to docs/SOAK.md");
+}
+
+fn told(engine: &Engine) -> String {
+    let program = engine.program.as_deref().and_then(version).unwrap_or_default();
+    format!("{} ({program})", engine.name)
+}
+
+/// The memory of an emptied server, without what its clients' buffers hold.
+fn memory(client: &mut Client) -> i64 {
+    let mut field = |name: &str| client.info_field("memory", name).parse::<i64>().expect("a number");
+    while field("lazyfree_pending_objects") > 0 {
+        std::thread::yield_now();
+    }
+    field("used_memory") - field("mem_clients_normal")
+}
+
+fn machine() -> String {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map(|(_, model)| model);
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    format!("{}, {cores} cores", model.unwrap_or("unknown"))
+}

@@ -1,0 +1,86 @@
+//! Valgrind's memcheck on a live server: what it finds on a path through the module.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::support::driver::{Driver, fill_log};
+use super::support::{Engine, Options, Server};
+
+const CALLS: u64 = 10_000;
+const START: i64 = 1_800_000_000_000;
+
+/// Servers that use the C library's allocator show memcheck every block; jemalloc hides the single ones.
+fn plain_allocator(engine: &Engine) -> bool {
+    let output = engine.program.as_ref().and_then(|program| Command::new(program).arg("--version").output().ok());
+    output.is_some_and(|output| String::from_utf8_lossy(&output.stdout).contains("malloc=libc"))
+}
+
+pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
+    let head = "\n## Memcheck\n\n".to_owned();
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        return head + "Left out: valgrind is not here.\n";
+    }
+    let engines: Vec<Engine> = Engine::all().into_iter().filter(|engine| engine.program.is_some()).collect();
+    let Some(engine) = engines.iter().find(|engine| plain_allocator(engine)) else {
+        return head + "Left out: no server with the C library's allocator (malloc=libc) is here.\n";
+    };
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let (report, wrapper) = (folder.path().join("report.xml"), folder.path().join("server"));
+    let program = engine.program.as_ref().expect("it is there");
+    let script = format!(
+        "#!/bin/sh\nexec valgrind --trace-children=yes --leak-check=full --num-callers=40 --xml=yes --xml-file='{}' '{}' \"$@\"\n",
+        report.display(),
+        program.display()
+    );
+    std::fs::write(&wrapper, script).expect("a wrapper");
+    std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("a wrapper that runs");
+    let checked = Engine { name: engine.name.clone(), program: Some(wrapper) };
+    let mut server = Server::start(&checked, &Options { frozen_at: Some(START), ..Options::default() });
+    let mut client = server.client();
+    let mut driver = Driver::new(&server, START, seed, 4);
+    driver.run(CALLS);
+    driver.clear();
+    fill_log(&mut client, "k", START - 70_000, 20_000, 1);
+    fill_log(&mut client, "k", START, 3, 1);
+    fill_log(&mut client, "all", START - 70_000, 5_000, 1);
+    for _ in 0..12 {
+        client.sliding_call("k");
+        client.sliding_call("all");
+    }
+    driver.clear();
+    drop(driver);
+    // Valgrind tells of leaks when the server ends by itself.
+    let _ = client.try_run::<redis::Value>(&["SHUTDOWN", "NOSAVE"]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while server.is_running() {
+        assert!(Instant::now() < deadline, "the server does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+
+    let xml = std::fs::read_to_string(&report).expect("valgrind's report");
+    assert!(xml.contains("</valgrindoutput>"), "valgrind has not finished its report");
+    let errors: Vec<&str> = xml.split("<error>").skip(1).collect();
+    let ours: Vec<&&str> = errors.iter().filter(|error| error.contains("libredis_rl.so")).collect();
+    let of_kind = |kind: &str| ours.iter().filter(|error| error.contains(&format!("<kind>{kind}"))).count();
+    let (definite, possible) = (of_kind("Leak_DefinitelyLost"), of_kind("Leak_PossiblyLost"));
+    let accesses = ours.len() - of_kind("Leak_");
+    if definite + accesses > 0 {
+        findings.extend(ours.iter().map(|error| format!("memcheck: {error}")));
+    }
+    head + &format!(
+        "{} with malloc=libc, {CALLS} hostile calls, logs of thousands pruned in steps and as a whole, shut down in order.\n\
+         Counted are records with a frame of the module in their stack.\n\n\
+         | invalid or uninitialised reads and writes | definite leaks | possible leaks | records without the module |\n\
+         |--:|--:|--:|--:|\n| {accesses} | {definite} | {possible} | {} |\n",
+        super::told(engine),
+        errors.len() - ours.len()
+    )
+}
+
+impl super::Client {
+    fn sliding_call(&mut self, key: &str) {
+        self.run::<redis::Value>(&["RL.SLIDING", key, "60", "5"]);
+    }
+}

@@ -1,4 +1,4 @@
-//! Bad input: one exact line for each, and nothing changed.
+//! Bad input: one exact line for each, and nothing changed. fuzz.rs does the same at random.
 
 use redis::Value;
 
@@ -14,7 +14,6 @@ tests![
     a_key_of_another_type,
     a_counter_that_is_no_number,
     a_counter_at_its_end,
-    random_bytes_as_arguments_and_values,
 ];
 
 const BOTH: [&str; 2] = ["RL.SLIDING", "RL.FIXED"];
@@ -161,61 +160,4 @@ fn a_counter_at_its_end(engine: &Engine) {
     let counter = format!("k:{}", START / 60_000);
     client.run::<Value>(&["SET", &counter, "9223372036854775807"]);
     refused(&mut client, &["RL.FIXED", "k", "60", "5"], "ERR increment or decrement would overflow");
-}
-
-fn random_bytes_as_arguments_and_values(engine: &Engine) {
-    let (_server, mut client) = frozen(engine);
-    let seed = std::env::var("RL_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a number"));
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let piece = |rng: &mut fastrand::Rng| -> Vec<u8> {
-        match rng.u32(..8) {
-            0 => (0..rng.usize(..20)).map(|_| rng.u8(..)).collect(),
-            1 => rng.i64(..).to_string().into_bytes(),
-            2 => format!("{}.{}", rng.u32(..100), rng.u32(..2000)).into_bytes(),
-            3 => format!("{:e}", f64::from_bits(rng.u64(..))).into_bytes(),
-            4 => rng
-                .choice(["nan", "inf", "-inf", "1e308", "", "-0", "0", "\0"].iter())
-                .expect("one")
-                .as_bytes()
-                .to_vec(),
-            5 => rng.u32(..5).to_string().into_bytes(),
-            6 => 1_u64.checked_shl(rng.u32(..64)).unwrap_or(0).to_string().into_bytes(),
-            _ => b"60".to_vec(),
-        }
-    };
-    let known = [
-        "ERR wrong number of arguments",
-        "ERR windowSec",
-        "ERR limit",
-        "WRONGTYPE ",
-        "ERR value is not",
-        "ERR increment or",
-    ];
-    for step in 0..4000 {
-        let command = *rng.choice(["RL.SLIDING", "RL.FIXED", "rl.sliding", "rl.fixed"].iter()).expect("one");
-        let key = format!("k{}", rng.u32(..6)).into_bytes();
-        if rng.u32(..4) == 0 {
-            // Something hostile where the state will be looked for.
-            let counter = [&key[..], format!(":{}", START / 60_000).as_bytes()].concat();
-            let value = piece(&mut rng);
-            let score = format!("{}", f64::from_bits(rng.u64(..))).replace("NaN", "0");
-            let _: Result<Value, _> = match rng.u32(..5) {
-                0 => client.try_run(&[b"SET".as_ref(), &counter, &value]),
-                1 => client.try_run(&[b"ZADD".as_ref(), &key, score.as_bytes(), &value]),
-                2 => client.try_run(&[b"LPUSH".as_ref(), &key, &value]),
-                3 => client.try_run(&[b"DEL".as_ref(), &key, &counter]),
-                _ => client.try_run(&[b"PERSIST".as_ref(), &key]),
-            };
-        }
-        let mut words = vec![command.as_bytes().to_vec(), key];
-        words.extend((0..rng.usize(..4)).map(|_| piece(&mut rng)));
-        match client.try_run::<(i64, i64, i64)>(&words) {
-            Ok((allowed, _count, ttl)) => assert!((0..=1).contains(&allowed) && ttl >= 0, "seed {seed}, step {step}"),
-            Err(error) => {
-                let line = crate::support::server::error_line(&error);
-                assert!(known.iter().any(|known| line.starts_with(known)), "seed {seed}, step {step}: {line}");
-            }
-        }
-    }
-    assert_eq!(client.info_field("rl", "rl_panics"), "0", "seed {seed}");
 }

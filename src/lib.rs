@@ -11,7 +11,7 @@ mod metrics;
 mod server;
 mod state;
 
-use redis_module::{Context, RedisString, Status, redis_module};
+use redis_module::{Context, RedisString, RedisValue, Status, redis_module};
 
 #[cfg(not(test))]
 use redis_module::alloc::RedisAlloc as Allocator;
@@ -24,6 +24,7 @@ redis_module! {
     allocator: (Allocator, Allocator),
     data_types: [],
     init: init,
+    deinit: deinit,
 }
 
 fn init(ctx: &Context, arguments: &[RedisString]) -> Status {
@@ -33,4 +34,25 @@ fn init(ctx: &Context, arguments: &[RedisString]) -> Status {
         metrics::reset();
         command::registry::register_all(loading.ctx)
     })
+}
+
+/// Refuses to be unloaded while a rule of the ACL names one of the commands: most servers crash on it later.
+fn deinit(ctx: &Context) -> Status {
+    let named = server::guard(|| {
+        let Ok(RedisValue::Array(users)) = ctx.call("ACL", &["LIST"]) else {
+            return None;
+        };
+        let rules = users.iter().filter_map(|user| match user {
+            RedisValue::SimpleString(rules) | RedisValue::BulkString(rules) => Some(rules.as_str()),
+            _ => None,
+        });
+        command::registry::named_in(rules)
+    });
+    match named.flatten() {
+        None => Status::Ok,
+        Some(command) => {
+            ctx.log_warning(&format!("a rule of the ACL names {command}: change the rule before unloading the module"));
+            Status::Err
+        }
+    }
 }

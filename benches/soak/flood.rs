@@ -14,6 +14,8 @@ use super::support::{Client, Engine, Options, Server};
 const CONNECTIONS: usize = 50;
 const DEPTH: usize = 32;
 const DENIED: &[u8] = b"*3\r\n:0\r\n:100\r\n:3600\r\n";
+/// Calls a second of a flood that comes at its own pace, well within what the server can answer.
+const PACE: u32 = 300_000;
 /// The floods take turns, so that what else the machine does falls on both.
 const TURNS: u32 = 6;
 const CALLS: usize = 200_000;
@@ -30,12 +32,19 @@ pub fn run(engine: &Engine, time: Duration) -> String {
 fn pings(engine: &Engine, time: Duration) -> String {
     let server = Server::start(engine, &Options::default());
     fill(&mut server.client());
-    let slice = time / 2 / TURNS;
-    let mut sides = [("RL.SLIDING, denied", SLIDING, true), ("INCR", INCR, false)]
-        .map(|(name, words, denied)| (name, words, denied, Vec::new(), 0_u64));
+    let slice = time / 4 / TURNS;
+    let pace = format!("at {} k/s", PACE / 1000);
+    let interval = Duration::from_secs(1) * (CONNECTIONS * DEPTH) as u32 / PACE;
+    let mut sides = [
+        (format!("RL.SLIDING, denied, {pace}"), SLIDING, true, interval),
+        (format!("INCR, {pace}"), INCR, false, interval),
+        ("RL.SLIDING, denied, as fast as it goes".to_owned(), SLIDING, true, Duration::ZERO),
+        ("INCR, as fast as it goes".to_owned(), INCR, false, Duration::ZERO),
+    ]
+    .map(|(name, words, denied, interval)| (name, words, denied, interval, Vec::new(), 0_u64));
     for _ in 0..TURNS {
-        for (_, words, denied, micros, calls) in &mut sides {
-            let (more, made) = under_flood(&server, words, *denied, slice);
+        for (_, words, denied, interval, micros, calls) in &mut sides {
+            let (more, made) = under_flood(&server, words, *denied, *interval, slice);
             micros.extend(more);
             *calls += made;
         }
@@ -47,7 +56,7 @@ fn pings(engine: &Engine, time: Duration) -> String {
          | flood | calls/s | PINGs | PING p50 | p99 | max |\n|---|--:|--:|--:|--:|--:|\n",
         slice.as_secs_f64() * f64::from(TURNS)
     );
-    for (name, _, _, micros, calls) in &mut sides {
+    for (name, _, _, _, micros, calls) in &mut sides {
         micros.sort_by(f64::total_cmp);
         let at =
             |part: f64| micros.get(((micros.len() - 1) as f64 * part) as usize).copied().unwrap_or(f64::NAN) / 1000.0;
@@ -69,17 +78,21 @@ fn fill(client: &mut Client) {
     }
 }
 
-/// The microseconds of each PING during a flood, and the calls that it made.
-fn under_flood(server: &Server, words: &[&str], denied: bool, time: Duration) -> (Vec<f64>, u64) {
+/// The microseconds of each PING during a flood, and the calls that it made. A connection sends a pipeline every
+/// `interval`, or when the one before it is answered if that is later.
+fn under_flood(server: &Server, words: &[&str], denied: bool, interval: Duration, time: Duration) -> (Vec<f64>, u64) {
     let (over, calls) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut pipeline = Vec::new();
     pack(&mut pipeline, words);
     let pipeline = pipeline.repeat(DEPTH);
     let right = DENIED.repeat(DEPTH);
-    let flood = || {
+    let flood = |number: u32| {
         let mut stream = connect(server);
         let mut buffer = vec![0; 8 * 1024];
+        let mut due = Instant::now() + interval * number / CONNECTIONS as u32;
         while !over.load(Relaxed) {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            due += interval;
             stream.write_all(&pipeline).expect("the server takes it");
             if denied {
                 let replies = &mut buffer[..right.len()];
@@ -97,8 +110,9 @@ fn under_flood(server: &Server, words: &[&str], denied: bool, time: Duration) ->
         }
     };
     let micros = std::thread::scope(|scope| {
-        for _ in 0..CONNECTIONS {
-            scope.spawn(flood);
+        for number in 0..CONNECTIONS as u32 {
+            let flood = &flood;
+            scope.spawn(move || flood(number));
         }
         let mut stream = connect(server);
         let mut micros = Vec::new();

@@ -7,8 +7,8 @@
 //! The rule is exact and needs one entry a request. It is the algorithm of the well-known Lua scripts over a sorted
 //! set; see "sliding window log" in Alex Xu, *System Design Interview* (2020), chapter 4.
 //!
-//! Two things are added. An entry more than one window ahead of the clock can only come from a clock that has been
-//! stepped back; it counts as expired, or it would deny requests until the clock has caught up. And the expiry of the
+//! Two things are added. An entry more than one window ahead of the clock comes from another clock, or from this one
+//! before it was stepped back; it counts as expired, or it would deny requests until the clock has caught up. And the expiry of the
 //! key is written only when it matters, since each write of it travels to replicas and the AOF.
 
 use super::{Decision, Limit, Time, Window};

@@ -1,6 +1,7 @@
 //! Commands: how they are declared to the server and how the server comes in.
 
 use std::ffi::CStr;
+use std::io;
 use std::ptr;
 
 use redis_module::raw;
@@ -23,8 +24,6 @@ pub struct Command {
     pub entry: Entry,
     /// Flags as RM_CreateCommand takes them.
     pub flags: &'static CStr,
-    /// ACL categories where the server has module categories. They replace those that the flags imply.
-    pub categories: &'static CStr,
     /// The number of words, the command's name among them; negative: at least that many.
     pub arity: i32,
     pub summary: &'static CStr,
@@ -84,19 +83,25 @@ unsafe extern "C" fn enter<H: Handler>(
     raw::REDISMODULE_OK as libc::c_int
 }
 
-/// Adds an ACL category of the module's own. False where the server has no such thing or refuses the name.
+/// Adds an ACL category of the module's own. False where the server has no such thing.
+///
+/// A server keeps a category when the module is unloaded, so one that is there already will do.
 pub fn add_category(ctx: &Context, name: &CStr) -> bool {
     // SAFETY: the context is alive; the server copies the name.
     unsafe {
         match optional!(RedisModule_AddACLCategory) {
-            Some(add) => add(ctx.as_ptr(), name.as_ptr()) == raw::REDISMODULE_OK as libc::c_int,
+            Some(add) => {
+                add(ctx.as_ptr(), name.as_ptr()) == raw::REDISMODULE_OK as libc::c_int
+                    || io::Error::last_os_error().raw_os_error() == Some(libc::EBUSY)
+            }
             None => false,
         }
     }
 }
 
-/// Declares a command. `own_categories`: whether the module's ACL categories are there.
-pub fn register(ctx: &Context, command: &Command, own_categories: bool) -> Result<(), &'static str> {
+/// Declares a command. `categories`: its ACL categories, which replace those that the flags imply; set where the server
+/// can.
+pub fn register(ctx: &Context, command: &Command, categories: &CStr) -> Result<(), &'static str> {
     let ok = raw::REDISMODULE_OK as libc::c_int;
     // SAFETY: the context is alive and belongs to the loading module. Every string lives for ever; the server copies
     // what it keeps.
@@ -111,9 +116,8 @@ pub fn register(ctx: &Context, command: &Command, own_categories: bool) -> Resul
         if declared.is_null() {
             return Err("the server does not know the command it has just been given");
         }
-        if own_categories
-            && let Some(set) = optional!(RedisModule_SetCommandACLCategories)
-            && set(declared, command.categories.as_ptr()) != ok
+        if let Some(set) = optional!(RedisModule_SetCommandACLCategories)
+            && set(declared, categories.as_ptr()) != ok
         {
             return Err("the server refused the command's ACL categories");
         }

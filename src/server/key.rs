@@ -9,7 +9,8 @@ use super::api::call;
 use super::context::Context;
 use super::string::{OwnedStr, Str};
 
-/// An open key; closed when dropped. It borrows the context, so nothing else can run that might change the value.
+/// An open key; closed when dropped. It borrows the context, so none of our code can run that might change the value.
+/// (The server itself fires `new` while a key is created. Listeners must not touch the key then; no module can prevent it.)
 pub struct Key<'a> {
     key: NonNull<raw::RedisModuleKey>,
     ctx: &'a mut Context,
@@ -111,7 +112,7 @@ impl<'a> Key<'a> {
     /// Sets the unix time in milliseconds at which the key expires. The key exists.
     pub fn set_expiry(&mut self, at: i64) {
         // SAFETY: the key is open for writing.
-        done("SetAbsExpire", unsafe { call!(RedisModule_SetAbsExpire(self.as_ptr(), at.max(0))) });
+        done("SetAbsExpire", unsafe { call!(RedisModule_SetAbsExpire(self.as_ptr(), at)) });
     }
 
     /// Removes the key; a large value is freed in the background.

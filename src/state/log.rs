@@ -17,7 +17,7 @@ use crate::server::{Context, Digits, Error, Key, Kind, OwnedStr, ScoreRange, Str
 /// Up to this many expired members are removed one by one. A nested command costs as much as about this many.
 const FEW: usize = 6;
 
-/// No call removes more expired members than this, unless all of them have expired.
+/// No call removes more expired members than this, nor more that are ahead of the clock, unless none is left that counts.
 const MOST: i64 = 1000;
 
 /// An open log, pruned.
@@ -39,7 +39,7 @@ impl<'a> Log<'a> {
         let log = Self { key, name, now, window, pruned: None, left_over: 0 };
         match log.key.kind() {
             Kind::Empty => Ok(log),
-            Kind::SortedSet => Ok(log.prune()),
+            Kind::SortedSet => log.prune(),
             Kind::String | Kind::Other => Err(WRONG_TYPE),
         }
     }
@@ -73,13 +73,13 @@ impl<'a> Log<'a> {
         Some(Effect::Expires { at })
     }
 
-    fn prune(mut self) -> Self {
+    fn prune(mut self) -> Result<Self, Error> {
         let ranges = Ranges::at(self.now, self.window);
         let expired: [_; FEW + 1] = self.key.first_in(ranges.expired);
         let found = expired.iter().flatten().count();
         let ahead = self.key.any_in(ranges.ahead);
         if found == 0 && !ahead {
-            return self;
+            return Ok(self);
         }
         let few = found <= FEW && !ahead;
         let counts_some = match few {
@@ -90,7 +90,7 @@ impl<'a> Log<'a> {
             (true, true) => {
                 expired.iter().flatten().for_each(|member| self.key.remove(member.as_str()));
                 self.pruned = Some(Effect::Pruned { to: ranges.expired_to });
-                self
+                Ok(self)
             }
             (true, false) => self.prune_many(ranges),
             (false, _) => {
@@ -101,7 +101,7 @@ impl<'a> Log<'a> {
     }
 
     /// Prunes with nested commands, which publish for themselves.
-    fn prune_many(self, ranges: Ranges) -> Self {
+    fn prune_many(self, ranges: Ranges) -> Result<Self, Error> {
         let mut left_over = 0;
         let log = self.reopened(|ctx, name| {
             // The ranks of expired members begin behind those with negative scores, which no clock writes.
@@ -110,17 +110,21 @@ impl<'a> Log<'a> {
             let expired = remove_some(ctx, name, ranges.expired, (first, last));
             let ahead = remove_some(ctx, name, ranges.ahead, (MOST.saturating_neg(), -1));
             left_over = expired.saturating_add(ahead);
-        });
-        Self { left_over, ..log }
+        })?;
+        Ok(Self { left_over, ..log })
     }
 
     /// Closes the key while something is done that lets other code run: nested commands, or an event whose listeners
-    /// must hear it before the key is created anew.
-    fn reopened(self, meanwhile: impl FnOnce(&mut Context, Str<'a>)) -> Self {
+    /// must hear it before the key is created anew. What lies there afterwards is looked at again.
+    fn reopened(self, meanwhile: impl FnOnce(&mut Context, Str<'a>)) -> Result<Self, Error> {
         let Self { key, name, .. } = self;
         let ctx = key.close();
         meanwhile(ctx, name);
-        Self { key: Key::open(ctx, name), ..self }
+        let log = Self { key: Key::open(ctx, name), ..self };
+        match log.key.kind() {
+            Kind::Empty | Kind::SortedSet => Ok(log),
+            Kind::String | Kind::Other => Err(WRONG_TYPE),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! How limits lie in the keyspace.
 //!
 //! Each form of state reads a key into what the rules need, and writes down what they decided. All of it goes to
-//! replicas, the AOF and the listeners of keyspace events through [`effects`], and nowhere else.
+//! replicas, the AOF and the listeners of keyspace events through [`effects`]; nested commands tell of themselves.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -15,6 +15,8 @@ tests![
     an_unknown_load_argument_is_refused,
     a_server_without_the_plain_commands_is_refused,
     the_module_can_be_unloaded_and_loaded_again,
+    a_reload_keeps_the_acl_categories,
+    a_rule_that_names_a_command_keeps_the_module_loaded,
     pipelines_transactions_scripts_and_functions,
     resp3_has_the_same_reply,
     out_of_memory_refuses_and_changes_nothing,
@@ -133,6 +135,36 @@ fn the_module_can_be_unloaded_and_loaded_again(engine: &Engine) {
         assert_eq!(client.run::<i64>(&["ZCARD", "k"]), round + 1, "the state stays, in plain types");
         client.run::<Value>(&["MODULE", "LOAD", &path]);
     }
+}
+
+/// Servers keep a module's category when it goes, and refuse to add it a second time.
+fn a_reload_keeps_the_acl_categories(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    let path = crate::support::module().display().to_string();
+    let before: Value = client.run(&["COMMAND", "INFO", "rl.sliding", "rl.fixed"]);
+    for _ in 0..2 {
+        client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
+        client.run::<Value>(&["MODULE", "LOAD", &path]);
+        assert_eq!(client.run::<Value>(&["COMMAND", "INFO", "rl.sliding", "rl.fixed"]), before);
+    }
+    if engine.name != "redis-7.0" {
+        client.run::<Value>(&["ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@all", "-@write"]);
+        let line = server.client_as("reader", "secret").error(&["RL.FIXED", "k", "60", "5"]);
+        assert!(line.starts_with("NOPERM "), "{line}");
+    }
+}
+
+/// Most servers would crash on the rule once the command is gone.
+fn a_rule_that_names_a_command_keeps_the_module_loaded(engine: &Engine) {
+    let (mut server, mut client) = frozen(engine);
+    for rule in ["+rl.fixed", "-RL.SLIDING"] {
+        client.run::<Value>(&["ACL", "SETUSER", "named", "on", "+@all", rule]);
+        assert!(client.try_run::<Value>(&["MODULE", "UNLOAD", "rl"]).is_err(), "{rule}");
+        client.run::<Value>(&["ACL", "DELUSER", "named"]);
+    }
+    client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
+    client.run::<Value>(&["ACL", "LIST"]);
+    assert!(server.is_running());
 }
 
 fn pipelines_transactions_scripts_and_functions(engine: &Engine) {

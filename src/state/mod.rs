@@ -27,10 +27,10 @@ use crate::server::{Context, Error};
 /// The server's own line for a key of another type.
 const WRONG_TYPE: Error = Error::Line(c"WRONGTYPE Operation against a key holding the wrong kind of value");
 
-/// The server's own commands that state is replicated and pruned with. The server takes effects by name and drops
-/// those whose name it does not know, so a module that loads without them would let replicas drift.
-const NEEDED: [&std::ffi::CStr; 8] =
-    [c"INCR", c"PEXPIREAT", c"SET", c"UNLINK", c"ZADD", c"ZCOUNT", c"ZREMRANGEBYRANK", c"ZREMRANGEBYSCORE"];
+/// The server's own commands that state is replicated, pruned and looked for with. The server takes effects by name and
+/// drops those whose name it does not know, so a module that loads without them would let replicas drift.
+const NEEDED: [&std::ffi::CStr; 9] =
+    [c"EXISTS", c"INCR", c"PEXPIREAT", c"SET", c"UNLINK", c"ZADD", c"ZCOUNT", c"ZREMRANGEBYRANK", c"ZREMRANGEBYSCORE"];
 
 /// Refuses a server on which one of the needed commands was renamed or switched off.
 pub fn check_server(ctx: &mut Context) -> Result<(), String> {

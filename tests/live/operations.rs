@@ -157,9 +157,9 @@ fn a_reload_keeps_the_acl_categories(engine: &Engine) {
 /// Most servers would crash on the rule once the command is gone.
 fn a_rule_that_names_a_command_keeps_the_module_loaded(engine: &Engine) {
     let (mut server, mut client) = frozen(engine);
-    for rule in ["+rl.fixed", "-RL.SLIDING"] {
-        client.run::<Value>(&["ACL", "SETUSER", "named", "on", "+@all", rule]);
-        assert!(client.try_run::<Value>(&["MODULE", "UNLOAD", "rl"]).is_err(), "{rule}");
+    for rules in [["-@all", "+rl.fixed"], ["+@all", "-RL.SLIDING"]] {
+        client.run::<Value>(&[&["ACL", "SETUSER", "named", "on"][..], &rules].concat());
+        assert!(client.try_run::<Value>(&["MODULE", "UNLOAD", "rl"]).is_err(), "{rules:?}");
         client.run::<Value>(&["ACL", "DELUSER", "named"]);
     }
     client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);

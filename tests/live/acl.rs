@@ -27,16 +27,13 @@ fn counter(key: &str) -> String {
 
 /// Redis 7.0 gives the commands of modules no category at all, and has no way to ask for one.
 fn has_categories(engine: &Engine) -> bool {
-    engine.name != "redis-7.0"
+    !engine.is_redis_7_0()
 }
 
 fn commands_stand_in_their_categories(engine: &Engine) {
     let (server, mut admin) = frozen(engine);
     let all: Vec<String> = admin.run(&["ACL", "CAT"]);
-    assert_eq!(all.iter().any(|category| category == "ratelimit"), has_categories(engine), "{all:?}");
-    if !has_categories(engine) {
-        return;
-    }
+    assert!(all.iter().any(|category| category == "ratelimit"), "{all:?}");
     for command in ["rl.sliding", "rl.fixed"] {
         let info = format!("{:?}", admin.run::<Value>(&["COMMAND", "INFO", command]));
         for category in ["@write", "@fast", "@ratelimit"] {

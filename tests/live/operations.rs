@@ -147,7 +147,7 @@ fn a_reload_keeps_the_acl_categories(engine: &Engine) {
         client.run::<Value>(&["MODULE", "LOAD", &path]);
         assert_eq!(client.run::<Value>(&["COMMAND", "INFO", "rl.sliding", "rl.fixed"]), before);
     }
-    if engine.name != "redis-7.0" {
+    if !engine.is_redis_7_0() {
         client.run::<Value>(&["ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@all", "-@write"]);
         let line = server.client_as("reader", "secret").error(&["RL.FIXED", "k", "60", "5"]);
         assert!(line.starts_with("NOPERM "), "{line}");

@@ -42,9 +42,14 @@ impl Engine {
         Self::all().into_iter().find(|engine| engine.program.is_some() && name.is_none_or(|name| engine.name == name))
     }
 
-    #[allow(dead_code)]
-    pub fn is_valkey(&self) -> bool {
-        self.name.contains("valkey")
+    /// Redis 7.0, which lacks some of what later servers have.
+    pub fn is_redis_7_0(&self) -> bool {
+        self.name.contains("-7.0")
+    }
+
+    /// Whether the server can move a slot as a whole.
+    pub fn moves_slots_atomically(&self) -> bool {
+        self.name.starts_with("redis-8.6") || self.name.starts_with("valkey-9")
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::cases::{Case, PACE, Side};
 use super::load::{Figures, Memory};
-use super::support::{Client, Engine, engine::version, root};
+use super::support::{Client, Engine, engine::version, machine, root};
 
 pub fn page(
     client: &mut Client,
@@ -103,11 +103,4 @@ fn median(figures: impl Iterator<Item = f64>) -> f64 {
     let mut figures: Vec<f64> = figures.collect();
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-fn machine() -> String {
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map(|(_, model)| model);
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    format!("{}, {cores} cores", model.unwrap_or("unknown"))
 }

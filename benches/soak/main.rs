@@ -55,7 +55,7 @@ fn main() {
         "# Soak\n\n`make soak` writes this page. Seed: {}. Floods and pruning on {}. Machine: {}.\n",
         arguments.seed,
         told(&engine),
-        machine()
+        support::machine()
     );
     let mut findings = Vec::new();
     for (what, part) in [
@@ -88,11 +88,4 @@ fn memory(client: &mut Client) -> i64 {
         std::thread::yield_now();
     }
     field("used_memory") - field("mem_clients_normal")
-}
-
-fn machine() -> String {
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map(|(_, model)| model);
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    format!("{}, {cores} cores", model.unwrap_or("unknown"))
 }

@@ -21,7 +21,7 @@ pub fn may_update(ctx: &mut Context, key: Str<'_>) -> bool {
         return true;
     };
     let Some(user) = User::named(&name) else {
-        return false; // Deleted while connected: such a client may do nothing more.
+        return false; // Made by another module, or deleted while connected: its rights cannot be looked up.
     };
     // SAFETY: user and key are alive; the call reads both and changes neither.
     let answer = unsafe { call!(RedisModule_ACLCheckKeyPermissions(user.0.as_ptr(), key.as_ptr(), READ_AND_UPDATE)) };
@@ -59,9 +59,11 @@ fn caller(ctx: &mut Context) -> Caller {
         // SAFETY: the context is alive; the function looks the client up by number and touches nothing else.
         let name = OwnedStr::wrap(unsafe { call!(RedisModule_GetClientUserNameById(ctx.as_ptr(), client)) });
         let reason = io::Error::last_os_error().raw_os_error();
-        if name.is_some() {
+        if let Some(name) = name {
             HAS_USER.store(client, Relaxed);
-        } else if reason == Some(libc::ENOTSUP) || !ctx.has_user() {
+            return Caller::User(name);
+        }
+        if reason == Some(libc::ENOTSUP) || !ctx.has_user() {
             // A connected client without a user is the server's own link. One that is not connected runs a script or
             // is another module's, which only a call on the caller's behalf can tell apart.
             return Caller::Nobody;

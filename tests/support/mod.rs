@@ -32,3 +32,12 @@ pub fn module() -> PathBuf {
     assert!(path.is_file(), "{} is missing: run `make build` first", path.display());
     path
 }
+
+/// What the figures of a page were measured on.
+#[allow(dead_code)] // The benchmark's and the soak's.
+pub fn machine() -> String {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map(|(_, model)| model);
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    format!("{}, {cores} cores", model.unwrap_or("unknown"))
+}

@@ -14,9 +14,11 @@ for need in "$@"; do
     case $need in
         build)
             command -v cc >/dev/null || packages+=(build-essential)
-            # Where bindgen looks for it: the linker's own list, LLVM's folders, or where it is told to.
-            if [ -z "${LIBCLANG_PATH:-}" ] && ! ldconfig -p 2>/dev/null | grep -q 'libclang[-.]' &&
-                ! compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null; then
+            # Where bindgen looks for it: the linker's own list, LLVM's folders, or where it is told to. libclang-cpp,
+            # which LLVM's tools bring along, is another library.
+            if [ -z "${LIBCLANG_PATH:-}" ] &&
+                ! { ldconfig -p 2>/dev/null; compgen -G '/usr/lib/llvm-*/lib/libclang*.so*'; } |
+                    grep -v 'libclang-cpp' | grep -q 'libclang[-.0-9]*so'; then
                 packages+=(libclang-dev)
             fi
             ;;

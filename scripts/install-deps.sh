@@ -18,7 +18,7 @@ for need in "$@"; do
             # which LLVM's tools bring along, is another library.
             if [ -z "${LIBCLANG_PATH:-}" ] &&
                 ! { ldconfig -p 2>/dev/null; compgen -G '/usr/lib/llvm-*/lib/libclang*.so*'; } |
-                    grep -v 'libclang-cpp' | grep -q 'libclang[-.0-9]*so'; then
+                    grep -v 'libclang-cpp' | grep 'libclang[-.0-9]*so' >/dev/null; then # Not -q: it would end the pipe early.
                 packages+=(libclang-dev)
             fi
             ;;

@@ -9,6 +9,11 @@ set -euo pipefail
 
 say() { printf 'dependencies: %s\n' "$*" >&2; }
 
+libraries() {
+    ldconfig -p 2>/dev/null || true
+    compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' || true
+}
+
 packages=()
 for need in "$@"; do
     case $need in
@@ -16,9 +21,7 @@ for need in "$@"; do
             command -v cc >/dev/null || packages+=(build-essential)
             # Where bindgen looks for it: the linker's own list, LLVM's folders, or where it is told to. libclang-cpp,
             # which LLVM's tools bring along, is another library.
-            if [ -z "${LIBCLANG_PATH:-}" ] &&
-                ! { ldconfig -p 2>/dev/null; compgen -G '/usr/lib/llvm-*/lib/libclang*.so*'; } |
-                    grep -v 'libclang-cpp' | grep 'libclang[-.0-9]*so' >/dev/null; then # Not -q: it would end the pipe early.
+            if [ -z "${LIBCLANG_PATH:-}" ] && ! libraries | grep -v 'libclang-cpp' | grep 'libclang[-.0-9]*so' >/dev/null; then
                 packages+=(libclang-dev)
             fi
             ;;

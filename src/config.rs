@@ -1,13 +1,41 @@
-//! What can be set when the module is loaded. Nothing yet; and what is not known is refused, because a setting that is
-//! silently ignored is worse than none.
+//! What can be set: `rl.cl-throttle`, in redis.conf or as an argument of `loadmodule`.
+//!
+//! An argument says what holds where the server's configuration says nothing. What is not known is refused, because a
+//! setting that is silently ignored is worse than none.
 
-/// Reads the words behind the library's path in `loadmodule`.
-pub fn read<'a>(mut arguments: impl Iterator<Item = &'a [u8]>) -> Result<(), String> {
-    match arguments.next() {
-        None => Ok(()),
-        Some(unknown) => Err(format!(
-            "unknown argument '{}': this version of rl takes no arguments behind the library's path",
-            unknown.escape_ascii()
-        )),
+use crate::server::{Context, Setting};
+
+/// Whether RL.THROTTLE also answers to redis-cell's name. Fixed once the module has loaded: a server takes commands only
+/// then.
+static CL_THROTTLE: Setting = Setting::new(c"cl-throttle", &[c"no", c"yes"], false);
+
+static ALL: [&Setting; 1] = [&CL_THROTTLE];
+
+pub fn wants_cl_throttle() -> bool {
+    CL_THROTTLE.get() == 1
+}
+
+/// Reads the words behind the library's path in `loadmodule`, in pairs of name and value, and then the server's
+/// configuration.
+pub fn read<'a>(ctx: &Context, mut arguments: impl Iterator<Item = &'a [u8]>) -> Result<(), String> {
+    for setting in ALL {
+        setting.reset(); // A server may keep the library in memory between an unload and the next load.
     }
+    while let Some(name) = arguments.next() {
+        let short = name.strip_prefix(b"rl.").unwrap_or(name);
+        let Some(setting) = ALL.into_iter().find(|setting| setting.name.to_bytes().eq_ignore_ascii_case(short)) else {
+            let known: Vec<_> = ALL.iter().map(|setting| setting.usage()).collect();
+            return Err(format!("unknown argument '{}': rl takes {}", name.escape_ascii(), known.join(", ")));
+        };
+        let value = arguments.next().unwrap_or_default();
+        if !setting.preset(value) {
+            return Err(format!(
+                "argument '{}' is '{}': rl takes {}",
+                name.escape_ascii(),
+                value.escape_ascii(),
+                setting.usage()
+            ));
+        }
+    }
+    ctx.declare(&ALL)
 }

@@ -29,7 +29,7 @@ redis_module! {
 
 fn init(ctx: &Context, arguments: &[RedisString]) -> Status {
     server::load(ctx, arguments, |loading| {
-        config::read(loading.arguments())?;
+        config::read(loading.ctx, loading.arguments())?;
         state::check_server(loading.ctx)?;
         metrics::reset();
         command::registry::register_all(loading.ctx)

@@ -16,8 +16,8 @@ impl Total {
         Self(AtomicU64::new(0))
     }
 
-    pub fn add_one(&self) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(1), Relaxed);
+    pub fn add(&self, number: i64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(number.unsigned_abs()), Relaxed);
     }
 
     fn get(&self) -> u64 {
@@ -38,20 +38,38 @@ impl Outcomes {
 
     pub fn count(&self, decision: &Decision) {
         match decision.allowed {
-            true => self.allowed.add_one(),
-            false => self.denied.add_one(),
+            true => self.allowed.add(1),
+            false => self.denied.add(1),
         }
     }
 }
 
 pub static SLIDING: Outcomes = Outcomes::new();
 pub static FIXED: Outcomes = Outcomes::new();
+pub static THROTTLE: Outcomes = Outcomes::new();
+pub static PEEK: Outcomes = Outcomes::new();
+/// Keys that were removed by RL.RESET.
+pub static RESET: Total = Total::new();
 /// Calls of any command that were answered with an error of ours. The server's own refusals do not come here.
 pub static ERRORS: Total = Total::new();
 
+/// All of them, by the names under which INFO shows them.
+static TOTALS: [(&str, &Total); 10] = [
+    ("sliding_allowed", &SLIDING.allowed),
+    ("sliding_denied", &SLIDING.denied),
+    ("fixed_allowed", &FIXED.allowed),
+    ("fixed_denied", &FIXED.denied),
+    ("throttle_allowed", &THROTTLE.allowed),
+    ("throttle_denied", &THROTTLE.denied),
+    ("peek_allowed", &PEEK.allowed),
+    ("peek_denied", &PEEK.denied),
+    ("reset_keys", &RESET),
+    ("errors", &ERRORS),
+];
+
 /// Begins to count anew: a server may keep the library in memory between an unload and the next load.
 pub fn reset() {
-    for total in [&SLIDING.allowed, &SLIDING.denied, &FIXED.allowed, &FIXED.denied, &ERRORS] {
+    for (_name, total) in &TOTALS {
         total.0.store(0, Relaxed);
     }
 }
@@ -60,17 +78,12 @@ pub fn reset() {
 #[info_command_handler]
 fn info(ctx: &InfoContext, _for_crash_report: bool) -> RedisResult<()> {
     guard(|| {
-        ctx.builder()
-            .add_section("") // The module's own name.
-            .field("version", env!("CARGO_PKG_VERSION"))?
-            .field("sliding_allowed", SLIDING.allowed.get().to_string())?
-            .field("sliding_denied", SLIDING.denied.get().to_string())?
-            .field("fixed_allowed", FIXED.allowed.get().to_string())?
-            .field("fixed_denied", FIXED.denied.get().to_string())?
-            .field("errors", ERRORS.get().to_string())?
-            .field("panics", panics().to_string())?
-            .build_section()?
-            .build_info()?;
+        // The section is named by the module alone.
+        let mut section = ctx.builder().add_section("").field("version", env!("CARGO_PKG_VERSION"))?;
+        for (name, total) in &TOTALS {
+            section = section.field(name, total.get().to_string())?;
+        }
+        section.field("panics", panics().to_string())?.build_section()?.build_info()?;
         Ok(())
     })
     .unwrap_or(Ok(())) // The guard has logged it; the rest of INFO is better than none.

@@ -1,29 +1,80 @@
-//! The grammar: `key windowSec limit`.
+//! The grammar: `key windowSec limit [windowSec limit ...] [COST n] [FULL]`, and what says that it is not kept.
 
-use crate::limit::{Limit, Window};
+use crate::limit::{Cost, Demand, Limit, Quota, Quotas, Refusal, Window};
 use crate::server::{Args, Error, Str, parse_i64};
 
 const BAD_WINDOW: Error = Error::Line(
     c"ERR windowSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places",
 );
 const BAD_LIMIT: Error = Error::Line(c"ERR limit must be an integer from 0 to 9007199254740991");
+const BAD_COST: Error = Error::Line(c"ERR COST must be an integer from 1 to 65536");
+const NOT_INCREASING: Error = Error::Line(c"ERR windowSec must increase from one window to the next");
+const TOO_MANY: Error = Error::Line(c"ERR windowSec and limit can be given for at most 16 windows");
+const BAD_OPTION: Error = Error::Line(c"ERR syntax error: expected windowSec limit, COST n or FULL");
 
 /// A request to decide on.
 pub struct Request<'a> {
     pub key: Str<'a>,
-    pub window: Window,
-    pub limit: Limit,
+    pub demand: Demand,
 }
 
 impl<'a> Request<'a> {
     pub fn parse(args: Args<'a>) -> Result<Self, Error> {
-        let [_name, key, window, limit] = args.exactly().ok_or(Error::WrongArity)?;
-        Ok(Self {
-            key,
-            window: parse_window(window.as_bytes()).ok_or(BAD_WINDOW)?,
-            limit: parse_i64(limit.as_bytes()).and_then(Limit::new).ok_or(BAD_LIMIT)?,
-        })
+        // The plain form, which is nearly all there is.
+        if let Some([_name, key, window, limit]) = args.exactly() {
+            let quotas = Quotas::of(quota(window, limit)?);
+            return Ok(Self { key, demand: Demand { quotas, cost: Cost::ONE, waits: false } });
+        }
+        let mut words = args.words().skip(1);
+        let key = words.next().ok_or(Error::WrongArity)?;
+        Ok(Self { key, demand: demand(words)? })
     }
+}
+
+/// `windowSec limit [windowSec limit ...] [COST n] [FULL]`
+pub fn demand<'a>(mut words: impl Iterator<Item = Str<'a>>) -> Result<Demand, Error> {
+    let next_quota =
+        |window, words: &mut dyn Iterator<Item = Str<'a>>| quota(window, words.next().ok_or(Error::WrongArity)?);
+    let first = words.next().ok_or(Error::WrongArity)?;
+    let mut quotas = Quotas::of(next_quota(first, &mut words)?);
+    let mut option = words.next();
+    while let Some(window) = option.filter(|word| is_number(word.as_bytes())) {
+        quotas.push(next_quota(window, &mut words)?).map_err(|refusal| match refusal {
+            Refusal::NotIncreasing => NOT_INCREASING,
+            Refusal::TooMany => TOO_MANY,
+        })?;
+        option = words.next();
+    }
+    let (mut cost, mut waits) = (None, false);
+    while let Some(word) = option {
+        if word.as_bytes().eq_ignore_ascii_case(b"COST") && cost.is_none() {
+            let units = words.next().ok_or(BAD_OPTION)?;
+            cost = Some(parse_i64(units.as_bytes()).and_then(Cost::new).ok_or(BAD_COST)?);
+        } else if word.as_bytes().eq_ignore_ascii_case(b"FULL") && !waits {
+            waits = true;
+        } else {
+            return Err(BAD_OPTION);
+        }
+        option = words.next();
+    }
+    Ok(Demand { quotas, cost: cost.unwrap_or(Cost::ONE), waits })
+}
+
+/// Whether a word is meant as a number, be it a good one or not; all the others are meant as options.
+fn is_number(word: &[u8]) -> bool {
+    word.first().is_some_and(|first| matches!(first, b'0'..=b'9' | b'+' | b'-' | b'.'))
+}
+
+fn quota(window: Str<'_>, limit: Str<'_>) -> Result<Quota, Error> {
+    Ok(Quota {
+        window: self::window(window)?,
+        limit: parse_i64(limit.as_bytes()).and_then(Limit::new).ok_or(BAD_LIMIT)?,
+    })
+}
+
+/// `windowSec`
+pub fn window(word: Str<'_>) -> Result<Window, Error> {
+    parse_window(word.as_bytes()).ok_or(BAD_WINDOW)
 }
 
 /// Seconds with up to three decimal places, exactly. No floating point: 0.1 has no exact form there.

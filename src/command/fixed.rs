@@ -1,35 +1,74 @@
-//! `RL.FIXED key windowSec limit`: a counter a window.
+//! `RL.FIXED key windowSec limit [windowSec limit ...] [COST n] [FULL]`: a counter a window.
 
-use super::Limiter;
 use super::args::Request;
-use crate::limit::{Decision, Time, fixed};
-use crate::metrics::{self, Outcomes};
-use crate::server::{Args, Context, Error, may_update, unix_millis};
+use super::{Action, check_access, conclude, reply};
+use crate::limit::{Decision, Demand, Quota, Time, fixed};
+use crate::metrics;
+use crate::server::{Access, Args, Context, Error, OwnedStr, Str, unix_millis};
 use crate::state::{Counter, counter_name};
-
-/// The server's own line, as it has it since Redis 7.2.
-const NO_PERMISSION: Error = Error::Line(c"NOPERM No permissions to access a key");
 
 pub struct Fixed;
 
-impl Limiter for Fixed {
-    const OUTCOMES: &'static Outcomes = &metrics::FIXED;
-
-    fn decide(ctx: &mut Context, args: Args<'_>) -> Result<Decision, Error> {
-        let Request { key, window, limit } = Request::parse(args)?;
+impl Action for Fixed {
+    fn run(ctx: &mut Context, args: Args<'_>) -> Result<(), Error> {
+        let Request { key, demand } = Request::parse(args)?;
         let now = Time::from_millis(unix_millis());
 
-        let name = counter_name(key, fixed::number(now, window))?;
-        if !may_update(ctx, name.as_str()) {
-            return Err(NO_PERMISSION);
-        }
-        let counter = Counter::open(ctx, name.as_str(), key)?;
-        let (count, expiry) = (counter.next()?, counter.expiry());
-        let new_expiry = fixed::new_expiry(count, expiry, now, window);
-        counter.settle(count, new_expiry);
+        let decision = match demand.quotas.single() {
+            Some(quota) => count_in_one(ctx, key, quota, &demand, now)?,
+            None => count_in_all(ctx, key, &demand, now)?,
+        };
 
-        // One of the two is there: a counter without an expiry has just got one.
-        let until = new_expiry.or(expiry).unwrap_or(now);
-        Ok(fixed::decide(count, limit, until, now))
+        conclude(ctx, key, &metrics::FIXED, &decision, reply::send);
+        Ok(())
     }
+}
+
+/// The name of a quota's counter, if the caller may use it so.
+pub fn counter_for(
+    ctx: &mut Context,
+    access: Access,
+    key: Str<'_>,
+    quota: Quota,
+    now: Time,
+) -> Result<OwnedStr, Error> {
+    let name = counter_name(key, fixed::number(now, quota.window))?;
+    check_access(ctx, access, name.as_str())?;
+    Ok(name)
+}
+
+fn count_in_one(ctx: &mut Context, key: Str<'_>, quota: Quota, demand: &Demand, now: Time) -> Result<Decision, Error> {
+    let name = counter_for(ctx, Access::ReadAndUpdate, key, quota, now)?;
+    let counter = Counter::open(ctx, name.as_str(), key)?;
+    let decision = fixed::decide([counter.found()], demand, now);
+    if decision.allowed || fixed::counts_denied(demand) {
+        counter.count(demand.cost.units(), now, quota.window)?;
+    }
+    Ok(decision)
+}
+
+/// Looks at all the counters first, and then moves them all or none.
+fn count_in_all(ctx: &mut Context, key: Str<'_>, demand: &Demand, now: Time) -> Result<Decision, Error> {
+    let quotas = demand.quotas.as_slice();
+    let names: Vec<OwnedStr> = quotas
+        .iter()
+        .map(|&quota| counter_for(ctx, Access::ReadAndUpdate, key, quota, now))
+        .collect::<Result<_, _>>()?;
+    let found: Vec<fixed::Counter> = names
+        .iter()
+        .map(|name| Counter::open(ctx, name.as_str(), key).map(|counter| counter.found()))
+        .collect::<Result<_, _>>()?;
+    let decision = fixed::decide(found, demand, now);
+    if decision.allowed {
+        // From the longest window on. Windows that are long and nearly equal can have the same number, and so the same
+        // counter, which counts once and lives as long as the longer one.
+        let mut counted = None;
+        for (quota, name) in quotas.iter().zip(&names).rev() {
+            let number = fixed::number(now, quota.window);
+            if counted.replace(number) != Some(number) {
+                Counter::open(ctx, name.as_str(), key)?.count(demand.cost.units(), now, quota.window)?;
+            }
+        }
+    }
+    Ok(decision)
 }

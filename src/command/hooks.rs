@@ -2,13 +2,14 @@
 
 #![allow(clippy::panic)]
 
-use crate::server::{Args, Context, Error, Handler, Key};
+use super::Action;
+use crate::server::{Args, Context, Error, Key};
 
 /// `RL.PANIC key`: panics with the key open.
 pub struct Panic;
 
-impl Handler for Panic {
-    fn handle(ctx: &mut Context, args: Args<'_>) -> Result<(), Error> {
+impl Action for Panic {
+    fn run(ctx: &mut Context, args: Args<'_>) -> Result<(), Error> {
         let [_name, key] = args.exactly().ok_or(Error::WrongArity)?;
         let _open = Key::open(ctx, key);
         panic!("asked to panic, with {} bytes of key", key.as_bytes().len());
@@ -18,8 +19,8 @@ impl Handler for Panic {
 /// `RL.INDIRECT key windowSec limit`: calls RL.FIXED as a module does that acts for nobody. Replies whether it worked.
 pub struct Indirect;
 
-impl Handler for Indirect {
-    fn handle(ctx: &mut Context, args: Args<'_>) -> Result<(), Error> {
+impl Action for Indirect {
+    fn run(ctx: &mut Context, args: Args<'_>) -> Result<(), Error> {
         let [_name, key, window, limit] = args.exactly().ok_or(Error::WrongArity)?;
         let worked = ctx.call_as_nobody(c"RL.FIXED", [key, window, limit]);
         ctx.reply_integers([i64::from(worked)]);

@@ -17,28 +17,42 @@ mod args;
 mod fixed;
 #[cfg(feature = "test-hooks")]
 mod hooks;
+mod peek;
 pub mod registry;
 mod reply;
+mod reset;
 mod sliding;
+mod throttle;
 
 use crate::limit::Decision;
 use crate::metrics::{self, Outcomes};
-use crate::server::{Args, Context, Error, Handler};
+use crate::server::{Access, Args, Context, Error, Handler, Str, may};
+use crate::state;
 
-/// A command that decides on a request.
-trait Limiter {
-    /// Where its decisions are counted.
-    const OUTCOMES: &'static Outcomes;
+/// The server's own line, as it has it since Redis 7.2.
+const NO_PERMISSION: Error = Error::Line(c"NOPERM No permissions to access a key");
 
-    /// Decides, and writes the decision down.
-    fn decide(ctx: &mut Context, args: Args<'_>) -> Result<Decision, Error>;
+/// What a command does. The reply is the last of it.
+trait Action {
+    fn run(ctx: &mut Context, args: Args<'_>) -> Result<(), Error>;
 }
 
-impl<L: Limiter> Handler for L {
+impl<A: Action> Handler for A {
     fn handle(ctx: &mut Context, args: Args<'_>) -> Result<(), Error> {
-        let decision = L::decide(ctx, args).inspect_err(|_| metrics::ERRORS.add_one())?;
-        L::OUTCOMES.count(&decision);
-        reply::send(ctx, &decision);
-        Ok(())
+        A::run(ctx, args).inspect_err(|_| metrics::ERRORS.add(1))
     }
+}
+
+/// Refuses a key that the caller did not declare and may not use so.
+fn check_access(ctx: &mut Context, access: Access, key: Str<'_>) -> Result<(), Error> {
+    if may(ctx, access, key) { Ok(()) } else { Err(NO_PERMISSION) }
+}
+
+/// How every decision on a request ends: it is counted, told of if it is a denial, and replied.
+fn conclude(ctx: &mut Context, key: Str<'_>, outcomes: &Outcomes, decision: &Decision, reply: fn(&Context, &Decision)) {
+    outcomes.count(decision);
+    if !decision.allowed {
+        state::denied(ctx, key);
+    }
+    reply(ctx, decision);
 }

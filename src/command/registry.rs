@@ -1,70 +1,169 @@
 //! The table of commands: all that the server is told of them.
 
+use std::ffi::CStr;
+
 use super::fixed::Fixed;
+use super::peek::Peek;
+use super::reset::Reset;
 use super::sliding::Sliding;
-use crate::server::{ArgKind, Argument, Command, Context, Entry, add_category, register};
+use super::throttle::Throttle;
+use crate::config;
+use crate::server::{Access, Argument, Command, Context, Entry, add_category, register};
 
 /// The module's own ACL category, where the server has such.
-const CATEGORY: &std::ffi::CStr = c"ratelimit";
+const CATEGORY: &CStr = c"ratelimit";
 
-const REQUEST: &[Argument] = &[
-    Argument { name: c"key", kind: ArgKind::Key },
-    Argument { name: c"windowSec", kind: ArgKind::Double },
-    Argument { name: c"limit", kind: ArgKind::Integer },
+const KEY: Argument = Argument::key(c"key");
+const WINDOW: Argument = Argument::double(c"windowSec");
+const QUOTAS: Argument = Argument::block(c"quota", &[WINDOW, Argument::integer(c"limit")]).repeated();
+const COST: Argument = Argument::integer(c"cost").behind(c"COST").optional();
+const FULL: Argument = Argument::token(c"full", c"FULL").optional();
+const ALGORITHM: Argument =
+    Argument::one_of(c"algorithm", &[Argument::token(c"sliding", c"SLIDING"), Argument::token(c"fixed", c"FIXED")]);
+
+const REQUEST: &[Argument] = &[KEY, QUOTAS, COST, FULL];
+const RATE: &[Argument] = &[
+    KEY,
+    Argument::integer(c"max_burst"),
+    Argument::integer(c"count"),
+    Argument::integer(c"period"),
+    Argument::integer(c"quantity").optional(),
 ];
 
-const COMMANDS: &[Command] = &[
-    Command {
-        name: c"rl.sliding",
-        entry: Entry::to::<Sliding>(),
-        flags: c"write deny-oom fast",
-        arity: 4,
-        summary: c"Admits a request if fewer than the limit were admitted in the last windowSec seconds.",
-        complexity: c"O(log(N)+M) with N the requests in the window and M those that have just left it, at most 1000 a call.",
-        since: c"0.1.0",
-        arguments: REQUEST,
-    },
-    Command {
-        name: c"rl.fixed",
-        entry: Entry::to::<Fixed>(),
-        flags: c"write deny-oom fast",
-        arity: 4,
-        summary: c"Counts a request in the current window of windowSec seconds and admits it if the count is within the limit.",
-        complexity: c"O(1)",
-        since: c"0.1.0",
-        arguments: REQUEST,
-    },
+/// When a command is declared to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Declared {
+    Always,
+    /// Unless the server has a command of that name already.
+    IfFree,
+    /// Only if the setting asks for it, and unless the server has one already.
+    IfAsked,
+}
+
+const COMMANDS: &[(Declared, Command)] = &[
+    (
+        Declared::Always,
+        Command {
+            name: c"rl.sliding",
+            entry: Entry::to::<Sliding>(),
+            flags: c"write deny-oom fast",
+            access: Access::ReadAndUpdate,
+            arity: -4,
+            summary: c"Admits a request if it fits into the limit of requests in the last windowSec seconds.",
+            complexity: c"O(W*log(N)+M) with W the windows given, N the requests in the longest of them and M those that have just left it, at most 1000 a call. With COST n, O(n*log(N)) more.",
+            since: c"0.1.0",
+            arguments: REQUEST,
+        },
+    ),
+    (
+        Declared::Always,
+        Command {
+            name: c"rl.fixed",
+            entry: Entry::to::<Fixed>(),
+            flags: c"write deny-oom fast",
+            access: Access::ReadAndUpdate,
+            arity: -4,
+            summary: c"Counts a request in the current window of windowSec seconds and admits it if the count is within the limit.",
+            complexity: c"O(W) with W the windows given.",
+            since: c"0.1.0",
+            arguments: REQUEST,
+        },
+    ),
+    (
+        Declared::Always,
+        Command {
+            name: c"rl.peek",
+            entry: Entry::to::<Peek>(),
+            flags: c"readonly fast",
+            access: Access::Read,
+            arity: -5,
+            summary: c"Replies what RL.SLIDING or RL.FIXED would reply, and changes nothing.",
+            complexity: c"O(W*log(N)) with W the windows given and N the requests in the log.",
+            since: c"0.1.0",
+            arguments: &[KEY, ALGORITHM, QUOTAS, COST, FULL],
+        },
+    ),
+    (
+        Declared::Always,
+        Command {
+            name: c"rl.reset",
+            entry: Entry::to::<Reset>(),
+            flags: c"write fast",
+            access: Access::Remove,
+            arity: -2,
+            summary: c"Removes what was used of a key's quota. Replies how many keys were removed.",
+            complexity: c"O(W) with W the windows given; a large log is freed in the background.",
+            since: c"0.1.0",
+            arguments: &[KEY, WINDOW.optional().repeated()],
+        },
+    ),
+    (Declared::IfFree, throttle(c"rl.throttle")),
+    (Declared::IfAsked, throttle(c"cl.throttle")),
     #[cfg(feature = "test-hooks")]
-    Command {
-        name: c"rl.panic",
-        entry: Entry::to::<super::hooks::Panic>(),
-        flags: c"write",
-        arity: 2,
-        summary: c"Panics.",
-        complexity: c"O(1)",
-        since: c"0.1.0",
-        arguments: &[Argument { name: c"key", kind: ArgKind::Key }],
-    },
+    (
+        Declared::Always,
+        Command {
+            name: c"rl.panic",
+            entry: Entry::to::<super::hooks::Panic>(),
+            flags: c"write",
+            access: Access::ReadAndUpdate,
+            arity: 2,
+            summary: c"Panics.",
+            complexity: c"O(1)",
+            since: c"0.1.0",
+            arguments: &[KEY],
+        },
+    ),
     #[cfg(feature = "test-hooks")]
-    Command {
-        name: c"rl.indirect",
-        entry: Entry::to::<super::hooks::Indirect>(),
-        flags: c"write",
-        arity: 4,
-        summary: c"Calls RL.FIXED for nobody.",
-        complexity: c"O(1)",
-        since: c"0.1.0",
-        arguments: REQUEST,
-    },
+    (
+        Declared::Always,
+        Command {
+            name: c"rl.indirect",
+            entry: Entry::to::<super::hooks::Indirect>(),
+            flags: c"write",
+            access: Access::ReadAndUpdate,
+            arity: 4,
+            summary: c"Calls RL.FIXED for nobody.",
+            complexity: c"O(1)",
+            since: c"0.1.0",
+            arguments: REQUEST,
+        },
+    ),
 ];
 
-/// Declares every command to the server.
-pub fn register_all(ctx: &Context) -> Result<(), String> {
-    let categories = match add_category(ctx, CATEGORY) {
-        true => c"write fast ratelimit",
-        false => c"write fast",
-    };
-    for command in COMMANDS {
+/// The same command under two names.
+const fn throttle(name: &'static CStr) -> Command {
+    Command {
+        name,
+        entry: Entry::to::<Throttle>(),
+        flags: c"write deny-oom fast",
+        access: Access::ReadAndUpdate,
+        arity: -5,
+        summary: c"Admits requests at a steady rate of count in period seconds, and max_burst more at once (GCRA).",
+        complexity: c"O(1)",
+        since: c"0.1.0",
+        arguments: RATE,
+    }
+}
+
+/// Declares the commands to the server.
+pub fn register_all(ctx: &mut Context) -> Result<(), String> {
+    let has_category = add_category(ctx, CATEGORY);
+    for (declared, command) in COMMANDS {
+        if *declared == Declared::IfAsked && !config::wants_cl_throttle() {
+            continue;
+        }
+        if *declared != Declared::Always && ctx.knows(command.name) {
+            let line = format!("{}: this server has a command of that name, and keeps it", shown(command));
+            ctx.log_notice(&line);
+            continue;
+        }
+        let categories = match (has_category, command.access) {
+            (true, Access::Read) => c"read fast ratelimit",
+            (false, Access::Read) => c"read fast",
+            (true, _) => c"write fast ratelimit",
+            (false, _) => c"write fast",
+        };
         register(ctx, command, categories).map_err(|reason| format!("{}: {reason}", shown(command)))?;
     }
     Ok(())
@@ -74,7 +173,7 @@ pub fn register_all(ctx: &Context) -> Result<(), String> {
 ///
 /// Servers before Valkey 9 do not look there when they unload a module, and fall over the rule afterwards.
 pub fn named_in<'a>(mut rules: impl Iterator<Item = &'a str>) -> Option<String> {
-    let names: Vec<String> = COMMANDS.iter().map(shown).collect();
+    let names: Vec<String> = COMMANDS.iter().map(|(_, command)| shown(command)).collect();
     rules.find_map(|rule| names.iter().find(|name| rule.to_ascii_lowercase().contains(name.as_str())).cloned())
 }
 

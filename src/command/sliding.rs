@@ -1,24 +1,24 @@
-//! `RL.SLIDING key windowSec limit`: an exact sliding window.
+//! `RL.SLIDING key windowSec limit [windowSec limit ...] [COST n] [FULL]`: an exact sliding window.
 
-use super::Limiter;
 use super::args::Request;
-use crate::limit::{Decision, Time, sliding};
-use crate::metrics::{self, Outcomes};
+use super::{Action, conclude, reply};
+use crate::limit::{Time, sliding};
+use crate::metrics;
 use crate::server::{Args, Context, Error, unix_millis};
 use crate::state::Log;
 
 pub struct Sliding;
 
-impl Limiter for Sliding {
-    const OUTCOMES: &'static Outcomes = &metrics::SLIDING;
-
-    fn decide(ctx: &mut Context, args: Args<'_>) -> Result<Decision, Error> {
-        let Request { key, window, limit } = Request::parse(args)?;
+impl Action for Sliding {
+    fn run(ctx: &mut Context, args: Args<'_>) -> Result<(), Error> {
+        let Request { key, demand } = Request::parse(args)?;
         let now = Time::from_millis(unix_millis());
 
-        let log = Log::open(ctx, key, now, window)?;
-        let decision = sliding::decide(log.count(), window, limit);
-        log.settle(&decision);
-        Ok(decision)
+        let mut log = Log::open(ctx, key, now, demand.quotas.longest())?;
+        let decision = sliding::decide(&mut log, &demand, now);
+        log.settle(decision.allowed.then_some(demand.cost));
+
+        conclude(ctx, key, &metrics::SLIDING, &decision, reply::send);
+        Ok(())
     }
 }

@@ -4,30 +4,94 @@
 //! a counter that goes up with every request, denied ones too; a request is admitted while the counter is within the
 //! limit.
 //!
+//! That a denied request counts is how the scripts have always done it; it holds for a single quota and a request of one
+//! unit. A request of several units, or with several quotas, either fits into all of them and counts in all, or counts
+//! nowhere.
+//!
 //! One small counter a window is all it needs. The price is the burst around a boundary: *limit* requests at the end
 //! of one window and *limit* at the start of the next may pass, twice the limit in a short time. It is the algorithm
 //! of the `INCR` and `EXPIRE` scripts, "Pattern: rate limiter" in the manual of Redis' INCR.
 
-use super::{Decision, Limit, Time, Window};
+use super::Cost;
+use super::{Decision, Demand, Quota, Retry, Time, Waits, Window, binding};
 
 /// The number of the window that a time lies in: whole windows since the epoch.
 pub fn number(now: Time, window: Window) -> i64 {
     now.millis().checked_div_euclid(window.millis()).unwrap_or(0)
 }
 
-/// The expiry to give to a counter that stands at `count` after this request, or `None` if it keeps the one it has.
-///
-/// A counter lives for a window from its first request. One without an expiry would never go, so it gets one.
-pub fn new_expiry(count: i64, current: Option<Time>, now: Time, window: Window) -> Option<Time> {
-    match current {
-        Some(_) if count != 1 => None,
-        _ => Some(now.plus(window)),
+/// A counter as a request finds it; one that is not there stands at 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counter {
+    pub value: i64,
+    pub expiry: Option<Time>,
+}
+
+impl Counter {
+    /// The expiry that a request gives to the counter, or `None` if it keeps the one it has.
+    ///
+    /// A counter lives for a window from its first request. One without an expiry would never go, so it gets one.
+    pub fn new_expiry(self, now: Time, window: Window) -> Option<Time> {
+        match self.expiry {
+            Some(_) if self.value != 0 => None,
+            _ => Some(now.plus(window)),
+        }
+    }
+
+    /// When the next request finds a counter at 0: in the next window, or once this one has expired.
+    fn fresh_at(self, now: Time, window: Window) -> Time {
+        let next = number(now, window).saturating_add(1).saturating_mul(window.millis());
+        // The server keeps a key through the very millisecond of its expiry.
+        let gone = self.expiry.map_or(i64::MAX, |at| at.millis().saturating_add(1));
+        Time::from_millis(next.min(gone))
     }
 }
 
-/// Decides on one request: `count` is the counter with this request in it, `expiry` the counter's.
-pub fn decide(count: i64, limit: Limit, expiry: Time, now: Time) -> Decision {
-    Decision { allowed: count <= limit.requests(), count, ttl: remaining_seconds(expiry, now) }
+/// Whether a request counts even if it is denied.
+pub fn counts_denied(demand: &Demand) -> bool {
+    demand.cost == Cost::ONE && demand.quotas.single().is_some()
+}
+
+/// How one quota stands.
+struct Standing {
+    quota: Quota,
+    before: Counter,
+    retry: Retry,
+}
+
+/// Decides on one request. `counters`: one for each of the demand's quotas, in their order.
+pub fn decide(counters: impl IntoIterator<Item = Counter>, demand: &Demand, now: Time) -> Decision {
+    let cost = demand.cost.units();
+    let standings = demand.quotas.as_slice().iter().zip(counters).map(|(&quota, before)| {
+        let limit = quota.limit.requests();
+        let retry = match before.value.saturating_add(cost) <= limit {
+            true => Retry::Now,
+            false if cost > limit => Retry::Never,
+            false => Retry::after(before.fresh_at(now, quota.window).since(now)),
+        };
+        Standing { quota, before, retry }
+    });
+    let free = |standing: &Standing| standing.quota.limit.requests().saturating_sub(standing.before.value);
+    let Some(Standing { quota, before, retry }) = binding(standings, |standing| standing.retry, free) else {
+        return Decision { allowed: false, limit: 0, window: 0, used: 0, count: 0, ttl: 0, waits: None }; // No quota, no call.
+    };
+    let allowed = retry == Retry::Now;
+    let counted = allowed || counts_denied(demand);
+    let used = if counted { before.value.saturating_add(cost) } else { before.value };
+    let expiry = before.new_expiry(now, quota.window).or(before.expiry);
+    Decision {
+        allowed,
+        limit: quota.limit.requests(),
+        window: quota.window.millis(),
+        used,
+        count: used,
+        ttl: remaining_seconds(expiry.unwrap_or(now), now),
+        waits: demand.waits.then(|| {
+            let after = if counted { Counter { value: used, expiry } } else { before };
+            let reset = if after.value > 0 { after.fresh_at(now, quota.window).since(now) } else { 0 };
+            Waits { retry, reset }
+        }),
+    }
 }
 
 /// The remaining life in seconds, rounded to the nearest as the `TTL` command does.
@@ -37,12 +101,63 @@ fn remaining_seconds(expiry: Time, now: Time) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Limit, Quotas};
     use super::*;
     use proptest::prelude::*;
     use std::collections::HashMap;
 
     fn window(millis: i64) -> Window {
         Window::from_millis(millis).unwrap()
+    }
+
+    fn quota(millis: i64, limit: i64) -> Quota {
+        Quota { window: window(millis), limit: Limit::new(limit).unwrap() }
+    }
+
+    fn demand(quotas: &[(i64, i64)], cost: i64) -> Demand {
+        let mut list = Quotas::of(quota(quotas[0].0, quotas[0].1));
+        quotas[1..].iter().for_each(|&(millis, limit)| list.push(quota(millis, limit)).unwrap());
+        Demand { quotas: list, cost: Cost::new(cost).unwrap(), waits: true }
+    }
+
+    /// The rules of this file around a table of counters that expire as the server's do.
+    #[derive(Default, Clone)]
+    struct Ruled {
+        counters: HashMap<(i64, i64), Counter>,
+    }
+
+    impl Ruled {
+        fn counter(&self, millis: i64, now: i64) -> Counter {
+            let found = self.counters.get(&(millis, now.div_euclid(millis)));
+            let live = found.filter(|counter| counter.expiry.is_none_or(|at| at.millis() >= now));
+            live.copied().unwrap_or(Counter { value: 0, expiry: None })
+        }
+
+        fn peek(&self, demand: &Demand, now: i64) -> Decision {
+            let counters = demand.quotas.as_slice().iter().map(|quota| self.counter(quota.window.millis(), now));
+            decide(counters, demand, Time::from_millis(now))
+        }
+
+        fn request(&mut self, demand: &Demand, now: i64) -> Decision {
+            let decision = self.peek(demand, now);
+            if decision.allowed || counts_denied(demand) {
+                for quota in demand.quotas.as_slice() {
+                    let millis = quota.window.millis();
+                    let before = self.counter(millis, now);
+                    let expiry = before.new_expiry(Time::from_millis(now), quota.window).or(before.expiry);
+                    let after = Counter { value: before.value + demand.cost.units(), expiry };
+                    self.counters.insert((millis, now.div_euclid(millis)), after);
+                }
+            }
+            decision
+        }
+    }
+
+    prop_compose! {
+        /// Some quotas with windows in increasing order, short enough that time runs through all of them.
+        fn quotas()(parts in proptest::collection::btree_map(1i64..600, 0i64..12, 1..5)) -> Vec<(i64, i64)> {
+            parts.into_iter().collect()
+        }
     }
 
     proptest! {
@@ -52,25 +167,75 @@ mod tests {
             limit in 0i64..20,
             steps in proptest::collection::vec(0i64..400, 1..400),
         ) {
-            let limit = Limit::new(limit).unwrap();
             // Naive: count each window's requests by the multiple of its length that it begins at.
             let mut naive: HashMap<i64, i64> = HashMap::new();
-            let mut ruled: HashMap<i64, (i64, Option<Time>)> = HashMap::new();
+            let mut ruled = Ruled::default();
+            let demand = demand(&[(millis, limit)], 1);
             let mut now = 1_700_000_000_000;
             for step in steps {
                 now += step;
                 let count = naive.entry(now - now % millis).or_default();
                 *count += 1;
 
-                let time = Time::from_millis(now);
-                let counter = ruled.entry(number(time, window(millis))).or_default();
-                counter.0 += 1;
-                counter.1 = new_expiry(counter.0, counter.1, time, window(millis)).or(counter.1);
-                let decision = decide(counter.0, limit, counter.1.unwrap(), time);
-
+                let decision = ruled.request(&demand, now);
                 prop_assert_eq!(decision.count, *count);
-                prop_assert_eq!(decision.allowed, *count <= limit.requests());
+                prop_assert_eq!(decision.allowed, *count <= limit);
                 prop_assert!((0..=window(millis).seconds()).contains(&decision.ttl));
+            }
+        }
+
+        #[test]
+        fn a_request_counts_in_all_quotas_or_in_none(
+            quotas in quotas(),
+            steps in proptest::collection::vec((0i64..60, 2i64..6), 1..300),
+        ) {
+            let mut naive: HashMap<(i64, i64), i64> = HashMap::new();
+            let mut ruled = Ruled::default();
+            let mut now = 1_700_000_000_000;
+            for (step, cost) in steps {
+                now += step;
+                let fits = quotas.iter().all(|&(millis, limit)| {
+                    naive.get(&(millis, now / millis)).copied().unwrap_or(0) + cost <= limit
+                });
+                if fits {
+                    quotas.iter().for_each(|&(millis, _)| *naive.entry((millis, now / millis)).or_default() += cost);
+                }
+                let decision = ruled.request(&demand(&quotas, cost), now);
+                prop_assert_eq!(decision.allowed, fits);
+                let used = naive.get(&(decision.window, now / decision.window)).copied().unwrap_or(0);
+                prop_assert_eq!((decision.used, decision.count), (used, used));
+            }
+        }
+
+        #[test]
+        fn a_request_is_denied_at_every_millisecond_of_its_wait_and_admitted_behind_it(
+            quotas in quotas(),
+            steps in proptest::collection::vec((0i64..60, 1i64..6), 1..60),
+            cost in 1i64..8,
+            expiring in proptest::option::of(0i64..100),
+        ) {
+            let mut ruled = Ruled::default();
+            let mut now = 1_700_000_000_000;
+            for (step, cost) in steps {
+                now += step;
+                ruled.request(&demand(&quotas, cost), now);
+            }
+            if let Some(after) = expiring {
+                // As if somebody had set another expiry by hand.
+                ruled.counters.values_mut().for_each(|counter| counter.expiry = Some(Time::from_millis(now + after)));
+            }
+            let demand = demand(&quotas, cost);
+            let decision = ruled.peek(&demand, now);
+            match decision.waits.unwrap().retry {
+                Retry::Now => prop_assert!(decision.allowed),
+                Retry::After(wait) => {
+                    prop_assert!(!decision.allowed);
+                    for after in 0..wait {
+                        prop_assert!(!ruled.peek(&demand, now + after).allowed);
+                    }
+                    prop_assert!(ruled.peek(&demand, now + wait).allowed);
+                }
+                Retry::Never => prop_assert!(quotas.iter().any(|&(_, limit)| limit < cost)),
             }
         }
 
@@ -85,11 +250,12 @@ mod tests {
     fn the_first_request_sets_the_expiry_and_a_counter_without_one_gets_one() {
         let (now, minute) = (Time::from_millis(1_000), window(60_000));
         let (set, other) = (Some(Time::from_millis(61_000)), Some(Time::from_millis(5_000)));
-        assert_eq!(new_expiry(1, None, now, minute), set);
-        assert_eq!(new_expiry(1, other, now, minute), set);
-        assert_eq!(new_expiry(2, other, now, minute), None);
-        assert_eq!(new_expiry(2, None, now, minute), set);
-        assert_eq!(new_expiry(-3, other, now, minute), None);
+        let new_expiry = |value, expiry| Counter { value, expiry }.new_expiry(now, minute);
+        assert_eq!(new_expiry(0, None), set);
+        assert_eq!(new_expiry(0, other), set);
+        assert_eq!(new_expiry(1, other), None);
+        assert_eq!(new_expiry(1, None), set);
+        assert_eq!(new_expiry(-3, other), None);
     }
 
     #[test]
@@ -101,10 +267,23 @@ mod tests {
 
     #[test]
     fn the_limit_itself_passes_and_zero_denies_everything() {
-        let decide =
-            |count, limit| decide(count, Limit::new(limit).unwrap(), Time::from_millis(0), Time::from_millis(0));
-        assert!(decide(5, 5).allowed);
-        assert!(!decide(6, 5).allowed);
-        assert!(!decide(1, 0).allowed);
+        let allowed = |value, limit| {
+            let counter = Counter { value, expiry: None };
+            decide([counter], &demand(&[(1_000, limit)], 1), Time::from_millis(1)).allowed
+        };
+        assert!(allowed(4, 5));
+        assert!(!allowed(5, 5));
+        assert!(!allowed(0, 0));
+    }
+
+    #[test]
+    fn a_window_ends_where_the_next_begins_or_with_its_counter() {
+        let (now, minute) = (Time::from_millis(130_000), window(60_000));
+        let fresh_at = |expiry: Option<i64>| {
+            Counter { value: 1, expiry: expiry.map(Time::from_millis) }.fresh_at(now, minute).millis()
+        };
+        assert_eq!(fresh_at(None), 180_000);
+        assert_eq!(fresh_at(Some(190_000)), 180_000);
+        assert_eq!(fresh_at(Some(140_000)), 140_001);
     }
 }

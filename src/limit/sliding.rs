@@ -7,11 +7,16 @@
 //! The rule is exact and needs one entry a request. It is the algorithm of the well-known Lua scripts over a sorted
 //! set; see "sliding window log" in Alex Xu, *System Design Interview* (2020), chapter 4.
 //!
+//! A request may weigh more than one unit; it then leaves as many, and fits only if all of them do. Several quotas are
+//! kept over one log: each looks back as far as its window, and a request is admitted if it fits into all of them. The wait
+//! is exact: of the units that are in the window, just so many must leave that the request fits, and the last of these to
+//! leave is known by its rank.
+//!
 //! Two things are added. An entry more than one window ahead of the clock comes from another clock, or from this one
 //! before it was stepped back; it counts as expired, or it would deny requests until the clock has caught up. And the expiry of the
 //! key is written only when it matters, since each write of it travels to replicas and the AOF.
 
-use super::{Decision, Limit, Time, Window};
+use super::{Cost, Decision, Demand, Quota, Retry, Time, Waits, Window, binding};
 
 /// Which entries of a log count at a given time, by their stamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,10 +33,77 @@ impl Span {
     }
 }
 
-/// Decides on one request, with `count` requests in the window before it.
-pub fn decide(count: u64, window: Window, limit: Limit) -> Decision {
-    let count = i64::try_from(count).unwrap_or(i64::MAX);
-    Decision { allowed: count < limit.requests(), count, ttl: window.seconds() }
+/// What is known of a log at the time of a request. Only units that count at that time, for the longest of the windows,
+/// are spoken of.
+pub trait History {
+    fn units(&mut self) -> u64;
+
+    /// Units stamped later than a time.
+    fn later_than(&mut self, time: Time) -> u64;
+
+    /// The stamp of the unit that has `rank` units behind it in the log; the newest has none.
+    fn stamp_of(&mut self, rank: u64) -> Option<Time>;
+}
+
+/// How one quota stands.
+struct Standing {
+    quota: Quota,
+    used: i64,
+    retry: Retry,
+}
+
+/// Decides on one request.
+pub fn decide(log: &mut impl History, demand: &Demand, now: Time) -> Decision {
+    let longest = demand.quotas.longest();
+    // With a single quota nobody compares waits.
+    let waits = demand.waits || demand.quotas.single().is_none();
+    let standings = demand.quotas.as_slice().iter().map(|&quota| {
+        let used = match quota.window == longest {
+            true => log.units(),
+            false => log.later_than(now.minus(quota.window)),
+        };
+        let used = i64::try_from(used).unwrap_or(i64::MAX);
+        let retry = match used.saturating_add(demand.cost.units()) <= quota.limit.requests() {
+            true => Retry::Now,
+            false if waits => retry(log, quota, demand.cost, now),
+            false => Retry::Never,
+        };
+        Standing { quota, used, retry }
+    });
+    let free = |standing: &Standing| standing.quota.limit.requests().saturating_sub(standing.used);
+    let binding = binding(standings, |standing| standing.retry, free);
+    let Some(Standing { quota, used, retry }) = binding else {
+        return Decision { allowed: false, limit: 0, window: 0, used: 0, count: 0, ttl: 0, waits: None }; // No quota, no call.
+    };
+    let allowed = retry == Retry::Now;
+    Decision {
+        allowed,
+        limit: quota.limit.requests(),
+        window: quota.window.millis(),
+        used: if allowed { used.saturating_add(demand.cost.units()) } else { used },
+        count: used,
+        ttl: quota.window.seconds(),
+        waits: demand.waits.then(|| {
+            let newest = log.stamp_of(0);
+            let newest = if allowed { newest.max(Some(now)) } else { newest };
+            let reset = newest.map_or(0, |newest| newest.plus(quota.window).since(now).max(0));
+            Waits { retry, reset }
+        }),
+    }
+}
+
+/// When a request that does not fit will.
+fn retry(log: &mut impl History, quota: Quota, cost: Cost, now: Time) -> Retry {
+    // Room is there once no more units than this are left in the window.
+    let Ok(rest) = u64::try_from(quota.limit.requests().saturating_sub(cost.units())) else {
+        return Retry::Never;
+    };
+    // The unit with so many behind it is the last that has to leave.
+    match log.stamp_of(rest).map(|stamp| stamp.plus(quota.window).since(now)) {
+        Some(wait) if wait > 0 => Retry::after(wait),
+        // It should have left and yet counts: then it stays. Such a stamp is written by no clock.
+        _ => Retry::Never,
+    }
 }
 
 /// A key's expiry lags behind by less than this many milliseconds, and by less than a tenth of a short window.
@@ -52,6 +124,7 @@ pub fn renewed_expiry(current: Option<Time>, now: Time, window: Window) -> Optio
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Limit, Quotas};
     use super::*;
     use proptest::prelude::*;
 
@@ -77,20 +150,58 @@ mod tests {
     /// The rules of this file around a plain list.
     struct Ruled {
         stamps: Vec<Time>,
-        window: Window,
-        limit: Limit,
+        demand: Demand,
     }
 
     impl Ruled {
-        fn request(&mut self, now: Time) -> Decision {
-            let span = Span::at(now, self.window);
+        fn of(window: Window, limit: i64) -> Self {
+            let quotas = Quotas::of(Quota { window, limit: Limit::new(limit).unwrap() });
+            Self { stamps: vec![], demand: Demand { quotas, cost: Cost::ONE, waits: true } }
+        }
+
+        /// What a request would be answered, as far as the log is concerned.
+        fn peek(&mut self, now: Time) -> Decision {
+            let span = Span::at(now, self.demand.quotas.longest());
             self.stamps.retain(|&stamp| stamp > span.expired_to && stamp <= span.sane_to);
-            let decision = decide(self.stamps.len() as u64, self.window, self.limit);
+            self.stamps.sort();
+            let demand = self.demand.clone();
+            decide(self, &demand, now)
+        }
+
+        fn request(&mut self, now: Time) -> Decision {
+            let decision = self.peek(now);
             if decision.allowed {
-                self.stamps.push(now);
+                self.stamps.extend((0..self.demand.cost.units()).map(|_| now));
             }
             decision
         }
+    }
+
+    impl History for Ruled {
+        fn units(&mut self) -> u64 {
+            self.stamps.len() as u64
+        }
+
+        fn later_than(&mut self, time: Time) -> u64 {
+            self.stamps.iter().filter(|&&stamp| stamp > time).count() as u64
+        }
+
+        fn stamp_of(&mut self, rank: u64) -> Option<Time> {
+            self.stamps.iter().rev().nth(rank as usize).copied()
+        }
+    }
+
+    /// Some quotas with windows in increasing order, short enough that time runs through all of them.
+    fn quotas() -> impl Strategy<Value = Quotas> {
+        proptest::collection::btree_map(1i64..600, 0i64..12, 1..5).prop_map(|parts| {
+            let mut parts = parts.into_iter().map(|(millis, limit)| Quota {
+                window: Window::from_millis(millis).unwrap(),
+                limit: Limit::new(limit).unwrap(),
+            });
+            let mut quotas = Quotas::of(parts.next().unwrap());
+            parts.for_each(|quota| quotas.push(quota).unwrap());
+            quotas
+        })
     }
 
     fn window(millis: i64) -> Window {
@@ -105,7 +216,7 @@ mod tests {
             steps in proptest::collection::vec(prop_oneof![9 => 0i64..400, 1 => -3_000i64..3_000], 1..400),
         ) {
             let mut naive = Naive { stamps: vec![], window: millis, limit };
-            let mut ruled = Ruled { stamps: vec![], window: window(millis), limit: Limit::new(limit).unwrap() };
+            let mut ruled = Ruled::of(window(millis), limit);
             let mut now = 1_700_000_000_000;
             for step in steps {
                 now += step;
@@ -121,7 +232,7 @@ mod tests {
             limit in 0i64..10,
             steps in proptest::collection::vec(0i64..300, 1..400),
         ) {
-            let mut ruled = Ruled { stamps: vec![], window: window(millis), limit: Limit::new(limit).unwrap() };
+            let mut ruled = Ruled::of(window(millis), limit);
             let mut now = 0;
             let mut admitted: Vec<i64> = vec![];
             for step in steps {
@@ -134,6 +245,89 @@ mod tests {
                 let within = admitted[index..].iter().take_while(|&&at| at < first + millis).count();
                 prop_assert!(within as i64 <= limit);
             }
+        }
+
+        #[test]
+        fn a_request_is_admitted_if_it_fits_into_every_quota(
+            quotas in quotas(),
+            steps in proptest::collection::vec((0i64..60, 1i64..6), 1..300),
+        ) {
+            let mut admitted: Vec<(i64, i64)> = vec![];
+            let mut ruled = Ruled::of(window(1), 0);
+            ruled.demand.quotas = quotas;
+            let mut now = 1_700_000_000_000;
+            for (step, cost) in steps {
+                now += step;
+                let standings: Vec<(bool, i64, i64)> = ruled.demand.quotas.as_slice().iter().map(|quota| {
+                    let recent = admitted.iter().filter(|(at, _)| *at > now - quota.window.millis());
+                    let used: i64 = recent.map(|(_, cost)| cost).sum();
+                    (used + cost <= quota.limit.requests(), used, quota.limit.requests() - used)
+                }).collect();
+                ruled.demand.cost = Cost::new(cost).unwrap();
+                let decision = ruled.request(Time::from_millis(now));
+                prop_assert_eq!(decision.allowed, standings.iter().all(|&(fits, _, _)| fits));
+                if decision.allowed {
+                    admitted.push((now, cost));
+                    // The quota that binds is the one with the least room.
+                    prop_assert_eq!(decision.remaining() + cost, standings.iter().map(|&(_, _, free)| free).min().unwrap());
+                    prop_assert_eq!(decision.used, decision.count + cost);
+                } else {
+                    prop_assert_eq!(decision.used, decision.count);
+                    prop_assert!(standings.iter().any(|&(fits, used, _)| !fits && used == decision.used));
+                }
+            }
+        }
+
+        #[test]
+        fn a_request_is_denied_at_every_millisecond_of_its_wait_and_admitted_behind_it(
+            quotas in quotas(),
+            steps in proptest::collection::vec((0i64..60, 1i64..6), 1..60),
+            cost in 1i64..8,
+        ) {
+            let mut ruled = Ruled::of(window(1), 0);
+            ruled.demand.quotas = quotas;
+            let mut now = 1_700_000_000_000;
+            for (step, cost) in steps {
+                now += step;
+                ruled.demand.cost = Cost::new(cost).unwrap();
+                ruled.request(Time::from_millis(now));
+            }
+            ruled.demand.cost = Cost::new(cost).unwrap();
+            let decision = ruled.peek(Time::from_millis(now));
+            let denied = |ruled: &mut Ruled, after: i64| !ruled.peek(Time::from_millis(now + after)).allowed;
+            match decision.waits.unwrap().retry {
+                Retry::Now => prop_assert!(decision.allowed),
+                Retry::After(wait) => {
+                    prop_assert!(!decision.allowed);
+                    for after in 0..wait {
+                        prop_assert!(denied(&mut ruled, after));
+                    }
+                    prop_assert!(!denied(&mut ruled, wait));
+                }
+                Retry::Never => {
+                    prop_assert!(ruled.demand.quotas.as_slice().iter().any(|quota| quota.limit.requests() < cost));
+                    prop_assert!(denied(&mut ruled, 1_000));
+                }
+            }
+        }
+
+        #[test]
+        fn the_quota_is_whole_again_just_when_it_is_said_to_be(
+            millis in 1i64..600,
+            limit in 1i64..12,
+            steps in proptest::collection::vec(0i64..60, 1..60),
+        ) {
+            let mut ruled = Ruled::of(window(millis), limit);
+            let mut now = 1_700_000_000_000;
+            let mut decision = None;
+            for step in steps {
+                now += step;
+                decision = Some(ruled.request(Time::from_millis(now)));
+            }
+            let reset = decision.unwrap().waits.unwrap().reset;
+            prop_assert!(reset > 0);
+            prop_assert!(ruled.peek(Time::from_millis(now + reset - 1)).count > 0);
+            prop_assert_eq!(ruled.peek(Time::from_millis(now + reset)).count, 0);
         }
 
         #[test]

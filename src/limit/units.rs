@@ -68,6 +68,91 @@ impl Limit {
     }
 }
 
+/// So many requests in so long a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quota {
+    pub window: Window,
+    pub limit: Limit,
+}
+
+/// The quotas of one call: at least one, their windows in increasing order.
+#[derive(Debug, Clone)]
+pub struct Quotas {
+    /// Those beyond the length repeat the first.
+    list: [Quota; Self::MOST],
+    length: usize,
+}
+
+impl Quotas {
+    pub const MOST: usize = 16;
+
+    pub const fn of(quota: Quota) -> Self {
+        Self { list: [quota; Self::MOST], length: 1 }
+    }
+
+    /// Adds one with a longer window. Says why not if it cannot.
+    pub fn push(&mut self, quota: Quota) -> Result<(), Refusal> {
+        if quota.window <= self.longest() {
+            return Err(Refusal::NotIncreasing);
+        }
+        let place = self.list.get_mut(self.length).ok_or(Refusal::TooMany)?;
+        *place = quota;
+        self.length = self.length.saturating_add(1);
+        Ok(())
+    }
+
+    pub fn as_slice(&self) -> &[Quota] {
+        self.list.get(..self.length).unwrap_or_default()
+    }
+
+    /// The longest of the windows.
+    pub fn longest(&self) -> Window {
+        let [first, ..] = self.list;
+        self.as_slice().last().unwrap_or(&first).window
+    }
+
+    /// The quota, if it is only one.
+    pub fn single(&self) -> Option<Quota> {
+        match self.as_slice() {
+            [quota] => Some(*quota),
+            _ => None,
+        }
+    }
+}
+
+/// Why a quota cannot be added to others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    NotIncreasing,
+    TooMany,
+}
+
+/// How much a request weighs, in units of the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cost(i64);
+
+impl Cost {
+    pub const ONE: Self = Self(1);
+    pub const MAX: i64 = 65_536;
+
+    pub fn new(units: i64) -> Option<Self> {
+        (1..=Self::MAX).contains(&units).then_some(Self(units))
+    }
+
+    pub const fn units(self) -> i64 {
+        self.0
+    }
+}
+
+/// What is asked of a limiter: does a request of this cost fit into all of the quotas?
+#[derive(Debug, Clone)]
+pub struct Demand {
+    pub quotas: Quotas,
+    pub cost: Cost,
+    /// Whether the answer is to say how long to wait. It takes some looking up.
+    pub waits: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,6 +164,33 @@ mod tests {
         assert!(Window::from_millis(1).is_some());
         assert!(Window::from_millis(2_147_483_647_000).is_some());
         assert_eq!(Window::from_millis(2_147_483_647_001), None);
+    }
+
+    fn quota(millis: i64, limit: i64) -> Quota {
+        Quota { window: Window::from_millis(millis).unwrap(), limit: Limit::new(limit).unwrap() }
+    }
+
+    #[test]
+    fn quotas_increase_and_there_are_sixteen_at_most() {
+        let mut quotas = Quotas::of(quota(1, 1));
+        assert_eq!(quotas.single(), Some(quota(1, 1)));
+        assert_eq!(quotas.push(quota(1, 9)), Err(Refusal::NotIncreasing));
+        for millis in 2..=16 {
+            assert_eq!(quotas.push(quota(millis, 1)), Ok(()));
+            assert_eq!(quotas.longest().millis(), millis);
+        }
+        assert_eq!(quotas.push(quota(16, 1)), Err(Refusal::NotIncreasing));
+        assert_eq!(quotas.push(quota(17, 1)), Err(Refusal::TooMany));
+        assert_eq!(quotas.as_slice().len(), 16);
+        assert_eq!(quotas.single(), None);
+    }
+
+    #[test]
+    fn a_cost_keeps_to_its_range() {
+        assert_eq!(Cost::new(0), None);
+        assert_eq!(Cost::new(1), Some(Cost::ONE));
+        assert!(Cost::new(65_536).is_some());
+        assert_eq!(Cost::new(65_537), None);
     }
 
     #[test]

@@ -13,10 +13,27 @@ use super::api::call;
 use super::context::Context;
 use super::string::{OwnedStr, Str};
 
-const READ_AND_UPDATE: libc::c_int = (raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE) as libc::c_int;
+/// What is done to a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    ReadAndUpdate,
+    Remove,
+}
 
-/// Whether the caller may read and update `key`. A refusal stands in `ACL LOG`, as the server's own do.
-pub fn may_update(ctx: &mut Context, key: Str<'_>) -> bool {
+impl Access {
+    fn flags(self) -> libc::c_int {
+        let flags = match self {
+            Self::Read => raw::REDISMODULE_CMD_KEY_ACCESS,
+            Self::ReadAndUpdate => raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE,
+            Self::Remove => raw::REDISMODULE_CMD_KEY_DELETE,
+        };
+        flags as libc::c_int
+    }
+}
+
+/// Whether the caller may do this to `key`. A refusal stands in `ACL LOG`, as the server's own do.
+pub fn may(ctx: &mut Context, access: Access, key: Str<'_>) -> bool {
     let Caller::User(name) = caller(ctx) else {
         return true;
     };
@@ -24,7 +41,7 @@ pub fn may_update(ctx: &mut Context, key: Str<'_>) -> bool {
         return false; // Made by another module, or deleted while connected: its rights cannot be looked up.
     };
     // SAFETY: user and key are alive; the call reads both and changes neither.
-    let answer = unsafe { call!(RedisModule_ACLCheckKeyPermissions(user.0.as_ptr(), key.as_ptr(), READ_AND_UPDATE)) };
+    let answer = unsafe { call!(RedisModule_ACLCheckKeyPermissions(user.0.as_ptr(), key.as_ptr(), access.flags())) };
     let allowed = answer == raw::REDISMODULE_OK as libc::c_int;
     if !allowed {
         // SAFETY: context, user and key are alive; the server copies what it logs.

@@ -7,6 +7,7 @@ use std::ptr;
 use redis_module::raw;
 
 use super::Error;
+use super::acl::Access;
 use super::api::{call, optional};
 use super::context::Context;
 use super::guard::guard;
@@ -18,12 +19,14 @@ pub trait Handler {
     fn handle(ctx: &mut Context, args: Args<'_>) -> Result<(), Error>;
 }
 
-/// A command with all that the server can tell of it. It reads and updates one key, its first argument.
+/// A command with all that the server can tell of it. Its first argument is a key.
 pub struct Command {
     pub name: &'static CStr,
     pub entry: Entry,
     /// Flags as RM_CreateCommand takes them.
     pub flags: &'static CStr,
+    /// What it does to the key.
+    pub access: Access,
     /// The number of words, the command's name among them; negative: at least that many.
     pub arity: i32,
     pub summary: &'static CStr,
@@ -34,16 +37,87 @@ pub struct Command {
 }
 
 /// One argument, as COMMAND DOCS shows it.
+#[derive(Clone, Copy)]
 pub struct Argument {
-    pub name: &'static CStr,
-    pub kind: ArgKind,
+    name: &'static CStr,
+    kind: ArgKind,
+    /// A word that stands before it, or for it.
+    token: Option<&'static CStr>,
+    /// `REDISMODULE_CMD_ARG_*`
+    flags: u32,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub enum ArgKind {
+#[derive(Clone, Copy)]
+enum ArgKind {
     Key,
     Integer,
     Double,
+    Token,
+    OneOf(&'static [Argument]),
+    Block(&'static [Argument]),
+}
+
+impl Argument {
+    const fn new(name: &'static CStr, kind: ArgKind) -> Self {
+        Self { name, kind, token: None, flags: raw::REDISMODULE_CMD_ARG_NONE }
+    }
+
+    pub const fn key(name: &'static CStr) -> Self {
+        Self::new(name, ArgKind::Key)
+    }
+
+    pub const fn integer(name: &'static CStr) -> Self {
+        Self::new(name, ArgKind::Integer)
+    }
+
+    pub const fn double(name: &'static CStr) -> Self {
+        Self::new(name, ArgKind::Double)
+    }
+
+    /// A word that stands for itself.
+    pub const fn token(name: &'static CStr, word: &'static CStr) -> Self {
+        Self::new(name, ArgKind::Token).behind(word)
+    }
+
+    pub const fn one_of(name: &'static CStr, choices: &'static [Argument]) -> Self {
+        Self::new(name, ArgKind::OneOf(choices))
+    }
+
+    /// Arguments that come together.
+    pub const fn block(name: &'static CStr, parts: &'static [Argument]) -> Self {
+        Self::new(name, ArgKind::Block(parts))
+    }
+
+    /// The same with a word before it.
+    pub const fn behind(self, word: &'static CStr) -> Self {
+        Self { token: Some(word), ..self }
+    }
+
+    pub const fn optional(self) -> Self {
+        Self { flags: self.flags | raw::REDISMODULE_CMD_ARG_OPTIONAL, ..self }
+    }
+
+    pub const fn repeated(self) -> Self {
+        Self { flags: self.flags | raw::REDISMODULE_CMD_ARG_MULTIPLE, ..self }
+    }
+
+    fn kind(&self) -> raw::RedisModuleCommandArgType {
+        match self.kind {
+            ArgKind::Key => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
+            ArgKind::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+            ArgKind::Double => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_DOUBLE,
+            ArgKind::Token => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
+            ArgKind::OneOf(_) => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
+            ArgKind::Block(_) => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK,
+        }
+    }
+
+    fn parts(&self) -> &'static [Argument] {
+        match self.kind {
+            ArgKind::OneOf(parts) | ArgKind::Block(parts) => parts,
+            ArgKind::Key | ArgKind::Integer | ArgKind::Double | ArgKind::Token => &[],
+        }
+    }
 }
 
 /// The way in to a command from C.
@@ -134,36 +208,24 @@ unsafe fn describe(declared: *mut raw::RedisModuleCommand, command: &Command) ->
         sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
         sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
     };
-    // SAFETY: plain C structs of integers and pointers, for which all zeros is a value: the one that ends a list.
-    let (no_key, no_argument): (raw::RedisModuleCommandKeySpec, raw::RedisModuleCommandArg) =
-        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    // SAFETY: a plain C struct of integers and pointers, for which all zeros is a value: the one that ends a list.
+    let no_key: raw::RedisModuleCommandKeySpec = unsafe { std::mem::zeroed() };
     let mut keys = [no_key, no_key];
     if let Some(key) = keys.first_mut() {
-        key.flags =
-            u64::from(raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE);
+        key.flags = u64::from(match command.access {
+            Access::Read => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
+            Access::ReadAndUpdate => {
+                raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE
+            }
+            Access::Remove => raw::REDISMODULE_CMD_KEY_RM | raw::REDISMODULE_CMD_KEY_DELETE,
+        });
         key.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
         key.bs.index = raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 1 };
         key.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
         key.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 1, limit: 0 };
     }
-    let mut arguments: Vec<raw::RedisModuleCommandArg> = command
-        .arguments
-        .iter()
-        .map(|argument| raw::RedisModuleCommandArg {
-            name: argument.name.as_ptr(),
-            type_: match argument.kind {
-                ArgKind::Key => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
-                ArgKind::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
-                ArgKind::Double => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_DOUBLE,
-            },
-            key_spec_index: match argument.kind {
-                ArgKind::Key => 0,
-                ArgKind::Integer | ArgKind::Double => -1,
-            },
-            ..no_argument
-        })
-        .collect();
-    arguments.push(no_argument);
+    let mut lists = ArgumentLists::default();
+    let arguments = lists.add(command.arguments);
     let info = raw::RedisModuleCommandInfo {
         version: &version,
         summary: command.summary.as_ptr(),
@@ -173,11 +235,40 @@ unsafe fn describe(declared: *mut raw::RedisModuleCommand, command: &Command) ->
         tips: ptr::null(),
         arity: command.arity,
         key_specs: keys.as_mut_ptr(),
-        args: arguments.as_mut_ptr(),
+        args: arguments,
     };
-    // SAFETY: the caller vouches for the command; both lists end with a zero entry, and the server copies everything.
+    // SAFETY: the caller vouches for the command; every list ends with a zero entry, and the server copies everything.
     match unsafe { call!(RedisModule_SetCommandInfo(declared, &info)) } == raw::REDISMODULE_OK as libc::c_int {
         true => Ok(()),
         false => Err("the server refused the command's description"),
+    }
+}
+
+/// Lists of arguments as the server takes them, kept until it has copied them.
+#[derive(Default)]
+struct ArgumentLists(Vec<Vec<raw::RedisModuleCommandArg>>);
+
+impl ArgumentLists {
+    /// Writes a list down, with all the lists within it. Where it stands does not change any more.
+    fn add(&mut self, arguments: &[Argument]) -> *mut raw::RedisModuleCommandArg {
+        // SAFETY: a plain C struct of integers and pointers, for which all zeros is a value: the one that ends a list.
+        let nothing: raw::RedisModuleCommandArg = unsafe { std::mem::zeroed() };
+        let mut list = Vec::with_capacity(arguments.len() + 1);
+        for argument in arguments {
+            let parts = argument.parts();
+            list.push(raw::RedisModuleCommandArg {
+                name: argument.name.as_ptr(),
+                type_: argument.kind(),
+                key_spec_index: if matches!(argument.kind, ArgKind::Key) { 0 } else { -1 },
+                token: argument.token.map_or(ptr::null(), CStr::as_ptr),
+                flags: argument.flags as libc::c_int,
+                subargs: if parts.is_empty() { ptr::null_mut() } else { self.add(parts) },
+                ..nothing
+            });
+        }
+        list.push(nothing);
+        let start = list.as_mut_ptr(); // A Vec that is moved keeps its elements where they are.
+        self.0.push(list);
+        start
     }
 }

@@ -1,6 +1,6 @@
 //! One call of a command: what it may ask of the server besides its keys.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::ptr::NonNull;
 
 use redis_module::raw;
@@ -24,6 +24,8 @@ pub enum EventClass {
     String,
     /// `z`
     SortedSet,
+    /// `d`: events of modules.
+    Module,
 }
 
 impl Context {
@@ -47,7 +49,12 @@ impl Context {
 
     /// Writes a line to the server's log at its highest level.
     pub fn log_warning(&self, line: &CStr) {
-        log_warning(self.as_ptr(), line);
+        log(self.as_ptr(), c"warning", line);
+    }
+
+    /// Writes a line to the server's log at the level of what is worth to be known.
+    pub fn log_notice(&self, line: &str) {
+        log(self.as_ptr(), c"notice", &CString::new(line.replace('\0', "?")).unwrap_or_default());
     }
 
     // ---- Replies -----------------------------------------------------------------------------------------------
@@ -60,6 +67,23 @@ impl Context {
                 call!(RedisModule_ReplyWithLongLong(self.as_ptr(), integer));
             }
         }
+    }
+
+    /// A map of names to integers; over RESP2 an array of names and integers in turn.
+    pub fn reply_map<const N: usize>(&self, entries: [(&str, i64); N]) {
+        // SAFETY: the context is alive, exactly as many pairs follow as the map announces, and the server copies names.
+        unsafe {
+            call!(RedisModule_ReplyWithMap(self.as_ptr(), N as libc::c_long));
+            for (name, integer) in entries {
+                call!(RedisModule_ReplyWithStringBuffer(self.as_ptr(), name.as_ptr().cast(), name.len()));
+                call!(RedisModule_ReplyWithLongLong(self.as_ptr(), integer));
+            }
+        }
+    }
+
+    pub fn reply_integer(&self, integer: i64) {
+        // SAFETY: the context is alive.
+        unsafe { call!(RedisModule_ReplyWithLongLong(self.as_ptr(), integer)) };
     }
 
     pub(super) fn reply_error(&self, error: Error) {
@@ -80,6 +104,25 @@ impl Context {
         unsafe { words.replicate(self, command) };
     }
 
+    /// Sends a command of a key, and of members that all follow the same number. There are a few at least.
+    pub fn replicate_members(&self, command: &CStr, key: Str<'_>, number: i64, members: &[OwnedStr]) {
+        let number = OwnedStr::new(Digits::of(number).as_bytes());
+        let words: Vec<_> =
+            members.iter().flat_map(|member| [number.as_str(), member.as_str()]).map(Str::as_ptr).collect();
+        // SAFETY: the format names one string, and a list of strings with its length; all outlive the call, and the
+        // server takes its own hold on them.
+        unsafe {
+            call!(RedisModule_Replicate(
+                self.as_ptr(),
+                command.as_ptr(),
+                c"sv".as_ptr(),
+                key.as_ptr(),
+                words.as_ptr(),
+                words.len()
+            ))
+        };
+    }
+
     /// Says that a key's value or expiry has changed, to WATCH and to client-side caches.
     pub fn signal_modified(&mut self, key: Str<'_>) {
         // SAFETY: context and key are alive.
@@ -92,6 +135,7 @@ impl Context {
             EventClass::Generic => raw::REDISMODULE_NOTIFY_GENERIC,
             EventClass::String => raw::REDISMODULE_NOTIFY_STRING,
             EventClass::SortedSet => raw::REDISMODULE_NOTIFY_ZSET,
+            EventClass::Module => raw::REDISMODULE_NOTIFY_MODULE,
         };
         // SAFETY: context, event and key are alive; no key of ours is open, since an open Key borrows the context.
         unsafe { call!(RedisModule_NotifyKeyspaceEvent(self.as_ptr(), class, event.as_ptr(), key.as_ptr())) };
@@ -117,9 +161,53 @@ impl Context {
     // ---- Nested calls: for the rare work that the key API has no quick way to do ------------------------------
 
     /// `ZCOUNT`.
-    pub fn count_in(&mut self, key: Str<'_>, range: ScoreRange) -> u64 {
+    pub fn count_in(&self, key: Str<'_>, range: ScoreRange) -> u64 {
         let [min, max] = range.words();
         self.call(c"ZCOUNT", c"sss", key, &min, &max)
+    }
+
+    /// `ZREVRANGE key rank rank WITHSCORES`: the score of the member that has `rank` others above it.
+    pub(super) fn score_from_top(&self, key: Str<'_>, rank: i64) -> Option<f64> {
+        let rank = OwnedStr::new(Digits::of(rank).as_bytes());
+        let rank = rank.as_str();
+        // SAFETY: all strings outlive the call, the format names three strings and a literal, and the reply, with all
+        // that is in it, is freed.
+        unsafe {
+            let reply = call!(RedisModule_Call(
+                self.as_ptr(),
+                c"ZREVRANGE".as_ptr(),
+                c"sssc".as_ptr(),
+                key.as_ptr(),
+                rank.as_ptr(),
+                rank.as_ptr(),
+                c"WITHSCORES".as_ptr()
+            ));
+            let score = NonNull::new(reply).and_then(|reply| {
+                let score = NonNull::new(call!(RedisModule_CallReplyArrayElement(reply.as_ptr(), 1)))?;
+                std::str::from_utf8(text_of(score)?).ok()?.parse().ok()
+            });
+            if !reply.is_null() {
+                call!(RedisModule_FreeCallReply(reply));
+            }
+            score
+        }
+    }
+
+    /// `GET`, of a key that holds a string.
+    pub(super) fn get(&self, key: Str<'_>) -> Vec<u8> {
+        // SAFETY: the key outlives the call, the format names one string, and the reply is freed.
+        let bytes = unsafe {
+            let reply = call!(RedisModule_Call(self.as_ptr(), c"GET".as_ptr(), c"s".as_ptr(), key.as_ptr()));
+            let bytes = NonNull::new(reply).and_then(|reply| text_of(reply)).map(<[u8]>::to_vec);
+            if !reply.is_null() {
+                call!(RedisModule_FreeCallReply(reply));
+            }
+            bytes
+        };
+        match bytes {
+            Some(bytes) => bytes,
+            None => panic!("GET was refused by the server"), // As below.
+        }
     }
 
     /// `ZREMRANGEBYSCORE`, with its replication and its events.
@@ -136,7 +224,7 @@ impl Context {
     }
 
     /// Runs a command of three words that answers with a count.
-    fn call(&mut self, command: &CStr, format: &CStr, key: Str<'_>, from: &OwnedStr, to: &OwnedStr) -> u64 {
+    fn call(&self, command: &CStr, format: &CStr, key: Str<'_>, from: &OwnedStr, to: &OwnedStr) -> u64 {
         // SAFETY: all strings outlive the call, the formats above name three strings, and the reply is freed.
         let answer = unsafe {
             let reply = call!(RedisModule_Call(
@@ -183,12 +271,25 @@ impl Context {
     }
 }
 
+/// The text of a reply, if it is one.
+///
+/// # Safety
+/// The reply is not freed while the text is in use.
+unsafe fn text_of<'a>(reply: NonNull<raw::RedisModuleCallReply>) -> Option<&'a [u8]> {
+    let mut length = 0;
+    // SAFETY: the reply is alive, and the server answers with its own bytes, or null if it is no text.
+    unsafe {
+        let text = call!(RedisModule_CallReplyStringPtr(reply.as_ptr(), &mut length));
+        (!text.is_null()).then(|| std::slice::from_raw_parts(text.cast(), length))
+    }
+}
+
 /// Logs with or without a context.
-pub(super) fn log_warning(ctx: *mut raw::RedisModuleCtx, line: &CStr) {
+pub(super) fn log(ctx: *mut raw::RedisModuleCtx, level: &CStr, line: &CStr) {
     // SAFETY: the function is asked for, because this runs when all else fails too; the format names one string.
     unsafe {
         if let Some(log) = optional!(RedisModule_Log) {
-            log(ctx, c"warning".as_ptr(), c"%s".as_ptr(), line.as_ptr());
+            log(ctx, level.as_ptr(), c"%s".as_ptr(), line.as_ptr());
         }
     }
 }

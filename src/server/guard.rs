@@ -8,7 +8,7 @@ use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::context::log_warning;
+use super::context::log;
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
@@ -43,5 +43,5 @@ fn report(panic: &PanicHookInfo<'_>) {
     };
     // A NUL in the message would end the line early; it is replaced.
     let line = CString::new(line.replace('\0', "?")).unwrap_or_default();
-    log_warning(ptr::null_mut(), &line);
+    log(ptr::null_mut(), c"warning", &line);
 }

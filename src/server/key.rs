@@ -1,6 +1,8 @@
-//! A key opened for reading and writing, and what its value may be: nothing, a string, a sorted set, something else.
+//! An open key, and what its value may be: nothing, a string, a sorted set, something else.
 
-use std::ptr::{self, NonNull};
+use std::borrow::Cow;
+use std::ops::{Deref, DerefMut};
+use std::ptr;
 use std::slice;
 
 use redis_module::raw;
@@ -9,12 +11,18 @@ use super::api::call;
 use super::context::Context;
 use super::string::{OwnedStr, Str};
 
-/// An open key; closed when dropped. It borrows the context, so none of our code can run that might change the value.
-/// (The server itself fires `new` while a key is created. Listeners must not touch the key then; no module can prevent it.)
-pub struct Key<'a> {
-    key: NonNull<raw::RedisModuleKey>,
+/// A key open for reading; closed when dropped. It borrows the context, so none of our code can run that might change
+/// the value.
+pub struct Reader<'a> {
+    /// Null where there is no value: a key that is opened for reading alone and does not exist.
+    key: *mut raw::RedisModuleKey,
     ctx: &'a mut Context,
+    name: Str<'a>,
 }
+
+/// A key open for reading and writing. It need not exist. (The server fires `new` while a key is created. Listeners must
+/// not touch the key then; no module can prevent it.)
+pub struct Key<'a>(Reader<'a>);
 
 /// What lies at a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,20 +65,20 @@ impl ScoreRange {
     }
 }
 
-impl<'a> Key<'a> {
-    /// Opens a key for writing; it need not exist. Listeners of other modules may run here (an expired key goes).
-    pub fn open(ctx: &'a mut Context, name: Str<'_>) -> Self {
-        let mode = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as libc::c_int;
+impl<'a> Reader<'a> {
+    /// Opens a key for reading alone. Listeners of other modules may run here (an expired key goes).
+    pub fn open(ctx: &'a mut Context, name: Str<'a>) -> Self {
+        Self::open_for(ctx, name, raw::REDISMODULE_READ)
+    }
+
+    fn open_for(ctx: &'a mut Context, name: Str<'a>, mode: u32) -> Self {
         // SAFETY: context and name are alive; the server keeps its own hold on the name.
-        let key = unsafe { call!(RedisModule_OpenKey(ctx.as_ptr(), name.as_ptr(), mode)) };
-        match NonNull::new(key) {
-            Some(key) => Self { key, ctx },
-            None => panic!("the server opened no key"), // Only a key opened for reading alone may be null.
-        }
+        let key = unsafe { call!(RedisModule_OpenKey(ctx.as_ptr(), name.as_ptr(), mode as libc::c_int)) };
+        Self { key, ctx, name }
     }
 
     fn as_ptr(&self) -> *mut raw::RedisModuleKey {
-        self.key.as_ptr()
+        self.key
     }
 
     /// Closes the key and gives the context back.
@@ -84,7 +92,7 @@ impl<'a> Key<'a> {
     }
 
     pub fn kind(&self) -> Kind {
-        // SAFETY: the key is open.
+        // SAFETY: the key is open, or null, which the function takes for an empty key.
         match unsafe { call!(RedisModule_KeyType(self.as_ptr())) } as isize {
             raw::REDISMODULE_KEYTYPE_EMPTY => Kind::Empty,
             raw::REDISMODULE_KEYTYPE_STRING => Kind::String,
@@ -95,7 +103,7 @@ impl<'a> Key<'a> {
 
     /// How many members or bytes the value has; 0 if there is none.
     pub fn len(&self) -> u64 {
-        // SAFETY: the key is open.
+        // SAFETY: the key is open, or null, which has no length.
         unsafe { call!(RedisModule_ValueLength(self.as_ptr())) as u64 }
     }
 
@@ -107,6 +115,59 @@ impl<'a> Key<'a> {
         // SAFETY: the key is open and has a value.
         let at = unsafe { call!(RedisModule_GetAbsExpire(self.as_ptr())) };
         (at != i64::from(raw::REDISMODULE_NO_EXPIRE)).then_some(at)
+    }
+
+    /// The bytes of a string. Empty where there is none.
+    ///
+    /// The server's own way to look into a string turns one that it keeps as an integer, or together with its header,
+    /// into another form. Reading must change nothing, so short strings are copied by a nested `GET`.
+    pub fn bytes(&mut self) -> Cow<'_, [u8]> {
+        /// Longer strings lie by themselves on every server.
+        const SHORT: u64 = 1024;
+        if self.kind() != Kind::String {
+            return Cow::Borrowed(&[]);
+        }
+        if self.len() <= SHORT {
+            return Cow::Owned(self.ctx.get(self.name));
+        }
+        let mut length = 0;
+        // SAFETY: the key is open and holds a string, whose bytes stay until the next call on this key; that needs
+        // `self` back first.
+        Cow::Borrowed(unsafe {
+            let bytes = call!(RedisModule_StringDMA(self.as_ptr(), &mut length, raw::REDISMODULE_READ as libc::c_int));
+            slice::from_raw_parts(bytes.cast(), length)
+        })
+    }
+
+    /// How many members of a sorted set have a score in the range. In logarithmic time: by a nested command, which
+    /// reads this very key and changes nothing.
+    pub fn count_in(&mut self, range: ScoreRange) -> u64 {
+        match self.kind() {
+            Kind::SortedSet => self.ctx.count_in(self.name, range),
+            _ => 0,
+        }
+    }
+
+    /// The score of the member that has `rank` others above it. In logarithmic time, as [`Self::count_in`].
+    pub fn score_from_top(&mut self, rank: u64) -> Option<f64> {
+        match self.kind() {
+            Kind::SortedSet => self.ctx.score_from_top(self.name, i64::try_from(rank).ok()?),
+            _ => None,
+        }
+    }
+}
+
+impl<'a> Key<'a> {
+    /// Opens a key for writing; it need not exist. Listeners of other modules may run here (an expired key goes).
+    pub fn open(ctx: &'a mut Context, name: Str<'a>) -> Self {
+        let open = Reader::open_for(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE);
+        assert!(!open.key.is_null(), "the server opened no key"); // Only a key opened for reading alone may be null.
+        Self(open)
+    }
+
+    /// Closes the key and gives the context back.
+    pub fn close(self) -> &'a mut Context {
+        self.0.close()
     }
 
     /// Sets the unix time in milliseconds at which the key expires. The key exists.
@@ -210,9 +271,23 @@ impl<'a> Key<'a> {
     }
 }
 
-impl Drop for Key<'_> {
+impl<'a> Deref for Key<'a> {
+    type Target = Reader<'a>;
+
+    fn deref(&self) -> &Reader<'a> {
+        &self.0
+    }
+}
+
+impl DerefMut for Key<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        // SAFETY: the key is open and closed once; close() forgets the value.
+        // SAFETY: the key is open, or null, which the function passes over; it is closed once, since close() forgets it.
         unsafe { call!(RedisModule_CloseKey(self.as_ptr())) };
     }
 }

@@ -28,6 +28,11 @@ impl<'a> Args<'a> {
         Self { words }
     }
 
+    /// The words, from the command's name on.
+    pub fn words(self) -> impl Iterator<Item = Str<'a>> {
+        self.words.iter().map_while(|&word| Str::wrap(word))
+    }
+
     /// Exactly `N` words, if it is that many.
     pub fn exactly<const N: usize>(self) -> Option<[Str<'a>; N]> {
         let words: &[*mut raw::RedisModuleString; N] = self.words.try_into().ok()?;

@@ -3,12 +3,14 @@
 //! In a cluster that key could lie in another slot than the one the caller was sent to, where nobody would find it.
 //! There the name is put together so that it hashes as the caller's key does.
 
-use super::WRONG_TYPE;
 use super::effects::{Effect, publish};
-use crate::limit::Time;
-use crate::server::{Context, Digits, Error, Key, Kind, OwnedStr, Str, in_cluster, is_missing_everywhere, parse_i64};
+use super::{NOT_AN_INTEGER, WRONG_TYPE};
+use crate::limit::fixed::Counter as Found;
+use crate::limit::{Time, Window};
+use crate::server::{
+    Context, Digits, Error, Key, Kind, OwnedStr, Reader, Str, in_cluster, is_missing_everywhere, parse_i64,
+};
 
-const NOT_AN_INTEGER: Error = Error::Line(c"ERR value is not an integer or out of range");
 const OVERFLOW: Error = Error::Line(c"ERR increment or decrement would overflow");
 const NO_SLOT: Error = Error::Line(
     c"ERR key cannot be used in cluster mode: its braces leave no name for the counter in the key's own slot; \
@@ -65,11 +67,7 @@ impl<'a> Counter<'a> {
     pub fn open(ctx: &'a mut Context, name: Str<'a>, declared: Str<'_>) -> Result<Self, Error> {
         let mut key = Key::open(ctx, name);
         if in_cluster() && key.kind() == Kind::Empty {
-            let ctx = key.close();
-            if !is_missing_everywhere(ctx, declared, name) {
-                return Err(TRY_AGAIN);
-            }
-            key = Key::open(ctx, name);
+            key = Key::open(missing(key.close(), name, declared)?, name);
         }
         let (exists, value) = match key.kind() {
             Kind::Empty => (false, 0),
@@ -79,27 +77,59 @@ impl<'a> Counter<'a> {
         Ok(Self { key, name, exists, value })
     }
 
-    /// What the counter will stand at with one more request.
-    pub fn next(&self) -> Result<i64, Error> {
-        self.value.checked_add(1).ok_or(OVERFLOW)
+    /// What a request finds.
+    pub fn found(&self) -> Found {
+        Found { value: self.value, expiry: self.key.expiry().map(Time::from_millis) }
     }
 
-    pub fn expiry(&self) -> Option<Time> {
-        self.key.expiry().map(Time::from_millis)
-    }
-
-    /// Writes the counter down, one up, with a new expiry if it gets one, and tells of it.
-    pub fn settle(mut self, count: i64, new_expiry: Option<Time>) {
+    /// Moves the counter up, and tells of it.
+    pub fn count(mut self, by: i64, now: Time, window: Window) -> Result<(), Error> {
+        let count = self.value.checked_add(by).ok_or(OVERFLOW)?;
+        let new_expiry = self.found().new_expiry(now, window);
         self.key.set_bytes(Digits::of(count).as_bytes());
         if let Some(at) = new_expiry {
             self.key.set_expiry(at.millis());
         }
         let effects = match (self.exists, new_expiry) {
             (false, Some(until)) => [Some(Effect::Started { count, until }), None],
-            (_, expiry) => [Some(Effect::Counted), expiry.map(|at| Effect::Expires { at })],
+            (_, expiry) => [Some(Effect::Counted { by }), expiry.map(|at| Effect::Expires { at })],
         };
         publish(self.key.close(), self.name, effects);
+        Ok(())
     }
+}
+
+/// Reads the counter at `name` and changes nothing. The key is not left open.
+pub fn peek(ctx: &mut Context, name: Str<'_>, declared: Str<'_>) -> Result<Found, Error> {
+    let mut key = Reader::open(ctx, name);
+    let value = match key.kind() {
+        Kind::String => parse_i64(&key.bytes()).ok_or(NOT_AN_INTEGER)?,
+        Kind::SortedSet | Kind::Other => return Err(WRONG_TYPE),
+        Kind::Empty => {
+            let ctx = key.close();
+            if in_cluster() {
+                missing(ctx, name, declared)?;
+            }
+            return Ok(Found { value: 0, expiry: None });
+        }
+    };
+    Ok(Found { value, expiry: key.expiry().map(Time::from_millis) })
+}
+
+/// Refuses a key at `name` that is no counter by its type, or a counter that may be on another node.
+pub fn check(ctx: &mut Context, name: Str<'_>, declared: Str<'_>) -> Result<(), Error> {
+    let key = Reader::open(ctx, name);
+    match key.kind() {
+        Kind::String => Ok(()),
+        Kind::SortedSet | Kind::Other => Err(WRONG_TYPE),
+        Kind::Empty if in_cluster() => missing(key.close(), name, declared).map(|_| ()),
+        Kind::Empty => Ok(()),
+    }
+}
+
+/// Makes sure, in a cluster, that a counter that this node has not is not on the other one either.
+fn missing<'a>(ctx: &'a mut Context, name: Str<'_>, declared: Str<'_>) -> Result<&'a mut Context, Error> {
+    if is_missing_everywhere(ctx, declared, name) { Ok(ctx) } else { Err(TRY_AGAIN) }
 }
 
 #[cfg(test)]

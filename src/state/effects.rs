@@ -13,12 +13,18 @@ pub enum Effect {
     Emptied,
     /// A member was added to a sorted set.
     Added { at: Time, member: OwnedStr },
-    /// A counter that was there went up by one.
-    Counted,
+    /// Several were, with the same score.
+    AddedMany { at: Time, members: Vec<OwnedStr> },
+    /// A counter that was there went up.
+    Counted { by: i64 },
     /// A counter was created.
     Started { count: i64, until: Time },
+    /// A string was replaced or created.
+    Stored { value: i64, until: Time },
     /// The key got a new expiry.
     Expires { at: Time },
+    /// The key was removed.
+    Removed,
 }
 
 /// Tells of all the effects on one key, in their order. Nothing is said where there are none.
@@ -39,15 +45,19 @@ impl Effect {
     fn replicate(&self, ctx: &Context, key: Str<'_>) {
         match self {
             Self::Pruned { to } => ctx.replicate(c"ZREMRANGEBYSCORE", (key, 0, to.millis())),
-            Self::Emptied => ctx.replicate(c"UNLINK", (key,)),
+            Self::Emptied | Self::Removed => ctx.replicate(c"UNLINK", (key,)),
             Self::Added { at, member } => ctx.replicate(c"ZADD", (key, at.millis(), member.as_str())),
-            Self::Counted => ctx.replicate(c"INCR", (key,)),
-            Self::Started { count, until } => ctx.replicate(c"SET", (key, *count, c"PXAT", until.millis())),
+            Self::AddedMany { at, members } => ctx.replicate_members(c"ZADD", key, at.millis(), members),
+            Self::Counted { by: 1 } => ctx.replicate(c"INCR", (key,)),
+            Self::Counted { by } => ctx.replicate(c"INCRBY", (key, *by)),
+            Self::Started { count: value, until } | Self::Stored { value, until } => {
+                ctx.replicate(c"SET", (key, *value, c"PXAT", until.millis()));
+            }
             Self::Expires { at } => ctx.replicate(c"PEXPIREAT", (key, at.millis())),
         }
     }
 
-    /// The events that the plain commands of the scripts would fire.
+    /// The events that the plain commands would fire.
     fn notify(&self, ctx: &mut Context, key: Str<'_>) {
         match self {
             Self::Pruned { .. } => ctx.notify(EventClass::SortedSet, c"zremrangebyscore", key),
@@ -55,13 +65,23 @@ impl Effect {
                 ctx.notify(EventClass::SortedSet, c"zremrangebyscore", key);
                 ctx.notify(EventClass::Generic, c"del", key);
             }
-            Self::Added { .. } => ctx.notify(EventClass::SortedSet, c"zadd", key),
-            Self::Counted => ctx.notify(EventClass::String, c"incrby", key),
+            Self::Added { .. } | Self::AddedMany { .. } => ctx.notify(EventClass::SortedSet, c"zadd", key),
+            Self::Counted { .. } => ctx.notify(EventClass::String, c"incrby", key),
             Self::Started { .. } => {
                 ctx.notify(EventClass::String, c"incrby", key);
                 ctx.notify(EventClass::Generic, c"expire", key);
             }
+            Self::Stored { .. } => {
+                ctx.notify(EventClass::String, c"set", key);
+                ctx.notify(EventClass::Generic, c"expire", key);
+            }
             Self::Expires { .. } => ctx.notify(EventClass::Generic, c"expire", key),
+            Self::Removed => ctx.notify(EventClass::Generic, c"del", key),
         }
     }
+}
+
+/// Tells those who listen to events of modules that a request on this key was denied. Nothing has changed by that.
+pub fn denied(ctx: &mut Context, key: Str<'_>) {
+    ctx.notify(EventClass::Module, c"rl.denied", key);
 }

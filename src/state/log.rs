@@ -1,6 +1,6 @@
 //! The log of a sliding window as a sorted set: a member a request, its score the request's time in milliseconds.
 //!
-//! Members are called `{milliseconds}-{suffix}`. A log written by the scripts has the same form and is carried on.
+//! Members are called `{milliseconds}-{suffix}`. A request of several units is as many members. A log written by the scripts has the same form and is carried on.
 //!
 //! Pruning is where the time goes, so there are three ways to do it. Where all has expired the key goes as a whole,
 //! and a large one is freed in the background. A few expired members are removed one by one through the key API. More
@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 use super::WRONG_TYPE;
 use super::effects::{Effect, publish};
-use crate::limit::{Decision, Time, Window, sliding};
-use crate::server::{Context, Digits, Error, Key, Kind, OwnedStr, ScoreRange, Str};
+use crate::limit::sliding::{self, History};
+use crate::limit::{Cost, Time, Window};
+use crate::server::{Context, Digits, Error, Key, Kind, OwnedStr, Reader, ScoreRange, Str};
 
 /// Up to this many expired members are removed one by one. A nested command costs as much as about this many.
 const FEW: usize = 6;
@@ -28,15 +29,15 @@ pub struct Log<'a> {
     window: Window,
     /// What pruning has done that is still to be published.
     pruned: Option<Effect>,
-    /// Members that have expired but are still there.
-    left_over: u64,
+    /// Members that do not count but are still there: expired ones, and such that are ahead of the clock.
+    left_over: (u64, u64),
 }
 
 impl<'a> Log<'a> {
     /// Opens the log at a key and drops what does not count at `now`.
     pub fn open(ctx: &'a mut Context, name: Str<'a>, now: Time, window: Window) -> Result<Self, Error> {
         let key = Key::open(ctx, name);
-        let log = Self { key, name, now, window, pruned: None, left_over: 0 };
+        let log = Self { key, name, now, window, pruned: None, left_over: (0, 0) };
         match log.key.kind() {
             Kind::Empty => Ok(log),
             Kind::SortedSet => log.prune(),
@@ -44,24 +45,27 @@ impl<'a> Log<'a> {
         }
     }
 
-    /// Requests in the window.
-    pub fn count(&self) -> u64 {
-        self.key.len().saturating_sub(self.left_over)
-    }
-
-    /// Writes down what was decided, and tells of it.
-    pub fn settle(mut self, decision: &Decision) {
-        let added = decision.allowed.then(|| self.append());
+    /// Writes down a request that was admitted, and tells of all that has changed.
+    pub fn settle(mut self, admitted: Option<Cost>) {
+        let added = admitted.map(|cost| self.append(cost));
         let renewed = (self.key.len() > 0).then(|| self.renew()).flatten();
         publish(self.key.close(), self.name, [self.pruned, added, renewed]);
     }
 
-    fn append(&mut self) -> Effect {
+    fn append(&mut self, cost: Cost) -> Effect {
+        let at = self.now;
+        match cost {
+            Cost::ONE => Effect::Added { at, member: self.append_one() },
+            _ => Effect::AddedMany { at, members: (0..cost.units()).map(|_| self.append_one()).collect() },
+        }
+    }
+
+    fn append_one(&mut self) -> OwnedStr {
         let score = score(self.now);
         loop {
             let member = OwnedStr::new(Digits::joined(self.now.millis(), b'-', next_suffix(self.now)).as_bytes());
             if self.key.add_new(score, member.as_str()) {
-                return Effect::Added { at: self.now, member };
+                return member;
             }
         }
     }
@@ -102,14 +106,14 @@ impl<'a> Log<'a> {
 
     /// Prunes with nested commands, which publish for themselves.
     fn prune_many(self, ranges: Ranges) -> Result<Self, Error> {
-        let mut left_over = 0;
+        let mut left_over = (0, 0);
         let log = self.reopened(|ctx, name| {
             // The ranks of expired members begin behind those with negative scores, which no clock writes.
             let first = signed(ctx.count_in(name, ranges.before_epoch));
             let last = first.saturating_add(MOST).saturating_sub(1);
             let expired = remove_some(ctx, name, ranges.expired, (first, last));
             let ahead = remove_some(ctx, name, ranges.ahead, (MOST.saturating_neg(), -1));
-            left_over = expired.saturating_add(ahead);
+            left_over = (expired, ahead);
         })?;
         Ok(Self { left_over, ..log })
     }
@@ -126,6 +130,59 @@ impl<'a> Log<'a> {
             Kind::String | Kind::Other => Err(WRONG_TYPE),
         }
     }
+}
+
+impl History for Log<'_> {
+    fn units(&mut self) -> u64 {
+        let (expired, ahead) = self.left_over;
+        self.key.len().saturating_sub(expired).saturating_sub(ahead)
+    }
+
+    fn later_than(&mut self, time: Time) -> u64 {
+        Ranges::at(self.now, self.window).count_later(&mut self.key, time)
+    }
+
+    fn stamp_of(&mut self, rank: u64) -> Option<Time> {
+        let (_, ahead) = self.left_over;
+        stamp_of(&mut self.key, rank.saturating_add(ahead))
+    }
+}
+
+/// A log that is only looked at.
+pub struct PeekedLog<'a> {
+    key: Reader<'a>,
+    ranges: Ranges,
+}
+
+impl<'a> PeekedLog<'a> {
+    pub fn open(ctx: &'a mut Context, name: Str<'a>, now: Time, window: Window) -> Result<Self, Error> {
+        let key = Reader::open(ctx, name);
+        match key.kind() {
+            Kind::Empty | Kind::SortedSet => Ok(Self { key, ranges: Ranges::at(now, window) }),
+            Kind::String | Kind::Other => Err(WRONG_TYPE),
+        }
+    }
+}
+
+impl History for PeekedLog<'_> {
+    fn units(&mut self) -> u64 {
+        self.ranges.count_later(&mut self.key, self.ranges.expired_to)
+    }
+
+    fn later_than(&mut self, time: Time) -> u64 {
+        self.ranges.count_later(&mut self.key, time)
+    }
+
+    fn stamp_of(&mut self, rank: u64) -> Option<Time> {
+        let ahead = self.key.count_in(self.ranges.ahead);
+        stamp_of(&mut self.key, rank.saturating_add(ahead))
+    }
+}
+
+/// The stamp of the member that has `rank` others above it.
+fn stamp_of(key: &mut Reader<'_>, rank: u64) -> Option<Time> {
+    // A score between two milliseconds, planted by hand, has expired once the later one has.
+    key.score_from_top(rank).map(|score| Time::from_millis(score.ceil() as i64))
 }
 
 /// Removes the members of a range, or [`MOST`] of them, which are those of the ranks given. Answers how many are left.
@@ -146,6 +203,7 @@ struct Ranges {
     expired: ScoreRange,
     live: ScoreRange,
     ahead: ScoreRange,
+    sane_to: f64,
     /// Planted by hand. The scripts never remove such members and count them; so do we.
     before_epoch: ScoreRange,
 }
@@ -158,9 +216,16 @@ impl Ranges {
             expired_to: span.expired_to,
             expired: ScoreRange::closed(0.0, expired_to),
             live: ScoreRange::above(expired_to.max(-1.0), sane_to),
+            sane_to,
             ahead: ScoreRange::above(sane_to, f64::INFINITY),
             before_epoch: ScoreRange::below(f64::NEG_INFINITY, 0.0),
         }
+    }
+
+    /// How many members of those that count are later than a time. Those before the epoch count at any time.
+    fn count_later(&self, key: &mut Reader<'_>, time: Time) -> u64 {
+        let later = ScoreRange::above(score(time).max(-1.0), self.sane_to);
+        key.count_in(later).saturating_add(key.count_in(self.before_epoch))
     }
 }
 

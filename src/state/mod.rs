@@ -15,22 +15,42 @@
     )
 )]
 
+mod arrival;
 mod counter;
 mod effects;
 mod log;
+mod removal;
 
-pub use counter::{Counter, counter_name};
-pub use log::Log;
+pub use arrival::Throttle;
+pub use counter::{Counter, check as check_counter, counter_name, peek as peek_counter};
+pub use effects::denied;
+pub use log::{Log, PeekedLog};
+pub use removal::{check_state, remove};
 
 use crate::server::{Context, Error};
 
 /// The server's own line for a key of another type.
 const WRONG_TYPE: Error = Error::Line(c"WRONGTYPE Operation against a key holding the wrong kind of value");
 
+/// The server's own line for digits that are none.
+const NOT_AN_INTEGER: Error = Error::Line(c"ERR value is not an integer or out of range");
+
 /// The server's own commands that state is replicated, pruned and looked for with. The server takes effects by name and
 /// drops those whose name it does not know, so a module that loads without them would let replicas drift.
-const NEEDED: [&std::ffi::CStr; 9] =
-    [c"EXISTS", c"INCR", c"PEXPIREAT", c"SET", c"UNLINK", c"ZADD", c"ZCOUNT", c"ZREMRANGEBYRANK", c"ZREMRANGEBYSCORE"];
+const NEEDED: [&std::ffi::CStr; 12] = [
+    c"EXISTS",
+    c"GET",
+    c"INCR",
+    c"INCRBY",
+    c"PEXPIREAT",
+    c"SET",
+    c"UNLINK",
+    c"ZADD",
+    c"ZCOUNT",
+    c"ZREMRANGEBYRANK",
+    c"ZREMRANGEBYSCORE",
+    c"ZREVRANGE",
+];
 
 /// Refuses a server on which one of the needed commands was renamed or switched off.
 pub fn check_server(ctx: &mut Context) -> Result<(), String> {

@@ -1,0 +1,37 @@
+//! `RL.RESET key [windowSec ...]`: gives the quota back.
+
+use super::{Action, args, check_access};
+use crate::limit::{Time, fixed};
+use crate::metrics;
+use crate::server::{Access, Args, Context, Error, unix_millis};
+use crate::state::{check_counter, check_state, counter_name, remove};
+
+pub struct Reset;
+
+impl Action for Reset {
+    fn run(ctx: &mut Context, args: Args<'_>) -> Result<(), Error> {
+        let mut words = args.words().skip(1);
+        let key = words.next().ok_or(Error::WrongArity)?;
+        let windows: Vec<_> = words.map(args::window).collect::<Result<_, _>>()?;
+        let now = Time::from_millis(unix_millis());
+
+        // All is looked at before anything goes.
+        check_state(ctx, key)?;
+        let mut counters = Vec::with_capacity(windows.len());
+        for window in windows {
+            let name = counter_name(key, fixed::number(now, window))?;
+            check_access(ctx, Access::Remove, name.as_str())?;
+            check_counter(ctx, name.as_str(), key)?;
+            counters.push(name);
+        }
+
+        let mut removed = i64::from(remove(ctx, key));
+        for name in &counters {
+            removed = removed.saturating_add(i64::from(remove(ctx, name.as_str())));
+        }
+
+        metrics::RESET.add(removed);
+        ctx.reply_integer(removed);
+        Ok(())
+    }
+}

@@ -1,0 +1,315 @@
+//! The generic cell rate algorithm, a leaky bucket that needs one number a key.
+//!
+//! Requests are admitted at a steady rate, one every *interval*, with room for a burst. What is kept is the theoretical
+//! arrival time (TAT): when the next request would come if all so far had come at the steady rate. A request of
+//! *quantity* units moves it on by *quantity* × *interval*, from now if it lies in the past. It is admitted if the TAT
+//! then lies no further ahead than the *tolerance*, (*max_burst* + 1) × *interval*; a request that is denied moves
+//! nothing.
+//!
+//! The algorithm is from ATM networks: ITU-T I.371, and "Traffic Management Specification 4.1" of the ATM Forum (1999),
+//! section 4.4.2. Arguments, figures and the stored form are those of redis-cell, so that its keys carry on.
+//!
+//! Times here are nanoseconds: at a million requests a second the interval is a microsecond. They leave as milliseconds
+//! and are rounded up, so that whoever waits is let in.
+
+use super::{Decision, Retry, Waits};
+
+const SECOND: i64 = 1_000_000_000;
+const MILLISECOND: i64 = 1_000_000;
+
+/// A rate and a burst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// Nanoseconds from one request to the next.
+    interval: i64,
+    /// Requests that may come at once: the burst and the one that is due.
+    limit: i64,
+    /// Nanoseconds that the TAT may lie ahead.
+    tolerance: i64,
+}
+
+/// Why figures make no rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BadRate {
+    /// More than one request a nanosecond.
+    TooFast,
+    /// The burst would take longer to refill than time is counted.
+    TooLong,
+}
+
+impl Rate {
+    /// The longest time that a burst may take to refill: 2^62 nanoseconds, 146 years.
+    const LONGEST: i64 = 1 << 62;
+
+    /// `count` requests in `period` seconds, with `max_burst` more at once. All three are checked to be in their range:
+    /// `count` and `period` at least 1, `max_burst` at least 0.
+    pub fn new(max_burst: i64, count: i64, period: i64) -> Result<Self, BadRate> {
+        let nanoseconds = i128::from(period).saturating_mul(i128::from(SECOND));
+        let interval =
+            nanoseconds.checked_div(i128::from(count)).filter(|&interval| interval > 0).ok_or(BadRate::TooFast)?;
+        let limit = max_burst.checked_add(1).ok_or(BadRate::TooLong)?;
+        let tolerance = interval.saturating_mul(i128::from(limit));
+        match (i64::try_from(interval), i64::try_from(tolerance)) {
+            (Ok(interval), Ok(tolerance)) if tolerance <= Self::LONGEST => Ok(Self { interval, limit, tolerance }),
+            _ => Err(BadRate::TooLong),
+        }
+    }
+}
+
+/// A theoretical arrival time, in nanoseconds since the epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Arrival(i64);
+
+impl Arrival {
+    pub fn from_nanos(nanos: i64) -> Option<Self> {
+        (nanos >= 0).then_some(Self(nanos))
+    }
+
+    pub const fn nanos(self) -> i64 {
+        self.0
+    }
+
+    /// The first millisecond at which it has passed: from then on it is as if it had never been.
+    pub fn passed_at(self) -> i64 {
+        up_to(self.0, MILLISECOND)
+    }
+}
+
+/// Decides on a request of `quantity` units at `now`, in microseconds. Answers with the TAT to store, if it moved.
+pub fn decide(stored: Option<Arrival>, rate: Rate, quantity: i64, now: i64) -> (Decision, Option<Arrival>) {
+    let now = now.saturating_mul(1000);
+    let before = stored.map_or(now, |tat| tat.0.max(now));
+    let increment = rate.interval.saturating_mul(quantity);
+    let after = before.saturating_add(increment);
+    let wait = after.saturating_sub(rate.tolerance).saturating_sub(now);
+    let allowed = wait <= 0;
+
+    let tat = if allowed { after } else { before };
+    let ahead = tat.saturating_sub(now);
+    // Units that still fit, were they asked for at once.
+    let remaining = rate.tolerance.saturating_sub(ahead).checked_div(rate.interval).unwrap_or(0).max(0);
+    let used = rate.limit.saturating_sub(remaining);
+    let retry = match allowed {
+        true => Retry::Now,
+        false if increment > rate.tolerance => Retry::Never,
+        false => Retry::after(up_to(wait, MILLISECOND)),
+    };
+    let decision = Decision {
+        allowed,
+        limit: rate.limit,
+        window: up_to(rate.tolerance, MILLISECOND),
+        used,
+        count: used,
+        ttl: up_to(ahead, SECOND),
+        waits: Some(Waits { retry, reset: up_to(ahead, MILLISECOND) }),
+    };
+    (decision, (allowed && quantity > 0).then_some(Arrival(after)))
+}
+
+/// How many whole units a time takes, rounded up.
+fn up_to(nanos: i64, unit: i64) -> i64 {
+    let whole = nanos.checked_div(unit).unwrap_or(0);
+    let rest = nanos.checked_rem(unit).unwrap_or(0);
+    if rest > 0 { whole.saturating_add(1) } else { whole }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NOW: i64 = 1_700_000_000_000_000; // Microseconds.
+
+    struct Throttle {
+        rate: Rate,
+        tat: Option<Arrival>,
+        now: i64,
+    }
+
+    impl Throttle {
+        fn new(max_burst: i64, count: i64, period: i64) -> Self {
+            Self { rate: Rate::new(max_burst, count, period).unwrap(), tat: None, now: NOW }
+        }
+
+        /// `(allowed, limit, remaining, retry, reset)`, times in milliseconds; -1 where redis-cell has it.
+        fn ask(&mut self, quantity: i64) -> (bool, i64, i64, i64, i64) {
+            let (decision, tat) = decide(self.tat, self.rate, quantity, self.now);
+            self.tat = tat.or(self.tat);
+            let waits = decision.waits.unwrap();
+            let retry = match waits.retry {
+                Retry::After(millis) => millis,
+                Retry::Now | Retry::Never => -1,
+            };
+            (decision.allowed, decision.limit, decision.remaining(), retry, waits.reset)
+        }
+
+        fn wait(&mut self, millis: i64) -> &mut Self {
+            self.now += millis * 1000;
+            self
+        }
+    }
+
+    #[test]
+    fn a_burst_passes_and_the_next_waits_for_one_to_drip_back() {
+        let mut throttle = Throttle::new(4, 30, 60); // One every two seconds, five at once.
+        for left in (0..5).rev() {
+            assert_eq!(throttle.ask(1), (true, 5, left, -1, 2_000 * (5 - left)));
+        }
+        assert_eq!(throttle.ask(1), (false, 5, 0, 2_000, 10_000));
+        assert_eq!(throttle.wait(1_999).ask(1), (false, 5, 0, 1, 8_001));
+        assert_eq!(throttle.wait(1).ask(1), (true, 5, 0, -1, 10_000));
+        // Three drip back in six seconds, all of them in ten.
+        assert_eq!(throttle.wait(6_000).ask(0), (true, 5, 3, -1, 4_000));
+        assert_eq!(throttle.wait(4_000).ask(0), (true, 5, 5, -1, 0));
+    }
+
+    #[test]
+    fn a_steady_rate_passes_for_ever() {
+        let mut throttle = Throttle::new(0, 10, 1);
+        for _ in 0..1_000 {
+            assert_eq!(throttle.ask(1), (true, 1, 0, -1, 100));
+            assert_eq!(throttle.wait(99).ask(1), (false, 1, 0, 1, 1));
+            throttle.wait(1);
+        }
+    }
+
+    #[test]
+    fn quantity_zero_moves_nothing() {
+        let mut throttle = Throttle::new(4, 30, 60);
+        assert_eq!(throttle.ask(0), (true, 5, 5, -1, 0));
+        assert_eq!(throttle.tat, None);
+        throttle.ask(5);
+        let tat = throttle.tat;
+        assert_eq!(throttle.ask(0), (true, 5, 0, -1, 10_000));
+        assert_eq!(throttle.tat, tat);
+    }
+
+    #[test]
+    fn a_quantity_above_the_burst_never_fits() {
+        let mut throttle = Throttle::new(4, 30, 60);
+        assert_eq!(throttle.ask(6), (false, 5, 5, -1, 0));
+        assert_eq!(throttle.tat, None);
+        assert_eq!(throttle.ask(5), (true, 5, 0, -1, 10_000));
+        assert_eq!(throttle.ask(3), (false, 5, 0, 6_000, 10_000));
+        assert_eq!(throttle.ask(i64::MAX), (false, 5, 0, -1, 10_000));
+    }
+
+    #[test]
+    fn a_million_a_second_and_one_a_year() {
+        let mut fast = Throttle::new(999_999, 1_000_000, 1);
+        assert_eq!(fast.ask(1_000_000), (true, 1_000_000, 0, -1, 1_000));
+        assert_eq!(fast.ask(1), (false, 1_000_000, 0, 1, 1_000));
+        assert_eq!(fast.wait(1).ask(1_000), (true, 1_000_000, 0, -1, 1_000));
+
+        let year = 31_536_000;
+        let mut slow = Throttle::new(0, 1, year);
+        assert_eq!(slow.ask(1), (true, 1, 0, -1, year * 1_000));
+        assert_eq!(slow.wait(year * 1_000 - 1).ask(1), (false, 1, 0, 1, 1));
+        assert_eq!(slow.wait(1).ask(1), (true, 1, 0, -1, year * 1_000));
+    }
+
+    #[test]
+    fn what_is_no_rate_is_said_so() {
+        assert_eq!(Rate::new(0, SECOND, 1).map(|rate| rate.interval), Ok(1));
+        assert_eq!(Rate::new(0, SECOND + 1, 1), Err(BadRate::TooFast));
+        assert_eq!(Rate::new(0, 1, i64::MAX), Err(BadRate::TooLong));
+        assert_eq!(Rate::new(i64::MAX, 1, 1), Err(BadRate::TooLong));
+        assert_eq!(Rate::new(1 << 53, 1, 2_147_483_647), Err(BadRate::TooLong));
+        assert!(Rate::new(0, 1, 2_147_483_647).is_ok());
+    }
+
+    #[test]
+    fn a_stored_time_far_ahead_denies_and_does_not_overflow() {
+        let mut throttle = Throttle::new(4, 30, 60);
+        throttle.tat = Arrival::from_nanos(i64::MAX);
+        let (allowed, _, remaining, retry, reset) = throttle.ask(1);
+        assert_eq!((allowed, remaining), (false, 0));
+        assert!(retry > 0 && reset > retry);
+        assert_eq!(Arrival::from_nanos(-1), None);
+    }
+
+    #[test]
+    fn times_are_rounded_up() {
+        for (nanos, millis) in
+            [(0, 0), (1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2), (-1, 0), (i64::MAX, 9_223_372_036_855)]
+        {
+            assert_eq!(up_to(nanos, MILLISECOND), millis);
+        }
+    }
+
+    proptest! {
+        /// What is promised: denied at every earlier millisecond, admitted at that one.
+        #[test]
+        fn a_request_is_denied_at_every_millisecond_of_its_wait_and_admitted_behind_it(
+            max_burst in 0i64..20,
+            count in 1i64..2_000,
+            period in 1i64..4,
+            steps in proptest::collection::vec((0i64..300, 1i64..5), 1..50),
+            quantity in 1i64..25,
+        ) {
+            let mut throttle = Throttle::new(max_burst, count, period);
+            for (step, quantity) in steps {
+                throttle.wait(step).ask(quantity);
+            }
+            let decision_at = |after: i64| decide(throttle.tat, throttle.rate, quantity, throttle.now + after * 1000).0;
+            match decision_at(0).waits.unwrap().retry {
+                Retry::Now => prop_assert!(decision_at(0).allowed),
+                Retry::After(wait) => {
+                    for after in 0..wait.min(2_000) {
+                        prop_assert!(!decision_at(after).allowed);
+                    }
+                    prop_assert!(!decision_at(wait - 1).allowed);
+                    prop_assert!(decision_at(wait).allowed);
+                }
+                Retry::Never => prop_assert!(quantity > max_burst + 1),
+            }
+        }
+
+        #[test]
+        fn remaining_is_just_what_still_fits(
+            max_burst in 0i64..20,
+            count in 1i64..2_000,
+            steps in proptest::collection::vec((0i64..300, 1i64..5), 1..50),
+        ) {
+            let mut throttle = Throttle::new(max_burst, count, 1);
+            for (step, quantity) in steps {
+                throttle.wait(step).ask(quantity);
+                let remaining = throttle.ask(0).2;
+                let fits = |quantity| decide(throttle.tat, throttle.rate, quantity, throttle.now).0.allowed;
+                prop_assert!((0..=max_burst + 1).contains(&remaining));
+                prop_assert!(fits(remaining) && !fits(remaining + 1));
+            }
+        }
+
+        #[test]
+        fn no_more_than_the_burst_and_the_steady_rate_are_ever_admitted(
+            max_burst in 0i64..20,
+            count in 1i64..2_000,
+            steps in proptest::collection::vec((0i64..300, 1i64..5), 1..200),
+        ) {
+            let mut throttle = Throttle::new(max_burst, count, 1);
+            let mut admitted = 0;
+            for (step, quantity) in steps {
+                if throttle.wait(step).ask(quantity).0 {
+                    admitted += quantity;
+                }
+            }
+            let elapsed = (throttle.now - NOW) * 1000;
+            prop_assert!(admitted <= max_burst + 1 + elapsed / throttle.rate.interval);
+        }
+
+        #[test]
+        fn no_figures_overflow(
+            stored in proptest::option::of(0i64..=i64::MAX),
+            max_burst in 0i64..=i64::MAX,
+            count in 1i64..=i64::MAX,
+            period in 1i64..=i64::MAX,
+            quantity in 0i64..=i64::MAX,
+            now in 0i64..=i64::MAX,
+        ) {
+            if let Ok(rate) = Rate::new(max_burst, count, period) {
+                decide(stored.and_then(Arrival::from_nanos), rate, quantity, now);
+            }
+        }
+    }
+}

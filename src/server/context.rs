@@ -294,12 +294,17 @@ pub(super) fn log(ctx: *mut raw::RedisModuleCtx, level: &CStr, line: &CStr) {
     }
 }
 
-/// The words of a command that is replicated, behind its name.
-pub trait Words {
-    /// # Safety
-    /// Only [`Context::replicate`] calls this.
-    #[doc(hidden)]
-    unsafe fn replicate(self, ctx: &Context, command: &CStr);
+/// The words of a command that is replicated, behind its name. Sealed: nobody else may write a format, or call with one.
+pub trait Words: sealed::Words {}
+
+mod sealed {
+    use super::{CStr, Context};
+
+    pub trait Words {
+        /// # Safety
+        /// Only [`Context::replicate`] calls this.
+        unsafe fn replicate(self, ctx: &Context, command: &CStr);
+    }
 }
 
 /// Implements [`Words`] for a tuple of the server's strings (`s` in the format), integers (`b`) and literals (`c`).
@@ -321,7 +326,9 @@ macro_rules! words {
         words!(@arguments $ctx $command $format [$($done,)* $word.as_ptr()] $($rest)*)
     };
     ($format:literal, $($word:ident: $type:tt)+) => {
-        impl Words for ($(words!(@type $type),)+) {
+        impl Words for ($(words!(@type $type),)+) {}
+
+        impl sealed::Words for ($(words!(@type $type),)+) {
             unsafe fn replicate(self, ctx: &Context, command: &CStr) {
                 let ($($word,)+) = self;
                 // SAFETY: the format is written beside the tuple and names the same words in the same order. The

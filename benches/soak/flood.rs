@@ -148,12 +148,7 @@ fn propagated(engine: &Engine) -> String {
     ]);
     let server = Server::start(engine, &options);
     let mut client = server.client();
-    let follow = ["--replicaof", "127.0.0.1", &server.port.to_string()];
-    let replica = Server::start(engine, &Options { module: Module::None, ..Options::default() }.with(&follow));
-    let mut follower = replica.client();
-    while follower.info_field("replication", "master_link_status") != "up" {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let _replica = Server::replica_of(&server, engine, Options { module: Module::None, ..Options::default() });
     fill(&mut client);
     let load = |client: &mut Client, script: &str| client.run::<String>(&["SCRIPT", "LOAD", script]);
     let sliding = load(&mut client, include_str!("../../tests/scripts/sliding.lua"));

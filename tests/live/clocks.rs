@@ -242,11 +242,9 @@ fn no_step_lets_in_more_than_it_explains(engine: &Engine) {
 fn pair(engine: &Engine, apart: i64) -> (Server, Client, Server, Client) {
     let options = Options { frozen_at: Some(START), ..Options::default() }.with(&["--repl-diskless-sync-delay", "0"]);
     let primary = Server::start(engine, &options);
-    let port = primary.port.to_string();
     let options = Options { frozen_at: Some(START + apart), ..Options::default() };
-    let replica = Server::start(engine, &options.with(&["--replicaof", "127.0.0.1", &port]));
-    let (client, mut follower) = (primary.client(), replica.client());
-    eventually("the replica is in step", || follower.info_field("replication", "master_link_status") == "up");
+    let (replica, follower) = Server::replica_of(&primary, engine, options);
+    let client = primary.client();
     (primary, client, replica, follower)
 }
 

@@ -77,14 +77,8 @@ fn a_flood_of_denials_propagates_one_expiry_a_second(engine: &Engine) {
     ]);
     let server = Server::start(engine, &options);
     let mut client = server.client();
-    let replica = Options { module: Module::None, frozen_at: Some(START), ..Options::default() }.with(&[
-        "--replicaof",
-        "127.0.0.1",
-        &server.port.to_string(),
-    ]);
-    let replica = Server::start(engine, &replica);
-    let mut follower = replica.client();
-    eventually("the replica is in step", || follower.info_field("replication", "master_link_status") == "up");
+    let options = Options { module: Module::None, frozen_at: Some(START), ..Options::default() };
+    let (_replica, mut follower) = Server::replica_of(&server, engine, options);
 
     for _ in 0..100 {
         client.sliding("k", "60", 100);

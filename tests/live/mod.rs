@@ -22,6 +22,7 @@ mod sharded;
 mod sliding;
 
 use crate::Test;
+pub use crate::support::eventually;
 use crate::support::{Client, Engine, Options, Server};
 
 pub const FILES: &[(&str, &[Test])] = &[
@@ -71,15 +72,6 @@ pub fn frozen(engine: &Engine) -> (Server, Client) {
     let server = Server::start(engine, &Options { frozen_at: Some(START), ..Options::default() });
     let client = server.client();
     (server, client)
-}
-
-/// Waits until a condition holds; fails after a time that no working server needs.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while !holds() {
-        assert!(std::time::Instant::now() < deadline, "it did not come to this: {what}");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
 }
 
 impl Client {

@@ -115,10 +115,7 @@ fn pair(engine: &Engine, arguments: &[&str]) -> (Server, Client, Server, Client)
     let primary = Server::start(engine, &options.clone().with(&["--repl-diskless-sync-delay", "0"]));
     let mut client = primary.client();
     use_two(&mut client);
-    let port = primary.port.to_string();
-    let replica = Server::start(engine, &options.with(&["--replicaof", "127.0.0.1", &port]).with(arguments));
-    let mut follower = replica.client();
-    eventually("the replica is in step", || follower.info_field("replication", "master_link_status") == "up");
+    let (replica, follower) = Server::replica_of(&primary, engine, options.with(arguments));
     (primary, client, replica, follower)
 }
 

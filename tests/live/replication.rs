@@ -19,19 +19,9 @@ tests![
 ];
 
 pub fn replica_of(primary: &Server, engine: &Engine, module: Module) -> (Server, Client) {
-    let port = primary.port.to_string();
     // Its clock stands at the beginning, so it drops nothing by its own time.
-    let options = Options { module, frozen_at: Some(START), ..Options::default() }.with(&[
-        "--replicaof",
-        "127.0.0.1",
-        &port,
-        "--propagation-error-behavior",
-        "panic",
-    ]);
-    let server = Server::start(engine, &options);
-    let mut client = server.client();
-    eventually("the replica is in step", || client.info_field("replication", "master_link_status") == "up");
-    (server, client)
+    let options = Options { module, frozen_at: Some(START), ..Options::default() };
+    Server::replica_of(primary, engine, options.with(&["--propagation-error-behavior", "panic"]))
 }
 
 /// A primary with a frozen clock, so that no key expires while digests are compared. Its diskless replication starts

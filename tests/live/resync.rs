@@ -85,10 +85,7 @@ fn a_replica_holds_a_call_once_wait_has_answered(engine: &Engine) {
     let mut client = server.client();
     client.sliding("k", "86400", 100);
     assert_eq!(client.run::<i64>(&["WAIT", "1", "10"]), 0, "there is no replica yet");
-    let port = server.port.to_string();
-    let replica = Server::start(engine, &Options::default().with(&["--replicaof", "127.0.0.1", &port]));
-    let mut follower = replica.client();
-    eventually("the replica is in step", || follower.info_field("replication", "master_link_status") == "up");
+    let (_replica, mut follower) = Server::replica_of(&server, engine, Options::default());
     let window = 2_147_483_647; // Begins in 1970 and lasts until 2038, or 2106.
     let number = client.millis() / 1000 / window;
     for calls in 1..=20 {

@@ -15,6 +15,7 @@ pub use engine::Engine;
 pub use server::{Client, Options, Server};
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The root of the repository.
 pub fn root() -> &'static Path {
@@ -40,4 +41,13 @@ pub fn machine() -> String {
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map(|(_, model)| model);
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     format!("{}, {cores} cores", model.unwrap_or("unknown"))
+}
+
+/// Waits until a condition holds; fails after a time that no working server needs.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < deadline, "it did not come to this: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

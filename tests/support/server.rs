@@ -52,6 +52,16 @@ impl Server {
         Self::try_start(engine, options).unwrap_or_else(|log| panic!("{} does not start:\n{log}", engine.name))
     }
 
+    /// Starts a replica of a server, with a connection to it, and waits until it is in step.
+    #[allow(dead_code)] // The benchmark measures one server.
+    pub fn replica_of(primary: &Self, engine: &Engine, options: Options) -> (Self, Client) {
+        let replica = Self::start(engine, &options.with(&["--replicaof", "127.0.0.1", &primary.port.to_string()]));
+        let mut client = replica.client();
+        let mut link = || client.info_field("replication", "master_link_status");
+        super::eventually("the replica is in step", || link() == "up");
+        (replica, client)
+    }
+
     /// Starts a server; its log if it ends instead.
     pub fn try_start(engine: &Engine, options: &Options) -> Result<Self, String> {
         let program = engine.program.as_ref().expect("an engine that is there");

@@ -1,6 +1,5 @@
 //! Valgrind's memcheck on a live server: what it finds on a path through the module.
 
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -27,18 +26,14 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
     };
 
     let folder = tempfile::tempdir().expect("a folder");
-    let (report, wrapper) = (folder.path().join("report.xml"), folder.path().join("server"));
-    let program = engine.program.as_ref().expect("it is there");
+    let report = folder.path().join("report.xml");
     // A server that ends unloads its modules first: without --keep-debuginfo none of our frames would have a name.
-    let script = format!(
-        "#!/bin/sh\nexec valgrind --trace-children=yes --keep-debuginfo=yes --leak-check=full --num-callers=40 --xml=yes --xml-file='{}' '{}' \"$@\"\n",
-        report.display(),
-        program.display()
+    let through = format!(
+        "exec valgrind --trace-children=yes --keep-debuginfo=yes --leak-check=full --num-callers=40 --xml=yes --xml-file='{}' \"$@\"",
+        report.display()
     );
-    std::fs::write(&wrapper, script).expect("a wrapper");
-    std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("a wrapper that runs");
-    let checked = Engine { name: engine.name.clone(), program: Some(wrapper) };
-    let mut server = Server::start(&checked, &Options { frozen_at: Some(START), ..Options::default() });
+    let options = Options { frozen_at: Some(START), through: Some(through), ..Options::default() };
+    let mut server = Server::start(engine, &options);
     let mut client = server.client();
     let mut driver = Driver::new(&server, START, seed, 4);
     driver.run(CALLS);

@@ -9,6 +9,7 @@ use crate::tests;
 tests![
     too_few_replicas,
     a_disk_that_takes_no_snapshot,
+    a_disk_that_takes_no_aof,
     a_server_that_is_loading,
     a_replica_that_may_write_counts_for_itself,
     a_replica_without_its_primary,
@@ -72,6 +73,41 @@ fn a_disk_that_takes_no_snapshot(engine: &Engine) {
         eventually("a snapshot can be taken", || client.try_run::<Value>(&["BGSAVE"]).is_ok());
         eventually("the snapshot is taken", || client.info_field("persistence", "rdb_last_bgsave_status") == "ok");
     });
+}
+
+fn a_disk_that_takes_no_aof(engine: &Engine) {
+    // With `always` a server that cannot write its AOF ends itself. A write fails as a whole, or breaks off in the middle.
+    for (policy, room) in [("everysec", 0), ("no", 20)] {
+        // A write beyond the limit set below is to be an error, not a signal that ends the server.
+        let through = Some("trap '' XFSZ; exec \"$@\"".to_owned());
+        let options = Options { frozen_at: Some(START), through, ..Options::default() };
+        let options = options.with(&["--appendonly", "yes", "--appendfsync", policy]);
+        let mut server = Server::start(engine, &options);
+        let mut client = server.client();
+        use_two(&mut client);
+        let file = std::fs::read_dir(server.folder().join("appendonlydir")).unwrap();
+        let mut file = file.map(|entry| entry.unwrap().path()).filter(|path| path.to_string_lossy().contains(".incr."));
+        let file = file.next().expect("the AOF that grows");
+        let size = || file.metadata().unwrap().len();
+        let written = size();
+        server.limit_files(Some(written + room));
+        // The server finds out with this call, keeps in memory what it could not write, and answers.
+        assert_eq!(client.sliding("last", "60", 5), (1, 0, 60));
+        let status = |client: &mut Client| client.info_field("persistence", "aof_last_write_status");
+        eventually("the write fails", || status(&mut client) == "err");
+        refused(&mut client, "MISCONF Errors writing to the AOF file", |client| {
+            assert_eq!(size(), written, "no half of a call stays in the AOF");
+            server.limit_files(None);
+            eventually("the AOF is written", || status(client) == "ok");
+        });
+        let digest = client.digest();
+        server.restart(engine, &options);
+        let mut client = server.client();
+        assert_eq!(client.digest(), digest, "{policy}");
+        assert_eq!(client.sliding("last", "60", 5), (1, 1, 60));
+        assert_eq!(client.sliding("k", "60", 5), (1, 3, 60));
+        assert_eq!(client.fixed("k", "60", 5), (1, 4, 60));
+    }
 }
 
 fn a_server_that_is_loading(engine: &Engine) {

@@ -21,6 +21,8 @@ pub struct Options {
     pub module: Module,
     /// The time to freeze the clock at, in milliseconds.
     pub frozen_at: Option<i64>,
+    /// A shell's line that ends in the server, whose command line is `"$@"`.
+    pub through: Option<String>,
 }
 
 #[derive(Default, Clone, PartialEq)]
@@ -101,7 +103,10 @@ impl Server {
 
     fn spawn(program: &Path, port: u16, folder: &Path, options: &Options) -> Child {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).expect("the log");
-        let mut command = Command::new(program);
+        let mut command = Command::new(if options.through.is_some() { Path::new("/bin/sh") } else { program });
+        if let Some(line) = &options.through {
+            command.args(["-c", line, "sh"]).arg(program);
+        }
         command
             .args(Self::arguments(port, options))
             .current_dir(folder)
@@ -165,6 +170,17 @@ impl Server {
 
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// Puts a bound to the files that the server writes, in bytes, as a full disk would. `prlimit` comes with the
+    /// system; a small disk of its own would take root.
+    #[allow(dead_code)] // The tests'.
+    pub fn limit_files(&self, bytes: Option<u64>) {
+        let bytes = bytes.map_or_else(|| "unlimited".to_owned(), |bytes| bytes.to_string());
+        let mut command = Command::new("prlimit");
+        // The colon: the soft limit alone, which anybody may raise again.
+        command.args(["--pid", &self.child.id().to_string(), &format!("--fsize={bytes}:")]);
+        assert!(command.status().expect("prlimit of util-linux").success(), "{command:?}");
     }
 
     pub fn is_running(&mut self) -> bool {

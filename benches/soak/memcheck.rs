@@ -32,9 +32,13 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
         "exec valgrind --trace-children=yes --keep-debuginfo=yes --leak-check=full --num-callers=40 --xml=yes --xml-file='{}' \"$@\"",
         report.display()
     );
+    // The server keeps slow calls in strings with a pointer to their inside alone, which memcheck calls possibly lost.
     let options = Options { frozen_at: Some(START), through: Some(through), ..Options::default() };
-    let mut server = Server::start(engine, &options);
+    let mut server = Server::start(engine, &options.with(&["--slowlog-log-slower-than", "-1"]));
     let mut client = server.client();
+    // So it keeps each user's rules, too, from the first ACL LIST on. The module asks for them when it goes; asked for
+    // here, they are nobody's call but the client's.
+    client.run::<redis::Value>(&["ACL", "LIST"]);
     let mut driver = Driver::new(&server, START, seed, 4);
     driver.run(CALLS);
     driver.clear();
@@ -60,25 +64,35 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
     let errors: Vec<&str> = xml.split("<error>").skip(1).collect();
     let module = super::support::module();
     let name = module.file_name().expect("a file's name").to_string_lossy();
-    let (loading, ours): (Vec<&str>, Vec<&str>) =
-        errors.iter().filter(|error| error.contains(&*name)).partition(|error| error.contains("RedisModule_OnLoad"));
-    assert!(!loading.is_empty(), "the crate's context is lost once a load; a run that does not see it sees nothing");
+    let (known, ours): (Vec<&str>, Vec<&str>) =
+        errors.iter().filter(|error| error.contains(&*name)).partition(|error| context_of_a_load(error));
+    assert_eq!(known.len(), 1, "one load loses one context; a run that does not see it sees nothing");
+    findings.extend(ours.iter().map(|error| format!("memcheck: {error}")));
     let of_kind = |kind: &str| ours.iter().filter(|error| error.contains(&format!("<kind>{kind}"))).count();
     let (definite, possible) = (of_kind("Leak_DefinitelyLost"), of_kind("Leak_PossiblyLost"));
     let accesses = ours.len() - of_kind("Leak_");
-    if definite + accesses > 0 {
-        findings.extend(ours.iter().map(|error| format!("memcheck: {error}")));
-    }
     head + &format!(
         "{} with malloc=libc, {CALLS} hostile calls, logs of thousands pruned in steps and as a whole, shut down in order.\n\
-         Counted are records with a frame of the module in their stack, but for {} from loading: redis-module keeps a\n\
-         context a load.\n\n\
+         Counted is every record with a frame of the module anywhere in its stack. One more is known by its stack, and must be\n\
+         there: redis-module makes itself a context when it is loaded and never frees it. Each user's rules as ACL LIST shows\n\
+         them, and the slow log, are strings that the server keeps by a pointer to their inside: possibly lost to memcheck,\n\
+         with the module or without. The module asks for ACL LIST when it is unloaded, so a client asks first; the slow log is off.\n\n\
          | invalid or uninitialised reads and writes | definite leaks | possible leaks | records without the module |\n\
          |--:|--:|--:|--:|\n| {accesses} | {definite} | {possible} | {} |\n",
         super::told(engine),
-        loading.len(),
-        errors.len() - ours.len() - loading.len()
+        errors.len() - ours.len() - known.len()
     )
+}
+
+/// Whether a record is the one context that redis-module makes itself at a load: allocated by the server's function for
+/// it, which the crate's entry has called, with its setter between them if that was not inlined.
+fn context_of_a_load(error: &str) -> bool {
+    let functions: Vec<&str> = error.split("<fn>").skip(1).filter_map(|rest| rest.split("</fn>").next()).collect();
+    let made = functions.iter().position(|name| name.ends_with("_GetDetachedThreadSafeContext"));
+    let by_the_entry = |made: usize| functions.iter().skip(made).take(3).any(|name| *name == "RedisModule_OnLoad");
+    error.contains("<kind>Leak_DefinitelyLost</kind>")
+        && error.contains("<leakedblocks>1</leakedblocks>")
+        && made.is_some_and(by_the_entry)
 }
 
 impl super::Client {

@@ -22,7 +22,7 @@ test: deps-build deps-server build build-hooks ## Run all tests, live on every e
 bench: deps-build deps-server build ## Measure the commands beside the scripts (ENGINE=name picks the server)
 	$(CARGO) bench --locked --bench limiters -- $(if $(ENGINE),--engine $(ENGINE))
 
-soak: deps-build deps-server build ## Hostile calls, memcheck, floods, for minutes (MINUTES=5 SEED=n ENGINE=name)
+soak: deps-build deps-server build ## Hostile calls and floods (MINUTES=8 for both), memcheck, pruning (SEED=n ENGINE=name)
 	$(CARGO) bench --locked --bench soak -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(ENGINE),--engine $(ENGINE))
 

@@ -13,14 +13,14 @@ use super::support::{Client, Engine, Options, Server};
 
 const CONNECTIONS: usize = 50;
 const DEPTH: usize = 32;
-const DENIED: &[u8] = b"*3\r\n:0\r\n:100\r\n:3600\r\n";
+const DENIED: &[u8] = b"*3\r\n:0\r\n:100\r\n:86400\r\n";
 /// Calls a second of a flood that comes at its own pace, well within what the server can answer.
-const PACE: u32 = 300_000;
-/// The floods take turns, so that what else the machine does falls on both.
+const PACE: f64 = 300_000.0;
+/// The floods take turns, so that what else the machine does falls on all.
 const TURNS: u32 = 6;
 const CALLS: usize = 200_000;
 
-const SLIDING: &[&str] = &["RL.SLIDING", "k", "3600", "100"];
+const SLIDING: &[&str] = &["RL.SLIDING", "k", "86400", "100"];
 const INCR: &[&str] = &["INCR", "n"];
 
 pub fn run(engine: &Engine, time: Duration) -> String {
@@ -29,41 +29,85 @@ pub fn run(engine: &Engine, time: Duration) -> String {
     page
 }
 
+struct Flood<'a> {
+    name: String,
+    words: &'a [&'a str],
+    pace: Pace,
+    found: Found,
+}
+
+enum Pace {
+    Given,
+    /// As many calls as take the server's thread as long as INCR at the given pace.
+    AsBusy,
+    AsFastAsItGoes,
+}
+
+#[derive(Default)]
+struct Found {
+    /// Of each PING, in microseconds.
+    pings: Vec<f64>,
+    calls: u64,
+    /// Seconds in which the server's thread had a processor, and seconds that went by.
+    busy: f64,
+    time: f64,
+}
+
 fn pings(engine: &Engine, time: Duration) -> String {
     let server = Server::start(engine, &Options::default());
-    fill(&mut server.client());
-    let slice = time / 4 / TURNS;
-    let pace = format!("at {} k/s", PACE / 1000);
-    let interval = Duration::from_secs(1) * (CONNECTIONS * DEPTH) as u32 / PACE;
-    let mut sides = [
-        (format!("RL.SLIDING, denied, {pace}"), SLIDING, true, interval),
-        (format!("INCR, {pace}"), INCR, false, interval),
-        ("RL.SLIDING, denied, as fast as it goes".to_owned(), SLIDING, true, Duration::ZERO),
-        ("INCR, as fast as it goes".to_owned(), INCR, false, Duration::ZERO),
-    ]
-    .map(|(name, words, denied, interval)| (name, words, denied, interval, Vec::new(), 0_u64));
+    let mut client = server.client();
+    fill(&mut client);
+    let script: String = client.run(&["SCRIPT", "LOAD", include_str!("../../tests/scripts/sliding.lua")]);
+    let script = ["EVALSHA", &script, "1", "k", "86400", "100"];
+    let given = format!("at {:.0} k/s", PACE / 1000.0);
+    let flood = |name: String, words, pace| Flood { name, words, pace, found: Found::default() };
+    let mut floods = [
+        flood(format!("RL.SLIDING, denied, {given}"), SLIDING, Pace::Given),
+        flood(format!("INCR, {given}"), INCR, Pace::Given),
+        flood(format!("RL.SLIDING, denied, as busy as INCR {given}"), SLIDING, Pace::AsBusy),
+        flood("RL.SLIDING, denied, as fast as it goes".to_owned(), SLIDING, Pace::AsFastAsItGoes),
+        flood("its script, denied, as fast as it goes".to_owned(), &script, Pace::AsFastAsItGoes),
+        flood("INCR, as fast as it goes".to_owned(), INCR, Pace::AsFastAsItGoes),
+    ];
+    let slice = time / floods.len() as u32 / TURNS;
     for _ in 0..TURNS {
-        for (_, words, denied, interval, micros, calls) in &mut sides {
-            let (more, made) = under_flood(&server, words, *denied, *interval, slice);
-            micros.extend(more);
-            *calls += made;
+        for index in 0..floods.len() {
+            let rate = match floods[index].pace {
+                Pace::Given => Some(PACE),
+                Pace::AsFastAsItGoes => None,
+                Pace::AsBusy => {
+                    // In the first turn a call costs what it did at the given pace, and from then on what it has cost here.
+                    let known = if floods[index].found.calls > 0 { index } else { 0 };
+                    let (denials, incr) = (&floods[known].found, &floods[1].found);
+                    Some(incr.busy / incr.time / (denials.busy / denials.calls as f64))
+                }
+            };
+            let more = under_flood(&server, floods[index].words, rate, slice);
+            let found = &mut floods[index].found;
+            found.pings.extend(more.pings);
+            found.calls += more.calls;
+            found.busy += more.busy;
+            found.time += more.time;
         }
     }
     let mut page = format!(
         "\n## Floods\n\n{CONNECTIONS} connections with {DEPTH} calls in a pipeline each, all on one key, {:.0} s each in {TURNS} turns. A client of\n\
          its own sends PING about once a millisecond. Every reply of the denials was the right one. Flood and clients share\n\
-         the machine with the server.\n\n\
-         | flood | calls/s | PINGs | PING p50 | p99 | max |\n|---|--:|--:|--:|--:|--:|\n",
-        slice.as_secs_f64() * f64::from(TURNS)
+         the machine with the server; *busy* is the share of the time in which the server's thread had a processor. As fast as\n\
+         it goes, a PING waits behind up to {} calls, so its wait is as long as those take.\n\n\
+         | flood | calls/s | busy | PINGs | PING p50 | p99 | max |\n|---|--:|--:|--:|--:|--:|--:|\n",
+        slice.as_secs_f64() * f64::from(TURNS),
+        CONNECTIONS * DEPTH
     );
-    for (name, _, _, _, micros, calls) in &mut sides {
-        micros.sort_by(f64::total_cmp);
+    for Flood { name, found: Found { pings, calls, busy, time }, .. } in &mut floods {
+        pings.sort_by(f64::total_cmp);
         let at =
-            |part: f64| micros.get(((micros.len() - 1) as f64 * part) as usize).copied().unwrap_or(f64::NAN) / 1000.0;
+            |part: f64| pings.get(((pings.len() - 1) as f64 * part) as usize).copied().unwrap_or(f64::NAN) / 1000.0;
         page += &format!(
-            "| {name} | {:.0} k | {} | {:.2} ms | {:.2} ms | {:.1} ms |\n",
-            *calls as f64 / (slice.as_secs_f64() * f64::from(TURNS)) / 1000.0,
-            micros.len(),
+            "| {name} | {:.0} k | {:.0} % | {} | {:.2} ms | {:.2} ms | {:.1} ms |\n",
+            *calls as f64 / *time / 1000.0,
+            *busy / *time * 100.0,
+            pings.len(),
             at(0.5),
             at(0.99),
             at(1.0)
@@ -78,14 +122,16 @@ fn fill(client: &mut Client) {
     }
 }
 
-/// The microseconds of each PING during a flood, and the calls that it made. A connection sends a pipeline every
-/// `interval`, or when the one before it is answered if that is later.
-fn under_flood(server: &Server, words: &[&str], denied: bool, interval: Duration, time: Duration) -> (Vec<f64>, u64) {
+/// Floods the server for a time, and sends PING meanwhile. A connection sends a pipeline when its turn at the rate has
+/// come, or when the one before it is answered if that is later.
+fn under_flood(server: &Server, words: &[&str], rate: Option<f64>, time: Duration) -> Found {
     let (over, calls) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut pipeline = Vec::new();
     pack(&mut pipeline, words);
     let pipeline = pipeline.repeat(DEPTH);
+    let denied = words[0] != "INCR";
     let right = DENIED.repeat(DEPTH);
+    let interval = rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64((CONNECTIONS * DEPTH) as f64 / rate));
     let flood = |number: u32| {
         let mut stream = connect(server);
         let mut buffer = vec![0; 8 * 1024];
@@ -109,25 +155,36 @@ fn under_flood(server: &Server, words: &[&str], denied: bool, interval: Duration
             calls.fetch_add(DEPTH as u64, Relaxed);
         }
     };
-    let micros = std::thread::scope(|scope| {
+    let mut client = server.client();
+    let before = processor_time(&mut client);
+    let begun = Instant::now();
+    let pings = std::thread::scope(|scope| {
         for number in 0..CONNECTIONS as u32 {
             let flood = &flood;
             scope.spawn(move || flood(number));
         }
         let mut stream = connect(server);
-        let mut micros = Vec::new();
-        let begun = Instant::now();
+        let mut pings = Vec::new();
         while begun.elapsed() < time {
             let sent = Instant::now();
             stream.write_all(b"PING\r\n").expect("the server takes it");
             stream.read_exact(&mut [0; 7]).expect("the server answers");
-            micros.push(sent.elapsed().as_secs_f64() * 1e6);
+            pings.push(sent.elapsed().as_secs_f64() * 1e6);
             std::thread::sleep(Duration::from_millis(1));
         }
         over.store(true, Relaxed);
-        micros
+        pings
     });
-    (micros, calls.into_inner())
+    let time = begun.elapsed().as_secs_f64();
+    Found { pings, calls: calls.into_inner(), busy: processor_time(&mut client) - before, time }
+}
+
+/// Seconds that the server's thread has had the processor.
+fn processor_time(client: &mut Client) -> f64 {
+    ["used_cpu_sys_main_thread", "used_cpu_user_main_thread"]
+        .map(|field| client.info_field("cpu", field).parse::<f64>().expect("a number"))
+        .iter()
+        .sum()
 }
 
 fn connect(server: &Server) -> TcpStream {
@@ -160,7 +217,7 @@ fn propagated(engine: &Engine) -> String {
     );
     for (name, words) in [
         ("RL.SLIDING", SLIDING.to_vec()),
-        ("its script", vec!["EVALSHA", &sliding, "1", "k", "3600", "100"]),
+        ("its script", vec!["EVALSHA", &sliding, "1", "k", "86400", "100"]),
         ("RL.FIXED", vec!["RL.FIXED", "f", "3600", "0"]),
         ("its script", vec!["EVALSHA", &fixed, "1", "f", "3600", "0"]),
         ("INCR", INCR.to_vec()),

@@ -32,6 +32,7 @@ impl<'a> Request<'a> {
 }
 
 /// `windowSec limit [windowSec limit ...] [COST n] [FULL]`
+#[inline(never)] // Rare; the plain form is to be lean.
 pub fn demand<'a>(mut words: impl Iterator<Item = Str<'a>>) -> Result<Demand, Error> {
     let next_quota =
         |window, words: &mut dyn Iterator<Item = Str<'a>>| quota(window, words.next().ok_or(Error::WrongArity)?);
@@ -65,6 +66,7 @@ fn is_number(word: &[u8]) -> bool {
     word.first().is_some_and(|first| matches!(first, b'0'..=b'9' | b'+' | b'-' | b'.'))
 }
 
+#[inline]
 fn quota(window: Str<'_>, limit: Str<'_>) -> Result<Quota, Error> {
     Ok(Quota {
         window: self::window(window)?,
@@ -73,11 +75,13 @@ fn quota(window: Str<'_>, limit: Str<'_>) -> Result<Quota, Error> {
 }
 
 /// `windowSec`
+#[inline]
 pub fn window(word: Str<'_>) -> Result<Window, Error> {
     parse_window(word.as_bytes()).ok_or(BAD_WINDOW)
 }
 
 /// Seconds with up to three decimal places, exactly. No floating point: 0.1 has no exact form there.
+#[inline(always)] // Once in the plain form, which is to be lean.
 fn parse_window(text: &[u8]) -> Option<Window> {
     let mut parts = text.splitn(2, |&byte| byte == b'.');
     let seconds = parts.next().and_then(parse_i64).filter(|&seconds| (0..=Window::MAX_SECONDS).contains(&seconds))?;

@@ -25,6 +25,7 @@ impl Action for Fixed {
 }
 
 /// The name of a quota's counter, if the caller may use it so.
+#[inline]
 pub fn counter_for(
     ctx: &mut Context,
     access: Access,
@@ -48,11 +49,12 @@ fn count_in_one(ctx: &mut Context, key: Str<'_>, quota: Quota, demand: &Demand, 
 }
 
 /// Looks at all the counters first, and then moves them all or none.
+#[inline(never)] // Rare; the other one is to be lean.
 fn count_in_all(ctx: &mut Context, key: Str<'_>, demand: &Demand, now: Time) -> Result<Decision, Error> {
-    let quotas = demand.quotas.as_slice();
-    let names: Vec<OwnedStr> = quotas
+    let names: Vec<OwnedStr> = demand
+        .quotas
         .iter()
-        .map(|&quota| counter_for(ctx, Access::ReadAndUpdate, key, quota, now))
+        .map(|quota| counter_for(ctx, Access::ReadAndUpdate, key, quota, now))
         .collect::<Result<_, _>>()?;
     let found: Vec<fixed::Counter> = names
         .iter()
@@ -63,7 +65,7 @@ fn count_in_all(ctx: &mut Context, key: Str<'_>, demand: &Demand, now: Time) -> 
         // From the longest window on. Windows that are long and nearly equal can have the same number, and so the same
         // counter, which counts once and lives as long as the longer one.
         let mut counted = None;
-        for (quota, name) in quotas.iter().zip(&names).rev() {
+        for (quota, name) in demand.quotas.iter().rev().zip(names.iter().rev()) {
             let number = fixed::number(now, quota.window);
             if counted.replace(number) != Some(number) {
                 Counter::open(ctx, name.as_str(), key)?.count(demand.cost.units(), now, quota.window)?;

@@ -44,11 +44,13 @@ impl<A: Action> Handler for A {
 }
 
 /// Refuses a key that the caller did not declare and may not use so.
+#[inline]
 fn check_access(ctx: &mut Context, access: Access, key: Str<'_>) -> Result<(), Error> {
     if may(ctx, access, key) { Ok(()) } else { Err(NO_PERMISSION) }
 }
 
 /// How every decision on a request ends: it is counted, told of if it is a denial, and replied.
+#[inline]
 fn conclude(ctx: &mut Context, key: Str<'_>, outcomes: &Outcomes, decision: &Decision, reply: fn(&Context, &Decision)) {
     outcomes.count(decision);
     if !decision.allowed {

@@ -27,8 +27,8 @@ impl Action for Peek {
                 sliding::decide(&mut log, &demand, now)
             }
             Algorithm::Fixed => {
-                let mut counters = Vec::with_capacity(demand.quotas.as_slice().len());
-                for &quota in demand.quotas.as_slice() {
+                let mut counters = Vec::with_capacity(demand.quotas.len());
+                for quota in demand.quotas.iter() {
                     let name = counter_for(ctx, Access::Read, key, quota, now)?;
                     counters.push(peek_counter(ctx, name.as_str(), key)?);
                 }

@@ -62,7 +62,7 @@ struct Standing {
 /// Decides on one request. `counters`: one for each of the demand's quotas, in their order.
 pub fn decide(counters: impl IntoIterator<Item = Counter>, demand: &Demand, now: Time) -> Decision {
     let cost = demand.cost.units();
-    let standings = demand.quotas.as_slice().iter().zip(counters).map(|(&quota, before)| {
+    let standings = demand.quotas.iter().zip(counters).map(|(quota, before)| {
         let limit = quota.limit.requests();
         let retry = match before.value.saturating_add(cost) <= limit {
             true => Retry::Now,
@@ -134,14 +134,14 @@ mod tests {
         }
 
         fn peek(&self, demand: &Demand, now: i64) -> Decision {
-            let counters = demand.quotas.as_slice().iter().map(|quota| self.counter(quota.window.millis(), now));
+            let counters = demand.quotas.iter().map(|quota| self.counter(quota.window.millis(), now));
             decide(counters, demand, Time::from_millis(now))
         }
 
         fn request(&mut self, demand: &Demand, now: i64) -> Decision {
             let decision = self.peek(demand, now);
             if decision.allowed || counts_denied(demand) {
-                for quota in demand.quotas.as_slice() {
+                for quota in demand.quotas.iter() {
                     let millis = quota.window.millis();
                     let before = self.counter(millis, now);
                     let expiry = before.new_expiry(Time::from_millis(now), quota.window).or(before.expiry);

@@ -52,26 +52,37 @@ struct Standing {
     retry: Retry,
 }
 
+impl Standing {
+    fn of(quota: Quota, used: u64, cost: Cost, wait: impl FnOnce() -> Retry) -> Self {
+        let used = i64::try_from(used).unwrap_or(i64::MAX);
+        let fits = used.saturating_add(cost.units()) <= quota.limit.requests();
+        Self { quota, used, retry: if fits { Retry::Now } else { wait() } }
+    }
+}
+
 /// Decides on one request.
 pub fn decide(log: &mut impl History, demand: &Demand, now: Time) -> Decision {
-    let longest = demand.quotas.longest();
-    // With a single quota nobody compares waits.
-    let waits = demand.waits || demand.quotas.single().is_none();
-    let standings = demand.quotas.as_slice().iter().map(|&quota| {
-        let used = match quota.window == longest {
-            true => log.units(),
-            false => log.later_than(now.minus(quota.window)),
-        };
-        let used = i64::try_from(used).unwrap_or(i64::MAX);
-        let retry = match used.saturating_add(demand.cost.units()) <= quota.limit.requests() {
-            true => Retry::Now,
-            false if waits => retry(log, quota, demand.cost, now),
-            false => Retry::Never,
-        };
-        Standing { quota, used, retry }
-    });
-    let free = |standing: &Standing| standing.quota.limit.requests().saturating_sub(standing.used);
-    let binding = binding(standings, |standing| standing.retry, free);
+    let binding = match demand.quotas.single() {
+        // Nobody compares waits here, and the longest window is the only one.
+        Some(quota) => {
+            let used = log.units();
+            Some(Standing::of(quota, used, demand.cost, || {
+                if demand.waits { retry(log, quota, demand.cost, now) } else { Retry::Never }
+            }))
+        }
+        None => {
+            let longest = demand.quotas.longest();
+            let standings = demand.quotas.iter().map(|quota| {
+                let used = match quota.window == longest {
+                    true => log.units(),
+                    false => log.later_than(now.minus(quota.window)),
+                };
+                Standing::of(quota, used, demand.cost, || retry(log, quota, demand.cost, now))
+            });
+            let free = |standing: &Standing| standing.quota.limit.requests().saturating_sub(standing.used);
+            binding(standings, |standing| standing.retry, free)
+        }
+    };
     let Some(Standing { quota, used, retry }) = binding else {
         return Decision { allowed: false, limit: 0, window: 0, used: 0, count: 0, ttl: 0, waits: None }; // No quota, no call.
     };
@@ -258,7 +269,7 @@ mod tests {
             let mut now = 1_700_000_000_000;
             for (step, cost) in steps {
                 now += step;
-                let standings: Vec<(bool, i64, i64)> = ruled.demand.quotas.as_slice().iter().map(|quota| {
+                let standings: Vec<(bool, i64, i64)> = ruled.demand.quotas.iter().map(|quota| {
                     let recent = admitted.iter().filter(|(at, _)| *at > now - quota.window.millis());
                     let used: i64 = recent.map(|(_, cost)| cost).sum();
                     (used + cost <= quota.limit.requests(), used, quota.limit.requests() - used)
@@ -305,7 +316,7 @@ mod tests {
                     prop_assert!(!denied(&mut ruled, wait));
                 }
                 Retry::Never => {
-                    prop_assert!(ruled.demand.quotas.as_slice().iter().any(|quota| quota.limit.requests() < cost));
+                    prop_assert!(ruled.demand.quotas.iter().any(|quota| quota.limit.requests() < cost));
                     prop_assert!(denied(&mut ruled, 1_000));
                 }
             }

@@ -76,18 +76,19 @@ pub struct Quota {
 }
 
 /// The quotas of one call: at least one, their windows in increasing order.
+///
+/// Nearly always it is one, so the first lies by itself and needs no allocation.
 #[derive(Debug, Clone)]
 pub struct Quotas {
-    /// Those beyond the length repeat the first.
-    list: [Quota; Self::MOST],
-    length: usize,
+    first: Quota,
+    more: Vec<Quota>,
 }
 
 impl Quotas {
     pub const MOST: usize = 16;
 
     pub const fn of(quota: Quota) -> Self {
-        Self { list: [quota; Self::MOST], length: 1 }
+        Self { first: quota, more: Vec::new() }
     }
 
     /// Adds one with a longer window. Says why not if it cannot.
@@ -95,28 +96,29 @@ impl Quotas {
         if quota.window <= self.longest() {
             return Err(Refusal::NotIncreasing);
         }
-        let place = self.list.get_mut(self.length).ok_or(Refusal::TooMany)?;
-        *place = quota;
-        self.length = self.length.saturating_add(1);
+        if self.len() == Self::MOST {
+            return Err(Refusal::TooMany);
+        }
+        self.more.push(quota);
         Ok(())
     }
 
-    pub fn as_slice(&self) -> &[Quota] {
-        self.list.get(..self.length).unwrap_or_default()
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Quota> + '_ {
+        std::iter::once(self.first).chain(self.more.iter().copied())
+    }
+
+    pub fn len(&self) -> usize {
+        self.more.len().saturating_add(1)
     }
 
     /// The longest of the windows.
     pub fn longest(&self) -> Window {
-        let [first, ..] = self.list;
-        self.as_slice().last().unwrap_or(&first).window
+        self.more.last().unwrap_or(&self.first).window
     }
 
     /// The quota, if it is only one.
     pub fn single(&self) -> Option<Quota> {
-        match self.as_slice() {
-            [quota] => Some(*quota),
-            _ => None,
-        }
+        self.more.is_empty().then_some(self.first)
     }
 }
 
@@ -181,7 +183,7 @@ mod tests {
         }
         assert_eq!(quotas.push(quota(16, 1)), Err(Refusal::NotIncreasing));
         assert_eq!(quotas.push(quota(17, 1)), Err(Refusal::TooMany));
-        assert_eq!(quotas.as_slice().len(), 16);
+        assert_eq!(quotas.len(), 16);
         assert_eq!(quotas.single(), None);
     }
 

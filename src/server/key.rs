@@ -18,6 +18,8 @@ pub struct Reader<'a> {
     key: *mut raw::RedisModuleKey,
     ctx: &'a mut Context,
     name: Str<'a>,
+    /// Asked for once; what changes it here keeps it.
+    kind: Kind,
 }
 
 /// A key open for reading and writing. It need not exist. (The server fires `new` while a key is created. Listeners must
@@ -74,7 +76,14 @@ impl<'a> Reader<'a> {
     fn open_for(ctx: &'a mut Context, name: Str<'a>, mode: u32) -> Self {
         // SAFETY: context and name are alive; the server keeps its own hold on the name.
         let key = unsafe { call!(RedisModule_OpenKey(ctx.as_ptr(), name.as_ptr(), mode as libc::c_int)) };
-        Self { key, ctx, name }
+        // SAFETY: the key is open, or null, which the function takes for an empty key.
+        let kind = match unsafe { call!(RedisModule_KeyType(key)) } as isize {
+            raw::REDISMODULE_KEYTYPE_EMPTY => Kind::Empty,
+            raw::REDISMODULE_KEYTYPE_STRING => Kind::String,
+            raw::REDISMODULE_KEYTYPE_ZSET => Kind::SortedSet,
+            _ => Kind::Other,
+        };
+        Self { key, ctx, name, kind }
     }
 
     fn as_ptr(&self) -> *mut raw::RedisModuleKey {
@@ -92,13 +101,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn kind(&self) -> Kind {
-        // SAFETY: the key is open, or null, which the function takes for an empty key.
-        match unsafe { call!(RedisModule_KeyType(self.as_ptr())) } as isize {
-            raw::REDISMODULE_KEYTYPE_EMPTY => Kind::Empty,
-            raw::REDISMODULE_KEYTYPE_STRING => Kind::String,
-            raw::REDISMODULE_KEYTYPE_ZSET => Kind::SortedSet,
-            _ => Kind::Other,
-        }
+        self.kind
     }
 
     /// How many members or bytes the value has; 0 if there is none.
@@ -180,6 +183,7 @@ impl<'a> Key<'a> {
     pub fn unlink(&mut self) {
         // SAFETY: the key is open for writing.
         done("UnlinkKey", unsafe { call!(RedisModule_UnlinkKey(self.as_ptr())) });
+        self.kind = Kind::Empty;
     }
 
     // ---- Strings -----------------------------------------------------------------------------------------------
@@ -200,11 +204,15 @@ impl<'a> Key<'a> {
 
     /// Replaces the bytes of a string, or creates it. The key's expiry stays.
     pub fn set_bytes(&mut self, bytes: &[u8]) {
-        if self.len() != bytes.len() as u64 {
+        let here = self.bytes_mut();
+        if here.len() == bytes.len() {
+            here.copy_from_slice(bytes);
+        } else {
             // SAFETY: the key is open for writing.
             done("StringTruncate", unsafe { call!(RedisModule_StringTruncate(self.as_ptr(), bytes.len())) });
+            self.kind = Kind::String;
+            self.bytes_mut().copy_from_slice(bytes);
         }
-        self.bytes_mut().copy_from_slice(bytes);
     }
 
     // ---- Sorted sets -------------------------------------------------------------------------------------------
@@ -214,6 +222,7 @@ impl<'a> Key<'a> {
         let mut flags = raw::REDISMODULE_ZADD_NX as libc::c_int;
         // SAFETY: the key is open for writing, empty or a sorted set; the server copies the member.
         done("ZsetAdd", unsafe { call!(RedisModule_ZsetAdd(self.as_ptr(), score, member.as_ptr(), &mut flags)) });
+        self.kind = Kind::SortedSet;
         flags & raw::REDISMODULE_ZADD_ADDED as libc::c_int != 0
     }
 
@@ -250,6 +259,10 @@ impl<'a> Key<'a> {
         let mut removed = 0;
         // SAFETY: the key is open for writing, and no iterator is in use.
         done("ZsetRem", unsafe { call!(RedisModule_ZsetRem(self.as_ptr(), member.as_ptr(), &mut removed)) });
+        // The server drops a sorted set with its last member.
+        if self.len() == 0 {
+            self.kind = Kind::Empty;
+        }
     }
 
     /// Puts the iterator on the first member of the range. Answers whether there is one.

@@ -21,6 +21,7 @@ const NO_SLOT: Error = Error::Line(
 const TRY_AGAIN: Error = Error::Line(c"TRYAGAIN Multiple keys request during rehashing of slot");
 
 /// The key of the counter of window `number`.
+#[inline]
 pub fn counter_name(key: Str<'_>, number: i64) -> Result<OwnedStr, Error> {
     let key = key.as_bytes();
     let (open, close) = match in_cluster() {
@@ -55,7 +56,7 @@ pub struct Counter<'a> {
     key: Key<'a>,
     name: Str<'a>,
     exists: bool,
-    value: i64,
+    found: Found,
 }
 
 impl<'a> Counter<'a> {
@@ -64,6 +65,7 @@ impl<'a> Counter<'a> {
     /// While a slot is moved key by key, the server sends callers where the declared key is. Mostly it does not exist,
     /// and they go to the new node, which may not have the counter yet. A second one there would let the limit through
     /// once more, and the move would stop at it.
+    #[inline]
     pub fn open(ctx: &'a mut Context, name: Str<'a>, declared: Str<'_>) -> Result<Self, Error> {
         let mut key = Key::open(ctx, name);
         if in_cluster() && key.kind() == Kind::Empty {
@@ -74,18 +76,20 @@ impl<'a> Counter<'a> {
             Kind::String => (true, parse_i64(key.bytes_mut()).ok_or(NOT_AN_INTEGER)?),
             Kind::SortedSet | Kind::Other => return Err(WRONG_TYPE),
         };
-        Ok(Self { key, name, exists, value })
+        let expiry = if exists { key.expiry().map(Time::from_millis) } else { None };
+        Ok(Self { key, name, exists, found: Found { value, expiry } })
     }
 
     /// What a request finds.
     pub fn found(&self) -> Found {
-        Found { value: self.value, expiry: self.key.expiry().map(Time::from_millis) }
+        self.found
     }
 
     /// Moves the counter up, and tells of it.
+    #[inline]
     pub fn count(mut self, by: i64, now: Time, window: Window) -> Result<(), Error> {
-        let count = self.value.checked_add(by).ok_or(OVERFLOW)?;
-        let new_expiry = self.found().new_expiry(now, window);
+        let count = self.found.value.checked_add(by).ok_or(OVERFLOW)?;
+        let new_expiry = self.found.new_expiry(now, window);
         self.key.set_bytes(Digits::of(count).as_bytes());
         if let Some(at) = new_expiry {
             self.key.set_expiry(at.millis());

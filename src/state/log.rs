@@ -48,7 +48,7 @@ impl<'a> Log<'a> {
     /// Writes down a request that was admitted, and tells of all that has changed.
     pub fn settle(mut self, admitted: Option<Cost>) {
         let added = admitted.map(|cost| self.append(cost));
-        let renewed = (self.key.len() > 0).then(|| self.renew()).flatten();
+        let renewed = (self.key.kind() != Kind::Empty).then(|| self.renew()).flatten();
         publish(self.key.close(), self.name, [self.pruned, added, renewed]);
     }
 

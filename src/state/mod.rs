@@ -16,6 +16,8 @@
 )]
 
 mod arrival;
+#[allow(dead_code, unused_imports, reason = "not wired to the server yet")]
+mod compact;
 mod counter;
 mod effects;
 mod log;

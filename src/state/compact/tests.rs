@@ -1,0 +1,503 @@
+//! The compact log against a plain list, and against bytes that nobody wrote.
+
+use proptest::prelude::*;
+
+use super::format::{self, FILLER, LONGEST_ENTRY, LONGEST_LOG, block_head, encode_entry, footer};
+use super::*;
+use crate::limit::Window;
+
+const NOW: i64 = 1_700_000_000_000;
+
+fn at(millis: i64) -> Time {
+    Time::from_millis(millis)
+}
+
+fn span(now: i64, window: i64) -> Span {
+    Span::at(at(now), Window::from_millis(window).unwrap())
+}
+
+/// What the server does with a change. An empty string stands for no key.
+fn apply(change: Option<Change>, bytes: &mut Vec<u8>) {
+    match change {
+        None => {}
+        Some(Change::Remove) => bytes.clear(),
+        Some(Change::Replace(whole)) => *bytes = whole.to_vec(),
+        Some(Change::Write { offset, bytes: new }) => {
+            assert!(offset <= bytes.len(), "a write leaves a hole");
+            assert!(offset + new.len() >= bytes.len(), "a write shrinks the string or stops short of its end");
+            bytes.truncate(offset);
+            bytes.extend_from_slice(&new);
+        }
+    }
+}
+
+fn open(bytes: &[u8]) -> Compact {
+    match bytes {
+        [] => Compact::EMPTY,
+        bytes => Compact::open(bytes).unwrap(),
+    }
+}
+
+/// Adds without pruning.
+fn append(bytes: &mut Vec<u8>, stamp: i64, weight: u64) {
+    let change = open(bytes).commit(bytes, Some((at(stamp), weight))).unwrap();
+    apply(change, bytes);
+}
+
+/// One call: prunes, and adds.
+fn call(bytes: &mut Vec<u8>, now: i64, window: i64, weight: Option<u64>) -> Option<Change> {
+    let mut log = open(bytes);
+    log.prune(bytes, span(now, window)).unwrap();
+    let change = log.commit(bytes, weight.map(|weight| (at(now), weight))).unwrap();
+    apply(change.clone(), bytes);
+    change
+}
+
+/// Reads every byte of a log by the letter of docs/COMPACT.md, and answers its live entries.
+fn verify(bytes: &[u8]) -> Vec<(i64, u64)> {
+    fn varint(bytes: &[u8], at: &mut usize) -> u64 {
+        let mut value = 0;
+        for shift in (0..).step_by(7) {
+            let byte = bytes[*at];
+            *at += 1;
+            value |= u64::from(byte & 127) << shift;
+            if byte < 128 {
+                break;
+            }
+        }
+        value
+    }
+    let u48 = |at: usize| (0..6).map(|index| u64::from(bytes[at + index]) << (8 * index)).sum::<u64>();
+    assert_eq!(&bytes[..4], b"RLS\x01");
+    let end = bytes.len() - usize::from(*bytes.last().unwrap());
+    let mut place = end;
+    let [head_at, head_units, end_units, age] = std::array::from_fn(|_| varint(bytes, &mut place));
+    let newest = u48(bytes.len() - 9);
+    assert!(bytes[place..bytes.len() - 9].iter().all(|&byte| byte == 0), "padding is not zero");
+
+    let (mut entries, mut head) = (vec![], None);
+    let (mut place, mut stamp, mut units) = (4, u48(4), u48(10));
+    while place < end {
+        if (place - 4) % 256 == 0 {
+            assert_eq!((u48(place), u48(place + 6)), (stamp, units), "a block does not begin where the last one ended");
+            place += 12;
+        }
+        let stop = (place - 4) / 256 * 256 + 260;
+        let rest = &bytes[place..stop.min(end)];
+        if rest.iter().all(|&byte| byte == FILLER) {
+            assert!(stop < end && rest.len() < LONGEST_ENTRY, "filler where no block follows");
+            place = stop;
+            continue;
+        }
+        let begin = place;
+        let packed = varint(bytes, &mut place);
+        let weight = if packed & 1 == 1 { varint(bytes, &mut place) + 2 } else { 1 };
+        assert!(place <= stop.min(end), "an entry straddles a boundary");
+        assert!((1..=65_536).contains(&weight));
+        if begin == head_at as usize {
+            assert_eq!((units, stamp + (packed >> 1)), (head_units, newest - age), "the head is elsewhere");
+            head = Some(entries.len());
+        }
+        stamp += packed >> 1;
+        units += weight;
+        entries.push((stamp as i64, weight));
+    }
+    assert_eq!((place, stamp, units), (end, newest, end_units), "the end is elsewhere");
+    let head = head.expect("the head is no entry");
+    let (live, dead) = (end - head_at as usize, head_at as usize - 16);
+    assert!(dead <= 300 + live / 4, "{dead} dead bytes to {live} live ones");
+    entries.split_off(head)
+}
+
+fn compare(log: &Compact, bytes: &[u8], model: &[(i64, u64)], random: &mut fastrand::Rng) {
+    let units: u64 = model.iter().map(|entry| entry.1).sum();
+    assert_eq!(log.units(), units);
+    assert_eq!(log.is_empty(), model.is_empty());
+    assert_eq!(log.oldest().map(Time::millis), model.first().map(|entry| entry.0));
+    assert_eq!(log.newest().map(Time::millis), model.last().map(|entry| entry.0));
+    for _ in 0..3 {
+        let time = match model {
+            [] => NOW,
+            model => model[random.usize(..model.len())].0 + random.i64(-2..3),
+        };
+        let later = model.iter().filter(|entry| entry.0 > time).map(|entry| entry.1).sum::<u64>();
+        assert_eq!(log.later_than(bytes, at(time)), Ok(later));
+        let rank = random.u64(..units + 2);
+        let mut behind = 0;
+        let unit = model.iter().rev().find(|entry| {
+            behind += entry.1;
+            behind > rank
+        });
+        assert_eq!(log.newest_unit(bytes, rank), Ok(unit.map(|entry| at(entry.0))));
+    }
+}
+
+#[derive(Debug, Clone)]
+struct History {
+    seed: u64,
+    window: i64,
+    limit: u64,
+    heaviest: u64,
+    /// The usual step of the clock.
+    stride: i64,
+    /// One call in so many comes after the clock has jumped, either way.
+    jumps: u32,
+    calls: usize,
+}
+
+impl History {
+    fn run(&self) {
+        let mut random = fastrand::Rng::with_seed(self.seed);
+        let (mut bytes, mut model, mut now) = (vec![], vec![], NOW);
+        for number in 0..self.calls {
+            now += random.i64(0..=self.stride);
+            if random.u32(..self.jumps) == 0 {
+                now += match random.u32(..6) {
+                    0 => random.i64(-3..1),
+                    1 => random.i64(-self.window..=self.window),
+                    2 => -self.window - 1,
+                    3 => self.window * 3 / 4,
+                    4 => random.i64(-3 * self.window..=3 * self.window),
+                    _ => -self.window / 3,
+                };
+            }
+            now = now.clamp(1, (1 << 48) - 1);
+            let window = if random.u32(..20) == 0 { random.i64(1..=self.window) } else { self.window };
+            let span = span(now, window);
+            let mut pruned: Vec<(i64, u64)> = model.clone();
+            pruned.retain(|&(stamp, _)| at(stamp) > span.expired_to && at(stamp) <= span.sane_to);
+
+            let mut log = open(&bytes);
+            compare(&log, &bytes, &model, &mut random);
+            log.prune(&bytes, span).unwrap();
+            compare(&log, &bytes, &pruned, &mut random);
+            let weight = random.u64(1..=self.heaviest);
+            let allowed = log.units() + weight <= self.limit;
+            if !allowed && random.bool() {
+                // A call that is denied may leave everything as it is.
+                continue;
+            }
+            let moved = pruned != model;
+            model = pruned;
+            if allowed {
+                let place = model.partition_point(|&(stamp, _)| stamp <= now);
+                model.insert(place, (now, weight));
+            }
+            let change = log.commit(&bytes, allowed.then_some((at(now), weight))).unwrap();
+            assert_eq!(change.is_some(), moved || allowed);
+            apply(change, &mut bytes);
+            match model.is_empty() {
+                true => assert!(bytes.is_empty()),
+                false if model.len() < 100 || number % 16 == 0 => assert_eq!(verify(&bytes), model),
+                false => {}
+            }
+        }
+    }
+}
+
+fn histories() -> impl Strategy<Value = History> {
+    let windows = prop_oneof![1i64..200, 1_000i64..100_000, Just(86_400_000), Just(2_147_483_647_000)];
+    let weights = prop_oneof![3 => Just(1u64), 1 => 1u64..5, 1 => 1u64..65_537];
+    let jumps = prop_oneof![Just(5u32), Just(50), Just(100_000)];
+    (any::<u64>(), windows, 1u64..2_000, weights, 1i64..2_000, jumps).prop_map(
+        |(seed, window, entries, heaviest, pace, jumps)| History {
+            seed,
+            window,
+            limit: entries * heaviest.div_ceil(2),
+            heaviest,
+            stride: (window / (entries as i64 * 500) * pace).max(1),
+            jumps,
+            calls: 1_500,
+        },
+    )
+}
+
+/// Whatever the bytes are, nothing panics and every answer is within bounds.
+fn exercise(bytes: &[u8], random: &mut fastrand::Rng) {
+    let Ok(opened) = Compact::open(bytes) else { return };
+    let (oldest, newest) = (opened.oldest().unwrap().millis(), opened.newest().unwrap().millis());
+    for _ in 0..4 {
+        let mut log = opened;
+        let time = |random: &mut fastrand::Rng| match random.u32(..3) {
+            0 => random.i64(oldest - 5..=newest.min(oldest + 5)),
+            1 => random.i64(oldest - 2..=newest + 2),
+            _ => random.i64(..),
+        };
+        let (expired_to, other) = (time(random), time(random));
+        let span = Span { expired_to: at(expired_to.min(other)), sane_to: at(expired_to.max(other)) };
+        if random.bool() && log.prune(bytes, span).is_err() {
+            continue;
+        }
+        if let Ok(later) = log.later_than(bytes, at(time(random))) {
+            assert!(later <= log.units());
+        }
+        if let Ok(Some(unit)) = log.newest_unit(bytes, random.u64(..=log.units())) {
+            assert!(unit >= log.oldest().unwrap() && unit <= log.newest().unwrap());
+        }
+        let addition = random.bool().then(|| (at(time(random)), random.u64(..100_000)));
+        if let Ok(change) = log.commit(bytes, addition) {
+            let mut after = bytes.to_vec();
+            let removed = change == Some(Change::Remove);
+            apply(change, &mut after);
+            assert!(removed || Compact::open(&after).is_ok());
+        }
+    }
+}
+
+/// A log with dead entries, weights, filler and `entries` entries.
+fn sample(entries: u64, random: &mut fastrand::Rng) -> Vec<u8> {
+    let (mut bytes, mut now) = (vec![], NOW);
+    for _ in 0..entries {
+        now += random.i64(0..300);
+        let weight = if random.bool() { 1 } else { random.u64(1..70_000) };
+        append(&mut bytes, now, weight);
+    }
+    let window = random.i64(1..=now - NOW + 1);
+    call(&mut bytes, now, window, None);
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn answers_are_those_of_a_plain_list(history in histories()) {
+        history.run();
+    }
+
+    #[test]
+    fn bytes_that_were_changed_never_panic(seed: u64, entries in 1u64..700) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let sound = sample(entries, &mut random);
+        exercise(&sound, &mut random);
+        for _ in 0..40 {
+            let mut bytes = sound.clone();
+            for _ in 0..random.usize(1..4) {
+                let place = random.usize(..bytes.len());
+                match random.u32(..6) {
+                    0 => bytes[place] ^= 1 << random.u32(..8),
+                    1 => bytes[place] = random.u8(..),
+                    2 => bytes.truncate(place.max(1)),
+                    3 => bytes.push(random.u8(..)),
+                    4 => bytes[place..].iter_mut().take(10).for_each(|byte| *byte = FILLER),
+                    _ => drop(bytes.remove(if bytes.len() > 1 { place } else { continue })),
+                }
+            }
+            exercise(&bytes, &mut random);
+        }
+    }
+
+    #[test]
+    fn bytes_behind_a_sound_footer_never_panic(seed: u64, len in 0usize..1_200) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut bytes = b"RLS\x01".to_vec();
+        let calm = random.bool();
+        bytes.extend((0..len).map(|_| if calm { random.u8(..4) } else { random.u8(..) }));
+        exercise(&bytes, &mut random);
+        let most = if calm { len as u64 * 2 } else { 1 << 48 };
+        let end = Mark { at: bytes.len(), units: random.u64(..=most), stamp: random.i64(..=most as i64) };
+        for _ in 0..20 {
+            let head = Head {
+                at: random.usize(..bytes.len() + 2),
+                units: random.u64(..=end.units),
+                stamp: random.i64(..=end.stamp),
+            };
+            let mut signed = bytes.clone();
+            signed.extend_from_slice(footer(head, end, random.usize(..bytes.len() + 40)).as_bytes());
+            exercise(&signed, &mut random);
+        }
+    }
+
+    #[test]
+    fn every_change_to_a_footer_is_seen(seed: u64, entries in 1u64..300) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let sound = sample(entries, &mut random);
+        let mut unseen = 0;
+        let size = usize::from(*sound.last().unwrap());
+        for place in sound.len() - size..sound.len() {
+            for bit in 0..8 {
+                let mut bytes = sound.clone();
+                bytes[place] ^= 1 << bit;
+                unseen += u32::from(Compact::open(&bytes).is_ok());
+            }
+        }
+        for len in 0..sound.len() {
+            unseen += u32::from(Compact::open(&sound[..len]).is_ok());
+        }
+        // Sixteen bits let one change in 65,536 pass.
+        prop_assert!(unseen <= 1, "{unseen} changes unseen");
+    }
+}
+
+#[test]
+fn long_histories_hold_too() {
+    for (seed, (limit, stride, jumps)) in
+        [(5, 20_000, 40), (300, 400, 1_000_000), (3_000, 40, 2_000)].into_iter().enumerate()
+    {
+        let (seed, heaviest) = (seed as u64, 1);
+        History { seed, window: 60_000, limit, heaviest, stride, jumps, calls: 12_000 }.run();
+    }
+}
+
+#[test]
+fn the_example_in_the_documentation_is_true() {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
+    let document = include_str!("../../../docs/COMPACT.md");
+    let mut bytes = vec![];
+    let shown = |bytes: &[u8]| {
+        let hex = hex(bytes);
+        assert!(document.contains(&hex), "docs/COMPACT.md lacks {hex}");
+    };
+    call(&mut bytes, NOW, 60_000, Some(1));
+    shown(&bytes);
+    call(&mut bytes, NOW + 40, 60_000, Some(1));
+    call(&mut bytes, NOW + 1_040, 60_000, Some(5));
+    shown(&bytes);
+    let Some(Change::Write { offset: 21, bytes: end }) = call(&mut bytes, NOW + 60_000, 60_000, Some(1)) else {
+        panic!("an ordinary call does not write at the end");
+    };
+    shown(&end);
+    assert_eq!(verify(&bytes), [(NOW + 40, 1), (NOW + 1_040, 5), (NOW + 60_000, 1)]);
+}
+
+#[test]
+fn a_log_is_as_small_as_promised() {
+    let mut bytes = vec![];
+    append(&mut bytes, NOW, 1);
+    assert_eq!(bytes.len(), 30);
+
+    let mut random = fastrand::Rng::with_seed(1);
+    for _ in 0..1_000 {
+        let (mut bytes, mut stamps) = (vec![], [0; 5].map(|_| random.i64(0..60_000)));
+        stamps.sort_unstable();
+        stamps.into_iter().for_each(|stamp| append(&mut bytes, NOW + stamp, 1));
+        assert!(bytes.len() <= 50, "{} bytes for 5 entries", bytes.len());
+    }
+
+    let mut stamps = [0; 10_000].map(|_| random.i64(0..60_000));
+    stamps.sort_unstable();
+    let mut bytes = vec![];
+    stamps.into_iter().for_each(|stamp| append(&mut bytes, NOW + stamp, 1));
+    assert!(bytes.len() <= 11_000, "{} bytes for 10,000 entries", bytes.len());
+}
+
+#[test]
+fn a_log_in_steady_motion_keeps_its_size() {
+    let longest = |limit: i64, step: i64| {
+        let (mut bytes, mut longest) = (vec![], 0);
+        for number in 0..20 * limit.max(100) {
+            call(&mut bytes, NOW + number * step, limit * step, Some(1));
+            longest = longest.max(bytes.len());
+        }
+        longest
+    };
+    for step in [1, 60, 1_000, 12_000, 1_000_000] {
+        assert!(longest(5, step) <= 64, "limit 5, {} bytes", longest(5, step));
+    }
+    assert!(longest(10_000, 6) <= 13_500, "limit 10,000: {} bytes", longest(10_000, 6));
+}
+
+#[test]
+fn an_ordinary_call_writes_a_few_bytes_at_the_end() {
+    let (mut bytes, mut writes) = (vec![], 0);
+    for number in 0..50_000 {
+        let weight = (number % 3 != 0).then_some(number as u64 % 2 * 65_534 + 1);
+        match call(&mut bytes, NOW + number * 7, 70_000, weight) {
+            Some(Change::Write { bytes, .. }) => {
+                assert!(matches!(bytes, Bytes::Short { .. }), "{} bytes", bytes.len());
+                writes += 1;
+            }
+            Some(Change::Replace(_)) | None => {}
+            Some(Change::Remove) => panic!("removed"),
+        }
+    }
+    assert!(writes > 46_000, "{writes} writes");
+    verify(&bytes);
+}
+
+#[test]
+fn a_million_expire_at_once() {
+    let mut bytes = vec![];
+    for number in 0..1_000_000 {
+        append(&mut bytes, NOW + number / 20, 1);
+    }
+    assert_eq!(verify(&bytes).len(), 1_000_000);
+    let mut log = open(&bytes);
+    log.prune(&bytes, span(NOW + 49_999, 3)).unwrap();
+    assert_eq!(log.units(), 60);
+    let change = log.commit(&bytes, Some((at(NOW + 49_999), 1))).unwrap();
+    apply(change, &mut bytes);
+    assert_eq!(verify(&bytes).len(), 61);
+    assert!(bytes.len() < 400, "{} bytes", bytes.len());
+
+    let mut log = open(&bytes);
+    log.prune(&bytes, span(NOW + 60_000, 10_001)).unwrap();
+    assert!(log.is_empty());
+    assert_eq!(log.commit(&bytes, None), Ok(Some(Change::Remove)));
+}
+
+#[test]
+fn units_that_run_over_begin_again() {
+    let start = Mark { at: 4, units: (1 << 48) - 10, stamp: NOW };
+    let mut bytes = b"RLS\x01".to_vec();
+    bytes.extend_from_slice(block_head(start).as_bytes());
+    bytes.extend_from_slice(encode_entry(0, 4).as_bytes());
+    let end = Mark { at: bytes.len(), units: start.units + 4, stamp: NOW };
+    let head = Head { at: 16, units: start.units, stamp: NOW };
+    bytes.extend_from_slice(footer(head, end, 0).as_bytes());
+    assert_eq!(verify(&bytes), [(NOW, 4)]);
+
+    let mut last = bytes.clone();
+    append(&mut last, NOW + 1, 5);
+    assert_eq!(format::read(&last).unwrap().1.units, (1 << 48) - 1);
+    for now in [NOW + 1, NOW - 1] {
+        let mut over = bytes.clone();
+        append(&mut over, now, 6);
+        assert_eq!(format::read(&over).unwrap().1.units, 10);
+        assert_eq!(verify(&over).len(), 2);
+    }
+}
+
+#[test]
+fn a_string_that_would_get_too_long_is_refused() {
+    let write = |at| {
+        let end = Mark { at, units: 1, stamp: NOW };
+        let mut writer = Writer::at(end);
+        writer.push(NOW, 1).unwrap();
+        writer.write(&[], Head { at: 16, units: 0, stamp: NOW })
+    };
+    assert!(write(LONGEST_LOG - 100).is_ok());
+    assert_eq!(write(LONGEST_LOG - 10), Err(Flaw::Full));
+}
+
+#[test]
+fn what_is_no_log_is_told_apart() {
+    let flaw = |bytes: &[u8]| Compact::open(bytes).err();
+    for other in [&b""[..], b"RLS", b"hello, world", b"\x01RLS", b"HYLL\x01"] {
+        assert_eq!(flaw(other), Some(Flaw::NotALog));
+    }
+    assert_eq!(flaw(b"RLS\x02 whatever it may hold"), Some(Flaw::OtherVersion));
+    assert_eq!(flaw(b"RLS\x01"), Some(Flaw::Damaged));
+    assert_eq!(flaw(&[b"RLS\x01", &[0; 60][..]].concat()), Some(Flaw::Damaged));
+}
+
+#[test]
+fn a_log_that_contradicts_itself_is_told() {
+    let mut bytes = vec![];
+    (0..1_000).for_each(|number| append(&mut bytes, NOW + number, 1));
+    // The checkpoint of the third block, in time and in units.
+    for place in [516, 522] {
+        let mut damaged = bytes.clone();
+        damaged[place] ^= 1;
+        let mut log = open(&damaged);
+        let in_second = span(NOW + 1_000, 750);
+        assert_eq!(
+            log.prune(&damaged, in_second).and(log.commit(&damaged, Some((at(NOW + 100), 1)))),
+            Err(Flaw::Damaged)
+        );
+    }
+    // An entry that never ends.
+    let mut damaged = bytes.clone();
+    damaged[20..40].fill(FILLER);
+    assert_eq!(open(&damaged).prune(&damaged, span(NOW + 1_000, 950)), Err(Flaw::Damaged));
+}

@@ -37,6 +37,7 @@ impl Bytes {
         }
     }
 
+    #[inline]
     fn extend(&mut self, more: &[u8]) {
         if let Self::Short { bytes, len } = self {
             let longer = len.saturating_add(more.len());
@@ -110,8 +111,9 @@ impl Writer {
         if units > MOST {
             return Err(Flaw::Full);
         }
-        let entry = encode_entry(stamp.saturating_sub(self.end.stamp).max(0), weight);
+        let delta = stamp.saturating_sub(self.end.stamp).max(0);
         let used = within_block(self.end.at);
+        let entry = encode_entry(delta, weight);
         let room = BLOCK.saturating_sub(used);
         let fits = entry.as_bytes().len() <= room;
         if !fits {
@@ -124,6 +126,22 @@ impl Writer {
         self.put(&entry);
         self.end = Mark { units, stamp, ..self.end };
         Ok(at)
+    }
+
+    /// Puts entries of one byte, which weigh 1.
+    pub fn push_bytes(&mut self, mut entries: &[u8]) {
+        while !entries.is_empty() {
+            if within_block(self.end.at) == 0 {
+                self.put(&block_head(self.end));
+            }
+            let room = BLOCK.saturating_sub(within_block(self.end.at)).min(entries.len());
+            let (now, later) = entries.split_at(room);
+            self.extend(now);
+            let passed = now.iter().fold(0, |sum: i64, &byte| sum.saturating_add(i64::from(byte >> 1)));
+            self.end.stamp = self.end.stamp.saturating_add(passed);
+            self.end.units = self.end.units.saturating_add(now.len() as u64);
+            entries = later;
+        }
     }
 
     /// Ends the log that was begun with [`Writer::new`].
@@ -158,6 +176,7 @@ impl Writer {
         self.extend(few.as_bytes());
     }
 
+    #[inline]
     fn extend(&mut self, more: &[u8]) {
         self.bytes.extend(more);
         self.end.at = self.end.at.saturating_add(more.len());

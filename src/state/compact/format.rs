@@ -66,6 +66,7 @@ pub fn within_block(at: usize) -> usize {
 }
 
 /// A varint of at most `most` bytes: its value and its length. Only the shortest form of a value is one.
+#[inline]
 pub fn varint(bytes: &[u8], most: usize) -> Option<(u64, usize)> {
     let (mut value, mut shift, mut size) = (0, 0u32, 0usize);
     for &byte in bytes.iter().take(most) {
@@ -123,6 +124,7 @@ pub struct Stored {
     pub size: usize,
 }
 
+#[inline]
 pub fn decode_entry(bytes: &[u8]) -> Option<Stored> {
     let first = *bytes.first()?;
     // Most entries are one byte.
@@ -157,6 +159,7 @@ pub fn is_filler(rest: &[u8]) -> bool {
     rest.len() < LONGEST_ENTRY && rest.iter().all(|&byte| byte == FILLER)
 }
 
+#[inline]
 fn u48(bytes: &[u8]) -> Option<u64> {
     let (low, high) = (bytes.first_chunk::<4>()?, bytes.get(4..)?.first_chunk::<2>()?);
     Some(u64::from(u32::from_le_bytes(*low)) | u64::from(u16::from_le_bytes(*high)) << 32)
@@ -177,6 +180,7 @@ pub fn block_head(before: Mark) -> Few {
 }
 
 /// Sixteen bits that depend on every field of the footer and on the length of the string.
+#[inline]
 fn check(head: Head, end: Mark, len: usize) -> [u8; 2] {
     let fields = [head.at as u64, head.units, head.stamp.cast_unsigned(), end.units, end.stamp.cast_unsigned()];
     let mixed = fields.into_iter().fold(len as u64, |mixed, field| {

@@ -178,7 +178,7 @@ impl Compact {
         if self.must_rebuild(weight) {
             return self.rebuild(bytes, addition);
         }
-        let compacted = self.is_wasteful().then(|| self.compact(bytes)).transpose()?;
+        let compacted = self.wastes(4).then(|| self.compact(bytes)).transpose()?;
         let is_compacted = compacted.is_some();
         let (mut writer, head) = compacted.unwrap_or_else(|| (Writer::at(self.end), self.head));
         if let Some(new) = addition {
@@ -192,7 +192,7 @@ impl Compact {
 
     /// Adds in the past, which happens when the clock was stepped back. What comes later is written anew.
     fn insert(&self, bytes: &[u8], new: Addition) -> Result<Change, Flaw> {
-        if self.must_rebuild(new.weight) || self.is_wasteful() {
+        if self.must_rebuild(new.weight) || self.wastes(1) {
             return self.rebuild(bytes, Some(new));
         }
         let next = self.seek(bytes, |mark| mark.stamp <= new.stamp)?;
@@ -206,11 +206,7 @@ impl Compact {
             true => Head { at, stamp: new.stamp, ..self.head },
             false => self.head,
         };
-        let mut from = next.before;
-        while let Some(entry) = self.step(bytes, from)? {
-            writer.push(entry.after.stamp, entry.weight)?;
-            from = entry.after;
-        }
+        self.copy(bytes, next.before, &mut writer, None)?;
         writer.write(bytes, head)
     }
 
@@ -224,30 +220,43 @@ impl Compact {
     fn rebuild(&self, bytes: &[u8], addition: Option<Addition>) -> Result<Change, Flaw> {
         let oldest = addition.map_or(self.head.stamp, |new| new.stamp.min(self.head.stamp));
         let mut writer = Writer::new(oldest, self.end.at.saturating_sub(self.head.at));
-        let mut addition = addition;
-        let mut from = self.head_mark(bytes)?;
+        self.copy(bytes, self.head_mark(bytes)?, &mut writer, addition)?;
+        writer.replace(Head { at: FIRST_ENTRY, units: 0, stamp: oldest })
+    }
+
+    /// Writes the entries from a place on, and adds one among them where it belongs.
+    fn copy(
+        &self,
+        bytes: &[u8],
+        mut from: Mark,
+        writer: &mut Writer,
+        mut addition: Option<Addition>,
+    ) -> Result<(), Flaw> {
         while let Some(entry) = self.step(bytes, from)? {
             if let Some(new) = addition.take_if(|new| new.stamp < entry.after.stamp) {
                 writer.push(new.stamp, new.weight)?;
             }
             writer.push(entry.after.stamp, entry.weight)?;
-            from = entry.after;
+            // Entries of one byte behind an entry that stays where it was stay as they are.
+            from = self.skip(bytes, entry.after, |mark| addition.is_none_or(|new| mark.stamp <= new.stamp));
+            writer.push_bytes(bytes.get(entry.after.at..from.at).ok_or(Flaw::Damaged)?);
         }
-        if let Some(new) = addition {
-            writer.push(new.stamp, new.weight)?;
+        match addition {
+            None => Ok(()),
+            Some(new) => writer.push(new.stamp, new.weight).map(drop),
         }
-        writer.replace(Head { at: FIRST_ENTRY, units: 0, stamp: oldest })
     }
 
-    /// Whether so many bytes at the front are dead that they should go: a quarter of the live ones. So each live
-    /// byte is moved for a number of bytes written that does not depend on the length of the log.
-    fn is_wasteful(&self) -> bool {
+    /// Whether the dead bytes at the front that could go are this part of the live ones. They go when they are a
+    /// quarter, so four bytes are moved for each that expires, whatever the length of the log; where the whole log must
+    /// be read for it, when they are as many.
+    fn wastes(&self, part: usize) -> bool {
         let live = self.end.at.saturating_sub(self.head.at);
         let dead = match self.is_in_one_block() {
             true => self.head.at.saturating_sub(FIRST_ENTRY),
             false => block_of(self.head.at).saturating_mul(BLOCK),
         };
-        dead >= FEW_DEAD.max(live / 4)
+        dead >= FEW_DEAD && dead.saturating_mul(part) >= live
     }
 
     /// The log without its dead bytes, or without its dead blocks if it has several.
@@ -336,17 +345,41 @@ impl Compact {
         }
     }
 
-    fn walk(&self, bytes: &[u8], mut from: Mark, is_before: impl Fn(Mark) -> bool) -> Result<Entry, Flaw> {
+    fn walk(&self, bytes: &[u8], from: Mark, is_before: impl Fn(Mark) -> bool) -> Result<Entry, Flaw> {
+        let mut from = self.skip(bytes, from, &is_before);
         while let Some(entry) = self.step(bytes, from)? {
             if !is_before(entry.after) {
                 return Ok(entry);
             }
-            from = entry.after;
+            from = self.skip(bytes, entry.after, &is_before);
         }
         Err(Flaw::Damaged)
     }
 
+    /// Goes on over entries of one byte, which weigh 1, to the end of the block. The steps that follow check where this
+    /// has led.
+    #[inline]
+    fn skip(&self, bytes: &[u8], mut from: Mark, is_before: impl Fn(Mark) -> bool) -> Mark {
+        let ahead = match within_block(from.at) {
+            0 => &[],
+            _ => bytes.get(from.at..self.block_end(from.at)).unwrap_or_default(),
+        };
+        for &byte in ahead {
+            let after = Mark {
+                at: from.at.wrapping_add(1),
+                units: from.units.wrapping_add(1),
+                stamp: from.stamp.wrapping_add(i64::from(byte >> 1)),
+            };
+            if byte & 0x81 != 0 || !is_before(after) {
+                break;
+            }
+            from = after;
+        }
+        from
+    }
+
     /// The place before the oldest entry. What was before it may be gone; its stamp follows from the difference.
+    #[inline]
     fn head_mark(&self, bytes: &[u8]) -> Result<Mark, Flaw> {
         let Head { at, units, stamp } = self.head;
         let oldest = self.stored(bytes, at).ok_or(Flaw::Damaged)?;
@@ -364,6 +397,7 @@ impl Compact {
     }
 
     /// What is stored at an offset, which goes no further than its block and the entries do.
+    #[inline]
     fn stored(&self, bytes: &[u8], at: usize) -> Option<Stored> {
         decode_entry(bytes.get(at..self.block_end(at))?)
     }
@@ -373,6 +407,7 @@ impl Compact {
     }
 
     /// The entry at a place, or none at the end.
+    #[inline]
     fn step(&self, bytes: &[u8], from: Mark) -> Result<Option<Entry>, Flaw> {
         let mut at = from.at;
         if at < self.end.at && within_block(at) != 0 {
@@ -398,6 +433,7 @@ impl Compact {
         self.entry(from, at, stored).map(Some)
     }
 
+    #[inline]
     fn entry(&self, before: Mark, at: usize, stored: Stored) -> Result<Entry, Flaw> {
         let Stored { delta, weight, size } = stored;
         let after = Mark {

@@ -105,7 +105,7 @@ fn verify(bytes: &[u8]) -> Vec<(i64, u64)> {
     assert_eq!((place, stamp, units), (end, newest, end_units), "the end is elsewhere");
     let head = head.expect("the head is no entry");
     let (live, dead) = (end - head_at as usize, head_at as usize - 16);
-    assert!(dead <= 300 + live / 4, "{dead} dead bytes to {live} live ones");
+    assert!(dead <= 300 + live, "{dead} dead bytes to {live} live ones");
     entries.split_off(head)
 }
 

@@ -501,3 +501,78 @@ fn a_log_that_contradicts_itself_is_told() {
     damaged[20..40].fill(FILLER);
     assert_eq!(open(&damaged).prune(&damaged, span(NOW + 1_000, 950)), Err(Flaw::Damaged));
 }
+
+#[test]
+fn an_entry_before_the_head_may_open_a_block() {
+    let mut bytes = vec![];
+    (0..243).for_each(|_| append(&mut bytes, NOW, 1));
+    (0..400).for_each(|_| append(&mut bytes, NOW + 10, 1));
+    let mut log = open(&bytes);
+    log.prune(&bytes, Span { expired_to: at(NOW), sane_to: at(NOW + 10) }).unwrap();
+    assert_eq!(log.head.at, 259, "the head should be the last byte of its block");
+    let change = log.commit(&bytes, Some((at(NOW + 5), 1_000))).unwrap();
+    assert!(matches!(change, Some(Change::Write { offset: 259, .. })));
+    apply(change, &mut bytes);
+    let model = [vec![(NOW + 5, 1_000)], vec![(NOW + 10, 1); 400]].concat();
+    assert_eq!(verify(&bytes), model);
+    compare(&open(&bytes), &bytes, &model, &mut fastrand::Rng::with_seed(1));
+}
+
+#[test]
+fn a_call_that_only_prunes_keeps_the_length() {
+    let mut bytes = vec![];
+    append(&mut bytes, NOW, 1);
+    (0..100).for_each(|number| append(&mut bytes, NOW + 10_000_000 + number % 2, 1));
+    let len = bytes.len();
+    let change = call(&mut bytes, NOW + 10_000_001, 60_000, None);
+    assert!(matches!(change, Some(Change::Write { .. })));
+    assert_eq!(bytes.len(), len);
+    assert_eq!(verify(&bytes).len(), 100);
+    // The padding goes with the next entry.
+    append(&mut bytes, NOW + 10_000_001, 1);
+    assert_eq!(bytes.len(), len);
+}
+
+/// A full block with dead entries and a byte of filler, and an entry far ahead in the next one.
+fn filled() -> Vec<u8> {
+    let mut bytes = vec![];
+    (0..60).for_each(|_| append(&mut bytes, NOW, 1));
+    (0..183).for_each(|_| append(&mut bytes, NOW + 10, 1));
+    append(&mut bytes, NOW + 100_000, 1);
+    assert_eq!(bytes[259], FILLER);
+    bytes
+}
+
+#[test]
+fn filler_does_not_stay_where_the_log_was_cut() {
+    let mut bytes = filled();
+    let mut log = open(&bytes);
+    log.prune(&bytes, Span { expired_to: at(NOW), sane_to: at(NOW + 50) }).unwrap();
+    let change = log.commit(&bytes, Some((at(NOW + 20), 1))).unwrap();
+    apply(change, &mut bytes);
+    assert_eq!(verify(&bytes), [vec![(NOW + 10, 1); 183], vec![(NOW + 20, 1)]].concat());
+}
+
+#[test]
+fn filler_is_nothing_but_filler() {
+    let mut bytes = filled();
+    let far = |bytes: &[u8]| open(bytes).prune(bytes, Span { expired_to: at(NOW + 20), sane_to: at(NOW + 200_000) });
+    assert_eq!(far(&bytes), Ok(()));
+    bytes[259] = 0x81;
+    let mut log = open(&bytes);
+    let from = log.head_mark(&bytes).unwrap();
+    assert_eq!(log.walk(&bytes, from, |_| true).err(), Some(Flaw::Damaged));
+    assert_eq!(log.prune(&bytes, Span { expired_to: at(NOW), sane_to: at(NOW + 200_000) }), Ok(()));
+    assert_eq!(log.rebuild(&bytes, None), Err(Flaw::Damaged));
+}
+
+#[test]
+fn a_write_that_would_shorten_the_string_replaces_it() {
+    let mut bytes = vec![];
+    (0..20).for_each(|number| append(&mut bytes, NOW + number * 1_000_000, 1));
+    let first = Mark { at: 17, units: 1, stamp: NOW };
+    let change = Writer::at(first).write(&bytes, open(&bytes).head).unwrap();
+    assert!(matches!(change, Change::Replace(_)));
+    apply(Some(change), &mut bytes);
+    assert_eq!(verify(&bytes), [(NOW, 1)]);
+}

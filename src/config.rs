@@ -1,18 +1,26 @@
-//! What can be set: `rl.cl-throttle`, in redis.conf or as an argument of `loadmodule`.
+//! What can be set: `rl.cl-throttle` and `rl.sliding-storage`, in redis.conf or as arguments of `loadmodule`.
 //!
 //! An argument says what holds where the server's configuration says nothing. What is not known is refused, because a
 //! setting that is silently ignored is worse than none.
 
 use crate::server::{Context, Setting};
+use crate::state::Storage;
 
 /// Whether RL.THROTTLE also answers to redis-cell's name. Fixed once the module has loaded: a server takes commands only
 /// then.
 static CL_THROTTLE: Setting = Setting::new(c"cl-throttle", &[c"no", c"yes"], false);
 
-static ALL: [&Setting; 1] = [&CL_THROTTLE];
+/// How RL.SLIDING stores keys that do not exist yet. A key that does is used as it is.
+static SLIDING_STORAGE: Setting = Setting::new(c"sliding-storage", &[c"zset", c"compact"], true);
+
+static ALL: [&Setting; 2] = [&CL_THROTTLE, &SLIDING_STORAGE];
 
 pub fn wants_cl_throttle() -> bool {
     CL_THROTTLE.get() == 1
+}
+
+pub fn sliding_storage() -> Storage {
+    if SLIDING_STORAGE.get() == 1 { Storage::Compact } else { Storage::SortedSet }
 }
 
 /// Reads the words behind the library's path in `loadmodule`, in pairs of name and value, and then the server's

@@ -24,7 +24,9 @@ impl Action for Peek {
         let decision = match algorithm {
             Algorithm::Sliding => {
                 let mut log = PeekedLog::open(ctx, key, now, demand.quotas.longest())?;
-                sliding::decide(&mut log, &demand, now)
+                let decision = sliding::decide(&mut log, &demand, now);
+                log.check()?;
+                decision
             }
             Algorithm::Fixed => {
                 let mut counters = Vec::with_capacity(demand.quotas.len());

@@ -307,7 +307,7 @@ mod sealed {
     }
 }
 
-/// Implements [`Words`] for a tuple of the server's strings (`s` in the format), integers (`b`) and literals (`c`).
+/// Implements [`Words`] for a tuple of the server's strings (`s` in the format), integers and bytes (`b`) and literals (`c`).
 ///
 /// Integers go as text: of the formats the server knows, `l` costs it one allocation more.
 macro_rules! words {
@@ -322,6 +322,9 @@ macro_rules! words {
         let text = text.as_bytes();
         words!(@arguments $ctx $command $format [$($done,)* text.as_ptr(), text.len()] $($rest)*)
     }};
+    (@arguments $ctx:ident $command:ident $format:literal [$($done:expr),*] $word:ident: Bytes $($rest:tt)*) => {
+        words!(@arguments $ctx $command $format [$($done,)* $word.as_ptr(), $word.len()] $($rest)*)
+    };
     (@arguments $ctx:ident $command:ident $format:literal [$($done:expr),*] $word:ident: CStr $($rest:tt)*) => {
         words!(@arguments $ctx $command $format [$($done,)* $word.as_ptr()] $($rest)*)
     };
@@ -339,6 +342,7 @@ macro_rules! words {
     };
     (@type Str) => { Str<'_> };
     (@type i64) => { i64 };
+    (@type Bytes) => { &[u8] };
     (@type CStr) => { &CStr };
 }
 
@@ -347,3 +351,5 @@ words!(c"sb", key: Str number: i64);
 words!(c"sbb", key: Str from: i64 to: i64);
 words!(c"sbs", key: Str score: i64 member: Str);
 words!(c"sbcb", key: Str value: i64 option: CStr at: i64);
+words!(c"sbb", key: Str offset: i64 bytes: Bytes);
+words!(c"sbcb", key: Str bytes: Bytes option: CStr at: i64);

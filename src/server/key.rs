@@ -215,6 +215,19 @@ impl<'a> Key<'a> {
         }
     }
 
+    /// Puts bytes at an offset of a string, which grows to hold them and gets no shorter. The offset lies within it.
+    pub fn write_at(&mut self, offset: usize, bytes: &[u8]) {
+        let end = offset.saturating_add(bytes.len());
+        if self.len() < end as u64 {
+            // SAFETY: the key is open for writing.
+            done("StringTruncate", unsafe { call!(RedisModule_StringTruncate(self.as_ptr(), end)) });
+            self.kind = Kind::String;
+        }
+        if let Some(place) = self.bytes_mut().get_mut(offset..end) {
+            place.copy_from_slice(bytes);
+        }
+    }
+
     // ---- Sorted sets -------------------------------------------------------------------------------------------
 
     /// Adds a member unless it is there already. Answers whether it was added.

@@ -6,7 +6,7 @@
 use crate::limit::Time;
 use crate::server::{Context, EventClass, OwnedStr, Str};
 
-pub enum Effect {
+pub enum Effect<'a> {
     /// Members with scores from 0 to this time went out of a sorted set, and others stayed.
     Pruned { to: Time },
     /// Every member of a sorted set had expired, so the key went.
@@ -21,6 +21,10 @@ pub enum Effect {
     Started { count: i64, until: Time },
     /// A string was replaced or created.
     Stored { value: i64, until: Time },
+    /// A string got these bytes at this offset.
+    Patched { offset: usize, bytes: &'a [u8] },
+    /// A string became these bytes, and has this expiry, which may be a new one.
+    Replaced { bytes: &'a [u8], until: Time, renewed: bool },
     /// The key got a new expiry.
     Expires { at: Time },
     /// The key was removed.
@@ -28,7 +32,7 @@ pub enum Effect {
 }
 
 /// Tells of all the effects on one key, in their order. Nothing is said where there are none.
-pub fn publish<const N: usize>(ctx: &mut Context, key: Str<'_>, effects: [Option<Effect>; N]) {
+pub fn publish<const N: usize>(ctx: &mut Context, key: Str<'_>, effects: [Option<Effect<'_>>; N]) {
     if effects.iter().all(Option::is_none) {
         return;
     }
@@ -41,7 +45,7 @@ pub fn publish<const N: usize>(ctx: &mut Context, key: Str<'_>, effects: [Option
     }
 }
 
-impl Effect {
+impl Effect<'_> {
     fn replicate(&self, ctx: &Context, key: Str<'_>) {
         match self {
             Self::Pruned { to } => ctx.replicate(c"ZREMRANGEBYSCORE", (key, 0, to.millis())),
@@ -53,6 +57,10 @@ impl Effect {
             Self::Started { count: value, until } | Self::Stored { value, until } => {
                 ctx.replicate(c"SET", (key, *value, c"PXAT", until.millis()));
             }
+            Self::Patched { offset, bytes } => {
+                ctx.replicate(c"SETRANGE", (key, i64::try_from(*offset).unwrap_or(i64::MAX), *bytes));
+            }
+            Self::Replaced { bytes, until, .. } => ctx.replicate(c"SET", (key, *bytes, c"PXAT", until.millis())),
             Self::Expires { at } => ctx.replicate(c"PEXPIREAT", (key, at.millis())),
         }
     }
@@ -74,6 +82,13 @@ impl Effect {
             Self::Stored { .. } => {
                 ctx.notify(EventClass::String, c"set", key);
                 ctx.notify(EventClass::Generic, c"expire", key);
+            }
+            Self::Patched { .. } => ctx.notify(EventClass::String, c"setrange", key),
+            Self::Replaced { renewed, .. } => {
+                ctx.notify(EventClass::String, c"set", key);
+                if *renewed {
+                    ctx.notify(EventClass::Generic, c"expire", key);
+                }
             }
             Self::Expires { .. } => ctx.notify(EventClass::Generic, c"expire", key),
             Self::Removed => ctx.notify(EventClass::Generic, c"del", key),

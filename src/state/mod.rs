@@ -16,17 +16,18 @@
 )]
 
 mod arrival;
-#[allow(dead_code, unused_imports, reason = "not wired to the server yet")]
 mod compact;
+mod compact_log;
 mod counter;
 mod effects;
 mod log;
 mod removal;
+mod sorted_log;
 
 pub use arrival::Throttle;
 pub use counter::{Counter, check as check_counter, counter_name, peek as peek_counter};
 pub use effects::denied;
-pub use log::{Log, PeekedLog};
+pub use log::{Log, PeekedLog, Storage};
 pub use removal::{check_state, remove};
 
 use crate::server::{Context, Error};
@@ -39,13 +40,14 @@ const NOT_AN_INTEGER: Error = Error::Line(c"ERR value is not an integer or out o
 
 /// The server's own commands that state is replicated, pruned and looked for with. The server takes effects by name and
 /// drops those whose name it does not know, so a module that loads without them would let replicas drift.
-const NEEDED: [&std::ffi::CStr; 12] = [
+const NEEDED: [&std::ffi::CStr; 13] = [
     c"EXISTS",
     c"GET",
     c"INCR",
     c"INCRBY",
     c"PEXPIREAT",
     c"SET",
+    c"SETRANGE",
     c"UNLINK",
     c"ZADD",
     c"ZCOUNT",

@@ -12,7 +12,7 @@ mod format;
 #[cfg(test)]
 mod tests;
 
-pub use change::{Bytes, Change};
+pub use change::Change;
 
 use self::change::Writer;
 use self::format::{
@@ -119,10 +119,12 @@ impl Compact {
         self.units() == 0
     }
 
+    #[cfg(test)]
     pub fn oldest(&self) -> Option<Time> {
         (!self.is_empty()).then_some(Time::from_millis(self.head.stamp))
     }
 
+    #[cfg(test)]
     pub fn newest(&self) -> Option<Time> {
         (!self.is_empty()).then_some(Time::from_millis(self.end.stamp))
     }

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::change::Bytes;
 use super::format::{self, FILLER, LONGEST_ENTRY, LONGEST_LOG, block_head, encode_entry, footer};
 use super::*;
 use crate::limit::Window;

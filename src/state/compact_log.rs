@@ -1,0 +1,159 @@
+//! The log of a sliding window as a plain string: a key around the bytes that [`super::compact`] knows how to read.
+//!
+//! A call makes one change to the string, which travels as one `SETRANGE`, or as one `SET` where the string is new or gets
+//! shorter.
+
+use super::WRONG_TYPE;
+use super::compact::{Change, Compact, Flaw};
+use super::effects::{Effect, publish};
+use crate::limit::sliding::{self, History, Span};
+use crate::limit::{Cost, Time, Window};
+use crate::server::{Error, Key, Kind, Reader, Str};
+
+const OTHER_VERSION: Error =
+    Error::Line(c"ERR rl: the log at this key was written by a later version of the module, which alone can read it");
+const DAMAGED: Error = Error::Line(c"ERR rl: the log at this key is damaged; RL.RESET removes it");
+const FULL: Error = Error::Line(c"ERR rl: the log at this key has reached the longest string that the server takes");
+
+impl From<Flaw> for Error {
+    fn from(flaw: Flaw) -> Self {
+        match flaw {
+            Flaw::NotALog => WRONG_TYPE,
+            Flaw::OtherVersion => OTHER_VERSION,
+            Flaw::Damaged => DAMAGED,
+            Flaw::Full => FULL,
+        }
+    }
+}
+
+/// A log and where its bytes are. What turns out to be damaged answers nothing, and is refused in the end.
+struct Asked {
+    log: Compact,
+    flaw: Option<Flaw>,
+}
+
+impl Asked {
+    fn open(bytes: &[u8], now: Time, window: Window) -> Result<Self, Flaw> {
+        let mut log = Compact::open(bytes)?;
+        log.prune(bytes, Span::at(now, window))?;
+        Ok(Self { log, flaw: None })
+    }
+
+    fn or_flaw<T: Default>(&mut self, answer: Result<T, Flaw>) -> T {
+        answer.unwrap_or_else(|flaw| {
+            self.flaw = Some(flaw);
+            T::default()
+        })
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.flaw.map_or(Ok(()), |flaw| Err(flaw.into()))
+    }
+}
+
+/// An open log, pruned in memory.
+pub struct CompactLog<'a> {
+    key: Key<'a>,
+    name: Str<'a>,
+    now: Time,
+    window: Window,
+    asked: Asked,
+}
+
+impl<'a> CompactLog<'a> {
+    /// The log at an open key that is empty or holds a string.
+    pub fn at(mut key: Key<'a>, name: Str<'a>, now: Time, window: Window) -> Result<Self, Error> {
+        let asked = match key.kind() {
+            Kind::String => Asked::open(key.bytes_mut(), now, window)?,
+            _ => Asked { log: Compact::EMPTY, flaw: None },
+        };
+        Ok(Self { key, name, now, window, asked })
+    }
+
+    /// Writes down a request that was admitted, and tells of all that has changed.
+    pub fn settle(mut self, admitted: Option<Cost>) -> Result<(), Error> {
+        self.asked.check()?;
+        let addition = admitted.map(|cost| (self.now, cost.units().unsigned_abs()));
+        let change = self.asked.log.commit(self.key.bytes_mut(), addition)?;
+        match &change {
+            None => {}
+            Some(Change::Write { offset, bytes }) => self.key.write_at(*offset, bytes),
+            Some(Change::Replace(bytes)) => self.key.set_bytes(bytes),
+            Some(Change::Remove) => {
+                self.key.unlink();
+                publish(self.key.close(), self.name, [Some(Effect::Removed)]);
+                return Ok(());
+            }
+        }
+        let current = self.key.expiry().map(Time::from_millis);
+        let renewed = match self.key.kind() {
+            Kind::Empty => None,
+            _ => sliding::renewed_expiry(current, self.now, self.window),
+        };
+        if let Some(at) = renewed {
+            self.key.set_expiry(at.millis());
+        }
+        let expires = renewed.map(|at| Effect::Expires { at });
+        let effects = match &change {
+            Some(Change::Replace(bytes)) => {
+                // The whole string travels with its expiry, which SET would take away otherwise.
+                let until = renewed.or(current).unwrap_or(self.now);
+                [Some(Effect::Replaced { bytes, until, renewed: renewed.is_some() }), None]
+            }
+            Some(Change::Write { offset, bytes }) => [Some(Effect::Patched { offset: *offset, bytes }), expires],
+            Some(Change::Remove) | None => [None, expires],
+        };
+        publish(self.key.close(), self.name, effects);
+        Ok(())
+    }
+}
+
+impl History for CompactLog<'_> {
+    fn units(&mut self) -> u64 {
+        self.asked.log.units()
+    }
+
+    fn later_than(&mut self, time: Time) -> u64 {
+        let answer = self.asked.log.later_than(self.key.bytes_mut(), time);
+        self.asked.or_flaw(answer)
+    }
+
+    fn stamp_of(&mut self, rank: u64) -> Option<Time> {
+        let answer = self.asked.log.newest_unit(self.key.bytes_mut(), rank);
+        self.asked.or_flaw(answer)
+    }
+}
+
+/// A log that is only looked at.
+pub struct PeekedCompactLog<'a> {
+    key: Reader<'a>,
+    asked: Asked,
+}
+
+impl<'a> PeekedCompactLog<'a> {
+    pub fn at(mut key: Reader<'a>, now: Time, window: Window) -> Result<Self, Error> {
+        let asked = Asked::open(&key.bytes(), now, window)?;
+        Ok(Self { key, asked })
+    }
+
+    /// Whether all that was asked could be answered.
+    pub fn check(&self) -> Result<(), Error> {
+        self.asked.check()
+    }
+}
+
+impl History for PeekedCompactLog<'_> {
+    fn units(&mut self) -> u64 {
+        self.asked.log.units()
+    }
+
+    fn later_than(&mut self, time: Time) -> u64 {
+        let answer = self.asked.log.later_than(&self.key.bytes(), time);
+        self.asked.or_flaw(answer)
+    }
+
+    fn stamp_of(&mut self, rank: u64) -> Option<Time> {
+        let answer = self.asked.log.newest_unit(&self.key.bytes(), rank);
+        self.asked.or_flaw(answer)
+    }
+}

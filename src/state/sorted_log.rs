@@ -1,0 +1,248 @@
+//! The log of a sliding window as a sorted set: a member a request, its score the request's time in milliseconds.
+//!
+//! Members are called `{milliseconds}-{suffix}`. A request of several units is as many members. A log written by the scripts has the same form and is carried on.
+//!
+//! Pruning is where the time goes, so there are three ways to do it. Where all has expired the key goes as a whole,
+//! and a large one is freed in the background. A few expired members are removed one by one through the key API. More
+//! than a few are removed by a nested command, which moves the rest of the memory once instead of every time; and no
+//! more than a thousand at once, so that a call never takes long. What is left over is not counted.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+
+use super::WRONG_TYPE;
+use super::effects::{Effect, publish};
+use crate::limit::sliding::{self, History};
+use crate::limit::{Cost, Time, Window};
+use crate::server::{Context, Digits, Error, Key, Kind, OwnedStr, Reader, ScoreRange, Str};
+
+/// Up to this many expired members are removed one by one. A nested command costs as much as about this many.
+const FEW: usize = 6;
+
+/// No call removes more expired members than this, nor more that are ahead of the clock, unless none is left that counts.
+const MOST: i64 = 1000;
+
+/// An open log, pruned.
+pub struct SortedLog<'a> {
+    key: Key<'a>,
+    name: Str<'a>,
+    now: Time,
+    window: Window,
+    /// What pruning has done that is still to be published.
+    pruned: Option<Effect<'static>>,
+    /// Members that do not count but are still there: expired ones, and such that are ahead of the clock.
+    left_over: (u64, u64),
+}
+
+impl<'a> SortedLog<'a> {
+    /// The log at an open key that is empty or holds a sorted set. Drops what does not count at `now`.
+    pub fn at(key: Key<'a>, name: Str<'a>, now: Time, window: Window) -> Result<Self, Error> {
+        let log = Self { key, name, now, window, pruned: None, left_over: (0, 0) };
+        match log.key.kind() {
+            Kind::SortedSet => log.prune(),
+            _ => Ok(log),
+        }
+    }
+
+    /// Writes down a request that was admitted, and tells of all that has changed.
+    pub fn settle(mut self, admitted: Option<Cost>) {
+        let added = admitted.map(|cost| self.append(cost));
+        let renewed = (self.key.kind() != Kind::Empty).then(|| self.renew()).flatten();
+        publish(self.key.close(), self.name, [self.pruned, added, renewed]);
+    }
+
+    fn append(&mut self, cost: Cost) -> Effect<'static> {
+        let at = self.now;
+        match cost {
+            Cost::ONE => Effect::Added { at, member: self.append_one() },
+            _ => Effect::AddedMany { at, members: (0..cost.units()).map(|_| self.append_one()).collect() },
+        }
+    }
+
+    fn append_one(&mut self) -> OwnedStr {
+        let score = score(self.now);
+        loop {
+            let member = OwnedStr::new(Digits::joined(self.now.millis(), b'-', next_suffix(self.now)).as_bytes());
+            if self.key.add_new(score, member.as_str()) {
+                return member;
+            }
+        }
+    }
+
+    fn renew(&mut self) -> Option<Effect<'static>> {
+        let current = self.key.expiry().map(Time::from_millis);
+        let at = sliding::renewed_expiry(current, self.now, self.window)?;
+        self.key.set_expiry(at.millis());
+        Some(Effect::Expires { at })
+    }
+
+    fn prune(mut self) -> Result<Self, Error> {
+        let ranges = Ranges::at(self.now, self.window);
+        let expired: [_; FEW + 1] = self.key.first_in(ranges.expired);
+        let found = expired.iter().flatten().count();
+        let ahead = self.key.any_in(ranges.ahead);
+        if found == 0 && !ahead {
+            return Ok(self);
+        }
+        let few = found <= FEW && !ahead;
+        let counts_some = match few {
+            true => (found as u64) < self.key.len(),
+            false => self.key.any_in(ranges.live) || self.key.any_in(ranges.before_epoch),
+        };
+        match (counts_some, few) {
+            (true, true) => {
+                expired.iter().flatten().for_each(|member| self.key.remove(member.as_str()));
+                self.pruned = Some(Effect::Pruned { to: ranges.expired_to });
+                Ok(self)
+            }
+            (true, false) => self.prune_many(ranges),
+            (false, _) => {
+                self.key.unlink();
+                self.reopened(|ctx, name| publish(ctx, name, [Some(Effect::Emptied)]))
+            }
+        }
+    }
+
+    /// Prunes with nested commands, which publish for themselves.
+    fn prune_many(self, ranges: Ranges) -> Result<Self, Error> {
+        let mut left_over = (0, 0);
+        let log = self.reopened(|ctx, name| {
+            // The ranks of expired members begin behind those with negative scores, which no clock writes.
+            let first = signed(ctx.count_in(name, ranges.before_epoch));
+            let last = first.saturating_add(MOST).saturating_sub(1);
+            let expired = remove_some(ctx, name, ranges.expired, (first, last));
+            let ahead = remove_some(ctx, name, ranges.ahead, (MOST.saturating_neg(), -1));
+            left_over = (expired, ahead);
+        })?;
+        Ok(Self { left_over, ..log })
+    }
+
+    /// Closes the key while something is done that lets other code run: nested commands, or an event whose listeners
+    /// must hear it before the key is created anew. What lies there afterwards is looked at again.
+    fn reopened(self, meanwhile: impl FnOnce(&mut Context, Str<'a>)) -> Result<Self, Error> {
+        let Self { key, name, .. } = self;
+        let ctx = key.close();
+        meanwhile(ctx, name);
+        let log = Self { key: Key::open(ctx, name), ..self };
+        match log.key.kind() {
+            Kind::Empty | Kind::SortedSet => Ok(log),
+            Kind::String | Kind::Other => Err(WRONG_TYPE),
+        }
+    }
+}
+
+impl History for SortedLog<'_> {
+    fn units(&mut self) -> u64 {
+        let (expired, ahead) = self.left_over;
+        self.key.len().saturating_sub(expired).saturating_sub(ahead)
+    }
+
+    fn later_than(&mut self, time: Time) -> u64 {
+        Ranges::at(self.now, self.window).count_later(&mut self.key, time)
+    }
+
+    fn stamp_of(&mut self, rank: u64) -> Option<Time> {
+        let (_, ahead) = self.left_over;
+        stamp_of(&mut self.key, rank.saturating_add(ahead))
+    }
+}
+
+/// A log that is only looked at.
+pub struct PeekedSortedLog<'a> {
+    key: Reader<'a>,
+    ranges: Ranges,
+}
+
+impl<'a> PeekedSortedLog<'a> {
+    pub fn at(key: Reader<'a>, now: Time, window: Window) -> Self {
+        Self { key, ranges: Ranges::at(now, window) }
+    }
+}
+
+impl History for PeekedSortedLog<'_> {
+    fn units(&mut self) -> u64 {
+        self.ranges.count_later(&mut self.key, self.ranges.expired_to)
+    }
+
+    fn later_than(&mut self, time: Time) -> u64 {
+        self.ranges.count_later(&mut self.key, time)
+    }
+
+    fn stamp_of(&mut self, rank: u64) -> Option<Time> {
+        let ahead = self.key.count_in(self.ranges.ahead);
+        stamp_of(&mut self.key, rank.saturating_add(ahead))
+    }
+}
+
+/// The stamp of the member that has `rank` others above it.
+fn stamp_of(key: &mut Reader<'_>, rank: u64) -> Option<Time> {
+    // A score between two milliseconds, planted by hand, has expired once the later one has.
+    key.score_from_top(rank).map(|score| Time::from_millis(score.ceil() as i64))
+}
+
+/// Removes the members of a range, or [`MOST`] of them, which are those of the ranks given. Answers how many are left.
+fn remove_some(ctx: &mut Context, name: Str<'_>, range: ScoreRange, (first, last): (i64, i64)) -> u64 {
+    let count = ctx.count_in(name, range);
+    match signed(count) {
+        0 => return 0,
+        1..=MOST => ctx.remove_in(name, range),
+        _ => ctx.remove_ranks(name, first, last),
+    }
+    count.saturating_sub(MOST.unsigned_abs())
+}
+
+/// The scores of a log at a time, cut into those that count and those that do not.
+#[derive(Clone, Copy)]
+struct Ranges {
+    expired_to: Time,
+    expired: ScoreRange,
+    live: ScoreRange,
+    ahead: ScoreRange,
+    sane_to: f64,
+    /// Planted by hand. The scripts never remove such members and count them; so do we.
+    before_epoch: ScoreRange,
+}
+
+impl Ranges {
+    fn at(now: Time, window: Window) -> Self {
+        let span = sliding::Span::at(now, window);
+        let (expired_to, sane_to) = (score(span.expired_to), score(span.sane_to));
+        Self {
+            expired_to: span.expired_to,
+            expired: ScoreRange::closed(0.0, expired_to),
+            live: ScoreRange::above(expired_to.max(-1.0), sane_to),
+            sane_to,
+            ahead: ScoreRange::above(sane_to, f64::INFINITY),
+            before_epoch: ScoreRange::below(f64::NEG_INFINITY, 0.0),
+        }
+    }
+
+    /// How many members of those that count are later than a time. Those before the epoch count at any time.
+    fn count_later(&self, key: &mut Reader<'_>, time: Time) -> u64 {
+        let later = ScoreRange::above(score(time).max(-1.0), self.sane_to);
+        key.count_in(later).saturating_add(key.count_in(self.before_epoch))
+    }
+}
+
+/// A time as a score. Exact: times in milliseconds stay below 2^53 for 285,000 years.
+fn score(time: Time) -> f64 {
+    time.millis() as f64
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// The next suffix for a member of this millisecond. One sequence serves all keys and begins anew with each
+/// millisecond, so suffixes are short, and a clash is rare: it takes a restart or a clock that is stepped back.
+fn next_suffix(now: Time) -> u64 {
+    static MILLISECOND: AtomicI64 = AtomicI64::new(i64::MIN);
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    // Commands run one at a time; the atomics are there for the language alone.
+    let suffix = match MILLISECOND.load(Relaxed) == now.millis() {
+        true => NEXT.load(Relaxed),
+        false => 0,
+    };
+    MILLISECOND.store(now.millis(), Relaxed);
+    NEXT.store(suffix.wrapping_add(1), Relaxed);
+    suffix
+}

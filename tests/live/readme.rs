@@ -7,6 +7,7 @@
 //! Valkey 9.1 looks at the clock once a millisecond and counts the microseconds between by itself, so what RL.THROTTLE
 //! replies is shown where a millisecond more or less makes no difference.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use redis::Value;
@@ -16,7 +17,11 @@ use crate::support::server::error_line;
 use crate::support::{Engine, root};
 use crate::tests;
 
-tests![the_sessions_of_the_pages_are_real, every_command_has_a_page_that_tells_what_the_server_tells];
+tests![
+    the_sessions_of_the_pages_are_real,
+    the_headers_of_http_are_made_of_the_sessions_numbers,
+    every_command_has_a_page_that_tells_what_the_server_tells,
+];
 
 const PROMPT: &str = "127.0.0.1:6379> ";
 
@@ -126,6 +131,48 @@ fn listed<'a>(length: usize, indent: usize, mark: char, entries: impl Iterator<I
         format!("{:before$}{:>width$}{mark} {name}{}", "", index + 1, shown(value, inner))
     });
     lines.collect()
+}
+
+/// Each reply with FULL on the page, which the test above has proven, beside the HTTP response that follows from it.
+fn the_headers_of_http_are_made_of_the_sessions_numbers(_engine: &Engine) {
+    let page = std::fs::read_to_string(root().join("docs/HTTP.md")).expect("the page");
+    let mut replies: Vec<HashMap<&str, i64>> = Vec::new();
+    for line in page.lines() {
+        let Some((name, value)) = line.split_once(" => (integer) ") else { continue };
+        let (place, name) = name.split_once("# ").expect("a number and a name");
+        if place == "1" {
+            replies.push(HashMap::new());
+        }
+        let reply = replies.last_mut().expect("a first field");
+        reply.insert(name.trim_matches('"'), value.parse().expect("an integer"));
+    }
+    let expected: Vec<String> = replies.iter().map(response).collect();
+    let shown: Vec<&str> =
+        page.split("```http\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default()).collect();
+    assert_eq!(shown, expected);
+    assert_eq!(replies.iter().map(|reply| reply["allowed"]).collect::<Vec<_>>(), [1, 0], "one of each");
+}
+
+/// What the table of docs/HTTP.md makes of a reply.
+fn response(reply: &HashMap<&str, i64>) -> String {
+    let seconds = |field: &str| (reply[field] + 999) / 1000;
+    let (status, wait) = match reply["allowed"] {
+        1 => ("200 OK".to_owned(), seconds("reset-after-ms")),
+        _ => {
+            let wait = seconds("retry-after-ms");
+            (format!("429 Too Many Requests\nRetry-After: {wait}"), wait)
+        }
+    };
+    let (limit, remaining) = (reply["limit"], reply["remaining"]);
+    let lines = [
+        format!("HTTP/1.1 {status}"),
+        format!("RateLimit-Policy: \"default\";q={limit};w={}", seconds("window-ms")),
+        format!("RateLimit: \"default\";r={remaining};t={wait}"),
+        format!("X-RateLimit-Limit: {limit}"),
+        format!("X-RateLimit-Remaining: {remaining}"),
+        format!("X-RateLimit-Reset: {}\n", seconds("reset-after-ms")),
+    ];
+    lines.join("\n")
 }
 
 /// The page of a command has the summary's facts: since when, how much time, how to call it.

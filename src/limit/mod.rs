@@ -25,7 +25,8 @@ pub use units::{Cost, Demand, Limit, Quota, Quotas, Refusal, Time, Window};
 /// What a limiter answers: what every rule fills in, and every form of reply reads.
 ///
 /// Where there are several quotas it speaks of the one that binds: of those that deny, the one with the longest wait; if
-/// none denies, the one with the fewest units remaining. Of equals, the one with the shortest window.
+/// none denies, the one with the fewest units remaining. Of those that deny for equally long, the one with the fewest
+/// units; of equals, the one with the shortest window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
     pub allowed: bool,

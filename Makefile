@@ -6,11 +6,11 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export ENGINES
 export MODULE := $(TARGET)/release/libredis_rl.so
 
-.PHONY: help demo test bench soak lint build run engines clean
+.PHONY: help demo test bench bench-quick soak lint build run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 20
 
 demo: deps-build deps-server build ## Show the module at work on a private server
 	@scripts/demo.sh
@@ -19,8 +19,11 @@ test: deps-build deps-server build build-hooks ## Run all tests, live on every e
 	$(CARGO) test --locked --release --lib
 	$(CARGO) test --locked --release --test live
 
-bench: deps-build deps-server build ## Measure the commands beside the scripts (ENGINE=name picks the server)
+bench: deps-build deps-server build ## Measure the commands beside the scripts in five minutes (ENGINE=name REDIS_CELL_SO=path)
 	$(CARGO) bench --locked --bench limiters -- $(if $(ENGINE),--engine $(ENGINE))
+
+bench-quick: deps-build deps-server build ## The same roughly, in less than a minute; writes no file
+	$(CARGO) bench --locked --bench limiters -- --quick $(if $(ENGINE),--engine $(ENGINE))
 
 soak: deps-build deps-server build ## Hostile calls and floods (MINUTES=8 for both), memcheck, pruning (SEED=n ENGINE=name)
 	$(CARGO) bench --locked --bench soak -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \

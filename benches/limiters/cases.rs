@@ -1,19 +1,35 @@
-//! What is measured: which command, on which keys, in which state, at which pace.
+//! What is measured: which command, on which keys, in which state, at which pace. The cases are a table; see [`all`].
+
+use std::sync::Arc;
 
 use super::support::{Client, server::command};
 
-/// The scripts that the commands replace, as EVALSHA knows them.
-pub struct Scripts {
-    sliding: String,
-    fixed: String,
+/// What belongs together on the page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    /// The server's own commands, to measure against.
+    Floor,
+    /// The commands beside the scripts they replace.
+    Main,
+    /// What the commands can do beyond the plain call.
+    Options,
+    /// GCRA, beside redis-cell and a script.
+    Throttle,
+    /// Keys drawn by Zipf's law, calls in bursts.
+    Zipf,
+    /// The main cases with the AOF and a replica.
+    Durable,
 }
 
-impl Scripts {
-    pub fn load(client: &mut Client) -> Self {
-        let mut load = |script: &str| client.run(&["SCRIPT", "LOAD", script]);
-        Self {
-            sliding: load(include_str!("../../tests/scripts/sliding.lua")),
-            fixed: load(include_str!("../../tests/scripts/fixed.lua")),
+impl Group {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::Main => "main",
+            Self::Options => "options",
+            Self::Throttle => "throttle",
+            Self::Zipf => "zipf",
+            Self::Durable => "durable",
         }
     }
 }
@@ -22,15 +38,30 @@ impl Scripts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Module,
+    /// The module with compact storage.
+    Compact,
     Script,
-    /// Commands of the server's own, to measure against.
+    /// redis-cell, on a server of its own.
+    Cell,
     Server,
 }
 
-/// What the keys hold when it begins, and what becomes of them.
+impl Side {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Module => "module",
+            Self::Compact => "compact",
+            Self::Script => "script",
+            Self::Cell => "redis-cell",
+            Self::Server => "server",
+        }
+    }
+}
+
+/// What becomes of the keys while it is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Traffic {
-    /// Nothing is there; calls come as fast as they are answered.
+    /// There is room; calls come as fast as they are answered.
     Filling,
     /// Every key is at its limit and stays there.
     Denied,
@@ -39,19 +70,53 @@ pub enum Traffic {
     Moving,
 }
 
+impl Traffic {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Filling => "filling",
+            Self::Denied => "denied",
+            Self::Moving => "moving",
+        }
+    }
+}
+
+/// The line of a reply that says whether the request was allowed, and how it begins then.
+type Verdict = (usize, &'static str);
+
+/// The array's first integer.
+const FIRST_IS_ONE: Verdict = (1, ":1");
+/// The array's first integer says *limited*.
+const FIRST_IS_ZERO: Verdict = (1, ":0");
+/// Behind the array's head and a name.
+const FIRST_NAMED_IS_ONE: Verdict = (3, ":1");
+
+#[derive(Clone)]
 pub struct Case {
-    pub what: &'static str,
+    pub group: Group,
+    /// The name that all sides share.
+    pub title: String,
     pub side: Side,
     pub traffic: Traffic,
     pub limit: usize,
+    /// Requests in the log of each key when it begins.
+    pub held: usize,
     /// Seconds.
     pub window: u64,
     pub keys: usize,
     pub calls: usize,
+    /// Which key each call takes; in turn if there is no order.
+    pub order: Option<Arc<Vec<u32>>>,
     /// The name in INFO commandstats.
     pub stat: &'static str,
-    /// How many lines a reply has.
+    pub verdict: Option<Verdict>,
+    /// How many lines a reply has. Found out by [`Case::reply_lines_of`].
     pub reply_lines: usize,
+    /// Takes seconds: run in fewer rounds.
+    pub heavy: bool,
+    /// In the README's short table.
+    pub headline: bool,
+    /// What an older module may lack.
+    pub optional: bool,
     words: Vec<String>,
     key_at: usize,
 }
@@ -59,92 +124,279 @@ pub struct Case {
 /// Calls a second in [`Traffic::Moving`]: slow enough for the script, too.
 pub const PACE: usize = 40_000;
 
+/// A case at this limit takes seconds to prepare.
+pub const MILLION: usize = 1_000_000;
+
 const HOUR: u64 = 3600;
 
 impl Case {
     pub fn name(&self) -> String {
-        let side = match self.side {
-            Side::Module => "module",
-            Side::Script => "script",
-            Side::Server => "server",
-        };
-        format!("{}, {side}", self.title())
-    }
-
-    /// The name that both sides share.
-    pub fn title(&self) -> String {
-        match (self.what, self.traffic) {
-            ("RL.SLIDING", traffic) => {
-                let traffic = match traffic {
-                    Traffic::Filling => "filling",
-                    Traffic::Denied => "denied",
-                    Traffic::Moving => "moving",
-                };
-                format!("{}, limit {}, {traffic}", self.what, self.limit)
-            }
-            _ => self.what.to_owned(),
-        }
+        format!("{}: {}, {}", self.group.name(), self.title, self.side.name())
     }
 
     pub fn key(&self, index: usize) -> String {
         format!("user:{index}")
     }
 
-    /// The call number `call` as it goes over the wire. Calls take the keys in turn.
+    /// The call number `call` as it goes over the wire.
     pub fn packed(&self, call: usize) -> Vec<u8> {
+        let key = match &self.order {
+            None => call % self.keys,
+            Some(order) => order[call % order.len()] as usize,
+        };
+        self.packed_for(&self.key(key), call)
+    }
+
+    pub fn packed_for(&self, key: &str, call: usize) -> Vec<u8> {
         let mut words = self.words.clone();
         if let Some(word) = words.get_mut(self.key_at) {
-            *word = self.key(call % self.keys);
+            key.clone_into(word);
         }
-        if self.what == "ZADD" {
+        if self.stat == "zadd" {
             words.extend([call.to_string(), format!("1700000000000-{call}")]);
         }
         command(&words).get_packed_command()
     }
+
+    /// So many calls, for a run in a hurry.
+    pub fn shortened(mut self, part: usize) -> Self {
+        self.calls = (self.calls / part).max(1_000);
+        self
+    }
 }
 
-pub fn all(scripts: &Scripts) -> Vec<Case> {
-    let mut cases = Vec::new();
-    let server = |what, words: &[&str], stat| Case {
-        what,
+/// The scripts that stand beside the commands, as EVALSHA knows them.
+pub struct Scripts {
+    sliding: String,
+    fixed: String,
+    sliding_windows: String,
+    fixed_windows: String,
+    cost: String,
+    full: String,
+    peek: String,
+    gcra: String,
+}
+
+impl Scripts {
+    /// A script's name is the digest of its text: the same on every server.
+    pub fn load(client: &mut Client) -> Self {
+        let mut load = |script: &str| client.run(&["SCRIPT", "LOAD", script]);
+        Self {
+            sliding: load(include_str!("../../tests/scripts/sliding.lua")),
+            fixed: load(include_str!("../../tests/scripts/fixed.lua")),
+            sliding_windows: load(include_str!("scripts/sliding_windows.lua")),
+            fixed_windows: load(include_str!("scripts/fixed_windows.lua")),
+            cost: load(include_str!("scripts/cost.lua")),
+            full: load(include_str!("scripts/full.lua")),
+            peek: load(include_str!("scripts/peek.lua")),
+            gcra: load(include_str!("scripts/gcra.lua")),
+        }
+    }
+}
+
+/// A case before its side is chosen.
+fn base(group: Group, title: &str, traffic: Traffic) -> Case {
+    Case {
+        group,
+        title: title.to_owned(),
         side: Side::Server,
-        traffic: Traffic::Filling,
-        limit: 5,
+        traffic,
+        limit: 0,
+        held: 0,
         window: HOUR,
         keys: 10_000,
-        calls: 100_000,
-        stat,
+        calls: 50_000,
+        order: None,
+        stat: "",
+        verdict: None,
         reply_lines: 1,
-        words: words.iter().map(ToString::to_string).collect(),
+        heavy: false,
+        headline: false,
+        optional: false,
+        words: Vec::new(),
         key_at: 1,
-    };
-    cases.push(server("PING", &["PING"], "ping"));
-    cases.push(server("INCR", &["INCR", "key"], "incr"));
-    cases.push(Case { calls: 50_000, ..server("ZADD", &["ZADD", "key"], "zadd") });
+    }
+}
 
-    let mut both = |what, script: &str, traffic, limit: usize, window: u64, keys, calls| {
-        for side in [Side::Module, Side::Script] {
-            let (limit_word, window_word) = (limit.to_string(), window.to_string());
-            let (words, stat, key_at): (Vec<&str>, _, _) = match (side, what) {
-                (Side::Script, _) => (vec!["EVALSHA", script, "1", "key", &window_word, &limit_word], "evalsha", 3),
-                (_, "RL.FIXED") => (vec![what, "key", &window_word, &limit_word], "rl.fixed", 1),
-                _ => (vec![what, "key", &window_word, &limit_word], "rl.sliding", 1),
+impl Case {
+    fn server(self, line: &str, stat: &'static str) -> Self {
+        Self { words: words(line), stat, headline: true, ..self }
+    }
+
+    /// The module's side. `line` is the call with `key` where the key comes.
+    fn module(&self, line: &str, stat: &'static str) -> Self {
+        self.spoken(Side::Module, line, stat)
+    }
+
+    fn script(&self, digest: &str, arguments: &str) -> Self {
+        self.spoken(Side::Script, &format!("EVALSHA {digest} 1 key {arguments}"), "evalsha")
+    }
+
+    fn spoken(&self, side: Side, line: &str, stat: &'static str) -> Self {
+        let words = words(line);
+        let key_at = words.iter().position(|word| word == "key").expect("a place for the key");
+        Self { side, words, key_at, stat, verdict: self.verdict.or(Some(FIRST_IS_ONE)), ..self.clone() }
+    }
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The table. Sides of one title stand one behind the other.
+pub fn all(scripts: &Scripts, seed: u64) -> Vec<Case> {
+    let mut cases = vec![
+        base(Group::Floor, "PING", Traffic::Filling).server("PING", "ping"),
+        base(Group::Floor, "INCR", Traffic::Filling).server("INCR key", "incr"),
+        Case { headline: false, ..base(Group::Floor, "ZADD", Traffic::Filling).server("ZADD key", "zadd") },
+    ];
+    for group in [Group::Main, Group::Durable] {
+        cases.extend(main_cases(scripts, group));
+    }
+    cases.extend(options(scripts));
+    cases.extend(throttle(scripts));
+    cases.extend(zipf(scripts, seed));
+    cases
+}
+
+fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
+    let fixed = Case { limit: MILLION, headline: true, ..base(group, "RL.FIXED", Traffic::Filling) };
+    let arguments = format!("{HOUR} {MILLION}");
+    let mut cases =
+        vec![fixed.module(&format!("RL.FIXED key {arguments}"), "rl.fixed"), fixed.script(&scripts.fixed, &arguments)];
+    for traffic in [Traffic::Filling, Traffic::Denied, Traffic::Moving] {
+        for limit in [5, 100, 10_000, MILLION] {
+            // A key that is moving is asked again after window / (limit - 1/2): so many keys, at the pace, is one turn.
+            let (window, keys, calls, held) = match (traffic, limit) {
+                (Traffic::Filling, 5) => (HOUR, 10_000, 50_000, 0),
+                (Traffic::Filling, 100) => (HOUR, 500, 50_000, 0),
+                (Traffic::Filling, 10_000) => (HOUR, 5, 50_000, 0),
+                (Traffic::Filling, _) => (HOUR, 1, 50_000, limit - 60_000),
+                (Traffic::Denied, 5) => (HOUR, 10_000, 50_000, limit),
+                (Traffic::Denied, 100) => (HOUR, 1_000, 50_000, limit),
+                (Traffic::Denied, 10_000) => (HOUR, 10, 50_000, limit),
+                (Traffic::Denied, _) => (HOUR, 1, 50_000, limit),
+                (Traffic::Moving, 5) => (1, 0, 20_000, limit - 1),
+                (Traffic::Moving, 100) => (2, 0, 20_000, limit - 1),
+                (Traffic::Moving, 10_000) => (5, 0, 20_000, limit - 1),
+                (Traffic::Moving, _) => (25, 0, 20_000, limit - 1),
             };
-            let words = words.iter().map(ToString::to_string).collect();
-            cases.push(Case { what, side, traffic, limit, window, keys, calls, stat, reply_lines: 4, words, key_at });
+            let keys = match traffic {
+                Traffic::Moving => 2 * PACE * window as usize / (2 * limit - 1),
+                Traffic::Filling | Traffic::Denied => keys,
+            };
+            let heavy = limit == MILLION;
+            if heavy && group == Group::Durable {
+                continue;
+            }
+            let title = format!("RL.SLIDING, limit {}, {}", grouped(limit), traffic.name());
+            let headline = limit == 100 || limit == 10_000;
+            let case = Case { limit, held, window, keys, calls, heavy, headline, ..base(group, &title, traffic) };
+            let arguments = format!("{window} {limit}");
+            let module = case.module(&format!("RL.SLIDING key {arguments}"), "rl.sliding");
+            if group == Group::Main {
+                cases.push(module.clone());
+                cases.push(Case { side: Side::Compact, optional: true, ..module });
+            } else {
+                cases.push(module);
+            }
+            cases.push(case.script(&scripts.sliding, &arguments));
         }
-    };
-    both("RL.FIXED", &scripts.fixed, Traffic::Filling, 1_000_000, HOUR, 10_000, 100_000);
-    for (limit, keys) in [(5, 10_000), (100, 1_000), (10_000, 10)] {
-        both("RL.SLIDING", &scripts.sliding, Traffic::Filling, limit, HOUR, keys, limit * keys);
-    }
-    for (limit, keys) in [(5, 10_000), (100, 1_000), (10_000, 10)] {
-        both("RL.SLIDING", &scripts.sliding, Traffic::Denied, limit, HOUR, keys, 100_000);
-    }
-    // A key is asked again after window / (limit - 1/2): so many keys, at the pace, is one turn.
-    for (limit, window) in [(5, 1), (100, 4), (10_000, 10)] {
-        let keys = 2 * PACE * window / (2 * limit - 1);
-        both("RL.SLIDING", &scripts.sliding, Traffic::Moving, limit, window as u64, keys, 60_000);
     }
     cases
+}
+
+fn options(scripts: &Scripts) -> Vec<Case> {
+    let case =
+        |title: &str| Case { limit: 100, keys: 500, optional: true, ..base(Group::Options, title, Traffic::Filling) };
+    let full = Case { verdict: Some(FIRST_NAMED_IS_ONE), ..case("RL.SLIDING, FULL") };
+    let cost = Case { limit: 1_000, ..case("RL.SLIDING, COST 10") };
+    let sliding = case("RL.SLIDING, 3 windows");
+    let fixed = Case { limit: MILLION, keys: 10_000, ..case("RL.FIXED, 3 windows") };
+    let peek = Case { held: 50, ..case("RL.PEEK, SLIDING") };
+    let several = "60 100 3600 1000 86400 10000";
+    let many = "60 1000000 3600 1000000 86400 1000000";
+    vec![
+        full.module("RL.SLIDING key 3600 100 FULL", "rl.sliding"),
+        full.script(&scripts.full, "3600 100"),
+        cost.module("RL.SLIDING key 3600 1000 COST 10", "rl.sliding"),
+        cost.script(&scripts.cost, "3600 1000 10"),
+        sliding.module(&format!("RL.SLIDING key {several}"), "rl.sliding"),
+        sliding.script(&scripts.sliding_windows, several),
+        fixed.module(&format!("RL.FIXED key {many}"), "rl.fixed"),
+        fixed.script(&scripts.fixed_windows, many),
+        peek.module("RL.PEEK key SLIDING 3600 100", "rl.peek"),
+        peek.script(&scripts.peek, "3600 100"),
+    ]
+}
+
+fn throttle(scripts: &Scripts) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (what, keys, arguments) in [("allowed", 10_000, "1000000 1000000 60"), ("denied", 500, "0 1 3600")] {
+        let case = Case {
+            keys,
+            optional: true,
+            headline: true,
+            verdict: Some(FIRST_IS_ZERO),
+            ..base(Group::Throttle, &format!("RL.THROTTLE, {what}"), Traffic::Filling)
+        };
+        cases.push(case.module(&format!("RL.THROTTLE key {arguments}"), "rl.throttle"));
+        cases.push(case.spoken(Side::Cell, &format!("CL.THROTTLE key {arguments}"), "cl.throttle"));
+        cases.push(case.script(&scripts.gcra, arguments));
+    }
+    cases
+}
+
+fn zipf(scripts: &Scripts, seed: u64) -> Vec<Case> {
+    let keys = 100_000;
+    let calls = 100_000;
+    let order = Some(Arc::new(bursts(keys, calls, &mut fastrand::Rng::with_seed(seed))));
+    let case = |title: &str| Case {
+        limit: 100,
+        keys,
+        calls,
+        order: order.clone(),
+        ..base(Group::Zipf, title, Traffic::Filling)
+    };
+    let (sliding, fixed) = (case("RL.SLIDING, limit 100, Zipf"), case("RL.FIXED, limit 100, Zipf"));
+    vec![
+        fixed.module("RL.FIXED key 3600 100", "rl.fixed"),
+        fixed.script(&scripts.fixed, "3600 100"),
+        sliding.module("RL.SLIDING key 3600 100", "rl.sliding"),
+        Case { side: Side::Compact, optional: true, ..sliding.module("RL.SLIDING key 3600 100", "rl.sliding") },
+        sliding.script(&scripts.sliding, "3600 100"),
+    ]
+}
+
+/// Keys by Zipf's law with exponent 1 (the second is asked half as often as the first, the third a third as often), one
+/// to seven calls in a row.
+fn bursts(keys: usize, calls: usize, rng: &mut fastrand::Rng) -> Vec<u32> {
+    let mut sum = 0.0;
+    let cumulated: Vec<f64> = (1..=keys)
+        .map(|rank| {
+            sum += 1.0 / rank as f64;
+            sum
+        })
+        .collect();
+    let mut order = Vec::with_capacity(calls);
+    while order.len() < calls {
+        let drawn = rng.f64() * sum;
+        let key = cumulated.partition_point(|&below| below < drawn).min(keys - 1) as u32;
+        order.extend(std::iter::repeat_n(key, rng.usize(1..=7)));
+    }
+    order.truncate(calls);
+    order
+}
+
+/// `1,000,000`.
+pub fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
 }

@@ -1,85 +1,168 @@
-//! The commands beside the scripts they replace, and beside the floor: INCR, ZADD and a command that does nothing.
+//! The commands beside the scripts they replace, beside redis-cell, and beside the floor: INCR, ZADD and a command that does
+//! nothing.
 //!
-//! All of it runs on one server in one run, several rounds in turn, and what counts is the ratio within a round:
+//! All of it runs in one run on one machine, several rounds in turn, and what counts is the ratio within a round:
 //! machines differ and are busy with other things, which both sides feel alike. Server time a call is the server's own
-//! figure (INFO commandstats). Throughput and latency are what one client sees.
+//! figure (INFO commandstats). Throughput and latency are what clients see.
 //!
-//! `make bench` runs it, prints the page and writes it to docs/BENCHMARK.md; the README quotes it. Options: `--engine NAME` of
-//! tests/engines.tsv, `--rounds N`, `--filter TEXT` to run fewer cases (writes no file).
+//! `make bench` writes docs/BENCHMARK.md, the figures and plots in docs/bench, and the README's short table.
+//! `make bench-quick` prints.
 
 #[path = "../../tests/support/mod.rs"]
 #[allow(dead_code)]
 mod support;
 
+mod arguments;
 mod cases;
 mod load;
+mod plots;
 mod report;
+mod results;
+mod surveys;
+mod venues;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
+use std::time::{Duration, Instant};
 
-use cases::{Case, Scripts};
-use load::Figures;
-use support::{Engine, Options, Server};
+use serde_json::json;
 
-struct Arguments {
-    engine: Option<String>,
-    rounds: usize,
-    filter: Option<String>,
-}
+use arguments::{Arguments, Mode};
+use cases::{Case, Group, Scripts, Side};
+use results::Results;
+use support::engine::version;
+use support::{Engine, root};
+use venues::Venues;
 
-impl Arguments {
-    fn read() -> Result<Self, String> {
-        let mut read = Self { engine: None, rounds: 5, filter: None };
-        let mut words = std::env::args().skip(1);
-        while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or(format!("{word} needs a value"));
-            match &*word {
-                "--bench" => {} // cargo's own.
-                "--engine" => read.engine = Some(value()?),
-                "--rounds" => read.rounds = value()?.parse().map_err(|_| "--rounds needs a number")?,
-                "--filter" => read.filter = Some(value()?),
-                _ => return Err(format!("unknown option {word}")),
-            }
-        }
-        Ok(read)
-    }
-}
+/// A case that takes seconds is in so many rounds.
+const HEAVY_ROUNDS: usize = 3;
 
 fn main() {
     let arguments = Arguments::read().unwrap_or_else(|error| {
-        eprintln!("{error}");
+        eprintln!("{error}\n\n{}", arguments::USAGE);
         std::process::exit(2);
     });
     let Some(engine) = Engine::pick(arguments.engine.as_deref()) else {
         eprintln!("that engine is not here: `make engines` fetches it");
         std::process::exit(1);
     };
-    let server = Server::start(&engine, &Options::default());
-    let scripts = Scripts::load(&mut server.client());
-    let mut cases = cases::all(&scripts);
+    compare(&engine, &arguments);
+}
+
+fn compare(engine: &Engine, arguments: &Arguments) {
+    let begun = Instant::now();
+    let mut venues = Venues::start(engine, arguments.redis_cell.as_deref());
+    let mut results = Results::default();
+    results.head = head(engine, &venues, arguments);
+    let cases = chosen(&venues, arguments, &mut results.left_out);
+    for line in results.left_out() {
+        eprintln!("left out: {line}");
+    }
+    let whole = arguments.filter.is_none();
+    let quick = arguments.mode == Mode::Quick;
+
+    let mut rounds = 0;
+    let mut longest = Duration::ZERO;
+    // A round more only if it fits into the time.
+    while rounds < arguments.rounds && (rounds == 0 || begun.elapsed() + longest < arguments.time) {
+        let round = Instant::now();
+        rounds += 1;
+        let of_round: Vec<&Case> = cases.iter().filter(|case| !case.heavy || rounds <= HEAVY_ROUNDS).collect();
+        for (number, case) in of_round.iter().enumerate() {
+            progress(begun, &format!("round {rounds}, case {} of {}: {}", number + 1, of_round.len(), case.name()));
+            load::measure(&mut venues, case, &mut results);
+        }
+        if whole && rounds <= HEAVY_ROUNDS {
+            progress(begun, &format!("round {rounds}: a flood of denials"));
+            surveys::flood(&mut venues, &cases, if quick { 0.3 } else { 1.0 }, &mut results);
+        }
+        if whole && !quick && rounds <= HEAVY_ROUNDS {
+            progress(begun, &format!("round {rounds}: throughput by connections"));
+            surveys::throughput(&mut venues, &cases, &mut results);
+        }
+        if whole && !quick && rounds == 1 {
+            progress(begun, "memory by requests");
+            surveys::memory(&venues, &cases, arguments.seed, &mut results);
+        }
+        longest = longest.max(round.elapsed());
+        if !std::io::stderr().is_terminal() {
+            eprintln!("round {rounds} took {:.0} s", round.elapsed().as_secs_f64());
+        }
+    }
+    progress(begun, "done\n");
+    results.head.push(("rounds", json!(rounds)));
+    println!("{}", report::table(&results));
+    if whole && !quick {
+        write(&results, &cases);
+    }
+}
+
+/// The page, the figures, the plots and the README's part.
+fn write(results: &Results, cases: &[Case]) {
+    let folder = root().join("docs/bench");
+    std::fs::create_dir_all(&folder).expect("docs/bench");
+    results.write(&folder.join("results.json"));
+    plots::write(results, &folder);
+    std::fs::write(root().join("docs/BENCHMARK.md"), report::page(results)).expect("docs/BENCHMARK.md");
+    let headlines: BTreeSet<&str> = cases.iter().filter(|case| case.headline).map(|case| &*case.title).collect();
+    report::quote_in_readme(results, &headlines);
+    println!("written: docs/BENCHMARK.md, docs/bench, and the short table in README.md");
+}
+
+/// The cases that can be measured here and are asked for. Why the others cannot goes into `left_out`.
+fn chosen(venues: &Venues, arguments: &Arguments, left_out: &mut BTreeMap<String, Vec<String>>) -> Vec<Case> {
+    let scripts = Scripts::load(&mut venues.plain.client());
+    let mut cases = cases::all(&scripts, arguments.seed);
     if let Some(filter) = &arguments.filter {
         cases.retain(|case| case.name().contains(filter.as_str()));
     }
-
-    let mut measured: Vec<(&Case, Vec<Figures>)> = cases.iter().map(|case| (case, Vec::new())).collect();
-    let terminal = std::io::stderr().is_terminal();
-    for round in 1..=arguments.rounds {
-        for (case, figures) in &mut measured {
-            if terminal {
-                eprint!("\r\x1b[Kround {round} of {}: {}", arguments.rounds, case.name());
-            }
-            figures.push(load::measure(&server, case));
+    if arguments.mode == Mode::Quick {
+        cases.retain(|case| !case.heavy && case.group != Group::Durable);
+        cases = cases.into_iter().map(|case| case.shortened(5)).collect();
+    }
+    cases.retain_mut(|case| match venues.try_out(case) {
+        Ok(reply_lines) => {
+            case.reply_lines = reply_lines;
+            true
         }
-    }
-    if terminal {
-        eprintln!("\r\x1b[K");
-    }
-    let memory = load::memory(&server, &scripts);
-    let page = report::page(&mut server.client(), &engine, arguments.rounds, &measured, &memory);
-    println!("{page}");
-    if arguments.filter.is_none() {
-        std::fs::write(support::root().join("docs/BENCHMARK.md"), &page).expect("docs/BENCHMARK.md");
-        report::quote_in_readme(&page);
-        println!("written to docs/BENCHMARK.md, and its first table to README.md");
+        Err(reason) if case.optional => {
+            left_out.entry(reason).or_default().push(case.name());
+            false
+        }
+        Err(reason) => panic!("{}: {reason}", case.name()),
+    });
+    // Nothing is said of a script alone.
+    let titles: BTreeSet<(&str, String)> = cases
+        .iter()
+        .filter(|case| matches!(case.side, Side::Module | Side::Server))
+        .map(|case| (case.group.name(), case.title.clone()))
+        .collect();
+    cases.retain(|case| titles.contains(&(case.group.name(), case.title.clone())));
+    cases
+}
+
+fn head(engine: &Engine, venues: &Venues, arguments: &Arguments) -> Vec<(&'static str, serde_json::Value)> {
+    let program = engine.program.as_deref().and_then(version).unwrap_or_default();
+    let cell = venues.cell.as_ref().map(|server| {
+        let modules: Vec<redis::Value> = server.client().run(&["MODULE", "LIST"]);
+        let version = modules.first().and_then(|module| {
+            let fields: std::collections::HashMap<String, redis::Value> =
+                redis::from_redis_value(module.clone()).ok()?;
+            redis::from_redis_value::<i64>(fields.get("ver")?.clone()).ok()
+        });
+        json!({ "module version": version })
+    });
+    vec![
+        ("machine", json!(support::machine())),
+        ("engine", json!({ "name": engine.name, "version": program })),
+        ("redis-cell", json!(cell)),
+        ("seed", json!(arguments.seed)),
+    ]
+}
+
+/// One line that is written over on a terminal, and nothing elsewhere.
+fn progress(begun: Instant, what: &str) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K{:3.0} s  {what}", begun.elapsed().as_secs_f64());
     }
 }

@@ -1,106 +1,322 @@
-//! How it is told: one page of Markdown.
+//! How it is told: a page of Markdown, and its short form for the README.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use super::cases::{Case, PACE, Side};
-use super::load::{Figures, Memory};
-use super::support::{Client, Engine, engine::version, machine, root};
+use serde_json::Value;
 
-pub fn page(
-    client: &mut Client,
-    engine: &Engine,
-    rounds: usize,
-    measured: &[(&Case, Vec<Figures>)],
-    memory: &[Memory],
-) -> String {
-    let mut page = String::new();
-    let program = engine.program.as_deref().and_then(version).unwrap_or_default();
-    let _ = writeln!(
-        page,
-        "# Benchmark\n\n\
-         `make bench` writes this page. Engine: {} ({program}). Machine: {}.\n\
-         {rounds} rounds in turn on one server; figures are medians, ratios are medians of the rounds' own ratios.\n\n\
-         *Server time* is the server's own figure for a call (`INFO commandstats`). *Calls/s* is one client on two\n\
-         connections with 32 calls in a pipeline; the moving cases come at a pace of {PACE} calls/s. *p50* and *p99* are\n\
-         single calls, from call to reply. The scripts are those in `tests/scripts`, called with EVALSHA.\n\n\
-         Filling: keys begin empty, every request is allowed. Denied: keys are at their limit. Moving: with each call one\n\
-         request leaves the window and one comes.\n",
-        engine.name,
-        machine(),
-    );
-    let _ = writeln!(
-        page,
-        "| case | server time | script | ratio | calls/s | script | p50 | p99 | allowed |\n\
-         |---|--:|--:|--:|--:|--:|--:|--:|--:|"
-    );
-    for (case, figures) in measured {
-        let other = measured.iter().find(|(other, _)| other.side == Side::Script && other.title() == case.title());
-        match (case.side, other) {
-            (Side::Script, _) => {}
-            (Side::Module, Some((_, script))) => row(&mut page, case, figures, Some(script)),
-            _ => row(&mut page, case, figures, None),
+use super::cases::{Group, PACE, grouped};
+use super::results::{Kind, Results, unit};
+use super::support::root;
+use super::surveys::{CONNECTIONS, DEPTHS, FLOOD, throughput_case};
+
+/// A table of Markdown. Columns in which nothing stands are left out.
+struct Table {
+    columns: Vec<(&'static str, Vec<String>)>,
+}
+
+impl Table {
+    fn new(names: &[&'static str]) -> Self {
+        Self { columns: names.iter().map(|&name| (name, Vec::new())).collect() }
+    }
+
+    fn row(&mut self, cells: Vec<String>) {
+        assert_eq!(cells.len(), self.columns.len(), "a cell a column");
+        for ((_, column), cell) in self.columns.iter_mut().zip(cells) {
+            column.push(cell);
         }
     }
-    let _ = writeln!(page, "\n| bytes of a key (MEMORY USAGE) | requests | module | script |\n|---|--:|--:|--:|");
-    for Memory { what, requests, bytes } in memory {
-        let of =
-            |side| bytes.iter().find(|(found, _)| *found == side).map_or(String::new(), |(_, bytes)| bytes.to_string());
-        let _ = writeln!(page, "| {what} | {requests} | {} | {} |", of(Side::Module), of(Side::Script));
+
+    fn told(&self) -> String {
+        let columns: Vec<_> =
+            self.columns.iter().filter(|(_, cells)| cells.iter().any(|cell| !cell.is_empty())).collect();
+        let mut text = String::new();
+        let line = |cells: Vec<&str>| format!("| {} |\n", cells.join(" | "));
+        text += &line(columns.iter().map(|(name, _)| *name).collect());
+        let rule: Vec<&str> = (0..columns.len()).map(|place| if place == 0 { "---" } else { "--:" }).collect();
+        text += &format!("|{}|\n", rule.join("|"));
+        for row in 0..columns.first().map_or(0, |(_, cells)| cells.len()) {
+            text += &line(columns.iter().map(|(_, cells)| &*cells[row]).collect());
+        }
+        text
     }
-    let calls: String = client.info_field("stats", "total_commands_processed");
-    let _ = writeln!(page, "\n{calls} calls in all.");
+}
+
+/// The cases with all their figures. For the terminal, and the heart of the page.
+pub fn table(results: &Results) -> String {
+    let mut table = Table::new(&[
+        "case",
+        "server time",
+        "compact",
+        "redis-cell",
+        "script",
+        "script ÷ module",
+        "script ÷ compact",
+        "redis-cell ÷ module",
+        "calls/s",
+        "compact",
+        "redis-cell",
+        "script",
+        "p50",
+        "p99",
+        "allowed",
+    ]);
+    for group in [Group::Floor, Group::Main, Group::Options, Group::Throttle, Group::Zipf].map(Group::name) {
+        for case in results.titles(group) {
+            let own = if group == Group::Floor.name() { "server" } else { "module" };
+            let of = |side, kind, shown: fn(f64) -> String| {
+                results.median(group, case, side, kind).map_or(String::new(), shown)
+            };
+            let ratio = |sides| results.ratio(group, case, sides, unit::SERVER_TIME).map_or(String::new(), times);
+            let time = |side| of(side, unit::SERVER_TIME, micros);
+            let speed = |side| of(side, unit::THROUGHPUT, thousands);
+            table.row(vec![
+                case.to_owned(),
+                time(own),
+                time("compact"),
+                time("redis-cell"),
+                time("script"),
+                ratio(["script", "module"]),
+                ratio(["script", "compact"]),
+                ratio(["redis-cell", "module"]),
+                speed(own),
+                speed("compact"),
+                speed("redis-cell"),
+                speed("script"),
+                of(own, unit::P50, whole_micros),
+                of(own, unit::P99, whole_micros),
+                of(own, unit::ALLOWED, |percent| format!("{percent:.0} %")),
+            ]);
+        }
+    }
+    table.told()
+}
+
+pub fn page(results: &Results) -> String {
+    let head =
+        |name: &str| results.head.iter().find(|(found, _)| *found == name).map_or(&Value::Null, |(_, value)| value);
+    let mut page = String::new();
+    let _ = write!(
+        page,
+        "# Benchmark\n\n\
+         `make bench` writes this page, the plots beside it and [bench/results.json](bench/results.json), which has every \
+         figure with its unit.\n\n\
+         {}. Seed: {}. {} rounds in turn on the same servers; those that take seconds are in three of them. Figures are \
+         medians, ratios are medians of the rounds' own ratios.\n\n\
+         - *Server time*: the server's own figure for a call (`INFO commandstats`).\n\
+         - *Calls/s*: one client on two connections with 32 calls in a pipeline. *p50* and *p99*: single calls, from call \
+         to reply.\n\
+         - *Script*: the scripts in `tests/scripts` and `benches/limiters/scripts`, called with EVALSHA.\n\
+         - *Filling*: there is room in every key, every request is allowed; keys begin empty (at a limit of 1,000,000: \
+         nearly full). *Denied*: keys are at their limit. *Moving*: with each call one request leaves the window and one \
+         comes, at a pace of {} calls/s.\n\
+         - *Zipf*: 100,000 keys, the second asked half as often as the first, the third a third as often; one to seven calls in a \
+         row.\n\n",
+        measured_on(results),
+        head("seed"),
+        head("rounds"),
+        grouped(PACE),
+    );
+    for line in results.left_out() {
+        let _ = writeln!(page, "Left out: {line}.\n");
+    }
+    page += &table(results);
+    plot(&mut page, "server_time", "Server time a call, by command");
+
+    page += "\n## By limit\n";
+    plot(&mut page, "limit", "Server time a call, by limit");
+
+    let _ = write!(
+        page,
+        "\n## With the AOF and a replica\n\n\
+         The same cases on a server that writes an AOF (`appendfsync everysec`) and has one replica, for both sides. \
+         *Processor time* is all that the server's threads used for a call: reading, replying, AOF and replication \
+         with it.\n\n{}",
+        durable(results)
+    );
+    plot(&mut page, "aof", "AOF bytes a call");
+
+    let _ = write!(
+        page,
+        "\n## Memory\n\n\
+         Bytes of a key (`MEMORY USAGE`) by the requests in its log, 30 ms apart in the mean. A counter of RL.FIXED takes \
+         less than a hundred bytes.\n\n{}",
+        memory(results)
+    );
+    plot(&mut page, "memory", "Bytes by requests");
+
+    let _ = write!(
+        page,
+        "\n## Connections and pipelines\n\n\
+         RL.SLIDING at limit 100 over Zipf keys: calls/s of one client thread, module and script.\n\n{}",
+        throughput(results)
+    );
+    plot(&mut page, "throughput", "Throughput by connections and pipeline depth");
+
+    let _ = write!(
+        page,
+        "\n## Under a flood\n\n\
+         One client asks `GET`, one call at a time, while {} calls a second are denied (RL.SLIDING, limit 100): from call to \
+         reply.\n\n{}",
+        grouped(FLOOD),
+        flood(results)
+    );
+    plot(&mut page, "flood", "Latency of GET under a flood of denials");
     page
 }
 
-/// Puts the page's first table, with what it was measured on, into its place in the README.
-pub fn quote_in_readme(page: &str) {
+fn plot(page: &mut String, name: &str, alt: &str) {
+    let _ = writeln!(page, "\n![{alt}](bench/{name}.svg)");
+}
+
+fn measured_on(results: &Results) -> String {
+    let head =
+        |name: &str| results.head.iter().find(|(found, _)| *found == name).map_or(&Value::Null, |(_, value)| value);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let engine = head("engine");
+    let cell = match head("redis-cell")["module version"].as_i64() {
+        Some(version) => format!(" redis-cell: module version {version}."),
+        None => String::new(),
+    };
+    format!(
+        "Engine: {} ({}).{cell} Machine: {}",
+        text(&engine["name"]),
+        text(&engine["version"]),
+        text(head("machine"))
+    )
+}
+
+fn durable(results: &Results) -> String {
+    let group = Group::Durable.name();
+    let mut table = Table::new(&[
+        "case",
+        "server time",
+        "script",
+        "ratio",
+        "processor time",
+        "script",
+        "ratio",
+        "AOF bytes a call",
+        "script",
+    ]);
+    for case in results.titles(group) {
+        let of = |side, kind: Kind, shown: fn(f64) -> String| {
+            results.median(group, case, side, kind).map_or(String::new(), shown)
+        };
+        let ratio = |kind| results.ratio(group, case, ["script", "module"], kind).map_or(String::new(), times);
+        table.row(vec![
+            case.to_owned(),
+            of("module", unit::SERVER_TIME, micros),
+            of("script", unit::SERVER_TIME, micros),
+            ratio(unit::SERVER_TIME),
+            of("module", unit::CPU, micros),
+            of("script", unit::CPU, micros),
+            ratio(unit::CPU),
+            of("module", unit::AOF, bytes),
+            of("script", unit::AOF, bytes),
+        ]);
+    }
+    table.told()
+}
+
+fn memory(results: &Results) -> String {
+    let mut table = Table::new(&[
+        "requests",
+        "sorted set",
+        "compact",
+        "script's sorted set",
+        "sorted set, a request",
+        "compact, a request",
+    ]);
+    for requests in results.titles("memory") {
+        let number: usize = requests.parse().expect("a number of requests");
+        let of = |side| results.median("memory", requests, side, unit::MEMORY);
+        let all = |side| of(side).map_or(String::new(), bytes);
+        let each = |side| of(side).map_or(String::new(), |bytes| format!("{:.1}", bytes / number as f64));
+        table.row(vec![grouped(number), all("module"), all("compact"), all("script"), each("module"), each("compact")]);
+    }
+    table.told()
+}
+
+fn throughput(results: &Results) -> String {
+    let mut table = Table::new(&["connections", "depth 1", "script", "depth 8", "script", "depth 32", "script"]);
+    for connections in CONNECTIONS {
+        let mut cells = vec![connections.to_string()];
+        for depth in DEPTHS {
+            let title = throughput_case(connections, depth);
+            for side in ["module", "script"] {
+                let figure = results.median("throughput", &title, side, unit::THROUGHPUT);
+                cells.push(figure.map_or(String::new(), thousands));
+            }
+        }
+        table.row(cells);
+    }
+    table.told()
+}
+
+fn flood(results: &Results) -> String {
+    let mut table = Table::new(&["who denies", "p50", "p90", "p99", "p99.9"]);
+    for (side, name) in
+        [("server", "nobody"), ("module", "module"), ("compact", "module, compact"), ("script", "script")]
+    {
+        let mut cells = vec![name.to_owned()];
+        for kind in [unit::P50, unit::P90, unit::P99, unit::P999] {
+            let figure = results.median("flood", "GET under a flood of denials", side, kind);
+            cells.push(figure.map_or(String::new(), whole_micros));
+        }
+        if !cells[1].is_empty() {
+            table.row(cells);
+        }
+    }
+    table.told()
+}
+
+/// Puts the short table, what it was measured on, and two plots into their place in the README.
+pub fn quote_in_readme(results: &Results, headlines: &BTreeSet<&str>) {
     const BEGIN: &str = "<!-- figures: written by make bench -->\n";
     const END: &str = "<!-- end of figures -->";
     let path = root().join("README.md");
     let readme = std::fs::read_to_string(&path).expect("README.md");
     let (before, rest) = readme.split_once(BEGIN).expect("a place for the figures");
     let (_old, after) = rest.split_once(END).expect("an end of that place");
-    let measured_on = page.lines().find(|line| line.contains("Engine: ")).expect("the engine");
-    let measured_on = measured_on.trim_start_matches("`make bench` writes this page. ");
-    let table: Vec<&str> =
-        page.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|')).collect();
-    let quoted = format!("{before}{BEGIN}{measured_on}\n\n{}\n{END}{after}", table.join("\n"));
+    let mut table = Table::new(&["server time a call", "module", "compact", "redis-cell", "script", "script ÷ module"]);
+    for group in [Group::Floor, Group::Main, Group::Throttle].map(Group::name) {
+        for case in results.titles(group).into_iter().filter(|case| headlines.contains(case)) {
+            let own = if group == Group::Floor.name() { "server" } else { "module" };
+            let time = |side| results.median(group, case, side, unit::SERVER_TIME).map_or(String::new(), micros);
+            let ratio =
+                results.ratio(group, case, ["script", "module"], unit::SERVER_TIME).map_or(String::new(), times);
+            table.row(vec![case.to_owned(), time(own), time("compact"), time("redis-cell"), time("script"), ratio]);
+        }
+    }
+    let quoted = format!(
+        "{before}{BEGIN}{}.\n\n{}\n\
+         ![Server time a call, by command](docs/bench/server_time.svg)\n\n\
+         ![Server time a call, by limit](docs/bench/limit.svg)\n\n\
+         `make bench` makes all of it again on your machine, in less than five minutes; `make bench-quick` takes less than\n\
+         one and only prints.\n{END}{after}",
+        measured_on(results),
+        table.told()
+    );
     std::fs::write(&path, quoted).expect("README.md");
 }
 
-fn row(page: &mut String, case: &Case, figures: &[Figures], script: Option<&Vec<Figures>>) {
-    let median_of = |of: fn(&Figures) -> f64| median(figures.iter().map(of));
-    let theirs = |of: fn(&Figures) -> f64| script.map_or(f64::NAN, |script| median(script.iter().map(of)));
-    let ratio = script.map_or(f64::NAN, |script| {
-        median(figures.iter().zip(script).map(|(ours, theirs)| theirs.server / ours.server))
-    });
-    let allowed = match case.side {
-        Side::Server => String::new(),
-        Side::Module | Side::Script => format!("{:.0} %", 100.0 * median_of(|figures| figures.allowed)),
-    };
-    let paced = median_of(|figures| figures.p50).is_nan();
-    let speed = |figure: f64| if paced { String::new() } else { shown(figure / 1000.0, 0, " k") };
-    let _ = writeln!(
-        page,
-        "| {} | {} | {} | {} | {} | {} | {} | {} | {allowed} |",
-        case.title(),
-        shown(median_of(|figures| figures.server), 2, " µs"),
-        shown(theirs(|figures| figures.server), 2, " µs"),
-        shown(ratio, 1, "×"),
-        speed(median_of(|figures| figures.throughput)),
-        speed(theirs(|figures| figures.throughput)),
-        shown(median_of(|figures| figures.p50), 0, " µs"),
-        shown(median_of(|figures| figures.p99), 0, " µs"),
-    );
+fn micros(figure: f64) -> String {
+    format!("{figure:.2} µs")
 }
 
-/// A figure with its unit; nothing where there is none.
-fn shown(figure: f64, decimals: usize, unit: &str) -> String {
-    if figure.is_nan() { String::new() } else { format!("{figure:.decimals$}{unit}") }
+fn whole_micros(figure: f64) -> String {
+    format!("{figure:.0} µs")
 }
 
-fn median(figures: impl Iterator<Item = f64>) -> f64 {
-    let mut figures: Vec<f64> = figures.collect();
-    figures.sort_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+fn thousands(figure: f64) -> String {
+    format!("{:.0} k", figure / 1000.0)
+}
+
+fn times(figure: f64) -> String {
+    format!("{figure:.1}×")
+}
+
+fn bytes(figure: f64) -> String {
+    grouped(figure.round() as usize)
 }

@@ -1,0 +1,141 @@
+//! The figures: noted round by round, told as medians, written down as JSON.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::cases::Case;
+
+/// A kind of figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kind {
+    pub name: &'static str,
+    pub unit: &'static str,
+}
+
+/// The kinds there are.
+pub mod unit {
+    use super::Kind;
+
+    pub const SERVER_TIME: Kind = Kind { name: "server time a call", unit: "µs" };
+    pub const CPU: Kind = Kind { name: "processor time a call", unit: "µs" };
+    pub const THROUGHPUT: Kind = Kind { name: "throughput", unit: "calls/s" };
+    pub const ALLOWED: Kind = Kind { name: "allowed", unit: "%" };
+    pub const AOF: Kind = Kind { name: "AOF a call", unit: "bytes" };
+    pub const MEMORY: Kind = Kind { name: "memory", unit: "bytes" };
+    pub const P50: Kind = Kind { name: "latency, median", unit: "µs" };
+    pub const P90: Kind = Kind { name: "latency, 90th percentile", unit: "µs" };
+    pub const P99: Kind = Kind { name: "latency, 99th percentile", unit: "µs" };
+    pub const P999: Kind = Kind { name: "latency, 99.9th percentile", unit: "µs" };
+}
+
+struct Entry {
+    group: &'static str,
+    case: String,
+    side: &'static str,
+    kind: Kind,
+    /// One a round.
+    samples: Vec<f64>,
+}
+
+#[derive(Default)]
+pub struct Results {
+    /// What it was measured on and how, for the head of the page.
+    pub head: Vec<(&'static str, Value)>,
+    /// Why cases could not be measured, and which.
+    pub left_out: BTreeMap<String, Vec<String>>,
+    entries: Vec<Entry>,
+}
+
+impl Results {
+    pub fn note(&mut self, case: &Case, kind: Kind, value: f64) {
+        self.note_at(case.group.name(), &case.title, case.side.name(), kind, value);
+    }
+
+    pub fn note_at(&mut self, group: &'static str, case: &str, side: &'static str, kind: Kind, value: f64) {
+        let known = self
+            .entries
+            .iter_mut()
+            .find(|entry| entry.group == group && entry.case == case && entry.side == side && entry.kind == kind);
+        match known {
+            Some(entry) => entry.samples.push(value),
+            None => self.entries.push(Entry { group, case: case.to_owned(), side, kind, samples: vec![value] }),
+        }
+    }
+
+    fn samples(&self, group: &str, case: &str, side: &str, kind: Kind) -> &[f64] {
+        let found = self
+            .entries
+            .iter()
+            .find(|entry| entry.group == group && entry.case == case && entry.side == side && entry.kind == kind);
+        found.map_or(&[], |entry| &entry.samples)
+    }
+
+    /// The median over the rounds, if there was a round.
+    pub fn median(&self, group: &str, case: &str, side: &str, kind: Kind) -> Option<f64> {
+        median(self.samples(group, case, side, kind).iter().copied())
+    }
+
+    /// How many times the figure of `ours` fits into that of `theirs`: the median of the rounds' own ratios.
+    pub fn ratio(&self, group: &str, case: &str, [theirs, ours]: [&str; 2], kind: Kind) -> Option<f64> {
+        let of = |side| self.samples(group, case, side, kind).iter();
+        median(of(theirs).zip(of(ours)).map(|(theirs, ours)| theirs / ours))
+    }
+
+    /// The titles of a group in the order of the table.
+    pub fn titles(&self, group: &str) -> Vec<&str> {
+        let mut titles: Vec<&str> = Vec::new();
+        for entry in self.entries.iter().filter(|entry| entry.group == group) {
+            if !titles.contains(&&*entry.case) {
+                titles.push(&entry.case);
+            }
+        }
+        titles
+    }
+
+    /// What was left out, a line a reason.
+    pub fn left_out(&self) -> Vec<String> {
+        let told = |(reason, cases): (&String, &Vec<String>)| match &cases[..] {
+            [one] => format!("{one} ({reason})"),
+            [first, ..] => format!("{} cases, such as {first} ({reason})", cases.len()),
+            [] => reason.clone(),
+        };
+        self.left_out.iter().map(told).collect()
+    }
+
+    pub fn write(&self, path: &Path) {
+        std::fs::write(path, self.json()).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+
+    /// A line a figure, so that a change of one shows as one.
+    fn json(&self) -> String {
+        let head = self.head.iter().map(|(name, value)| format!("  {}: {value},\n", json!(name)));
+        let figures = self.entries.iter().map(|entry| {
+            let value = median(entry.samples.iter().copied()).map(rounded);
+            let figure = json!({
+                "group": entry.group, "case": entry.case, "side": entry.side,
+                "figure": entry.kind.name, "unit": entry.kind.unit,
+                "value": value, "rounds": entry.samples.len(),
+            });
+            format!("    {figure}")
+        });
+        format!(
+            "{{\n{}  \"left out\": {},\n  \"figures\": [\n{}\n  ]\n}}\n",
+            head.collect::<String>(),
+            json!(self.left_out),
+            figures.collect::<Vec<_>>().join(",\n")
+        )
+    }
+}
+
+/// Four digits that count.
+fn rounded(figure: f64) -> f64 {
+    format!("{figure:.3e}").parse().expect("a number")
+}
+
+fn median(figures: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut figures: Vec<f64> = figures.collect();
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied()
+}

@@ -6,7 +6,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export ENGINES
 export MODULE := $(TARGET)/release/libredis_rl.so
 
-.PHONY: help demo test bench bench-quick soak lint build run engines clean
+.PHONY: help demo test bench bench-quick bench-instructions soak lint build run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -24,6 +24,9 @@ bench: deps-build deps-server build ## Measure the commands beside the scripts i
 
 bench-quick: deps-build deps-server build ## The same roughly, in less than a minute; writes no file
 	$(CARGO) bench --locked --bench limiters -- --quick $(if $(ENGINE),--engine $(ENGINE))
+
+bench-instructions: deps-build deps-server deps-valgrind build ## Count the instructions of each command, for a diff to show
+	$(CARGO) bench --locked --bench limiters -- --instructions $(if $(ENGINE),--engine $(ENGINE))
 
 soak: deps-build deps-server build ## Hostile calls and floods (MINUTES=8 for both), memcheck, pruning (SEED=n ENGINE=name)
 	$(CARGO) bench --locked --bench soak -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
@@ -50,9 +53,9 @@ clean: ## Remove what was built
 	$(CARGO) clean
 
 # The module with commands for the tests alone.
-.PHONY: build-hooks deps-build deps-server
+.PHONY: build-hooks deps-build deps-server deps-valgrind
 build-hooks:
 	$(CARGO) build --locked --features test-hooks --target-dir $(TARGET)/test-hooks
 
-deps-build deps-server: deps-%:
+deps-build deps-server deps-valgrind: deps-%:
 	@scripts/install-deps.sh $*

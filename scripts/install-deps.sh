@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs what a target of the Makefile needs and this machine lacks. Debian and Ubuntu.
 #
-#   scripts/install-deps.sh build|server ...
+#   scripts/install-deps.sh build|server|valgrind ...
 #
 # build: a C compiler and libclang, for the bindings to the server's module API. server: Redis, for demo, tests and
-# benchmark. Says what it installs; installs nothing that is there already.
+# benchmark. valgrind: it counts instructions, and the soak looks for lost memory with it. Says what it installs; installs nothing that is there already.
 set -euo pipefail
 
 say() { printf 'dependencies: %s\n' "$*" >&2; }
@@ -28,6 +28,9 @@ for need in "$@"; do
         server)
             command -v redis-server >/dev/null || packages+=(redis-server)
             command -v redis-cli >/dev/null || packages+=(redis-tools)
+            ;;
+        valgrind)
+            command -v valgrind >/dev/null || packages+=(valgrind)
             ;;
         *) say "unknown need: $need"; exit 2 ;;
     esac

@@ -9,6 +9,7 @@ use super::venues;
 
 pub const USAGE: &str = "\
 options: --quick              fewer cases, one round, writes no file
+         --instructions       counts instructions in place of time
          --engine NAME        a server of tests/engines.tsv
          --redis-cell PATH    redis-cell's library (or the variable REDIS_CELL_SO)
          --rounds N           at most so many rounds
@@ -20,6 +21,7 @@ options: --quick              fewer cases, one round, writes no file
 pub enum Mode {
     Full,
     Quick,
+    Instructions,
 }
 
 pub struct Arguments {
@@ -41,6 +43,7 @@ impl Arguments {
             match argument {
                 Long("bench") => {} // cargo's own.
                 Long("quick") => mode = Mode::Quick,
+                Long("instructions") => mode = Mode::Instructions,
                 Long("engine") => engine = Some(parser.value()?.string()?),
                 Long("redis-cell") => redis_cell = Some(PathBuf::from(parser.value()?)),
                 Long("rounds") => rounds = Some(parser.value()?.parse()?),

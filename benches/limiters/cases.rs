@@ -158,6 +158,12 @@ impl Case {
         command(&words).get_packed_command()
     }
 
+    /// The same call over another window, in the words of the module's own commands.
+    pub fn with_window(mut self, seconds: &str) -> Self {
+        self.words[self.key_at + 1] = seconds.to_owned();
+        self
+    }
+
     /// So many calls, for a run in a hurry.
     pub fn shortened(mut self, part: usize) -> Self {
         self.calls = (self.calls / part).max(1_000);

@@ -6,7 +6,7 @@
 //! figure (INFO commandstats). Throughput and latency are what clients see.
 //!
 //! `make bench` writes docs/BENCHMARK.md, the figures and plots in docs/bench, and the README's short table.
-//! `make bench-quick` prints.
+//! `make bench-quick` prints. `make bench-instructions` counts instructions in place of time: see instructions.rs.
 
 #[path = "../../tests/support/mod.rs"]
 #[allow(dead_code)]
@@ -14,6 +14,7 @@ mod support;
 
 mod arguments;
 mod cases;
+mod instructions;
 mod load;
 mod plots;
 mod report;
@@ -46,7 +47,10 @@ fn main() {
         eprintln!("that engine is not here: `make engines` fetches it");
         std::process::exit(1);
     };
-    compare(&engine, &arguments);
+    match arguments.mode {
+        Mode::Instructions => instructions::run(&engine, &arguments),
+        Mode::Full | Mode::Quick => compare(&engine, &arguments),
+    }
 }
 
 fn compare(engine: &Engine, arguments: &Arguments) {

@@ -1,0 +1,278 @@
+//! Instructions a call: what a change has cost, to be seen on any machine, however busy.
+//!
+//! The server runs under valgrind's callgrind, which counts what `processCommand` executes, with all that it calls: the
+//! look-up, the command, its effects. Reading and writing sockets, and the server's own timers, are left out. LASTSAVE sets
+//! the count to zero and DBSIZE writes it down, so nothing but the calls between the two is counted. Time stands still and is
+//! moved by hand; chance is taken out by still.c.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::arguments::Arguments;
+use super::cases::{self, Case, Group, Scripts, Side, Traffic, grouped};
+use super::support::engine::version;
+use super::support::wire::{Reply, Wire};
+use super::support::{Client, Engine, Options, Server, root};
+use super::venues;
+
+const START: i64 = 1_800_000_000_000;
+/// Calls that are counted, and before them as many that are not.
+const CALLS: usize = 1_000;
+/// Where the page lies.
+const PAGE: &str = "docs/bench/instructions.md";
+/// A change of so many percent is worth a look.
+const NOTABLE: f64 = 3.0;
+/// A smaller one is told by the number alone.
+const TOLD: f64 = 0.5;
+
+pub fn run(engine: &Engine, arguments: &Arguments) {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        eprintln!("valgrind is not here: scripts/install-deps.sh valgrind");
+        std::process::exit(1);
+    }
+    let mut counter = Counter::start(engine);
+    let scripts = Scripts::load(&mut counter.client);
+    let mut cases = cases::all(&scripts, arguments.seed);
+    cases.retain(|case| {
+        matches!(case.group, Group::Floor | Group::Main | Group::Options | Group::Throttle)
+            && matches!(case.side, Side::Module | Side::Compact | Side::Server)
+            && arguments.filter.as_ref().is_none_or(|filter| case.name().contains(filter.as_str()))
+    });
+    let mut counts = BTreeMap::new();
+    for case in cases {
+        let name = match case.side {
+            Side::Compact => format!("{}, compact", case.title),
+            _ => case.title.clone(),
+        };
+        if let Err(reason) = counter.try_out(&case) {
+            eprintln!("left out: {name}: {reason}");
+            continue;
+        }
+        eprintln!("counting: {name}");
+        match (&*case.title, case.traffic) {
+            (title, Traffic::Filling) if title.starts_with("RL.SLIDING, limit") => {
+                if case.limit <= 10_000 {
+                    counter.sliding(&case, &mut counts);
+                }
+            }
+            (_, Traffic::Denied | Traffic::Moving) => {} // Counted together with the filling.
+            _ => {
+                counts.insert(name, counter.plain(&case));
+            }
+        }
+    }
+    let page = page(engine, &counts, &committed());
+    println!("{page}");
+    if arguments.filter.is_none() {
+        std::fs::create_dir_all(root().join("docs/bench")).expect("docs/bench");
+        std::fs::write(root().join(PAGE), page).expect(PAGE);
+        println!("written to {PAGE}");
+    }
+}
+
+/// A server under callgrind.
+struct Counter {
+    _server: Server,
+    client: Client,
+    wire: Wire,
+    /// Counts are written beside it, numbered.
+    out: PathBuf,
+    dumps: usize,
+    now: i64,
+    clock: File,
+    /// Valkey 9 looks at the clock once a millisecond.
+    looks_late: bool,
+    /// What is counted when nothing is called.
+    floor: u64,
+    _folder: tempfile::TempDir,
+}
+
+impl Counter {
+    fn start(engine: &Engine) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (out, wrapper) = (folder.path().join("out"), folder.path().join("server"));
+        let program = engine.program.as_ref().expect("an engine that is there");
+        let still = folder.path().join("still.so");
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o"])
+            .args([&still, &root().join("benches/limiters/still.c")])
+            .status();
+        assert!(built.expect("cc, the C compiler that Rust links with").success(), "still.c does not compile");
+        // The engine may be a script that calls the server.
+        let script = format!(
+            "#!/bin/sh\nexport LD_PRELOAD=\"$LD_PRELOAD:{}\"\nexec valgrind -q --trace-children=yes --tool=callgrind --callgrind-out-file='{}' --toggle-collect=processCommand \
+             --zero-before=lastsaveCommand --dump-before=dbsizeCommand '{}' \"$@\"\n",
+            still.display(),
+            out.display(),
+            program.display()
+        );
+        std::fs::write(&wrapper, script).expect("a wrapper");
+        std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("a wrapper that runs");
+        let counted = Engine { name: engine.name.clone(), program: Some(wrapper) };
+        let options = Options { frozen_at: Some(START), ..Options::default() };
+        let server = Server::start(&counted, &options.with(&["--hz", "1", "--dynamic-hz", "no", "--io-threads", "1"]));
+        let clock = File::options().write(true).open(server.folder().join("clock")).expect("the clock's file");
+        let mut counter = Self {
+            client: server.client(),
+            wire: Wire::open(server.port),
+            out,
+            dumps: 0,
+            now: START,
+            clock,
+            looks_late: engine.name.starts_with("valkey-9"),
+            floor: 0,
+            _server: server,
+            _folder: folder,
+        };
+        // Twice: the first calls still look up symbols.
+        counter.count(|_| {});
+        counter.floor = counter.count(|_| {});
+        assert!(counter.floor > 0, "the symbols of {} are not there to count by", engine.name);
+        counter
+    }
+
+    /// The instructions of what is called meanwhile.
+    fn count(&mut self, calls: impl FnOnce(&mut Self)) -> u64 {
+        self.client.run::<Value>(&["LASTSAVE"]);
+        calls(self);
+        self.client.run::<Value>(&["DBSIZE"]);
+        self.dumps += 1;
+        let dump = self.out.with_extension(self.dumps.to_string());
+        let text = std::fs::read_to_string(&dump).unwrap_or_else(|error| panic!("{}: {error}", dump.display()));
+        let total = text.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse().ok());
+        total.map_or_else(|| panic!("{} has no total", dump.display()), |total: u64| total - self.floor.min(total))
+    }
+
+    /// The instructions of one call among so many.
+    fn a_call(&mut self, calls: usize, work: impl FnOnce(&mut Self)) -> u64 {
+        (self.count(work) as f64 / calls as f64).round() as u64
+    }
+
+    /// Moves the clock. Nobody asks the server whether it has seen it: that would be counted.
+    fn pass(&mut self, millis: i64) {
+        self.now += millis;
+        self.clock.write_all_at(&(self.now * 1000).to_ne_bytes(), 0).expect("the clock's file");
+        if self.looks_late {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn try_out(&mut self, case: &Case) -> Result<(), String> {
+        self.begin(case)?;
+        self.wire.send(&case.packed(0));
+        match self.wire.receive() {
+            Reply::Error(line) => Err(line),
+            _ => Ok(()),
+        }
+    }
+
+    /// An empty server that stores as the case wants it.
+    fn begin(&mut self, case: &Case) -> Result<(), String> {
+        self.client.run::<Value>(&["FLUSHALL"]);
+        self.pass(1);
+        venues::set_storage(&mut self.client, case.side)
+    }
+
+    /// Makes those calls at once, over so many keys in turn.
+    fn send(&mut self, case: &Case, keys: usize, calls: std::ops::Range<usize>) {
+        let number = calls.len();
+        let bytes: Vec<u8> = calls.flat_map(|call| case.packed_for(&case.key(call % keys), call)).collect();
+        self.wire.send(&bytes);
+        for _ in 0..number {
+            if let Reply::Error(line) = self.wire.receive() {
+                panic!("{}: {line}", case.name());
+            }
+        }
+    }
+
+    /// A command whose cost depends on nothing: a hundred keys in turn, a hundred calls a millisecond.
+    fn plain(&mut self, case: &Case) -> u64 {
+        const KEYS: usize = 100;
+        self.begin(case).expect("a case that was tried out");
+        if case.held > 0 {
+            let mut few = case.clone();
+            few.keys = KEYS;
+            venues::fill(&mut self.client, &few);
+        }
+        let run = |counter: &mut Self, from: usize| {
+            for batch in (from..from + CALLS).step_by(100) {
+                counter.pass(1);
+                counter.send(case, KEYS, batch..batch + 100);
+            }
+        };
+        run(self, 0);
+        self.a_call(CALLS, |counter| run(counter, CALLS))
+    }
+
+    /// A log from its first request to its limit; then denied calls; then a turn of the log in which at each call one request
+    /// leaves the window and one comes.
+    fn sliding(&mut self, case: &Case, counts: &mut BTreeMap<String, u64>) {
+        let limit = case.limit;
+        // Milliseconds from a request to the next one of its key.
+        let spacing = (1_000 / limit).max(2) as i64;
+        let window = spacing * limit as i64 - spacing / 2;
+        let case = case.clone().with_window(&format!("{}.{:03}", window / 1000, window % 1000));
+        let keys = CALLS.div_ceil(limit);
+        self.begin(&case).expect("a case that was tried out");
+        let turns = |counter: &mut Self, turns: usize| {
+            for _ in 0..turns {
+                counter.pass(spacing);
+                counter.send(&case, keys, 0..keys);
+            }
+        };
+        let filling = self.a_call(keys * limit, |counter| turns(counter, limit));
+        // The keys are full, and no time passes.
+        self.send(&case, keys, 0..CALLS);
+        let denied = self.a_call(CALLS, |counter| counter.send(&case, keys, 0..CALLS));
+        turns(self, CALLS / keys);
+        let moving = self.a_call(CALLS / keys * keys, |counter| turns(counter, CALLS / keys));
+        let storage = if case.side == Side::Compact { ", compact" } else { "" };
+        for (traffic, count) in [(Traffic::Filling, filling), (Traffic::Denied, denied), (Traffic::Moving, moving)] {
+            counts.insert(format!("RL.SLIDING, limit {}, {}{storage}", grouped(limit), traffic.name()), count);
+        }
+    }
+}
+
+/// The counts of the page as it was last committed; as it lies here where there is no git.
+fn committed() -> BTreeMap<String, u64> {
+    let shown = Command::new("git").args(["show", &format!("HEAD:{PAGE}")]).current_dir(root()).output();
+    let text = match shown {
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
+        _ => std::fs::read_to_string(root().join(PAGE)).unwrap_or_default(),
+    };
+    text.lines()
+        .filter_map(|line| {
+            let cells: Vec<&str> = line.strip_prefix('|')?.split('|').map(str::trim).collect();
+            Some((cells.first()?.to_string(), cells.get(1)?.replace(',', "").parse().ok()?))
+        })
+        .collect()
+}
+
+fn page(engine: &Engine, counts: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> String {
+    let program = engine.program.as_deref().and_then(version).unwrap_or_default();
+    let mut page = format!(
+        "# Instructions a call\n\n\
+         `make bench-instructions` writes this page. Engine: {} ({program}), under callgrind, its clock frozen. Counted is what\n\
+         `processCommand` executes. The change is the one against the page as last committed, from {TOLD} % on; more than\n\
+         {NOTABLE} % stands out.\n\n\
+         | command | instructions | change |\n|---|--:|--:|\n",
+        engine.name
+    );
+    for (name, &count) in counts {
+        let change = before.get(name).map_or(0.0, |&before| (count as f64 / before as f64 - 1.0) * 100.0);
+        let change = match change.abs() {
+            size if size < TOLD => String::new(),
+            size if size <= NOTABLE => format!("{change:+.1} %"),
+            _ => format!("**{change:+.1} %**"),
+        };
+        let _ = writeln!(page, "| {name} | {} | {change} |", grouped(count as usize));
+    }
+    page
+}

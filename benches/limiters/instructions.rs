@@ -19,7 +19,7 @@ use super::arguments::Arguments;
 use super::cases::{self, Case, Group, Scripts, Side, Traffic, grouped};
 use super::support::engine::version;
 use super::support::wire::{Reply, Wire};
-use super::support::{Client, Engine, Options, Server, root};
+use super::support::{self, Client, Engine, Options, Server, root, server::Module};
 use super::venues;
 
 const START: i64 = 1_800_000_000_000;
@@ -97,27 +97,35 @@ struct Counter {
 impl Counter {
     fn start(engine: &Engine) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let (out, wrapper) = (folder.path().join("out"), folder.path().join("server"));
-        let program = engine.program.as_ref().expect("an engine that is there");
-        let still = folder.path().join("still.so");
+        let place = |name: &str| folder.path().join(name);
+        let (out, wrapper, module, clock, still) =
+            (place("out"), place("server"), place("module.so"), place("clock.so"), place("still.so"));
         let built = Command::new("cc")
             .args(["-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o"])
             .args([&still, &root().join("benches/limiters/still.c")])
             .status();
         assert!(built.expect("cc, the C compiler that Rust links with").success(), "still.c does not compile");
-        // The engine may be a script that calls the server.
+        // Environment and arguments lie on the stack and move what lies there, which copying and comparing feel: here they
+        // are the same for everyone. Children are traced because an engine may be a script that calls the server.
+        std::fs::copy(support::module(), &module).expect("the module");
+        std::fs::copy(support::clock::shim(), &clock).expect("the clock shim");
         let script = format!(
-            "#!/bin/sh\nexport LD_PRELOAD=\"$LD_PRELOAD:{}\"\nexec valgrind -q --trace-children=yes --tool=callgrind --callgrind-out-file='{}' --toggle-collect=processCommand \
-             --zero-before=lastsaveCommand --dump-before=dbsizeCommand '{}' \"$@\"\n",
+            "#!/bin/sh\n\
+             exec env -i PATH=/usr/local/bin:/usr/bin:/bin RL_CLOCK=\"$RL_CLOCK\" LD_PRELOAD='{}:{}' \\\n\
+             valgrind -q --trace-children=yes --tool=callgrind --callgrind-out-file='{}' \\\n\
+             --toggle-collect=processCommand --zero-before=lastsaveCommand --dump-before=dbsizeCommand '{}' \"$@\"\n",
+            clock.display(),
             still.display(),
             out.display(),
-            program.display()
+            engine.program.as_ref().expect("an engine that is there").display()
         );
         std::fs::write(&wrapper, script).expect("a wrapper");
         std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("a wrapper that runs");
         let counted = Engine { name: engine.name.clone(), program: Some(wrapper) };
-        let options = Options { frozen_at: Some(START), ..Options::default() };
-        let server = Server::start(&counted, &options.with(&["--hz", "1", "--dynamic-hz", "no", "--io-threads", "1"]));
+        let options = Options { frozen_at: Some(START), module: Module::At(module), ..Options::default() };
+        // Few timers, and no slow log: whether a call is slow is up to the machine.
+        let options = options.with(&["--hz", "1", "--dynamic-hz", "no", "--slowlog-log-slower-than", "-1"]);
+        let server = Server::start(&counted, &options);
         let clock = File::options().write(true).open(server.folder().join("clock")).expect("the clock's file");
         let mut counter = Self {
             client: server.client(),
@@ -176,7 +184,9 @@ impl Counter {
     /// An empty server that stores as the case wants it.
     fn begin(&mut self, case: &Case) -> Result<(), String> {
         self.client.run::<Value>(&["FLUSHALL"]);
-        self.pass(1);
+        // Each case begins at the same time: it shall not matter which others come before it.
+        self.now = START;
+        self.pass(0);
         venues::set_storage(&mut self.client, case.side)
     }
 

@@ -1,12 +1,15 @@
-/* Takes chance out of a server, preloaded into it where instructions are counted: the seeds of its hash tables, which it
- * reads from /dev/urandom, are those of /dev/zero, and what it seeds the C library's
- * generator with (skip lists draw their levels from it) is always the same. */
+/* Takes chance out of a server, preloaded into it where instructions are counted.
+ *
+ * The seeds of its hash tables, which it reads from /dev/urandom, are those of /dev/zero. The C library's random numbers, from
+ * which skip lists draw their levels, follow from the time, which stands still (tests/support/clock.c): whatever else drew
+ * one before, at a given time come the same. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static FILE *without_chance(const char *symbol, const char *path, const char *mode) {
     FILE *(*open_file)(const char *, const char *) = (FILE * (*)(const char *, const char *)) dlsym(RTLD_NEXT, symbol);
@@ -17,17 +20,16 @@ FILE *fopen(const char *path, const char *mode) { return without_chance("fopen",
 
 FILE *fopen64(const char *path, const char *mode) { return without_chance("fopen64", path, mode); }
 
-static void seed(void) {
-    void (*seed_with)(unsigned) = (void (*)(unsigned))dlsym(RTLD_NEXT, "srandom");
-    seed_with(1);
-}
-
-void srandom(unsigned ignored) {
-    (void)ignored;
-    seed();
-}
-
-void srand(unsigned ignored) {
-    (void)ignored;
-    seed();
+/* The finaliser of SplitMix64 over the time and the numbers drawn at that time. */
+long random(void) {
+    static uint64_t last, drawn;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t time = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    drawn = time == last ? drawn + 1 : 0;
+    last = time;
+    uint64_t mixed = time + drawn * 0x9e3779b97f4a7c15;
+    mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
+    return (long)((mixed ^ (mixed >> 31)) & 0x7fffffff);
 }

@@ -8,7 +8,7 @@ use lexopt::prelude::*;
 use super::venues;
 
 pub const USAGE: &str = "\
-options: --quick              fewer cases, one round, writes no file
+options: --quick              fewer and shorter cases, two rounds, writes no file
          --instructions       counts instructions in place of time
          --engine NAME        a server of tests/engines.tsv
          --redis-cell PATH    redis-cell's library (or the variable REDIS_CELL_SO)
@@ -57,7 +57,7 @@ impl Arguments {
             mode,
             engine,
             redis_cell: venues::redis_cell(redis_cell),
-            rounds: rounds.unwrap_or(if mode == Mode::Quick { 1 } else { 5 }),
+            rounds: rounds.unwrap_or(if mode == Mode::Quick { 2 } else { 5 }),
             time: Duration::from_secs_f64(minutes * 60.0),
             seed,
             filter,

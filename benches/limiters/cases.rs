@@ -292,7 +292,7 @@ fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
                 Traffic::Filling | Traffic::Denied => keys,
             };
             let heavy = limit == MILLION;
-            if heavy && group == Group::Durable {
+            if group == Group::Durable && (heavy || limit == 5) {
                 continue;
             }
             let title = format!("RL.SLIDING, limit {}, {}", grouped(limit), traffic.name());

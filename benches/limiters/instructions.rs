@@ -124,7 +124,16 @@ impl Counter {
         let counted = Engine { name: engine.name.clone(), program: Some(wrapper) };
         let options = Options { frozen_at: Some(START), module: Module::At(module), ..Options::default() };
         // Few timers, and no slow log: whether a call is slow is up to the machine.
-        let options = options.with(&["--hz", "1", "--dynamic-hz", "no", "--slowlog-log-slower-than", "-1"]);
+        let options = options.with(&[
+            "--hz",
+            "1",
+            "--dynamic-hz",
+            "no",
+            "--slowlog-log-slower-than",
+            "-1",
+            "--latency-tracking",
+            "no",
+        ]);
         let server = Server::start(&counted, &options);
         let clock = File::options().write(true).open(server.folder().join("clock")).expect("the clock's file");
         let mut counter = Self {
@@ -190,14 +199,16 @@ impl Counter {
         venues::set_storage(&mut self.client, case.side)
     }
 
-    /// Makes those calls at once, over so many keys in turn.
+    /// Makes those calls, over so many keys in turn.
     fn send(&mut self, case: &Case, keys: usize, calls: std::ops::Range<usize>) {
-        let number = calls.len();
-        let bytes: Vec<u8> = calls.flat_map(|call| case.packed_for(&case.key(call % keys), call)).collect();
-        self.wire.send(&bytes);
-        for _ in 0..number {
-            if let Reply::Error(line) = self.wire.receive() {
-                panic!("{}: {line}", case.name());
+        // Few in a pipeline: their replies fit into the smallest buffer that the server makes of a client's.
+        for calls in calls.collect::<Vec<_>>().chunks(4) {
+            let packed = |&call: &usize| case.packed_for(&case.key(call % keys), call);
+            self.wire.send(&calls.iter().flat_map(packed).collect::<Vec<u8>>());
+            for _ in calls {
+                if let Reply::Error(line) = self.wire.receive() {
+                    panic!("{}: {line}", case.name());
+                }
             }
         }
     }

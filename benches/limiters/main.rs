@@ -66,9 +66,9 @@ fn compare(engine: &Engine, arguments: &Arguments) {
     let quick = arguments.mode == Mode::Quick;
 
     let mut rounds = 0;
-    let mut longest = Duration::ZERO;
+    let mut last = Duration::ZERO;
     // A round more only if it fits into the time.
-    while rounds < arguments.rounds && (rounds == 0 || begun.elapsed() + longest < arguments.time) {
+    while rounds < arguments.rounds && (rounds == 0 || begun.elapsed() + last < arguments.time) {
         let round = Instant::now();
         rounds += 1;
         let of_round: Vec<&Case> = cases.iter().filter(|case| !case.heavy || rounds <= HEAVY_ROUNDS).collect();
@@ -88,9 +88,9 @@ fn compare(engine: &Engine, arguments: &Arguments) {
             progress(begun, "memory by requests");
             surveys::memory(&venues, &cases, arguments.seed, &mut results);
         }
-        longest = longest.max(round.elapsed());
+        last = round.elapsed();
         if !std::io::stderr().is_terminal() {
-            eprintln!("round {rounds} took {:.0} s", round.elapsed().as_secs_f64());
+            eprintln!("round {rounds} took {:.0} s", last.as_secs_f64());
         }
     }
     progress(begun, "done\n");

@@ -175,8 +175,10 @@ fn measured_on(results: &Results) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let engine = head("engine");
     let cell = match head("redis-cell")["module version"].as_i64() {
-        Some(version) => format!(" redis-cell: module version {version}."),
-        None => String::new(),
+        Some(version) if !results.titles(Group::Throttle.name()).is_empty() => {
+            format!(" redis-cell: module version {version}.")
+        }
+        _ => String::new(),
     };
     format!(
         "Engine: {} ({}).{cell} Machine: {}",

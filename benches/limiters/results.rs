@@ -137,5 +137,9 @@ fn rounded(figure: f64) -> f64 {
 fn median(figures: impl Iterator<Item = f64>) -> Option<f64> {
     let mut figures: Vec<f64> = figures.collect();
     figures.sort_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied()
+    let middle = figures.len() / 2;
+    match figures.len() % 2 {
+        0 => Some((figures.get(middle.checked_sub(1)?)? + figures[middle]) / 2.0),
+        _ => Some(figures[middle]),
+    }
 }

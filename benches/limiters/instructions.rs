@@ -68,9 +68,12 @@ pub fn run(engine: &Engine, arguments: &Arguments) {
             }
         }
     }
-    let page = page(engine, &counts, &committed());
+    let before_page = committed();
+    let before = if is_of(&before_page, engine) { counts_of(&before_page) } else { BTreeMap::new() };
+    let page = page(engine, &counts, &before);
     println!("{page}");
-    if arguments.filter.is_none() {
+    // Counts of another engine compare with nothing: they are printed alone.
+    if arguments.filter.is_none() && is_of(&before_page, engine) {
         std::fs::create_dir_all(root().join("docs/bench")).expect("docs/bench");
         std::fs::write(root().join(PAGE), page).expect(PAGE);
         println!("written to {PAGE}");
@@ -261,14 +264,22 @@ impl Counter {
     }
 }
 
-/// The counts of the page as it was last committed; as it lies here where there is no git.
-fn committed() -> BTreeMap<String, u64> {
+/// Whether a page tells of that engine, or is not there yet.
+fn is_of(page: &str, engine: &Engine) -> bool {
+    page.is_empty() || page.contains(&format!("Engine: {} (", engine.name))
+}
+
+/// The page as it was last committed; as it lies here where there is no git.
+fn committed() -> String {
     let shown = Command::new("git").args(["show", &format!("HEAD:{PAGE}")]).current_dir(root()).output();
-    let text = match shown {
+    match shown {
         Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
         _ => std::fs::read_to_string(root().join(PAGE)).unwrap_or_default(),
-    };
-    text.lines()
+    }
+}
+
+fn counts_of(page: &str) -> BTreeMap<String, u64> {
+    page.lines()
         .filter_map(|line| {
             let cells: Vec<&str> = line.strip_prefix('|')?.split('|').map(str::trim).collect();
             Some((cells.first()?.to_string(), cells.get(1)?.replace(',', "").parse().ok()?))

@@ -85,6 +85,7 @@ pub(super) fn missing() -> Option<&'static str> {
         RedisModule_WrongArity,
         RedisModule_ZsetAdd,
         RedisModule_ZsetFirstInScoreRange,
+        RedisModule_ZsetLastInScoreRange,
         RedisModule_ZsetRangeCurrentElement,
         RedisModule_ZsetRangeEndReached,
         RedisModule_ZsetRangeNext,

@@ -158,6 +158,86 @@ impl<'a> Reader<'a> {
             _ => None,
         }
     }
+
+    /// Whether any member of a sorted set has a score in the range.
+    pub fn any_in(&mut self, range: ScoreRange) -> bool {
+        // SAFETY: the key is open; the iterator is stopped at once. One that found nothing holds nothing.
+        unsafe {
+            let found = self.seek(range);
+            if found {
+                call!(RedisModule_ZsetRangeStop(self.as_ptr()));
+            }
+            found
+        }
+    }
+
+    /// The lowest score in the range that a member has.
+    pub fn first_score_in(&mut self, range: ScoreRange) -> Option<f64> {
+        // SAFETY: the key is open; seek and this function stop the iterator.
+        unsafe { if self.seek(range) { Some(self.take_score()) } else { None } }
+    }
+
+    /// The highest score in the range that a member has.
+    pub fn last_score_in(&mut self, range: ScoreRange) -> Option<f64> {
+        // SAFETY: as above.
+        unsafe { if self.seek_last(range) { Some(self.take_score()) } else { None } }
+    }
+
+    /// The score at which the iterator stands, which is stopped.
+    ///
+    /// # Safety
+    /// The iterator stands on a member.
+    unsafe fn take_score(&mut self) -> f64 {
+        let mut score = 0.0;
+        // SAFETY: the key is open and the iterator is on a member, whose name is given back at once.
+        unsafe {
+            drop(OwnedStr::wrap(call!(RedisModule_ZsetRangeCurrentElement(self.as_ptr(), &mut score))));
+            call!(RedisModule_ZsetRangeStop(self.as_ptr()));
+        }
+        score
+    }
+
+    /// Puts the iterator on the first member of the range. Answers whether there is one.
+    ///
+    /// # Safety
+    /// The caller stops the iterator before it changes the value.
+    unsafe fn seek(&mut self, range: ScoreRange) -> bool {
+        if self.kind != Kind::SortedSet {
+            return false;
+        }
+        // SAFETY: the key is open and holds a sorted set.
+        unsafe {
+            call!(RedisModule_ZsetFirstInScoreRange(
+                self.as_ptr(),
+                range.min,
+                range.max,
+                libc::c_int::from(range.open.0),
+                libc::c_int::from(range.open.1)
+            )) == raw::REDISMODULE_OK as libc::c_int
+                && call!(RedisModule_ZsetRangeEndReached(self.as_ptr())) == 0
+        }
+    }
+
+    /// Puts the iterator on the last member of the range. Answers whether there is one.
+    ///
+    /// # Safety
+    /// The caller stops the iterator before it changes the value.
+    unsafe fn seek_last(&mut self, range: ScoreRange) -> bool {
+        if self.kind != Kind::SortedSet {
+            return false;
+        }
+        // SAFETY: the key is open and holds a sorted set.
+        unsafe {
+            call!(RedisModule_ZsetLastInScoreRange(
+                self.as_ptr(),
+                range.min,
+                range.max,
+                libc::c_int::from(range.open.0),
+                libc::c_int::from(range.open.1)
+            )) == raw::REDISMODULE_OK as libc::c_int
+                && call!(RedisModule_ZsetRangeEndReached(self.as_ptr())) == 0
+        }
+    }
 }
 
 impl<'a> Key<'a> {
@@ -239,22 +319,15 @@ impl<'a> Key<'a> {
         flags & raw::REDISMODULE_ZADD_ADDED as libc::c_int != 0
     }
 
-    /// Whether any member has a score in the range.
-    pub fn any_in(&mut self, range: ScoreRange) -> bool {
-        // SAFETY: the key is open; the iterator is stopped at once.
-        unsafe {
-            let found = self.seek(range);
-            call!(RedisModule_ZsetRangeStop(self.as_ptr()));
-            found
-        }
-    }
-
-    /// The first members with a score in the range, at most `N`; the rest of the array stays empty.
-    pub fn first_in<const N: usize>(&mut self, range: ScoreRange) -> [Option<OwnedStr>; N] {
-        let mut members = [const { None }; N];
+    /// The first members with a score in the range, at most `N`, if there are any; the rest of the array stays empty.
+    pub fn first_in<const N: usize>(&mut self, range: ScoreRange) -> Option<[Option<OwnedStr>; N]> {
         // SAFETY: the key is open; the iterator is not used once the value may change, and the server copies members.
         unsafe {
             let mut more = self.seek(range);
+            if !more {
+                return None; // An iterator that found nothing holds nothing.
+            }
+            let mut members = [const { None }; N];
             for member in &mut members {
                 if !more {
                     break;
@@ -263,8 +336,8 @@ impl<'a> Key<'a> {
                 more = call!(RedisModule_ZsetRangeNext(self.as_ptr())) != 0;
             }
             call!(RedisModule_ZsetRangeStop(self.as_ptr()));
+            Some(members)
         }
-        members
     }
 
     /// Removes a member.
@@ -275,24 +348,6 @@ impl<'a> Key<'a> {
         // The server drops a sorted set with its last member.
         if self.len() == 0 {
             self.kind = Kind::Empty;
-        }
-    }
-
-    /// Puts the iterator on the first member of the range. Answers whether there is one.
-    ///
-    /// # Safety
-    /// The caller stops the iterator before it changes the value.
-    unsafe fn seek(&mut self, range: ScoreRange) -> bool {
-        // SAFETY: the key is open; on anything but a sorted set the server starts no iterator.
-        unsafe {
-            call!(RedisModule_ZsetFirstInScoreRange(
-                self.as_ptr(),
-                range.min,
-                range.max,
-                libc::c_int::from(range.open.0),
-                libc::c_int::from(range.open.1)
-            )) == raw::REDISMODULE_OK as libc::c_int
-                && call!(RedisModule_ZsetRangeEndReached(self.as_ptr())) == 0
         }
     }
 }

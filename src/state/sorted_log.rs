@@ -75,14 +75,21 @@ impl<'a> SortedLog<'a> {
         Some(Effect::Expires { at })
     }
 
+    #[inline]
     fn prune(mut self) -> Result<Self, Error> {
         let ranges = Ranges::at(self.now, self.window);
-        let expired: [_; FEW + 1] = self.key.first_in(ranges.expired);
-        let found = expired.iter().flatten().count();
+        let expired = self.key.first_in(ranges.expired);
         let ahead = self.key.any_in(ranges.ahead);
-        if found == 0 && !ahead {
-            return Ok(self);
+        match (expired, ahead) {
+            (None, false) => Ok(self),
+            (expired, ahead) => self.prune_these(ranges, expired.unwrap_or_default(), ahead),
         }
+    }
+
+    /// `expired`: the first of the expired members, one more than a few if there are so many.
+    #[inline(never)] // Most calls find nothing to prune.
+    fn prune_these(mut self, ranges: Ranges, expired: [Option<OwnedStr>; FEW + 1], ahead: bool) -> Result<Self, Error> {
+        let found = expired.iter().flatten().count();
         let few = found <= FEW && !ahead;
         let counts_some = match few {
             true => (found as u64) < self.key.len(),
@@ -141,8 +148,8 @@ impl History for SortedLog<'_> {
     }
 
     fn stamp_of(&mut self, rank: u64) -> Option<Time> {
-        let (_, ahead) = self.left_over;
-        stamp_of(&mut self.key, rank.saturating_add(ahead))
+        let (units, (_, ahead)) = (self.units(), self.left_over);
+        Ranges::at(self.now, self.window).stamp_of(&mut self.key, rank, units, ahead)
     }
 }
 
@@ -160,7 +167,10 @@ impl<'a> PeekedSortedLog<'a> {
 
 impl History for PeekedSortedLog<'_> {
     fn units(&mut self) -> u64 {
-        self.ranges.count_later(&mut self.key, self.ranges.expired_to)
+        match self.key.any_in(self.ranges.expired) || self.key.any_in(self.ranges.ahead) {
+            true => self.ranges.count_later(&mut self.key, self.ranges.expired_to),
+            false => self.key.len(),
+        }
     }
 
     fn later_than(&mut self, time: Time) -> u64 {
@@ -168,15 +178,9 @@ impl History for PeekedSortedLog<'_> {
     }
 
     fn stamp_of(&mut self, rank: u64) -> Option<Time> {
-        let ahead = self.key.count_in(self.ranges.ahead);
-        stamp_of(&mut self.key, rank.saturating_add(ahead))
+        let (units, ahead) = (self.units(), self.ranges.count(&mut self.key, self.ranges.ahead));
+        self.ranges.stamp_of(&mut self.key, rank, units, ahead)
     }
-}
-
-/// The stamp of the member that has `rank` others above it.
-fn stamp_of(key: &mut Reader<'_>, rank: u64) -> Option<Time> {
-    // A score between two milliseconds, planted by hand, has expired once the later one has.
-    key.score_from_top(rank).map(|score| Time::from_millis(score.ceil() as i64))
 }
 
 /// Removes the members of a range, or [`MOST`] of them, which are those of the ranks given. Answers how many are left.
@@ -219,7 +223,24 @@ impl Ranges {
     /// How many members of those that count are later than a time. Those before the epoch count at any time.
     fn count_later(&self, key: &mut Reader<'_>, time: Time) -> u64 {
         let later = ScoreRange::above(score(time).max(-1.0), self.sane_to);
-        key.count_in(later).saturating_add(key.count_in(self.before_epoch))
+        self.count(key, later).saturating_add(self.count(key, self.before_epoch))
+    }
+
+    /// How many members lie in a range. A look tells that there are none, a nested command how many there are.
+    fn count(&self, key: &mut Reader<'_>, range: ScoreRange) -> u64 {
+        if key.any_in(range) { key.count_in(range) } else { 0 }
+    }
+
+    /// The stamp of the member that has `rank` others behind it, of `units` that count; `ahead` lie behind all of them.
+    /// Asked for are mostly the newest and the oldest, which take no nested command.
+    fn stamp_of(&self, key: &mut Reader<'_>, rank: u64, units: u64, ahead: u64) -> Option<Time> {
+        let score = match rank {
+            0 if key.any_in(self.live) => key.last_score_in(self.live),
+            _ if rank.saturating_add(1) == units && !key.any_in(self.before_epoch) => key.first_score_in(self.live),
+            _ => key.score_from_top(rank.saturating_add(ahead)),
+        };
+        // A score between two milliseconds, planted by hand, has expired once the later one has.
+        score.map(|score| Time::from_millis(score.ceil() as i64))
     }
 }
 

@@ -18,11 +18,12 @@ const NOISE: f64 = 65_536.0;
 pub fn run(time: Duration, seed: u64, findings: &mut Vec<String>) -> String {
     let mut page = format!(
         "\n## Hostile calls\n\nArguments and state from a seed. Every reply must be possible for its arguments; one call in {PROBE_EVERY}\n\
-         has its exact reply worked out, and after an error digest, expiry and number of keys must be as before.\n\
+         has its exact reply worked out, and what it left: after an error, a denial or RL.PEEK digest, expiry and number of\n\
+         keys must be as before. The commands' columns say how many calls were allowed and denied.\n\
          *Growth* is `used_memory` of the emptied server (less its clients' buffers) after the calls, less that after the\n\
          first {WARM_UP}.\n\n\
-         | engine | calls | probed | allowed | denied | refused | wrong | panics | growth in bytes |\n\
-         |---|--:|--:|--:|--:|--:|--:|--:|--:|\n"
+         | engine | calls | probed | RL.SLIDING | RL.FIXED | RL.THROTTLE | RL.PEEK | RL.RESET | refused | wrong | panics | growth in bytes |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
     );
     let engines: Vec<Engine> = Engine::all().into_iter().filter(|engine| engine.program.is_some()).collect();
     let share = time / u32::try_from(engines.len()).unwrap_or(1);
@@ -52,12 +53,15 @@ pub fn run(time: Duration, seed: u64, findings: &mut Vec<String>) -> String {
         }
         let _ = writeln!(
             page,
-            "| {} | {} | {} | {} | {} | {} | 0 | 0 | {growth} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | 0 | 0 | {growth} |",
             super::told(engine),
             totals.calls,
             totals.probed,
-            totals.sliding_allowed + totals.fixed_allowed,
-            totals.sliding_denied + totals.fixed_denied,
+            totals.sliding,
+            totals.fixed,
+            totals.throttle,
+            totals.peek,
+            totals.resets,
             totals.refused
         );
     }

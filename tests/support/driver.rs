@@ -6,18 +6,14 @@
 //! those after say that a refused call changed nothing, and what an answered one left. A call that is not probed must
 //! have one of the replies that are possible for its arguments.
 
+use std::fmt;
+
+use super::grammar::{self, Request, Verdict, canonical, verdict};
+use super::model::{self, Found};
 use super::wire::{Reply, Wire, pack};
 use super::{Client, Server};
 
-const WINDOW: &str =
-    "ERR windowSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places";
-const LIMIT: &str = "ERR limit must be an integer from 0 to 9007199254740991";
-const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
-const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
-const OVERFLOW: &str = "ERR increment or decrement would overflow";
-
-/// No call removes more expired members than this, unless nothing else is in the log.
-pub const PRUNED_AT_MOST: i64 = 1000;
+pub use super::model::PRUNED_AT_MOST;
 
 /// Cases in a batch. A case is some hostile state and a few calls on it.
 const BATCH: usize = 64;
@@ -42,28 +38,55 @@ pub struct Totals {
     pub calls: u64,
     pub probed: u64,
     pub plants: u64,
-    pub sliding_allowed: u64,
-    pub sliding_denied: u64,
-    pub fixed_allowed: u64,
-    pub fixed_denied: u64,
+    pub sliding: Outcomes,
+    pub fixed: Outcomes,
+    pub throttle: Outcomes,
+    pub peek: Outcomes,
+    pub resets: u64,
+    pub reset_keys: u64,
     pub refused: u64,
+    /// Those of the refused that the server refused by itself.
+    pub uncalled: u64,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Outcomes {
+    pub allowed: u64,
+    pub denied: u64,
+}
+
+impl fmt::Display for Outcomes {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} / {}", self.allowed, self.denied)
+    }
 }
 
 type Words = Vec<Vec<u8>>;
 
-/// What the arguments alone say about a call.
-#[derive(Debug, Clone)]
-enum Verdict {
-    Refused(String),
-    Sliding { window: i64, limit: i64 },
-    Fixed { window: i64, limit: i64 },
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Sliding,
+    Fixed,
+    Throttle,
+}
+
+/// What the calls of a case have in common.
+struct Case {
+    kind: Kind,
+    key: Vec<u8>,
+    /// `windowSec limit ...`
+    quotas: Words,
+    /// `max_burst count period`
+    rate: Words,
+    /// Where the state lies.
+    state: Vec<Vec<u8>>,
 }
 
 struct Call {
     words: Words,
     verdict: Verdict,
-    /// Where the state of the call lies.
-    state: Vec<u8>,
+    /// Where the state of the call lies. What a refused call could be about.
+    state: Vec<Vec<u8>>,
     probed: bool,
 }
 
@@ -114,10 +137,16 @@ impl<'a> Driver<'a> {
         };
         let totals = self.totals;
         for (name, seen) in [
-            ("sliding_allowed", totals.sliding_allowed),
-            ("sliding_denied", totals.sliding_denied),
-            ("fixed_allowed", totals.fixed_allowed),
-            ("fixed_denied", totals.fixed_denied),
+            ("sliding_allowed", totals.sliding.allowed),
+            ("sliding_denied", totals.sliding.denied),
+            ("fixed_allowed", totals.fixed.allowed),
+            ("fixed_denied", totals.fixed.denied),
+            ("throttle_allowed", totals.throttle.allowed),
+            ("throttle_denied", totals.throttle.denied),
+            ("peek_allowed", totals.peek.allowed),
+            ("peek_denied", totals.peek.denied),
+            ("reset_keys", totals.reset_keys),
+            ("errors", totals.refused - totals.uncalled),
             ("panics", 0),
         ] {
             assert_eq!(field(client, name), seen, "seed {seed}: {name}");
@@ -159,46 +188,20 @@ impl<'a> Driver<'a> {
     // ---- What is sent -----------------------------------------------------------------------------------------
 
     fn case(&mut self, bytes: &mut Vec<u8>, sent: &mut Vec<Sent>) {
-        let sliding = self.rng.bool();
-        let key = self.key();
-        let window = if self.rng.u32(..6) == 0 { self.hostile() } else { self.sane_window() };
-        let limit = if self.rng.u32(..6) == 0 { self.hostile() } else { self.sane_limit() };
-        let state = match (sliding, window_millis(&window)) {
-            (false, Some(millis)) => [&key[..], format!(":{}", self.now.div_euclid(millis)).as_bytes()].concat(),
-            _ => key.clone(),
-        };
+        let case = self.draw();
         if self.rng.u32(..3) == 0 {
             for _ in 0..self.rng.u32(1..4) {
-                let words = self.plant(&state, window_millis(&window).unwrap_or(60_000));
+                let words = self.plant(&case);
                 pack(bytes, &words);
                 sent.push(Sent::Plant);
             }
         }
         for _ in 0..self.rng.u32(1..5) {
-            let call = self.call(sliding, &key, &window, &limit, &state);
+            let call = self.call(&case);
             if call.probed {
-                let counter = [&b"PEXPIRETIME"[..], &call.state];
-                let digest = [b"DEBUG".as_ref(), b"DIGEST-VALUE", &call.state, &key];
-                pack(bytes, &[b"TYPE".as_ref(), &call.state]);
-                pack(bytes, &[b"TYPE".as_ref(), &key]);
-                pack(bytes, &digest);
-                pack(bytes, &counter);
-                pack(bytes, &["DBSIZE"]);
-                match call.verdict {
-                    Verdict::Sliding { window, .. } => {
-                        let ahead = format!("({}", self.now + window);
-                        pack(bytes, &[b"ZCARD".as_ref(), &call.state]);
-                        let expired = (self.now - window).to_string();
-                        pack(bytes, &[b"ZCOUNT".as_ref(), &call.state, b"0", expired.as_bytes()]);
-                        pack(bytes, &[b"ZCOUNT".as_ref(), &call.state, ahead.as_bytes(), b"+inf"]);
-                    }
-                    _ => pack(bytes, &[b"GET".as_ref(), &call.state]),
-                }
+                self.ask_before(bytes, &call);
                 pack(bytes, &call.words);
-                pack(bytes, &digest);
-                pack(bytes, &counter);
-                pack(bytes, &["DBSIZE"]);
-                pack(bytes, &[b"ZCARD".as_ref(), &call.state]);
+                self.ask_after(bytes, &call);
             } else {
                 pack(bytes, &call.words);
             }
@@ -206,32 +209,194 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn call(&mut self, sliding: bool, key: &[u8], window: &[u8], limit: &[u8], state: &[u8]) -> Call {
-        let name = match (sliding, self.rng.u32(..8)) {
-            (true, 0) => "rl.SliDing",
-            (true, _) => "RL.SLIDING",
-            (false, 0) => "rl.fixed",
-            (false, _) => "RL.FIXED",
+    fn draw(&mut self) -> Case {
+        let kind = match self.rng.u32(..5) {
+            0..2 => Kind::Sliding,
+            2..4 => Kind::Fixed,
+            _ => Kind::Throttle,
         };
-        let mut words: Words = [name.as_bytes(), key, window, limit].map(<[u8]>::to_vec).to_vec();
-        if self.rng.u32(..16) == 0 {
-            words.truncate(self.rng.usize(1..5));
-            // Never as many as are right: those would be another key's call.
-            for _ in 0..self.rng.u32(..4) + u32::from(words.len() == 4) {
-                let more = self.hostile();
-                words.push(more);
-            }
-            if words.len() == 4 {
-                words.pop();
+        let mut key = self.key();
+        if kind == Kind::Throttle && self.rng.u32(..8) != 0 {
+            key.insert(0, b't'); // A string of its own, mostly.
+        }
+        let quotas = self.quotas();
+        let rate = self.rate();
+        let windows = quotas.iter().step_by(2).filter_map(|word| grammar::window(word));
+        let state = match kind {
+            Kind::Fixed => self.counters(&key, windows),
+            _ => vec![],
+        };
+        let state = if state.is_empty() { vec![key.clone()] } else { state };
+        Case { kind, key, quotas, rate, state }
+    }
+
+    /// The keys of some windows' counters. Long windows can share one.
+    fn counters(&self, key: &[u8], windows: impl Iterator<Item = i64>) -> Vec<Vec<u8>> {
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        for window in windows {
+            let name = [key, format!(":{}", self.now.div_euclid(window)).as_bytes()].concat();
+            if !names.contains(&name) {
+                names.push(name);
             }
         }
-        let verdict = verdict(sliding, &words);
-        let arity = words.len() == 4;
-        if arity && sliding && self.rng.u32(..16) == 0 {
-            // By way of a script, which hears the same. (Not RL.FIXED: Lua's numbers round a planted 2^63-2.)
+        names
+    }
+
+    fn call(&mut self, case: &Case) -> Call {
+        let (name, algorithm) = match (case.kind, self.rng.u32(..24)) {
+            (_, 0) => ("RL.RESET", ""),
+            (_, 1) => ("RL.PEEK", "FIXED"),
+            (_, 2) => ("RL.PEEK", "SLIDING"),
+            (Kind::Sliding, 3..8) => ("RL.PEEK", "SLIDING"),
+            (Kind::Fixed, 3..8) => ("RL.PEEK", "FIXED"),
+            (Kind::Sliding, _) => ("RL.SLIDING", ""),
+            (Kind::Fixed, _) => ("RL.FIXED", ""),
+            (Kind::Throttle, _) => ("RL.THROTTLE", ""),
+        };
+        let mut words = vec![self.any_case(name), case.key.clone()];
+        if name == "RL.PEEK" {
+            words.push(self.any_case(algorithm));
+        }
+        match name {
+            "RL.RESET" => words.extend(case.quotas.iter().step_by(2).take(self.rng.usize(..4)).cloned()),
+            "RL.THROTTLE" => {
+                words.extend(case.rate.iter().cloned());
+                if self.rng.bool() {
+                    words.push(self.quantity());
+                }
+            }
+            _ => {
+                words.extend(case.quotas.iter().cloned());
+                words.extend(self.options());
+            }
+        }
+        if self.rng.u32(..12) == 0 {
+            self.mangle(&mut words);
+        }
+        let verdict = verdict(&words);
+        let state = match &verdict {
+            Verdict::Uncalled(_) | Verdict::Refused(_) => case.state.clone(),
+            Verdict::Request(request) if !request.sliding => {
+                self.counters(&words[1], request.quotas.iter().map(|quota| quota.window))
+            }
+            Verdict::Reset(windows) => {
+                [vec![words[1].clone()], self.counters(&words[1], windows.iter().copied())].concat()
+            }
+            Verdict::Request(_) | Verdict::Throttle(_) => vec![words[1].clone()],
+        };
+        // By way of a script, which hears the same. (Not for counters: Lua's numbers round a planted 2^63-2.)
+        let by_script = match &verdict {
+            Verdict::Uncalled(_) => false,
+            Verdict::Request(request) => request.sliding,
+            _ => true,
+        };
+        if by_script && self.rng.u32(..16) == 0 {
             words.splice(0..0, ["EVAL", "return redis.pcall(unpack(ARGV))", "0"].map(Into::into));
         }
-        Call { words, verdict, state: state.to_vec(), probed: self.rng.u32(..self.probe_every) == 0 }
+        Call { words, verdict, state, probed: self.rng.u32(..self.probe_every) == 0 }
+    }
+
+    /// Does to a call what slips of the pen do.
+    fn mangle(&mut self, words: &mut Words) {
+        for _ in 0..self.rng.u32(1..4) {
+            let at = self.rng.usize(1..=words.len());
+            match self.rng.u32(..8) {
+                0 => words.truncate(at),
+                1 if at < words.len() => drop(words.remove(at)),
+                2 if at < words.len() => words.insert(at, words[at].clone()),
+                3 if at < words.len() => {
+                    let other = self.rng.usize(1..words.len());
+                    words.swap(at, other);
+                }
+                4 if at < words.len() => words[at] = self.hostile(),
+                5 => words.insert(at, self.hostile()),
+                6 => words.push(self.hostile()),
+                _ => {
+                    let keyword = ["COST", "FULL", "SLIDING", "FIXED", "COST 2", "FULLY", "LIMIT"];
+                    let keyword = keyword[self.rng.usize(..keyword.len())];
+                    words.insert(at, self.any_case(keyword));
+                }
+            }
+        }
+    }
+
+    fn any_case(&mut self, word: &str) -> Vec<u8> {
+        match self.rng.u32(..8) {
+            0 => word.to_lowercase().into_bytes(),
+            1 => word.bytes().map(|byte| if self.rng.bool() { byte.to_ascii_lowercase() } else { byte }).collect(),
+            _ => word.as_bytes().to_vec(),
+        }
+    }
+
+    /// `windowSec limit [windowSec limit ...]`
+    fn quotas(&mut self) -> Words {
+        let count = match self.rng.u32(..16) {
+            0..9 => 1,
+            9..15 => self.rng.usize(2..5),
+            _ => self.rng.usize(5..21),
+        };
+        let mut windows: Words = (0..count).map(|_| self.sane_window()).collect();
+        if self.rng.u32(..16) != 0 {
+            windows.sort_by_key(|word| grammar::window(word));
+            windows.dedup_by_key(|word| grammar::window(word));
+        }
+        let mut words: Words = windows.into_iter().flat_map(|window| [window, self.sane_limit()]).collect();
+        if self.rng.u32(..6) == 0 {
+            let at = self.rng.usize(..words.len());
+            words[at] = self.hostile();
+        }
+        words
+    }
+
+    /// `[COST n] [FULL]`, in any order.
+    fn options(&mut self) -> Words {
+        let mut words = Words::new();
+        if self.rng.u32(..5) < 2 {
+            let cost = match self.rng.u32(..100) {
+                0..3 => self.rng.u32(1..=3000).to_string().into_bytes(),
+                3..6 => self.hostile(),
+                6 => self.pick(&[b"0", b"65537", b"65536", b"-1", b"FULL", b"1"]),
+                _ => self.rng.u32(1..6).to_string().into_bytes(),
+            };
+            words.extend([self.any_case("COST"), cost]);
+        }
+        if self.rng.u32(..5) < 2 {
+            let at = if self.rng.bool() { 0 } else { words.len() };
+            words.insert(at, self.any_case("FULL"));
+        }
+        words
+    }
+
+    /// `max_burst count period`
+    fn rate(&mut self) -> Words {
+        let mut words: Words = match self.rng.u32(..6) {
+            0 => [self.rng.u32(..40), self.rng.u32(1..2000), self.rng.u32(1..4)]
+                .map(|word| word.to_string().into())
+                .into(),
+            1 => vec![
+                self.pick(&[b"0", b"999999", b"9007199254740990", b"9007199254740991", b"4611686018", b"4611686017"]),
+                self.pick(&[b"1", b"1000000", b"1000000000", b"1000000001", b"9007199254740991", b"9007199254740992"]),
+                self.pick(&[b"1", b"31536000", b"2147483647", b"2147483648", b"0"]),
+            ],
+            _ => vec![
+                self.pick(&[b"0", b"4", b"15"]),
+                self.pick(&[b"1", b"30", b"100"]),
+                self.pick(&[b"1", b"60", b"3600"]),
+            ],
+        };
+        if self.rng.u32(..8) == 0 {
+            let at = self.rng.usize(..words.len());
+            words[at] = self.hostile();
+        }
+        words
+    }
+
+    fn quantity(&mut self) -> Vec<u8> {
+        match self.rng.u32(..10) {
+            0 => self.hostile(),
+            1 => self.pick(&[b"9007199254740991", b"9007199254740992", b"-1", b"16", b"17", b"1000000"]),
+            _ => self.rng.u32(..7).to_string().into_bytes(),
+        }
     }
 
     fn key(&mut self) -> Vec<u8> {
@@ -248,13 +413,13 @@ impl<'a> Driver<'a> {
             0 => format!("{}.{:03}", self.rng.u32(..100), self.rng.u32(1..1000)).into_bytes(),
             1 => self.rng.u32(1..=2_147_483_647).to_string().into_bytes(),
             2 => self.pick(&[b"0.001", b"0.25", b"2147483647", b"2147483646.999", b"2147483647.000", b"1.0"]),
-            _ => self.pick(&[b"1", b"60", b"60", b"3600"]),
+            _ => self.pick(&[b"1", b"60", b"60", b"3600", b"86400"]),
         }
     }
 
     fn sane_limit(&mut self) -> Vec<u8> {
         match self.rng.u32(..8) {
-            0 => self.pick(&[b"0", b"9007199254740991", b"9007199254740990"]),
+            0 => self.pick(&[b"0", b"9007199254740991", b"9007199254740990", b"3000", b"5000"]),
             1 => self.rng.u64(..1 << 53).to_string().into_bytes(),
             _ => self.rng.u32(..40).to_string().into_bytes(),
         }
@@ -295,16 +460,27 @@ impl<'a> Driver<'a> {
     }
 
     /// Something that is not what the module would have written, or looks as if it were.
-    fn plant(&mut self, state: &[u8], window: i64) -> Words {
+    fn plant(&mut self, case: &Case) -> Words {
+        // Now and then where a sliding log or a throttle would not look, but RL.RESET does.
+        let state = match self.rng.u32(..8) {
+            0 => &case.key,
+            _ => &case.state[self.rng.usize(..case.state.len())],
+        };
+        let window = &case.quotas[self.rng.usize(..case.quotas.len() / 2) * 2];
+        let window = grammar::window(window).unwrap_or(60_000);
         let words = |words: &[&[u8]]| -> Words { words.iter().map(|word| word.to_vec()).collect() };
         match self.rng.u32(..20) {
             0..3 => {
-                let value = self.counter_value();
+                let value = self.value(case.kind);
                 words(&[b"SET", state, &value])
             }
             3..5 => {
-                let (value, at) = (self.counter_value(), self.future().to_string());
+                let (value, at) = (self.value(case.kind), self.future().to_string());
                 words(&[b"SET", state, &value, b"PXAT", at.as_bytes()])
+            }
+            5..11 if case.kind == Kind::Throttle => {
+                let value = self.arrival();
+                words(&[b"SET", state, &value])
             }
             5..11 => {
                 let mut add = words(&[b"ZADD", state]);
@@ -350,6 +526,25 @@ impl<'a> Driver<'a> {
         words
     }
 
+    fn value(&mut self, kind: Kind) -> Vec<u8> {
+        if kind == Kind::Throttle { self.arrival() } else { self.counter_value() }
+    }
+
+    /// An arrival time, mostly near the clock.
+    fn arrival(&mut self) -> Vec<u8> {
+        let now = self.now * 1_000_000;
+        match self.rng.u32(..10) {
+            0 => self.counter_value(),
+            1 => self.pick(&[b"9223372036854775807", b"9223372036854775806", b"-1", b"0", b"-9223372036854775808"]),
+            2 => format!(" {now}").into_bytes(),
+            3 => format!("{now}\n").into_bytes(),
+            4 => (now + self.rng.i64(-5..5)).to_string().into_bytes(),
+            5 => (now + self.rng.i64(0..i64::MAX - now)).to_string().into_bytes(),
+            6 => (now - self.rng.i64(0..now)).to_string().into_bytes(),
+            _ => (now + self.rng.i64(-5_000_000_000..120_000_000_000)).to_string().into_bytes(),
+        }
+    }
+
     fn counter_value(&mut self) -> Vec<u8> {
         match self.rng.u32(..4) {
             0 => self.hostile(),
@@ -381,7 +576,7 @@ impl<'a> Driver<'a> {
                 let bits = f64::from_bits(self.rng.u64(..));
                 format!("{:e}", if bits.is_nan() { 0.0 } else { bits }).into_bytes()
             }
-            _ => around(now - self.rng.i64(..2 * window), &mut self.rng),
+            _ => around(now - self.rng.i64(0..2 * window), &mut self.rng),
         }
     }
 
@@ -409,19 +604,113 @@ impl<'a> Driver<'a> {
             }
     }
 
+    // ---- What is asked of the server's own commands -------------------------------------------------------------
+
+    fn ask_before(&self, bytes: &mut Vec<u8>, call: &Call) {
+        // First the types: an expired key goes now.
+        for key in &call.state {
+            pack(bytes, &[b"TYPE".as_ref(), key]);
+            pack(bytes, &[b"PEXPIRETIME".as_ref(), key]);
+            match &call.verdict {
+                Verdict::Request(request) if request.sliding => {
+                    pack(bytes, &[b"ZRANGE".as_ref(), key, b"0", b"-1", b"WITHSCORES"]);
+                    let now = self.now.to_string();
+                    pack(bytes, &[b"ZCOUNT".as_ref(), key, now.as_bytes(), now.as_bytes()]);
+                }
+                _ => pack(bytes, &[b"GET".as_ref(), key]),
+            }
+        }
+        self.ask_all(bytes, call);
+    }
+
+    fn ask_after(&self, bytes: &mut Vec<u8>, call: &Call) {
+        for key in &call.state {
+            pack(bytes, &[b"PEXPIRETIME".as_ref(), key]);
+            match &call.verdict {
+                Verdict::Request(request) if request.sliding => {
+                    pack(bytes, &[b"ZCARD".as_ref(), key]);
+                    let now = self.now.to_string();
+                    pack(bytes, &[b"ZCOUNT".as_ref(), key, now.as_bytes(), now.as_bytes()]);
+                }
+                _ => pack(bytes, &[b"GET".as_ref(), key]),
+            }
+        }
+        self.ask_all(bytes, call);
+    }
+
+    /// What a call without effect leaves as it was.
+    fn ask_all(&self, bytes: &mut Vec<u8>, call: &Call) {
+        let mut digest = vec![&b"DEBUG"[..], b"DIGEST-VALUE"];
+        digest.extend(call.state.iter().map(|key| &key[..]));
+        pack(bytes, &digest);
+        pack(bytes, &["DBSIZE"]);
+    }
+
+    fn before(&mut self, call: &Call) -> Before {
+        let sliding = matches!(&call.verdict, Verdict::Request(request) if request.sliding);
+        let mut keys = Vec::new();
+        let mut stamped = 0;
+        for _ in &call.state {
+            let Reply::Status(kind) = self.wire.receive() else { panic!("TYPE has no such reply") };
+            keys.push(Found { kind, expires: self.integer(), value: self.wire.receive() });
+            if sliding {
+                stamped = self.count_or_none();
+            }
+        }
+        Before { keys, stamped, digest: self.wire.receive(), size: self.integer() }
+    }
+
+    fn after(&mut self, call: &Call) -> After {
+        let sliding = matches!(&call.verdict, Verdict::Request(request) if request.sliding);
+        let mut after = After { keys: Vec::new(), members: 0, stamped: 0, digest: Reply::Integer(0), size: 0 };
+        for _ in &call.state {
+            let expires = self.integer();
+            if sliding {
+                (after.members, after.stamped) = (self.count_or_none(), self.count_or_none());
+                after.keys.push((expires, None));
+            } else {
+                let value = match self.wire.receive() {
+                    Reply::Bulk(Some(value)) => canonical(&value),
+                    _ => None,
+                };
+                after.keys.push((expires, value));
+            }
+        }
+        (after.digest, after.size) = (self.wire.receive(), self.integer());
+        after
+    }
+
+    fn integer(&mut self) -> i64 {
+        match self.wire.receive() {
+            Reply::Integer(integer) => integer,
+            reply => panic!("{reply:?} is no integer"),
+        }
+    }
+
+    /// A count, which is 0 where there is no sorted set.
+    fn count_or_none(&mut self) -> i64 {
+        match self.wire.receive() {
+            Reply::Integer(count) => count,
+            _ => 0,
+        }
+    }
+
     // ---- What comes back --------------------------------------------------------------------------------------
 
     fn judge(&mut self, call: &Call) {
         let before = call.probed.then(|| self.before(call));
         let reply = self.wire.receive();
         let outcome = match &before {
-            Some(before) => self.exactly(call, before, &reply).and_then(|()| self.after(call, before, &reply)),
+            Some(before) => {
+                let after = self.after(call);
+                self.exactly(call, before, &reply, &after)
+            }
             None => possible(&call.verdict, &reply),
         };
         if let Err(why) = outcome {
             let words: Vec<String> = call.words.iter().map(|word| word.escape_ascii().to_string()).collect();
-            let words: String = words.join(" ").chars().take(300).collect();
-            let before: String = format!("{before:?}").chars().take(600).collect();
+            let words: String = words.join(" ").chars().take(500).collect();
+            let before: String = format!("{before:?}").chars().take(1500).collect();
             let (seed, number, now) = (self.seed, self.totals.calls, self.now);
             panic!("seed {seed}, call {number}, at {now}: {words}\n{why}: {reply:?}\n{before}");
         }
@@ -429,99 +718,131 @@ impl<'a> Driver<'a> {
     }
 
     fn count(&mut self, call: &Call, reply: &Reply) {
-        self.totals.calls += 1;
-        self.totals.probed += u64::from(call.probed);
         let totals = &mut self.totals;
-        let allowed = matches!(reply, Reply::Array(parts) if parts.first() == Some(&Reply::Integer(1)));
-        let total = match (reply, &call.verdict) {
-            (Reply::Array(_), Verdict::Sliding { .. }) if allowed => &mut totals.sliding_allowed,
-            (Reply::Array(_), Verdict::Sliding { .. }) => &mut totals.sliding_denied,
-            (Reply::Array(_), _) if allowed => &mut totals.fixed_allowed,
-            (Reply::Array(_), _) => &mut totals.fixed_denied,
-            _ => &mut totals.refused,
+        totals.calls += 1;
+        totals.probed += u64::from(call.probed);
+        if let Reply::Error(_) = reply {
+            totals.refused += 1;
+            totals.uncalled += u64::from(matches!(call.verdict, Verdict::Uncalled(_)));
+            return;
+        }
+        // `allowed` is the first integer of a short reply, and the first behind its name of a full one.
+        let first = match reply {
+            Reply::Array(parts) => parts.iter().find_map(|part| match part {
+                Reply::Integer(integer) => Some(*integer),
+                _ => None,
+            }),
+            Reply::Integer(integer) => Some(*integer),
+            _ => None,
         };
-        *total += 1;
+        let first = first.unwrap_or_default();
+        let (outcomes, allowed) = match &call.verdict {
+            Verdict::Request(request) if request.peek => (&mut totals.peek, first == 1),
+            Verdict::Request(request) if request.sliding => (&mut totals.sliding, first == 1),
+            Verdict::Throttle(_) => (&mut totals.throttle, first == 0),
+            Verdict::Reset(_) => {
+                totals.resets += 1;
+                totals.reset_keys += first.unsigned_abs();
+                return;
+            }
+            _ => (&mut totals.fixed, first == 1),
+        };
+        *if allowed { &mut outcomes.allowed } else { &mut outcomes.denied } += 1;
     }
 
-    fn before(&mut self, call: &Call) -> Before {
-        let Reply::Status(kind) = self.wire.receive() else { panic!("TYPE has no such reply") };
-        self.wire.receive(); // The type of the key itself: asked so that an expired one goes now.
-        let unchanging = [(); 3].map(|()| self.wire.receive());
-        let Reply::Integer(expires) = unchanging[1] else { panic!("PEXPIRETIME has no such reply") };
-        let found = match call.verdict {
-            Verdict::Sliding { .. } => {
-                let [members, expired, ahead] = [(); 3].map(|()| match self.wire.receive() {
-                    Reply::Integer(count) => count,
-                    _ => 0, // No sorted set.
-                });
-                Found::Log { members, expired, ahead }
-            }
-            _ => match self.wire.receive() {
-                Reply::Bulk(value) => Found::Counter(value),
-                _ => Found::Counter(None),
-            },
+    /// Holds a probed call to the one right reply, and to what it may leave.
+    fn exactly(&self, call: &Call, before: &Before, reply: &Reply, after: &After) -> Result<(), String> {
+        let right = |right: Reply| match *reply == right {
+            true => Ok(()),
+            false => Err(format!("a wrong reply, {right:?} is right")),
         };
-        Before { kind, unchanging, expires, found }
-    }
-
-    /// The one right reply, from what was there before.
-    fn exactly(&self, call: &Call, before: &Before, reply: &Reply) -> Result<(), String> {
-        let integers = |allowed: bool, count: i64, ttl: i64| {
-            Reply::Array([i64::from(allowed), count, ttl].map(Reply::Integer).to_vec())
-        };
-        let error = |line: &str| Reply::Error(line.to_owned());
-        let right = match (&call.verdict, &before.found, &*before.kind) {
-            (Verdict::Refused(line), ..) => error(line),
-            (&Verdict::Sliding { window, limit }, Found::Log { .. }, "zset" | "none") => {
-                let count = before.counted();
-                integers(count < limit, count, (window + 999) / 1000)
+        let result = match &call.verdict {
+            Verdict::Uncalled(line) | Verdict::Refused(line) => {
+                right(Reply::Error(line.clone()))?;
+                return before.unchanged(after);
             }
-            (&Verdict::Fixed { window, limit }, Found::Counter(value), "string" | "none") => {
-                let value = value.as_ref().map_or(Some(0), |text| canonical(text));
-                match value.map(|value| value.checked_add(1)) {
-                    None => error(NOT_AN_INTEGER),
-                    Some(None) => error(OVERFLOW),
-                    Some(Some(count)) => {
-                        let kept = before.expires >= 0 && count != 1;
-                        let until = if kept { before.expires } else { self.now + window };
-                        integers(count <= limit, count, ((until - self.now).max(0) + 500) / 1000)
+            Verdict::Request(request) if request.sliding => {
+                model::slide(request, &before.keys[0], self.now).map(|logged| {
+                    right(logged.answer.reply(request.full))?;
+                    if request.peek {
+                        return before.unchanged(after);
                     }
-                }
+                    self.logged(request, before, &logged, after)
+                })
             }
-            _ => error(WRONG_TYPE),
+            Verdict::Request(request) => {
+                // Each quota's own place among the keys, which several can share.
+                let name = |window: i64| self.counters(&call.key()[..], [window].into_iter()).remove(0);
+                let places: Vec<usize> = request
+                    .quotas
+                    .iter()
+                    .map(|quota| call.state.iter().position(|key| *key == name(quota.window)).expect("a counter"))
+                    .collect();
+                let found: Vec<&Found> = places.iter().map(|&place| &before.keys[place]).collect();
+                model::count(request, &found, self.now).map(|counted| {
+                    right(counted.answer.reply(request.full))?;
+                    let mut written = vec![None; call.state.len()];
+                    if !request.peek {
+                        counted.written.iter().zip(&places).for_each(|(standing, &place)| written[place] = *standing);
+                    }
+                    before.written(&written, after)
+                })
+            }
+            Verdict::Throttle(rate) => {
+                let at = |micros: i64| {
+                    model::throttle(*rate, &before.keys[0], self.now * 1000 + micros).map(|(reply, moved)| {
+                        right(reply)?;
+                        before.written(&[moved], after)
+                    })
+                };
+                // Valkey 9 counts microseconds with a clock of its own: one of the thousand has to explain it all.
+                (0..1000).map(at).find(|outcome| *outcome == Ok(Ok(()))).unwrap_or_else(|| at(0))
+            }
+            Verdict::Reset(_) => {
+                let counters: Vec<&Found> = before.keys[1..].iter().collect();
+                model::reset(&before.keys[0], &counters).map(|removed| {
+                    right(Reply::Integer(removed))?;
+                    let gone = after.keys.iter().all(|&(expires, _)| expires == -2);
+                    match gone && after.size == before.size - removed {
+                        true => Ok(()),
+                        false => Err(format!("not all has gone: {after:?}")),
+                    }
+                })
+            }
         };
-        if *reply == right { Ok(()) } else { Err(format!("a wrong reply, {right:?} is right")) }
+        result.unwrap_or_else(|line| {
+            right(Reply::Error(line.to_owned()))?;
+            before.unchanged(after)
+        })
     }
 
-    /// What a call has left: nothing changed if it was refused, and pruning within its bound if not.
-    fn after(&mut self, call: &Call, before: &Before, reply: &Reply) -> Result<(), String> {
-        let unchanging = [(); 3].map(|()| self.wire.receive());
-        let members = match self.wire.receive() {
-            Reply::Integer(members) => members,
+    /// What a call leaves of a log: what was added, pruning within its bound, and an expiry that does not lag.
+    fn logged(&self, request: &Request, before: &Before, logged: &model::Logged, after: &After) -> Result<(), String> {
+        let (removed, added) = (logged.removed, logged.added);
+        let had = match &before.keys[0].value {
+            Reply::Array(parts) => parts.len() as i64 / 2,
             _ => 0,
         };
-        let Reply::Array(parts) = reply else {
-            let same = unchanging == before.unchanging;
-            return same.then_some(()).ok_or_else(|| format!("an error changed something, now {unchanging:?}"));
-        };
-        let Reply::Integer(expires) = unchanging[1] else { panic!("PEXPIRETIME has no such reply") };
-        match (&call.verdict, &before.found) {
-            (&Verdict::Sliding { window, .. }, &Found::Log { members: had, expired, ahead }) => {
-                let added = i64::from(parts.first() == Some(&Reply::Integer(1)));
-                let removed = match before.counted() {
-                    0 => expired + ahead, // The whole key goes.
-                    _ => expired.min(PRUNED_AT_MOST) + ahead.min(PRUNED_AT_MOST),
-                };
-                if members != had - removed + added {
-                    return Err(format!("{members} members are left, not {had} - {removed} + {added}"));
-                }
-                let lag = self.now + 2 * window - expires;
-                if members > 0 && !(0..=(window / 10).min(1000)).contains(&lag) {
-                    return Err(format!("the expiry lags by {lag} ms"));
-                }
-            }
-            _ if expires < 0 => return Err("the counter has no expiry".to_owned()),
-            _ => {}
+        if after.members != had - removed + added {
+            return Err(format!("{} members are left, not {had} - {removed} + {added}", after.members));
+        }
+        if after.stamped != before.stamped + added {
+            return Err(format!("{} members are stamped now, not {} + {added}", after.stamped, before.stamped));
+        }
+        if after.size != before.size + i64::from(after.members > 0) - i64::from(had > 0) {
+            return Err("there are other keys than before".to_owned());
+        }
+        let (expires, _) = after.keys[0];
+        if after.members == 0 {
+            return if expires == -2 { Ok(()) } else { Err("an empty key is left".to_owned()) };
+        }
+        let window = request.quotas.last().expect("a quota").window;
+        let lag = self.now + 2 * window - expires;
+        if !(0..=(window / 10).min(1000)).contains(&lag) {
+            return Err(format!("the expiry lags by {lag} ms"));
+        }
+        if removed == 0 && added == 0 && before.keys[0].expires >= 0 && after.digest != before.digest {
+            return Err("a denial changed the log".to_owned());
         }
         Ok(())
     }
@@ -530,76 +851,72 @@ impl<'a> Driver<'a> {
 /// What the server's own commands said before a call.
 #[derive(Debug)]
 struct Before {
-    kind: String,
-    /// Digest, expiry and number of keys: what an error must leave alone.
-    unchanging: [Reply; 3],
-    expires: i64,
-    found: Found,
+    keys: Vec<Found>,
+    /// Members of a log with the score of this millisecond.
+    stamped: i64,
+    digest: Reply,
+    size: i64,
 }
 
+/// And after it.
 #[derive(Debug)]
-enum Found {
-    Log { members: i64, expired: i64, ahead: i64 },
-    Counter(Option<Vec<u8>>),
+struct After {
+    /// The expiry of each key, and its value if it is an integer.
+    keys: Vec<(i64, Option<i64>)>,
+    members: i64,
+    stamped: i64,
+    digest: Reply,
+    size: i64,
 }
 
 impl Before {
-    /// Requests in the window.
-    fn counted(&self) -> i64 {
-        match self.found {
-            Found::Log { members, expired, ahead } => members - expired - ahead,
-            Found::Counter(_) => 0,
+    fn unchanged(&self, after: &After) -> Result<(), String> {
+        let expiries = self.keys.iter().map(|key| key.expires).eq(after.keys.iter().map(|&(expires, _)| expires));
+        match expiries && self.digest == after.digest && self.size == after.size {
+            true => Ok(()),
+            false => Err(format!("something has changed that should not, now {after:?}")),
+        }
+    }
+
+    /// Whether just these keys hold these integers now, and the others are as they were.
+    fn written(&self, written: &[Option<model::Standing>], after: &After) -> Result<(), String> {
+        if written.iter().all(Option::is_none) {
+            return self.unchanged(after);
+        }
+        for (index, (standing, &(expires, value))) in written.iter().zip(&after.keys).enumerate() {
+            let as_it_should = match standing {
+                Some(standing) => (standing.expires, Some(standing.value)) == (expires, value),
+                None => self.keys[index].expires == expires,
+            };
+            if !as_it_should {
+                return Err(format!("key {index} is left with value {value:?} and expiry {expires}, not {standing:?}"));
+            }
+        }
+        let created = written.iter().zip(&self.keys).filter(|(standing, key)| standing.is_some() && key.kind == "none");
+        match after.size == self.size + created.count() as i64 {
+            true => Ok(()),
+            false => Err("there are other keys than before".to_owned()),
         }
     }
 }
 
-fn verdict(sliding: bool, words: &[Vec<u8>]) -> Verdict {
-    let [_, _, window, limit] = words else {
-        let name = if sliding { "rl.sliding" } else { "rl.fixed" };
-        return Verdict::Refused(format!("ERR wrong number of arguments for '{name}' command"));
-    };
-    let Some(window) = window_millis(window) else { return Verdict::Refused(WINDOW.to_owned()) };
-    let limit = canonical(limit).filter(|limit| (0..1 << 53).contains(limit));
-    let Some(limit) = limit else { return Verdict::Refused(LIMIT.to_owned()) };
-    if sliding { Verdict::Sliding { window, limit } } else { Verdict::Fixed { window, limit } }
+impl Call {
+    /// The key that the caller named.
+    fn key(&self) -> &Vec<u8> {
+        let by_script = self.words[0] == b"EVAL";
+        &self.words[if by_script { 4 } else { 1 }]
+    }
 }
 
 /// Whether a call that was not probed has a reply that its arguments allow.
 fn possible(verdict: &Verdict, reply: &Reply) -> Result<(), String> {
-    let fits = match (verdict, reply) {
-        (Verdict::Refused(line), Reply::Error(error)) => error == line,
-        (Verdict::Sliding { .. }, Reply::Error(line)) => line == WRONG_TYPE,
-        (Verdict::Fixed { .. }, Reply::Error(line)) => [WRONG_TYPE, NOT_AN_INTEGER, OVERFLOW].contains(&&**line),
-        (&Verdict::Sliding { window, limit }, Reply::Array(parts)) => {
-            matches!(parts[..], [Reply::Integer(allowed), Reply::Integer(count), Reply::Integer(ttl)]
-                if count >= 0 && allowed == i64::from(count < limit) && ttl == (window + 999) / 1000)
-        }
-        (&Verdict::Fixed { limit, .. }, Reply::Array(parts)) => {
-            matches!(parts[..], [Reply::Integer(allowed), Reply::Integer(count), Reply::Integer(ttl)]
-                if allowed == i64::from(count <= limit) && (0..=10_000_000_000).contains(&ttl))
-        }
-        _ => false,
+    let fits = match verdict {
+        Verdict::Uncalled(line) | Verdict::Refused(line) => *reply == Reply::Error(line.clone()),
+        Verdict::Request(request) => model::possible(request, reply),
+        Verdict::Throttle(rate) => model::possible_throttle(*rate, reply),
+        Verdict::Reset(windows) => model::possible_reset(windows.len(), reply),
     };
     if fits { Ok(()) } else { Err(format!("an impossible reply for {verdict:?}")) }
-}
-
-/// An integer, if it is written as the server would write it.
-fn canonical(text: &[u8]) -> Option<i64> {
-    let text = std::str::from_utf8(text).ok()?;
-    let number: i64 = text.parse().ok()?;
-    (number.to_string() == text).then_some(number)
-}
-
-/// A window in milliseconds, by the words of the README and not by the module's code.
-fn window_millis(text: &[u8]) -> Option<i64> {
-    let text = std::str::from_utf8(text).ok()?;
-    let (seconds, places) = text.split_once('.').unwrap_or((text, "0"));
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits(seconds) || !digits(places) || places.len() > 3 || (seconds.len() > 1 && seconds.starts_with('0')) {
-        return None;
-    }
-    let millis: i64 = format!("{seconds}{places:0<3}").parse().ok()?;
-    (1..=2_147_483_647_000).contains(&millis).then_some(millis)
 }
 
 /// Fills a log with requests `spacing` ms apart, the oldest at `from`; the server does it by itself.

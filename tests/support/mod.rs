@@ -5,6 +5,8 @@ pub mod clock;
 pub mod cluster;
 pub mod driver;
 pub mod engine;
+pub mod grammar;
+pub mod model;
 pub mod server;
 pub mod wire;
 

@@ -1,10 +1,11 @@
 //! A connection that sends many calls at once and hands out each reply as it came. An error is a reply like any other.
 
+use std::fmt;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Reply {
     Status(String),
     /// The line without its leading `-`.
@@ -12,6 +13,21 @@ pub enum Reply {
     Integer(i64),
     Bulk(Option<Vec<u8>>),
     Array(Vec<Reply>),
+}
+
+/// Short, for failures that show many.
+impl fmt::Debug for Reply {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(text) => formatter.write_str(text),
+            Self::Error(line) => write!(formatter, "{line:?}"),
+            Self::Integer(integer) => integer.fmt(formatter),
+            Self::Bulk(None) => formatter.write_str("nil"),
+            Self::Bulk(Some(bytes)) if bytes.len() > 40 => write!(formatter, "({} bytes)", bytes.len()),
+            Self::Bulk(Some(bytes)) => write!(formatter, "'{}'", bytes.escape_ascii()),
+            Self::Array(parts) => formatter.debug_list().entries(parts).finish(),
+        }
+    }
 }
 
 pub struct Wire {

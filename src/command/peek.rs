@@ -5,7 +5,7 @@ use super::{Action, args, reply};
 use crate::limit::{Time, fixed, sliding};
 use crate::metrics;
 use crate::server::{Access, Args, Context, Error, unix_millis};
-use crate::state::{PeekedLog, peek_counter};
+use crate::state::{PeekedLog, counter_sum, peek_counter};
 
 const BAD_ALGORITHM: Error = Error::Line(c"ERR algorithm must be SLIDING or FIXED");
 
@@ -32,7 +32,11 @@ impl Action for Peek {
                 let mut counters = Vec::with_capacity(demand.quotas.len());
                 for quota in demand.quotas.iter() {
                     let name = counter_for(ctx, Access::Read, key, quota, now)?;
-                    counters.push(peek_counter(ctx, name.as_str(), key)?);
+                    let counter = peek_counter(ctx, name.as_str(), key)?;
+                    if fixed::counts_denied(&demand) {
+                        counter_sum(counter.value, demand.cost.units())?; // The call would overflow.
+                    }
+                    counters.push(counter);
                 }
                 fixed::decide(counters, &demand, now)
             }

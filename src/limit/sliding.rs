@@ -41,8 +41,14 @@ pub trait History {
     /// Units stamped later than a time.
     fn later_than(&mut self, time: Time) -> u64;
 
-    /// The stamp of the unit that has `rank` units behind it in the log; the newest has none.
+    /// The stamp of the unit that has `rank` units behind it in the log; the newest has none. `None` for one that never
+    /// leaves.
     fn stamp_of(&mut self, rank: u64) -> Option<Time>;
+
+    /// How many units never leave. No clock has stamped them; they count in every window, as its oldest.
+    fn lasting(&mut self) -> u64 {
+        0
+    }
 }
 
 /// How one quota stands.
@@ -109,7 +115,10 @@ fn retry(log: &mut impl History, quota: Quota, cost: Cost, now: Time) -> Retry {
     let Ok(rest) = u64::try_from(quota.limit.requests().saturating_sub(cost.units())) else {
         return Retry::Never;
     };
-    // The unit with so many behind it is the last that has to leave.
+    // Some of them stay for ever, and of the others the one with so many behind it is the last that has to leave.
+    let Some(rest) = rest.checked_sub(log.lasting()) else {
+        return Retry::Never;
+    };
     match log.stamp_of(rest).map(|stamp| stamp.plus(quota.window).since(now)) {
         Some(wait) if wait > 0 => Retry::after(wait),
         // It should have left and yet counts: then it stays. Such a stamp is written by no clock.

@@ -88,7 +88,7 @@ impl<'a> Counter<'a> {
     /// Moves the counter up, and tells of it.
     #[inline]
     pub fn count(mut self, by: i64, now: Time, window: Window) -> Result<(), Error> {
-        let count = self.found.value.checked_add(by).ok_or(OVERFLOW)?;
+        let count = sum(self.found.value, by)?;
         let new_expiry = self.found.new_expiry(now, window);
         self.key.set_bytes(Digits::of(count).as_bytes());
         if let Some(at) = new_expiry {
@@ -101,6 +101,11 @@ impl<'a> Counter<'a> {
         publish(self.key.close(), self.name, effects);
         Ok(())
     }
+}
+
+/// What a counter stands at once it has gone up.
+pub fn sum(value: i64, by: i64) -> Result<i64, Error> {
+    value.checked_add(by).ok_or(OVERFLOW)
 }
 
 /// Reads the counter at `name` and changes nothing. The key is not left open.

@@ -75,6 +75,13 @@ impl History for Log<'_> {
             Self::Compact(log) => log.stamp_of(rank),
         }
     }
+
+    fn lasting(&mut self) -> u64 {
+        match self {
+            Self::Sorted(log) => log.lasting(),
+            Self::Compact(log) => log.lasting(),
+        }
+    }
 }
 
 /// A log that is only looked at.
@@ -121,6 +128,13 @@ impl History for PeekedLog<'_> {
         match self {
             Self::Sorted(log) => log.stamp_of(rank),
             Self::Compact(log) => log.stamp_of(rank),
+        }
+    }
+
+    fn lasting(&mut self) -> u64 {
+        match self {
+            Self::Sorted(log) => log.lasting(),
+            Self::Compact(log) => log.lasting(),
         }
     }
 }

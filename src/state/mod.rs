@@ -25,7 +25,7 @@ mod removal;
 mod sorted_log;
 
 pub use arrival::Throttle;
-pub use counter::{Counter, check as check_counter, counter_name, peek as peek_counter};
+pub use counter::{Counter, check as check_counter, counter_name, peek as peek_counter, sum as counter_sum};
 pub use effects::denied;
 pub use log::{Log, PeekedLog, Storage};
 pub use removal::{check_state, remove};

@@ -93,7 +93,7 @@ impl<'a> SortedLog<'a> {
         let few = found <= FEW && !ahead;
         let counts_some = match few {
             true => (found as u64) < self.key.len(),
-            false => self.key.any_in(ranges.live) || self.key.any_in(ranges.before_epoch),
+            false => self.key.any_in(ranges.live) || self.key.any_in(BEFORE_EPOCH),
         };
         match (counts_some, few) {
             (true, true) => {
@@ -114,7 +114,7 @@ impl<'a> SortedLog<'a> {
         let mut left_over = (0, 0);
         let log = self.reopened(|ctx, name| {
             // The ranks of expired members begin behind those with negative scores, which no clock writes.
-            let first = signed(ctx.count_in(name, ranges.before_epoch));
+            let first = signed(ctx.count_in(name, BEFORE_EPOCH));
             let last = first.saturating_add(MOST).saturating_sub(1);
             let expired = remove_some(ctx, name, ranges.expired, (first, last));
             let ahead = remove_some(ctx, name, ranges.ahead, (MOST.saturating_neg(), -1));
@@ -151,6 +151,10 @@ impl History for SortedLog<'_> {
         let (units, (_, ahead)) = (self.units(), self.left_over);
         Ranges::at(self.now, self.window).stamp_of(&mut self.key, rank, units, ahead)
     }
+
+    fn lasting(&mut self) -> u64 {
+        count(&mut self.key, BEFORE_EPOCH)
+    }
 }
 
 /// A log that is only looked at.
@@ -178,8 +182,12 @@ impl History for PeekedSortedLog<'_> {
     }
 
     fn stamp_of(&mut self, rank: u64) -> Option<Time> {
-        let (units, ahead) = (self.units(), self.ranges.count(&mut self.key, self.ranges.ahead));
+        let (units, ahead) = (self.units(), count(&mut self.key, self.ranges.ahead));
         self.ranges.stamp_of(&mut self.key, rank, units, ahead)
+    }
+
+    fn lasting(&mut self) -> u64 {
+        count(&mut self.key, BEFORE_EPOCH)
     }
 }
 
@@ -202,9 +210,10 @@ struct Ranges {
     live: ScoreRange,
     ahead: ScoreRange,
     sane_to: f64,
-    /// Planted by hand. The scripts never remove such members and count them; so do we.
-    before_epoch: ScoreRange,
 }
+
+/// Planted by hand. The scripts never remove such members and count them; so do we.
+const BEFORE_EPOCH: ScoreRange = ScoreRange::below(f64::NEG_INFINITY, 0.0);
 
 impl Ranges {
     fn at(now: Time, window: Window) -> Self {
@@ -213,35 +222,41 @@ impl Ranges {
         Self {
             expired_to: span.expired_to,
             expired: ScoreRange::closed(0.0, expired_to),
-            live: ScoreRange::above(expired_to.max(-1.0), sane_to),
+            live: live_after(span.expired_to, sane_to),
             sane_to,
             ahead: ScoreRange::above(sane_to, f64::INFINITY),
-            before_epoch: ScoreRange::below(f64::NEG_INFINITY, 0.0),
         }
     }
 
     /// How many members of those that count are later than a time. Those before the epoch count at any time.
     fn count_later(&self, key: &mut Reader<'_>, time: Time) -> u64 {
-        let later = ScoreRange::above(score(time).max(-1.0), self.sane_to);
-        self.count(key, later).saturating_add(self.count(key, self.before_epoch))
-    }
-
-    /// How many members lie in a range. A look tells that there are none, a nested command how many there are.
-    fn count(&self, key: &mut Reader<'_>, range: ScoreRange) -> u64 {
-        if key.any_in(range) { key.count_in(range) } else { 0 }
+        count(key, live_after(time, self.sane_to)).saturating_add(count(key, BEFORE_EPOCH))
     }
 
     /// The stamp of the member that has `rank` others behind it, of `units` that count; `ahead` lie behind all of them.
     /// Asked for are mostly the newest and the oldest, which take no nested command.
     fn stamp_of(&self, key: &mut Reader<'_>, rank: u64, units: u64, ahead: u64) -> Option<Time> {
         let score = match rank {
-            0 if key.any_in(self.live) => key.last_score_in(self.live),
-            _ if rank.saturating_add(1) == units && !key.any_in(self.before_epoch) => key.first_score_in(self.live),
-            _ => key.score_from_top(rank.saturating_add(ahead)),
+            0 => key.last_score_in(self.live),
+            _ if rank.saturating_add(1) == units && !key.any_in(BEFORE_EPOCH) => key.first_score_in(self.live),
+            _ => key.score_from_top(rank.saturating_add(ahead)).filter(|&score| score >= 0.0),
         };
         // A score between two milliseconds, planted by hand, has expired once the later one has.
         score.map(|score| Time::from_millis(score.ceil() as i64))
     }
+}
+
+/// The scores later than a time, of those that a clock can have written.
+fn live_after(time: Time, sane_to: f64) -> ScoreRange {
+    match time.millis() < 0 {
+        true => ScoreRange::closed(0.0, sane_to),
+        false => ScoreRange::above(score(time), sane_to),
+    }
+}
+
+/// How many members lie in a range. A look tells that there are none, a nested command how many there are.
+fn count(key: &mut Reader<'_>, range: ScoreRange) -> u64 {
+    if key.any_in(range) { key.count_in(range) } else { 0 }
 }
 
 /// A time as a score. Exact: times in milliseconds stay below 2^53 for 285,000 years.

@@ -78,7 +78,7 @@ pub fn decide(counters: impl IntoIterator<Item = Counter>, demand: &Demand, now:
     let allowed = retry == Retry::Now;
     let counted = allowed || counts_denied(demand);
     let used = if counted { before.value.saturating_add(cost) } else { before.value };
-    let expiry = before.new_expiry(now, quota.window).or(before.expiry);
+    let expiry = before.new_expiry(now, life(demand, quota, now)).or(before.expiry);
     Decision {
         allowed,
         limit: quota.limit.requests(),
@@ -92,6 +92,14 @@ pub fn decide(counters: impl IntoIterator<Item = Counter>, demand: &Demand, now:
             Waits { retry, reset }
         }),
     }
+}
+
+/// The window that a quota's counter lives for: windows that are long and nearly equal can have the same number, and so
+/// the same counter, which lives for the longest of them.
+fn life(demand: &Demand, quota: Quota, now: Time) -> Window {
+    let shared = number(now, quota.window);
+    let windows = demand.quotas.iter().map(|quota| quota.window);
+    windows.rev().find(|&window| number(now, window) == shared).unwrap_or(quota.window)
 }
 
 /// The remaining life in seconds, rounded to the nearest as the `TTL` command does.

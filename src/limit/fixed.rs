@@ -267,6 +267,17 @@ mod tests {
     }
 
     #[test]
+    fn a_counter_that_windows_share_lives_for_the_longest_of_them() {
+        let (short, long) = (2_000_000_000_000, 2_100_000_000_000);
+        let now = 1_800_000_000_000; // Both windows have the number 0.
+        let fresh = Counter { value: 0, expiry: None };
+        let decision = decide([fresh, fresh], &demand(&[(short, 3), (long, 9)], 1), Time::from_millis(now));
+        assert_eq!((decision.window, decision.ttl), (short, 2_100_000_000));
+        // The shorter one is over with its number all the same.
+        assert_eq!(decision.waits.unwrap().reset, short - now);
+    }
+
+    #[test]
     fn the_remaining_life_is_rounded_as_ttl_does() {
         for (millis, seconds) in [(0, 0), (499, 0), (500, 1), (1_499, 1), (1_500, 2), (60_000, 60), (-5, 0)] {
             assert_eq!(remaining_seconds(Time::from_millis(10_000 + millis), Time::from_millis(10_000)), seconds);

@@ -382,6 +382,37 @@ mod tests {
     }
 
     #[test]
+    fn units_that_never_leave_are_not_waited_for() {
+        /// One unit at 1,000 ms, one at 2,000, and two that nobody has stamped.
+        struct Planted;
+
+        impl History for Planted {
+            fn units(&mut self) -> u64 {
+                4
+            }
+
+            fn later_than(&mut self, _: Time) -> u64 {
+                4
+            }
+
+            fn stamp_of(&mut self, rank: u64) -> Option<Time> {
+                [2_000, 1_000].get(rank as usize).map(|&at| Time::from_millis(at))
+            }
+
+            fn lasting(&mut self) -> u64 {
+                2
+            }
+        }
+
+        let retry = |limit: i64| {
+            let demand = Ruled::of(window(5_000), limit).demand;
+            decide(&mut Planted, &demand, Time::from_millis(3_000)).waits.unwrap().retry
+        };
+        assert_eq!([5, 4, 3].map(retry), [Retry::Now, Retry::After(3_000), Retry::After(4_000)]);
+        assert_eq!([2, 1, 0].map(retry), [Retry::Never; 3]);
+    }
+
+    #[test]
     fn the_expiry_is_left_alone_while_it_will_do() {
         let minute = window(60_000);
         let now = Time::from_millis(1_000_000);

@@ -13,6 +13,7 @@ use super::model::{self, Found};
 use super::wire::{Reply, Wire, pack};
 use super::{Client, Server};
 
+#[allow(unused_imports)] // The benchmark prunes nothing.
 pub use super::model::PRUNED_AT_MOST;
 
 /// Cases in a batch. A case is some hostile state and a few calls on it.
@@ -119,6 +120,17 @@ impl<'a> Driver<'a> {
     /// Empties the server and begins a new connection without buffers, for memory to be compared.
     pub fn clear(&mut self) {
         self.flush();
+        // The server's own logs of slow calls and, in Valkey, of large ones.
+        for log in [
+            &["SLOWLOG", "RESET"][..],
+            &["COMMANDLOG", "RESET", "large-request"],
+            &["COMMANDLOG", "RESET", "large-reply"],
+        ] {
+            let mut bytes = Vec::new();
+            pack(&mut bytes, log);
+            self.wire.send(&bytes);
+            self.wire.receive(); // Some servers do not know it.
+        }
         self.wire = Wire::open(self.server.port);
     }
 

@@ -11,14 +11,21 @@ use crate::tests;
 tests![
     sliding_fires_what_the_plain_commands_fire,
     fixed_fires_what_the_plain_commands_fire,
-    a_quiet_denial_fires_nothing,
+    a_denial_fires_rl_denied_with_the_key_that_was_named,
+    a_quiet_denial_fires_nothing_but_rl_denied,
+    who_does_not_ask_for_events_of_modules_hears_of_no_denial,
+    options_fire_what_the_plain_commands_fire,
     watch_sees_a_change_and_no_quiet_denial,
     client_side_caches_are_told,
 ];
 
-/// Everything that is published while `body` runs, in order, as `event key`.
-fn heard(server: &Server, client: &mut Client, body: impl FnOnce(&mut Client)) -> Vec<String> {
-    client.run::<Value>(&["CONFIG", "SET", "notify-keyspace-events", "EAn"]);
+/// All classes of events but `d`, that of modules.
+const PLAIN: &str = "Eg$lshzxetn";
+const ALL: &str = "EAn";
+
+/// Everything that is published in these classes while `body` runs, in order, as `event key`.
+fn heard(server: &Server, client: &mut Client, classes: &str, body: impl FnOnce(&mut Client)) -> Vec<String> {
+    client.run::<Value>(&["CONFIG", "SET", "notify-keyspace-events", classes]);
     let mut listener = server.client();
     let mut channel = listener.0.as_pubsub();
     channel.psubscribe("__keyevent@0__:*").expect("a subscription");
@@ -42,7 +49,7 @@ fn sliding_fires_what_the_plain_commands_fire(engine: &Engine) {
     let (server, mut client) = frozen(engine);
     let mut history = |limiter: &dyn Fn(&mut Client, i64) -> Reply| {
         server.set_time(START);
-        heard(&server, &mut client, |client| {
+        heard(&server, &mut client, PLAIN, |client| {
             for (at, limit) in [(0, 2), (30_000, 2), (59_000, 2), (60_000, 2), (150_000, 3), (400_000, 0)] {
                 server.set_time(START + at);
                 limiter(client, limit);
@@ -77,13 +84,13 @@ fn sliding_fires_what_the_plain_commands_fire(engine: &Engine) {
 
 fn fixed_fires_what_the_plain_commands_fire(engine: &Engine) {
     let (server, mut client) = frozen(engine);
-    let ours = heard(&server, &mut client, |client| {
+    let ours = heard(&server, &mut client, PLAIN, |client| {
         for _ in 0..3 {
             client.fixed("k", "60", 2);
         }
     });
     client.run::<Value>(&["FLUSHALL"]);
-    let theirs = heard(&server, &mut client, |client| {
+    let theirs = heard(&server, &mut client, PLAIN, |client| {
         for _ in 0..3 {
             client.script(FIXED_SCRIPT, "k", "60", 2);
         }
@@ -93,16 +100,71 @@ fn fixed_fires_what_the_plain_commands_fire(engine: &Engine) {
     assert_eq!(ours, ["new", "incrby", "expire", "incrby", "incrby"].map(|event| format!("{event} {key}")));
 }
 
-fn a_quiet_denial_fires_nothing(engine: &Engine) {
+fn a_denial_fires_rl_denied_with_the_key_that_was_named(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    for (call, fired) in [
+        ("RL.SLIDING s 60 1", ["", "rl.denied s"]),
+        ("RL.FIXED f 60 1", ["", "rl.denied f"]),
+        ("RL.THROTTLE t 0 1 60", ["", "rl.denied t"]),
+        ("RL.SLIDING several 1 1 60 1", ["", "rl.denied several"]),
+        ("RL.FIXED several 1 1 60 1", ["", "rl.denied several"]),
+        ("RL.SLIDING heavy 60 3 COST 2", ["", "rl.denied heavy"]),
+        ("RL.FIXED heavy 60 3 COST 2 FULL", ["", "rl.denied heavy"]),
+        ("RL.SLIDING never 60 1 COST 2", ["rl.denied never"; 2]),
+        ("RL.FIXED never 60 0", ["rl.denied never"; 2]),
+        ("RL.PEEK s SLIDING 60 1", ["", ""]), // It looks, and nobody was denied anything.
+        ("RL.THROTTLE t 5 1 60 0", ["", ""]),
+        ("RL.RESET never", ["", ""]),
+    ] {
+        for expected in fired {
+            let mut events = heard(&server, &mut client, ALL, |client| _ = client.call::<Value>(call));
+            events.retain(|event| event.starts_with("rl."));
+            assert_eq!(events.join(", "), expected, "{call}");
+        }
+    }
+}
+
+fn a_quiet_denial_fires_nothing_but_rl_denied(engine: &Engine) {
     let (server, mut client) = frozen(engine);
     client.sliding("k", "60", 1);
-    let events = heard(&server, &mut client, |client| {
+    let events = heard(&server, &mut client, ALL, |client| {
         for step in 0..20 {
             server.set_time(START + step);
             client.sliding("k", "60", 1);
         }
     });
+    assert_eq!(events, ["rl.denied k"; 20]);
+}
+
+fn who_does_not_ask_for_events_of_modules_hears_of_no_denial(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    client.sliding("k", "60", 1);
+    let events = heard(&server, &mut client, PLAIN, |client| {
+        client.sliding("k", "60", 1);
+        client.call::<Value>("RL.FIXED k 60 0 COST 2");
+    });
     assert_eq!(events, [""; 0]);
+}
+
+fn options_fire_what_the_plain_commands_fire(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    let (short, long) = (format!("f:{}", START / 1_000), format!("f:{}", START / 60_000));
+    let events = heard(&server, &mut client, PLAIN, |client| {
+        client.call::<Value>("RL.SLIDING s 1 5 60 9 COST 3");
+        client.call::<Value>("RL.FIXED f 1 5 60 9 COST 3");
+        client.call::<Value>("RL.FIXED f 1 5 60 9 COST 2");
+        client.call::<Value>("RL.FIXED f 1 5 60 9");
+        client.call::<Value>("RL.THROTTLE t 5 1 60");
+        client.call::<Value>("RL.THROTTLE t 5 1 60 0");
+        client.call::<Value>("RL.RESET f 1 60");
+        client.call::<Value>("RL.RESET s");
+        client.call::<Value>("RL.RESET none 1");
+    });
+    let expected = format!(
+        "new s, zadd s, expire s, new {long}, incrby {long}, expire {long}, new {short}, incrby {short}, \
+         expire {short}, incrby {long}, incrby {short}, new t, set t, expire t, del {short}, del {long}, del s"
+    );
+    assert_eq!(events.join(", "), expected);
 }
 
 fn watch_sees_a_change_and_no_quiet_denial(engine: &Engine) {
@@ -116,6 +178,33 @@ fn watch_sees_a_change_and_no_quiet_denial(engine: &Engine) {
         client.run::<Value>(&["PING"]);
         let outcome: Value = client.run(&["EXEC"]);
         assert_eq!(outcome == Value::Nil, aborted, "limit {limit}");
+    }
+    // Calls with options that are denied change nothing, and so do looks and throttles.
+    client.call::<Value>("RL.THROTTLE t 0 1 60");
+    client.call::<Value>("RL.FIXED k 60 2");
+    let counter = format!("k:{}", START / 60_000);
+    client.run::<Value>(&["WATCH", "k", &counter, "t"]);
+    for quiet in [
+        "RL.SLIDING k 60 2 COST 2",
+        "RL.SLIDING k 1 2 60 2",
+        "RL.FIXED k 60 2 COST 2",
+        "RL.FIXED k 60 1 3600 5",
+        "RL.PEEK k SLIDING 60 9",
+        "RL.PEEK k FIXED 60 9",
+        "RL.THROTTLE t 0 1 60",
+        "RL.THROTTLE t 0 1 60 0",
+    ] {
+        other.call::<Value>(quiet);
+    }
+    client.run::<Value>(&["MULTI"]);
+    client.run::<Value>(&["PING"]);
+    assert_ne!(client.run::<Value>(&["EXEC"]), Value::Nil);
+    for loud in ["RL.FIXED k 60 9 COST 2", "RL.THROTTLE t 5 1 60", "RL.RESET k"] {
+        client.run::<Value>(&["WATCH", "k", &counter, "t"]);
+        other.call::<Value>(loud);
+        client.run::<Value>(&["MULTI"]);
+        client.run::<Value>(&["PING"]);
+        assert_eq!(client.run::<Value>(&["EXEC"]), Value::Nil, "{loud}");
     }
     let counter = format!("f:{}", START / 60_000);
     client.run::<Value>(&["WATCH", &counter]);

@@ -3,23 +3,33 @@
 mod acl;
 mod clocks;
 mod cluster;
+mod cost;
+mod effects;
 mod events;
 mod fixed;
 mod flood;
+mod full;
 mod fuzz;
 mod handover;
 mod hooks;
 mod input;
 mod operations;
 mod oracle;
+mod peek;
 mod persistence;
 mod promises;
 mod readme;
 mod refusals;
 mod replication;
+mod reset;
 mod resync;
+mod retry;
+mod several;
 mod sharded;
 mod sliding;
+mod throttle;
+
+use redis::Value;
 
 use crate::Test;
 pub use crate::support::eventually;
@@ -29,33 +39,94 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("acl", acl::TESTS),
     ("clocks", clocks::TESTS),
     ("cluster", cluster::TESTS),
+    ("cost", cost::TESTS),
+    ("effects", effects::TESTS),
     ("events", events::TESTS),
     ("fixed", fixed::TESTS),
     ("flood", flood::TESTS),
+    ("full", full::TESTS),
     ("fuzz", fuzz::TESTS),
     ("handover", handover::TESTS),
     ("hooks", hooks::TESTS),
     ("input", input::TESTS),
     ("operations", operations::TESTS),
     ("oracle", oracle::TESTS),
+    ("peek", peek::TESTS),
     ("persistence", persistence::TESTS),
     ("promises", promises::TESTS),
     ("readme", readme::TESTS),
     ("refusals", refusals::TESTS),
     ("replication", replication::TESTS),
+    ("reset", reset::TESTS),
     ("resync", resync::TESTS),
+    ("retry", retry::TESTS),
+    ("several", several::TESTS),
     ("sharded", sharded::TESTS),
     ("sliding", sliding::TESTS),
+    ("throttle", throttle::TESTS),
 ];
 
 /// Whether an engine has what a test is about. A test that does not apply shows as ignored, not as passed.
 pub fn applies(engine: &Engine, test: &str) -> bool {
     match test {
         "commands_stand_in_their_categories" => !engine.is_redis_7_0(),
+        // Between two looks at the wall clock, which stands in tests, this one counts microseconds on by itself.
+        "throttle_admits_after_the_wait_and_not_a_second_before"
+        | "replies_are_those_of_redis_cell"
+        | "its_times_are_exact" => !engine.name.starts_with("valkey-9.1"),
         "wait_for_the_aof_knows_what_a_call_has_changed" => !engine.is_redis_7_0(),
         "an_atomic_slot_migration_under_load_keeps_every_limit" => engine.moves_slots_atomically(),
         _ => true,
     }
+}
+
+/// A reply with FULL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Full {
+    pub allowed: bool,
+    pub limit: i64,
+    pub used: i64,
+    pub remaining: i64,
+    pub retry: i64,
+    pub reset: i64,
+    pub window: i64,
+}
+
+impl Full {
+    pub const NAMES: [&str; 7] =
+        ["allowed", "limit", "used", "remaining", "retry-after-ms", "reset-after-ms", "window-ms"];
+
+    /// Reads a flat array or a map, whose names must be these in this order.
+    pub fn of(reply: &Value) -> Self {
+        let words: Vec<Value> = match reply {
+            Value::Array(words) => words.clone(),
+            Value::Map(pairs) => pairs.iter().flat_map(|(name, value)| [name.clone(), value.clone()]).collect(),
+            other => panic!("neither an array nor a map: {other:?}"),
+        };
+        let names: Vec<String> =
+            words.iter().step_by(2).map(|name| redis::from_redis_value(name.clone()).expect("a name")).collect();
+        assert_eq!(names, Self::NAMES);
+        let values: Vec<i64> = words
+            .iter()
+            .skip(1)
+            .step_by(2)
+            .map(|value| match value {
+                Value::Int(value) => *value,
+                other => panic!("not an integer: {other:?}"),
+            })
+            .collect();
+        let [allowed, limit, used, remaining, retry, reset, window] = values[..] else {
+            panic!("{reply:?}");
+        };
+        assert!((0..=1).contains(&allowed), "{reply:?}");
+        Self { allowed: allowed == 1, limit, used, remaining, retry, reset, window }
+    }
+}
+
+/// A generator whose seed is shown when the test fails; `RL_SEED` sets it.
+pub fn seeded() -> (fastrand::Rng, u64) {
+    let seed = std::env::var("RL_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a number"));
+    (fastrand::Rng::with_seed(seed), seed)
 }
 
 /// `[allowed, count, ttl]`
@@ -66,6 +137,15 @@ pub const START: i64 = 1_800_000_000_000;
 
 pub const SLIDING_SCRIPT: &str = include_str!("../scripts/sliding.lua");
 pub const FIXED_SCRIPT: &str = include_str!("../scripts/fixed.lua");
+
+/// As [`frozen`], with an AOF to which everything is written that replicas would get, before the reply.
+pub fn recorded(engine: &Engine) -> (Server, Client) {
+    let options = Options { frozen_at: Some(START), ..Options::default() };
+    let server = Server::start(engine, &options.with(&["--appendonly", "yes", "--appendfsync", "always"]));
+    let mut client = server.client();
+    eventually("the AOF is on", || client.info_field("persistence", "aof_rewrite_in_progress") == "0");
+    (server, client)
+}
 
 /// A server whose clock stands at [`START`], and a connection to it.
 pub fn frozen(engine: &Engine) -> (Server, Client) {
@@ -105,5 +185,44 @@ impl Client {
 
     pub fn digest(&mut self) -> String {
         self.run(&["DEBUG", "DIGEST"])
+    }
+
+    /// Runs a line of words with blanks between them.
+    pub fn call<T: redis::FromRedisValue>(&mut self, line: &str) -> T {
+        self.run(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
+    /// Runs a line that asks for a FULL reply.
+    pub fn full(&mut self, line: &str) -> Full {
+        Full::of(&self.call::<Value>(line))
+    }
+
+    /// Runs a line that must fail, and sees that everything is as it was. Gives its error line.
+    pub fn refused(&mut self, line: &str) -> String {
+        let before = self.everything();
+        let error = self.error(&line.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(self.everything(), before, "{line}: {error}");
+        error
+    }
+
+    /// Every key that has not expired, with the digest of its value and its expiry.
+    pub fn everything(&mut self) -> Vec<(Vec<u8>, String, i64)> {
+        let mut keys: Vec<Vec<u8>> = self.run(&["KEYS", "*"]);
+        keys.sort();
+        if keys.is_empty() {
+            return Vec::new();
+        }
+        let words: Vec<&[u8]> =
+            [&b"DEBUG"[..], b"DIGEST-VALUE"].into_iter().chain(keys.iter().map(|key| &key[..])).collect();
+        let digests: Vec<String> = self.run(&words);
+        keys.iter()
+            .zip(digests)
+            .map(|(key, digest)| (key.clone(), digest, self.run(&[b"PEXPIRETIME", &key[..]])))
+            .collect()
+    }
+
+    /// Bytes that were written to the AOF.
+    pub fn written(&mut self) -> i64 {
+        self.info_field("persistence", "aof_current_size").parse().expect("a number")
     }
 }

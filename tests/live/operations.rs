@@ -25,54 +25,155 @@ tests![
     memory_stays_flat_under_load,
 ];
 
+/// What COMMAND INFO says of a command.
+struct Declared {
+    name: &'static str,
+    arity: i64,
+    flags: &'static [&'static str],
+    categories: &'static [&'static str],
+    /// The flags of its key.
+    key: &'static [&'static str],
+    /// A call of it, without its name.
+    call: &'static str,
+}
+
+const READ: &[&str] = &["RO", "access"];
+const UPDATE: &[&str] = &["RW", "access", "update"];
+const WRITES: &[&str] = &["write", "denyoom", "module", "fast"];
+const WRITE_CATEGORIES: &[&str] = &["@write", "@fast", "@ratelimit"];
+
+const DECLARED: [Declared; 6] = [
+    Declared {
+        name: "rl.sliding",
+        arity: -4,
+        flags: WRITES,
+        categories: WRITE_CATEGORIES,
+        key: UPDATE,
+        call: "the-key 60 5",
+    },
+    Declared {
+        name: "rl.fixed",
+        arity: -4,
+        flags: WRITES,
+        categories: WRITE_CATEGORIES,
+        key: UPDATE,
+        call: "the-key 1 5 60 50 COST 2 FULL",
+    },
+    Declared {
+        name: "rl.peek",
+        arity: -5,
+        flags: &["readonly", "module", "fast"],
+        categories: &["@read", "@fast", "@ratelimit"],
+        key: READ,
+        call: "the-key SLIDING 60 5",
+    },
+    Declared {
+        name: "rl.reset",
+        arity: -2,
+        flags: &["write", "module", "fast"],
+        categories: WRITE_CATEGORIES,
+        key: &["RM", "delete"],
+        call: "the-key 1 60",
+    },
+    Declared {
+        name: "rl.throttle",
+        arity: -5,
+        flags: WRITES,
+        categories: WRITE_CATEGORIES,
+        key: UPDATE,
+        call: "the-key 5 1 60",
+    },
+    Declared {
+        name: "cl.throttle",
+        arity: -5,
+        flags: WRITES,
+        categories: WRITE_CATEGORIES,
+        key: UPDATE,
+        call: "the-key 5 1 60 2",
+    },
+];
+
+/// A server that also has CL.THROTTLE.
+fn with_all_commands(engine: &Engine) -> (Server, Client) {
+    let module_arguments = vec!["cl-throttle".to_owned(), "yes".to_owned()];
+    let server = Server::start(engine, &Options { module_arguments, ..Options::default() });
+    let client = server.client();
+    (server, client)
+}
+
+fn words(value: &Value) -> Vec<String> {
+    let mut words: Vec<String> = redis::from_redis_value(value.clone()).expect("words");
+    words.sort();
+    words
+}
+
 fn command_info_and_getkeys(engine: &Engine) {
-    let (_server, mut client) = frozen(engine);
-    for command in ["rl.sliding", "rl.fixed"] {
-        let info: Vec<Vec<Value>> = client.run(&["COMMAND", "INFO", command]);
-        let [
-            Value::BulkString(name),
-            Value::Int(arity),
-            flags,
-            Value::Int(first),
-            Value::Int(last),
-            Value::Int(step),
-            ..,
-        ] = &info[0][..]
-        else {
-            panic!("{info:?}");
-        };
-        assert_eq!((&name[..], *arity, *first, *last, *step), (command.as_bytes(), 4, 1, 1, 1));
-        let flags: Vec<String> = redis::from_redis_value(flags.clone()).unwrap();
-        for flag in ["write", "denyoom", "fast", "module"] {
-            assert!(flags.iter().any(|found| found == flag), "{command}: {flag} is not in {flags:?}");
-        }
-        let keys: Vec<String> = client.run(&["COMMAND", "GETKEYS", command, "the-key", "60", "5"]);
-        assert_eq!(keys, ["the-key"]);
-        let keys = format!("{:?}", client.run::<Value>(&["COMMAND", "GETKEYSANDFLAGS", command, "the-key", "60", "5"]));
-        for flag in ["RW", "access", "update"] {
-            assert!(keys.contains(flag), "{command}: {keys}");
-        }
+    let (_server, mut client) = with_all_commands(engine);
+    let sorted = |words: &[&str]| {
+        let mut words: Vec<String> = words.iter().map(ToString::to_string).collect();
+        words.sort();
+        words
+    };
+    for Declared { name, arity, flags, categories, key, call } in DECLARED {
+        let info: Vec<Vec<Value>> = client.run(&["COMMAND", "INFO", name]);
+        let shown: String = redis::from_redis_value(info[0][0].clone()).unwrap();
+        assert_eq!(shown, name);
+        assert_eq!(info[0][1], Value::Int(arity), "{name}");
+        assert_eq!(words(&info[0][2]), sorted(flags), "{name}");
+        // One key, right behind the name.
+        assert_eq!(info[0][3..6], [1, 1, 1].map(Value::Int), "{name}");
+        // Redis 7.0 gives the commands of modules no category at all.
+        let categories = if engine.is_redis_7_0() { &[] } else { categories };
+        assert_eq!(words(&info[0][6]), sorted(categories), "{name}");
+
+        let call: Vec<&str> = [name].into_iter().chain(call.split_whitespace()).collect();
+        let keys: Vec<String> = client.run(&[&["COMMAND", "GETKEYS"], &call[..]].concat());
+        assert_eq!(keys, ["the-key"], "{name}");
+        let keys: Vec<(String, Value)> = client.run(&[&["COMMAND", "GETKEYSANDFLAGS"], &call[..]].concat());
+        assert_eq!(keys.len(), 1, "{name}");
+        assert_eq!((&keys[0].0[..], words(&keys[0].1)), ("the-key", sorted(key)), "{name}");
     }
+    let listed: Vec<String> = client.run(&["COMMAND", "LIST", "FILTERBY", "MODULE", "rl"]);
+    assert_eq!(listed.len(), DECLARED.len(), "{listed:?}");
+}
+
+/// A list of arguments as COMMAND DOCS has it, in one line: `name:type`, the token before it, its flags behind it, its
+/// parts in parentheses.
+fn shown(arguments: &Value) -> String {
+    let arguments: Vec<HashMap<String, Value>> = redis::from_redis_value(arguments.clone()).expect("a list of maps");
+    let one = |argument: &HashMap<String, Value>| {
+        let text = |field: &str| {
+            argument.get(field).map(|value| redis::from_redis_value::<String>(value.clone()).expect("a word"))
+        };
+        let token = text("token").map_or(String::new(), |token| token + " ");
+        let flags = argument.get("flags").map_or(String::new(), |flags| format!(" {}", words(flags).join(" ")));
+        let parts = argument.get("arguments").map_or(String::new(), |parts| format!("({})", shown(parts)));
+        assert_eq!(argument.get("key_spec_index").is_some(), text("type").as_deref() == Some("key"));
+        format!("{token}{}:{}{flags}{parts}", text("name").expect("a name"), text("type").expect("a type"))
+    };
+    arguments.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 fn command_docs_has_the_arguments(engine: &Engine) {
-    let (_server, mut client) = frozen(engine);
-    for command in ["rl.sliding", "rl.fixed"] {
+    let (_server, mut client) = with_all_commands(engine);
+    let quotas = "quota:block multiple(windowSec:double, limit:integer), COST cost:integer optional, \
+                  FULL full:pure-token optional";
+    let rate = "key:key, max_burst:integer, count:integer, period:integer, quantity:integer optional";
+    for (command, expected) in [
+        ("rl.sliding", format!("key:key, {quotas}")),
+        ("rl.fixed", format!("key:key, {quotas}")),
+        ("rl.peek", format!("key:key, algorithm:oneof(SLIDING sliding:pure-token, FIXED fixed:pure-token), {quotas}")),
+        ("rl.reset", "key:key, windowSec:double multiple optional".to_owned()),
+        ("rl.throttle", rate.to_owned()),
+        ("cl.throttle", rate.to_owned()),
+    ] {
         let docs: HashMap<String, HashMap<String, Value>> = client.run(&["COMMAND", "DOCS", command]);
         let docs = &docs[command];
-        for field in ["summary", "complexity", "since"] {
+        for (field, holds) in [("summary", ". "), ("complexity", "O("), ("since", "0.1"), ("module", "rl")] {
             let text: String = redis::from_redis_value(docs[field].clone()).unwrap();
-            assert!(!text.is_empty(), "{command}: {field}");
+            assert!(format!("{text} ").contains(holds), "{command}: {field}: {text}");
         }
-        let arguments: Vec<HashMap<String, Value>> = redis::from_redis_value(docs["arguments"].clone()).unwrap();
-        let shown: Vec<(String, String)> = arguments
-            .iter()
-            .map(|argument| {
-                ["name", "type"].map(|field| redis::from_redis_value(argument[field].clone()).unwrap()).into()
-            })
-            .collect();
-        let expected = [("key", "key"), ("windowSec", "double"), ("limit", "integer")];
-        assert_eq!(shown, expected.map(|(name, kind)| (name.to_owned(), kind.to_owned())));
+        assert_eq!(shown(&docs["arguments"]), expected, "{command}");
     }
 }
 
@@ -82,14 +183,31 @@ fn info_counts_decisions_and_errors(engine: &Engine) {
         client.sliding("k", "60", 5);
         client.fixed("k", "60", 4);
     }
-    client.error(&["RL.SLIDING", "k", "0", "5"]);
+    for _ in 0..6 {
+        client.call::<Value>("RL.THROTTLE t 3 1 60");
+    }
+    for limit in 1..9 {
+        client.call::<Value>(&format!("RL.PEEK k SLIDING 60 {limit}"));
+    }
+    client.call::<Value>("RL.SLIDING k 60 1 COST 7 FULL"); // However heavy: one decision.
+    client.call::<Value>("RL.FIXED k 1 1 2 1 3 1 COST 1"); // Over however many windows.
+    assert_eq!(client.call::<i64>("RL.RESET k 60 3600"), 2);
+    assert_eq!(client.call::<i64>("RL.RESET k 60"), 0);
+    for wrong in ["RL.SLIDING k 0 5", "RL.PEEK k NEITHER 60 5", "RL.RESET k x", "RL.THROTTLE t 0 0 0"] {
+        client.refused(wrong);
+    }
     let expected = [
         ("version", env!("CARGO_PKG_VERSION")),
         ("sliding_allowed", "5"),
-        ("sliding_denied", "2"),
-        ("fixed_allowed", "4"),
+        ("sliding_denied", "3"),
+        ("fixed_allowed", "5"),
         ("fixed_denied", "3"),
-        ("errors", "1"),
+        ("throttle_allowed", "4"),
+        ("throttle_denied", "2"),
+        ("peek_allowed", "3"),
+        ("peek_denied", "5"),
+        ("reset_keys", "2"),
+        ("errors", "4"),
         ("panics", "0"),
     ];
     for (field, value) in expected {

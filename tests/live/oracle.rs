@@ -2,19 +2,13 @@
 
 use fastrand::Rng;
 
-use super::{FIXED_SCRIPT, SLIDING_SCRIPT, START, frozen};
+use super::{FIXED_SCRIPT, SLIDING_SCRIPT, START, frozen, seeded};
 use crate::support::{Client, Engine};
 use crate::tests;
 
 tests![sliding_is_the_script, fixed_is_the_script];
 
 const STEPS: usize = 3000;
-
-/// A generator whose seed is shown when the test fails; `RL_SEED` sets it.
-fn rng() -> (Rng, u64) {
-    let seed = std::env::var("RL_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a number"));
-    (Rng::with_seed(seed), seed)
-}
 
 /// One step of a history: how far the clock moves, and which limit is asked.
 struct Step {
@@ -44,7 +38,7 @@ impl Step {
 
 fn sliding_is_the_script(engine: &Engine) {
     let (server, mut client) = frozen(engine);
-    let (mut rng, seed) = rng();
+    let (mut rng, seed) = seeded();
     let mut now = START;
     let mut expiries = [(i64::MAX, i64::MAX); 4];
     for number in 0..STEPS {
@@ -73,7 +67,7 @@ fn sliding_is_the_script(engine: &Engine) {
 
 fn fixed_is_the_script(engine: &Engine) {
     let (server, mut client) = frozen(engine);
-    let (mut rng, seed) = rng();
+    let (mut rng, seed) = seeded();
     let mut now = START;
     for number in 0..STEPS {
         let step = Step::random(&mut rng);

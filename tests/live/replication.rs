@@ -125,7 +125,7 @@ fn a_primary_that_fails_over_keeps_the_used_quota(engine: &Engine) {
 }
 
 /// The commands that reach the AOF, and replicas with them, while `body` runs.
-fn propagated(engine: &Engine, body: impl FnOnce(&Server, &mut Client)) -> Vec<String> {
+pub fn propagated(engine: &Engine, body: impl FnOnce(&Server, &mut Client)) -> Vec<String> {
     let options = Options { frozen_at: Some(START), ..Options::default() };
     let options = options.with(&["--appendonly", "yes", "--appendfsync", "always", "--aof-use-rdb-preamble", "no"]);
     let server = Server::start(engine, &options);

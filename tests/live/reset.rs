@@ -1,0 +1,206 @@
+//! RL.RESET gives the quota back.
+
+use redis::Value;
+
+use super::replication::propagated;
+use super::{Reply, START, frozen, recorded};
+use crate::support::{Client, Engine};
+use crate::tests;
+
+tests![
+    it_gives_the_whole_quota_back_and_counts_keys,
+    only_the_current_counters_go,
+    a_window_that_is_named_twice_counts_once,
+    what_any_limiter_stores_goes,
+    another_type_is_refused_and_nothing_goes,
+    a_bad_window_is_refused_and_nothing_goes,
+    it_travels_as_unlink,
+    nothing_to_remove_is_no_change,
+    every_counter_is_checked_before_anything_goes,
+    it_works_out_of_memory,
+    a_huge_log_goes_at_once,
+    hundreds_of_windows,
+];
+
+fn counter(key: &str, window: i64) -> String {
+    format!("{key}:{}", START / window)
+}
+
+fn used(client: &mut Client) {
+    for _ in 0..5 {
+        client.sliding("k", "60", 5);
+        client.call::<Value>("RL.FIXED k 1 9 60 9 3600 9");
+    }
+}
+
+fn it_gives_the_whole_quota_back_and_counts_keys(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    for (windows, removed) in [("", 1), ("1", 2), ("60 1", 3), ("3600 60 1", 4), ("2 3 4", 1), ("1.000", 2)] {
+        client.run::<Value>(&["FLUSHALL"]);
+        used(&mut client);
+        assert_eq!(client.sliding("k", "60", 5), (0, 5, 60));
+        assert_eq!(client.call::<i64>(&format!("RL.RESET k {windows}")), removed, "{windows}");
+        assert_eq!(client.run::<i64>(&["DBSIZE"]), 4 - removed, "{windows}");
+        assert_eq!(client.call::<i64>(&format!("RL.RESET k {windows}")), 0, "{windows}: again");
+        assert_eq!(client.sliding("k", "60", 5), (1, 0, 60), "{windows}");
+    }
+    client.call::<Value>("RL.RESET k 1 60 3600");
+    assert_eq!(client.call::<Reply>("RL.FIXED k 1 9 60 9 3600 9"), (1, 1, 1));
+}
+
+fn only_the_current_counters_go(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    client.fixed("k", "60", 5);
+    client.fixed("other", "60", 5);
+    client.fixed("k:", "60", 5);
+    server.set_time(START + 60_000);
+    client.fixed("k", "60", 5);
+    client.fixed("k", "61", 5);
+    assert_eq!(client.call::<i64>("RL.RESET k 60"), 1);
+    assert_eq!(client.run::<i64>(&["EXISTS", &format!("k:{}", START / 60_000 + 1)]), 0);
+    for left in [counter("k", 60_000), counter("other", 60_000), counter("k:", 60_000)] {
+        assert_eq!(client.run::<i64>(&["EXISTS", &left]), 1, "{left}");
+    }
+    assert_eq!(client.run::<i64>(&["EXISTS", &format!("k:{}", (START + 60_000) / 61_000)]), 1);
+}
+
+fn a_window_that_is_named_twice_counts_once(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    used(&mut client);
+    assert_eq!(client.call::<i64>("RL.RESET k 60 60 1 60.0 60.000"), 3);
+    assert_eq!(client.run::<i64>(&["DBSIZE"]), 1);
+    // Windows whose counter is the same key.
+    client.call::<Value>("RL.FIXED k 2147483646 9 2147483647 9");
+    assert_eq!(client.call::<i64>("RL.RESET k 2147483646 2147483647"), 1);
+}
+
+fn what_any_limiter_stores_goes(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    client.call::<Value>("RL.THROTTLE t 5 1 60");
+    assert_eq!(client.call::<i64>("RL.RESET t"), 1);
+    assert_eq!(client.call::<(i64, i64, i64, i64, i64)>("RL.THROTTLE t 5 1 60 0").2, 6);
+    // Whatever the string says: it may be there to be got rid of.
+    client.run::<Value>(&["SET", &counter("k", 60_000), "no number"]);
+    assert_eq!(client.error(&["RL.FIXED", "k", "60", "5"]), "ERR value is not an integer or out of range");
+    assert_eq!(client.call::<i64>("RL.RESET k 60"), 1);
+    assert_eq!(client.fixed("k", "60", 5), (1, 1, 60));
+}
+
+const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+fn another_type_is_refused_and_nothing_goes(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    for maker in ["RPUSH KEY x", "SADD KEY x", "HSET KEY f x", "XADD KEY * f x", "ZADD KEY 1 x"] {
+        client.run::<Value>(&["FLUSHALL"]);
+        client.call::<Value>("RL.FIXED k 1 9 3600 9");
+        if !maker.starts_with("ZADD") {
+            client.call::<Value>(&maker.replace("KEY", "k"));
+            for call in ["RL.RESET k", "RL.RESET k 1", "RL.RESET k 3600 1"] {
+                assert_eq!(client.refused(call), WRONG_TYPE, "{maker}: {call}");
+            }
+            client.run::<Value>(&["DEL", "k"]);
+        }
+        // In turn the first, a middle one and the last.
+        client.sliding("k", "60", 5);
+        client.call::<Value>(&maker.replace("KEY", &counter("k", 60_000)));
+        for call in ["RL.RESET k 60 1 3600", "RL.RESET k 1 60 3600", "RL.RESET k 1 3600 60"] {
+            assert_eq!(client.refused(call), WRONG_TYPE, "{maker}: {call}");
+        }
+        assert_eq!(client.call::<i64>("RL.RESET k 1 3600"), 3);
+    }
+}
+
+fn a_bad_window_is_refused_and_nothing_goes(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    used(&mut client);
+    let line = "ERR windowSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places";
+    for windows in ["0", "x", "60 x", "60 1 -1", "1 60 FULL", "60 COST 1", "2147483648", "1.0001"] {
+        assert_eq!(client.refused(&format!("RL.RESET k {windows}")), line, "{windows}");
+    }
+    assert_eq!(client.refused("RL.RESET"), "ERR wrong number of arguments for 'rl.reset' command");
+}
+
+fn it_travels_as_unlink(engine: &Engine) {
+    let lines = propagated(engine, |_server, client| {
+        client.run::<Value>(&["SET", "k", "1"]);
+        client.run::<Value>(&["SET", &counter("k", 60_000), "1"]);
+        client.run::<Value>(&["SET", &counter("k", 1_000), "1"]);
+        client.call::<Value>("RL.RESET k 60 1 2");
+        client.run::<Value>(&["SET", "k", "1"]);
+        client.call::<Value>("RL.RESET k");
+    });
+    let expected = [
+        "MULTI".to_owned(),
+        "UNLINK k".to_owned(),
+        format!("UNLINK {}", counter("k", 60_000)),
+        format!("UNLINK {}", counter("k", 1_000)),
+        "EXEC".to_owned(),
+        "SET k 1".to_owned(),
+        "UNLINK k".to_owned(),
+    ];
+    assert_eq!(lines[3..], expected);
+}
+
+fn nothing_to_remove_is_no_change(engine: &Engine) {
+    let (_server, mut client) = recorded(engine);
+    used(&mut client);
+    let (before, written) = (client.everything(), client.written());
+    for call in ["RL.RESET none", "RL.RESET none 1 60 3600", "RL.RESET none 0.001"] {
+        assert_eq!(client.call::<i64>(call), 0, "{call}");
+    }
+    assert_eq!(client.everything(), before);
+    assert_eq!(client.written(), written, "bytes for replicas and the AOF");
+}
+
+fn every_counter_is_checked_before_anything_goes(engine: &Engine) {
+    let (server, mut admin) = frozen(engine);
+    used(&mut admin);
+    let rules = ["~k", &format!("~{}", counter("k", 1_000)), &format!("%R~{}", counter("k", 60_000)), "+@all"];
+    admin.run::<Value>(&[&["ACL", "SETUSER", "some", "on", ">secret"], &rules[..]].concat());
+    let mut some = server.client_as("some", "secret");
+    let before = admin.everything();
+    // Also where there is no counter: the name is not the caller's.
+    for windows in ["60", "1 60", "3600 1", "1 3600", "2", "1 2"] {
+        let call = format!("RL.RESET k {windows}");
+        let line = some.error(&call.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(line, "NOPERM No permissions to access a key", "{call}");
+        assert_eq!(admin.everything(), before, "{call}");
+    }
+    assert_eq!(some.call::<i64>("RL.RESET k 1"), 2);
+    // To remove takes the right to write, and no right to read.
+    used(&mut admin);
+    admin.run::<Value>(&["ACL", "SETUSER", "some", "resetkeys", "%W~k*"]);
+    assert_eq!(some.call::<i64>("RL.RESET k 1 60 3600"), 4);
+    admin.run::<Value>(&["ACL", "SETUSER", "some", "resetkeys", "%R~k*"]);
+    let line = some.error(&["RL.RESET", "k"]);
+    assert!(line.starts_with("NOPERM "), "{line}");
+}
+
+fn it_works_out_of_memory(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    used(&mut client);
+    client.run::<Value>(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert_eq!(client.call::<i64>("RL.RESET k 1 60"), 3);
+}
+
+fn a_huge_log_goes_at_once(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    for _ in 0..4 {
+        client.call::<Value>("RL.SLIDING k 60 1000000 COST 65536");
+    }
+    assert_eq!(client.call::<i64>("RL.RESET k"), 1);
+    assert_eq!(client.sliding("k", "60", 5), (1, 0, 60));
+}
+
+fn hundreds_of_windows(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    // More than RL.FIXED takes at once.
+    let windows: Vec<String> = (1..=500).map(|window| window.to_string()).collect();
+    for window in &windows {
+        client.fixed("k", window, 5);
+    }
+    let counters: i64 = client.run(&["DBSIZE"]);
+    assert!(counters > 450, "{counters}");
+    assert_eq!(client.call::<i64>(&format!("RL.RESET k {}", windows.join(" "))), counters);
+    assert_eq!(client.run::<i64>(&["DBSIZE"]), 0);
+}

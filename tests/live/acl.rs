@@ -11,6 +11,7 @@ tests![
     a_user_without_write_is_refused,
     a_user_sees_only_its_keys,
     the_counters_key_is_checked_too,
+    every_counter_is_checked_before_anything_changes,
     a_refusal_stands_in_the_acl_log,
     scripts_and_transactions_are_checked_alike,
     a_rule_that_changes_holds_at_once,
@@ -40,11 +41,20 @@ fn commands_stand_in_their_categories(engine: &Engine) {
             assert!(info.contains(category), "{command} is not in {category}: {info}");
         }
     }
-    for (category, may) in [("ratelimit", true), ("fast", true), ("write", true), ("read", false)] {
+    for (category, writes, reads) in
+        [("ratelimit", true, true), ("fast", true, true), ("write", true, false), ("read", false, true)]
+    {
         user(&mut admin, "one", &["~*", "-@all", &format!("+@{category}")]);
         let mut one = server.client_as("one", "secret");
-        for command in ["RL.SLIDING", "RL.FIXED"] {
-            assert_eq!(one.try_run::<Value>(&[command, "k", "60", "5"]).is_ok(), may, "{command} with +@{category}");
+        for (call, may) in [
+            ("RL.SLIDING k 60 5", writes),
+            ("RL.FIXED k 60 5", writes),
+            ("RL.RESET k 60", writes),
+            ("RL.THROTTLE k 4 1 60 0", writes),
+            ("RL.PEEK k SLIDING 60 5", reads),
+        ] {
+            let words: Vec<&str> = call.split_whitespace().collect();
+            assert_eq!(one.try_run::<Value>(&words).is_ok(), may, "{call} with +@{category}");
         }
     }
 }
@@ -53,14 +63,15 @@ fn a_user_without_write_is_refused(engine: &Engine) {
     let (server, mut admin) = frozen(engine);
     let rules: &[&str] = match has_categories(engine) {
         true => &["~*", "+@all", "-@write"],
-        false => &["~*", "+@all", "-rl.sliding", "-rl.fixed"],
+        false => &["~*", "+@all", "-rl.sliding", "-rl.fixed", "-rl.reset", "-rl.throttle"],
     };
     user(&mut admin, "reader", rules);
     let mut reader = server.client_as("reader", "secret");
-    for command in ["RL.SLIDING", "RL.FIXED"] {
-        let line = reader.error(&[command, "k", "60", "5"]);
-        assert!(line.starts_with("NOPERM "), "{line}");
+    for call in ["RL.SLIDING k 60 5", "RL.FIXED k 60 5", "RL.RESET k 60", "RL.THROTTLE k 4 1 60"] {
+        let line = reader.error(&call.split_whitespace().collect::<Vec<_>>());
+        assert!(line.starts_with("NOPERM "), "{call}: {line}");
     }
+    assert_eq!(reader.call::<(i64, i64, i64)>("RL.PEEK k FIXED 60 5"), (1, 1, 60));
     assert_eq!(admin.run::<i64>(&["DBSIZE"]), 0);
 }
 
@@ -102,6 +113,33 @@ fn the_counters_key_is_checked_too(engine: &Engine) {
     }
     assert_eq!(admin.run::<i64>(&["GET", &counter("k")]), 3);
     assert_eq!(admin.info_field("rl", "rl_errors"), "3");
+}
+
+fn every_counter_is_checked_before_anything_changes(engine: &Engine) {
+    let (server, mut admin) = frozen(engine);
+    admin.call::<Value>("RL.FIXED k 1 9 60 9 3600 9");
+    let names: Vec<String> = [1_000, 60_000, 3_600_000].iter().map(|window| format!("k:{}", START / window)).collect();
+    let before = admin.everything();
+    // In turn one of the three may not be used at all, may only be read, or may only be written.
+    for missing in 0..3 {
+        for instead in ["~nothing", "%R~", "%W~"] {
+            let mut rules = vec!["~k".to_owned(), "+@all".to_owned()];
+            for (index, name) in names.iter().enumerate() {
+                let rule = if index == missing { instead } else { "~" };
+                rules.push(format!("{rule}{name}"));
+            }
+            user(&mut admin, "some", &rules.iter().map(String::as_str).collect::<Vec<_>>());
+            let mut some = server.client_as("some", "secret");
+            for options in ["", "COST 2", "FULL", "COST 100"] {
+                let call = format!("RL.FIXED k 1 9 60 9 3600 9 {options}");
+                let line = some.error(&call.split_whitespace().collect::<Vec<_>>());
+                assert_eq!(line, "NOPERM No permissions to access a key", "{rules:?}: {call}");
+            }
+            assert_eq!(admin.everything(), before, "{rules:?}");
+        }
+    }
+    user(&mut admin, "some", &["~k", &format!("~{}", names[0]), &format!("~{}", names[2]), "+@all"]);
+    assert_eq!(server.client_as("some", "secret").call::<(i64, i64, i64)>("RL.FIXED k 1 9 3600 9").0, 1);
 }
 
 fn a_refusal_stands_in_the_acl_log(engine: &Engine) {

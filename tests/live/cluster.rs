@@ -6,7 +6,13 @@ use super::{START, eventually};
 use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
 
-tests![the_counter_lies_in_the_slot_of_its_key, a_key_whose_braces_allow_no_counter, scripts_and_transactions_work];
+tests![
+    the_counter_lies_in_the_slot_of_its_key,
+    a_key_whose_braces_allow_no_counter,
+    options_keep_to_the_slot,
+    a_reset_that_is_refused_removes_nothing,
+    scripts_and_transactions_work
+];
 
 /// One node that owns every slot, with its clock standing at [`START`].
 fn node(engine: &Engine) -> (Server, Client) {
@@ -56,6 +62,54 @@ fn a_key_whose_braces_allow_no_counter(engine: &Engine) {
         assert_eq!(client.sliding(key, "60", 1), (1, 0, 60), "{key}: a log needs no other key");
     }
     assert_eq!(client.run::<i64>(&["DBSIZE"]), 5);
+}
+
+fn options_keep_to_the_slot(engine: &Engine) {
+    let (_server, mut client) = node(engine);
+    for (key, [open, close]) in
+        [("login", ["{", "}"]), ("{user7}:login", ["", ""]), ("a{b", ["{", "}"]), ("x{y}z{w}", ["", ""])]
+    {
+        for used in 1..=5 {
+            let call = format!("RL.FIXED {key} 1 9 60 9 3600 5");
+            assert_eq!(client.call::<(i64, i64, i64)>(&call), (1, used, 3_600), "{key}");
+            let peek = client.full(&format!("RL.PEEK {key} FIXED 1 9 60 9 3600 5 FULL"));
+            assert_eq!((peek.allowed, peek.used), (used < 5, (used + 1).min(5)), "{key}");
+            client.call::<Value>(&format!("RL.SLIDING {key} 1 99 60 99 COST 3"));
+            assert_eq!(client.full(&format!("RL.PEEK {key} SLIDING 1 99 60 99 FULL")).used, 3 * used + 1, "{key}");
+        }
+        let slot: String = client.run::<i64>(&["CLUSTER", "KEYSLOT", key]).to_string();
+        let mut keys: Vec<String> = client.run(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"]);
+        let counters = [1_000, 60_000, 3_600_000].map(|window| format!("{open}{key}{close}:{}", START / window));
+        let mut expected = [&counters[..], &[key.to_owned()]].concat();
+        keys.sort();
+        expected.sort();
+        assert_eq!(keys, expected, "{key}");
+
+        assert_eq!(client.call::<i64>(&format!("RL.RESET {key} 60 2")), 2, "{key}");
+        assert_eq!(client.run::<i64>(&["EXISTS", &counters[1]]), 0, "{key}");
+        assert_eq!(client.call::<i64>(&format!("RL.RESET {key} 1 60 3600")), 2, "{key}");
+        assert_eq!(client.run::<i64>(&["DBSIZE"]), 0, "{key}: nothing lies elsewhere");
+    }
+    // Windows of one number share a counter here too.
+    client.call::<Value>("RL.FIXED k 2147483646 9 2147483647 9 COST 4");
+    assert_eq!(client.run::<i64>(&["GET", "{k}:0"]), 4);
+}
+
+fn a_reset_that_is_refused_removes_nothing(engine: &Engine) {
+    let (_server, mut client) = node(engine);
+    for key in ["a}b", "x{}y", "{}", "}"] {
+        client.sliding(key, "60", 5);
+        for call in
+            [format!("RL.RESET {key} 60"), format!("RL.PEEK {key} FIXED 60 5"), format!("RL.FIXED {key} 1 5 60 5")]
+        {
+            let line = client.refused(&call);
+            assert!(line.starts_with("ERR key cannot be used in cluster mode: "), "{call}: {line}");
+        }
+        assert_eq!(client.call::<(i64, i64, i64)>(&format!("RL.PEEK {key} SLIDING 60 5")), (1, 1, 60));
+        assert_eq!(client.call::<i64>(&format!("RL.RESET {key}")), 1, "{key}: a log needs no other key");
+    }
+    client.call::<Value>("RL.THROTTLE a}b 4 1 60");
+    assert_eq!(client.run::<i64>(&["EXISTS", "a}b"]), 1);
 }
 
 fn scripts_and_transactions_work(engine: &Engine) {

@@ -10,6 +10,9 @@ tests![
     a_wrong_number_of_arguments,
     a_bad_window,
     a_bad_limit,
+    options_that_cannot_be,
+    words_to_peek_that_cannot_be,
+    options_of_any_bytes,
     the_window_is_judged_before_the_limit,
     a_key_of_another_type,
     a_counter_that_is_no_number,
@@ -99,6 +102,98 @@ fn a_bad_limit(engine: &Engine) {
             refused(&mut client, &[command, "k", "60", limit], LIMIT);
         }
         refused(&mut client, &[command.as_bytes(), b"k", b"60", b"\xff\xfe"], LIMIT);
+    }
+}
+
+const SYNTAX: &str = "ERR syntax error: expected windowSec limit, COST n or FULL";
+const COST: &str = "ERR COST must be an integer from 1 to 65536";
+const ORDER: &str = "ERR windowSec must increase from one window to the next";
+const TOO_MANY: &str = "ERR windowSec and limit can be given for at most 16 windows";
+
+/// What may follow a key, or the algorithm of RL.PEEK, with the line that refuses it.
+fn bad_demands() -> Vec<(String, &'static str)> {
+    let many: Vec<String> = (1..=17).map(|window| format!("{window} 5")).collect();
+    let mut demands = vec![(many.join(" "), TOO_MANY)];
+    for (demand, line) in [
+        ("60 5 60 5", ORDER),
+        ("60 5 1 5", ORDER),
+        ("1 5 60 5 59.999 5", ORDER),
+        ("60 5 x", SYNTAX),
+        ("60 5 COST", SYNTAX),
+        ("60 5 COST 2 COST 2", SYNTAX),
+        ("60 5 FULL FULL", SYNTAX),
+        ("60 5 FULL 120 5", SYNTAX), // Windows come first.
+        ("60 5 COST 2 120 5", SYNTAX),
+        ("60 5 COST 2 FULL x", SYNTAX),
+        ("60 5 COSTS 2", SYNTAX),
+        ("60 5 FUL", SYNTAX),
+        ("60 5 COST 0", COST),
+        ("60 5 COST -1", COST),
+        ("60 5 COST 65537", COST),
+        ("60 5 COST x", COST),
+        ("60 5 COST 1.0", COST),
+        ("60 5 COST 01", COST),
+        ("60 5 COST +1", COST),
+        ("60 5 COST 99999999999999999999", COST),
+        ("60 5 COST FULL", COST),
+        ("60 5 0 5", WINDOW),
+        ("60 5 -1 5", WINDOW),
+        ("60 5 1e3 5", WINDOW),
+        ("60 5 .5 5", WINDOW),
+        ("60 5 +70 5", WINDOW),
+        ("60 5 70 x", LIMIT),
+        ("60 5 70 -1", LIMIT),
+        ("60 5 70 COST", LIMIT),
+        ("60 FULL", LIMIT),
+        ("COST 1", WINDOW),
+        ("FULL 60 5", WINDOW),
+    ] {
+        demands.push((demand.to_owned(), line));
+    }
+    demands
+}
+
+fn options_that_cannot_be(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    client.sliding("k", "60", 5);
+    client.call::<Value>("RL.FIXED k 1 5 60 5");
+    for (demand, line) in bad_demands() {
+        for command in ["RL.SLIDING", "RL.FIXED", "RL.PEEK"] {
+            let algorithm = if command == "RL.PEEK" { "FIXED " } else { "" };
+            let call = format!("{command} k {algorithm}{demand}");
+            assert_eq!(client.refused(&call), line, "{call}");
+        }
+    }
+}
+
+fn words_to_peek_that_cannot_be(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    client.sliding("k", "60", 5);
+    for algorithm in ["60", "NEITHER", "SLIDING,FIXED", "SLIDIN", "FIXEDX", "THROTTLE"] {
+        let call = format!("RL.PEEK k {algorithm} 60 5");
+        assert_eq!(client.refused(&call), "ERR algorithm must be SLIDING or FIXED", "{call}");
+        // It is judged before what follows.
+        assert_eq!(client.refused(&format!("RL.PEEK k {algorithm} x y")), "ERR algorithm must be SLIDING or FIXED");
+    }
+    assert_eq!(client.error(&["RL.PEEK", "k", "", "60", "5"]), "ERR algorithm must be SLIDING or FIXED");
+    let line = "ERR wrong number of arguments for 'rl.peek' command";
+    for call in ["", "k", "k SLIDING", "k SLIDING 60", "k SLIDING 60 5 120", "k FIXED 1 5 60 5 3600"] {
+        assert_eq!(client.refused(&format!("RL.PEEK {call}")), line, "{call}");
+    }
+    for algorithm in ["sliding", "Sliding", "fixed", "FiXeD"] {
+        client.call::<Value>(&format!("RL.PEEK k {algorithm} 60 5"));
+    }
+}
+
+fn options_of_any_bytes(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    client.sliding("k", "60", 5);
+    let long = vec![b'x'; 100_000];
+    for option in [&b""[..], b"\0", b"FULL\0", b"\xff\xfe", b" FULL", b"FULL ", &long] {
+        for command in BOTH {
+            refused(&mut client, &[command.as_bytes(), b"k", b"60", b"5", option], SYNTAX);
+        }
+        refused(&mut client, &[&b"RL.PEEK"[..], b"k", b"SLIDING", b"60", b"5", option], SYNTAX);
     }
 }
 

@@ -178,12 +178,13 @@ fn command_docs_has_the_arguments(engine: &Engine) {
 }
 
 fn info_counts_decisions_and_errors(engine: &Engine) {
-    let (_server, mut client) = frozen(engine);
+    let (server, mut client) = frozen(engine);
     for _ in 0..7 {
         client.sliding("k", "60", 5);
         client.fixed("k", "60", 4);
     }
-    for _ in 0..6 {
+    for step in 0..6 {
+        server.set_time(START + 2 * step);
         client.call::<Value>("RL.THROTTLE t 3 1 60");
     }
     for limit in 1..9 {
@@ -328,9 +329,9 @@ fn out_of_memory_refuses_and_changes_nothing(engine: &Engine) {
     client.sliding("k", "60", 5);
     let digest = client.digest();
     client.run::<Value>(&["CONFIG", "SET", "maxmemory", "1"]);
-    for command in ["RL.SLIDING", "RL.FIXED"] {
-        let line = client.error(&[command, "k", "60", "5"]);
-        assert!(line.starts_with("OOM command not allowed"), "{line}");
+    for call in ["RL.SLIDING k 60 5", "RL.FIXED k 60 5", "RL.FIXED k 1 5 60 5 COST 2 FULL", "RL.THROTTLE k 4 1 60"] {
+        let line = client.error(&call.split_whitespace().collect::<Vec<_>>());
+        assert!(line.starts_with("OOM command not allowed"), "{call}: {line}");
     }
     client.run::<Value>(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(client.digest(), digest);

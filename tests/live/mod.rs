@@ -205,20 +205,19 @@ impl Client {
         error
     }
 
-    /// Every key that has not expired, with the digest of its value and its expiry.
-    pub fn everything(&mut self) -> Vec<(Vec<u8>, String, i64)> {
+    /// Every key that has not expired, with its expiry and the digest of its value.
+    pub fn everything(&mut self) -> Vec<(Vec<u8>, i64, String)> {
         let mut keys: Vec<Vec<u8>> = self.run(&["KEYS", "*"]);
         keys.sort();
+        let mut expiry = |key: Vec<u8>| (self.run::<i64>(&[b"PEXPIRETIME", &key[..]]), key);
+        let keys = keys.into_iter().map(&mut expiry).filter(|&(expiry, _)| expiry != -2).collect::<Vec<_>>();
         if keys.is_empty() {
-            return Vec::new();
+            return Vec::new(); // DIGEST-VALUE wants some.
         }
         let words: Vec<&[u8]> =
-            [&b"DEBUG"[..], b"DIGEST-VALUE"].into_iter().chain(keys.iter().map(|key| &key[..])).collect();
+            [&b"DEBUG"[..], b"DIGEST-VALUE"].into_iter().chain(keys.iter().map(|(_, key)| &key[..])).collect();
         let digests: Vec<String> = self.run(&words);
-        keys.iter()
-            .zip(digests)
-            .map(|(key, digest)| (key.clone(), digest, self.run(&[b"PEXPIRETIME", &key[..]])))
-            .collect()
+        keys.into_iter().zip(digests).map(|((expiry, key), digest)| (key, expiry, digest)).collect()
     }
 
     /// Bytes that were written to the AOF.

@@ -171,6 +171,12 @@ fn windows_of_one_number_share_a_counter_that_counts_once(engine: &Engine) {
     assert_eq!(client.call::<Reply>(call).0, 0);
     assert_eq!(client.run::<i64>(&["GET", "k:0"]), 7);
     assert_eq!(client.run::<i64>(&["DBSIZE"]), 2);
+    // The shorter one binds, and the life it tells of is that of the counter.
+    let call = "RL.FIXED short 2147483646 5 2147483647 9";
+    for used in 1..=5 {
+        assert_eq!(client.call::<Reply>(call), (1, used, 2_147_483_647));
+        assert_eq!(client.run::<i64>(&["TTL", "short:0"]), 2_147_483_647);
+    }
 }
 
 fn a_counter_that_is_none_stops_all_of_them(engine: &Engine) {

@@ -90,9 +90,11 @@ fn counters(client: &mut Client, prefix: &str) -> Vec<(String, i64, i64)> {
     let mut keys: Vec<String> = client.run(&["KEYS", &format!("{prefix}:*")]);
     keys.sort();
     keys.into_iter()
-        .map(|key| {
-            let (value, expires) = (client.run(&["GET", &key]), client.run(&["PEXPIRETIME", &key]));
-            (key[prefix.len()..].to_owned(), value, expires)
+        .filter_map(|key| {
+            // Redis 8.6 lists keys that expire at that very moment.
+            let value: Option<i64> = client.run(&["GET", &key]);
+            let expires = client.run(&["PEXPIRETIME", &key]);
+            Some((key[prefix.len()..].to_owned(), value?, expires))
         })
         .collect()
 }

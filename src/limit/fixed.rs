@@ -97,6 +97,9 @@ pub fn decide(counters: impl IntoIterator<Item = Counter>, demand: &Demand, now:
 /// The window that a quota's counter lives for: windows that are long and nearly equal can have the same number, and so
 /// the same counter, which lives for the longest of them.
 fn life(demand: &Demand, quota: Quota, now: Time) -> Window {
+    if demand.quotas.single().is_some() {
+        return quota.window;
+    }
     let shared = number(now, quota.window);
     let windows = demand.quotas.iter().map(|quota| quota.window);
     windows.rev().find(|&window| number(now, window) == shared).unwrap_or(quota.window)

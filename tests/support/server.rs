@@ -125,7 +125,7 @@ impl Server {
             if let Some(status) = self.child.try_wait().expect("the server's status") {
                 return Err(format!("{}\n{status}", self.log()));
             }
-            if self.try_client().is_ok_and(|mut client| client.try_run::<Value>(&["PING"]).is_ok()) {
+            if self.try_client().is_ok_and(|client| self.is_answered_by_ours(client)) {
                 return Ok(());
             }
             if Instant::now() > deadline {
@@ -133,6 +133,16 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Whether the server that answers is this one. Another may have taken the port since it was found free; ours then
+    /// ends by itself, but not at once. Each server has a folder of its own.
+    fn is_answered_by_ours(&self, mut client: Client) -> bool {
+        let folder = self.folder.path().canonicalize().expect("the server's folder");
+        client.try_run::<Value>(&["PING"]).is_ok()
+            && client
+                .try_run::<Vec<String>>(&["CONFIG", "GET", "dir"])
+                .is_ok_and(|dir| dir.last().is_some_and(|dir| Path::new(dir) == folder))
     }
 
     fn try_client(&self) -> redis::RedisResult<Client> {

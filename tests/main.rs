@@ -52,12 +52,17 @@ fn main() -> ExitCode {
         }
         for (file, tests) in live::FILES {
             for &(name, test) in *tests {
-                let subject = engine.clone();
-                let trial = Trial::test(format!("{}::{file}::{name}", engine.name), move || {
-                    test(&subject);
-                    Ok(())
-                });
-                trials.push(trial.with_ignored_flag(!live::applies(engine, name)));
+                let both = live::holds_for_both_storages(file, name);
+                for (subject, storage) in [(engine.clone(), ""), (engine.compact(), "compact::")] {
+                    if subject.compact && !both {
+                        continue;
+                    }
+                    let trial = Trial::test(format!("{}::{file}::{storage}{name}", engine.name), move || {
+                        test(&subject);
+                        Ok(())
+                    });
+                    trials.push(trial.with_ignored_flag(!live::applies(engine, name)));
+                }
             }
         }
     }

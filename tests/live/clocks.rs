@@ -192,6 +192,9 @@ fn a_millisecond_that_comes_again_has_members_of_its_own(engine: &Engine) {
             assert_eq!(client.sliding("k", "60", 1000), (1, round as i64 * 50 + call, 60));
         }
     }
+    if engine.compact {
+        return;
+    }
     let of = |stamp: i64, stamps: &[i64]| stamps.iter().filter(|&&other| other == stamp).count();
     let stamps = client.stamps("k");
     assert_eq!([-1, 0, 1].map(|offset| of(START + offset, &stamps)), [100, 150, 50]);

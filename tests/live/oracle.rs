@@ -57,7 +57,9 @@ fn sliding_is_the_script(engine: &Engine) {
         let expected = client.script(SLIDING_SCRIPT, &theirs, &window, step.limit);
         assert_eq!(client.sliding(&ours, &window, step.limit), expected, "{place}");
 
-        assert_eq!(client.stamps(&ours), client.stamps(&theirs), "{place}");
+        if !engine.compact {
+            assert_eq!(client.stamps(&ours), client.stamps(&theirs), "{place}");
+        }
         let [ours, theirs] = [ours, theirs].map(|key| client.run::<i64>(&["PEXPIRETIME", &key]));
         let bound = (step.window * 100).min(1000);
         assert!((0..=bound).contains(&(theirs - ours)), "{place}: expires at {ours}, the script's at {theirs}");

@@ -99,6 +99,9 @@ fn promise_6_concurrent_clients_never_get_more_than_the_limit(engine: &Engine) {
     let passed = concurrently(&server, |client| client.fixed("k", "0.2", 20).0);
     let windows = server.client().millis() / 200 - begun / 200 + 1;
     assert!((20..=20 * windows).contains(&passed), "{passed} passed in {windows} windows");
+    if engine.compact {
+        return; // The witness looks into a sorted set.
+    }
     // A script around RL.SLIDING writes down when each request was admitted, by the log's own stamps. No stretch of a
     // window may hold more than the limit.
     let witness = "local reply = redis.call('RL.SLIDING', KEYS[1], '0.2', '20')

@@ -411,7 +411,7 @@ fn tag_of(cluster: &Cluster, node: usize) -> String {
 fn counted(client: &mut Client, limit: &Limit) -> i64 {
     match limit.name {
         "RL.FIXED" => client.run(&["GET", &limit.state()]),
-        _ => client.run(&["ZCARD", &limit.state()]),
+        _ => client.used(limit.state(), WINDOW),
     }
 }
 

@@ -8,6 +8,8 @@ pub struct Engine {
     pub name: String,
     /// `None` where this machine lacks it.
     pub program: Option<PathBuf>,
+    /// Whether its servers store new sliding logs in the compact form.
+    pub compact: bool,
 }
 
 impl Engine {
@@ -27,12 +29,18 @@ impl Engine {
                 let own =
                     system.iter().position(|(path, version)| path.ends_with(program) && version.starts_with(wanted));
                 let own = own.map(|index| system.remove(index).0);
-                Self { name: name.to_owned(), program: Some(fetched).filter(|path| path.is_file()).or(own) }
+                Self {
+                    name: name.to_owned(),
+                    program: Some(fetched).filter(|path| path.is_file()).or(own),
+                    compact: false,
+                }
             })
             .collect();
-        engines.extend(
-            system.into_iter().map(|(path, version)| Self { name: format!("system-{version}"), program: Some(path) }),
-        );
+        engines.extend(system.into_iter().map(|(path, version)| Self {
+            name: format!("system-{version}"),
+            program: Some(path),
+            compact: false,
+        }));
         engines
     }
 
@@ -40,6 +48,12 @@ impl Engine {
     #[allow(dead_code)] // The benchmark's.
     pub fn pick(name: Option<&str>) -> Option<Self> {
         Self::all().into_iter().find(|engine| engine.program.is_some() && name.is_none_or(|name| engine.name == name))
+    }
+
+    /// The same, with compact storage.
+    #[allow(dead_code)] // The tests'.
+    pub fn compact(&self) -> Self {
+        Self { compact: true, ..self.clone() }
     }
 
     /// Redis 7.0, which lacks some of what later servers have.

@@ -66,14 +66,13 @@ impl Server {
 
     /// Starts a server; its log if it ends instead.
     pub fn try_start(engine: &Engine, options: &Options) -> Result<Self, String> {
-        let program = engine.program.as_ref().expect("an engine that is there");
         // Between the probe and the server's own bind somebody may take the port; then another one is tried.
         let mut tries = 5;
         loop {
             let port = free_port();
             let folder = tempfile::Builder::new().prefix("redis-rl-").tempdir().expect("a temporary folder");
             let clock = options.frozen_at.map(|millis| Clock::create(&folder.path().join("clock"), millis));
-            let child = Self::spawn(program, port, folder.path(), options);
+            let child = Self::spawn(engine, port, folder.path(), options);
             let mut server = Self { child, port, folder, clock, watcher: Mutex::new(None) };
             tries -= 1;
             match server.wait_until_ready() {
@@ -84,7 +83,7 @@ impl Server {
         }
     }
 
-    fn arguments(port: u16, options: &Options) -> Vec<String> {
+    fn arguments(engine: &Engine, port: u16, options: &Options) -> Vec<String> {
         let mut arguments: Vec<String> =
             ["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""].into_iter().map(str::to_owned).collect();
         arguments.extend(["--enable-debug-command", "yes", "--enable-module-command", "yes"].map(str::to_owned));
@@ -97,18 +96,22 @@ impl Server {
         if let Some(path) = module {
             arguments.extend(["--loadmodule".to_owned(), path.display().to_string()]);
             arguments.extend(options.module_arguments.iter().cloned());
+            if engine.compact {
+                arguments.extend(["sliding-storage", "compact"].map(str::to_owned));
+            }
         }
         arguments
     }
 
-    fn spawn(program: &Path, port: u16, folder: &Path, options: &Options) -> Child {
+    fn spawn(engine: &Engine, port: u16, folder: &Path, options: &Options) -> Child {
+        let program = engine.program.as_deref().expect("an engine that is there");
         let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).expect("the log");
         let mut command = Command::new(if options.through.is_some() { Path::new("/bin/sh") } else { program });
         if let Some(line) = &options.through {
             command.args(["-c", line, "sh"]).arg(program);
         }
         command
-            .args(Self::arguments(port, options))
+            .args(Self::arguments(engine, port, options))
             .current_dir(folder)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("the log"))
@@ -202,8 +205,7 @@ impl Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
         *self.watcher.lock().expect("nobody panics here") = None;
-        let program = engine.program.as_ref().expect("an engine that is there");
-        self.child = Self::spawn(program, self.port, self.folder.path(), options);
+        self.child = Self::spawn(engine, self.port, self.folder.path(), options);
         self.wait_until_ready().unwrap_or_else(|log| panic!("the server does not come back:\n{log}"));
     }
 }

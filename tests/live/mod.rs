@@ -3,6 +3,7 @@
 mod acl;
 mod clocks;
 mod cluster;
+mod compact;
 mod cost;
 mod effects;
 mod events;
@@ -39,6 +40,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("acl", acl::TESTS),
     ("clocks", clocks::TESTS),
     ("cluster", cluster::TESTS),
+    ("compact", compact::TESTS),
     ("cost", cost::TESTS),
     ("effects", effects::TESTS),
     ("events", events::TESTS),

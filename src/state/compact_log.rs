@@ -85,7 +85,8 @@ impl<'a> CompactLog<'a> {
                 return Ok(());
             }
         }
-        let current = self.key.expiry().map(Time::from_millis);
+        // A log that begins anew has no expiry yet, as a key that went and came again.
+        let current = self.key.expiry().map(Time::from_millis).filter(|_| !self.asked.log.is_empty());
         let renewed = match self.key.kind() {
             Kind::Empty => None,
             _ => sliding::renewed_expiry(current, self.now, self.window),

@@ -14,6 +14,7 @@ use crate::tests;
 tests![
     both_storages_answer_alike_whatever_the_clock_does,
     both_storages_answer_alike_when_thousands_expire,
+    a_log_that_begins_anew_gets_a_new_expiry,
     sorted_sets_are_the_default,
     a_load_argument_chooses_the_storage,
     the_configuration_file_chooses_the_storage_and_is_rewritten,
@@ -171,6 +172,18 @@ fn both_storages_answer_alike_when_thousands_expire(engine: &Engine) {
         _ => rng.i64(0..90_000_000),
     });
     assert!(admitted > 2000, "{admitted}");
+}
+
+/// As a sorted set does, which goes and is created: a denial has just renewed the expiry, and yet it moves.
+fn a_log_that_begins_anew_gets_a_new_expiry(engine: &Engine) {
+    let (server, _client) = frozen(engine);
+    let mut twins = Twins::new(&server);
+    let call = |limit: &str| [["RL.SLIDING", "{}", "60", limit].map(str::to_owned).to_vec()];
+    twins.ask(START, 0, &call("1"));
+    twins.ask(START + 59_500, 0, &call("1"));
+    twins.ask(START + 60_000, 0, &call("1"));
+    let expires: i64 = server.client().run(&["PEXPIRETIME", "compact:0"]);
+    assert_eq!(expires, START + 180_000);
 }
 
 // ---- The setting -----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ mod acl;
 mod clocks;
 mod cluster;
 mod compact;
+mod compact_effects;
 mod cost;
 mod effects;
 mod events;
@@ -41,6 +42,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("clocks", clocks::TESTS),
     ("cluster", cluster::TESTS),
     ("compact", compact::TESTS),
+    ("compact_effects", compact_effects::TESTS),
     ("cost", cost::TESTS),
     ("effects", effects::TESTS),
     ("events", events::TESTS),

@@ -124,8 +124,14 @@ fn a_primary_that_fails_over_keeps_the_used_quota(engine: &Engine) {
     assert_eq!((reply.0, reply.1), (1, 4));
 }
 
+<<<<<<< HEAD
 /// The commands that reach the AOF, and replicas with them, while `body` runs.
 pub fn propagated(engine: &Engine, body: impl FnOnce(&Server, &mut Client)) -> Vec<String> {
+=======
+/// The commands that reach the AOF, and replicas with them, while `body` runs. Word by word, without the choice of the
+/// database.
+pub fn propagated_words(engine: &Engine, body: impl FnOnce(&Server, &mut Client)) -> Vec<Vec<Vec<u8>>> {
+>>>>>>> 03008d2 (Every call on a compact log sends one plain command, and replicas, the AOF and moves carry it on)
     let options = Options { frozen_at: Some(START), ..Options::default() };
     let options = options.with(&["--appendonly", "yes", "--appendfsync", "always", "--aof-use-rdb-preamble", "no"]);
     let server = Server::start(engine, &options);
@@ -137,28 +143,21 @@ pub fn propagated(engine: &Engine, body: impl FnOnce(&Server, &mut Client)) -> V
     files.retain(|path| path.to_string_lossy().ends_with(".incr.aof"));
     files.sort();
     let bytes: Vec<u8> = files.iter().flat_map(|path| std::fs::read(path).unwrap()).collect();
-    commands(&bytes)
-}
-
-/// The commands in an AOF, a line each, without the choice of the database.
-fn commands(bytes: &[u8]) -> Vec<String> {
     let mut parser = redis::Parser::new();
-    let mut rest: Vec<u8> = Vec::new();
-    // Lines that begin with # are the server's notes on time.
-    for line in bytes.split_inclusive(|&byte| byte == b'\n') {
-        if !line.starts_with(b"#") {
-            rest.extend_from_slice(line);
-        }
-    }
-    let mut input = &rest[..];
-    let mut commands = Vec::new();
+    let mut input = &bytes[..];
+    let mut commands: Vec<Vec<Vec<u8>>> = Vec::new();
     // The parser reads ahead and keeps what it has read; it fails at the end.
     while let Ok(value) = parser.parse_value(&mut input) {
-        let words: Vec<String> = redis::from_redis_value(value).expect("words");
-        commands.push(words.join(" "));
+        commands.push(redis::from_redis_value(value).expect("words"));
     }
-    commands.retain(|command| command != "SELECT 0");
+    commands.retain(|words| words[0] != b"SELECT");
     commands
+}
+
+/// The same, a line each.
+fn propagated(engine: &Engine, body: impl FnOnce(&Server, &mut Client)) -> Vec<String> {
+    let words = propagated_words(engine, body);
+    words.iter().map(|words| String::from_utf8_lossy(&words.join(&b' ')).into_owned()).collect()
 }
 
 fn effects_are_plain_commands_in_one_transaction(engine: &Engine) {

@@ -4,6 +4,7 @@ mod acl;
 mod clocks;
 mod cluster;
 mod compact;
+mod compact_bytes;
 mod compact_effects;
 mod cost;
 mod effects;
@@ -42,6 +43,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("clocks", clocks::TESTS),
     ("cluster", cluster::TESTS),
     ("compact", compact::TESTS),
+    ("compact_bytes", compact_bytes::TESTS),
     ("compact_effects", compact_effects::TESTS),
     ("cost", cost::TESTS),
     ("effects", effects::TESTS),

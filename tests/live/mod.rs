@@ -6,6 +6,7 @@ mod cluster;
 mod compact;
 mod compact_bytes;
 mod compact_effects;
+mod compact_sizes;
 mod cost;
 mod effects;
 mod events;
@@ -45,6 +46,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("compact", compact::TESTS),
     ("compact_bytes", compact_bytes::TESTS),
     ("compact_effects", compact_effects::TESTS),
+    ("compact_sizes", compact_sizes::TESTS),
     ("cost", cost::TESTS),
     ("effects", effects::TESTS),
     ("events", events::TESTS),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use redis::Value;
 
-use super::oracle::rng;
+use super::seeded;
 use super::{START, frozen};
 use crate::support::server::Module;
 use crate::support::wire::{Reply, Wire, pack};
@@ -119,7 +119,7 @@ fn random_call(rng: &mut fastrand::Rng, pair: usize, repertoire: &Repertoire) ->
 /// Makes a history, and answers how many requests were admitted.
 fn history(engine: &Engine, repertoire: &Repertoire, steps: usize, step: impl Fn(&mut fastrand::Rng) -> i64) -> usize {
     let (server, mut client) = frozen(engine);
-    let (mut rng, seed) = rng();
+    let (mut rng, seed) = seeded();
     let mut twins = Twins::new(&server);
     let (mut now, mut admitted) = (START, 0);
     for number in 0..steps {

@@ -5,7 +5,7 @@ use redis::Value;
 
 use super::START;
 use super::compact::compact;
-use super::oracle::rng;
+use super::seeded;
 use crate::support::wire::{Reply, Wire, pack};
 use crate::support::{Client, Engine, Server};
 use crate::tests;
@@ -238,7 +238,7 @@ fn a_log_that_was_cut_or_extended_is_damaged(engine: &Engine) {
 fn a_log_with_any_byte_changed_does_no_harm(engine: &Engine) {
     let (server, mut client) = compact(engine);
     let logs = logs(&server, &mut client);
-    let (mut rng, _) = rng();
+    let (mut rng, _) = seeded();
     let mut prober = Prober::new(&server);
     for (number, time) in TIMES.into_iter().enumerate() {
         prober.set_time(time);
@@ -265,7 +265,7 @@ fn a_log_with_any_byte_changed_does_no_harm(engine: &Engine) {
 fn random_bytes_do_no_harm(engine: &Engine) {
     let (server, mut client) = compact(engine);
     let logs = logs(&server, &mut client);
-    let (mut rng, _) = rng();
+    let (mut rng, _) = seeded();
     let mut prober = Prober::new(&server);
     prober.set_time(64_000);
     for number in 0..6000 {
@@ -309,7 +309,7 @@ fn random_bytes_do_no_harm(engine: &Engine) {
 /// Clients write into a log between the module's calls, which go on.
 fn a_log_written_over_by_others_does_no_harm(engine: &Engine) {
     let (server, mut client) = compact(engine);
-    let (mut rng, seed) = rng();
+    let (mut rng, seed) = seeded();
     let mut wire = Wire::open(server.port);
     let mut now = START;
     for round in 0..400 {

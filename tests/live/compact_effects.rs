@@ -6,8 +6,8 @@ use std::time::Duration;
 use redis::Value;
 
 use super::compact::{SETTING, compact};
-use super::oracle::rng;
 use super::replication::{in_step, propagated_words, replica_of, settled};
+use super::seeded;
 use super::{Reply, START, eventually};
 use crate::support::server::Module;
 use crate::support::{Client, Engine, Options, Server};
@@ -139,7 +139,7 @@ fn history(server: &Server, client: &mut Client, seed: u64, steps: usize, from: 
 
 /// Every call of a random history, told apart in the AOF by marks. The commands make the very string.
 fn whatever_a_call_does_it_sends_one_command_at_most(engine: &Engine) {
-    let (mut rng, seed) = rng();
+    let (mut rng, seed) = seeded();
     let mut calls = Vec::new();
     let commands = propagated_words(&engine.compact(), |server, client| {
         client.run::<Value>(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);

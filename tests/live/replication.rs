@@ -124,14 +124,9 @@ fn a_primary_that_fails_over_keeps_the_used_quota(engine: &Engine) {
     assert_eq!((reply.0, reply.1), (1, 4));
 }
 
-<<<<<<< HEAD
-/// The commands that reach the AOF, and replicas with them, while `body` runs.
-pub fn propagated(engine: &Engine, body: impl FnOnce(&Server, &mut Client)) -> Vec<String> {
-=======
 /// The commands that reach the AOF, and replicas with them, while `body` runs. Word by word, without the choice of the
 /// database.
 pub fn propagated_words(engine: &Engine, body: impl FnOnce(&Server, &mut Client)) -> Vec<Vec<Vec<u8>>> {
->>>>>>> 03008d2 (Every call on a compact log sends one plain command, and replicas, the AOF and moves carry it on)
     let options = Options { frozen_at: Some(START), ..Options::default() };
     let options = options.with(&["--appendonly", "yes", "--appendfsync", "always", "--aof-use-rdb-preamble", "no"]);
     let server = Server::start(engine, &options);
@@ -155,7 +150,7 @@ pub fn propagated_words(engine: &Engine, body: impl FnOnce(&Server, &mut Client)
 }
 
 /// The same, a line each.
-fn propagated(engine: &Engine, body: impl FnOnce(&Server, &mut Client)) -> Vec<String> {
+pub fn propagated(engine: &Engine, body: impl FnOnce(&Server, &mut Client)) -> Vec<String> {
     let words = propagated_words(engine, body);
     words.iter().map(|words| String::from_utf8_lossy(&words.join(&b' ')).into_owned()).collect()
 }

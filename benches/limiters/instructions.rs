@@ -124,7 +124,7 @@ impl Counter {
         );
         std::fs::write(&wrapper, script).expect("a wrapper");
         std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("a wrapper that runs");
-        let counted = Engine { name: engine.name.clone(), program: Some(wrapper) };
+        let counted = Engine { program: Some(wrapper), ..engine.clone() };
         let options = Options { frozen_at: Some(START), module: Module::At(module), ..Options::default() };
         // Few timers, and no slow log: whether a call is slow is up to the machine.
         let options = options.with(&[

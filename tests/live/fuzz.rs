@@ -1,6 +1,8 @@
 //! Hostile arguments and hostile state, from a seed: every reply is the one the contract allows, an error changes
 //! nothing, and no memory is lost. `make soak` runs the same for minutes.
 
+use std::time::{Duration, Instant};
+
 use super::{START, eventually, frozen};
 use crate::support::driver::Driver;
 use crate::support::{Client, Engine};
@@ -31,12 +33,31 @@ fn hostile_calls_lose_no_memory(engine: &Engine) {
     let mut driver = Driver::new(&server, START, seed(), 1000);
     driver.run(30_000); // The server grows its own tables and buffers once.
     driver.clear();
-    let before = memory(&mut client);
-    driver.run(30_000);
-    driver.clear();
-    // Sixteen bytes, the least that can be lost, in one call of ten would be 48,000. The server gives up buffers of its
-    // own only after a while; what is lost never comes back.
-    eventually("the memory is what it was", || memory(&mut client) - before < 40_000);
+    // Now and then the server keeps a large buffer of its own: Redis 8 the one that it reads a key of a megabyte with. It
+    // does so once; what calls lose is lost in every round. Sixteen bytes, the least that can be lost, in one call of ten
+    // would be 48,000.
+    let mut growth = Vec::new();
+    let mut before = memory(&mut client);
+    while growth.last().is_none_or(|&bytes: &i64| bytes >= 40_000) {
+        assert!(growth.len() < 3, "{growth:?} bytes more");
+        driver.run(30_000);
+        driver.clear();
+        let after = settled(|| memory(&mut client), before + 40_000);
+        growth.push(after - before);
+        before = after;
+    }
+}
+
+/// A figure, once it has come down to a bound, or after a while. The server gives up buffers of its own only then.
+fn settled(mut figure: impl FnMut() -> i64, bound: i64) -> i64 {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let value = figure();
+        if value < bound || Instant::now() > deadline {
+            return value;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// The memory of an empty server, without what its clients' buffers hold.

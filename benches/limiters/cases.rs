@@ -338,7 +338,13 @@ fn options(scripts: &Scripts) -> Vec<Case> {
 
 fn throttle(scripts: &Scripts) -> Vec<Case> {
     let mut cases = Vec::new();
-    for (what, keys, arguments) in [("allowed", 10_000, "1000000 1000000 60"), ("denied", 500, "0 1 3600")] {
+    // At a rate far above that of the calls, a key has expired by the next one, and each call creates it anew.
+    let rates = [
+        ("allowed", 10_000, "1000000 100 60"),
+        ("allowed, key gone", 10_000, "1000000 1000000 60"),
+        ("denied", 500, "0 1 3600"),
+    ];
+    for (what, keys, arguments) in rates {
         let case = Case {
             keys,
             optional: true,

@@ -74,7 +74,10 @@ impl<'a> CompactLog<'a> {
     pub fn settle(mut self, admitted: Option<Cost>) -> Result<(), Error> {
         self.asked.check()?;
         let addition = admitted.map(|cost| (self.now, cost.units().unsigned_abs()));
-        let change = self.asked.log.commit(self.key.bytes_mut(), addition)?;
+        let change = match addition.is_some() || self.asked.log.has_changed() {
+            true => self.asked.log.commit(self.key.bytes_mut(), addition)?,
+            false => None,
+        };
         match &change {
             None => {}
             Some(Change::Write { offset, bytes }) => self.key.write_at(*offset, bytes),

@@ -110,6 +110,11 @@ impl Compact {
         Ok(())
     }
 
+    /// Whether pruning has moved an end.
+    pub fn has_changed(&self) -> bool {
+        self.pruned || self.cut
+    }
+
     /// Units in the log.
     pub fn units(&self) -> u64 {
         self.end.units.saturating_sub(self.head.units)
@@ -162,7 +167,7 @@ impl Compact {
             weight: weight.clamp(1, HEAVIEST),
         });
         match addition {
-            None if !self.pruned && !self.cut => Ok(None),
+            None if !self.has_changed() => Ok(None),
             None if self.is_empty() => Ok(Some(Change::Remove)),
             Some(new) if self.is_empty() => begin(new).map(Some),
             Some(new) if new.stamp < self.end.stamp => self.insert(bytes, new).map(Some),

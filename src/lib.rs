@@ -40,19 +40,21 @@ fn init(ctx: &Context, arguments: &[RedisString]) -> Status {
 fn deinit(ctx: &Context) -> Status {
     let named = server::guard(|| {
         let Ok(RedisValue::Array(users)) = ctx.call("ACL", &["LIST"]) else {
-            return None;
+            return Err("the rules of the ACL cannot be read".to_owned());
         };
         let rules = users.iter().filter_map(|user| match user {
-            RedisValue::SimpleString(rules) | RedisValue::BulkString(rules) => Some(rules.as_str()),
+            RedisValue::SimpleString(rules) | RedisValue::BulkString(rules) => Some(rules.clone().into_bytes()),
+            RedisValue::StringBuffer(rules) => Some(rules.clone()), // Some pattern is not UTF-8.
             _ => None,
         });
-        command::registry::named_in(rules)
+        command::registry::named_in(rules).map_or(Ok(()), |command| Err(format!("a rule of the ACL names {command}")))
     });
-    match named.flatten() {
-        None => Status::Ok,
-        Some(command) => {
-            ctx.log_warning(&format!("a rule of the ACL names {command}: change the rule before unloading the module"));
+    match named {
+        Some(Ok(())) => Status::Ok,
+        Some(Err(reason)) => {
+            ctx.log_warning(&format!("{reason}: it has to be changed before the module is unloaded"));
             Status::Err
         }
+        None => Status::Err, // The guard has logged it.
     }
 }

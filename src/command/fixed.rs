@@ -26,13 +26,7 @@ impl Action for Fixed {
 
 /// The name of a quota's counter, if the caller may use it so.
 #[inline]
-pub fn counter_for(
-    ctx: &mut Context,
-    access: Access,
-    key: Str<'_>,
-    quota: Quota,
-    now: Time,
-) -> Result<OwnedStr, Error> {
+fn counter_for(ctx: &mut Context, access: Access, key: Str<'_>, quota: Quota, now: Time) -> Result<OwnedStr, Error> {
     let name = counter_name(key, fixed::number(now, quota.window))?;
     check_access(ctx, access, name.as_str())?;
     Ok(name)
@@ -48,21 +42,29 @@ fn count_in_one(ctx: &mut Context, key: Str<'_>, quota: Quota, demand: &Demand, 
     Ok(decision)
 }
 
+/// The names of all the counters, if the caller may use them so.
+pub fn counters_for(
+    ctx: &mut Context,
+    access: Access,
+    key: Str<'_>,
+    demand: &Demand,
+    now: Time,
+) -> Result<Vec<OwnedStr>, Error> {
+    demand.quotas.iter().map(|quota| counter_for(ctx, access, key, quota, now)).collect()
+}
+
 /// Looks at all the counters first, and then moves them all or none.
 #[inline(never)] // Rare; the other one is to be lean.
 fn count_in_all(ctx: &mut Context, key: Str<'_>, demand: &Demand, now: Time) -> Result<Decision, Error> {
-    let names: Vec<OwnedStr> = demand
-        .quotas
-        .iter()
-        .map(|quota| counter_for(ctx, Access::ReadAndUpdate, key, quota, now))
-        .collect::<Result<_, _>>()?;
+    let names = counters_for(ctx, Access::ReadAndUpdate, key, demand, now)?;
     let found: Vec<fixed::Counter> = names
         .iter()
         .map(|name| Counter::open(ctx, name.as_str(), key).map(|counter| counter.found()))
         .collect::<Result<_, _>>()?;
     let decision = fixed::decide(found, demand, now);
     if decision.allowed {
-        // From the longest window on. Windows that are long and nearly equal can have the same number, and so the same
+        // Nothing refuses one of them any more: all were found to be counters with room below their limits. From the
+        // longest window on. Windows that are long and nearly equal can have the same number, and so the same
         // counter, which counts once and lives as long as the longer one.
         let mut counted = None;
         for (quota, name) in demand.quotas.iter().rev().zip(names.iter().rev()) {

@@ -1,6 +1,6 @@
 //! `RL.PEEK key SLIDING|FIXED windowSec limit [windowSec limit ...] [COST n] [FULL]`: what a call would reply.
 
-use super::fixed::counter_for;
+use super::fixed::counters_for;
 use super::{Action, args, reply};
 use crate::limit::{Time, fixed, sliding};
 use crate::metrics;
@@ -30,8 +30,7 @@ impl Action for Peek {
             }
             Algorithm::Fixed => {
                 let mut counters = Vec::with_capacity(demand.quotas.len());
-                for quota in demand.quotas.iter() {
-                    let name = counter_for(ctx, Access::Read, key, quota, now)?;
+                for name in counters_for(ctx, Access::Read, key, &demand, now)? {
                     let counter = peek_counter(ctx, name.as_str(), key)?;
                     if fixed::counts_denied(&demand) {
                         counter_sum(counter.value, demand.cost.units())?; // The call would overflow.

@@ -1,6 +1,7 @@
 //! The table of commands: all that the server is told of them.
 
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::fixed::Fixed;
 use super::peek::Peek;
@@ -146,10 +147,14 @@ const fn throttle(name: &'static CStr) -> Command {
     }
 }
 
+/// Which of the commands were declared.
+static REGISTERED: [AtomicBool; COMMANDS.len()] = [const { AtomicBool::new(false) }; COMMANDS.len()];
+
 /// Declares the commands to the server.
 pub fn register_all(ctx: &mut Context) -> Result<(), String> {
     let has_category = add_category(ctx, CATEGORY);
-    for (declared, command) in COMMANDS {
+    for ((declared, command), registered) in COMMANDS.iter().zip(&REGISTERED) {
+        registered.store(false, Relaxed);
         if *declared == Declared::IfAsked && !config::wants_cl_throttle() {
             continue;
         }
@@ -165,18 +170,51 @@ pub fn register_all(ctx: &mut Context) -> Result<(), String> {
             (false, _) => c"write fast",
         };
         register(ctx, command, categories).map_err(|reason| format!("{}: {reason}", shown(command)))?;
+        registered.store(true, Relaxed);
     }
     Ok(())
 }
 
-/// The first command that one of these ACL rules names by its own name.
+/// The first of our commands that one of these lines of `ACL LIST` names by its own name.
 ///
 /// Servers before Valkey 9 do not look there when they unload a module, and fall over the rule afterwards.
-pub fn named_in<'a>(mut rules: impl Iterator<Item = &'a str>) -> Option<String> {
-    let names: Vec<String> = COMMANDS.iter().map(|(_, command)| shown(command)).collect();
-    rules.find_map(|rule| names.iter().find(|name| rule.to_ascii_lowercase().contains(name.as_str())).cloned())
+pub fn named_in(mut lines: impl Iterator<Item = Vec<u8>>) -> Option<String> {
+    let ours: Vec<String> = COMMANDS
+        .iter()
+        .zip(&REGISTERED)
+        .filter(|(_, registered)| registered.load(Relaxed))
+        .map(|((_, command), _)| shown(command))
+        .collect();
+    lines.find_map(|line| {
+        let mut words = line.split(|&byte| byte == b' ');
+        words.find_map(|word| ours.iter().find(|name| is_rule_for(word, name.as_bytes())).cloned())
+    })
+}
+
+/// Whether a word of a line is `+name`, `-name`, or one of these with a subcommand; in brackets or not.
+fn is_rule_for(word: &[u8], name: &[u8]) -> bool {
+    let word = word.strip_prefix(b"(").unwrap_or(word);
+    let rule = word.strip_prefix(b"+").or_else(|| word.strip_prefix(b"-"));
+    rule.and_then(|rule| rule.split_at_checked(name.len())).is_some_and(|(rule, rest)| {
+        rule.eq_ignore_ascii_case(name) && (rest.is_empty() || rest.starts_with(b"|") || rest.starts_with(b")"))
+    })
 }
 
 fn shown(command: &Command) -> String {
     command.name.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_for_a_command_names_it_and_nothing_more() {
+        for word in ["+rl.fixed", "-rl.fixed", "(+rl.fixed", "-RL.Fixed)", "+rl.fixed|sub"] {
+            assert!(is_rule_for(word.as_bytes(), b"rl.fixed"), "{word}");
+        }
+        for word in ["~rl.fixed", "rl.fixed", "+rl.fixed2", "+rl.fix", "+@ratelimit", "", "+", "%R~+rl.fixed"] {
+            assert!(!is_rule_for(word.as_bytes(), b"rl.fixed"), "{word}");
+        }
+    }
 }

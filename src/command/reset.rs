@@ -16,13 +16,15 @@ impl Action for Reset {
         let now = Time::from_millis(unix_millis());
 
         // All is looked at before anything goes.
-        check_state(ctx, key)?;
         let mut counters = Vec::with_capacity(windows.len());
         for window in windows {
             let name = counter_name(key, fixed::number(now, window))?;
             check_access(ctx, Access::Remove, name.as_str())?;
-            check_counter(ctx, name.as_str(), key)?;
             counters.push(name);
+        }
+        check_state(ctx, key)?;
+        for name in &counters {
+            check_counter(ctx, name.as_str(), key)?;
         }
 
         let mut removed = i64::from(remove(ctx, key));

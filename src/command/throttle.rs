@@ -2,6 +2,7 @@
 
 use super::{Action, conclude, reply};
 use crate::limit::throttle::{self, BadRate, Rate};
+use crate::limit::{Limit, Window};
 use crate::metrics;
 use crate::server::{Args, Context, Error, Str, parse_i64, unix_micros};
 use crate::state;
@@ -14,9 +15,8 @@ const TOO_FAST: Error = Error::Line(c"ERR count must be at most one request a na
 const TOO_LONG: Error =
     Error::Line(c"ERR max_burst must be less: at this count and period the burst takes more than 146 years to refill");
 
-/// The largest integer that every client holds exactly: 2^53 - 1.
-const LARGEST: i64 = 9_007_199_254_740_991;
-const LONGEST_PERIOD: i64 = 2_147_483_647;
+const LARGEST: i64 = Limit::MAX;
+const LONGEST_PERIOD: i64 = Window::MAX_SECONDS;
 
 pub struct Throttle;
 

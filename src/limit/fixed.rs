@@ -21,7 +21,7 @@ pub fn number(now: Time, window: Window) -> i64 {
 }
 
 /// A counter as a request finds it; one that is not there stands at 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counter {
     pub value: i64,
     pub expiry: Option<Time>,
@@ -62,7 +62,9 @@ struct Standing {
 /// Decides on one request. `counters`: one for each of the demand's quotas, in their order.
 pub fn decide(counters: impl IntoIterator<Item = Counter>, demand: &Demand, now: Time) -> Decision {
     let cost = demand.cost.units();
-    let standings = demand.quotas.iter().zip(counters).map(|(quota, before)| {
+    let mut counters = counters.into_iter();
+    let mut standing = |quota: Quota| {
+        let before = counters.next().unwrap_or_default();
         let limit = quota.limit.requests();
         let retry = match before.value.saturating_add(cost) <= limit {
             true => Retry::Now,
@@ -70,15 +72,19 @@ pub fn decide(counters: impl IntoIterator<Item = Counter>, demand: &Demand, now:
             false => Retry::after(before.fresh_at(now, quota.window).since(now)),
         };
         Standing { quota, before, retry }
-    });
-    let free = |standing: &Standing| standing.quota.limit.requests().saturating_sub(standing.before.value);
-    let Some(Standing { quota, before, retry }) = binding(standings, |standing| standing.retry, free) else {
-        return Decision { allowed: false, limit: 0, window: 0, used: 0, count: 0, ttl: 0, waits: None }; // No quota, no call.
     };
+    let free = |standing: &Standing| standing.quota.limit.requests().saturating_sub(standing.before.value);
+    let first = standing(demand.quotas.first());
+    let Standing { quota, before, retry } =
+        binding(first, demand.quotas.more().map(standing), |standing| standing.retry, free);
     let allowed = retry == Retry::Now;
     let counted = allowed || counts_denied(demand);
     let used = if counted { before.value.saturating_add(cost) } else { before.value };
-    let expiry = before.new_expiry(now, life(demand, quota, now)).or(before.expiry);
+    let given = now.plus(life(demand, quota, now));
+    let expiry = match counted {
+        true => before.new_expiry(now, life(demand, quota, now)).or(before.expiry),
+        false => before.expiry.or(Some(given)), // What it would get.
+    };
     Decision {
         allowed,
         limit: quota.limit.requests(),

@@ -1,4 +1,5 @@
-//! The rules of limiting, and nothing else: no server, no clock, no input or output, no allocation.
+//! The rules of limiting, and nothing else: no server, no clock, no input or output, and no allocation on the way to a
+//! decision.
 //!
 //! A rule is handed the time and what is known of the key, and answers with a [`Decision`]. Each algorithm is a file
 //! of its own that begins with the algorithm in words.
@@ -78,12 +79,8 @@ impl Retry {
 }
 
 /// The one of several standings that binds; see [`Decision`].
-fn binding<S>(
-    standings: impl IntoIterator<Item = S>,
-    retry: impl Fn(&S) -> Retry,
-    free: impl Fn(&S) -> i64,
-) -> Option<S> {
-    standings.into_iter().reduce(|binding, next| {
+fn binding<S>(first: S, more: impl Iterator<Item = S>, retry: impl Fn(&S) -> Retry, free: impl Fn(&S) -> i64) -> S {
+    more.fold(first, |binding, next| {
         let later = retry(&next).cmp(&retry(&binding));
         match later.then(free(&binding).cmp(&free(&next))) {
             std::cmp::Ordering::Greater => next,

@@ -68,29 +68,27 @@ impl Standing {
 
 /// Decides on one request.
 pub fn decide(log: &mut impl History, demand: &Demand, now: Time) -> Decision {
-    let binding = match demand.quotas.single() {
-        // Nobody compares waits here, and the longest window is the only one.
+    let Standing { quota, used, retry } = match demand.quotas.single() {
+        // The longest window is the only one, and nobody compares waits: one that is not asked for stays `Never`.
         Some(quota) => {
             let used = log.units();
-            Some(Standing::of(quota, used, demand.cost, || {
+            Standing::of(quota, used, demand.cost, || {
                 if demand.waits { retry(log, quota, demand.cost, now) } else { Retry::Never }
-            }))
+            })
         }
         None => {
             let longest = demand.quotas.longest();
-            let standings = demand.quotas.iter().map(|quota| {
+            let mut standing = |quota: Quota| {
                 let used = match quota.window == longest {
                     true => log.units(),
                     false => log.later_than(now.minus(quota.window)),
                 };
                 Standing::of(quota, used, demand.cost, || retry(log, quota, demand.cost, now))
-            });
+            };
             let free = |standing: &Standing| standing.quota.limit.requests().saturating_sub(standing.used);
-            binding(standings, |standing| standing.retry, free)
+            let first = standing(demand.quotas.first());
+            binding(first, demand.quotas.more().map(standing), |standing| standing.retry, free)
         }
-    };
-    let Some(Standing { quota, used, retry }) = binding else {
-        return Decision { allowed: false, limit: 0, window: 0, used: 0, count: 0, ttl: 0, waits: None }; // No quota, no call.
     };
     let allowed = retry == Retry::Now;
     Decision {

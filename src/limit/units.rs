@@ -104,7 +104,16 @@ impl Quotas {
     }
 
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Quota> + '_ {
-        std::iter::once(self.first).chain(self.more.iter().copied())
+        std::iter::once(self.first).chain(self.more())
+    }
+
+    pub fn first(&self) -> Quota {
+        self.first
+    }
+
+    /// Those behind the first.
+    pub fn more(&self) -> impl DoubleEndedIterator<Item = Quota> + '_ {
+        self.more.iter().copied()
     }
 
     pub fn len(&self) -> usize {

@@ -142,19 +142,24 @@ impl Context {
     }
 
     /// Whether the server has a command of this name. One that was renamed it has not.
-    ///
-    /// It is called without the words it needs: the server says that it is unknown or that words are missing, and
-    /// runs nothing.
     pub fn knows(&mut self, command: &CStr) -> bool {
-        // SAFETY: the format takes no arguments; a reply, if there should be one, is freed.
+        // SAFETY: the format names two literals, and the reply, with all that is in it, is freed.
         unsafe {
-            let reply = call!(RedisModule_Call(self.as_ptr(), command.as_ptr(), c"".as_ptr()));
-            let error = std::io::Error::last_os_error().raw_os_error();
-            if !reply.is_null() {
-                call!(RedisModule_FreeCallReply(reply));
-                return true;
-            }
-            error != Some(libc::ENOENT)
+            let reply = call!(RedisModule_Call(
+                self.as_ptr(),
+                c"COMMAND".as_ptr(),
+                c"cc".as_ptr(),
+                c"INFO".as_ptr(),
+                command.as_ptr()
+            ));
+            let Some(reply) = NonNull::new(reply) else {
+                return false;
+            };
+            let info = call!(RedisModule_CallReplyArrayElement(reply.as_ptr(), 0));
+            let known =
+                !info.is_null() && call!(RedisModule_CallReplyType(info)) as isize == raw::REDISMODULE_REPLY_ARRAY;
+            call!(RedisModule_FreeCallReply(reply.as_ptr()));
+            known
         }
     }
 

@@ -360,6 +360,7 @@ impl<'a> Deref for Key<'a> {
     }
 }
 
+// A Reader cannot take the place of a Key's own: each holds the one context of the call, so there are never two.
 impl DerefMut for Key<'_> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.0

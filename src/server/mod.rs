@@ -4,8 +4,9 @@
 //! and no more. Three rules make it safe:
 //!
 //! * [`Context`] lives for one call of a command and is handed out by the server's own entry point alone.
-//! * What may run other code (opening a key, calling a command, firing an event) takes the context mutably, and a
-//!   [`Key`] borrows it for as long as it is open. So we never start code that could change a value we hold open.
+//! * What may run other code (opening a key, calling a command that writes, firing an event) takes the context mutably,
+//!   and a [`Key`] borrows it for as long as it is open. So we never start code that could change a value we hold open.
+//!   Commands that only read are called beside an open key.
 //! * Every entry point from C goes through [`guard`], so that a panic never crosses into the server.
 
 mod acl;

@@ -2,7 +2,7 @@
 //! redis-cell stores it. The key expires when that time has passed, since it then says nothing any more.
 
 use super::effects::{Effect, publish};
-use super::{NOT_AN_INTEGER, WRONG_TYPE};
+use super::{LONGEST_INTEGER, NOT_AN_INTEGER, WRONG_TYPE};
 use crate::limit::Time;
 use crate::limit::throttle::Arrival;
 use crate::server::{Context, Digits, Error, Key, Kind, Str, parse_i64};
@@ -19,6 +19,7 @@ impl<'a> Throttle<'a> {
         let mut key = Key::open(ctx, name);
         let arrival = match key.kind() {
             Kind::Empty => None,
+            Kind::String if key.len() > LONGEST_INTEGER => return Err(NOT_AN_INTEGER),
             Kind::String => {
                 let nanos = parse_i64(key.bytes_mut()).ok_or(NOT_AN_INTEGER)?;
                 Some(Arrival::from_nanos(nanos).ok_or(NOT_AN_INTEGER)?)

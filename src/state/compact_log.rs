@@ -1,10 +1,10 @@
 //! The log of a sliding window as a plain string: a key around the bytes that [`super::compact`] knows how to read.
 //!
-//! A call makes one change to the string, which travels as one `SETRANGE`, or as one `SET` where the string is new or gets
-//! shorter.
+//! A call makes one change to the string, which travels as one `SETRANGE`, or as one `SET` where the string is new or is
+//! written anew as a whole.
 
 use super::WRONG_TYPE;
-use super::compact::{Change, Compact, Flaw};
+use super::compact::{Change, Compact, Flaw, SHORTEST_LOG};
 use super::effects::{Effect, publish};
 use crate::limit::sliding::{self, History, Span};
 use crate::limit::{Cost, Time, Window};
@@ -64,6 +64,9 @@ impl<'a> CompactLog<'a> {
     /// The log at an open key that is empty or holds a string.
     pub fn at(mut key: Key<'a>, name: Str<'a>, now: Time, window: Window) -> Result<Self, Error> {
         let asked = match key.kind() {
+            // To look into a string is to have the server lay it out anew, if it keeps it in a form of its own. Those are
+            // short ones, and no logs.
+            Kind::String if key.len() < SHORTEST_LOG => return Err(WRONG_TYPE),
             Kind::String => Asked::open(key.bytes_mut(), now, window)?,
             _ => Asked { log: Compact::EMPTY, flaw: None },
         };

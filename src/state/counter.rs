@@ -4,7 +4,7 @@
 //! There the name is put together so that it hashes as the caller's key does.
 
 use super::effects::{Effect, publish};
-use super::{NOT_AN_INTEGER, WRONG_TYPE};
+use super::{LONGEST_INTEGER, NOT_AN_INTEGER, WRONG_TYPE};
 use crate::limit::fixed::Counter as Found;
 use crate::limit::{Time, Window};
 use crate::server::{
@@ -73,6 +73,7 @@ impl<'a> Counter<'a> {
         }
         let (exists, value) = match key.kind() {
             Kind::Empty => (false, 0),
+            Kind::String if key.len() > LONGEST_INTEGER => return Err(NOT_AN_INTEGER),
             Kind::String => (true, parse_i64(key.bytes_mut()).ok_or(NOT_AN_INTEGER)?),
             Kind::SortedSet | Kind::Other => return Err(WRONG_TYPE),
         };

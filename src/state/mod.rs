@@ -35,6 +35,9 @@ use crate::server::{Context, Error};
 /// The server's own line for a key of another type.
 const WRONG_TYPE: Error = Error::Line(c"WRONGTYPE Operation against a key holding the wrong kind of value");
 
+/// The longest decimal form of a 64-bit integer. What is longer is none, and is left as the server has laid it out.
+const LONGEST_INTEGER: u64 = 20;
+
 /// The server's own line for digits that are none.
 const NOT_AN_INTEGER: Error = Error::Line(c"ERR value is not an integer or out of range");
 

@@ -13,6 +13,7 @@ mod format;
 mod tests;
 
 pub use change::Change;
+pub use format::SHORTEST_LOG;
 
 use self::change::Writer;
 use self::format::{

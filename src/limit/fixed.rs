@@ -305,6 +305,18 @@ mod tests {
     }
 
     #[test]
+    fn the_life_that_is_told_is_the_counters_own_if_it_stays_as_it_is() {
+        let ttl = |value, expiry: Option<i64>, cost| {
+            let counter = Counter { value, expiry: expiry.map(Time::from_millis) };
+            decide([counter], &demand(&[(60_000, 1)], cost), Time::from_millis(1_000)).ttl
+        };
+        assert_eq!(ttl(0, Some(6_000), 2), 5); // Denied, and not counted.
+        assert_eq!(ttl(0, Some(6_000), 1), 60); // The first request gives it a whole window.
+        assert_eq!(ttl(1, Some(6_000), 1), 5);
+        assert_eq!(ttl(0, None, 2), 60); // What it would get.
+    }
+
+    #[test]
     fn a_window_ends_where_the_next_begins_or_with_its_counter() {
         let (now, minute) = (Time::from_millis(130_000), window(60_000));
         let fresh_at = |expiry: Option<i64>| {

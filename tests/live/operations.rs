@@ -281,6 +281,13 @@ fn a_rule_that_names_a_command_keeps_the_module_loaded(engine: &Engine) {
         assert!(client.try_run::<Value>(&["MODULE", "UNLOAD", "rl"]).is_err(), "{rules:?}");
         client.run::<Value>(&["ACL", "DELUSER", "named"]);
     }
+    // A rule is found beside a pattern that is no UTF-8.
+    let odd: [&[u8]; 7] = [b"ACL", b"SETUSER", b"named", b"on", b"~\xff*", b"-@all", b"+rl.fixed"];
+    client.run::<Value>(&odd);
+    assert!(client.try_run::<Value>(&["MODULE", "UNLOAD", "rl"]).is_err());
+    // A pattern of keys names no command.
+    client.run::<Value>(&["ACL", "DELUSER", "named"]);
+    client.run::<Value>(&["ACL", "SETUSER", "named", "on", "~rl.fixed:*", "&rl.sliding", "+get"]);
     client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
     client.run::<Value>(&["ACL", "LIST"]);
     assert!(server.is_running());

@@ -23,7 +23,7 @@ impl Action for Peek {
 
         let decision = match algorithm {
             Algorithm::Sliding => {
-                let mut log = PeekedLog::open(ctx, key, now, demand.quotas.longest())?;
+                let mut log = PeekedLog::peek(ctx, key, now, demand.quotas.longest())?;
                 let decision = sliding::decide(&mut log, &demand, now);
                 log.check()?;
                 decision

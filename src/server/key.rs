@@ -180,7 +180,7 @@ impl<'a> Reader<'a> {
     /// The highest score in the range that a member has.
     pub fn last_score_in(&mut self, range: ScoreRange) -> Option<f64> {
         // SAFETY: as above.
-        unsafe { if self.seek_last(range) { Some(self.take_score()) } else { None } }
+        unsafe { if self.seek_end(range, End::Last) { Some(self.take_score()) } else { None } }
     }
 
     /// The score at which the iterator stands, which is stopped.
@@ -201,43 +201,38 @@ impl<'a> Reader<'a> {
     ///
     /// # Safety
     /// The caller stops the iterator before it changes the value.
+    #[inline]
     unsafe fn seek(&mut self, range: ScoreRange) -> bool {
-        if self.kind != Kind::SortedSet {
-            return false;
-        }
-        // SAFETY: the key is open and holds a sorted set.
-        unsafe {
-            call!(RedisModule_ZsetFirstInScoreRange(
-                self.as_ptr(),
-                range.min,
-                range.max,
-                libc::c_int::from(range.open.0),
-                libc::c_int::from(range.open.1)
-            )) == raw::REDISMODULE_OK as libc::c_int
-                && call!(RedisModule_ZsetRangeEndReached(self.as_ptr())) == 0
-        }
+        // SAFETY: the caller's word.
+        unsafe { self.seek_end(range, End::First) }
     }
 
-    /// Puts the iterator on the last member of the range. Answers whether there is one.
+    /// Puts the iterator on a member at one end of the range. Answers whether there is one.
     ///
     /// # Safety
-    /// The caller stops the iterator before it changes the value.
-    unsafe fn seek_last(&mut self, range: ScoreRange) -> bool {
+    /// As [`Self::seek`].
+    #[inline]
+    unsafe fn seek_end(&mut self, range: ScoreRange, end: End) -> bool {
         if self.kind != Kind::SortedSet {
             return false;
         }
+        let (key, ScoreRange { min, max, open }) = (self.as_ptr(), range);
+        let (min_open, max_open) = (libc::c_int::from(open.0), libc::c_int::from(open.1));
         // SAFETY: the key is open and holds a sorted set.
         unsafe {
-            call!(RedisModule_ZsetLastInScoreRange(
-                self.as_ptr(),
-                range.min,
-                range.max,
-                libc::c_int::from(range.open.0),
-                libc::c_int::from(range.open.1)
-            )) == raw::REDISMODULE_OK as libc::c_int
-                && call!(RedisModule_ZsetRangeEndReached(self.as_ptr())) == 0
+            let started = match end {
+                End::First => call!(RedisModule_ZsetFirstInScoreRange(key, min, max, min_open, max_open)),
+                End::Last => call!(RedisModule_ZsetLastInScoreRange(key, min, max, min_open, max_open)),
+            };
+            started == raw::REDISMODULE_OK as libc::c_int && call!(RedisModule_ZsetRangeEndReached(key)) == 0
         }
     }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum End {
+    First,
+    Last,
 }
 
 impl<'a> Key<'a> {

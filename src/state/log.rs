@@ -15,11 +15,17 @@ pub enum Storage {
     Compact,
 }
 
-/// An open log, pruned.
-pub enum Log<'a> {
-    Sorted(SortedLog<'a>),
-    Compact(CompactLog<'a>),
+/// What there is of a log in either form.
+pub enum Form<S, C> {
+    Sorted(S),
+    Compact(C),
 }
+
+/// An open log, pruned.
+pub type Log<'a> = Form<SortedLog<'a>, CompactLog<'a>>;
+
+/// A log that is only looked at.
+pub type PeekedLog<'a> = Form<PeekedSortedLog<'a>, PeekedCompactLog<'a>>;
 
 impl<'a> Log<'a> {
     /// Opens the log at a key and drops what does not count at `now`. `storage`: the form of a new one.
@@ -54,44 +60,9 @@ impl<'a> Log<'a> {
     }
 }
 
-impl History for Log<'_> {
-    fn units(&mut self) -> u64 {
-        match self {
-            Self::Sorted(log) => log.units(),
-            Self::Compact(log) => log.units(),
-        }
-    }
-
-    fn later_than(&mut self, time: Time) -> u64 {
-        match self {
-            Self::Sorted(log) => log.later_than(time),
-            Self::Compact(log) => log.later_than(time),
-        }
-    }
-
-    fn stamp_of(&mut self, rank: u64) -> Option<Time> {
-        match self {
-            Self::Sorted(log) => log.stamp_of(rank),
-            Self::Compact(log) => log.stamp_of(rank),
-        }
-    }
-
-    fn lasting(&mut self) -> u64 {
-        match self {
-            Self::Sorted(log) => log.lasting(),
-            Self::Compact(log) => log.lasting(),
-        }
-    }
-}
-
-/// A log that is only looked at.
-pub enum PeekedLog<'a> {
-    Sorted(PeekedSortedLog<'a>),
-    Compact(PeekedCompactLog<'a>),
-}
-
 impl<'a> PeekedLog<'a> {
-    pub fn open(ctx: &'a mut Context, name: Str<'a>, now: Time, window: Window) -> Result<Self, Error> {
+    /// Opens the log at a key to look at what counts at `now`.
+    pub fn peek(ctx: &'a mut Context, name: Str<'a>, now: Time, window: Window) -> Result<Self, Error> {
         let key = Reader::open(ctx, name);
         match key.kind() {
             Kind::Empty | Kind::SortedSet => Ok(Self::Sorted(PeekedSortedLog::at(key, now, window))),
@@ -109,7 +80,7 @@ impl<'a> PeekedLog<'a> {
     }
 }
 
-impl History for PeekedLog<'_> {
+impl<S: History, C: History> History for Form<S, C> {
     fn units(&mut self) -> u64 {
         match self {
             Self::Sorted(log) => log.units(),

@@ -190,7 +190,9 @@ pub fn count(request: &Request, found: &[&Found], now: i64) -> Result<Counted, &
         let counts = always || retry == 0;
         let (used, until) = if counts { (after, Some(expires)) } else { (value, expiry) };
         let reset = if used > 0 { fresh(until) } else { 0 };
-        let ttl = ((expires - now).max(0) + 500) / 1000;
+        // Where nothing is written, the counter's own life; without one, what it would get.
+        let told = if counts { expires } else { expiry.unwrap_or(now + longest) };
+        let ttl = ((told - now).max(0) + 500) / 1000;
         Answer { quota, before: value, used, count: used, ttl, retry, reset }
     });
     let answer = Answer::binding(answers.collect());

@@ -80,10 +80,10 @@ pub fn decide(counters: impl IntoIterator<Item = Counter>, demand: &Demand, now:
     let allowed = retry == Retry::Now;
     let counted = allowed || counts_denied(demand);
     let used = if counted { before.value.saturating_add(cost) } else { before.value };
-    let given = now.plus(life(demand, quota, now));
+    let life = || life(demand, quota, now);
     let expiry = match counted {
-        true => before.new_expiry(now, life(demand, quota, now)).or(before.expiry),
-        false => before.expiry.or(Some(given)), // What it would get.
+        true => before.new_expiry(now, life()).or(before.expiry),
+        false => before.expiry.or_else(|| Some(now.plus(life()))), // What it would get.
     };
     Decision {
         allowed,

@@ -23,12 +23,11 @@ const TRY_AGAIN: Error = Error::Line(c"TRYAGAIN Multiple keys request during reh
 /// The key of the counter of window `number`.
 #[inline]
 pub fn counter_name(key: Str<'_>, number: i64) -> Result<OwnedStr, Error> {
-    let key = key.as_bytes();
-    let (open, close) = match in_cluster() {
-        true => braces(key).ok_or(NO_SLOT)?,
-        false => (&[][..], &[][..]),
-    };
-    let number = Digits::of(number);
+    let (key, number) = (key.as_bytes(), Digits::of(number));
+    if !in_cluster() {
+        return Ok(OwnedStr::concat(&[key, b":", number.as_bytes()]));
+    }
+    let (open, close) = braces(key).ok_or(NO_SLOT)?;
     Ok(OwnedStr::concat(&[open, key, close, b":", number.as_bytes()]))
 }
 

@@ -2,7 +2,7 @@
 
 use super::args::Request;
 use super::{Action, check_access, conclude, reply};
-use crate::limit::{Decision, Demand, Quota, Time, fixed};
+use crate::limit::{Decision, Demand, Quota, Time, Window, fixed};
 use crate::metrics;
 use crate::server::{Access, Args, Context, Error, OwnedStr, Str, unix_millis};
 use crate::state::{Counter, counter_name};
@@ -24,16 +24,22 @@ impl Action for Fixed {
     }
 }
 
-/// The name of a quota's counter, if the caller may use it so.
+/// The name of a window's counter, if the caller may use it so.
 #[inline]
-fn counter_for(ctx: &mut Context, access: Access, key: Str<'_>, quota: Quota, now: Time) -> Result<OwnedStr, Error> {
-    let name = counter_name(key, fixed::number(now, quota.window))?;
+pub fn counter_for(
+    ctx: &mut Context,
+    access: Access,
+    key: Str<'_>,
+    window: Window,
+    now: Time,
+) -> Result<OwnedStr, Error> {
+    let name = counter_name(key, fixed::number(now, window))?;
     check_access(ctx, access, name.as_str())?;
     Ok(name)
 }
 
 fn count_in_one(ctx: &mut Context, key: Str<'_>, quota: Quota, demand: &Demand, now: Time) -> Result<Decision, Error> {
-    let name = counter_for(ctx, Access::ReadAndUpdate, key, quota, now)?;
+    let name = counter_for(ctx, Access::ReadAndUpdate, key, quota.window, now)?;
     let counter = Counter::open(ctx, name.as_str(), key)?;
     let decision = fixed::decide([counter.found()], demand, now);
     if decision.allowed || fixed::counts_denied(demand) {
@@ -50,7 +56,7 @@ pub fn counters_for(
     demand: &Demand,
     now: Time,
 ) -> Result<Vec<OwnedStr>, Error> {
-    demand.quotas.iter().map(|quota| counter_for(ctx, access, key, quota, now)).collect()
+    demand.quotas.iter().map(|quota| counter_for(ctx, access, key, quota.window, now)).collect()
 }
 
 /// Looks at all the counters first, and then moves them all or none.

@@ -1,10 +1,11 @@
 //! `RL.RESET key [windowSec ...]`: gives the quota back.
 
-use super::{Action, args, check_access};
-use crate::limit::{Time, fixed};
+use super::fixed::counter_for;
+use super::{Action, args};
+use crate::limit::Time;
 use crate::metrics;
 use crate::server::{Access, Args, Context, Error, unix_millis};
-use crate::state::{check_counter, check_state, counter_name, remove};
+use crate::state::{check_counter, check_state, remove};
 
 pub struct Reset;
 
@@ -16,12 +17,8 @@ impl Action for Reset {
         let now = Time::from_millis(unix_millis());
 
         // All is looked at before anything goes.
-        let mut counters = Vec::with_capacity(windows.len());
-        for window in windows {
-            let name = counter_name(key, fixed::number(now, window))?;
-            check_access(ctx, Access::Remove, name.as_str())?;
-            counters.push(name);
-        }
+        let counters = windows.into_iter().map(|window| counter_for(ctx, Access::Remove, key, window, now));
+        let counters: Vec<_> = counters.collect::<Result<_, _>>()?;
         check_state(ctx, key)?;
         for name in &counters {
             check_counter(ctx, name.as_str(), key)?;

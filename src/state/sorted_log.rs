@@ -1,6 +1,7 @@
 //! The log of a sliding window as a sorted set: a member a request, its score the request's time in milliseconds.
 //!
-//! Members are called `{milliseconds}-{suffix}`. A request of several units is as many members. A log written by the scripts has the same form and is carried on.
+//! Members are called `{milliseconds}-{suffix}`. A request of several units is as many members. A log written by the
+//! scripts has the same form and is carried on.
 //!
 //! Pruning is where the time goes, so there are three ways to do it. Where all has expired the key goes as a whole,
 //! and a large one is freed in the background. A few expired members are removed one by one through the key API. More

@@ -1,11 +1,11 @@
 //! What a call on a compact log tells others: one plain command, on the way to replicas, to the AOF and to listeners.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use redis::Value;
 
 use super::compact::{SETTING, compact};
+use super::events::heard;
 use super::replication::{in_step, propagated_words, replica_of, settled};
 use super::seeded;
 use super::{Reply, START, eventually};
@@ -220,30 +220,9 @@ fn a_compact_denial_that_changes_nothing_sends_nothing(engine: &Engine) {
     assert_eq!(commands.iter().map(shown).collect::<Vec<_>>(), [format!("SET k <30> PXAT {}", START + 120_000)]);
 }
 
-/// What is published while `body` runs, as `event key`.
-fn heard(server: &Server, client: &mut Client, body: impl FnOnce(&mut Client)) -> Vec<String> {
-    client.run::<Value>(&["CONFIG", "SET", "notify-keyspace-events", "EAn"]);
-    let mut listener = server.client();
-    let mut channel = listener.0.as_pubsub();
-    channel.psubscribe("__keyevent@0__:*").expect("a subscription");
-    channel.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
-    body(client);
-    client.run::<Value>(&["SET", "the-end", "1"]);
-    let mut events = Vec::new();
-    loop {
-        let message = channel.get_message().expect("an event");
-        let event = message.get_channel_name().rsplit(':').next().expect("an event's name").to_owned();
-        let key: String = message.get_payload().expect("a key");
-        if key == "the-end" {
-            return events;
-        }
-        events.push(format!("{event} {key}"));
-    }
-}
-
 fn the_events_are_those_of_the_plain_commands(engine: &Engine) {
     let (server, mut client) = compact(engine);
-    let ours = heard(&server, &mut client, |client| {
+    let ours = heard(&server, &mut client, "EAn", |client| {
         for (at, limit) in [(0, 3), (40, 3), (30_000, 3), (30_001, 3), (40_000, 3), (60_000, 3), (150_000, 0)] {
             server.set_time(START + at);
             client.sliding("k", "60", limit);
@@ -253,7 +232,7 @@ fn the_events_are_those_of_the_plain_commands(engine: &Engine) {
     });
     let at = |millis: i64| (START + millis).to_string();
     server.set_time(START);
-    let theirs = heard(&server, &mut client, |client| {
+    let theirs = heard(&server, &mut client, "EAn", |client| {
         for words in [
             vec!["SET", "k", "at 0: the first", "PXAT", &at(120_000)],
             vec!["SETRANGE", "k", "3", "at 40"],

@@ -24,7 +24,7 @@ const PLAIN: &str = "Eg$lshzxetn";
 const ALL: &str = "EAn";
 
 /// Everything that is published in these classes while `body` runs, in order, as `event key`.
-fn heard(server: &Server, client: &mut Client, classes: &str, body: impl FnOnce(&mut Client)) -> Vec<String> {
+pub fn heard(server: &Server, client: &mut Client, classes: &str, body: impl FnOnce(&mut Client)) -> Vec<String> {
     client.run::<Value>(&["CONFIG", "SET", "notify-keyspace-events", classes]);
     let mut listener = server.client();
     let mut channel = listener.0.as_pubsub();

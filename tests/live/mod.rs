@@ -131,6 +131,11 @@ impl Full {
     }
 }
 
+/// The key of the counter at [`START`] outside a cluster, for a window in milliseconds.
+pub fn counter(key: &str, window: i64) -> String {
+    format!("{key}:{}", START / window)
+}
+
 /// A generator whose seed is shown when the test fails; `RL_SEED` sets it.
 pub fn seeded() -> (fastrand::Rng, u64) {
     let seed = std::env::var("RL_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a number"));

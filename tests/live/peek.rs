@@ -4,7 +4,7 @@ use fastrand::Rng;
 use redis::Value;
 
 use super::replication::replica_of;
-use super::{SLIDING_SCRIPT, START, eventually, frozen, recorded, seeded};
+use super::{SLIDING_SCRIPT, START, counter, eventually, frozen, recorded, seeded};
 use crate::support::server::Module;
 use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
@@ -23,10 +23,6 @@ tests![
     a_key_of_another_type,
     in_scripts_that_only_read,
 ];
-
-fn counter(key: &str, window: i64) -> String {
-    format!("{key}:{}", START / window)
-}
 
 /// Windows, limits, a cost.
 fn demand(rng: &mut Rng) -> String {

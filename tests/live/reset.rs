@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::replication::propagated;
-use super::{Reply, START, frozen, recorded};
+use super::{Reply, START, counter, frozen, recorded};
 use crate::support::{Client, Engine};
 use crate::tests;
 
@@ -21,10 +21,6 @@ tests![
     a_huge_log_goes_at_once,
     hundreds_of_windows,
 ];
-
-fn counter(key: &str, window: i64) -> String {
-    format!("{key}:{}", START / window)
-}
 
 fn used(client: &mut Client) {
     for _ in 0..5 {

@@ -19,6 +19,8 @@ pub enum Group {
     Zipf,
     /// The main cases with the AOF and a replica.
     Durable,
+    /// Some of them on other engines, and under other settings.
+    Elsewhere,
 }
 
 impl Group {
@@ -30,6 +32,7 @@ impl Group {
             Self::Throttle => "throttle",
             Self::Zipf => "zipf",
             Self::Durable => "durable",
+            Self::Elsewhere => "elsewhere",
         }
     }
 }
@@ -164,10 +167,20 @@ impl Case {
         self
     }
 
-    /// So many calls, for a run in a hurry.
+    /// Fewer calls, for a run in a hurry. On fewer keys, so that as many calls come to each: the first one of a key costs more
+    /// than the next, and a long log more than a short one.
     pub fn shortened(mut self, part: usize) -> Self {
         self.calls = (self.calls / part).max(1_000);
+        if self.traffic != Traffic::Moving && self.order.is_none() {
+            self.keys = (self.keys / part).max(1);
+        }
         self
+    }
+
+    /// The same, measured at another place.
+    pub fn at(self, place: &str) -> Self {
+        Self { group: Group::Elsewhere, title: format!("{place}: {}", self.title), headline: false, ..self }
+            .shortened(2)
     }
 }
 
@@ -300,15 +313,26 @@ fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
             let case = Case { limit, held, window, keys, calls, heavy, headline, ..base(group, &title, traffic) };
             let arguments = format!("{window} {limit}");
             let module = case.module(&format!("RL.SLIDING key {arguments}"), "rl.sliding");
-            if group == Group::Main {
-                cases.push(module.clone());
-                cases.push(Case { side: Side::Compact, optional: true, ..module });
-            } else {
-                cases.push(module);
-            }
+            cases.push(module.clone());
+            cases.push(Case { side: Side::Compact, optional: true, ..module });
             cases.push(case.script(&scripts.sliding, &arguments));
         }
     }
+    cases
+}
+
+/// What is measured on other engines, too.
+pub fn on_other_engines(scripts: &Scripts) -> Vec<Case> {
+    let mut cases = main_cases(scripts, Group::Main);
+    cases.retain(|case| !case.heavy && (case.traffic != Traffic::Moving || case.limit == 100));
+    cases.extend(throttle(scripts));
+    cases
+}
+
+/// What is measured where sorted sets are kept in another way.
+pub fn of_sorted_sets(scripts: &Scripts) -> Vec<Case> {
+    let mut cases = main_cases(scripts, Group::Main);
+    cases.retain(|case| case.stat != "rl.fixed" && case.limit <= 100 && case.side != Side::Compact);
     cases
 }
 

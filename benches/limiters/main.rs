@@ -35,8 +35,11 @@ use support::engine::version;
 use support::{Engine, root};
 use venues::Venues;
 
-/// A case that takes seconds is in so many rounds.
+/// What takes seconds is in so many rounds.
 const HEAVY_ROUNDS: usize = 3;
+
+/// Why cases cannot be measured, and which.
+type LeftOut = BTreeMap<String, Vec<String>>;
 
 fn main() {
     let arguments = Arguments::read().unwrap_or_else(|error| {
@@ -55,15 +58,16 @@ fn main() {
 
 fn compare(engine: &Engine, arguments: &Arguments) {
     let begun = Instant::now();
-    let mut venues = Venues::start(engine, arguments.redis_cell.as_deref());
+    let mut venues = Venues::start(engine, &[], arguments.redis_cell.as_deref());
     let mut results = Results::default();
     results.head = head(engine, &venues, arguments);
-    let cases = chosen(&venues, arguments, &mut results.left_out);
+    let cases = chosen(&venues, cases::all, arguments, &mut results.left_out);
+    let whole = arguments.filter.is_none();
+    let quick = arguments.mode == Mode::Quick;
+    let mut elsewhere = if quick { Vec::new() } else { elsewhere(engine, arguments, &mut results.left_out) };
     for line in results.left_out() {
         eprintln!("left out: {line}");
     }
-    let whole = arguments.filter.is_none();
-    let quick = arguments.mode == Mode::Quick;
 
     let mut rounds = 0;
     let mut last = Duration::ZERO;
@@ -75,6 +79,12 @@ fn compare(engine: &Engine, arguments: &Arguments) {
         for (number, case) in of_round.iter().enumerate() {
             progress(begun, &format!("round {rounds}, case {} of {}: {}", number + 1, of_round.len(), case.name()));
             load::measure(&mut venues, case, &mut results);
+        }
+        for (venues, cases) in elsewhere.iter_mut().filter(|_| rounds <= HEAVY_ROUNDS) {
+            for case in &*cases {
+                progress(begun, &format!("round {rounds}, {}", case.name()));
+                load::measure(venues, case, &mut results);
+            }
         }
         if whole && rounds <= HEAVY_ROUNDS {
             progress(begun, &format!("round {rounds}: a flood of denials"));
@@ -113,10 +123,36 @@ fn write(results: &Results, cases: &[Case]) {
     println!("written: docs/BENCHMARK.md, docs/bench, and the short table in README.md");
 }
 
+/// The newest engine of each other kind, and the same engine without listpacks, each with its cases.
+fn elsewhere(engine: &Engine, arguments: &Arguments, left_out: &mut LeftOut) -> Vec<(Venues, Vec<Case>)> {
+    type Choice = fn(&Scripts) -> Vec<Case>;
+    let mut places: Vec<(String, Engine, &[&str], Choice)> = Vec::new();
+    for kind in ["redis", "valkey"] {
+        let newest = Engine::all().into_iter().rfind(|other| other.program.is_some() && other.name.starts_with(kind));
+        if let Some(other) = newest.filter(|other| other.name != engine.name) {
+            places.push((other.name.clone(), other, &[], cases::on_other_engines));
+        }
+    }
+    let settings = &["--zset-max-listpack-entries", "8"];
+    places.push(("zset-max-listpack-entries 8".to_owned(), engine.clone(), settings, cases::of_sorted_sets));
+    let started = places.into_iter().map(|(place, engine, settings, choice)| {
+        let venues = Venues::start(&engine, settings, arguments.redis_cell.as_deref());
+        let there = |scripts: &Scripts, _seed| choice(scripts).into_iter().map(|case| case.at(&place)).collect();
+        let cases = chosen(&venues, there, arguments, left_out);
+        (venues, cases)
+    });
+    started.collect()
+}
+
 /// The cases that can be measured here and are asked for. Why the others cannot goes into `left_out`.
-fn chosen(venues: &Venues, arguments: &Arguments, left_out: &mut BTreeMap<String, Vec<String>>) -> Vec<Case> {
+fn chosen(
+    venues: &Venues,
+    all: impl FnOnce(&Scripts, u64) -> Vec<Case>,
+    arguments: &Arguments,
+    left_out: &mut LeftOut,
+) -> Vec<Case> {
     let scripts = Scripts::load(&mut venues.plain.client());
-    let mut cases = cases::all(&scripts, arguments.seed);
+    let mut cases = all(&scripts, arguments.seed);
     if let Some(filter) = &arguments.filter {
         cases.retain(|case| case.name().contains(filter.as_str()));
     }

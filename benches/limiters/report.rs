@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::cases::{Group, PACE, grouped};
-use super::results::{Kind, Results, unit};
+use super::results::{Results, unit};
 use super::support::root;
 use super::surveys::{CONNECTIONS, DEPTHS, FLOOD, throughput_case};
 
@@ -42,8 +42,15 @@ impl Table {
     }
 }
 
-/// The cases with all their figures. For the terminal, and the heart of the page.
+/// What the page begins with.
+const HERE: &[Group] = &[Group::Floor, Group::Main, Group::Options, Group::Throttle, Group::Zipf];
+
+/// The cases with all their figures, for the terminal.
 pub fn table(results: &Results) -> String {
+    table_of(results, &[HERE, &[Group::Elsewhere]].concat())
+}
+
+fn table_of(results: &Results, groups: &[Group]) -> String {
     let mut table = Table::new(&[
         "case",
         "server time",
@@ -61,7 +68,7 @@ pub fn table(results: &Results) -> String {
         "p99",
         "allowed",
     ]);
-    for group in [Group::Floor, Group::Main, Group::Options, Group::Throttle, Group::Zipf].map(Group::name) {
+    for group in groups.iter().copied().map(Group::name) {
         for case in results.titles(group) {
             let own = if group == Group::Floor.name() { "server" } else { "module" };
             let of = |side, kind, shown: fn(f64) -> String| {
@@ -120,11 +127,21 @@ pub fn page(results: &Results) -> String {
     for line in results.left_out() {
         let _ = writeln!(page, "Left out: {line}.\n");
     }
-    page += &table(results);
+    page += &table_of(results, HERE);
     plot(&mut page, "server_time", "Server time a call, by command");
 
     page += "\n## By limit\n";
     plot(&mut page, "limit", "Server time a call, by limit");
+
+    let _ = write!(
+        page,
+        "\n## On other engines\n\n\
+         The same on the newest other engines that are here (`make engines`), with half of the calls on half of the keys, in three \
+         rounds. And on the engine of this page where a sorted set of more than eight members is kept as a skip list and not in \
+         one piece (`zset-max-listpack-entries`, 128 unless set), for both sides: it takes less time and, up to 128 members, \
+         about four times the memory.\n\n{}",
+        table_of(results, &[Group::Elsewhere])
+    );
 
     let _ = write!(
         page,
@@ -193,30 +210,31 @@ fn durable(results: &Results) -> String {
     let mut table = Table::new(&[
         "case",
         "server time",
+        "compact",
         "script",
-        "ratio",
+        "script ÷ module",
+        "script ÷ compact",
         "processor time",
+        "compact",
         "script",
-        "ratio",
+        "script ÷ module",
+        "script ÷ compact",
         "AOF bytes a call",
+        "compact",
         "script",
     ]);
     for case in results.titles(group) {
-        let of = |side, kind: Kind, shown: fn(f64) -> String| {
-            results.median(group, case, side, kind).map_or(String::new(), shown)
-        };
-        let ratio = |kind| results.ratio(group, case, ["script", "module"], kind).map_or(String::new(), times);
-        table.row(vec![
-            case.to_owned(),
-            of("module", unit::SERVER_TIME, micros),
-            of("script", unit::SERVER_TIME, micros),
-            ratio(unit::SERVER_TIME),
-            of("module", unit::CPU, micros),
-            of("script", unit::CPU, micros),
-            ratio(unit::CPU),
-            of("module", unit::AOF, bytes),
-            of("script", unit::AOF, bytes),
-        ]);
+        let mut cells = vec![case.to_owned()];
+        for (kind, shown) in [(unit::SERVER_TIME, micros as fn(f64) -> String), (unit::CPU, micros), (unit::AOF, bytes)]
+        {
+            let of = |side| results.median(group, case, side, kind).map_or(String::new(), shown);
+            let ratio = |side| results.ratio(group, case, ["script", side], kind).map_or(String::new(), times);
+            cells.extend(["module", "compact", "script"].map(of));
+            if kind != unit::AOF {
+                cells.extend(["module", "compact"].map(ratio));
+            }
+        }
+        table.row(cells);
     }
     table.told()
 }

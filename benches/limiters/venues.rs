@@ -1,5 +1,5 @@
 //! Where it is measured: a plain server, one with the AOF and a replica, one with redis-cell; and a server whose clock
-//! is under our hand, which writes logs of the past.
+//! is under our hand, which writes logs of the past. All of one engine, with one set of settings.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ pub struct Venues {
 }
 
 impl Venues {
-    pub fn start(engine: &Engine, redis_cell: Option<&Path>) -> Self {
-        let plain = Server::start(engine, &Options::default());
+    pub fn start(engine: &Engine, settings: &[&str], redis_cell: Option<&Path>) -> Self {
+        let plain = Server::start(engine, &Options::default().with(settings));
         let durable = Server::start(
             engine,
             &Options::default().with(&[
@@ -51,7 +51,7 @@ impl Venues {
             Server::start(engine, &Options { module: Module::At(path), ..Options::default() })
         });
         let frozen_at = Some(1_800_000_000_000);
-        let past = Server::start(engine, &Options { frozen_at, ..Options::default() });
+        let past = Server::start(engine, &Options { frozen_at, ..Options::default() }.with(settings));
         for server in [Some(&plain), Some(&durable), cell.as_ref(), Some(&past)].into_iter().flatten() {
             Scripts::load(&mut server.client());
         }

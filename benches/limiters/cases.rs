@@ -344,6 +344,8 @@ fn options(scripts: &Scripts) -> Vec<Case> {
     let sliding = case("RL.SLIDING, 3 windows");
     let fixed = Case { limit: MILLION, keys: 10_000, ..case("RL.FIXED, 3 windows") };
     let peek = Case { held: 50, ..case("RL.PEEK, SLIDING") };
+    let denied = Case { held: 50, traffic: Traffic::Denied, ..case("RL.SLIDING, 3 windows, denied") };
+    let narrow = "60 10 3600 1000 86400 10000";
     let several = "60 100 3600 1000 86400 10000";
     let many = "60 1000000 3600 1000000 86400 1000000";
     vec![
@@ -353,6 +355,8 @@ fn options(scripts: &Scripts) -> Vec<Case> {
         cost.script(&scripts.cost, "3600 1000 10"),
         sliding.module(&format!("RL.SLIDING key {several}"), "rl.sliding"),
         sliding.script(&scripts.sliding_windows, several),
+        denied.module(&format!("RL.SLIDING key {narrow}"), "rl.sliding"),
+        denied.script(&scripts.sliding_windows, narrow),
         fixed.module(&format!("RL.FIXED key {many}"), "rl.fixed"),
         fixed.script(&scripts.fixed_windows, many),
         peek.module("RL.PEEK key SLIDING 3600 100", "rl.peek"),

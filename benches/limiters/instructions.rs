@@ -56,13 +56,13 @@ pub fn run(engine: &Engine, arguments: &Arguments) {
             continue;
         }
         eprintln!("counting: {name}");
-        match (&*case.title, case.traffic) {
-            (title, Traffic::Filling) if title.starts_with("RL.SLIDING, limit") => {
+        match (case.group, case.traffic) {
+            (Group::Main, Traffic::Filling) if case.stat == "rl.sliding" => {
                 if case.limit <= 10_000 {
                     counter.sliding(&case, &mut counts);
                 }
             }
-            (_, Traffic::Denied | Traffic::Moving) => {} // Counted together with the filling.
+            (Group::Main, Traffic::Denied | Traffic::Moving) => {} // Counted together with the filling.
             _ => {
                 counts.insert(name, counter.plain(&case));
             }

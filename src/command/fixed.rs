@@ -1,5 +1,7 @@
 //! `RL.FIXED key windowSec limit [windowSec limit ...] [COST n] [FULL]`: a counter a window.
 
+use std::slice;
+
 use super::args::Request;
 use super::{Action, check_access, conclude, reply};
 use crate::limit::{Decision, Demand, Quota, Time, Window, fixed};
@@ -24,22 +26,9 @@ impl Action for Fixed {
     }
 }
 
-/// The name of a window's counter, if the caller may use it so.
-#[inline]
-pub fn counter_for(
-    ctx: &mut Context,
-    access: Access,
-    key: Str<'_>,
-    window: Window,
-    now: Time,
-) -> Result<OwnedStr, Error> {
-    let name = counter_name(key, fixed::number(now, window))?;
-    check_access(ctx, access, name.as_str())?;
-    Ok(name)
-}
-
 fn count_in_one(ctx: &mut Context, key: Str<'_>, quota: Quota, demand: &Demand, now: Time) -> Result<Decision, Error> {
-    let name = counter_for(ctx, Access::ReadAndUpdate, key, quota.window, now)?;
+    let name = counter_name(key, fixed::number(now, quota.window))?;
+    check_access(ctx, Access::ReadAndUpdate, slice::from_ref(&name))?;
     let counter = Counter::open(ctx, name.as_str(), key)?;
     let decision = fixed::decide([counter.found()], demand, now);
     if decision.allowed || fixed::counts_denied(demand) {
@@ -48,21 +37,23 @@ fn count_in_one(ctx: &mut Context, key: Str<'_>, quota: Quota, demand: &Demand, 
     Ok(decision)
 }
 
-/// The names of all the counters, if the caller may use them so.
+/// The names of the windows' counters, if the caller may use them so.
 pub fn counters_for(
     ctx: &mut Context,
     access: Access,
     key: Str<'_>,
-    demand: &Demand,
+    windows: impl Iterator<Item = Window>,
     now: Time,
 ) -> Result<Vec<OwnedStr>, Error> {
-    demand.quotas.iter().map(|quota| counter_for(ctx, access, key, quota.window, now)).collect()
+    let names = windows.map(|window| counter_name(key, fixed::number(now, window))).collect::<Result<Vec<_>, _>>()?;
+    check_access(ctx, access, &names)?;
+    Ok(names)
 }
 
 /// Looks at all the counters first, and then moves them all or none.
 #[inline(never)] // Rare; the other one is to be lean.
 fn count_in_all(ctx: &mut Context, key: Str<'_>, demand: &Demand, now: Time) -> Result<Decision, Error> {
-    let names = counters_for(ctx, Access::ReadAndUpdate, key, demand, now)?;
+    let names = counters_for(ctx, Access::ReadAndUpdate, key, demand.quotas.windows(), now)?;
     let found: Vec<fixed::Counter> = names
         .iter()
         .map(|name| Counter::open(ctx, name.as_str(), key).map(|counter| counter.found()))

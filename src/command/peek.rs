@@ -30,7 +30,7 @@ impl Action for Peek {
             }
             Algorithm::Fixed => {
                 let mut counters = Vec::with_capacity(demand.quotas.len());
-                for name in counters_for(ctx, Access::Read, key, &demand, now)? {
+                for name in counters_for(ctx, Access::Read, key, demand.quotas.windows(), now)? {
                     let counter = peek_counter(ctx, name.as_str(), key)?;
                     if fixed::counts_denied(&demand) {
                         counter_sum(counter.value, demand.cost.units())?; // The call would overflow.

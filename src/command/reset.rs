@@ -1,6 +1,6 @@
 //! `RL.RESET key [windowSec ...]`: gives the quota back.
 
-use super::fixed::counter_for;
+use super::fixed::counters_for;
 use super::{Action, args};
 use crate::limit::Time;
 use crate::metrics;
@@ -17,8 +17,7 @@ impl Action for Reset {
         let now = Time::from_millis(unix_millis());
 
         // All is looked at before anything goes.
-        let counters = windows.into_iter().map(|window| counter_for(ctx, Access::Remove, key, window, now));
-        let counters: Vec<_> = counters.collect::<Result<_, _>>()?;
+        let counters = counters_for(ctx, Access::Remove, key, windows.into_iter(), now)?;
         check_state(ctx, key)?;
         for name in &counters {
             check_counter(ctx, name.as_str(), key)?;

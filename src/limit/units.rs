@@ -107,6 +107,10 @@ impl Quotas {
         std::iter::once(self.first).chain(self.more())
     }
 
+    pub fn windows(&self) -> impl Iterator<Item = Window> + '_ {
+        self.iter().map(|quota| quota.window)
+    }
+
     pub fn first(&self) -> Quota {
         self.first
     }

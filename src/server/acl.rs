@@ -32,29 +32,18 @@ impl Access {
     }
 }
 
-/// Whether the caller may do this to `key`. A refusal stands in `ACL LOG`, as the server's own do.
-pub fn may(ctx: &mut Context, access: Access, key: Str<'_>) -> bool {
+/// Whether the caller may do this to every one of `keys`. A refusal stands in `ACL LOG`, as the server's own do.
+pub fn may(ctx: &mut Context, access: Access, keys: &[OwnedStr]) -> bool {
+    if keys.is_empty() {
+        return true;
+    }
     let Caller::User(name) = caller(ctx) else {
         return true;
     };
     let Some(user) = User::named(&name) else {
         return false; // Made by another module, or deleted while connected: its rights cannot be looked up.
     };
-    // SAFETY: user and key are alive; the call reads both and changes neither.
-    let answer = unsafe { call!(RedisModule_ACLCheckKeyPermissions(user.0.as_ptr(), key.as_ptr(), access.flags())) };
-    let allowed = answer == raw::REDISMODULE_OK as libc::c_int;
-    if !allowed {
-        // SAFETY: context, user and key are alive; the server copies what it logs.
-        unsafe {
-            call!(RedisModule_ACLAddLogEntry(
-                ctx.as_ptr(),
-                user.0.as_ptr(),
-                key.as_ptr(),
-                raw::RedisModuleACLLogEntryReason_REDISMODULE_ACL_LOG_KEY
-            ));
-        }
-    }
-    allowed
+    keys.iter().all(|key| user.may(ctx, access, key.as_str()))
 }
 
 enum Caller {
@@ -98,6 +87,19 @@ impl User {
         // SAFETY: the name is alive; the handle that comes back is ours to free.
         let user = unsafe { call!(RedisModule_GetModuleUserFromUserName(name.as_str().as_ptr())) };
         NonNull::new(user).map(Self)
+    }
+
+    fn may(&self, ctx: &Context, access: Access, key: Str<'_>) -> bool {
+        let (user, flags) = (self.0.as_ptr(), access.flags());
+        // SAFETY: user and key are alive; the call reads both and changes neither.
+        let answer = unsafe { call!(RedisModule_ACLCheckKeyPermissions(user, key.as_ptr(), flags)) };
+        let allowed = answer == raw::REDISMODULE_OK as libc::c_int;
+        if !allowed {
+            let reason = raw::RedisModuleACLLogEntryReason_REDISMODULE_ACL_LOG_KEY;
+            // SAFETY: context, user and key are alive; the server copies what it logs.
+            unsafe { call!(RedisModule_ACLAddLogEntry(ctx.as_ptr(), user, key.as_ptr(), reason)) };
+        }
+        allowed
     }
 }
 

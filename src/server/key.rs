@@ -67,6 +67,9 @@ impl ScoreRange {
     }
 }
 
+/// An iterator takes about so many steps in the time of a nested command.
+const FEW: u64 = 48;
+
 impl<'a> Reader<'a> {
     /// Opens a key for reading alone. Listeners of other modules may run here (an expired key goes).
     pub fn open(ctx: &'a mut Context, name: Str<'a>) -> Self {
@@ -142,21 +145,51 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// How many members of a sorted set have a score in the range. In logarithmic time: by a nested command, which
-    /// reads this very key and changes nothing.
+    /// How many members of a sorted set have a score in the range. Few are counted one by one, more by a nested command
+    /// in logarithmic time, which reads this very key and changes nothing.
     pub fn count_in(&mut self, range: ScoreRange) -> u64 {
-        match self.kind() {
-            Kind::SortedSet => self.ctx.count_in(self.name, range),
-            _ => 0,
+        let mut counted: u64 = 0;
+        // SAFETY: the key is open, and nothing changes while the iterator is in use. One that found nothing holds nothing.
+        let more = unsafe {
+            let mut more = self.seek_end(range, End::Last);
+            if !more {
+                return 0;
+            }
+            while more && counted < FEW {
+                counted = counted.saturating_add(1);
+                more = self.step_down();
+            }
+            call!(RedisModule_ZsetRangeStop(self.as_ptr()));
+            more
+        };
+        if more { self.ctx.count_in(self.name, range) } else { counted }
+    }
+
+    /// The score of the member that has `rank` others above it. Found as [`Self::count_in`] counts.
+    pub fn score_from_top(&mut self, rank: u64) -> Option<f64> {
+        if rank >= FEW && self.kind() == Kind::SortedSet {
+            return self.ctx.score_from_top(self.name, i64::try_from(rank).ok()?);
+        }
+        // SAFETY: as above; the score is taken where the iterator stands on a member, which stops it.
+        unsafe {
+            if !self.seek_end(ScoreRange::closed(f64::NEG_INFINITY, f64::INFINITY), End::Last) {
+                return None;
+            }
+            if (0..rank).all(|_| self.step_down()) {
+                return Some(self.take_score());
+            }
+            call!(RedisModule_ZsetRangeStop(self.as_ptr()));
+            None
         }
     }
 
-    /// The score of the member that has `rank` others above it. In logarithmic time, as [`Self::count_in`].
-    pub fn score_from_top(&mut self, rank: u64) -> Option<f64> {
-        match self.kind() {
-            Kind::SortedSet => self.ctx.score_from_top(self.name, i64::try_from(rank).ok()?),
-            _ => None,
-        }
+    /// Moves the iterator to the member below. Answers whether there is one in the range.
+    ///
+    /// # Safety
+    /// The iterator stands on a member.
+    unsafe fn step_down(&mut self) -> bool {
+        // SAFETY: the key is open, and the caller's word.
+        unsafe { call!(RedisModule_ZsetRangePrev(self.as_ptr())) != 0 }
     }
 
     /// Whether any member of a sorted set has a score in the range.

@@ -145,7 +145,8 @@ impl History for SortedLog<'_> {
     }
 
     fn later_than(&mut self, time: Time) -> u64 {
-        Ranges::at(self.now, self.window).count_later(&mut self.key, time)
+        let ranges = Ranges::at(self.now, self.window);
+        if ranges.all_later(&mut self.key, time) { self.units() } else { ranges.count_later(&mut self.key, time) }
     }
 
     fn stamp_of(&mut self, rank: u64) -> Option<Time> {
@@ -154,7 +155,7 @@ impl History for SortedLog<'_> {
     }
 
     fn lasting(&mut self) -> u64 {
-        count(&mut self.key, BEFORE_EPOCH)
+        self.key.count_in(BEFORE_EPOCH)
     }
 }
 
@@ -179,16 +180,20 @@ impl History for PeekedSortedLog<'_> {
     }
 
     fn later_than(&mut self, time: Time) -> u64 {
-        self.ranges.count_later(&mut self.key, time)
+        if self.ranges.all_later(&mut self.key, time) {
+            self.units()
+        } else {
+            self.ranges.count_later(&mut self.key, time)
+        }
     }
 
     fn stamp_of(&mut self, rank: u64) -> Option<Time> {
-        let (units, ahead) = (self.units(), count(&mut self.key, self.ranges.ahead));
+        let (units, ahead) = (self.units(), self.key.count_in(self.ranges.ahead));
         self.ranges.stamp_of(&mut self.key, rank, units, ahead)
     }
 
     fn lasting(&mut self) -> u64 {
-        count(&mut self.key, BEFORE_EPOCH)
+        self.key.count_in(BEFORE_EPOCH)
     }
 }
 
@@ -231,7 +236,12 @@ impl Ranges {
 
     /// How many members of those that count are later than a time. Those before the epoch count at any time.
     fn count_later(&self, key: &mut Reader<'_>, time: Time) -> u64 {
-        count(key, live_after(time, self.sane_to)).saturating_add(count(key, BEFORE_EPOCH))
+        key.count_in(live_after(time, self.sane_to)).saturating_add(key.count_in(BEFORE_EPOCH))
+    }
+
+    /// Whether these are all that count: quickly seen, where a log is younger than its shorter windows.
+    fn all_later(&self, key: &mut Reader<'_>, time: Time) -> bool {
+        !key.any_in(live_after(self.expired_to, score(time)))
     }
 
     /// The stamp of the member that has `rank` others behind it, of `units` that count; `ahead` lie behind all of them.
@@ -247,17 +257,12 @@ impl Ranges {
     }
 }
 
-/// The scores later than a time, of those that a clock can have written.
-fn live_after(time: Time, sane_to: f64) -> ScoreRange {
+/// The scores later than one time and up to another, of those that a clock can have written.
+fn live_after(time: Time, to: f64) -> ScoreRange {
     match time.millis() < 0 {
-        true => ScoreRange::closed(0.0, sane_to),
-        false => ScoreRange::above(score(time), sane_to),
+        true => ScoreRange::closed(0.0, to),
+        false => ScoreRange::above(score(time), to),
     }
-}
-
-/// How many members lie in a range. A look tells that there are none, a nested command how many there are.
-fn count(key: &mut Reader<'_>, range: ScoreRange) -> u64 {
-    if key.any_in(range) { key.count_in(range) } else { 0 }
 }
 
 /// A time as a score. Exact: times in milliseconds stay below 2^53 for 285,000 years.

@@ -150,6 +150,12 @@ impl Case {
         self.packed_for(&self.key(key), call)
     }
 
+    /// The call number `call` of those that write its logs.
+    pub fn packed_entry(&self, call: usize) -> Vec<u8> {
+        let (key, window, limit) = (self.key(call % self.keys), self.window.to_string(), self.held.to_string());
+        command(&["RL.SLIDING", &key, &window, &limit]).get_packed_command()
+    }
+
     pub fn packed_for(&self, key: &str, call: usize) -> Vec<u8> {
         let mut words = self.words.clone();
         if let Some(word) = words.get_mut(self.key_at) {
@@ -345,23 +351,26 @@ fn options(scripts: &Scripts) -> Vec<Case> {
     let fixed = Case { limit: MILLION, keys: 10_000, ..case("RL.FIXED, 3 windows") };
     let peek = Case { held: 50, ..case("RL.PEEK, SLIDING") };
     let denied = Case { held: 50, traffic: Traffic::Denied, ..case("RL.SLIDING, 3 windows, denied") };
-    let narrow = "60 10 3600 1000 86400 10000";
+    let narrow = "3600 10 43200 1000 86400 10000";
     let several = "60 100 3600 1000 86400 10000";
     let many = "60 1000000 3600 1000000 86400 1000000";
-    vec![
-        full.module("RL.SLIDING key 3600 100 FULL", "rl.sliding"),
-        full.script(&scripts.full, "3600 100"),
-        cost.module("RL.SLIDING key 3600 1000 COST 10", "rl.sliding"),
-        cost.script(&scripts.cost, "3600 1000 10"),
-        sliding.module(&format!("RL.SLIDING key {several}"), "rl.sliding"),
-        sliding.script(&scripts.sliding_windows, several),
-        denied.module(&format!("RL.SLIDING key {narrow}"), "rl.sliding"),
-        denied.script(&scripts.sliding_windows, narrow),
+    let mut cases = Vec::new();
+    for (case, line, script, arguments) in [
+        (full, "RL.SLIDING key 3600 100 FULL", &scripts.full, "3600 100"),
+        (cost, "RL.SLIDING key 3600 1000 COST 10", &scripts.cost, "3600 1000 10"),
+        (sliding, &format!("RL.SLIDING key {several}"), &scripts.sliding_windows, several),
+        (denied, &format!("RL.SLIDING key {narrow}"), &scripts.sliding_windows, narrow),
+        (peek, "RL.PEEK key SLIDING 3600 100", &scripts.peek, "3600 100"),
+    ] {
+        let stat = if line.starts_with("RL.PEEK") { "rl.peek" } else { "rl.sliding" };
+        let module = case.module(line, stat);
+        cases.extend([module.clone(), Case { side: Side::Compact, ..module }, case.script(script, arguments)]);
+    }
+    cases.extend([
         fixed.module(&format!("RL.FIXED key {many}"), "rl.fixed"),
         fixed.script(&scripts.fixed_windows, many),
-        peek.module("RL.PEEK key SLIDING 3600 100", "rl.peek"),
-        peek.script(&scripts.peek, "3600 100"),
-    ]
+    ]);
+    cases
 }
 
 fn throttle(scripts: &Scripts) -> Vec<Case> {

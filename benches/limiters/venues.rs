@@ -201,7 +201,7 @@ pub fn fill(client: &mut Client, case: &Case) {
     }
 }
 
-/// Writes the logs of a case on the server of the past, by the calls of its keys in turn at the usual pace, the last of
+/// Writes the logs of a case on the server of the past, by calls on its keys in turn at the usual pace, the last of
 /// them at `end`. Gives them out as DUMP.
 fn write_past(past: &Server, case: &Case, end: i64) -> Vec<(String, Vec<u8>)> {
     let mut client = past.client();
@@ -214,7 +214,7 @@ fn write_past(past: &Server, case: &Case, end: i64) -> Vec<(String, Vec<u8>)> {
     let begin = end - (calls.len() * 1000 / PACE) as i64;
     for (step, calls) in calls.chunks(a_step).enumerate() {
         past.set_time(begin + (step * millis) as i64);
-        let bytes: Vec<u8> = calls.iter().flat_map(|&call| case.packed(call)).collect();
+        let bytes: Vec<u8> = calls.iter().flat_map(|&call| case.packed_entry(call)).collect();
         client.send_packed(&bytes, calls.len());
     }
     let keys: Vec<String> = (0..case.keys).map(|key| case.key(key)).collect();

@@ -54,21 +54,28 @@ pub fn counters_for(
 #[inline(never)] // Rare; the other one is to be lean.
 fn count_in_all(ctx: &mut Context, key: Str<'_>, demand: &Demand, now: Time) -> Result<Decision, Error> {
     let names = counters_for(ctx, Access::ReadAndUpdate, key, demand.quotas.windows(), now)?;
-    let found: Vec<fixed::Counter> = names
+    let Some((longest, shorter)) = names.split_last() else {
+        return Err(Error::WrongArity); // There is a quota at least.
+    };
+    let mut found: Vec<fixed::Counter> = shorter
         .iter()
         .map(|name| Counter::open(ctx, name.as_str(), key).map(|counter| counter.found()))
         .collect::<Result<_, _>>()?;
+    let last = Counter::open(ctx, longest.as_str(), key)?;
+    found.push(last.found());
     let decision = fixed::decide(found, demand, now);
     if decision.allowed {
         // Nothing refuses one of them any more: all were found to be counters with room below their limits. From the
         // longest window on. Windows that are long and nearly equal can have the same number, and so the same
         // counter, which counts once and lives as long as the longer one.
-        let mut counted = None;
-        for (quota, name) in demand.quotas.iter().rev().zip(names.iter().rev()) {
-            let number = fixed::number(now, quota.window);
-            if counted.replace(number) != Some(number) {
-                Counter::open(ctx, name.as_str(), key)?.count(demand.cost.units(), now, quota.window)?;
+        let cost = demand.cost.units();
+        last.count(cost, now, demand.quotas.longest())?;
+        let mut counted = longest;
+        for (name, window) in shorter.iter().rev().zip(demand.quotas.windows().rev().skip(1)) {
+            if name.as_str().as_bytes() != counted.as_str().as_bytes() {
+                Counter::open(ctx, name.as_str(), key)?.count(cost, now, window)?;
             }
+            counted = name;
         }
     }
     Ok(decision)

@@ -107,7 +107,7 @@ impl Quotas {
         std::iter::once(self.first).chain(self.more())
     }
 
-    pub fn windows(&self) -> impl Iterator<Item = Window> + '_ {
+    pub fn windows(&self) -> impl DoubleEndedIterator<Item = Window> + '_ {
         self.iter().map(|quota| quota.window)
     }
 

@@ -80,11 +80,11 @@ pub fn decide(stored: Option<Arrival>, rate: Rate, quantity: i64, now: i64) -> (
     let now = now.saturating_mul(1000);
     let before = stored.map_or(now, |tat| tat.0.max(now));
     let increment = rate.interval.saturating_mul(quantity);
-    let after = before.saturating_add(increment);
-    let wait = after.saturating_sub(rate.tolerance).saturating_sub(now);
+    // In this order nothing that matters leaves the range: a TAT that a request would move to may lie beyond it.
+    let wait = before.saturating_sub(now).saturating_add(increment.saturating_sub(rate.tolerance));
     let allowed = wait <= 0;
 
-    let tat = if allowed { after } else { before };
+    let tat = if allowed { before.saturating_add(increment) } else { before };
     let ahead = tat.saturating_sub(now);
     // Units that still fit, were they asked for at once.
     let remaining = rate.tolerance.saturating_sub(ahead).checked_div(rate.interval).unwrap_or(0).max(0);
@@ -103,7 +103,7 @@ pub fn decide(stored: Option<Arrival>, rate: Rate, quantity: i64, now: i64) -> (
         ttl: up_to(ahead, SECOND),
         waits: Some(Waits { retry, reset: up_to(ahead, MILLISECOND) }),
     };
-    (decision, (allowed && quantity > 0).then_some(Arrival(after)))
+    (decision, (allowed && quantity > 0).then_some(Arrival(tat)))
 }
 
 /// How many whole units a time takes, rounded up.
@@ -206,6 +206,15 @@ mod tests {
         assert_eq!(slow.ask(1), (true, 1, 0, -1, year * 1_000));
         assert_eq!(slow.wait(year * 1_000 - 1).ask(1), (false, 1, 0, 1, 1));
         assert_eq!(slow.wait(1).ask(1), (true, 1, 0, -1, year * 1_000));
+    }
+
+    #[test]
+    fn a_burst_of_a_century_waits_as_long_as_it_takes() {
+        let century = 4_000_000_000;
+        let mut throttle = Throttle::new(century - 1, 1, 1);
+        assert_eq!(throttle.ask(century), (true, century, 0, -1, century * 1_000));
+        assert_eq!(throttle.ask(century), (false, century, 0, century * 1_000, century * 1_000));
+        assert_eq!(throttle.wait(century * 1_000 - 1).ask(century), (false, century, century - 1, 1, 1));
     }
 
     #[test]

@@ -125,9 +125,10 @@ pub fn peek(ctx: &mut Context, name: Str<'_>, declared: Str<'_>) -> Result<Found
     Ok(Found { value, expiry: key.expiry().map(Time::from_millis) })
 }
 
-/// Refuses a key at `name` that is no counter by its type, or a counter that may be on another node.
+/// Refuses a key at `name` that is no counter by its type, or a counter that may be on another node. Opened as
+/// [`super::check_state`] does.
 pub fn check(ctx: &mut Context, name: Str<'_>, declared: Str<'_>) -> Result<(), Error> {
-    let key = Reader::open(ctx, name);
+    let key = Key::open(ctx, name);
     match key.kind() {
         Kind::String => Ok(()),
         Kind::SortedSet | Kind::Other => Err(WRONG_TYPE),

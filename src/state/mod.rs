@@ -42,8 +42,10 @@ const LONGEST_INTEGER: u64 = 20;
 const NOT_AN_INTEGER: Error = Error::Line(c"ERR value is not an integer or out of range");
 
 /// The server's own commands that state is replicated, pruned and looked for with. The server takes effects by name and
-/// drops those whose name it does not know, so a module that loads without them would let replicas drift.
-const NEEDED: [&std::ffi::CStr; 13] = [
+/// drops those whose name it does not know, so a module that loads without them would let replicas drift. COMMAND tells
+/// of the others.
+const NEEDED: [&std::ffi::CStr; 14] = [
+    c"COMMAND",
     c"EXISTS",
     c"GET",
     c"INCR",
@@ -64,7 +66,7 @@ pub fn check_server(ctx: &mut Context) -> Result<(), String> {
     match NEEDED.into_iter().find(|command| !ctx.knows(command)) {
         None => Ok(()),
         Some(command) => Err(format!(
-            "this server does not know {}, which the module needs for its effects; rename-command may have taken it away",
+            "this server does not know {}, which the module needs; rename-command may have taken it away",
             command.to_string_lossy()
         )),
     }

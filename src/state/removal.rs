@@ -2,11 +2,12 @@
 
 use super::WRONG_TYPE;
 use super::effects::{Effect, publish};
-use crate::server::{Context, Error, Key, Kind, Reader, Str};
+use crate::server::{Context, Error, Key, Kind, Str};
 
-/// Refuses a key of a type in which no limiter stores anything.
+/// Refuses a key of a type in which no limiter stores anything. Opened as what is going to be removed: a key that is
+/// only to be read and is not there would count as a miss.
 pub fn check_state(ctx: &mut Context, name: Str<'_>) -> Result<(), Error> {
-    match Reader::open(ctx, name).kind() {
+    match Key::open(ctx, name).kind() {
         Kind::Empty | Kind::String | Kind::SortedSet => Ok(()),
         Kind::Other => Err(WRONG_TYPE),
     }

@@ -234,7 +234,7 @@ fn an_unknown_load_argument_is_refused(engine: &Engine) {
 
 fn a_server_without_the_plain_commands_is_refused(engine: &Engine) {
     // Effects on such a server would be dropped without a word, and replicas would drift.
-    for command in ["ZADD", "INCR"] {
+    for command in ["ZADD", "INCR", "COMMAND"] {
         let options = Options::default().with(&["--rename-command", command, "other"]);
         let log = Server::try_start(engine, &options).err().expect("a server that does not start");
         assert!(log.contains(&format!("does not know {command}")), "{log}");

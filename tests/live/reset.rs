@@ -16,6 +16,7 @@ tests![
     a_bad_window_is_refused_and_nothing_goes,
     it_travels_as_unlink,
     nothing_to_remove_is_no_change,
+    nothing_to_remove_is_no_miss,
     every_counter_is_checked_before_anything_goes,
     it_works_out_of_memory,
     a_huge_log_goes_at_once,
@@ -146,6 +147,13 @@ fn nothing_to_remove_is_no_change(engine: &Engine) {
     }
     assert_eq!(client.everything(), before);
     assert_eq!(client.written(), written, "bytes for replicas and the AOF");
+}
+
+/// As for UNLINK, which does not look for what it removes.
+fn nothing_to_remove_is_no_miss(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    assert_eq!(client.call::<i64>("RL.RESET none 1 60"), 0);
+    assert_eq!(client.info_field("stats", "keyspace_misses"), "0");
 }
 
 fn every_counter_is_checked_before_anything_goes(engine: &Engine) {

@@ -1,5 +1,5 @@
-//! Hostile arguments and hostile state, from a seed: every reply is the one the contract allows, an error changes
-//! nothing, and no memory is lost. `make soak` runs the same for minutes.
+//! Hostile arguments and hostile state, from a seed, with logs of both kinds: every reply is the one the contract allows,
+//! an error changes nothing, and no memory is lost. `make soak` runs the same for minutes.
 
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ fn hostile_calls_have_the_one_right_answer(engine: &Engine) {
         assert!(outcomes.allowed > 100 && outcomes.denied > 100, "{totals:?}");
     }
     assert!(totals.refused > 100 && totals.reset_keys > 100, "{totals:?}");
+    assert!(totals.compact.allowed > 50 && totals.compact.denied > 20 && totals.flawed > 50, "{totals:?}");
     assert!(server.is_running());
 }
 

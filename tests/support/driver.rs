@@ -5,11 +5,14 @@
 //! *probed* has questions to the server's own commands in front and behind: from those before, its exact reply follows;
 //! those after say that a refused call changed nothing, and what an answered one left. A call that is not probed must
 //! have one of the replies that are possible for its arguments.
+//!
+//! New logs are sorted sets for a while, then compact, then now this and now that, and so on.
 
 use std::fmt;
 
-use super::grammar::{self, Request, Verdict, canonical, verdict};
-use super::model::{self, Found};
+use super::compact::{self, Entry};
+use super::grammar::{self, Request, Verdict, verdict};
+use super::model::{self, Found, Log};
 use super::wire::{Reply, Wire, pack};
 use super::{Client, Server};
 
@@ -19,7 +22,7 @@ pub use super::model::PRUNED_AT_MOST;
 /// Cases in a batch. A case is some hostile state and a few calls on it.
 const BATCH: usize = 64;
 /// Batches from one FLUSHALL to the next. Counters of past windows would fill the memory otherwise.
-const EPOCH: u64 = 32;
+const EPOCH: u64 = 16;
 
 pub struct Driver<'a> {
     server: &'a Server,
@@ -30,6 +33,8 @@ pub struct Driver<'a> {
     /// One call in so many is probed.
     probe_every: u32,
     batches: u64,
+    /// Whether new logs are compact.
+    compact: bool,
     pub totals: Totals,
 }
 
@@ -43,6 +48,10 @@ pub struct Totals {
     pub fixed: Outcomes,
     pub throttle: Outcomes,
     pub peek: Outcomes,
+    /// Those of RL.SLIDING and RL.PEEK, probed, that were answered from a compact log.
+    pub compact: Outcomes,
+    /// Refused for a compact log that is damaged or of another version.
+    pub flawed: u64,
     pub resets: u64,
     pub reset_keys: u64,
     pub refused: u64,
@@ -54,6 +63,12 @@ pub struct Totals {
 pub struct Outcomes {
     pub allowed: u64,
     pub denied: u64,
+}
+
+impl Outcomes {
+    fn count(&mut self, allowed: bool) {
+        *if allowed { &mut self.allowed } else { &mut self.denied } += 1;
+    }
 }
 
 impl fmt::Display for Outcomes {
@@ -99,14 +114,12 @@ enum Sent {
 impl<'a> Driver<'a> {
     /// Drives a server whose clock stands at `now`.
     pub fn new(server: &'a Server, now: i64, seed: u64, probe_every: u32) -> Self {
-        let mut wire = Wire::open(server.port);
+        let (wire, rng) = (Wire::open(server.port), fastrand::Rng::with_seed(seed));
+        let totals = Totals::default();
+        let mut driver = Self { server, wire, rng, seed, now, probe_every, batches: 0, compact: false, totals };
         // Keys go when they are touched, not in between: a key that vanishes by itself is no change by a call.
-        let mut bytes = Vec::new();
-        pack(&mut bytes, &["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
-        wire.send(&bytes);
-        assert_eq!(wire.receive(), Reply::Status("OK".to_owned()));
-        let rng = fastrand::Rng::with_seed(seed);
-        Self { server, wire, rng, seed, now, probe_every, batches: 0, totals: Totals::default() }
+        driver.command(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
+        driver
     }
 
     /// Makes at least so many calls more.
@@ -135,8 +148,12 @@ impl<'a> Driver<'a> {
     }
 
     fn flush(&mut self) {
+        self.command(&["FLUSHALL", "SYNC"]);
+    }
+
+    fn command(&mut self, words: &[&str]) {
         let mut bytes = Vec::new();
-        pack(&mut bytes, &["FLUSHALL", "SYNC"]);
+        pack(&mut bytes, words);
         self.wire.send(&bytes);
         assert_eq!(self.wire.receive(), Reply::Status("OK".to_owned()));
     }
@@ -169,6 +186,12 @@ impl<'a> Driver<'a> {
         if self.batches.is_multiple_of(EPOCH) {
             self.flush();
         }
+        self.compact = match self.batches / EPOCH % 3 {
+            0 => false,
+            1 => true,
+            _ => self.rng.bool(), // Both kinds of key are in use.
+        };
+        self.command(&["CONFIG", "SET", "rl.sliding-storage", if self.compact { "compact" } else { "zset" }]);
         self.batches += 1;
         if self.rng.bool() {
             let step = match self.rng.u32(..10) {
@@ -211,9 +234,9 @@ impl<'a> Driver<'a> {
         for _ in 0..self.rng.u32(1..5) {
             let call = self.call(&case);
             if call.probed {
-                self.ask_before(bytes, &call);
+                self.ask(bytes, &call);
                 pack(bytes, &call.words);
-                self.ask_after(bytes, &call);
+                self.ask(bytes, &call);
             } else {
                 pack(bytes, &call.words);
             }
@@ -494,6 +517,10 @@ impl<'a> Driver<'a> {
                 let value = self.arrival();
                 words(&[b"SET", state, &value])
             }
+            5..8 if case.kind == Kind::Sliding => {
+                let log = self.compact_log(window);
+                words(&[b"SET", state, &log])
+            }
             5..11 => {
                 let mut add = words(&[b"ZADD", state]);
                 for _ in 0..self.rng.u32(1..12) {
@@ -518,9 +545,68 @@ impl<'a> Driver<'a> {
                 words(&[b"PEXPIREAT", state, at.as_bytes()])
             }
             15 if self.rng.u32(..50) == 0 => words(&[b"SETRANGE", state, b"1000000", b"9"]),
-            16 => words(&[b"APPEND", state, b"0"]),
+            15 => {
+                // Into whatever log the module has written there.
+                let (offset, bytes) = (self.rng.u32(..300).to_string(), self.random_bytes(4));
+                words(&[b"SETRANGE", state, offset.as_bytes(), &bytes])
+            }
+            16 => {
+                /// Keeps so many percent of whatever log the module has written there.
+                const CUT: &[u8] = b"local log = redis.call('GET', KEYS[1]) or ''
+                    redis.call('SET', KEYS[1], string.sub(log, 1, #log * ARGV[1] / 100), 'KEEPTTL')";
+                match self.rng.bool() {
+                    true => words(&[b"APPEND", state, b"0"]),
+                    false => words(&[b"EVAL", CUT, b"1", state, self.rng.u32(..100).to_string().as_bytes()]),
+                }
+            }
             _ => words(&[b"DEL", state]),
         }
+    }
+
+    /// A compact log as the module would write it, with stamps at the edges of a window and such of another clock; and
+    /// as it would not, with a footer that fits all the same.
+    fn compact_log(&mut self, window: i64) -> Vec<u8> {
+        let count = match self.rng.u32(..16) {
+            0 => self.rng.usize(1..3_000),
+            1..6 => self.rng.usize(1..300),
+            _ => self.rng.usize(1..12),
+        };
+        let heaviest = [1, 1, 3, 65_536][self.rng.usize(..4)];
+        let spread = window.min([10, 10_000, i64::MAX][self.rng.usize(..3)]);
+        let newest = self.now + self.rng.i64(-spread..=spread) + [0, 0, 0, -window, window][self.rng.usize(..5)];
+        let mut entries: Vec<Entry> = (0..count)
+            .map(|_| Entry {
+                stamp: (newest - self.rng.i64(0..=2 * spread)).max(0) as u64,
+                weight: self.rng.u64(1..=heaviest),
+            })
+            .collect();
+        entries.sort_by_key(|entry| entry.stamp);
+        // Where the clock was stepped back, some that are dead or live are later than the new one.
+        let dead = match self.rng.u32(..4) {
+            0 => self.rng.usize(..count),
+            1 => entries.partition_point(|entry| entry.stamp < self.now as u64).min(count - 1),
+            _ => 0,
+        };
+        // Now and then units run up to the most that a log holds.
+        let units: u64 = entries.iter().map(|entry| entry.weight).sum();
+        let origin = if self.rng.u32(..8) == 0 { (1 << 48) - units - self.rng.u64(..8) } else { 0 };
+        let mut log = compact::write(&entries, dead, origin, self.rng.usize(..25));
+        for _ in 0..self.rng.u32(..4).saturating_sub(1) {
+            let (place, near_the_end) =
+                (self.rng.usize(..log.len()), log.len() - self.rng.usize(1..=log.len().min(30)));
+            match self.rng.u32(..8) {
+                0 => log.truncate(place.max(4)),
+                1 => log.extend(self.random_bytes(20)),
+                2 => log[3] = self.rng.u8(..),
+                3 => self.rng.fill(&mut log[place.max(4)..]),
+                4 | 5 => log[near_the_end] = self.rng.u8(..),
+                _ => log[place] ^= 1 << self.rng.u32(..8),
+            }
+        }
+        if self.rng.bool() {
+            compact::seal(&mut log);
+        }
+        log
     }
 
     /// A value of a type that neither command takes.
@@ -618,78 +704,34 @@ impl<'a> Driver<'a> {
 
     // ---- What is asked of the server's own commands -------------------------------------------------------------
 
-    fn ask_before(&self, bytes: &mut Vec<u8>, call: &Call) {
+    fn ask(&self, bytes: &mut Vec<u8>, call: &Call) {
         // First the types: an expired key goes now.
         for key in &call.state {
-            pack(bytes, &[b"TYPE".as_ref(), key]);
-            pack(bytes, &[b"PEXPIRETIME".as_ref(), key]);
-            match &call.verdict {
-                Verdict::Request(request) if request.sliding => {
-                    pack(bytes, &[b"ZRANGE".as_ref(), key, b"0", b"-1", b"WITHSCORES"]);
-                    let now = self.now.to_string();
-                    pack(bytes, &[b"ZCOUNT".as_ref(), key, now.as_bytes(), now.as_bytes()]);
-                }
-                _ => pack(bytes, &[b"GET".as_ref(), key]),
+            for question in [&b"TYPE"[..], b"PEXPIRETIME", b"GET"] {
+                pack(bytes, &[question, key]);
+            }
+            if call.is_sliding() {
+                pack(bytes, &[b"ZRANGE".as_ref(), key, b"0", b"-1", b"WITHSCORES"]);
             }
         }
-        self.ask_all(bytes, call);
-    }
-
-    fn ask_after(&self, bytes: &mut Vec<u8>, call: &Call) {
-        for key in &call.state {
-            pack(bytes, &[b"PEXPIRETIME".as_ref(), key]);
-            match &call.verdict {
-                Verdict::Request(request) if request.sliding => {
-                    pack(bytes, &[b"ZCARD".as_ref(), key]);
-                    let now = self.now.to_string();
-                    pack(bytes, &[b"ZCOUNT".as_ref(), key, now.as_bytes(), now.as_bytes()]);
-                }
-                _ => pack(bytes, &[b"GET".as_ref(), key]),
-            }
-        }
-        self.ask_all(bytes, call);
-    }
-
-    /// What a call without effect leaves as it was.
-    fn ask_all(&self, bytes: &mut Vec<u8>, call: &Call) {
         let mut digest = vec![&b"DEBUG"[..], b"DIGEST-VALUE"];
         digest.extend(call.state.iter().map(|key| &key[..]));
         pack(bytes, &digest);
         pack(bytes, &["DBSIZE"]);
     }
 
-    fn before(&mut self, call: &Call) -> Before {
-        let sliding = matches!(&call.verdict, Verdict::Request(request) if request.sliding);
+    fn hear(&mut self, call: &Call) -> Seen {
         let mut keys = Vec::new();
-        let mut stamped = 0;
         for _ in &call.state {
             let Reply::Status(kind) = self.wire.receive() else { panic!("TYPE has no such reply") };
-            keys.push(Found { kind, expires: self.integer(), value: self.wire.receive() });
-            if sliding {
-                stamped = self.count_or_none();
+            let (expires, mut value) = (self.integer(), self.wire.receive());
+            if call.is_sliding() {
+                let members = self.wire.receive();
+                value = if kind == "zset" { members } else { value };
             }
+            keys.push(Found { kind, expires, value });
         }
-        Before { keys, stamped, digest: self.wire.receive(), size: self.integer() }
-    }
-
-    fn after(&mut self, call: &Call) -> After {
-        let sliding = matches!(&call.verdict, Verdict::Request(request) if request.sliding);
-        let mut after = After { keys: Vec::new(), members: 0, stamped: 0, digest: Reply::Integer(0), size: 0 };
-        for _ in &call.state {
-            let expires = self.integer();
-            if sliding {
-                (after.members, after.stamped) = (self.count_or_none(), self.count_or_none());
-                after.keys.push((expires, None));
-            } else {
-                let value = match self.wire.receive() {
-                    Reply::Bulk(Some(value)) => canonical(&value),
-                    _ => None,
-                };
-                after.keys.push((expires, value));
-            }
-        }
-        (after.digest, after.size) = (self.wire.receive(), self.integer());
-        after
+        Seen { keys, digest: self.wire.receive(), size: self.integer() }
     }
 
     fn integer(&mut self) -> i64 {
@@ -699,22 +741,14 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// A count, which is 0 where there is no sorted set.
-    fn count_or_none(&mut self) -> i64 {
-        match self.wire.receive() {
-            Reply::Integer(count) => count,
-            _ => 0,
-        }
-    }
-
     // ---- What comes back --------------------------------------------------------------------------------------
 
     fn judge(&mut self, call: &Call) {
-        let before = call.probed.then(|| self.before(call));
+        let before = call.probed.then(|| self.hear(call));
         let reply = self.wire.receive();
         let outcome = match &before {
             Some(before) => {
-                let after = self.after(call);
+                let after = self.hear(call);
                 self.exactly(call, before, &reply, &after)
             }
             None => possible(&call.verdict, &reply),
@@ -726,15 +760,16 @@ impl<'a> Driver<'a> {
             let (seed, number, now) = (self.seed, self.totals.calls, self.now);
             panic!("seed {seed}, call {number}, at {now}: {words}\n{why}: {reply:?}\n{before}");
         }
-        self.count(call, &reply);
+        self.count(call, before.as_ref(), &reply);
     }
 
-    fn count(&mut self, call: &Call, reply: &Reply) {
+    fn count(&mut self, call: &Call, before: Option<&Seen>, reply: &Reply) {
         let totals = &mut self.totals;
         totals.calls += 1;
         totals.probed += u64::from(call.probed);
-        if let Reply::Error(_) = reply {
+        if let Reply::Error(line) = reply {
             totals.refused += 1;
+            totals.flawed += u64::from([model::DAMAGED, model::OTHER_VERSION].contains(&&**line));
             totals.uncalled += u64::from(matches!(call.verdict, Verdict::Uncalled(_)));
             return;
         }
@@ -759,11 +794,14 @@ impl<'a> Driver<'a> {
             }
             _ => (&mut totals.fixed, first == 1),
         };
-        *if allowed { &mut outcomes.allowed } else { &mut outcomes.denied } += 1;
+        outcomes.count(allowed);
+        if call.is_sliding() && before.is_some_and(|before| before.keys[0].kind == "string") {
+            totals.compact.count(allowed);
+        }
     }
 
     /// Holds a probed call to the one right reply, and to what it may leave.
-    fn exactly(&self, call: &Call, before: &Before, reply: &Reply, after: &After) -> Result<(), String> {
+    fn exactly(&self, call: &Call, before: &Seen, reply: &Reply, after: &Seen) -> Result<(), String> {
         let right = |right: Reply| match *reply == right {
             true => Ok(()),
             false => Err(format!("a wrong reply, {right:?} is right")),
@@ -773,15 +811,29 @@ impl<'a> Driver<'a> {
                 right(Reply::Error(line.clone()))?;
                 return before.unchanged(after);
             }
-            Verdict::Request(request) if request.sliding => {
-                model::slide(request, &before.keys[0], self.now).map(|logged| {
+            Verdict::Request(request) if request.sliding => before.keys[0].log().map(|log| match log {
+                Log::Entries(entries) => {
+                    // A key that exists is used as it is.
+                    let compact = match &*before.keys[0].kind {
+                        "none" => self.compact,
+                        kind => kind == "string",
+                    };
+                    let logged = model::slide(request, &entries, compact, self.now);
                     right(logged.answer.reply(request.full))?;
-                    if request.peek {
-                        return before.unchanged(after);
+                    match request.peek {
+                        true => before.unchanged(after),
+                        false => self.logged(request, before, &entries, &logged, after),
                     }
-                    self.logged(request, before, &logged, after)
-                })
-            }
+                }
+                Log::Doubtful(units) => match *reply == Reply::Error(model::DAMAGED.to_owned()) {
+                    true => before.unchanged(after),
+                    false if !model::possible_within(request, units, reply) => {
+                        Err(format!("neither refused nor within {units} units"))
+                    }
+                    false if request.peek => before.unchanged(after),
+                    false => Ok(()),
+                },
+            }),
             Verdict::Request(request) => {
                 // Each quota's own place among the keys, which several can share.
                 let name = |window: i64| self.counters(&call.key()[..], [window].into_iter()).remove(0);
@@ -814,7 +866,7 @@ impl<'a> Driver<'a> {
                 let counters: Vec<&Found> = before.keys[1..].iter().collect();
                 model::reset(&before.keys[0], &counters).map(|removed| {
                     right(Reply::Integer(removed))?;
-                    let gone = after.keys.iter().all(|&(expires, _)| expires == -2);
+                    let gone = after.keys.iter().all(|key| key.kind == "none");
                     match gone && after.size == before.size - removed {
                         true => Ok(()),
                         false => Err(format!("not all has gone: {after:?}")),
@@ -828,80 +880,72 @@ impl<'a> Driver<'a> {
         })
     }
 
-    /// What a call leaves of a log: what was added, pruning within its bound, and an expiry that does not lag.
-    fn logged(&self, request: &Request, before: &Before, logged: &model::Logged, after: &After) -> Result<(), String> {
-        let (removed, added) = (logged.removed, logged.added);
-        let had = match &before.keys[0].value {
-            Reply::Array(parts) => parts.len() as i64 / 2,
-            _ => 0,
-        };
-        if after.members != had - removed + added {
-            return Err(format!("{} members are left, not {had} - {removed} + {added}", after.members));
+    /// What a call leaves of a log: the entries that are right, and an expiry that does not lag.
+    fn logged(
+        &self,
+        request: &Request,
+        before: &Seen,
+        entries: &[(f64, i64)],
+        logged: &model::Logged,
+        after: &Seen,
+    ) -> Result<(), String> {
+        let Found { kind, expires, .. } = &after.keys[0];
+        if kind != logged.kind {
+            return Err(format!("{kind} is left, not {}", logged.kind));
         }
-        if after.stamped != before.stamped + added {
-            return Err(format!("{} members are stamped now, not {} + {added}", after.stamped, before.stamped));
+        let left = after.keys[0].log();
+        if left != Ok(Log::Entries(logged.left.clone())) {
+            return Err(format!("{left:?} is left"));
         }
-        if after.size != before.size + i64::from(after.members > 0) - i64::from(had > 0) {
+        let is_there = |seen: &Seen| i64::from(seen.keys[0].kind != "none");
+        if after.size - is_there(after) != before.size - is_there(before) {
             return Err("there are other keys than before".to_owned());
         }
-        let (expires, _) = after.keys[0];
-        if after.members == 0 {
-            return if expires == -2 { Ok(()) } else { Err("an empty key is left".to_owned()) };
+        if kind == "none" {
+            return Ok(());
         }
         let window = request.quotas.last().expect("a quota").window;
         let lag = self.now + 2 * window - expires;
         if !(0..=(window / 10).min(1000)).contains(&lag) {
             return Err(format!("the expiry lags by {lag} ms"));
         }
-        if removed == 0 && added == 0 && before.keys[0].expires >= 0 && after.digest != before.digest {
+        // An expiry that is new shows in the digest.
+        if entries == logged.left && before.keys[0].expires >= 0 && before.digest != after.digest {
             return Err("a denial changed the log".to_owned());
         }
         Ok(())
     }
 }
 
-/// What the server's own commands said before a call.
+/// What the server's own commands say before a call, or after it.
 #[derive(Debug)]
-struct Before {
+struct Seen {
     keys: Vec<Found>,
-    /// Members of a log with the score of this millisecond.
-    stamped: i64,
     digest: Reply,
     size: i64,
 }
 
-/// And after it.
-#[derive(Debug)]
-struct After {
-    /// The expiry of each key, and its value if it is an integer.
-    keys: Vec<(i64, Option<i64>)>,
-    members: i64,
-    stamped: i64,
-    digest: Reply,
-    size: i64,
-}
-
-impl Before {
-    fn unchanged(&self, after: &After) -> Result<(), String> {
-        let expiries = self.keys.iter().map(|key| key.expires).eq(after.keys.iter().map(|&(expires, _)| expires));
-        match expiries && self.digest == after.digest && self.size == after.size {
+impl Seen {
+    fn unchanged(&self, after: &Self) -> Result<(), String> {
+        let expiries = |seen: &Self| seen.keys.iter().map(|key| key.expires).collect::<Vec<_>>();
+        match expiries(self) == expiries(after) && self.digest == after.digest && self.size == after.size {
             true => Ok(()),
             false => Err(format!("something has changed that should not, now {after:?}")),
         }
     }
 
     /// Whether just these keys hold these integers now, and the others are as they were.
-    fn written(&self, written: &[Option<model::Standing>], after: &After) -> Result<(), String> {
+    fn written(&self, written: &[Option<model::Standing>], after: &Self) -> Result<(), String> {
         if written.iter().all(Option::is_none) {
             return self.unchanged(after);
         }
-        for (index, (standing, &(expires, value))) in written.iter().zip(&after.keys).enumerate() {
+        for (index, (standing, key)) in written.iter().zip(&after.keys).enumerate() {
             let as_it_should = match standing {
-                Some(standing) => (standing.expires, Some(standing.value)) == (expires, value),
-                None => self.keys[index].expires == expires,
+                Some(standing) => (standing.expires, Ok(Some(standing.value))) == (key.expires, key.integer()),
+                None => self.keys[index].expires == key.expires,
             };
             if !as_it_should {
-                return Err(format!("key {index} is left with value {value:?} and expiry {expires}, not {standing:?}"));
+                return Err(format!("key {index} is left as {key:?}, not {standing:?}"));
             }
         }
         let created = written.iter().zip(&self.keys).filter(|(standing, key)| standing.is_some() && key.kind == "none");
@@ -913,6 +957,10 @@ impl Before {
 }
 
 impl Call {
+    fn is_sliding(&self) -> bool {
+        matches!(&self.verdict, Verdict::Request(request) if request.sliding)
+    }
+
     /// The key that the caller named.
     fn key(&self) -> &Vec<u8> {
         let by_script = self.words[0] == b"EVAL";

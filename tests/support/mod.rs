@@ -3,6 +3,7 @@
 pub mod clock;
 #[allow(dead_code)] // The benchmark measures one server.
 pub mod cluster;
+pub mod compact;
 pub mod driver;
 pub mod engine;
 pub mod grammar;

@@ -1,11 +1,15 @@
 //! The one right answer to a call, from what lies at its keys: the contract once more, without a thought for speed.
 
+use super::compact::{self, Reading};
 use super::grammar::{Quota, Rate, Request, canonical};
 use super::wire::Reply;
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 const OVERFLOW: &str = "ERR increment or decrement would overflow";
+pub const OTHER_VERSION: &str =
+    "ERR rl: the log at this key was written by a later version of the module, which alone can read it";
+pub const DAMAGED: &str = "ERR rl: the log at this key is damaged; RL.RESET removes it";
 
 /// No call removes more expired members than this, unless nothing else is in the log.
 pub const PRUNED_AT_MOST: i64 = 1000;
@@ -17,13 +21,22 @@ pub struct Found {
     pub kind: String,
     /// As PEXPIRETIME has it.
     pub expires: i64,
-    /// GET of a counter or an arrival time, ZRANGE of a log.
+    /// GET of a string, ZRANGE of a sorted set.
     pub value: Reply,
+}
+
+/// What a log in either form holds.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Log {
+    /// Stamps, lowest first, and how many units bear each; a member of a sorted set is one.
+    Entries(Vec<(f64, i64)>),
+    /// Damaged somewhere, within a footer that speaks of so many units.
+    Doubtful(i64),
 }
 
 impl Found {
     /// An integer that is kept as a string; none where there is no key.
-    fn integer(&self) -> Result<Option<i64>, &'static str> {
+    pub fn integer(&self) -> Result<Option<i64>, &'static str> {
         match (&*self.kind, &self.value) {
             ("none", _) => Ok(None),
             ("string", Reply::Bulk(Some(text))) => canonical(text).map(Some).ok_or(NOT_AN_INTEGER),
@@ -31,11 +44,21 @@ impl Found {
         }
     }
 
-    /// The scores of a log.
-    fn scores(&self) -> Result<Vec<f64>, &'static str> {
+    pub fn log(&self) -> Result<Log, &'static str> {
         match (&*self.kind, &self.value) {
-            ("none", _) => Ok(Vec::new()),
-            ("zset", Reply::Array(parts)) => Ok(parts.iter().skip(1).step_by(2).map(score).collect()),
+            ("none", _) => Ok(Log::Entries(Vec::new())),
+            ("zset", Reply::Array(parts)) => {
+                Ok(Log::Entries(parts.iter().skip(1).step_by(2).map(|part| (score(part), 1)).collect()))
+            }
+            ("string", Reply::Bulk(Some(bytes))) => match compact::read(bytes) {
+                Reading::NotALog => Err(WRONG_TYPE),
+                Reading::OtherVersion => Err(OTHER_VERSION),
+                Reading::Damaged => Err(DAMAGED),
+                Reading::Doubtful(units) => Ok(Log::Doubtful(units)),
+                Reading::Sound(entries) => {
+                    Ok(Log::Entries(entries.iter().map(|entry| (entry.stamp as f64, entry.weight as i64)).collect()))
+                }
+            },
             _ => Err(WRONG_TYPE),
         }
     }
@@ -96,53 +119,87 @@ impl Answer {
     }
 }
 
-/// What becomes of the members of a log.
+/// What becomes of a log.
 #[derive(Debug)]
 pub struct Logged {
     pub answer: Answer,
-    pub removed: i64,
-    pub added: i64,
+    /// As TYPE has it.
+    pub kind: &'static str,
+    /// The entries that are left.
+    pub left: Vec<(f64, i64)>,
 }
 
-/// Decides on a request to a log.
-pub fn slide(request: &Request, found: &Found, now: i64) -> Result<Logged, &'static str> {
-    let scores = found.scores()?;
+/// Decides on a request to a log with these entries. `compact`: whether it is a compact one.
+pub fn slide(request: &Request, entries: &[(f64, i64)], compact: bool, now: i64) -> Logged {
     let longest = request.quotas.last().expect("a quota").window;
     // The range that goes begins at 0: a member with a negative score counts, and never leaves.
     let leaves = |score: f64, window: i64| if score < 0.0 { NEVER } else { score.ceil() as i64 + window };
-    let ahead = |score: f64| score > (now + longest) as f64;
-    let expired = |score: f64, window: i64| score >= 0.0 && score <= (now - window) as f64;
-    let counted: Vec<f64> = scores.iter().copied().filter(|&score| !ahead(score) && !expired(score, longest)).collect();
+    let is_ahead = |score: f64| score > (now + longest) as f64;
+    let is_expired = |score: f64, window: i64| score >= 0.0 && score <= (now - window) as f64;
+    let (expired, rest): (Vec<_>, Vec<_>) = entries.iter().partition(|(score, _)| is_expired(*score, longest));
+    let (ahead, counted): (Vec<_>, Vec<_>) = rest.into_iter().partition(|&(score, _)| is_ahead(score));
     let answers = request.quotas.iter().map(|&quota| {
-        let inside = counted.iter().filter(|&&score| !expired(score, quota.window));
-        let mut leaving: Vec<i64> = inside.map(|&score| leaves(score, quota.window)).collect();
+        let inside = counted.iter().filter(|&&(score, _)| !is_expired(score, quota.window));
+        let mut leaving: Vec<_> = inside.map(|&(score, units)| (leaves(score, quota.window), units)).collect();
         leaving.sort_unstable();
-        let before = leaving.len() as i64;
+        let before: i64 = leaving.iter().map(|&(_, units)| units).sum();
         let retry = match before + request.cost - quota.limit {
             ..=0 => 0,
             _ if request.cost > quota.limit => NEVER,
-            too_many => match leaving[too_many as usize - 1] {
-                NEVER => NEVER,
-                at => at - now,
-            },
+            mut too_many => {
+                let last = leaving.iter().find(|&&(_, units)| {
+                    too_many -= units;
+                    too_many <= 0
+                });
+                match last.expect("no more than there are").0 {
+                    NEVER => NEVER,
+                    at => at - now,
+                }
+            }
         };
         // Those that never leave are not waited for.
-        let last = leaving.iter().copied().filter(|&at| at != NEVER).max().unwrap_or(now);
+        let last = leaving.iter().map(|&(at, _)| at).filter(|&at| at != NEVER).max().unwrap_or(now);
         let ttl = (quota.window + 999) / 1000;
         Answer { quota, before, used: before, count: before, ttl, retry, reset: last - now }
     });
     let mut answer = Answer::binding(answers.collect());
+    // A sorted set is pruned in steps, from its ends, unless nothing in it counts.
+    let in_steps = !compact && !counted.is_empty();
+    let left_over = |from: &[(f64, i64)]| if in_steps { from.len().saturating_sub(PRUNED_AT_MOST as usize) } else { 0 };
+    let late = &expired[expired.len() - left_over(&expired)..];
+    let near = &ahead[..left_over(&ahead)];
+    let mut left = [late, &counted, near].concat();
     if answer.allowed() {
         answer.used += request.cost;
         answer.reset = answer.reset.max(answer.quota.window);
+        match compact {
+            true => left.push((now as f64, request.cost)),
+            false => left.extend((0..request.cost).map(|_| (now as f64, 1))),
+        }
     }
-    let of = |what: &dyn Fn(f64) -> bool| scores.iter().filter(|&&score| what(score)).count() as i64;
-    let (ahead, expired) = (of(&ahead), of(&|score| expired(score, longest)));
-    let removed = match counted.len() {
-        0 => expired + ahead, // The whole key goes.
-        _ => expired.min(PRUNED_AT_MOST) + ahead.min(PRUNED_AT_MOST),
+    left.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    let kind = match (left.is_empty(), compact) {
+        (true, _) => "none",
+        (false, true) => "string",
+        (false, false) => "zset",
     };
-    Ok(Logged { answer, removed, added: if answer.allowed() { request.cost } else { 0 } })
+    Logged { answer, kind, left }
+}
+
+/// Whether a reply is possible on a damaged compact log whose footer speaks of so many units.
+pub fn possible_within(request: &Request, units: i64, reply: &Reply) -> bool {
+    let Reply::Array(parts) = reply else { return false };
+    let longest = request.quotas.last().expect("a quota").window;
+    possible(request, reply)
+        && match integers(parts, request.full).as_deref() {
+            Some(&[_, count, _]) => count <= units,
+            // What counts in the longest window leaves it some time.
+            Some(&[allowed, limit, used, _, retry, reset, window]) => {
+                used - allowed * request.cost <= units
+                    && (window != longest || (retry >= 0 || limit < request.cost) && (used == 0 || reset > 0))
+            }
+            _ => false,
+        }
 }
 
 /// The state of a counter after a call.
@@ -238,7 +295,7 @@ pub fn reset(key: &Found, counters: &[&Found]) -> Result<i64, &'static str> {
 /// Whether a reply to a request is possible, whatever lies at the key.
 pub fn possible(request: &Request, reply: &Reply) -> bool {
     let numbers = match reply {
-        Reply::Error(line) if request.sliding => return line == WRONG_TYPE,
+        Reply::Error(line) if request.sliding => return [WRONG_TYPE, OTHER_VERSION, DAMAGED].contains(&&**line),
         Reply::Error(line) => return [WRONG_TYPE, NOT_AN_INTEGER, OVERFLOW].contains(&&**line),
         Reply::Array(parts) => integers(parts, request.full),
         _ => return false,

@@ -1,0 +1,191 @@
+//! Compact logs by the words of docs/COMPACT.md and not by the module's code: read through from the head to the end, and
+//! put together, sound or not.
+
+/// What a string says of itself.
+#[derive(Debug)]
+pub enum Reading {
+    NotALog,
+    OtherVersion,
+    /// The footer is none.
+    Damaged,
+    /// The footer speaks of so many units, and the entries contradict it: a call that sees it refuses the log.
+    Doubtful(i64),
+    Sound(Vec<Entry>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    pub stamp: u64,
+    pub weight: u64,
+}
+
+const HEADER: usize = 4;
+const BLOCK: usize = 256;
+const BLOCK_HEAD: usize = 12;
+/// The fields of a footer behind the padding.
+const FOOTER_END: usize = 9;
+
+pub fn read(log: &[u8]) -> Reading {
+    match log {
+        [b'R', b'L', b'S', 1, ..] => {}
+        [b'R', b'L', b'S', _, ..] => return Reading::OtherVersion,
+        _ => return Reading::NotALog,
+    }
+    let Some(footer) = Footer::read(log).filter(|footer| footer.is_sound(log)) else {
+        return Reading::Damaged;
+    };
+    let units = (footer.units - footer.units_before) as i64;
+    footer.entries(log).map_or(Reading::Doubtful(units), Reading::Sound)
+}
+
+/// A log of entries in order, of which so many are dead. `origin`: the units before the first one.
+pub fn write(entries: &[Entry], dead: usize, origin: u64, padding: usize) -> Vec<u8> {
+    let mut log = b"RLS\x01".to_vec();
+    let (mut stamp, mut units) = (entries[0].stamp, origin);
+    let (mut head, mut units_before, mut oldest) = (0, 0, 0);
+    for (index, entry) in entries.iter().enumerate() {
+        let mut bytes = Vec::new();
+        put_varint(&mut bytes, (entry.stamp - stamp) * 2 + u64::from(entry.weight > 1));
+        if entry.weight > 1 {
+            put_varint(&mut bytes, entry.weight - 2);
+        }
+        let room = BLOCK - within_block(log.len());
+        if room < bytes.len() {
+            log.resize(log.len() + room, 0xff);
+        }
+        if within_block(log.len()) == 0 {
+            log.extend(&stamp.to_le_bytes()[..6]);
+            log.extend(&units.to_le_bytes()[..6]);
+        }
+        if index == dead {
+            (head, units_before, oldest) = (log.len(), units, entry.stamp);
+        }
+        log.extend(bytes);
+        (stamp, units) = (entry.stamp, units + entry.weight);
+    }
+    let footer_at = log.len();
+    [head as u64, units_before, units, stamp - oldest].into_iter().for_each(|field| put_varint(&mut log, field));
+    log.resize(log.len() + padding, 0);
+    log.extend(&stamp.to_le_bytes()[..6]);
+    let length = log.len() + 3 - footer_at;
+    log.extend([0, 0, length as u8]);
+    seal(&mut log);
+    log
+}
+
+/// Makes the check of a footer that was changed right again.
+pub fn seal(log: &mut [u8]) {
+    if let Some(check) = Footer::read(log).map(|footer| footer.check(log.len())) {
+        let at = log.len() - 3;
+        log[at..at + 2].copy_from_slice(&check);
+    }
+}
+
+struct Footer {
+    at: usize,
+    head: u64,
+    units_before: u64,
+    units: u64,
+    oldest: u64,
+    newest: u64,
+    padding: usize,
+}
+
+impl Footer {
+    fn read(log: &[u8]) -> Option<Self> {
+        let length = usize::from(*log.last()?);
+        let at = log.len().checked_sub(length)?;
+        let (mut fields, end) = log[at..].split_at(length.checked_sub(FOOTER_END)?);
+        let [head, units_before, units, age] =
+            [varint(&mut fields, 5)?, varint(&mut fields, 7)?, varint(&mut fields, 7)?, varint(&mut fields, 7)?];
+        let newest = fixed(&end[..6]);
+        let padding = fields.len();
+        let zeros = fields.iter().all(|&byte| byte == 0);
+        zeros.then_some(Self { at, head, units_before, units, oldest: newest.checked_sub(age)?, newest, padding })
+    }
+
+    fn check(&self, length: usize) -> [u8; 2] {
+        let mut mixed = length as u64;
+        for field in [self.head, self.units_before, self.oldest, self.units, self.newest] {
+            mixed = (mixed ^ field).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            mixed ^= mixed >> 32;
+        }
+        (mixed as u16).to_le_bytes()
+    }
+
+    fn is_sound(&self, log: &[u8]) -> bool {
+        let behind_a_block_head = |at: usize| at >= HEADER && within_block(at) >= BLOCK_HEAD;
+        log[log.len() - 3..log.len() - 1] == self.check(log.len())
+            && self.padding <= 24
+            && self.head < self.at as u64
+            && behind_a_block_head(self.head as usize)
+            && (within_block(self.at) == 0 || behind_a_block_head(self.at - 1))
+            && self.units_before < self.units
+            && self.units < 1 << 48
+    }
+
+    /// The entries from the head on, if they are what the footer and the heads of the blocks say.
+    fn entries(&self, log: &[u8]) -> Option<Vec<Entry>> {
+        let mut entries = Vec::new();
+        let (mut at, mut stamp, mut units) = (self.head as usize, self.oldest, self.units_before);
+        while at < self.at {
+            if within_block(at) == 0 {
+                let (base, count) = log[at..at + BLOCK_HEAD].split_at(6);
+                if (fixed(base), fixed(count)) != (stamp, units) {
+                    return None;
+                }
+                at += BLOCK_HEAD;
+            }
+            let end = self.at.min(at - within_block(at) + BLOCK);
+            let mut rest = &log[at..end];
+            if let Some((difference, weight)) = entry(&mut rest) {
+                // The head's own stamp is in the footer.
+                stamp += if entries.is_empty() { 0 } else { difference };
+                units += weight;
+                entries.push(Entry { stamp, weight });
+                at = end - rest.len();
+            } else {
+                let filler = &log[at..end];
+                if within_block(end) != 0 || filler.len() > 9 || filler.iter().any(|&byte| byte != 0xff) {
+                    return None;
+                }
+                at = end;
+            }
+            if stamp > self.newest || units > self.units {
+                return None;
+            }
+        }
+        ((stamp, units) == (self.newest, self.units)).then_some(entries)
+    }
+}
+
+/// The difference and the weight of the entry that these bytes begin with.
+fn entry(rest: &mut &[u8]) -> Option<(u64, u64)> {
+    let difference = varint(rest, 7)?;
+    let weight = if difference % 2 == 1 { varint(rest, 3)? + 2 } else { 1 };
+    (weight <= 65_536).then_some((difference / 2, weight))
+}
+
+fn within_block(at: usize) -> usize {
+    (at - HEADER) % BLOCK
+}
+
+fn varint(rest: &mut &[u8], most: usize) -> Option<u64> {
+    let length = rest.iter().take(most).position(|&byte| byte < 0x80)? + 1;
+    let (digits, behind) = rest.split_at(length);
+    *rest = behind;
+    let is_shortest = length == 1 || digits[length - 1] != 0;
+    is_shortest.then(|| digits.iter().rev().fold(0, |value, &byte| value << 7 | u64::from(byte & 0x7f)))
+}
+
+fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+}
+
+fn fixed(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
+}

@@ -6,6 +6,7 @@ use redis::Value;
 use super::START;
 use super::compact::compact;
 use super::seeded;
+use crate::support::compact::{Entry, write};
 use crate::support::wire::{Reply, Wire, pack};
 use crate::support::{Client, Engine, Server};
 use crate::tests;
@@ -15,6 +16,7 @@ tests![
     a_refused_call_leaves_a_string_in_its_form,
     a_log_of_a_later_version_is_left_alone,
     a_log_that_was_cut_or_extended_is_damaged,
+    a_footer_with_more_padding_than_the_page_says_is_damaged,
     a_log_with_any_byte_changed_does_no_harm,
     random_bytes_do_no_harm,
     a_log_written_over_by_others_does_no_harm,
@@ -244,6 +246,17 @@ fn a_log_that_was_cut_or_extended_is_damaged(engine: &Engine) {
     }
     // A check of 16 bits lets one in 65,536 pass. What ends in a whole log is not known for it either.
     assert!(passed <= 1, "{passed} pass for logs");
+    prober.end();
+}
+
+fn a_footer_with_more_padding_than_the_page_says_is_damaged(engine: &Engine) {
+    let (server, _client) = compact(engine);
+    let mut prober = Prober::new(&server);
+    for padding in 0..40 {
+        let log = write(&[Entry { stamp: START as u64, weight: 1 }], 0, 0, padding);
+        let line = prober.probe(&log, CALLS[padding % CALLS.len()]);
+        assert_eq!(line.as_deref(), (padding > 24).then_some(DAMAGED), "{padding} zeros");
+    }
     prober.end();
 }
 

@@ -232,7 +232,7 @@ fn read_footer(bytes: &[u8]) -> Option<(Head, Mark)> {
     let newest = u48(tail)?.cast_signed();
     let head = Head { at: usize::try_from(at).ok()?, units, stamp: newest.checked_sub_unsigned(age)? };
     let end = Mark { at: end_at, units: end_units, stamp: newest };
-    let sound = size <= LONGEST_FOOTER
+    let sound = padding.len() <= MOST_PADDING
         && bytes.len() <= LONGEST_LOG
         && padding.iter().all(|&byte| byte == 0)
         && tail.get(6..8)? == check(head, end, bytes.len())

@@ -1,4 +1,4 @@
-//! Hostile calls by the million, on every engine in turn.
+//! Hostile calls by the million, on every engine in turn, with sorted sets and compact logs.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -19,11 +19,13 @@ pub fn run(time: Duration, seed: u64, findings: &mut Vec<String>) -> String {
     let mut page = format!(
         "\n## Hostile calls\n\nArguments and state from a seed. Every reply must be possible for its arguments; one call in {PROBE_EVERY}\n\
          has its exact reply worked out, and what it left: after an error, a denial or RL.PEEK digest, expiry and number of\n\
-         keys must be as before. The commands' columns say how many calls were allowed and denied.\n\
+         keys must be as before. New logs are sorted sets for a while, then compact, then now this and now that, and so on.\n\
+         The commands' columns say how many calls were allowed and denied; *compact* those of RL.SLIDING and RL.PEEK that were\n\
+         probed and answered from a compact log. *Flawed* are the refused that met a compact log which cannot be read.\n\
          *Growth* is `used_memory` of the emptied server (less its clients' buffers) after the calls, less that after the\n\
          first {WARM_UP}.\n\n\
-         | engine | calls | probed | RL.SLIDING | RL.FIXED | RL.THROTTLE | RL.PEEK | RL.RESET | refused | wrong | panics | growth in bytes |\n\
-         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
+         | engine | calls | probed | RL.SLIDING | RL.FIXED | RL.THROTTLE | RL.PEEK | compact | RL.RESET | refused | flawed | wrong | panics | growth in bytes |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
     );
     let engines: Vec<Engine> = Engine::all().into_iter().filter(|engine| engine.program.is_some()).collect();
     let share = time / u32::try_from(engines.len()).unwrap_or(1);
@@ -53,7 +55,7 @@ pub fn run(time: Duration, seed: u64, findings: &mut Vec<String>) -> String {
         }
         let _ = writeln!(
             page,
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | 0 | 0 | {growth} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | 0 | 0 | {growth} |",
             super::told(engine),
             totals.calls,
             totals.probed,
@@ -61,8 +63,10 @@ pub fn run(time: Duration, seed: u64, findings: &mut Vec<String>) -> String {
             totals.fixed,
             totals.throttle,
             totals.peek,
+            totals.compact,
             totals.resets,
-            totals.refused
+            totals.refused,
+            totals.flawed
         );
     }
     page

@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::support::driver::{Driver, fill_log};
+use super::support::server::Module;
 use super::support::{Engine, Options, Server};
 
 const CALLS: u64 = 10_000;
@@ -33,12 +34,15 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
         report.display()
     );
     // The server keeps slow calls in strings with a pointer to their inside alone, which memcheck calls possibly lost.
-    let options = Options { frozen_at: Some(START), through: Some(through), ..Options::default() };
+    let options =
+        Options { frozen_at: Some(START), through: Some(through), module: Module::None, ..Options::default() };
     let mut server = Server::start(engine, &options.with(&["--slowlog-log-slower-than", "-1"]));
     let mut client = server.client();
-    // So it keeps each user's rules, too, from the first ACL LIST on. The module asks for them when it goes; asked for
-    // here, they are nobody's call but the client's.
+    // So it keeps each user's rules, too, from the first ACL LIST on, and what COMMAND INFO says of each command. The
+    // module asks for them when it goes and when it comes; asked for here, they are nobody's call but the client's.
     client.run::<redis::Value>(&["ACL", "LIST"]);
+    client.run::<redis::Value>(&["COMMAND", "INFO"]);
+    client.run::<redis::Value>(&["MODULE", "LOAD", &super::support::module().display().to_string()]);
     let mut driver = Driver::new(&server, START, seed, 4);
     driver.run(CALLS);
     driver.clear();
@@ -75,8 +79,9 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
         "{} with malloc=libc, {CALLS} hostile calls, logs of thousands pruned in steps and as a whole, shut down in order.\n\
          Counted is every record with a frame of the module anywhere in its stack. One more is known by its stack, and must be\n\
          there: redis-module makes itself a context when it is loaded and never frees it. Each user's rules as ACL LIST shows\n\
-         them, and the slow log, are strings that the server keeps by a pointer to their inside: possibly lost to memcheck,\n\
-         with the module or without. The module asks for ACL LIST when it is unloaded, so a client asks first; the slow log is off.\n\n\
+         them, each command as COMMAND INFO does, and the slow log are strings that the server keeps by a pointer to their\n\
+         inside: possibly lost to memcheck, with the module or without. The module asks for both when it is unloaded and\n\
+         loaded, so a client asks first; the slow log is off.\n\n\
          | invalid or uninitialised reads and writes | definite leaks | possible leaks | records without the module |\n\
          |--:|--:|--:|--:|\n| {accesses} | {definite} | {possible} | {} |\n",
         super::told(engine),

@@ -9,13 +9,13 @@ use redis::{RedisResult, Value};
 
 use super::{Reply, eventually};
 use crate::support::cluster::PRIMARIES;
-use crate::support::server::command;
+use crate::support::server::{command, error_line};
 use crate::support::{Client, Cluster, Engine, Options, Server};
 use crate::tests;
 
 tests![
     every_key_lies_in_its_slot_and_a_cluster_client_finds_it,
-    a_counter_on_its_way_is_never_started_twice,
+    a_key_torn_between_two_nodes_is_served_whole_or_not_at_all,
     resharding_under_load_keeps_every_limit,
     an_atomic_slot_migration_under_load_keeps_every_limit,
     a_failover_by_hand_under_load_keeps_every_limit,
@@ -104,60 +104,140 @@ fn every_key_lies_in_its_slot_and_a_cluster_client_finds_it(engine: &Engine) {
     }
 }
 
-fn a_counter_on_its_way_is_never_started_twice(engine: &Engine) {
+/// Every command, with the counters that it needs: those of this window, which has the number 1, and of one twice as
+/// long, which has the number 0.
+const CALLS: [(&str, &[&str]); 11] = [
+    ("RL.PEEK KEY SLIDING 1000000000 9 2000000000 9", &[]),
+    ("RL.PEEK KEY FIXED 1000000000 9", &[":1"]),
+    ("RL.PEEK KEY FIXED 1000000000 9 2000000000 9", &[":1", ":0"]),
+    ("RL.SLIDING KEY 1000000000 9 2000000000 9 COST 2", &[]),
+    ("RL.THROTTLE KEY 8 1 1000000", &[]),
+    ("RL.FIXED KEY 1000000000 9", &[":1"]),
+    ("RL.FIXED KEY 1000000000 9 2000000000 9", &[":1", ":0"]),
+    ("RL.FIXED KEY 2000000000 9 COST 3", &[":0"]),
+    ("RL.RESET KEY 2000000000", &[":0"]),
+    ("RL.RESET KEY 1000000000 2000000000", &[":1", ":0"]),
+    ("RL.RESET KEY", &[]),
+];
+
+/// A call of [`CALLS`] on a key, and what came of it but the times, which are the second half of a reply.
+fn called(client: &mut Client, call: &str, key: &str, in_script: bool) -> Result<Value, String> {
+    let mut words: Vec<&str> = call.split(' ').map(|word| if word == "KEY" { key } else { word }).collect();
+    if in_script {
+        let script = "return redis.pcall(ARGV[1], KEYS[1], unpack(ARGV, 2))";
+        words.remove(1);
+        words.splice(0..0, ["EVAL", script, "1", key]);
+    }
+    match client.try_run(&words) {
+        Ok(Value::Array(mut parts)) => {
+            parts.truncate(parts.len().div_ceil(2));
+            Ok(Value::Array(parts))
+        }
+        Ok(value) => Ok(value),
+        Err(error) => Err(error_line(&error)),
+    }
+}
+
+/// While a slot moves, a log (or what a throttle stores) and two counters can each lie on either node, or on none. Beside
+/// each such key goes one in a slot that stays, with which the same is done: what is served is what that one gets.
+fn a_key_torn_between_two_nodes_is_served_whole_or_not_at_all(engine: &Engine) {
     const TRY_AGAIN: &str = "TRYAGAIN Multiple keys request during rehashing of slot";
+    const PLACES: [&str; 3] = ["here", "gone", "nowhere"];
     let cluster = Cluster::start(engine);
-    let slot = slot_of(&mut cluster.client(0), b"{halfway}");
+    let slot = slot_of(&mut cluster.client(0), b"{torn}");
+    let whole_slot = slot_of(&mut cluster.client(0), b"{whole}");
     let source = cluster.first_owner(slot);
     let target = (source + 1) % PRIMARIES;
     let (mut from, mut to) = (cluster.client(source), cluster.client(target));
-    let fixed = |client: &mut Client, key: &str| {
-        let (allowed, count, _) = client.fixed(key, WINDOW, 2);
-        (allowed, count)
-    };
-    // One key has a counter and nothing else, as is usual; the other has a log as well, under the declared name itself.
-    let (key, both, fresh) = ("halfway", "{halfway}:both", "{halfway}:fresh");
-    assert_eq!(fixed(&mut from, key), (1, 1));
-    assert_eq!(fixed(&mut from, both), (1, 1));
-    from.sliding(both, WINDOW, 2);
+    let mut aside = cluster.client(cluster.first_owner(whole_slot));
+    let (slot, whole_slot) = (slot.to_string(), whole_slot.to_string());
+    let whole = |key: &str| key.replace("{torn}", "{whole}");
 
-    let words = slot.to_string();
-    let port = cluster.node(target).port.to_string();
-    set_slot(&mut to, &words, "IMPORTING", cluster.id(source));
-    set_slot(&mut from, &words, "MIGRATING", cluster.id(target));
-    let ask = format!("ASK {slot} 127.0.0.1:{port}");
-    let refused = |client: &mut Client, key: &str| client.error(&["RL.FIXED", key, WINDOW, "2"]);
-    let asking = |client: &mut Client| client.run::<()>(&["ASKING"]);
-    let migrate = |client: &mut Client, key: &str| {
-        client.run::<()>(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
-    };
-
-    // The source does not know that the counter belongs to the key; the target must not start another.
-    assert_eq!(refused(&mut from, key), ask);
-    for key in [key, fresh] {
-        asking(&mut to);
-        assert_eq!(refused(&mut to, key), TRY_AGAIN, "{key}");
+    let (mut keys, mut gone) = (Vec::new(), Vec::new());
+    for (kind, declared) in [("log", "RL.SLIDING KEY 2000000000 9"), ("throttle", "RL.THROTTLE KEY 8 1 1000000")] {
+        for places in (0..27).map(|number| [number / 9, number / 3 % 3, number % 3].map(|place| PLACES[place])) {
+            for in_script in [false, true] {
+                let way = if in_script { "script" } else { "alone" };
+                let key = format!("{{torn}}:{kind}:{}:{way}", places.join("-"));
+                let pieces = [("", declared), (":1", "RL.FIXED KEY 1000000000 9"), (":0", "RL.FIXED KEY 2000000000 9")];
+                for ((piece, maker), place) in pieces.into_iter().zip(places) {
+                    if place != "nowhere" {
+                        assert_eq!(
+                            called(&mut from, maker, &key, false),
+                            called(&mut aside, maker, &whole(&key), false)
+                        );
+                    }
+                    if place == "gone" {
+                        gone.push(format!("{key}{piece}"));
+                    }
+                }
+                keys.push((key, in_script));
+            }
+        }
     }
-    assert_eq!(keys_in(&mut to, &words), [""; 0]);
-    migrate(&mut from, "{halfway}:1");
-    asking(&mut to);
-    assert_eq!(fixed(&mut to, key), (1, 2), "it goes on from where it was");
+    set_slot(&mut to, &slot, "IMPORTING", cluster.id(source));
+    set_slot(&mut from, &slot, "MIGRATING", cluster.id(target));
+    let migrate = |from: &mut Client, keys: &[String]| {
+        let port = cluster.node(target).port.to_string();
+        let words = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+        from.run::<()>(&words.into_iter().chain(keys.iter().map(String::as_str)).collect::<Vec<_>>());
+    };
+    migrate(&mut from, &gone);
 
-    // Where the declared key exists, the source serves the call, until the counter has gone without it.
-    assert_eq!(fixed(&mut from, both), (1, 2));
-    migrate(&mut from, "{halfway}:both:1");
-    assert_eq!(refused(&mut from, both), TRY_AGAIN);
-    migrate(&mut from, both);
-    assert_eq!(refused(&mut from, both), ask);
-    asking(&mut to);
-    assert_eq!(fixed(&mut to, both), (0, 3));
+    let line = |way: &str, node: usize| Err(format!("{way} {slot} 127.0.0.1:{}", cluster.node(node).port));
+    for (number, (key, in_script)) in keys.iter().enumerate() {
+        // Every second pair is reset in the end, and the others are to arrive as they are.
+        let calls = CALLS.iter().filter(|(call, _)| number / 2 % 2 == 0 || !call.starts_with("RL.RESET"));
+        for (call, counters) in calls {
+            let before = [&mut from, &mut to].map(|node| (keys_in(node, &slot), node.digest()));
+            let mut reply = called(&mut from, call, key, *in_script);
+            let asked = usize::from(!before[0].0.contains(key)); // The source, where the key is, or else the target.
+            assert_eq!(called(&mut to, call, key, *in_script), line("MOVED", source), "{call}: {key}");
+            if asked == 1 {
+                assert_eq!(reply, line("ASK", target), "{call}: {key}");
+                to.run::<()>(&["ASKING"]);
+                reply = called(&mut to, call, key, *in_script);
+            }
+            let after = [&mut from, &mut to].map(|node| (keys_in(node, &slot), node.digest()));
+            assert_eq!(after[1 - asked], before[1 - asked], "{call}: {key}: the other node stays as it is");
+            if counters.iter().all(|counter| before[asked].0.contains(&format!("{key}{counter}"))) {
+                assert_eq!(reply, called(&mut aside, call, &whole(key), *in_script), "{call}: {key}");
+                let started = after[asked].0.iter().filter(|name| *name != key && !before[asked].0.contains(name));
+                assert_eq!(started.count(), 0, "{call}: {key}: no counter is started");
+            } else {
+                assert_eq!(reply, Err(TRY_AGAIN.to_owned()), "{call}: {key}");
+                assert_eq!(after, before, "{call}: {key}: nothing half done");
+            }
+        }
+    }
 
+    let rest = keys_in(&mut from, &slot);
+    migrate(&mut from, &rest);
     for client in [&mut to, &mut from] {
-        set_slot(client, &words, "NODE", cluster.id(target));
+        set_slot(client, &slot, "NODE", cluster.id(target));
     }
-    for (key, expected) in [(key, (0, 3)), (both, (0, 4)), (fresh, (1, 1))] {
-        assert_eq!(fixed(&mut to, key), expected, "{key}: the slot is settled");
+    let all_there = |to: &mut Client, aside: &mut Client| {
+        let expected: Vec<_> = keys_in(aside, &whole_slot).iter().map(|key| key.replace("{whole}", "{torn}")).collect();
+        assert_eq!(keys_in(to, &slot), expected);
+    };
+    all_there(&mut to, &mut aside);
+    let mut replica = cluster.client(target + PRIMARIES);
+    replica.run::<()>(&["READONLY"]);
+    let (first, _) = &keys[0];
+    eventually("the replica holds the same, and knows whose the slot is", || {
+        replica.digest() == to.digest() && called(&mut replica, CALLS[0].0, first, false).is_ok()
+    });
+    for (key, in_script) in &keys {
+        for (call, _) in CALLS {
+            let expected = called(&mut aside, call, &whole(key), *in_script);
+            if call.starts_with("RL.PEEK") {
+                assert_eq!(called(&mut replica, call, key, *in_script), expected, "{call}: {key}: on the replica");
+            }
+            assert_eq!(called(&mut to, call, key, *in_script), expected, "{call}: {key}: the slot is settled");
+        }
     }
+    all_there(&mut to, &mut aside);
+    eventually("the replica holds the same", || replica.digest() == to.digest());
 }
 
 fn keys_in(client: &mut Client, slot: &str) -> Vec<String> {

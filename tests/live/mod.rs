@@ -152,7 +152,7 @@ pub fn holds_for_both_storages(file: &str, test: &str) -> bool {
         "wait_for_the_aof_knows_what_a_call_has_changed",
     ];
     let with_sliding_logs =
-        ["clocks", "flood", "oracle", "persistence", "promises", "replication", "resync", "sharded"];
+        ["clocks", "flood", "oracle", "persistence", "promises", "refusals", "replication", "resync", "sharded"];
     with_sliding_logs.contains(&file)
         && !of_sorted_sets.contains(&test)
         && !test.starts_with("fixed_")

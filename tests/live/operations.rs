@@ -19,7 +19,6 @@ tests![
     a_rule_that_names_a_command_keeps_the_module_loaded,
     pipelines_transactions_scripts_and_functions,
     resp3_has_the_same_reply,
-    out_of_memory_refuses_and_changes_nothing,
     names_are_read_in_any_case,
     slots_can_be_migrated_with_the_module_loaded,
     memory_stays_flat_under_load,
@@ -329,19 +328,6 @@ fn resp3_has_the_same_reply(engine: &Engine) {
     assert_eq!(reply, Value::Array(vec![Value::Int(1), Value::Int(0), Value::Int(60)]));
     assert_eq!(client.fixed("k", "60", 5), (1, 1, 60));
     assert_eq!(client.error(&["RL.FIXED", "k", "60", "x"]), "ERR limit must be an integer from 0 to 9007199254740991");
-}
-
-fn out_of_memory_refuses_and_changes_nothing(engine: &Engine) {
-    let (_server, mut client) = frozen(engine);
-    client.sliding("k", "60", 5);
-    let digest = client.digest();
-    client.run::<Value>(&["CONFIG", "SET", "maxmemory", "1"]);
-    for call in ["RL.SLIDING k 60 5", "RL.FIXED k 60 5", "RL.FIXED k 1 5 60 5 COST 2 FULL", "RL.THROTTLE k 4 1 60"] {
-        let line = client.error(&call.split_whitespace().collect::<Vec<_>>());
-        assert!(line.starts_with("OOM command not allowed"), "{call}: {line}");
-    }
-    client.run::<Value>(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(client.digest(), digest);
 }
 
 fn names_are_read_in_any_case(engine: &Engine) {

@@ -17,7 +17,6 @@ tests![
     it_leaves_what_has_expired,
     it_sees_a_log_that_a_call_prunes_in_steps,
     a_replica_answers_as_its_primary_does,
-    servers_that_refuse_writes_answer,
     to_read_the_keys_is_enough,
     a_counter_that_may_not_be_read_is_refused,
     a_key_of_another_type,
@@ -214,10 +213,6 @@ fn a_replica_answers_as_its_primary_does(engine: &Engine) {
         {
             assert_eq!(replica.call::<Value>(call), client.call::<Value>(call), "{call} with {used} used");
         }
-        for call in ["RL.SLIDING k 60 5", "RL.FIXED k 60 5", "RL.RESET k 60", "RL.THROTTLE k 5 1 60"] {
-            let line = replica.error(&words(call));
-            assert_eq!(line, "READONLY You can't write against a read only replica.", "{call}");
-        }
         client.call::<Value>("RL.SLIDING k 60 5");
         client.call::<Value>("RL.FIXED k 60 5 3600 9");
     }
@@ -227,21 +222,6 @@ fn a_replica_answers_as_its_primary_does(engine: &Engine) {
     }
     assert_eq!(replica.call::<super::Reply>("RL.PEEK k SLIDING 60 5"), (1, 0, 60));
     assert_eq!(replica.call::<super::Reply>("RL.PEEK k FIXED 60 5"), (1, 1, 60));
-}
-
-fn servers_that_refuse_writes_answer(engine: &Engine) {
-    let (_server, mut client) = frozen(engine);
-    client.sliding("k", "60", 5);
-    client.fixed("k", "60", 5);
-    for (directive, refuses, accepts) in [("min-replicas-to-write", "1", "0"), ("maxmemory", "1", "0")] {
-        client.run::<Value>(&["CONFIG", "SET", directive, refuses]);
-        client.error(&words("RL.SLIDING k 60 5"));
-        assert_eq!(client.call::<super::Reply>("RL.PEEK k SLIDING 60 5"), (1, 1, 60), "{directive}");
-        assert_eq!(client.call::<super::Reply>("RL.PEEK k FIXED 60 5"), (1, 2, 60), "{directive}");
-        assert!(client.full("RL.PEEK k FIXED 60 5 3600 9 COST 3 FULL").allowed, "{directive}");
-        assert_eq!(client.full("RL.PEEK k SLIDING 1 5 60 3 COST 3 FULL").retry, 60_000, "{directive}");
-        client.run::<Value>(&["CONFIG", "SET", directive, accepts]);
-    }
 }
 
 fn to_read_the_keys_is_enough(engine: &Engine) {

@@ -18,7 +18,6 @@ tests![
     nothing_to_remove_is_no_change,
     nothing_to_remove_is_no_miss,
     every_counter_is_checked_before_anything_goes,
-    it_works_out_of_memory,
     a_huge_log_goes_at_once,
     hundreds_of_windows,
 ];
@@ -178,13 +177,6 @@ fn every_counter_is_checked_before_anything_goes(engine: &Engine) {
     admin.run::<Value>(&["ACL", "SETUSER", "some", "resetkeys", "%R~k*"]);
     let line = some.error(&["RL.RESET", "k"]);
     assert!(line.starts_with("NOPERM "), "{line}");
-}
-
-fn it_works_out_of_memory(engine: &Engine) {
-    let (_server, mut client) = frozen(engine);
-    used(&mut client);
-    client.run::<Value>(&["CONFIG", "SET", "maxmemory", "1"]);
-    assert_eq!(client.call::<i64>("RL.RESET k 1 60"), 3);
 }
 
 fn a_huge_log_goes_at_once(engine: &Engine) {

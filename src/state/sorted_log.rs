@@ -157,6 +157,10 @@ impl History for SortedLog<'_> {
     fn lasting(&mut self) -> u64 {
         self.key.count_in(BEFORE_EPOCH)
     }
+
+    fn ahead_of(&mut self, time: Time) -> u64 {
+        Ranges::at(self.now, self.window).count_ahead(&mut self.key, time)
+    }
 }
 
 /// A log that is only looked at.
@@ -194,6 +198,10 @@ impl History for PeekedSortedLog<'_> {
 
     fn lasting(&mut self) -> u64 {
         self.key.count_in(BEFORE_EPOCH)
+    }
+
+    fn ahead_of(&mut self, time: Time) -> u64 {
+        self.ranges.count_ahead(&mut self.key, time)
     }
 }
 
@@ -236,7 +244,12 @@ impl Ranges {
 
     /// How many members of those that count are later than a time. Those before the epoch count at any time.
     fn count_later(&self, key: &mut Reader<'_>, time: Time) -> u64 {
-        key.count_in(live_after(time, self.sane_to)).saturating_add(key.count_in(BEFORE_EPOCH))
+        self.count_ahead(key, time).saturating_add(key.count_in(BEFORE_EPOCH))
+    }
+
+    /// The same without those before the epoch.
+    fn count_ahead(&self, key: &mut Reader<'_>, time: Time) -> u64 {
+        key.count_in(live_after(time, self.sane_to))
     }
 
     /// Whether these are all that count: quickly seen, where a log is younger than its shorter windows.

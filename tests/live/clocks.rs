@@ -5,12 +5,13 @@
 
 use redis::Value;
 
-use super::{START, eventually, frozen};
+use super::{Full, START, eventually, frozen};
 use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
 
 tests![
     sliding_stepped_back_denies_for_a_window_and_the_step_at_most,
+    several_windows_stepped_back_deny_each_as_it_would_alone,
     sliding_stepped_forward_ends_windows_early,
     sliding_stepped_to_and_fro_lets_one_limit_more_in_a_step_at_most,
     fixed_stepped_back_denies_for_two_windows_at_most,
@@ -68,6 +69,37 @@ fn sliding_stepped_back_denies_for_a_window_and_the_step_at_most(engine: &Engine
             // A window and the step after the step.
             assert!(!denied_at(&server, &mut client, "RL.SLIDING", key, window, stepped + step + window), "{key}");
         }
+    }
+}
+
+/// The same for the shorter ones of several windows: they do not count what is ahead of them, though the log keeps it
+/// for the longest, and count it once the clock comes near again.
+fn several_windows_stepped_back_deny_each_as_it_would_alone(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    let words = |key: &str| format!("RL.SLIDING {key} 1 5 3600 1000 FULL");
+    for step in [1, 999, SECOND, SECOND + 1, MINUTE, HOUR - 1] {
+        let key = &format!("{step}");
+        server.set_time(START);
+        for _ in 0..5 {
+            assert!(Full::of(&client.call(&words(key))).allowed, "{key}");
+        }
+        server.set_time(START - step);
+        let reply = Full::of(&client.call(&words(key)));
+        if step <= SECOND {
+            assert_eq!((reply.allowed, reply.window, reply.retry), (false, SECOND, step + SECOND), "{key}");
+            continue;
+        }
+        // Where this call leaves when the five have come in, the quota is whole once they have left, too.
+        let reset = if step > 2 * SECOND { SECOND } else { step + SECOND };
+        assert_eq!((reply.allowed, reply.window, reply.used, reply.reset), (true, SECOND, 1, reset), "{key}");
+        // The five count again from a window before their own time on.
+        server.set_time(START - SECOND - 1);
+        assert!(Full::of(&client.call(&words(key))).allowed, "{key}");
+        server.set_time(START - SECOND);
+        let reply = Full::of(&client.call(&words(key)));
+        assert_eq!((reply.allowed, reply.retry), (false, 2 * SECOND), "{key}");
+        server.set_time(START + SECOND);
+        assert!(Full::of(&client.call(&words(key))).allowed, "{key}");
     }
 }
 

@@ -139,28 +139,36 @@ pub fn slide(request: &Request, entries: &[(f64, i64)], compact: bool, now: i64)
     let (expired, rest): (Vec<_>, Vec<_>) = entries.iter().partition(|(score, _)| is_expired(*score, longest));
     let (ahead, counted): (Vec<_>, Vec<_>) = rest.into_iter().partition(|&(score, _)| is_ahead(score));
     let answers = request.quotas.iter().map(|&quota| {
-        let inside = counted.iter().filter(|&&(score, _)| !is_expired(score, quota.window));
-        let mut leaving: Vec<_> = inside.map(|&(score, units)| (leaves(score, quota.window), units)).collect();
-        leaving.sort_unstable();
-        let before: i64 = leaving.iter().map(|&(_, units)| units).sum();
-        let retry = match before + request.cost - quota.limit {
-            ..=0 => 0,
-            _ if request.cost > quota.limit => NEVER,
-            mut too_many => {
-                let last = leaving.iter().find(|&&(_, units)| {
-                    too_many -= units;
-                    too_many <= 0
-                });
-                match last.expect("no more than there are").0 {
-                    NEVER => NEVER,
-                    at => at - now,
-                }
-            }
+        let window = quota.window;
+        // What a stepped clock has left ahead of a window does not count in it yet.
+        let is_inside =
+            |score: f64, at: i64| score < 0.0 || leaves(score, window) > at && score <= (at + window) as f64;
+        let units_at = |at: i64| -> i64 {
+            counted.iter().filter(|&&(score, _)| is_inside(score, at)).map(|&(_, units)| units).sum()
         };
-        // Those that never leave are not waited for.
-        let last = leaving.iter().map(|&(at, _)| at).filter(|&at| at != NEVER).max().unwrap_or(now);
-        let ttl = (quota.window + 999) / 1000;
-        Answer { quota, before, used: before, count: before, ttl, retry, reset: last - now }
+        let mut leaving: Vec<i64> = counted.iter().map(|&(score, _)| leaves(score, window)).collect();
+        leaving.retain(|&at| now < at && at < NEVER);
+        leaving.sort_unstable();
+        leaving.dedup();
+        // The count falls only as an entry leaves.
+        let falls_to = |most: i64, from: i64| match units_at(from) <= most {
+            true => from,
+            false => leaving.iter().copied().find(|&at| at > from && units_at(at) <= most).unwrap_or(NEVER),
+        };
+        let before = units_at(now);
+        let retry = match before + request.cost <= quota.limit {
+            true => 0,
+            false if request.cost > quota.limit => NEVER,
+            false => match falls_to(quota.limit - request.cost, now) {
+                NEVER => NEVER,
+                at => at - now,
+            },
+        };
+        let lasting = counted.iter().filter(|&&(score, _)| score < 0.0).map(|&(_, units)| units).sum();
+        // The request itself leaves after a window. Those that never leave are not waited for.
+        let from = if retry == 0 { now + window } else { now };
+        let ttl = (window + 999) / 1000;
+        Answer { quota, before, used: before, count: before, ttl, retry, reset: falls_to(lasting, from) - now }
     });
     let mut answer = Answer::binding(answers.collect());
     // A sorted set is pruned in steps, from its ends, unless nothing in it counts.
@@ -171,7 +179,6 @@ pub fn slide(request: &Request, entries: &[(f64, i64)], compact: bool, now: i64)
     let mut left = [late, &counted, near].concat();
     if answer.allowed() {
         answer.used += request.cost;
-        answer.reset = answer.reset.max(answer.quota.window);
         match compact {
             true => left.push((now as f64, request.cost)),
             false => left.extend((0..request.cost).map(|_| (now as f64, 1))),
@@ -270,8 +277,7 @@ pub fn throttle(rate: Rate, found: &Found, now: i64) -> Result<(Reply, Option<St
     let tolerance = rate.interval * i128::from(rate.limit);
     let before = stored.map_or(now, |stored| now.max(i128::from(stored)));
     let increment = rate.interval * i128::from(rate.quantity);
-    // Time ends with the largest integer, in the year 2262.
-    let after = (before + increment).min(i128::from(i64::MAX));
+    let after = before + increment;
     let wait = after - tolerance - now;
     let limited = wait > 0;
     let ahead = if limited { before } else { after } - now;

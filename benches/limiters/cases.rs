@@ -347,10 +347,10 @@ fn options(scripts: &Scripts) -> Vec<Case> {
         |title: &str| Case { limit: 100, keys: 500, optional: true, ..base(Group::Options, title, Traffic::Filling) };
     let full = Case { verdict: Some(FIRST_NAMED_IS_ONE), ..case("RL.SLIDING, FULL") };
     let cost = Case { limit: 1_000, ..case("RL.SLIDING, COST 10") };
-    let sliding = case("RL.SLIDING, 3 windows");
+    let sliding = Case { headline: true, ..case("RL.SLIDING, 3 windows") };
     let fixed = Case { limit: MILLION, keys: 10_000, ..case("RL.FIXED, 3 windows") };
     let peek = Case { held: 50, ..case("RL.PEEK, SLIDING") };
-    let denied = Case { held: 50, traffic: Traffic::Denied, ..case("RL.SLIDING, 3 windows, denied") };
+    let denied = Case { held: 50, traffic: Traffic::Denied, headline: true, ..case("RL.SLIDING, 3 windows, denied") };
     let narrow = "3600 10 43200 1000 86400 10000";
     let several = "60 100 3600 1000 86400 10000";
     let many = "60 1000000 3600 1000000 86400 1000000";

@@ -300,7 +300,7 @@ pub fn quote_in_readme(results: &Results, headlines: &BTreeSet<&str>) {
     let (before, rest) = readme.split_once(BEGIN).expect("a place for the figures");
     let (_old, after) = rest.split_once(END).expect("an end of that place");
     let mut table = Table::new(&["server time a call", "module", "compact", "redis-cell", "script", "script ÷ module"]);
-    for group in [Group::Floor, Group::Main, Group::Throttle].map(Group::name) {
+    for group in [Group::Floor, Group::Main, Group::Options, Group::Throttle].map(Group::name) {
         for case in results.titles(group).into_iter().filter(|case| headlines.contains(case)) {
             let own = if group == Group::Floor.name() { "server" } else { "module" };
             let time = |side| results.median(group, case, side, unit::SERVER_TIME).map_or(String::new(), micros);

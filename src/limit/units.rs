@@ -103,7 +103,7 @@ impl Quotas {
         Ok(())
     }
 
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Quota> + '_ {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Quota> + Clone + '_ {
         std::iter::once(self.first).chain(self.more())
     }
 
@@ -116,7 +116,7 @@ impl Quotas {
     }
 
     /// Those behind the first.
-    pub fn more(&self) -> impl DoubleEndedIterator<Item = Quota> + '_ {
+    pub fn more(&self) -> impl DoubleEndedIterator<Item = Quota> + Clone + '_ {
         self.more.iter().copied()
     }
 

@@ -138,39 +138,41 @@ pub fn slide(request: &Request, entries: &[(f64, i64)], compact: bool, now: i64)
     let is_expired = |score: f64, window: i64| score >= 0.0 && score <= (now - window) as f64;
     let (expired, rest): (Vec<_>, Vec<_>) = entries.iter().partition(|(score, _)| is_expired(*score, longest));
     let (ahead, counted): (Vec<_>, Vec<_>) = rest.into_iter().partition(|&(score, _)| is_ahead(score));
+    // What a stepped clock has left ahead of a window does not count in it yet.
+    let is_inside =
+        |score: f64, window: i64, at: i64| score < 0.0 || leaves(score, window) > at && score <= (at + window) as f64;
+    let units_at = |window: i64, at: i64| -> i64 {
+        counted.iter().filter(|&&(score, _)| is_inside(score, window, at)).map(|&(_, units)| units).sum()
+    };
+    // Counts fall only as an entry leaves a window.
+    let first_time = |windows: &[i64], from: i64, holds: &dyn Fn(i64) -> bool| {
+        let times = windows.iter().flat_map(|&window| counted.iter().map(move |&(score, _)| leaves(score, window)));
+        let mut times: Vec<i64> = times.filter(|&at| from < at && at < NEVER).chain([from]).collect();
+        times.sort_unstable();
+        times.dedup();
+        times.into_iter().find(|&at| holds(at)).unwrap_or(NEVER)
+    };
+    let fits = |quota: &Quota, at: i64| units_at(quota.window, at) + request.cost <= quota.limit;
     let answers = request.quotas.iter().map(|&quota| {
         let window = quota.window;
-        // What a stepped clock has left ahead of a window does not count in it yet.
-        let is_inside =
-            |score: f64, at: i64| score < 0.0 || leaves(score, window) > at && score <= (at + window) as f64;
-        let units_at = |at: i64| -> i64 {
-            counted.iter().filter(|&&(score, _)| is_inside(score, at)).map(|&(_, units)| units).sum()
-        };
-        let mut leaving: Vec<i64> = counted.iter().map(|&(score, _)| leaves(score, window)).collect();
-        leaving.retain(|&at| now < at && at < NEVER);
-        leaving.sort_unstable();
-        leaving.dedup();
-        // The count falls only as an entry leaves.
-        let falls_to = |most: i64, from: i64| match units_at(from) <= most {
-            true => from,
-            false => leaving.iter().copied().find(|&at| at > from && units_at(at) <= most).unwrap_or(NEVER),
-        };
-        let before = units_at(now);
-        let retry = match before + request.cost <= quota.limit {
-            true => 0,
-            false if request.cost > quota.limit => NEVER,
-            false => match falls_to(quota.limit - request.cost, now) {
-                NEVER => NEVER,
-                at => at - now,
-            },
+        let before = units_at(window, now);
+        let retry = match first_time(&[window], now, &|at| fits(&quota, at)) {
+            NEVER => NEVER,
+            at => at - now,
         };
         let lasting = counted.iter().filter(|&&(score, _)| score < 0.0).map(|&(_, units)| units).sum();
         // The request itself leaves after a window. Those that never leave are not waited for.
         let from = if retry == 0 { now + window } else { now };
+        let reset = first_time(&[window], from, &|at| units_at(window, at) <= lasting) - now;
         let ttl = (window + 999) / 1000;
-        Answer { quota, before, used: before, count: before, ttl, retry, reset: falls_to(lasting, from) - now }
+        Answer { quota, before, used: before, count: before, ttl, retry, reset }
     });
     let mut answer = Answer::binding(answers.collect());
+    if (1..NEVER).contains(&answer.retry) {
+        // While the one that binds is waited for, others may fill again.
+        let windows: Vec<i64> = request.quotas.iter().map(|quota| quota.window).collect();
+        answer.retry = first_time(&windows, now, &|at| request.quotas.iter().all(|quota| fits(quota, at))) - now;
+    }
     // A sorted set is pruned in steps, from its ends, unless nothing in it counts.
     let in_steps = !compact && !counted.is_empty();
     let left_over = |from: &[(f64, i64)]| if in_steps { from.len().saturating_sub(PRUNED_AT_MOST as usize) } else { 0 };

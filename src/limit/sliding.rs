@@ -53,11 +53,8 @@ pub trait History {
         0
     }
 
-    /// Units that a clock has stamped later than a time.
-    fn ahead_of(&mut self, time: Time) -> u64 {
-        let lasting = self.lasting();
-        self.later_than(time).saturating_sub(lasting)
-    }
+    /// Those that [`Self::later_than`] counts, without the ones that never leave.
+    fn ahead_of(&mut self, time: Time) -> u64;
 }
 
 /// Whether entries of a log can lie ahead of one of its windows. None can if there is one window, or the log ends before now.
@@ -272,6 +269,10 @@ mod tests {
             self.stamps.iter().filter(|&&stamp| stamp > time).count() as u64
         }
 
+        fn ahead_of(&mut self, time: Time) -> u64 {
+            self.later_than(time)
+        }
+
         fn stamp_of(&mut self, rank: u64) -> Option<Time> {
             self.stamps.iter().rev().nth(rank as usize).copied()
         }
@@ -484,6 +485,10 @@ mod tests {
 
             fn later_than(&mut self, _: Time) -> u64 {
                 4
+            }
+
+            fn ahead_of(&mut self, _: Time) -> u64 {
+                2
             }
 
             fn stamp_of(&mut self, rank: u64) -> Option<Time> {

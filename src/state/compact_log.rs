@@ -125,6 +125,10 @@ impl History for CompactLog<'_> {
         self.asked.or_flaw(answer)
     }
 
+    fn ahead_of(&mut self, time: Time) -> u64 {
+        self.later_than(time)
+    }
+
     fn stamp_of(&mut self, rank: u64) -> Option<Time> {
         let answer = self.asked.log.newest_unit(self.key.bytes_mut(), rank);
         self.asked.or_flaw(answer)
@@ -157,6 +161,10 @@ impl History for PeekedCompactLog<'_> {
     fn later_than(&mut self, time: Time) -> u64 {
         let answer = self.asked.log.later_than(&self.key.bytes(), time);
         self.asked.or_flaw(answer)
+    }
+
+    fn ahead_of(&mut self, time: Time) -> u64 {
+        self.later_than(time)
     }
 
     fn stamp_of(&mut self, rank: u64) -> Option<Time> {

@@ -102,6 +102,13 @@ impl<S: History, C: History> History for Form<S, C> {
         }
     }
 
+    fn ahead_of(&mut self, time: Time) -> u64 {
+        match self {
+            Self::Sorted(log) => log.ahead_of(time),
+            Self::Compact(log) => log.ahead_of(time),
+        }
+    }
+
     fn lasting(&mut self) -> u64 {
         match self {
             Self::Sorted(log) => log.lasting(),

@@ -3,6 +3,8 @@
 //! A call makes one change to the string, which travels as one `SETRANGE`, or as one `SET` where the string is new or is
 //! written anew as a whole.
 
+use std::borrow::Cow;
+
 use super::WRONG_TYPE;
 use super::compact::{Change, Compact, Flaw, SHORTEST_LOG};
 use super::effects::{Effect, publish};
@@ -138,13 +140,20 @@ impl History for CompactLog<'_> {
 /// A log that is only looked at.
 pub struct PeekedCompactLog<'a> {
     key: Reader<'a>,
+    /// The bytes, where to look at them is to copy them: then it is done once.
+    copy: Option<Vec<u8>>,
     asked: Asked,
 }
 
 impl<'a> PeekedCompactLog<'a> {
     pub fn at(mut key: Reader<'a>, now: Time, window: Window) -> Result<Self, Error> {
-        let asked = Asked::open(&key.bytes(), now, window)?;
-        Ok(Self { key, asked })
+        let bytes = key.bytes();
+        let asked = Asked::open(&bytes, now, window)?;
+        let copy = match bytes {
+            Cow::Owned(copy) => Some(copy),
+            Cow::Borrowed(_) => None,
+        };
+        Ok(Self { key, copy, asked })
     }
 
     /// Whether all that was asked could be answered.
@@ -153,13 +162,19 @@ impl<'a> PeekedCompactLog<'a> {
     }
 }
 
+/// The bytes of a log: the copy, if there is one.
+fn look<'b>(key: &'b mut Reader<'_>, copy: Option<&'b [u8]>) -> Cow<'b, [u8]> {
+    copy.map_or_else(|| key.bytes(), Cow::Borrowed)
+}
+
 impl History for PeekedCompactLog<'_> {
     fn units(&mut self) -> u64 {
         self.asked.log.units()
     }
 
     fn later_than(&mut self, time: Time) -> u64 {
-        let answer = self.asked.log.later_than(&self.key.bytes(), time);
+        let bytes = look(&mut self.key, self.copy.as_deref());
+        let answer = self.asked.log.later_than(&bytes, time);
         self.asked.or_flaw(answer)
     }
 
@@ -168,7 +183,8 @@ impl History for PeekedCompactLog<'_> {
     }
 
     fn stamp_of(&mut self, rank: u64) -> Option<Time> {
-        let answer = self.asked.log.newest_unit(&self.key.bytes(), rank);
+        let bytes = look(&mut self.key, self.copy.as_deref());
+        let answer = self.asked.log.newest_unit(&bytes, rank);
         self.asked.or_flaw(answer)
     }
 }

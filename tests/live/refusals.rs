@@ -19,8 +19,6 @@ tests![
     eviction_takes_whole_keys_and_refuses_nobody,
 ];
 
-const BOTH: [&str; 2] = ["RL.SLIDING", "RL.FIXED"];
-
 /// What a call does, as far as the server asks before it refuses one.
 #[derive(Clone, Copy, PartialEq)]
 enum Does {
@@ -227,12 +225,28 @@ fn a_replica_that_may_only_read(engine: &Engine) {
     refused(&mut replica, refusal, |replica| replica.run(&["REPLICAOF", "NO", "ONE"]));
 }
 
+/// Every call gets what it would get on a server of its own, also where keys have expired that the primary, whose clock
+/// stands still, has not removed.
 fn a_replica_that_may_write_counts_for_itself(engine: &Engine) {
-    let (_primary, mut primary, _replica, mut replica) = pair(engine, &["--replica-read-only", "no"]);
-    let digest = primary.digest();
-    assert_eq!(replica.sliding("k", "60", 5), (1, 2, 60));
-    assert_eq!(replica.fixed("k", "60", 5), (1, 3, 60));
-    assert_eq!(primary.digest(), digest);
+    let (primary_server, mut primary, replica, mut client) = pair(engine, &["--replica-read-only", "no"]);
+    let alone = Options { frozen_at: Some(START), ..Options::default() };
+    let (twin, mut aside) = Server::replica_of(&primary_server, engine, alone);
+    aside.run::<Value>(&["REPLICAOF", "NO", "ONE"]);
+    let untouched = (primary.digest(), primary.everything());
+    // The counters expire, the windows end, the logs expire; none in the very millisecond, in which a server may or may not
+    // have dropped a key.
+    for later in [0, 1, 60_500, 121_000, 300_123] {
+        for server in [&replica, &twin] {
+            server.set_time(START + later);
+        }
+        for (_, call) in certain_calls(engine) {
+            let [here, there] = [&mut client, &mut aside].map(|client| answer(client, call, "alone"));
+            assert_eq!(here, there, "{call}, {later} ms later");
+            let [here, there] = [&mut client, &mut aside].map(|client| certain_keys(engine, client));
+            assert_eq!(here, there, "{call}, {later} ms later");
+        }
+    }
+    assert_eq!((primary.digest(), primary.everything()), untouched);
 }
 
 fn a_replica_without_its_primary(engine: &Engine) {
@@ -245,29 +259,88 @@ fn a_replica_without_its_primary(engine: &Engine) {
     refused(&mut replica, refusal, |replica| replica.run(&["REPLICAOF", "NO", "ONE"]));
 }
 
+/// What writes is held back, and then gets what it would get had it come when it runs. What reads is served meanwhile.
 fn a_paused_call_is_decided_when_it_runs(engine: &Engine) {
-    for command in BOTH {
-        let (server, mut admin) = frozen(engine);
-        fill(&mut admin);
+    let (server, mut admin) = frozen(engine);
+    let (twin, mut aside) = frozen(engine);
+    let cases = certain_calls(engine).into_iter().flat_map(|(does, call)| WAYS.map(|way| (does, call, way)));
+    // The windows have ended when it runs, and then the log has expired, too.
+    let cases = cases.flat_map(|(does, call, way)| [60_500, 120_500].map(|later| (does, call, way, later)));
+    for (start, (does, call, way, later)) in (START..).step_by(1_000_000).zip(cases) {
+        for (server, client) in [(&server, &mut admin), (&twin, &mut aside)] {
+            client.run::<Value>(&["FLUSHALL"]);
+            server.set_time(start);
+            fill(client);
+        }
+        let before = admin.everything();
         admin.run::<Value>(&["CLIENT", "PAUSE", "100000000", "WRITE"]);
-        std::thread::scope(|scope| {
-            let mut client = server.client();
-            let id = client.run::<i64>(&["CLIENT", "ID"]).to_string();
-            let call = scope.spawn(move || client.limiter(command, "k", "60", 5));
-            eventually("the call is held back", || {
-                let list: String = admin.run(&["CLIENT", "LIST", "ID", &id]);
-                list.split_whitespace().any(|field| field.starts_with("flags=") && field.contains('b'))
-            });
-            assert_eq!(admin.used("k", "60"), 2);
-            // By the time it runs the two requests have left the window.
-            server.set_time(START + 60_000);
+        let reply = if does == Does::Read {
+            server.set_time(start + later);
+            let reply = answer(&mut admin, call, way);
             admin.run::<Value>(&["CLIENT", "UNPAUSE"]);
-            let reply = call.join().expect("a reply");
-            assert_eq!((reply.0, reply.1), (1, i64::from(command == "RL.FIXED")), "{command}");
-        });
+            reply
+        } else {
+            std::thread::scope(|scope| {
+                let mut client = server.client();
+                let id = client.run::<i64>(&["CLIENT", "ID"]).to_string();
+                let reply = scope.spawn(move || answer(&mut client, call, way));
+                eventually("the call is held back", || {
+                    let list: String = admin.run(&["CLIENT", "LIST", "ID", &id]);
+                    list.split_whitespace().any(|field| field.starts_with("flags=") && field.contains('b'))
+                });
+                assert_eq!(admin.everything(), before, "{call}, {way}");
+                server.set_time(start + later);
+                admin.run::<Value>(&["CLIENT", "UNPAUSE"]);
+                reply.join().expect("a reply")
+            })
+        };
+        twin.set_time(start + later);
+        assert_eq!(reply, answer(&mut aside, call, way), "{call}, {way}, {later} ms later");
+        let [here, there] = [&mut admin, &mut aside].map(|client| certain_keys(engine, client));
+        assert_eq!(here, there, "{call}, {way}, {later} ms later");
     }
 }
 
+/// How a call can come.
+const WAYS: [&str; 3] = ["alone", "in a script", "in a transaction"];
+
+/// The reply to a call, however it comes.
+fn answer(client: &mut Client, call: &str, way: &str) -> Value {
+    let words: Vec<&str> = call.split(' ').collect();
+    match way {
+        "in a script" => {
+            let eval = if words[0] == "RL.PEEK" { "EVAL_RO" } else { "EVAL" };
+            let script = [eval, "return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))", "1", words[1], words[0]];
+            client.run(&[&script, &words[2..]].concat())
+        }
+        "in a transaction" => {
+            client.run::<Value>(&["MULTI"]);
+            client.run::<Value>(&words);
+            client.run::<(Value,)>(&["EXEC"]).0
+        }
+        _ => client.run(&words),
+    }
+}
+
+/// Valkey 9.1 counts microseconds by itself while its clock stands, and RL.THROTTLE goes by them.
+fn counts_microseconds(engine: &Engine) -> bool {
+    engine.name.starts_with("valkey-9.1")
+}
+
+/// Every command whose replies a clock that stands makes certain.
+fn certain_calls(engine: &Engine) -> Vec<(Does, &'static str)> {
+    CALLS.into_iter().filter(|(_, call)| !counts_microseconds(engine) || !call.starts_with("RL.THROTTLE")).collect()
+}
+
+/// All keys that it makes certain.
+fn certain_keys(engine: &Engine, client: &mut Client) -> Vec<(Vec<u8>, i64, String)> {
+    let mut keys = client.everything();
+    keys.retain(|(key, ..)| !counts_microseconds(engine) || key != b"t");
+    keys
+}
+
+/// Every call has a key of its own, more of them than there is room for, and comes three times. What it replies is what it
+/// would from where its key was, or from nothing, had the key been evicted.
 fn eviction_takes_whole_keys_and_refuses_nobody(engine: &Engine) {
     let policies = [
         "allkeys-lru",
@@ -279,34 +352,38 @@ fn eviction_takes_whole_keys_and_refuses_nobody(engine: &Engine) {
         "volatile-random",
     ];
     let (_server, mut client) = frozen(engine);
+    let (_twin, mut aside) = frozen(engine);
+    let calls: Vec<&str> = certain_calls(engine).into_iter().map(|(_, call)| call).collect();
+    // What a key of its own gets from each call, the first time and so on.
+    let mut replies: Vec<Vec<Value>> = Vec::new();
+    for call in &calls {
+        aside.run::<Value>(&["FLUSHALL"]);
+        replies.push((0..3).map(|_| answer(&mut aside, call, "alone")).collect());
+    }
     for policy in policies {
         client.run::<Value>(&["FLUSHALL"]);
         client.run::<Value>(&["CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", policy]);
         client.run::<Value>(&["CONFIG", "RESETSTAT"]);
         let used: usize = client.info_field("memory", "used_memory").parse().unwrap();
         client.run::<Value>(&["CONFIG", "SET", "maxmemory", &(used + 250_000).to_string()]);
-        // A counter and a log a key, more of them than there is room for, each called three times.
-        let mut counts = std::collections::HashMap::new();
-        for round in 0..3 {
-            let mut replies: Vec<(i64, i64, i64)> = Vec::new();
+        // How often each key was called since it was evicted, if it was.
+        let mut times = vec![0; 300 * calls.len()];
+        for _ in 0..3 {
             // What a client has sent counts as memory too, so a little at a time.
-            for first in (0..1500).step_by(50) {
+            for first in (0..times.len()).step_by(calls.len() * 4) {
+                let numbers = first..times.len().min(first + calls.len() * 4);
                 let mut pipeline = redis::pipe();
-                for key in first..first + 50 {
-                    for command in BOTH {
-                        pipeline.cmd(command).arg(format!("key-{key}")).arg("60").arg("5");
-                    }
+                for number in numbers.clone() {
+                    let words: Vec<&str> = calls[number % calls.len()].split(' ').collect();
+                    pipeline.cmd(words[0]).arg(format!("key-{number}")).arg(&words[2..]);
                 }
-                let some: Vec<(i64, i64, i64)> = pipeline.query(&mut client.0).expect("no call is refused");
-                replies.extend(some);
-            }
-            for (index, (allowed, count, _)) in replies.into_iter().enumerate() {
-                // The log counts what was there before, the counter itself too. Evicted, each begins anew.
-                let first = index as i64 % 2;
-                let expected = counts.get(&index).map_or(first, |count| count + 1);
-                assert_eq!(allowed, 1, "{policy}");
-                assert!(count == expected || count == first, "{policy}: {count}, not {expected}, in round {round}");
-                counts.insert(index, count);
+                let some: Vec<Value> = pipeline.query(&mut client.0).expect("no call is refused");
+                for (number, reply) in numbers.zip(some) {
+                    let (call, expected) = (calls[number % calls.len()], &replies[number % calls.len()]);
+                    let goes_on = reply == expected[times[number]];
+                    assert!(goes_on || reply == expected[0], "{policy}: {call}: {reply:?}");
+                    times[number] = if goes_on { times[number] + 1 } else { 1 };
+                }
             }
         }
         let evicted: i64 = client.info_field("stats", "evicted_keys").parse().unwrap();

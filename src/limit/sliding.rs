@@ -61,8 +61,14 @@ pub trait History {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ahead {
     None,
-    Some,
+    /// How often a wait is put off, at most, because others have come in by then.
+    Some {
+        rounds: usize,
+    },
 }
+
+/// In all rounds together a wait looks into this many windows, which is some milliseconds of the server's time.
+const LOOKS: usize = 2048;
 
 /// How one quota stands.
 struct Standing {
@@ -92,7 +98,8 @@ pub fn decide(log: &mut impl History, demand: &Demand, now: Time) -> Decision {
         }
         None => {
             if log.ahead_of(now) > 0 {
-                ahead = Ahead::Some;
+                let windows = demand.quotas.len().max(1);
+                ahead = Ahead::Some { rounds: LOOKS.div_euclid(windows) };
             }
             let longest = demand.quotas.longest();
             let mut standing = |quota: Quota| {
@@ -113,7 +120,7 @@ pub fn decide(log: &mut impl History, demand: &Demand, now: Time) -> Decision {
     let allowed = retry == Retry::Now;
     let retry = match (retry, ahead) {
         // Until this one has room, what is ahead of another may have come in.
-        (Retry::After(wait), Ahead::Some) if demand.waits => {
+        (Retry::After(wait), Ahead::Some { .. }) if demand.waits => {
             let (lasting, from) = (log.lasting(), Time::from_millis(now.millis().saturating_add(wait)));
             let rests =
                 demand.quotas.iter().filter_map(|quota| Some((quota.window, rest(quota, demand.cost, lasting)?)));
@@ -139,7 +146,7 @@ pub fn decide(log: &mut impl History, demand: &Demand, now: Time) -> Decision {
 fn units_ahead(log: &mut impl History, time: Time, ahead: Ahead) -> u64 {
     match ahead {
         Ahead::None => 0,
-        Ahead::Some => log.ahead_of(time),
+        Ahead::Some { .. } => log.ahead_of(time),
     }
 }
 
@@ -164,25 +171,28 @@ fn retry(log: &mut impl History, quota: Quota, cost: Cost, now: Time, ahead: Ahe
 /// The first time from `from` on at which no more than so many units are in each of these windows, of those that leave it.
 ///
 /// The unit that has so many others behind it in the window is the last that has to leave. Those that are ahead of the
-/// window are behind it, too, but do not count yet. While it leaves some of them may come in, and then more have to leave.
+/// window are behind it, too, but do not count yet. While it leaves some of them may come in, and then more have to leave:
+/// that is another round. After the last one it is waited for all that are ahead, which is late enough in any case.
 fn free_at(
     log: &mut impl History,
     rests: impl Iterator<Item = (Window, u64)> + Clone,
     from: Time,
     ahead: Ahead,
 ) -> Time {
-    /// After so many rounds it is waited for all that are ahead, which is late enough in any case.
-    const ROUNDS: usize = 64;
+    let rounds = match ahead {
+        Ahead::None => 0,
+        Ahead::Some { rounds } => rounds,
+    };
     let mut at = from;
-    for round in 0..=ROUNDS {
+    for round in 0..=rounds {
         let begun = at;
         for (window, rest) in rests.clone() {
-            let behind = if round < ROUNDS { units_ahead(log, at.plus(window), ahead) } else { 0 };
+            let behind = if round < rounds { units_ahead(log, at.plus(window), ahead) } else { 0 };
             if let Some(stamp) = log.stamp_of(rest.saturating_add(behind)) {
                 at = at.max(stamp.plus(window));
             }
         }
-        if at == begun || ahead == Ahead::None {
+        if at == begun {
             break;
         }
     }
@@ -471,6 +481,24 @@ mod tests {
         let decision = ruled.peek(Time::from_millis(10_000));
         assert_eq!((decision.window, decision.count), (1_000, 2));
         assert_eq!(decision.waits.unwrap().retry, Retry::After(250));
+    }
+
+    /// A second that is taken is followed by another one, again and again: a wait goes on behind the last of them.
+    #[test]
+    fn a_wait_is_put_off_as_often_as_others_come_in() {
+        let mut quotas = Quotas::of(Quota { window: window(1_000), limit: Limit::new(1).unwrap() });
+        quotas.push(Quota { window: window(3_600_000), limit: Limit::new(1_000).unwrap() }).unwrap();
+        let mut ruled = Ruled::of(window(1), 0);
+        ruled.demand.quotas = quotas;
+        let now = 10_000_000;
+        for taken in [1, 10, 200, 900] {
+            let stamps = (0..taken).map(|number| now + 10 + number * 1_000);
+            // The last one lies behind a gap that a request fits into.
+            ruled.stamps = stamps.chain([now + 2_000_000]).map(Time::from_millis).collect();
+            let decision = ruled.peek(Time::from_millis(now));
+            assert_eq!((decision.window, decision.count), (1_000, 1));
+            assert_eq!(decision.waits.unwrap().retry, Retry::After(taken * 1_000 + 10), "{taken}");
+        }
     }
 
     #[test]

@@ -115,10 +115,10 @@ impl<'a> SortedLog<'a> {
         let mut left_over = (0, 0);
         let log = self.reopened(|ctx, name| {
             // The ranks of expired members begin behind those with negative scores, which no clock writes.
-            let first = signed(ctx.count_in(name, BEFORE_EPOCH));
-            let last = first.saturating_add(MOST).saturating_sub(1);
-            let expired = remove_some(ctx, name, ranges.expired, (first, last));
-            let ahead = remove_some(ctx, name, ranges.ahead, (MOST.saturating_neg(), -1));
+            let oldest = signed(ctx.count_in(name, BEFORE_EPOCH));
+            let expired = remove_some(ctx, name, ranges.expired, |_| oldest);
+            // Of those ahead the nearest go first: the clock reaches them soonest. Their ranks count from the end.
+            let ahead = remove_some(ctx, name, ranges.ahead, i64::saturating_neg);
             left_over = (expired, ahead);
         })?;
         Ok(Self { left_over, ..log })
@@ -205,13 +205,17 @@ impl History for PeekedSortedLog<'_> {
     }
 }
 
-/// Removes the members of a range, or [`MOST`] of them, which are those of the ranks given. Answers how many are left.
-fn remove_some(ctx: &mut Context, name: Str<'_>, range: ScoreRange, (first, last): (i64, i64)) -> u64 {
+/// Removes the members of a range, or the first [`MOST`] of them. `rank`: that of the first one, given their number.
+/// Answers how many are left.
+fn remove_some(ctx: &mut Context, name: Str<'_>, range: ScoreRange, rank: impl FnOnce(i64) -> i64) -> u64 {
     let count = ctx.count_in(name, range);
     match signed(count) {
         0 => return 0,
         1..=MOST => ctx.remove_in(name, range),
-        _ => ctx.remove_ranks(name, first, last),
+        number => {
+            let first = rank(number);
+            ctx.remove_ranks(name, first, first.saturating_add(MOST).saturating_sub(1));
+        }
     }
     count.saturating_sub(MOST.unsigned_abs())
 }

@@ -178,7 +178,7 @@ fn a_key_without_expiry_gets_one(engine: &Engine) {
 }
 
 fn members_ahead_of_the_clock_are_removed(engine: &Engine) {
-    let (_server, mut client) = frozen(engine);
+    let (server, mut client) = frozen(engine);
     let (now, window) = (START as f64, 60_000.0);
     plant(&mut client, "k", [now - 1.0, now + window, now + window + 0.5, now + window + 1.0, f64::INFINITY]);
     assert_eq!(client.sliding("k", "60", 10), (1, 2, 60));
@@ -193,6 +193,13 @@ fn members_ahead_of_the_clock_are_removed(engine: &Engine) {
         assert_eq!(client.sliding("both", "60", 10), (1, expected, 60));
     }
     assert_eq!(client.run::<i64>(&["ZCARD", "both"]), 4);
+    // Those that come into the window soonest go first.
+    plant(&mut client, "soon", [now].into_iter().chain((1..=2500).map(|index| now + window + f64::from(index))));
+    assert_eq!(client.sliding("soon", "60", 0), (0, 1, 60));
+    assert_eq!(client.stamps("soon")[..2], [START, START + 61_001]);
+    server.set_time(START + 1_000);
+    assert_eq!(client.sliding("soon", "60", 0), (0, 1, 60));
+    assert_eq!(client.stamps("soon")[..2], [START, START + 62_001]);
 }
 
 fn a_clock_stepped_back_locks_nobody_out(engine: &Engine) {

@@ -173,12 +173,12 @@ pub fn slide(request: &Request, entries: &[(f64, i64)], compact: bool, now: i64)
         let windows: Vec<i64> = request.quotas.iter().map(|quota| quota.window).collect();
         answer.retry = first_time(&windows, now, &|at| request.quotas.iter().all(|quota| fits(quota, at))) - now;
     }
-    // A sorted set is pruned in steps, from its ends, unless nothing in it counts.
+    // A sorted set is pruned in steps, the oldest and the nearest first, unless nothing in it counts.
     let in_steps = !compact && !counted.is_empty();
     let left_over = |from: &[(f64, i64)]| if in_steps { from.len().saturating_sub(PRUNED_AT_MOST as usize) } else { 0 };
     let late = &expired[expired.len() - left_over(&expired)..];
-    let near = &ahead[..left_over(&ahead)];
-    let mut left = [late, &counted, near].concat();
+    let far = &ahead[ahead.len() - left_over(&ahead)..];
+    let mut left = [late, &counted, far].concat();
     if answer.allowed() {
         answer.used += request.cost;
         match compact {

@@ -78,10 +78,9 @@ pub const FILES: &[(&str, &[Test])] = &[
 pub fn applies(engine: &Engine, test: &str) -> bool {
     match test {
         "commands_stand_in_their_categories" => !engine.is_redis_7_0(),
-        // Between two looks at the wall clock, which stands in tests, this one counts microseconds on by itself.
         "throttle_admits_after_the_wait_and_not_a_second_before"
         | "replies_are_those_of_redis_cell"
-        | "its_times_are_exact" => !engine.name.starts_with("valkey-9.1"),
+        | "its_times_are_exact" => !engine.counts_microseconds(),
         "wait_for_the_aof_knows_what_a_call_has_changed" => !engine.is_redis_7_0(),
         "an_atomic_slot_migration_under_load_keeps_every_limit" => engine.moves_slots_atomically(),
         _ => true,

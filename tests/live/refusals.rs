@@ -322,20 +322,15 @@ fn answer(client: &mut Client, call: &str, way: &str) -> Value {
     }
 }
 
-/// Valkey 9.1 counts microseconds by itself while its clock stands, and RL.THROTTLE goes by them.
-fn counts_microseconds(engine: &Engine) -> bool {
-    engine.name.starts_with("valkey-9.1")
-}
-
 /// Every command whose replies a clock that stands makes certain.
 fn certain_calls(engine: &Engine) -> Vec<(Does, &'static str)> {
-    CALLS.into_iter().filter(|(_, call)| !counts_microseconds(engine) || !call.starts_with("RL.THROTTLE")).collect()
+    CALLS.into_iter().filter(|(_, call)| !engine.counts_microseconds() || !call.starts_with("RL.THROTTLE")).collect()
 }
 
 /// All keys that it makes certain.
 fn certain_keys(engine: &Engine, client: &mut Client) -> Vec<(Vec<u8>, i64, String)> {
     let mut keys = client.everything();
-    keys.retain(|(key, ..)| !counts_microseconds(engine) || key != b"t");
+    keys.retain(|(key, ..)| !engine.counts_microseconds() || key != b"t");
     keys
 }
 

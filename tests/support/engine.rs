@@ -61,6 +61,17 @@ impl Engine {
         self.name.contains("-7.0")
     }
 
+    /// Whether modules can have an ACL category of their own.
+    pub fn has_categories_of_modules(&self) -> bool {
+        !self.is_redis_7_0() && !self.name.contains("-7.2")
+    }
+
+    /// Between two looks at the wall clock Valkey 9 counts microseconds by itself. So they go on while the clock stands,
+    /// and RL.THROTTLE goes by them.
+    pub fn counts_microseconds(&self) -> bool {
+        self.name.starts_with("valkey-9")
+    }
+
     /// Whether the server can move a slot as a whole.
     pub fn moves_slots_atomically(&self) -> bool {
         self.name.starts_with("redis-8.6") || self.name.starts_with("valkey-9")

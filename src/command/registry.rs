@@ -186,7 +186,8 @@ pub fn named_in(mut lines: impl Iterator<Item = Vec<u8>>) -> Option<String> {
         .map(|((_, command), _)| shown(command))
         .collect();
     lines.find_map(|line| {
-        let mut words = line.split(|&byte| byte == b' ');
+        // Behind the word "user" and the name, which can look like a rule.
+        let mut words = line.split(|&byte| byte == b' ').skip(2);
         words.find_map(|word| ours.iter().find(|name| is_rule_for(word, name.as_bytes())).cloned())
     })
 }

@@ -89,6 +89,7 @@ pub(super) fn missing() -> Option<&'static str> {
         RedisModule_ZsetRangeCurrentElement,
         RedisModule_ZsetRangeEndReached,
         RedisModule_ZsetRangeNext,
+        RedisModule_ZsetRangePrev,
         RedisModule_ZsetRangeStop,
         RedisModule_ZsetRem,
     );

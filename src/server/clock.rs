@@ -5,8 +5,7 @@ use super::api::{call, optional};
 /// Unix time in microseconds, as the running command sees it.
 ///
 /// Servers since 7.2 hand out the time they cached when the command began; older ones only the live clock, in
-/// milliseconds. A clock that
-/// stands before 1970 counts as 1970: the server takes no expiry before that.
+/// milliseconds. A clock that stands before 1970 counts as 1970: the server takes no expiry before that.
 pub fn unix_micros() -> i64 {
     // SAFETY: both functions take nothing and only read the server's clock, on the server's own thread.
     let micros = unsafe {

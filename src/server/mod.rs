@@ -7,7 +7,8 @@
 //! * What may run other code (opening a key, calling a command that writes, firing an event) takes the context mutably,
 //!   and a [`Key`] borrows it for as long as it is open. So we never start code that could change a value we hold open.
 //!   Commands that only read are called beside an open key.
-//! * Every entry point from C goes through [`guard`], so that a panic never crosses into the server.
+//! * Every entry point from C goes through [`guard`], so that a panic never crosses into the server. (But for those of the
+//!   settings, which move one number and cannot panic.)
 
 mod acl;
 mod api;

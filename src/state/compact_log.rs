@@ -66,8 +66,8 @@ impl<'a> CompactLog<'a> {
     /// The log at an open key that is empty or holds a string.
     pub fn at(mut key: Key<'a>, name: Str<'a>, now: Time, window: Window) -> Result<Self, Error> {
         let asked = match key.kind() {
-            // To open a string for writing is to have the server lay it out anew, if it keeps it in a form of its own.
-            // Those are short ones, and no logs: they are only looked at, and refused.
+            // To open a string for writing is to have the server lay it out anew, if it keeps it in a form of its own: as a
+            // number, or up to 44 bytes beside its header. What is too short for a log is only looked at, and refused.
             Kind::String if key.len() < SHORTEST_LOG => Asked::open(&key.bytes(), now, window)?,
             Kind::String => Asked::open(key.bytes_mut(), now, window)?,
             _ => Asked { log: Compact::EMPTY, flaw: None },

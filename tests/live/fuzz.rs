@@ -3,20 +3,16 @@
 
 use std::time::{Duration, Instant};
 
-use super::{START, eventually, frozen};
+use super::{START, eventually, frozen, seeded};
 use crate::support::driver::Driver;
 use crate::support::{Client, Engine};
 use crate::tests;
 
 tests![hostile_calls_have_the_one_right_answer, hostile_calls_lose_no_memory];
 
-fn seed() -> u64 {
-    std::env::var("RL_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("RL_SEED is a number"))
-}
-
 fn hostile_calls_have_the_one_right_answer(engine: &Engine) {
     let (mut server, mut client) = frozen(engine);
-    let mut driver = Driver::new(&server, START, seed(), 1);
+    let mut driver = Driver::new(&server, START, seeded().1, 1);
     driver.run(10_000);
     driver.compare_totals(&mut client);
     // The seed is no use if it does not reach every room of the house.
@@ -31,7 +27,7 @@ fn hostile_calls_have_the_one_right_answer(engine: &Engine) {
 
 fn hostile_calls_lose_no_memory(engine: &Engine) {
     let (server, mut client) = frozen(engine);
-    let mut driver = Driver::new(&server, START, seed(), 1000);
+    let mut driver = Driver::new(&server, START, seeded().1, 1000);
     driver.run(30_000); // The server grows its own tables and buffers once.
     driver.clear();
     // Now and then the server keeps a large buffer of its own: Redis 8 the one that it reads a key of a megabyte with. It

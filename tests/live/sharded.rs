@@ -462,8 +462,7 @@ fn a_failover_by_hand_under_load_keeps_every_limit(engine: &Engine) {
     let limits = Limit::of_tag(&tag_of(&cluster, 0), 800);
     // The primary lets its replica catch up before it gives way.
     under_load(&cluster, &limits, |load| {
-        cluster.client(PRIMARIES).run::<()>(&["CLUSTER", "FAILOVER"]);
-        cluster.promoted(PRIMARIES);
+        cluster.give_way_to(PRIMARIES);
         load.goes_on(300);
     });
     for limit in &limits {

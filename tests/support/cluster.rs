@@ -119,6 +119,19 @@ impl Cluster {
         self.nodes[node] = None;
     }
 
+    /// Has a replica take over from a primary that lives. A server gives up where it takes long, so it is asked again.
+    pub fn give_way_to(&self, node: usize) {
+        let mut client = self.client(node);
+        until("a replica takes over by hand", || {
+            is_primary(&mut client) || {
+                let _ = client.try_run::<()>(&["CLUSTER", "FAILOVER"]); // Refused where it is one already.
+                std::thread::sleep(Duration::from_secs(1));
+                false
+            }
+        });
+        self.promoted(node);
+    }
+
     /// Waits until a replica has taken its primary's place and serves.
     pub fn promoted(&self, node: usize) {
         let mut client = self.client(node);

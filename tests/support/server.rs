@@ -172,7 +172,9 @@ impl Server {
         self.clock.as_ref().expect("a server with a clock of its own").set(millis);
         let mut watcher = self.watcher.lock().expect("nobody panics here");
         let watcher = watcher.get_or_insert_with(|| self.client());
+        let deadline = Instant::now() + Duration::from_secs(30);
         while watcher.millis() != millis {
+            assert!(Instant::now() < deadline, "the server does not see the time that was set");
             std::thread::yield_now();
         }
     }

@@ -13,11 +13,12 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Every engine of the table, and after them the system's own server if it is in no row.
+    /// Every engine of the table, and after them the system's own server if it is in no row and can load the module.
     pub fn all() -> Vec<Self> {
         let mut system: Vec<(PathBuf, String)> = ["redis-server", "valkey-server"]
             .into_iter()
             .filter_map(|program| Some((in_path(program)?, version(&in_path(program)?)?)))
+            .filter(|(_, version)| version.split('.').next().and_then(|major| major.parse().ok()) >= Some(7))
             .collect();
         let table = include_str!("../engines.tsv").lines().filter(|line| !line.starts_with('#') && !line.is_empty());
         let mut engines: Vec<Self> = table

@@ -200,8 +200,7 @@ fn a_string_that_is_no_log_is_of_the_wrong_type(engine: &Engine) {
 /// The server keeps an integer as such, and a short string together with its header.
 fn a_refused_call_leaves_a_string_in_its_form(engine: &Engine) {
     let (_server, mut client) = compact(engine);
-    for (value, form) in
-        [("12345", "int"), ("9223372036854775807", "int"), ("that is no log, by one byte..", "embstr")]
+    for (value, form) in [("12345", "int"), ("9223372036854775807", "int"), ("that is no log, by one byte..", "embstr")]
     {
         client.run::<Value>(&["SET", "k", value]);
         assert_eq!(client.run::<String>(&["OBJECT", "ENCODING", "k"]), form);

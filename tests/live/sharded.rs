@@ -211,6 +211,32 @@ fn a_key_torn_between_two_nodes_is_served_whole_or_not_at_all(engine: &Engine) {
         }
     }
 
+    for node in [source, target] {
+        let (mut primary, mut replica) = (cluster.client(node), cluster.client(node + PRIMARIES));
+        replica.run::<()>(&["READONLY"]);
+        let before = (keys_in(&mut primary, &slot), primary.digest());
+        eventually("the replica holds the same", || replica.digest() == before.1);
+        for (key, in_script) in &keys {
+            for (call, counters) in CALLS.iter().filter(|(call, _)| call.starts_with("RL.PEEK")) {
+                let reply = called(&mut replica, call, key, *in_script);
+                let is_there = |piece: &str| before.0.contains(&format!("{key}{piece}"));
+                let has_all = is_there("") && counters.iter().all(|counter| is_there(counter));
+                if node == target {
+                    assert_eq!(reply, line("MOVED", source), "{call}: {key}");
+                } else if has_all {
+                    assert_eq!(reply, called(&mut aside, call, &whole(key), *in_script), "{call}: {key}");
+                } else if engine.tells_replicas_of_moves() {
+                    let expected = if is_there("") { Err(TRY_AGAIN.to_owned()) } else { line("ASK", target) };
+                    assert_eq!(reply, expected, "{call}: {key}");
+                } else {
+                    // It goes by what it has, as GET does there.
+                    assert!(matches!(reply, Ok(Value::Array(_))), "{call}: {key}: {reply:?}");
+                }
+            }
+        }
+        assert_eq!((replica.digest(), primary.digest()), (before.1.clone(), before.1), "nothing is changed");
+    }
+
     let rest = keys_in(&mut from, &slot);
     migrate(&mut from, &rest);
     for client in [&mut to, &mut from] {

@@ -67,6 +67,12 @@ impl Engine {
         !self.is_redis_7_0() && !self.name.contains("-7.2")
     }
 
+    /// Whether replicas in a cluster know that a slot is on its way to another node.
+    #[allow(dead_code)] // The tests'.
+    pub fn tells_replicas_of_moves(&self) -> bool {
+        self.name.starts_with("valkey-") && !self.name.contains("-7.2")
+    }
+
     /// Between two looks at the wall clock Valkey 9 counts microseconds by itself. So they go on while the clock stands,
     /// and RL.THROTTLE goes by them.
     pub fn counts_microseconds(&self) -> bool {

@@ -11,7 +11,7 @@ mod metrics;
 mod server;
 mod state;
 
-use redis_module::{Context, RedisString, RedisValue, Status, redis_module};
+use redis_module::{Context, RedisResult, RedisString, RedisValue, Status, redis_module};
 
 #[cfg(not(test))]
 use redis_module::alloc::RedisAlloc as Allocator;
@@ -36,25 +36,46 @@ fn init(ctx: &Context, arguments: &[RedisString]) -> Status {
     })
 }
 
-/// Refuses to be unloaded while a rule of the ACL names one of the commands: most servers crash on it later.
+/// Refuses to be unloaded where that would have most servers crash later: they keep pointers to a module's commands, in
+/// rules of the ACL, in what a client has queued in MULTI, and in what each client has called last.
 fn deinit(ctx: &Context) -> Status {
-    let named = server::guard(|| {
-        let Ok(RedisValue::Array(users)) = ctx.call("ACL", &["LIST"]) else {
-            return Err("the rules of the ACL cannot be read".to_owned());
+    let refusal = server::guard(|| {
+        let Some(clients) = lines(ctx.call("CLIENT", &["LIST"])) else {
+            return Some("the list of clients cannot be read".to_owned());
         };
-        let rules = users.iter().filter_map(|user| match user {
-            RedisValue::SimpleString(rules) | RedisValue::BulkString(rules) => Some(rules.clone().into_bytes()),
-            RedisValue::StringBuffer(rules) => Some(rules.clone()), // Some pattern is not UTF-8.
-            _ => None,
-        });
-        command::registry::named_in(rules).map_or(Ok(()), |command| Err(format!("a rule of the ACL names {command}")))
+        if !command::registry::is_asked_to_go(&clients) {
+            return None; // Valkey 9 unloads all modules when it ends.
+        }
+        let Some(rules) = lines(ctx.call("ACL", &["LIST"])) else {
+            return Some("the rules of the ACL cannot be read".to_owned());
+        };
+        if let Some(command) = command::registry::named_in(&rules) {
+            return Some(format!("a rule of the ACL names {command}, and has to be changed first"));
+        }
+        let (client, why) = command::registry::in_use_by(&clients)?;
+        Some(format!("client {client} {why}; its connection has to be closed first (CLIENT KILL ID {client})"))
     });
-    match named {
-        Some(Ok(())) => Status::Ok,
-        Some(Err(reason)) => {
-            ctx.log_warning(&format!("{reason}: it has to be changed before the module is unloaded"));
+    match refusal {
+        Some(None) => Status::Ok,
+        Some(Some(reason)) => {
+            ctx.log_warning(&format!("not unloaded: {reason}"));
             Status::Err
         }
         None => Status::Err, // The guard has logged it.
+    }
+}
+
+/// The lines of a reply that is a text, or an array of such.
+fn lines(reply: RedisResult) -> Option<Vec<Vec<u8>>> {
+    match reply.ok()? {
+        RedisValue::Array(parts) => {
+            let parts: Option<Vec<_>> = parts.into_iter().map(|part| lines(Ok(part))).collect();
+            Some(parts?.concat())
+        }
+        RedisValue::SimpleString(text) | RedisValue::BulkString(text) => {
+            lines(Ok(RedisValue::StringBuffer(text.into())))
+        }
+        RedisValue::StringBuffer(text) => Some(text.split(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect()),
+        _ => None,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use redis::Value;
 
-use super::{Reply, START, frozen};
+use super::{Reply, START, eventually, frozen};
 use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
 
@@ -17,6 +17,8 @@ tests![
     the_module_can_be_unloaded_and_loaded_again,
     a_reload_keeps_the_acl_categories,
     a_rule_that_names_a_command_keeps_the_module_loaded,
+    a_client_that_uses_a_command_keeps_the_module_loaded,
+    a_server_that_ends_unloads_the_module_in_peace,
     pipelines_transactions_scripts_and_functions,
     resp3_has_the_same_reply,
     names_are_read_in_any_case,
@@ -292,6 +294,67 @@ fn a_rule_that_names_a_command_keeps_the_module_loaded(engine: &Engine) {
     client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
     client.run::<Value>(&["ACL", "LIST"]);
     assert!(server.is_running());
+}
+
+/// Servers keep what each client has called last, and what it has queued; most would crash on it once the command is gone.
+fn a_client_that_uses_a_command_keeps_the_module_loaded(engine: &Engine) {
+    let (mut server, mut admin) = with_all_commands(engine);
+    let refused = |server: &Server, admin: &mut Client, why: &str| {
+        assert!(admin.try_run::<Value>(&["MODULE", "UNLOAD", "rl"]).is_err(), "{why}");
+        assert!(server.log().contains(why), "{why}");
+    };
+    for Declared { name, call, .. } in DECLARED {
+        let mut client = server.client();
+        let id: i64 = client.run(&["CLIENT", "ID"]);
+        client.call::<Value>(&format!("{name} {call}"));
+        refused(&server, &mut admin, &format!("client {id} has called {name};"));
+        // Away it is no reason, and another call makes it none.
+        if name == "rl.sliding" {
+            drop(client);
+            eventually("the client is gone", || {
+                !admin.run::<String>(&["CLIENT", "LIST"]).contains(&format!("id={id} "))
+            });
+        } else {
+            client.run::<()>(&["PING"]);
+        }
+    }
+    let mut client = server.client();
+    let id: i64 = client.run(&["CLIENT", "ID"]);
+    client.run::<()>(&["MULTI"]);
+    client.run::<Value>(&["RL.FIXED", "k", "60", "5"]);
+    refused(&server, &mut admin, &format!("client {id} has commands queued in MULTI;"));
+    // So has one that would unload it there.
+    client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
+    assert!(format!("{:?}", client.try_run::<Value>(&["EXEC"])).contains("Error unloading module"));
+
+    admin.run::<Value>(&["CLIENT", "PAUSE", "100000000", "WRITE"]);
+    std::thread::scope(|scope| {
+        let held = scope.spawn(|| client.fixed("paused", "60", 5));
+        eventually("the call is held back", || {
+            admin.run::<String>(&["CLIENT", "LIST", "ID", &id.to_string()]).contains(" cmd=rl.fixed")
+        });
+        refused(&server, &mut admin, &format!("client {id} has called rl.fixed;"));
+        admin.run::<Value>(&["CLIENT", "UNPAUSE"]);
+        assert_eq!(held.join().expect("a reply"), (1, 1, 60));
+    });
+    client.run::<()>(&["PING"]);
+    let mut other = server.client();
+    other.run::<()>(&["PING"]);
+    admin.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
+    for client in [&mut client, &mut other] {
+        assert!(client.error(&["RL.SLIDING", "k", "60", "5"]).starts_with("ERR unknown command"));
+    }
+    admin.run::<Value>(&["CLIENT", "LIST"]);
+    assert!(server.is_running());
+}
+
+/// Valkey 9 unloads its modules when it ends, and says which would not go.
+fn a_server_that_ends_unloads_the_module_in_peace(engine: &Engine) {
+    let (mut server, mut client) = frozen(engine);
+    assert_eq!(client.sliding("k", "60", 5), (1, 0, 60));
+    let _ = server.client().try_run::<Value>(&["SHUTDOWN", "NOSAVE"]);
+    eventually("the server has ended", || !server.is_running());
+    assert!(!server.log().contains("not unloaded"));
 }
 
 fn pipelines_transactions_scripts_and_functions(engine: &Engine) {

@@ -1,7 +1,7 @@
 //! The grammar: `key windowSec limit [windowSec limit ...] [COST n] [FULL]`, and what says that it is not kept.
 
 use crate::limit::{Cost, Demand, Limit, Quota, Quotas, Refusal, Window};
-use crate::server::{Args, Error, Str, parse_i64};
+use crate::server::{Args, Error, Str, parse_i64, split_i64};
 
 const BAD_WINDOW: Error = Error::Line(
     c"ERR windowSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places",
@@ -83,11 +83,12 @@ pub fn window(word: Str<'_>) -> Result<Window, Error> {
 /// Seconds with up to three decimal places, exactly. No floating point: 0.1 has no exact form there.
 #[inline(always)] // Once in the plain form, which is to be lean.
 fn parse_window(text: &[u8]) -> Option<Window> {
-    let mut parts = text.splitn(2, |&byte| byte == b'.');
-    let seconds = parts.next().and_then(parse_i64).filter(|&seconds| (0..=Window::MAX_SECONDS).contains(&seconds))?;
-    let thousandths = match parts.next() {
-        None => 0,
-        Some(places) => parse_thousandths(places)?,
+    let (seconds, rest) = split_i64(text)?;
+    let seconds = Some(seconds).filter(|seconds| (0..=Window::MAX_SECONDS).contains(seconds))?;
+    let thousandths = match rest {
+        [] => 0,
+        [b'.', places @ ..] => parse_thousandths(places)?,
+        _ => return None,
     };
     // "-0" is no integer, so a minus never comes this far.
     Window::from_millis(seconds.checked_mul(1000)?.checked_add(thousandths)?)
@@ -95,11 +96,13 @@ fn parse_window(text: &[u8]) -> Option<Window> {
 
 /// One to three digits behind the point, as thousandths.
 fn parse_thousandths(places: &[u8]) -> Option<i64> {
-    if !(1..=3).contains(&places.len()) {
-        return None;
-    }
-    let mut digits = places.iter().copied().chain(std::iter::repeat(b'0'));
-    digits.by_ref().take(3).try_fold(0_i64, |value, byte| {
+    let digits = match *places {
+        [tenths] => [tenths, b'0', b'0'],
+        [tenths, hundredths] => [tenths, hundredths, b'0'],
+        [tenths, hundredths, thousandths] => [tenths, hundredths, thousandths],
+        _ => return None,
+    };
+    digits.iter().try_fold(0_i64, |value, byte| {
         let digit = byte.is_ascii_digit().then(|| i64::from(byte & 0x0f))?;
         value.checked_mul(10)?.checked_add(digit)
     })

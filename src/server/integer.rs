@@ -3,25 +3,34 @@
 /// Reads a whole string as a signed 64-bit integer by the server's own rule: plain digits with an optional minus; no
 /// spaces, no plus sign, no leading zeros, no `-0`.
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
+    match split_i64(text)? {
+        (value, []) => Some(value),
+        _ => None,
+    }
+}
+
+/// Reads an integer by the same rule from the front of a string. Answers with what is behind it, too.
+#[inline]
+pub fn split_i64(text: &[u8]) -> Option<(i64, &[u8])> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
         _ => (false, text),
     };
-    match digits {
-        [] => return None,
-        [b'0'] => return (!negative).then_some(0),
-        [b'0', ..] => return None,
-        _ => {}
+    let (mut value, mut length) = (0_u64, 0);
+    while let Some(byte) = digits.get(length)
+        && byte.is_ascii_digit()
+    {
+        value = value.wrapping_mul(10).wrapping_add(u64::from(byte & 0x0f));
+        length += 1;
     }
-    // Counted downwards, because the smallest integer has no positive counterpart.
-    let mut value: i64 = 0;
-    for &byte in digits {
-        if !byte.is_ascii_digit() {
-            return None;
-        }
-        value = value.checked_mul(10)?.checked_sub(i64::from(byte & 0x0f))?;
+    // So many digits have not wrapped around.
+    const MOST: usize = 19;
+    let leading_zero = length > 1 && digits.first() == Some(&b'0');
+    if length == 0 || length > MOST || leading_zero || (negative && value == 0) {
+        return None;
     }
-    if negative { Some(value) } else { value.checked_neg() }
+    let value = if negative { 0_i64.checked_sub_unsigned(value) } else { i64::try_from(value).ok() };
+    Some((value?, digits.get(length..)?))
 }
 
 /// Text put together on the stack from integers and single bytes. What does not fit is cut off; no caller comes
@@ -46,7 +55,7 @@ impl Digits {
     /// `left`, the separator, and `right` in base 36.
     pub fn joined(left: i64, separator: u8, right: u64) -> Self {
         let mut digits = Self { bytes: [0; Self::CAPACITY], start: Self::CAPACITY };
-        digits.push_unsigned::<36>(right);
+        digits.push_base_36(right);
         digits.push(separator);
         digits.push_integer(left);
         digits
@@ -66,25 +75,52 @@ impl Digits {
         }
     }
 
-    // The base is a constant, so that the divisions become multiplications.
-    fn push_unsigned<const BASE: u64>(&mut self, mut value: u64) {
+    fn push_pair(&mut self, pair: [u8; 2]) {
+        if let Some(next) = self.start.checked_sub(2)
+            && let Some(place) = self.bytes.get_mut(next..).and_then(<[u8]>::first_chunk_mut)
+        {
+            *place = pair;
+            self.start = next;
+        }
+    }
+
+    fn push_base_36(&mut self, mut value: u64) {
         const SYMBOLS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
         loop {
-            self.push(SYMBOLS[(value % BASE) as usize]);
-            value /= BASE;
+            self.push(SYMBOLS[(value % 36) as usize]);
+            value /= 36;
             if value == 0 {
                 break;
             }
         }
     }
 
-    fn push_integer(&mut self, value: i64) {
-        self.push_unsigned::<10>(value.unsigned_abs());
-        if value < 0 {
+    fn push_integer(&mut self, integer: i64) {
+        let mut value = integer.unsigned_abs();
+        while value >= 100 {
+            self.push_pair(PAIRS[(value % 100) as usize]);
+            value /= 100;
+        }
+        match value as u8 {
+            digit @ 0..10 => self.push(b'0' + digit),
+            pair => self.push_pair(PAIRS[usize::from(pair)]),
+        }
+        if integer < 0 {
             self.push(b'-');
         }
     }
 }
+
+/// `00` to `99`: an integer takes half as many divisions by a hundred as by ten.
+static PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[b'0'; 2]; 100];
+    let mut value = 0;
+    while value < 100 {
+        pairs[value] = [b'0' + (value / 10) as u8, b'0' + (value % 10) as u8];
+        value += 1;
+    }
+    pairs
+};
 
 #[cfg(test)]
 mod tests {

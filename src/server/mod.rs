@@ -29,7 +29,7 @@ pub use command::{Argument, Command, Entry, Handler, add_category, register};
 pub use config::Setting;
 pub use context::{Context, EventClass};
 pub use guard::{guard, panics};
-pub use integer::{Digits, parse_i64};
+pub use integer::{Digits, parse_i64, split_i64};
 pub use key::{Key, Kind, Reader, ScoreRange};
 pub use load::{in_cluster, load};
 pub use slot::is_missing_everywhere;

@@ -355,6 +355,5 @@ words!(c"s", key: Str);
 words!(c"sb", key: Str number: i64);
 words!(c"sbb", key: Str from: i64 to: i64);
 words!(c"sbs", key: Str score: i64 member: Str);
-words!(c"sbcb", key: Str value: i64 option: CStr at: i64);
 words!(c"sbb", key: Str offset: i64 bytes: Bytes);
 words!(c"sbcb", key: Str bytes: Bytes option: CStr at: i64);

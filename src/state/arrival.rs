@@ -35,8 +35,9 @@ impl<'a> Throttle<'a> {
             return;
         };
         let until = Time::from_millis(arrival.passed_at());
-        self.key.set_bytes(Digits::of(arrival.nanos()).as_bytes());
+        let digits = Digits::of(arrival.nanos());
+        self.key.set_bytes(digits.as_bytes());
         self.key.set_expiry(until.millis());
-        publish(self.key.close(), self.name, [Some(Effect::Stored { value: arrival.nanos(), until })]);
+        publish(self.key.close(), self.name, [Some(Effect::Stored { digits: digits.as_bytes(), until })]);
     }
 }

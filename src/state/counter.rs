@@ -88,14 +88,14 @@ impl<'a> Counter<'a> {
     /// Moves the counter up, and tells of it.
     #[inline]
     pub fn count(mut self, by: i64, now: Time, window: Window) -> Result<(), Error> {
-        let count = sum(self.found.value, by)?;
+        let count = Digits::of(sum(self.found.value, by)?);
         let new_expiry = self.found.new_expiry(now, window);
-        self.key.set_bytes(Digits::of(count).as_bytes());
+        self.key.set_bytes(count.as_bytes());
         if let Some(at) = new_expiry {
             self.key.set_expiry(at.millis());
         }
         let effects = match (self.exists, new_expiry) {
-            (false, Some(until)) => [Some(Effect::Started { count, until }), None],
+            (false, Some(until)) => [Some(Effect::Started { digits: count.as_bytes(), until }), None],
             (_, expiry) => [Some(Effect::Counted { by }), expiry.map(|at| Effect::Expires { at })],
         };
         publish(self.key.close(), self.name, effects);

@@ -17,10 +17,10 @@ pub enum Effect<'a> {
     AddedMany { at: Time, members: Vec<OwnedStr> },
     /// A counter that was there went up.
     Counted { by: i64 },
-    /// A counter was created.
-    Started { count: i64, until: Time },
-    /// A string was replaced or created.
-    Stored { value: i64, until: Time },
+    /// A counter was created with these digits.
+    Started { digits: &'a [u8], until: Time },
+    /// A string was replaced by these digits, or created.
+    Stored { digits: &'a [u8], until: Time },
     /// A string got these bytes at this offset.
     Patched { offset: usize, bytes: &'a [u8] },
     /// A string became these bytes, and has this expiry, which may be a new one.
@@ -54,13 +54,12 @@ impl Effect<'_> {
             Self::AddedMany { at, members } => ctx.replicate_members(c"ZADD", key, at.millis(), members),
             Self::Counted { by: 1 } => ctx.replicate(c"INCR", (key,)),
             Self::Counted { by } => ctx.replicate(c"INCRBY", (key, *by)),
-            Self::Started { count: value, until } | Self::Stored { value, until } => {
-                ctx.replicate(c"SET", (key, *value, c"PXAT", until.millis()));
-            }
             Self::Patched { offset, bytes } => {
                 ctx.replicate(c"SETRANGE", (key, i64::try_from(*offset).unwrap_or(i64::MAX), *bytes));
             }
-            Self::Replaced { bytes, until, .. } => ctx.replicate(c"SET", (key, *bytes, c"PXAT", until.millis())),
+            Self::Started { digits: bytes, until }
+            | Self::Stored { digits: bytes, until }
+            | Self::Replaced { bytes, until, .. } => ctx.replicate(c"SET", (key, *bytes, c"PXAT", until.millis())),
             Self::Expires { at } => ctx.replicate(c"PEXPIREAT", (key, at.millis())),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::{Deref, DerefMut};
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::slice;
 
 use redis_module::raw;
@@ -24,7 +24,11 @@ pub struct Reader<'a> {
 
 /// A key open for reading and writing. It need not exist. (The server fires `new` while a key is created. Listeners must
 /// not touch the key then; no module can prevent it.)
-pub struct Key<'a>(Reader<'a>);
+pub struct Key<'a> {
+    open: Reader<'a>,
+    /// Where the bytes of its string lie, once they were asked for and until they may move.
+    bytes: Option<NonNull<[u8]>>,
+}
 
 /// What lies at a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -273,22 +277,24 @@ impl<'a> Key<'a> {
     pub fn open(ctx: &'a mut Context, name: Str<'a>) -> Self {
         let open = Reader::open_for(ctx, name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE);
         assert!(!open.key.is_null(), "the server opened no key"); // Only a key opened for reading alone may be null.
-        Self(open)
+        Self { open, bytes: None }
     }
 
     /// Closes the key and gives the context back.
     pub fn close(self) -> &'a mut Context {
-        self.0.close()
+        self.open.close()
     }
 
     /// Sets the unix time in milliseconds at which the key expires. The key exists.
     pub fn set_expiry(&mut self, at: i64) {
+        self.bytes = None;
         // SAFETY: the key is open for writing.
         done("SetAbsExpire", unsafe { call!(RedisModule_SetAbsExpire(self.as_ptr(), at)) });
     }
 
     /// Removes the key; a large value is freed in the background.
     pub fn unlink(&mut self) {
+        self.bytes = None;
         // SAFETY: the key is open for writing.
         done("UnlinkKey", unsafe { call!(RedisModule_UnlinkKey(self.as_ptr())) });
         self.kind = Kind::Empty;
@@ -301,39 +307,51 @@ impl<'a> Key<'a> {
         if self.kind() != Kind::String {
             return &mut [];
         }
+        let mut bytes = match self.bytes {
+            Some(bytes) => bytes,
+            None => self.locate(),
+        };
+        // SAFETY: the server has made the string ours alone. Its bytes stay where they are until the next call on this key
+        // that writes; those forget the place, and need `self` back first.
+        unsafe { bytes.as_mut() }
+    }
+
+    fn locate(&mut self) -> NonNull<[u8]> {
         let mut length = 0;
-        // SAFETY: the key is open for writing and holds a string. The server makes it ours alone and answers with its
-        // bytes, which stay where they are until the next call on this key; that needs `self` back first.
-        unsafe {
-            let bytes = call!(RedisModule_StringDMA(self.as_ptr(), &mut length, raw::REDISMODULE_WRITE as libc::c_int));
-            slice::from_raw_parts_mut(bytes.cast(), length)
-        }
+        // SAFETY: the key is open for writing and holds a string.
+        let bytes =
+            unsafe { call!(RedisModule_StringDMA(self.as_ptr(), &mut length, raw::REDISMODULE_WRITE as libc::c_int)) };
+        let Some(bytes) = NonNull::new(bytes.cast()) else {
+            panic!("the server showed no bytes"); // It does so for another type alone.
+        };
+        *self.bytes.insert(NonNull::slice_from_raw_parts(bytes, length))
     }
 
     /// Replaces the bytes of a string, or creates it. The key's expiry stays.
     pub fn set_bytes(&mut self, bytes: &[u8]) {
-        let here = self.bytes_mut();
-        if here.len() == bytes.len() {
-            here.copy_from_slice(bytes);
-        } else {
-            // SAFETY: the key is open for writing.
-            done("StringTruncate", unsafe { call!(RedisModule_StringTruncate(self.as_ptr(), bytes.len())) });
-            self.kind = Kind::String;
-            self.bytes_mut().copy_from_slice(bytes);
+        if self.bytes_mut().len() != bytes.len() {
+            self.resize(bytes.len());
         }
+        self.bytes_mut().copy_from_slice(bytes);
     }
 
     /// Puts bytes at an offset of a string, which grows to hold them and gets no shorter. The offset lies within it.
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) {
         let end = offset.saturating_add(bytes.len());
-        if self.len() < end as u64 {
-            // SAFETY: the key is open for writing.
-            done("StringTruncate", unsafe { call!(RedisModule_StringTruncate(self.as_ptr(), end)) });
-            self.kind = Kind::String;
+        if self.bytes_mut().len() < end {
+            self.resize(end);
         }
         if let Some(place) = self.bytes_mut().get_mut(offset..end) {
             place.copy_from_slice(bytes);
         }
+    }
+
+    /// Gives a string another length, or creates it.
+    fn resize(&mut self, length: usize) {
+        self.bytes = None;
+        // SAFETY: the key is open for writing.
+        done("StringTruncate", unsafe { call!(RedisModule_StringTruncate(self.as_ptr(), length)) });
+        self.kind = Kind::String;
     }
 
     // ---- Sorted sets -------------------------------------------------------------------------------------------
@@ -384,14 +402,14 @@ impl<'a> Deref for Key<'a> {
     type Target = Reader<'a>;
 
     fn deref(&self) -> &Reader<'a> {
-        &self.0
+        &self.open
     }
 }
 
 // A Reader cannot take the place of a Key's own: each holds the one context of the call, so there are never two.
 impl DerefMut for Key<'_> {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.0
+        &mut self.open
     }
 }
 

@@ -44,15 +44,12 @@ impl Rate {
     /// `count` requests in `period` seconds, with `max_burst` more at once. All three are checked to be in their range:
     /// `count` and `period` at least 1, `max_burst` at least 0.
     pub fn new(max_burst: i64, count: i64, period: i64) -> Result<Self, BadRate> {
-        let nanoseconds = i128::from(period).saturating_mul(i128::from(SECOND));
-        let interval =
-            nanoseconds.checked_div(i128::from(count)).filter(|&interval| interval > 0).ok_or(BadRate::TooFast)?;
+        // The longest period has less than 2^61 nanoseconds.
+        let nanoseconds = period.saturating_mul(SECOND);
+        let interval = nanoseconds.checked_div(count).filter(|&interval| interval > 0).ok_or(BadRate::TooFast)?;
         let limit = max_burst.checked_add(1).ok_or(BadRate::TooLong)?;
-        let tolerance = interval.saturating_mul(i128::from(limit));
-        match (i64::try_from(interval), i64::try_from(tolerance)) {
-            (Ok(interval), Ok(tolerance)) if tolerance <= Self::LONGEST => Ok(Self { interval, limit, tolerance }),
-            _ => Err(BadRate::TooLong),
-        }
+        let tolerance = interval.checked_mul(limit).filter(|&tolerance| tolerance <= Self::LONGEST);
+        Ok(Self { interval, limit, tolerance: tolerance.ok_or(BadRate::TooLong)? })
     }
 }
 

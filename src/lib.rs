@@ -36,33 +36,37 @@ fn init(ctx: &Context, arguments: &[RedisString]) -> Status {
     })
 }
 
-/// Refuses to be unloaded where that would have most servers crash later: they keep pointers to a module's commands, in
-/// rules of the ACL, in what a client has queued in MULTI, and in what each client has called last.
 fn deinit(ctx: &Context) -> Status {
-    let refusal = server::guard(|| {
-        let Some(clients) = lines(ctx.call("CLIENT", &["LIST"])) else {
-            return Some("the list of clients cannot be read".to_owned());
-        };
-        if !command::registry::is_asked_to_go(&clients) {
-            return None; // Valkey 9 unloads all modules when it ends.
+    match server::guard(|| reason_to_stay(ctx)) {
+        Some(None) => {
+            state::release();
+            Status::Ok
         }
-        let Some(rules) = lines(ctx.call("ACL", &["LIST"])) else {
-            return Some("the rules of the ACL cannot be read".to_owned());
-        };
-        if let Some(command) = command::registry::named_in(&rules) {
-            return Some(format!("a rule of the ACL names {command}, and has to be changed first"));
-        }
-        let (client, why) = command::registry::in_use_by(&clients)?;
-        Some(format!("client {client} {why}; its connection has to be closed first (CLIENT KILL ID {client})"))
-    });
-    match refusal {
-        Some(None) => Status::Ok,
         Some(Some(reason)) => {
             ctx.log_warning(&format!("not unloaded: {reason}"));
             Status::Err
         }
         None => Status::Err, // The guard has logged it.
     }
+}
+
+/// Most servers keep pointers to the commands of a module that goes, and crash on them later: in rules of the ACL, in what
+/// a client has queued in MULTI, and in what each client has called last.
+fn reason_to_stay(ctx: &Context) -> Option<String> {
+    let Some(clients) = lines(ctx.call("CLIENT", &["LIST"])) else {
+        return Some("the list of clients cannot be read".to_owned());
+    };
+    if !command::registry::is_asked_to_go(&clients) {
+        return None; // Valkey 9 unloads all modules when it ends.
+    }
+    let Some(rules) = lines(ctx.call("ACL", &["LIST"])) else {
+        return Some("the rules of the ACL cannot be read".to_owned());
+    };
+    if let Some(command) = command::registry::named_in(&rules) {
+        return Some(format!("a rule of the ACL names {command}, and has to be changed first"));
+    }
+    let (client, why) = command::registry::in_use_by(&clients)?;
+    Some(format!("client {client} {why}; its connection has to be closed first (CLIENT KILL ID {client})"))
 }
 
 /// The lines of a reply that is a text, or an array of such.

@@ -7,7 +7,7 @@ use redis_module::raw;
 
 use super::api::{call, optional};
 use super::key::ScoreRange;
-use super::string::{OwnedStr, Str};
+use super::string::{OwnedStr, Str, Word};
 use super::{Digits, Error};
 
 /// The context of one call. Neither copied nor kept: the server takes it back when the call ends.
@@ -312,7 +312,7 @@ mod sealed {
     }
 }
 
-/// Implements [`Words`] for a tuple of the server's strings (`s` in the format), integers and bytes (`b`) and literals (`c`).
+/// Implements [`Words`] for a tuple of the server's strings and words that are kept (`s` in the format), integers and bytes (`b`).
 ///
 /// Integers go as text: of the formats the server knows, `l` costs it one allocation more.
 macro_rules! words {
@@ -330,7 +330,7 @@ macro_rules! words {
     (@arguments $ctx:ident $command:ident $format:literal [$($done:expr),*] $word:ident: Bytes $($rest:tt)*) => {
         words!(@arguments $ctx $command $format [$($done,)* $word.as_ptr(), $word.len()] $($rest)*)
     };
-    (@arguments $ctx:ident $command:ident $format:literal [$($done:expr),*] $word:ident: CStr $($rest:tt)*) => {
+    (@arguments $ctx:ident $command:ident $format:literal [$($done:expr),*] $word:ident: Word $($rest:tt)*) => {
         words!(@arguments $ctx $command $format [$($done,)* $word.as_ptr()] $($rest)*)
     };
     ($format:literal, $($word:ident: $type:tt)+) => {
@@ -348,12 +348,12 @@ macro_rules! words {
     (@type Str) => { Str<'_> };
     (@type i64) => { i64 };
     (@type Bytes) => { &[u8] };
-    (@type CStr) => { &CStr };
+    (@type Word) => { &Word };
 }
 
 words!(c"s", key: Str);
 words!(c"sb", key: Str number: i64);
-words!(c"sbb", key: Str from: i64 to: i64);
+words!(c"ssb", key: Str from: Word to: i64);
 words!(c"sbs", key: Str score: i64 member: Str);
 words!(c"sbb", key: Str offset: i64 bytes: Bytes);
-words!(c"sbcb", key: Str bytes: Bytes option: CStr at: i64);
+words!(c"sbsb", key: Str bytes: Bytes option: Word at: i64);

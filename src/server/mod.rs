@@ -33,7 +33,7 @@ pub use integer::{Digits, parse_i64, split_i64};
 pub use key::{Key, Kind, Reader, ScoreRange};
 pub use load::{in_cluster, load};
 pub use slot::is_missing_everywhere;
-pub use string::{Args, OwnedStr, Str};
+pub use string::{Args, OwnedStr, Str, Word};
 
 use std::ffi::CStr;
 

@@ -1,8 +1,10 @@
 //! The server's strings: arguments, keys, members. Bytes of any length and content.
 
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::slice;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use redis_module::raw;
 
@@ -116,5 +118,35 @@ impl Drop for OwnedStr {
     fn drop(&mut self) {
         // SAFETY: the string is ours, made outside any context's memory, and given back once.
         unsafe { call!(RedisModule_FreeString(ptr::null_mut(), self.string.as_ptr())) };
+    }
+}
+
+/// A string of the server that is made when it is first needed and kept: a word that goes with many commands costs no
+/// allocation then.
+pub struct Word {
+    text: &'static str,
+    string: AtomicPtr<raw::RedisModuleString>,
+}
+
+impl Word {
+    pub const fn new(text: &'static str) -> Self {
+        Self { text, string: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut raw::RedisModuleString {
+        let string = self.string.load(Relaxed);
+        if string.is_null() { self.make() } else { string }
+    }
+
+    #[cold]
+    fn make(&self) -> *mut raw::RedisModuleString {
+        let string = ManuallyDrop::new(OwnedStr::new(self.text.as_bytes())).as_str().as_ptr();
+        self.string.store(string, Relaxed);
+        string
+    }
+
+    /// Gives the string back. It is made anew if it is needed again.
+    pub fn release(&self) {
+        drop(OwnedStr::wrap(self.string.swap(ptr::null_mut(), Relaxed)));
     }
 }

@@ -4,7 +4,16 @@
 //! Effects are plain commands with absolute times. A replica needs no module to follow them and no clock to agree.
 
 use crate::limit::Time;
-use crate::server::{Context, EventClass, OwnedStr, Str};
+use crate::server::{Context, EventClass, OwnedStr, Str, Word};
+
+static ZERO: Word = Word::new("0");
+static PXAT: Word = Word::new("PXAT");
+
+/// Gives back what is kept from one call to the next. To be called before the module is unloaded.
+pub fn release() {
+    ZERO.release();
+    PXAT.release();
+}
 
 pub enum Effect<'a> {
     /// Members with scores from 0 to this time went out of a sorted set, and others stayed.
@@ -48,7 +57,7 @@ pub fn publish<const N: usize>(ctx: &mut Context, key: Str<'_>, effects: [Option
 impl Effect<'_> {
     fn replicate(&self, ctx: &Context, key: Str<'_>) {
         match self {
-            Self::Pruned { to } => ctx.replicate(c"ZREMRANGEBYSCORE", (key, 0, to.millis())),
+            Self::Pruned { to } => ctx.replicate(c"ZREMRANGEBYSCORE", (key, &ZERO, to.millis())),
             Self::Emptied | Self::Removed => ctx.replicate(c"UNLINK", (key,)),
             Self::Added { at, member } => ctx.replicate(c"ZADD", (key, at.millis(), member.as_str())),
             Self::AddedMany { at, members } => ctx.replicate_members(c"ZADD", key, at.millis(), members),
@@ -59,7 +68,7 @@ impl Effect<'_> {
             }
             Self::Started { digits: bytes, until }
             | Self::Stored { digits: bytes, until }
-            | Self::Replaced { bytes, until, .. } => ctx.replicate(c"SET", (key, *bytes, c"PXAT", until.millis())),
+            | Self::Replaced { bytes, until, .. } => ctx.replicate(c"SET", (key, *bytes, &PXAT, until.millis())),
             Self::Expires { at } => ctx.replicate(c"PEXPIREAT", (key, at.millis())),
         }
     }

@@ -26,7 +26,7 @@ mod sorted_log;
 
 pub use arrival::Throttle;
 pub use counter::{Counter, check as check_counter, counter_name, peek as peek_counter, sum as counter_sum};
-pub use effects::denied;
+pub use effects::{denied, release};
 pub use log::{Log, PeekedLog, Storage};
 pub use removal::{check_state, remove};
 

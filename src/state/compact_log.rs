@@ -94,7 +94,10 @@ impl<'a> CompactLog<'a> {
             }
         }
         // A log that begins anew has no expiry yet, as a key that went and came again.
-        let current = self.key.expiry().map(Time::from_millis).filter(|_| !self.asked.log.is_empty());
+        let current = match self.asked.log.is_empty() {
+            true => None,
+            false => self.key.expiry().map(Time::from_millis),
+        };
         let renewed = match self.key.kind() {
             Kind::Empty => None,
             _ => sliding::renewed_expiry(current, self.now, self.window),

@@ -46,8 +46,10 @@ impl<'a> SortedLog<'a> {
 
     /// Writes down a request that was admitted, and tells of all that has changed.
     pub fn settle(mut self, admitted: Option<Cost>) {
+        // A key that is not there yet need not be asked.
+        let expiry = self.key.expiry().map(Time::from_millis);
         let added = admitted.map(|cost| self.append(cost));
-        let renewed = (self.key.kind() != Kind::Empty).then(|| self.renew()).flatten();
+        let renewed = (self.key.kind() != Kind::Empty).then(|| self.renew(expiry)).flatten();
         publish(self.key.close(), self.name, [self.pruned, added, renewed]);
     }
 
@@ -69,8 +71,7 @@ impl<'a> SortedLog<'a> {
         }
     }
 
-    fn renew(&mut self) -> Option<Effect<'static>> {
-        let current = self.key.expiry().map(Time::from_millis);
+    fn renew(&mut self, current: Option<Time>) -> Option<Effect<'static>> {
         let at = sliding::renewed_expiry(current, self.now, self.window)?;
         self.key.set_expiry(at.millis());
         Some(Effect::Expires { at })

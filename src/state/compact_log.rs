@@ -102,6 +102,9 @@ impl<'a> CompactLog<'a> {
             Kind::Empty => None,
             _ => sliding::renewed_expiry(current, self.now, self.window),
         };
+        if change.is_none() && renewed.is_none() {
+            return Ok(()); // A denial mostly changes nothing.
+        }
         if let Some(at) = renewed {
             self.key.set_expiry(at.millis());
         }

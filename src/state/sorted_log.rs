@@ -50,6 +50,9 @@ impl<'a> SortedLog<'a> {
         let expiry = self.key.expiry().map(Time::from_millis);
         let added = admitted.map(|cost| self.append(cost));
         let renewed = (self.key.kind() != Kind::Empty).then(|| self.renew(expiry)).flatten();
+        if self.pruned.is_none() && added.is_none() && renewed.is_none() {
+            return; // A denial mostly changes nothing.
+        }
         publish(self.key.close(), self.name, [self.pruned, added, renewed]);
     }
 

@@ -50,22 +50,21 @@ fn deinit(ctx: &Context) -> Status {
     }
 }
 
-/// Most servers keep pointers to the commands of a module that goes, and crash on them later: in rules of the ACL, in what
-/// a client has queued in MULTI, and in what each client has called last.
+/// Why the module cannot be unloaded without harm, if so.
 fn reason_to_stay(ctx: &Context) -> Option<String> {
     let Some(clients) = lines(ctx.call("CLIENT", &["LIST"])) else {
         return Some("the list of clients cannot be read".to_owned());
     };
-    if !command::registry::is_asked_to_go(&clients) {
+    if !command::unload::is_asked_to_go(&clients) {
         return None; // Valkey 9 unloads all modules when it ends.
     }
     let Some(rules) = lines(ctx.call("ACL", &["LIST"])) else {
         return Some("the rules of the ACL cannot be read".to_owned());
     };
-    if let Some(command) = command::registry::named_in(&rules) {
+    if let Some(command) = command::unload::named_in(&rules) {
         return Some(format!("a rule of the ACL names {command}, and has to be changed first"));
     }
-    let (client, why) = command::registry::in_use_by(&clients)?;
+    let (client, why) = command::unload::in_use_by(&clients)?;
     Some(format!("client {client} {why}; its connection has to be closed first (CLIENT KILL ID {client})"))
 }
 

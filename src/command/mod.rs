@@ -23,6 +23,7 @@ mod reply;
 mod reset;
 mod sliding;
 mod throttle;
+pub mod unload;
 
 use crate::limit::Decision;
 use crate::metrics::{self, Outcomes};

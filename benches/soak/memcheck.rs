@@ -55,6 +55,8 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
     }
     driver.clear();
     drop(driver);
+    // The module asks for the clients when it goes, and their addresses are kept likewise: a client asks first.
+    client.run::<redis::Value>(&["CLIENT", "LIST"]);
     // Valgrind tells of leaks when the server ends by itself.
     let _ = client.try_run::<redis::Value>(&["SHUTDOWN", "NOSAVE"]);
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -79,9 +81,9 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
         "{} with malloc=libc, {CALLS} hostile calls, logs of thousands pruned in steps and as a whole, shut down in order.\n\
          Counted is every record with a frame of the module anywhere in its stack. One more is known by its stack, and must be\n\
          there: redis-module makes itself a context when it is loaded and never frees it. Each user's rules as ACL LIST shows\n\
-         them, each command as COMMAND INFO does, and the slow log are strings that the server keeps by a pointer to their\n\
-         inside: possibly lost to memcheck, with the module or without. The module asks for both when it is unloaded and\n\
-         loaded, so a client asks first; the slow log is off.\n\n\
+         them, each client's address as CLIENT LIST does, each command as COMMAND INFO does, and the slow log are strings that\n\
+         the server keeps by a pointer to their inside: possibly lost to memcheck, with the module or without. The module asks\n\
+         for the first three when it is unloaded or loaded, so a client asks first; the slow log is off.\n\n\
          | invalid or uninitialised reads and writes | definite leaks | possible leaks | records without the module |\n\
          |--:|--:|--:|--:|\n| {accesses} | {definite} | {possible} | {} |\n",
         super::told(engine),

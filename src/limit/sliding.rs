@@ -54,17 +54,9 @@ pub trait History {
     }
 
     /// Those that [`Self::later_than`] counts, without the ones that never leave.
-    fn ahead_of(&mut self, time: Time) -> u64;
-}
-
-/// Whether entries of a log can lie ahead of one of its windows. None can if there is one window, or the log ends before now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ahead {
-    None,
-    /// How often a wait is put off, at most, because others have come in by then.
-    Some {
-        rounds: usize,
-    },
+    fn ahead_of(&mut self, time: Time) -> u64 {
+        self.later_than(time)
+    }
 }
 
 /// In all rounds together a wait looks into this many windows, which is some milliseconds of the server's time.
@@ -87,19 +79,20 @@ impl Standing {
 
 /// Decides on one request.
 pub fn decide(log: &mut impl History, demand: &Demand, now: Time) -> Decision {
-    let mut ahead = Ahead::None;
+    // How often a wait is put off, at most, because others have come in by then. None can, unless entries lie ahead of a
+    // window: where there is one window, or the log ends before now, none do.
+    let mut rounds = 0;
     let Standing { quota, used, retry } = match demand.quotas.single() {
         // The longest window is the only one, and nobody compares waits: one that is not asked for stays `Never`.
         Some(quota) => {
             let used = log.units();
             Standing::of(quota, used, demand.cost, || {
-                if demand.waits { retry(log, quota, demand.cost, now, ahead) } else { Retry::Never }
+                if demand.waits { retry(log, quota, demand.cost, now, rounds) } else { Retry::Never }
             })
         }
         None => {
             if log.ahead_of(now) > 0 {
-                let windows = demand.quotas.len().max(1);
-                ahead = Ahead::Some { rounds: LOOKS.div_euclid(windows) };
+                rounds = LOOKS.div_euclid(demand.quotas.len().max(1));
             }
             let longest = demand.quotas.longest();
             let mut standing = |quota: Quota| {
@@ -107,10 +100,11 @@ pub fn decide(log: &mut impl History, demand: &Demand, now: Time) -> Decision {
                     true => log.units(),
                     false => {
                         let later = log.later_than(now.minus(quota.window));
-                        later.saturating_sub(units_ahead(log, now.plus(quota.window), ahead))
+                        let ahead = if rounds > 0 { log.ahead_of(now.plus(quota.window)) } else { 0 };
+                        later.saturating_sub(ahead)
                     }
                 };
-                Standing::of(quota, used, demand.cost, || retry(log, quota, demand.cost, now, ahead))
+                Standing::of(quota, used, demand.cost, || retry(log, quota, demand.cost, now, rounds))
             };
             let free = |standing: &Standing| standing.quota.limit.requests().saturating_sub(standing.used);
             let first = standing(demand.quotas.first());
@@ -118,15 +112,15 @@ pub fn decide(log: &mut impl History, demand: &Demand, now: Time) -> Decision {
         }
     };
     let allowed = retry == Retry::Now;
-    let retry = match (retry, ahead) {
+    let retry = match retry {
         // Until this one has room, what is ahead of another may have come in.
-        (Retry::After(wait), Ahead::Some { .. }) if demand.waits => {
+        Retry::After(wait) if demand.waits && rounds > 0 => {
             let (lasting, from) = (log.lasting(), Time::from_millis(now.millis().saturating_add(wait)));
             let rests =
                 demand.quotas.iter().filter_map(|quota| Some((quota.window, rest(quota, demand.cost, lasting)?)));
-            Retry::after(free_at(log, rests, from, ahead).since(now))
+            Retry::after(free_at(log, rests, from, rounds).since(now))
         }
-        (retry, _) => retry,
+        retry => retry,
     };
     Decision {
         allowed,
@@ -138,15 +132,8 @@ pub fn decide(log: &mut impl History, demand: &Demand, now: Time) -> Decision {
         waits: demand.waits.then(|| {
             // The request itself leaves after a window, if it is admitted.
             let from = if allowed { now.plus(quota.window) } else { now };
-            Waits { retry, reset: free_at(log, iter::once((quota.window, 0)), from, ahead).since(now) }
+            Waits { retry, reset: free_at(log, iter::once((quota.window, 0)), from, rounds).since(now) }
         }),
-    }
-}
-
-fn units_ahead(log: &mut impl History, time: Time, ahead: Ahead) -> u64 {
-    match ahead {
-        Ahead::None => 0,
-        Ahead::Some { .. } => log.ahead_of(time),
     }
 }
 
@@ -156,12 +143,12 @@ fn rest(quota: Quota, cost: Cost, lasting: u64) -> Option<u64> {
 }
 
 /// When a request that does not fit will.
-fn retry(log: &mut impl History, quota: Quota, cost: Cost, now: Time, ahead: Ahead) -> Retry {
+fn retry(log: &mut impl History, quota: Quota, cost: Cost, now: Time, rounds: usize) -> Retry {
     let lasting = log.lasting();
     let Some(rest) = rest(quota, cost, lasting) else {
         return Retry::Never;
     };
-    match free_at(log, iter::once((quota.window, rest)), now, ahead).since(now) {
+    match free_at(log, iter::once((quota.window, rest)), now, rounds).since(now) {
         wait if wait > 0 => Retry::after(wait),
         // It should have left and yet counts: then it stays. Such a stamp is written by no clock.
         _ => Retry::Never,
@@ -177,17 +164,13 @@ fn free_at(
     log: &mut impl History,
     rests: impl Iterator<Item = (Window, u64)> + Clone,
     from: Time,
-    ahead: Ahead,
+    rounds: usize,
 ) -> Time {
-    let rounds = match ahead {
-        Ahead::None => 0,
-        Ahead::Some { rounds } => rounds,
-    };
     let mut at = from;
     for round in 0..=rounds {
         let begun = at;
         for (window, rest) in rests.clone() {
-            let behind = if round < rounds { units_ahead(log, at.plus(window), ahead) } else { 0 };
+            let behind = if round < rounds { log.ahead_of(at.plus(window)) } else { 0 };
             if let Some(stamp) = log.stamp_of(rest.saturating_add(behind)) {
                 at = at.max(stamp.plus(window));
             }
@@ -248,7 +231,10 @@ mod tests {
 
     impl Ruled {
         fn of(window: Window, limit: i64) -> Self {
-            let quotas = Quotas::of(Quota { window, limit: Limit::new(limit).unwrap() });
+            Self::by(Quotas::of(Quota { window, limit: Limit::new(limit).unwrap() }))
+        }
+
+        fn by(quotas: Quotas) -> Self {
             Self { stamps: vec![], demand: Demand { quotas, cost: Cost::ONE, waits: true } }
         }
 
@@ -279,10 +265,6 @@ mod tests {
             self.stamps.iter().filter(|&&stamp| stamp > time).count() as u64
         }
 
-        fn ahead_of(&mut self, time: Time) -> u64 {
-            self.later_than(time)
-        }
-
         fn stamp_of(&mut self, rank: u64) -> Option<Time> {
             self.stamps.iter().rev().nth(rank as usize).copied()
         }
@@ -290,15 +272,17 @@ mod tests {
 
     /// Some quotas with windows in increasing order, short enough that time runs through all of them.
     fn quotas() -> impl Strategy<Value = Quotas> {
-        proptest::collection::btree_map(1i64..600, 0i64..12, 1..5).prop_map(|parts| {
-            let mut parts = parts.into_iter().map(|(millis, limit)| Quota {
-                window: Window::from_millis(millis).unwrap(),
-                limit: Limit::new(limit).unwrap(),
-            });
-            let mut quotas = Quotas::of(parts.next().unwrap());
-            parts.for_each(|quota| quotas.push(quota).unwrap());
-            quotas
-        })
+        proptest::collection::btree_map(1i64..600, 0i64..12, 1..5).prop_map(quotas_of)
+    }
+
+    /// Milliseconds and limits, the windows in increasing order.
+    fn quotas_of(parts: impl IntoIterator<Item = (i64, i64)>) -> Quotas {
+        let mut parts = parts
+            .into_iter()
+            .map(|(millis, limit)| Quota { window: window(millis), limit: Limit::new(limit).unwrap() });
+        let mut quotas = Quotas::of(parts.next().unwrap());
+        parts.for_each(|quota| quotas.push(quota).unwrap());
+        quotas
     }
 
     /// From a call to the next one. The clock may be stepped back.
@@ -355,8 +339,7 @@ mod tests {
             steps in proptest::collection::vec((step(), 1i64..6), 1..300),
         ) {
             let mut admitted: Vec<(i64, i64)> = vec![];
-            let mut ruled = Ruled::of(window(1), 0);
-            ruled.demand.quotas = quotas;
+            let mut ruled = Ruled::by(quotas);
             let mut now = 1_700_000_000_000;
             for (step, cost) in steps {
                 now += step;
@@ -389,8 +372,7 @@ mod tests {
             steps in proptest::collection::vec((step(), 1i64..6), 1..60),
             cost in 1i64..8,
         ) {
-            let mut ruled = Ruled::of(window(1), 0);
-            ruled.demand.quotas = quotas;
+            let mut ruled = Ruled::by(quotas);
             let mut now = 1_700_000_000_000;
             for (step, cost) in steps {
                 now += step;
@@ -421,8 +403,7 @@ mod tests {
             quotas in quotas(),
             steps in proptest::collection::vec(step(), 1..60),
         ) {
-            let mut ruled = Ruled::of(window(1), 0);
-            ruled.demand.quotas = quotas;
+            let mut ruled = Ruled::by(quotas);
             let mut now = 1_700_000_000_000;
             let mut decision = None;
             for step in steps {
@@ -471,10 +452,7 @@ mod tests {
 
     #[test]
     fn a_wait_reckons_with_what_a_shorter_window_is_yet_to_count() {
-        let mut quotas = Quotas::of(Quota { window: window(100), limit: Limit::new(1).unwrap() });
-        quotas.push(Quota { window: window(1_000), limit: Limit::new(2).unwrap() }).unwrap();
-        let mut ruled = Ruled::of(window(1), 0);
-        ruled.demand.quotas = quotas;
+        let mut ruled = Ruled::by(quotas_of([(100, 1), (1_000, 2)]));
         // The clock was stepped back behind the second request. The longer window has room at 10,100; just then the shorter
         // one counts the second, until 10,250.
         ruled.stamps = [9_100, 10_150].map(Time::from_millis).to_vec();
@@ -486,10 +464,7 @@ mod tests {
     /// A second that is taken is followed by another one, again and again: a wait goes on behind the last of them.
     #[test]
     fn a_wait_is_put_off_as_often_as_others_come_in() {
-        let mut quotas = Quotas::of(Quota { window: window(1_000), limit: Limit::new(1).unwrap() });
-        quotas.push(Quota { window: window(3_600_000), limit: Limit::new(1_000).unwrap() }).unwrap();
-        let mut ruled = Ruled::of(window(1), 0);
-        ruled.demand.quotas = quotas;
+        let mut ruled = Ruled::by(quotas_of([(1_000, 1), (3_600_000, 1_000)]));
         let now = 10_000_000;
         for taken in [1, 10, 200, 900] {
             let stamps = (0..taken).map(|number| now + 10 + number * 1_000);

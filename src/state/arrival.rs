@@ -38,6 +38,10 @@ impl<'a> Throttle<'a> {
         let digits = Digits::of(arrival.nanos());
         self.key.set_bytes(digits.as_bytes());
         self.key.set_expiry(until.millis());
-        publish(self.key.close(), self.name, [Some(Effect::Stored { digits: digits.as_bytes(), until })]);
+        publish(
+            self.key.close(),
+            self.name,
+            [Some(Effect::Replaced { bytes: digits.as_bytes(), until, renewed: true })],
+        );
     }
 }

@@ -133,10 +133,6 @@ impl History for CompactLog<'_> {
         self.asked.or_flaw(answer)
     }
 
-    fn ahead_of(&mut self, time: Time) -> u64 {
-        self.later_than(time)
-    }
-
     fn stamp_of(&mut self, rank: u64) -> Option<Time> {
         let answer = self.asked.log.newest_unit(self.key.bytes_mut(), rank);
         self.asked.or_flaw(answer)
@@ -182,10 +178,6 @@ impl History for PeekedCompactLog<'_> {
         let bytes = look(&mut self.key, self.copy.as_deref());
         let answer = self.asked.log.later_than(&bytes, time);
         self.asked.or_flaw(answer)
-    }
-
-    fn ahead_of(&mut self, time: Time) -> u64 {
-        self.later_than(time)
     }
 
     fn stamp_of(&mut self, rank: u64) -> Option<Time> {

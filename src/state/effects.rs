@@ -28,11 +28,9 @@ pub enum Effect<'a> {
     Counted { by: i64 },
     /// A counter was created with these digits.
     Started { digits: &'a [u8], until: Time },
-    /// A string was replaced by these digits, or created.
-    Stored { digits: &'a [u8], until: Time },
     /// A string got these bytes at this offset.
     Patched { offset: usize, bytes: &'a [u8] },
-    /// A string became these bytes, and has this expiry, which may be a new one.
+    /// A string became these bytes, or was created, and has this expiry, which may be a new one.
     Replaced { bytes: &'a [u8], until: Time, renewed: bool },
     /// The key got a new expiry.
     Expires { at: Time },
@@ -40,11 +38,8 @@ pub enum Effect<'a> {
     Removed,
 }
 
-/// Tells of all the effects on one key, in their order. Nothing is said where there are none.
+/// Tells of all the effects on one key, in their order. There is one at least.
 pub fn publish<const N: usize>(ctx: &mut Context, key: Str<'_>, effects: [Option<Effect<'_>>; N]) {
-    if effects.iter().all(Option::is_none) {
-        return;
-    }
     for effect in effects.iter().flatten() {
         effect.replicate(ctx, key);
     }
@@ -66,9 +61,9 @@ impl Effect<'_> {
             Self::Patched { offset, bytes } => {
                 ctx.replicate(c"SETRANGE", (key, i64::try_from(*offset).unwrap_or(i64::MAX), *bytes));
             }
-            Self::Started { digits: bytes, until }
-            | Self::Stored { digits: bytes, until }
-            | Self::Replaced { bytes, until, .. } => ctx.replicate(c"SET", (key, *bytes, &PXAT, until.millis())),
+            Self::Started { digits: bytes, until } | Self::Replaced { bytes, until, .. } => {
+                ctx.replicate(c"SET", (key, *bytes, &PXAT, until.millis()))
+            }
             Self::Expires { at } => ctx.replicate(c"PEXPIREAT", (key, at.millis())),
         }
     }
@@ -85,10 +80,6 @@ impl Effect<'_> {
             Self::Counted { .. } => ctx.notify(EventClass::String, c"incrby", key),
             Self::Started { .. } => {
                 ctx.notify(EventClass::String, c"incrby", key);
-                ctx.notify(EventClass::Generic, c"expire", key);
-            }
-            Self::Stored { .. } => {
-                ctx.notify(EventClass::String, c"set", key);
                 ctx.notify(EventClass::Generic, c"expire", key);
             }
             Self::Patched { .. } => ctx.notify(EventClass::String, c"setrange", key),

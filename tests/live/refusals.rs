@@ -79,8 +79,7 @@ fn refused(client: &mut Client, refusal: Refusal, heal: impl FnOnce(&mut Client)
         // A key that is there, and one that is not.
         for key in [own[1], "new"] {
             let words = [&[own[0], key], &own[2..]].concat();
-            let script = "return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))";
-            let script = [&["EVAL", script, "1", key, own[0]], &own[2..]].concat();
+            let script = in_script("EVAL", &words);
             if !refuses.contains(&does) {
                 let reply: Value = client.run(&words);
                 client.run::<Value>(&script);
@@ -301,6 +300,12 @@ fn a_paused_call_is_decided_when_it_runs(engine: &Engine) {
     }
 }
 
+/// A call as the only one in a script.
+fn in_script<'a>(eval: &'a str, words: &[&'a str]) -> Vec<&'a str> {
+    let script = "return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))";
+    [&[eval, script, "1", words[1], words[0]], &words[2..]].concat()
+}
+
 /// How a call can come.
 const WAYS: [&str; 3] = ["alone", "in a script", "in a transaction"];
 
@@ -310,8 +315,7 @@ fn answer(client: &mut Client, call: &str, way: &str) -> Value {
     match way {
         "in a script" => {
             let eval = if words[0] == "RL.PEEK" { "EVAL_RO" } else { "EVAL" };
-            let script = [eval, "return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))", "1", words[1], words[0]];
-            client.run(&[&script, &words[2..]].concat())
+            client.run(&in_script(eval, &words))
         }
         "in a transaction" => {
             client.run::<Value>(&["MULTI"]);

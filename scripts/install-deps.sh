@@ -14,6 +14,14 @@ libraries() {
     compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' || true
 }
 
+# warn_of_server NEED ...: says so where the system's server is too old. The tests can run on others all the same.
+warn_of_server() {
+    local version
+    case " $* " in *' server '*) ;; *) return 0 ;; esac
+    version=$(redis-server --version | sed -n 's/.* v=\([0-9.]*\).*/\1/p')
+    [ "${version%%.*}" -ge 7 ] || say "redis-server is $version here; the module needs 7.0 or later (make engines fetches some for the tests)"
+}
+
 packages=()
 for need in "$@"; do
     case $need in
@@ -40,14 +48,6 @@ if ! command -v cargo >/dev/null; then
     say "there is no cargo: install a Rust toolchain first (https://rustup.rs)"
     exit 1
 fi
-# warn_of_server NEED ...: says so where the system's server is too old. The tests can run on others all the same.
-warn_of_server() {
-    local version
-    case " $* " in *' server '*) ;; *) return 0 ;; esac
-    version=$(redis-server --version | sed -n 's/.* v=\([0-9.]*\).*/\1/p')
-    [ "${version%%.*}" -ge 7 ] || say "redis-server is $version here; the module needs 7.0 or later (make engines fetches some for the tests)"
-}
-
 if [ ${#packages[@]} -eq 0 ]; then warn_of_server "$@"; exit 0; fi
 if ! command -v apt-get >/dev/null; then
     say "missing: ${packages[*]} (names of Debian's packages; there is no apt-get here to install them with)"

@@ -3,7 +3,8 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::support::driver::{Driver, fill_log};
+use super::support::driver::Driver;
+use super::support::log::fill_log;
 use super::support::server::Module;
 use super::support::{Engine, Options, Server};
 

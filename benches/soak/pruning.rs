@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use redis::Value;
 
-use super::support::driver::{PRUNED_AT_MOST, fill_log};
+use super::support::log::fill_log;
+use super::support::model::PRUNED_AT_MOST;
 use super::support::{Client, Engine, Options, Server};
 
 const MILLION: i64 = 1_000_000;

@@ -4,7 +4,8 @@
 use redis::Value;
 
 use super::{START, eventually, frozen};
-use crate::support::driver::{PRUNED_AT_MOST, fill_log};
+use crate::support::log::fill_log;
+use crate::support::model::PRUNED_AT_MOST;
 use crate::support::server::Module;
 use crate::support::wire::{Reply, Wire, pack};
 use crate::support::{Client, Engine, Options, Server};

@@ -7,6 +7,7 @@ pub mod compact;
 pub mod driver;
 pub mod engine;
 pub mod grammar;
+pub mod log;
 pub mod model;
 pub mod server;
 pub mod wire;

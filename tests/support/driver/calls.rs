@@ -1,0 +1,324 @@
+//! What is sent: the generator of calls. Some are what an ordinary client sends, some are ordinary calls with mistakes in
+//! them, and some have hostile words. The seed determines all of them.
+
+use super::Moment;
+use super::seen;
+use crate::support::grammar::{self, Verdict, verdict};
+use crate::support::wire::pack;
+
+pub type Words = Vec<Vec<u8>>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Sliding,
+    Fixed,
+    Throttle,
+}
+
+/// What the calls of a case have in common.
+pub struct Case {
+    pub kind: Kind,
+    pub key: Vec<u8>,
+    /// `windowSec limit ...`
+    pub quotas: Words,
+    /// `max_burst count period`
+    pub rate: Words,
+    /// Where the state lies.
+    pub state: Vec<Vec<u8>>,
+}
+
+pub struct Call {
+    pub words: Words,
+    pub verdict: Verdict,
+    /// Where the state of the call lies. What a refused call could be about.
+    pub state: Vec<Vec<u8>>,
+    pub probed: bool,
+}
+
+pub enum Sent {
+    Plant,
+    Call(Call),
+}
+
+/// Draws what is sent from the seed.
+pub struct Generator {
+    pub rng: fastrand::Rng,
+    pub moment: Moment,
+    /// One call in so many is probed.
+    pub probe_every: u32,
+}
+
+impl Generator {
+    /// Some hostile state, perhaps, and a few calls on it, packed for the wire.
+    pub fn case(&mut self, bytes: &mut Vec<u8>, sent: &mut Vec<Sent>) {
+        let case = self.draw();
+        if self.rng.u32(..3) == 0 {
+            for _ in 0..self.rng.u32(1..4) {
+                let words = self.plant(&case);
+                pack(bytes, &words);
+                sent.push(Sent::Plant);
+            }
+        }
+        for _ in 0..self.rng.u32(1..5) {
+            let call = self.call(&case);
+            if call.probed {
+                seen::ask(bytes, &call);
+                pack(bytes, &call.words);
+                seen::ask(bytes, &call);
+            } else {
+                pack(bytes, &call.words);
+            }
+            sent.push(Sent::Call(call));
+        }
+    }
+
+    fn draw(&mut self) -> Case {
+        let kind = match self.rng.u32(..5) {
+            0..2 => Kind::Sliding,
+            2..4 => Kind::Fixed,
+            _ => Kind::Throttle,
+        };
+        let mut key = self.key();
+        if kind == Kind::Throttle && self.rng.u32(..8) != 0 {
+            key.insert(0, b't'); // A string of its own, mostly.
+        }
+        let quotas = self.quotas();
+        let rate = self.rate();
+        let windows = quotas.iter().step_by(2).filter_map(|word| grammar::window(word));
+        let state = match kind {
+            Kind::Fixed => self.moment.counters(&key, windows),
+            _ => vec![],
+        };
+        let state = if state.is_empty() { vec![key.clone()] } else { state };
+        Case { kind, key, quotas, rate, state }
+    }
+
+    fn call(&mut self, case: &Case) -> Call {
+        let (name, algorithm) = match (case.kind, self.rng.u32(..24)) {
+            (_, 0) => ("RL.RESET", ""),
+            (_, 1) => ("RL.PEEK", "FIXED"),
+            (_, 2) => ("RL.PEEK", "SLIDING"),
+            (Kind::Sliding, 3..8) => ("RL.PEEK", "SLIDING"),
+            (Kind::Fixed, 3..8) => ("RL.PEEK", "FIXED"),
+            (Kind::Sliding, _) => ("RL.SLIDING", ""),
+            (Kind::Fixed, _) => ("RL.FIXED", ""),
+            (Kind::Throttle, _) => ("RL.THROTTLE", ""),
+        };
+        let mut words = vec![self.any_case(name), case.key.clone()];
+        if name == "RL.PEEK" {
+            words.push(self.any_case(algorithm));
+        }
+        match name {
+            "RL.RESET" => words.extend(case.quotas.iter().step_by(2).take(self.rng.usize(..4)).cloned()),
+            "RL.THROTTLE" => {
+                words.extend(case.rate.iter().cloned());
+                if self.rng.bool() {
+                    words.push(self.quantity());
+                }
+            }
+            _ => {
+                words.extend(case.quotas.iter().cloned());
+                words.extend(self.options());
+            }
+        }
+        if self.rng.u32(..12) == 0 {
+            self.mangle(&mut words);
+        }
+        let verdict = verdict(&words);
+        let state = match &verdict {
+            Verdict::Uncalled(_) | Verdict::Refused(_) => case.state.clone(),
+            Verdict::Request(request) if !request.sliding => {
+                self.moment.counters(&words[1], request.quotas.iter().map(|quota| quota.window))
+            }
+            Verdict::Reset(windows) => {
+                [vec![words[1].clone()], self.moment.counters(&words[1], windows.iter().copied())].concat()
+            }
+            Verdict::Request(_) | Verdict::Throttle(_) => vec![words[1].clone()],
+        };
+        // By way of a script, which hears the same. (Not for counters: Lua's numbers round a planted 2^63-2.)
+        let by_script = match &verdict {
+            Verdict::Uncalled(_) => false,
+            Verdict::Request(request) => request.sliding,
+            _ => true,
+        };
+        if by_script && self.rng.u32(..16) == 0 {
+            words.splice(0..0, ["EVAL", "return redis.pcall(unpack(ARGV))", "0"].map(Into::into));
+        }
+        Call { words, verdict, state, probed: self.rng.u32(..self.probe_every) == 0 }
+    }
+
+    /// Does to a call what slips of the pen do.
+    fn mangle(&mut self, words: &mut Words) {
+        for _ in 0..self.rng.u32(1..4) {
+            let at = self.rng.usize(1..=words.len());
+            match self.rng.u32(..8) {
+                0 => words.truncate(at),
+                1 if at < words.len() => drop(words.remove(at)),
+                2 if at < words.len() => words.insert(at, words[at].clone()),
+                3 if at < words.len() => {
+                    let other = self.rng.usize(1..words.len());
+                    words.swap(at, other);
+                }
+                4 if at < words.len() => words[at] = self.hostile(),
+                5 => words.insert(at, self.hostile()),
+                6 => words.push(self.hostile()),
+                _ => {
+                    let keyword = ["COST", "FULL", "SLIDING", "FIXED", "COST 2", "FULLY", "LIMIT"];
+                    let keyword = keyword[self.rng.usize(..keyword.len())];
+                    words.insert(at, self.any_case(keyword));
+                }
+            }
+        }
+    }
+
+    fn any_case(&mut self, word: &str) -> Vec<u8> {
+        match self.rng.u32(..8) {
+            0 => word.to_lowercase().into_bytes(),
+            1 => word.bytes().map(|byte| if self.rng.bool() { byte.to_ascii_lowercase() } else { byte }).collect(),
+            _ => word.as_bytes().to_vec(),
+        }
+    }
+
+    /// `windowSec limit [windowSec limit ...]`
+    fn quotas(&mut self) -> Words {
+        let count = match self.rng.u32(..16) {
+            0..9 => 1,
+            9..15 => self.rng.usize(2..5),
+            _ => self.rng.usize(5..21),
+        };
+        let mut windows: Words = (0..count).map(|_| self.sane_window()).collect();
+        if self.rng.u32(..16) != 0 {
+            windows.sort_by_key(|word| grammar::window(word));
+            windows.dedup_by_key(|word| grammar::window(word));
+        }
+        let mut words: Words = windows.into_iter().flat_map(|window| [window, self.sane_limit()]).collect();
+        if self.rng.u32(..6) == 0 {
+            let at = self.rng.usize(..words.len());
+            words[at] = self.hostile();
+        }
+        words
+    }
+
+    /// `[COST n] [FULL]`, in any order.
+    fn options(&mut self) -> Words {
+        let mut words = Words::new();
+        if self.rng.u32(..5) < 2 {
+            let cost = match self.rng.u32(..100) {
+                0..3 => self.rng.u32(1..=3000).to_string().into_bytes(),
+                3..6 => self.hostile(),
+                6 => self.pick(&[b"0", b"65537", b"65536", b"-1", b"FULL", b"1"]),
+                _ => self.rng.u32(1..6).to_string().into_bytes(),
+            };
+            words.extend([self.any_case("COST"), cost]);
+        }
+        if self.rng.u32(..5) < 2 {
+            let at = if self.rng.bool() { 0 } else { words.len() };
+            words.insert(at, self.any_case("FULL"));
+        }
+        words
+    }
+
+    /// `max_burst count period`
+    fn rate(&mut self) -> Words {
+        let mut words: Words = match self.rng.u32(..6) {
+            0 => [self.rng.u32(..40), self.rng.u32(1..2000), self.rng.u32(1..4)]
+                .map(|word| word.to_string().into())
+                .into(),
+            1 => vec![
+                self.pick(&[b"0", b"999999", b"9007199254740990", b"9007199254740991", b"4611686018", b"4611686017"]),
+                self.pick(&[b"1", b"1000000", b"1000000000", b"1000000001", b"9007199254740991", b"9007199254740992"]),
+                self.pick(&[b"1", b"31536000", b"2147483647", b"2147483648", b"0"]),
+            ],
+            _ => vec![
+                self.pick(&[b"0", b"4", b"15"]),
+                self.pick(&[b"1", b"30", b"100"]),
+                self.pick(&[b"1", b"60", b"3600"]),
+            ],
+        };
+        if self.rng.u32(..8) == 0 {
+            let at = self.rng.usize(..words.len());
+            words[at] = self.hostile();
+        }
+        words
+    }
+
+    fn quantity(&mut self) -> Vec<u8> {
+        match self.rng.u32(..10) {
+            0 => self.hostile(),
+            1 => self.pick(&[b"9007199254740991", b"9007199254740992", b"-1", b"16", b"17", b"1000000"]),
+            _ => self.rng.u32(..7).to_string().into_bytes(),
+        }
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        match self.rng.u32(..2000) {
+            0 => vec![b'x'; 1 << 20],
+            1..10 => vec![self.rng.u8(..); 10_000],
+            10..400 => self.pick(&[b"", b"\0", b"a\0b", b"\xff\xfe\x80", b"{tag}k", b"a}b", b"x{}y", b"*\r\n$-1\r\n"]),
+            _ => format!("k{}", self.rng.u32(..6)).into_bytes(),
+        }
+    }
+
+    fn sane_window(&mut self) -> Vec<u8> {
+        match self.rng.u32(..8) {
+            0 => format!("{}.{:03}", self.rng.u32(..100), self.rng.u32(1..1000)).into_bytes(),
+            1 => self.rng.u32(1..=2_147_483_647).to_string().into_bytes(),
+            2 => self.pick(&[b"0.001", b"0.25", b"2147483647", b"2147483646.999", b"2147483647.000", b"1.0"]),
+            _ => self.pick(&[b"1", b"60", b"60", b"3600", b"86400"]),
+        }
+    }
+
+    fn sane_limit(&mut self) -> Vec<u8> {
+        match self.rng.u32(..8) {
+            0 => self.pick(&[b"0", b"9007199254740991", b"9007199254740990", b"3000", b"5000"]),
+            1 => self.rng.u64(..1 << 53).to_string().into_bytes(),
+            _ => self.rng.u32(..40).to_string().into_bytes(),
+        }
+    }
+
+    /// A word that looks like something.
+    pub fn hostile(&mut self) -> Vec<u8> {
+        match self.rng.u32(..10) {
+            0 => self.random_bytes(20),
+            1 => self.rng.i64(..).to_string().into_bytes(),
+            2 => format!("{}.{}", self.rng.u32(..100), self.rng.u32(..20_000)).into_bytes(),
+            3 => format!("{:e}", f64::from_bits(self.rng.u64(..))).into_bytes(),
+            4 => self.pick(&[b"nan", b"NaN", b"inf", b"-inf", b"1e308", b"-1e308", b"", b"-0", b"0", b"0.0", b"\0"]),
+            5 => {
+                self.pick(&[b"60\0", b"\x0060", b" 60", b"60 ", b"+60", b"060", b"60.", b".5", b"6_0", b"0x3c", b"60s"])
+            }
+            6 => (1_u64 << self.rng.u32(..64)).wrapping_sub(self.rng.u64(..2)).to_string().into_bytes(),
+            7 => self.pick(&[b"2147483648", b"2147483647.001", b"9223372036854775807", b"9223372036854775808"]),
+            8 => self.pick(&[
+                b"-9223372036854775808",
+                b"18446744073709551616",
+                b"0.0001",
+                b"1.2345",
+                b"-1",
+                b"9007199254740992",
+            ]),
+            _ if self.rng.u32(..50) == 0 => vec![self.rng.u8(b'0'..=b'9'); 100_000],
+            _ => "٣".repeat(self.rng.usize(1..4)).into_bytes(),
+        }
+    }
+
+    pub fn random_bytes(&mut self, most: usize) -> Vec<u8> {
+        (0..self.rng.usize(..most)).map(|_| self.rng.u8(..)).collect()
+    }
+
+    pub fn pick(&mut self, from: &[&[u8]]) -> Vec<u8> {
+        from[self.rng.usize(..from.len())].to_vec()
+    }
+}
+
+impl Call {
+    pub fn is_sliding(&self) -> bool {
+        matches!(&self.verdict, Verdict::Request(request) if request.sliding)
+    }
+
+    /// The key that the caller named.
+    pub fn key(&self) -> &Vec<u8> {
+        let by_script = self.words[0] == b"EVAL";
+        &self.words[if by_script { 4 } else { 1 }]
+    }
+}

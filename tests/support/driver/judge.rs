@@ -1,0 +1,136 @@
+//! What is right: a probed call must have the one right reply and leave the right state. Any other call must have a reply
+//! that is possible for its words.
+
+use super::Moment;
+use super::calls::Call;
+use super::seen::Seen;
+use crate::support::grammar::{Request, Verdict};
+use crate::support::model::{self, Found, Log};
+use crate::support::wire::Reply;
+
+/// Whether a call that was not probed has a reply that its arguments allow.
+pub fn possible(verdict: &Verdict, reply: &Reply) -> Result<(), String> {
+    let fits = match verdict {
+        Verdict::Uncalled(line) | Verdict::Refused(line) => *reply == Reply::Error(line.clone()),
+        Verdict::Request(request) => model::possible(request, reply),
+        Verdict::Throttle(rate) => model::possible_throttle(*rate, reply),
+        Verdict::Reset(windows) => model::possible_reset(windows.len(), reply),
+    };
+    if fits { Ok(()) } else { Err(format!("an impossible reply for {verdict:?}")) }
+}
+
+/// Holds a probed call to the one right reply, and to what it may leave.
+pub fn exactly(moment: Moment, call: &Call, before: &Seen, reply: &Reply, after: &Seen) -> Result<(), String> {
+    let right = |right: Reply| match *reply == right {
+        true => Ok(()),
+        false => Err(format!("a wrong reply, {right:?} is right")),
+    };
+    let result = match &call.verdict {
+        Verdict::Uncalled(line) | Verdict::Refused(line) => {
+            right(Reply::Error(line.clone()))?;
+            return before.unchanged(after);
+        }
+        Verdict::Request(request) if request.sliding => before.keys[0].log().map(|log| match log {
+            Log::Entries(entries) => {
+                // A key that exists is used as it is.
+                let compact = match &*before.keys[0].kind {
+                    "none" => moment.compact,
+                    kind => kind == "string",
+                };
+                let logged = model::slide(request, &entries, compact, moment.now);
+                right(logged.answer.reply(request.full))?;
+                match request.peek {
+                    true => before.unchanged(after),
+                    false => left_of_a_log(moment.now, request, before, &entries, &logged, after),
+                }
+            }
+            Log::Doubtful(units) => match *reply == Reply::Error(model::DAMAGED.to_owned()) {
+                true => before.unchanged(after),
+                false if !model::possible_within(request, units, reply) => {
+                    Err(format!("neither refused nor within {units} units"))
+                }
+                false if request.peek => before.unchanged(after),
+                false => Ok(()),
+            },
+        }),
+        Verdict::Request(request) => {
+            // Each quota's own place among the keys, which several can share.
+            let name = |window: i64| moment.counters(&call.key()[..], [window].into_iter()).remove(0);
+            let places: Vec<usize> = request
+                .quotas
+                .iter()
+                .map(|quota| call.state.iter().position(|key| *key == name(quota.window)).expect("a counter"))
+                .collect();
+            let found: Vec<&Found> = places.iter().map(|&place| &before.keys[place]).collect();
+            model::count(request, &found, moment.now).map(|counted| {
+                right(counted.answer.reply(request.full))?;
+                let mut written = vec![None; call.state.len()];
+                if !request.peek {
+                    counted.written.iter().zip(&places).for_each(|(standing, &place)| written[place] = *standing);
+                }
+                before.written(&written, after)
+            })
+        }
+        Verdict::Throttle(rate) => {
+            let at = |micros: i64| {
+                model::throttle(*rate, &before.keys[0], moment.now * 1000 + micros).map(|(reply, moved)| {
+                    right(reply)?;
+                    before.written(&[moved], after)
+                })
+            };
+            // Valkey 9 counts microseconds with a clock of its own: one of the thousand has to explain it all.
+            (0..1000).map(at).find(|outcome| *outcome == Ok(Ok(()))).unwrap_or_else(|| at(0))
+        }
+        Verdict::Reset(_) => {
+            let counters: Vec<&Found> = before.keys[1..].iter().collect();
+            model::reset(&before.keys[0], &counters).map(|removed| {
+                right(Reply::Integer(removed))?;
+                let gone = after.keys.iter().all(|key| key.kind == "none");
+                match gone && after.size == before.size - removed {
+                    true => Ok(()),
+                    false => Err(format!("not all has gone: {after:?}")),
+                }
+            })
+        }
+    };
+    result.unwrap_or_else(|line| {
+        right(Reply::Error(line.to_owned()))?;
+        before.unchanged(after)
+    })
+}
+
+/// What a call leaves of a log: the entries that are right, and an expiry that does not lag.
+fn left_of_a_log(
+    now: i64,
+    request: &Request,
+    before: &Seen,
+    entries: &[(f64, i64)],
+    logged: &model::Logged,
+    after: &Seen,
+) -> Result<(), String> {
+    let Found { kind, expires, .. } = &after.keys[0];
+    if kind != logged.kind {
+        return Err(format!("{kind} is left, not {}", logged.kind));
+    }
+    let left = after.keys[0].log();
+    if left != Ok(Log::Entries(logged.left.clone())) {
+        return Err(format!("{left:?} is left"));
+    }
+    let is_there = |seen: &Seen| i64::from(seen.keys[0].kind != "none");
+    if after.size - is_there(after) != before.size - is_there(before) {
+        return Err("there are other keys than before".to_owned());
+    }
+    if kind == "none" {
+        return Ok(());
+    }
+    let window = request.quotas.last().expect("a quota").window;
+    let lag = now + 2 * window - expires;
+    if !(0..=(window / 10).min(1000)).contains(&lag) {
+        return Err(format!("the expiry lags by {lag} ms"));
+    }
+    // An expiry that is new shows in the digest.
+    if entries == logged.left && before.keys[0].expires >= 0 && before.digest != after.digest {
+        return Err("a denial changed the log".to_owned());
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! Totals of what was sent and what came back, for the module's own totals to be compared with.
+
+use std::fmt;
+
+use super::calls::Call;
+use super::seen::Seen;
+use crate::support::Client;
+use crate::support::grammar::Verdict;
+use crate::support::model;
+use crate::support::wire::Reply;
+
+/// What has been sent and what came back.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Totals {
+    pub calls: u64,
+    pub probed: u64,
+    pub plants: u64,
+    pub sliding: Outcomes,
+    pub fixed: Outcomes,
+    pub throttle: Outcomes,
+    pub peek: Outcomes,
+    /// Those of RL.SLIDING and RL.PEEK, probed, that were answered from a compact log.
+    pub compact: Outcomes,
+    /// Refused for a compact log that is damaged or of another version.
+    pub flawed: u64,
+    pub resets: u64,
+    pub reset_keys: u64,
+    pub refused: u64,
+    /// Those of the refused that the server refused by itself.
+    pub uncalled: u64,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Outcomes {
+    pub allowed: u64,
+    pub denied: u64,
+}
+
+impl Outcomes {
+    fn add(&mut self, allowed: bool) {
+        *if allowed { &mut self.allowed } else { &mut self.denied } += 1;
+    }
+}
+
+impl fmt::Display for Outcomes {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} / {}", self.allowed, self.denied)
+    }
+}
+
+impl Totals {
+    /// Adds a call and its reply.
+    pub(super) fn count(&mut self, call: &Call, before: Option<&Seen>, reply: &Reply) {
+        self.calls += 1;
+        self.probed += u64::from(call.probed);
+        if let Reply::Error(line) = reply {
+            self.refused += 1;
+            self.flawed += u64::from([model::DAMAGED, model::OTHER_VERSION].contains(&&**line));
+            self.uncalled += u64::from(matches!(call.verdict, Verdict::Uncalled(_)));
+            return;
+        }
+        // `allowed` is the first integer of a short reply, and the first behind its name of a full one.
+        let first = match reply {
+            Reply::Array(parts) => parts.iter().find_map(|part| match part {
+                Reply::Integer(integer) => Some(*integer),
+                _ => None,
+            }),
+            Reply::Integer(integer) => Some(*integer),
+            _ => None,
+        };
+        let first = first.unwrap_or_default();
+        let (outcomes, allowed) = match &call.verdict {
+            Verdict::Request(request) if request.peek => (&mut self.peek, first == 1),
+            Verdict::Request(request) if request.sliding => (&mut self.sliding, first == 1),
+            Verdict::Throttle(_) => (&mut self.throttle, first == 0),
+            Verdict::Reset(_) => {
+                self.resets += 1;
+                self.reset_keys += first.unsigned_abs();
+                return;
+            }
+            _ => (&mut self.fixed, first == 1),
+        };
+        outcomes.add(allowed);
+        if call.is_sliding() && before.is_some_and(|before| before.keys[0].kind == "string") {
+            self.compact.add(allowed);
+        }
+    }
+
+    /// The module's own totals must be those that were seen from here, and no panic among them.
+    pub(super) fn compare(&self, client: &mut Client, seed: u64) {
+        let field = |client: &mut Client, name: &str| -> u64 {
+            client.info_field("rl", &format!("rl_{name}")).parse().expect("a number")
+        };
+        for (name, seen) in [
+            ("sliding_allowed", self.sliding.allowed),
+            ("sliding_denied", self.sliding.denied),
+            ("fixed_allowed", self.fixed.allowed),
+            ("fixed_denied", self.fixed.denied),
+            ("throttle_allowed", self.throttle.allowed),
+            ("throttle_denied", self.throttle.denied),
+            ("peek_allowed", self.peek.allowed),
+            ("peek_denied", self.peek.denied),
+            ("reset_keys", self.reset_keys),
+            ("errors", self.refused - self.uncalled),
+            ("panics", 0),
+        ] {
+            assert_eq!(field(client, name), seen, "seed {seed}: {name}");
+        }
+    }
+}

@@ -11,14 +11,43 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 use support::Engine;
 
-/// A test with its name.
-pub type Test = (&'static str, fn(&Engine));
+/// A test, and where it runs.
+pub struct Test {
+    pub name: &'static str,
+    pub run: fn(&Engine),
+    pub storages: Storages,
+    /// Whether an engine has what the test is about. Where it does not apply it shows as ignored, not as passed.
+    pub applies: fn(&Engine) -> bool,
+}
 
-/// The tests of a file, by name. A function that is left out is dead code, which does not compile.
+/// How RL.SLIDING stores the logs of a test.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Storages {
+    /// As the test says; as sorted sets if it says nothing.
+    Own,
+    /// The test holds however a log is stored: it runs a second time, with compact storage.
+    Both,
+}
+
+/// The tests of a file. A function that is left out is dead code, which does not compile.
+///
+/// - `name`: runs once on each engine.
+/// - `name: both_storages`: runs a second time with compact storage.
+/// - `name if predicate`: applies to some engines, those for which `fn(&Engine) -> bool` is true. It can follow
+///   `: both_storages`.
 macro_rules! tests {
-    ($($test:ident),+ $(,)?) => {
-        pub const TESTS: &[crate::Test] = &[$((stringify!($test), $test)),+];
+    ($($test:ident $(: $storages:ident)? $(if $applies:expr)?),+ $(,)?) => {
+        pub const TESTS: &[crate::Test] = &[$(crate::Test {
+            name: stringify!($test),
+            run: $test,
+            storages: tests!(@storages $($storages)?),
+            applies: tests!(@applies $($applies)?),
+        }),+];
     };
+    (@storages) => { crate::Storages::Own };
+    (@storages both_storages) => { crate::Storages::Both };
+    (@applies) => { |_| true };
+    (@applies $applies:expr) => { $applies };
 }
 use tests;
 
@@ -51,17 +80,17 @@ fn main() -> ExitCode {
             continue;
         }
         for (file, tests) in live::FILES {
-            for &(name, test) in *tests {
-                let both = live::holds_for_both_storages(file, name);
+            for test in *tests {
                 for (subject, storage) in [(engine.clone(), ""), (engine.compact(), "compact::")] {
-                    if subject.compact && !both {
+                    if subject.compact && test.storages != Storages::Both {
                         continue;
                     }
-                    let trial = Trial::test(format!("{}::{file}::{storage}{name}", engine.name), move || {
-                        test(&subject);
+                    let name = format!("{}::{file}::{storage}{}", engine.name, test.name);
+                    let trial = Trial::test(name, move || {
+                        (test.run)(&subject);
                         Ok(())
                     });
-                    trials.push(trial.with_ignored_flag(!live::applies(engine, name)));
+                    trials.push(trial.with_ignored_flag(!(test.applies)(engine)));
                 }
             }
         }

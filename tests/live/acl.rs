@@ -7,7 +7,7 @@ use crate::support::{Client, Engine};
 use crate::tests;
 
 tests![
-    commands_stand_in_their_categories,
+    commands_stand_in_their_categories if |engine| !engine.is_redis_7_0(),
     a_user_without_write_is_refused,
     a_user_sees_only_its_keys,
     the_counters_key_is_checked_too,

@@ -10,19 +10,19 @@ use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
 
 tests![
-    sliding_stepped_back_denies_for_a_window_and_the_step_at_most,
-    several_windows_stepped_back_deny_each_as_it_would_alone,
-    sliding_stepped_forward_ends_windows_early,
-    sliding_stepped_to_and_fro_lets_one_limit_more_in_a_step_at_most,
+    sliding_stepped_back_denies_for_a_window_and_the_step_at_most: both_storages,
+    several_windows_stepped_back_deny_each_as_it_would_alone: both_storages,
+    sliding_stepped_forward_ends_windows_early: both_storages,
+    sliding_stepped_to_and_fro_lets_one_limit_more_in_a_step_at_most: both_storages,
     fixed_stepped_back_denies_for_two_windows_at_most,
     fixed_stepped_far_back_meets_its_counters_again,
     fixed_stepped_forward_begins_another_window,
     a_fixed_window_that_comes_again_counts_what_was_used_in_it,
-    a_millisecond_that_comes_again_has_members_of_its_own,
-    no_step_lets_in_more_than_it_explains,
-    a_replica_whose_clock_differs_by_an_hour_holds_the_same_data,
-    a_failover_to_a_clock_an_hour_ahead_is_a_step_forward,
-    a_failover_to_a_clock_an_hour_behind_is_a_step_back,
+    a_millisecond_that_comes_again_has_members_of_its_own: both_storages,
+    no_step_lets_in_more_than_it_explains: both_storages,
+    a_replica_whose_clock_differs_by_an_hour_holds_the_same_data: both_storages,
+    a_failover_to_a_clock_an_hour_ahead_is_a_step_forward: both_storages,
+    a_failover_to_a_clock_an_hour_behind_is_a_step_back: both_storages,
 ];
 
 const SECOND: i64 = 1_000;

@@ -12,8 +12,8 @@ use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
 
 tests![
-    fifty_connections_are_answered_right,
-    a_flood_of_denials_propagates_one_expiry_a_second,
+    fifty_connections_are_answered_right: both_storages,
+    a_flood_of_denials_propagates_one_expiry_a_second: both_storages,
     a_million_expired_requests_go_a_thousand_a_call,
     a_huge_log_that_all_expired_goes_at_once,
 ];

@@ -74,19 +74,6 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("throttle", throttle::TESTS),
 ];
 
-/// Whether an engine has what a test is about. A test that does not apply shows as ignored, not as passed.
-pub fn applies(engine: &Engine, test: &str) -> bool {
-    match test {
-        "commands_stand_in_their_categories" => !engine.is_redis_7_0(),
-        "throttle_admits_after_the_wait_and_not_a_second_before"
-        | "replies_are_those_of_redis_cell"
-        | "its_times_are_exact" => !engine.counts_microseconds(),
-        "wait_for_the_aof_knows_what_a_call_has_changed" => !engine.is_redis_7_0(),
-        "an_atomic_slot_migration_under_load_keeps_every_limit" => engine.moves_slots_atomically(),
-        _ => true,
-    }
-}
-
 /// A reply with FULL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full {
@@ -139,23 +126,6 @@ pub fn counter(key: &str, window: i64) -> String {
 pub fn seeded() -> (fastrand::Rng, u64) {
     let seed = std::env::var("RL_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a number"));
     (fastrand::Rng::with_seed(seed), seed)
-}
-
-/// Whether a test speaks of RL.SLIDING whatever the form of its log. It then runs a second time, with compact storage.
-pub fn holds_for_both_storages(file: &str, test: &str) -> bool {
-    let of_sorted_sets = [
-        "effects_are_plain_commands_in_one_transaction",
-        "a_quiet_denial_propagates_nothing",
-        "a_million_expired_requests_go_a_thousand_a_call",
-        "a_huge_log_that_all_expired_goes_at_once",
-        "wait_for_the_aof_knows_what_a_call_has_changed",
-    ];
-    let with_sliding_logs =
-        ["clocks", "flood", "oracle", "persistence", "promises", "refusals", "replication", "resync", "sharded"];
-    with_sliding_logs.contains(&file)
-        && !of_sorted_sets.contains(&test)
-        && !test.starts_with("fixed_")
-        && !test.starts_with("a_fixed_")
 }
 
 /// `[allowed, count, ttl]`

@@ -6,7 +6,10 @@ use super::{FIXED_SCRIPT, SLIDING_SCRIPT, START, frozen, seeded};
 use crate::support::{Client, Engine};
 use crate::tests;
 
-tests![sliding_is_the_script, fixed_is_the_script];
+tests![
+    sliding_is_the_script: both_storages,
+    fixed_is_the_script,
+];
 
 const STEPS: usize = 3000;
 

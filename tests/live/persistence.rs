@@ -12,14 +12,14 @@ use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
 
 tests![
-    a_killed_server_still_counts_what_it_allowed,
-    every_fsync_policy_keeps_all_over_a_shutdown,
-    an_aof_rewritten_in_mid_history_loads_without_the_module,
-    an_rdb_brings_the_quota_back_as_it_was_used,
-    a_snapshot_taken_under_load_holds_whole_calls,
-    a_dumped_key_goes_on_where_it_was_restored,
-    a_copied_key_and_a_renamed_one_go_on,
-    a_migrated_key_goes_on_at_the_other_server,
+    a_killed_server_still_counts_what_it_allowed: both_storages,
+    every_fsync_policy_keeps_all_over_a_shutdown: both_storages,
+    an_aof_rewritten_in_mid_history_loads_without_the_module: both_storages,
+    an_rdb_brings_the_quota_back_as_it_was_used: both_storages,
+    a_snapshot_taken_under_load_holds_whole_calls: both_storages,
+    a_dumped_key_goes_on_where_it_was_restored: both_storages,
+    a_copied_key_and_a_renamed_one_go_on: both_storages,
+    a_migrated_key_goes_on_at_the_other_server: both_storages,
 ];
 
 /// A frozen clock stands still over a restart, so nothing expires meanwhile.

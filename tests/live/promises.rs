@@ -7,14 +7,14 @@ use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
 
 tests![
-    promise_1_the_first_n_pass,
-    promise_2_the_next_one_is_denied,
-    promise_3_it_passes_again_after_the_window,
-    promise_4_remaining_falls_by_one_a_request,
-    promise_5_del_gives_the_whole_quota_back,
-    promise_6_concurrent_clients_never_get_more_than_the_limit,
-    promise_7_a_changed_limit_holds_at_once,
-    promise_8_one_users_limit_never_touches_anothers,
+    promise_1_the_first_n_pass: both_storages,
+    promise_2_the_next_one_is_denied: both_storages,
+    promise_3_it_passes_again_after_the_window: both_storages,
+    promise_4_remaining_falls_by_one_a_request: both_storages,
+    promise_5_del_gives_the_whole_quota_back: both_storages,
+    promise_6_concurrent_clients_never_get_more_than_the_limit: both_storages,
+    promise_7_a_changed_limit_holds_at_once: both_storages,
+    promise_8_one_users_limit_never_touches_anothers: both_storages,
 ];
 
 const BOTH: [&str; 2] = ["RL.SLIDING", "RL.FIXED"];

@@ -7,16 +7,16 @@ use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
 
 tests![
-    out_of_memory,
-    too_few_replicas,
-    a_disk_that_takes_no_snapshot,
-    a_disk_that_takes_no_aof,
-    a_server_that_is_loading,
-    a_replica_that_may_only_read,
-    a_replica_that_may_write_counts_for_itself,
-    a_replica_without_its_primary,
-    a_paused_call_is_decided_when_it_runs,
-    eviction_takes_whole_keys_and_refuses_nobody,
+    out_of_memory: both_storages,
+    too_few_replicas: both_storages,
+    a_disk_that_takes_no_snapshot: both_storages,
+    a_disk_that_takes_no_aof: both_storages,
+    a_server_that_is_loading: both_storages,
+    a_replica_that_may_only_read: both_storages,
+    a_replica_that_may_write_counts_for_itself: both_storages,
+    a_replica_without_its_primary: both_storages,
+    a_paused_call_is_decided_when_it_runs: both_storages,
+    eviction_takes_whole_keys_and_refuses_nobody: both_storages,
 ];
 
 /// What a call does, as far as the server asks before it refuses one.

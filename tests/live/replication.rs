@@ -8,14 +8,14 @@ use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
 
 tests![
-    replicas_hold_the_same_data,
-    a_primary_that_fails_over_keeps_the_used_quota,
+    replicas_hold_the_same_data: both_storages,
+    a_primary_that_fails_over_keeps_the_used_quota: both_storages,
     effects_are_plain_commands_in_one_transaction,
     a_quiet_denial_propagates_nothing,
-    an_aof_brings_the_same_data_back,
-    an_aof_loads_without_the_module,
-    an_rdb_loads_without_the_module,
-    a_read_only_replica_refuses,
+    an_aof_brings_the_same_data_back: both_storages,
+    an_aof_loads_without_the_module: both_storages,
+    an_rdb_loads_without_the_module: both_storages,
+    a_read_only_replica_refuses: both_storages,
 ];
 
 pub fn replica_of(primary: &Server, engine: &Engine, module: Module) -> (Server, Client) {

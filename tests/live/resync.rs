@@ -9,10 +9,10 @@ use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
 
 tests![
-    a_replica_that_was_cut_off_catches_up_from_the_backlog,
-    a_failover_that_was_asked_for_loses_nothing,
-    a_replica_holds_a_call_once_wait_has_answered,
-    wait_for_the_aof_knows_what_a_call_has_changed,
+    a_replica_that_was_cut_off_catches_up_from_the_backlog: both_storages,
+    a_failover_that_was_asked_for_loses_nothing: both_storages,
+    a_replica_holds_a_call_once_wait_has_answered: both_storages,
+    wait_for_the_aof_knows_what_a_call_has_changed if |engine| !engine.is_redis_7_0(),
 ];
 
 /// A primary with a frozen clock. Its clock runs ahead in leaps, which must not look like a silent replica.

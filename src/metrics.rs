@@ -2,11 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use redis_module::{InfoContext, RedisResult};
-use redis_module_macros::info_command_handler;
-
 use crate::limit::Decision;
-use crate::server::{guard, panics};
+use crate::server::{Section, panics};
 
 /// A number that only goes up. Commands run one at a time, so a plain load and store will do.
 pub struct Total(AtomicU64);
@@ -74,17 +71,11 @@ pub fn reset() {
     }
 }
 
-/// Answers `INFO rl`. The server puts `rl_` before each field.
-#[info_command_handler]
-fn info(ctx: &InfoContext, _for_crash_report: bool) -> RedisResult<()> {
-    guard(|| {
-        // The section is named by the module alone.
-        let mut section = ctx.builder().add_section("").field("version", env!("CARGO_PKG_VERSION"))?;
-        for (name, total) in &TOTALS {
-            section = section.field(name, total.get().to_string())?;
-        }
-        section.field("panics", panics().to_string())?.build_section()?.build_info()?;
-        Ok(())
-    })
-    .unwrap_or(Ok(())) // The guard has logged it; the rest of INFO is better than none.
+/// Fills `INFO rl`. The server puts `rl_` before each field.
+pub fn info(section: &Section) {
+    section.text("version", env!("CARGO_PKG_VERSION"));
+    for (name, total) in &TOTALS {
+        section.number(name, total.get());
+    }
+    section.number("panics", panics());
 }

@@ -23,7 +23,6 @@ mod reply;
 mod reset;
 mod sliding;
 mod throttle;
-pub mod unload;
 
 use crate::limit::Decision;
 use crate::metrics::{self, Outcomes};

@@ -18,7 +18,7 @@ pub fn panics() -> u64 {
 }
 
 /// Runs `body`; `None` if it panicked.
-pub fn guard<T>(body: impl FnOnce() -> T) -> Option<T> {
+pub(super) fn guard<T>(body: impl FnOnce() -> T) -> Option<T> {
     // What a panic leaves half done is a value on the stack that is dropped. Between a change of the data and its
     // publication stand only calls that do not panic as long as the server does not refuse to read a key that it has just
     // opened, so replicas miss no change.

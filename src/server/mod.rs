@@ -7,8 +7,8 @@
 //! * What may run other code (opening a key, calling a command that writes, firing an event) takes the context mutably,
 //!   and a [`Key`] borrows it for as long as it is open. So we never start code that could change a value we hold open.
 //!   Commands that only read are called beside an open key.
-//! * Every entry point from C goes through [`guard`], so that a panic never crosses into the server. (But for those of the
-//!   settings, which move one number and cannot panic.)
+//! * Every entry point from C goes through [`guard`], so that a panic never crosses into the server. (But for those
+//!   that move one number and cannot panic.)
 
 mod acl;
 mod api;
@@ -16,22 +16,28 @@ mod clock;
 mod command;
 mod config;
 mod context;
+mod entry;
 mod guard;
+mod info;
 mod integer;
 mod key;
 mod load;
 mod slot;
 mod string;
+mod unload;
 
 pub use acl::{Access, may};
 pub use clock::{unix_micros, unix_millis};
 pub use command::{Argument, Command, Entry, Handler, add_category, register};
 pub use config::Setting;
 pub use context::{Context, EventClass};
-pub use guard::{guard, panics};
+pub(crate) use entry::export;
+pub use entry::{Module, on_load, on_unload};
+pub use guard::panics;
+pub use info::Section;
 pub use integer::{Digits, parse_i64, split_i64};
 pub use key::{Key, Kind, Reader, ScoreRange};
-pub use load::{in_cluster, load};
+pub use load::{Loading, in_cluster};
 pub use slot::is_missing_everywhere;
 pub use string::{Args, OwnedStr, Str, Word};
 

@@ -17,6 +17,7 @@ mod fuzz;
 mod handover;
 mod hooks;
 mod input;
+mod loading;
 mod operations;
 mod oracle;
 mod peek;
@@ -57,6 +58,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("handover", handover::TESTS),
     ("hooks", hooks::TESTS),
     ("input", input::TESTS),
+    ("loading", loading::TESTS),
     ("operations", operations::TESTS),
     ("oracle", oracle::TESTS),
     ("peek", peek::TESTS),

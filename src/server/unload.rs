@@ -1,15 +1,33 @@
-//! What stands against unloading the module, in the words of `ACL LIST` and `CLIENT LIST`.
+//! What stands against unloading the module.
 //!
 //! Most servers keep pointers to the commands of a module that has gone, and crash on them later: in rules of the ACL, in
-//! what a client has queued in MULTI, and in what each client has called last.
+//! what a client has queued in MULTI, and in what each client has called last. So the module looks for them in `ACL LIST`
+//! and `CLIENT LIST`, and does not go while there are any. Where it can't look, it does not go either.
 
-use super::registry::registered;
+use super::context::Context;
+
+/// Why the module, which has declared these commands, cannot be unloaded without harm, if so.
+pub(super) fn reason_to_stay(ctx: &Context, ours: &[String]) -> Option<String> {
+    let Some(clients) = ctx.lines(c"CLIENT", c"LIST") else {
+        return Some("the list of clients cannot be read".to_owned());
+    };
+    if !is_asked_to_go(&clients) {
+        return None; // Valkey 9 unloads all modules when it ends.
+    }
+    let Some(rules) = ctx.lines(c"ACL", c"LIST") else {
+        return Some("the rules of the ACL cannot be read".to_owned());
+    };
+    if let Some(command) = named_in(&rules, ours) {
+        return Some(format!("a rule of the ACL names {command}, and has to be changed first"));
+    }
+    let (client, why) = in_use_by(&clients, ours)?;
+    Some(format!("client {client} {why}; its connection has to be closed first (CLIENT KILL ID {client})"))
+}
 
 /// The first of our commands that one of these lines of `ACL LIST` names by its own name.
 ///
 /// Servers before Valkey 9 do not look there when they unload a module, and fall over the rule afterwards.
-pub fn named_in(lines: &[Vec<u8>]) -> Option<String> {
-    let ours = registered();
+fn named_in(lines: &[Vec<u8>], ours: &[String]) -> Option<String> {
     lines.iter().find_map(|line| {
         // Behind the word "user" and the name, which can look like a rule.
         let mut words = line.split(|&byte| byte == b' ').skip(2);
@@ -20,8 +38,7 @@ pub fn named_in(lines: &[Vec<u8>]) -> Option<String> {
 /// The first client in these lines of `CLIENT LIST` that may make use of a command of ours, by its number, and how.
 ///
 /// What each client called last is kept, too: all servers show it in this very list, and some go on with it.
-pub fn in_use_by(lines: &[Vec<u8>]) -> Option<(String, String)> {
-    let ours = registered();
+fn in_use_by(lines: &[Vec<u8>], ours: &[String]) -> Option<(String, String)> {
     lines.iter().find_map(|line| {
         let why = match field(line, b"cmd=") {
             _ if has_queued(line) => "has commands queued in MULTI".to_owned(),
@@ -32,7 +49,7 @@ pub fn in_use_by(lines: &[Vec<u8>]) -> Option<(String, String)> {
 }
 
 /// Whether any of the clients in these lines of `CLIENT LIST` may be the one that unloads the module.
-pub fn is_asked_to_go(lines: &[Vec<u8>]) -> bool {
+fn is_asked_to_go(lines: &[Vec<u8>]) -> bool {
     lines.iter().any(|line| field(line, b"cmd=") == b"module|unload" || has_queued(line))
 }
 
@@ -74,8 +91,7 @@ mod tests {
         assert_eq!(field(&line("multi=-1 cmd=ping"), b"cmd="), b"ping");
         assert!(has_queued(&line("multi=3 cmd=get")));
         for fields in ["multi=-1 cmd=get", "multi=0 cmd=multi", "cmd=get"] {
-            assert!(!has_queued(&line(fields)) && !is_asked_to_go(&[line(fields)]), "{fields}");
+            assert!(!has_queued(&line(fields)), "{fields}");
         }
-        assert!(is_asked_to_go(&[line("multi=-1 cmd=get"), line("multi=-1 cmd=module|unload")]));
     }
 }

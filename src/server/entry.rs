@@ -1,0 +1,121 @@
+//! The functions that the server looks up in the library by name.
+//!
+//! The crate has a macro for them. It is not used for two reasons: each load with it leaks a detached context (17 KB),
+//! and it adds a stack trace of its own to the server's crash report, in which some servers crash a second time.
+
+use std::ffi::{CStr, c_int};
+
+use redis_module::raw;
+
+use super::context::Context;
+use super::guard::{guard, install};
+use super::info::{self, Section};
+use super::load::{self, Loading};
+use super::string::Args;
+use super::unload;
+
+/// Rust's memory is the server's: it shows in INFO and counts for `maxmemory`. Unit tests run without a server.
+#[cfg(not(test))]
+#[global_allocator]
+static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAlloc;
+
+/// A module, as the server knows it.
+pub trait Module {
+    const NAME: &'static CStr;
+    const VERSION: i32;
+
+    /// Declares settings and commands. An error is the reason for which the module is not loaded.
+    fn load(loading: &mut Loading<'_>) -> Result<(), String>;
+
+    /// The names of the commands that were declared.
+    fn commands() -> Vec<String>;
+
+    /// Fills the module's section of INFO.
+    fn info(section: &Section);
+
+    /// Gives back what the module has kept. It is about to be unloaded.
+    fn unload();
+}
+
+/// Makes a type that implements [`Module`] the one that this library is.
+macro_rules! export {
+    ($module:ty) => {
+        /// # Safety
+        /// Called by the server alone, with the context of the load and arguments that last for the call.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn RedisModule_OnLoad(
+            ctx: *mut redis_module::raw::RedisModuleCtx,
+            argv: *mut *mut redis_module::raw::RedisModuleString,
+            argc: std::ffi::c_int,
+        ) -> std::ffi::c_int {
+            // SAFETY: the server vouches for all three.
+            unsafe { $crate::server::on_load::<$module>(ctx, argv, argc) }
+        }
+
+        /// # Safety
+        /// Called by the server alone, after a load that succeeded, with the module's context.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn RedisModule_OnUnload(ctx: *mut redis_module::raw::RedisModuleCtx) -> std::ffi::c_int {
+            // SAFETY: the server vouches for the context.
+            unsafe { $crate::server::on_unload::<$module>(ctx) }
+        }
+    };
+}
+
+pub(crate) use export;
+
+/// # Safety
+/// `ctx` is the context of a load that is under way; `argv` and `argc` are its arguments, which last as long.
+pub unsafe fn on_load<M: Module>(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    let version = raw::REDISMODULE_APIVER_1 as c_int;
+    // SAFETY: the caller vouches for the context; the name ends with a NUL. This fills the table of functions, with the
+    // allocator among them, so nothing before it allocates. It fails, and changes nothing, where a module of this name is
+    // loaded: it may be this very library.
+    let initialized = unsafe { raw::Export_RedisModule_Init(ctx, M::NAME.as_ptr(), M::VERSION, version) };
+    if initialized != raw::REDISMODULE_OK as c_int {
+        return raw::REDISMODULE_ERR as c_int;
+    }
+    install();
+    // SAFETY: the caller vouches for all three; the context is made once for this call.
+    let (context, arguments) = unsafe { (Context::new(ctx), Args::new(argv, argc)) };
+    let Some(mut context) = context else {
+        return raw::REDISMODULE_ERR as c_int;
+    };
+    let outcome = guard(|| {
+        load::prepare(&context)?;
+        M::load(&mut Loading { ctx: &mut context, arguments })?;
+        info::register::<M>(&context)
+    });
+    match outcome {
+        Some(Ok(())) => return raw::REDISMODULE_OK as c_int,
+        Some(Err(reason)) => context.log_refusal(&reason),
+        None => {} // The guard has logged it.
+    }
+    raw::REDISMODULE_ERR as c_int
+}
+
+/// # Safety
+/// `ctx` is the context of an unload that is under way.
+pub unsafe fn on_unload<M: Module>(ctx: *mut raw::RedisModuleCtx) -> c_int {
+    // SAFETY: the caller vouches for the context, which is made once for this call.
+    let Some(context) = (unsafe { Context::new(ctx) }) else {
+        return raw::REDISMODULE_ERR as c_int;
+    };
+    let outcome = guard(|| match unload::reason_to_stay(&context, &M::commands()) {
+        None => {
+            M::unload();
+            Ok(())
+        }
+        Some(reason) => Err(format!("not unloaded: {reason}")),
+    });
+    match outcome {
+        Some(Ok(())) => return raw::REDISMODULE_OK as c_int,
+        Some(Err(reason)) => context.log_refusal(&reason),
+        None => {} // The guard has logged it.
+    }
+    raw::REDISMODULE_ERR as c_int
+}

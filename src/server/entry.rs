@@ -88,7 +88,8 @@ pub unsafe fn on_load<M: Module>(
     let outcome = guard(|| {
         load::prepare(&context)?;
         M::load(&mut Loading { ctx: &mut context, arguments })?;
-        info::register::<M>(&context)
+        info::register::<M>(&context)?;
+        unload::prepare(&context) // The last step; see there.
     });
     match outcome {
         Some(Ok(())) => return raw::REDISMODULE_OK as c_int,

@@ -71,6 +71,15 @@ impl<'a> ServerInfo<'a> {
         // SAFETY: the data is alive; the value is only compared with null.
         unsafe { !call!(RedisModule_ServerInfoGetFieldC(self.data.as_ptr(), field.as_ptr())).is_null() }
     }
+
+    /// A field that is a whole number.
+    pub(super) fn number(&self, field: &CStr) -> Option<u64> {
+        let mut error = raw::REDISMODULE_OK as c_int;
+        // SAFETY: the data is alive, and the error is written before the call returns.
+        let number =
+            unsafe { call!(RedisModule_ServerInfoGetFieldUnsigned(self.data.as_ptr(), field.as_ptr(), &mut error)) };
+        (error == raw::REDISMODULE_OK as c_int).then_some(number)
+    }
 }
 
 impl Drop for ServerInfo<'_> {

@@ -2,20 +2,94 @@
 //!
 //! Most servers keep pointers to the commands of a module that has gone, and crash on them later: in rules of the ACL, in
 //! what a client has queued in MULTI, and in what each client has called last. So the module looks for them in `ACL LIST`
-//! and `CLIENT LIST`, and does not go while there are any. Where it can't look, it does not go either.
+//! and `CLIENT LIST`, and refuses to go while there are any. Where it cannot look, it refuses, too.
+//!
+//! Two unloads must not be refused:
+//!
+//! * The server unloads a module by itself when `MODULE LOADEX` names a setting that nobody takes. It finds that out after
+//!   our part of the load has succeeded. Redis 8 aborts if the module refuses. Nobody has used the module by then.
+//! * Valkey 9 unloads all modules when it shuts down.
 
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use redis_module::raw;
+
+use super::api::call;
 use super::context::Context;
+use super::info::ServerInfo;
+
+/// The command that the server is running, as INFO tells it from others.
+///
+/// No server says when a load is complete. But a load is one command, or part of one, and clients can use the module only
+/// in later ones. So the load is complete once the server runs another command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Moment {
+    /// How many commands were run before it. `CONFIG RESETSTAT` resets the number.
+    commands: u64,
+    /// When it began, in microseconds: the time that the server has cached for it.
+    began: u64,
+}
+
+impl Moment {
+    fn now(ctx: &Context) -> Option<Self> {
+        Some(Self {
+            commands: ServerInfo::read(ctx, c"stats")?.number(c"total_commands_processed")?,
+            began: ServerInfo::read(ctx, c"server")?.number(c"server_time_usec")?,
+        })
+    }
+}
+
+/// The command that has loaded the module.
+static LOADED: Mutex<Option<Moment>> = Mutex::new(None);
+
+/// Whether the server is shutting down.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Notes what is needed to tell unloads apart. The last step of a load: Redis 7.0 keeps the listener of a module that fails
+/// to load, and calls it after the module has gone.
+pub(super) fn prepare(ctx: &Context) -> Result<(), String> {
+    ENDING.store(false, Relaxed); // A server may keep the library in memory between an unload and the next load.
+    *LOADED.lock().unwrap_or_else(PoisonError::into_inner) = Moment::now(ctx);
+    let shutdown = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_SHUTDOWN, dataver: 1 };
+    // SAFETY: the context is that of the loading module; the server forgets the function when the module goes.
+    let answer = unsafe { call!(RedisModule_SubscribeToServerEvent(ctx.as_ptr(), shutdown, Some(on_shutdown))) };
+    if answer == raw::REDISMODULE_OK as c_int {
+        Ok(())
+    } else {
+        Err("the server refused to tell of its shutdown".into())
+    }
+}
+
+/// Fired when nothing can stop the shutdown any more.
+///
+/// # Safety
+/// Called by the server alone. It reads none of what it is given.
+unsafe extern "C" fn on_shutdown(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    ENDING.store(true, Relaxed);
+}
 
 /// Why the module, which has declared these commands, cannot be unloaded without harm, if so.
 pub(super) fn reason_to_stay(ctx: &Context, ours: &[String]) -> Option<String> {
-    let Some(clients) = ctx.lines(c"CLIENT", c"LIST") else {
-        return Some("the list of clients cannot be read".to_owned());
-    };
-    if !is_asked_to_go(&clients) {
-        return None; // Valkey 9 unloads all modules when it ends.
+    let loaded = *LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    if ENDING.load(Relaxed) || (loaded.is_some() && loaded == Moment::now(ctx)) {
+        return None;
     }
-    let Some(rules) = ctx.lines(c"ACL", c"LIST") else {
-        return Some("the rules of the ACL cannot be read".to_owned());
+    let list = |command: &CStr| {
+        ctx.lines(command, c"LIST").ok_or_else(|| {
+            let command = command.to_string_lossy();
+            format!("{command} LIST cannot be read, so nobody knows who uses the module; was {command} renamed?")
+        })
+    };
+    let (rules, clients) = match (list(c"ACL"), list(c"CLIENT")) {
+        (Ok(rules), Ok(clients)) => (rules, clients),
+        (Err(reason), _) | (_, Err(reason)) => return Some(reason),
     };
     if let Some(command) = named_in(&rules, ours) {
         return Some(format!("a rule of the ACL names {command}, and has to be changed first"));
@@ -46,11 +120,6 @@ fn in_use_by(lines: &[Vec<u8>], ours: &[String]) -> Option<(String, String)> {
         };
         Some((String::from_utf8_lossy(field(line, b"id=")).into_owned(), why))
     })
-}
-
-/// Whether any of the clients in these lines of `CLIENT LIST` may be the one that unloads the module.
-fn is_asked_to_go(lines: &[Vec<u8>]) -> bool {
-    lines.iter().any(|line| field(line, b"cmd=") == b"module|unload" || has_queued(line))
 }
 
 fn has_queued(line: &[u8]) -> bool {

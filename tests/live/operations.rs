@@ -348,13 +348,17 @@ fn a_client_that_uses_a_command_keeps_the_module_loaded(engine: &Engine) {
     assert!(server.is_running());
 }
 
-/// Valkey 9 unloads its modules when it ends, and says which would not go.
+/// Valkey 9 unloads its modules when it ends, and says which would not go. Whoever uses them then does so no more.
 fn a_server_that_ends_unloads_the_module_in_peace(engine: &Engine) {
     let (mut server, mut client) = frozen(engine);
     assert_eq!(client.sliding("k", "60", 5), (1, 0, 60));
+    let mut queueing = server.client();
+    queueing.run::<Value>(&["MULTI"]);
+    queueing.run::<Value>(&["RL.FIXED", "k", "60", "5"]);
     let _ = server.client().try_run::<Value>(&["SHUTDOWN", "NOSAVE"]);
     eventually("the server has ended", || !server.is_running());
     assert!(!server.log().contains("not unloaded"));
+    assert_eq!(server.log().contains("Module rl unloaded"), engine.name.starts_with("valkey-9"), "{}", server.log());
 }
 
 fn pipelines_transactions_scripts_and_functions(engine: &Engine) {

@@ -6,7 +6,7 @@ use super::args::Request;
 use super::{Action, check_access, conclude, reply};
 use crate::limit::{Decision, Demand, Quota, Time, Window, fixed};
 use crate::metrics;
-use crate::server::{Access, Args, Context, Error, OwnedStr, Str, unix_millis};
+use crate::server::{Args, Context, Error, OwnedStr, Str, unix_millis};
 use crate::state::{Counter, counter_name};
 
 pub struct Fixed;
@@ -17,8 +17,8 @@ impl Action for Fixed {
         let now = Time::from_millis(unix_millis());
 
         let decision = match demand.quotas.single() {
-            Some(quota) => count_in_one(ctx, key, quota, &demand, now)?,
-            None => count_in_all(ctx, key, &demand, now)?,
+            Some(quota) => count_in_one(ctx, args, key, quota, &demand, now)?,
+            None => count_in_all(ctx, args, key, &demand, now)?,
         };
 
         conclude(ctx, key, &metrics::FIXED, &decision, reply::send);
@@ -26,9 +26,16 @@ impl Action for Fixed {
     }
 }
 
-fn count_in_one(ctx: &mut Context, key: Str<'_>, quota: Quota, demand: &Demand, now: Time) -> Result<Decision, Error> {
+fn count_in_one(
+    ctx: &mut Context,
+    args: Args<'_>,
+    key: Str<'_>,
+    quota: Quota,
+    demand: &Demand,
+    now: Time,
+) -> Result<Decision, Error> {
     let name = counter_name(key, fixed::number(now, quota.window))?;
-    check_access(ctx, Access::ReadAndUpdate, slice::from_ref(&name))?;
+    check_access(ctx, args, slice::from_ref(&name))?;
     let counter = Counter::open(ctx, name.as_str(), key)?;
     let decision = fixed::decide([counter.found()], demand, now);
     if decision.allowed || fixed::counts_denied(demand) {
@@ -40,20 +47,26 @@ fn count_in_one(ctx: &mut Context, key: Str<'_>, quota: Quota, demand: &Demand, 
 /// The names of the windows' counters, if the caller may use them so.
 pub fn counters_for(
     ctx: &mut Context,
-    access: Access,
+    args: Args<'_>,
     key: Str<'_>,
     windows: impl Iterator<Item = Window>,
     now: Time,
 ) -> Result<Vec<OwnedStr>, Error> {
     let names = windows.map(|window| counter_name(key, fixed::number(now, window))).collect::<Result<Vec<_>, _>>()?;
-    check_access(ctx, access, &names)?;
+    check_access(ctx, args, &names)?;
     Ok(names)
 }
 
 /// Looks at all the counters first, and then moves them all or none.
 #[inline(never)] // Rare; the other one is to be lean.
-fn count_in_all(ctx: &mut Context, key: Str<'_>, demand: &Demand, now: Time) -> Result<Decision, Error> {
-    let names = counters_for(ctx, Access::ReadAndUpdate, key, demand.quotas.windows(), now)?;
+fn count_in_all(
+    ctx: &mut Context,
+    args: Args<'_>,
+    key: Str<'_>,
+    demand: &Demand,
+    now: Time,
+) -> Result<Decision, Error> {
+    let names = counters_for(ctx, args, key, demand.quotas.windows(), now)?;
     let Some((longest, shorter)) = names.split_last() else {
         return Err(Error::WrongArity); // There is a quota at least.
     };

@@ -26,7 +26,7 @@ mod throttle;
 
 use crate::limit::Decision;
 use crate::metrics::{self, Outcomes};
-use crate::server::{Access, Args, Context, Error, Handler, OwnedStr, Str, may};
+use crate::server::{Args, Context, Error, Handler, OwnedStr, Str, may};
 use crate::state;
 
 /// The server's own line, as it has it since Redis 7.2.
@@ -43,10 +43,10 @@ impl<A: Action> Handler for A {
     }
 }
 
-/// Refuses keys that the caller did not declare, if one of them may not be used so.
+/// Refuses keys that the caller did not declare, if this call would not be permitted with each of them as its key.
 #[inline]
-fn check_access(ctx: &mut Context, access: Access, keys: &[OwnedStr]) -> Result<(), Error> {
-    if may(ctx, access, keys) { Ok(()) } else { Err(NO_PERMISSION) }
+fn check_access(ctx: &mut Context, args: Args<'_>, keys: &[OwnedStr]) -> Result<(), Error> {
+    if may(ctx, args, 1, keys) { Ok(()) } else { Err(NO_PERMISSION) }
 }
 
 /// How every decision on a request ends: it is counted, told of if it is a denial, and replied.

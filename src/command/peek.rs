@@ -4,7 +4,7 @@ use super::fixed::counters_for;
 use super::{Action, args, reply};
 use crate::limit::{Time, fixed, sliding};
 use crate::metrics;
-use crate::server::{Access, Args, Context, Error, unix_millis};
+use crate::server::{Args, Context, Error, unix_millis};
 use crate::state::{PeekedLog, counter_sum, peek_counter};
 
 const BAD_ALGORITHM: Error = Error::Line(c"ERR algorithm must be SLIDING or FIXED");
@@ -30,7 +30,7 @@ impl Action for Peek {
             }
             Algorithm::Fixed => {
                 let mut counters = Vec::with_capacity(demand.quotas.len());
-                for name in counters_for(ctx, Access::Read, key, demand.quotas.windows(), now)? {
+                for name in counters_for(ctx, args, key, demand.quotas.windows(), now)? {
                     let counter = peek_counter(ctx, name.as_str(), key)?;
                     if fixed::counts_denied(&demand) {
                         counter_sum(counter.value, demand.cost.units())?; // The call would overflow.

@@ -4,7 +4,7 @@ use super::fixed::counters_for;
 use super::{Action, args};
 use crate::limit::Time;
 use crate::metrics;
-use crate::server::{Access, Args, Context, Error, unix_millis};
+use crate::server::{Args, Context, Error, unix_millis};
 use crate::state::{check_counter, check_state, remove};
 
 pub struct Reset;
@@ -17,7 +17,7 @@ impl Action for Reset {
         let now = Time::from_millis(unix_millis());
 
         // All is looked at before anything goes.
-        let counters = counters_for(ctx, Access::Remove, key, windows.into_iter(), now)?;
+        let counters = counters_for(ctx, args, key, windows.into_iter(), now)?;
         check_state(ctx, key)?;
         for name in &counters {
             check_counter(ctx, name.as_str(), key)?;

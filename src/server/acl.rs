@@ -2,38 +2,25 @@
 //!
 //! The server checks the keys that a command declares. A key that a module derives from them is the module's to
 //! check, as the server does for the keys of a script.
+//!
+//! A user has one or more sets of rules: its root permissions, and its selectors. A call is permitted if one of them
+//! permits all of it, the command and its keys. So a key is never checked by itself. The server is asked about the call
+//! that is running, with the derived key in place of the declared one. It judges that key by what the command has declared
+//! to do with its key.
 
 use std::io;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use redis_module::raw;
 
-use super::api::call;
+use super::api::{acl_check_permissions, call};
 use super::context::Context;
-use super::string::{OwnedStr, Str};
+use super::string::{Args, OwnedStr, Str};
 
-/// What is done to a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    Read,
-    ReadAndUpdate,
-    Remove,
-}
-
-impl Access {
-    fn flags(self) -> libc::c_int {
-        let flags = match self {
-            Self::Read => raw::REDISMODULE_CMD_KEY_ACCESS,
-            Self::ReadAndUpdate => raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE,
-            Self::Remove => raw::REDISMODULE_CMD_KEY_DELETE,
-        };
-        flags as libc::c_int
-    }
-}
-
-/// Whether the caller may do this to every one of `keys`. A refusal stands in `ACL LOG`, as the server's own do.
-pub fn may(ctx: &mut Context, access: Access, keys: &[OwnedStr]) -> bool {
+/// Whether the caller may make the call that is running, `args`, with each of `keys` in place of the one at `position`. A
+/// refusal stands in `ACL LOG`, as the server's own do.
+pub fn may(ctx: &mut Context, args: Args<'_>, position: usize, keys: &[OwnedStr]) -> bool {
     if keys.is_empty() {
         return true;
     }
@@ -43,7 +30,28 @@ pub fn may(ctx: &mut Context, access: Access, keys: &[OwnedStr]) -> bool {
     let Some(user) = User::named(&name) else {
         return false; // Made by another module, or deleted while connected: its rights cannot be looked up.
     };
-    keys.iter().all(|key| user.may(ctx, access, key.as_str()))
+    // Most calls have few words. Those are put together on the stack. All of them are needed: later servers count them.
+    let (mut few, mut many) = ([ptr::null_mut(); 8], Vec::new());
+    let words = args.as_slice();
+    let argv = if let Some(few) = few.get_mut(..words.len()) {
+        few.copy_from_slice(words);
+        few
+    } else {
+        many.extend_from_slice(words);
+        &mut many[..]
+    };
+    keys.iter().all(|key| {
+        let Some(place) = argv.get_mut(position) else {
+            return false;
+        };
+        *place = key.as_str().as_ptr();
+        // SAFETY: the words of the running call and the key are alive.
+        let allowed = unsafe { user.may_call(ctx, argv) };
+        if !allowed {
+            user.log_refusal(ctx, key.as_str());
+        }
+        allowed
+    })
 }
 
 enum Caller {
@@ -89,17 +97,31 @@ impl User {
         NonNull::new(user).map(Self)
     }
 
-    fn may(&self, ctx: &Context, access: Access, key: Str<'_>) -> bool {
-        let (user, flags) = (self.0.as_ptr(), access.flags());
-        // SAFETY: user and key are alive; the call reads both and changes neither.
-        let answer = unsafe { call!(RedisModule_ACLCheckKeyPermissions(user, key.as_ptr(), flags)) };
-        let allowed = answer == raw::REDISMODULE_OK as libc::c_int;
-        if !allowed {
-            let reason = raw::RedisModuleACLLogEntryReason_REDISMODULE_ACL_LOG_KEY;
-            // SAFETY: context, user and key are alive; the server copies what it logs.
-            unsafe { call!(RedisModule_ACLAddLogEntry(ctx.as_ptr(), user, key.as_ptr(), reason)) };
-        }
-        allowed
+    /// Whether one set of the user's rules permits a call with these words.
+    ///
+    /// # Safety
+    /// The words are strings of the server that are alive.
+    unsafe fn may_call(&self, ctx: &Context, argv: &mut [*mut raw::RedisModuleString]) -> bool {
+        let (user, words, count) = (self.0.as_ptr(), argv.as_mut_ptr(), argv.len() as libc::c_int);
+        // SAFETY: context and user are alive, and so are the words, as the caller vouches. All is only read.
+        let answer = unsafe {
+            match acl_check_permissions() {
+                // Valkey 9.1 has rules for databases, too. Its older function takes no database, and refuses whoever has
+                // such rules.
+                Some(check) => {
+                    let database = call!(RedisModule_GetSelectedDb(ctx.as_ptr()));
+                    check(user, words, count, database, ptr::null_mut())
+                }
+                None => call!(RedisModule_ACLCheckCommandPermissions(user, words, count)),
+            }
+        };
+        answer == raw::REDISMODULE_OK as libc::c_int
+    }
+
+    fn log_refusal(&self, ctx: &Context, key: Str<'_>) {
+        let reason = raw::RedisModuleACLLogEntryReason_REDISMODULE_ACL_LOG_KEY;
+        // SAFETY: context, user and key are alive; the server copies what it logs.
+        unsafe { call!(RedisModule_ACLAddLogEntry(ctx.as_ptr(), self.0.as_ptr(), key.as_ptr(), reason)) };
     }
 }
 

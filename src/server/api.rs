@@ -2,7 +2,11 @@
 //!
 //! The crate keeps each function in a `static mut Option`, filled once while the module loads. Functions that every
 //! supported server has are listed at the end, checked at load, and called through [`call!`]; functions that
-//! only some servers have are asked for with [`optional!`].
+//! only some servers have are asked for with [`optional!`]. Functions that are newer than the crate are looked up by name.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use redis_module::raw;
 
@@ -29,6 +33,40 @@ macro_rules! optional {
 
 pub(super) use {call, optional};
 
+/// `ValkeyModule_ACLCheckPermissions`: user, words of the call and their number, database, where to write the reason of a
+/// refusal (may be null).
+type AclCheckPermissions = unsafe extern "C" fn(
+    *mut raw::RedisModuleUser,
+    *mut *mut raw::RedisModuleString,
+    c_int,
+    c_int,
+    *mut c_int,
+) -> c_int;
+
+static ACL_CHECK_PERMISSIONS: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// The function of that name. Valkey has it since 9.1.
+pub(super) fn acl_check_permissions() -> Option<AclCheckPermissions> {
+    // SAFETY: null is None, and anything else is what the server has under this name.
+    unsafe { std::mem::transmute::<*mut c_void, Option<AclCheckPermissions>>(ACL_CHECK_PERMISSIONS.load(Relaxed)) }
+}
+
+/// Looks up the functions that are newer than the crate. To be called before any of them is asked for.
+pub(super) fn look_up() {
+    let find = |name: &CStr| {
+        let mut function: *mut c_void = ptr::null_mut();
+        // SAFETY: the table is written before this runs. The server writes the place if it knows the name, and only then.
+        unsafe {
+            if let Some(get) = raw::RedisModule_GetApi {
+                get(name.as_ptr(), (&raw mut function).cast());
+            }
+        }
+        function
+    };
+    // By the name that only Valkey uses: a function of Redis that is called alike may take something else.
+    ACL_CHECK_PERMISSIONS.store(find(c"ValkeyModule_ACLCheckPermissions"), Relaxed);
+}
+
 macro_rules! required {
     ($($name:ident),* $(,)?) => {
         /// The names of the required functions.
@@ -48,7 +86,7 @@ macro_rules! required {
 
 required!(
     RedisModule_ACLAddLogEntry,
-    RedisModule_ACLCheckKeyPermissions,
+    RedisModule_ACLCheckCommandPermissions,
     RedisModule_Call,
     RedisModule_CallReplyArrayElement,
     RedisModule_CallReplyInteger,
@@ -69,6 +107,7 @@ required!(
     RedisModule_GetContextFlags,
     RedisModule_GetCurrentUserName,
     RedisModule_GetModuleUserFromUserName,
+    RedisModule_GetSelectedDb,
     RedisModule_GetServerInfo,
     RedisModule_InfoAddFieldCString,
     RedisModule_InfoAddFieldULongLong,

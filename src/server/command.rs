@@ -7,7 +7,6 @@ use std::ptr;
 use redis_module::raw;
 
 use super::Error;
-use super::acl::Access;
 use super::api::{call, optional};
 use super::context::Context;
 use super::guard::guard;
@@ -17,6 +16,14 @@ use super::string::Args;
 pub trait Handler {
     /// Handles one call. The reply is the last thing it does; an error is returned instead and replied by the caller.
     fn handle(ctx: &mut Context, args: Args<'_>) -> Result<(), Error>;
+}
+
+/// What a command does to its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    ReadAndUpdate,
+    Remove,
 }
 
 /// A command with all that the server can tell of it. Its first argument is a key.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use redis_module::raw;
 
-use super::api::{call, missing};
+use super::api::{call, look_up, missing};
 use super::context::Context;
 use super::info::ServerInfo;
 use super::string::{Args, Str};
@@ -35,6 +35,7 @@ pub(super) fn prepare(ctx: &Context) -> Result<(), String> {
     if let Some(function) = missing() {
         return Err(format!("this server is too old: it has no {function}"));
     }
+    look_up();
     set_options(ctx);
     IN_CLUSTER.store(ctx.in_cluster(), Relaxed);
     Ok(())

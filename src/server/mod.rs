@@ -26,9 +26,9 @@ mod slot;
 mod string;
 mod unload;
 
-pub use acl::{Access, may};
+pub use acl::may;
 pub use clock::{unix_micros, unix_millis};
-pub use command::{Argument, Command, Entry, Handler, add_category, register};
+pub use command::{Access, Argument, Command, Entry, Handler, add_category, register};
 pub use config::Setting;
 pub use context::{Context, EventClass};
 pub(crate) use entry::export;

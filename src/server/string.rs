@@ -30,6 +30,10 @@ impl<'a> Args<'a> {
         Self { words }
     }
 
+    pub(super) fn as_slice(self) -> &'a [*mut raw::RedisModuleString] {
+        self.words
+    }
+
     /// The words, from the command's name on.
     pub fn words(self) -> impl Iterator<Item = Str<'a>> {
         self.words.iter().map_while(|&word| Str::wrap(word))

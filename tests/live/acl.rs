@@ -1,8 +1,11 @@
 //! Who may: the ACL's commands, categories and keys, the counter's own key among them.
 
+use std::collections::HashMap;
+
 use redis::Value;
 
 use super::{START, frozen};
+use crate::support::server::error_line;
 use crate::support::{Client, Engine};
 use crate::tests;
 
@@ -16,6 +19,11 @@ tests![
     scripts_and_transactions_are_checked_alike,
     a_rule_that_changes_holds_at_once,
     a_user_that_is_deleted_may_do_nothing,
+    one_set_of_rules_grants_the_command_and_the_counter,
+    every_counter_has_a_set_of_rules_that_grants_all,
+    selectors_hold_in_scripts_and_transactions,
+    rules_for_databases_hold_for_counters if |engine| engine.has_rules_for_databases(),
+    what_the_server_alone_would_say_of_a_call,
 ];
 
 fn user(admin: &mut Client, name: &str, rules: &[&str]) {
@@ -147,9 +155,21 @@ fn a_refusal_stands_in_the_acl_log(engine: &Engine) {
     user(&mut admin, "exact", &["~k", "+@all"]);
     server.client_as("exact", "secret").error(&["RL.FIXED", "k", "60", "5"]);
     let entry = format!("{:?}", admin.run::<Value>(&["ACL", "LOG"]));
-    for expected in ["exact".to_owned(), counter("k"), "key".to_owned()] {
+    for expected in ["exact".to_owned(), counter("k"), "key".to_owned(), "module".to_owned()] {
         assert!(entry.contains(&expected), "{expected} is missing: {entry}");
     }
+    // One entry for each refusal, also where the command stands in another set of rules.
+    admin.run::<Value>(&["ACL", "LOG", "RESET"]);
+    user(&mut admin, "apart", &["+rl.peek", "~k", "(+get ~k:*)"]);
+    server.client_as("apart", "secret").error(&["RL.PEEK", "k", "FIXED", "60", "5"]);
+    let entries: Vec<HashMap<String, Value>> = admin.run(&["ACL", "LOG"]);
+    let shown = |entry: &HashMap<String, Value>| {
+        ["reason", "context", "username", "object"]
+            .map(|field| redis::from_redis_value::<String>(entry[field].clone()).expect("a word"))
+    };
+    let mut shown: Vec<_> = entries.iter().map(shown).collect();
+    shown.retain(|[reason, ..]| reason == "key"); // The client library's CLIENT SETINFO is refused, too.
+    assert_eq!(shown, [["key", "module", "apart", &counter("k")]]);
 }
 
 fn scripts_and_transactions_are_checked_alike(engine: &Engine) {
@@ -195,4 +215,193 @@ fn a_user_that_is_deleted_may_do_nothing(engine: &Engine) {
     admin.run::<Value>(&["ACL", "DELUSER", "gone"]);
     assert!(gone.try_run::<Value>(&["RL.FIXED", "k", "60", "5"]).is_err());
     assert_eq!(admin.run::<i64>(&["GET", &counter("k")]), 1);
+}
+
+const NO_KEY: &str = "NOPERM No permissions to access a key";
+
+/// Each command that has counters, with the rights to keys that it takes, and those that are not enough.
+const WITH_COUNTERS: [(&str, &str, &str, &[&str]); 3] = [
+    ("rl.fixed", "RL.FIXED app 60 5", "%RW~", &["%R~", "%W~"]),
+    ("rl.peek", "RL.PEEK app FIXED 60 5", "%R~", &["%W~"]),
+    ("rl.reset", "RL.RESET app 60", "%W~", &["%R~"]),
+];
+
+/// A rule for the counter alone, or for the command alone, is no right to both. Rules in brackets are a set of their own.
+fn one_set_of_rules_grants_the_command_and_the_counter(engine: &Engine) {
+    let (server, mut admin) = frozen(engine);
+    for (command, call, enough, too_little) in WITH_COUNTERS {
+        let words: Vec<&str> = call.split_whitespace().collect();
+        let mut try_with = |rules: &str| {
+            let rules = rules.replace("CMD", command).replace("KEY~", enough);
+            admin.call::<Value>("FLUSHALL");
+            admin.call::<Value>(&format!("SET {} 1", counter("app")));
+            user(&mut admin, "one", &in_brackets(&rules));
+            let before = admin.everything();
+            let outcome = server.client_as("one", "secret").try_run::<Value>(&words);
+            if outcome.is_err() {
+                assert_eq!(admin.everything(), before, "{rules}");
+            }
+            outcome.map(|_| ()).map_err(|error| error_line(&error))
+        };
+        for rules in [
+            "+CMD ~app ~app:*",
+            "+CMD KEY~app KEY~app:*",
+            "+CMD allkeys",
+            "+@all ~app*",
+            "(+CMD ~app ~app:*)",
+            "-@all (+CMD KEY~app KEY~app:*)",
+            "+get ~app* (+CMD allkeys)",
+            "+CMD ~app (+CMD ~app:*)",
+            "+CMD ~app:* (+CMD ~app)",
+            "(+CMD ~app) (+CMD ~app:*)",
+            "(+CMD ~app) (+get ~app:*) (+CMD ~app:*)",
+        ] {
+            assert_eq!(try_with(rules), Ok(()), "{call}: {rules}");
+        }
+        let counter_elsewhere = [
+            "+CMD ~app (+get %RW~app:*)",
+            "+CMD ~app (+@all -CMD ~app:*)",
+            "+CMD ~app (~app:*)",
+            "+get ~app:* (+CMD ~app)",
+            "~app:* (+CMD ~app)",
+            "(+CMD ~app) (+get ~app:*)",
+            "+CMD ~app (+CMD ~other:*) (+get ~app:*)",
+        ];
+        let half = |rules: &str| too_little.iter().map(|half| rules.replace("HALF~", half)).collect::<Vec<_>>();
+        let halves = ["+CMD ~app HALF~app:*", "+CMD ~app (+CMD HALF~app:*)", "+CMD ~app HALF~app:* (+get ~app:*)"];
+        for rules in counter_elsewhere.iter().map(ToString::to_string).chain(halves.into_iter().flat_map(half)) {
+            assert_eq!(try_with(&rules), Err(NO_KEY.to_owned()), "{call}: {rules}");
+        }
+    }
+    // Two halves in two sets of rules make no whole.
+    user(&mut admin, "one", &in_brackets("+rl.fixed ~app (+rl.fixed %R~app:*) (+rl.fixed %W~app:*)"));
+    assert_eq!(server.client_as("one", "secret").error(&["RL.FIXED", "app", "60", "5"]), NO_KEY);
+    // However the command is written.
+    for name in ["RL.FIXED", "rl.fixed", "Rl.Fixed"] {
+        user(&mut admin, "one", &in_brackets("+rl.fixed ~app (+get ~app:*)"));
+        assert_eq!(server.client_as("one", "secret").error(&[name, "app", "60", "5"]), NO_KEY);
+        user(&mut admin, "one", &["+rl.fixed", "~app*"]);
+        assert!(server.client_as("one", "secret").try_run::<Value>(&[name, "app", "60", "5"]).is_ok());
+    }
+}
+
+/// Words of rules, where what stands in brackets is one word.
+fn in_brackets(rules: &str) -> Vec<&str> {
+    let mut words = Vec::new();
+    let mut rest = rules.trim();
+    while !rest.is_empty() {
+        let end = if rest.starts_with('(') { rest.find(')').map(|end| end + 1) } else { rest.find(' ') };
+        let (word, behind) = rest.split_at(end.unwrap_or(rest.len()));
+        words.push(word);
+        rest = behind.trim_start();
+    }
+    words
+}
+
+fn every_counter_has_a_set_of_rules_that_grants_all(engine: &Engine) {
+    let (server, mut admin) = frozen(engine);
+    let names: Vec<String> =
+        [1_000, 60_000, 3_600_000].iter().map(|window| format!("app:{}", START / window)).collect();
+    for (command, call) in [
+        ("rl.fixed", "RL.FIXED app 1 9 60 9 3600 9"),
+        ("rl.fixed", "RL.FIXED app 1 9 60 9 3600 9 COST 2 FULL"),
+        ("rl.peek", "RL.PEEK app FIXED 1 9 60 9 3600 9"),
+        ("rl.reset", "RL.RESET app 1 60 3600"),
+    ] {
+        let words: Vec<&str> = call.split_whitespace().collect();
+        for missing in [None, Some(0), Some(1), Some(2)] {
+            admin.call::<Value>("RL.FIXED app 1 99 60 99 3600 99");
+            let before = admin.everything();
+            let mut rules = vec![format!("+{command}"), "~app".to_owned()];
+            rules.extend(names.iter().enumerate().map(|(index, name)| {
+                let command = if missing == Some(index) { "get" } else { command };
+                format!("(+{command} ~{name})")
+            }));
+            user(&mut admin, "some", &rules.iter().map(String::as_str).collect::<Vec<_>>());
+            let mut some = server.client_as("some", "secret");
+            if missing.is_none() {
+                some.run::<Value>(&words);
+            } else {
+                assert_eq!(some.error(&words), NO_KEY, "{call}: {rules:?}");
+                assert_eq!(admin.everything(), before, "{call}: {rules:?}");
+            }
+        }
+    }
+    // As many windows as there can be.
+    let call = format!("RL.FIXED app {}", (1..=16).map(|seconds| format!("{seconds} 9 ")).collect::<String>());
+    let words: Vec<&str> = call.split_whitespace().collect();
+    user(&mut admin, "some", &in_brackets("+rl.fixed ~app (+get ~app:*)"));
+    assert_eq!(server.client_as("some", "secret").error(&words), NO_KEY);
+    user(&mut admin, "some", &in_brackets("+get ~app:* (+rl.fixed ~app*)"));
+    server.client_as("some", "secret").run::<Value>(&words);
+}
+
+fn selectors_hold_in_scripts_and_transactions(engine: &Engine) {
+    let (server, mut admin) = frozen(engine);
+    admin.run::<Value>(&[
+        "FUNCTION",
+        "LOAD",
+        "#!lua name=limits\nredis.register_function('ask', function(keys) return redis.call('RL.FIXED', keys[1], 60, 5) end)",
+    ]);
+    let others = "+eval +fcall +multi +exec";
+    let apart = format!("{others} +rl.fixed ~app (+get %RW~app:*)");
+    let together = format!("{others} ~app (+rl.fixed ~app ~app:*)");
+    user(&mut admin, "apart", &in_brackets(&apart));
+    user(&mut admin, "together", &in_brackets(&together));
+    let (mut apart, mut together) = (server.client_as("apart", "secret"), server.client_as("together", "secret"));
+    let script = ["EVAL", "return redis.call('RL.FIXED', KEYS[1], 60, 5)", "1", "app"];
+    let function = ["FCALL", "ask", "1", "app"];
+    for count in 1..=3 {
+        for call in [&script[..], &function] {
+            let line = apart.error(call);
+            assert!(line.contains("No permissions to access a key"), "{line}");
+        }
+        apart.run::<Value>(&["MULTI"]);
+        apart.run::<Value>(&["RL.FIXED", "app", "60", "5"]);
+        let line = apart.error(&["EXEC"]);
+        assert!(line.contains("No permissions to access a key"), "{line}");
+        // The refusals of the one user are not the other's.
+        for (call, counted) in [(&script[..], 3 * count - 2), (&function, 3 * count - 1)] {
+            assert_eq!(together.run::<(i64, i64, i64)>(call).1, counted);
+        }
+        together.run::<Value>(&["MULTI"]);
+        together.run::<Value>(&["RL.FIXED", "app", "60", "5"]);
+        assert_eq!(together.run::<Vec<(i64, i64, i64)>>(&["EXEC"])[0].1, 3 * count);
+    }
+    assert_eq!(admin.run::<i64>(&["GET", &counter("app")]), 9);
+}
+
+/// Valkey 9.1 has rules for databases; they belong to a set of rules as those for keys do.
+fn rules_for_databases_hold_for_counters(engine: &Engine) {
+    let (server, mut admin) = frozen(engine);
+    let mut outcome = |rules: &str, database: &str| {
+        user(&mut admin, "one", &in_brackets(rules));
+        let mut one = server.client_as("one", "secret");
+        one.run::<Value>(&["SELECT", database]);
+        one.try_run::<Value>(&["RL.FIXED", "app", "60", "5"]).map(|_| ()).map_err(|error| error_line(&error))
+    };
+    let rules = "+select +rl.fixed ~app db=0,1 (+rl.fixed ~app:* db=1)";
+    assert_eq!(outcome(rules, "0"), Err(NO_KEY.to_owned()));
+    assert_eq!(outcome(rules, "1"), Ok(()));
+    assert_eq!(outcome("+select +rl.fixed ~app* db=0,1", "0"), Ok(()));
+    assert_eq!(outcome("+select +rl.fixed ~app (+rl.fixed ~app:*)", "1"), Ok(()));
+}
+
+/// The server knows the declared key alone. What follows from that is on the page of RL.FIXED.
+fn what_the_server_alone_would_say_of_a_call(engine: &Engine) {
+    let (server, mut admin) = frozen(engine);
+    // A try without a call does not come to the counter.
+    user(&mut admin, "exact", &["+rl.fixed", "~app"]);
+    assert_eq!(admin.call::<String>("ACL DRYRUN exact RL.FIXED app 60 5"), "OK");
+    assert_eq!(server.client_as("exact", "secret").error(&["RL.FIXED", "app", "60", "5"]), NO_KEY);
+    // A command that is granted for its first argument alone is not granted for the counter.
+    user(&mut admin, "first", &["+rl.fixed|app", "~app*"]);
+    assert_eq!(server.client_as("first", "secret").error(&["RL.FIXED", "app", "60", "5"]), NO_KEY);
+    // A connection lives on when its user is switched off, with the user's rights.
+    user(&mut admin, "off", &["+rl.fixed", "~app*"]);
+    let mut off = server.client_as("off", "secret");
+    admin.call::<Value>("ACL SETUSER off off");
+    assert_eq!(off.fixed("app", "60", 5), (1, 1, 60));
+    admin.call::<Value>("ACL SETUSER off resetkeys ~app");
+    assert_eq!(off.error(&["RL.FIXED", "app", "60", "5"]), NO_KEY);
 }

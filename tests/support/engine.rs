@@ -79,6 +79,12 @@ impl Engine {
         self.name.starts_with("valkey-9")
     }
 
+    /// Whether the rules of the ACL can name databases.
+    #[allow(dead_code)] // The tests'.
+    pub fn has_rules_for_databases(&self) -> bool {
+        self.name.starts_with("valkey-9") && !self.name.contains("-9.0")
+    }
+
     /// Whether the server can move a slot as a whole.
     pub fn moves_slots_atomically(&self) -> bool {
         self.name.starts_with("redis-8.6") || self.name.starts_with("valkey-9")

@@ -39,10 +39,6 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
         Options { frozen_at: Some(START), through: Some(through), module: Module::None, ..Options::default() };
     let mut server = Server::start(engine, &options.with(&["--slowlog-log-slower-than", "-1"]));
     let mut client = server.client();
-    // So it keeps each user's rules, too, from the first ACL LIST on, and what COMMAND INFO says of each command. The
-    // module asks for them when it goes and when it comes; asked for here, they are nobody's call but the client's.
-    client.run::<redis::Value>(&["ACL", "LIST"]);
-    client.run::<redis::Value>(&["COMMAND", "INFO"]);
     client.run::<redis::Value>(&["MODULE", "LOAD", &super::support::module().display().to_string()]);
     let mut driver = Driver::new(&server, START, seed, 4);
     driver.run(CALLS);
@@ -56,8 +52,6 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
     }
     driver.clear();
     drop(driver);
-    // The module asks for the clients when it goes, and their addresses are kept likewise: a client asks first.
-    client.run::<redis::Value>(&["CLIENT", "LIST"]);
     // Valgrind tells of leaks when the server ends by itself.
     let _ = client.try_run::<redis::Value>(&["SHUTDOWN", "NOSAVE"]);
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -72,19 +66,18 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
     let module = super::support::module();
     let name = module.file_name().expect("a file's name").to_string_lossy();
     let (known, ours): (Vec<&str>, Vec<&str>) =
-        errors.iter().filter(|error| error.contains(&*name)).partition(|error| context_of_a_load(error));
-    assert_eq!(known.len(), 1, "one load loses one context; a run that does not see it sees nothing");
+        errors.iter().filter(|error| error.contains(&*name)).partition(|error| kept_by_command_info(error));
+    assert!(!known.is_empty(), "a run that does not see what COMMAND INFO keeps sees nothing");
     findings.extend(ours.iter().map(|error| format!("memcheck: {error}")));
     let of_kind = |kind: &str| ours.iter().filter(|error| error.contains(&format!("<kind>{kind}"))).count();
     let (definite, possible) = (of_kind("Leak_DefinitelyLost"), of_kind("Leak_PossiblyLost"));
     let accesses = ours.len() - of_kind("Leak_");
     head + &format!(
         "{} with malloc=libc, {CALLS} hostile calls, logs of thousands pruned in steps and as a whole, shut down in order.\n\
-         Counted is every record with a frame of the module anywhere in its stack. One more is known by its stack, and must be\n\
-         there: redis-module makes itself a context when it is loaded and never frees it. Each user's rules as ACL LIST shows\n\
-         them, each client's address as CLIENT LIST does, each command as COMMAND INFO does, and the slow log are strings that\n\
-         the server keeps by a pointer to their inside: possibly lost to memcheck, with the module or without. The module asks\n\
-         for the first three when it is unloaded or loaded, so a client asks first; the slow log is off.\n\n\
+         Counted is every record with a frame of the module anywhere in its stack. The server keeps what COMMAND INFO says of a\n\
+         command as a string with a pointer to its inside: possibly lost to memcheck, with the module or without. The module\n\
+         asks for it when it is loaded. These records are known by their stack, left out, and must be there: they prove that\n\
+         the module's frames are seen.\n\n\
          | invalid or uninitialised reads and writes | definite leaks | possible leaks | records without the module |\n\
          |--:|--:|--:|--:|\n| {accesses} | {definite} | {possible} | {} |\n",
         super::told(engine),
@@ -92,15 +85,10 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
     )
 }
 
-/// Whether a record is the one context that redis-module makes itself at a load: allocated by the server's function for
-/// it, which the crate's entry has called, with its setter between them if that was not inlined.
-fn context_of_a_load(error: &str) -> bool {
-    let functions: Vec<&str> = error.split("<fn>").skip(1).filter_map(|rest| rest.split("</fn>").next()).collect();
-    let made = functions.iter().position(|name| name.ends_with("_GetDetachedThreadSafeContext"));
-    let by_the_entry = |made: usize| functions.iter().skip(made).take(3).any(|name| *name == "RedisModule_OnLoad");
-    error.contains("<kind>Leak_DefinitelyLost</kind>")
-        && error.contains("<leakedblocks>1</leakedblocks>")
-        && made.is_some_and(by_the_entry)
+/// Whether a record is a string that the server keeps of what COMMAND INFO says, for which the module has asked at its load.
+fn kept_by_command_info(error: &str) -> bool {
+    let has = |function: &str| error.contains(&format!("<fn>{function}</fn>"));
+    error.contains("<kind>Leak_PossiblyLost</kind>") && has("commandInfoCommand") && has("RedisModule_OnLoad")
 }
 
 impl super::Client {

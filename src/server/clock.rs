@@ -4,14 +4,14 @@ use super::api::{call, optional};
 
 /// Unix time in microseconds, as the running command sees it.
 ///
-/// Servers since 7.2 hand out the time they cached when the command began; older ones only the live clock, in
-/// milliseconds. A clock that stands before 1970 counts as 1970: the server takes no expiry before that.
+/// Servers since 7.2 tell the time that they cached when the command began; older ones only that of the live clock, in
+/// milliseconds. Where the clock is set before 1970, it is the first millisecond of 1970: the server takes no earlier expiry.
 pub fn unix_micros() -> i64 {
     // SAFETY: both functions take nothing and only read the server's clock, on the server's own thread.
     let micros = unsafe {
         match optional!(RedisModule_CachedMicroseconds) {
             Some(cached) => cached(),
-            None => call!(RedisModule_Milliseconds()).saturating_mul(1000),
+            None => call!(RedisModule_Milliseconds()) * 1000,
         }
     };
     micros.max(1000)

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use redis_module::raw;
 
@@ -15,33 +15,32 @@ pub struct Setting {
     words: &'static [&'static CStr],
     /// Whether it can be changed after the module has loaded.
     mutable: bool,
-    /// The place of the current word.
-    value: AtomicI32,
+    /// The index of the current word.
+    value: AtomicUsize,
 }
 
 impl Setting {
-    /// A setting that stands at the first of its words.
+    /// A setting whose default is the first of its words.
     pub const fn new(name: &'static CStr, words: &'static [&'static CStr], mutable: bool) -> Self {
-        Self { name, words, mutable, value: AtomicI32::new(0) }
+        Self { name, words, mutable, value: AtomicUsize::new(0) }
     }
 
-    /// The place of the current word in the list.
+    /// The index of the current word.
     pub fn get(&self) -> usize {
-        usize::try_from(self.value.load(Relaxed)).unwrap_or(0)
+        self.value.load(Relaxed)
     }
 
-    /// Sets the value that holds where the server's configuration says nothing. False if it is none of the words.
+    /// Makes a word the default, which holds unless the server's configuration has another one. False if it is none of the
+    /// words.
     pub fn preset(&self, word: &[u8]) -> bool {
-        match self.words.iter().position(|known| known.to_bytes().eq_ignore_ascii_case(word)) {
-            Some(place) => {
-                self.value.store(place as i32, Relaxed);
-                true
-            }
-            None => false,
+        let index = self.words.iter().position(|known| known.to_bytes().eq_ignore_ascii_case(word));
+        if let Some(index) = index {
+            self.value.store(index, Relaxed);
         }
+        index.is_some()
     }
 
-    /// Back to the first word.
+    /// Makes the first word the default again.
     pub fn reset(&self) {
         self.value.store(0, Relaxed);
     }
@@ -54,21 +53,18 @@ impl Setting {
 
     fn register(&'static self, ctx: &Context) -> bool {
         let mut words: Vec<*const c_char> = self.words.iter().map(|word| word.as_ptr()).collect();
-        let places: Vec<c_int> = (0..).take(self.words.len()).collect();
-        let flags = match self.mutable {
-            true => raw::REDISMODULE_CONFIG_DEFAULT,
-            false => raw::REDISMODULE_CONFIG_IMMUTABLE,
-        };
-        // SAFETY: the context is that of the loading module. The server copies name, words and places, and hands the
+        let values: Vec<c_int> = (0..).take(self.words.len()).collect();
+        let flags = if self.mutable { raw::REDISMODULE_CONFIG_DEFAULT } else { raw::REDISMODULE_CONFIG_IMMUTABLE };
+        // SAFETY: the context is that of the loading module. The server copies name, words and values, and hands the
         // private data, which lives for ever, to the functions below alone.
         let answer = unsafe {
             call!(RedisModule_RegisterEnumConfig(
                 ctx.as_ptr(),
                 self.name.as_ptr(),
-                self.value.load(Relaxed),
+                self.get() as c_int,
                 flags as c_uint,
                 words.as_mut_ptr(),
-                places.as_ptr(),
+                values.as_ptr(),
                 self.words.len() as c_int,
                 Some(read),
                 Some(write),
@@ -84,7 +80,7 @@ impl Setting {
 /// Called by the server alone, with the private data of [`Setting::register`].
 unsafe extern "C" fn read(_name: *const c_char, setting: *mut c_void) -> c_int {
     // SAFETY: the private data is a static Setting, only ever shared.
-    unsafe { setting.cast::<Setting>().as_ref() }.map_or(0, |setting| setting.value.load(Relaxed))
+    unsafe { setting.cast::<Setting>().as_ref() }.map_or(0, |setting| setting.get() as c_int)
 }
 
 /// # Safety
@@ -95,23 +91,32 @@ unsafe extern "C" fn write(
     setting: *mut c_void,
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
-    // SAFETY: as above. The server has checked that the value is one of the places.
-    if let Some(setting) = unsafe { setting.cast::<Setting>().as_ref() } {
-        setting.value.store(value, Relaxed);
+    // SAFETY: as above.
+    let Some(setting) = (unsafe { setting.cast::<Setting>().as_ref() }) else {
+        return raw::REDISMODULE_ERR as c_int;
+    };
+    match usize::try_from(value) {
+        Ok(index) if index < setting.words.len() => {
+            setting.value.store(index, Relaxed);
+            raw::REDISMODULE_OK as c_int
+        }
+        _ => raw::REDISMODULE_ERR as c_int, // The server sends none but the values that it was given.
     }
-    raw::REDISMODULE_OK as c_int
 }
 
 impl Context {
-    /// Declares settings and takes over what the server's configuration says of them. Only while the module loads.
+    /// Declares settings, and gives them the values that the server's configuration has for them. Only while the module
+    /// loads.
     pub fn declare(&self, settings: &[&'static Setting]) -> Result<(), String> {
         if let Some(refused) = settings.iter().find(|setting| !setting.register(self)) {
             return Err(format!("the server refused the setting {}", refused.name.to_string_lossy()));
         }
         // SAFETY: the context is that of the loading module.
-        match unsafe { call!(RedisModule_LoadConfigs(self.as_ptr())) } == raw::REDISMODULE_OK as c_int {
-            true => Ok(()),
-            false => Err("the server's configuration has a setting of the module that cannot be".into()),
+        let answer = unsafe { call!(RedisModule_LoadConfigs(self.as_ptr())) };
+        if answer == raw::REDISMODULE_OK as c_int {
+            Ok(())
+        } else {
+            Err("the server's configuration gives a setting of the module a value that it cannot have".into())
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The one guard against panics.
+//! The guard against panics.
 //!
-//! A panic that crosses into C ends the process, and with it everybody's data set. Every entry point runs in here:
-//! the panic is caught, logged with its place, counted, and left to the entry point to answer.
+//! A panic that unwinds into C aborts the process, and everybody's data is gone. So each entry point runs its body in
+//! [`guard`]. A panic is caught there, logged with its place, and counted; the entry point answers for it.
 
 use std::ffi::CString;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
@@ -19,9 +19,8 @@ pub fn panics() -> u64 {
 
 /// Runs `body`; `None` if it panicked.
 pub(super) fn guard<T>(body: impl FnOnce() -> T) -> Option<T> {
-    // What a panic leaves half done is a value on the stack that is dropped. Between a change of the data and its
-    // publication stand only calls that do not panic as long as the server does not refuse to read a key that it has just
-    // opened, so replicas miss no change.
+    // Unwind safety: a panic drops what it interrupts, and so closes the open keys. What outlives a call is atomic numbers,
+    // which are whole after every step, and the keyspace, where `state` sees to it that no change goes unpublished.
     panic::catch_unwind(AssertUnwindSafe(body)).ok()
 }
 

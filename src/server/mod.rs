@@ -3,7 +3,7 @@
 //! The only unsafe code of the module lives here. The layer knows nothing of rate limiting; it wraps what we call
 //! and no more. Three rules make it safe:
 //!
-//! * [`Context`] lives for one call of a command and is handed out by the server's own entry point alone.
+//! * [`Context`] lives for one call into the module, and only entry points make one.
 //! * What may run other code (opening a key, calling a command that writes, firing an event) takes the context mutably,
 //!   and a [`Key`] borrows it for as long as it is open. So we never start code that could change a value we hold open.
 //!   Commands that only read are called beside an open key.

@@ -69,9 +69,10 @@ fn commands_stand_in_their_categories(engine: &Engine) {
 
 fn a_user_without_write_is_refused(engine: &Engine) {
     let (server, mut admin) = frozen(engine);
-    let rules: &[&str] = match has_categories(engine) {
-        true => &["~*", "+@all", "-@write"],
-        false => &["~*", "+@all", "-rl.sliding", "-rl.fixed", "-rl.reset", "-rl.throttle"],
+    let rules: &[&str] = if has_categories(engine) {
+        &["~*", "+@all", "-@write"]
+    } else {
+        &["~*", "+@all", "-rl.sliding", "-rl.fixed", "-rl.reset", "-rl.throttle"]
     };
     user(&mut admin, "reader", rules);
     let mut reader = server.client_as("reader", "secret");

@@ -15,7 +15,8 @@ use crate::server::{Error, Key, Kind, Reader, Str};
 const OTHER_VERSION: Error =
     Error::Line(c"ERR rl: the log at this key was written by a later version of the module, which alone can read it");
 const DAMAGED: Error = Error::Line(c"ERR rl: the log at this key is damaged; RL.RESET removes it");
-const FULL: Error = Error::Line(c"ERR rl: the log at this key has reached the longest string that the server takes");
+const FULL: Error = Error::Line(c"ERR rl: the log at this key is full: half a gigabyte, or 2^53 - 1 units");
+const OUT_OF_RANGE: Error = Error::Line(c"ERR rl: the server's clock is before 1970 or after 2248");
 
 impl From<Flaw> for Error {
     fn from(flaw: Flaw) -> Self {
@@ -24,6 +25,7 @@ impl From<Flaw> for Error {
             Flaw::OtherVersion => OTHER_VERSION,
             Flaw::Damaged => DAMAGED,
             Flaw::Full => FULL,
+            Flaw::OutOfRange => OUT_OF_RANGE,
         }
     }
 }

@@ -22,6 +22,8 @@ pub struct Entry {
 const HEADER: usize = 4;
 const BLOCK: usize = 256;
 const BLOCK_HEAD: usize = 12;
+/// Units are counted modulo this.
+const UNITS: u64 = 1 << 53;
 /// The fields of a footer behind the padding.
 const FOOTER_END: usize = 9;
 
@@ -34,7 +36,7 @@ pub fn read(log: &[u8]) -> Reading {
     let Some(footer) = Footer::read(log).filter(|footer| footer.is_sound(log)) else {
         return Reading::Damaged;
     };
-    let units = (footer.units - footer.units_before) as i64;
+    let units = footer.units as i64;
     footer.entries(log).map_or(Reading::Doubtful(units), Reading::Sound)
 }
 
@@ -54,17 +56,17 @@ pub fn write(entries: &[Entry], dead: usize, origin: u64, padding: usize) -> Vec
             log.resize(log.len() + room, 0xff);
         }
         if within_block(log.len()) == 0 {
-            log.extend(&stamp.to_le_bytes()[..6]);
-            log.extend(&units.to_le_bytes()[..6]);
+            log.extend(&(u128::from(units) << 43 | u128::from(stamp)).to_le_bytes()[..BLOCK_HEAD]);
         }
         if index == dead {
             (head, units_before, oldest) = (log.len(), units, entry.stamp);
         }
         log.extend(bytes);
-        (stamp, units) = (entry.stamp, units + entry.weight);
+        (stamp, units) = (entry.stamp, (units + entry.weight) % UNITS);
     }
     let footer_at = log.len();
-    [head as u64, units_before, units, stamp - oldest].into_iter().for_each(|field| put_varint(&mut log, field));
+    let live = (units + UNITS - units_before) % UNITS;
+    [head as u64, units_before, live, stamp - oldest].into_iter().for_each(|field| put_varint(&mut log, field));
     log.resize(log.len() + padding, 0);
     log.extend(&stamp.to_le_bytes()[..6]);
     let length = log.len() + 3 - footer_at;
@@ -97,8 +99,8 @@ impl Footer {
         let at = log.len().checked_sub(length)?;
         let (mut fields, end) = log[at..].split_at(length.checked_sub(FOOTER_END)?);
         let [head, units_before, units, age] =
-            [varint(&mut fields, 5)?, varint(&mut fields, 7)?, varint(&mut fields, 7)?, varint(&mut fields, 7)?];
-        let newest = fixed(&end[..6]);
+            [varint(&mut fields, 5)?, varint(&mut fields, 8)?, varint(&mut fields, 8)?, varint(&mut fields, 7)?];
+        let newest = fixed(&end[..6]) as u64;
         let padding = fields.len();
         let zeros = fields.iter().all(|&byte| byte == 0);
         zeros.then_some(Self { at, head, units_before, units, oldest: newest.checked_sub(age)?, newest, padding })
@@ -106,7 +108,7 @@ impl Footer {
 
     fn check(&self, length: usize) -> [u8; 2] {
         let mut mixed = length as u64;
-        for field in [self.head, self.units_before, self.oldest, self.units, self.newest] {
+        for field in [self.head, self.units_before, self.units, self.oldest, self.newest] {
             mixed = (mixed ^ field).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             mixed ^= mixed >> 32;
         }
@@ -120,18 +122,19 @@ impl Footer {
             && self.head < self.at as u64
             && behind_a_block_head(self.head as usize)
             && (within_block(self.at) == 0 || behind_a_block_head(self.at - 1))
-            && self.units_before < self.units
-            && self.units < 1 << 48
+            && self.units_before < UNITS
+            && (1..UNITS).contains(&self.units)
+            && self.newest < 1 << 43
     }
 
     /// The entries from the head on, if they are what the footer and the heads of the blocks say.
     fn entries(&self, log: &[u8]) -> Option<Vec<Entry>> {
         let mut entries = Vec::new();
-        let (mut at, mut stamp, mut units) = (self.head as usize, self.oldest, self.units_before);
+        let (mut at, mut stamp, mut units) = (self.head as usize, self.oldest, 0);
         while at < self.at {
             if within_block(at) == 0 {
-                let (base, count) = log[at..at + BLOCK_HEAD].split_at(6);
-                if (fixed(base), fixed(count)) != (stamp, units) {
+                let here = u128::from((self.units_before + units) % UNITS) << 43 | u128::from(stamp);
+                if fixed(&log[at..at + BLOCK_HEAD]) != here {
                     return None;
                 }
                 at += BLOCK_HEAD;
@@ -146,7 +149,7 @@ impl Footer {
                 at = end - rest.len();
             } else {
                 let filler = &log[at..end];
-                if within_block(end) != 0 || filler.len() > 9 || filler.iter().any(|&byte| byte != 0xff) {
+                if within_block(end) != 0 || filler.len() > 14 || filler.iter().any(|&byte| byte != 0xff) {
                     return None;
                 }
                 at = end;
@@ -162,8 +165,8 @@ impl Footer {
 /// The difference and the weight of the entry that these bytes begin with.
 fn entry(rest: &mut &[u8]) -> Option<(u64, u64)> {
     let difference = varint(rest, 7)?;
-    let weight = if difference % 2 == 1 { varint(rest, 3)? + 2 } else { 1 };
-    (weight <= 65_536).then_some((difference / 2, weight))
+    let weight = if difference % 2 == 1 { varint(rest, 8)? + 2 } else { 1 };
+    (weight < UNITS).then_some((difference / 2, weight))
 }
 
 fn within_block(at: usize) -> usize {
@@ -186,6 +189,6 @@ fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
-fn fixed(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
+fn fixed(bytes: &[u8]) -> u128 {
+    bytes.iter().rev().fold(0, |value, &byte| value << 8 | u128::from(byte))
 }

@@ -7,6 +7,7 @@
 //! Nothing here knows of the server. A log is opened on bytes, pruned in memory, asked, and yields the one change that
 //! brings the bytes up to date. docs/COMPACT.md describes the bytes.
 
+mod bytes;
 mod change;
 mod format;
 #[cfg(test)]
@@ -17,7 +18,7 @@ pub use format::SHORTEST_LOG;
 
 use self::change::Writer;
 use self::format::{
-    BLOCK, BLOCK_HEAD, FIRST_ENTRY, HEADER, HEAVIEST, Head, LATEST, MOST, Mark, Stored, block_of, block_start,
+    BLOCK, BLOCK_HEAD, Ends, FIRST_ENTRY, HEADER, Head, LATEST, MOST_UNITS, Mark, Stored, block_of, block_start,
     decode_entry, is_filler, read_block_head, within_block,
 };
 use crate::limit::Time;
@@ -32,8 +33,11 @@ pub enum Flaw {
     OtherVersion,
     /// The string is a log, and its bytes contradict each other.
     Damaged,
-    /// The string would get longer than the server allows.
+    /// The string would get longer than the server allows, or hold more units than can be counted.
     Full,
+    /// The time or the weight of a new entry is none that can be stored: before 1970 or after the year 2248; 0, or 2^53
+    /// and more.
+    OutOfRange,
 }
 
 /// Fewer dead bytes than these are carried along.
@@ -47,6 +51,8 @@ const ROOM: usize = 80;
 pub struct Compact {
     head: Head,
     end: Mark,
+    /// The units stored for the head as it was when the log was opened. In memory units are counted from there.
+    origin: u64,
     /// Whether pruning has moved the head.
     pruned: bool,
     /// Whether pruning has moved the end.
@@ -74,14 +80,15 @@ impl Compact {
     pub const EMPTY: Self = Self {
         head: Head { at: FIRST_ENTRY, units: 0, stamp: 0 },
         end: Mark { at: FIRST_ENTRY, units: 0, stamp: 0 },
+        origin: 0,
         pruned: false,
         cut: false,
     };
 
     /// Opens the log in these bytes. The header and the footer are looked at, nothing else.
     pub fn open(bytes: &[u8]) -> Result<Self, Flaw> {
-        let (head, end) = format::read(bytes)?;
-        Ok(Self { head, end, pruned: false, cut: false })
+        let Ends { head, end, origin } = format::read(bytes)?;
+        Ok(Self { head, end, origin, pruned: false, cut: false })
     }
 
     /// Drops what does not count. The bytes learn of it from [`Compact::commit`].
@@ -160,13 +167,8 @@ impl Compact {
     }
 
     /// The change that writes down what was pruned and adds an entry, if there is one to add. None if nothing changes.
-    ///
-    /// The clock and the grammar keep stamps and weights within bounds; here they are only kept from doing harm.
     pub fn commit(&self, bytes: &[u8], addition: Option<(Time, u64)>) -> Result<Option<Change>, Flaw> {
-        let addition = addition.map(|(time, weight)| Addition {
-            stamp: time.millis().clamp(0, LATEST),
-            weight: weight.clamp(1, HEAVIEST),
-        });
+        let addition = addition.map(|(time, weight)| self.admit(time.millis(), weight)).transpose()?;
         match addition {
             None if !self.has_changed() => Ok(None),
             None if self.is_empty() => Ok(Some(Change::Remove)),
@@ -176,19 +178,27 @@ impl Compact {
         }
     }
 
+    /// The entry to be added, if it can be stored and its units can be counted together with the others.
+    fn admit(&self, stamp: i64, weight: u64) -> Result<Addition, Flaw> {
+        if !(0..=LATEST).contains(&stamp) || !(1..=MOST_UNITS).contains(&weight) {
+            return Err(Flaw::OutOfRange);
+        }
+        let units = self.units().checked_add(weight).ok_or(Flaw::Full)?;
+        if units > MOST_UNITS { Err(Flaw::Full) } else { Ok(Addition { stamp, weight }) }
+    }
+
     fn clear(&mut self) {
         *self = Self { pruned: true, ..Self::EMPTY };
     }
 
     /// Adds at the end.
     fn extend(&self, bytes: &[u8], addition: Option<Addition>) -> Result<Change, Flaw> {
-        let weight = addition.map_or(0, |new| new.weight);
-        if self.must_rebuild(weight) {
+        if self.cut {
             return self.rebuild(bytes, addition);
         }
         let compacted = self.wastes(4).then(|| self.compact(bytes)).transpose()?;
         let is_compacted = compacted.is_some();
-        let (mut writer, head) = compacted.unwrap_or_else(|| (Writer::at(self.end), self.head));
+        let (mut writer, head) = compacted.unwrap_or_else(|| (Writer::at(self.end, self.origin), self.head));
         if let Some(new) = addition {
             writer.push(new.stamp, new.weight)?;
         }
@@ -200,7 +210,7 @@ impl Compact {
 
     /// Adds in the past, which happens when the clock was stepped back. What comes later is written anew.
     fn insert(&self, bytes: &[u8], new: Addition) -> Result<Change, Flaw> {
-        if self.must_rebuild(new.weight) || self.wastes(1) {
+        if self.cut || self.wastes(1) {
             return self.rebuild(bytes, Some(new));
         }
         let next = self.seek(bytes, |mark| mark.stamp <= new.stamp)?;
@@ -208,7 +218,7 @@ impl Compact {
         if next.before.stamp > new.stamp {
             return self.rebuild(bytes, Some(new));
         }
-        let mut writer = Writer::at(next.before);
+        let mut writer = Writer::at(next.before, self.origin);
         let at = writer.push(new.stamp, new.weight)?;
         let head = match next.at == self.head.at {
             true => Head { at, stamp: new.stamp, ..self.head },
@@ -216,12 +226,6 @@ impl Compact {
         };
         self.copy(bytes, next.before, &mut writer, None)?;
         writer.write(bytes, head)
-    }
-
-    /// Whether the bytes are no ground to build on: units have run up to what a block head holds, or the last block
-    /// may end in filler.
-    fn must_rebuild(&self, weight: u64) -> bool {
-        self.cut || self.end.units.saturating_add(weight) > MOST
     }
 
     /// Writes the log anew, with another origin.
@@ -281,10 +285,11 @@ impl Compact {
             // All stay as they are but the oldest: it differs from nothing now.
             let oldest = self.stored(bytes, at).ok_or(Flaw::Damaged)?;
             let at = writer.push(stamp, oldest.weight)?;
-            writer.copy(live.get(oldest.size..).ok_or(Flaw::Damaged)?, self.units(), self.end.stamp);
+            let end = Mark { units: self.units(), ..self.end };
+            writer.copy(live.get(oldest.size..).ok_or(Flaw::Damaged)?, end, 0);
             Ok((writer, Head { at, units: 0, stamp }))
         } else {
-            writer.copy(live, self.end.units, self.end.stamp);
+            writer.copy(live, self.end, self.origin);
             let at = at.saturating_sub(from).saturating_add(HEADER);
             Ok((writer, Head { at, ..self.head }))
         }
@@ -396,7 +401,7 @@ impl Compact {
 
     /// The place at the beginning of a block behind the oldest entry.
     fn block_mark(&self, bytes: &[u8], block: usize) -> Result<Mark, Flaw> {
-        read_block_head(bytes, block).filter(|&mark| self.is_within(mark)).ok_or(Flaw::Damaged)
+        read_block_head(bytes, block, self.origin).filter(|&mark| self.is_within(mark)).ok_or(Flaw::Damaged)
     }
 
     fn is_within(&self, mark: Mark) -> bool {

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::change::Bytes;
-use super::format::{self, FILLER, LONGEST_ENTRY, LONGEST_LOG, block_head, encode_entry, footer};
+use super::bytes::Bytes;
+use super::format::{FILLER, LONGEST_ENTRY, LONGEST_LOG, put_block_head, put_entry, put_footer};
 use super::*;
 use crate::limit::Window;
 
@@ -68,19 +68,22 @@ fn verify(bytes: &[u8]) -> Vec<(i64, u64)> {
         }
         value
     }
-    let u48 = |at: usize| (0..6).map(|index| u64::from(bytes[at + index]) << (8 * index)).sum::<u64>();
+    let fixed = |at: usize, size: usize| {
+        bytes[at..at + size].iter().rev().fold(0, |value, &byte| value << 8 | u128::from(byte))
+    };
+    let block_head = |at: usize| (fixed(at, 12) as u64 % (1 << 43), (fixed(at, 12) >> 43) as u64);
     assert_eq!(&bytes[..4], b"RLS\x01");
     let end = bytes.len() - usize::from(*bytes.last().unwrap());
     let mut place = end;
-    let [head_at, head_units, end_units, age] = std::array::from_fn(|_| varint(bytes, &mut place));
-    let newest = u48(bytes.len() - 9);
+    let [head_at, head_units, live_units, age] = std::array::from_fn(|_| varint(bytes, &mut place));
+    let newest = fixed(bytes.len() - 9, 6) as u64;
     assert!(bytes[place..bytes.len() - 9].iter().all(|&byte| byte == 0), "padding is not zero");
 
     let (mut entries, mut head) = (vec![], None);
-    let (mut place, mut stamp, mut units) = (4, u48(4), u48(10));
+    let (mut place, (mut stamp, mut units)) = (4, block_head(4));
     while place < end {
         if (place - 4) % 256 == 0 {
-            assert_eq!((u48(place), u48(place + 6)), (stamp, units), "a block does not begin where the last one ended");
+            assert_eq!(block_head(place), (stamp, units), "a block does not begin where the last one ended");
             place += 12;
         }
         let stop = (place - 4) / 256 * 256 + 260;
@@ -94,16 +97,16 @@ fn verify(bytes: &[u8]) -> Vec<(i64, u64)> {
         let packed = varint(bytes, &mut place);
         let weight = if packed & 1 == 1 { varint(bytes, &mut place) + 2 } else { 1 };
         assert!(place <= stop.min(end), "an entry straddles a boundary");
-        assert!((1..=65_536).contains(&weight));
+        assert!((1..1 << 53).contains(&weight));
         if begin == head_at as usize {
             assert_eq!((units, stamp + (packed >> 1)), (head_units, newest - age), "the head is elsewhere");
             head = Some(entries.len());
         }
         stamp += packed >> 1;
-        units += weight;
+        units = (units + weight) % (1 << 53);
         entries.push((stamp as i64, weight));
     }
-    assert_eq!((place, stamp, units), (end, newest, end_units), "the end is elsewhere");
+    assert_eq!((place, stamp, units), (end, newest, (head_units + live_units) % (1 << 53)), "the end is elsewhere");
     let head = head.expect("the head is no entry");
     let (live, dead) = (end - head_at as usize, head_at as usize - 16);
     assert!(dead <= 300 + live, "{dead} dead bytes to {live} live ones");
@@ -162,7 +165,7 @@ impl History {
                     _ => -self.window / 3,
                 };
             }
-            now = now.clamp(1, (1 << 48) - 1);
+            now = now.clamp(1, LATEST);
             let window = if random.u32(..20) == 0 { random.i64(1..=self.window) } else { self.window };
             let span = span(now, window);
             let mut pruned: Vec<(i64, u64)> = model.clone();
@@ -172,7 +175,8 @@ impl History {
             compare(&log, &bytes, &model, &mut random);
             log.prune(&bytes, span).unwrap();
             compare(&log, &bytes, &pruned, &mut random);
-            let weight = random.u64(1..=self.heaviest);
+            let heaviest = random.u64(1..=self.heaviest);
+            let weight = random.u64(1..=heaviest);
             let allowed = log.units() + weight <= self.limit;
             if !allowed && random.bool() {
                 // A call that is denied may leave everything as it is.
@@ -198,13 +202,13 @@ impl History {
 
 fn histories() -> impl Strategy<Value = History> {
     let windows = prop_oneof![1i64..200, 1_000i64..100_000, Just(86_400_000), Just(2_147_483_647_000)];
-    let weights = prop_oneof![3 => Just(1u64), 1 => 1u64..5, 1 => 1u64..65_537];
+    let weights = prop_oneof![3 => Just(1u64), 1 => 1u64..5, 1 => 1u64..65_537, 1 => 1u64..=MOST_UNITS];
     let jumps = prop_oneof![Just(5u32), Just(50), Just(100_000)];
     (any::<u64>(), windows, 1u64..2_000, weights, 1i64..2_000, jumps).prop_map(
         |(seed, window, entries, heaviest, pace, jumps)| History {
             seed,
             window,
-            limit: entries * heaviest.div_ceil(2),
+            limit: entries.saturating_mul(heaviest.div_ceil(2)).min(MOST_UNITS),
             heaviest,
             stride: (window / (entries as i64 * 500) * pace).max(1),
             jumps,
@@ -235,7 +239,8 @@ fn exercise(bytes: &[u8], random: &mut fastrand::Rng) {
         if let Ok(Some(unit)) = log.newest_unit(bytes, random.u64(..=log.units())) {
             assert!(unit >= log.oldest().unwrap() && unit <= log.newest().unwrap());
         }
-        let addition = random.bool().then(|| (at(time(random)), random.u64(..100_000)));
+        let heaviest = 1 << random.u32(..54);
+        let addition = random.bool().then(|| (at(time(random)), random.u64(..=heaviest)));
         if let Ok(change) = log.commit(bytes, addition) {
             let mut after = bytes.to_vec();
             let removed = change == Some(Change::Remove);
@@ -250,7 +255,8 @@ fn sample(entries: u64, random: &mut fastrand::Rng) -> Vec<u8> {
     let (mut bytes, mut now) = (vec![], NOW);
     for _ in 0..entries {
         now += random.i64(0..300);
-        let weight = if random.bool() { 1 } else { random.u64(1..70_000) };
+        let heaviest = 70_000 << random.u32(..27);
+        let weight = if random.bool() { 1 } else { random.u64(1..heaviest) };
         append(&mut bytes, now, weight);
     }
     let window = random.i64(1..=now - NOW + 1);
@@ -295,16 +301,19 @@ proptest! {
         let calm = random.bool();
         bytes.extend((0..len).map(|_| if calm { random.u8(..4) } else { random.u8(..) }));
         exercise(&bytes, &mut random);
-        let most = if calm { len as u64 * 2 } else { 1 << 48 };
-        let end = Mark { at: bytes.len(), units: random.u64(..=most), stamp: random.i64(..=most as i64) };
+        let most = if calm { len as u64 * 2 } else { MOST_UNITS };
+        let latest = most.min(LATEST as u64) as i64;
+        let end = Mark { at: bytes.len(), units: random.u64(..=most), stamp: random.i64(0..=latest) };
         for _ in 0..20 {
             let head = Head {
                 at: random.usize(..bytes.len() + 2),
-                units: random.u64(..=end.units),
-                stamp: random.i64(..=end.stamp),
+                units: random.u64(..=end.units), // The end's own is refused.
+                stamp: random.i64(0..=end.stamp),
             };
             let mut signed = bytes.clone();
-            signed.extend_from_slice(footer(head, end, random.usize(..bytes.len() + 40)).as_bytes());
+            let mut footer = Bytes::with_capacity(0);
+            put_footer(&mut footer, head, end, random.u64(..=MOST_UNITS), random.usize(..bytes.len() + 40));
+            signed.extend_from_slice(&footer);
             exercise(&signed, &mut random);
         }
     }
@@ -402,7 +411,7 @@ fn a_log_in_steady_motion_keeps_its_size() {
 fn an_ordinary_call_writes_a_few_bytes_at_the_end() {
     let (mut bytes, mut writes) = (vec![], 0);
     for number in 0..50_000 {
-        let weight = (number % 3 != 0).then_some(number as u64 % 2 * 65_534 + 1);
+        let weight = (number % 3 != 0).then_some(number as u64 % 2 * ((1 << 38) - 1) + 1);
         match call(&mut bytes, NOW + number * 7, 70_000, weight) {
             Some(Change::Write { bytes, .. }) => {
                 assert!(matches!(bytes, Bytes::Short { .. }), "{} bytes", bytes.len());
@@ -437,25 +446,94 @@ fn a_million_expire_at_once() {
     assert_eq!(log.commit(&bytes, None), Ok(Some(Change::Remove)));
 }
 
-#[test]
-fn units_that_run_over_begin_again() {
-    let start = Mark { at: 4, units: (1 << 48) - 10, stamp: NOW };
-    let mut bytes = b"RLS\x01".to_vec();
-    bytes.extend_from_slice(block_head(start).as_bytes());
-    bytes.extend_from_slice(encode_entry(0, 4).as_bytes());
-    let end = Mark { at: bytes.len(), units: start.units + 4, stamp: NOW };
-    let head = Head { at: 16, units: start.units, stamp: NOW };
-    bytes.extend_from_slice(footer(head, end, 0).as_bytes());
-    assert_eq!(verify(&bytes), [(NOW, 4)]);
+/// A log of one entry of 4 units, as many units before the end of what is counted.
+fn at_the_end_of_counting(units: u64) -> Vec<u8> {
+    let start = Mark { at: 4, units: 0, stamp: NOW };
+    let origin = MOST_UNITS + 1 - units;
+    let mut log = Bytes::with_capacity(0);
+    log.extend(b"RLS\x01");
+    put_block_head(&mut log, start, origin);
+    put_entry(&mut log, 0, 4);
+    let end = Mark { at: log.len(), units: 4, stamp: NOW };
+    put_footer(&mut log, Head { at: 16, units: 0, stamp: NOW }, end, origin, 0);
+    log.to_vec()
+}
 
-    let mut last = bytes.clone();
-    append(&mut last, NOW + 1, 5);
-    assert_eq!(format::read(&last).unwrap().1.units, (1 << 48) - 1);
-    for now in [NOW + 1, NOW - 1] {
-        let mut over = bytes.clone();
-        append(&mut over, now, 6);
-        assert_eq!(format::read(&over).unwrap().1.units, 10);
-        assert_eq!(verify(&over).len(), 2);
+#[test]
+fn units_are_counted_on_from_zero() {
+    for units in 1..700 {
+        let (mut bytes, mut model) = (at_the_end_of_counting(units), vec![(NOW, 4)]);
+        assert_eq!(verify(&bytes), model);
+        for step in 1..400 {
+            append(&mut bytes, NOW + step, 2);
+            model.push((NOW + step, 2));
+        }
+        append(&mut bytes, NOW, 7);
+        model.insert(1, (NOW, 7));
+        assert_eq!(verify(&bytes), model);
+        compare(&open(&bytes), &bytes, &model, &mut fastrand::Rng::with_seed(units));
+    }
+}
+
+#[test]
+fn an_entry_of_any_weight_is_one_entry() {
+    for weight in [1, 2, 65_536, 65_537, 1 << 32, 1 << 48, (1 << 53) - 2, (1 << 53) - 1] {
+        let mut bytes = vec![];
+        append(&mut bytes, NOW, weight);
+        assert_eq!(verify(&bytes), [(NOW, weight)]);
+        let log = open(&bytes);
+        assert_eq!(log.units(), weight);
+        assert_eq!(log.later_than(&bytes, at(NOW - 1)), Ok(weight));
+        assert_eq!(log.newest_unit(&bytes, weight - 1), Ok(Some(at(NOW))));
+        assert_eq!(log.newest_unit(&bytes, weight), Ok(None));
+        // One call after the other, each as heavy as can be.
+        for step in 1..300 {
+            call(&mut bytes, NOW + step * 1_000, 1_000, Some(weight));
+            assert_eq!(verify(&bytes), [(NOW + step * 1_000, weight)]);
+            let mut late = bytes.clone();
+            let rest = (MOST_UNITS - weight).max(1);
+            let full = open(&late).commit(&late, Some((at(NOW + step * 1_000), rest + 1)));
+            assert_eq!(full, Err(if rest == MOST_UNITS { Flaw::OutOfRange } else { Flaw::Full }));
+            if weight < MOST_UNITS {
+                append(&mut late, NOW + step * 1_000, rest);
+                assert_eq!(open(&late).units(), MOST_UNITS);
+            }
+        }
+    }
+}
+
+#[test]
+fn units_that_cannot_be_counted_are_refused() {
+    let mut bytes = vec![];
+    append(&mut bytes, NOW, MOST_UNITS - 10);
+    for stamp in [NOW - 1, NOW, NOW + 1] {
+        let commit = |weight| open(&bytes).commit(&bytes, Some((at(stamp), weight)));
+        assert!(commit(10).is_ok());
+        for weight in [11, 1 << 32, MOST_UNITS] {
+            assert_eq!(commit(weight), Err(Flaw::Full));
+        }
+    }
+    // What has expired makes room.
+    call(&mut bytes, NOW + 500, 1_000, Some(10));
+    call(&mut bytes, NOW + 1_000, 1_000, Some(MOST_UNITS - 10));
+    assert_eq!(verify(&bytes), [(NOW + 500, 10), (NOW + 1_000, MOST_UNITS - 10)]);
+}
+
+#[test]
+fn what_cannot_be_stored_is_refused() {
+    let mut bytes = vec![];
+    append(&mut bytes, NOW, 1);
+    for log in [&[][..], &bytes] {
+        for (stamp, weight) in
+            [(-1, 1), (i64::MIN, 1), (LATEST + 1, 1), (i64::MAX, 1), (NOW, 0), (NOW, 1 << 53), (NOW, u64::MAX)]
+        {
+            assert_eq!(open(log).commit(log, Some((at(stamp), weight))), Err(Flaw::OutOfRange));
+        }
+        for stamp in [0, NOW, LATEST] {
+            let mut bytes = log.to_vec();
+            append(&mut bytes, stamp, 1);
+            assert!(verify(&bytes).contains(&(stamp, 1)));
+        }
     }
 }
 
@@ -463,7 +541,7 @@ fn units_that_run_over_begin_again() {
 fn a_string_that_would_get_too_long_is_refused() {
     let write = |at| {
         let end = Mark { at, units: 1, stamp: NOW };
-        let mut writer = Writer::at(end);
+        let mut writer = Writer::at(end, 0);
         writer.push(NOW, 1).unwrap();
         writer.write(&[], Head { at: 16, units: 0, stamp: NOW })
     };
@@ -487,7 +565,7 @@ fn a_log_that_contradicts_itself_is_told() {
     let mut bytes = vec![];
     (0..1_000).for_each(|number| append(&mut bytes, NOW + number, 1));
     // The checkpoint of the third block, in time and in units.
-    for place in [516, 522] {
+    for place in [516, 524] {
         let mut damaged = bytes.clone();
         damaged[place] ^= 1;
         let mut log = open(&damaged);
@@ -572,7 +650,7 @@ fn a_write_that_would_shorten_the_string_replaces_it() {
     let mut bytes = vec![];
     (0..20).for_each(|number| append(&mut bytes, NOW + number * 1_000_000, 1));
     let first = Mark { at: 17, units: 1, stamp: NOW };
-    let change = Writer::at(first).write(&bytes, open(&bytes).head).unwrap();
+    let change = Writer::at(first, 0).write(&bytes, open(&bytes).head).unwrap();
     assert!(matches!(change, Change::Replace(_)));
     apply(Some(change), &mut bytes);
     assert_eq!(verify(&bytes), [(NOW, 1)]);

@@ -105,7 +105,7 @@ impl Generator {
         };
         // Now and then units run up to the most that a log holds.
         let units: u64 = entries.iter().map(|entry| entry.weight).sum();
-        let origin = if self.rng.u32(..8) == 0 { (1 << 48) - units - self.rng.u64(..8) } else { 0 };
+        let origin = if self.rng.u32(..8) == 0 { (1 << 53) - units - self.rng.u64(..8) } else { 0 };
         let mut log = compact::write(&entries, dead, origin, self.rng.usize(..30));
         for _ in 0..self.rng.u32(..4).saturating_sub(1) {
             let (place, near_the_end) =

@@ -1,12 +1,12 @@
 //! The log of a sliding window as a plain string: a key around the bytes that [`super::compact`] knows how to read.
 //!
-//! A call makes one change to the string, which travels as one `SETRANGE`, or as one `SET` where the string is new or is
-//! written anew as a whole.
+//! A call makes one change to the string, which travels as one `SETRANGE` (two where a long log goes on at the front of its
+//! string), or as one `SET` where the string is new or is written anew as a whole.
 
 use std::borrow::Cow;
 
 use super::WRONG_TYPE;
-use super::compact::{Change, Compact, Flaw, SHORTEST_LOG};
+use super::compact::{Change, Compact, Flaw, Patch, SHORTEST_LOG};
 use super::effects::{Effect, publish};
 use crate::limit::sliding::{self, History, Span};
 use crate::limit::{Cost, Time, Window};
@@ -87,7 +87,11 @@ impl<'a> CompactLog<'a> {
         };
         match &change {
             None => {}
-            Some(Change::Write { offset, bytes }) => self.key.write_at(*offset, bytes),
+            Some(change @ (Change::Write(_) | Change::WriteTwo(_))) => {
+                for Patch { offset, bytes } in change.patches() {
+                    self.key.write_at(*offset, bytes);
+                }
+            }
             Some(Change::Replace(bytes)) => self.key.set_bytes(bytes),
             Some(Change::Remove) => {
                 self.key.unlink();
@@ -111,18 +115,28 @@ impl<'a> CompactLog<'a> {
             self.key.set_expiry(at.millis());
         }
         let expires = renewed.map(|at| Effect::Expires { at });
+
+        if let Some(Change::WriteTwo(patches)) = &change {
+            let [first, second] = patches.each_ref().map(patched);
+            publish(self.key.close(), self.name, [Some(first), Some(second), expires]);
+            return Ok(());
+        }
         let effects = match &change {
             Some(Change::Replace(bytes)) => {
                 // The whole string travels with its expiry, which SET would take away otherwise.
                 let until = renewed.or(current).unwrap_or(self.now);
                 [Some(Effect::Replaced { bytes, until, renewed: renewed.is_some() }), None]
             }
-            Some(Change::Write { offset, bytes }) => [Some(Effect::Patched { offset: *offset, bytes }), expires],
-            Some(Change::Remove) | None => [None, expires],
+            Some(Change::Write(patch)) => [Some(patched(patch)), expires],
+            Some(Change::WriteTwo(_) | Change::Remove) | None => [None, expires],
         };
         publish(self.key.close(), self.name, effects);
         Ok(())
     }
+}
+
+fn patched(patch: &Patch) -> Effect<'_> {
+    Effect::Patched { offset: patch.offset, bytes: &patch.bytes }
 }
 
 impl History for CompactLog<'_> {

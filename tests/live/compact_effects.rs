@@ -9,6 +9,7 @@ use super::events::heard;
 use super::replication::{in_step, propagated_words, replica_of, settled};
 use super::seeded;
 use super::{Reply, START, eventually};
+use crate::support::compact::{self, Entry, Reading};
 use crate::support::server::Module;
 use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
@@ -16,6 +17,7 @@ use crate::tests;
 tests![
     a_call_is_one_plain_command,
     whatever_a_call_does_it_sends_one_command_at_most,
+    a_long_log_goes_on_in_its_dead_blocks,
     a_compact_denial_that_changes_nothing_sends_nothing,
     the_events_are_those_of_the_plain_commands,
     watch_and_caches_hear_of_a_change_and_of_no_quiet_denial,
@@ -78,7 +80,7 @@ fn a_call_is_one_plain_command(engine: &Engine) {
         // A clock that is stepped back writes the later entries anew.
         step(59_000, "RL.SLIDING k 60 9", &["SETRANGE k 21 <20>", "PEXPIREAT k @179000"]);
         // Back by more than a window from the newest ones: they are dropped, and one of before stays.
-        step(-3_000, "RL.SLIDING k 60 9", &["SET k <34> PXAT @117000"]);
+        step(-3_000, "RL.SLIDING k 60 9", &["SETRANGE k 18 <23>", "PEXPIREAT k @117000"]);
         // All have expired: denied, it goes.
         step(100_000, "RL.SLIDING k 60 0", &["UNLINK k"]);
         step(100_000, "RL.SLIDING k 60 0", &[]);
@@ -207,6 +209,53 @@ fn whatever_a_call_does_it_sends_one_command_at_most(engine: &Engine) {
     }
     let known = ["", "MULTI SETRANGE PEXPIREAT EXEC", "PEXPIREAT", "SET", "SETRANGE", "UNLINK"];
     assert_eq!(shapes.keys().collect::<Vec<_>>(), known, "seed {seed}: {shapes:?}");
+}
+
+/// A log of more than a megabyte is not written anew: it goes on at its front, and each call sends a few bytes.
+fn a_long_log_goes_on_in_its_dead_blocks(engine: &Engine) {
+    let entries: Vec<Entry> =
+        (0..1_700_000).map(|number| Entry { stamp: (START - 850_000 + number / 2) as u64, weight: 1 }).collect();
+    let (dead, calls) = (500_000, 900);
+    let log = compact::write(&entries, dead, 0, 0);
+    // The oldest live entry was made 600 s ago.
+    let (mut bytes, mut after) = (log.clone(), Vec::new());
+    let commands = propagated_words(&engine.compact(), |server, client| {
+        let expires = (START + 10_000_000).to_string();
+        client.run::<Value>(&[b"SET", b"k".as_ref(), &log, b"PXAT", expires.as_bytes()]);
+        let live = (entries.len() - dead) as i64;
+        for call in 0..calls {
+            // Every second or third call two expire.
+            server.set_time(START + call * 2 / 5);
+            let expired = 2 * (call * 2 / 5 + 1);
+            let added = call;
+            assert_eq!(client.sliding("k", "600", 10_000_000), (1, live - expired + added, 600), "call {call}");
+        }
+        after = client.run(&["GET", "k"]);
+    });
+    let mut pairs = 0;
+    for words in &commands {
+        match words[0].as_slice() {
+            b"SETRANGE" => {
+                let offset: usize = String::from_utf8_lossy(&words[2]).parse().expect("an offset");
+                let end = offset + words[3].len();
+                assert!(offset <= bytes.len() && words[3].len() < 300, "{offset}, {} bytes", words[3].len());
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[offset..end].copy_from_slice(&words[3]);
+                pairs += usize::from(end < bytes.len());
+            }
+            b"SET" if words[1] == b"k" => assert_eq!(words[2], log, "written anew as a whole"),
+            _ => {}
+        }
+    }
+    assert!(bytes == after, "the commands make another string");
+    assert!(pairs > 600, "{pairs} writes at the front");
+    assert!(after.len() < log.len() + 300, "{} and then {} bytes", log.len(), after.len());
+    let Reading::Sound(read) = compact::read(&after) else { panic!("{:?}", &after[after.len() - 60..]) };
+    let now = START + (calls - 1) * 2 / 5;
+    let mut expected: Vec<u64> = entries.iter().map(|entry| entry.stamp).collect();
+    expected.extend((0..calls).map(|call| (START + call * 2 / 5) as u64));
+    expected.retain(|&stamp| stamp > (now - 600_000) as u64);
+    assert!(read.iter().map(|entry| entry.stamp).eq(expected), "other entries");
 }
 
 fn a_compact_denial_that_changes_nothing_sends_nothing(engine: &Engine) {

@@ -85,30 +85,49 @@ pub fn seal(log: &mut [u8]) {
 
 struct Footer {
     at: usize,
+    /// In their order: the head, the units before it, those that count, the age; in the long form the end and two jumps.
+    fields: Vec<u64>,
     head: u64,
     units_before: u64,
     units: u64,
     oldest: u64,
     newest: u64,
+    /// The logical offset at which the entries end.
+    end: usize,
+    /// Logical blocks from which on the log lies in others.
+    jumps: Vec<(usize, usize)>,
     padding: usize,
 }
 
 impl Footer {
     fn read(log: &[u8]) -> Option<Self> {
-        let length = usize::from(*log.last()?);
+        let last = *log.last()?;
+        let (is_long, length) = (last >= 0x80, usize::from(last % 0x80));
         let at = log.len().checked_sub(length)?;
-        let (mut fields, end) = log[at..].split_at(length.checked_sub(FOOTER_END)?);
-        let [head, units_before, units, age] =
-            [varint(&mut fields, 5)?, varint(&mut fields, 8)?, varint(&mut fields, 8)?, varint(&mut fields, 7)?];
-        let newest = fixed(&end[..6]) as u64;
-        let padding = fields.len();
-        let zeros = fields.iter().all(|&byte| byte == 0);
-        zeros.then_some(Self { at, head, units_before, units, oldest: newest.checked_sub(age)?, newest, padding })
+        let (mut rest, tail) = log[at..].split_at(length.checked_sub(FOOTER_END)?);
+        let sizes: &[usize] = if is_long { &[5, 8, 8, 7, 5, 4, 4, 4, 4] } else { &[5, 8, 8, 7] };
+        let fields = sizes.iter().map(|&most| varint(&mut rest, most)).collect::<Option<Vec<u64>>>()?;
+        let newest = fixed(&tail[..6]) as u64;
+        let (mut end, mut jumps) = (at, Vec::new());
+        if is_long {
+            end = fields[4] as usize;
+            jumps = fields[5..].chunks(2).map(|jump| (jump[0] as usize, jump[1] as usize)).collect();
+            // One that is not there is two zeros, and so is the one after it.
+            while jumps.last() == Some(&(0, 0)) {
+                jumps.pop();
+            }
+        }
+        let zeros = rest.iter().all(|&byte| byte == 0);
+        let (head, units_before, units) = (fields[0], fields[1], fields[2]);
+        let oldest = newest.checked_sub(fields[3])?;
+        let padding = rest.len();
+        zeros.then_some(Self { at, fields, head, units_before, units, oldest, newest, end, jumps, padding })
     }
 
     fn check(&self, length: usize) -> [u8; 2] {
         let mut mixed = length as u64;
-        for field in [self.head, self.units_before, self.units, self.oldest, self.newest] {
+        let (first, more) = self.fields.split_at(4);
+        for field in first.iter().chain(&[self.newest]).chain(more) {
             mixed = (mixed ^ field).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             mixed ^= mixed >> 32;
         }
@@ -118,29 +137,53 @@ impl Footer {
     fn is_sound(&self, log: &[u8]) -> bool {
         let behind_a_block_head = |at: usize| at >= HEADER && within_block(at) >= BLOCK_HEAD;
         log[log.len() - 3..log.len() - 1] == self.check(log.len())
-            && self.padding <= 24
-            && self.head < self.at as u64
+            && self.padding <= if self.fields.len() > 4 { 0 } else { 24 }
+            && self.head < self.end as u64
             && behind_a_block_head(self.head as usize)
-            && (within_block(self.at) == 0 || behind_a_block_head(self.at - 1))
+            && (within_block(self.end) == 0 || behind_a_block_head(self.end - 1))
+            && self.blocks_lie_before_the_footer()
             && self.units_before < UNITS
             && (1..UNITS).contains(&self.units)
             && self.newest < 1 << 43
+    }
+
+    fn blocks_lie_before_the_footer(&self) -> bool {
+        let block = |at: usize| (at - HEADER) / BLOCK;
+        let mut bounds = vec![block(self.head as usize)];
+        bounds.extend(self.jumps.iter().map(|jump| jump.0));
+        let last = block(self.end - 1);
+        bounds.is_sorted_by(|a, b| a < b)
+            && bounds[bounds.len() - 1] <= last
+            && (bounds[0]..=last).all(|block| {
+                let begin = HEADER + BLOCK * block;
+                self.place(begin) + BLOCK.min(self.end - begin) <= self.at
+            })
+    }
+
+    /// Where a logical offset lies in the string.
+    fn place(&self, at: usize) -> usize {
+        let block = (at - HEADER) / BLOCK;
+        let jump = self.jumps.iter().rev().find(|jump| jump.0 <= block);
+        jump.map_or(at, |&(from, to)| at - from * BLOCK + to * BLOCK)
     }
 
     /// The entries from the head on, if they are what the footer and the heads of the blocks say.
     fn entries(&self, log: &[u8]) -> Option<Vec<Entry>> {
         let mut entries = Vec::new();
         let (mut at, mut stamp, mut units) = (self.head as usize, self.oldest, 0);
-        while at < self.at {
+        while at < self.end {
             if within_block(at) == 0 {
                 let here = u128::from((self.units_before + units) % UNITS) << 43 | u128::from(stamp);
-                if fixed(&log[at..at + BLOCK_HEAD]) != here {
+                let place = self.place(at);
+                if fixed(&log[place..place + BLOCK_HEAD]) != here {
                     return None;
                 }
                 at += BLOCK_HEAD;
             }
-            let end = self.at.min(at - within_block(at) + BLOCK);
-            let mut rest = &log[at..end];
+            let end = self.end.min(at - within_block(at) + BLOCK);
+            let place = self.place(at);
+            let here = &log[place..place + (end - at)];
+            let mut rest = here;
             if let Some((difference, weight)) = entry(&mut rest) {
                 // The head's own stamp is in the footer.
                 stamp += if entries.is_empty() { 0 } else { difference };
@@ -148,8 +191,7 @@ impl Footer {
                 entries.push(Entry { stamp, weight });
                 at = end - rest.len();
             } else {
-                let filler = &log[at..end];
-                if within_block(end) != 0 || filler.len() > 14 || filler.iter().any(|&byte| byte != 0xff) {
+                if within_block(end) != 0 || here.len() > 14 || here.iter().any(|&byte| byte != 0xff) {
                     return None;
                 }
                 at = end;

@@ -23,15 +23,14 @@ impl Bytes {
 
     #[inline]
     pub fn push(&mut self, byte: u8) {
-        match self {
-            Self::Short { bytes, len } if *len < SHORT => {
-                if let Some(place) = bytes.get_mut(*len) {
-                    *place = byte;
-                    *len = len.wrapping_add(1);
-                }
-            }
-            _ => self.extend(&[byte]),
+        if let Self::Short { bytes, len } = self
+            && let Some(place) = bytes.get_mut(*len)
+        {
+            *place = byte;
+            *len = len.wrapping_add(1);
+            return;
         }
+        self.extend(&[byte]);
     }
 
     #[inline]
@@ -52,6 +51,14 @@ impl Bytes {
         }
     }
 
+    pub fn truncate(&mut self, length: usize) {
+        match self {
+            Self::Short { len, .. } => *len = length.min(*len),
+            Self::Long(bytes) => bytes.truncate(length),
+        }
+    }
+
+    #[inline]
     pub fn push_varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.push(value as u8 | 0x80);

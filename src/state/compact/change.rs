@@ -1,62 +1,98 @@
 //! What a call does to the string of a compact log, and how its bytes are put together.
 
+use std::slice;
+
 use super::Flaw;
 use super::bytes::Bytes;
 use super::format::{
-    BLOCK, FILLER, HEADER, Head, LONGEST_LOG, MAGIC, Mark, VERSION, entry_len, put_block_head, put_entry, put_footer,
-    within_block,
+    BLOCK, Ends, FILLER, HEADER, Head, LONGEST_LOG, MAGIC, Mark, VERSION, entry_len, put_block_head, put_entry,
+    put_long_footer, put_short_footer, within_block,
 };
+use super::layout::Space;
 
 /// The one change that a call makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// These bytes go to this offset and end the string, which never gets shorter by it.
-    Write { offset: usize, bytes: Bytes },
+    /// Bytes go to an offset of the string, which never gets shorter by it.
+    Write(Patch),
+    /// The same in two places: entries and, at the end of the string, the footer.
+    WriteTwo(Box<[Patch; 2]>),
     /// The string becomes these bytes.
     Replace(Bytes),
     /// Nothing is left: the key goes.
     Remove,
 }
 
+/// Bytes for a place in the string.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Patch {
+    pub offset: usize,
+    pub bytes: Bytes,
+}
+
+impl Change {
+    /// The patches to be made in this order, if the string is not replaced or removed as a whole.
+    pub fn patches(&self) -> &[Patch] {
+        match self {
+            Self::Write(patch) => slice::from_ref(patch),
+            Self::WriteTwo(patches) => patches.as_slice(),
+            Self::Replace(_) | Self::Remove => &[],
+        }
+    }
+}
+
+/// So many dead bytes before a footer are written along with it, as zeros.
+pub const NARROW_GAP: usize = 64;
+
 /// Writes entries one behind the other, and blocks as they come.
 pub struct Writer {
     bytes: Bytes,
+    /// The end of what is written, at a logical offset.
     end: Mark,
-    /// The units stored for the place where those of the marks are counted from.
+    /// The units stored for the place from which those of the marks are counted.
     origin: u64,
+    space: Space,
 }
 
 impl Writer {
-    /// Begins a log whose first entry will bear this stamp.
-    pub fn new(stamp: i64, room: usize) -> Self {
-        let mut bytes = Bytes::with_capacity(room);
+    /// Begins a new string.
+    pub fn new(capacity: usize) -> Self {
+        let mut bytes = Bytes::with_capacity(capacity);
         bytes.extend(MAGIC);
         bytes.extend(&[VERSION]);
-        Self { bytes, end: Mark { at: HEADER, units: 0, stamp }, origin: 0 }
+        Self { bytes, end: Mark { at: HEADER, units: 0, stamp: 0 }, origin: 0, space: Space::NEW }
     }
 
     /// Carries a log on at a mark.
-    pub fn at(mark: Mark, origin: u64) -> Self {
-        Self { bytes: Bytes::with_capacity(0), end: mark, origin }
+    pub fn at(mark: Mark, origin: u64, space: Space) -> Self {
+        Self { bytes: Bytes::with_capacity(0), end: mark, origin, space }
     }
 
-    /// Puts entries as they are stored, which end at a mark that is known, and goes on with their origin.
-    pub fn copy(&mut self, stored: &[u8], end: Mark, origin: u64) {
-        self.extend(stored);
-        self.end = Mark { at: self.end.at, ..end };
+    /// Puts entries as they are stored.
+    pub fn copy(&mut self, stored: &[u8]) {
+        self.bytes.extend(stored);
+        self.end.at = self.end.at.saturating_add(stored.len());
+    }
+
+    /// Says how many units there are before the end of what was copied, counted from where, and the last stamp.
+    pub fn copied_to(&mut self, units: u64, origin: u64, stamp: i64) {
+        self.end = Mark { at: self.end.at, units, stamp };
         self.origin = origin;
     }
 
     /// Puts an entry that is no earlier than the one before, and answers its offset.
     pub fn push(&mut self, stamp: i64, weight: u64) -> Result<usize, Flaw> {
+        let used = within_block(self.end.at);
+        if self.end.at == HEADER {
+            self.end.stamp = stamp; // The first entry of a new string.
+        }
         let delta =
             stamp.checked_sub(self.end.stamp).and_then(|delta| u64::try_from(delta).ok()).ok_or(Flaw::Damaged)?;
         let units = self.end.units.checked_add(weight).ok_or(Flaw::Full)?;
-        let used = within_block(self.end.at);
         let room = BLOCK.saturating_sub(used);
         let fits = entry_len(delta, weight) <= room;
         if !fits {
-            (0..room).for_each(|_| self.extend(&[FILLER]));
+            (0..room).for_each(|_| self.copy(&[FILLER]));
         }
         if used == 0 || !fits {
             self.open_block();
@@ -75,42 +111,78 @@ impl Writer {
             }
             let room = BLOCK.saturating_sub(within_block(self.end.at)).min(entries.len());
             let (now, later) = entries.split_at(room);
-            self.extend(now);
-            let passed = now.iter().fold(0, |sum: i64, &byte| sum.saturating_add(i64::from(byte >> 1)));
-            self.end.stamp = self.end.stamp.saturating_add(passed);
-            self.end.units = self.end.units.saturating_add(now.len() as u64);
+            self.copy(now);
+            let passed = now.iter().fold(0, |sum: i64, &byte| sum.wrapping_add(i64::from(byte >> 1)));
+            self.end.stamp = self.end.stamp.wrapping_add(passed);
+            self.end.units = self.end.units.wrapping_add(now.len() as u64);
             entries = later;
         }
     }
 
     /// Ends the log that was begun with [`Writer::new`].
-    pub fn replace(mut self, head: Head) -> Result<Change, Flaw> {
-        let (end, origin) = (self.end, self.origin);
-        self.put(|bytes| put_footer(bytes, head, end, origin, 0));
-        self.bounded()?;
-        Ok(Change::Replace(self.bytes))
+    pub fn replace(&mut self, head: Head) -> Result<Change, Flaw> {
+        let ends = self.ends(head);
+        put_short_footer(&mut self.bytes, &ends, 0);
+        self.bounded(0, self.bytes.len())?;
+        Ok(Change::Replace(self.take()))
     }
 
-    /// Ends the log that was carried on with [`Writer::at`].
-    pub fn write(mut self, old: &[u8], head: Head) -> Result<Change, Flaw> {
-        let (end, origin) = (self.end, self.origin);
-        self.put(|bytes| put_footer(bytes, head, end, origin, old.len()));
-        self.bounded()?;
-        let offset = self.end.at.saturating_sub(self.bytes.len());
-        if self.end.at >= old.len() {
-            return Ok(Change::Write { offset, bytes: self.bytes });
+    /// Ends the log that was carried on with [`Writer::at`] in a string of this length. `first`: where the block of the
+    /// head begins.
+    #[inline]
+    pub fn write(&mut self, head: Head, first: usize, length: usize) -> Result<Change, Flaw> {
+        let ends = self.ends(head);
+        if self.space.layout.is_straight() {
+            let offset = self.end.at.saturating_sub(self.bytes.len());
+            if put_short_footer(&mut self.bytes, &ends, length) {
+                self.bounded(offset, self.bytes.len())?;
+                return Ok(Change::Write(Patch { offset, bytes: self.take() }));
+            }
         }
-        let mut whole = Bytes::with_capacity(self.end.at);
-        whole.extend(old.get(..offset).ok_or(Flaw::Damaged)?);
-        whole.extend(&self.bytes);
-        Ok(Change::Replace(whole))
+        self.write_pieces(&ends, first, length)
     }
 
-    fn bounded(&self) -> Result<(), Flaw> {
-        if self.end.at > LONGEST_LOG { Err(Flaw::Full) } else { Ok(()) }
+    #[cold]
+    fn write_pieces(&mut self, ends: &Ends, first: usize, length: usize) -> Result<Change, Flaw> {
+        let layout = self.space.layout.up_to(self.end.at);
+        let begin = self.end.at.saturating_sub(self.bytes.len());
+        let mut patches: Vec<Patch> = Vec::new();
+        let mut rest = &self.bytes[..];
+        for piece in layout.pieces(begin, self.end.at) {
+            let (now, later) = rest.split_at_checked(piece.len()).ok_or(Flaw::Damaged)?;
+            // A patch behind the end of the string begins there, with zeros.
+            patches.push(Patch::new(piece.start.min(length), piece.start.saturating_sub(length), now));
+            rest = later;
+        }
+        let top = layout.top(first, self.end.at);
+        let mut footer = Bytes::with_capacity(0);
+        let at = put_long_footer(&mut footer, ends, top, length);
+        self.bounded(at, footer.len())?;
+        let gap = at.saturating_sub(top);
+        patches.push(if gap <= NARROW_GAP { Patch::new(top, gap, &footer) } else { Patch::new(at, 0, &footer) });
+        joined(patches)
+    }
+
+    fn take(&mut self) -> Bytes {
+        std::mem::replace(&mut self.bytes, Bytes::Long(Vec::new()))
+    }
+
+    #[inline]
+    fn ends(&self, head: Head) -> Ends {
+        let Self { end, origin, space: Space { layout, .. }, .. } = *self;
+        if layout.is_straight() {
+            return Ends { head, end, origin, layout };
+        }
+        let (layout, [head_at, end_at]) = layout.up_to(end.at).seen_from(head.at, [head.at, end.at]);
+        Ends { head: Head { at: head_at, ..head }, end: Mark { at: end_at, ..end }, origin, layout }
+    }
+
+    fn bounded(&self, offset: usize, size: usize) -> Result<(), Flaw> {
+        if offset.saturating_add(size) > LONGEST_LOG { Err(Flaw::Full) } else { Ok(()) }
     }
 
     fn open_block(&mut self) {
+        self.space.open_block(self.end.at);
         let (end, origin) = (self.end, self.origin);
         self.put(|bytes| put_block_head(bytes, end, origin));
     }
@@ -121,10 +193,38 @@ impl Writer {
         write(&mut self.bytes);
         self.end.at = self.end.at.saturating_add(self.bytes.len().saturating_sub(before));
     }
+}
 
-    #[inline]
-    fn extend(&mut self, more: &[u8]) {
-        self.bytes.extend(more);
-        self.end.at = self.end.at.saturating_add(more.len());
+impl Patch {
+    /// So many zeros and these bytes.
+    fn new(offset: usize, zeros: usize, bytes: &[u8]) -> Self {
+        let mut patch = Self { offset, bytes: Bytes::with_capacity(zeros.saturating_add(bytes.len())) };
+        (0..zeros).for_each(|_| patch.bytes.push(0));
+        patch.bytes.extend(bytes);
+        patch
     }
+
+    fn end(&self) -> usize {
+        self.offset.saturating_add(self.bytes.len())
+    }
+}
+
+/// Joins patches that lie side by side. The module writes no footer after which more than two are left.
+fn joined(mut patches: Vec<Patch>) -> Result<Change, Flaw> {
+    patches.sort_by_key(|patch| patch.offset);
+    patches.dedup_by(|next, last| {
+        let joins = last.end() == next.offset;
+        if joins {
+            last.bytes.extend(&next.bytes);
+        }
+        joins
+    });
+    let one = |patches: [Patch; 1]| {
+        let [patch] = patches;
+        Change::Write(patch)
+    };
+    <[Patch; 1]>::try_from(patches)
+        .map(one)
+        .or_else(|patches| <[Patch; 2]>::try_from(patches).map(|patches| Change::WriteTwo(Box::new(patches))))
+        .map_err(|_| Flaw::Damaged)
 }

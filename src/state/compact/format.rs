@@ -4,6 +4,7 @@
 
 use super::Flaw;
 use super::bytes::Bytes;
+use super::layout::{Jump, Layout};
 
 pub const MAGIC: &[u8] = b"RLS";
 pub const VERSION: u8 = 1;
@@ -21,8 +22,10 @@ pub const SHORTEST_LOG: u64 = 30;
 pub const LONGEST_ENTRY: usize = 15;
 /// The bytes of a footer that are always there: the newest stamp, the check, the length.
 const FOOTER_TAIL: usize = 9;
-/// What a write may add as padding, so that the string keeps its length.
-pub const MOST_PADDING: usize = 24;
+/// The most zeros in a footer of the short form. They let a string keep its length.
+const MOST_PADDING: usize = 24;
+/// Set in the last byte of a footer of the long form.
+const LONG_FORM: u8 = 0x80;
 /// The server's strings end at 512 MiB, less some room.
 pub const LONGEST_LOG: usize = 536_870_912 - 4096;
 const STAMP_BITS: u32 = 43;
@@ -147,11 +150,11 @@ fn u48(bytes: &[u8]) -> Option<u64> {
     Some(u64::from(u32::from_le_bytes(*low)) | u64::from(u16::from_le_bytes(*high)) << 32)
 }
 
-/// The mark that a block begins with. `origin`: the units stored for the place where counting begins.
+/// The mark that these bytes of a block at a logical offset begin with. `origin`: the units stored for the place where
+/// counting begins.
 #[inline]
-pub fn read_block_head(bytes: &[u8], block: usize, origin: u64) -> Option<Mark> {
-    let at = block_start(block);
-    let head = bytes.get(at..)?.first_chunk::<BLOCK_HEAD>()?;
+pub fn read_block_head(block: &[u8], at: usize, origin: u64) -> Option<Mark> {
+    let head = block.first_chunk::<BLOCK_HEAD>()?;
     let (low, high) = (head.first_chunk::<8>()?, head.last_chunk::<8>()?);
     let stamp = u64::from_le_bytes(*low).cast_signed() & LATEST;
     let units = u64::from_le_bytes(*high) >> (STAMP_BITS - 32);
@@ -165,53 +168,118 @@ pub fn put_block_head(out: &mut Bytes, before: Mark, origin: u64) {
     out.extend(&((units >> (64 - STAMP_BITS)) as u32).to_le_bytes());
 }
 
-/// Sixteen bits that depend on every field of the footer and on the length of the string.
-#[inline]
-fn check(head: Head, end: Mark, origin: u64, len: usize) -> [u8; 2] {
-    let (before, live) = (stored_units(head, origin), end.units.wrapping_sub(head.units));
-    let fields = [head.at as u64, before, live, head.stamp.cast_unsigned(), end.stamp.cast_unsigned()];
-    let mixed = fields.into_iter().fold(len as u64, |mixed, field| {
-        let mixed = (mixed ^ field).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        mixed ^ mixed >> 32
-    });
-    (mixed as u16).to_le_bytes()
-}
-
-/// The units before the head, as they are stored.
-fn stored_units(head: Head, origin: u64) -> u64 {
-    origin.wrapping_add(head.units) & MOST_UNITS
-}
-
-/// Puts the footer of a log whose entries end at `end`, padded so that the string is at least `least` bytes long if a
-/// little padding will do.
-pub fn put_footer(out: &mut Bytes, head: Head, end: Mark, origin: u64, least: usize) {
-    let begin = out.len();
-    out.push_varint(head.at as u64);
-    out.push_varint(stored_units(head, origin));
-    out.push_varint(end.units.wrapping_sub(head.units));
-    out.push_varint(end.stamp.wrapping_sub(head.stamp).cast_unsigned());
-    let unpadded = end.at.saturating_add(out.len().wrapping_sub(begin)).saturating_add(FOOTER_TAIL);
-    let padding = least.saturating_sub(unpadded);
-    if padding <= MOST_PADDING {
-        (0..padding).for_each(|_| out.push(0));
-    }
-    let newest = end.stamp.to_le_bytes();
-    newest.iter().take(6).for_each(|&byte| out.push(byte));
-    let size = out.len().wrapping_sub(begin).wrapping_add(3);
-    out.extend(&check(head, end, origin, end.at.saturating_add(size)));
-    out.push(size as u8);
-}
-
 /// What the header and the footer say.
+#[derive(Debug, Clone, Copy)]
 pub struct Ends {
-    /// The first entry that counts, with no units before it.
+    /// The first entry that counts.
     pub head: Head,
     /// The end of the entries.
     pub end: Mark,
-    /// The units before the head, as they are stored.
+    /// The units stored for the place from which those of the marks are counted.
     pub origin: u64,
+    pub layout: Layout,
 }
 
+impl Ends {
+    /// The fields that every footer has, but for the last: what is stored there is the age.
+    #[inline]
+    fn fields(&self) -> [u64; 4] {
+        let before = self.origin.wrapping_add(self.head.units) & MOST_UNITS;
+        let age = self.end.stamp.wrapping_sub(self.head.stamp);
+        [self.head.at as u64, before, self.end.units.wrapping_sub(self.head.units), age.cast_unsigned()]
+    }
+
+    /// The fields of the long form: where the entries end, and the jumps as numbers of blocks.
+    fn more_fields(&self) -> [u64; 5] {
+        let [first, second] = self.layout.jumps.map(|Jump { at, to }| {
+            if at == u32::MAX { [0, 0] } else { [at, to].map(|at| block_of(at as usize) as u64) }
+        });
+        [self.end.at as u64, first[0], first[1], second[0], second[1]]
+    }
+
+    /// Whether the footer's fields are within bounds and as they were written.
+    #[inline(always)]
+    fn is_sound(&self, check: Check, bytes: &[u8], tail: &[u8]) -> bool {
+        let Self { head, end, origin, .. } = *self;
+        tail.get(6..8) == Some(&check.bytes())
+            && bytes.len() <= LONGEST_LOG
+            && holds_entries(head.at)
+            && (end.at > head.at && (within_block(end.at) == 0 || holds_entries(end.at.wrapping_sub(1))))
+            && (head.stamp >= 0 && end.stamp <= LATEST)
+            && (origin <= MOST_UNITS && (1..=MOST_UNITS).contains(&end.units))
+    }
+
+    /// Puts what every footer ends with.
+    #[inline]
+    fn put_tail(&self, out: &mut Bytes, check: Check, last: u8) {
+        let [a, b, c, d, e, f, ..] = self.end.stamp.to_le_bytes();
+        let [low, high] = check.bytes();
+        out.extend(&[a, b, c, d, e, f, low, high, last]);
+    }
+}
+
+/// Sixteen bits that depend on the length of the string and on every field of the footer.
+#[derive(Clone, Copy)]
+struct Check(u64);
+
+impl Check {
+    #[inline]
+    fn of(length: usize, fields: [u64; 4], newest: u64) -> Self {
+        Self(length as u64).with(fields).with([newest])
+    }
+
+    #[inline]
+    fn with<const N: usize>(self, fields: [u64; N]) -> Self {
+        Self(fields.into_iter().fold(self.0, |mixed, field| {
+            let mixed = (mixed ^ field).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            mixed ^ mixed >> 32
+        }))
+    }
+
+    fn bytes(self) -> [u8; 2] {
+        (self.0 as u16).to_le_bytes()
+    }
+}
+
+/// Puts a footer of the short form behind the last entry of a log without jumps. It is padded so that the string has at
+/// least `least` bytes; where much padding would be needed for that, nothing is put.
+#[inline]
+pub fn put_short_footer(out: &mut Bytes, ends: &Ends, least: usize) -> bool {
+    let begin = out.len();
+    let fields @ [head, before, units, age] = ends.fields();
+    out.push_varint(head);
+    out.push_varint(before);
+    out.push_varint(units);
+    out.push_varint(age);
+    let size = out.len().wrapping_sub(begin).wrapping_add(FOOTER_TAIL);
+    let padding = least.saturating_sub(ends.end.at.saturating_add(size));
+    if padding > MOST_PADDING {
+        out.truncate(begin);
+        return false;
+    }
+    (0..padding).for_each(|_| out.push(0));
+    let size = size.wrapping_add(padding);
+    let check = Check::of(ends.end.at.saturating_add(size), fields, ends.end.stamp.cast_unsigned());
+    ends.put_tail(out, check, size as u8);
+    true
+}
+
+/// Puts a footer of the long form for a string whose live bytes reach up to `top`. Answers where it belongs: there, or
+/// later, so that the string has at least `least` bytes.
+#[cold]
+pub fn put_long_footer(out: &mut Bytes, ends: &Ends, top: usize, least: usize) -> usize {
+    let begin = out.len();
+    let (fields, more) = (ends.fields(), ends.more_fields());
+    fields.into_iter().chain(more).for_each(|field| out.push_varint(field));
+    let size = out.len().wrapping_sub(begin).wrapping_add(FOOTER_TAIL);
+    let at = top.max(least.saturating_sub(size));
+    let check = Check::of(at.saturating_add(size), fields, ends.end.stamp.cast_unsigned()).with(more);
+    ends.put_tail(out, check, size as u8 | LONG_FORM);
+    at
+}
+
+/// Reads the header and the footer.
+#[inline]
 pub fn read(bytes: &[u8]) -> Result<Ends, Flaw> {
     match bytes.strip_prefix(MAGIC).and_then(<[u8]>::first) {
         None => Err(Flaw::NotALog),
@@ -220,26 +288,57 @@ pub fn read(bytes: &[u8]) -> Result<Ends, Flaw> {
     }
 }
 
+/// Where the footer of a sound log begins.
+pub fn footer_of(bytes: &[u8]) -> usize {
+    let size = bytes.last().map_or(0, |last| usize::from(last & !LONG_FORM));
+    bytes.len().saturating_sub(size)
+}
+
+#[inline]
 fn read_footer(bytes: &[u8]) -> Option<Ends> {
-    let size = usize::from(*bytes.last()?);
-    let end_at = bytes.len().checked_sub(size)?;
-    let (fields, tail) = bytes.get(end_at..)?.split_last_chunk::<FOOTER_TAIL>()?;
+    let footer = footer_of(bytes);
+    let (fields, tail) = bytes.get(footer..)?.split_last_chunk::<FOOTER_TAIL>()?;
     let (at, fields) = field(fields, 5)?;
     let (origin, fields) = field(fields, 8)?;
     let (units, fields) = field(fields, 8)?;
     let (age, padding) = field(fields, 7)?;
     let newest = u48(tail)?.cast_signed();
     let head = Head { at: usize::try_from(at).ok()?, units: 0, stamp: newest.checked_sub_unsigned(age)? };
-    let end = Mark { at: end_at, units, stamp: newest };
-    let sound = padding.len() <= MOST_PADDING
-        && bytes.len() <= LONGEST_LOG
-        && padding.iter().all(|&byte| byte == 0)
-        && tail.get(6..8)? == check(head, end, origin, bytes.len())
-        && holds_entries(head.at)
-        && (end.at > head.at && (within_block(end.at) == 0 || holds_entries(end.at.wrapping_sub(1))))
-        && (head.stamp >= 0 && newest <= LATEST)
-        && (origin <= MOST_UNITS && (1..=MOST_UNITS).contains(&units));
-    sound.then_some(Ends { head, end, origin })
+    let ends = Ends { head, end: Mark { at: footer, units, stamp: newest }, origin, layout: Layout::STRAIGHT };
+    let check = Check::of(bytes.len(), [at, origin, units, age], newest.cast_unsigned());
+    if tail.last()? & LONG_FORM != 0 {
+        return read_long_footer(padding, ends, check, bytes, tail);
+    }
+    let is_padding = padding.len() <= MOST_PADDING && padding.iter().all(|&byte| byte == 0);
+    (is_padding && ends.is_sound(check, bytes, tail)).then_some(ends)
+}
+
+/// Reads the fields that only the long form has. The end as it is handed in is where the footer begins.
+#[cold]
+fn read_long_footer(fields: &[u8], mut ends: Ends, check: Check, bytes: &[u8], tail: &[u8]) -> Option<Ends> {
+    let footer = ends.end.at;
+    let (end, mut fields) = field(fields, 5)?;
+    ends.end.at = usize::try_from(end).ok()?;
+    let mut before = ends.head.at;
+    for jump in &mut ends.layout.jumps {
+        let (at, rest) = field(fields, 4)?;
+        let (to, rest) = field(rest, 4)?;
+        fields = rest;
+        if at == 0 && to == 0 {
+            before = usize::MAX; // None follows.
+            continue;
+        }
+        let [at, to] = [at, to].map(|block| usize::try_from(block).map_or(usize::MAX, block_start));
+        if at <= before || at >= ends.end.at {
+            return None;
+        }
+        *jump = Jump { at: u32::try_from(at).ok()?, to: u32::try_from(to).ok()? };
+        before = at;
+    }
+    let first = block_start(block_of(ends.head.at));
+    let lies_within = ends.layout.pieces(first, ends.end.at).all(|piece| piece.end <= footer);
+    let is_sound = ends.is_sound(check.with(ends.more_fields()), bytes, tail);
+    (fields.is_empty() && lies_within && is_sound).then_some(ends)
 }
 
 /// Whether an offset lies behind the head of its block.

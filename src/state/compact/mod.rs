@@ -1,8 +1,12 @@
 //! The log of a sliding window in one plain string.
 //!
-//! Entries are differences of time, a byte or two each, in blocks of 256 bytes. Each block begins with where it stands
-//! in time and in units, so a search goes by blocks and decodes one. A footer at the very end holds both ends of the
-//! log: what an ordinary call reads and writes is the end of the string and the oldest entry, however long the log is.
+//! Entries are differences of time, a byte or two each, in blocks of 256 bytes. Each block begins with the time and the
+//! number of units before it, so a search goes by blocks and decodes one. A footer at the very end of the string holds
+//! both ends of the log: an ordinary call reads and writes the end of the string and reads the oldest entry, however long
+//! the log is.
+//!
+//! Entries that no longer count are dead: the head has moved past them. A log of up to a megabyte is written anew without
+//! them now and then. In a longer one nothing is moved: new blocks go where the dead ones are, see [`layout`].
 //!
 //! Nothing here knows of the server. A log is opened on bytes, pruned in memory, asked, and yields the one change that
 //! brings the bytes up to date. docs/COMPACT.md describes the bytes.
@@ -10,17 +14,19 @@
 mod bytes;
 mod change;
 mod format;
+mod layout;
 #[cfg(test)]
 mod tests;
 
-pub use change::Change;
+pub use change::{Change, Patch};
 pub use format::SHORTEST_LOG;
 
-use self::change::Writer;
+use self::change::{NARROW_GAP, Writer};
 use self::format::{
-    BLOCK, BLOCK_HEAD, Ends, FIRST_ENTRY, HEADER, Head, LATEST, MOST_UNITS, Mark, Stored, block_of, block_start,
-    decode_entry, is_filler, read_block_head, within_block,
+    BLOCK, BLOCK_HEAD, Ends, FILLER, FIRST_ENTRY, HEADER, Head, LATEST, MOST_UNITS, Mark, Stored, block_of,
+    block_start, decode_entry, footer_of, is_filler, read_block_head, within_block,
 };
+use self::layout::{Layout, Space};
 use crate::limit::Time;
 use crate::limit::sliding::Span;
 
@@ -40,23 +46,28 @@ pub enum Flaw {
     OutOfRange,
 }
 
-/// Fewer dead bytes than these are carried along.
-const FEW_DEAD: usize = 8;
+/// Fewer dead bytes than these stay where they are.
+const FEWEST_DEAD_TO_DROP: usize = 8;
 
-/// What comes on top of the live entries when dead ones are taken out: the ends, and an entry that may open a block.
-const ROOM: usize = 80;
+/// The most bytes of entries that one call writes anew, some milliseconds of the server's time.
+#[cfg(not(test))]
+const fn most_rewritten() -> usize {
+    1 << 20
+}
+#[cfg(test)]
+use tests::most_rewritten;
 
-/// An open log. It holds no bytes: whoever asks hands over those that it was opened on.
+/// What a log mostly needs beside its live entries: the header, a block head, the footer and a new entry.
+const ROOM_FOR_ENDS: usize = 80;
+
+/// An open log. It holds no bytes: each method is handed those that it was opened on.
 #[derive(Debug, Clone, Copy)]
 pub struct Compact {
-    head: Head,
-    end: Mark,
-    /// The units stored for the head as it was when the log was opened. In memory units are counted from there.
-    origin: u64,
+    ends: Ends,
     /// Whether pruning has moved the head.
-    pruned: bool,
+    is_pruned: bool,
     /// Whether pruning has moved the end.
-    cut: bool,
+    is_cut: bool,
 }
 
 /// An entry and the places before and after it. Its stamp is that of the place after it.
@@ -78,41 +89,42 @@ struct Addition {
 impl Compact {
     /// The log where there is no key.
     pub const EMPTY: Self = Self {
-        head: Head { at: FIRST_ENTRY, units: 0, stamp: 0 },
-        end: Mark { at: FIRST_ENTRY, units: 0, stamp: 0 },
-        origin: 0,
-        pruned: false,
-        cut: false,
+        ends: Ends {
+            head: Head { at: FIRST_ENTRY, units: 0, stamp: 0 },
+            end: Mark { at: FIRST_ENTRY, units: 0, stamp: 0 },
+            origin: 0,
+            layout: Layout::STRAIGHT,
+        },
+        is_pruned: false,
+        is_cut: false,
     };
 
-    /// Opens the log in these bytes. The header and the footer are looked at, nothing else.
+    /// Opens the log in these bytes. Only the header and the footer are read.
     pub fn open(bytes: &[u8]) -> Result<Self, Flaw> {
-        let Ends { head, end, origin } = format::read(bytes)?;
-        Ok(Self { head, end, origin, pruned: false, cut: false })
+        Ok(Self { ends: format::read(bytes)?, is_pruned: false, is_cut: false })
     }
 
-    /// Drops what does not count. The bytes learn of it from [`Compact::commit`].
+    /// Drops what does not count, in memory: the change that [`Self::commit`] answers writes it down.
     pub fn prune(&mut self, bytes: &[u8], span: Span) -> Result<(), Flaw> {
         let (expired_to, sane_to) = (span.expired_to.millis(), span.sane_to.millis());
-        if self.is_empty() || (self.head.stamp > expired_to && self.end.stamp <= sane_to) {
+        if self.is_empty() || (self.ends.head.stamp > expired_to && self.ends.end.stamp <= sane_to) {
             return Ok(());
         }
-        if self.end.stamp <= expired_to || self.head.stamp > sane_to {
+        if self.ends.end.stamp <= expired_to || self.ends.head.stamp > sane_to {
             self.clear();
             return Ok(());
         }
-        if self.head.stamp <= expired_to {
+        if self.ends.head.stamp <= expired_to {
             let oldest = self.next_from_head(bytes, |mark| mark.stamp <= expired_to)?;
-            self.head = Head { at: oldest.at, units: oldest.before.units, stamp: oldest.after.stamp };
-            self.pruned = true;
+            self.ends.head = Head { at: oldest.at, units: oldest.before.units, stamp: oldest.after.stamp };
+            self.is_pruned = true;
         }
-        if self.end.stamp > sane_to {
-            match self.head.stamp > sane_to {
-                true => self.clear(),
-                false => {
-                    self.end = self.seek(bytes, |mark| mark.stamp <= sane_to)?.before;
-                    self.cut = true;
-                }
+        if self.ends.end.stamp > sane_to {
+            if self.ends.head.stamp > sane_to {
+                self.clear();
+            } else {
+                self.ends.end = self.seek(bytes, |mark| mark.stamp <= sane_to)?.before;
+                self.is_cut = true;
             }
         }
         Ok(())
@@ -120,12 +132,12 @@ impl Compact {
 
     /// Whether pruning has moved an end.
     pub fn has_changed(&self) -> bool {
-        self.pruned || self.cut
+        self.is_pruned || self.is_cut
     }
 
     /// Units in the log.
     pub fn units(&self) -> u64 {
-        self.end.units.saturating_sub(self.head.units)
+        self.ends.end.units.saturating_sub(self.ends.head.units)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -134,25 +146,25 @@ impl Compact {
 
     #[cfg(test)]
     pub fn oldest(&self) -> Option<Time> {
-        (!self.is_empty()).then_some(Time::from_millis(self.head.stamp))
+        (!self.is_empty()).then_some(Time::from_millis(self.ends.head.stamp))
     }
 
     #[cfg(test)]
     pub fn newest(&self) -> Option<Time> {
-        (!self.is_empty()).then_some(Time::from_millis(self.end.stamp))
+        (!self.is_empty()).then_some(Time::from_millis(self.ends.end.stamp))
     }
 
     /// Units stamped later than a time.
     pub fn later_than(&self, bytes: &[u8], time: Time) -> Result<u64, Flaw> {
         let time = time.millis();
-        if self.is_empty() || time >= self.end.stamp {
+        if self.is_empty() || time >= self.ends.end.stamp {
             return Ok(0);
         }
-        if time < self.head.stamp {
+        if time < self.ends.head.stamp {
             return Ok(self.units());
         }
         let first = self.seek(bytes, |mark| mark.stamp <= time)?;
-        Ok(self.end.units.saturating_sub(first.before.units))
+        Ok(self.ends.end.units.saturating_sub(first.before.units))
     }
 
     /// The stamp of the unit that has this many units behind it: rank 0 is the newest. None if there are not so many.
@@ -161,21 +173,72 @@ impl Compact {
             return Ok(None);
         }
         let behind = rank.saturating_add(1);
-        let unit = self.end.units.saturating_sub(behind);
+        let unit = self.ends.end.units.saturating_sub(behind);
         let entry = self.seek(bytes, |mark| mark.units <= unit)?;
         Ok(Some(Time::from_millis(entry.after.stamp)))
     }
 
     /// The change that writes down what was pruned and adds an entry, if there is one to add. None if nothing changes.
     pub fn commit(&self, bytes: &[u8], addition: Option<(Time, u64)>) -> Result<Option<Change>, Flaw> {
-        let addition = addition.map(|(time, weight)| self.admit(time.millis(), weight)).transpose()?;
         match addition {
             None if !self.has_changed() => Ok(None),
             None if self.is_empty() => Ok(Some(Change::Remove)),
-            Some(new) if self.is_empty() => begin(new).map(Some),
-            Some(new) if new.stamp < self.end.stamp => self.insert(bytes, new).map(Some),
-            _ => self.extend(bytes, addition).map(Some),
+            None => self.rewrite(bytes, self.ends.end, None, self.ends.end).map(Some),
+            Some((time, weight)) => {
+                let new = self.admit(time.millis(), weight)?;
+                if self.is_empty() {
+                    return begin(new).map(Some);
+                }
+                let (new, place) = self.insertion(bytes, new)?;
+                self.rewrite(bytes, place, Some(new), place).map(Some)
+            }
         }
+    }
+
+    /// Takes back units: the newest, or such as are stamped exactly at a time. Answers how many were given back, which is
+    /// fewer than asked for where there are not so many, and the change, which also writes down what was pruned.
+    ///
+    /// Units at a time that lies more than [`most_rewritten`] bytes before the end of the log are not given back.
+    #[allow(dead_code)] // RL.REFUND is to use it.
+    pub fn refund(&self, bytes: &[u8], units: u64, time: Option<Time>) -> Result<(u64, Option<Change>), Flaw> {
+        let (since, until) = match time {
+            None => (self.ends.head.units, self.ends.end),
+            Some(time) => self.stamped(bytes, time.millis())?,
+        };
+        let refunded = until.units.saturating_sub(since).min(units);
+        if refunded == 0 {
+            return Ok((0, self.commit(bytes, None)?));
+        }
+        if refunded == self.units() {
+            return Ok((refunded, Some(Change::Remove)));
+        }
+        // The units before this one stay, those from it to `until` go.
+        let first = until.units.saturating_sub(refunded);
+        let entry = self.seek(bytes, |mark| mark.units <= first)?;
+        let rest = first.saturating_sub(entry.before.units);
+        let lighter = (rest > 0).then_some(Addition { stamp: entry.after.stamp, weight: rest });
+        let change = if until.at == self.ends.end.at {
+            let log = Self { ends: Ends { end: entry.before, ..self.ends }, is_cut: true, ..*self };
+            log.rewrite(bytes, entry.before, lighter, entry.before)?
+        } else {
+            self.rewrite(bytes, entry.before, lighter, until)?
+        };
+        Ok((refunded, Some(change)))
+    }
+
+    /// The units before the first entry stamped at a time that can be written anew, and the place behind the last one.
+    fn stamped(&self, bytes: &[u8], stamp: i64) -> Result<(u64, Mark), Flaw> {
+        if self.is_empty() || stamp < self.ends.head.stamp || stamp > self.ends.end.stamp {
+            return Ok((self.ends.end.units, self.ends.end));
+        }
+        let until = if stamp == self.ends.end.stamp {
+            self.ends.end
+        } else {
+            self.seek(bytes, |mark| mark.stamp <= stamp)?.before
+        };
+        let since = self.seek(bytes, |mark| mark.stamp < stamp)?.before.units;
+        let reach = self.reach(bytes)?.map_or(since, |reach| reach.units);
+        Ok((since.max(reach), until))
     }
 
     /// The entry to be added, if it can be stored and its units can be counted together with the others.
@@ -188,129 +251,148 @@ impl Compact {
     }
 
     fn clear(&mut self) {
-        *self = Self { pruned: true, ..Self::EMPTY };
+        *self = Self { is_pruned: true, ..Self::EMPTY };
     }
 
-    /// Adds at the end.
-    fn extend(&self, bytes: &[u8], addition: Option<Addition>) -> Result<Change, Flaw> {
-        if self.cut {
-            return self.rebuild(bytes, addition);
+    /// Where a new entry belongs: mostly at the end. Where the clock was stepped back it is among others; if that is out of
+    /// reach, the entry gets a later stamp, and counts a little longer than it should.
+    fn insertion(&self, bytes: &[u8], mut new: Addition) -> Result<(Addition, Mark), Flaw> {
+        if new.stamp < self.ends.end.stamp
+            && let Some(reach) = self.reach(bytes)?
+        {
+            new.stamp = new.stamp.max(reach.stamp);
         }
-        let compacted = self.wastes(4).then(|| self.compact(bytes)).transpose()?;
-        let is_compacted = compacted.is_some();
-        let (mut writer, head) = compacted.unwrap_or_else(|| (Writer::at(self.end, self.origin), self.head));
-        if let Some(new) = addition {
-            writer.push(new.stamp, new.weight)?;
+        if new.stamp >= self.ends.end.stamp {
+            return Ok((new, self.ends.end));
         }
-        match is_compacted {
-            true => writer.replace(head),
-            false => writer.write(bytes, head),
-        }
+        Ok((new, self.seek(bytes, |mark| mark.stamp <= new.stamp)?.before))
     }
 
-    /// Adds in the past, which happens when the clock was stepped back. What comes later is written anew.
-    fn insert(&self, bytes: &[u8], new: Addition) -> Result<Change, Flaw> {
-        if self.cut || self.wastes(1) {
-            return self.rebuild(bytes, Some(new));
-        }
-        let next = self.seek(bytes, |mark| mark.stamp <= new.stamp)?;
-        // Dead entries may be later than the new one, which then has no place behind them.
-        if next.before.stamp > new.stamp {
-            return self.rebuild(bytes, Some(new));
-        }
-        let mut writer = Writer::at(next.before, self.origin);
-        let at = writer.push(new.stamp, new.weight)?;
-        let head = match next.at == self.head.at {
-            true => Head { at, stamp: new.stamp, ..self.head },
-            false => self.head,
-        };
-        self.copy(bytes, next.before, &mut writer, None)?;
-        writer.write(bytes, head)
-    }
-
-    /// Writes the log anew, with another origin.
-    fn rebuild(&self, bytes: &[u8], addition: Option<Addition>) -> Result<Change, Flaw> {
-        let oldest = addition.map_or(self.head.stamp, |new| new.stamp.min(self.head.stamp));
-        let mut writer = Writer::new(oldest, self.end.at.saturating_sub(self.head.at));
-        self.copy(bytes, self.head_mark(bytes)?, &mut writer, addition)?;
-        writer.replace(Head { at: FIRST_ENTRY, units: 0, stamp: oldest })
-    }
-
-    /// Writes the entries from a place on, and adds one among them where it belongs.
-    fn copy(
-        &self,
-        bytes: &[u8],
-        mut from: Mark,
-        writer: &mut Writer,
-        mut addition: Option<Addition>,
-    ) -> Result<(), Flaw> {
-        while let Some(entry) = self.step(bytes, from)? {
-            if let Some(new) = addition.take_if(|new| new.stamp < entry.after.stamp) {
-                writer.push(new.stamp, new.weight)?;
-            }
-            writer.push(entry.after.stamp, entry.weight)?;
-            // Entries of one byte behind an entry that stays where it was stay as they are.
-            from = self.skip(bytes, entry.after, |mark| addition.is_none_or(|new| mark.stamp <= new.stamp));
-            writer.push_bytes(bytes.get(entry.after.at..from.at).ok_or(Flaw::Damaged)?);
-        }
-        match addition {
-            None => Ok(()),
-            Some(new) => writer.push(new.stamp, new.weight).map(drop),
-        }
-    }
-
-    /// Whether the dead bytes at the front that could go are this part of the live ones. They go when they are a
-    /// quarter, so four bytes are moved for each that expires, whatever the length of the log; where the whole log must
-    /// be read for it, when they are as many.
-    fn wastes(&self, part: usize) -> bool {
-        let live = self.end.at.saturating_sub(self.head.at);
-        let dead = match self.is_in_one_block() {
-            true => self.head.at.saturating_sub(FIRST_ENTRY),
-            false => block_of(self.head.at).saturating_mul(BLOCK),
-        };
-        dead >= FEW_DEAD && dead.saturating_mul(part) >= live
-    }
-
-    /// The log without its dead bytes, or without its dead blocks if it has several.
-    fn compact(&self, bytes: &[u8]) -> Result<(Writer, Head), Flaw> {
-        let Head { at, stamp, .. } = self.head;
-        let in_one_block = self.is_in_one_block();
-        let from = match in_one_block {
-            true => at,
-            false => block_start(block_of(at)),
-        };
-        let live = bytes.get(from..self.end.at).ok_or(Flaw::Damaged)?;
-        let mut writer = Writer::new(stamp, live.len().saturating_add(ROOM));
-        if in_one_block {
-            // All stay as they are but the oldest: it differs from nothing now.
-            let oldest = self.stored(bytes, at).ok_or(Flaw::Damaged)?;
-            let at = writer.push(stamp, oldest.weight)?;
-            let end = Mark { units: self.units(), ..self.end };
-            writer.copy(live.get(oldest.size..).ok_or(Flaw::Damaged)?, end, 0);
-            Ok((writer, Head { at, units: 0, stamp }))
+    /// The first place from which on the log may be written anew up to its end; none where that is the head. Beyond a jump
+    /// that is so only if the pieces and the footer are no more than two pieces of the string.
+    fn reach(&self, bytes: &[u8]) -> Result<Option<Mark>, Flaw> {
+        let first = block_of(self.ends.head.at);
+        let near = self.last_block().saturating_sub(most_rewritten() / BLOCK);
+        let layout = self.ends.layout.up_to(self.ends.end.at);
+        let [jump, next] = layout.jumps;
+        let top = layout.top(block_start(first), self.ends.end.at);
+        let joins = footer_of(bytes).saturating_sub(top) <= NARROW_GAP && (!next.exists() || next.to == jump.at);
+        let reach = if layout.is_straight() || joins {
+            near
         } else {
-            writer.copy(live, self.end, self.origin);
-            let at = at.saturating_sub(from).saturating_add(HEADER);
-            Ok((writer, Head { at, ..self.head }))
+            near.max(block_of(if next.exists() { next.at } else { jump.at } as usize))
+        };
+        if reach > first { self.block_mark(bytes, reach).map(Some) } else { Ok(None) }
+    }
+
+    /// The change that writes the log anew from a place on: there comes a new entry, if there is one, and then those behind
+    /// `rest`.
+    fn rewrite(&self, bytes: &[u8], from: Mark, new: Option<Addition>, rest: Mark) -> Result<Change, Flaw> {
+        let footer = footer_of(bytes);
+        let wastes = self.wastes(footer);
+        let is_compacted = wastes && self.live() <= most_rewritten();
+        let (mut writer, mut head);
+        if is_compacted {
+            (writer, head) = self.compacted(bytes, from)?;
+        } else {
+            let space = Space {
+                layout: self.ends.layout.up_to(self.ends.end.at),
+                head_block: self.ends.layout.place(block_start(block_of(self.ends.head.at))),
+                footer,
+                may_wrap: wastes && footer == self.ends.end.at,
+            };
+            // The difference of the head does not count, so dead entries may be later than it.
+            let stamp = new.map_or(from.stamp, |new| new.stamp.min(from.stamp));
+            writer = Writer::at(Mark { stamp, ..from }, self.ends.origin, space);
+            head = self.ends.head;
         }
+        let mut first = None;
+        if let Some(new) = new {
+            first = Some((writer.push(new.stamp, new.weight)?, new.stamp));
+        }
+        let next = if rest.at == self.ends.end.at { None } else { self.copy(bytes, rest, &mut writer)? };
+        if from.at == self.ends.head.at {
+            let (at, stamp) = first.or(next).ok_or(Flaw::Damaged)?;
+            head = Head { at, stamp, ..head };
+        }
+        if is_compacted {
+            writer.replace(head)
+        } else {
+            writer.write(head, block_start(block_of(self.ends.head.at)), bytes.len())
+        }
+    }
+
+    /// Writes the entries from a place on. Answers the new offset and the stamp of the first.
+    fn copy(&self, bytes: &[u8], mut from: Mark, writer: &mut Writer) -> Result<Option<(usize, i64)>, Flaw> {
+        let mut first = None;
+        while let Some(entry) = self.step(bytes, from)? {
+            let at = writer.push(entry.after.stamp, entry.weight)?;
+            first = first.or(Some((at, entry.after.stamp)));
+            // Entries of one byte are the same behind any other.
+            from = self.skip(bytes, entry.after, |_| true);
+            writer.push_bytes(self.slice(bytes, entry.after.at, from.at).ok_or(Flaw::Damaged)?);
+        }
+        Ok(first)
+    }
+
+    /// The bytes of the live entries.
+    fn live(&self) -> usize {
+        self.ends.end.at.saturating_sub(self.ends.head.at)
+    }
+
+    /// Whether the dead bytes that could go are a quarter of the live ones. So four bytes are moved for each that expires.
+    fn wastes(&self, footer: usize) -> bool {
+        let in_use = if self.is_in_one_block() {
+            self.live().saturating_add(FIRST_ENTRY)
+        } else {
+            self.ends.end.at.saturating_sub(block_start(block_of(self.ends.head.at))).saturating_add(HEADER)
+        };
+        let dead = footer.saturating_sub(in_use);
+        dead >= FEWEST_DEAD_TO_DROP && dead.saturating_mul(4) >= self.live()
+    }
+
+    /// A new string with the live entries before a place, without the dead bytes if all are in one block, otherwise
+    /// without the dead blocks.
+    fn compacted(&self, bytes: &[u8], to: Mark) -> Result<(Writer, Head), Flaw> {
+        let Head { at, units, stamp } = self.ends.head;
+        let is_in_one_block = block_of(at) == block_of(to.at.saturating_sub(1));
+        let room = if is_in_one_block { ROOM_FOR_ENDS } else { ROOM_FOR_ENDS.saturating_add(BLOCK) };
+        let mut writer = Writer::new(self.live().saturating_add(room));
+        if to.at == at {
+            return Ok((writer, Head { at: FIRST_ENTRY, units: 0, stamp }));
+        }
+        if is_in_one_block {
+            // All stay as they are but the oldest: it has no other before it now.
+            let oldest = self.stored(bytes, at).ok_or(Flaw::Damaged)?;
+            let first = writer.push(stamp, oldest.weight)?;
+            let others = self.slice(bytes, at.saturating_add(oldest.size), to.at).ok_or(Flaw::Damaged)?;
+            // The block may end in filler, as no entry does.
+            let size = others.iter().rposition(|&byte| byte != FILLER).map_or(0, |last| last.saturating_add(1));
+            writer.copy(others.get(..size).unwrap_or_default());
+            writer.copied_to(to.units.saturating_sub(units), 0, to.stamp);
+            return Ok((writer, Head { at: first, units: 0, stamp }));
+        }
+        let from = block_start(block_of(at));
+        for piece in self.ends.layout.pieces(from, to.at) {
+            writer.copy(bytes.get(piece).ok_or(Flaw::Damaged)?);
+        }
+        writer.copied_to(to.units, self.ends.origin, to.stamp);
+        Ok((writer, Head { at: at.saturating_sub(from).saturating_add(HEADER), ..self.ends.head }))
     }
 
     fn is_in_one_block(&self) -> bool {
-        block_of(self.head.at) == self.last_block()
+        block_of(self.ends.head.at) == self.last_block()
     }
 
     fn last_block(&self) -> usize {
-        block_of(self.end.at.saturating_sub(1))
+        block_of(self.ends.end.at.saturating_sub(1))
     }
 
     /// The first entry behind which `is_before` no longer holds, looked for by blocks.
     fn seek(&self, bytes: &[u8], is_before: impl Fn(Mark) -> bool + Copy) -> Result<Entry, Flaw> {
-        let first = block_of(self.head.at);
+        let first = block_of(self.ends.head.at);
         let block = self.seek_block(bytes, first, usize::MAX, is_before)?;
-        let from = match block == first {
-            true => self.head_mark(bytes)?,
-            false => self.block_mark(bytes, block)?,
-        };
+        let from = if block == first { self.head_mark(bytes)? } else { self.block_mark(bytes, block)? };
         self.walk(bytes, from, is_before)
     }
 
@@ -323,7 +405,7 @@ impl Compact {
             }
             from = entry.after;
             let block = block_of(entry.at);
-            if block != block_of(self.head.at) {
+            if block != block_of(self.ends.head.at) {
                 let target = self.seek_block(bytes, block, 1, is_before)?;
                 if target != block {
                     from = self.block_mark(bytes, target)?;
@@ -350,9 +432,10 @@ impl Compact {
                 return Ok(low);
             }
             let middle = low.saturating_add(step);
-            match is_before(self.block_mark(bytes, middle)?) {
-                true => low = middle,
-                false => high = middle,
+            if is_before(self.block_mark(bytes, middle)?) {
+                low = middle;
+            } else {
+                high = middle;
             }
             stride = stride.saturating_mul(2);
         }
@@ -375,7 +458,7 @@ impl Compact {
     fn skip(&self, bytes: &[u8], mut from: Mark, is_before: impl Fn(Mark) -> bool) -> Mark {
         let ahead = match within_block(from.at) {
             0 => &[],
-            _ => bytes.get(from.at..self.block_end(from.at)).unwrap_or_default(),
+            _ => self.slice(bytes, from.at, self.block_end(from.at)).unwrap_or_default(),
         };
         for &byte in ahead {
             let after = Mark {
@@ -394,49 +477,58 @@ impl Compact {
     /// The place before the oldest entry. What was before it may be gone; its stamp follows from the difference.
     #[inline]
     fn head_mark(&self, bytes: &[u8]) -> Result<Mark, Flaw> {
-        let Head { at, units, stamp } = self.head;
+        let Head { at, units, stamp } = self.ends.head;
         let oldest = self.stored(bytes, at).ok_or(Flaw::Damaged)?;
         Ok(Mark { at, units, stamp: stamp.saturating_sub(oldest.delta) })
     }
 
     /// The place at the beginning of a block behind the oldest entry.
     fn block_mark(&self, bytes: &[u8], block: usize) -> Result<Mark, Flaw> {
-        read_block_head(bytes, block, self.origin).filter(|&mark| self.is_within(mark)).ok_or(Flaw::Damaged)
+        let at = block_start(block);
+        let head = bytes.get(self.ends.layout.place(at)..).ok_or(Flaw::Damaged)?;
+        read_block_head(head, at, self.ends.origin).filter(|&mark| self.is_within(mark)).ok_or(Flaw::Damaged)
     }
 
     fn is_within(&self, mark: Mark) -> bool {
-        (self.head.stamp..=self.end.stamp).contains(&mark.stamp)
-            && (self.head.units..=self.end.units).contains(&mark.units)
+        (self.ends.head.stamp..=self.ends.end.stamp).contains(&mark.stamp)
+            && (self.ends.head.units..=self.ends.end.units).contains(&mark.units)
     }
 
     /// What is stored at an offset, which goes no further than its block and the entries do.
     #[inline]
     fn stored(&self, bytes: &[u8], at: usize) -> Option<Stored> {
-        decode_entry(bytes.get(at..self.block_end(at))?)
+        decode_entry(self.slice(bytes, at, self.block_end(at))?)
+    }
+
+    /// The bytes between two offsets in a block.
+    #[inline]
+    fn slice<'b>(&self, bytes: &'b [u8], from: usize, to: usize) -> Option<&'b [u8]> {
+        let place = self.ends.layout.place(from);
+        bytes.get(place..place.wrapping_add(to.checked_sub(from)?))
     }
 
     fn block_end(&self, at: usize) -> usize {
-        block_start(block_of(at).saturating_add(1)).min(self.end.at)
+        block_start(block_of(at).saturating_add(1)).min(self.ends.end.at)
     }
 
     /// The entry at a place, or none at the end.
     #[inline]
     fn step(&self, bytes: &[u8], from: Mark) -> Result<Option<Entry>, Flaw> {
         let mut at = from.at;
-        if at < self.end.at && within_block(at) != 0 {
+        if at < self.ends.end.at && within_block(at) != 0 {
             if let Some(stored) = self.stored(bytes, at) {
                 return self.entry(from, at, stored).map(Some);
             }
             let end = self.block_end(at);
-            let rest = bytes.get(at..end).ok_or(Flaw::Damaged)?;
+            let rest = self.slice(bytes, at, end).ok_or(Flaw::Damaged)?;
             if within_block(end) != 0 || !is_filler(rest) {
                 return Err(Flaw::Damaged);
             }
             at = end;
         }
         let from = Mark { at, ..from };
-        if at >= self.end.at {
-            return if from == self.end { Ok(None) } else { Err(Flaw::Damaged) };
+        if at >= self.ends.end.at {
+            return if from == self.ends.end { Ok(None) } else { Err(Flaw::Damaged) };
         }
         if self.block_mark(bytes, block_of(at))? != from {
             return Err(Flaw::Damaged);
@@ -451,19 +543,16 @@ impl Compact {
         let Stored { delta, weight, size } = stored;
         let after = Mark {
             at: at.saturating_add(size),
-            units: before.units.saturating_add(weight),
-            stamp: before.stamp.saturating_add(delta),
+            units: before.units.checked_add(weight).ok_or(Flaw::Damaged)?,
+            stamp: before.stamp.checked_add(delta).ok_or(Flaw::Damaged)?,
         };
-        match self.is_within(after) {
-            true => Ok(Entry { at, weight, before, after }),
-            false => Err(Flaw::Damaged),
-        }
+        if self.is_within(after) { Ok(Entry { at, weight, before, after }) } else { Err(Flaw::Damaged) }
     }
 }
 
 /// A log of one entry.
 fn begin(new: Addition) -> Result<Change, Flaw> {
-    let mut writer = Writer::new(new.stamp, 0);
+    let mut writer = Writer::new(0);
     let at = writer.push(new.stamp, new.weight)?;
     writer.replace(Head { at, units: 0, stamp: new.stamp })
 }

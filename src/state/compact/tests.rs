@@ -1,11 +1,23 @@
 //! The compact log against a plain list, and against bytes that nobody wrote.
 
+use std::cell::Cell;
+
 use proptest::prelude::*;
 
 use super::bytes::Bytes;
-use super::format::{FILLER, LONGEST_ENTRY, LONGEST_LOG, put_block_head, put_entry, put_footer};
+use super::format::{FILLER, LONGEST_ENTRY, LONGEST_LOG, put_block_head, put_entry, put_long_footer, put_short_footer};
+use super::layout::Jump;
 use super::*;
 use crate::limit::Window;
+
+thread_local! {
+    static MOST_REWRITTEN: Cell<usize> = const { Cell::new(1 << 20) };
+}
+
+/// What counts as a long log in this test.
+pub fn most_rewritten() -> usize {
+    MOST_REWRITTEN.get()
+}
 
 const NOW: i64 = 1_700_000_000_000;
 
@@ -23,11 +35,13 @@ fn apply(change: Option<Change>, bytes: &mut Vec<u8>) {
         None => {}
         Some(Change::Remove) => bytes.clear(),
         Some(Change::Replace(whole)) => *bytes = whole.to_vec(),
-        Some(Change::Write { offset, bytes: new }) => {
-            assert!(offset <= bytes.len(), "a write leaves a hole");
-            assert!(offset + new.len() >= bytes.len(), "a write shrinks the string or stops short of its end");
-            bytes.truncate(offset);
-            bytes.extend_from_slice(&new);
+        Some(change) => {
+            for Patch { offset, bytes: new } in change.patches() {
+                assert!(*offset <= bytes.len(), "a write leaves a hole");
+                let end = offset + new.len();
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[*offset..end].copy_from_slice(new);
+            }
         }
     }
 }
@@ -73,44 +87,60 @@ fn verify(bytes: &[u8]) -> Vec<(i64, u64)> {
     };
     let block_head = |at: usize| (fixed(at, 12) as u64 % (1 << 43), (fixed(at, 12) >> 43) as u64);
     assert_eq!(&bytes[..4], b"RLS\x01");
-    let end = bytes.len() - usize::from(*bytes.last().unwrap());
-    let mut place = end;
-    let [head_at, head_units, live_units, age] = std::array::from_fn(|_| varint(bytes, &mut place));
+    let is_long = bytes.last().unwrap() >= &128;
+    let footer = bytes.len() - usize::from(*bytes.last().unwrap() % 128);
+    let mut place = footer;
+    let [head, head_units, live_units, age] = std::array::from_fn(|_| varint(bytes, &mut place));
+    let [end, at, to, next_at, next_to] = match is_long {
+        true => std::array::from_fn(|_| varint(bytes, &mut place) as usize),
+        false => [footer, 0, 0, 0, 0],
+    };
     let newest = fixed(bytes.len() - 9, 6) as u64;
     assert!(bytes[place..bytes.len() - 9].iter().all(|&byte| byte == 0), "padding is not zero");
+    let jumps: Vec<_> = [(at, to), (next_at, next_to)].into_iter().filter(|jump| *jump != (0, 0)).collect();
+    assert!(is_long || footer == end);
 
-    let (mut entries, mut head) = (vec![], None);
-    let (mut place, (mut stamp, mut units)) = (4, block_head(4));
-    while place < end {
-        if (place - 4) % 256 == 0 {
+    // Entries from the head on, at logical offsets.
+    let (mut entries, mut used) = (vec![], std::collections::BTreeSet::new());
+    let (mut logical, mut stamp, mut units) = (head as usize, newest - age, head_units);
+    while logical < end {
+        let block = (logical - 4) / 256;
+        let jump = jumps.iter().rev().find(|(at, _)| block >= *at);
+        let here = jump.map_or(block, |(at, to)| block - at + to);
+        assert!(used.insert(here) || (logical - 4) % 256 != 0, "a block is used twice");
+        let mut place = 4 + here * 256 + (logical - 4) % 256;
+        if (logical - 4) % 256 == 0 {
             assert_eq!(block_head(place), (stamp, units), "a block does not begin where the last one ended");
             place += 12;
+            logical += 12;
         }
-        let stop = (place - 4) / 256 * 256 + 260;
-        let rest = &bytes[place..stop.min(end)];
+        let stop = (4 + here * 256 + 256).min(place + (end - logical));
+        let rest = &bytes[place..stop];
+        assert!(stop <= footer, "entries behind the footer");
         if rest.iter().all(|&byte| byte == FILLER) {
-            assert!(stop < end && rest.len() < LONGEST_ENTRY, "filler where no block follows");
-            place = stop;
+            assert!((stop - 4) % 256 == 0 && rest.len() < LONGEST_ENTRY, "filler within a block");
+            logical += rest.len();
             continue;
         }
         let begin = place;
         let packed = varint(bytes, &mut place);
         let weight = if packed & 1 == 1 { varint(bytes, &mut place) + 2 } else { 1 };
-        assert!(place <= stop.min(end), "an entry straddles a boundary");
+        assert!(place <= stop, "an entry straddles a boundary");
         assert!((1..1 << 53).contains(&weight));
-        if begin == head_at as usize {
-            assert_eq!((units, stamp + (packed >> 1)), (head_units, newest - age), "the head is elsewhere");
-            head = Some(entries.len());
+        if !entries.is_empty() {
+            stamp += packed >> 1;
         }
-        stamp += packed >> 1;
+        logical += place - begin;
         units = (units + weight) % (1 << 53);
         entries.push((stamp as i64, weight));
     }
-    assert_eq!((place, stamp, units), (end, newest, (head_units + live_units) % (1 << 53)), "the end is elsewhere");
-    let head = head.expect("the head is no entry");
-    let (live, dead) = (end - head_at as usize, head_at as usize - 16);
-    assert!(dead <= 300 + live, "{dead} dead bytes to {live} live ones");
-    entries.split_off(head)
+    assert_eq!((logical, stamp, units), (end, newest, (head_units + live_units) % (1 << 53)), "the end is elsewhere");
+    let live = end - head as usize;
+    if live <= most_rewritten() {
+        let dead = footer - 4 - (live + 12).min(footer - 4);
+        assert!(dead <= 300 + live, "{dead} dead bytes to {live} live ones");
+    }
+    entries
 }
 
 fn compare(log: &Compact, bytes: &[u8], model: &[(i64, u64)], random: &mut fastrand::Rng) {
@@ -144,6 +174,8 @@ struct History {
     heaviest: u64,
     /// The usual step of the clock.
     stride: i64,
+    /// How much one call may write anew.
+    most_rewritten: usize,
     /// One call in so many comes after the clock has jumped, either way.
     jumps: u32,
     calls: usize,
@@ -151,6 +183,7 @@ struct History {
 
 impl History {
     fn run(&self) {
+        MOST_REWRITTEN.set(self.most_rewritten);
         let mut random = fastrand::Rng::with_seed(self.seed);
         let (mut bytes, mut model, mut now) = (vec![], vec![], NOW);
         for number in 0..self.calls {
@@ -184,12 +217,37 @@ impl History {
             }
             let moved = pruned != model;
             model = pruned;
-            if allowed {
-                let place = model.partition_point(|&(stamp, _)| stamp <= now);
-                model.insert(place, (now, weight));
-            }
-            let change = log.commit(&bytes, allowed.then_some((at(now), weight))).unwrap();
-            assert_eq!(change.is_some(), moved || allowed);
+            let change = if random.u32(..8) == 0 {
+                let time = (random.bool() && !model.is_empty()).then(|| model[random.usize(..model.len())].0);
+                let most = match random.u32(..200) {
+                    0 => log.units() + 1,
+                    1 => log.units() / 2,
+                    2 => log.units() / 8,
+                    3..20 => 40,
+                    _ => weight,
+                };
+                let (refunded, change) = log.refund(&bytes, most, time.map(at)).unwrap();
+                assert_eq!(refunded, take_back(&mut model, most, time, &log, &bytes));
+                assert_eq!(change.is_some(), moved || refunded > 0);
+                change
+            } else {
+                if allowed {
+                    // Out of reach it counts a little longer.
+                    let stamp = match model.last() {
+                        Some(newest) if now < newest.0 => {
+                            log.reach(&bytes).unwrap().map_or(now, |mark| now.max(mark.stamp))
+                        }
+                        _ => now,
+                    };
+                    let place = model.partition_point(|entry| entry.0 <= stamp);
+                    model.insert(place, (stamp, weight));
+                }
+                let change = log.commit(&bytes, allowed.then_some((at(now), weight))).unwrap();
+                assert_eq!(change.is_some(), moved || allowed);
+                change
+            };
+            let written = change.as_ref().map_or(0, written);
+            assert!(written <= self.most_rewritten * 3 / 2 + 1_000, "{written} bytes written");
             apply(change, &mut bytes);
             match model.is_empty() {
                 true => assert!(bytes.is_empty()),
@@ -200,17 +258,45 @@ impl History {
     }
 }
 
+/// How many bytes a change writes.
+fn written(change: &Change) -> usize {
+    match change {
+        Change::Replace(bytes) => bytes.len(),
+        change => change.patches().iter().map(|patch| patch.bytes.len()).sum(),
+    }
+}
+
+/// Takes the newest units out of a model, or those at a time that are in reach. Answers how many.
+fn take_back(model: &mut Vec<(i64, u64)>, most: u64, time: Option<i64>, log: &Compact, bytes: &[u8]) -> u64 {
+    let units = |entries: &[(i64, u64)]| entries.iter().map(|entry| entry.1).sum::<u64>();
+    let until = time.map_or(model.len(), |time| model.partition_point(|entry| entry.0 <= time));
+    let since = time.map_or(0, |time| model.partition_point(|entry| entry.0 < time));
+    let reach = log.reach(bytes).unwrap().filter(|_| time.is_some()).map_or(0, |mark| mark.units - log.ends.head.units);
+    let before = units(&model[..since]).max(reach);
+    let refunded = units(&model[..until]).saturating_sub(before).min(most);
+    let mut left = refunded;
+    for entry in model[..until].iter_mut().rev() {
+        let taken = left.min(entry.1);
+        entry.1 -= taken;
+        left -= taken;
+    }
+    model.retain(|entry| entry.1 > 0);
+    refunded
+}
+
 fn histories() -> impl Strategy<Value = History> {
     let windows = prop_oneof![1i64..200, 1_000i64..100_000, Just(86_400_000), Just(2_147_483_647_000)];
     let weights = prop_oneof![3 => Just(1u64), 1 => 1u64..5, 1 => 1u64..65_537, 1 => 1u64..=MOST_UNITS];
     let jumps = prop_oneof![Just(5u32), Just(50), Just(100_000)];
-    (any::<u64>(), windows, 1u64..2_000, weights, 1i64..2_000, jumps).prop_map(
-        |(seed, window, entries, heaviest, pace, jumps)| History {
+    let rewritten = prop_oneof![Just(256usize), Just(1_024), Just(4_096), Just(1 << 20)];
+    (any::<u64>(), windows, 1u64..2_000, weights, 1i64..2_000, jumps, rewritten).prop_map(
+        |(seed, window, entries, heaviest, pace, jumps, most_rewritten)| History {
             seed,
             window,
             limit: entries.saturating_mul(heaviest.div_ceil(2)).min(MOST_UNITS),
             heaviest,
             stride: (window / (entries as i64 * 500) * pace).max(1),
+            most_rewritten,
             jumps,
             calls: 1_500,
         },
@@ -219,6 +305,7 @@ fn histories() -> impl Strategy<Value = History> {
 
 /// Whatever the bytes are, nothing panics and every answer is within bounds.
 fn exercise(bytes: &[u8], random: &mut fastrand::Rng) {
+    MOST_REWRITTEN.set([256, 1_024, 1 << 20][random.usize(..3)]);
     let Ok(opened) = Compact::open(bytes) else { return };
     let (oldest, newest) = (opened.oldest().unwrap().millis(), opened.newest().unwrap().millis());
     for _ in 0..4 {
@@ -241,7 +328,16 @@ fn exercise(bytes: &[u8], random: &mut fastrand::Rng) {
         }
         let heaviest = 1 << random.u32(..54);
         let addition = random.bool().then(|| (at(time(random)), random.u64(..=heaviest)));
-        if let Ok(change) = log.commit(bytes, addition) {
+        let time = random.bool().then(|| at(time(random)));
+        let most = random.u64(..=heaviest);
+        let change = match random.bool() {
+            true => log.commit(bytes, addition),
+            false => log.refund(bytes, most, time).map(|(refunded, change)| {
+                assert!(refunded <= most.min(log.units()));
+                change
+            }),
+        };
+        if let Ok(change) = change {
             let mut after = bytes.to_vec();
             let removed = change == Some(Change::Remove);
             apply(change, &mut after);
@@ -311,8 +407,20 @@ proptest! {
                 stamp: random.i64(0..=end.stamp),
             };
             let mut signed = bytes.clone();
+            let jump = |random: &mut fastrand::Rng| match random.usize(..3) {
+                0 => Jump { at: u32::MAX, to: 0 },
+                _ => Jump { at: 4 + 256 * random.u32(..6), to: 4 + 256 * random.u32(..6) },
+            };
+            let mut ends = Ends { head, end, origin: random.u64(..=MOST_UNITS), layout: Layout::STRAIGHT };
+            if random.bool() {
+                ends.end.at = random.usize(..2 * bytes.len());
+                ends.layout.jumps = [jump(&mut random), jump(&mut random)];
+            }
             let mut footer = Bytes::with_capacity(0);
-            put_footer(&mut footer, head, end, random.u64(..=MOST_UNITS), random.usize(..bytes.len() + 40));
+            let least = random.usize(..bytes.len() + 40);
+            if !ends.layout.is_straight() || ends.end.at != end.at || !put_short_footer(&mut footer, &ends, least) {
+                put_long_footer(&mut footer, &ends, bytes.len(), least);
+            }
             signed.extend_from_slice(&footer);
             exercise(&signed, &mut random);
         }
@@ -342,10 +450,244 @@ proptest! {
 #[test]
 fn long_histories_hold_too() {
     for (seed, (limit, stride, jumps)) in
-        [(5, 20_000, 40), (300, 400, 1_000_000), (3_000, 40, 2_000)].into_iter().enumerate()
+        [(5, 20_000, 40), (300, 400, 1_000_000), (3_000, 40, 2_000), (9_000, 12, 4_000), (9_000, 20, 200)]
+            .into_iter()
+            .enumerate()
     {
         let (seed, heaviest) = (seed as u64, 1);
-        History { seed, window: 60_000, limit, heaviest, stride, jumps, calls: 12_000 }.run();
+        for most_rewritten in [512, 2_048, 1 << 20] {
+            History { seed, window: 60_000, limit, heaviest, stride, most_rewritten, jumps, calls: 20_000 }.run();
+        }
+    }
+}
+
+/// Every kind of change to a log that grows and shrinks around the length from which on it is not compacted. Answers how
+/// often there were so many jumps at a change of each kind.
+fn changes_to_a_long_log(seed: u64, seen: &mut std::collections::BTreeMap<(usize, bool, bool, &str), u32>) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    MOST_REWRITTEN.set([512, 1_024, 1_500][random.usize(..3)]);
+    let (mut bytes, mut model): (Vec<u8>, Vec<(i64, u64)>) = (vec![], vec![]);
+    let (mut expire, mut expired) = (0, 0);
+    for number in 0..12_000 {
+        if number % 700 == 0 {
+            expire = [0, 1, 1, 2, 3][random.usize(..5)];
+        }
+        let newest = model.last().map_or(NOW, |entry| entry.0);
+        let oldest = model.get(expire * random.usize(..3)).filter(|_| model.len() > 700);
+        expired = expired.max(oldest.map_or(0, |entry| entry.0 - 1));
+        let cut = random.u32(..150) == 0;
+        let sane_to = if cut { newest - random.i64(..400).max(0) } else { i64::MAX };
+        let span = Span { expired_to: at(expired), sane_to: at(sane_to.max(expired)) };
+        model.retain(|entry| entry.0 > expired && entry.0 <= sane_to.max(expired));
+        let mut log = open(&bytes);
+        log.prune(&bytes, span).unwrap();
+        let place = |random: &mut fastrand::Rng, model: &[(i64, u64)]| {
+            let ago = [10, 100, 1_000, 5_000][random.usize(..4)].min(model.len());
+            model[model.len() - random.usize(1..=ago)].0
+        };
+        let weight = if random.bool() { 1 } else { 1 << random.u32(..20) };
+        let (kind, change) = match random.u32(..100) {
+            _ if model.is_empty() => ("none", log.commit(&bytes, None).unwrap()),
+            0..5 => {
+                let time = place(&mut random, &model);
+                let (refunded, change) = log.refund(&bytes, weight, Some(at(time))).unwrap();
+                assert_eq!(refunded, take_back(&mut model, weight, Some(time), &log, &bytes));
+                ("refund at", change)
+            }
+            5..8 => {
+                let most = weight.min(40 << random.u32(..6));
+                let (refunded, change) = log.refund(&bytes, most, None).unwrap();
+                assert_eq!(refunded, take_back(&mut model, most, None, &log, &bytes));
+                ("refund", change)
+            }
+            8..20 => ("none", log.commit(&bytes, None).unwrap()),
+            20..26 => {
+                let stamp = place(&mut random, &model) - random.i64(0..2);
+                let change = log.commit(&bytes, Some((at(stamp), weight))).unwrap();
+                let newest = model.last().unwrap().0;
+                let reach = log.reach(&bytes).unwrap().filter(|_| stamp < newest).map_or(stamp, |mark| mark.stamp);
+                let stamp = stamp.max(reach);
+                model.insert(model.partition_point(|entry| entry.0 <= stamp), (stamp, weight));
+                ("insert", change)
+            }
+            _ => {
+                let stamp = model.last().unwrap().0 + random.i64(0..8);
+                model.push((stamp, weight));
+                ("append", log.commit(&bytes, Some((at(stamp), weight))).unwrap())
+            }
+        };
+        *seen
+            .entry((
+                log.ends.layout.jumps.iter().filter(|jump| jump.exists()).count(),
+                cut,
+                footer_of(&bytes) == log.ends.end.at,
+                kind,
+            ))
+            .or_default() += 1;
+        let written = change.as_ref().map_or(0, written);
+        assert!(written <= most_rewritten() * 3 / 2 + 1_000, "{written} bytes written");
+        apply(change, &mut bytes);
+        if model.is_empty() {
+            assert!(bytes.is_empty());
+            bytes.clear();
+            append(&mut bytes, NOW.max(expired + 1), 1);
+            model.push((NOW.max(expired + 1), 1));
+        }
+        if number % 32 == 0 || kind != "append" && number % 4 == 0 {
+            assert_eq!(verify(&bytes), model);
+            compare(&open(&bytes), &bytes, &model, &mut random);
+        }
+    }
+}
+
+#[test]
+fn a_long_log_takes_every_change() {
+    let mut seen = std::collections::BTreeMap::new();
+    (0..10).for_each(|seed| changes_to_a_long_log(seed, &mut seen));
+    // Each kind has met each layout.
+    for jumps in 0..=2 {
+        for kind in ["append", "insert", "none", "refund", "refund at"] {
+            let times: u32 =
+                seen.iter().filter(|(key, _)| (key.0, key.3) == (jumps, kind)).map(|(_, times)| times).sum();
+            assert!(times > 100, "{kind}, {jumps} jumps: {times} times");
+        }
+        assert!(
+            seen.iter().any(|(key, times)| (key.0, key.1) == (jumps, true) && *times > 30),
+            "no cut at {jumps} jumps"
+        );
+    }
+}
+
+/// A log whose entries come at a pace that changes again and again, in a window of a minute. Reports on the log after each
+/// call.
+fn changing_pace(calls: usize, seed: u64, mut report: impl FnMut(&Compact, &[u8], Option<Change>)) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (mut bytes, mut model, mut now, mut stride) = (vec![], std::collections::VecDeque::new(), NOW, 40);
+    for number in 0..calls {
+        if random.u32(..1_000) == 0 {
+            stride = [1, 3, 10, 40, 100][random.usize(..5)];
+        }
+        now += random.i64(0..=2 * stride);
+        let weight = random.bool().then_some(random.u64(1..3));
+        let change = call(&mut bytes, now, 60_000, weight);
+        while model.front().is_some_and(|(stamp, _)| *stamp <= now - 60_000) {
+            model.pop_front();
+        }
+        model.extend(weight.map(|weight| (now, weight)));
+        if bytes.is_empty() {
+            continue;
+        }
+        if number % 128 == 0
+            || change.as_ref().is_some_and(|change| matches!(change, Change::WriteTwo(_))) && number % 16 == 0
+        {
+            assert_eq!(verify(&bytes), model.make_contiguous());
+            compare(&open(&bytes), &bytes, model.make_contiguous(), &mut random);
+        }
+        report(&open(&bytes), &bytes, change);
+    }
+}
+
+#[test]
+fn a_long_log_goes_on_in_its_dead_blocks() {
+    MOST_REWRITTEN.set(1_024);
+    let mut seen = std::collections::BTreeMap::new();
+    for seed in 0..8 {
+        let (mut longest, mut peak) = (0, 0);
+        changing_pace(60_000, seed, |log, bytes, change| {
+            let jumps = log.ends.layout.jumps.iter().filter(|jump| jump.exists()).count();
+            let is_wrapped = log.ends.layout.jumps[0].to == 4;
+            let is_replaced = matches!(change, Some(Change::Replace(_)));
+            *seen.entry((jumps, is_wrapped, footer_of(bytes) == log.ends.end.at, is_replaced)).or_insert(0) += 1;
+            let written = change.as_ref().map_or(0, written);
+            if is_replaced {
+                assert!(log.live() <= 1_024 + 64);
+            } else {
+                assert!(written <= 160, "{written} bytes written");
+            }
+            peak = peak.max(log.live());
+            longest = longest.max(bytes.len());
+        });
+        assert!(longest <= peak * 2 + 512, "{longest} bytes for {peak} live ones");
+    }
+    // Straight, at its front before and after it was in the way of itself, and on the way back.
+    for (jumps, is_wrapped) in [(0, false), (1, true), (2, true), (1, false)] {
+        let times: u32 =
+            seen.iter().filter(|(key, _)| (key.0, key.1) == (jumps, is_wrapped)).map(|(_, times)| times).sum();
+        assert!(times > 1_000, "{jumps} jumps, {is_wrapped}: {times} times");
+    }
+}
+
+/// With the real bound: two million entries that count, a hundred a millisecond.
+#[test]
+fn however_long_a_log_is_a_call_writes_little() {
+    let (mut bytes, mut most, mut replaced, mut at_the_front) = (vec![], 0, 0, 0);
+    for number in 0..6_000_000 {
+        let weight = (number / 500_000 % 4 != 2 || number % 2 == 0).then_some(1);
+        match call(&mut bytes, NOW + number / 100, 20_000, weight) {
+            Some(Change::Replace(whole)) => replaced = replaced.max(whole.len()),
+            Some(change) => {
+                most = most.max(written(&change));
+                at_the_front += u32::from(matches!(change, Change::WriteTwo(_)));
+            }
+            None => {}
+        }
+    }
+    assert!(most <= 160, "{most} bytes written");
+    assert!(replaced < 1 << 10, "a string of {replaced} bytes replaced another");
+    assert!(at_the_front > 1_000_000, "{at_the_front}");
+    assert!(bytes.len() < 3_500_000, "{} bytes", bytes.len());
+    verify(&bytes);
+}
+
+#[test]
+fn units_are_taken_back() {
+    let mut bytes = vec![];
+    let model = [(NOW, 3), (NOW + 5, 1), (NOW + 5, 7), (NOW + 9, 2), (NOW + 30, 100)];
+    model.into_iter().for_each(|(stamp, weight)| append(&mut bytes, stamp, weight));
+    let refund = |units, time: Option<i64>| {
+        let mut after = bytes.clone();
+        let (refunded, change) = open(&bytes).refund(&bytes, units, time.map(at)).unwrap();
+        apply(change.clone(), &mut after);
+        (refunded, if after.is_empty() { vec![] } else { verify(&after) }, change)
+    };
+    let [a, b, c, d, e] = model;
+    // The newest: of the last entry something is left, nothing, and of others too.
+    assert_eq!(refund(1, None).1, [a, b, c, d, (NOW + 30, 99)]);
+    assert_eq!(refund(100, None).1, [a, b, c, d]);
+    assert_eq!(refund(105, None).1, [a, b, (NOW + 5, 4)]);
+    assert_eq!((refund(113, None).0, refund(113, None).2), (113, Some(Change::Remove)));
+    assert_eq!((refund(1 << 60, None).0, refund(0, None).2), (113, None));
+    // At a time.
+    assert_eq!(refund(8, Some(NOW + 5)).1, [a, d, e]);
+    assert_eq!(refund(7, Some(NOW + 5)).1, [a, b, d, e]);
+    assert_eq!((refund(9, Some(NOW + 5)).0, refund(9, Some(NOW + 5)).1), (8, vec![a, d, e]));
+    assert_eq!(refund(2, Some(NOW)).1, [(NOW, 1), b, c, d, e]);
+    assert_eq!(refund(3, Some(NOW)).1, [b, c, d, e]);
+    for time in [NOW - 1, NOW + 1, NOW + 29, NOW + 31, i64::MIN, i64::MAX] {
+        assert_eq!((refund(1, Some(time)).0, refund(1, Some(time)).2), (0, None));
+    }
+    // What has expired in the same call is written down with it, and is not given back.
+    let mut log = open(&bytes);
+    log.prune(&bytes, span(NOW + 105, 100)).unwrap();
+    assert_eq!(log.refund(&bytes, 1, Some(at(NOW + 5))).unwrap().0, 0);
+    let (refunded, change) = log.refund(&bytes, 1, Some(at(NOW + 9))).unwrap();
+    assert!(matches!(change, Some(Change::Write(_) | Change::Replace(_))));
+    apply(change, &mut bytes);
+    assert_eq!((refunded, verify(&bytes)), (1, vec![(NOW + 9, 1), e]));
+}
+
+#[test]
+fn a_refund_near_the_end_writes_the_end() {
+    let mut bytes = vec![];
+    (0..5_000).for_each(|number| append(&mut bytes, NOW + number, 3));
+    for (units, time) in [(1, None), (5, None), (300, None), (3, Some(NOW + 4_999)), (2, Some(NOW + 4_990))] {
+        let (refunded, change) = open(&bytes).refund(&bytes, units, time.map(at)).unwrap();
+        assert_eq!(refunded, units);
+        assert!(change.as_ref().is_some_and(|change| written(change) < 120), "{units} at {time:?}: {change:?}");
+        let mut after = bytes.clone();
+        apply(change, &mut after);
+        assert_eq!(open(&after).units(), 15_000 - units);
+        verify(&after);
     }
 }
 
@@ -363,7 +705,7 @@ fn the_example_in_the_documentation_is_true() {
     call(&mut bytes, NOW + 40, 60_000, Some(1));
     call(&mut bytes, NOW + 1_040, 60_000, Some(5));
     shown(&bytes);
-    let Some(Change::Write { offset: 21, bytes: end }) = call(&mut bytes, NOW + 60_000, 60_000, Some(1)) else {
+    let Some(Change::Write(Patch { offset: 21, bytes: end })) = call(&mut bytes, NOW + 60_000, 60_000, Some(1)) else {
         panic!("an ordinary call does not write at the end");
     };
     shown(&end);
@@ -413,12 +755,12 @@ fn an_ordinary_call_writes_a_few_bytes_at_the_end() {
     for number in 0..50_000 {
         let weight = (number % 3 != 0).then_some(number as u64 % 2 * ((1 << 38) - 1) + 1);
         match call(&mut bytes, NOW + number * 7, 70_000, weight) {
-            Some(Change::Write { bytes, .. }) => {
+            Some(Change::Write(Patch { bytes, .. })) => {
                 assert!(matches!(bytes, Bytes::Short { .. }), "{} bytes", bytes.len());
                 writes += 1;
             }
             Some(Change::Replace(_)) | None => {}
-            Some(Change::Remove) => panic!("removed"),
+            Some(change) => panic!("{change:?}"),
         }
     }
     assert!(writes > 46_000, "{writes} writes");
@@ -455,7 +797,8 @@ fn at_the_end_of_counting(units: u64) -> Vec<u8> {
     put_block_head(&mut log, start, origin);
     put_entry(&mut log, 0, 4);
     let end = Mark { at: log.len(), units: 4, stamp: NOW };
-    put_footer(&mut log, Head { at: 16, units: 0, stamp: NOW }, end, origin, 0);
+    let ends = Ends { head: Head { at: 16, units: 0, stamp: NOW }, end, origin, layout: Layout::STRAIGHT };
+    put_short_footer(&mut log, &ends, 0);
     log.to_vec()
 }
 
@@ -541,9 +884,9 @@ fn what_cannot_be_stored_is_refused() {
 fn a_string_that_would_get_too_long_is_refused() {
     let write = |at| {
         let end = Mark { at, units: 1, stamp: NOW };
-        let mut writer = Writer::at(end, 0);
+        let mut writer = Writer::at(end, 0, Space::NEW);
         writer.push(NOW, 1).unwrap();
-        writer.write(&[], Head { at: 16, units: 0, stamp: NOW })
+        writer.write(Head { at: 16, units: 0, stamp: NOW }, 4, 0)
     };
     assert!(write(LONGEST_LOG - 100).is_ok());
     assert_eq!(write(LONGEST_LOG - 10), Err(Flaw::Full));
@@ -588,9 +931,9 @@ fn an_entry_before_the_head_may_open_a_block() {
     (0..400).for_each(|_| append(&mut bytes, NOW + 10, 1));
     let mut log = open(&bytes);
     log.prune(&bytes, Span { expired_to: at(NOW), sane_to: at(NOW + 10) }).unwrap();
-    assert_eq!(log.head.at, 259, "the head should be the last byte of its block");
+    assert_eq!(log.ends.head.at, 259, "the head should be the last byte of its block");
     let change = log.commit(&bytes, Some((at(NOW + 5), 1_000))).unwrap();
-    assert!(matches!(change, Some(Change::Write { offset: 259, .. })));
+    assert!(matches!(change, Some(Change::Write(Patch { offset: 259, .. }))));
     apply(change, &mut bytes);
     let model = [vec![(NOW + 5, 1_000)], vec![(NOW + 10, 1); 400]].concat();
     assert_eq!(verify(&bytes), model);
@@ -604,7 +947,7 @@ fn a_call_that_only_prunes_keeps_the_length() {
     (0..100).for_each(|number| append(&mut bytes, NOW + 10_000_000 + number % 2, 1));
     let len = bytes.len();
     let change = call(&mut bytes, NOW + 10_000_001, 60_000, None);
-    assert!(matches!(change, Some(Change::Write { .. })));
+    assert!(matches!(change, Some(Change::Write(_))));
     assert_eq!(bytes.len(), len);
     assert_eq!(verify(&bytes).len(), 100);
     // The padding goes with the next entry.
@@ -642,16 +985,5 @@ fn filler_is_nothing_but_filler() {
     let from = log.head_mark(&bytes).unwrap();
     assert_eq!(log.walk(&bytes, from, |_| true).err(), Some(Flaw::Damaged));
     assert_eq!(log.prune(&bytes, Span { expired_to: at(NOW), sane_to: at(NOW + 200_000) }), Ok(()));
-    assert_eq!(log.rebuild(&bytes, None), Err(Flaw::Damaged));
-}
-
-#[test]
-fn a_write_that_would_shorten_the_string_replaces_it() {
-    let mut bytes = vec![];
-    (0..20).for_each(|number| append(&mut bytes, NOW + number * 1_000_000, 1));
-    let first = Mark { at: 17, units: 1, stamp: NOW };
-    let change = Writer::at(first, 0).write(&bytes, open(&bytes).head).unwrap();
-    assert!(matches!(change, Change::Replace(_)));
-    apply(Some(change), &mut bytes);
-    assert_eq!(verify(&bytes), [(NOW, 1)]);
+    assert_eq!(log.copy(&bytes, from, &mut Writer::new(0)), Err(Flaw::Damaged));
 }

@@ -87,10 +87,9 @@ impl<'a> CompactLog<'a> {
         };
         match &change {
             None => {}
-            Some(change @ (Change::Write(_) | Change::WriteTwo(_))) => {
-                for Patch { offset, bytes } in change.patches() {
-                    self.key.write_at(*offset, bytes);
-                }
+            Some(Change::Write(patch)) => self.key.write_at(patch.offset, &patch.bytes),
+            Some(Change::WriteTwo(patches)) => {
+                patches.iter().for_each(|patch| self.key.write_at(patch.offset, &patch.bytes))
             }
             Some(Change::Replace(bytes)) => self.key.set_bytes(bytes),
             Some(Change::Remove) => {

@@ -1,12 +1,10 @@
 //! What a call does to the string of a compact log, and how its bytes are put together.
 
-use std::slice;
-
 use super::Flaw;
 use super::bytes::Bytes;
 use super::format::{
-    BLOCK, Ends, FILLER, HEADER, Head, LONGEST_LOG, MAGIC, Mark, VERSION, entry_len, put_block_head, put_entry,
-    put_long_footer, put_short_footer, within_block,
+    BLOCK, Ends, FILLER, HEADER, Head, LONGEST_LOG, MAGIC, Mark, VERSION, block_of, block_start, entry_len,
+    put_block_head, put_entry, put_long_footer, put_short_footer, within_block,
 };
 use super::layout::Space;
 
@@ -30,11 +28,12 @@ pub struct Patch {
     pub bytes: Bytes,
 }
 
+#[cfg(test)]
 impl Change {
-    /// The patches to be made in this order, if the string is not replaced or removed as a whole.
+    /// The patches, if the string is not replaced or removed as a whole.
     pub fn patches(&self) -> &[Patch] {
         match self {
-            Self::Write(patch) => slice::from_ref(patch),
+            Self::Write(patch) => std::slice::from_ref(patch),
             Self::WriteTwo(patches) => patches.as_slice(),
             Self::Replace(_) | Self::Remove => &[],
         }
@@ -120,30 +119,29 @@ impl Writer {
     }
 
     /// Ends the log that was begun with [`Writer::new`].
-    pub fn replace(&mut self, head: Head) -> Result<Change, Flaw> {
+    pub fn replace(mut self, head: Head) -> Result<Change, Flaw> {
         let ends = self.ends(head);
         put_short_footer(&mut self.bytes, &ends, 0);
         self.bounded(0, self.bytes.len())?;
-        Ok(Change::Replace(self.take()))
+        Ok(Change::Replace(self.bytes))
     }
 
-    /// Ends the log that was carried on with [`Writer::at`] in a string of this length. `first`: where the block of the
-    /// head begins.
+    /// Ends the log that was carried on with [`Writer::at`] in a string of this length.
     #[inline]
-    pub fn write(&mut self, head: Head, first: usize, length: usize) -> Result<Change, Flaw> {
+    pub fn write(mut self, head: Head, length: usize) -> Result<Change, Flaw> {
         let ends = self.ends(head);
         if self.space.layout.is_straight() {
             let offset = self.end.at.saturating_sub(self.bytes.len());
             if put_short_footer(&mut self.bytes, &ends, length) {
                 self.bounded(offset, self.bytes.len())?;
-                return Ok(Change::Write(Patch { offset, bytes: self.take() }));
+                return Ok(Change::Write(Patch { offset, bytes: self.bytes }));
             }
         }
-        self.write_pieces(&ends, first, length)
+        self.write_pieces(&ends, length)
     }
 
     #[cold]
-    fn write_pieces(&mut self, ends: &Ends, first: usize, length: usize) -> Result<Change, Flaw> {
+    fn write_pieces(&self, ends: &Ends, length: usize) -> Result<Change, Flaw> {
         let layout = self.space.layout.up_to(self.end.at);
         let begin = self.end.at.saturating_sub(self.bytes.len());
         let mut patches: Vec<Patch> = Vec::new();
@@ -154,17 +152,13 @@ impl Writer {
             patches.push(Patch::new(piece.start.min(length), piece.start.saturating_sub(length), now));
             rest = later;
         }
-        let top = layout.top(first, self.end.at);
+        let top = layout.top(block_start(block_of(self.space.head)), self.end.at);
         let mut footer = Bytes::with_capacity(0);
         let at = put_long_footer(&mut footer, ends, top, length);
         self.bounded(at, footer.len())?;
         let gap = at.saturating_sub(top);
         patches.push(if gap <= NARROW_GAP { Patch::new(top, gap, &footer) } else { Patch::new(at, 0, &footer) });
         joined(patches)
-    }
-
-    fn take(&mut self) -> Bytes {
-        std::mem::replace(&mut self.bytes, Bytes::Long(Vec::new()))
     }
 
     #[inline]

@@ -73,13 +73,17 @@ pub fn within_block(at: usize) -> usize {
 /// A varint of at most `most` bytes: its value and its length. Only the shortest form of a value is one.
 #[inline]
 pub fn varint(bytes: &[u8], most: usize) -> Option<(u64, usize)> {
-    let (mut value, mut shift, mut size) = (0, 0u32, 0usize);
-    for &byte in bytes.iter().take(most) {
+    let (&first, rest) = bytes.split_first()?;
+    if first < 0x80 {
+        return Some((u64::from(first), 1));
+    }
+    let (mut value, mut shift, mut size) = (u64::from(first & 0x7f), 7u32, 1usize);
+    for &byte in rest.iter().take(most.saturating_sub(1)) {
         value |= u64::from(byte & 0x7f).wrapping_shl(shift);
         shift = shift.wrapping_add(7);
         size = size.wrapping_add(1);
         if byte < 0x80 {
-            return (byte != 0 || size == 1).then_some((value, size));
+            return (byte != 0).then_some((value, size));
         }
     }
     None

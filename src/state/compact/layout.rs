@@ -18,6 +18,14 @@ pub struct Jump {
 impl Jump {
     const NONE: Self = Self { at: u32::MAX, to: 0 };
 
+    /// None if the offsets are beyond all strings.
+    pub fn new(at: usize, to: usize) -> Self {
+        match (u32::try_from(at), u32::try_from(to)) {
+            (Ok(at), Ok(to)) => Self { at, to },
+            _ => Self::NONE,
+        }
+    }
+
     pub fn exists(self) -> bool {
         self != Self::NONE
     }
@@ -96,8 +104,8 @@ impl Layout {
 #[derive(Debug, Clone, Copy)]
 pub struct Space {
     pub layout: Layout,
-    /// Where the block of the head lies, which nothing may be written over.
-    pub head_block: usize,
+    /// The head, whose block must not be written over.
+    pub head: usize,
     /// Where the footer begins, behind which there is nothing.
     pub footer: usize,
     /// Whether the blocks before the head may be used again.
@@ -105,21 +113,22 @@ pub struct Space {
 }
 
 impl Space {
-    pub const NEW: Self = Self { layout: Layout::STRAIGHT, head_block: usize::MAX, footer: HEADER, may_wrap: false };
+    pub const NEW: Self = Self { layout: Layout::STRAIGHT, head: usize::MAX, footer: HEADER, may_wrap: false };
 
     /// Finds a place for the block that begins at a logical offset. Unless there is a reason to jump it is the one behind
     /// the block before.
     pub fn open_block(&mut self, at: usize) {
-        let is_blocked = self.layout.place(at) == self.head_block;
-        let jump = |to: usize| Some(Jump { at: u32::try_from(at).ok()?, to: u32::try_from(to).ok()? });
-        let [first, second] = &mut self.layout.jumps;
+        let [first, second] = self.layout.jumps;
         if !first.exists() {
             if self.may_wrap && at >= self.footer {
-                *first = jump(HEADER).unwrap_or(Jump::NONE);
+                self.layout.jumps[0] = Jump::new(at, HEADER);
             }
-        } else if !second.exists() && at > first.at as usize && is_blocked {
-            let behind = block_of(self.footer.saturating_add(BLOCK).saturating_sub(1));
-            *second = jump(block_start(behind)).unwrap_or(Jump::NONE);
+        } else if !second.exists() && at > first.at as usize {
+            let head_block = self.layout.place(block_start(block_of(self.head)));
+            if self.layout.place(at) == head_block {
+                let behind = block_of(self.footer.saturating_add(BLOCK).saturating_sub(1));
+                self.layout.jumps[1] = Jump::new(at, block_start(behind));
+            }
         }
     }
 }

@@ -886,7 +886,7 @@ fn a_string_that_would_get_too_long_is_refused() {
         let end = Mark { at, units: 1, stamp: NOW };
         let mut writer = Writer::at(end, 0, Space::NEW);
         writer.push(NOW, 1).unwrap();
-        writer.write(Head { at: 16, units: 0, stamp: NOW }, 4, 0)
+        writer.write(Head { at: 16, units: 0, stamp: NOW }, 0)
     };
     assert!(write(LONGEST_LOG - 100).is_ok());
     assert_eq!(write(LONGEST_LOG - 10), Err(Flaw::Full));

@@ -116,8 +116,6 @@ pub struct Case {
     pub reply_lines: usize,
     /// Takes seconds: run in fewer rounds.
     pub heavy: bool,
-    /// In the README's short table.
-    pub headline: bool,
     /// What an older module may lack.
     pub optional: bool,
     words: Vec<String>,
@@ -185,8 +183,7 @@ impl Case {
 
     /// The same, measured at another place.
     pub fn at(self, place: &str) -> Self {
-        Self { group: Group::Elsewhere, title: format!("{place}: {}", self.title), headline: false, ..self }
-            .shortened(2)
+        Self { group: Group::Elsewhere, title: format!("{place}: {}", self.title), ..self }.shortened(2)
     }
 }
 
@@ -236,7 +233,6 @@ fn base(group: Group, title: &str, traffic: Traffic) -> Case {
         verdict: None,
         reply_lines: 1,
         heavy: false,
-        headline: false,
         optional: false,
         words: Vec::new(),
         key_at: 1,
@@ -245,7 +241,7 @@ fn base(group: Group, title: &str, traffic: Traffic) -> Case {
 
 impl Case {
     fn server(self, line: &str, stat: &'static str) -> Self {
-        Self { words: words(line), stat, headline: true, ..self }
+        Self { words: words(line), stat, ..self }
     }
 
     /// The module's side. `line` is the call with `key` where the key comes.
@@ -273,7 +269,7 @@ pub fn all(scripts: &Scripts, seed: u64) -> Vec<Case> {
     let mut cases = vec![
         base(Group::Floor, "PING", Traffic::Filling).server("PING", "ping"),
         base(Group::Floor, "INCR", Traffic::Filling).server("INCR key", "incr"),
-        Case { headline: false, ..base(Group::Floor, "ZADD", Traffic::Filling).server("ZADD key", "zadd") },
+        base(Group::Floor, "ZADD", Traffic::Filling).server("ZADD key", "zadd"),
     ];
     for group in [Group::Main, Group::Durable] {
         cases.extend(main_cases(scripts, group));
@@ -285,7 +281,7 @@ pub fn all(scripts: &Scripts, seed: u64) -> Vec<Case> {
 }
 
 fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
-    let fixed = Case { limit: MILLION, headline: true, ..base(group, "RL.FIXED", Traffic::Filling) };
+    let fixed = Case { limit: MILLION, ..base(group, "RL.FIXED", Traffic::Filling) };
     let arguments = format!("{HOUR} {MILLION}");
     let mut cases =
         vec![fixed.module(&format!("RL.FIXED key {arguments}"), "rl.fixed"), fixed.script(&scripts.fixed, &arguments)];
@@ -315,8 +311,7 @@ fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
                 continue;
             }
             let title = format!("RL.SLIDING, limit {}, {}", grouped(limit), traffic.name());
-            let headline = limit == 100 || limit == 10_000;
-            let case = Case { limit, held, window, keys, calls, heavy, headline, ..base(group, &title, traffic) };
+            let case = Case { limit, held, window, keys, calls, heavy, ..base(group, &title, traffic) };
             let arguments = format!("{window} {limit}");
             let module = case.module(&format!("RL.SLIDING key {arguments}"), "rl.sliding");
             cases.push(module.clone());
@@ -347,10 +342,10 @@ fn options(scripts: &Scripts) -> Vec<Case> {
         |title: &str| Case { limit: 100, keys: 500, optional: true, ..base(Group::Options, title, Traffic::Filling) };
     let full = Case { verdict: Some(FIRST_NAMED_IS_ONE), ..case("RL.SLIDING, FULL") };
     let cost = Case { limit: 1_000, ..case("RL.SLIDING, COST 10") };
-    let sliding = Case { headline: true, ..case("RL.SLIDING, 3 windows") };
+    let sliding = case("RL.SLIDING, 3 windows");
     let fixed = Case { limit: MILLION, keys: 10_000, ..case("RL.FIXED, 3 windows") };
     let peek = Case { held: 50, ..case("RL.PEEK, SLIDING") };
-    let denied = Case { held: 50, traffic: Traffic::Denied, headline: true, ..case("RL.SLIDING, 3 windows, denied") };
+    let denied = Case { held: 50, traffic: Traffic::Denied, ..case("RL.SLIDING, 3 windows, denied") };
     let narrow = "3600 10 43200 1000 86400 10000";
     let several = "60 100 3600 1000 86400 10000";
     let many = "60 1000000 3600 1000000 86400 1000000";
@@ -385,7 +380,6 @@ fn throttle(scripts: &Scripts) -> Vec<Case> {
         let case = Case {
             keys,
             optional: true,
-            headline: true,
             verdict: Some(FIRST_IS_ZERO),
             ..base(Group::Throttle, &format!("RL.THROTTLE, {what}"), Traffic::Filling)
         };

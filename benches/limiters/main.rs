@@ -107,19 +107,18 @@ fn compare(engine: &Engine, arguments: &Arguments) {
     results.head.push(("rounds", json!(rounds)));
     println!("{}", report::table(&results));
     if whole && !quick {
-        write(&results, &cases);
+        write(&results);
     }
 }
 
 /// The page, the figures, the plots and the README's part.
-fn write(results: &Results, cases: &[Case]) {
+fn write(results: &Results) {
     let folder = root().join("docs/bench");
     std::fs::create_dir_all(&folder).expect("docs/bench");
     results.write(&folder.join("results.json"));
     plots::write(results, &folder);
     std::fs::write(root().join("docs/BENCHMARK.md"), report::page(results)).expect("docs/BENCHMARK.md");
-    let headlines: BTreeSet<&str> = cases.iter().filter(|case| case.headline).map(|case| &*case.title).collect();
-    report::quote_in_readme(results, &headlines);
+    report::quote_in_readme(results);
     println!("written: docs/BENCHMARK.md, docs/bench, and the short table in README.md");
 }
 

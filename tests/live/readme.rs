@@ -1,4 +1,5 @@
-//! The sessions that the README and the pages of docs/ show are real: typed in by hand, they give what stands there.
+//! The sessions that the README and the pages of docs/ show are real: typed in by hand, they give what stands there. And
+//! the links of the pages lead somewhere.
 //!
 //! A page's fenced blocks with a prompt in them are one session, on a server of its own whose clock stands at [`START`].
 //! Two kinds of line are for the test as much as for the reader: `# 10 seconds later` between two commands (or
@@ -7,7 +8,7 @@
 //! Valkey 9.1 looks at the clock once a millisecond and counts the microseconds between by itself, so what RL.THROTTLE
 //! replies is shown where a millisecond more or less makes no difference.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use redis::Value;
@@ -21,6 +22,7 @@ tests![
     the_sessions_of_the_pages_are_real,
     the_headers_of_http_are_made_of_the_sessions_numbers,
     every_command_has_a_page_that_tells_what_the_server_tells,
+    the_links_of_the_pages_lead_somewhere,
 ];
 
 const PROMPT: &str = "127.0.0.1:6379> ";
@@ -196,4 +198,41 @@ fn every_command_has_a_page_that_tells_what_the_server_tells(engine: &Engine) {
         }
         assert!(index.contains(&format!("({command}.md)")), "the index lacks {command}");
     }
+}
+
+/// Each link from one page to another names a file that exists and, behind a `#`, a heading in it.
+fn the_links_of_the_pages_lead_somewhere(_engine: &Engine) {
+    let mut pages = pages();
+    pages.extend(["CONTRIBUTING.md", "docker/README.md"].map(|page| root().join(page)));
+    let mut links = 0;
+    let mut broken = Vec::new();
+    for page in &pages {
+        let text = std::fs::read_to_string(page).expect("a page");
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.starts_with("https://") {
+                continue;
+            }
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() { page.clone() } else { page.parent().expect("a folder").join(path) };
+            let found = if heading.is_empty() { target.exists() } else { anchors(&target).contains(heading) };
+            if !found {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+            links += 1;
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    assert!(links >= 60, "{links} links: where have they gone?");
+}
+
+/// The names by which a link reaches the headings of a page, as GitHub makes them.
+fn anchors(page: &Path) -> HashSet<String> {
+    let text = std::fs::read_to_string(page).unwrap_or_default();
+    let headings = text.lines().filter_map(|line| Some(line.strip_prefix('#')?.trim_start_matches('#').trim_start()));
+    let kept = |letter: char| match letter {
+        ' ' => Some('-'),
+        '-' | '_' => Some(letter),
+        _ => letter.is_alphanumeric().then_some(letter),
+    };
+    headings.map(|heading| heading.to_lowercase().chars().filter_map(kept).collect()).collect()
 }

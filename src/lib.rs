@@ -13,7 +13,6 @@ mod state;
 
 use std::ffi::CStr;
 
-use command::registry;
 use server::{Loading, Module, Section};
 
 struct RateLimiter;
@@ -25,16 +24,15 @@ impl Module for RateLimiter {
     fn load(loading: &mut Loading<'_>) -> Result<(), String> {
         config::read(loading.ctx, loading.arguments())?;
         state::check_server(loading.ctx)?;
-        metrics::reset();
-        registry::register_all(loading.ctx)
+        command::register_all(loading.ctx)
     }
 
     fn commands() -> Vec<String> {
-        registry::registered()
+        command::registered()
     }
 
     fn info(section: &Section) {
-        metrics::info(section);
+        command::info(section);
     }
 
     fn unload() {

@@ -1,4 +1,5 @@
-//! The grammar: `key windowSec limit [windowSec limit ...] [COST n] [FULL]`, and what says that it is not kept.
+//! The grammar of the rules of windows: `windowSec limit [windowSec limit ...] [COST n] [FULL]`, and the errors for words
+//! that do not follow it.
 
 use crate::limit::{Cost, Demand, Limit, Quota, Quotas, Refusal, Window};
 use crate::server::{Args, Error, Str, parse_i64, split_i64};
@@ -7,58 +8,70 @@ const BAD_WINDOW: Error = Error::Line(
     c"ERR windowSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places",
 );
 const BAD_LIMIT: Error = Error::Line(c"ERR limit must be an integer from 0 to 9007199254740991");
-const BAD_COST: Error = Error::Line(c"ERR COST must be an integer from 1 to 65536");
+const BAD_COST: Error = Error::Line(c"ERR COST must be an integer from 1 to 9007199254740991");
 const NOT_INCREASING: Error = Error::Line(c"ERR windowSec must increase from one window to the next");
 const TOO_MANY: Error = Error::Line(c"ERR windowSec and limit can be given for at most 16 windows");
+const TOO_MANY_WINDOWS: Error = Error::Line(c"ERR windowSec can be given for at most 16 windows");
 const BAD_OPTION: Error = Error::Line(c"ERR syntax error: expected windowSec limit, COST n or FULL");
 
-/// A request to decide on.
-pub struct Request<'a> {
-    pub key: Str<'a>,
-    pub demand: Demand,
+/// `windowSec limit [windowSec limit ...] [COST n] [FULL]`, and nothing behind it.
+#[inline]
+pub fn demand(mut words: Args<'_>) -> Result<Demand, Error> {
+    // Nearly all there is.
+    if let Some([window, limit]) = words.exactly() {
+        return Ok(Demand { quotas: Quotas::of(quota(window, limit)?), cost: Cost::ONE, full: false });
+    }
+    demand_with_options(&mut words)
 }
 
-impl<'a> Request<'a> {
-    pub fn parse(args: Args<'a>) -> Result<Self, Error> {
-        // The plain form, which is nearly all there is.
-        if let Some([_name, key, window, limit]) = args.exactly() {
-            let quotas = Quotas::of(quota(window, limit)?);
-            return Ok(Self { key, demand: Demand { quotas, cost: Cost::ONE, waits: false } });
-        }
-        let mut words = args.words().skip(1);
-        let key = words.next().ok_or(Error::WrongArity)?;
-        Ok(Self { key, demand: demand(words)? })
-    }
-}
-
-/// `windowSec limit [windowSec limit ...] [COST n] [FULL]`
-#[inline(never)] // Rare; the plain form is to be lean.
-pub fn demand<'a>(mut words: impl Iterator<Item = Str<'a>>) -> Result<Demand, Error> {
-    let next_quota =
-        |window, words: &mut dyn Iterator<Item = Str<'a>>| quota(window, words.next().ok_or(Error::WrongArity)?);
-    let first = words.next().ok_or(Error::WrongArity)?;
-    let mut quotas = Quotas::of(next_quota(first, &mut words)?);
-    let mut option = words.next();
-    while let Some(window) = option.filter(|word| is_number(word.as_bytes())) {
-        quotas.push(next_quota(window, &mut words)?).map_err(|refusal| match refusal {
-            Refusal::NotIncreasing => NOT_INCREASING,
-            Refusal::TooMany => TOO_MANY,
-        })?;
-        option = words.next();
-    }
-    let (mut cost, mut waits) = (None, false);
+#[inline(never)] // The plain form is to be lean.
+fn demand_with_options(words: &mut Args<'_>) -> Result<Demand, Error> {
+    let (quotas, mut option) = quotas(words)?;
+    let (mut cost, mut full) = (None, false);
     while let Some(word) = option {
         if word.as_bytes().eq_ignore_ascii_case(b"COST") && cost.is_none() {
             let units = words.next().ok_or(BAD_OPTION)?;
             cost = Some(parse_i64(units.as_bytes()).and_then(Cost::new).ok_or(BAD_COST)?);
-        } else if word.as_bytes().eq_ignore_ascii_case(b"FULL") && !waits {
-            waits = true;
+        } else if word.as_bytes().eq_ignore_ascii_case(b"FULL") && !full {
+            full = true;
         } else {
             return Err(BAD_OPTION);
         }
         option = words.next();
     }
-    Ok(Demand { quotas, cost: cost.unwrap_or(Cost::ONE), waits })
+    Ok(Demand { quotas, cost: cost.unwrap_or(Cost::ONE), full })
+}
+
+/// `windowSec limit [windowSec limit ...]`, and the word behind it.
+fn quotas<'a>(words: &mut Args<'a>) -> Result<(Quotas, Option<Str<'a>>), Error> {
+    let next_quota = |window, words: &mut Args<'a>| quota(window, words.next().ok_or(Error::WrongArity)?);
+    let first = words.next().ok_or(Error::WrongArity)?;
+    let mut quotas = Quotas::of(next_quota(first, words)?);
+    let mut word = words.next();
+    while let Some(window) = word.filter(|word| is_number(word.as_bytes())) {
+        quotas.push(next_quota(window, words)?).map_err(|refusal| match refusal {
+            Refusal::NotIncreasing => NOT_INCREASING,
+            Refusal::TooMany => TOO_MANY,
+        })?;
+        word = words.next();
+    }
+    Ok((quotas, word))
+}
+
+/// `[windowSec ...]`, and nothing behind it.
+pub fn windows(words: Args<'_>) -> Result<Vec<Window>, Error> {
+    let mut windows: Vec<Window> = Vec::new();
+    for word in words {
+        let window = window(word)?;
+        if windows.last().is_some_and(|&shorter| window <= shorter) {
+            return Err(NOT_INCREASING);
+        }
+        if windows.len() == Quotas::MOST {
+            return Err(TOO_MANY_WINDOWS);
+        }
+        windows.push(window);
+    }
+    Ok(windows)
 }
 
 /// Whether a word is meant as a number, be it a good one or not; all the others are meant as options.
@@ -76,12 +89,12 @@ fn quota(window: Str<'_>, limit: Str<'_>) -> Result<Quota, Error> {
 
 /// `windowSec`
 #[inline]
-pub fn window(word: Str<'_>) -> Result<Window, Error> {
+fn window(word: Str<'_>) -> Result<Window, Error> {
     parse_window(word.as_bytes()).ok_or(BAD_WINDOW)
 }
 
 /// Seconds with up to three decimal places, exactly. No floating point: 0.1 has no exact form there.
-#[inline(always)] // Once in the plain form, which is to be lean.
+#[inline(always)] // The plain form calls it once.
 fn parse_window(text: &[u8]) -> Option<Window> {
     let (seconds, rest) = split_i64(text)?;
     let seconds = Some(seconds).filter(|seconds| (0..=Window::MAX_SECONDS).contains(seconds))?;

@@ -1,95 +1,55 @@
 //! `RL.FIXED key windowSec limit [windowSec limit ...] [COST n] [FULL]`: a counter a window.
 
-use std::slice;
-
-use super::args::Request;
-use super::{Action, check_access, conclude, reply};
-use crate::limit::{Decision, Demand, Quota, Time, Window, fixed};
-use crate::metrics;
-use crate::server::{Args, Context, Error, OwnedStr, Str, unix_millis};
-use crate::state::{Counter, counter_name};
+use super::algorithm::Algorithm;
+use super::args;
+use crate::limit::{Decision, Demand, Micros};
+use crate::metrics::Outcomes;
+use crate::server::{Args, Call, Context, Error, Mode, Writable};
+use crate::state::{Counters, WrittenCounters};
 
 pub struct Fixed;
 
-impl Action for Fixed {
-    fn run(ctx: &mut Context, args: Args<'_>) -> Result<(), Error> {
-        let Request { key, demand } = Request::parse(args)?;
-        let now = Time::from_millis(unix_millis());
+static OUTCOMES: Outcomes = Outcomes::new();
 
-        let decision = match demand.quotas.single() {
-            Some(quota) => count_in_one(ctx, args, key, quota, &demand, now)?,
-            None => count_in_all(ctx, args, key, &demand, now)?,
-        };
+impl Algorithm for Fixed {
+    const NAME: &'static str = "FIXED";
 
-        conclude(ctx, key, &metrics::FIXED, &decision, reply::send);
-        Ok(())
+    type Rule = Demand;
+    type State<'a, M: Mode> = Counters<'a, M>;
+    type Written = WrittenCounters;
+    type Decision = Decision;
+
+    fn outcomes() -> &'static Outcomes {
+        &OUTCOMES
     }
-}
 
-fn count_in_one(
-    ctx: &mut Context,
-    args: Args<'_>,
-    key: Str<'_>,
-    quota: Quota,
-    demand: &Demand,
-    now: Time,
-) -> Result<Decision, Error> {
-    let name = counter_name(key, fixed::number(now, quota.window))?;
-    check_access(ctx, args, slice::from_ref(&name))?;
-    let counter = Counter::open(ctx, name.as_str(), key)?;
-    let decision = fixed::decide([counter.found()], demand, now);
-    if decision.allowed || fixed::counts_denied(demand) {
-        counter.count(demand.cost.units(), now, quota.window)?;
+    #[inline]
+    fn parse(words: Args<'_>) -> Result<Demand, Error> {
+        args::demand(words)
     }
-    Ok(decision)
-}
 
-/// The names of the windows' counters, if the caller may use them so.
-pub fn counters_for(
-    ctx: &mut Context,
-    args: Args<'_>,
-    key: Str<'_>,
-    windows: impl Iterator<Item = Window>,
-    now: Time,
-) -> Result<Vec<OwnedStr>, Error> {
-    let names = windows.map(|window| counter_name(key, fixed::number(now, window))).collect::<Result<Vec<_>, _>>()?;
-    check_access(ctx, args, &names)?;
-    Ok(names)
-}
-
-/// Looks at all the counters first, and then moves them all or none.
-#[inline(never)] // Rare; the other one is to be lean.
-fn count_in_all(
-    ctx: &mut Context,
-    args: Args<'_>,
-    key: Str<'_>,
-    demand: &Demand,
-    now: Time,
-) -> Result<Decision, Error> {
-    let names = counters_for(ctx, args, key, demand.quotas.windows(), now)?;
-    let Some((longest, shorter)) = names.split_last() else {
-        return Err(Error::WrongArity); // There is a quota at least.
-    };
-    let mut found: Vec<fixed::Counter> = shorter
-        .iter()
-        .map(|name| Counter::open(ctx, name.as_str(), key).map(|counter| counter.found()))
-        .collect::<Result<_, _>>()?;
-    let last = Counter::open(ctx, longest.as_str(), key)?;
-    found.push(last.found());
-    let decision = fixed::decide(found, demand, now);
-    if decision.allowed {
-        // Nothing refuses one of them any more: all were found to be counters with room below their limits. From the
-        // longest window on. Windows that are long and nearly equal can have the same number, and so the same
-        // counter, which counts once and lives as long as the longer one.
-        let cost = demand.cost.units();
-        last.count(cost, now, demand.quotas.longest())?;
-        let mut counted = longest;
-        for (name, window) in shorter.iter().rev().zip(demand.quotas.windows().rev().skip(1)) {
-            if name.as_str().as_bytes() != counted.as_str().as_bytes() {
-                Counter::open(ctx, name.as_str(), key)?.count(cost, now, window)?;
-            }
-            counted = name;
-        }
+    #[inline(always)]
+    fn read<'a, M: Mode>(
+        ctx: &'a Context,
+        call: Call<'_>,
+        demand: &Demand,
+        now: Micros,
+    ) -> Result<Counters<'a, M>, Error> {
+        Counters::read(ctx, call, demand, now.time())
     }
-    Ok(decision)
+
+    #[inline(always)]
+    fn decide<M: Mode>(counters: &mut Counters<'_, M>, demand: &Demand, now: Micros) -> Result<Decision, Error> {
+        counters.decide(demand, now.time())
+    }
+
+    #[inline(always)]
+    fn write(counters: Counters<'_, Writable>) -> Option<WrittenCounters> {
+        counters.write()
+    }
+
+    #[inline(always)]
+    fn publish(written: WrittenCounters, ctx: &mut Context, call: Call<'_>) -> Result<(), Error> {
+        written.publish(ctx, call)
+    }
 }

@@ -3,16 +3,26 @@
 #![allow(clippy::panic)]
 
 use super::Action;
-use crate::server::{Args, Context, Error, Key};
+use crate::server::{Args, Call, Context, Error, Key, Writable, countdown, parse_i64};
 
 /// `RL.PANIC key`: panics with the key open.
 pub struct Panic;
 
 impl Action for Panic {
-    fn run(ctx: &mut Context, args: Args<'_>) -> Result<(), Error> {
-        let [_name, key] = args.exactly().ok_or(Error::WrongArity)?;
-        let _open = Key::open(ctx, key);
-        panic!("asked to panic, with {} bytes of key", key.as_bytes().len());
+    fn run(ctx: &mut Context, call: Call<'_>, _words: Args<'_>) -> Result<(), Error> {
+        let _open = Key::<Writable>::open(ctx, call.key);
+        panic!("asked to panic, with {} bytes of key", call.key.as_bytes().len());
+    }
+}
+
+/// `RL.PANIC-AT n`: the *n*-th step of the calls that follow panics; with 0 none does.
+pub struct PanicAt;
+
+impl Action for PanicAt {
+    fn run(ctx: &mut Context, call: Call<'_>, _words: Args<'_>) -> Result<(), Error> {
+        countdown::panic_at(parse_i64(call.key.as_bytes()).unwrap_or(0));
+        ctx.reply_integer(1);
+        Ok(())
     }
 }
 
@@ -20,9 +30,9 @@ impl Action for Panic {
 pub struct Indirect;
 
 impl Action for Indirect {
-    fn run(ctx: &mut Context, args: Args<'_>) -> Result<(), Error> {
-        let [_name, key, window, limit] = args.exactly().ok_or(Error::WrongArity)?;
-        let worked = ctx.call_as_nobody(c"RL.FIXED", [key, window, limit]);
+    fn run(ctx: &mut Context, call: Call<'_>, words: Args<'_>) -> Result<(), Error> {
+        let [window, limit] = words.exactly().ok_or(Error::WrongArity)?;
+        let worked = ctx.call_as_nobody(c"RL.FIXED", [call.key, window, limit]);
         ctx.reply_integers([i64::from(worked)]);
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! The commands as clients see them. A file a command, each to be read from top to bottom: arguments, state,
-//! decision, and the reply that is the same for all.
+//! The commands as clients see them. A file a command; what the commands of the rules have in common is in
+//! [`algorithm`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -13,48 +13,50 @@
     )
 )]
 
+mod algorithm;
 mod args;
 mod fixed;
 #[cfg(feature = "test-hooks")]
 mod hooks;
+mod info;
 mod peek;
-pub mod registry;
+mod registry;
 mod reply;
 mod reset;
 mod sliding;
 mod throttle;
 
-use crate::limit::Decision;
-use crate::metrics::{self, Outcomes};
-use crate::server::{Args, Context, Error, Handler, OwnedStr, Str, may};
-use crate::state;
+use crate::metrics;
+use crate::server::{Args, Call, Context, Error, Handler, Section};
 
-/// The server's own line, as it has it since Redis 7.2.
-const NO_PERMISSION: Error = Error::Line(c"NOPERM No permissions to access a key");
+/// Declares the commands to the server and sets their counters to 0.
+pub fn register_all(ctx: &mut Context) -> Result<(), String> {
+    info::reset();
+    registry::register_all(ctx)
+}
 
-/// What a command does. The reply is the last of it.
+/// The names of our commands, of those that are there.
+pub fn registered() -> Vec<String> {
+    registry::registered()
+}
+
+/// Fills `INFO rl`.
+pub fn info(section: &Section) {
+    info::fill(section);
+}
+
+/// What a command does with its key and the words behind it. The reply is the last of it.
 trait Action {
-    fn run(ctx: &mut Context, args: Args<'_>) -> Result<(), Error>;
+    fn run(ctx: &mut Context, call: Call<'_>, words: Args<'_>) -> Result<(), Error>;
 }
 
 impl<A: Action> Handler for A {
-    fn handle(ctx: &mut Context, args: Args<'_>) -> Result<(), Error> {
-        A::run(ctx, args).inspect_err(|_| metrics::ERRORS.add(1))
+    fn handle(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
+        let mut behind = words;
+        let outcome = match (behind.next(), behind.next()) {
+            (Some(_name), Some(key)) => A::run(ctx, Call { words, key, position: 1 }, behind),
+            _ => Err(Error::WrongArity),
+        };
+        outcome.inspect_err(|_| metrics::ERRORS.add(1))
     }
-}
-
-/// Refuses keys that the caller did not declare, if this call would not be permitted with each of them as its key.
-#[inline]
-fn check_access(ctx: &mut Context, args: Args<'_>, keys: &[OwnedStr]) -> Result<(), Error> {
-    if may(ctx, args, 1, keys) { Ok(()) } else { Err(NO_PERMISSION) }
-}
-
-/// How every decision on a request ends: it is counted, told of if it is a denial, and replied.
-#[inline]
-fn conclude(ctx: &mut Context, key: Str<'_>, outcomes: &Outcomes, decision: &Decision, reply: fn(&Context, &Decision)) {
-    outcomes.count(decision);
-    if !decision.allowed {
-        state::denied(ctx, key);
-    }
-    reply(ctx, decision);
 }

@@ -1,15 +1,17 @@
-//! The table of commands: all that the server is told of them.
+//! The table of commands: what each is called, does and takes, as it is declared to the server.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use super::algorithm::{self, Algorithm, Limit};
 use super::fixed::Fixed;
 use super::peek::Peek;
 use super::reset::Reset;
 use super::sliding::Sliding;
 use super::throttle::Throttle;
 use crate::config;
-use crate::server::{Access, Argument, Command, Context, Entry, add_category, register};
+use crate::metrics::Outcomes;
+use crate::server::{Access, Args, Argument, Call, Command, Context, Entry, Error, add_category, register};
 
 /// The module's own ACL category, where the server has such.
 const CATEGORY: &CStr = c"ratelimit";
@@ -31,6 +33,33 @@ const RATE: &[Argument] = &[
     Argument::integer(c"quantity").optional(),
 ];
 
+/// A rule, as the commands that take rules know it.
+pub struct Rule {
+    pub name: &'static str,
+    pub outcomes: fn() -> &'static Outcomes,
+    /// None where RL.PEEK does not take the rule.
+    peek: Option<Peeked>,
+}
+
+type Peeked = fn(&Context, Call<'_>, Args<'_>) -> Result<(), Error>;
+
+impl Rule {
+    const fn of<A: Algorithm>() -> Self {
+        Self { name: A::NAME, outcomes: A::outcomes, peek: Some(algorithm::peek::<A>) }
+    }
+
+    const fn not_peeked(self) -> Self {
+        Self { peek: None, ..self }
+    }
+}
+
+/// A command, when it is declared, and the rule that it decides by if that is its own.
+struct Row {
+    declared: Declared,
+    rule: Option<Rule>,
+    command: Command,
+}
+
 /// When a command is declared to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Declared {
@@ -41,12 +70,15 @@ enum Declared {
     IfAsked,
 }
 
-const COMMANDS: &[(Declared, Command)] = &[
-    (
-        Declared::Always,
-        Command {
+const ROWS: usize = 6 + if cfg!(feature = "test-hooks") { 3 } else { 0 };
+
+static COMMANDS: [Row; ROWS] = [
+    Row {
+        declared: Declared::Always,
+        rule: Some(Rule::of::<Sliding>()),
+        command: Command {
             name: c"rl.sliding",
-            entry: Entry::to::<Sliding>(),
+            entry: Entry::to::<Limit<Sliding>>(),
             flags: c"write deny-oom fast",
             access: Access::ReadAndUpdate,
             arity: -4,
@@ -55,12 +87,13 @@ const COMMANDS: &[(Declared, Command)] = &[
             since: c"0.1.0",
             arguments: REQUEST,
         },
-    ),
-    (
-        Declared::Always,
-        Command {
+    },
+    Row {
+        declared: Declared::Always,
+        rule: Some(Rule::of::<Fixed>()),
+        command: Command {
             name: c"rl.fixed",
-            entry: Entry::to::<Fixed>(),
+            entry: Entry::to::<Limit<Fixed>>(),
             flags: c"write deny-oom fast",
             access: Access::ReadAndUpdate,
             arity: -4,
@@ -69,10 +102,11 @@ const COMMANDS: &[(Declared, Command)] = &[
             since: c"0.1.0",
             arguments: REQUEST,
         },
-    ),
-    (
-        Declared::Always,
-        Command {
+    },
+    Row {
+        declared: Declared::Always,
+        rule: None,
+        command: Command {
             name: c"rl.peek",
             entry: Entry::to::<Peek>(),
             flags: c"readonly fast",
@@ -83,10 +117,11 @@ const COMMANDS: &[(Declared, Command)] = &[
             since: c"0.1.0",
             arguments: &[KEY, ALGORITHM, QUOTAS, COST, FULL],
         },
-    ),
-    (
-        Declared::Always,
-        Command {
+    },
+    Row {
+        declared: Declared::Always,
+        rule: None,
+        command: Command {
             name: c"rl.reset",
             entry: Entry::to::<Reset>(),
             flags: c"write fast",
@@ -97,13 +132,14 @@ const COMMANDS: &[(Declared, Command)] = &[
             since: c"0.1.0",
             arguments: &[KEY, WINDOW.optional().repeated()],
         },
-    ),
-    (Declared::IfFree, throttle(c"rl.throttle")),
-    (Declared::IfAsked, throttle(c"cl.throttle")),
+    },
+    Row { declared: Declared::IfFree, rule: Some(Rule::of::<Throttle>().not_peeked()), command: throttle(c"rl.throttle") },
+    Row { declared: Declared::IfAsked, rule: None, command: throttle(c"cl.throttle") },
     #[cfg(feature = "test-hooks")]
-    (
-        Declared::Always,
-        Command {
+    Row {
+        declared: Declared::Always,
+        rule: None,
+        command: Command {
             name: c"rl.panic",
             entry: Entry::to::<super::hooks::Panic>(),
             flags: c"write",
@@ -114,11 +150,28 @@ const COMMANDS: &[(Declared, Command)] = &[
             since: c"0.1.0",
             arguments: &[KEY],
         },
-    ),
+    },
     #[cfg(feature = "test-hooks")]
-    (
-        Declared::Always,
-        Command {
+    Row {
+        declared: Declared::Always,
+        rule: None,
+        command: Command {
+            name: c"rl.panic-at",
+            entry: Entry::to::<super::hooks::PanicAt>(),
+            flags: c"write",
+            access: Access::ReadAndUpdate,
+            arity: 2,
+            summary: c"Makes a step of the calls that follow panic.",
+            complexity: c"O(1)",
+            since: c"0.1.0",
+            arguments: &[KEY],
+        },
+    },
+    #[cfg(feature = "test-hooks")]
+    Row {
+        declared: Declared::Always,
+        rule: None,
+        command: Command {
             name: c"rl.indirect",
             entry: Entry::to::<super::hooks::Indirect>(),
             flags: c"write",
@@ -129,14 +182,14 @@ const COMMANDS: &[(Declared, Command)] = &[
             since: c"0.1.0",
             arguments: REQUEST,
         },
-    ),
+    },
 ];
 
 /// The same command under two names.
 const fn throttle(name: &'static CStr) -> Command {
     Command {
         name,
-        entry: Entry::to::<Throttle>(),
+        entry: Entry::to::<Limit<Throttle>>(),
         flags: c"write deny-oom fast",
         access: Access::ReadAndUpdate,
         arity: -5,
@@ -148,12 +201,22 @@ const fn throttle(name: &'static CStr) -> Command {
 }
 
 /// Which of the commands were declared.
-static REGISTERED: [AtomicBool; COMMANDS.len()] = [const { AtomicBool::new(false) }; COMMANDS.len()];
+static REGISTERED: [AtomicBool; ROWS] = [const { AtomicBool::new(false) }; ROWS];
+
+/// All rules.
+pub fn rules() -> impl Iterator<Item = &'static Rule> {
+    COMMANDS.iter().filter_map(|row| row.rule.as_ref())
+}
+
+/// What RL.PEEK does for the rule of this name.
+pub fn peek_at(name: &[u8]) -> Option<Peeked> {
+    rules().find(|rule| rule.name.as_bytes().eq_ignore_ascii_case(name))?.peek
+}
 
 /// Declares the commands to the server.
 pub fn register_all(ctx: &mut Context) -> Result<(), String> {
     let has_category = add_category(ctx, CATEGORY);
-    for ((declared, command), registered) in COMMANDS.iter().zip(&REGISTERED) {
+    for (Row { declared, command, .. }, registered) in COMMANDS.iter().zip(&REGISTERED) {
         registered.store(false, Relaxed);
         if *declared == Declared::IfAsked && !config::wants_cl_throttle() {
             continue;
@@ -178,7 +241,7 @@ pub fn register_all(ctx: &mut Context) -> Result<(), String> {
 /// The names of our commands, of those that are there.
 pub fn registered() -> Vec<String> {
     let registered = COMMANDS.iter().zip(&REGISTERED).filter(|(_, registered)| registered.load(Relaxed));
-    registered.map(|((_, command), _)| shown(command)).collect()
+    registered.map(|(row, _)| shown(&row.command)).collect()
 }
 
 fn shown(command: &Command) -> String {

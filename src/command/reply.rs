@@ -1,33 +1,30 @@
 //! How a decision goes to the client.
 
-use crate::limit::{Decision, Retry, Waits};
+use super::algorithm::Verdict;
+use crate::limit::{Decision, Retry, Waits, throttle};
 use crate::server::Context;
 
-/// `[allowed, count, ttl]`, or with the waits, if they were asked for, everything as a map.
-pub fn send(ctx: &Context, decision: &Decision) {
-    let allowed = i64::from(decision.allowed);
-    match decision.waits {
-        None => ctx.reply_integers([allowed, decision.count, decision.ttl]),
-        Some(Waits { retry, reset }) => ctx.reply_map([
-            ("allowed", allowed),
-            ("limit", decision.limit),
-            ("used", decision.used),
-            ("remaining", decision.remaining()),
-            ("retry-after-ms", retry_after(retry)),
-            ("reset-after-ms", reset),
-            ("window-ms", decision.window),
-        ]),
+/// `[allowed, count, ttl]`, or everything as a map if the waits were asked for.
+impl Verdict for Decision {
+    fn allowed(&self) -> bool {
+        self.allowed
     }
-}
 
-/// `[limited, limit, remaining, retry_after, reset_after]` with times in seconds, rounded up, as redis-cell replies.
-pub fn send_throttle(ctx: &Context, decision: &Decision) {
-    let (retry, reset) = match decision.waits {
-        Some(Waits { retry: Retry::After(millis), reset }) => (seconds(millis), seconds(reset)),
-        Some(Waits { retry: Retry::Now | Retry::Never, reset }) => (-1, seconds(reset)),
-        None => (-1, decision.ttl),
-    };
-    ctx.reply_integers([i64::from(!decision.allowed), decision.limit, decision.remaining(), retry, reset]);
+    fn reply(&self, ctx: &Context) {
+        let allowed = i64::from(self.allowed);
+        match self.waits {
+            None => ctx.reply_integers([allowed, self.count, self.ttl]),
+            Some(Waits { retry, reset }) => ctx.reply_map([
+                ("allowed", allowed),
+                ("limit", self.quota.limit.requests()),
+                ("used", self.used),
+                ("remaining", self.remaining()),
+                ("retry-after-ms", retry_after(retry)),
+                ("reset-after-ms", reset),
+                ("window-ms", self.quota.window.millis()),
+            ]),
+        }
+    }
 }
 
 /// 0 if the request was admitted, -1 if it never will be.
@@ -39,6 +36,22 @@ fn retry_after(retry: Retry) -> i64 {
     }
 }
 
+/// `[limited, limit, remaining, retry_after, reset_after]` with times in seconds, rounded up, as redis-cell replies.
+impl Verdict for throttle::Decision {
+    fn allowed(&self) -> bool {
+        self.allowed
+    }
+
+    fn reply(&self, ctx: &Context) {
+        let retry = match self.retry {
+            Retry::After(millis) => seconds(millis),
+            Retry::Now | Retry::Never => -1,
+        };
+        ctx.reply_integers([i64::from(!self.allowed), self.limit, self.remaining, retry, seconds(self.reset)]);
+    }
+}
+
+/// Milliseconds as seconds, rounded up.
 fn seconds(millis: i64) -> i64 {
-    millis.saturating_add(999).div_euclid(1000)
+    millis.div_euclid(1000).wrapping_add(i64::from(millis.rem_euclid(1000) > 0))
 }

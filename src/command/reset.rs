@@ -1,35 +1,36 @@
 //! `RL.RESET key [windowSec ...]`: gives the quota back.
 
-use super::fixed::counters_for;
 use super::{Action, args};
-use crate::limit::Time;
+use crate::limit::Micros;
 use crate::metrics;
-use crate::server::{Args, Context, Error, unix_millis};
-use crate::state::{check_counter, check_state, remove};
+use crate::server::{Args, Call, Context, Error, step, unix_micros};
+use crate::state::{check_counter, check_state, counter_name, remove};
 
 pub struct Reset;
 
 impl Action for Reset {
-    fn run(ctx: &mut Context, args: Args<'_>) -> Result<(), Error> {
-        let mut words = args.words().skip(1);
-        let key = words.next().ok_or(Error::WrongArity)?;
-        let windows: Vec<_> = words.map(args::window).collect::<Result<_, _>>()?;
-        let now = Time::from_millis(unix_millis());
+    fn run(ctx: &mut Context, call: Call<'_>, words: Args<'_>) -> Result<(), Error> {
+        let windows = args::windows(words)?;
+        let now = Micros::from_micros(unix_micros()).time();
 
-        // All is looked at before anything goes.
-        let counters = counters_for(ctx, args, key, windows.into_iter(), now)?;
-        check_state(ctx, key)?;
-        for name in &counters {
-            check_counter(ctx, name.as_str(), key)?;
+        // All is looked at before anything goes. Names are made one at a time: they are as long as the key.
+        step();
+        check_state(ctx, call.key)?;
+        for &window in &windows {
+            let name = counter_name(ctx, call, now.number_of(window))?;
+            check_counter(ctx, call, &name)?;
         }
 
-        let mut removed = i64::from(remove(ctx, key));
-        for name in &counters {
-            removed = removed.saturating_add(i64::from(remove(ctx, name.as_str())));
+        step();
+        let mut removed = u64::from(remove(ctx, call.key));
+        for &window in &windows {
+            step();
+            let name = counter_name(ctx, call, now.number_of(window))?;
+            removed = removed.wrapping_add(u64::from(remove(ctx, name.as_str())));
         }
 
         metrics::RESET.add(removed);
-        ctx.reply_integer(removed);
+        ctx.reply_integer(removed.cast_signed());
         Ok(())
     }
 }

@@ -1,24 +1,51 @@
 //! `RL.SLIDING key windowSec limit [windowSec limit ...] [COST n] [FULL]`: an exact sliding window.
 
-use super::args::Request;
-use super::{Action, conclude, reply};
-use crate::limit::{Time, sliding};
-use crate::server::{Args, Context, Error, unix_millis};
-use crate::state::Log;
-use crate::{config, metrics};
+use super::algorithm::Algorithm;
+use super::args;
+use crate::config;
+use crate::limit::{Decision, Demand, Micros};
+use crate::metrics::Outcomes;
+use crate::server::{Args, Call, Context, Error, Mode, Writable};
+use crate::state::{Log, WrittenLog};
 
 pub struct Sliding;
 
-impl Action for Sliding {
-    fn run(ctx: &mut Context, args: Args<'_>) -> Result<(), Error> {
-        let Request { key, demand } = Request::parse(args)?;
-        let now = Time::from_millis(unix_millis());
+static OUTCOMES: Outcomes = Outcomes::new();
 
-        let mut log = Log::open(ctx, key, now, demand.quotas.longest(), config::sliding_storage())?;
-        let decision = sliding::decide(&mut log, &demand, now);
-        log.settle(decision.allowed.then_some(demand.cost))?;
+impl Algorithm for Sliding {
+    const NAME: &'static str = "SLIDING";
 
-        conclude(ctx, key, &metrics::SLIDING, &decision, reply::send);
-        Ok(())
+    type Rule = Demand;
+    type State<'a, M: Mode> = Log<'a, M>;
+    type Written = WrittenLog;
+    type Decision = Decision;
+
+    fn outcomes() -> &'static Outcomes {
+        &OUTCOMES
+    }
+
+    #[inline]
+    fn parse(words: Args<'_>) -> Result<Demand, Error> {
+        args::demand(words)
+    }
+
+    #[inline(always)]
+    fn read<'a, M: Mode>(ctx: &'a Context, call: Call<'_>, demand: &Demand, now: Micros) -> Result<Log<'a, M>, Error> {
+        Log::read(ctx, call.key, demand, now.time(), config::sliding_storage())
+    }
+
+    #[inline(always)]
+    fn decide<M: Mode>(log: &mut Log<'_, M>, demand: &Demand, now: Micros) -> Result<Decision, Error> {
+        log.decide(demand, now.time())
+    }
+
+    #[inline(always)]
+    fn write(log: Log<'_, Writable>) -> Option<WrittenLog> {
+        log.write()
+    }
+
+    #[inline(always)]
+    fn publish(written: WrittenLog, ctx: &mut Context, call: Call<'_>) -> Result<(), Error> {
+        written.publish(ctx, call.key)
     }
 }

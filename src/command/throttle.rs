@@ -1,11 +1,11 @@
 //! `RL.THROTTLE key max_burst count period [quantity]`: a steady rate with a burst. Also as `CL.THROTTLE`.
 
-use super::{Action, conclude, reply};
-use crate::limit::throttle::{self, BadRate, Rate};
-use crate::limit::{Limit, Window};
-use crate::metrics;
-use crate::server::{Args, Context, Error, Str, parse_i64, unix_micros};
-use crate::state;
+use super::algorithm::Algorithm;
+use crate::limit::throttle::{BadRate, Decision, Rate};
+use crate::limit::{Limit, Micros, Window};
+use crate::metrics::Outcomes;
+use crate::server::{Args, Call, Context, Error, Mode, Str, Writable, parse_i64};
+use crate::state::{self, WrittenThrottle};
 
 const BAD_BURST: Error = Error::Line(c"ERR max_burst must be an integer from 0 to 9007199254740990");
 const BAD_COUNT: Error = Error::Line(c"ERR count must be an integer from 1 to 9007199254740991");
@@ -15,37 +15,76 @@ const TOO_FAST: Error = Error::Line(c"ERR count must be at most one request a na
 const TOO_LONG: Error =
     Error::Line(c"ERR max_burst must be less: at this count and period the burst takes more than 146 years to refill");
 
-const LARGEST: i64 = Limit::MAX;
-const LONGEST_PERIOD: i64 = Window::MAX_SECONDS;
+const LARGEST_BURST: i64 = Limit::MAX - 1;
 
 pub struct Throttle;
 
-impl Action for Throttle {
-    fn run(ctx: &mut Context, args: Args<'_>) -> Result<(), Error> {
-        let mut words = args.words().skip(1);
-        let (Some(key), Some(max_burst), Some(count), Some(period)) =
-            (words.next(), words.next(), words.next(), words.next())
-        else {
+static OUTCOMES: Outcomes = Outcomes::new();
+
+/// What a request asks of a throttle.
+pub struct Rule {
+    rate: Rate,
+    quantity: i64,
+}
+
+impl Algorithm for Throttle {
+    const NAME: &'static str = "THROTTLE";
+
+    type Rule = Rule;
+    type State<'a, M: Mode> = state::Throttle<'a, M>;
+    type Written = WrittenThrottle;
+    type Decision = Decision;
+
+    fn outcomes() -> &'static Outcomes {
+        &OUTCOMES
+    }
+
+    #[inline]
+    fn parse(mut words: Args<'_>) -> Result<Rule, Error> {
+        let (Some(max_burst), Some(count), Some(period)) = (words.next(), words.next(), words.next()) else {
             return Err(Error::WrongArity);
         };
-        let max_burst = within(max_burst, 0, LARGEST.saturating_sub(1)).ok_or(BAD_BURST)?;
-        let count = within(count, 1, LARGEST).ok_or(BAD_COUNT)?;
-        let period = within(period, 1, LONGEST_PERIOD).ok_or(BAD_PERIOD)?;
-        let quantity = words.next().map_or(Some(1), |quantity| within(quantity, 0, LARGEST)).ok_or(BAD_QUANTITY)?;
-        if words.next().is_some() {
+        let max_burst = within(max_burst, 0, LARGEST_BURST).ok_or(BAD_BURST)?;
+        let count = within(count, 1, Limit::MAX).ok_or(BAD_COUNT)?;
+        let period = within(period, 1, Window::MAX_SECONDS).ok_or(BAD_PERIOD)?;
+        let quantity = words.next().map_or(Some(1), |quantity| within(quantity, 0, Limit::MAX)).ok_or(BAD_QUANTITY)?;
+        if !words.is_empty() {
             return Err(Error::WrongArity);
         }
         let rate = Rate::new(max_burst, count, period).map_err(|bad| match bad {
             BadRate::TooFast => TOO_FAST,
             BadRate::TooLong => TOO_LONG,
         })?;
-        let now = unix_micros();
+        Ok(Rule { rate, quantity })
+    }
 
-        let state = state::Throttle::open(ctx, key)?;
-        let (decision, moved) = throttle::decide(state.arrival, rate, quantity, now);
-        state.settle(moved);
+    fn only_looks(rule: &Rule) -> bool {
+        rule.quantity == 0
+    }
 
-        conclude(ctx, key, &metrics::THROTTLE, &decision, reply::send_throttle);
+    #[inline(always)]
+    fn read<'a, M: Mode>(
+        ctx: &'a Context,
+        call: Call<'_>,
+        _rule: &Rule,
+        _now: Micros,
+    ) -> Result<state::Throttle<'a, M>, Error> {
+        state::Throttle::read(ctx, call.key)
+    }
+
+    #[inline(always)]
+    fn decide<M: Mode>(state: &mut state::Throttle<'_, M>, rule: &Rule, now: Micros) -> Result<Decision, Error> {
+        state.decide(rule.rate, rule.quantity, now)
+    }
+
+    #[inline(always)]
+    fn write(state: state::Throttle<'_, Writable>) -> Option<WrittenThrottle> {
+        state.write()
+    }
+
+    #[inline(always)]
+    fn publish(written: WrittenThrottle, ctx: &mut Context, call: Call<'_>) -> Result<(), Error> {
+        written.publish(ctx, call.key);
         Ok(())
     }
 }

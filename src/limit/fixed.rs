@@ -4,25 +4,22 @@
 //! a counter that goes up with every request, denied ones too; a request is admitted while the counter is within the
 //! limit.
 //!
-//! That a denied request counts is how the scripts have always done it; it holds for a single quota and a request of one
-//! unit. A request of several units, or with several quotas, either fits into all of them and counts in all, or counts
-//! nowhere.
+//! Denied requests count because they do so in the scripts. It holds for a single quota and a request of one unit. A
+//! request of several units, or with several quotas, either fits into all of them and counts in all, or counts nowhere.
 //!
 //! One small counter a window is all it needs. The price is the burst around a boundary: *limit* requests at the end
 //! of one window and *limit* at the start of the next may pass, twice the limit in a short time. It is the algorithm
 //! of the `INCR` and `EXPIRE` scripts, "Pattern: rate limiter" in the manual of Redis' INCR.
 
-use super::Cost;
-use super::{Decision, Demand, Quota, Retry, Time, Waits, Window, binding};
+use super::units::nearest_seconds;
+use super::{Cost, Decision, Demand, Quota, Retry, Standing, Time, Waits, Window};
 
-/// The number of the window that a time lies in: whole windows since the epoch.
-pub fn number(now: Time, window: Window) -> i64 {
-    now.millis().checked_div_euclid(window.millis()).unwrap_or(0)
-}
-
-/// A counter as a request finds it; one that is not there stands at 0.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// The counter of a quota's present window as a request finds it; one that is not there stands at 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counter {
+    pub quota: Quota,
+    /// How long the counter lives from its first request: as a rule, the quota's window.
+    pub life: Window,
     pub value: i64,
     pub expiry: Option<Time>,
 }
@@ -30,90 +27,86 @@ pub struct Counter {
 impl Counter {
     /// The expiry that a request gives to the counter, or `None` if it keeps the one it has.
     ///
-    /// A counter lives for a window from its first request. One without an expiry would never go, so it gets one.
-    pub fn new_expiry(self, now: Time, window: Window) -> Option<Time> {
+    /// A counter without an expiry would never go, so it gets one.
+    pub fn new_expiry(self, now: Time) -> Option<Time> {
         match self.expiry {
             Some(_) if self.value != 0 => None,
-            _ => Some(now.plus(window)),
+            _ => Some(now.plus(self.life)),
         }
     }
 
-    /// When the next request finds a counter at 0: in the next window, or once this one has expired.
-    fn fresh_at(self, now: Time, window: Window) -> Time {
-        let next = number(now, window).saturating_add(1).saturating_mul(window.millis());
+    /// When the next request finds a counter at 0: in the next window, or once this counter has expired.
+    fn fresh_at(self, now: Time) -> Time {
+        let next = now.next_multiple_of(self.quota.window);
         // The server keeps a key through the very millisecond of its expiry.
-        let gone = self.expiry.map_or(i64::MAX, |at| at.millis().saturating_add(1));
-        Time::from_millis(next.min(gone))
+        self.expiry.map_or(next, |expiry| next.min(expiry.after(1)))
     }
 }
+
+/// A counter would leave the range of 64-bit integers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Overflow;
 
 /// Whether a request counts even if it is denied.
 pub fn counts_denied(demand: &Demand) -> bool {
     demand.cost == Cost::ONE && demand.quotas.single().is_some()
 }
 
-/// How one quota stands.
-struct Standing {
-    quota: Quota,
-    before: Counter,
-    retry: Retry,
-}
-
-/// Decides on one request. `counters`: one for each of the demand's quotas, in their order.
-pub fn decide(counters: impl IntoIterator<Item = Counter>, demand: &Demand, now: Time) -> Decision {
-    let cost = demand.cost.units();
-    let mut counters = counters.into_iter();
-    let mut standing = |quota: Quota| {
-        let before = counters.next().unwrap_or_default();
-        let limit = quota.limit.requests();
-        let retry = match before.value.saturating_add(cost) <= limit {
-            true => Retry::Now,
-            false if cost > limit => Retry::Never,
-            false => Retry::after(before.fresh_at(now, quota.window).since(now)),
-        };
-        Standing { quota, before, retry }
-    };
-    let free = |standing: &Standing| standing.quota.limit.requests().saturating_sub(standing.before.value);
-    let first = standing(demand.quotas.first());
-    let Standing { quota, before, retry } =
-        binding(first, demand.quotas.more().map(standing), |standing| standing.retry, free);
-    let allowed = retry == Retry::Now;
-    let counted = allowed || counts_denied(demand);
-    let used = if counted { before.value.saturating_add(cost) } else { before.value };
-    let life = || life(demand, quota, now);
-    let expiry = match counted {
-        true => before.new_expiry(now, life()).or(before.expiry),
-        false => before.expiry.or_else(|| Some(now.plus(life()))), // What it would get.
-    };
-    Decision {
-        allowed,
-        limit: quota.limit.requests(),
-        window: quota.window.millis(),
-        used,
-        count: used,
-        ttl: remaining_seconds(expiry.unwrap_or(now), now),
-        waits: demand.waits.then(|| {
-            let after = if counted { Counter { value: used, expiry } } else { before };
-            let reset = if after.value > 0 { after.fresh_at(now, quota.window).since(now) } else { 0 };
-            Waits { retry, reset }
-        }),
-    }
-}
-
-/// The window that a quota's counter lives for: windows that are long and nearly equal can have the same number, and so
-/// the same counter, which lives for the longest of them.
-fn life(demand: &Demand, quota: Quota, now: Time) -> Window {
+/// How long the counter of a quota lives. Windows that are long and nearly equal can have the same number, and so the same
+/// counter, which lives for the longest of them.
+pub fn life(demand: &Demand, quota: Quota, now: Time) -> Window {
     if demand.quotas.single().is_some() {
         return quota.window;
     }
-    let shared = number(now, quota.window);
-    let windows = demand.quotas.iter().map(|quota| quota.window);
-    windows.rev().find(|&window| number(now, window) == shared).unwrap_or(quota.window)
+    let number = now.number_of(quota.window);
+    let mut windows = demand.quotas.iter().map(|quota| quota.window).rev();
+    windows.find(|&window| now.number_of(window) == number).unwrap_or(quota.window)
 }
 
-/// The remaining life in seconds, rounded to the nearest as the `TTL` command does.
-fn remaining_seconds(expiry: Time, now: Time) -> i64 {
-    expiry.since(now).max(0).saturating_add(500).div_euclid(1000)
+/// Decides on one request. `first` and `more` are the counters of the demand's quotas, in their order. The plan is what
+/// all of them go up by, if they do; each then gets its [`Counter::new_expiry`].
+pub fn decide(
+    first: Counter,
+    more: impl Iterator<Item = Counter>,
+    demand: &Demand,
+    now: Time,
+) -> Result<(Decision, Option<Cost>), Overflow> {
+    let standing = |counter: Counter| {
+        let Counter { quota, value: used, .. } = counter;
+        let retry = if quota.limit.free(used) >= demand.cost.units() {
+            Retry::Now
+        } else if demand.cost.units() > quota.limit.requests() {
+            Retry::Never
+        } else {
+            Retry::after(counter.fresh_at(now).since(now))
+        };
+        Standing { quota, used, retry }
+    };
+    let (mut before, mut binding) = (first, standing(first));
+    for counter in more {
+        let next = standing(counter);
+        if next.binds_before(&binding) {
+            (before, binding) = (counter, next);
+        }
+    }
+    let Standing { quota, retry, .. } = binding;
+    let allowed = retry == Retry::Now;
+    let counts = allowed || counts_denied(demand);
+    let after = if counts {
+        let value = before.value.checked_add(demand.cost.units()).ok_or(Overflow)?;
+        Counter { value, expiry: before.new_expiry(now).or(before.expiry), ..before }
+    } else {
+        before
+    };
+    // A counter that this request does not create is shown with the life that it would get.
+    let expiry = after.expiry.unwrap_or(now.plus(after.life));
+    let waits = demand.full.then(|| {
+        let reset = if after.value > 0 { after.fresh_at(now).since(now) } else { 0 };
+        Waits { retry, reset }
+    });
+    let ttl = nearest_seconds(expiry.since(now).max(0));
+    let decision = Decision { allowed, quota, used: after.value, count: after.value, ttl, waits };
+    Ok((decision, counts.then_some(demand.cost)))
 }
 
 #[cfg(test)]
@@ -134,25 +127,37 @@ mod tests {
     fn demand(quotas: &[(i64, i64)], cost: i64) -> Demand {
         let mut list = Quotas::of(quota(quotas[0].0, quotas[0].1));
         quotas[1..].iter().for_each(|&(millis, limit)| list.push(quota(millis, limit)).unwrap());
-        Demand { quotas: list, cost: Cost::new(cost).unwrap(), waits: true }
+        Demand { quotas: list, cost: Cost::new(cost).unwrap(), full: true }
     }
 
-    /// The rules of this file around a table of counters that expire as the server's do.
+    /// Decides over these counters, one a quota: values and expiries.
+    fn decide_over(counters: &[(i64, Option<i64>)], demand: &Demand, now: i64) -> Decision {
+        let now = Time::from_millis(now);
+        let mut counters = demand.quotas.iter().zip(counters).map(|(quota, &(value, expiry))| Counter {
+            quota,
+            life: life(demand, quota, now),
+            value,
+            expiry: expiry.map(Time::from_millis),
+        });
+        decide(counters.next().unwrap(), counters, demand, now).unwrap().0
+    }
+
+    /// The rules of this file around a table of counters, value and expiry, that expire as the server's do.
     #[derive(Default, Clone)]
     struct Ruled {
-        counters: HashMap<(i64, i64), Counter>,
+        counters: HashMap<(i64, i64), (i64, Option<i64>)>,
     }
 
     impl Ruled {
-        fn counter(&self, millis: i64, now: i64) -> Counter {
+        fn counter(&self, millis: i64, now: i64) -> (i64, Option<i64>) {
             let found = self.counters.get(&(millis, now.div_euclid(millis)));
-            let live = found.filter(|counter| counter.expiry.is_none_or(|at| at.millis() >= now));
-            live.copied().unwrap_or(Counter { value: 0, expiry: None })
+            let live = found.filter(|(_, expiry)| expiry.is_none_or(|at| at >= now));
+            live.copied().unwrap_or((0, None))
         }
 
         fn peek(&self, demand: &Demand, now: i64) -> Decision {
-            let counters = demand.quotas.iter().map(|quota| self.counter(quota.window.millis(), now));
-            decide(counters, demand, Time::from_millis(now))
+            let counters: Vec<_> = demand.quotas.iter().map(|quota| self.counter(quota.window.millis(), now)).collect();
+            decide_over(&counters, demand, now)
         }
 
         fn request(&mut self, demand: &Demand, now: i64) -> Decision {
@@ -160,10 +165,10 @@ mod tests {
             if decision.allowed || counts_denied(demand) {
                 for quota in demand.quotas.iter() {
                     let millis = quota.window.millis();
-                    let before = self.counter(millis, now);
-                    let expiry = before.new_expiry(Time::from_millis(now), quota.window).or(before.expiry);
-                    let after = Counter { value: before.value + demand.cost.units(), expiry };
-                    self.counters.insert((millis, now.div_euclid(millis)), after);
+                    let (value, expiry) = self.counter(millis, now);
+                    let kept = expiry.filter(|_| value != 0);
+                    let counted = (value + demand.cost.units(), kept.or(Some(now + millis)));
+                    self.counters.insert((millis, now.div_euclid(millis)), counted);
                 }
             }
             decision
@@ -219,7 +224,7 @@ mod tests {
                 }
                 let decision = ruled.request(&demand(&quotas, cost), now);
                 prop_assert_eq!(decision.allowed, fits);
-                let used = naive.get(&(decision.window, now / decision.window)).copied().unwrap_or(0);
+                let used = naive.get(&(decision.quota.window.millis(), now / decision.quota.window.millis())).copied().unwrap_or(0);
                 prop_assert_eq!((decision.used, decision.count), (used, used));
             }
         }
@@ -239,7 +244,7 @@ mod tests {
             }
             if let Some(after) = expiring {
                 // As if somebody had set another expiry by hand.
-                ruled.counters.values_mut().for_each(|counter| counter.expiry = Some(Time::from_millis(now + after)));
+                ruled.counters.values_mut().for_each(|(_, expiry)| *expiry = Some(now + after));
             }
             let demand = demand(&quotas, cost);
             let decision = ruled.peek(&demand, now);
@@ -258,16 +263,17 @@ mod tests {
 
         #[test]
         fn a_window_begins_at_a_multiple_of_its_length(now in 0i64..4_000_000_000_000, millis in 1i64..2_147_483_647_000) {
-            let number = number(Time::from_millis(now), window(millis));
-            prop_assert!(number * millis <= now && now < (number + 1) * millis);
+            let (time, window) = (Time::from_millis(now), window(millis));
+            let (begin, end) = (time.number_of(window) * millis, time.next_multiple_of(window).millis());
+            prop_assert!(begin <= now && now < end && end - begin == millis);
         }
     }
 
     #[test]
     fn the_first_request_sets_the_expiry_and_a_counter_without_one_gets_one() {
-        let (now, minute) = (Time::from_millis(1_000), window(60_000));
+        let now = Time::from_millis(1_000);
         let (set, other) = (Some(Time::from_millis(61_000)), Some(Time::from_millis(5_000)));
-        let new_expiry = |value, expiry| Counter { value, expiry }.new_expiry(now, minute);
+        let new_expiry = |value, expiry| counter(60_000, value, expiry).new_expiry(now);
         assert_eq!(new_expiry(0, None), set);
         assert_eq!(new_expiry(0, other), set);
         assert_eq!(new_expiry(1, other), None);
@@ -275,40 +281,39 @@ mod tests {
         assert_eq!(new_expiry(-3, other), None);
     }
 
+    fn counter(millis: i64, value: i64, expiry: Option<Time>) -> Counter {
+        Counter { quota: quota(millis, 1), life: window(millis), value, expiry }
+    }
+
     #[test]
     fn a_counter_that_windows_share_lives_for_the_longest_of_them() {
         let (short, long) = (2_000_000_000_000, 2_100_000_000_000);
         let now = 1_800_000_000_000; // Both windows have the number 0.
-        let fresh = Counter { value: 0, expiry: None };
-        let decision = decide([fresh, fresh], &demand(&[(short, 3), (long, 9)], 1), Time::from_millis(now));
-        assert_eq!((decision.window, decision.ttl), (short, 2_100_000_000));
+        let decision = decide_over(&[(0, None), (0, None)], &demand(&[(short, 3), (long, 9)], 1), now);
+        assert_eq!((decision.quota.window.millis(), decision.ttl), (short, 2_100_000_000));
         // The shorter one is over with its number all the same.
         assert_eq!(decision.waits.unwrap().reset, short - now);
     }
 
     #[test]
     fn the_remaining_life_is_rounded_as_ttl_does() {
-        for (millis, seconds) in [(0, 0), (499, 0), (500, 1), (1_499, 1), (1_500, 2), (60_000, 60), (-5, 0)] {
-            assert_eq!(remaining_seconds(Time::from_millis(10_000 + millis), Time::from_millis(10_000)), seconds);
+        for (millis, seconds) in [(0, 0), (499, 0), (500, 1), (1_499, 1), (1_500, 2), (60_000, 60)] {
+            assert_eq!(nearest_seconds(millis), seconds);
         }
     }
 
     #[test]
     fn the_limit_itself_passes_and_zero_denies_everything() {
-        let allowed = |value, limit| {
-            let counter = Counter { value, expiry: None };
-            decide([counter], &demand(&[(1_000, limit)], 1), Time::from_millis(1)).allowed
-        };
+        let allowed = |value, limit| decide_over(&[(value, None)], &demand(&[(1_000, limit)], 1), 1).allowed;
         assert!(allowed(4, 5));
         assert!(!allowed(5, 5));
         assert!(!allowed(0, 0));
     }
 
     #[test]
-    fn the_life_that_is_told_is_the_counters_own_if_it_stays_as_it_is() {
+    fn the_life_that_is_shown_is_the_counters_own_if_it_stays_as_it_is() {
         let ttl = |value, expiry: Option<i64>, cost| {
-            let counter = Counter { value, expiry: expiry.map(Time::from_millis) };
-            decide([counter], &demand(&[(60_000, 1)], cost), Time::from_millis(1_000)).ttl
+            decide_over(&[(value, expiry)], &demand(&[(60_000, 1)], cost), 1_000).ttl
         };
         assert_eq!(ttl(0, Some(6_000), 2), 5); // Denied, and not counted.
         assert_eq!(ttl(0, Some(6_000), 1), 60); // The first request gives it a whole window.
@@ -317,11 +322,19 @@ mod tests {
     }
 
     #[test]
+    fn a_counter_at_the_end_of_its_range_does_not_wrap() {
+        let now = Time::from_millis(1_000);
+        let full = counter(60_000, i64::MAX, None);
+        assert_eq!(decide(full, std::iter::empty(), &demand(&[(60_000, 1)], 1), now), Err(Overflow));
+        assert!(
+            decide(full, std::iter::empty(), &demand(&[(60_000, 1)], 2), now).is_ok_and(|(_, count)| count.is_none())
+        );
+    }
+
+    #[test]
     fn a_window_ends_where_the_next_begins_or_with_its_counter() {
-        let (now, minute) = (Time::from_millis(130_000), window(60_000));
-        let fresh_at = |expiry: Option<i64>| {
-            Counter { value: 1, expiry: expiry.map(Time::from_millis) }.fresh_at(now, minute).millis()
-        };
+        let now = Time::from_millis(130_000);
+        let fresh_at = |expiry: Option<i64>| counter(60_000, 1, expiry.map(Time::from_millis)).fresh_at(now).millis();
         assert_eq!(fresh_at(None), 180_000);
         assert_eq!(fresh_at(Some(190_000)), 180_000);
         assert_eq!(fresh_at(Some(140_000)), 140_001);

@@ -1,8 +1,8 @@
 //! The rules of limiting, and nothing else: no server, no clock, no input or output, and no allocation on the way to a
 //! decision.
 //!
-//! A rule is handed the time and what is known of the key, and answers with a [`Decision`]. Each algorithm is a file
-//! of its own that begins with the algorithm in words.
+//! A rule is given the time and a view of what is stored, and answers with a decision and a plan: what to change so that
+//! the decision is on record. Each algorithm is a file that opens with the algorithm in words.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -17,37 +17,38 @@
 )]
 
 pub mod fixed;
+mod several;
 pub mod sliding;
 pub mod throttle;
 mod units;
 
-pub use units::{Cost, Demand, Limit, Quota, Quotas, Refusal, Time, Window};
+pub use several::Several;
+pub use units::{Cost, Demand, Limit, Micros, Quota, Quotas, Refusal, Time, Window};
 
-/// What a limiter answers: what every rule fills in, and every form of reply reads.
+/// What the rules of windows, [`sliding`] and [`fixed`], answer.
 ///
-/// Where there are several quotas it speaks of the one that binds: of those that deny, the one with the longest wait; if
-/// none denies, the one with the fewest units remaining. Of those that deny for equally long, the one with the fewest
-/// units; of equals, the one with the shortest window.
+/// With several quotas it is about the one that binds: of those that deny, the one with the longest wait; if none denies,
+/// the one with the fewest units remaining. Of those that deny for equally long, the one with the fewest units remaining;
+/// of equals, the one with the shortest window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
     pub allowed: bool,
-    pub limit: i64,
-    /// The length of the window in milliseconds.
-    pub window: i64,
+    /// The quota that binds.
+    pub quota: Quota,
     /// Units in the window after this call.
     pub used: i64,
-    /// Units in the window as the short reply counts them, which differs from algorithm to algorithm.
+    /// Units in the window as the short reply counts them, which differs between the rules.
     pub count: i64,
-    /// The seconds that go with the short reply.
+    /// The seconds in the short reply, which mean something else in each rule.
     pub ttl: i64,
-    /// How long to wait, if that was asked.
+    /// How long to wait, if the reply shows it.
     pub waits: Option<Waits>,
 }
 
 impl Decision {
     /// Units that are still free in the window.
     pub fn remaining(&self) -> i64 {
-        self.limit.saturating_sub(self.used).max(0)
+        self.quota.limit.free(self.used).max(0)
     }
 }
 
@@ -72,19 +73,23 @@ pub enum Retry {
 }
 
 impl Retry {
-    /// After a wait in milliseconds; a denied request is never told not to wait.
+    /// After a wait in milliseconds. A denied request has to wait in any case.
     fn after(millis: i64) -> Self {
         Self::After(millis.max(1))
     }
 }
 
-/// The one of several standings that binds; see [`Decision`].
-fn binding<S>(first: S, more: impl Iterator<Item = S>, retry: impl Fn(&S) -> Retry, free: impl Fn(&S) -> i64) -> S {
-    more.fold(first, |binding, next| {
-        let later = retry(&next).cmp(&retry(&binding));
-        match later.then(free(&binding).cmp(&free(&next))) {
-            std::cmp::Ordering::Greater => next,
-            _ => binding,
-        }
-    })
+/// How one quota stands before the request.
+struct Standing {
+    quota: Quota,
+    used: i64,
+    retry: Retry,
+}
+
+impl Standing {
+    /// Whether this quota binds rather than one with a shorter window; see [`Decision`].
+    fn binds_before(&self, shorter: &Self) -> bool {
+        let free = |standing: &Self| standing.quota.limit.free(standing.used);
+        self.retry.cmp(&shorter.retry).then(free(shorter).cmp(&free(self))).is_gt()
+    }
 }

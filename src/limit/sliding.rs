@@ -1,32 +1,37 @@
 //! The sliding window log.
 //!
 //! Every admitted request leaves its time in a log. A request at time *t* is admitted if fewer than *limit* times in
-//! the log are later than *t* − *window*. So in no stretch of time as long as the window are more than *limit*
-//! requests ever admitted, wherever it begins. Requests that are denied leave nothing.
+//! the log are later than *t* − *window*. So no stretch of time as long as the window, wherever it begins, ever holds
+//! more than *limit* admitted requests. Requests that are denied leave nothing.
 //!
 //! The rule is exact and needs one entry a request. It is the algorithm of the well-known Lua scripts over a sorted
 //! set; see "sliding window log" in Alex Xu, *System Design Interview* (2020), chapter 4.
 //!
-//! A request may weigh more than one unit; it then leaves as many, and fits only if all of them do. Several quotas are
-//! kept over one log: each looks back as far as its window, and a request is admitted if it fits into all of them. The wait
-//! is exact: of the units that are in the window, just so many must leave that the request fits, and the last of these to
-//! leave is known by its rank.
+//! A request may weigh more than one unit; it then leaves as many, and fits only if all of them do. Several quotas share
+//! one log: each counts the units in its own window, and a request is admitted if it fits into all of them.
 //!
-//! Two things are added. An entry more than one window ahead of the clock comes from another clock, or from this one
-//! before it was stepped back. It does not count, or it would deny requests until the clock has caught up: one that is ahead by
-//! the longest window is dropped like an expired one, and a shorter window begins to count it when the clock comes near. And
-//! the expiry of the key is written only when it matters, since each write of it travels to replicas and the AOF.
+//! The wait is exact. A request fits as soon as enough units have left the window; the last of these is known by its
+//! rank in the log, and its stamp says when it leaves.
+//!
+//! Two things are added to the scripts' rule:
+//!
+//! * An entry more than one window ahead of the clock was written by another clock, or by this one before it was
+//!   stepped back. It does not count, or it would deny requests until the clock has caught up with it. One that is ahead
+//!   by the longest window is dropped like an expired one; a shorter window begins to count it once the clock is less than
+//!   that window away.
+//! * The expiry of the key is written only when it matters, since each write of it travels to replicas and the AOF.
 
 use std::iter;
 
-use super::{Cost, Decision, Demand, Quota, Retry, Time, Waits, Window, binding};
+use super::{Cost, Decision, Demand, Quota, Retry, Standing, Time, Waits, Window};
 
-/// Which entries of a log count at a given time, by their stamps.
+/// Which entries of a log count at a given time, by their stamps: those later than `expired_to` and not later than
+/// `sane_to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// The latest stamp that has expired.
     pub expired_to: Time,
-    /// The latest stamp that a sane clock can have written.
+    /// The latest stamp that counts; a later one was written by a clock that was ahead.
     pub sane_to: Time,
 }
 
@@ -36,150 +41,190 @@ impl Span {
     }
 }
 
-/// What is known of a log at the time of a request. Only units that count at that time, for the longest of the windows,
-/// are spoken of.
+/// A log as it is found at the time of a request. All answers are about the units that count at that time for the longest
+/// of the windows.
 pub trait History {
-    fn units(&mut self) -> u64;
+    /// Why a question has no answer.
+    type Error;
+
+    fn units(&self) -> i64;
+
+    /// The expiry that the key has, if anything in the log counts.
+    fn expiry(&self) -> Option<Time>;
 
     /// Units stamped later than a time.
-    fn later_than(&mut self, time: Time) -> u64;
+    fn later_than(&mut self, time: Time) -> Result<i64, Self::Error>;
 
-    /// The stamp of the unit that has `rank` units behind it in the log; the newest has none. `None` for one that never
-    /// leaves.
-    fn stamp_of(&mut self, rank: u64) -> Option<Time>;
+    /// The stamp of the unit with `rank` newer units in the log; the newest has rank 0. `None` for a unit that never
+    /// expires, and where there are not so many.
+    fn stamp_of(&mut self, rank: i64) -> Result<Option<Time>, Self::Error>;
 
-    /// How many units never leave. No clock has stamped them; they count in every window, as its oldest.
-    fn lasting(&mut self) -> u64 {
-        0
+    /// How many units never expire. No clock has stamped them; they count in every window, as its oldest.
+    fn lasting(&mut self) -> Result<i64, Self::Error> {
+        Ok(0)
     }
 
-    /// Those that [`Self::later_than`] counts, without the ones that never leave.
-    fn ahead_of(&mut self, time: Time) -> u64 {
+    /// As [`Self::later_than`], without the units that never expire.
+    fn stamped_after(&mut self, time: Time) -> Result<i64, Self::Error> {
         self.later_than(time)
     }
 }
 
-/// In all rounds together a wait looks into this many windows, which is some milliseconds of the server's time.
-const LOOKS: usize = 2048;
-
-/// How one quota stands.
-struct Standing {
-    quota: Quota,
-    used: i64,
-    retry: Retry,
+/// What a request changes in the log, besides dropping what has expired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// The units to add, stamped with the time of the request.
+    pub add: Option<Cost>,
+    /// The expiry to give to the key.
+    pub expiry: Option<Time>,
 }
 
-impl Standing {
-    fn of(quota: Quota, used: u64, cost: Cost, wait: impl FnOnce() -> Retry) -> Self {
-        let used = i64::try_from(used).unwrap_or(i64::MAX);
-        let fits = used.saturating_add(cost.units()) <= quota.limit.requests();
-        Self { quota, used, retry: if fits { Retry::Now } else { wait() } }
-    }
+impl Plan {
+    pub const NOTHING: Self = Self { add: None, expiry: None };
 }
+
+/// A wait looks into so many windows at most, in all rounds together. That takes some milliseconds of the server's time.
+const MOST_LOOKS: usize = 2048;
 
 /// Decides on one request.
-pub fn decide(log: &mut impl History, demand: &Demand, now: Time) -> Decision {
-    // How often a wait is put off, at most, because others have come in by then. None can, unless entries lie ahead of a
-    // window: where there is one window, or the log ends before now, none do.
-    let mut rounds = 0;
+#[inline]
+pub fn decide<H: History>(log: &mut H, demand: &Demand, now: Time) -> Result<(Decision, Plan), H::Error> {
+    let cost = demand.cost;
+    let mut search = Search { log, rounds: 0 };
     let Standing { quota, used, retry } = match demand.quotas.single() {
-        // The longest window is the only one, and nobody compares waits: one that is not asked for stays `Never`.
         Some(quota) => {
-            let used = log.units();
-            Standing::of(quota, used, demand.cost, || {
-                if demand.waits { retry(log, quota, demand.cost, now, rounds) } else { Retry::Never }
-            })
-        }
-        None => {
-            if log.ahead_of(now) > 0 {
-                rounds = LOOKS.div_euclid(demand.quotas.len().max(1));
-            }
-            let longest = demand.quotas.longest();
-            let mut standing = |quota: Quota| {
-                let used = match quota.window == longest {
-                    true => log.units(),
-                    false => {
-                        let later = log.later_than(now.minus(quota.window));
-                        let ahead = if rounds > 0 { log.ahead_of(now.plus(quota.window)) } else { 0 };
-                        later.saturating_sub(ahead)
-                    }
-                };
-                Standing::of(quota, used, demand.cost, || retry(log, quota, demand.cost, now, rounds))
+            let used = search.log.units();
+            // No other wait is compared with this one, so it is only worked out if the reply shows it.
+            let retry = match quota.limit.free(used) >= cost.units() {
+                true => Retry::Now,
+                false if demand.full => search.retry(quota, cost, now)?,
+                false => Retry::Never,
             };
-            let free = |standing: &Standing| standing.quota.limit.requests().saturating_sub(standing.used);
-            let first = standing(demand.quotas.first());
-            binding(first, demand.quotas.more().map(standing), |standing| standing.retry, free)
+            Standing { quota, used, retry }
         }
+        None => search.binding(demand, now)?,
     };
     let allowed = retry == Retry::Now;
     let retry = match retry {
-        // Until this one has room, what is ahead of another may have come in.
-        Retry::After(wait) if demand.waits && rounds > 0 => {
-            let (lasting, from) = (log.lasting(), Time::from_millis(now.millis().saturating_add(wait)));
-            let rests =
-                demand.quotas.iter().filter_map(|quota| Some((quota.window, rest(quota, demand.cost, lasting)?)));
-            Retry::after(free_at(log, rests, from, rounds).since(now))
-        }
+        // Another window may have begun to count requests that lie ahead by the time that this one has room.
+        Retry::After(wait) if search.rounds > 0 => search.retry_in_all(demand, now, wait)?,
         retry => retry,
     };
-    Decision {
+    let waits = match demand.full {
+        false => None,
+        true => {
+            // An admitted request itself expires after a window.
+            let from = if allowed { now.plus(quota.window) } else { now };
+            let reset = search.room_at(iter::once((quota.window, 0)), from)?.since(now);
+            Some(Waits { retry, reset })
+        }
+    };
+    let decision = Decision {
         allowed,
-        limit: quota.limit.requests(),
-        window: quota.window.millis(),
-        used: if allowed { used.saturating_add(demand.cost.units()) } else { used },
+        quota,
+        used: if allowed { cost.added_to(used) } else { used },
         count: used,
         ttl: quota.window.seconds(),
-        waits: demand.waits.then(|| {
-            // The request itself leaves after a window, if it is admitted.
-            let from = if allowed { now.plus(quota.window) } else { now };
-            Waits { retry, reset: free_at(log, iter::once((quota.window, 0)), from, rounds).since(now) }
-        }),
-    }
-}
-
-/// Room is there for a request once no more units than this are left in the window, of those that leave it.
-fn rest(quota: Quota, cost: Cost, lasting: u64) -> Option<u64> {
-    u64::try_from(quota.limit.requests().saturating_sub(cost.units())).ok()?.checked_sub(lasting)
-}
-
-/// When a request that does not fit will.
-fn retry(log: &mut impl History, quota: Quota, cost: Cost, now: Time, rounds: usize) -> Retry {
-    let lasting = log.lasting();
-    let Some(rest) = rest(quota, cost, lasting) else {
-        return Retry::Never;
+        waits,
     };
-    match free_at(log, iter::once((quota.window, rest)), now, rounds).since(now) {
-        wait if wait > 0 => Retry::after(wait),
-        // It should have left and yet counts: then it stays. Such a stamp is written by no clock.
-        _ => Retry::Never,
-    }
+    let log = search.log;
+    let expiry =
+        (allowed || log.units() > 0).then(|| renewed_expiry(log.expiry(), now, demand.quotas.longest())).flatten();
+    Ok((decision, Plan { add: allowed.then_some(cost), expiry }))
 }
 
-/// The first time from `from` on at which no more than so many units are in each of these windows, of those that leave it.
-///
-/// The unit that has so many others behind it in the window is the last that has to leave. Those that are ahead of the
-/// window are behind it, too, but do not count yet. While it leaves some of them may come in, and then more have to leave:
-/// that is another round. After the last one it is waited for all that are ahead, which is late enough in any case.
-fn free_at(
-    log: &mut impl History,
-    rests: impl Iterator<Item = (Window, u64)> + Clone,
-    from: Time,
+/// How many units of those that expire may be left in the window for a request to fit. `None` if it never will.
+fn leftover(quota: Quota, cost: Cost, lasting: i64) -> Option<i64> {
+    let leftover = quota.limit.free(cost.units()).checked_sub(lasting)?;
+    (leftover >= 0).then_some(leftover)
+}
+
+/// A log in which the end of a wait is looked for.
+struct Search<'a, H> {
+    log: &'a mut H,
+    /// How often the end may be put off because units that lie ahead have come in by then. None can, unless there are
+    /// several windows and entries later than now.
     rounds: usize,
-) -> Time {
-    let mut at = from;
-    for round in 0..=rounds {
-        let begun = at;
-        for (window, rest) in rests.clone() {
-            let behind = if round < rounds { log.ahead_of(at.plus(window)) } else { 0 };
-            if let Some(stamp) = log.stamp_of(rest.saturating_add(behind)) {
-                at = at.max(stamp.plus(window));
+}
+
+impl<H: History> Search<'_, H> {
+    /// The standing that binds, of several quotas.
+    fn binding(&mut self, demand: &Demand, now: Time) -> Result<Standing, H::Error> {
+        if self.log.stamped_after(now)? > 0 {
+            self.rounds = MOST_LOOKS.checked_div(demand.quotas.len()).unwrap_or(0);
+        }
+        let mut binding = self.standing(demand.quotas.list().first, demand, now)?;
+        for &quota in &demand.quotas.list().more {
+            let next = self.standing(quota, demand, now)?;
+            if next.binds_before(&binding) {
+                binding = next;
             }
         }
-        if at == begun {
-            break;
+        Ok(binding)
+    }
+
+    fn standing(&mut self, quota: Quota, demand: &Demand, now: Time) -> Result<Standing, H::Error> {
+        let is_longest = quota.window == demand.quotas.longest();
+        let used = if is_longest { self.log.units() } else { self.used(quota, now)? };
+        let fits = quota.limit.free(used) >= demand.cost.units();
+        let retry = if fits { Retry::Now } else { self.retry(quota, demand.cost, now)? };
+        Ok(Standing { quota, used, retry })
+    }
+
+    /// Units in a window that is not the longest.
+    fn used(&mut self, quota: Quota, now: Time) -> Result<i64, H::Error> {
+        let later = self.log.later_than(now.minus(quota.window))?;
+        let ahead = if self.rounds > 0 { self.log.stamped_after(now.plus(quota.window))? } else { 0 };
+        Ok(later.saturating_sub(ahead))
+    }
+
+    /// When a request that does not fit into one quota will.
+    fn retry(&mut self, quota: Quota, cost: Cost, now: Time) -> Result<Retry, H::Error> {
+        let Some(leftover) = leftover(quota, cost, self.log.lasting()?) else {
+            return Ok(Retry::Never);
+        };
+        match self.room_at(iter::once((quota.window, leftover)), now)?.since(now) {
+            wait if wait > 0 => Ok(Retry::after(wait)),
+            // The unit in the way should have expired and yet counts: it never expires.
+            _ => Ok(Retry::Never),
         }
     }
-    at
+
+    /// When a request that has to wait for one quota fits into all of them.
+    fn retry_in_all(&mut self, demand: &Demand, now: Time, wait: i64) -> Result<Retry, H::Error> {
+        let lasting = self.log.lasting()?;
+        let leftovers =
+            demand.quotas.iter().filter_map(|quota| Some((quota.window, leftover(quota, demand.cost, lasting)?)));
+        Ok(Retry::after(self.room_at(leftovers, now.after(wait))?.since(now)))
+    }
+
+    /// The first time from `from` on at which each of these windows holds no more units, of those that expire, than may be
+    /// left in it.
+    ///
+    /// Ranks count from the newest unit, so the unit whose rank is the number that may be left is the last that has to
+    /// expire. Units ahead of the window are newer, too, but do not count yet. Some of them may come in before that unit
+    /// has expired; then more have to expire, which is another round. The last round takes all units ahead for come in: its
+    /// answer may be too late, never too early.
+    fn room_at(
+        &mut self,
+        leftovers: impl Iterator<Item = (Window, i64)> + Clone,
+        from: Time,
+    ) -> Result<Time, H::Error> {
+        let mut at = from;
+        for round in 0..=self.rounds {
+            let begun = at;
+            for (window, leftover) in leftovers.clone() {
+                let ahead = if round < self.rounds { self.log.stamped_after(at.plus(window))? } else { 0 };
+                if let Some(stamp) = self.log.stamp_of(leftover.saturating_add(ahead))? {
+                    at = at.max(stamp.plus(window));
+                }
+            }
+            if at == begun {
+                break;
+            }
+        }
+        Ok(at)
+    }
 }
 
 /// A key's expiry lags behind by less than this many milliseconds, and by less than a tenth of a short window.
@@ -189,13 +234,11 @@ const LONGEST_LAG: i64 = 1000;
 ///
 /// A log is of no use once its newest entry has expired. It is kept for two windows, as the scripts keep it, which
 /// leaves room for clocks that differ and for the lag.
-pub fn renewed_expiry(current: Option<Time>, now: Time, window: Window) -> Option<Time> {
+fn renewed_expiry(current: Option<Time>, now: Time, window: Window) -> Option<Time> {
     let wanted = now.plus(window).plus(window);
-    let longest = window.millis().div_euclid(10).clamp(1, LONGEST_LAG);
-    match current {
-        Some(current) if (0..longest).contains(&wanted.since(current)) => None,
-        _ => Some(wanted),
-    }
+    let longest_lag = window.millis().div_euclid(10).clamp(1, LONGEST_LAG);
+    let will_do = current.is_some_and(|current| (0..longest_lag).contains(&wanted.since(current)));
+    (!will_do).then_some(wanted)
 }
 
 #[cfg(test)]
@@ -235,7 +278,7 @@ mod tests {
         }
 
         fn by(quotas: Quotas) -> Self {
-            Self { stamps: vec![], demand: Demand { quotas, cost: Cost::ONE, waits: true } }
+            Self { stamps: vec![], demand: Demand { quotas, cost: Cost::ONE, full: true } }
         }
 
         /// What a request would be answered, as far as the log is concerned.
@@ -244,7 +287,7 @@ mod tests {
             self.stamps.retain(|&stamp| stamp > span.expired_to && stamp <= span.sane_to);
             self.stamps.sort();
             let demand = self.demand.clone();
-            decide(self, &demand, now)
+            decide(self, &demand, now).unwrap().0
         }
 
         fn request(&mut self, now: Time) -> Decision {
@@ -257,16 +300,22 @@ mod tests {
     }
 
     impl History for Ruled {
-        fn units(&mut self) -> u64 {
-            self.stamps.len() as u64
+        type Error = std::convert::Infallible;
+
+        fn units(&self) -> i64 {
+            self.stamps.len() as i64
         }
 
-        fn later_than(&mut self, time: Time) -> u64 {
-            self.stamps.iter().filter(|&&stamp| stamp > time).count() as u64
+        fn expiry(&self) -> Option<Time> {
+            None
         }
 
-        fn stamp_of(&mut self, rank: u64) -> Option<Time> {
-            self.stamps.iter().rev().nth(rank as usize).copied()
+        fn later_than(&mut self, time: Time) -> Result<i64, Self::Error> {
+            Ok(self.stamps.iter().filter(|&&stamp| stamp > time).count() as i64)
+        }
+
+        fn stamp_of(&mut self, rank: i64) -> Result<Option<Time>, Self::Error> {
+            Ok(self.stamps.iter().rev().nth(rank as usize).copied())
         }
     }
 
@@ -412,7 +461,7 @@ mod tests {
             }
             let decision = decision.unwrap();
             let is_whole = |after: i64| {
-                let (from, to) = (now + after - decision.window + 1, now + after + decision.window);
+                let (from, to) = (now + after - decision.quota.window.millis() + 1, now + after + decision.quota.window.millis());
                 !ruled.stamps.iter().any(|stamp| (from..=to).contains(&stamp.millis()))
             };
             let reset = decision.waits.unwrap().reset;
@@ -451,13 +500,13 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_reckons_with_what_a_shorter_window_is_yet_to_count() {
+    fn a_wait_allows_for_what_a_shorter_window_is_yet_to_count() {
         let mut ruled = Ruled::by(quotas_of([(100, 1), (1_000, 2)]));
         // The clock was stepped back behind the second request. The longer window has room at 10,100; just then the shorter
         // one counts the second, until 10,250.
         ruled.stamps = [9_100, 10_150].map(Time::from_millis).to_vec();
         let decision = ruled.peek(Time::from_millis(10_000));
-        assert_eq!((decision.window, decision.count), (1_000, 2));
+        assert_eq!((decision.quota.window.millis(), decision.count), (1_000, 2));
         assert_eq!(decision.waits.unwrap().retry, Retry::After(250));
     }
 
@@ -471,7 +520,7 @@ mod tests {
             // The last one lies behind a gap that a request fits into.
             ruled.stamps = stamps.chain([now + 2_000_000]).map(Time::from_millis).collect();
             let decision = ruled.peek(Time::from_millis(now));
-            assert_eq!((decision.window, decision.count), (1_000, 1));
+            assert_eq!((decision.quota.window.millis(), decision.count), (1_000, 1));
             assert_eq!(decision.waits.unwrap().retry, Retry::After(taken * 1_000 + 10), "{taken}");
         }
     }
@@ -482,30 +531,36 @@ mod tests {
         struct Planted;
 
         impl History for Planted {
-            fn units(&mut self) -> u64 {
+            type Error = std::convert::Infallible;
+
+            fn units(&self) -> i64 {
                 4
             }
 
-            fn later_than(&mut self, _: Time) -> u64 {
-                4
+            fn expiry(&self) -> Option<Time> {
+                None
             }
 
-            fn ahead_of(&mut self, _: Time) -> u64 {
-                2
+            fn later_than(&mut self, _: Time) -> Result<i64, Self::Error> {
+                Ok(4)
             }
 
-            fn stamp_of(&mut self, rank: u64) -> Option<Time> {
-                [2_000, 1_000].get(rank as usize).map(|&at| Time::from_millis(at))
+            fn stamped_after(&mut self, _: Time) -> Result<i64, Self::Error> {
+                Ok(2)
             }
 
-            fn lasting(&mut self) -> u64 {
-                2
+            fn stamp_of(&mut self, rank: i64) -> Result<Option<Time>, Self::Error> {
+                Ok([2_000, 1_000].get(rank as usize).map(|&at| Time::from_millis(at)))
+            }
+
+            fn lasting(&mut self) -> Result<i64, Self::Error> {
+                Ok(2)
             }
         }
 
         let retry = |limit: i64| {
             let demand = Ruled::of(window(5_000), limit).demand;
-            decide(&mut Planted, &demand, Time::from_millis(3_000)).waits.unwrap().retry
+            decide(&mut Planted, &demand, Time::from_millis(3_000)).unwrap().0.waits.unwrap().retry
         };
         assert_eq!([5, 4, 3].map(retry), [Retry::Now, Retry::After(3_000), Retry::After(4_000)]);
         assert_eq!([2, 1, 0].map(retry), [Retry::Never; 3]);

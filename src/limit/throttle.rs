@@ -12,20 +12,38 @@
 //! Times here are nanoseconds: at a million requests a second the interval is a microsecond. They leave as milliseconds
 //! and are rounded up, so that whoever waits is let in.
 
-use super::{Decision, Retry, Waits};
+use super::{Micros, Retry, Time};
 
-const SECOND: i64 = 1_000_000_000;
-const MILLISECOND: i64 = 1_000_000;
+/// A length of time in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Nanos(i64);
+
+impl Nanos {
+    const PER_SECOND: i64 = 1_000_000_000;
+    const PER_MILLISECOND: i64 = 1_000_000;
+
+    /// In milliseconds, rounded up.
+    fn millis(self) -> i64 {
+        rounded_up_to_millis(self.0)
+    }
+}
+
+/// Whole milliseconds of so many nanoseconds, rounded up.
+fn rounded_up_to_millis(nanos: i64) -> i64 {
+    let (whole, rest) = (nanos.div_euclid(Nanos::PER_MILLISECOND), nanos.rem_euclid(Nanos::PER_MILLISECOND));
+    // A quotient by a million is far from the end of the range.
+    whole.wrapping_add(i64::from(rest > 0))
+}
 
 /// A rate and a burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// Nanoseconds from one request to the next.
-    interval: i64,
+    /// From one request to the next.
+    interval: Nanos,
     /// Requests that may come at once: the burst and the one that is due.
     limit: i64,
-    /// Nanoseconds that the TAT may lie ahead.
-    tolerance: i64,
+    /// How far ahead the TAT may lie.
+    tolerance: Nanos,
 }
 
 /// Why figures make no rate.
@@ -44,16 +62,15 @@ impl Rate {
     /// `count` requests in `period` seconds, with `max_burst` more at once. All three are checked to be in their range:
     /// `count` and `period` at least 1, `max_burst` at least 0.
     pub fn new(max_burst: i64, count: i64, period: i64) -> Result<Self, BadRate> {
-        // The longest period has less than 2^61 nanoseconds.
-        let nanoseconds = period.saturating_mul(SECOND);
-        let interval = nanoseconds.checked_div(count).filter(|&interval| interval > 0).ok_or(BadRate::TooFast)?;
+        let period = period.checked_mul(Nanos::PER_SECOND).ok_or(BadRate::TooLong)?;
+        let interval = period.checked_div(count).filter(|&interval| interval > 0).ok_or(BadRate::TooFast)?;
         let limit = max_burst.checked_add(1).ok_or(BadRate::TooLong)?;
         let tolerance = interval.checked_mul(limit).filter(|&tolerance| tolerance <= Self::LONGEST);
-        Ok(Self { interval, limit, tolerance: tolerance.ok_or(BadRate::TooLong)? })
+        Ok(Self { interval: Nanos(interval), limit, tolerance: Nanos(tolerance.ok_or(BadRate::TooLong)?) })
     }
 }
 
-/// A theoretical arrival time, in nanoseconds since the epoch.
+/// A theoretical arrival time: nanoseconds since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Arrival(i64);
 
@@ -67,47 +84,59 @@ impl Arrival {
     }
 
     /// The first millisecond at which it has passed: from then on it is as if it had never been.
-    pub fn passed_at(self) -> i64 {
-        up_to(self.0, MILLISECOND)
+    pub fn passed_at(self) -> Time {
+        Time::from_millis(rounded_up_to_millis(self.0))
     }
 }
 
-/// Decides on a request of `quantity` units at `now`, in microseconds. Answers with the TAT to store, if it moved.
-pub fn decide(stored: Option<Arrival>, rate: Rate, quantity: i64, now: i64) -> (Decision, Option<Arrival>) {
-    let now = now.saturating_mul(1000);
-    let before = stored.map_or(now, |tat| tat.0.max(now));
-    let increment = rate.interval.saturating_mul(quantity);
-    // In this order nothing that matters leaves the range: a TAT that a request would move to may lie beyond it.
-    let wait = before.saturating_sub(now).saturating_add(increment.saturating_sub(rate.tolerance));
-    let allowed = wait <= 0;
-
-    let tat = if allowed { before.saturating_add(increment) } else { before };
-    let ahead = tat.saturating_sub(now);
-    // Units that still fit, were they asked for at once.
-    let remaining = rate.tolerance.saturating_sub(ahead).checked_div(rate.interval).unwrap_or(0).max(0);
-    let used = rate.limit.saturating_sub(remaining);
-    let retry = match allowed {
-        true => Retry::Now,
-        false if increment > rate.tolerance => Retry::Never,
-        false => Retry::after(up_to(wait, MILLISECOND)),
-    };
-    let decision = Decision {
-        allowed,
-        limit: rate.limit,
-        window: up_to(rate.tolerance, MILLISECOND),
-        used,
-        count: used,
-        ttl: up_to(ahead, SECOND),
-        waits: Some(Waits { retry, reset: up_to(ahead, MILLISECOND) }),
-    };
-    (decision, (allowed && quantity > 0).then_some(Arrival(tat)))
+/// The answer to one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decision {
+    pub allowed: bool,
+    pub limit: i64,
+    /// Units that still fit, were they asked for at once.
+    pub remaining: i64,
+    pub retry: Retry,
+    /// Milliseconds until the whole burst is free.
+    pub reset: i64,
 }
 
-/// How many whole units a time takes, rounded up.
-fn up_to(nanos: i64, unit: i64) -> i64 {
-    let whole = nanos.checked_div(unit).unwrap_or(0);
-    let rest = nanos.checked_rem(unit).unwrap_or(0);
-    if rest > 0 { whole.saturating_add(1) } else { whole }
+/// The TAT would lie behind 2262-04-11 23:47:16 UTC, beyond which 64 bits hold no nanoseconds since the epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BeyondTime;
+
+/// Decides on a request of `quantity` units, at least 0. The plan is the TAT to store, if it moves.
+pub fn decide(
+    stored: Option<Arrival>,
+    rate: Rate,
+    quantity: i64,
+    now: Micros,
+) -> Result<(Decision, Option<Arrival>), BeyondTime> {
+    let now = now.nanos().ok_or(BeyondTime)?;
+    let before = stored.map_or(now, |tat| tat.0.max(now));
+    let debt = before.checked_sub(now).ok_or(BeyondTime)?;
+    // What does not fit into the whole burst never will.
+    let increment = rate.interval.0.checked_mul(quantity).filter(|&increment| increment <= rate.tolerance.0);
+    let (retry, tat) = match increment {
+        None => (Retry::Never, before),
+        Some(increment) => {
+            // Zero or less is added to the debt, so that no sum leaves the range.
+            let room = increment.checked_sub(rate.tolerance.0).ok_or(BeyondTime)?;
+            let wait = debt.checked_add(room).ok_or(BeyondTime)?;
+            if wait > 0 {
+                (Retry::after(Nanos(wait).millis()), before)
+            } else {
+                (Retry::Now, before.checked_add(increment).ok_or(BeyondTime)?)
+            }
+        }
+    };
+    let allowed = retry == Retry::Now;
+    let ahead = tat.checked_sub(now).ok_or(BeyondTime)?;
+    // Negative where somebody else stored a TAT further ahead than the tolerance.
+    let free = rate.tolerance.0.checked_sub(ahead).ok_or(BeyondTime)?;
+    let remaining = free.checked_div(rate.interval.0).ok_or(BeyondTime)?.max(0);
+    let decision = Decision { allowed, limit: rate.limit, remaining, retry, reset: Nanos(ahead).millis() };
+    Ok((decision, (allowed && quantity > 0).then_some(Arrival(tat))))
 }
 
 #[cfg(test)]
@@ -116,6 +145,11 @@ mod tests {
     use proptest::prelude::*;
 
     const NOW: i64 = 1_700_000_000_000_000; // Microseconds.
+    const SECOND: i64 = Nanos::PER_SECOND;
+
+    fn decide_at(stored: Option<Arrival>, rate: Rate, quantity: i64, now: i64) -> Decision {
+        decide(stored, rate, quantity, Micros::from_micros(now)).unwrap().0
+    }
 
     struct Throttle {
         rate: Rate,
@@ -130,14 +164,13 @@ mod tests {
 
         /// `(allowed, limit, remaining, retry, reset)`, times in milliseconds; -1 where redis-cell has it.
         fn ask(&mut self, quantity: i64) -> (bool, i64, i64, i64, i64) {
-            let (decision, tat) = decide(self.tat, self.rate, quantity, self.now);
+            let (decision, tat) = decide(self.tat, self.rate, quantity, Micros::from_micros(self.now)).unwrap();
             self.tat = tat.or(self.tat);
-            let waits = decision.waits.unwrap();
-            let retry = match waits.retry {
+            let retry = match decision.retry {
                 Retry::After(millis) => millis,
                 Retry::Now | Retry::Never => -1,
             };
-            (decision.allowed, decision.limit, decision.remaining(), retry, waits.reset)
+            (decision.allowed, decision.limit, decision.remaining, retry, decision.reset)
         }
 
         fn wait(&mut self, millis: i64) -> &mut Self {
@@ -216,7 +249,7 @@ mod tests {
 
     #[test]
     fn what_is_no_rate_is_said_so() {
-        assert_eq!(Rate::new(0, SECOND, 1).map(|rate| rate.interval), Ok(1));
+        assert_eq!(Rate::new(0, SECOND, 1).map(|rate| rate.interval), Ok(Nanos(1)));
         assert_eq!(Rate::new(0, SECOND + 1, 1), Err(BadRate::TooFast));
         assert_eq!(Rate::new(0, 1, i64::MAX), Err(BadRate::TooLong));
         assert_eq!(Rate::new(i64::MAX, 1, 1), Err(BadRate::TooLong));
@@ -235,11 +268,24 @@ mod tests {
     }
 
     #[test]
+    fn behind_the_end_of_time_nothing_is_admitted() {
+        let last = i64::MAX / 1000;
+        let rate = Rate::new(4, 1, 60).unwrap();
+        let at = |now, quantity| decide(None, rate, quantity, Micros::from_micros(now));
+        assert_eq!(at(last + 1, 1), Err(BeyondTime));
+        assert_eq!(at(last + 1, 0), Err(BeyondTime));
+        assert_eq!(at(last, 1), Err(BeyondTime), "the TAT would lie behind it");
+        assert!(at(last, 0).is_ok());
+        assert!(at(last, 6).is_ok_and(|(decision, _)| !decision.allowed));
+        assert!(at(last - 60_000_000, 1).is_ok_and(|(decision, _)| decision.allowed));
+    }
+
+    #[test]
     fn times_are_rounded_up() {
         for (nanos, millis) in
             [(0, 0), (1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2), (-1, 0), (i64::MAX, 9_223_372_036_855)]
         {
-            assert_eq!(up_to(nanos, MILLISECOND), millis);
+            assert_eq!(rounded_up_to_millis(nanos), millis);
         }
     }
 
@@ -257,8 +303,8 @@ mod tests {
             for (step, quantity) in steps {
                 throttle.wait(step).ask(quantity);
             }
-            let decision_at = |after: i64| decide(throttle.tat, throttle.rate, quantity, throttle.now + after * 1000).0;
-            match decision_at(0).waits.unwrap().retry {
+            let decision_at = |after: i64| decide_at(throttle.tat, throttle.rate, quantity, throttle.now + after * 1000);
+            match decision_at(0).retry {
                 Retry::Now => prop_assert!(decision_at(0).allowed),
                 Retry::After(wait) => {
                     for after in 0..wait.min(2_000) {
@@ -281,7 +327,7 @@ mod tests {
             for (step, quantity) in steps {
                 throttle.wait(step).ask(quantity);
                 let remaining = throttle.ask(0).2;
-                let fits = |quantity| decide(throttle.tat, throttle.rate, quantity, throttle.now).0.allowed;
+                let fits = |quantity| decide_at(throttle.tat, throttle.rate, quantity, throttle.now).allowed;
                 prop_assert!((0..=max_burst + 1).contains(&remaining));
                 prop_assert!(fits(remaining) && !fits(remaining + 1));
             }
@@ -301,7 +347,7 @@ mod tests {
                 }
             }
             let elapsed = (throttle.now - NOW) * 1000;
-            prop_assert!(admitted <= max_burst + 1 + elapsed / throttle.rate.interval);
+            prop_assert!(admitted <= max_burst + 1 + elapsed / throttle.rate.interval.0);
         }
 
         #[test]
@@ -314,7 +360,7 @@ mod tests {
             now in 0i64..=i64::MAX,
         ) {
             if let Ok(rate) = Rate::new(max_burst, count, period) {
-                decide(stored.and_then(Arrival::from_nanos), rate, quantity, now);
+                let _ = decide(stored.and_then(Arrival::from_nanos), rate, quantity, Micros::from_micros(now));
             }
         }
     }

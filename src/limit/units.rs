@@ -1,12 +1,29 @@
 //! The quantities of limiting, each a type of its own, so that none is taken for another.
+//!
+//! Each type keeps to a range in which no sum or difference of two of them overflows, so arithmetic here is plain. Were
+//! one to overflow all the same, the release build checks, and the call ends in an internal error.
+
+#![allow(clippy::arithmetic_side_effects)]
+
+use super::Several;
 
 /// A point in time: milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(i64);
 
 impl Time {
+    /// The latest time there is: 146 million years after the epoch.
+    const LATEST: i64 = (1 << 62) - 1;
+
+    /// A time found in the data, such as a score or an expiry, may be any number. One beyond the range is its end.
     pub const fn from_millis(millis: i64) -> Self {
-        Self(millis)
+        if millis > Self::LATEST {
+            Self(Self::LATEST)
+        } else if millis < -Self::LATEST {
+            Self(-Self::LATEST)
+        } else {
+            Self(millis)
+        }
     }
 
     pub const fn millis(self) -> i64 {
@@ -15,17 +32,57 @@ impl Time {
 
     /// The time one window later.
     pub fn plus(self, window: Window) -> Self {
-        Self(self.0.saturating_add(window.millis()))
+        Self::from_millis(self.0 + window.0)
     }
 
     /// The time one window earlier.
     pub fn minus(self, window: Window) -> Self {
-        Self(self.0.saturating_sub(window.millis()))
+        Self::from_millis(self.0 - window.0)
     }
 
-    /// The milliseconds since an earlier time; negative if it is later.
+    /// The time so many milliseconds later.
+    pub fn after(self, millis: i64) -> Self {
+        Self::from_millis(self.0.saturating_add(millis))
+    }
+
+    /// The milliseconds since an earlier time; negative if that time is later.
     pub fn since(self, earlier: Self) -> i64 {
-        self.0.saturating_sub(earlier.0)
+        self.0 - earlier.0
+    }
+
+    /// How many whole windows lie between the epoch and this time.
+    pub fn number_of(self, window: Window) -> i64 {
+        self.0.div_euclid(window.0)
+    }
+
+    /// The next multiple of the window after this time.
+    pub fn next_multiple_of(self, window: Window) -> Self {
+        Self::from_millis((self.number_of(window) + 1) * window.0)
+    }
+}
+
+/// Milliseconds as whole seconds, rounded to the nearest as the `TTL` command does.
+pub fn nearest_seconds(millis: i64) -> i64 {
+    millis / 1000 + i64::from(millis % 1000 >= 500)
+}
+
+/// A point in time as the clock gives it: microseconds since the Unix epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Micros(i64);
+
+impl Micros {
+    pub const fn from_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    /// The millisecond that this point lies in.
+    pub const fn time(self) -> Time {
+        Time::from_millis(self.0.div_euclid(1000))
+    }
+
+    /// Nanoseconds since the epoch; `None` from the year 2262 on, when 64 bits no longer hold them.
+    pub const fn nanos(self) -> Option<i64> {
+        self.0.checked_mul(1000)
     }
 }
 
@@ -37,8 +94,7 @@ impl Window {
     pub const MAX_SECONDS: i64 = 2_147_483_647;
 
     pub fn from_millis(millis: i64) -> Option<Self> {
-        let longest = Self::MAX_SECONDS.saturating_mul(1000);
-        (1..=longest).contains(&millis).then_some(Self(millis))
+        (1..=Self::MAX_SECONDS * 1000).contains(&millis).then_some(Self(millis))
     }
 
     pub const fn millis(self) -> i64 {
@@ -47,7 +103,7 @@ impl Window {
 
     /// The length in seconds; a part of a second counts as a whole one.
     pub fn seconds(self) -> i64 {
-        self.0.saturating_add(999).div_euclid(1000)
+        (self.0 + 999) / 1000
     }
 }
 
@@ -66,6 +122,11 @@ impl Limit {
     pub const fn requests(self) -> i64 {
         self.0
     }
+
+    /// What is free while so much is used; negative while that is more than the limit.
+    pub const fn free(self, used: i64) -> i64 {
+        self.0.saturating_sub(used)
+    }
 }
 
 /// So many requests in so long a window.
@@ -75,20 +136,15 @@ pub struct Quota {
     pub limit: Limit,
 }
 
-/// The quotas of one call: at least one, their windows in increasing order.
-///
-/// Nearly always it is one, so the first lies by itself and needs no allocation.
+/// The quotas of one call: at least one, at most [`Quotas::MOST`], their windows in increasing order.
 #[derive(Debug, Clone)]
-pub struct Quotas {
-    first: Quota,
-    more: Vec<Quota>,
-}
+pub struct Quotas(Several<Quota>);
 
 impl Quotas {
     pub const MOST: usize = 16;
 
     pub const fn of(quota: Quota) -> Self {
-        Self { first: quota, more: Vec::new() }
+        Self(Several::one(quota))
     }
 
     /// Adds one with a longer window. Says why not if it cannot.
@@ -96,42 +152,32 @@ impl Quotas {
         if quota.window <= self.longest() {
             return Err(Refusal::NotIncreasing);
         }
-        if self.len() == Self::MOST {
+        if self.0.len() == Self::MOST {
             return Err(Refusal::TooMany);
         }
-        self.more.push(quota);
+        self.0.push(quota);
         Ok(())
     }
 
+    pub fn list(&self) -> &Several<Quota> {
+        &self.0
+    }
+
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Quota> + Clone + '_ {
-        std::iter::once(self.first).chain(self.more())
-    }
-
-    pub fn windows(&self) -> impl DoubleEndedIterator<Item = Window> + '_ {
-        self.iter().map(|quota| quota.window)
-    }
-
-    pub fn first(&self) -> Quota {
-        self.first
-    }
-
-    /// Those behind the first.
-    pub fn more(&self) -> impl DoubleEndedIterator<Item = Quota> + Clone + '_ {
-        self.more.iter().copied()
+        self.0.iter().copied()
     }
 
     pub fn len(&self) -> usize {
-        self.more.len().saturating_add(1)
+        self.0.len()
     }
 
-    /// The longest of the windows.
     pub fn longest(&self) -> Window {
-        self.more.last().unwrap_or(&self.first).window
+        self.0.last().window
     }
 
-    /// The quota, if it is only one.
+    /// The quota, if it is the only one.
     pub fn single(&self) -> Option<Quota> {
-        self.more.is_empty().then_some(self.first)
+        self.0.single().copied()
     }
 }
 
@@ -142,20 +188,24 @@ pub enum Refusal {
     TooMany,
 }
 
-/// How much a request weighs, in units of the limit.
+/// How much a request weighs, in units of the limit: at least one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost(i64);
 
 impl Cost {
     pub const ONE: Self = Self(1);
-    pub const MAX: i64 = 65_536;
 
     pub fn new(units: i64) -> Option<Self> {
-        (1..=Self::MAX).contains(&units).then_some(Self(units))
+        (1..=Limit::MAX).contains(&units).then_some(Self(units))
     }
 
     pub const fn units(self) -> i64 {
         self.0
+    }
+
+    /// What is used once this has come on top of it. To be asked for a cost that fits into a limit.
+    pub const fn added_to(self, used: i64) -> i64 {
+        used + self.0
     }
 }
 
@@ -164,8 +214,8 @@ impl Cost {
 pub struct Demand {
     pub quotas: Quotas,
     pub cost: Cost,
-    /// Whether the answer is to say how long to wait. It takes some looking up.
-    pub waits: bool,
+    /// Whether the reply is to say how long to wait, which takes more reading.
+    pub full: bool,
 }
 
 #[cfg(test)]
@@ -204,8 +254,8 @@ mod tests {
     fn a_cost_keeps_to_its_range() {
         assert_eq!(Cost::new(0), None);
         assert_eq!(Cost::new(1), Some(Cost::ONE));
-        assert!(Cost::new(65_536).is_some());
-        assert_eq!(Cost::new(65_537), None);
+        assert!(Cost::new((1 << 53) - 1).is_some());
+        assert_eq!(Cost::new(1 << 53), None);
     }
 
     #[test]
@@ -226,8 +276,11 @@ mod tests {
     #[test]
     fn no_time_overflows() {
         let window = Window::from_millis(2_147_483_647_000).unwrap();
-        assert_eq!(Time::from_millis(i64::MAX).plus(window), Time::from_millis(i64::MAX));
-        assert_eq!(Time::from_millis(i64::MIN).minus(window), Time::from_millis(i64::MIN));
-        assert_eq!(Time::from_millis(i64::MIN).since(Time::from_millis(i64::MAX)), i64::MIN);
+        let (earliest, latest) = (Time::from_millis(i64::MIN), Time::from_millis(i64::MAX));
+        assert_eq!((latest.plus(window), latest.after(i64::MAX)), (latest, latest));
+        assert_eq!((earliest.minus(window), earliest.after(i64::MIN)), (earliest, earliest));
+        assert_eq!(latest.since(earliest), i64::MAX - 1);
+        assert_eq!(Micros::from_micros(i64::MAX).time(), Time::from_millis(i64::MAX / 1000));
+        assert_eq!(Micros::from_micros(i64::MAX / 1000 + 1).nanos(), None);
     }
 }

@@ -18,12 +18,19 @@ use super::api::{acl_check_permissions, call};
 use super::context::Context;
 use super::string::{Args, OwnedStr, Str};
 
-/// Whether the caller may make the call that is running, `args`, with each of `keys` in place of the one at `position`. A
-/// refusal stands in `ACL LOG`, as the server's own do.
-pub fn may(ctx: &mut Context, args: Args<'_>, position: usize, keys: &[OwnedStr]) -> bool {
-    if keys.is_empty() {
-        return true;
-    }
+/// The call that is running, and one of the keys that it declares.
+#[derive(Clone, Copy)]
+pub struct Call<'a> {
+    /// Its words, the command's name first.
+    pub words: Args<'a>,
+    pub key: Str<'a>,
+    /// Which of the words the key is.
+    pub position: usize,
+}
+
+/// Whether the caller may make this call with another key in place of its own. A refusal stands in `ACL LOG`, as the
+/// server's own do.
+pub fn may(ctx: &Context, call: Call<'_>, key: Str<'_>) -> bool {
     let Caller::User(name) = caller(ctx) else {
         return true;
     };
@@ -32,7 +39,7 @@ pub fn may(ctx: &mut Context, args: Args<'_>, position: usize, keys: &[OwnedStr]
     };
     // Most calls have few words. Those are put together on the stack. All of them are needed: later servers count them.
     let (mut few, mut many) = ([ptr::null_mut(); 8], Vec::new());
-    let words = args.as_slice();
+    let words = call.words.as_slice();
     let argv = if let Some(few) = few.get_mut(..words.len()) {
         few.copy_from_slice(words);
         few
@@ -40,18 +47,16 @@ pub fn may(ctx: &mut Context, args: Args<'_>, position: usize, keys: &[OwnedStr]
         many.extend_from_slice(words);
         &mut many[..]
     };
-    keys.iter().all(|key| {
-        let Some(place) = argv.get_mut(position) else {
-            return false;
-        };
-        *place = key.as_str().as_ptr();
-        // SAFETY: the words of the running call and the key are alive.
-        let allowed = unsafe { user.may_call(ctx, argv) };
-        if !allowed {
-            user.log_refusal(ctx, key.as_str());
-        }
-        allowed
-    })
+    let Some(place) = argv.get_mut(call.position) else {
+        return false;
+    };
+    *place = key.as_ptr();
+    // SAFETY: the words of the running call and the key are alive.
+    let allowed = unsafe { user.may_call(ctx, argv) };
+    if !allowed {
+        user.log_refusal(ctx, key);
+    }
+    allowed
 }
 
 enum Caller {
@@ -65,7 +70,7 @@ enum Caller {
 /// Redis before 8 reads through a null pointer when it is asked for the current user where there is none (in a call by
 /// another module, for one). So the question that may be answered with "nobody" goes first. A connected client that
 /// has a user always has one, and numbers of clients are not used again: what was learnt of the last one is kept.
-fn caller(ctx: &mut Context) -> Caller {
+fn caller(ctx: &Context) -> Caller {
     static HAS_USER: AtomicU64 = AtomicU64::new(0);
     // SAFETY: the context is alive.
     let client = unsafe { call!(RedisModule_GetClientId(ctx.as_ptr())) };
@@ -137,7 +142,7 @@ impl Context {
     ///
     /// A call on the caller's behalf fails with ENOTSUP before anything else if it has none. The command named here
     /// does not exist, so nothing runs and nothing is logged either way.
-    fn has_user(&mut self) -> bool {
+    fn has_user(&self) -> bool {
         // SAFETY: the format takes no arguments; a reply, if there should be one, is freed.
         unsafe {
             let reply = call!(RedisModule_Call(self.as_ptr(), c"rl.nobody".as_ptr(), c"C".as_ptr()));

@@ -138,7 +138,7 @@ required!(
     RedisModule_UnlinkKey,
     RedisModule_ValueLength,
     RedisModule_WrongArity,
-    RedisModule_ZsetAdd,
+    RedisModule_ZsetIncrby,
     RedisModule_ZsetFirstInScoreRange,
     RedisModule_ZsetLastInScoreRange,
     RedisModule_ZsetRangeCurrentElement,

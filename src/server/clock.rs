@@ -16,8 +16,3 @@ pub fn unix_micros() -> i64 {
     };
     micros.max(1000)
 }
-
-/// [`unix_micros`] in whole milliseconds.
-pub fn unix_millis() -> i64 {
-    unix_micros() / 1000
-}

@@ -104,23 +104,19 @@ impl Context {
         unsafe { words.replicate(self, command) };
     }
 
-    /// Sends a command of a key, and of members that all follow the same number. There are a few at least.
-    pub fn replicate_members(&self, command: &CStr, key: Str<'_>, number: i64, members: &[OwnedStr]) {
-        let number = OwnedStr::new(Digits::of(number).as_bytes());
-        let words: Vec<_> =
-            members.iter().flat_map(|member| [number.as_str(), member.as_str()]).map(Str::as_ptr).collect();
-        // SAFETY: the format names one string, and a list of strings with its length; all outlive the call, and the
-        // server takes its own hold on them.
-        unsafe {
-            call!(RedisModule_Replicate(
-                self.as_ptr(),
-                command.as_ptr(),
-                c"sv".as_ptr(),
-                key.as_ptr(),
-                words.as_ptr(),
-                words.len()
-            ))
+    /// Runs a command that writes, with its replication and its events. Mutable, because other code runs in here.
+    pub fn perform(&mut self, command: &CStr, words: impl Words) {
+        // SAFETY: as above; the reply is freed.
+        let succeeded = unsafe {
+            let reply = words.perform(self, command);
+            let succeeded =
+                !reply.is_null() && call!(RedisModule_CallReplyType(reply)) as isize != raw::REDISMODULE_REPLY_ERROR;
+            if !reply.is_null() {
+                call!(RedisModule_FreeCallReply(reply));
+            }
+            succeeded
         };
+        assert!(succeeded, "{} was refused by the server", command.to_string_lossy());
     }
 
     /// Says that a key's value or expiry has changed, to WATCH and to client-side caches.
@@ -166,7 +162,7 @@ impl Context {
     // ---- Nested calls: for the rare work that the key API has no quick way to do ------------------------------
 
     /// `ZCOUNT`.
-    pub fn count_in(&self, key: Str<'_>, range: ScoreRange) -> u64 {
+    pub(super) fn count_in(&self, key: Str<'_>, range: ScoreRange) -> i64 {
         let [min, max] = range.words();
         self.call(c"ZCOUNT", c"sss", key, &min, &max)
     }
@@ -252,7 +248,7 @@ impl Context {
     }
 
     /// Runs a command of three words that answers with a count.
-    fn call(&self, command: &CStr, format: &CStr, key: Str<'_>, from: &OwnedStr, to: &OwnedStr) -> u64 {
+    fn call(&self, command: &CStr, format: &CStr, key: Str<'_>, from: &OwnedStr, to: &OwnedStr) -> i64 {
         // SAFETY: all strings outlive the call, the formats above name three strings, and the reply is freed.
         let answer = unsafe {
             let reply = call!(RedisModule_Call(
@@ -272,8 +268,8 @@ impl Context {
                 count
             }
         };
-        match answer.map(u64::try_from) {
-            Some(Ok(count)) => count,
+        match answer {
+            Some(count) => count,
             // The key is a sorted set of this node, so the server has no reason to refuse: better to say so than
             // to decide on a count that is not known.
             _ => panic!("{} was refused by the server", command.to_string_lossy()),
@@ -322,39 +318,42 @@ pub(super) fn log(ctx: *mut raw::RedisModuleCtx, level: &CStr, line: &CStr) {
     }
 }
 
-/// The words of a command that is replicated, behind its name. Sealed: nobody else may write a format, or call with one.
+/// The words of a command behind its name. Sealed: nobody else may write a format, or call with one.
 pub trait Words: sealed::Words {}
 
 mod sealed {
-    use super::{CStr, Context};
+    use super::{CStr, Context, raw};
 
     pub trait Words {
         /// # Safety
         /// Only [`Context::replicate`] calls this.
         unsafe fn replicate(self, ctx: &Context, command: &CStr);
+
+        /// # Safety
+        /// Only [`Context::perform`] calls this, and frees the reply.
+        unsafe fn perform(self, ctx: &mut Context, command: &CStr) -> *mut raw::RedisModuleCallReply;
     }
 }
 
-/// Implements [`Words`] for a tuple of the server's strings and words that are kept (`s` in the format), integers and bytes (`b`).
+/// Implements [`Words`] for a tuple of the server's strings and words that are kept (`s` in the format), integers and bytes
+/// (`b`).
 ///
 /// Integers go as text: of the formats the server knows, `l` costs it one allocation more.
 macro_rules! words {
-    (@arguments $ctx:ident $command:ident $format:literal [$($done:expr),*]) => {
-        call!(RedisModule_Replicate($ctx.as_ptr(), $command.as_ptr(), $format.as_ptr(), $($done),*))
+    (@with [$function:ident $ctx:ident $command:ident $format:expr] [$($done:expr),*]) => {
+        call!($function($ctx.as_ptr(), $command.as_ptr(), $format.as_ptr().cast(), $($done),*))
     };
-    (@arguments $ctx:ident $command:ident $format:literal [$($done:expr),*] $word:ident: Str $($rest:tt)*) => {
-        words!(@arguments $ctx $command $format [$($done,)* $word.as_ptr()] $($rest)*)
-    };
-    (@arguments $ctx:ident $command:ident $format:literal [$($done:expr),*] $word:ident: i64 $($rest:tt)*) => {{
+    (@with $call:tt [$($done:expr),*] $word:ident: i64 $($rest:tt)*) => {{
         let text = Digits::of($word);
         let text = text.as_bytes();
-        words!(@arguments $ctx $command $format [$($done,)* text.as_ptr(), text.len()] $($rest)*)
+        words!(@with $call [$($done,)* text.as_ptr(), text.len()] $($rest)*)
     }};
-    (@arguments $ctx:ident $command:ident $format:literal [$($done:expr),*] $word:ident: Bytes $($rest:tt)*) => {
-        words!(@arguments $ctx $command $format [$($done,)* $word.as_ptr(), $word.len()] $($rest)*)
+    (@with $call:tt [$($done:expr),*] $word:ident: Bytes $($rest:tt)*) => {
+        words!(@with $call [$($done,)* $word.as_ptr(), $word.len()] $($rest)*)
     };
-    (@arguments $ctx:ident $command:ident $format:literal [$($done:expr),*] $word:ident: Word $($rest:tt)*) => {
-        words!(@arguments $ctx $command $format [$($done,)* $word.as_ptr()] $($rest)*)
+    // The server's strings and words that are kept.
+    (@with $call:tt [$($done:expr),*] $word:ident: $string:tt $($rest:tt)*) => {
+        words!(@with $call [$($done,)* $word.as_ptr()] $($rest)*)
     };
     ($format:literal, $($word:ident: $type:tt)+) => {
         impl Words for ($(words!(@type $type),)+) {}
@@ -362,9 +361,17 @@ macro_rules! words {
         impl sealed::Words for ($(words!(@type $type),)+) {
             unsafe fn replicate(self, ctx: &Context, command: &CStr) {
                 let ($($word,)+) = self;
-                // SAFETY: the format is written beside the tuple and names the same words in the same order. The
-                // server copies them. It refuses unknown commands alone, and these are its own.
-                unsafe { words!(@arguments ctx command $format [] $($word: $type)+) };
+                let format = concat!($format, "\0");
+                // SAFETY: the format stands beside the tuple and names the same words in the same order. The server
+                // copies them. It refuses unknown commands alone, and these are its own.
+                unsafe { words!(@with [RedisModule_Replicate ctx command format] [] $($word: $type)+) };
+            }
+
+            unsafe fn perform(self, ctx: &mut Context, command: &CStr) -> *mut raw::RedisModuleCallReply {
+                let ($($word,)+) = self;
+                let format = concat!("!", $format, "\0");
+                // SAFETY: as above.
+                unsafe { words!(@with [RedisModule_Call ctx command format] [] $($word: $type)+) }
             }
         }
     };
@@ -374,9 +381,45 @@ macro_rules! words {
     (@type Word) => { &Word };
 }
 
-words!(c"s", key: Str);
-words!(c"sb", key: Str number: i64);
-words!(c"ssb", key: Str from: Word to: i64);
-words!(c"sbs", key: Str score: i64 member: Str);
-words!(c"sbb", key: Str offset: i64 bytes: Bytes);
-words!(c"sbsb", key: Str bytes: Bytes option: Word at: i64);
+/// A key, and members that all follow the same number. There are a few at least.
+impl Words for (Str<'_>, i64, &[OwnedStr]) {}
+
+impl sealed::Words for (Str<'_>, i64, &[OwnedStr]) {
+    unsafe fn replicate(self, ctx: &Context, command: &CStr) {
+        let (key, number, members) = self;
+        let number = OwnedStr::new(Digits::of(number).as_bytes());
+        let words = numbered(&number, members);
+        let format = c"sv".as_ptr();
+        // SAFETY: the format names one string, and a list of strings with its length; all outlive the call, and the server
+        // takes references of its own to them.
+        unsafe {
+            let (ctx, command) = (ctx.as_ptr(), command.as_ptr());
+            call!(RedisModule_Replicate(ctx, command, format, key.as_ptr(), words.as_ptr(), words.len()));
+        }
+    }
+
+    unsafe fn perform(self, ctx: &mut Context, command: &CStr) -> *mut raw::RedisModuleCallReply {
+        let (key, number, members) = self;
+        let number = OwnedStr::new(Digits::of(number).as_bytes());
+        let words = numbered(&number, members);
+        let format = c"!sv".as_ptr();
+        // SAFETY: as above.
+        unsafe {
+            let (ctx, command) = (ctx.as_ptr(), command.as_ptr());
+            call!(RedisModule_Call(ctx, command, format, key.as_ptr(), words.as_ptr(), words.len()))
+        }
+    }
+}
+
+/// The number before each member.
+fn numbered(number: &OwnedStr, members: &[OwnedStr]) -> Vec<*mut raw::RedisModuleString> {
+    members.iter().flat_map(|member| [number.as_str(), member.as_str()]).map(Str::as_ptr).collect()
+}
+
+words!("s", key: Str);
+words!("sb", key: Str number: i64);
+words!("sb", key: Str bytes: Bytes);
+words!("ssb", key: Str from: Word to: i64);
+words!("sbs", key: Str score: i64 member: Str);
+words!("sbb", key: Str offset: i64 bytes: Bytes);
+words!("sbsb", key: Str bytes: Bytes option: Word at: i64);

@@ -45,3 +45,31 @@ fn report(panic: &PanicHookInfo<'_>) {
     let line = CString::new(line.replace('\0', "?")).unwrap_or_default();
     log(ptr::null_mut(), c"warning", &line);
 }
+
+/// A step of a call. In builds for the tests a panic can be asked for at any of them.
+#[inline(always)]
+pub fn step() {
+    #[cfg(feature = "test-hooks")]
+    countdown::step();
+}
+
+#[cfg(feature = "test-hooks")]
+pub mod countdown {
+    use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
+    /// Steps to go until one panics; none does while this is 0.
+    static STEPS: AtomicI64 = AtomicI64::new(0);
+
+    /// The step of this number from here on panics, and no other.
+    pub fn panic_at(step: i64) {
+        STEPS.store(step, Relaxed);
+    }
+
+    pub(super) fn step() {
+        let left = STEPS.load(Relaxed);
+        if left > 0 {
+            STEPS.store(left - 1, Relaxed);
+            assert!(left > 1, "asked to panic at this step");
+        }
+    }
+}

@@ -23,7 +23,7 @@ pub fn split_i64(text: &[u8]) -> Option<(i64, &[u8])> {
         value = value.wrapping_mul(10).wrapping_add(u64::from(byte & 0x0f));
         length += 1;
     }
-    // So many digits have not wrapped around.
+    // A u64 holds any number of so many digits.
     const MOST: usize = 19;
     let leading_zero = length > 1 && digits.first() == Some(&b'0');
     if length == 0 || length > MOST || leading_zero || (negative && value == 0) {
@@ -33,8 +33,7 @@ pub fn split_i64(text: &[u8]) -> Option<(i64, &[u8])> {
     Some((value?, digits.get(length..)?))
 }
 
-/// Text put together on the stack from integers and single bytes. What does not fit is cut off; no caller comes
-/// near the end.
+/// Text put together on the stack from integers and single bytes. There is room for the longest that can be made.
 #[derive(Debug, Clone)]
 pub struct Digits {
     bytes: [u8; Self::CAPACITY],
@@ -61,27 +60,20 @@ impl Digits {
         digits
     }
 
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(self.start..).unwrap_or_default()
+        &self.bytes[self.start..]
     }
 
     // Text grows towards the front: the last digit of a number is known first.
     fn push(&mut self, byte: u8) {
-        if let Some(next) = self.start.checked_sub(1)
-            && let Some(place) = self.bytes.get_mut(next)
-        {
-            *place = byte;
-            self.start = next;
-        }
+        self.start -= 1;
+        self.bytes[self.start] = byte;
     }
 
     fn push_pair(&mut self, pair: [u8; 2]) {
-        if let Some(next) = self.start.checked_sub(2)
-            && let Some(place) = self.bytes.get_mut(next..).and_then(<[u8]>::first_chunk_mut)
-        {
-            *place = pair;
-            self.start = next;
-        }
+        self.start -= 2;
+        self.bytes[self.start..self.start + 2].copy_from_slice(&pair);
     }
 
     fn push_base_36(&mut self, mut value: u64) {
@@ -95,6 +87,7 @@ impl Digits {
         }
     }
 
+    #[inline(always)] // A number is put together in every call that writes.
     fn push_integer(&mut self, integer: i64) {
         let mut value = integer.unsigned_abs();
         while value >= 100 {

@@ -6,6 +6,7 @@ use redis_module::raw;
 
 use super::api::{call, look_up, missing};
 use super::context::Context;
+use super::encoding;
 use super::info::ServerInfo;
 use super::string::{Args, Str};
 
@@ -18,7 +19,7 @@ pub struct Loading<'a> {
 impl<'a> Loading<'a> {
     /// The words behind the library's path in `loadmodule`.
     pub fn arguments(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        self.arguments.words().map(Str::as_bytes)
+        self.arguments.map(Str::as_bytes)
     }
 }
 
@@ -51,7 +52,9 @@ fn set_options(ctx: &Context) {
     let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
         | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
         | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
-    if ServerInfo::read(ctx, c"server").is_some_and(|server| server.has(c"valkey_version")) {
+    let is_valkey = ServerInfo::read(ctx, c"server").is_some_and(|server| server.has(c"valkey_version"));
+    encoding::prepare(ctx, is_valkey);
+    if is_valkey {
         options |= SKIP_COMMAND_VALIDATION | HANDLE_ATOMIC_SLOT_MIGRATION;
     }
     // SAFETY: the context is that of the loading module.

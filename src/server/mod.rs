@@ -4,9 +4,10 @@
 //! and no more. Three rules make it safe:
 //!
 //! * [`Context`] lives for one call into the module, and only entry points make one.
-//! * What may run other code (opening a key, calling a command that writes, firing an event) takes the context mutably,
-//!   and a [`Key`] borrows it for as long as it is open. So we never start code that could change a value we hold open.
-//!   Commands that only read are called beside an open key.
+//! * What may run other code (calling a command that writes, firing an event) takes the context mutably, and a [`Key`]
+//!   borrows it for as long as it is open. So we never start code that could change a value we hold open. Commands that
+//!   only read are called beside open keys, and other keys are opened beside them, as the server's own commands of several
+//!   keys do. (Where a key has expired by then, listeners of other modules hear of it; they must not touch other keys.)
 //! * Every entry point from C goes through [`guard`], so that a panic never crosses into the server. (But for those
 //!   that move one number and cannot panic.)
 
@@ -16,6 +17,7 @@ mod clock;
 mod command;
 mod config;
 mod context;
+mod encoding;
 mod entry;
 mod guard;
 mod info;
@@ -26,17 +28,20 @@ mod slot;
 mod string;
 mod unload;
 
-pub use acl::may;
-pub use clock::{unix_micros, unix_millis};
+pub use acl::{Call, may};
+pub use clock::unix_micros;
 pub use command::{Access, Argument, Command, Entry, Handler, add_category, register};
 pub use config::Setting;
-pub use context::{Context, EventClass};
+pub use context::{Context, EventClass, Words};
+pub use encoding::may_resize;
 pub(crate) use entry::export;
 pub use entry::{Module, on_load, on_unload};
-pub use guard::panics;
+#[cfg(feature = "test-hooks")]
+pub use guard::countdown;
+pub use guard::{panics, step};
 pub use info::Section;
 pub use integer::{Digits, parse_i64, split_i64};
-pub use key::{Key, Kind, Reader, ScoreRange};
+pub use key::{Key, Kind, Mode, ReadOnly, ScoreRange, Writable};
 pub use load::{Loading, in_cluster};
 pub use slot::is_missing_everywhere;
 pub use string::{Args, OwnedStr, Str, Word};

@@ -13,7 +13,7 @@ use super::string::Str;
 ///
 /// The server knows: while a slot moves, it refuses a call that declares several keys and finds one missing. So it is
 /// asked with such a call, which declares both.
-pub fn is_missing_everywhere(ctx: &mut Context, declared: Str<'_>, derived: Str<'_>) -> bool {
+pub fn is_missing_everywhere(ctx: &Context, declared: Str<'_>, derived: Str<'_>) -> bool {
     // SAFETY: context and keys are alive, the format names two strings, and the reply is freed.
     unsafe {
         let reply = call!(RedisModule_Call(

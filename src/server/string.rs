@@ -10,7 +10,7 @@ use redis_module::raw;
 
 use super::api::call;
 
-/// The words of a command, its name first.
+/// The words of a command from one of them on, which are handed out one by one.
 #[derive(Clone, Copy)]
 pub struct Args<'a> {
     words: &'a [*mut raw::RedisModuleString],
@@ -30,16 +30,15 @@ impl<'a> Args<'a> {
         Self { words }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
     pub(super) fn as_slice(self) -> &'a [*mut raw::RedisModuleString] {
         self.words
     }
 
-    /// The words, from the command's name on.
-    pub fn words(self) -> impl Iterator<Item = Str<'a>> {
-        self.words.iter().map_while(|&word| Str::wrap(word))
-    }
-
-    /// Exactly `N` words, if it is that many.
+    /// All that is left, if it is exactly `N` words.
     pub fn exactly<const N: usize>(self) -> Option<[Str<'a>; N]> {
         let words: &[*mut raw::RedisModuleString; N] = self.words.try_into().ok()?;
         let mut strings = [Str::wrap(*words.first()?)?; N];
@@ -47,6 +46,16 @@ impl<'a> Args<'a> {
             *string = Str::wrap(word)?;
         }
         Some(strings)
+    }
+}
+
+impl<'a> Iterator for Args<'a> {
+    type Item = Str<'a>;
+
+    fn next(&mut self) -> Option<Str<'a>> {
+        let (&word, rest) = self.words.split_first()?;
+        self.words = rest;
+        Str::wrap(word)
     }
 }
 
@@ -65,6 +74,14 @@ impl<'a> Str<'a> {
 
     pub(super) fn as_ptr(self) -> *mut raw::RedisModuleString {
         self.string.as_ptr()
+    }
+
+    /// The same string for another lifetime.
+    ///
+    /// # Safety
+    /// Somebody keeps the string alive and unchanged for `'b`, or it is not used.
+    pub(super) unsafe fn outlived<'b>(self) -> Str<'b> {
+        Str { string: self.string, lives: PhantomData }
     }
 
     pub fn as_bytes(self) -> &'a [u8] {
@@ -93,6 +110,7 @@ impl OwnedStr {
     }
 
     /// The pieces, one behind the other.
+    #[inline]
     pub fn concat(pieces: &[&[u8]]) -> Self {
         // Most names are short. They are put together on the stack.
         let mut short = [0; 128];

@@ -1,47 +1,74 @@
 //! The theoretical arrival time of a throttle, as a string of digits: nanoseconds since the epoch, the form in which
 //! redis-cell stores it. The key expires when that time has passed, since it then says nothing any more.
 
-use super::effects::{Effect, publish};
-use super::{LONGEST_INTEGER, NOT_AN_INTEGER, WRONG_TYPE};
-use crate::limit::Time;
-use crate::limit::throttle::Arrival;
-use crate::server::{Context, Digits, Error, Key, Kind, Str, parse_i64};
+use super::effects::{Effect, perform, publish};
+use super::{NOT_AN_INTEGER, read_integer};
+use crate::limit::throttle::{self, Arrival, BeyondTime, Decision, Rate};
+use crate::limit::{Micros, Time};
+use crate::server::{Context, Digits, Error, Key, Mode, Str, Writable, may_resize};
 
-/// An open key with an arrival time, or without one yet.
-pub struct Throttle<'a> {
-    key: Key<'a>,
-    name: Str<'a>,
-    pub arrival: Option<Arrival>,
+const BEYOND_TIME: Error = Error::Line(c"ERR rl: RL.THROTTLE cannot count beyond 2262-04-11");
+
+impl From<BeyondTime> for Error {
+    fn from(_: BeyondTime) -> Self {
+        BEYOND_TIME
+    }
 }
 
-impl<'a> Throttle<'a> {
-    pub fn open(ctx: &'a mut Context, name: Str<'a>) -> Result<Self, Error> {
+/// A key with an arrival time, or without one yet, as it was read.
+pub struct Throttle<'a, M: Mode> {
+    key: Key<'a, M>,
+    arrival: Option<Arrival>,
+    /// The arrival time to store.
+    plan: Option<Arrival>,
+}
+
+impl<'a, M: Mode> Throttle<'a, M> {
+    pub fn read(ctx: &'a Context, name: Str<'_>) -> Result<Self, Error> {
         let mut key = Key::open(ctx, name);
-        let arrival = match key.kind() {
-            Kind::Empty => None,
-            Kind::String if key.len() > LONGEST_INTEGER => return Err(NOT_AN_INTEGER),
-            Kind::String => {
-                let nanos = parse_i64(key.bytes_mut()).ok_or(NOT_AN_INTEGER)?;
-                Some(Arrival::from_nanos(nanos).ok_or(NOT_AN_INTEGER)?)
-            }
-            Kind::SortedSet | Kind::Other => return Err(WRONG_TYPE),
-        };
-        Ok(Self { key, name, arrival })
+        let nanos = read_integer(&mut key, false)?;
+        let arrival = nanos.map(|nanos| Arrival::from_nanos(nanos).ok_or(NOT_AN_INTEGER)).transpose()?;
+        Ok(Self { key, arrival, plan: None })
     }
 
-    /// Writes down a new arrival time, if there is one, and tells of it.
-    pub fn settle(mut self, moved: Option<Arrival>) {
-        let Some(arrival) = moved else {
-            return;
-        };
-        let until = Time::from_millis(arrival.passed_at());
-        let digits = Digits::of(arrival.nanos());
-        self.key.set_bytes(digits.as_bytes());
-        self.key.set_expiry(until.millis());
-        publish(
-            self.key.close(),
-            self.name,
-            [Some(Effect::Replaced { bytes: digits.as_bytes(), until, renewed: true })],
-        );
+    /// Decides on a request. The plan stays with the key.
+    pub fn decide(&mut self, rate: Rate, quantity: i64, now: Micros) -> Result<Decision, Error> {
+        let (decision, plan) = throttle::decide(self.arrival, rate, quantity, now)?;
+        self.plan = plan;
+        Ok(decision)
+    }
+}
+
+impl Throttle<'_, Writable> {
+    /// Stores the arrival time, if it moves, and closes the key. None if nothing is to change.
+    pub fn write(mut self) -> Option<Written> {
+        let arrival = self.plan?;
+        let (digits, until) = (Digits::of(arrival.nanos()), arrival.passed_at());
+        // Others may have stored a number of another length.
+        let written = may_resize(|| self.key.bytes().len(), digits.as_bytes().len());
+        if written {
+            self.key.set_bytes(digits.as_bytes());
+            self.key.set_expiry(until.millis());
+            self.key.remember();
+        }
+        Some(Written { digits, until, written })
+    }
+}
+
+/// What was written, or is still to be, and has to be published.
+pub struct Written {
+    digits: Digits,
+    until: Time,
+    written: bool,
+}
+
+impl Written {
+    pub fn publish(self, ctx: &mut Context, name: Str<'_>) {
+        let effect = Effect::Replaced { bytes: self.digits.as_bytes(), until: Some(self.until), renewed: true };
+        if self.written {
+            publish(ctx, name, [Some(effect)]);
+        } else {
+            perform(ctx, name, &effect);
+        }
     }
 }

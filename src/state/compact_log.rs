@@ -3,14 +3,12 @@
 //! A call makes one change to the string, which travels as one `SETRANGE` (two where a long log goes on at the front of its
 //! string), or as one `SET` where the string is new or is written anew as a whole.
 
-use std::borrow::Cow;
-
 use super::WRONG_TYPE;
-use super::compact::{Change, Compact, Flaw, Patch, SHORTEST_LOG};
-use super::effects::{Effect, publish};
-use crate::limit::sliding::{self, History, Span};
-use crate::limit::{Cost, Time, Window};
-use crate::server::{Error, Key, Kind, Reader, Str};
+use super::compact::{Change, Compact, Flaw, Patch};
+use super::effects::{Effect, perform, publish};
+use crate::limit::sliding::{History, Plan, Span};
+use crate::limit::{Time, Window};
+use crate::server::{Context, Error, Key, Kind, Mode, Str, Writable, may_resize};
 
 const OTHER_VERSION: Error =
     Error::Line(c"ERR rl: the log at this key was written by a later version of the module, which alone can read it");
@@ -30,174 +28,141 @@ impl From<Flaw> for Error {
     }
 }
 
-/// A log and where its bytes are. What turns out to be damaged answers nothing, and is refused in the end.
-struct Asked {
-    log: Compact,
-    flaw: Option<Flaw>,
-}
-
-impl Asked {
-    fn open(bytes: &[u8], now: Time, window: Window) -> Result<Self, Flaw> {
-        let mut log = Compact::open(bytes)?;
-        log.prune(bytes, Span::at(now, window))?;
-        Ok(Self { log, flaw: None })
-    }
-
-    fn or_flaw<T: Default>(&mut self, answer: Result<T, Flaw>) -> T {
-        answer.unwrap_or_else(|flaw| {
-            self.flaw = Some(flaw);
-            T::default()
-        })
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        self.flaw.map_or(Ok(()), |flaw| Err(flaw.into()))
-    }
-}
-
-/// An open log, pruned in memory.
-pub struct CompactLog<'a> {
-    key: Key<'a>,
-    name: Str<'a>,
+/// A log as it was read, without what has expired; its key is open.
+pub struct CompactLog<'a, M: Mode> {
+    key: Key<'a, M>,
     now: Time,
-    window: Window,
-    asked: Asked,
+    log: Compact,
+    units: i64,
+    /// The change to the string, and the expiry that the key gets.
+    plan: (Option<Change>, Option<Time>),
 }
 
-impl<'a> CompactLog<'a> {
-    /// The log at an open key that is empty or holds a string.
-    pub fn at(mut key: Key<'a>, name: Str<'a>, now: Time, window: Window) -> Result<Self, Error> {
-        let asked = match key.kind() {
-            // To open a string for writing is to have the server lay it out anew, if it keeps it in a form of its own: as a
-            // number, or up to 44 bytes beside its header. What is too short for a log is only looked at, and refused.
-            Kind::String if key.len() < SHORTEST_LOG => Asked::open(&key.bytes(), now, window)?,
-            Kind::String => Asked::open(key.bytes_mut(), now, window)?,
-            _ => Asked { log: Compact::EMPTY, flaw: None },
-        };
-        Ok(Self { key, name, now, window, asked })
+impl<'a, M: Mode> CompactLog<'a, M> {
+    /// Reads the log at a key that has no value or a string.
+    pub fn read(mut key: Key<'a, M>, now: Time, window: Window) -> Result<Self, Error> {
+        let mut log = Compact::EMPTY;
+        if key.kind() == Kind::String {
+            let bytes = key.bytes();
+            log = Compact::open(bytes)?;
+            log.prune(bytes, Span::at(now, window))?;
+        }
+        let units = i64::try_from(log.units()).map_err(|_| DAMAGED)?;
+        Ok(Self { key, now, log, units, plan: (None, None) })
     }
 
-    /// Writes down a request that was admitted, and tells of all that has changed.
-    pub fn settle(mut self, admitted: Option<Cost>) -> Result<(), Error> {
-        self.asked.check()?;
-        let addition = admitted.map(|cost| (self.now, cost.units().unsigned_abs()));
-        let change = match addition.is_some() || self.asked.log.has_changed() {
-            true => self.asked.log.commit(self.key.bytes_mut(), addition)?,
-            false => None,
-        };
-        match &change {
-            None => {}
-            Some(Change::Write(patch)) => self.key.write_at(patch.offset, &patch.bytes),
-            Some(Change::WriteTwo(patches)) => {
-                patches.iter().for_each(|patch| self.key.write_at(patch.offset, &patch.bytes))
-            }
-            Some(Change::Replace(bytes)) => self.key.set_bytes(bytes),
-            Some(Change::Remove) => {
-                self.key.unlink();
-                publish(self.key.close(), self.name, [Some(Effect::Removed)]);
-                return Ok(());
-            }
-        }
-        // A log that begins anew has no expiry yet, as a key that went and came again.
-        let current = match self.asked.log.is_empty() {
-            true => None,
-            false => self.key.expiry().map(Time::from_millis),
-        };
-        let renewed = match self.key.kind() {
-            Kind::Empty => None,
-            _ => sliding::renewed_expiry(current, self.now, self.window),
-        };
-        if change.is_none() && renewed.is_none() {
-            return Ok(()); // A denial mostly changes nothing.
-        }
-        if let Some(at) = renewed {
-            self.key.set_expiry(at.millis());
-        }
-        let expires = renewed.map(|at| Effect::Expires { at });
-
-        if let Some(Change::WriteTwo(patches)) = &change {
-            let [first, second] = patches.each_ref().map(patched);
-            publish(self.key.close(), self.name, [Some(first), Some(second), expires]);
-            return Ok(());
-        }
-        let effects = match &change {
-            Some(Change::Replace(bytes)) => {
-                // The whole string travels with its expiry, which SET would take away otherwise.
-                let until = renewed.or(current).unwrap_or(self.now);
-                [Some(Effect::Replaced { bytes, until, renewed: renewed.is_some() }), None]
-            }
-            Some(Change::Write(patch)) => [Some(patched(patch)), expires],
-            Some(Change::WriteTwo(_) | Change::Remove) | None => [None, expires],
-        };
-        publish(self.key.close(), self.name, effects);
+    /// Makes of a plan the change to the string.
+    pub fn plan(&mut self, plan: Plan) -> Result<(), Error> {
+        let addition = plan.add.map(|cost| (self.now, cost.units().unsigned_abs()));
+        self.plan = (self.log.commit(self.key.bytes(), addition)?, plan.expiry);
         Ok(())
     }
+}
+
+impl<M: Mode> History for CompactLog<'_, M> {
+    type Error = Flaw;
+
+    fn units(&self) -> i64 {
+        self.units
+    }
+
+    fn expiry(&self) -> Option<Time> {
+        if self.log.is_empty() {
+            return None; // The key goes with its last unit.
+        }
+        self.key.expiry().map(Time::from_millis)
+    }
+
+    fn later_than(&mut self, time: Time) -> Result<i64, Flaw> {
+        let units = self.log.later_than(self.key.bytes(), time)?;
+        i64::try_from(units).map_err(|_| Flaw::Damaged)
+    }
+
+    fn stamp_of(&mut self, rank: i64) -> Result<Option<Time>, Flaw> {
+        match u64::try_from(rank) {
+            Ok(rank) => self.log.newest_unit(self.key.bytes(), rank),
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+impl CompactLog<'_, Writable> {
+    /// Carries out the plan, or leaves the string to [`Written::publish`] where a command of the server's has to write it.
+    /// Closes the key. None if nothing is to change.
+    pub fn write(mut self) -> Option<Written> {
+        let (change, renewed) = std::mem::take(&mut self.plan);
+        if change.is_none() && renewed.is_none() {
+            return None;
+        }
+        // The whole string travels with its expiry, which SET would take away otherwise.
+        let expiry = renewed.or(self.expiry());
+        let length = self.key.bytes().len();
+        let written = match &change {
+            None | Some(Change::Remove) => true,
+            Some(Change::Replace(bytes)) => may_resize(|| length, bytes.len()),
+            Some(change) => change.patches().iter().all(|patch| may_resize(|| length, patch.end().max(length))),
+        };
+        if written {
+            match &change {
+                None => {}
+                Some(Change::Replace(bytes)) => self.key.set_bytes(bytes),
+                Some(Change::Remove) => self.key.unlink(),
+                Some(change) => {
+                    for Patch { offset, bytes } in change.patches() {
+                        self.key.write_at(*offset, bytes);
+                    }
+                }
+            }
+            if let Some(at) = renewed {
+                self.key.set_expiry(at.millis());
+            }
+            if self.key.kind() == Kind::String {
+                self.key.remember();
+            }
+        }
+        Some(Written { change, expiry, renewed: renewed.is_some(), written })
+    }
+}
+
+/// What was written, or is still to be, and has to be published.
+pub struct Written {
+    change: Option<Change>,
+    /// The expiry that the key has in the end.
+    expiry: Option<Time>,
+    /// Whether that is a new one.
+    renewed: bool,
+    written: bool,
 }
 
 fn patched(patch: &Patch) -> Effect<'_> {
     Effect::Patched { offset: patch.offset, bytes: &patch.bytes }
 }
 
-impl History for CompactLog<'_> {
-    fn units(&mut self) -> u64 {
-        self.asked.log.units()
-    }
-
-    fn later_than(&mut self, time: Time) -> u64 {
-        let answer = self.asked.log.later_than(self.key.bytes_mut(), time);
-        self.asked.or_flaw(answer)
-    }
-
-    fn stamp_of(&mut self, rank: u64) -> Option<Time> {
-        let answer = self.asked.log.newest_unit(self.key.bytes_mut(), rank);
-        self.asked.or_flaw(answer)
-    }
-}
-
-/// A log that is only looked at.
-pub struct PeekedCompactLog<'a> {
-    key: Reader<'a>,
-    /// The bytes, where to look at them is to copy them: then it is done once.
-    copy: Option<Vec<u8>>,
-    asked: Asked,
-}
-
-impl<'a> PeekedCompactLog<'a> {
-    pub fn at(mut key: Reader<'a>, now: Time, window: Window) -> Result<Self, Error> {
-        let bytes = key.bytes();
-        let asked = Asked::open(&bytes, now, window)?;
-        let copy = match bytes {
-            Cow::Owned(copy) => Some(copy),
-            Cow::Borrowed(_) => None,
+impl Written {
+    pub fn publish(self, ctx: &mut Context, name: Str<'_>) {
+        let expires = self.renewed.then_some(self.expiry).flatten().map(|at| Effect::Expires { at });
+        let effects = match &self.change {
+            None => [None, None, expires],
+            Some(Change::Write(patch)) => [Some(patched(patch)), None, expires],
+            Some(Change::WriteTwo(patches)) => {
+                let [first, second] = patches.each_ref().map(patched);
+                [Some(first), Some(second), expires]
+            }
+            Some(Change::Replace(bytes)) => {
+                [Some(Effect::Replaced { bytes, until: self.expiry, renewed: self.renewed }), None, None]
+            }
+            Some(Change::Remove) => [Some(Effect::Removed), None, None],
         };
-        Ok(Self { key, copy, asked })
-    }
-
-    /// Whether all that was asked could be answered.
-    pub fn check(&self) -> Result<(), Error> {
-        self.asked.check()
-    }
-}
-
-/// The bytes of a log: the copy, if there is one.
-fn look<'b>(key: &'b mut Reader<'_>, copy: Option<&'b [u8]>) -> Cow<'b, [u8]> {
-    copy.map_or_else(|| key.bytes(), Cow::Borrowed)
-}
-
-impl History for PeekedCompactLog<'_> {
-    fn units(&mut self) -> u64 {
-        self.asked.log.units()
-    }
-
-    fn later_than(&mut self, time: Time) -> u64 {
-        let bytes = look(&mut self.key, self.copy.as_deref());
-        let answer = self.asked.log.later_than(&bytes, time);
-        self.asked.or_flaw(answer)
-    }
-
-    fn stamp_of(&mut self, rank: u64) -> Option<Time> {
-        let bytes = look(&mut self.key, self.copy.as_deref());
-        let answer = self.asked.log.newest_unit(&bytes, rank);
-        self.asked.or_flaw(answer)
+        if self.written {
+            return publish(ctx, name, effects);
+        }
+        let [first, second, expires] = effects;
+        for change in [first, second].iter().flatten() {
+            perform(ctx, name, change);
+        }
+        if let Some(Effect::Expires { at }) = expires {
+            Key::<Writable>::open(ctx, name).set_expiry(at.millis());
+        }
+        publish(ctx, name, [expires]);
     }
 }

@@ -1,14 +1,15 @@
-//! The counter of a fixed window as a string of digits, at `key:N` for the window's number *N*.
+//! The counters of fixed windows, each a string of digits at `key:N` for the window's number *N*.
 //!
 //! In a cluster that key could lie in another slot than the one the caller was sent to, where nobody would find it.
 //! There the name is put together so that it hashes as the caller's key does.
 
-use super::effects::{Effect, publish};
-use super::{LONGEST_INTEGER, NOT_AN_INTEGER, WRONG_TYPE};
-use crate::limit::fixed::Counter as Found;
-use crate::limit::{Time, Window};
+use super::effects::{Effect, perform, publish};
+use super::read_integer;
+use crate::limit::fixed::{self, Counter, Overflow};
+use crate::limit::{Cost, Decision, Demand, Quota, Several, Time, Window};
 use crate::server::{
-    Context, Digits, Error, Key, Kind, OwnedStr, Reader, Str, in_cluster, is_missing_everywhere, parse_i64,
+    Call, Context, Digits, Error, Key, Kind, Mode, OwnedStr, Str, Writable, in_cluster, is_missing_everywhere, may,
+    may_resize,
 };
 
 const OVERFLOW: Error = Error::Line(c"ERR increment or decrement would overflow");
@@ -17,17 +18,33 @@ const NO_SLOT: Error = Error::Line(
       give it a hash tag, as in {user7}:login",
 );
 
-/// The server's own line for several keys of which a slot on its way may have left one behind.
+/// The server's own line, as it has it since Redis 7.2.
+const NO_PERMISSION: Error = Error::Line(c"NOPERM No permissions to access a key");
+
+/// The server's own line for several keys of which a slot that is being moved may have left one behind.
 const TRY_AGAIN: Error = Error::Line(c"TRYAGAIN Multiple keys request during rehashing of slot");
 
-/// The key of the counter of window `number`.
-#[inline]
-pub fn counter_name(key: Str<'_>, number: i64) -> Result<OwnedStr, Error> {
-    let (key, number) = (key.as_bytes(), Digits::of(number));
-    if !in_cluster() {
-        return Ok(OwnedStr::concat(&[key, b":", number.as_bytes()]));
+/// An open key holds its name, which begins with the caller's key. So that a call does not take many times the memory of
+/// its own words, the counters of a longer key are opened one after the other.
+const LONGEST_HELD: usize = 4096;
+
+impl From<Overflow> for Error {
+    fn from(_: Overflow) -> Self {
+        OVERFLOW
     }
-    let (open, close) = braces(key).ok_or(NO_SLOT)?;
+}
+
+/// The key of the counter of window `number`, if the caller may use it.
+#[inline]
+pub fn counter_name(ctx: &Context, call: Call<'_>, number: i64) -> Result<OwnedStr, Error> {
+    let name = name_of(call.key, number)?;
+    if may(ctx, call, name.as_str()) { Ok(name) } else { Err(NO_PERMISSION) }
+}
+
+#[inline]
+fn name_of(key: Str<'_>, number: i64) -> Result<OwnedStr, Error> {
+    let (key, number) = (key.as_bytes(), Digits::of(number));
+    let (open, close): (&[u8], &[u8]) = if in_cluster() { braces(key).ok_or(NO_SLOT)? } else { (b"", b"") };
     Ok(OwnedStr::concat(&[open, key, close, b":", number.as_bytes()]))
 }
 
@@ -50,96 +67,233 @@ fn has_hash_tag(key: &[u8]) -> bool {
     tag_and_rest.next().is_some_and(|&byte| byte != b'}') && tag_and_rest.any(|&byte| byte == b'}')
 }
 
-/// An open counter.
-pub struct Counter<'a> {
-    key: Key<'a>,
-    name: Str<'a>,
-    exists: bool,
-    found: Found,
+/// Refuses a counter that this node lacks and another one may have.
+///
+/// While a slot is moved key by key, the server sends callers where the declared key is. Mostly that does not exist, and
+/// they go to the new node, which may not have the counter yet. A second one there would let the limit through once more,
+/// and the move would stop at it.
+pub fn check_missing(ctx: &Context, call: Call<'_>, name: &OwnedStr) -> Result<(), Error> {
+    if in_cluster() && !is_missing_everywhere(ctx, call.key, name.as_str()) { Err(TRY_AGAIN) } else { Ok(()) }
 }
 
-impl<'a> Counter<'a> {
-    /// Opens the counter at `name` for the key that the caller declared; one that is not there stands at 0.
-    ///
-    /// While a slot is moved key by key, the server sends callers where the declared key is. Mostly it does not exist,
-    /// and they go to the new node, which may not have the counter yet. A second one there would let the limit through
-    /// once more, and the move would stop at it.
-    #[inline]
-    pub fn open(ctx: &'a mut Context, name: Str<'a>, declared: Str<'_>) -> Result<Self, Error> {
-        let mut key = Key::open(ctx, name);
-        if in_cluster() && key.kind() == Kind::Empty {
-            key = Key::open(missing(key.close(), name, declared)?, name);
-        }
-        let (exists, value) = match key.kind() {
-            Kind::Empty => (false, 0),
-            Kind::String if key.len() > LONGEST_INTEGER => return Err(NOT_AN_INTEGER),
-            Kind::String => (true, parse_i64(key.bytes_mut()).ok_or(NOT_AN_INTEGER)?),
-            Kind::SortedSet | Kind::Other => return Err(WRONG_TYPE),
+/// The counters of one call as they were read, one for each quota in their order. Their keys are open.
+pub struct Counters<'a, M: Mode> {
+    found: Several<Found<'a, M>>,
+    /// What all of them go up by, if they do.
+    count: Option<Cost>,
+    now: Time,
+}
+
+/// The counter of a quota as it was read.
+struct Found<'a, M: Mode> {
+    counter: Counter,
+    place: Place<'a, M>,
+}
+
+/// Where a counter lies.
+enum Place<'a, M: Mode> {
+    Held(OwnedStr, Key<'a, M>),
+    /// The window's number. The key was closed again.
+    Closed {
+        number: i64,
+        exists: bool,
+    },
+    /// A shorter window has the same counter, which counts once.
+    Shared,
+}
+
+impl<'a, M: Mode> Counters<'a, M> {
+    #[inline(always)]
+    pub fn read(ctx: &'a Context, call: Call<'_>, demand: &Demand, now: Time) -> Result<Self, Error> {
+        let found = match demand.quotas.single() {
+            Some(quota) => Several::one(Found::read(ctx, call, demand, quota, now)?),
+            None => Self::read_several(ctx, call, demand, now)?,
         };
-        let expiry = if exists { key.expiry().map(Time::from_millis) } else { None };
-        Ok(Self { key, name, exists, found: Found { value, expiry } })
+        Ok(Self { found, count: None, now })
     }
 
-    /// What a request finds.
-    pub fn found(&self) -> Found {
-        self.found
+    #[inline(never)] // Rare; the plain form is to be lean.
+    fn read_several(
+        ctx: &'a Context,
+        call: Call<'_>,
+        demand: &Demand,
+        now: Time,
+    ) -> Result<Several<Found<'a, M>>, Error> {
+        let held = call.key.as_bytes().len() <= LONGEST_HELD;
+        let mut shorter: Option<Counter> = None;
+        demand.quotas.list().try_map(|&quota| {
+            let number = now.number_of(quota.window);
+            let found = match shorter {
+                Some(shared) if now.number_of(shared.quota.window) == number => {
+                    Found { counter: Counter { quota, ..shared }, place: Place::Shared }
+                }
+                _ => {
+                    let Found { counter, place } = Found::read(ctx, call, demand, quota, now)?;
+                    let place = match place {
+                        Place::Held(_, key) if !held => Place::Closed { number, exists: key.kind() != Kind::Empty },
+                        place => place,
+                    };
+                    Found { counter, place }
+                }
+            };
+            shorter = Some(found.counter);
+            Ok(found)
+        })
     }
 
-    /// Moves the counter up, and tells of it.
-    #[inline]
-    pub fn count(mut self, by: i64, now: Time, window: Window) -> Result<(), Error> {
-        let count = Digits::of(sum(self.found.value, by)?);
-        let new_expiry = self.found.new_expiry(now, window);
-        self.key.set_bytes(count.as_bytes());
-        if let Some(at) = new_expiry {
-            self.key.set_expiry(at.millis());
+    /// Decides on a request. The plan stays with the counters.
+    #[inline(always)]
+    pub fn decide(&mut self, demand: &Demand, now: Time) -> Result<Decision, Error> {
+        let Several { first, more } = &self.found;
+        let (decision, count) = fixed::decide(first.counter, more.iter().map(|found| found.counter), demand, now)?;
+        self.count = count;
+        Ok(decision)
+    }
+}
+
+/// Whether an expiry is one that a counter of this window gets. What has another may be no counter.
+fn is_sound(expiry: Option<Time>, window: Window, now: Time) -> bool {
+    expiry.is_some_and(|expiry| now <= expiry && expiry <= now.plus(window))
+}
+
+impl Counters<'_, Writable> {
+    /// Moves the counters up, if they count, and closes their keys. None if nothing is to change.
+    #[inline(always)]
+    pub fn write(self) -> Option<Written> {
+        let (count, now) = (self.count?, self.now);
+        let Several { first, more } = self.found;
+        let several = !more.is_empty();
+        // What counts in any case is laid out to be written without being looked at first.
+        let looked_at = several || count != Cost::ONE;
+        let mut written = Several::one(first.write(count, now, several, looked_at));
+        for found in more {
+            written.push(found.write(count, now, several, looked_at));
         }
-        let effects = match (self.exists, new_expiry) {
-            (false, Some(until)) => [Some(Effect::Started { digits: count.as_bytes(), until }), None],
-            (_, expiry) => [Some(Effect::Counted { by }), expiry.map(|at| Effect::Expires { at })],
+        Some(Written(written))
+    }
+}
+
+impl<'a, M: Mode> Found<'a, M> {
+    /// Reads the counter of one quota.
+    #[inline(always)]
+    fn read(ctx: &'a Context, call: Call<'_>, demand: &Demand, quota: Quota, now: Time) -> Result<Self, Error> {
+        let name = counter_name(ctx, call, now.number_of(quota.window))?;
+        let mut key = Key::open(ctx, name.as_str());
+        if key.kind() == Kind::Empty {
+            check_missing(ctx, call, &name)?;
+        }
+        let expiry = key.expiry().map(Time::from_millis);
+        let written = fixed::counts_denied(demand) && is_sound(expiry, quota.window, now);
+        let value = read_integer(&mut key, written)?.unwrap_or(0);
+        let life = fixed::life(demand, quota, now);
+        Ok(Self { counter: Counter { quota, life, value, expiry }, place: Place::Held(name, key) })
+    }
+}
+
+impl Found<'_, Writable> {
+    #[inline(always)]
+    fn write(self, cost: Cost, now: Time, several: bool, looked_at: bool) -> Option<Counted> {
+        let (digits, expiry) = (Digits::of(cost.added_to(self.counter.value)), self.counter.new_expiry(now));
+        let counted = |name, exists| Counted { name, exists, written: false, digits, cost, expiry };
+        match self.place {
+            Place::Shared => None,
+            Place::Closed { number, exists } => Some(counted(Name::Of(number), exists)),
+            Place::Held(name, mut key) => {
+                let mut counted = counted(Name::Made(name), key.kind() != Kind::Empty);
+                // The server fires an event while it creates a key, which is not to come before those of other counters.
+                let waits = several && !counted.exists;
+                if !waits && may_resize(|| key.bytes().len(), counted.digits.as_bytes().len()) {
+                    counted.write(&mut key);
+                    if looked_at {
+                        key.remember();
+                    }
+                }
+                Some(counted)
+            }
+        }
+    }
+}
+
+/// What was written, or is still to be, and has to be published. None for a counter that a shorter window has, too.
+pub struct Written(Several<Option<Counted>>);
+
+/// A counter that goes up.
+struct Counted {
+    name: Name,
+    /// Whether it was there before.
+    exists: bool,
+    /// Whether it has gone up already.
+    written: bool,
+    digits: Digits,
+    cost: Cost,
+    /// The expiry that it gets.
+    expiry: Option<Time>,
+}
+
+enum Name {
+    Made(OwnedStr),
+    /// Of the window with this number.
+    Of(i64),
+}
+
+impl Written {
+    /// Publishes, from the longest window on.
+    #[inline(always)]
+    pub fn publish(self, ctx: &mut Context, call: Call<'_>) -> Result<(), Error> {
+        for counted in self.0.more.into_iter().rev().flatten() {
+            counted.publish(ctx, call)?;
+        }
+        match self.0.first {
+            Some(counted) => counted.publish(ctx, call),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Counted {
+    #[inline(always)]
+    fn write(&mut self, key: &mut Key<'_, Writable>) {
+        key.set_bytes(self.digits.as_bytes());
+        if let Some(at) = self.expiry {
+            key.set_expiry(at.millis());
+        }
+        self.written = true;
+    }
+
+    #[inline(always)]
+    fn publish(mut self, ctx: &mut Context, call: Call<'_>) -> Result<(), Error> {
+        let name = match std::mem::replace(&mut self.name, Name::Of(0)) {
+            Name::Made(name) => name,
+            Name::Of(number) => name_of(call.key, number)?,
         };
-        publish(self.key.close(), self.name, effects);
+        if !self.written {
+            self.write_late(ctx, name.as_str());
+        }
+        let digits = self.digits.as_bytes();
+        let expires = self.expiry.map(|at| Effect::Expires { at });
+        let effects = match (self.exists, self.expiry) {
+            (false, Some(until)) => [Some(Effect::Started { digits, until }), None],
+            _ if self.written => [Some(Effect::Counted { by: self.cost.units() }), expires],
+            _ => [None, expires], // The rest is published already.
+        };
+        publish(ctx, name.as_str(), effects);
         Ok(())
     }
-}
 
-/// What a counter stands at once it has gone up.
-pub fn sum(value: i64, by: i64) -> Result<i64, Error> {
-    value.checked_add(by).ok_or(OVERFLOW)
-}
-
-/// Reads the counter at `name` and changes nothing. The key is not left open.
-pub fn peek(ctx: &mut Context, name: Str<'_>, declared: Str<'_>) -> Result<Found, Error> {
-    let mut key = Reader::open(ctx, name);
-    let value = match key.kind() {
-        Kind::String => parse_i64(&key.bytes()).ok_or(NOT_AN_INTEGER)?,
-        Kind::SortedSet | Kind::Other => return Err(WRONG_TYPE),
-        Kind::Empty => {
-            let ctx = key.close();
-            if in_cluster() {
-                missing(ctx, name, declared)?;
+    /// Creates the counter, or moves it up by a command of the server's.
+    #[inline(never)] // Rare.
+    fn write_late(&mut self, ctx: &mut Context, name: Str<'_>) {
+        if self.exists {
+            perform(ctx, name, &Effect::Counted { by: self.cost.units() });
+            if let Some(at) = self.expiry {
+                Key::<Writable>::open(ctx, name).set_expiry(at.millis());
             }
-            return Ok(Found { value: 0, expiry: None });
+        } else {
+            let mut key = Key::open(ctx, name);
+            self.write(&mut key);
+            key.remember();
         }
-    };
-    Ok(Found { value, expiry: key.expiry().map(Time::from_millis) })
-}
-
-/// Refuses a key at `name` that is no counter by its type, or a counter that may be on another node. Opened as
-/// [`super::check_state`] does.
-pub fn check(ctx: &mut Context, name: Str<'_>, declared: Str<'_>) -> Result<(), Error> {
-    let key = Key::open(ctx, name);
-    match key.kind() {
-        Kind::String => Ok(()),
-        Kind::SortedSet | Kind::Other => Err(WRONG_TYPE),
-        Kind::Empty if in_cluster() => missing(key.close(), name, declared).map(|_| ()),
-        Kind::Empty => Ok(()),
     }
-}
-
-/// Makes sure, in a cluster, that a counter that this node has not is not on the other one either.
-fn missing<'a>(ctx: &'a mut Context, name: Str<'_>, declared: Str<'_>) -> Result<&'a mut Context, Error> {
-    if is_missing_everywhere(ctx, declared, name) { Ok(ctx) } else { Err(TRY_AGAIN) }
 }
 
 #[cfg(test)]

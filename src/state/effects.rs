@@ -1,20 +1,23 @@
-//! What a call has changed, told to everybody who must know: replicas and the AOF, WATCH and client-side caches, the
+//! What a call has changed, published to all who must know: replicas and the AOF, WATCH and client-side caches, the
 //! listeners of keyspace events.
 //!
 //! Effects are plain commands with absolute times. A replica needs no module to follow them and no clock to agree.
 
+use std::ffi::CStr;
+
 use crate::limit::Time;
-use crate::server::{Context, EventClass, OwnedStr, Str, Word};
+use crate::server::{Context, EventClass, OwnedStr, Str, Word, Words};
 
 static ZERO: Word = Word::new("0");
 static PXAT: Word = Word::new("PXAT");
 
-/// Gives back what is kept from one call to the next. To be called before the module is unloaded.
+/// Frees what is kept from one call to the next. To be called before the module is unloaded.
 pub fn release() {
     ZERO.release();
     PXAT.release();
 }
 
+/// A change of one key.
 pub enum Effect<'a> {
     /// Members with scores from 0 to this time went out of a sorted set, and others stayed.
     Pruned { to: Time },
@@ -31,17 +34,21 @@ pub enum Effect<'a> {
     /// A string got these bytes at this offset.
     Patched { offset: usize, bytes: &'a [u8] },
     /// A string became these bytes, or was created, and has this expiry, which may be a new one.
-    Replaced { bytes: &'a [u8], until: Time, renewed: bool },
+    Replaced { bytes: &'a [u8], until: Option<Time>, renewed: bool },
     /// The key got a new expiry.
     Expires { at: Time },
     /// The key was removed.
     Removed,
 }
 
-/// Tells of all the effects on one key, in their order. There is one at least.
+/// Publishes all the effects on one key, in their order.
+#[inline]
 pub fn publish<const N: usize>(ctx: &mut Context, key: Str<'_>, effects: [Option<Effect<'_>>; N]) {
+    if effects.iter().all(Option::is_none) {
+        return; // A denial mostly changes nothing.
+    }
     for effect in effects.iter().flatten() {
-        effect.replicate(ctx, key);
+        effect.send(Way::Replication(ctx), key);
     }
     ctx.signal_modified(key);
     for effect in effects.iter().flatten() {
@@ -49,22 +56,47 @@ pub fn publish<const N: usize>(ctx: &mut Context, key: Str<'_>, effects: [Option
     }
 }
 
-impl Effect<'_> {
-    fn replicate(&self, ctx: &Context, key: Str<'_>) {
+/// Brings an effect on a string about by the server's own command, which publishes for itself, where the module API may
+/// not ([`crate::server::may_resize`]).
+pub fn perform(ctx: &mut Context, key: Str<'_>, effect: &Effect<'_>) {
+    effect.send(Way::Call(ctx), key);
+}
+
+/// How the command of an effect goes out.
+enum Way<'a> {
+    /// To replicas and the AOF alone.
+    Replication(&'a Context),
+    /// To the server, which replicates it.
+    Call(&'a mut Context),
+}
+
+impl Way<'_> {
+    #[inline(always)]
+    fn send(self, command: &CStr, words: impl Words) {
         match self {
-            Self::Pruned { to } => ctx.replicate(c"ZREMRANGEBYSCORE", (key, &ZERO, to.millis())),
-            Self::Emptied | Self::Removed => ctx.replicate(c"UNLINK", (key,)),
-            Self::Added { at, member } => ctx.replicate(c"ZADD", (key, at.millis(), member.as_str())),
-            Self::AddedMany { at, members } => ctx.replicate_members(c"ZADD", key, at.millis(), members),
-            Self::Counted { by: 1 } => ctx.replicate(c"INCR", (key,)),
-            Self::Counted { by } => ctx.replicate(c"INCRBY", (key, *by)),
-            Self::Patched { offset, bytes } => {
-                ctx.replicate(c"SETRANGE", (key, i64::try_from(*offset).unwrap_or(i64::MAX), *bytes));
+            Self::Replication(ctx) => ctx.replicate(command, words),
+            Self::Call(ctx) => ctx.perform(command, words),
+        }
+    }
+}
+
+impl Effect<'_> {
+    /// The plain command that has this effect.
+    #[inline(always)] // There is one call for each way.
+    fn send(&self, way: Way<'_>, key: Str<'_>) {
+        match self {
+            Self::Pruned { to } => way.send(c"ZREMRANGEBYSCORE", (key, &ZERO, to.millis())),
+            Self::Emptied | Self::Removed => way.send(c"UNLINK", (key,)),
+            Self::Added { at, member } => way.send(c"ZADD", (key, at.millis(), member.as_str())),
+            Self::AddedMany { at, members } => way.send(c"ZADD", (key, at.millis(), members.as_slice())),
+            Self::Counted { by: 1 } => way.send(c"INCR", (key,)),
+            Self::Counted { by } => way.send(c"INCRBY", (key, *by)),
+            Self::Patched { offset, bytes } => way.send(c"SETRANGE", (key, *offset as i64, *bytes)),
+            Self::Started { digits: bytes, until } | Self::Replaced { bytes, until: Some(until), .. } => {
+                way.send(c"SET", (key, *bytes, &PXAT, until.millis()))
             }
-            Self::Started { digits: bytes, until } | Self::Replaced { bytes, until, .. } => {
-                ctx.replicate(c"SET", (key, *bytes, &PXAT, until.millis()))
-            }
-            Self::Expires { at } => ctx.replicate(c"PEXPIREAT", (key, at.millis())),
+            Self::Replaced { bytes, until: None, .. } => way.send(c"SET", (key, *bytes)),
+            Self::Expires { at } => way.send(c"PEXPIREAT", (key, at.millis())),
         }
     }
 
@@ -95,7 +127,7 @@ impl Effect<'_> {
     }
 }
 
-/// Tells those who listen to events of modules that a request on this key was denied. Nothing has changed by that.
+/// Fires the module event for a denied request. Nothing has changed by the denial.
 pub fn denied(ctx: &mut Context, key: Str<'_>) {
     ctx.notify(EventClass::Module, c"rl.denied", key);
 }

@@ -2,11 +2,18 @@
 //! the form that is set.
 
 use super::WRONG_TYPE;
-use super::compact_log::{CompactLog, PeekedCompactLog};
-use super::sorted_log::{PeekedSortedLog, SortedLog};
-use crate::limit::sliding::History;
-use crate::limit::{Cost, Time, Window};
-use crate::server::{Context, Error, Key, Kind, Reader, Str};
+use super::compact_log::{self, CompactLog};
+use super::sorted_log::{self, SortedLog};
+use crate::limit::sliding;
+use crate::limit::{Decision, Demand, Time};
+use crate::server::{Context, Error, Key, Kind, Mode, Str, Writable};
+
+/// A unit is a member of a sorted set. One call adds so many at most, so that it does not hold up the server.
+const MOST_ADDED: i64 = 1000;
+
+const TOO_MANY_MEMBERS: Error = Error::Line(
+    c"ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage compact)",
+);
 
 /// The forms of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,104 +22,76 @@ pub enum Storage {
     Compact,
 }
 
-/// What there is of a log in either form.
-pub enum Form<S, C> {
-    Sorted(S),
-    Compact(C),
+/// A log as it was read, its key open.
+pub enum Log<'a, M: Mode> {
+    Sorted(SortedLog<'a, M>),
+    Compact(CompactLog<'a, M>),
 }
 
-/// An open log, pruned.
-pub type Log<'a> = Form<SortedLog<'a>, CompactLog<'a>>;
-
-/// A log that is only looked at.
-pub type PeekedLog<'a> = Form<PeekedSortedLog<'a>, PeekedCompactLog<'a>>;
-
-impl<'a> Log<'a> {
-    /// Opens the log at a key and drops what does not count at `now`. `storage`: the form of a new one.
-    pub fn open(
-        ctx: &'a mut Context,
-        name: Str<'a>,
-        now: Time,
-        window: Window,
-        storage: Storage,
-    ) -> Result<Self, Error> {
+impl<'a, M: Mode> Log<'a, M> {
+    /// Reads the log at a key. `storage`: the form of a new one.
+    #[inline(always)]
+    pub fn read(ctx: &'a Context, name: Str<'_>, demand: &Demand, now: Time, storage: Storage) -> Result<Self, Error> {
         let key = Key::open(ctx, name);
+        let window = demand.quotas.longest();
         match (key.kind(), storage) {
+            (Kind::SortedSet, _) | (Kind::Empty, Storage::SortedSet) if demand.cost.units() > MOST_ADDED => {
+                Err(TOO_MANY_MEMBERS)
+            }
             (Kind::SortedSet, _) | (Kind::Empty, Storage::SortedSet) => {
-                SortedLog::at(key, name, now, window).map(Self::Sorted)
+                Ok(Self::Sorted(SortedLog::read(key, now, window)))
             }
             (Kind::String, _) | (Kind::Empty, Storage::Compact) => {
-                CompactLog::at(key, name, now, window).map(Self::Compact)
+                CompactLog::read(key, now, window).map(Self::Compact)
             }
             (Kind::Other, _) => Err(WRONG_TYPE),
         }
     }
 
-    /// Writes down a request that was admitted, and tells of all that has changed.
-    pub fn settle(self, admitted: Option<Cost>) -> Result<(), Error> {
+    /// Decides on a request. The plan stays with the log.
+    #[inline(always)]
+    pub fn decide(&mut self, demand: &Demand, now: Time) -> Result<Decision, Error> {
         match self {
             Self::Sorted(log) => {
-                log.settle(admitted);
+                let (decision, plan) = sliding::decide(log, demand, now)?;
+                log.plan(plan);
+                Ok(decision)
+            }
+            Self::Compact(log) => {
+                let (decision, plan) = sliding::decide(log, demand, now)?;
+                log.plan(plan)?;
+                Ok(decision)
+            }
+        }
+    }
+}
+
+impl Log<'_, Writable> {
+    /// Carries out the plan, which cannot fail, and closes the key. None if nothing was to change.
+    #[inline(always)]
+    pub fn write(self) -> Option<Written> {
+        match self {
+            Self::Sorted(log) => log.write().map(Written::Sorted),
+            Self::Compact(log) => log.write().map(Written::Compact),
+        }
+    }
+}
+
+/// What was written and is still to be published.
+pub enum Written {
+    Sorted(sorted_log::Written),
+    Compact(compact_log::Written),
+}
+
+impl Written {
+    #[inline(always)]
+    pub fn publish(self, ctx: &mut Context, name: Str<'_>) -> Result<(), Error> {
+        match self {
+            Self::Sorted(written) => written.publish(ctx, name),
+            Self::Compact(written) => {
+                written.publish(ctx, name);
                 Ok(())
             }
-            Self::Compact(log) => log.settle(admitted),
-        }
-    }
-}
-
-impl<'a> PeekedLog<'a> {
-    /// Opens the log at a key to look at what counts at `now`.
-    pub fn peek(ctx: &'a mut Context, name: Str<'a>, now: Time, window: Window) -> Result<Self, Error> {
-        let key = Reader::open(ctx, name);
-        match key.kind() {
-            Kind::Empty | Kind::SortedSet => Ok(Self::Sorted(PeekedSortedLog::at(key, now, window))),
-            Kind::String => PeekedCompactLog::at(key, now, window).map(Self::Compact),
-            Kind::Other => Err(WRONG_TYPE),
-        }
-    }
-
-    /// Whether all that was asked could be answered.
-    pub fn check(&self) -> Result<(), Error> {
-        match self {
-            Self::Sorted(_) => Ok(()),
-            Self::Compact(log) => log.check(),
-        }
-    }
-}
-
-impl<S: History, C: History> History for Form<S, C> {
-    fn units(&mut self) -> u64 {
-        match self {
-            Self::Sorted(log) => log.units(),
-            Self::Compact(log) => log.units(),
-        }
-    }
-
-    fn later_than(&mut self, time: Time) -> u64 {
-        match self {
-            Self::Sorted(log) => log.later_than(time),
-            Self::Compact(log) => log.later_than(time),
-        }
-    }
-
-    fn stamp_of(&mut self, rank: u64) -> Option<Time> {
-        match self {
-            Self::Sorted(log) => log.stamp_of(rank),
-            Self::Compact(log) => log.stamp_of(rank),
-        }
-    }
-
-    fn ahead_of(&mut self, time: Time) -> u64 {
-        match self {
-            Self::Sorted(log) => log.ahead_of(time),
-            Self::Compact(log) => log.ahead_of(time),
-        }
-    }
-
-    fn lasting(&mut self) -> u64 {
-        match self {
-            Self::Sorted(log) => log.lasting(),
-            Self::Compact(log) => log.lasting(),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! How limits lie in the keyspace.
 //!
-//! Each form of state reads a key into what the rules need, and writes down what they decided. All of it goes to
-//! replicas, the AOF and the listeners of keyspace events through [`effects`]; nested commands tell of themselves.
+//! Each form of state is *read* into what the rules need, its key open and nothing changed; it *decides* by a rule of
+//! `limit`, which yields a plan; it *writes* the plan, which cannot fail, and closes the key; and it *publishes* what it has
+//! written: to replicas, the AOF and the listeners of keyspace events, through [`effects`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -24,26 +25,48 @@ mod log;
 mod removal;
 mod sorted_log;
 
-pub use arrival::Throttle;
-pub use counter::{Counter, check as check_counter, counter_name, peek as peek_counter, sum as counter_sum};
+pub use arrival::{Throttle, Written as WrittenThrottle};
+pub use counter::{Counters, Written as WrittenCounters, counter_name};
 pub use effects::{denied, release};
-pub use log::{Log, PeekedLog, Storage};
-pub use removal::{check_state, remove};
+pub use log::{Log, Storage, Written as WrittenLog};
+pub use removal::{check_counter, check_state, remove};
 
-use crate::server::{Context, Error};
+use std::convert::Infallible;
+
+use crate::server::{Context, Error, Key, Kind, Mode, parse_i64};
 
 /// The server's own line for a key of another type.
 const WRONG_TYPE: Error = Error::Line(c"WRONGTYPE Operation against a key holding the wrong kind of value");
 
-/// The longest decimal form of a 64-bit integer. What is longer is none, and is left as the server has laid it out.
-const LONGEST_INTEGER: u64 = 20;
-
 /// The server's own line for digits that are none.
 const NOT_AN_INTEGER: Error = Error::Line(c"ERR value is not an integer or out of range");
 
-/// The server's own commands that state is replicated, pruned and looked for with. The server takes effects by name and
-/// drops those whose name it does not know, so a module that loads without them would let replicas drift. COMMAND tells
-/// of the others.
+/// The longest decimal form of a 64-bit integer. A longer string is none, and is not read.
+const LONGEST_INTEGER: usize = 20;
+
+/// The integer that is stored at a key, if there is a value. `written`: whether the call is sure to write it, if it is what
+/// it seems to be; then it is laid out for that at once.
+fn read_integer<M: Mode>(key: &mut Key<'_, M>, written: bool) -> Result<Option<i64>, Error> {
+    match key.kind() {
+        Kind::Empty => Ok(None),
+        Kind::String if key.len() > LONGEST_INTEGER => Err(NOT_AN_INTEGER),
+        Kind::String => {
+            let bytes = if written { key.bytes_to_write() } else { key.bytes() };
+            parse_i64(bytes).map(Some).ok_or(NOT_AN_INTEGER)
+        }
+        Kind::SortedSet | Kind::Other => Err(WRONG_TYPE),
+    }
+}
+
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// The server's own commands with which state is replicated, pruned and read. The server takes effects by name and drops
+/// those whose name it does not know, so a module that loaded without them would let replicas drift. COMMAND shows which
+/// commands there are.
 const NEEDED: [&std::ffi::CStr; 14] = [
     c"COMMAND",
     c"EXISTS",

@@ -28,7 +28,13 @@ pub struct Patch {
     pub bytes: Bytes,
 }
 
-#[cfg(test)]
+impl Patch {
+    /// The length that the string has at least once these bytes are in it.
+    pub fn end(&self) -> usize {
+        self.offset.saturating_add(self.bytes.len())
+    }
+}
+
 impl Change {
     /// The patches, if the string is not replaced or removed as a whole.
     pub fn patches(&self) -> &[Patch] {
@@ -196,10 +202,6 @@ impl Patch {
         (0..zeros).for_each(|_| patch.bytes.push(0));
         patch.bytes.extend(bytes);
         patch
-    }
-
-    fn end(&self) -> usize {
-        self.offset.saturating_add(self.bytes.len())
     }
 }
 

@@ -16,8 +16,6 @@ pub const BLOCK: usize = 256;
 pub const BLOCK_HEAD: usize = 12;
 /// Where the first entry of a log lies.
 pub const FIRST_ENTRY: usize = 16;
-/// The header, a block head, an entry and a footer of the shortest fields.
-pub const SHORTEST_LOG: u64 = 30;
 /// 44 bits of delta and flag, then 53 bits of weight.
 pub const LONGEST_ENTRY: usize = 15;
 /// The bytes of a footer that are always there: the newest stamp, the check, the length.

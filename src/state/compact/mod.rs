@@ -19,7 +19,6 @@ mod layout;
 mod tests;
 
 pub use change::{Change, Patch};
-pub use format::SHORTEST_LOG;
 
 use self::change::{NARROW_GAP, Writer};
 use self::format::{

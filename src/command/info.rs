@@ -1,0 +1,29 @@
+//! `INFO rl`: the counters since the module was loaded.
+
+use super::registry;
+use crate::metrics::{self, Total};
+use crate::server::{Section, panics};
+
+/// Every counter with its name.
+fn totals() -> impl Iterator<Item = (String, &'static Total)> {
+    let of_rules = registry::rules().map(|rule| (rule.name, (rule.outcomes)()));
+    let decisions = of_rules.chain([("PEEK", &metrics::PEEK)]).flat_map(|(name, outcomes)| {
+        let name = name.to_lowercase();
+        [(format!("{name}_allowed"), &outcomes.allowed), (format!("{name}_denied"), &outcomes.denied)]
+    });
+    decisions.chain([("reset_keys".to_owned(), &metrics::RESET), ("errors".to_owned(), &metrics::ERRORS)])
+}
+
+/// Begins to count anew: a server may keep the library in memory between an unload and the next load.
+pub fn reset() {
+    totals().for_each(|(_name, total)| total.reset());
+}
+
+/// Fills the section. The server puts `rl_` before each field.
+pub fn fill(section: &Section) {
+    section.text("version", env!("CARGO_PKG_VERSION"));
+    for (name, total) in totals() {
+        section.number(&name, total.get());
+    }
+    section.number("panics", panics());
+}

@@ -1,0 +1,121 @@
+//! How the server keeps strings: which short ones can be looked into where they lie, and which may get another length.
+//!
+//! A server keeps a short string in a form of its own: as an integer, or in one piece with the object. The module API
+//! shows its bytes only after it has laid the string out anew, which takes more memory, and no function tells the forms
+//! apart. A longer string, and any that was written through the module API, already lies by itself.
+//!
+//! So it is remembered which short strings were written here: a fingerprint of the key, its expiry and the length, in a
+//! table of a fixed size. Where it is found the bytes are looked at in place; otherwise they are copied by a nested `GET`,
+//! which takes several times as long and changes nothing. Whoever writes the key by other means mostly changes the expiry
+//! or the length with it. If not, the string is laid out anew by the next look, as by the next write.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use redis_module::raw;
+
+use super::api::optional;
+use super::context::Context;
+
+/// One fingerprint a place. Pages of the two megabytes are used once strings are written.
+static WRITTEN: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
+
+const PLACES: usize = 1 << 18;
+
+/// The length beyond which a string lies by itself.
+static LONGEST_EMBEDDED: AtomicUsize = AtomicUsize::new(128);
+
+/// Whether the server keeps a histogram of the lengths of strings.
+static COUNTS_LENGTHS: AtomicBool = AtomicBool::new(false);
+
+/// Whether a string may get another length through the module API, where it has one already. Redis 8 keeps a histogram of
+/// lengths by powers of two (INFO keysizes), and its module API does not.
+#[inline(always)] // On other servers it is a look at a flag.
+pub fn may_resize(length: impl FnOnce() -> usize, new: usize) -> bool {
+    if !COUNTS_LENGTHS.load(Relaxed) {
+        return true;
+    }
+    let length = length();
+    length == 0 || length.checked_ilog2() == new.checked_ilog2()
+}
+
+/// Adjusts to the server. To be called while the module loads.
+pub(super) fn prepare(ctx: &Context, is_valkey: bool) {
+    // As of Redis 8.6 and Valkey 9.1, whose limit is 128 bytes for the object with all that is in it.
+    LONGEST_EMBEDDED.store(if is_valkey { 128 } else { 44 }, Relaxed);
+    COUNTS_LENGTHS.store(!is_valkey && is_redis_8(), Relaxed);
+    forget();
+    // SAFETY: the context is that of the loading module; the callback lives as long as the module.
+    unsafe {
+        if let Some(subscribe) = optional!(RedisModule_SubscribeToServerEvent) {
+            for id in [raw::REDISMODULE_EVENT_LOADING, raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB] {
+                subscribe(ctx.as_ptr(), raw::RedisModuleEvent { id, dataver: 1 }, Some(other_data));
+            }
+        }
+    }
+}
+
+/// Whether a server that is not Valkey is Redis 8 or later.
+fn is_redis_8() -> bool {
+    const REDIS_8: libc::c_int = 0x0008_0000;
+    // SAFETY: the function takes nothing and answers with a constant.
+    unsafe { optional!(RedisModule_GetServerVersion).is_some_and(|version| version() >= REDIS_8) }
+}
+
+/// # Safety
+/// Called by the server alone. Nothing is done with the arguments.
+unsafe extern "C" fn other_data(_: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, _: u64, _: *mut libc::c_void) {
+    forget();
+}
+
+/// In another data set the same keys may lie in forms of the server's own.
+fn forget() {
+    WRITTEN.iter().filter(|place| place.load(Relaxed) != 0).for_each(|place| place.store(0, Relaxed));
+}
+
+/// Whether a string of this length lies by itself, so that looking at it changes nothing.
+#[inline]
+pub(super) fn lies_by_itself(name: &[u8], expiry: impl FnOnce() -> Option<i64>, length: usize) -> bool {
+    if length > LONGEST_EMBEDDED.load(Relaxed) {
+        return true;
+    }
+    let fingerprint = fingerprint(name, expiry(), length);
+    places(fingerprint).iter().any(|place| place.load(Relaxed) == fingerprint)
+}
+
+/// Remembers that a string of this length was written here.
+#[inline]
+pub(super) fn remember(name: &[u8], expiry: impl FnOnce() -> Option<i64>, length: usize) {
+    if length <= LONGEST_EMBEDDED.load(Relaxed) {
+        let fingerprint = fingerprint(name, expiry(), length);
+        let [first, second] = places(fingerprint);
+        let free = |place: &AtomicU64| [0, fingerprint].contains(&place.load(Relaxed));
+        // Where both are taken an older fingerprint goes.
+        let place = if free(first) || !free(second) { first } else { second };
+        place.store(fingerprint, Relaxed);
+    }
+}
+
+/// The two places that a fingerprint may be in.
+fn places(fingerprint: u64) -> [&'static AtomicU64; 2] {
+    let first = (fingerprint >> 46) as usize;
+    [&WRITTEN[first], &WRITTEN[first ^ 1]]
+}
+
+/// Never 0. Each step multiplies and folds, as in wyhash.
+fn fingerprint(name: &[u8], expiry: Option<i64>, length: usize) -> u64 {
+    fn mix(hash: u64, value: u64) -> u64 {
+        let product = u128::from(hash ^ value ^ 0xa076_1d64_78bd_642f) * 0xe703_7ed1_a0b4_28db;
+        product as u64 ^ (product >> 64) as u64
+    }
+    let mut hash = length as u64;
+    let tail = match name.last_chunk::<8>() {
+        Some(tail) => {
+            for chunk in name.as_chunks::<8>().0 {
+                hash = mix(hash, u64::from_le_bytes(*chunk));
+            }
+            u64::from_le_bytes(*tail)
+        }
+        None => name.iter().fold(0, |tail, &byte| tail << 8 | u64::from(byte)),
+    };
+    mix(mix(hash, tail), expiry.unwrap_or(-1).cast_unsigned()) | 1
+}

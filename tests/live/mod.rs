@@ -1,6 +1,7 @@
 //! The contracts, a file each.
 
 mod acl;
+mod bounds;
 mod clocks;
 mod cluster;
 mod compact;
@@ -42,6 +43,7 @@ use crate::support::{Client, Engine, Options, Server};
 
 pub const FILES: &[(&str, &[Test])] = &[
     ("acl", acl::TESTS),
+    ("bounds", bounds::TESTS),
     ("clocks", clocks::TESTS),
     ("cluster", cluster::TESTS),
     ("compact", compact::TESTS),

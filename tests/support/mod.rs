@@ -8,6 +8,8 @@ pub mod driver;
 pub mod engine;
 pub mod grammar;
 pub mod log;
+#[allow(dead_code)] // The tests'.
+pub mod memory;
 pub mod model;
 pub mod server;
 pub mod wire;

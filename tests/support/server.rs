@@ -187,6 +187,12 @@ impl Server {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
+    /// The number of the server's process.
+    #[allow(dead_code)] // The tests'.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Puts a bound to the files that the server writes, in bytes, as a full disk would. `prlimit` comes with the
     /// system; a small disk of its own would take root.
     #[allow(dead_code)] // The tests'.
@@ -194,7 +200,7 @@ impl Server {
         let bytes = bytes.map_or_else(|| "unlimited".to_owned(), |bytes| bytes.to_string());
         let mut command = Command::new("prlimit");
         // The colon: the soft limit alone, which anybody may raise again.
-        command.args(["--pid", &self.child.id().to_string(), &format!("--fsize={bytes}:")]);
+        command.args(["--pid", &self.pid().to_string(), &format!("--fsize={bytes}:")]);
         assert!(command.status().expect("prlimit of util-linux").success(), "{command:?}");
     }
 

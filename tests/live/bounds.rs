@@ -1,0 +1,151 @@
+//! What a call may cost the server: a value that is none of the module's is not read as a whole, and no request takes more
+//! memory than a small multiple of its own bytes.
+
+use redis::Value;
+
+use super::{counter, frozen};
+use crate::support::memory::{highest_rise, touched};
+use crate::support::{Client, Engine, Server};
+use crate::tests;
+
+tests![
+    a_peek_refuses_a_long_value_without_reading_it,
+    a_call_refuses_a_long_value_without_reading_it,
+    a_reset_of_a_long_key_takes_a_small_multiple_of_its_bytes,
+    a_peek_at_a_long_key_takes_a_small_multiple_of_its_bytes,
+    a_denied_fixed_on_a_long_key_takes_a_small_multiple_of_its_bytes,
+    an_allowed_fixed_on_a_long_key_takes_a_small_multiple_of_its_bytes,
+];
+
+const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+const DAMAGED: &str = "ERR rl: the log at this key is damaged; RL.RESET removes it";
+
+/// Much more than what a server touches for any call.
+const LONG_VALUE: usize = 32 << 20;
+
+/// The value at the key, where there is none at the counter's: longer than any that the module writes.
+fn long_values() -> [(Vec<u8>, &'static str); 2] {
+    let mut log = vec![b'7'; LONG_VALUE];
+    log[..4].copy_from_slice(b"RLS\x01");
+    [(vec![b'7'; LONG_VALUE], WRONG_TYPE), (log, DAMAGED)]
+}
+
+/// Makes a call that must fail, and sees that it reads less of the server's memory than an eighth of the value.
+fn refused_unread(server: &Server, client: &mut Client, call: &str, line: &str) {
+    let words: Vec<&str> = call.split(' ').collect();
+    // Now and then the server looks after its own buffers meanwhile, but hardly three times in a row.
+    let mut read = || touched(server, || assert_eq!(client.error(&words), line, "{call}"));
+    let mut tries = [u64::MAX; 3];
+    let is_less = tries.iter_mut().any(|bytes| {
+        *bytes = read();
+        *bytes < LONG_VALUE as u64 / 8
+    });
+    assert!(is_less, "{call} has read so many bytes: {tries:?}");
+}
+
+fn a_peek_refuses_a_long_value_without_reading_it(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    // Digits: the first one alone does not say that it is no number.
+    client.run::<Value>(&[b"SET".as_ref(), counter("k", 60_000).as_bytes(), &vec![b'7'; LONG_VALUE]]);
+    for windows in ["60 5", "60 5 COST 2", "1 5 60 5", "60 5 3600 5 FULL"] {
+        refused_unread(&server, &mut client, &format!("RL.PEEK k FIXED {windows}"), NOT_AN_INTEGER);
+    }
+    for (value, line) in long_values() {
+        client.run::<Value>(&[&b"SET"[..], b"k", &value]);
+        for windows in ["60 5", "60 5 COST 2 FULL", "1 5 60 5"] {
+            refused_unread(&server, &mut client, &format!("RL.PEEK k SLIDING {windows}"), line);
+        }
+    }
+}
+
+fn a_call_refuses_a_long_value_without_reading_it(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    for key in [&counter("k", 60_000), "k"] {
+        client.run::<Value>(&[b"SET".as_ref(), key.as_bytes(), &vec![b'7'; LONG_VALUE]]);
+    }
+    for call in ["RL.FIXED k 60 5", "RL.FIXED k 60 5 COST 2 FULL", "RL.FIXED k 1 5 60 5"] {
+        refused_unread(&server, &mut client, call, NOT_AN_INTEGER);
+    }
+    for call in ["RL.THROTTLE k 4 1 60", "RL.THROTTLE k 4 1 60 0"] {
+        refused_unread(&server, &mut client, call, NOT_AN_INTEGER);
+    }
+    for (value, line) in long_values() {
+        client.run::<Value>(&[&b"SET"[..], b"k", &value]);
+        for call in ["RL.SLIDING k 60 5", "RL.SLIDING k 1 5 60 5 COST 2 FULL"] {
+            refused_unread(&server, &mut client, call, line);
+        }
+    }
+}
+
+/// Bytes of a key, and so of a request with it.
+const LONG_KEY: usize = 4 << 20;
+
+/// The words behind a key: sixteen windows whose counters have names of their own, each with a limit if there is one.
+fn sixteen(limit: Option<&str>) -> Vec<String> {
+    (1..=16).flat_map(|window| [Some(window.to_string()), limit.map(str::to_owned)]).flatten().collect()
+}
+
+/// Makes a call on the long key, and sees what memory it takes at most.
+fn takes_little(server: &Server, client: &mut Client, command: &str, words: &[String]) -> Value {
+    let key = vec![b'k'; LONG_KEY];
+    let mut run = |command: &str, words: &[String]| -> Value {
+        let words = words.iter().map(|word| word.as_bytes());
+        client.run(&[command.as_bytes(), &key].into_iter().chain(words).collect::<Vec<_>>())
+    };
+    // The request itself lies in the server's memory about once.
+    let plain = highest_rise(server, || _ = run("EXISTS", &[]));
+    assert!(plain < 2 * LONG_KEY as u64, "EXISTS takes {plain} bytes");
+    let mut reply = Value::Nil;
+    let rise = highest_rise(server, || reply = run(command, words));
+    let times = rise as f64 / LONG_KEY as f64;
+    assert!(times < 5.0, "{command} takes {rise} bytes, {times:.1} times its own");
+    reply
+}
+
+/// The counters of the long key, at 1 each.
+fn long_counters(client: &mut Client) {
+    let key = "k".repeat(LONG_KEY);
+    for window in 1..=16 {
+        client.run::<Value>(&["SET", &counter(&key, window * 1_000), "1"]);
+    }
+}
+
+fn a_reset_of_a_long_key_takes_a_small_multiple_of_its_bytes(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    assert_eq!(takes_little(&server, &mut client, "RL.RESET", &sixteen(None)), Value::Int(0));
+    drop((server, client));
+    let (server, mut client) = frozen(engine);
+    long_counters(&mut client);
+    assert_eq!(takes_little(&server, &mut client, "RL.RESET", &sixteen(None)), Value::Int(16));
+}
+
+fn a_peek_at_a_long_key_takes_a_small_multiple_of_its_bytes(engine: &Engine) {
+    for counted in [false, true] {
+        let (server, mut client) = frozen(engine);
+        if counted {
+            long_counters(&mut client);
+        }
+        let words = [&["FIXED".to_owned()][..], &sixteen(Some("5"))].concat();
+        takes_little(&server, &mut client, "RL.PEEK", &words);
+    }
+}
+
+fn a_denied_fixed_on_a_long_key_takes_a_small_multiple_of_its_bytes(engine: &Engine) {
+    for counted in [false, true] {
+        let (server, mut client) = frozen(engine);
+        if counted {
+            long_counters(&mut client);
+        }
+        let reply = takes_little(&server, &mut client, "RL.FIXED", &sixteen(Some("0")));
+        assert!(matches!(&reply, Value::Array(parts) if parts[0] == Value::Int(0)), "{reply:?}");
+    }
+}
+
+/// Where the counters are there already: what is stored is no cost of the call.
+fn an_allowed_fixed_on_a_long_key_takes_a_small_multiple_of_its_bytes(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    long_counters(&mut client);
+    let reply = takes_little(&server, &mut client, "RL.FIXED", &sixteen(Some("5")));
+    assert!(matches!(&reply, Value::Array(parts) if parts[0] == Value::Int(1)), "{reply:?}");
+}

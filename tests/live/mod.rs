@@ -10,6 +10,7 @@ mod compact_effects;
 mod compact_sizes;
 mod cost;
 mod effects;
+mod encodings;
 mod events;
 mod fixed;
 mod flood;
@@ -52,6 +53,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("compact_sizes", compact_sizes::TESTS),
     ("cost", cost::TESTS),
     ("effects", effects::TESTS),
+    ("encodings", encodings::TESTS),
     ("events", events::TESTS),
     ("fixed", fixed::TESTS),
     ("flood", flood::TESTS),

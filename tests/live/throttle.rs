@@ -12,6 +12,7 @@ tests![
     a_burst_passes_and_then_the_rate,
     its_times_are_exact if |engine| !engine.counts_microseconds(),
     quantity_zero_looks_and_writes_nothing,
+    quantity_zero_is_counted_as_a_peek,
     more_than_the_burst_never_passes,
     a_denial_changes_nothing,
     rates_from_a_million_a_second_to_one_a_year,
@@ -87,6 +88,21 @@ fn quantity_zero_looks_and_writes_nothing(engine: &Engine) {
     assert_eq!(client.call::<Throttled>("RL.THROTTLE k 0 1 30 0"), (1, 1, 0, 90, 120));
     assert_eq!(client.everything(), before);
     assert_eq!(client.written(), written, "bytes for replicas and the AOF");
+}
+
+fn quantity_zero_is_counted_as_a_peek(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    for call in ["", "3", "0", "0", "1", "1", "2", "0"] {
+        client.call::<Value>(&format!("RL.THROTTLE k 4 1 60 {call}"));
+        // Clear of the millisecond within which some servers count on by themselves.
+        server.set_time(START + 500);
+    }
+    // By a rate of less, all of the burst is used and more.
+    client.call::<Value>("RL.THROTTLE k 0 1 60 0");
+    client.error(&["RL.THROTTLE", "k", "4", "1", "0", "0"]);
+    let counts = ["throttle_allowed", "throttle_denied", "peek_allowed", "peek_denied", "errors"]
+        .map(|name| client.info_field("rl", &format!("rl_{name}")));
+    assert_eq!(counts, ["3", "2", "3", "1", "1"]);
 }
 
 fn more_than_the_burst_never_passes(engine: &Engine) {

@@ -72,6 +72,7 @@ impl Totals {
         let (outcomes, allowed) = match &call.verdict {
             Verdict::Request(request) if request.peek => (&mut self.peek, first == 1),
             Verdict::Request(request) if request.sliding => (&mut self.sliding, first == 1),
+            Verdict::Throttle(rate) if rate.quantity == 0 => (&mut self.peek, first == 0),
             Verdict::Throttle(_) => (&mut self.throttle, first == 0),
             Verdict::Reset(_) => {
                 self.resets += 1;

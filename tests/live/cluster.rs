@@ -85,7 +85,7 @@ fn options_keep_to_the_slot(engine: &Engine) {
         expected.sort();
         assert_eq!(keys, expected, "{key}");
 
-        assert_eq!(client.call::<i64>(&format!("RL.RESET {key} 60 2")), 2, "{key}");
+        assert_eq!(client.call::<i64>(&format!("RL.RESET {key} 2 60")), 2, "{key}");
         assert_eq!(client.run::<i64>(&["EXISTS", &counters[1]]), 0, "{key}");
         assert_eq!(client.call::<i64>(&format!("RL.RESET {key} 1 60 3600")), 2, "{key}");
         assert_eq!(client.run::<i64>(&["DBSIZE"]), 0, "{key}: nothing lies elsewhere");

@@ -10,7 +10,8 @@ use crate::tests;
 tests![
     it_gives_the_whole_quota_back_and_counts_keys,
     only_the_current_counters_go,
-    a_window_that_is_named_twice_counts_once,
+    windows_that_share_a_counter_count_once,
+    windows_stand_in_increasing_order,
     what_any_limiter_stores_goes,
     another_type_is_refused_and_nothing_goes,
     a_bad_window_is_refused_and_nothing_goes,
@@ -19,7 +20,7 @@ tests![
     nothing_to_remove_is_no_miss,
     every_counter_is_checked_before_anything_goes,
     a_huge_log_goes_at_once,
-    hundreds_of_windows,
+    sixteen_windows_pass_and_seventeen_do_not,
 ];
 
 fn used(client: &mut Client) {
@@ -31,7 +32,7 @@ fn used(client: &mut Client) {
 
 fn it_gives_the_whole_quota_back_and_counts_keys(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
-    for (windows, removed) in [("", 1), ("1", 2), ("60 1", 3), ("3600 60 1", 4), ("2 3 4", 1), ("1.000", 2)] {
+    for (windows, removed) in [("", 1), ("1", 2), ("1 60", 3), ("1 60 3600", 4), ("2 3 4", 1), ("1.000", 2)] {
         client.run::<Value>(&["FLUSHALL"]);
         used(&mut client);
         assert_eq!(client.sliding("k", "60", 5), (0, 5, 60));
@@ -60,14 +61,23 @@ fn only_the_current_counters_go(engine: &Engine) {
     assert_eq!(client.run::<i64>(&["EXISTS", &format!("k:{}", (START + 60_000) / 61_000)]), 1);
 }
 
-fn a_window_that_is_named_twice_counts_once(engine: &Engine) {
+fn windows_that_share_a_counter_count_once(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
-    used(&mut client);
-    assert_eq!(client.call::<i64>("RL.RESET k 60 60 1 60.0 60.000"), 3);
-    assert_eq!(client.run::<i64>(&["DBSIZE"]), 1);
-    // Windows whose counter is the same key.
     client.call::<Value>("RL.FIXED k 2147483646 9 2147483647 9");
     assert_eq!(client.call::<i64>("RL.RESET k 2147483646 2147483647"), 1);
+}
+
+/// As in every other command.
+fn windows_stand_in_increasing_order(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    used(&mut client);
+    for windows in ["60 60", "60 1", "1 60 59.999", "1 60 60.0", "1 1.000", "1 60 1 x"] {
+        assert_eq!(
+            client.refused(&format!("RL.RESET k {windows}")),
+            "ERR windowSec must increase from one window to the next",
+            "{windows}"
+        );
+    }
 }
 
 fn what_any_limiter_stores_goes(engine: &Engine) {
@@ -91,7 +101,7 @@ fn another_type_is_refused_and_nothing_goes(engine: &Engine) {
         client.call::<Value>("RL.FIXED k 1 9 3600 9");
         if !maker.starts_with("ZADD") {
             client.call::<Value>(&maker.replace("KEY", "k"));
-            for call in ["RL.RESET k", "RL.RESET k 1", "RL.RESET k 3600 1"] {
+            for call in ["RL.RESET k", "RL.RESET k 1", "RL.RESET k 1 3600"] {
                 assert_eq!(client.refused(call), WRONG_TYPE, "{maker}: {call}");
             }
             client.run::<Value>(&["DEL", "k"]);
@@ -99,7 +109,7 @@ fn another_type_is_refused_and_nothing_goes(engine: &Engine) {
         // In turn the first, a middle one and the last.
         client.sliding("k", "60", 5);
         client.call::<Value>(&maker.replace("KEY", &counter("k", 60_000)));
-        for call in ["RL.RESET k 60 1 3600", "RL.RESET k 1 60 3600", "RL.RESET k 1 3600 60"] {
+        for call in ["RL.RESET k 60 3600", "RL.RESET k 1 60 3600", "RL.RESET k 1 60"] {
             assert_eq!(client.refused(call), WRONG_TYPE, "{maker}: {call}");
         }
         assert_eq!(client.call::<i64>("RL.RESET k 1 3600"), 3);
@@ -110,7 +120,7 @@ fn a_bad_window_is_refused_and_nothing_goes(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
     used(&mut client);
     let line = "ERR windowSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places";
-    for windows in ["0", "x", "60 x", "60 1 -1", "1 60 FULL", "60 COST 1", "2147483648", "1.0001"] {
+    for windows in ["0", "x", "60 x", "1 60 -1", "1 60 FULL", "60 COST 1", "2147483648", "1.0001"] {
         assert_eq!(client.refused(&format!("RL.RESET k {windows}")), line, "{windows}");
     }
     assert_eq!(client.refused("RL.RESET"), "ERR wrong number of arguments for 'rl.reset' command");
@@ -121,15 +131,15 @@ fn it_travels_as_unlink(engine: &Engine) {
         client.run::<Value>(&["SET", "k", "1"]);
         client.run::<Value>(&["SET", &counter("k", 60_000), "1"]);
         client.run::<Value>(&["SET", &counter("k", 1_000), "1"]);
-        client.call::<Value>("RL.RESET k 60 1 2");
+        client.call::<Value>("RL.RESET k 1 2 60");
         client.run::<Value>(&["SET", "k", "1"]);
         client.call::<Value>("RL.RESET k");
     });
     let expected = [
         "MULTI".to_owned(),
         "UNLINK k".to_owned(),
-        format!("UNLINK {}", counter("k", 60_000)),
         format!("UNLINK {}", counter("k", 1_000)),
+        format!("UNLINK {}", counter("k", 60_000)),
         "EXEC".to_owned(),
         "SET k 1".to_owned(),
         "UNLINK k".to_owned(),
@@ -163,7 +173,7 @@ fn every_counter_is_checked_before_anything_goes(engine: &Engine) {
     let mut some = server.client_as("some", "secret");
     let before = admin.everything();
     // Also where there is no counter: the name is not the caller's.
-    for windows in ["60", "1 60", "3600 1", "1 3600", "2", "1 2"] {
+    for windows in ["60", "1 60", "60 3600", "1 3600", "2", "1 2"] {
         let call = format!("RL.RESET k {windows}");
         let line = some.error(&call.split_whitespace().collect::<Vec<_>>());
         assert_eq!(line, "NOPERM No permissions to access a key", "{call}");
@@ -188,15 +198,22 @@ fn a_huge_log_goes_at_once(engine: &Engine) {
     assert_eq!(client.sliding("k", "60", 5), (1, 0, 60));
 }
 
-fn hundreds_of_windows(engine: &Engine) {
+fn sixteen_windows_pass_and_seventeen_do_not(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
-    // More than RL.FIXED takes at once.
-    let windows: Vec<String> = (1..=500).map(|window| window.to_string()).collect();
-    for window in &windows {
-        client.fixed("k", window, 5);
+    let windows = |count: usize| (1..=count).map(|window| window.to_string()).collect::<Vec<_>>().join(" ");
+    for window in 1..=17 {
+        client.fixed("k", &window.to_string(), 5);
     }
-    let counters: i64 = client.run(&["DBSIZE"]);
-    assert!(counters > 450, "{counters}");
-    assert_eq!(client.call::<i64>(&format!("RL.RESET k {}", windows.join(" "))), counters);
-    assert_eq!(client.run::<i64>(&["DBSIZE"]), 0);
+    for count in [17, 18, 100, 10_000] {
+        assert_eq!(
+            client.refused(&format!("RL.RESET k {}", windows(count))),
+            "ERR windowSec can be given for at most 16 windows",
+            "{count}"
+        );
+    }
+    // What is wrong first is what the line says.
+    assert!(client.refused(&format!("RL.RESET k {} x", windows(16))).contains("windowSec must be a number"));
+    assert!(client.refused(&format!("RL.RESET k {} 16", windows(16))).contains("windowSec must increase"));
+    assert_eq!(client.call::<i64>(&format!("RL.RESET k {}", windows(16))), 16);
+    assert_eq!(client.run::<Vec<String>>(&["KEYS", "*"]), [counter("k", 17_000)]);
 }

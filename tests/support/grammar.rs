@@ -7,6 +7,7 @@ const LIMIT: &str = "ERR limit must be an integer from 0 to 9007199254740991";
 const COST: &str = "ERR COST must be an integer from 1 to 65536";
 const ORDER: &str = "ERR windowSec must increase from one window to the next";
 const TOO_MANY: &str = "ERR windowSec and limit can be given for at most 16 windows";
+const TOO_MANY_TO_RESET: &str = "ERR windowSec can be given for at most 16 windows";
 const OPTION: &str = "ERR syntax error: expected windowSec limit, COST n or FULL";
 const ALGORITHM: &str = "ERR algorithm must be SLIDING or FIXED";
 const BURST: &str = "ERR max_burst must be an integer from 0 to 9007199254740990";
@@ -74,9 +75,7 @@ pub fn verdict(words: &[Vec<u8>]) -> Verdict {
                 .map(|request| Verdict::Request(Request { peek: true, sliding: algorithm == b"SLIDING", ..request })),
             _ => Err(ALGORITHM.to_owned()),
         },
-        "rl.reset" => {
-            rest.iter().map(|word| window(word).ok_or(WINDOW.to_owned())).collect::<Result<_, _>>().map(Verdict::Reset)
-        }
+        "rl.reset" => windows(rest).map(Verdict::Reset),
         "rl.throttle" => rate(rest, arity).map(Verdict::Throttle),
         _ => panic!("{name} is none of the five"),
     };
@@ -120,6 +119,22 @@ fn request(words: &[Vec<u8>], arity: impl Fn() -> String) -> Result<Request, Str
         };
     }
     Ok(Request { sliding: false, peek: false, quotas, cost: cost.unwrap_or(1), full })
+}
+
+/// `[windowSec ...]`, read as [`request`] reads windows with limits.
+fn windows(words: &[Vec<u8>]) -> Result<Vec<i64>, String> {
+    let mut windows: Vec<i64> = Vec::new();
+    for word in words {
+        let window = window(word).ok_or(WINDOW)?;
+        if windows.last().is_some_and(|&last| last >= window) {
+            return Err(ORDER.to_owned());
+        }
+        if windows.len() == 16 {
+            return Err(TOO_MANY_TO_RESET.to_owned());
+        }
+        windows.push(window);
+    }
+    Ok(windows)
 }
 
 /// `max_burst count period [quantity]`

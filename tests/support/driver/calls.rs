@@ -109,7 +109,10 @@ impl Generator {
             words.push(self.any_case(algorithm));
         }
         match name {
-            "RL.RESET" => words.extend(case.quotas.iter().step_by(2).take(self.rng.usize(..4)).cloned()),
+            "RL.RESET" => {
+                let most = if self.rng.u32(..4) == 0 { usize::MAX } else { self.rng.usize(..4) };
+                words.extend(case.quotas.iter().step_by(2).take(most).cloned());
+            }
             "RL.THROTTLE" => {
                 words.extend(case.rate.iter().cloned());
                 if self.rng.bool() {

@@ -16,6 +16,7 @@ tests![
     more_than_the_burst_never_passes,
     a_denial_changes_nothing,
     rates_from_a_million_a_second_to_one_a_year,
+    what_would_arrive_after_the_last_time_is_refused,
     rates_that_cannot_be,
     arguments_that_cannot_be,
     it_stores_a_number_of_nanoseconds_that_expires_with_it,
@@ -147,6 +148,30 @@ fn rates_from_a_million_a_second_to_one_a_year(engine: &Engine) {
     assert_eq!(client.call::<Throttled>("RL.THROTTLE slowest 1 1 2147483647"), (0, 2, 1, -1, 2_147_483_647));
     // The fastest: one a nanosecond.
     assert_eq!(client.call::<Throttled>("RL.THROTTLE fastest 999999999 1000000000 1 1").0, 0);
+}
+
+/// Arrival times are nanoseconds in 64 bits, which end on 2262-04-11.
+fn what_would_arrive_after_the_last_time_is_refused(engine: &Engine) {
+    const LAST: i64 = i64::MAX / 1_000_000;
+    let (server, mut client) = frozen(engine);
+    let refused = |client: &mut Client, call: &str, at: i64| {
+        let line = client.refused(call);
+        assert!(line.starts_with("ERR "), "{call} at {at} ms from the last time: {line}");
+    };
+    // A minute before it, at one a minute, there is time for one and for no more.
+    server.set_time(LAST - 61_000);
+    assert_eq!(client.call::<Throttled>("RL.THROTTLE k 4 1 60"), (0, 5, 4, -1, 60));
+    refused(&mut client, "RL.THROTTLE k 4 1 60", -61_000);
+    refused(&mut client, "RL.THROTTLE other 4 1 60 2", -61_000);
+    refused(&mut client, "RL.THROTTLE other 1 1 2147483647", -61_000);
+    for at in [-59_000, -1, 1, 1_000, 60_000, 86_400_000, LAST, 20 * LAST] {
+        server.set_time(LAST + at);
+        for key in ["k", "new"] {
+            refused(&mut client, &format!("RL.THROTTLE {key} 4 1 60"), at);
+            refused(&mut client, &format!("RL.THROTTLE {key} 4 1 60 3"), at);
+        }
+    }
+    assert_eq!(client.run::<i64>(&["EXISTS", "new", "other"]), 0);
 }
 
 fn rates_that_cannot_be(engine: &Engine) {

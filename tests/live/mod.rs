@@ -19,6 +19,7 @@ mod fuzz;
 mod handover;
 mod hooks;
 mod input;
+mod keysizes;
 mod loading;
 mod operations;
 mod oracle;
@@ -62,6 +63,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("handover", handover::TESTS),
     ("hooks", hooks::TESTS),
     ("input", input::TESTS),
+    ("keysizes", keysizes::TESTS),
     ("loading", loading::TESTS),
     ("operations", operations::TESTS),
     ("oracle", oracle::TESTS),

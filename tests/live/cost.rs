@@ -4,14 +4,17 @@ use std::collections::HashSet;
 
 use redis::Value;
 
-use super::{Full, Reply, START, frozen, recorded};
-use crate::support::Engine;
+use super::{Full, Reply, SLIDING_SCRIPT, START, frozen, recorded};
+use crate::support::{Client, Engine};
 use crate::tests;
 
 tests![
     cost_one_is_no_cost_at_all,
     a_request_weighs_its_cost,
     the_heaviest_request,
+    more_than_a_thousand_units_are_refused_on_a_sorted_set,
+    the_heaviest_request_of_a_compact_log,
+    units_that_have_left_a_compact_log_do_not_add_up,
     what_does_not_fit_consumes_nothing,
     what_is_above_the_limit_never_fits,
     fixed_counts_denials_of_one_unit_in_one_window_alone,
@@ -21,6 +24,13 @@ tests![
 ];
 
 const BOTH: [&str; 2] = ["RL.SLIDING", "RL.FIXED"];
+
+/// The largest cost there is, and limit.
+const MOST: i64 = (1 << 53) - 1;
+
+fn store(client: &mut Client, storage: &str) {
+    client.run::<Value>(&["CONFIG", "SET", "rl.sliding-storage", storage]);
+}
 
 fn cost_one_is_no_cost_at_all(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
@@ -49,25 +59,99 @@ fn a_request_weighs_its_cost(engine: &Engine) {
     }
 }
 
+/// Makes a request for which there is room once and not twice.
+fn passes_once(client: &mut Client, call: &str, limit: i64, cost: i64) {
+    let expected =
+        Full { allowed: true, limit, used: cost, remaining: limit - cost, retry: 0, reset: 60_000, window: 60_000 };
+    assert_eq!(client.full(call), expected, "{call}");
+    assert_eq!(client.full(call), Full { allowed: false, retry: 60_000, ..expected }, "{call}: again");
+}
+
 fn the_heaviest_request(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
-    for command in BOTH {
-        let full = client.full(&format!("{command} k 60 131071 COST 65536 FULL"));
-        let expected = Full {
-            allowed: true,
-            limit: 131_071,
-            used: 65_536,
-            remaining: 65_535,
-            retry: 0,
-            reset: 60_000,
-            window: 60_000,
-        };
-        assert_eq!(full, expected, "{command}");
-        let full = client.full(&format!("{command} k 60 131071 COST 65536 FULL"));
-        assert_eq!(full, Full { allowed: false, retry: 60_000, ..expected }, "{command}");
+    store(&mut client, "zset");
+    passes_once(&mut client, "RL.SLIDING k 60 1999 COST 1000 FULL", 1_999, 1_000);
+    assert_eq!(client.run::<i64>(&["ZCARD", "k"]), 1_000);
+    for (key, cost) in [("a", 65_536), ("b", 65_537), ("c", MOST / 2 + 1), ("d", MOST)] {
+        let limit = MOST.min(2 * cost - 1);
+        passes_once(&mut client, &format!("RL.FIXED {key} 60 {limit} COST {cost} FULL"), limit, cost);
+        assert_eq!(client.run::<i64>(&["GET", &format!("{key}:{}", START / 60_000)]), cost);
     }
-    assert_eq!(client.run::<i64>(&["ZCARD", "k"]), 65_536);
-    assert_eq!(client.run::<i64>(&["GET", &format!("k:{}", START / 60_000)]), 65_536);
+}
+
+/// A unit is a member there: so many in one call would hold up everybody else.
+fn more_than_a_thousand_units_are_refused_on_a_sorted_set(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    client.script(SLIDING_SCRIPT, "script", "60", 9);
+    store(&mut client, "zset");
+    client.call::<Value>("RL.SLIDING own 60 5000 COST 1000");
+    // A key that exists is used as it is.
+    for storage in ["zset", "compact"] {
+        store(&mut client, storage);
+        let keys = if storage == "zset" { &["own", "script", "new"][..] } else { &["own", "script"] };
+        for key in keys {
+            for demand in ["60 5000 COST 1001", "60 5000 COST 1001 FULL", "1 5000 60 6000 COST 4000"]
+                .map(str::to_owned)
+                .into_iter()
+                .chain([format!("60 {MOST} COST 65536"), format!("60 {MOST} COST {MOST}"), "60 5 COST 1001".to_owned()])
+            {
+                for command in [format!("RL.SLIDING {key}"), format!("RL.PEEK {key} SLIDING")] {
+                    let line = client.refused(&format!("{command} {demand}"));
+                    assert!(line.starts_with("ERR COST ") && line.contains("compact"), "{command} {demand}: {line}");
+                }
+            }
+        }
+    }
+    assert_eq!(client.call::<Reply>("RL.SLIDING own 60 5000 COST 1000"), (1, 1_000, 60));
+    assert_eq!(client.run::<i64>(&["EXISTS", "new"]), 0);
+    // What lies at the key is judged first.
+    client.run::<Value>(&["RPUSH", "list", "x"]);
+    assert!(client.refused("RL.SLIDING list 60 5000 COST 1001").starts_with("WRONGTYPE "));
+}
+
+fn the_heaviest_request_of_a_compact_log(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    store(&mut client, "compact");
+    for (key, cost) in [("a", 1_000), ("b", 1_001), ("c", 65_536), ("d", 65_537), ("e", MOST / 2 + 1), ("f", MOST)] {
+        let limit = MOST.min(2 * cost - 1);
+        let said = client.full(&format!("RL.PEEK {key} SLIDING 60 {limit} COST {cost} FULL"));
+        assert!(said.allowed && said.used == cost, "{said:?}");
+        passes_once(&mut client, &format!("RL.SLIDING {key} 60 {limit} COST {cost} FULL"), limit, cost);
+        // Another setting changes nothing for a key that exists.
+        store(&mut client, "zset");
+        assert_eq!(client.call::<Reply>(&format!("RL.SLIDING {key} 60 {limit} COST {cost}")), (0, cost, 60));
+        assert_eq!(client.run::<String>(&["TYPE", key]), "string");
+        store(&mut client, "compact");
+    }
+    // Two that are all of the limit together, and leave one after the other.
+    let call = |cost: i64| format!("RL.SLIDING k 60 {MOST} COST {cost} FULL");
+    assert!(client.full(&call(MOST - 7)).allowed);
+    server.set_time(START + 1_000);
+    assert_eq!(client.full(&call(8)).retry, 59_000);
+    assert!(client.full(&call(7)).allowed);
+    server.set_time(START + 59_999);
+    assert_eq!(
+        client.full(&call(MOST)),
+        Full { allowed: false, limit: MOST, used: MOST, remaining: 0, retry: 1_001, reset: 1_001, window: 60_000 }
+    );
+    server.set_time(START + 60_000);
+    assert_eq!(client.full(&call(MOST - 7)).used, MOST);
+}
+
+/// However many units pass through a log in its life, those that are in it count right.
+fn units_that_have_left_a_compact_log_do_not_add_up(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    store(&mut client, "compact");
+    let half = MOST / 2;
+    // Some four thousand of these are 2^64 units. One of them is always in the log.
+    for round in 0..4_200 {
+        server.set_time(START + 30_000 * round);
+        let full = client.full(&format!("RL.SLIDING k 60 {MOST} COST {half} FULL"));
+        let used = if round == 0 { half } else { 2 * half };
+        assert_eq!((full.allowed, full.used, full.remaining), (true, used, MOST - used), "round {round}");
+    }
+    assert_eq!(client.full(&format!("RL.SLIDING k 60 {MOST} COST 2 FULL")).retry, 30_000);
+    assert_eq!(client.run::<String>(&["TYPE", "k"]), "string");
 }
 
 fn what_does_not_fit_consumes_nothing(engine: &Engine) {
@@ -92,7 +176,7 @@ fn what_does_not_fit_consumes_nothing(engine: &Engine) {
 fn what_is_above_the_limit_never_fits(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
     for command in BOTH {
-        for (limit, cost) in [(5, 6), (0, 2), (1, 65_536)] {
+        for (limit, cost) in [(5, 6), (0, 2), (1, 1_000)] {
             let full = client.full(&format!("{command} k 60 {limit} COST {cost} FULL"));
             let expected =
                 Full { allowed: false, limit, used: 0, remaining: limit, retry: -1, reset: 0, window: 60_000 };
@@ -162,7 +246,7 @@ fn a_counter_near_its_end(engine: &Engine) {
     // What is not counted cannot overflow.
     assert_eq!(client.call::<Reply>("RL.FIXED k 60 5 COST 2"), (0, i64::MAX, 60));
     assert_eq!(client.refused("RL.FIXED k 60 5 COST 1"), "ERR increment or decrement would overflow");
-    assert_eq!(client.call::<Reply>("RL.FIXED k 60 9007199254740991 3600 9 COST 65536").0, 0);
+    assert_eq!(client.call::<Reply>("RL.FIXED k 60 9007199254740991 3600 9 COST 9007199254740991").0, 0);
     client.run::<Value>(&["SET", &counter, "-9223372036854775808"]);
     assert_eq!(client.call::<Reply>("RL.FIXED k 60 5 COST 2"), (1, i64::MIN + 2, 60));
 }

@@ -106,7 +106,7 @@ fn a_bad_limit(engine: &Engine) {
 }
 
 const SYNTAX: &str = "ERR syntax error: expected windowSec limit, COST n or FULL";
-const COST: &str = "ERR COST must be an integer from 1 to 65536";
+const COST: &str = "ERR COST must be an integer from 1 to 9007199254740991";
 const ORDER: &str = "ERR windowSec must increase from one window to the next";
 const TOO_MANY: &str = "ERR windowSec and limit can be given for at most 16 windows";
 
@@ -129,7 +129,7 @@ fn bad_demands() -> Vec<(String, &'static str)> {
         ("60 5 FUL", SYNTAX),
         ("60 5 COST 0", COST),
         ("60 5 COST -1", COST),
-        ("60 5 COST 65537", COST),
+        ("60 5 COST 9007199254740992", COST),
         ("60 5 COST x", COST),
         ("60 5 COST 1.0", COST),
         ("60 5 COST 01", COST),

@@ -4,6 +4,7 @@ use redis::Value;
 
 use super::replication::propagated;
 use super::{Reply, START, counter, frozen, recorded};
+use crate::support::log::fill_log;
 use crate::support::{Client, Engine};
 use crate::tests;
 
@@ -191,9 +192,8 @@ fn every_counter_is_checked_before_anything_goes(engine: &Engine) {
 
 fn a_huge_log_goes_at_once(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
-    for _ in 0..4 {
-        client.call::<Value>("RL.SLIDING k 60 1000000 COST 65536");
-    }
+    fill_log(&mut client, "k", START - 50_000, 250_000, 0);
+    assert_eq!(client.sliding("k", "60", 250_000), (0, 250_000, 60));
     assert_eq!(client.call::<i64>("RL.RESET k"), 1);
     assert_eq!(client.sliding("k", "60", 5), (1, 0, 60));
 }

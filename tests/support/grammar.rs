@@ -4,7 +4,7 @@
 pub const WINDOW: &str =
     "ERR windowSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places";
 const LIMIT: &str = "ERR limit must be an integer from 0 to 9007199254740991";
-const COST: &str = "ERR COST must be an integer from 1 to 65536";
+const COST: &str = "ERR COST must be an integer from 1 to 9007199254740991";
 const ORDER: &str = "ERR windowSec must increase from one window to the next";
 const TOO_MANY: &str = "ERR windowSec and limit can be given for at most 16 windows";
 const TOO_MANY_TO_RESET: &str = "ERR windowSec can be given for at most 16 windows";
@@ -112,7 +112,7 @@ fn request(words: &[Vec<u8>], arity: impl Fn() -> String) -> Result<Request, Str
                 behind
             }
             [word, units, behind @ ..] if word.eq_ignore_ascii_case(b"cost") && cost.is_none() => {
-                cost = Some(within(units, 1, 65_536).ok_or(COST)?);
+                cost = Some(within(units, 1, (1 << 53) - 1).ok_or(COST)?);
                 behind
             }
             _ => return Err(OPTION.to_owned()),

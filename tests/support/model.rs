@@ -11,6 +11,19 @@ pub const OTHER_VERSION: &str =
     "ERR rl: the log at this key was written by a later version of the module, which alone can read it";
 pub const DAMAGED: &str = "ERR rl: the log at this key is damaged; RL.RESET removes it";
 
+/// In a sorted set a unit is a member. No call adds more of them than this.
+const ADDED_AT_MOST: i64 = 1000;
+
+/// Whether a request weighs too much for a sorted set, whatever is in it.
+pub fn is_too_heavy(request: &Request) -> bool {
+    request.sliding && request.cost > ADDED_AT_MOST
+}
+
+/// Whether a line refuses such a request: it names the way out.
+pub fn refuses_the_cost(line: &str) -> bool {
+    line.starts_with("ERR COST ") && line.contains("compact")
+}
+
 /// No call removes more expired members than this, unless nothing else is in the log.
 pub const PRUNED_AT_MOST: i64 = 1000;
 
@@ -303,7 +316,10 @@ pub fn reset(key: &Found, counters: &[&Found]) -> Result<i64, &'static str> {
 /// Whether a reply to a request is possible, whatever lies at the key.
 pub fn possible(request: &Request, reply: &Reply) -> bool {
     let numbers = match reply {
-        Reply::Error(line) if request.sliding => return [WRONG_TYPE, OTHER_VERSION, DAMAGED].contains(&&**line),
+        Reply::Error(line) if request.sliding => {
+            return [WRONG_TYPE, OTHER_VERSION, DAMAGED].contains(&&**line)
+                || is_too_heavy(request) && refuses_the_cost(line);
+        }
         Reply::Error(line) => return [WRONG_TYPE, NOT_AN_INTEGER, OVERFLOW].contains(&&**line),
         Reply::Array(parts) => integers(parts, request.full),
         _ => return false,

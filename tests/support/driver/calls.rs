@@ -209,7 +209,9 @@ impl Generator {
             let cost = match self.rng.u32(..100) {
                 0..3 => self.rng.u32(1..=3000).to_string().into_bytes(),
                 3..6 => self.hostile(),
-                6 => self.pick(&[b"0", b"65537", b"65536", b"-1", b"FULL", b"1"]),
+                6 => {
+                    self.pick(&[b"0", b"1000", b"1001", b"9007199254740991", b"9007199254740992", b"-1", b"FULL", b"1"])
+                }
                 _ => self.rng.u32(1..6).to_string().into_bytes(),
             };
             words.extend([self.any_case("COST"), cost]);

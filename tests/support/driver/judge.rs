@@ -37,6 +37,12 @@ pub fn exactly(moment: Moment, call: &Call, before: &Seen, reply: &Reply, after:
                     "none" => moment.compact,
                     kind => kind == "string",
                 };
+                if !compact && model::is_too_heavy(request) {
+                    return match reply {
+                        Reply::Error(line) if model::refuses_the_cost(line) => before.unchanged(after),
+                        _ => Err("a cost too high for a sorted set has to be refused".to_owned()),
+                    };
+                }
                 let logged = model::slide(request, &entries, compact, moment.now);
                 right(logged.answer.reply(request.full))?;
                 match request.peek {

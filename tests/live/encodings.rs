@@ -4,6 +4,7 @@
 use redis::Value;
 
 use super::{START, counter, frozen};
+use crate::support::log::fill_log;
 use crate::support::server::error_line;
 use crate::support::{Client, Engine};
 use crate::tests;
@@ -14,6 +15,7 @@ tests![
     a_denied_fixed_with_several_windows_keeps_the_encodings,
     a_denied_fixed_with_a_cost_keeps_the_encoding,
     a_denied_sliding_keeps_the_encoding_of_a_compact_log,
+    a_denied_sliding_keeps_the_encoding_of_a_sorted_set,
     a_refused_call_keeps_the_encodings,
     a_peek_keeps_the_encodings,
 ];
@@ -187,6 +189,37 @@ fn a_denied_sliding_keeps_the_encoding_of_a_compact_log(engine: &Engine) {
             let costly = format!("RL.SLIDING k 60 {} COST 1000", requests + 10);
             let several = format!("RL.SLIDING k 1 {requests} 60 {requests}");
             denied(&mut client, &[&plain, &costly, &several, &format!("{plain} COST 2")], &place);
+        }
+    }
+}
+
+fn a_denied_sliding_keeps_the_encoding_of_a_sorted_set(engine: &Engine) {
+    // Few members lie in a listpack, many in a skiplist.
+    for (requests, encoding) in [(3, "listpack"), (600, "skiplist")] {
+        let (_server, mut client) = frozen(engine);
+        client.run::<Value>(&["CONFIG", "SET", "rl.sliding-storage", "zset"]);
+        for origin in EVERY {
+            client.run::<Value>(&["FLUSHALL"]);
+            if origin == Origin::Module {
+                client.call::<Value>(&format!("RL.SLIDING k 60 {requests} COST {requests}"));
+            } else {
+                fill_log(&mut client, "k", START - requests, requests, 1);
+                client.run::<Value>(&["PEXPIREAT", "k", &EXPIRES.to_string()]);
+            }
+            match origin {
+                Origin::Reload => _ = client.run::<Value>(&["DEBUG", "RELOAD"]),
+                Origin::Restore => {
+                    let (dump, expires): (Vec<u8>, String) = (client.run(&["DUMP", "k"]), EXPIRES.to_string());
+                    let words = [b"RESTORE", &b"k"[..], expires.as_bytes(), &dump, b"REPLACE", b"ABSTTL"];
+                    client.run::<Value>(&words);
+                }
+                _ => {}
+            }
+            assert_eq!(client.run::<String>(&["OBJECT", "ENCODING", "k"]), encoding);
+            let plain = format!("RL.SLIDING k 60 {requests}");
+            let several = format!("RL.SLIDING k 1 {requests} 60 {requests}");
+            let place = format!("{requests} requests, {origin:?}");
+            denied(&mut client, &[&plain, &several, &format!("{plain} COST 2")], &place);
         }
     }
 }

@@ -313,18 +313,14 @@ impl Cell {
         let moved = arrival.max(now) + increment;
         let spare = now - (moved - tolerance);
         let limited = spare < 0;
-        let (retry, reset) = match limited {
-            true => (if increment <= tolerance { -spare } else { -1_000_000_000 }, arrival - now),
-            false => {
-                self.keys[key] = Some((moved, (moved - now) / 1_000_000 + now_millis));
-                (-1_000_000_000, moved - now)
-            }
+        let (retry, reset) = if limited {
+            (if increment <= tolerance { -spare } else { -1_000_000_000 }, arrival - now)
+        } else {
+            self.keys[key] = Some((moved, (moved - now) / 1_000_000 + now_millis));
+            (-1_000_000_000, moved - now)
         };
         let room = tolerance - reset;
-        let remaining = match room > -interval {
-            true => ((room / 1_000) as f64 / (interval / 1_000) as f64) as i64,
-            false => 0,
-        };
+        let remaining = if room > -interval { ((room / 1_000) as f64 / (interval / 1_000) as f64) as i64 } else { 0 };
         // Up to the next second, if there is a whole millisecond of it.
         let seconds = |nanos: i64| nanos / 1_000_000_000 + i64::from(nanos % 1_000_000_000 / 1_000_000 > 0);
         let reply = (i64::from(limited), burst + 1, remaining, seconds(retry), seconds(reset));
@@ -376,9 +372,10 @@ fn replies_are_those_of_redis_cell(engine: &Engine) {
             assert!((0..=1).contains(&(ours.3 - theirs.3)), "{place}: {ours:?} and {theirs:?}");
             assert!((0..=1).contains(&(ours.4 - theirs.4)), "{place}: {ours:?} and {theirs:?}");
             assert!((0..=1).contains(&(theirs.2 - ours.2)), "{place}: {ours:?} and {theirs:?}");
-            match ours == theirs {
-                true => same += 1,
-                false => rounded += 1,
+            if ours == theirs {
+                same += 1;
+            } else {
+                rounded += 1;
             }
             // What is stored is the same to the nanosecond, as long as it means anything.
             let stored: Option<i64> = client.run(&["GET", &format!("k{key}")]);

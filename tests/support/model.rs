@@ -194,9 +194,10 @@ pub fn slide(request: &Request, entries: &[(f64, i64)], compact: bool, now: i64)
     let mut left = [late, &counted, far].concat();
     if answer.allowed() {
         answer.used += request.cost;
-        match compact {
-            true => left.push((now as f64, request.cost)),
-            false => left.extend((0..request.cost).map(|_| (now as f64, 1))),
+        if compact {
+            left.push((now as f64, request.cost));
+        } else {
+            left.extend((0..request.cost).map(|_| (now as f64, 1)));
         }
     }
     left.sort_by(|(one, _), (other, _)| one.total_cmp(other));
@@ -259,10 +260,12 @@ pub fn count(request: &Request, found: &[&Found], now: i64) -> Result<Counted, &
         let next = now - now.rem_euclid(quota.window) + quota.window;
         // The server keeps a key through the millisecond of its expiry.
         let fresh = |expiry: Option<i64>| expiry.map_or(next, |expiry| next.min(expiry + 1)) - now;
-        let retry = match i128::from(value) + i128::from(request.cost) <= i128::from(quota.limit) {
-            true => 0,
-            false if request.cost > quota.limit => NEVER,
-            false => fresh(expiry),
+        let retry = if i128::from(value) + i128::from(request.cost) <= i128::from(quota.limit) {
+            0
+        } else if request.cost > quota.limit {
+            NEVER
+        } else {
+            fresh(expiry)
         };
         let after = value.saturating_add(request.cost);
         written.push(Some(Standing { value: after, expires }));

@@ -21,9 +21,8 @@ pub fn possible(verdict: &Verdict, reply: &Reply) -> Result<(), String> {
 
 /// Holds a probed call to the one right reply, and to what it may leave.
 pub fn exactly(moment: Moment, call: &Call, before: &Seen, reply: &Reply, after: &Seen) -> Result<(), String> {
-    let right = |right: Reply| match *reply == right {
-        true => Ok(()),
-        false => Err(format!("a wrong reply, {right:?} is right")),
+    let right = |right: Reply| {
+        if *reply == right { Ok(()) } else { Err(format!("a wrong reply, {right:?} is right")) }
     };
     let result = match &call.verdict {
         Verdict::Uncalled(line) | Verdict::Refused(line) => {
@@ -45,19 +44,19 @@ pub fn exactly(moment: Moment, call: &Call, before: &Seen, reply: &Reply, after:
                 }
                 let logged = model::slide(request, &entries, compact, moment.now);
                 right(logged.answer.reply(request.full))?;
-                match request.peek {
-                    true => before.unchanged(after),
-                    false => left_of_a_log(moment.now, request, before, &entries, &logged, after),
+                if request.peek {
+                    before.unchanged(after)
+                } else {
+                    left_of_a_log(moment.now, request, before, &entries, &logged, after)
                 }
             }
-            Log::Doubtful(units) => match *reply == Reply::Error(model::DAMAGED.to_owned()) {
-                true => before.unchanged(after),
-                false if !model::possible_within(request, units, reply) => {
-                    Err(format!("neither refused nor within {units} units"))
+            Log::Doubtful(units) => {
+                let refused = *reply == Reply::Error(model::DAMAGED.to_owned());
+                if !refused && !model::possible_within(request, units, reply) {
+                    return Err(format!("neither refused nor within {units} units"));
                 }
-                false if request.peek => before.unchanged(after),
-                false => Ok(()),
-            },
+                if refused || request.peek { before.unchanged(after) } else { Ok(()) }
+            }
         }),
         Verdict::Request(request) => {
             // Each quota's own place among the keys, which several can share.
@@ -92,9 +91,10 @@ pub fn exactly(moment: Moment, call: &Call, before: &Seen, reply: &Reply, after:
             model::reset(&before.keys[0], &counters).map(|removed| {
                 right(Reply::Integer(removed))?;
                 let gone = after.keys.iter().all(|key| key.kind == "none");
-                match gone && after.size == before.size - removed {
-                    true => Ok(()),
-                    false => Err(format!("not all has gone: {after:?}")),
+                if gone && after.size == before.size - removed {
+                    Ok(())
+                } else {
+                    Err(format!("not all has gone: {after:?}"))
                 }
             })
         }

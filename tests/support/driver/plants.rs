@@ -70,9 +70,10 @@ impl Generator {
                 /// Keeps so many percent of whatever log the module has written there.
                 const CUT: &[u8] = b"local log = redis.call('GET', KEYS[1]) or ''
                     redis.call('SET', KEYS[1], string.sub(log, 1, #log * ARGV[1] / 100), 'KEEPTTL')";
-                match self.rng.bool() {
-                    true => words(&[b"APPEND", state, b"0"]),
-                    false => words(&[b"EVAL", CUT, b"1", state, self.rng.u32(..100).to_string().as_bytes()]),
+                if self.rng.bool() {
+                    words(&[b"APPEND", state, b"0"])
+                } else {
+                    words(&[b"EVAL", CUT, b"1", state, self.rng.u32(..100).to_string().as_bytes()])
                 }
             }
             _ => words(&[b"DEL", state]),

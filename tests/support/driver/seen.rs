@@ -48,9 +48,10 @@ impl Seen {
 
     pub fn unchanged(&self, after: &Self) -> Result<(), String> {
         let expiries = |seen: &Self| seen.keys.iter().map(|key| key.expires).collect::<Vec<_>>();
-        match expiries(self) == expiries(after) && self.digest == after.digest && self.size == after.size {
-            true => Ok(()),
-            false => Err(format!("something has changed that should not, now {after:?}")),
+        if expiries(self) == expiries(after) && self.digest == after.digest && self.size == after.size {
+            Ok(())
+        } else {
+            Err(format!("something has changed that should not, now {after:?}"))
         }
     }
 
@@ -69,9 +70,10 @@ impl Seen {
             }
         }
         let created = written.iter().zip(&self.keys).filter(|(standing, key)| standing.is_some() && key.kind == "none");
-        match after.size == self.size + created.count() as i64 {
-            true => Ok(()),
-            false => Err("there are other keys than before".to_owned()),
+        if after.size == self.size + created.count() as i64 {
+            Ok(())
+        } else {
+            Err("there are other keys than before".to_owned())
         }
     }
 }

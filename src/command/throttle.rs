@@ -84,8 +84,7 @@ impl Algorithm for Throttle {
 
     #[inline(always)]
     fn publish(written: WrittenThrottle, ctx: &mut Context, call: Call<'_>) -> Result<(), Error> {
-        written.publish(ctx, call.key);
-        Ok(())
+        written.publish(ctx, call.key)
     }
 }
 

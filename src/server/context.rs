@@ -104,10 +104,11 @@ impl Context {
         unsafe { words.replicate(self, command) };
     }
 
-    /// Runs a command that writes, with its replication and its events. Mutable, because other code runs in here.
-    pub fn perform(&mut self, command: &CStr, words: impl Words) {
+    /// Runs a command that writes, with its replication and its events. Answers whether the server did it. Mutable, because
+    /// other code runs in here.
+    pub fn perform(&mut self, command: &CStr, words: impl Words) -> bool {
         // SAFETY: as above; the reply is freed.
-        let succeeded = unsafe {
+        unsafe {
             let reply = words.perform(self, command);
             let succeeded =
                 !reply.is_null() && call!(RedisModule_CallReplyType(reply)) as isize != raw::REDISMODULE_REPLY_ERROR;
@@ -115,8 +116,7 @@ impl Context {
                 call!(RedisModule_FreeCallReply(reply));
             }
             succeeded
-        };
-        assert!(succeeded, "{} was refused by the server", command.to_string_lossy());
+        }
     }
 
     /// Says that a key's value or expiry has changed, to WATCH and to client-side caches.

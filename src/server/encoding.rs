@@ -15,6 +15,7 @@ use redis_module::raw;
 
 use super::api::optional;
 use super::context::Context;
+use super::string::Str;
 
 /// One fingerprint a place. Pages of the two megabytes are used once strings are written.
 static WRITTEN: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
@@ -74,19 +75,19 @@ fn forget() {
 
 /// Whether a string of this length lies by itself, so that looking at it changes nothing.
 #[inline]
-pub(super) fn lies_by_itself(name: &[u8], expiry: impl FnOnce() -> Option<i64>, length: usize) -> bool {
+pub(super) fn lies_by_itself(name: Str<'_>, expiry: impl FnOnce() -> Option<i64>, length: usize) -> bool {
     if length > LONGEST_EMBEDDED.load(Relaxed) {
         return true;
     }
-    let fingerprint = fingerprint(name, expiry(), length);
+    let fingerprint = fingerprint(name.as_bytes(), expiry(), length);
     places(fingerprint).iter().any(|place| place.load(Relaxed) == fingerprint)
 }
 
 /// Remembers that a string of this length was written here.
 #[inline]
-pub(super) fn remember(name: &[u8], expiry: impl FnOnce() -> Option<i64>, length: usize) {
+pub(super) fn remember(name: Str<'_>, expiry: impl FnOnce() -> Option<i64>, length: usize) {
     if length <= LONGEST_EMBEDDED.load(Relaxed) {
-        let fingerprint = fingerprint(name, expiry(), length);
+        let fingerprint = fingerprint(name.as_bytes(), expiry(), length);
         let [first, second] = places(fingerprint);
         let free = |place: &AtomicU64| [0, fingerprint].contains(&place.load(Relaxed));
         // Where both are taken an older fingerprint goes.

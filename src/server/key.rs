@@ -177,7 +177,7 @@ impl<'a, M: Mode> Key<'a, M> {
             return &[];
         }
         if matches!(self.bytes, Bytes::Unknown) {
-            self.bytes = if lies_by_itself(self.name.as_bytes(), || self.expiry(), self.len()) {
+            self.bytes = if lies_by_itself(self.name, || self.expiry(), self.len()) {
                 Bytes::Shown(self.locate(raw::REDISMODULE_READ))
             } else {
                 Bytes::Copied(self.ctx.get(self.name))
@@ -392,11 +392,10 @@ impl Key<'_, Writable> {
         self.bytes_mut()[offset..end].copy_from_slice(bytes);
     }
 
-    /// Remembers that the string was written here, so that the next [`Key::bytes`] need not copy it. To be called once its
-    /// length and expiry are final.
-    pub fn remember(&mut self) {
-        let length = self.bytes_mut().len();
-        remember(self.name.as_bytes(), || self.expiry(), length);
+    /// Remembers that the string was written here, with this length, so that the next [`Key::bytes`] need not copy it. To be
+    /// called once the expiry is final, too.
+    pub fn remember(&self, length: usize) {
+        remember(self.name, || self.expiry(), length);
     }
 
     /// Gives a string another length, or creates it.

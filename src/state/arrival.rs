@@ -49,7 +49,7 @@ impl Throttle<'_, Writable> {
         if written {
             self.key.set_bytes(digits.as_bytes());
             self.key.set_expiry(until.millis());
-            self.key.remember();
+            self.key.remember(digits.as_bytes().len());
         }
         Some(Written { digits, until, written })
     }
@@ -63,12 +63,13 @@ pub struct Written {
 }
 
 impl Written {
-    pub fn publish(self, ctx: &mut Context, name: Str<'_>) {
+    pub fn publish(self, ctx: &mut Context, name: Str<'_>) -> Result<(), Error> {
         let effect = Effect::Replaced { bytes: self.digits.as_bytes(), until: Some(self.until), renewed: true };
         if self.written {
             publish(ctx, name, [Some(effect)]);
+            Ok(())
         } else {
-            perform(ctx, name, &effect);
+            perform(ctx, name, &effect)
         }
     }
 }

@@ -53,8 +53,11 @@ impl<'a, M: Mode> CompactLog<'a, M> {
 
     /// Makes of a plan the change to the string.
     pub fn plan(&mut self, plan: Plan) -> Result<(), Error> {
-        let addition = plan.add.map(|cost| (self.now, cost.units().unsigned_abs()));
-        self.plan = (self.log.commit(self.key.bytes(), addition)?, plan.expiry);
+        self.plan.1 = plan.expiry;
+        if plan.add.is_some() || self.log.has_changed() {
+            let addition = plan.add.map(|cost| (self.now, cost.units().unsigned_abs()));
+            self.plan.0 = self.log.commit(self.key.bytes(), addition)?;
+        }
         Ok(())
     }
 }
@@ -97,19 +100,20 @@ impl CompactLog<'_, Writable> {
         // The whole string travels with its expiry, which SET would take away otherwise.
         let expiry = renewed.or(self.expiry());
         let length = self.key.bytes().len();
-        let written = match &change {
-            None | Some(Change::Remove) => true,
-            Some(Change::Replace(bytes)) => may_resize(|| length, bytes.len()),
-            Some(change) => change.patches().iter().all(|patch| may_resize(|| length, patch.end().max(length))),
+        let new = match &change {
+            Some(Change::Replace(bytes)) => bytes.len(),
+            Some(change) => change.patches().iter().map(Patch::end).fold(length, usize::max),
+            None => length,
         };
+        let written = matches!(change, Some(Change::Remove)) || may_resize(|| length, new);
         if written {
             match &change {
                 None => {}
                 Some(Change::Replace(bytes)) => self.key.set_bytes(bytes),
                 Some(Change::Remove) => self.key.unlink(),
                 Some(change) => {
-                    for Patch { offset, bytes } in change.patches() {
-                        self.key.write_at(*offset, bytes);
+                    for patch in change.patches() {
+                        self.key.write_at(patch.offset, &patch.bytes);
                     }
                 }
             }
@@ -117,7 +121,7 @@ impl CompactLog<'_, Writable> {
                 self.key.set_expiry(at.millis());
             }
             if self.key.kind() == Kind::String {
-                self.key.remember();
+                self.key.remember(new);
             }
         }
         Some(Written { change, expiry, renewed: renewed.is_some(), written })
@@ -139,7 +143,7 @@ fn patched(patch: &Patch) -> Effect<'_> {
 }
 
 impl Written {
-    pub fn publish(self, ctx: &mut Context, name: Str<'_>) {
+    pub fn publish(self, ctx: &mut Context, name: Str<'_>) -> Result<(), Error> {
         let expires = self.renewed.then_some(self.expiry).flatten().map(|at| Effect::Expires { at });
         let effects = match &self.change {
             None => [None, None, expires],
@@ -154,15 +158,17 @@ impl Written {
             Some(Change::Remove) => [Some(Effect::Removed), None, None],
         };
         if self.written {
-            return publish(ctx, name, effects);
+            publish(ctx, name, effects);
+            return Ok(());
         }
         let [first, second, expires] = effects;
         for change in [first, second].iter().flatten() {
-            perform(ctx, name, change);
+            perform(ctx, name, change)?;
         }
         if let Some(Effect::Expires { at }) = expires {
             Key::<Writable>::open(ctx, name).set_expiry(at.millis());
         }
         publish(ctx, name, [expires]);
+        Ok(())
     }
 }

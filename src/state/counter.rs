@@ -205,7 +205,7 @@ impl Found<'_, Writable> {
                 if !waits && may_resize(|| key.bytes().len(), counted.digits.as_bytes().len()) {
                     counted.write(&mut key);
                     if looked_at {
-                        key.remember();
+                        key.remember(counted.digits.as_bytes().len());
                     }
                 }
                 Some(counted)
@@ -240,12 +240,14 @@ impl Written {
     /// Publishes, from the longest window on.
     #[inline(always)]
     pub fn publish(self, ctx: &mut Context, call: Call<'_>) -> Result<(), Error> {
+        // What is written is published, whatever becomes of the others.
+        let mut outcome = Ok(());
         for counted in self.0.more.into_iter().rev().flatten() {
-            counted.publish(ctx, call)?;
+            outcome = outcome.and(counted.publish(ctx, call));
         }
         match self.0.first {
-            Some(counted) => counted.publish(ctx, call),
-            None => Ok(()),
+            Some(counted) => outcome.and(counted.publish(ctx, call)),
+            None => outcome,
         }
     }
 }
@@ -267,7 +269,7 @@ impl Counted {
             Name::Of(number) => name_of(call.key, number)?,
         };
         if !self.written {
-            self.write_late(ctx, name.as_str());
+            self.write_late(ctx, name.as_str())?;
         }
         let digits = self.digits.as_bytes();
         let expires = self.expiry.map(|at| Effect::Expires { at });
@@ -282,17 +284,18 @@ impl Counted {
 
     /// Creates the counter, or moves it up by a command of the server's.
     #[inline(never)] // Rare.
-    fn write_late(&mut self, ctx: &mut Context, name: Str<'_>) {
+    fn write_late(&mut self, ctx: &mut Context, name: Str<'_>) -> Result<(), Error> {
         if self.exists {
-            perform(ctx, name, &Effect::Counted { by: self.cost.units() });
+            perform(ctx, name, &Effect::Counted { by: self.cost.units() })?;
             if let Some(at) = self.expiry {
                 Key::<Writable>::open(ctx, name).set_expiry(at.millis());
             }
         } else {
             let mut key = Key::open(ctx, name);
             self.write(&mut key);
-            key.remember();
+            key.remember(self.digits.as_bytes().len());
         }
+        Ok(())
     }
 }
 

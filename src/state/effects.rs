@@ -6,7 +6,7 @@
 use std::ffi::CStr;
 
 use crate::limit::Time;
-use crate::server::{Context, EventClass, OwnedStr, Str, Word, Words};
+use crate::server::{Context, Error, EventClass, OwnedStr, Str, Word, Words};
 
 static ZERO: Word = Word::new("0");
 static PXAT: Word = Word::new("PXAT");
@@ -58,9 +58,11 @@ pub fn publish<const N: usize>(ctx: &mut Context, key: Str<'_>, effects: [Option
 
 /// Brings an effect on a string about by the server's own command, which publishes for itself, where the module API may
 /// not ([`crate::server::may_resize`]).
-pub fn perform(ctx: &mut Context, key: Str<'_>, effect: &Effect<'_>) {
-    effect.send(Way::Call(ctx), key);
+pub fn perform(ctx: &mut Context, key: Str<'_>, effect: &Effect<'_>) -> Result<(), Error> {
+    if effect.send(Way::Call(ctx), key) { Ok(()) } else { Err(REFUSED) }
 }
+
+const REFUSED: Error = Error::Line(c"ERR rl: the server refused to write the key; nothing was changed there");
 
 /// How the command of an effect goes out.
 enum Way<'a> {
@@ -71,10 +73,14 @@ enum Way<'a> {
 }
 
 impl Way<'_> {
+    /// Answers whether the server did it. It replicates whatever it is given.
     #[inline(always)]
-    fn send(self, command: &CStr, words: impl Words) {
+    fn send(self, command: &CStr, words: impl Words) -> bool {
         match self {
-            Self::Replication(ctx) => ctx.replicate(command, words),
+            Self::Replication(ctx) => {
+                ctx.replicate(command, words);
+                true
+            }
             Self::Call(ctx) => ctx.perform(command, words),
         }
     }
@@ -83,7 +89,7 @@ impl Way<'_> {
 impl Effect<'_> {
     /// The plain command that has this effect.
     #[inline(always)] // There is one call for each way.
-    fn send(&self, way: Way<'_>, key: Str<'_>) {
+    fn send(&self, way: Way<'_>, key: Str<'_>) -> bool {
         match self {
             Self::Pruned { to } => way.send(c"ZREMRANGEBYSCORE", (key, &ZERO, to.millis())),
             Self::Emptied | Self::Removed => way.send(c"UNLINK", (key,)),

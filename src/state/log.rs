@@ -88,10 +88,7 @@ impl Written {
     pub fn publish(self, ctx: &mut Context, name: Str<'_>) -> Result<(), Error> {
         match self {
             Self::Sorted(written) => written.publish(ctx, name),
-            Self::Compact(written) => {
-                written.publish(ctx, name);
-                Ok(())
-            }
+            Self::Compact(written) => written.publish(ctx, name),
         }
     }
 }

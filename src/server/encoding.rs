@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use redis_module::raw;
 
-use super::api::optional;
+use super::api::{call, optional};
 use super::context::Context;
 use super::string::Str;
 
@@ -40,26 +40,33 @@ pub fn may_resize(length: impl FnOnce() -> usize, new: usize) -> bool {
 }
 
 /// Adjusts to the server. To be called while the module loads.
-pub(super) fn prepare(ctx: &Context, is_valkey: bool) {
-    // As of Redis 8.6 and Valkey 9.1, whose limit is 128 bytes for the object with all that is in it.
-    LONGEST_EMBEDDED.store(if is_valkey { 128 } else { 44 }, Relaxed);
-    COUNTS_LENGTHS.store(!is_valkey && is_redis_8(), Relaxed);
+pub(super) fn prepare(is_valkey: bool) {
+    let redis = if is_valkey { None } else { version() };
+    // Up to Redis 8.6 it is 44. The object of Valkey 9.1, with all that is in it, has up to 128 bytes, and what others will
+    // have is not known.
+    LONGEST_EMBEDDED.store(if redis.is_some_and(|version| version < REDIS_8_7) { 44 } else { 128 }, Relaxed);
+    COUNTS_LENGTHS.store(redis.is_some_and(|version| version >= REDIS_8), Relaxed);
     forget();
-    // SAFETY: the context is that of the loading module; the callback lives as long as the module.
-    unsafe {
-        if let Some(subscribe) = optional!(RedisModule_SubscribeToServerEvent) {
-            for id in [raw::REDISMODULE_EVENT_LOADING, raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB] {
-                subscribe(ctx.as_ptr(), raw::RedisModuleEvent { id, dataver: 1 }, Some(other_data));
-            }
-        }
+}
+
+/// Watches for other data sets. To be called once nothing can make the load fail any more: Redis 7.0 keeps the listeners of
+/// a module that fails to load, and calls them after it has gone.
+pub(super) fn watch(ctx: &Context) {
+    for id in [raw::REDISMODULE_EVENT_LOADING, raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB] {
+        let event = raw::RedisModuleEvent { id, dataver: 1 };
+        // SAFETY: the context is that of the loading module; the server forgets the function when the module goes. It knows
+        // these events, and has no other reason to refuse.
+        unsafe { call!(RedisModule_SubscribeToServerEvent(ctx.as_ptr(), event, Some(other_data))) };
     }
 }
 
-/// Whether a server that is not Valkey is Redis 8 or later.
-fn is_redis_8() -> bool {
-    const REDIS_8: libc::c_int = 0x0008_0000;
+const REDIS_8: libc::c_int = 0x0008_0000;
+const REDIS_8_7: libc::c_int = 0x0008_0700;
+
+/// Which Redis the server is, or would be: Valkey names the last one that it was.
+fn version() -> Option<libc::c_int> {
     // SAFETY: the function takes nothing and answers with a constant.
-    unsafe { optional!(RedisModule_GetServerVersion).is_some_and(|version| version() >= REDIS_8) }
+    unsafe { optional!(RedisModule_GetServerVersion).map(|version| version()) }
 }
 
 /// # Safety

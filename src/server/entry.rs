@@ -8,6 +8,7 @@ use std::ffi::{CStr, c_int};
 use redis_module::raw;
 
 use super::context::Context;
+use super::encoding;
 use super::guard::{guard, install};
 use super::info::{self, Section};
 use super::load::{self, Loading};
@@ -85,11 +86,13 @@ pub unsafe fn on_load<M: Module>(
     let Some(mut context) = context else {
         return raw::REDISMODULE_ERR as c_int;
     };
-    let outcome = guard(|| {
+    let outcome = guard(|| -> Result<(), String> {
         load::prepare(&context)?;
         M::load(&mut Loading { ctx: &mut context, arguments })?;
         info::register::<M>(&context)?;
-        unload::prepare(&context) // The last step; see there.
+        unload::prepare(&context)?; // The last step that can fail; see there.
+        encoding::watch(&context);
+        Ok(())
     });
     match outcome {
         Some(Ok(())) => return raw::REDISMODULE_OK as c_int,

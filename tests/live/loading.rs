@@ -9,6 +9,7 @@ use crate::tests;
 
 tests![
     a_load_that_fails_leaves_nothing_behind,
+    no_event_reaches_a_module_that_did_not_load,
     a_module_loaded_late_is_kept_from_its_first_moment,
     a_server_that_hides_its_clients_keeps_the_module_loaded,
     loads_take_no_memory_for_good,
@@ -33,6 +34,24 @@ fn has_module(client: &mut Client) -> bool {
 
 /// The server itself unloads a module for which it has been given a setting that the module does not take. Redis 8 ends
 /// if the module refuses.
+/// A server may keep what a module listens to, and call it once the module has gone.
+fn no_event_reaches_a_module_that_did_not_load(engine: &Engine) {
+    let (mut server, mut admin) = without_module(engine, &[]);
+    let path = path();
+    for load in [
+        &["MODULE", "LOAD", &path, "nonsense", "1"][..],
+        &["MODULE", "LOADEX", &path, "CONFIG", "rl.nope", "1"],
+        &["MODULE", "LOADEX", &path, "ARGS", "cl-throttle", "perhaps"],
+    ] {
+        assert!(admin.error(load).contains("Error loading the extension"), "{load:?}");
+        admin.run::<Value>(&["SET", "k", "v"]);
+        for event in [&["FLUSHALL"][..], &["SWAPDB", "0", "1"], &["DEBUG", "RELOAD"]] {
+            admin.run::<Value>(event);
+        }
+        assert!(server.is_running(), "{load:?}");
+    }
+}
+
 fn a_load_that_fails_leaves_nothing_behind(engine: &Engine) {
     let path = path();
     let load = ["MODULE", "LOADEX", &path, "CONFIG", "rl.nope", "1"];

@@ -1,8 +1,8 @@
 //! `rl`: rate limiting inside Redis and Valkey.
 //!
-//! A request is read from the folders in this order: `command` takes the arguments apart, `state` opens what is
-//! stored, `limit` decides, `state` writes the decision down, `command` replies. `server` is the way to the server
-//! and holds all the unsafe code.
+//! A call goes through the folders in this order: `command` parses the arguments, `state` reads what is stored, `limit`
+//! decides, `state` writes and publishes what is to change, `command` replies. `server` is the way to the server and holds
+//! all the unsafe code.
 
 mod command;
 mod config;

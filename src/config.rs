@@ -11,7 +11,7 @@ use crate::state::Storage;
 static CL_THROTTLE: Setting = Setting::new(c"cl-throttle", &[c"no", c"yes"], false);
 
 /// How RL.SLIDING stores keys that do not exist yet. A key that does is used as it is.
-static SLIDING_STORAGE: Setting = Setting::new(c"sliding-storage", &[c"zset", c"compact"], true);
+static SLIDING_STORAGE: Setting = Setting::new(c"sliding-storage", &[c"auto", c"zset", c"compact"], true);
 
 static ALL: [&Setting; 2] = [&CL_THROTTLE, &SLIDING_STORAGE];
 
@@ -19,8 +19,13 @@ pub fn wants_cl_throttle() -> bool {
     CL_THROTTLE.get() == 1
 }
 
-pub fn sliding_storage() -> Storage {
-    if SLIDING_STORAGE.get() == 1 { Storage::Compact } else { Storage::SortedSet }
+/// How a new key is stored. `has_cost`: whether the call says what the request costs, whatever it says.
+pub fn sliding_storage(has_cost: bool) -> Storage {
+    match SLIDING_STORAGE.get() {
+        0 if has_cost => Storage::Compact,
+        2 => Storage::Compact,
+        _ => Storage::SortedSet,
+    }
 }
 
 /// Reads the words behind the library's path in `loadmodule`, in pairs of name and value, and then the server's

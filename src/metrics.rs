@@ -30,7 +30,7 @@ pub struct Outcomes {
 }
 
 impl Outcomes {
-    pub const fn new() -> Self {
+    const fn new() -> Self {
         Self { allowed: Total::new(), denied: Total::new() }
     }
 
@@ -40,9 +40,19 @@ impl Outcomes {
     }
 }
 
+pub static SLIDING: Outcomes = Outcomes::new();
+pub static FIXED: Outcomes = Outcomes::new();
+pub static THROTTLE: Outcomes = Outcomes::new();
+pub static ACQUIRE: Outcomes = Outcomes::new();
+/// Those over several keys.
+pub static ALL: Outcomes = Outcomes::new();
 /// The decisions that were only looked at.
 pub static PEEK: Outcomes = Outcomes::new();
 /// Keys that were removed by RL.RESET.
 pub static RESET: Total = Total::new();
+/// Leases that were given back.
+pub static RELEASED: Total = Total::new();
+/// Calls of RL.REFUND.
+pub static REFUND: Total = Total::new();
 /// Calls of any command that were answered with an error of the module's. The server's own refusals are not here.
 pub static ERRORS: Total = Total::new();

@@ -7,11 +7,17 @@ use crate::server::{Section, panics};
 /// Every counter with its name.
 fn totals() -> impl Iterator<Item = (String, &'static Total)> {
     let of_rules = registry::rules().map(|rule| (rule.name, (rule.outcomes)()));
-    let decisions = of_rules.chain([("PEEK", &metrics::PEEK)]).flat_map(|(name, outcomes)| {
+    let decisions = of_rules.chain([("ALL", &metrics::ALL), ("PEEK", &metrics::PEEK)]).flat_map(|(name, outcomes)| {
         let name = name.to_lowercase();
         [(format!("{name}_allowed"), &outcomes.allowed), (format!("{name}_denied"), &outcomes.denied)]
     });
-    decisions.chain([("reset_keys".to_owned(), &metrics::RESET), ("errors".to_owned(), &metrics::ERRORS)])
+    let others = [
+        ("reset_keys", &metrics::RESET),
+        ("released_leases", &metrics::RELEASED),
+        ("refunded_calls", &metrics::REFUND),
+        ("errors", &metrics::ERRORS),
+    ];
+    decisions.chain(others.map(|(name, total)| (name.to_owned(), total)))
 }
 
 /// Begins to count anew: a server may keep the library in memory between an unload and the next load.

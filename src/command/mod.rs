@@ -13,14 +13,18 @@
     )
 )]
 
+mod acquire;
 mod algorithm;
+mod all;
 mod args;
 mod fixed;
 #[cfg(feature = "test-hooks")]
 mod hooks;
 mod info;
 mod peek;
+mod refund;
 mod registry;
+mod release;
 mod reply;
 mod reset;
 mod sliding;

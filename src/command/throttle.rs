@@ -1,11 +1,12 @@
-//! `RL.THROTTLE key max_burst count period [quantity]`: a steady rate with a burst. Also as `CL.THROTTLE`.
+//! `RL.THROTTLE key max_burst count period [quantity] [FULL]`: a steady rate with a burst. Also as `CL.THROTTLE`.
 
 use super::algorithm::Algorithm;
-use crate::limit::throttle::{BadRate, Decision, Rate};
-use crate::limit::{Limit, Micros, Window};
-use crate::metrics::Outcomes;
-use crate::server::{Args, Call, Context, Error, Mode, Str, Writable, parse_i64};
-use crate::state::{self, WrittenThrottle};
+use super::args::{self, Kind, Place, Tail, within};
+use crate::limit::throttle::{BadRate, Rate};
+use crate::limit::{Decision, Limit, Retry, Window, seconds};
+use crate::metrics::{Outcomes, THROTTLE};
+use crate::server::{Args, Context, Error};
+use crate::state::Throttle;
 
 const BAD_BURST: Error = Error::Line(c"ERR max_burst must be an integer from 0 to 9007199254740990");
 const BAD_COUNT: Error = Error::Line(c"ERR count must be an integer from 1 to 9007199254740991");
@@ -17,77 +18,46 @@ const TOO_LONG: Error =
 
 const LARGEST_BURST: i64 = Limit::MAX - 1;
 
-pub struct Throttle;
-
-static OUTCOMES: Outcomes = Outcomes::new();
-
-/// What a request asks of a throttle.
-pub struct Rule {
-    rate: Rate,
-    quantity: i64,
-}
-
 impl Algorithm for Throttle {
     const NAME: &'static str = "THROTTLE";
 
-    type Rule = Rule;
-    type State<'a, M: Mode> = state::Throttle<'a, M>;
-    type Written = WrittenThrottle;
-    type Decision = Decision;
-
     fn outcomes() -> &'static Outcomes {
-        &OUTCOMES
+        &THROTTLE
     }
 
     #[inline]
-    fn parse(mut words: Args<'_>) -> Result<Rule, Error> {
+    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Tail), Error> {
         let (Some(max_burst), Some(count), Some(period)) = (words.next(), words.next(), words.next()) else {
             return Err(Error::WrongArity);
         };
         let max_burst = within(max_burst, 0, LARGEST_BURST).ok_or(BAD_BURST)?;
         let count = within(count, 1, Limit::MAX).ok_or(BAD_COUNT)?;
         let period = within(period, 1, Window::MAX_SECONDS).ok_or(BAD_PERIOD)?;
-        let quantity = words.next().map_or(Some(1), |quantity| within(quantity, 0, Limit::MAX)).ok_or(BAD_QUANTITY)?;
+        let (mut quantity, mut tail) = (1, Tail::default());
         if !words.is_empty() {
-            return Err(Error::WrongArity);
+            if let Some(word) = args::number_or_option(words, place) {
+                quantity = within(word, 0, Limit::MAX).ok_or(BAD_QUANTITY)?;
+            }
+            tail = args::options(words, place, Kind::Other)?.tail;
         }
         let rate = Rate::new(max_burst, count, period).map_err(|bad| match bad {
             BadRate::TooFast => TOO_FAST,
             BadRate::TooLong => TOO_LONG,
         })?;
-        Ok(Rule { rate, quantity })
+        Ok((Self { rate, quantity }, tail))
     }
 
-    fn only_looks(rule: &Rule) -> bool {
-        rule.quantity == 0
+    fn only_looks(&self) -> bool {
+        self.quantity == 0
     }
 
-    #[inline(always)]
-    fn read<'a, M: Mode>(
-        ctx: &'a Context,
-        call: Call<'_>,
-        _rule: &Rule,
-        _now: Micros,
-    ) -> Result<state::Throttle<'a, M>, Error> {
-        state::Throttle::read(ctx, call.key)
+    /// `[limited, limit, remaining, retry_after, reset_after]` with times in seconds, rounded up, as redis-cell replies.
+    fn reply_short(decision: &Decision, ctx: &Context) {
+        let Decision { status, ttl, .. } = decision;
+        let retry = match status.retry {
+            Retry::After(millis) => seconds(millis),
+            Retry::Now | Retry::Never => -1,
+        };
+        ctx.reply_integers([i64::from(!status.allowed()), status.limit, status.remaining(), retry, *ttl]);
     }
-
-    #[inline(always)]
-    fn decide<M: Mode>(state: &mut state::Throttle<'_, M>, rule: &Rule, now: Micros) -> Result<Decision, Error> {
-        state.decide(rule.rate, rule.quantity, now)
-    }
-
-    #[inline(always)]
-    fn write(state: state::Throttle<'_, Writable>) -> Option<WrittenThrottle> {
-        state.write()
-    }
-
-    #[inline(always)]
-    fn publish(written: WrittenThrottle, ctx: &mut Context, call: Call<'_>) -> Result<(), Error> {
-        written.publish(ctx, call.key)
-    }
-}
-
-fn within(word: Str<'_>, least: i64, most: i64) -> Option<i64> {
-    parse_i64(word.as_bytes()).filter(|value| (least..=most).contains(value))
 }

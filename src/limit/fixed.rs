@@ -11,8 +11,10 @@
 //! of one window and *limit* at the start of the next may pass, twice the limit in a short time. It is the algorithm
 //! of the `INCR` and `EXPIRE` scripts, "Pattern: rate limiter" in the manual of Redis' INCR.
 
+use std::iter;
+
 use super::units::nearest_seconds;
-use super::{Cost, Decision, Demand, Quota, Retry, Standing, Time, Waits, Window};
+use super::{Ask, Charge, Cost, Decision, Demand, Detail, Quota, Refund, Retry, Standing, Status, Time, Waits, Window};
 
 /// The counter of a quota's present window as a request finds it; one that is not there stands at 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,25 +24,77 @@ pub struct Counter {
     pub life: Window,
     pub value: i64,
     pub expiry: Option<Time>,
+    /// Whether the window begins with its first request, and so ends with the counter.
+    pub anchored: bool,
 }
 
 impl Counter {
-    /// The expiry that a request gives to the counter, or `None` if it keeps the one it has.
-    ///
-    /// A counter without an expiry would never go, so it gets one.
-    pub fn new_expiry(self, now: Time) -> Option<Time> {
-        match self.expiry {
-            Some(_) if self.value != 0 => None,
-            _ => Some(now.plus(self.life)),
-        }
+    /// The counter once a request of this cost has counted. It keeps its expiry, but if it stands at 0 it begins anew, and
+    /// one without an expiry would never go, so it gets one.
+    pub fn after(self, cost: Cost, now: Time) -> Result<Self, Overflow> {
+        let value = self.value.checked_add(cost.units()).ok_or(Overflow)?;
+        let kept = self.expiry.filter(|_| self.value != 0);
+        Ok(Self { value, expiry: Some(kept.unwrap_or(now.plus(self.life))), ..self })
     }
 
     /// When the next request finds a counter at 0: in the next window, or once this counter has expired.
     fn fresh_at(self, now: Time) -> Time {
+        if self.anchored {
+            return self.expiry.unwrap_or(now.plus(self.life));
+        }
         let next = now.next_multiple_of(self.quota.window);
         // The server keeps a key through the very millisecond of its expiry.
         self.expiry.map_or(next, |expiry| next.min(expiry.after(1)))
     }
+
+    /// How it stands before a request.
+    fn standing(self, cost: Cost, now: Time) -> Standing {
+        let Self { quota, value: used, .. } = self;
+        let retry = if quota.limit.free(used) >= cost.needed() {
+            Retry::Now
+        } else if cost.needed() > quota.limit.requests() {
+            Retry::Never
+        } else {
+            Retry::after(self.fresh_at(now).since(now))
+        };
+        Standing { quota, used, retry }
+    }
+
+    /// How it stands after a request.
+    fn status(self, retry: Retry, detail: Detail, now: Time) -> Status {
+        let Self { quota, value: used, .. } = self;
+        let waits = (detail >= Detail::Full).then(|| match used {
+            ..=0 => Waits { next: Some(0), reset: 0 },
+            _ => {
+                let reset = self.fresh_at(now).since(now);
+                Waits { next: (quota.limit.requests() > 0).then_some(reset), reset }
+            }
+        });
+        Status { limit: quota.limit.requests(), used, window: quota.window.millis(), retry, waits }
+    }
+
+    /// What a refund takes from it: nothing if the request was made in another window.
+    pub fn refundable(self, cost: Cost, at: Time, now: Time) -> i64 {
+        let is_of_this_window = if self.anchored {
+            self.expiry.is_none_or(|expiry| at >= expiry.minus(self.life))
+        } else {
+            at.number_of(self.quota.window) == now.number_of(self.quota.window)
+        };
+        if is_of_this_window { self.value.clamp(0, cost.units()) } else { 0 }
+    }
+
+    /// The seconds that it lives on, as the `TTL` command has them. One that is not there has the life that it would get.
+    pub fn ttl(self, now: Time) -> i64 {
+        nearest_seconds(self.expiry.map_or(self.life.millis(), |expiry| expiry.since(now).max(0)))
+    }
+}
+
+/// What comes of taking back a request that was made at this time. Each counter goes down by what is
+/// [`Counter::refundable`]; of several, the most that one of them does is what was taken back.
+pub fn refund(first: Counter, more: impl Iterator<Item = Counter>, demand: &Demand, at: Time, now: Time) -> Refund {
+    let taken = first.refundable(demand.cost, at, now);
+    let units = more.map(|counter| counter.refundable(demand.cost, at, now)).fold(taken, i64::max);
+    Refund { units, count: first.value.saturating_sub(taken), ttl: first.ttl(now) }
 }
 
 /// A counter would leave the range of 64-bit integers.
@@ -48,8 +102,12 @@ impl Counter {
 pub struct Overflow;
 
 /// Whether a request counts even if it is denied.
-pub fn counts_denied(demand: &Demand) -> bool {
-    demand.cost == Cost::ONE && demand.quotas.single().is_some()
+pub fn counts_denied(demand: &Demand, charge: Charge) -> bool {
+    match charge {
+        Charge::Alone => demand.force || (demand.cost == Cost::ONE && demand.quotas.single().is_some()),
+        Charge::Together => demand.force,
+        Charge::Never => false,
+    }
 }
 
 /// How long the counter of a quota lives. Windows that are long and nearly equal can have the same number, and so the same
@@ -64,49 +122,52 @@ pub fn life(demand: &Demand, quota: Quota, now: Time) -> Window {
 }
 
 /// Decides on one request. `first` and `more` are the counters of the demand's quotas, in their order. The plan is what
-/// all of them go up by, if they do; each then gets its [`Counter::new_expiry`].
+/// all of them go up by, if they do; each is then what [`Counter::after`] makes of it.
 pub fn decide(
     first: Counter,
-    more: impl Iterator<Item = Counter>,
+    more: impl Iterator<Item = Counter> + Clone,
     demand: &Demand,
+    ask: Ask,
     now: Time,
 ) -> Result<(Decision, Option<Cost>), Overflow> {
-    let standing = |counter: Counter| {
-        let Counter { quota, value: used, .. } = counter;
-        let retry = if quota.limit.free(used) >= demand.cost.units() {
-            Retry::Now
-        } else if demand.cost.units() > quota.limit.requests() {
-            Retry::Never
-        } else {
-            Retry::after(counter.fresh_at(now).since(now))
-        };
-        Standing { quota, used, retry }
-    };
-    let (mut before, mut binding) = (first, standing(first));
-    for counter in more {
-        let next = standing(counter);
+    let cost = demand.cost;
+    let (mut before, mut binding) = (first, first.standing(cost, now));
+    let mut several = false;
+    for counter in more.clone() {
+        several = true;
+        let next = counter.standing(cost, now);
         if next.binds_before(&binding) {
             (before, binding) = (counter, next);
         }
     }
-    let Standing { quota, retry, .. } = binding;
-    let allowed = retry == Retry::Now;
-    let counts = allowed || counts_denied(demand);
-    let after = if counts {
-        let value = before.value.checked_add(demand.cost.units()).ok_or(Overflow)?;
-        Counter { value, expiry: before.new_expiry(now).or(before.expiry), ..before }
-    } else {
-        before
+    let allowed = binding.retry == Retry::Now;
+    let counts = match cost {
+        Cost::NOTHING => false,
+        _ if allowed => ask.charge != Charge::Never,
+        _ => counts_denied(demand, ask.charge),
     };
-    // A counter that this request does not create is shown with the life that it would get.
-    let expiry = after.expiry.unwrap_or(now.plus(after.life));
-    let waits = demand.full.then(|| {
-        let reset = if after.value > 0 { after.fresh_at(now).since(now) } else { 0 };
-        Waits { retry, reset }
-    });
-    let ttl = nearest_seconds(expiry.since(now).max(0));
-    let decision = Decision { allowed, quota, used: after.value, count: after.value, ttl, waits };
-    Ok((decision, counts.then_some(demand.cost)))
+    let after = |counter: Counter| if counts { counter.after(cost, now) } else { Ok(counter) };
+    let mut retry = binding.retry;
+    let mut each = Vec::new();
+    if several || ask.detail == Detail::Each {
+        for counter in iter::once(first).chain(more) {
+            let after = after(counter)?;
+            if counts && !allowed {
+                retry = retry.max(after.standing(cost, now).retry); // What was forced counts in all of them.
+            }
+            if ask.detail == Detail::Each {
+                let alone = match counter.standing(cost, now).retry {
+                    Retry::Now => Retry::Now,
+                    _ => after.standing(cost, now).retry,
+                };
+                each.push(after.status(alone, ask.detail, now));
+            }
+        }
+    }
+    let after = after(before)?;
+    let status = after.status(retry, ask.detail, now);
+    let decision = Decision { status, count: after.value, ttl: after.ttl(now), each };
+    Ok((decision, counts.then_some(cost)))
 }
 
 #[cfg(test)]
@@ -115,6 +176,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::HashMap;
+
+    const FULL: Ask = Ask { detail: Detail::Full, charge: Charge::Alone };
 
     fn window(millis: i64) -> Window {
         Window::from_millis(millis).unwrap()
@@ -127,7 +190,7 @@ mod tests {
     fn demand(quotas: &[(i64, i64)], cost: i64) -> Demand {
         let mut list = Quotas::of(quota(quotas[0].0, quotas[0].1));
         quotas[1..].iter().for_each(|&(millis, limit)| list.push(quota(millis, limit)).unwrap());
-        Demand { quotas: list, cost: Cost::new(cost).unwrap(), full: true }
+        Demand { quotas: list, cost: Cost::new(cost).unwrap(), force: false }
     }
 
     /// Decides over these counters, one a quota: values and expiries.
@@ -138,8 +201,9 @@ mod tests {
             life: life(demand, quota, now),
             value,
             expiry: expiry.map(Time::from_millis),
+            anchored: false,
         });
-        decide(counters.next().unwrap(), counters, demand, now).unwrap().0
+        decide(counters.next().unwrap(), counters, demand, FULL, now).unwrap().0
     }
 
     /// The rules of this file around a table of counters, value and expiry, that expire as the server's do.
@@ -162,7 +226,7 @@ mod tests {
 
         fn request(&mut self, demand: &Demand, now: i64) -> Decision {
             let decision = self.peek(demand, now);
-            if decision.allowed || counts_denied(demand) {
+            if decision.allowed() || counts_denied(demand, Charge::Alone) {
                 for quota in demand.quotas.iter() {
                     let millis = quota.window.millis();
                     let (value, expiry) = self.counter(millis, now);
@@ -201,7 +265,7 @@ mod tests {
 
                 let decision = ruled.request(&demand, now);
                 prop_assert_eq!(decision.count, *count);
-                prop_assert_eq!(decision.allowed, *count <= limit);
+                prop_assert_eq!(decision.allowed(), *count <= limit);
                 prop_assert!((0..=window(millis).seconds()).contains(&decision.ttl));
             }
         }
@@ -223,9 +287,9 @@ mod tests {
                     quotas.iter().for_each(|&(millis, _)| *naive.entry((millis, now / millis)).or_default() += cost);
                 }
                 let decision = ruled.request(&demand(&quotas, cost), now);
-                prop_assert_eq!(decision.allowed, fits);
-                let used = naive.get(&(decision.quota.window.millis(), now / decision.quota.window.millis())).copied().unwrap_or(0);
-                prop_assert_eq!((decision.used, decision.count), (used, used));
+                prop_assert_eq!(decision.allowed(), fits);
+                let used = naive.get(&(decision.status.window, now / decision.status.window)).copied().unwrap_or(0);
+                prop_assert_eq!((decision.status.used, decision.count), (used, used));
             }
         }
 
@@ -248,14 +312,14 @@ mod tests {
             }
             let demand = demand(&quotas, cost);
             let decision = ruled.peek(&demand, now);
-            match decision.waits.unwrap().retry {
-                Retry::Now => prop_assert!(decision.allowed),
+            match decision.status.retry {
+                Retry::Now => prop_assert!(decision.allowed()),
                 Retry::After(wait) => {
-                    prop_assert!(!decision.allowed);
+                    prop_assert!(!decision.allowed());
                     for after in 0..wait {
-                        prop_assert!(!ruled.peek(&demand, now + after).allowed);
+                        prop_assert!(!ruled.peek(&demand, now + after).allowed());
                     }
-                    prop_assert!(ruled.peek(&demand, now + wait).allowed);
+                    prop_assert!(ruled.peek(&demand, now + wait).allowed());
                 }
                 Retry::Never => prop_assert!(quotas.iter().any(|&(_, limit)| limit < cost)),
             }
@@ -273,16 +337,16 @@ mod tests {
     fn the_first_request_sets_the_expiry_and_a_counter_without_one_gets_one() {
         let now = Time::from_millis(1_000);
         let (set, other) = (Some(Time::from_millis(61_000)), Some(Time::from_millis(5_000)));
-        let new_expiry = |value, expiry| counter(60_000, value, expiry).new_expiry(now);
-        assert_eq!(new_expiry(0, None), set);
-        assert_eq!(new_expiry(0, other), set);
-        assert_eq!(new_expiry(1, other), None);
-        assert_eq!(new_expiry(1, None), set);
-        assert_eq!(new_expiry(-3, other), None);
+        let expiry = |value, expiry| counter(60_000, value, expiry).after(Cost::ONE, now).unwrap().expiry;
+        assert_eq!(expiry(0, None), set);
+        assert_eq!(expiry(0, other), set);
+        assert_eq!(expiry(1, other), other);
+        assert_eq!(expiry(1, None), set);
+        assert_eq!(expiry(-3, other), other);
     }
 
     fn counter(millis: i64, value: i64, expiry: Option<Time>) -> Counter {
-        Counter { quota: quota(millis, 1), life: window(millis), value, expiry }
+        Counter { quota: quota(millis, 1), life: window(millis), value, expiry, anchored: false }
     }
 
     #[test]
@@ -290,9 +354,9 @@ mod tests {
         let (short, long) = (2_000_000_000_000, 2_100_000_000_000);
         let now = 1_800_000_000_000; // Both windows have the number 0.
         let decision = decide_over(&[(0, None), (0, None)], &demand(&[(short, 3), (long, 9)], 1), now);
-        assert_eq!((decision.quota.window.millis(), decision.ttl), (short, 2_100_000_000));
+        assert_eq!((decision.status.window, decision.ttl), (short, 2_100_000_000));
         // The shorter one is over with its number all the same.
-        assert_eq!(decision.waits.unwrap().reset, short - now);
+        assert_eq!(decision.status.waits.unwrap().reset, short - now);
     }
 
     #[test]
@@ -304,7 +368,7 @@ mod tests {
 
     #[test]
     fn the_limit_itself_passes_and_zero_denies_everything() {
-        let allowed = |value, limit| decide_over(&[(value, None)], &demand(&[(1_000, limit)], 1), 1).allowed;
+        let allowed = |value, limit| decide_over(&[(value, None)], &demand(&[(1_000, limit)], 1), 1).allowed();
         assert!(allowed(4, 5));
         assert!(!allowed(5, 5));
         assert!(!allowed(0, 0));
@@ -325,9 +389,10 @@ mod tests {
     fn a_counter_at_the_end_of_its_range_does_not_wrap() {
         let now = Time::from_millis(1_000);
         let full = counter(60_000, i64::MAX, None);
-        assert_eq!(decide(full, std::iter::empty(), &demand(&[(60_000, 1)], 1), now), Err(Overflow));
+        assert_eq!(decide(full, std::iter::empty(), &demand(&[(60_000, 1)], 1), FULL, now), Err(Overflow));
         assert!(
-            decide(full, std::iter::empty(), &demand(&[(60_000, 1)], 2), now).is_ok_and(|(_, count)| count.is_none())
+            decide(full, std::iter::empty(), &demand(&[(60_000, 1)], 2), FULL, now)
+                .is_ok_and(|(_, count)| count.is_none())
         );
     }
 

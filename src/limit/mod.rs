@@ -17,47 +17,70 @@
 )]
 
 pub mod fixed;
+pub mod lease;
 mod several;
 pub mod sliding;
 pub mod throttle;
 mod units;
 
 pub use several::Several;
-pub use units::{Cost, Demand, Limit, Micros, Quota, Quotas, Refusal, Time, Window};
+pub use units::{Cost, Demand, Limit, Micros, Quota, Quotas, Refusal, Time, Window, seconds};
 
-/// What the rules of windows, [`sliding`] and [`fixed`], answer.
+/// What every rule answers.
 ///
 /// With several quotas it is about the one that binds: of those that deny, the one with the longest wait; if none denies,
 /// the one with the fewest units remaining. Of those that deny for equally long, the one with the fewest units remaining;
 /// of equals, the one with the shortest window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    pub allowed: bool,
-    /// The quota that binds.
-    pub quota: Quota,
-    /// Units in the window after this call.
-    pub used: i64,
-    /// Units in the window as the short reply counts them, which differs between the rules.
+    /// How the quota that binds stands.
+    pub status: Status,
+    /// What is used, as the short reply counts it, which differs between the rules.
     pub count: i64,
     /// The seconds in the short reply, which mean something else in each rule.
     pub ttl: i64,
-    /// How long to wait, if the reply shows it.
-    pub waits: Option<Waits>,
+    /// How each quota stands, where that was asked for.
+    pub each: Vec<Status>,
 }
 
 impl Decision {
-    /// Units that are still free in the window.
-    pub fn remaining(&self) -> i64 {
-        self.quota.limit.free(self.used).max(0)
+    pub const fn allowed(&self) -> bool {
+        self.status.allowed()
     }
 }
 
-/// How long to wait for what, if nobody else calls.
+/// How a quota stands after a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    pub limit: i64,
+    /// Units in use.
+    pub used: i64,
+    /// The length of the window in milliseconds.
+    pub window: i64,
+    /// Until the same request is admitted. Where no wait was asked for, this says only whether it was.
+    pub retry: Retry,
+    /// None where they were not asked for.
+    pub waits: Option<Waits>,
+}
+
+impl Status {
+    pub const fn allowed(&self) -> bool {
+        matches!(self.retry, Retry::Now)
+    }
+
+    /// Units that are still free.
+    pub const fn remaining(&self) -> i64 {
+        let free = self.limit.saturating_sub(self.used);
+        if free > 0 { free } else { 0 }
+    }
+}
+
+/// How long to wait for what, in milliseconds, if nobody else calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waits {
-    /// Until the same request is admitted.
-    pub retry: Retry,
-    /// Milliseconds until the whole quota is free.
+    /// Until more units are free than now; 0 if all are, `None` if that never comes.
+    pub next: Option<i64>,
+    /// Until the whole quota is free.
     pub reset: i64,
 }
 
@@ -79,7 +102,49 @@ impl Retry {
     }
 }
 
+/// What was taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refund {
+    pub units: i64,
+    /// What is left in the window, as the short reply of the rule counts it; of several windows in the first.
+    pub count: i64,
+    /// The seconds of the short reply.
+    pub ttl: i64,
+}
+
+/// What is to come of a request besides the decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    pub detail: Detail,
+    pub charge: Charge,
+}
+
+/// How much the answer is to say. In order: the more the greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Detail {
+    /// Whether the request is allowed.
+    Short,
+    /// And how long to wait if it is not.
+    Wait,
+    /// And when there is more, of the quota that binds.
+    Full,
+    /// And the same of each quota.
+    Each,
+}
+
+/// What a request is counted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Charge {
+    /// It decides by itself.
+    Alone,
+    /// Others decide with it. None of them counts unless all are admitted.
+    Together,
+    /// Nothing counts.
+    Never,
+}
+
 /// How one quota stands before the request.
+#[derive(Debug, Clone, Copy)]
 struct Standing {
     quota: Quota,
     used: i64,

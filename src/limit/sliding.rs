@@ -23,7 +23,7 @@
 
 use std::iter;
 
-use super::{Cost, Decision, Demand, Quota, Retry, Standing, Time, Waits, Window};
+use super::{Ask, Charge, Cost, Decision, Demand, Detail, Quota, Refund, Retry, Standing, Status, Time, Waits, Window};
 
 /// Which entries of a log count at a given time, by their stamps: those later than `expired_to` and not later than
 /// `sane_to`.
@@ -49,9 +49,6 @@ pub trait History {
 
     fn units(&self) -> i64;
 
-    /// The expiry that the key has, if anything in the log counts.
-    fn expiry(&self) -> Option<Time>;
-
     /// Units stamped later than a time.
     fn later_than(&mut self, time: Time) -> Result<i64, Self::Error>;
 
@@ -70,78 +67,88 @@ pub trait History {
     }
 }
 
-/// What a request changes in the log, besides dropping what has expired.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
-    /// The units to add, stamped with the time of the request.
-    pub add: Option<Cost>,
-    /// The expiry to give to the key.
-    pub expiry: Option<Time>,
-}
-
-impl Plan {
-    pub const NOTHING: Self = Self { add: None, expiry: None };
-}
-
 /// A wait looks into so many windows at most, in all rounds together. That takes some milliseconds of the server's time.
 const MOST_LOOKS: usize = 2048;
 
-/// Decides on one request.
+/// Decides on one request. The plan is the units to add, stamped with the time of the request.
 #[inline]
-pub fn decide<H: History>(log: &mut H, demand: &Demand, now: Time) -> Result<(Decision, Plan), H::Error> {
+pub fn decide<H: History>(
+    log: &mut H,
+    demand: &Demand,
+    ask: Ask,
+    now: Time,
+) -> Result<(Decision, Option<Cost>), H::Error> {
     let cost = demand.cost;
-    let mut search = Search { log, rounds: 0 };
-    let Standing { quota, used, retry } = match demand.quotas.single() {
+    let charged = if ask.charge == Charge::Never { 0 } else { cost.units() };
+    let added = if demand.force { charged } else { 0 };
+    let mut search = Search { log, now, added, rounds: 0 };
+    let mut binding = match demand.quotas.single() {
         Some(quota) => {
             let used = search.log.units();
             // No other wait is compared with this one, so it is only worked out if the reply shows it.
-            let retry = match quota.limit.free(used) >= cost.units() {
+            let retry = match quota.limit.free(used) >= cost.needed() {
                 true => Retry::Now,
-                false if demand.full => search.retry(quota, cost, now)?,
+                false if ask.detail > Detail::Short => search.retry(quota, cost)?,
                 false => Retry::Never,
             };
             Standing { quota, used, retry }
         }
-        None => search.binding(demand, now)?,
+        None => search.binding(demand)?,
     };
-    let allowed = retry == Retry::Now;
-    let retry = match retry {
-        // Another window may have begun to count requests that lie ahead by the time that this one has room.
-        Retry::After(wait) if search.rounds > 0 => search.retry_in_all(demand, now, wait)?,
-        retry => retry,
-    };
-    let waits = match demand.full {
-        false => None,
-        true => {
-            // An admitted request itself expires after a window.
-            let from = if allowed { now.plus(quota.window) } else { now };
-            let reset = search.room_at(iter::once((quota.window, 0)), from)?.since(now);
-            Some(Waits { retry, reset })
+    match binding.retry {
+        Retry::Now => search.added = charged,
+        // Another quota may be short of room once this one has it: units that lie ahead come in, and those that were forced
+        // count in all of them.
+        Retry::After(wait) if search.rounds > 0 || (search.added > 0 && demand.quotas.len() > 1) => {
+            binding.retry = search.retry_in_all(demand, wait)?;
         }
+        Retry::After(_) | Retry::Never => {}
+    }
+    let each = match ask.detail {
+        Detail::Each => search.each(demand)?,
+        _ => Vec::new(),
     };
     let decision = Decision {
-        allowed,
-        quota,
-        used: if allowed { cost.added_to(used) } else { used },
-        count: used,
-        ttl: quota.window.seconds(),
-        waits,
+        status: search.status(binding, ask.detail)?,
+        count: binding.used,
+        ttl: binding.quota.window.seconds(),
+        each,
     };
-    let log = search.log;
-    let expiry =
-        (allowed || log.units() > 0).then(|| renewed_expiry(log.expiry(), now, demand.quotas.longest())).flatten();
-    Ok((decision, Plan { add: allowed.then_some(cost), expiry }))
+    Ok((decision, (search.added > 0).then_some(cost)))
+}
+
+/// What comes of taking so many units out of a log: the newest, or some stamped at this time.
+pub fn refund<H: History>(
+    log: &mut H,
+    demand: &Demand,
+    taken: i64,
+    at: Option<Time>,
+    now: Time,
+) -> Result<Refund, H::Error> {
+    let mut search = Search { log, now, added: 0, rounds: 1 };
+    let quota = demand.quotas.list().first;
+    let used = search.used(quota, demand)?;
+    let Span { expired_to, sane_to } = Span::at(now, quota.window);
+    let gone = match at {
+        Some(at) if expired_to < at && at <= sane_to => taken,
+        Some(_) => 0,
+        None => taken.saturating_sub(search.log.stamped_after(sane_to)?).clamp(0, used),
+    };
+    Ok(Refund { units: taken, count: used.saturating_sub(gone), ttl: quota.window.seconds() })
 }
 
 /// How many units of those that expire may be left in the window for a request to fit. `None` if it never will.
 fn leftover(quota: Quota, cost: Cost, lasting: i64) -> Option<i64> {
-    let leftover = quota.limit.free(cost.units()).checked_sub(lasting)?;
+    let leftover = quota.limit.free(cost.needed()).checked_sub(lasting)?;
     (leftover >= 0).then_some(leftover)
 }
 
 /// A log in which the end of a wait is looked for.
 struct Search<'a, H> {
     log: &'a mut H,
+    now: Time,
+    /// Units that the request adds to the log, which are not in it yet.
+    added: i64,
     /// How often the end may be put off because units that lie ahead have come in by then. None can, unless there are
     /// several windows and entries later than now.
     rounds: usize,
@@ -149,13 +156,13 @@ struct Search<'a, H> {
 
 impl<H: History> Search<'_, H> {
     /// The standing that binds, of several quotas.
-    fn binding(&mut self, demand: &Demand, now: Time) -> Result<Standing, H::Error> {
-        if self.log.stamped_after(now)? > 0 {
+    fn binding(&mut self, demand: &Demand) -> Result<Standing, H::Error> {
+        if self.log.stamped_after(self.now)? > 0 {
             self.rounds = MOST_LOOKS.checked_div(demand.quotas.len()).unwrap_or(0);
         }
-        let mut binding = self.standing(demand.quotas.list().first, demand, now)?;
+        let mut binding = self.standing(demand.quotas.list().first, demand)?;
         for &quota in &demand.quotas.list().more {
-            let next = self.standing(quota, demand, now)?;
+            let next = self.standing(quota, demand)?;
             if next.binds_before(&binding) {
                 binding = next;
             }
@@ -163,27 +170,29 @@ impl<H: History> Search<'_, H> {
         Ok(binding)
     }
 
-    fn standing(&mut self, quota: Quota, demand: &Demand, now: Time) -> Result<Standing, H::Error> {
-        let is_longest = quota.window == demand.quotas.longest();
-        let used = if is_longest { self.log.units() } else { self.used(quota, now)? };
-        let fits = quota.limit.free(used) >= demand.cost.units();
-        let retry = if fits { Retry::Now } else { self.retry(quota, demand.cost, now)? };
+    fn standing(&mut self, quota: Quota, demand: &Demand) -> Result<Standing, H::Error> {
+        let used = self.used(quota, demand)?;
+        let fits = quota.limit.free(used) >= demand.cost.needed();
+        let retry = if fits { Retry::Now } else { self.retry(quota, demand.cost)? };
         Ok(Standing { quota, used, retry })
     }
 
-    /// Units in a window that is not the longest.
-    fn used(&mut self, quota: Quota, now: Time) -> Result<i64, H::Error> {
-        let later = self.log.later_than(now.minus(quota.window))?;
-        let ahead = if self.rounds > 0 { self.log.stamped_after(now.plus(quota.window))? } else { 0 };
+    /// Units in the window of a quota.
+    fn used(&mut self, quota: Quota, demand: &Demand) -> Result<i64, H::Error> {
+        if quota.window == demand.quotas.longest() {
+            return Ok(self.log.units());
+        }
+        let later = self.log.later_than(self.now.minus(quota.window))?;
+        let ahead = if self.rounds > 0 { self.log.stamped_after(self.now.plus(quota.window))? } else { 0 };
         Ok(later.saturating_sub(ahead))
     }
 
     /// When a request that does not fit into one quota will.
-    fn retry(&mut self, quota: Quota, cost: Cost, now: Time) -> Result<Retry, H::Error> {
+    fn retry(&mut self, quota: Quota, cost: Cost) -> Result<Retry, H::Error> {
         let Some(leftover) = leftover(quota, cost, self.log.lasting()?) else {
             return Ok(Retry::Never);
         };
-        match self.room_at(iter::once((quota.window, leftover)), now)?.since(now) {
+        match self.wait(quota, leftover)? {
             wait if wait > 0 => Ok(Retry::after(wait)),
             // The unit in the way should have expired and yet counts: it never expires.
             _ => Ok(Retry::Never),
@@ -191,11 +200,48 @@ impl<H: History> Search<'_, H> {
     }
 
     /// When a request that has to wait for one quota fits into all of them.
-    fn retry_in_all(&mut self, demand: &Demand, now: Time, wait: i64) -> Result<Retry, H::Error> {
+    fn retry_in_all(&mut self, demand: &Demand, wait: i64) -> Result<Retry, H::Error> {
         let lasting = self.log.lasting()?;
         let leftovers =
             demand.quotas.iter().filter_map(|quota| Some((quota.window, leftover(quota, demand.cost, lasting)?)));
-        Ok(Retry::after(self.room_at(leftovers, now.after(wait))?.since(now)))
+        Ok(Retry::after(self.room_at(leftovers, self.now.after(wait))?.since(self.now)))
+    }
+
+    /// How each of the quotas stands.
+    fn each(&mut self, demand: &Demand) -> Result<Vec<Status>, H::Error> {
+        let mut each = Vec::with_capacity(demand.quotas.len());
+        for quota in demand.quotas.iter() {
+            let standing = self.standing(quota, demand)?;
+            each.push(self.status(standing, Detail::Each)?);
+        }
+        Ok(each)
+    }
+
+    /// How a quota stands after the request.
+    #[inline(always)]
+    fn status(&mut self, Standing { quota, used, retry }: Standing, detail: Detail) -> Result<Status, H::Error> {
+        let used = used.saturating_add(self.added);
+        let waits = if detail < Detail::Full { None } else { Some(self.waits(quota, used)?) };
+        Ok(Status { limit: quota.limit.requests(), used, window: quota.window.millis(), retry, waits })
+    }
+
+    #[inline(never)] // The short reply does not show them.
+    fn waits(&mut self, quota: Quota, used: i64) -> Result<Waits, H::Error> {
+        let next = if used == 0 {
+            Some(0)
+        } else {
+            // One unit less than what is used now, or than the limit if that is overdrawn.
+            match used.min(quota.limit.requests()).saturating_sub(1).saturating_sub(self.log.lasting()?) {
+                leftover @ 0.. => Some(self.wait(quota, leftover)?),
+                _ => None,
+            }
+        };
+        Ok(Waits { next, reset: self.wait(quota, 0)? })
+    }
+
+    /// The milliseconds until no more units, of those that expire, are left in a window.
+    fn wait(&mut self, quota: Quota, leftover: i64) -> Result<i64, H::Error> {
+        Ok(self.room_at(iter::once((quota.window, leftover)), self.now)?.since(self.now))
     }
 
     /// The first time from `from` on at which each of these windows holds no more units, of those that expire, than may be
@@ -215,7 +261,7 @@ impl<H: History> Search<'_, H> {
             let begun = at;
             for (window, leftover) in leftovers.clone() {
                 let ahead = if round < self.rounds { self.log.stamped_after(at.plus(window))? } else { 0 };
-                if let Some(stamp) = self.log.stamp_of(leftover.saturating_add(ahead))? {
+                if let Some(stamp) = self.stamp_of(leftover.saturating_add(ahead))? {
                     at = at.max(stamp.plus(window));
                 }
             }
@@ -225,16 +271,30 @@ impl<H: History> Search<'_, H> {
         }
         Ok(at)
     }
+
+    /// As [`History::stamp_of`], with the units that the request adds.
+    fn stamp_of(&mut self, rank: i64) -> Result<Option<Time>, H::Error> {
+        if self.added == 0 {
+            return self.log.stamp_of(rank);
+        }
+        let newer = self.log.stamped_after(self.now)?;
+        match rank.saturating_sub(newer) {
+            ..0 => self.log.stamp_of(rank),
+            behind if behind < self.added => Ok(Some(self.now)),
+            _ => self.log.stamp_of(rank.saturating_sub(self.added)),
+        }
+    }
 }
 
 /// A key's expiry lags behind by less than this many milliseconds, and by less than a tenth of a short window.
 const LONGEST_LAG: i64 = 1000;
 
-/// The expiry to give to the key, or `None` if the one it has will do.
+/// The expiry to give to the key of a log in which something counts, or `None` if the one it has will do. `window`: the
+/// longest.
 ///
 /// A log is of no use once its newest entry has expired. It is kept for two windows, as the scripts keep it, which
 /// leaves room for clocks that differ and for the lag.
-fn renewed_expiry(current: Option<Time>, now: Time, window: Window) -> Option<Time> {
+pub fn renewed_expiry(current: Option<Time>, now: Time, window: Window) -> Option<Time> {
     let wanted = now.plus(window).plus(window);
     let longest_lag = window.millis().div_euclid(10).clamp(1, LONGEST_LAG);
     let will_do = current.is_some_and(|current| (0..longest_lag).contains(&wanted.since(current)));
@@ -246,6 +306,8 @@ mod tests {
     use super::super::{Limit, Quotas};
     use super::*;
     use proptest::prelude::*;
+
+    const FULL: Ask = Ask { detail: Detail::Full, charge: Charge::Alone };
 
     /// The log as one would write it without a thought for speed.
     struct Naive {
@@ -278,7 +340,7 @@ mod tests {
         }
 
         fn by(quotas: Quotas) -> Self {
-            Self { stamps: vec![], demand: Demand { quotas, cost: Cost::ONE, full: true } }
+            Self { stamps: vec![], demand: Demand { quotas, cost: Cost::ONE, force: false } }
         }
 
         /// What a request would be answered, as far as the log is concerned.
@@ -287,12 +349,12 @@ mod tests {
             self.stamps.retain(|&stamp| stamp > span.expired_to && stamp <= span.sane_to);
             self.stamps.sort();
             let demand = self.demand.clone();
-            decide(self, &demand, now).unwrap().0
+            decide(self, &demand, FULL, now).unwrap().0
         }
 
         fn request(&mut self, now: Time) -> Decision {
             let decision = self.peek(now);
-            if decision.allowed {
+            if decision.allowed() {
                 self.stamps.extend((0..self.demand.cost.units()).map(|_| now));
             }
             decision
@@ -304,10 +366,6 @@ mod tests {
 
         fn units(&self) -> i64 {
             self.stamps.len() as i64
-        }
-
-        fn expiry(&self) -> Option<Time> {
-            None
         }
 
         fn later_than(&mut self, time: Time) -> Result<i64, Self::Error> {
@@ -357,7 +415,7 @@ mod tests {
                 now += step;
                 let (allowed, count) = naive.request(now);
                 let decision = ruled.request(Time::from_millis(now));
-                prop_assert_eq!((decision.allowed, decision.count), (allowed, count));
+                prop_assert_eq!((decision.allowed(), decision.count), (allowed, count));
             }
         }
 
@@ -372,7 +430,7 @@ mod tests {
             let mut admitted: Vec<i64> = vec![];
             for step in steps {
                 now += step;
-                if ruled.request(Time::from_millis(now)).allowed {
+                if ruled.request(Time::from_millis(now)).allowed() {
                     admitted.push(now);
                 }
             }
@@ -402,15 +460,15 @@ mod tests {
                 }).collect();
                 ruled.demand.cost = Cost::new(cost).unwrap();
                 let decision = ruled.request(Time::from_millis(now));
-                prop_assert_eq!(decision.allowed, standings.iter().all(|&(fits, _, _)| fits));
-                if decision.allowed {
+                prop_assert_eq!(decision.allowed(), standings.iter().all(|&(fits, _, _)| fits));
+                if decision.allowed() {
                     admitted.push((now, cost));
                     // The quota that binds is the one with the least room.
-                    prop_assert_eq!(decision.remaining() + cost, standings.iter().map(|&(_, _, free)| free).min().unwrap());
-                    prop_assert_eq!(decision.used, decision.count + cost);
+                    prop_assert_eq!(decision.status.remaining() + cost, standings.iter().map(|&(_, _, free)| free).min().unwrap());
+                    prop_assert_eq!(decision.status.used, decision.count + cost);
                 } else {
-                    prop_assert_eq!(decision.used, decision.count);
-                    prop_assert!(standings.iter().any(|&(fits, used, _)| !fits && used == decision.used));
+                    prop_assert_eq!(decision.status.used, decision.count);
+                    prop_assert!(standings.iter().any(|&(fits, used, _)| !fits && used == decision.status.used));
                 }
             }
         }
@@ -430,11 +488,11 @@ mod tests {
             }
             ruled.demand.cost = Cost::new(cost).unwrap();
             let decision = ruled.peek(Time::from_millis(now));
-            let denied = |ruled: &mut Ruled, after: i64| !ruled.peek(Time::from_millis(now + after)).allowed;
-            match decision.waits.unwrap().retry {
-                Retry::Now => prop_assert!(decision.allowed),
+            let denied = |ruled: &mut Ruled, after: i64| !ruled.peek(Time::from_millis(now + after)).allowed();
+            match decision.status.retry {
+                Retry::Now => prop_assert!(decision.allowed()),
                 Retry::After(wait) => {
-                    prop_assert!(!decision.allowed);
+                    prop_assert!(!decision.allowed());
                     for after in 0..wait {
                         prop_assert!(denied(&mut ruled, after));
                     }
@@ -461,10 +519,10 @@ mod tests {
             }
             let decision = decision.unwrap();
             let is_whole = |after: i64| {
-                let (from, to) = (now + after - decision.quota.window.millis() + 1, now + after + decision.quota.window.millis());
+                let (from, to) = (now + after - decision.status.window + 1, now + after + decision.status.window);
                 !ruled.stamps.iter().any(|stamp| (from..=to).contains(&stamp.millis()))
             };
-            let reset = decision.waits.unwrap().reset;
+            let reset = decision.status.waits.unwrap().reset;
             prop_assert_eq!((0..).find(|&after| is_whole(after)), Some(reset));
         }
 
@@ -506,8 +564,8 @@ mod tests {
         // one counts the second, until 10,250.
         ruled.stamps = [9_100, 10_150].map(Time::from_millis).to_vec();
         let decision = ruled.peek(Time::from_millis(10_000));
-        assert_eq!((decision.quota.window.millis(), decision.count), (1_000, 2));
-        assert_eq!(decision.waits.unwrap().retry, Retry::After(250));
+        assert_eq!((decision.status.window, decision.count), (1_000, 2));
+        assert_eq!(decision.status.retry, Retry::After(250));
     }
 
     /// A second that is taken is followed by another one, again and again: a wait goes on behind the last of them.
@@ -520,8 +578,8 @@ mod tests {
             // The last one lies behind a gap that a request fits into.
             ruled.stamps = stamps.chain([now + 2_000_000]).map(Time::from_millis).collect();
             let decision = ruled.peek(Time::from_millis(now));
-            assert_eq!((decision.quota.window.millis(), decision.count), (1_000, 1));
-            assert_eq!(decision.waits.unwrap().retry, Retry::After(taken * 1_000 + 10), "{taken}");
+            assert_eq!((decision.status.window, decision.count), (1_000, 1));
+            assert_eq!(decision.status.retry, Retry::After(taken * 1_000 + 10), "{taken}");
         }
     }
 
@@ -535,10 +593,6 @@ mod tests {
 
             fn units(&self) -> i64 {
                 4
-            }
-
-            fn expiry(&self) -> Option<Time> {
-                None
             }
 
             fn later_than(&mut self, _: Time) -> Result<i64, Self::Error> {
@@ -560,7 +614,7 @@ mod tests {
 
         let retry = |limit: i64| {
             let demand = Ruled::of(window(5_000), limit).demand;
-            decide(&mut Planted, &demand, Time::from_millis(3_000)).unwrap().0.waits.unwrap().retry
+            decide(&mut Planted, &demand, FULL, Time::from_millis(3_000)).unwrap().0.status.retry
         };
         assert_eq!([5, 4, 3].map(retry), [Retry::Now, Retry::After(3_000), Retry::After(4_000)]);
         assert_eq!([2, 1, 0].map(retry), [Retry::Never; 3]);

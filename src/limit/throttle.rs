@@ -12,7 +12,8 @@
 //! Times here are nanoseconds: at a million requests a second the interval is a microsecond. They leave as milliseconds
 //! and are rounded up, so that whoever waits is let in.
 
-use super::{Micros, Retry, Time};
+use super::units::seconds;
+use super::{Charge, Decision, Micros, Refund, Retry, Status, Time, Waits};
 
 /// A length of time in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +57,22 @@ pub enum BadRate {
 }
 
 impl Rate {
+    /// The units that a TAT so many nanoseconds ahead stands for; begun ones count.
+    fn units(self, ahead: i64) -> Option<i64> {
+        let begun = i64::from(ahead.checked_rem(self.interval.0)? > 0);
+        ahead.checked_div(self.interval.0)?.checked_add(begun)
+    }
+
+    /// How the rate stands while the TAT is so many nanoseconds ahead.
+    fn status(self, ahead: i64, retry: Retry) -> Option<Status> {
+        let used = self.units(ahead)?;
+        // Somebody else may have stored a TAT further ahead than the tolerance.
+        let fewer = used.min(self.limit).checked_sub(1)?;
+        let next = if used == 0 { 0 } else { ahead.checked_sub(self.interval.0.checked_mul(fewer)?)? };
+        let waits = Some(Waits { next: Some(Nanos(next).millis()), reset: Nanos(ahead).millis() });
+        Some(Status { limit: self.limit, used, window: self.tolerance.millis(), retry, waits })
+    }
+
     /// The longest time that a burst may take to refill: 2^62 nanoseconds, 146 years.
     const LONGEST: i64 = 1 << 62;
 
@@ -89,18 +106,6 @@ impl Arrival {
     }
 }
 
-/// The answer to one request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Decision {
-    pub allowed: bool,
-    pub limit: i64,
-    /// Units that still fit, were they asked for at once.
-    pub remaining: i64,
-    pub retry: Retry,
-    /// Milliseconds until the whole burst is free.
-    pub reset: i64,
-}
-
 /// The TAT would lie behind 2262-04-11 23:47:16 UTC, beyond which 64 bits hold no nanoseconds since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BeyondTime;
@@ -110,6 +115,7 @@ pub fn decide(
     stored: Option<Arrival>,
     rate: Rate,
     quantity: i64,
+    charge: Charge,
     now: Micros,
 ) -> Result<(Decision, Option<Arrival>), BeyondTime> {
     let now = now.nanos().ok_or(BeyondTime)?;
@@ -130,13 +136,28 @@ pub fn decide(
             }
         }
     };
-    let allowed = retry == Retry::Now;
-    let ahead = tat.checked_sub(now).ok_or(BeyondTime)?;
-    // Negative where somebody else stored a TAT further ahead than the tolerance.
-    let free = rate.tolerance.0.checked_sub(ahead).ok_or(BeyondTime)?;
-    let remaining = free.checked_div(rate.interval.0).ok_or(BeyondTime)?.max(0);
-    let decision = Decision { allowed, limit: rate.limit, remaining, retry, reset: Nanos(ahead).millis() };
-    Ok((decision, (allowed && quantity > 0).then_some(Arrival(tat))))
+    let counts = retry == Retry::Now && quantity > 0 && charge != Charge::Never;
+    let tat = if counts { tat } else { before };
+    let status = rate.status(tat.checked_sub(now).ok_or(BeyondTime)?, retry).ok_or(BeyondTime)?;
+    let ttl = status.waits.map_or(0, |waits| seconds(waits.reset));
+    Ok((Decision { status, count: status.used, ttl, each: Vec::new() }, counts.then_some(Arrival(tat))))
+}
+
+/// Takes back what so many units have moved. The plan is the TAT to store, which is not before now: one that has passed
+/// says nothing.
+pub fn refund(
+    stored: Option<Arrival>,
+    rate: Rate,
+    quantity: i64,
+    now: Micros,
+) -> Result<(Refund, Option<Arrival>), BeyondTime> {
+    let now = now.nanos().ok_or(BeyondTime)?;
+    let debt = stored.map_or(0, |tat| tat.0.saturating_sub(now).max(0));
+    let left = debt.saturating_sub(rate.interval.0.saturating_mul(quantity)).max(0);
+    let units = |debt| rate.units(debt).ok_or(BeyondTime);
+    let (before, count) = (units(debt)?, units(left)?);
+    let refund = Refund { units: before.saturating_sub(count), count, ttl: seconds(Nanos(left).millis()) };
+    Ok((refund, Some(Arrival(now.checked_add(left).ok_or(BeyondTime)?)).filter(|_| left < debt)))
 }
 
 #[cfg(test)]
@@ -148,7 +169,7 @@ mod tests {
     const SECOND: i64 = Nanos::PER_SECOND;
 
     fn decide_at(stored: Option<Arrival>, rate: Rate, quantity: i64, now: i64) -> Decision {
-        decide(stored, rate, quantity, Micros::from_micros(now)).unwrap().0
+        decide(stored, rate, quantity, Charge::Alone, Micros::from_micros(now)).unwrap().0
     }
 
     struct Throttle {
@@ -164,13 +185,20 @@ mod tests {
 
         /// `(allowed, limit, remaining, retry, reset)`, times in milliseconds; -1 where redis-cell has it.
         fn ask(&mut self, quantity: i64) -> (bool, i64, i64, i64, i64) {
-            let (decision, tat) = decide(self.tat, self.rate, quantity, Micros::from_micros(self.now)).unwrap();
+            let (decision, tat) =
+                decide(self.tat, self.rate, quantity, Charge::Alone, Micros::from_micros(self.now)).unwrap();
             self.tat = tat.or(self.tat);
-            let retry = match decision.retry {
+            let retry = match decision.status.retry {
                 Retry::After(millis) => millis,
                 Retry::Now | Retry::Never => -1,
             };
-            (decision.allowed, decision.limit, decision.remaining, retry, decision.reset)
+            (
+                decision.allowed(),
+                decision.status.limit,
+                decision.status.remaining(),
+                retry,
+                decision.status.waits.unwrap().reset,
+            )
         }
 
         fn wait(&mut self, millis: i64) -> &mut Self {
@@ -271,13 +299,13 @@ mod tests {
     fn behind_the_end_of_time_nothing_is_admitted() {
         let last = i64::MAX / 1000;
         let rate = Rate::new(4, 1, 60).unwrap();
-        let at = |now, quantity| decide(None, rate, quantity, Micros::from_micros(now));
+        let at = |now, quantity| decide(None, rate, quantity, Charge::Alone, Micros::from_micros(now));
         assert_eq!(at(last + 1, 1), Err(BeyondTime));
         assert_eq!(at(last + 1, 0), Err(BeyondTime));
         assert_eq!(at(last, 1), Err(BeyondTime), "the TAT would lie behind it");
         assert!(at(last, 0).is_ok());
-        assert!(at(last, 6).is_ok_and(|(decision, _)| !decision.allowed));
-        assert!(at(last - 60_000_000, 1).is_ok_and(|(decision, _)| decision.allowed));
+        assert!(at(last, 6).is_ok_and(|(decision, _)| !decision.allowed()));
+        assert!(at(last - 60_000_000, 1).is_ok_and(|(decision, _)| decision.allowed()));
     }
 
     #[test]
@@ -304,14 +332,14 @@ mod tests {
                 throttle.wait(step).ask(quantity);
             }
             let decision_at = |after: i64| decide_at(throttle.tat, throttle.rate, quantity, throttle.now + after * 1000);
-            match decision_at(0).retry {
-                Retry::Now => prop_assert!(decision_at(0).allowed),
+            match decision_at(0).status.retry {
+                Retry::Now => prop_assert!(decision_at(0).allowed()),
                 Retry::After(wait) => {
                     for after in 0..wait.min(2_000) {
-                        prop_assert!(!decision_at(after).allowed);
+                        prop_assert!(!decision_at(after).allowed());
                     }
-                    prop_assert!(!decision_at(wait - 1).allowed);
-                    prop_assert!(decision_at(wait).allowed);
+                    prop_assert!(!decision_at(wait - 1).allowed());
+                    prop_assert!(decision_at(wait).allowed());
                 }
                 Retry::Never => prop_assert!(quantity > max_burst + 1),
             }
@@ -327,7 +355,7 @@ mod tests {
             for (step, quantity) in steps {
                 throttle.wait(step).ask(quantity);
                 let remaining = throttle.ask(0).2;
-                let fits = |quantity| decide_at(throttle.tat, throttle.rate, quantity, throttle.now).allowed;
+                let fits = |quantity| decide_at(throttle.tat, throttle.rate, quantity, throttle.now).allowed();
                 prop_assert!((0..=max_burst + 1).contains(&remaining));
                 prop_assert!(fits(remaining) && !fits(remaining + 1));
             }
@@ -360,7 +388,7 @@ mod tests {
             now in 0i64..=i64::MAX,
         ) {
             if let Ok(rate) = Rate::new(max_burst, count, period) {
-                let _ = decide(stored.and_then(Arrival::from_nanos), rate, quantity, Micros::from_micros(now));
+                let _ = decide(stored.and_then(Arrival::from_nanos), rate, quantity, Charge::Alone, Micros::from_micros(now));
             }
         }
     }

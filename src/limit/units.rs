@@ -66,6 +66,11 @@ pub fn nearest_seconds(millis: i64) -> i64 {
     millis / 1000 + i64::from(millis % 1000 >= 500)
 }
 
+/// Milliseconds as whole seconds, rounded up.
+pub fn seconds(millis: i64) -> i64 {
+    millis.div_euclid(1000) + i64::from(millis.rem_euclid(1000) > 0)
+}
+
 /// A point in time as the clock gives it: microseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Micros(i64);
@@ -188,24 +193,25 @@ pub enum Refusal {
     TooMany,
 }
 
-/// How much a request weighs, in units of the limit: at least one.
+/// How much a request weighs, in units of the limit. Zero only looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost(i64);
 
 impl Cost {
+    pub const NOTHING: Self = Self(0);
     pub const ONE: Self = Self(1);
 
     pub fn new(units: i64) -> Option<Self> {
-        (1..=Limit::MAX).contains(&units).then_some(Self(units))
+        (0..=Limit::MAX).contains(&units).then_some(Self(units))
     }
 
     pub const fn units(self) -> i64 {
         self.0
     }
 
-    /// What is used once this has come on top of it. To be asked for a cost that fits into a limit.
-    pub const fn added_to(self, used: i64) -> i64 {
-        used + self.0
+    /// The units that have to be free for the request to fit. A look asks whether there is any.
+    pub const fn needed(self) -> i64 {
+        if self.0 == 0 { 1 } else { self.0 }
     }
 }
 
@@ -214,8 +220,8 @@ impl Cost {
 pub struct Demand {
     pub quotas: Quotas,
     pub cost: Cost,
-    /// Whether the reply is to say how long to wait, which takes more reading.
-    pub full: bool,
+    /// Whether the request counts even if it does not fit.
+    pub force: bool,
 }
 
 #[cfg(test)]
@@ -252,7 +258,8 @@ mod tests {
 
     #[test]
     fn a_cost_keeps_to_its_range() {
-        assert_eq!(Cost::new(0), None);
+        assert_eq!(Cost::new(-1), None);
+        assert_eq!(Cost::new(0), Some(Cost::NOTHING));
         assert_eq!(Cost::new(1), Some(Cost::ONE));
         assert!(Cost::new((1 << 53) - 1).is_some());
         assert_eq!(Cost::new(1 << 53), None);

@@ -109,6 +109,7 @@ required!(
     RedisModule_GetModuleUserFromUserName,
     RedisModule_GetSelectedDb,
     RedisModule_GetServerInfo,
+    RedisModule_HoldString,
     RedisModule_InfoAddFieldCString,
     RedisModule_InfoAddFieldULongLong,
     RedisModule_InfoAddSection,
@@ -147,4 +148,5 @@ required!(
     RedisModule_ZsetRangePrev,
     RedisModule_ZsetRangeStop,
     RedisModule_ZsetRem,
+    RedisModule_ZsetScore,
 );

@@ -26,14 +26,24 @@ pub enum Access {
     Remove,
 }
 
-/// A command with all that the server can tell of it. Its first argument is a key.
+/// Where the keys of a command are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keys {
+    /// The first argument is the only one.
+    First,
+    /// The first argument is their number, and they follow.
+    Counted,
+}
+
+/// A command with all that the server can tell of it.
 pub struct Command {
     pub name: &'static CStr,
     pub entry: Entry,
     /// Flags as RM_CreateCommand takes them.
     pub flags: &'static CStr,
-    /// What it does to the key.
+    /// What it does to its keys.
     pub access: Access,
+    pub keys: Keys,
     /// The number of words, the command's name among them; negative: at least that many.
     pub arity: i32,
     pub summary: &'static CStr,
@@ -59,6 +69,7 @@ enum ArgKind {
     Key,
     Integer,
     Double,
+    String,
     Token,
     OneOf(&'static [Argument]),
     Block(&'static [Argument]),
@@ -79,6 +90,15 @@ impl Argument {
 
     pub const fn double(name: &'static CStr) -> Self {
         Self::new(name, ArgKind::Double)
+    }
+
+    pub const fn string(name: &'static CStr) -> Self {
+        Self::new(name, ArgKind::String)
+    }
+
+    /// A word that stands for itself, and is called as it is.
+    pub const fn word(word: &'static CStr) -> Self {
+        Self::token(word, word)
     }
 
     /// A word that stands for itself.
@@ -113,6 +133,7 @@ impl Argument {
             ArgKind::Key => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
             ArgKind::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
             ArgKind::Double => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_DOUBLE,
+            ArgKind::String => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
             ArgKind::Token => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
             ArgKind::OneOf(_) => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
             ArgKind::Block(_) => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK,
@@ -122,7 +143,7 @@ impl Argument {
     fn parts(&self) -> &'static [Argument] {
         match self.kind {
             ArgKind::OneOf(parts) | ArgKind::Block(parts) => parts,
-            ArgKind::Key | ArgKind::Integer | ArgKind::Double | ArgKind::Token => &[],
+            ArgKind::Key | ArgKind::Integer | ArgKind::Double | ArgKind::String | ArgKind::Token => &[],
         }
     }
 }
@@ -188,9 +209,13 @@ pub fn register(ctx: &Context, command: &Command, categories: &CStr) -> Result<(
     // what it keeps.
     unsafe {
         let name = command.name.as_ptr();
-        if call!(RedisModule_CreateCommand(ctx.as_ptr(), name, Some(command.entry.0), command.flags.as_ptr(), 1, 1, 1))
-            != ok
-        {
+        // The place of the one key. Those that are counted are described below.
+        let place = match command.keys {
+            Keys::First => 1,
+            Keys::Counted => 0,
+        };
+        let (entry, flags) = (Some(command.entry.0), command.flags.as_ptr());
+        if call!(RedisModule_CreateCommand(ctx.as_ptr(), name, entry, flags, place, place, place)) != ok {
             return Err("the server refused the command; another module may have one of that name");
         }
         let declared = call!(RedisModule_GetCommand(ctx.as_ptr(), name));
@@ -228,8 +253,21 @@ unsafe fn describe(declared: *mut raw::RedisModuleCommand, command: &Command) ->
         });
         key.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
         key.bs.index = raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 1 };
-        key.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
-        key.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 1, limit: 0 };
+        match command.keys {
+            Keys::First => {
+                key.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+                key.fk.range =
+                    raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 1, limit: 0 };
+            }
+            Keys::Counted => {
+                key.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
+                key.fk.keynum = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 {
+                    keynumidx: 0,
+                    firstkey: 1,
+                    keystep: 1,
+                };
+            }
+        }
     }
     let mut lists = ArgumentLists::default();
     let arguments = lists.add(command.arguments);

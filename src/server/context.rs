@@ -69,6 +69,12 @@ impl Context {
         }
     }
 
+    /// Begins an array of so many elements, which have to follow.
+    pub fn reply_array(&self, elements: usize) {
+        // SAFETY: the context is alive.
+        unsafe { call!(RedisModule_ReplyWithArray(self.as_ptr(), elements as libc::c_long)) };
+    }
+
     /// A map of names to integers; over RESP2 an array of names and integers in turn.
     pub fn reply_map<const N: usize>(&self, entries: [(&str, i64); N]) {
         // SAFETY: the context is alive, exactly as many pairs follow as the map announces, and the server copies names.
@@ -381,39 +387,75 @@ macro_rules! words {
     (@type Word) => { &Word };
 }
 
-/// A key, and members that all follow the same number. There are a few at least.
+/// A key and members.
+impl Words for (Str<'_>, &[OwnedStr]) {}
+
+impl sealed::Words for (Str<'_>, &[OwnedStr]) {
+    unsafe fn replicate(self, ctx: &Context, command: &CStr) {
+        let (key, members) = self;
+        let words: Vec<_> = members.iter().map(|member| member.as_str().as_ptr()).collect();
+        // SAFETY: the words outlive the call.
+        unsafe { replicate_list(ctx, command, key, &words) };
+    }
+
+    unsafe fn perform(self, ctx: &mut Context, command: &CStr) -> *mut raw::RedisModuleCallReply {
+        let (key, members) = self;
+        let words: Vec<_> = members.iter().map(|member| member.as_str().as_ptr()).collect();
+        // SAFETY: as above.
+        unsafe { perform_list(ctx, command, key, &words) }
+    }
+}
+
+/// A key, and members that all follow the same number.
 impl Words for (Str<'_>, i64, &[OwnedStr]) {}
 
 impl sealed::Words for (Str<'_>, i64, &[OwnedStr]) {
     unsafe fn replicate(self, ctx: &Context, command: &CStr) {
         let (key, number, members) = self;
         let number = OwnedStr::new(Digits::of(number).as_bytes());
-        let words = numbered(&number, members);
-        let format = c"sv".as_ptr();
-        // SAFETY: the format names one string, and a list of strings with its length; all outlive the call, and the server
-        // takes references of its own to them.
-        unsafe {
-            let (ctx, command) = (ctx.as_ptr(), command.as_ptr());
-            call!(RedisModule_Replicate(ctx, command, format, key.as_ptr(), words.as_ptr(), words.len()));
-        }
+        // SAFETY: the words outlive the call.
+        unsafe { replicate_list(ctx, command, key, &numbered(&number, members)) };
     }
 
     unsafe fn perform(self, ctx: &mut Context, command: &CStr) -> *mut raw::RedisModuleCallReply {
         let (key, number, members) = self;
         let number = OwnedStr::new(Digits::of(number).as_bytes());
-        let words = numbered(&number, members);
-        let format = c"!sv".as_ptr();
         // SAFETY: as above.
-        unsafe {
-            let (ctx, command) = (ctx.as_ptr(), command.as_ptr());
-            call!(RedisModule_Call(ctx, command, format, key.as_ptr(), words.as_ptr(), words.len()))
-        }
+        unsafe { perform_list(ctx, command, key, &numbered(&number, members)) }
     }
 }
 
 /// The number before each member.
 fn numbered(number: &OwnedStr, members: &[OwnedStr]) -> Vec<*mut raw::RedisModuleString> {
     members.iter().flat_map(|member| [number.as_str(), member.as_str()]).map(Str::as_ptr).collect()
+}
+
+/// # Safety
+/// The words are strings of the server that outlive the call.
+unsafe fn replicate_list(ctx: &Context, command: &CStr, key: Str<'_>, words: &[*mut raw::RedisModuleString]) {
+    let format = c"sv".as_ptr();
+    // SAFETY: the format names one string, and a list of strings with its length; the server takes references of its own to
+    // them.
+    unsafe {
+        let (ctx, command) = (ctx.as_ptr(), command.as_ptr());
+        call!(RedisModule_Replicate(ctx, command, format, key.as_ptr(), words.as_ptr(), words.len()));
+    }
+}
+
+/// # Safety
+/// As [`replicate_list`]; the caller frees the reply.
+unsafe fn perform_list(
+    ctx: &mut Context,
+    command: &CStr,
+    key: Str<'_>,
+    words: &[*mut raw::RedisModuleString],
+) -> *mut raw::RedisModuleCallReply {
+    let format = c"!sv".as_ptr();
+    // SAFETY: as above.
+    unsafe {
+        let (ctx, command) = (ctx.as_ptr(), command.as_ptr());
+        call!(RedisModule_Call(ctx, command, format, key.as_ptr(), words.as_ptr(), words.len()))
+    }
 }
 
 words!("s", key: Str);

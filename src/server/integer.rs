@@ -60,6 +60,25 @@ impl Digits {
         digits
     }
 
+    /// Milliseconds, not negative, as seconds in the shortest decimal form, and what stands behind them.
+    pub fn seconds(millis: i64, unit: u8) -> Self {
+        let mut digits = Self { bytes: [0; Self::CAPACITY], start: Self::CAPACITY };
+        digits.push(unit);
+        let mut places = millis % 1000;
+        for position in 0..3 {
+            // Zeros at the end are left out.
+            if places % 10 != 0 || (position > 0 && digits.start + 1 < Self::CAPACITY) {
+                digits.push(b'0' + (places % 10) as u8);
+            }
+            places /= 10;
+        }
+        if digits.start + 1 < Self::CAPACITY {
+            digits.push(b'.');
+        }
+        digits.push_integer(millis / 1000);
+        digits
+    }
+
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[self.start..]
@@ -151,6 +170,15 @@ mod tests {
         assert_eq!(Digits::joined(1_700_000_100_000, b'-', 0).as_bytes(), b"1700000100000-0");
         assert_eq!(Digits::joined(i64::MIN, b'-', u64::MAX).as_bytes(), b"-9223372036854775808-3w5e11264sgsf");
         assert_eq!(Digits::joined(7, b':', 35).as_bytes(), b"7:z");
+    }
+
+    #[test]
+    fn seconds_have_no_more_places_than_they_need() {
+        for (millis, text) in
+            [(60_000, "60s"), (250, "0.25s"), (1, "0.001s"), (1_500, "1.5s"), (10_050, "10.05s"), (20, "0.02s")]
+        {
+            assert_eq!(Digits::seconds(millis, b's').as_bytes(), text.as_bytes());
+        }
     }
 
     proptest! {

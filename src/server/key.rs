@@ -300,6 +300,35 @@ impl<'a, M: Mode> Key<'a, M> {
         Some(members)
     }
 
+    /// The members of highest score in the range, at most so many, the highest first.
+    pub fn last_in(&mut self, range: ScoreRange, most: usize) -> Vec<OwnedStr> {
+        let mut members = Vec::new();
+        // SAFETY: as above.
+        unsafe {
+            let mut more = self.seek(range, End::Last);
+            if !more {
+                return members;
+            }
+            while more && members.len() < most {
+                members.extend(OwnedStr::wrap(call!(RedisModule_ZsetRangeCurrentElement(self.key, ptr::null_mut()))));
+                more = call!(RedisModule_ZsetRangePrev(self.key)) != 0;
+            }
+            call!(RedisModule_ZsetRangeStop(self.key));
+        }
+        members
+    }
+
+    /// The score of a member.
+    pub fn score_of(&self, member: Str<'_>) -> Option<f64> {
+        if self.kind != Kind::SortedSet {
+            return None;
+        }
+        let mut score = 0.0;
+        // SAFETY: the key is open and its value is a sorted set; the member is alive.
+        let found = unsafe { call!(RedisModule_ZsetScore(self.key, member.as_ptr(), &mut score)) };
+        (found == raw::REDISMODULE_OK as libc::c_int).then_some(score)
+    }
+
     /// The score at which the iterator stands, which is stopped.
     ///
     /// # Safety
@@ -418,6 +447,23 @@ impl Key<'_, Writable> {
         });
         self.kind = Kind::SortedSet;
         flags & raw::REDISMODULE_ZADD_ADDED as libc::c_int != 0
+    }
+
+    /// Gives a member a score, or adds it.
+    pub fn put(&mut self, score: f64, member: Str<'_>) {
+        if let Some(old) = self.score_of(member) {
+            let step = score - old;
+            // Not ZsetAdd: see above.
+            if old + step == score {
+                // SAFETY: the key is open for writing and its value is a sorted set.
+                done("ZsetIncrby", unsafe {
+                    call!(RedisModule_ZsetIncrby(self.key, step, member.as_ptr(), ptr::null_mut(), &mut 0.0))
+                });
+                return;
+            }
+            self.remove(member); // So far away that there is no such step.
+        }
+        self.add_new(score, member);
     }
 
     /// Removes a member.

@@ -30,7 +30,7 @@ mod unload;
 
 pub use acl::{Call, may};
 pub use clock::unix_micros;
-pub use command::{Access, Argument, Command, Entry, Handler, add_category, register};
+pub use command::{Access, Argument, Command, Entry, Handler, Keys, add_category, register};
 pub use config::Setting;
 pub use context::{Context, EventClass, Words};
 pub use encoding::may_resize;

@@ -34,6 +34,11 @@ impl<'a> Args<'a> {
         self.words.is_empty()
     }
 
+    /// The next word, which stays.
+    pub fn peek(&self) -> Option<Str<'a>> {
+        Str::wrap(*self.words.first()?)
+    }
+
     pub(super) fn as_slice(self) -> &'a [*mut raw::RedisModuleString] {
         self.words
     }
@@ -82,6 +87,15 @@ impl<'a> Str<'a> {
     /// Somebody keeps the string alive and unchanged for `'b`, or it is not used.
     pub(super) unsafe fn outlived<'b>(self) -> Str<'b> {
         Str { string: self.string, lives: PhantomData }
+    }
+
+    /// A reference of our own to the string.
+    pub fn hold(self) -> OwnedStr {
+        // SAFETY: the string is alive; without a context the reference belongs to us alone.
+        match OwnedStr::wrap(unsafe { call!(RedisModule_HoldString(ptr::null_mut(), self.as_ptr())) }) {
+            Some(string) => string,
+            None => panic!("the server held no string"), // It never answers null.
+        }
     }
 
     pub fn as_bytes(self) -> &'a [u8] {

@@ -2,10 +2,10 @@
 //! redis-cell stores it. The key expires when that time has passed, since it then says nothing any more.
 
 use super::effects::{Effect, perform, publish};
-use super::{NOT_AN_INTEGER, read_integer};
-use crate::limit::throttle::{self, Arrival, BeyondTime, Decision, Rate};
-use crate::limit::{Micros, Time};
-use crate::server::{Context, Digits, Error, Key, Mode, Str, Writable, may_resize};
+use super::{Limiter, NOT_AN_INTEGER, Refundable, read_integer};
+use crate::limit::throttle::{self, Arrival, BeyondTime, Rate};
+use crate::limit::{Ask, Decision, Micros, Refund, Time};
+use crate::server::{Call, Context, Digits, Error, Key, Kind, Mode, Writable, may_resize};
 
 const BEYOND_TIME: Error = Error::Line(c"ERR rl: RL.THROTTLE cannot count beyond 2262-04-11");
 
@@ -15,61 +15,97 @@ impl From<BeyondTime> for Error {
     }
 }
 
+/// The rule of a steady rate, and what a request asks of it.
+pub struct Throttle {
+    pub rate: Rate,
+    /// Units; 0 only looks.
+    pub quantity: i64,
+}
+
 /// A key with an arrival time, or without one yet, as it was read.
-pub struct Throttle<'a, M: Mode> {
+pub struct Stored<'a, M: Mode> {
     key: Key<'a, M>,
+    now: Time,
     arrival: Option<Arrival>,
     /// The arrival time to store.
     plan: Option<Arrival>,
 }
 
-impl<'a, M: Mode> Throttle<'a, M> {
-    pub fn read(ctx: &'a Context, name: Str<'_>) -> Result<Self, Error> {
-        let mut key = Key::open(ctx, name);
+impl Limiter for Throttle {
+    type Open<'a, M: Mode> = Stored<'a, M>;
+    type Written = Written;
+
+    #[inline(always)]
+    fn read<'a, M: Mode>(&self, ctx: &'a Context, call: Call<'_>, _: Ask, now: Micros) -> Result<Stored<'a, M>, Error> {
+        let mut key = Key::open(ctx, call.key);
         let nanos = read_integer(&mut key, false)?;
         let arrival = nanos.map(|nanos| Arrival::from_nanos(nanos).ok_or(NOT_AN_INTEGER)).transpose()?;
-        Ok(Self { key, arrival, plan: None })
+        Ok(Stored { key, now: now.time(), arrival, plan: None })
     }
 
-    /// Decides on a request. The plan stays with the key.
-    pub fn decide(&mut self, rate: Rate, quantity: i64, now: Micros) -> Result<Decision, Error> {
-        let (decision, plan) = throttle::decide(self.arrival, rate, quantity, now)?;
-        self.plan = plan;
+    #[inline(always)]
+    fn decide<M: Mode>(&self, stored: &mut Stored<'_, M>, ask: Ask, now: Micros) -> Result<Decision, Error> {
+        let (decision, plan) = throttle::decide(stored.arrival, self.rate, self.quantity, ask.charge, now)?;
+        stored.plan = plan;
         Ok(decision)
+    }
+
+    /// Stores the arrival time, if it moves. One that has passed says nothing: its key goes.
+    #[inline(always)]
+    fn write(mut stored: Stored<'_, Writable>) -> Option<Written> {
+        let arrival = stored.plan?;
+        let (digits, until) = (Digits::of(arrival.nanos()), arrival.passed_at());
+        if until <= stored.now {
+            if stored.key.kind() != Kind::Empty {
+                stored.key.unlink();
+            }
+            return Some(Written::Passed);
+        }
+        // Others may have stored a number of another length.
+        let written = may_resize(|| stored.key.bytes().len(), digits.as_bytes().len());
+        if written {
+            stored.key.set_bytes(digits.as_bytes());
+            stored.key.set_expiry(until.millis());
+            stored.key.remember(digits.as_bytes().len());
+        }
+        Some(Written::Moved { digits, until, written })
+    }
+
+    #[inline(always)]
+    fn publish(written: Written, ctx: &mut Context, call: Call<'_>) -> Result<(), Error> {
+        match written {
+            Written::Passed => {
+                publish(ctx, call.key, [Some(Effect::Removed)]);
+                Ok(())
+            }
+            Written::Moved { digits, until, written } => {
+                let effect = Effect::Replaced { bytes: digits.as_bytes(), until: Some(until), renewed: true };
+                if written {
+                    publish(ctx, call.key, [Some(effect)]);
+                    Ok(())
+                } else {
+                    perform(ctx, call.key, &effect)
+                }
+            }
+        }
     }
 }
 
-impl Throttle<'_, Writable> {
-    /// Stores the arrival time, if it moves, and closes the key. None if nothing is to change.
-    pub fn write(mut self) -> Option<Written> {
-        let arrival = self.plan?;
-        let (digits, until) = (Digits::of(arrival.nanos()), arrival.passed_at());
-        // Others may have stored a number of another length.
-        let written = may_resize(|| self.key.bytes().len(), digits.as_bytes().len());
-        if written {
-            self.key.set_bytes(digits.as_bytes());
-            self.key.set_expiry(until.millis());
-            self.key.remember(digits.as_bytes().len());
-        }
-        Some(Written { digits, until, written })
+impl Refundable for Throttle {
+    fn refund(&self, stored: &mut Stored<'_, Writable>, _at: Option<Time>, now: Micros) -> Result<Refund, Error> {
+        let (refund, plan) = throttle::refund(stored.arrival, self.rate, self.quantity, now)?;
+        stored.plan = plan;
+        Ok(refund)
     }
 }
 
 /// What was written, or is still to be, and has to be published.
-pub struct Written {
-    digits: Digits,
-    until: Time,
-    written: bool,
-}
-
-impl Written {
-    pub fn publish(self, ctx: &mut Context, name: Str<'_>) -> Result<(), Error> {
-        let effect = Effect::Replaced { bytes: self.digits.as_bytes(), until: Some(self.until), renewed: true };
-        if self.written {
-            publish(ctx, name, [Some(effect)]);
-            Ok(())
-        } else {
-            perform(ctx, name, &effect)
-        }
-    }
+pub enum Written {
+    /// The key went.
+    Passed,
+    Moved {
+        digits: Digits,
+        until: Time,
+        written: bool,
+    },
 }

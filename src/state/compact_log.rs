@@ -6,8 +6,8 @@
 use super::WRONG_TYPE;
 use super::compact::{Change, Compact, Flaw, Patch};
 use super::effects::{Effect, perform, publish};
-use crate::limit::sliding::{History, Plan, Span};
-use crate::limit::{Time, Window};
+use crate::limit::sliding::{History, Span, renewed_expiry};
+use crate::limit::{Cost, Time, Window};
 use crate::server::{Context, Error, Key, Kind, Mode, Str, Writable, may_resize};
 
 const OTHER_VERSION: Error =
@@ -32,10 +32,18 @@ impl From<Flaw> for Error {
 pub struct CompactLog<'a, M: Mode> {
     key: Key<'a, M>,
     now: Time,
+    window: Window,
     log: Compact,
     units: i64,
-    /// The change to the string, and the expiry that the key gets.
-    plan: (Option<Change>, Option<Time>),
+    plan: Plan,
+}
+
+/// What is to change.
+enum Plan {
+    /// A request was decided on. The key's expiry is looked after, if anything counts then.
+    Decided(Option<Change>, bool),
+    /// Units are taken out.
+    Taken(Option<Change>),
 }
 
 impl<'a, M: Mode> CompactLog<'a, M> {
@@ -48,17 +56,30 @@ impl<'a, M: Mode> CompactLog<'a, M> {
             log.prune(bytes, Span::at(now, window))?;
         }
         let units = i64::try_from(log.units()).map_err(|_| DAMAGED)?;
-        Ok(Self { key, now, log, units, plan: (None, None) })
+        Ok(Self { key, now, window, log, units, plan: Plan::Taken(None) })
     }
 
-    /// Makes of a plan the change to the string.
-    pub fn plan(&mut self, plan: Plan) -> Result<(), Error> {
-        self.plan.1 = plan.expiry;
-        if plan.add.is_some() || self.log.has_changed() {
-            let addition = plan.add.map(|cost| (self.now, cost.units().unsigned_abs()));
-            self.plan.0 = self.log.commit(self.key.bytes(), addition)?;
+    /// Plans to add units, if there are any to add, and to drop what does not count.
+    pub fn plan(&mut self, added: Option<Cost>) -> Result<(), Error> {
+        let mut change = None;
+        if added.is_some() || self.log.has_changed() {
+            let addition = added.map(|cost| (self.now, cost.units().unsigned_abs()));
+            change = self.log.commit(self.key.bytes(), addition)?;
         }
+        self.plan = Plan::Decided(change, added.is_some() || !self.log.is_empty());
         Ok(())
+    }
+
+    /// Plans to take out the newest units, or some stamped at this time. Answers how many.
+    pub fn plan_to_take(&mut self, cost: Cost, at: Option<Time>) -> Result<i64, Error> {
+        let (taken, change) = self.log.refund(self.key.bytes(), cost.units().unsigned_abs(), at)?;
+        self.plan = Plan::Taken(change);
+        i64::try_from(taken).map_err(|_| DAMAGED)
+    }
+
+    /// The expiry that the key has, if anything in the log counts; the key goes with its last unit.
+    fn expiry(&self) -> Option<Time> {
+        if self.log.is_empty() { None } else { self.key.expiry().map(Time::from_millis) }
     }
 }
 
@@ -67,13 +88,6 @@ impl<M: Mode> History for CompactLog<'_, M> {
 
     fn units(&self) -> i64 {
         self.units
-    }
-
-    fn expiry(&self) -> Option<Time> {
-        if self.log.is_empty() {
-            return None; // The key goes with its last unit.
-        }
-        self.key.expiry().map(Time::from_millis)
     }
 
     fn later_than(&mut self, time: Time) -> Result<i64, Flaw> {
@@ -93,7 +107,10 @@ impl CompactLog<'_, Writable> {
     /// Carries out the plan, or leaves the string to [`Written::publish`] where a command of the server's has to write it.
     /// Closes the key. None if nothing is to change.
     pub fn write(mut self) -> Option<Written> {
-        let (change, renewed) = std::mem::take(&mut self.plan);
+        let (change, renewed) = match std::mem::replace(&mut self.plan, Plan::Taken(None)) {
+            Plan::Decided(change, true) => (change, renewed_expiry(self.expiry(), self.now, self.window)),
+            Plan::Decided(change, false) | Plan::Taken(change) => (change, None),
+        };
         if change.is_none() && renewed.is_none() {
             return None;
         }

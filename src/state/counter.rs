@@ -4,9 +4,9 @@
 //! There the name is put together so that it hashes as the caller's key does.
 
 use super::effects::{Effect, perform, publish};
-use super::read_integer;
+use super::{Limiter, Refundable, read_integer};
 use crate::limit::fixed::{self, Counter, Overflow};
-use crate::limit::{Cost, Decision, Demand, Quota, Several, Time, Window};
+use crate::limit::{Ask, Cost, Decision, Demand, Micros, Quota, Refund, Several, Time, Window};
 use crate::server::{
     Call, Context, Digits, Error, Key, Kind, Mode, OwnedStr, Str, Writable, in_cluster, is_missing_everywhere, may,
     may_resize,
@@ -34,18 +34,65 @@ impl From<Overflow> for Error {
     }
 }
 
-/// The key of the counter of window `number`, if the caller may use it.
+/// What the name of a counter ends with, which tells it from the others of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Suffix {
+    /// The number of its window.
+    Number(i64),
+    /// The length of its window, which begins with its first request.
+    Length(Window),
+}
+
+impl Suffix {
+    pub fn of(window: Window, anchored: bool, now: Time) -> Self {
+        if anchored { Self::Length(window) } else { Self::Number(now.number_of(window)) }
+    }
+
+    fn digits(self) -> Digits {
+        match self {
+            Self::Number(number) => Digits::of(number),
+            Self::Length(window) => Digits::seconds(window.millis(), b's'),
+        }
+    }
+}
+
+/// The key of a counter. In order: those that are the same key are neighbours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CounterKey<'a> {
+    key: &'a [u8],
+    suffix: Suffix,
+}
+
+impl CounterKey<'_> {
+    /// Whether it is the key of this name.
+    pub fn is(self, name: &[u8]) -> bool {
+        let (key, suffix) = (self.key, self.suffix.digits());
+        let Some((open, close)) = around(key) else {
+            return false;
+        };
+        let rest = name.strip_prefix(open).and_then(|rest| rest.strip_prefix(key));
+        rest.and_then(|rest| rest.strip_prefix(close)?.strip_prefix(b":")) == Some(suffix.as_bytes())
+    }
+}
+
+/// The key of a counter, if the caller may use it.
 #[inline]
-pub fn counter_name(ctx: &Context, call: Call<'_>, number: i64) -> Result<OwnedStr, Error> {
-    let name = name_of(call.key, number)?;
+pub fn counter_name(ctx: &Context, call: Call<'_>, suffix: Suffix) -> Result<OwnedStr, Error> {
+    let name = name_of(call.key, suffix)?;
     if may(ctx, call, name.as_str()) { Ok(name) } else { Err(NO_PERMISSION) }
 }
 
 #[inline]
-fn name_of(key: Str<'_>, number: i64) -> Result<OwnedStr, Error> {
-    let (key, number) = (key.as_bytes(), Digits::of(number));
-    let (open, close): (&[u8], &[u8]) = if in_cluster() { braces(key).ok_or(NO_SLOT)? } else { (b"", b"") };
-    Ok(OwnedStr::concat(&[open, key, close, b":", number.as_bytes()]))
+fn name_of(key: Str<'_>, suffix: Suffix) -> Result<OwnedStr, Error> {
+    let (key, suffix) = (key.as_bytes(), suffix.digits());
+    let (open, close) = around(key).ok_or(NO_SLOT)?;
+    Ok(OwnedStr::concat(&[open, key, close, b":", suffix.as_bytes()]))
+}
+
+/// What stands around a key in the names of its counters.
+#[inline]
+fn around(key: &[u8]) -> Option<(&'static [u8], &'static [u8])> {
+    if in_cluster() { braces(key) } else { Some((b"", b"")) }
 }
 
 /// What to put around a key so that, with `:N` behind it, it hashes to the slot of the key itself. `None` if nothing
@@ -76,78 +123,188 @@ pub fn check_missing(ctx: &Context, call: Call<'_>, name: &OwnedStr) -> Result<(
     if in_cluster() && !is_missing_everywhere(ctx, call.key, name.as_str()) { Err(TRY_AGAIN) } else { Ok(()) }
 }
 
+/// The rule of fixed windows.
+pub struct Fixed {
+    pub demand: Demand,
+    /// Whether a window begins with its first request, and not at a multiple of its length.
+    pub anchored: bool,
+}
+
 /// The counters of one call as they were read, one for each quota in their order. Their keys are open.
 pub struct Counters<'a, M: Mode> {
     found: Several<Found<'a, M>>,
-    /// What all of them go up by, if they do.
-    count: Option<Cost>,
+    plan: Plan,
     now: Time,
+}
+
+#[derive(Clone, Copy)]
+enum Plan {
+    Nothing,
+    /// All go up.
+    Count(Cost),
+    /// Each gives back what it can of a request made then.
+    Refund(Cost, Time),
 }
 
 /// The counter of a quota as it was read.
 struct Found<'a, M: Mode> {
     counter: Counter,
+    /// Whether the counter is there. One that is over may still be in the keyspace.
+    exists: bool,
     place: Place<'a, M>,
 }
 
 /// Where a counter lies.
 enum Place<'a, M: Mode> {
     Held(OwnedStr, Key<'a, M>),
-    /// The window's number. The key was closed again.
-    Closed {
-        number: i64,
-        exists: bool,
-    },
+    /// The key was closed again.
+    Closed(Suffix),
     /// A shorter window has the same counter, which counts once.
     Shared,
 }
 
-impl<'a, M: Mode> Counters<'a, M> {
-    #[inline(always)]
-    pub fn read(ctx: &'a Context, call: Call<'_>, demand: &Demand, now: Time) -> Result<Self, Error> {
-        let found = match demand.quotas.single() {
-            Some(quota) => Several::one(Found::read(ctx, call, demand, quota, now)?),
-            None => Self::read_several(ctx, call, demand, now)?,
-        };
-        Ok(Self { found, count: None, now })
-    }
+impl Limiter for Fixed {
+    type Open<'a, M: Mode> = Counters<'a, M>;
+    type Written = Written;
 
-    #[inline(never)] // Rare; the plain form is to be lean.
-    fn read_several(
+    #[inline(always)]
+    fn read<'a, M: Mode>(
+        &self,
         ctx: &'a Context,
         call: Call<'_>,
-        demand: &Demand,
+        ask: Ask,
+        now: Micros,
+    ) -> Result<Counters<'a, M>, Error> {
+        let now = now.time();
+        let found = match self.demand.quotas.single() {
+            Some(quota) => Several::one(self.find(ctx, call, ask, quota, now)?),
+            None => self.find_several(ctx, call, ask, now)?,
+        };
+        Ok(Counters { found, plan: Plan::Nothing, now })
+    }
+
+    #[inline(always)]
+    fn decide<M: Mode>(&self, counters: &mut Counters<'_, M>, ask: Ask, now: Micros) -> Result<Decision, Error> {
+        let Several { first, more } = &counters.found;
+        let more = more.iter().map(|found| found.counter);
+        let (decision, count) = fixed::decide(first.counter, more, &self.demand, ask, now.time())?;
+        counters.plan = count.map_or(Plan::Nothing, Plan::Count);
+        Ok(decision)
+    }
+
+    #[inline(always)]
+    fn write(counters: Counters<'_, Writable>) -> Option<Written> {
+        let Counters { found: Several { first, more }, plan, now } = counters;
+        // What counts in any case is laid out to be written without being looked at first.
+        let (several, looked_at) = match plan {
+            Plan::Nothing => return None,
+            Plan::Count(Cost::ONE) => (!more.is_empty(), !more.is_empty()),
+            Plan::Count(_) | Plan::Refund(..) => (!more.is_empty(), true),
+        };
+        let mut written = Several::one(first.write(plan, now, several, looked_at));
+        for found in more {
+            written.push(found.write(plan, now, several, looked_at));
+        }
+        Some(Written(written))
+    }
+
+    /// Publishes, from the longest window on.
+    #[inline(always)]
+    fn publish(written: Written, ctx: &mut Context, call: Call<'_>) -> Result<(), Error> {
+        // What is written is published, whatever becomes of the others.
+        let mut outcome = Ok(());
+        for counted in written.0.more.into_iter().rev().flatten() {
+            outcome = outcome.and(counted.publish(ctx, call));
+        }
+        match written.0.first {
+            Some(counted) => outcome.and(counted.publish(ctx, call)),
+            None => outcome,
+        }
+    }
+
+    fn forces(&self) -> bool {
+        self.demand.force
+    }
+
+    fn counters<'k>(&self, key: &'k [u8], now: Micros) -> Option<Vec<CounterKey<'k>>> {
+        // In a cluster a key with a tag of nothing but another key has the same counters as that one.
+        let bare = key.strip_prefix(b"{").and_then(|rest| rest.strip_suffix(b"}"));
+        let key = bare.filter(|bare| in_cluster() && braces(bare) == Some((b"{", b"}"))).unwrap_or(key);
+        let suffixes = self.demand.quotas.iter().map(|quota| Suffix::of(quota.window, self.anchored, now.time()));
+        let mut keys: Vec<_> = suffixes.map(|suffix| CounterKey { key, suffix }).collect();
+        keys.dedup();
+        Some(keys)
+    }
+}
+
+impl Refundable for Fixed {
+    fn refund(&self, counters: &mut Counters<'_, Writable>, at: Option<Time>, now: Micros) -> Result<Refund, Error> {
+        let (now, Several { first, more }) = (now.time(), &counters.found);
+        let at = at.unwrap_or(now);
+        counters.plan = Plan::Refund(self.demand.cost, at);
+        Ok(fixed::refund(first.counter, more.iter().map(|found| found.counter), &self.demand, at, now))
+    }
+}
+
+impl Fixed {
+    #[inline(never)] // Rare; the plain form is to be lean.
+    fn find_several<'a, M: Mode>(
+        &self,
+        ctx: &'a Context,
+        call: Call<'_>,
+        ask: Ask,
         now: Time,
     ) -> Result<Several<Found<'a, M>>, Error> {
         let held = call.key.as_bytes().len() <= LONGEST_HELD;
-        let mut shorter: Option<Counter> = None;
-        demand.quotas.list().try_map(|&quota| {
-            let number = now.number_of(quota.window);
+        let mut shorter: Option<(Suffix, Counter)> = None;
+        self.demand.quotas.list().try_map(|&quota| {
+            let suffix = Suffix::of(quota.window, self.anchored, now);
             let found = match shorter {
-                Some(shared) if now.number_of(shared.quota.window) == number => {
-                    Found { counter: Counter { quota, ..shared }, place: Place::Shared }
+                Some((same, shared)) if same == suffix => {
+                    Found { counter: Counter { quota, ..shared }, exists: true, place: Place::Shared }
                 }
                 _ => {
-                    let Found { counter, place } = Found::read(ctx, call, demand, quota, now)?;
-                    let place = match place {
-                        Place::Held(_, key) if !held => Place::Closed { number, exists: key.kind() != Kind::Empty },
-                        place => place,
-                    };
-                    Found { counter, place }
+                    let mut found = self.find(ctx, call, ask, quota, now)?;
+                    if !held {
+                        found.place = Place::Closed(suffix);
+                    }
+                    found
                 }
             };
-            shorter = Some(found.counter);
+            shorter = Some((suffix, found.counter));
             Ok(found)
         })
     }
 
-    /// Decides on a request. The plan stays with the counters.
+    /// Reads the counter of one quota.
     #[inline(always)]
-    pub fn decide(&mut self, demand: &Demand, now: Time) -> Result<Decision, Error> {
-        let Several { first, more } = &self.found;
-        let (decision, count) = fixed::decide(first.counter, more.iter().map(|found| found.counter), demand, now)?;
-        self.count = count;
-        Ok(decision)
+    fn find<'a, M: Mode>(
+        &self,
+        ctx: &'a Context,
+        call: Call<'_>,
+        ask: Ask,
+        quota: Quota,
+        now: Time,
+    ) -> Result<Found<'a, M>, Error> {
+        let Self { demand, anchored } = self;
+        let name = counter_name(ctx, call, Suffix::of(quota.window, *anchored, now))?;
+        let mut key = Key::open(ctx, name.as_str());
+        if key.kind() == Kind::Empty {
+            check_missing(ctx, call, &name)?;
+        }
+        let expiry = key.expiry().map(Time::from_millis);
+        let written = fixed::counts_denied(demand, ask.charge) && is_sound(expiry, quota.window, now);
+        let value = read_integer(&mut key, written)?;
+        let life = if *anchored { quota.window } else { fixed::life(demand, quota, now) };
+        // A window that began with its counter is over in the very millisecond of its expiry, in which most servers still
+        // keep the key.
+        let is_over = *anchored && expiry.is_some_and(|expiry| expiry <= now);
+        let (value, expiry, exists) = match value {
+            Some(value) if !is_over => (value, expiry, true),
+            _ => (0, None, false),
+        };
+        let counter = Counter { quota, life, value, expiry, anchored: *anchored };
+        Ok(Found { counter, exists, place: Place::Held(name, key) })
     }
 }
 
@@ -156,50 +313,30 @@ fn is_sound(expiry: Option<Time>, window: Window, now: Time) -> bool {
     expiry.is_some_and(|expiry| now <= expiry && expiry <= now.plus(window))
 }
 
-impl Counters<'_, Writable> {
-    /// Moves the counters up, if they count, and closes their keys. None if nothing is to change.
-    #[inline(always)]
-    pub fn write(self) -> Option<Written> {
-        let (count, now) = (self.count?, self.now);
-        let Several { first, more } = self.found;
-        let several = !more.is_empty();
-        // What counts in any case is laid out to be written without being looked at first.
-        let looked_at = several || count != Cost::ONE;
-        let mut written = Several::one(first.write(count, now, several, looked_at));
-        for found in more {
-            written.push(found.write(count, now, several, looked_at));
-        }
-        Some(Written(written))
-    }
-}
-
-impl<'a, M: Mode> Found<'a, M> {
-    /// Reads the counter of one quota.
-    #[inline(always)]
-    fn read(ctx: &'a Context, call: Call<'_>, demand: &Demand, quota: Quota, now: Time) -> Result<Self, Error> {
-        let name = counter_name(ctx, call, now.number_of(quota.window))?;
-        let mut key = Key::open(ctx, name.as_str());
-        if key.kind() == Kind::Empty {
-            check_missing(ctx, call, &name)?;
-        }
-        let expiry = key.expiry().map(Time::from_millis);
-        let written = fixed::counts_denied(demand) && is_sound(expiry, quota.window, now);
-        let value = read_integer(&mut key, written)?.unwrap_or(0);
-        let life = fixed::life(demand, quota, now);
-        Ok(Self { counter: Counter { quota, life, value, expiry }, place: Place::Held(name, key) })
-    }
-}
-
 impl Found<'_, Writable> {
     #[inline(always)]
-    fn write(self, cost: Cost, now: Time, several: bool, looked_at: bool) -> Option<Counted> {
-        let (digits, expiry) = (Digits::of(cost.added_to(self.counter.value)), self.counter.new_expiry(now));
-        let counted = |name, exists| Counted { name, exists, written: false, digits, cost, expiry };
-        match self.place {
+    fn write(self, plan: Plan, now: Time, several: bool, looked_at: bool) -> Option<Counted> {
+        let Self { counter, exists, place } = self;
+        let (by, after) = match plan {
+            Plan::Nothing => return None,
+            // The decision has refused what would overflow.
+            Plan::Count(cost) => (cost.units(), counter.after(cost, now).ok()?),
+            Plan::Refund(cost, at) => {
+                let by = counter.refundable(cost, at, now);
+                (by.saturating_neg(), Counter { value: counter.value.saturating_sub(by), ..counter })
+            }
+        };
+        if by == 0 {
+            return None;
+        }
+        let digits = Digits::of(after.value);
+        let expiry = after.expiry.filter(|_| after.expiry != counter.expiry);
+        let counted = |name| Counted { name, exists, written: false, digits, by, expiry };
+        match place {
             Place::Shared => None,
-            Place::Closed { number, exists } => Some(counted(Name::Of(number), exists)),
+            Place::Closed(suffix) => Some(counted(Name::Of(suffix))),
             Place::Held(name, mut key) => {
-                let mut counted = counted(Name::Made(name), key.kind() != Kind::Empty);
+                let mut counted = counted(Name::Made(name));
                 // The server fires an event while it creates a key, which is not to come before those of other counters.
                 let waits = several && !counted.exists;
                 if !waits && may_resize(|| key.bytes().len(), counted.digits.as_bytes().len()) {
@@ -217,44 +354,30 @@ impl Found<'_, Writable> {
 /// What was written, or is still to be, and has to be published. None for a counter that a shorter window has, too.
 pub struct Written(Several<Option<Counted>>);
 
-/// A counter that goes up.
+/// A counter that goes up, or down.
 struct Counted {
     name: Name,
     /// Whether it was there before.
     exists: bool,
-    /// Whether it has gone up already.
+    /// Whether it has changed already.
     written: bool,
     digits: Digits,
-    cost: Cost,
+    by: i64,
     /// The expiry that it gets.
     expiry: Option<Time>,
 }
 
 enum Name {
     Made(OwnedStr),
-    /// Of the window with this number.
-    Of(i64),
-}
-
-impl Written {
-    /// Publishes, from the longest window on.
-    #[inline(always)]
-    pub fn publish(self, ctx: &mut Context, call: Call<'_>) -> Result<(), Error> {
-        // What is written is published, whatever becomes of the others.
-        let mut outcome = Ok(());
-        for counted in self.0.more.into_iter().rev().flatten() {
-            outcome = outcome.and(counted.publish(ctx, call));
-        }
-        match self.0.first {
-            Some(counted) => outcome.and(counted.publish(ctx, call)),
-            None => outcome,
-        }
-    }
+    Of(Suffix),
 }
 
 impl Counted {
     #[inline(always)]
     fn write(&mut self, key: &mut Key<'_, Writable>) {
+        if !self.exists && key.kind() != Kind::Empty {
+            key.unlink(); // A counter that is over.
+        }
         key.set_bytes(self.digits.as_bytes());
         if let Some(at) = self.expiry {
             key.set_expiry(at.millis());
@@ -264,9 +387,9 @@ impl Counted {
 
     #[inline(always)]
     fn publish(mut self, ctx: &mut Context, call: Call<'_>) -> Result<(), Error> {
-        let name = match std::mem::replace(&mut self.name, Name::Of(0)) {
+        let name = match std::mem::replace(&mut self.name, Name::Of(Suffix::Number(0))) {
             Name::Made(name) => name,
-            Name::Of(number) => name_of(call.key, number)?,
+            Name::Of(suffix) => name_of(call.key, suffix)?,
         };
         if !self.written {
             self.write_late(ctx, name.as_str())?;
@@ -275,18 +398,18 @@ impl Counted {
         let expires = self.expiry.map(|at| Effect::Expires { at });
         let effects = match (self.exists, self.expiry) {
             (false, Some(until)) => [Some(Effect::Started { digits, until }), None],
-            _ if self.written => [Some(Effect::Counted { by: self.cost.units() }), expires],
+            _ if self.written => [Some(Effect::Counted { by: self.by }), expires],
             _ => [None, expires], // The rest is published already.
         };
         publish(ctx, name.as_str(), effects);
         Ok(())
     }
 
-    /// Creates the counter, or moves it up by a command of the server's.
+    /// Creates the counter, or changes it by a command of the server's.
     #[inline(never)] // Rare.
     fn write_late(&mut self, ctx: &mut Context, name: Str<'_>) -> Result<(), Error> {
         if self.exists {
-            perform(ctx, name, &Effect::Counted { by: self.cost.units() })?;
+            perform(ctx, name, &Effect::Counted { by: self.by })?;
             if let Some(at) = self.expiry {
                 Key::<Writable>::open(ctx, name).set_expiry(at.millis());
             }

@@ -9,25 +9,29 @@ use crate::limit::Time;
 use crate::server::{Context, Error, EventClass, OwnedStr, Str, Word, Words};
 
 static ZERO: Word = Word::new("0");
+static LOWEST: Word = Word::new("-inf");
 static PXAT: Word = Word::new("PXAT");
 
 /// Frees what is kept from one call to the next. To be called before the module is unloaded.
 pub fn release() {
     ZERO.release();
+    LOWEST.release();
     PXAT.release();
 }
 
 /// A change of one key.
 pub enum Effect<'a> {
-    /// Members with scores from 0 to this time went out of a sorted set, and others stayed.
-    Pruned { to: Time },
+    /// Members with scores up to this time went out of a sorted set, from 0 or from the lowest on, and others stayed.
+    Pruned { from_epoch: bool, to: Time },
     /// Every member of a sorted set had expired, so the key went.
     Emptied,
     /// A member was added to a sorted set.
     Added { at: Time, member: OwnedStr },
     /// Several were, with the same score.
     AddedMany { at: Time, members: Vec<OwnedStr> },
-    /// A counter that was there went up.
+    /// Members were removed from a sorted set, which they may have emptied.
+    TakenOut { members: Vec<OwnedStr>, emptied: bool },
+    /// A counter that was there went up, or down.
     Counted { by: i64 },
     /// A counter was created with these digits.
     Started { digits: &'a [u8], until: Time },
@@ -91,10 +95,14 @@ impl Effect<'_> {
     #[inline(always)] // There is one call for each way.
     fn send(&self, way: Way<'_>, key: Str<'_>) -> bool {
         match self {
-            Self::Pruned { to } => way.send(c"ZREMRANGEBYSCORE", (key, &ZERO, to.millis())),
+            Self::Pruned { from_epoch, to } => {
+                let from = if *from_epoch { &ZERO } else { &LOWEST };
+                way.send(c"ZREMRANGEBYSCORE", (key, from, to.millis()))
+            }
             Self::Emptied | Self::Removed => way.send(c"UNLINK", (key,)),
             Self::Added { at, member } => way.send(c"ZADD", (key, at.millis(), member.as_str())),
             Self::AddedMany { at, members } => way.send(c"ZADD", (key, at.millis(), members.as_slice())),
+            Self::TakenOut { members, .. } => way.send(c"ZREM", (key, members.as_slice())),
             Self::Counted { by: 1 } => way.send(c"INCR", (key,)),
             Self::Counted { by } => way.send(c"INCRBY", (key, *by)),
             Self::Patched { offset, bytes } => way.send(c"SETRANGE", (key, *offset as i64, *bytes)),
@@ -115,6 +123,12 @@ impl Effect<'_> {
                 ctx.notify(EventClass::Generic, c"del", key);
             }
             Self::Added { .. } | Self::AddedMany { .. } => ctx.notify(EventClass::SortedSet, c"zadd", key),
+            Self::TakenOut { emptied, .. } => {
+                ctx.notify(EventClass::SortedSet, c"zrem", key);
+                if *emptied {
+                    ctx.notify(EventClass::Generic, c"del", key);
+                }
+            }
             Self::Counted { .. } => ctx.notify(EventClass::String, c"incrby", key),
             Self::Started { .. } => {
                 ctx.notify(EventClass::String, c"incrby", key);

@@ -21,19 +21,66 @@ mod compact;
 mod compact_log;
 mod counter;
 mod effects;
+mod leases;
 mod log;
 mod removal;
 mod sorted_log;
+mod stale;
 
-pub use arrival::{Throttle, Written as WrittenThrottle};
-pub use counter::{Counters, Written as WrittenCounters, counter_name};
+pub use arrival::Throttle;
+pub use counter::{CounterKey, Fixed, Suffix, counter_name};
 pub use effects::{denied, release};
-pub use log::{Log, Storage, Written as WrittenLog};
+pub use leases::{Lease, release as release_leases};
+pub use log::{Sliding, Storage};
 pub use removal::{check_counter, check_state, remove};
 
 use std::convert::Infallible;
 
-use crate::server::{Context, Error, Key, Kind, Mode, parse_i64};
+use crate::limit::{Ask, Decision, Micros, Refund, Time};
+use crate::server::{Call, Context, Error, Key, Kind, Mode, Writable, parse_i64};
+
+/// A rule with the state that it keeps.
+pub trait Limiter: Sized {
+    /// What is stored, as it was read, and then what is planned to change in it. Its keys are open.
+    type Open<'a, M: Mode>;
+
+    /// What was changed and is to be published.
+    type Written: 'static;
+
+    /// Reads what is stored, and changes nothing.
+    fn read<'a, M: Mode>(
+        &self,
+        ctx: &'a Context,
+        call: Call<'_>,
+        ask: Ask,
+        now: Micros,
+    ) -> Result<Self::Open<'a, M>, Error>;
+
+    /// Decides, and plans what to change. All that can refuse a request does so here at the latest.
+    fn decide<M: Mode>(&self, open: &mut Self::Open<'_, M>, ask: Ask, now: Micros) -> Result<Decision, Error>;
+
+    /// Carries out the plan, which cannot fail, and closes the keys. None if nothing was to change.
+    fn write(open: Self::Open<'_, Writable>) -> Option<Self::Written>;
+
+    /// Publishes what was changed.
+    fn publish(written: Self::Written, ctx: &mut Context, call: Call<'_>) -> Result<(), Error>;
+
+    /// Whether a request counts even if it does not fit.
+    fn forces(&self) -> bool {
+        false
+    }
+
+    /// The keys that it uses in place of the one it is given.
+    fn counters<'k>(&self, _key: &'k [u8], _now: Micros) -> Option<Vec<CounterKey<'k>>> {
+        None
+    }
+}
+
+/// A rule that can take back what it has counted.
+pub trait Refundable: Limiter {
+    /// Plans to take a request back that was made now, or at this time.
+    fn refund(&self, open: &mut Self::Open<'_, Writable>, at: Option<Time>, now: Micros) -> Result<Refund, Error>;
+}
 
 /// The server's own line for a key of another type.
 const WRONG_TYPE: Error = Error::Line(c"WRONGTYPE Operation against a key holding the wrong kind of value");
@@ -67,7 +114,7 @@ impl From<Infallible> for Error {
 /// The server's own commands with which state is replicated, pruned and read. The server takes effects by name and drops
 /// those whose name it does not know, so a module that loaded without them would let replicas drift. COMMAND shows which
 /// commands there are.
-const NEEDED: [&std::ffi::CStr; 14] = [
+const NEEDED: [&std::ffi::CStr; 15] = [
     c"COMMAND",
     c"EXISTS",
     c"GET",
@@ -79,6 +126,7 @@ const NEEDED: [&std::ffi::CStr; 14] = [
     c"UNLINK",
     c"ZADD",
     c"ZCOUNT",
+    c"ZREM",
     c"ZREMRANGEBYRANK",
     c"ZREMRANGEBYSCORE",
     c"ZREVRANGE",

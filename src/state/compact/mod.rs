@@ -200,7 +200,6 @@ impl Compact {
     /// log has no more of them, and the change that makes it so. The change also writes down what was pruned.
     ///
     /// Units stamped at a time are not taken back if more than [`most_rewritten`] bytes of entries are later.
-    #[allow(dead_code)] // RL.REFUND is to use it.
     pub fn refund(&self, bytes: &[u8], units: u64, time: Option<Time>) -> Result<(u64, Option<Change>), Flaw> {
         let (since, until) = match time {
             None => (self.ends.head.units, self.ends.end),

@@ -276,7 +276,7 @@ fn an_unknown_storage_is_refused(engine: &Engine) {
     assert_eq!(kind_of_new(&mut client), "string");
     for words in [&["sliding-storage", "list"][..], &["sliding-storage"]] {
         let log = Server::try_start(engine, &with_arguments(words)).err().expect("a server that does not start");
-        assert!(log.contains("rl takes sliding-storage zset|compact"), "{log}");
+        assert!(log.contains("rl takes sliding-storage auto|zset|compact"), "{log}");
     }
     let options = with_file("'rl.sliding-storage list'");
     assert!(Server::try_start(engine, &options).is_err(), "a file with a value that is unknown");
@@ -322,7 +322,7 @@ fn the_setting_begins_anew_with_the_module(engine: &Engine) {
     set(&mut client, "compact");
     assert_eq!(client.sliding("c", "60", 5), (1, 0, 60));
     for (load, storage) in [
-        (vec!["MODULE", "LOAD", &path], "zset"),
+        (vec!["MODULE", "LOAD", &path], "auto"),
         (vec!["MODULE", "LOAD", &path, "sliding-storage", "compact"], "compact"),
         (vec!["MODULE", "LOADEX", &path, "CONFIG", SETTING, "compact"], "compact"),
         (vec!["MODULE", "LOADEX", &path, "CONFIG", SETTING, "zset", "ARGS", "sliding-storage", "compact"], "zset"),
@@ -330,7 +330,7 @@ fn the_setting_begins_anew_with_the_module(engine: &Engine) {
         client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
         client.run::<Value>(&load);
         assert_eq!(setting(&mut client), storage, "{load:?}");
-        assert_eq!(kind_of_new(&mut client), if storage == "zset" { "zset" } else { "string" });
+        assert_eq!(kind_of_new(&mut client), if storage == "compact" { "string" } else { "zset" });
         assert_eq!(client.used("c", "60"), 1, "the log of before is a string like any other");
     }
 }

@@ -61,8 +61,16 @@ fn a_request_weighs_its_cost(engine: &Engine) {
 
 /// Makes a request for which there is room once and not twice.
 fn passes_once(client: &mut Client, call: &str, limit: i64, cost: i64) {
-    let expected =
-        Full { allowed: true, limit, used: cost, remaining: limit - cost, retry: 0, reset: 60_000, window: 60_000 };
+    let expected = Full {
+        allowed: true,
+        limit,
+        used: cost,
+        remaining: limit - cost,
+        retry: 0,
+        next: 60_000,
+        reset: 60_000,
+        window: 60_000,
+    };
     assert_eq!(client.full(call), expected, "{call}");
     assert_eq!(client.full(call), Full { allowed: false, retry: 60_000, ..expected }, "{call}: again");
 }
@@ -132,7 +140,16 @@ fn the_heaviest_request_of_a_compact_log(engine: &Engine) {
     server.set_time(START + 59_999);
     assert_eq!(
         client.full(&call(MOST)),
-        Full { allowed: false, limit: MOST, used: MOST, remaining: 0, retry: 1_001, reset: 1_001, window: 60_000 }
+        Full {
+            allowed: false,
+            limit: MOST,
+            used: MOST,
+            remaining: 0,
+            retry: 1_001,
+            next: 1,
+            reset: 1_001,
+            window: 60_000
+        }
     );
     server.set_time(START + 60_000);
     assert_eq!(client.full(&call(MOST - 7)).used, MOST);
@@ -161,8 +178,16 @@ fn what_does_not_fit_consumes_nothing(engine: &Engine) {
         let (before, written) = (client.everything(), client.written());
         for cost in [3, 4, 5] {
             let full = client.full(&format!("{command} k 60 5 COST {cost} FULL"));
-            let expected =
-                Full { allowed: false, limit: 5, used: 3, remaining: 2, retry: 60_000, reset: 60_000, window: 60_000 };
+            let expected = Full {
+                allowed: false,
+                limit: 5,
+                used: 3,
+                remaining: 2,
+                retry: 60_000,
+                next: 60_000,
+                reset: 60_000,
+                window: 60_000,
+            };
             assert_eq!(full, expected, "{command}");
             assert_eq!(client.call::<Reply>(&format!("{command} k 60 5 COST {cost}")), (0, 3, 60), "{command}");
         }
@@ -179,7 +204,7 @@ fn what_is_above_the_limit_never_fits(engine: &Engine) {
         for (limit, cost) in [(5, 6), (0, 2), (1, 1_000)] {
             let full = client.full(&format!("{command} k 60 {limit} COST {cost} FULL"));
             let expected =
-                Full { allowed: false, limit, used: 0, remaining: limit, retry: -1, reset: 0, window: 60_000 };
+                Full { allowed: false, limit, used: 0, remaining: limit, retry: -1, next: 0, reset: 0, window: 60_000 };
             assert_eq!(full, expected, "{command}");
             assert_eq!(client.call::<Reply>(&format!("{command} k 60 {limit} COST {cost}")), (0, 0, 60), "{command}");
         }

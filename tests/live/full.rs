@@ -29,7 +29,7 @@ fn resp2_has_a_flat_array(engine: &Engine) {
     for call in CALLS {
         let reply: Value = client.call(call);
         let Value::Array(words) = &reply else { panic!("{call}: {reply:?}") };
-        assert_eq!(words.len(), 14, "{call}");
+        assert_eq!(words.len(), 18, "{call}");
         for (index, name) in Full::NAMES.iter().enumerate() {
             assert_eq!(words[2 * index], Value::BulkString(name.as_bytes().to_vec()), "{call}");
         }
@@ -62,21 +62,21 @@ fn values_of_a_sliding_window(engine: &Engine) {
     let (server, mut client) = frozen(engine);
     let mut full = |at: i64, options: &str| {
         server.set_time(START + at);
-        let Full { allowed, limit, used, remaining, retry, reset, window } =
+        let Full { allowed, limit, used, remaining, retry, next, reset, window } =
             client.full(&format!("RL.SLIDING k 1.5 3 {options} FULL"));
-        (i64::from(allowed), limit, used, remaining, retry, reset, window)
+        (i64::from(allowed), limit, used, remaining, retry, next, reset, window)
     };
-    assert_eq!(full(0, ""), (1, 3, 1, 2, 0, 1_500, 1_500));
-    assert_eq!(full(100, ""), (1, 3, 2, 1, 0, 1_500, 1_500));
-    assert_eq!(full(200, "COST 2"), (0, 3, 2, 1, 1_300, 1_400, 1_500));
-    assert_eq!(full(200, "COST 3"), (0, 3, 2, 1, 1_400, 1_400, 1_500));
-    assert_eq!(full(300, ""), (1, 3, 3, 0, 0, 1_500, 1_500));
-    assert_eq!(full(300, ""), (0, 3, 3, 0, 1_200, 1_500, 1_500));
-    assert_eq!(full(1_499, ""), (0, 3, 3, 0, 1, 301, 1_500));
-    assert_eq!(full(1_500, ""), (1, 3, 3, 0, 0, 1_500, 1_500));
-    assert_eq!(full(3_000, "COST 4"), (0, 3, 0, 3, -1, 0, 1_500));
+    assert_eq!(full(0, ""), (1, 3, 1, 2, 0, 1_500, 1_500, 1_500));
+    assert_eq!(full(100, ""), (1, 3, 2, 1, 0, 1_400, 1_500, 1_500));
+    assert_eq!(full(200, "COST 2"), (0, 3, 2, 1, 1_300, 1_300, 1_400, 1_500));
+    assert_eq!(full(200, "COST 3"), (0, 3, 2, 1, 1_400, 1_300, 1_400, 1_500));
+    assert_eq!(full(300, ""), (1, 3, 3, 0, 0, 1_200, 1_500, 1_500));
+    assert_eq!(full(300, ""), (0, 3, 3, 0, 1_200, 1_200, 1_500, 1_500));
+    assert_eq!(full(1_499, ""), (0, 3, 3, 0, 1, 1, 301, 1_500));
+    assert_eq!(full(1_500, ""), (1, 3, 3, 0, 0, 100, 1_500, 1_500));
+    assert_eq!(full(3_000, "COST 4"), (0, 3, 0, 3, -1, 0, 0, 1_500));
     // More in the window than a lowered limit.
-    assert_eq!(full(3_000, "COST 3"), (1, 3, 3, 0, 0, 1_500, 1_500));
+    assert_eq!(full(3_000, "COST 3"), (1, 3, 3, 0, 0, 1_500, 1_500, 1_500));
     let lowered = client.full("RL.SLIDING k 1.5 1 FULL");
     assert_eq!((lowered.used, lowered.remaining, lowered.retry), (3, 0, 1_500));
 }
@@ -85,18 +85,18 @@ fn values_of_a_fixed_window(engine: &Engine) {
     let (server, mut client) = frozen(engine);
     let mut full = |at: i64, options: &str| {
         server.set_time(START + at);
-        let Full { allowed, limit, used, remaining, retry, reset, window } =
+        let Full { allowed, limit, used, remaining, retry, next, reset, window } =
             client.full(&format!("RL.FIXED k 2 3 {options} FULL"));
-        (i64::from(allowed), limit, used, remaining, retry, reset, window)
+        (i64::from(allowed), limit, used, remaining, retry, next, reset, window)
     };
     // The counter lives until 2,500, and nobody looks at it from 2,000 on.
-    assert_eq!(full(500, ""), (1, 3, 1, 2, 0, 1_500, 2_000));
-    assert_eq!(full(600, "COST 3"), (0, 3, 1, 2, 1_400, 1_400, 2_000));
-    assert_eq!(full(600, "COST 2"), (1, 3, 3, 0, 0, 1_400, 2_000));
-    assert_eq!(full(1_999, "COST 2"), (0, 3, 3, 0, 1, 1, 2_000));
-    assert_eq!(full(1_999, ""), (0, 3, 4, 0, 1, 1, 2_000)); // Counts.
-    assert_eq!(full(2_000, ""), (1, 3, 1, 2, 0, 2_000, 2_000));
-    assert_eq!(full(2_000, "COST 4"), (0, 3, 1, 2, -1, 2_000, 2_000));
+    assert_eq!(full(500, ""), (1, 3, 1, 2, 0, 1_500, 1_500, 2_000));
+    assert_eq!(full(600, "COST 3"), (0, 3, 1, 2, 1_400, 1_400, 1_400, 2_000));
+    assert_eq!(full(600, "COST 2"), (1, 3, 3, 0, 0, 1_400, 1_400, 2_000));
+    assert_eq!(full(1_999, "COST 2"), (0, 3, 3, 0, 1, 1, 1, 2_000));
+    assert_eq!(full(1_999, ""), (0, 3, 4, 0, 1, 1, 1, 2_000)); // Counts.
+    assert_eq!(full(2_000, ""), (1, 3, 1, 2, 0, 2_000, 2_000, 2_000));
+    assert_eq!(full(2_000, "COST 4"), (0, 3, 1, 2, -1, 2_000, 2_000, 2_000));
     // Somebody has set another expiry: the quota is free once the counter has gone.
     client.run::<Value>(&["PEXPIREAT", &format!("k:{}", START / 2_000 + 1), &(START + 2_100).to_string()]);
     let sooner = client.full("RL.PEEK k FIXED 2 3 COST 3 FULL");
@@ -106,9 +106,9 @@ fn values_of_a_fixed_window(engine: &Engine) {
 fn scripts_see_both_forms(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
     let flat = "local reply = redis.call('RL.SLIDING', KEYS[1], 60, 5, 'FULL')
-        return {#reply, reply[1], reply[2], reply[5], reply[6], reply[13], reply[14]}";
+        return {#reply, reply[1], reply[2], reply[5], reply[6], reply[15], reply[16]}";
     let reply: (i64, String, i64, String, i64, String, i64) = client.run(&["EVAL", flat, "1", "k"]);
-    assert_eq!(reply, (14, "allowed".into(), 1, "used".into(), 1, "window-ms".into(), 60_000));
+    assert_eq!(reply, (18, "allowed".into(), 1, "used".into(), 1, "window-ms".into(), 60_000));
     let map = "redis.setresp(3)
         local map = redis.call('RL.SLIDING', KEYS[1], 60, 5, 'FULL').map
         return {map['allowed'], map['limit'], map['used'], map['remaining'], map['retry-after-ms'],

@@ -90,13 +90,23 @@ pub struct Full {
     pub used: i64,
     pub remaining: i64,
     pub retry: i64,
+    pub next: i64,
     pub reset: i64,
     pub window: i64,
 }
 
 impl Full {
-    pub const NAMES: [&str; 7] =
-        ["allowed", "limit", "used", "remaining", "retry-after-ms", "reset-after-ms", "window-ms"];
+    pub const NAMES: [&str; 9] = [
+        "allowed",
+        "limit",
+        "used",
+        "remaining",
+        "retry-after-ms",
+        "next-after-ms",
+        "reset-after-ms",
+        "window-ms",
+        "at-ms",
+    ];
 
     /// Reads a flat array or a map, whose names must be these in this order.
     pub fn of(reply: &Value) -> Self {
@@ -117,11 +127,12 @@ impl Full {
                 other => panic!("not an integer: {other:?}"),
             })
             .collect();
-        let [allowed, limit, used, remaining, retry, reset, window] = values[..] else {
+        let [allowed, limit, used, remaining, retry, next, reset, window, at] = values[..] else {
             panic!("{reply:?}");
         };
         assert!((0..=1).contains(&allowed), "{reply:?}");
-        Self { allowed: allowed == 1, limit, used, remaining, retry, reset, window }
+        assert!(at > 1_000_000_000_000, "{reply:?}: no time of these days");
+        Self { allowed: allowed == 1, limit, used, remaining, retry, next, reset, window }
     }
 }
 

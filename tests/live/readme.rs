@@ -15,7 +15,7 @@ use redis::Value;
 
 use super::{START, frozen};
 use crate::support::server::error_line;
-use crate::support::{Engine, root};
+use crate::support::{Engine, Options, Server, root};
 use crate::tests;
 
 tests![
@@ -55,7 +55,10 @@ fn the_sessions_of_the_pages_are_real(engine: &Engine) {
 
 /// Types in what the blocks of a page show, and compares. Answers how many commands that were.
 fn play(engine: &Engine, page: &Path, blocks: &[&str], wrong: &mut Vec<String>) -> usize {
-    let (server, mut resp2) = frozen(engine);
+    let options = Options { frozen_at: Some(START), default_storage: true, ..Options::default() };
+    let server = Server::start(engine, &options);
+    let mut resp2 = server.client();
+    resp2.run::<()>(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
     let mut resp3 = server.client_resp3();
     let mut now = START;
     let mut calls = 0;

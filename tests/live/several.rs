@@ -124,7 +124,8 @@ fn of_those_that_admit_the_fewest_remaining_bind(engine: &Engine) {
             ("e", "1 8 2 7 3 7", 2_000),
         ] {
             let full = client.full(&format!("{command} {key} {quotas} FULL"));
-            let expected = Full { allowed: true, limit: 7, used: 1, remaining: 6, retry: 0, reset: window, window };
+            let expected =
+                Full { allowed: true, limit: 7, used: 1, remaining: 6, retry: 0, next: window, reset: window, window };
             assert_eq!(full, expected, "{command} {quotas}");
         }
     }
@@ -333,6 +334,23 @@ fn sliding_is_a_naive_list(engine: &Engine) {
             used,
             remaining: (limit - used).max(0),
             retry: wait.map_or(0, |wait| if wait == NEVER { -1 } else { wait }),
+            next: match list
+                .iter()
+                .copied()
+                .filter(|&stamp| stamp > now - window && stamp <= now + window)
+                .collect::<Vec<_>>()
+            {
+                stamps if stamps.is_empty() => 0,
+                _ if limit == 0 => -1,
+                mut stamps => {
+                    stamps.sort();
+                    // The first time at which more are free than now.
+                    let free = |at: i64| {
+                        (limit - list.iter().filter(|&&s| s > at - window && s <= at + window).count() as i64).max(0)
+                    };
+                    stamps.iter().map(|stamp| stamp + window).find(|&at| free(at) > free(now)).expect("a time") - now
+                }
+            },
             reset: list.iter().max().map_or(0, |newest| (newest + window - now).max(0)),
             window,
         };
@@ -391,6 +409,13 @@ fn fixed_is_a_naive_table(engine: &Engine) {
             used,
             remaining: (limit - used).max(0),
             retry: wait.map_or(0, |wait| if wait == NEVER { -1 } else { wait }),
+            next: if used == 0 {
+                0
+            } else if limit == 0 {
+                -1
+            } else {
+                (now / window + 1) * window - now
+            },
             reset: if used > 0 { (now / window + 1) * window - now } else { 0 },
             window,
         };

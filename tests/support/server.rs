@@ -23,6 +23,8 @@ pub struct Options {
     pub frozen_at: Option<i64>,
     /// A shell's line that ends in the server, whose command line is `"$@"`.
     pub through: Option<String>,
+    /// Whether logs are stored as they are where nothing is set; else as the engine under test says.
+    pub default_storage: bool,
 }
 
 #[derive(Default, Clone, PartialEq)]
@@ -96,8 +98,10 @@ impl Server {
         if let Some(path) = module {
             arguments.extend(["--loadmodule".to_owned(), path.display().to_string()]);
             arguments.extend(options.module_arguments.iter().cloned());
-            if engine.compact {
-                arguments.extend(["sliding-storage", "compact"].map(str::to_owned));
+            let storage = if engine.compact { "compact" } else { "zset" };
+            if !options.default_storage && !options.module_arguments.iter().any(|word| word.contains("sliding-storage"))
+            {
+                arguments.extend(["sliding-storage", storage].map(str::to_owned));
             }
         }
         arguments

@@ -48,10 +48,12 @@ pub struct Rule {
     pub outcomes: fn() -> &'static Outcomes,
     pub peek: fn(&Context, Call<'_>, Args<'_>) -> Result<(), Error>,
     /// None where RL.REFUND does not take the rule.
-    pub refund: Option<fn(&mut Context, Call<'_>, Args<'_>) -> Result<(), Error>>,
+    pub refund: Option<Refunds>,
     /// Reads it among those of RL.ALL.
     pub any: fn(&mut Args<'_>) -> Result<Box<dyn AnyRule>, Error>,
 }
+
+type Refunds = fn(&mut Context, Call<'_>, Args<'_>) -> Result<(), Error>;
 
 impl Rule {
     const fn of<A: Algorithm + 'static>() -> Self {
@@ -190,8 +192,8 @@ static COMMANDS: [Row; ROWS] = [
         rule: None,
         command: Command {
             name: c"rl.all",
-            entry: Entry::to::<All>(),
-            flags: c"write deny-oom fast",
+            entry: Entry::counted::<All>(),
+            flags: c"write deny-oom fast getkeys-api",
             access: Access::ReadAndUpdate,
             keys: Keys::Counted,
             arity: -6,

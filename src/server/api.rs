@@ -113,6 +113,8 @@ required!(
     RedisModule_InfoAddFieldCString,
     RedisModule_InfoAddFieldULongLong,
     RedisModule_InfoAddSection,
+    RedisModule_IsKeysPositionRequest,
+    RedisModule_KeyAtPosWithFlags,
     RedisModule_KeyType,
     RedisModule_LoadConfigs,
     RedisModule_Milliseconds,

@@ -105,8 +105,13 @@ fn a_bad_limit(engine: &Engine) {
     }
 }
 
-const SYNTAX: &str = "ERR syntax error: expected windowSec limit, COST n or FULL";
+const SLIDING: &str = "ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH";
+const FIXED: &str = "ERR syntax error: expected windowSec limit, ANCHORED, COST n, FORCE, FULL or EACH";
 const COST: &str = "ERR COST must be an integer from 1 to 9007199254740991";
+const COST_TO_PEEK: &str = "ERR COST must be an integer from 0 to 9007199254740991";
+const RULE: &str = "ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE";
+/// Another line for each rule.
+const SYNTAX: &str = "";
 const ORDER: &str = "ERR windowSec must increase from one window to the next";
 const TOO_MANY: &str = "ERR windowSec and limit can be given for at most 16 windows";
 
@@ -122,12 +127,15 @@ fn bad_demands() -> Vec<(String, &'static str)> {
         ("60 5 COST", SYNTAX),
         ("60 5 COST 2 COST 2", SYNTAX),
         ("60 5 FULL FULL", SYNTAX),
+        ("60 5 FULL EACH", SYNTAX),
+        ("60 5 FORCE FORCE", SYNTAX),
+        ("60 5 ANCHORED ANCHORED", SYNTAX),
+        ("60 5 AT 1", SYNTAX),
         ("60 5 FULL 120 5", SYNTAX), // Windows come first.
         ("60 5 COST 2 120 5", SYNTAX),
         ("60 5 COST 2 FULL x", SYNTAX),
         ("60 5 COSTS 2", SYNTAX),
         ("60 5 FUL", SYNTAX),
-        ("60 5 COST 0", COST),
         ("60 5 COST -1", COST),
         ("60 5 COST 9007199254740992", COST),
         ("60 5 COST x", COST),
@@ -158,24 +166,38 @@ fn options_that_cannot_be(engine: &Engine) {
     client.sliding("k", "60", 5);
     client.call::<Value>("RL.FIXED k 1 5 60 5");
     for (demand, line) in bad_demands() {
-        for command in ["RL.SLIDING", "RL.FIXED", "RL.PEEK"] {
-            let algorithm = if command == "RL.PEEK" { "FIXED " } else { "" };
-            let call = format!("{command} k {algorithm}{demand}");
+        for (command, syntax) in [
+            ("RL.SLIDING k", SLIDING),
+            ("RL.FIXED k", FIXED),
+            ("RL.PEEK k SLIDING", SLIDING),
+            ("RL.PEEK k FIXED", FIXED),
+        ] {
+            let line = match line {
+                SYNTAX => syntax,
+                COST if command.starts_with("RL.PEEK") => COST_TO_PEEK,
+                line => line,
+            };
+            let call = format!("{command} {demand}");
             assert_eq!(client.refused(&call), line, "{call}");
         }
     }
+    for call in ["RL.SLIDING k 60 5 COST 0", "RL.FIXED k 60 5 COST 0", "RL.ALL 1 k FIXED 60 5 COST 0"] {
+        assert_eq!(client.refused(call), COST, "{call}");
+    }
+    assert_eq!(client.refused("RL.SLIDING k 60 5 ANCHORED"), SLIDING);
+    assert_eq!(client.refused("RL.PEEK k SLIDING 60 5 ANCHORED"), SLIDING);
 }
 
 fn words_to_peek_that_cannot_be(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
     client.sliding("k", "60", 5);
-    for algorithm in ["60", "NEITHER", "SLIDING,FIXED", "SLIDIN", "FIXEDX", "THROTTLE"] {
+    for algorithm in ["60", "NEITHER", "SLIDING,FIXED", "SLIDIN", "FIXEDX", "ALL"] {
         let call = format!("RL.PEEK k {algorithm} 60 5");
-        assert_eq!(client.refused(&call), "ERR algorithm must be SLIDING or FIXED", "{call}");
+        assert_eq!(client.refused(&call), RULE, "{call}");
         // It is judged before what follows.
-        assert_eq!(client.refused(&format!("RL.PEEK k {algorithm} x y")), "ERR algorithm must be SLIDING or FIXED");
+        assert_eq!(client.refused(&format!("RL.PEEK k {algorithm} x y")), RULE);
     }
-    assert_eq!(client.error(&["RL.PEEK", "k", "", "60", "5"]), "ERR algorithm must be SLIDING or FIXED");
+    assert_eq!(client.error(&["RL.PEEK", "k", "", "60", "5"]), RULE);
     let line = "ERR wrong number of arguments for 'rl.peek' command";
     for call in ["", "k", "k SLIDING", "k SLIDING 60", "k SLIDING 60 5 120", "k FIXED 1 5 60 5 3600"] {
         assert_eq!(client.refused(&format!("RL.PEEK {call}")), line, "{call}");
@@ -191,9 +213,10 @@ fn options_of_any_bytes(engine: &Engine) {
     let long = vec![b'x'; 100_000];
     for option in [&b""[..], b"\0", b"FULL\0", b"\xff\xfe", b" FULL", b"FULL ", &long] {
         for command in BOTH {
-            refused(&mut client, &[command.as_bytes(), b"k", b"60", b"5", option], SYNTAX);
+            let line = if command == "RL.FIXED" { FIXED } else { SLIDING };
+            refused(&mut client, &[command.as_bytes(), b"k", b"60", b"5", option], line);
         }
-        refused(&mut client, &[&b"RL.PEEK"[..], b"k", b"SLIDING", b"60", b"5", option], SYNTAX);
+        refused(&mut client, &[&b"RL.PEEK"[..], b"k", b"SLIDING", b"60", b"5", option], SLIDING);
     }
 }
 

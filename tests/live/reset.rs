@@ -169,7 +169,8 @@ fn nothing_to_remove_is_no_miss(engine: &Engine) {
 fn every_counter_is_checked_before_anything_goes(engine: &Engine) {
     let (server, mut admin) = frozen(engine);
     used(&mut admin);
-    let rules = ["~k", &format!("~{}", counter("k", 1_000)), &format!("%R~{}", counter("k", 60_000)), "+@all"];
+    let counters = [counter("k", 1_000), counter("k", 60_000)].map(|name| format!("~{name}"));
+    let rules = ["~k", &counters[0], "~k:1s", &format!("%R{}", counters[1]), "~k:60s", "+@all"];
     admin.run::<Value>(&[&["ACL", "SETUSER", "some", "on", ">secret"], &rules[..]].concat());
     let mut some = server.client_as("some", "secret");
     let before = admin.everything();

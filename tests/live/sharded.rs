@@ -104,9 +104,9 @@ fn every_key_lies_in_its_slot_and_a_cluster_client_finds_it(engine: &Engine) {
     }
 }
 
-/// Every command, with the counters that it needs: those of this window, which has the number 1, and of one twice as
-/// long, which has the number 0.
-const CALLS: [(&str, &[&str]); 11] = [
+/// Calls with the counters that they need: those of this window, which has the number 1, and of one twice as long, which
+/// has the number 0, and those of windows of these lengths that begin with their first request.
+const CALLS: [(&str, &[&str]); 15] = [
     ("RL.PEEK KEY SLIDING 1000000000 9 2000000000 9", &[]),
     ("RL.PEEK KEY FIXED 1000000000 9", &[":1"]),
     ("RL.PEEK KEY FIXED 1000000000 9 2000000000 9", &[":1", ":0"]),
@@ -115,8 +115,12 @@ const CALLS: [(&str, &[&str]); 11] = [
     ("RL.FIXED KEY 1000000000 9", &[":1"]),
     ("RL.FIXED KEY 1000000000 9 2000000000 9", &[":1", ":0"]),
     ("RL.FIXED KEY 2000000000 9 COST 3", &[":0"]),
-    ("RL.RESET KEY 2000000000", &[":0"]),
-    ("RL.RESET KEY 1000000000 2000000000", &[":1", ":0"]),
+    ("RL.FIXED KEY 1000000000 9 ANCHORED", &[":1000000000s"]),
+    ("RL.ALL 1 KEY FIXED 1000000000 9 2000000000 9 COST 2", &[":1", ":0"]),
+    ("RL.REFUND KEY FIXED 1000000000 9 2000000000 9", &[":1", ":0"]),
+    ("RL.REFUND KEY FIXED 2000000000 9 ANCHORED", &[":2000000000s"]),
+    ("RL.RESET KEY 2000000000", &[":0", ":2000000000s"]),
+    ("RL.RESET KEY 1000000000 2000000000", &[":1", ":1000000000s", ":0", ":2000000000s"]),
     ("RL.RESET KEY", &[]),
 ];
 
@@ -124,9 +128,7 @@ const CALLS: [(&str, &[&str]); 11] = [
 fn called(client: &mut Client, call: &str, key: &str, in_script: bool) -> Result<Value, String> {
     let mut words: Vec<&str> = call.split(' ').map(|word| if word == "KEY" { key } else { word }).collect();
     if in_script {
-        let script = "return redis.pcall(ARGV[1], KEYS[1], unpack(ARGV, 2))";
-        words.remove(1);
-        words.splice(0..0, ["EVAL", script, "1", key]);
+        words.splice(0..0, ["EVAL", "return redis.pcall(unpack(ARGV))", "1", key]);
     }
     match client.try_run(&words) {
         Ok(Value::Array(mut parts)) => {
@@ -159,8 +161,15 @@ fn a_key_torn_between_two_nodes_is_served_whole_or_not_at_all(engine: &Engine) {
             for in_script in [false, true] {
                 let way = if in_script { "script" } else { "alone" };
                 let key = format!("{{torn}}:{kind}:{}:{way}", places.join("-"));
-                let pieces = [("", declared), (":1", "RL.FIXED KEY 1000000000 9"), (":0", "RL.FIXED KEY 2000000000 9")];
-                for ((piece, maker), place) in pieces.into_iter().zip(places) {
+                // Both counters of a window are in one place.
+                let pieces = [
+                    ("", declared, places[0]),
+                    (":1", "RL.FIXED KEY 1000000000 9", places[1]),
+                    (":1000000000s", "RL.FIXED KEY 1000000000 9 ANCHORED", places[1]),
+                    (":0", "RL.FIXED KEY 2000000000 9", places[2]),
+                    (":2000000000s", "RL.FIXED KEY 2000000000 9 ANCHORED", places[2]),
+                ];
+                for (piece, maker, place) in pieces {
                     if place != "nowhere" {
                         assert_eq!(
                             called(&mut from, maker, &key, false),

@@ -490,7 +490,8 @@ fn a_setting_that_cannot_be_is_refused(engine: &Engine) {
         (&["cl-throttle", "yes", "speed", "9"], "unknown argument 'speed': rl takes cl-throttle no|yes"),
         (&["yes"], "unknown argument 'yes': rl takes cl-throttle no|yes"),
     ] {
-        let log = Server::try_start(engine, &with_arguments(words)).err().expect("a server that does not start");
+        let options = Options { default_storage: true, ..with_arguments(words) };
+        let log = Server::try_start(engine, &options).err().expect("a server that does not start");
         assert!(log.contains(line), "{words:?}: {log}");
     }
     for line in ["rl.cl-throttle maybe\n", "rl.speed 9\n"] {

@@ -333,6 +333,79 @@ mod tests {
         }
     }
 
+    /// A window of 60 seconds that began 10 seconds ago, with these units in use of a limit of 5.
+    fn anchored(value: i64) -> Counter {
+        let counter = Counter { anchored: true, ..counter(60_000, value, Some(Time::from_millis(150_000))) };
+        Counter { quota: quota(60_000, 5), ..counter }
+    }
+
+    #[test]
+    fn an_anchored_window_ends_with_its_counter() {
+        let now = Time::from_millis(100_000);
+        let decided =
+            |counter, cost| decide(counter, iter::empty(), &demand(&[(60_000, 5)], cost), FULL, now).unwrap().0;
+        let full = decided(anchored(5), 1);
+        let waits = Waits { next: Some(50_000), reset: 50_000 };
+        assert_eq!((full.status.retry, full.status.waits, full.ttl), (Retry::After(50_000), Some(waits), 50));
+        // A counter that is not there begins one.
+        let fresh = decided(Counter { expiry: None, ..anchored(0) }, 2);
+        let waits = Waits { next: Some(60_000), reset: 60_000 };
+        assert_eq!((fresh.status.used, fresh.status.waits, fresh.ttl), (2, Some(waits), 60));
+    }
+
+    #[test]
+    fn what_is_forced_counts_in_all_quotas() {
+        let now = Time::from_millis(100_000);
+        let counters =
+            [counter(60_000, 1, None), Counter { quota: quota(3_600_000, 3), ..counter(3_600_000, 1, None) }];
+        let demand = Demand { force: true, ..demand(&[(60_000, 1), (3_600_000, 3)], 2) };
+        let ask = Ask { detail: Detail::Each, ..FULL };
+        let decided = |ask| decide(counters[0], counters[1..].iter().copied(), &demand, ask, now).unwrap();
+        let (decision, count) = decided(ask);
+        assert_eq!(count, Some(demand.cost));
+        // The first never has room for two. The second had, and has none for two more until the hour is over.
+        assert_eq!(decision.status.retry, Retry::Never);
+        let each: Vec<_> =
+            decision.each.iter().map(|status| (status.allowed(), status.used, status.remaining())).collect();
+        assert_eq!(each, [(false, 3, 0), (true, 3, 0)]);
+        // Together with others it is they who decide whether it counts, and never means never.
+        assert_eq!(decided(Ask { charge: Charge::Together, ..ask }).1, Some(demand.cost));
+        let (decision, count) = decided(Ask { charge: Charge::Never, ..ask });
+        assert_eq!((decision.status.used, count), (1, None));
+    }
+
+    #[test]
+    fn together_with_others_no_denial_counts() {
+        let now = Time::from_millis(100_000);
+        let full = counter(60_000, 1, None);
+        let counts = |charge| {
+            let ask = Ask { charge, ..FULL };
+            decide(full, iter::empty(), &demand(&[(60_000, 1)], 1), ask, now).unwrap().1.is_some()
+        };
+        assert!(counts(Charge::Alone) && !counts(Charge::Together) && !counts(Charge::Never));
+    }
+
+    #[test]
+    fn a_refund_goes_to_the_windows_of_its_time_and_not_below_zero() {
+        let now = Time::from_millis(130_000);
+        let counters = |values: [i64; 2]| {
+            let longer = Counter { quota: quota(3_600_000, 9), ..counter(3_600_000, values[1], None) };
+            [counter(60_000, values[0], Some(Time::from_millis(190_000))), longer]
+        };
+        let refunded = |values, cost, at| {
+            let [first, second] = counters(values);
+            refund(first, iter::once(second), &demand(&[(60_000, 9), (3_600_000, 9)], cost), Time::from_millis(at), now)
+        };
+        assert_eq!(refunded([3, 5], 2, 130_000), Refund { units: 2, count: 1, ttl: 60 });
+        assert_eq!(refunded([1, 5], 2, 120_000), Refund { units: 2, count: 0, ttl: 60 });
+        // The minute of that request is over, its hour is not.
+        assert_eq!(refunded([3, 5], 2, 119_999), Refund { units: 2, count: 3, ttl: 60 });
+        assert_eq!(refunded([-1, 0], 2, 130_000), Refund { units: 0, count: -1, ttl: 60 });
+        // An anchored window began a window before its counter expires.
+        let from = |at| anchored(3).refundable(Cost::new(2).unwrap(), Time::from_millis(at), now);
+        assert_eq!([89_999, 90_000, 130_000].map(from), [0, 2, 2]);
+    }
+
     #[test]
     fn the_first_request_sets_the_expiry_and_a_counter_without_one_gets_one() {
         let now = Time::from_millis(1_000);

@@ -329,6 +329,7 @@ mod tests {
     }
 
     /// The rules of this file around a plain list.
+    #[derive(Clone)]
     struct Ruled {
         stamps: Vec<Time>,
         demand: Demand,
@@ -350,6 +351,18 @@ mod tests {
             self.stamps.sort();
             let demand = self.demand.clone();
             decide(self, &demand, FULL, now).unwrap().0
+        }
+
+        /// A decision, and what it adds to the log.
+        fn ask(&mut self, ask: Ask, now: i64) -> (Decision, Option<Cost>) {
+            let now = Time::from_millis(now);
+            self.peek(now); // Prunes.
+            let demand = self.demand.clone();
+            decide(self, &demand, ask, now).unwrap()
+        }
+
+        fn add(&mut self, cost: Option<Cost>, now: i64) {
+            self.stamps.extend((0..cost.map_or(0, Cost::units)).map(|_| Time::from_millis(now)));
         }
 
         fn request(&mut self, now: Time) -> Decision {
@@ -503,6 +516,83 @@ mod tests {
                     prop_assert!(denied(&mut ruled, 1_000));
                 }
             }
+        }
+
+        #[test]
+        fn what_is_forced_counts_and_the_waits_allow_for_it(
+            quotas in quotas(),
+            steps in proptest::collection::vec((step(), 1i64..6, any::<bool>()), 1..60),
+        ) {
+            let mut ruled = Ruled::by(quotas);
+            let mut now = 1_700_000_000_000;
+            let mut decision = None;
+            for (step, cost, force) in steps {
+                now += step;
+                ruled.demand.cost = Cost::new(cost).unwrap();
+                ruled.demand.force = force;
+                let free = ruled.ask(Ask { charge: Charge::Never, ..FULL }, now).0;
+                let (next, added) = ruled.ask(FULL, now);
+                // The same quotas deny, forced or not, and what does not fit counts only if it is forced.
+                prop_assert_eq!(free.allowed(), next.allowed());
+                prop_assert_eq!(added.is_some(), next.allowed() || force);
+                ruled.add(added, now);
+                decision = Some(next);
+            }
+            // The same request, not forced, at each time from now on.
+            let Decision { status, .. } = decision.unwrap();
+            ruled.demand.force = false;
+            let then = |after: i64| ruled.clone().ask(Ask { charge: Charge::Never, detail: Detail::Each }, now + after).0;
+            match status.retry {
+                Retry::Now => {}
+                Retry::After(wait) => {
+                    for after in 0..wait {
+                        prop_assert!(!then(after).allowed());
+                    }
+                    prop_assert!(then(wait).allowed());
+                }
+                Retry::Never => prop_assert!(!then(5_000).allowed()),
+            }
+            let free = |after: i64| {
+                let each = then(after).each;
+                each.iter().find(|each| each.window == status.window).unwrap().remaining()
+            };
+            prop_assert_eq!(free(0), status.remaining());
+            let Waits { next, reset } = status.waits.unwrap();
+            match next {
+                Some(0) => prop_assert_eq!(status.used, 0),
+                Some(wait) => prop_assert_eq!((1..=reset).find(|&after| free(after) > free(0)), Some(wait)),
+                None => prop_assert_eq!(status.limit, 0),
+            }
+        }
+
+        #[test]
+        fn a_refund_counts_what_is_left_in_the_first_window(
+            quotas in quotas(),
+            steps in proptest::collection::vec(step(), 1..60),
+            cost in 1i64..8,
+            at in proptest::option::of(0usize..60),
+        ) {
+            let mut ruled = Ruled::by(quotas);
+            let mut now = 1_700_000_000_000;
+            for step in steps {
+                now += step;
+                ruled.request(Time::from_millis(now));
+            }
+            ruled.peek(Time::from_millis(now)); // Prunes.
+            let at = at.and_then(|index| ruled.stamps.get(index % ruled.stamps.len().max(1)).copied());
+            let mut left = ruled.stamps.clone();
+            let mut taken = 0;
+            while taken < cost
+                && let Some(index) = left.iter().rposition(|&stamp| at.is_none_or(|at| stamp == at))
+            {
+                left.remove(index);
+                taken += 1;
+            }
+            let demand = ruled.demand.clone();
+            let refund = refund(&mut ruled, &demand, taken, at, Time::from_millis(now)).unwrap();
+            let first = demand.quotas.list().first.window.millis();
+            let count = left.iter().filter(|stamp| (now - first + 1..=now + first).contains(&stamp.millis())).count() as i64;
+            prop_assert_eq!((refund.units, refund.count), (taken, count));
         }
 
         #[test]

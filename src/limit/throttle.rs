@@ -222,6 +222,42 @@ mod tests {
     }
 
     #[test]
+    fn a_status_says_when_there_is_more() {
+        let rate = Rate::new(4, 30, 60).unwrap(); // One every two seconds, five at once.
+        let status = |ahead_millis: i64| {
+            let status = rate.status(ahead_millis * Nanos::PER_MILLISECOND, Retry::Now).unwrap();
+            (status.used, status.remaining(), status.window, status.waits.unwrap().next.unwrap())
+        };
+        assert_eq!(status(0), (0, 5, 10_000, 0));
+        assert_eq!(status(1), (1, 4, 10_000, 1));
+        assert_eq!(status(2_000), (1, 4, 10_000, 2_000));
+        assert_eq!(status(2_001), (2, 3, 10_000, 1));
+        assert_eq!(status(10_000), (5, 0, 10_000, 2_000));
+        // Somebody else stored a time further ahead: one is free once it is two seconds short of the whole.
+        assert_eq!(status(15_000), (8, 0, 10_000, 7_000));
+    }
+
+    #[test]
+    fn a_refund_goes_back_by_what_was_taken_and_not_before_now() {
+        let mut throttle = Throttle::new(4, 30, 60);
+        throttle.ask(3);
+        let refunded = |throttle: &Throttle, quantity| {
+            let (refund, tat) =
+                refund(throttle.tat, throttle.rate, quantity, Micros::from_micros(throttle.now)).unwrap();
+            (refund, tat.map(|tat| tat.nanos() / 1_000 - throttle.now))
+        };
+        assert_eq!(refunded(&throttle, 1), (Refund { units: 1, count: 2, ttl: 4 }, Some(4_000_000)));
+        assert_eq!(refunded(&throttle, 3), (Refund { units: 3, count: 0, ttl: 0 }, Some(0)));
+        assert_eq!(refunded(&throttle, i64::MAX), (Refund { units: 3, count: 0, ttl: 0 }, Some(0)));
+        assert_eq!(refunded(&throttle, 0), (Refund { units: 0, count: 3, ttl: 6 }, None));
+        // Half a unit has dripped back: three are in use, for five seconds.
+        throttle.wait(1_000);
+        assert_eq!(refunded(&throttle, 2), (Refund { units: 2, count: 1, ttl: 1 }, Some(1_000_000)));
+        throttle.wait(60_000);
+        assert_eq!(refunded(&throttle, 2), (Refund { units: 0, count: 0, ttl: 0 }, None));
+    }
+
+    #[test]
     fn a_steady_rate_passes_for_ever() {
         let mut throttle = Throttle::new(0, 10, 1);
         for _ in 0..1_000 {

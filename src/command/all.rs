@@ -3,11 +3,13 @@
 //! All keys are read before anything is decided, all rules decide before anything is written, and all is written before
 //! anything is published. If one of them denies, nothing is written.
 
+use std::cmp::{Ordering, Reverse};
+
 use super::algorithm::{AnyRule, now};
 use super::args::{self, BAD_ALL};
 use super::peek::BAD_RULE;
 use super::{registry, reply};
-use crate::limit::{Ask, Charge, Decision, Detail, Micros, Retry, Status};
+use crate::limit::{Ask, Charge, Detail, Micros, Retry, Status};
 use crate::metrics::{ALL, ERRORS};
 use crate::server::{Args, Call, Context, Error, Handler, step};
 use crate::state;
@@ -42,8 +44,10 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
     let mut open = try_map(&parts, |(call, rule)| rule.read(shared, *call, ask, now))?;
     step();
     let mut decisions = try_map(&mut open, |open| open.decide(ask, now))?;
-    let denies = |(decision, (_, rule)): &(&Decision, &Part<'_>)| !decision.allowed() && !rule.forces();
-    let allowed = !decisions.iter().zip(&parts).any(|part| denies(&part));
+    step();
+    let deciding = decisions.iter().zip(&parts);
+    let denying: Vec<bool> = deciding.map(|(decision, (_, rule))| !decision.allowed() && !rule.forces()).collect();
+    let allowed = !denying.contains(&true);
     let mut written = Vec::new();
     if allowed {
         ask.charge = Charge::Together;
@@ -57,32 +61,25 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
     // What is written is published, whatever becomes of the others.
     let mut outcome = Ok(());
     for (written, (call, _)) in written.into_iter().zip(&parts) {
-        step();
         outcome = outcome.and(written.map_or(Ok(()), |written| written.publish(ctx, *call)));
     }
     outcome?;
+    step();
 
     ALL.count(allowed);
-    if !allowed {
-        for (_, (call, _)) in decisions.iter().zip(&parts).filter(denies) {
-            state::denied(ctx, call.key);
-        }
+    for (_, (call, _)) in denying.iter().zip(&parts).filter(|&(&denies, _)| denies) {
+        state::denied(ctx, call.key);
     }
-    let statuses = || decisions.iter().map(|decision| &decision.status).enumerate();
+    step();
+    let statuses = (0..).zip(&decisions).map(|(index, decision)| (index, &decision.status));
     let binding = if allowed {
-        statuses().reduce(|least, next| if has_smaller_share(next.1, least.1) { next } else { least })
+        statuses.min_by(|(_, one), (_, other)| by_share(one, other))
     } else {
-        let denying =
-            statuses().zip(&decisions).zip(&parts).filter(|((_, decision), part)| denies(&(*decision, *part)));
-        denying.map(|((status, _), _)| status).reduce(
-            |longest, next| {
-                if next.1.retry > longest.1.retry { next } else { longest }
-            },
-        )
+        let denying = statuses.zip(&denying).filter(|&(_, &denies)| denies).map(|(status, _)| status);
+        denying.min_by_key(|(_, status)| Reverse(status.retry))
     };
     let (index, status) = binding.ok_or(BAD_ALL)?; // There is at least one rule.
     let retry = if allowed { Retry::Now } else { status.retry };
-    let index = i64::try_from(index).map_err(|_| BAD_ALL)?;
     reply::all(ctx, [i64::from(allowed), index, status.remaining(), reply::retry_after(retry)], full, &decisions, now);
     Ok(())
 }
@@ -130,12 +127,11 @@ fn check_apart(parts: &[Part<'_>], now: Micros) -> Result<(), Error> {
     if !twice || shared { Err(SHARED) } else { Ok(()) }
 }
 
-/// Whether less of the limit remains than of the other's. Of nothing, nothing remains.
-fn has_smaller_share(this: &Status, other: &Status) -> bool {
-    let share = |status: &Status| (i128::from(status.remaining()), i128::from(status.limit.max(1)));
-    let ((free, limit), (other_free, other_limit)) = (share(this), share(other));
-    // Below 2^106.
-    free.saturating_mul(other_limit) < other_free.saturating_mul(limit)
+/// By the share of the limit that remains. Of no limit, no share remains.
+fn by_share(one: &Status, other: &Status) -> Ordering {
+    // Products below 2^106.
+    let of = |status: &Status, limit: i64| i128::from(status.remaining()).saturating_mul(i128::from(limit.max(1)));
+    of(one, other.limit).cmp(&of(other, one.limit))
 }
 
 /// What `make` makes of each, unless it fails for one of them.

@@ -198,7 +198,7 @@ static COMMANDS: [Row; ROWS] = [
             keys: Keys::Counted,
             arity: -6,
             summary: c"Decides by one rule for each of several keys: the request is admitted, and counted by all, if every rule has room for it.",
-            complexity: c"The sum of what the rules take.",
+            complexity: c"O(K) with K the keys, and what the command of each rule takes.",
             since: c"0.1.0",
             arguments: &[Argument::integer(c"numkeys"), KEY.repeated(), RULE.repeated(), FULL],
         },

@@ -32,18 +32,23 @@ struct Declared {
     arity: i64,
     flags: &'static [&'static str],
     categories: &'static [&'static str],
-    /// The flags of its key.
+    /// The flags of its keys.
     key: &'static [&'static str],
-    /// A call of it, without its name.
+    /// A call of it, without its name, and the keys in that.
     call: &'static str,
+    keys: &'static [&'static str],
 }
 
 const READ: &[&str] = &["RO", "access"];
 const UPDATE: &[&str] = &["RW", "access", "update"];
+const REMOVE: &[&str] = &["RM", "delete"];
 const WRITES: &[&str] = &["write", "denyoom", "module", "fast"];
+/// Also where memory is short.
+const WRITES_ALWAYS: &[&str] = &["write", "module", "fast"];
+const WRITES_KEYS_MOVE: &[&str] = &["write", "denyoom", "module", "fast", "movablekeys"];
 const WRITE_CATEGORIES: &[&str] = &["@write", "@fast", "@ratelimit"];
 
-const DECLARED: [Declared; 6] = [
+const DECLARED: [Declared; 10] = [
     Declared {
         name: "rl.sliding",
         arity: -4,
@@ -51,6 +56,7 @@ const DECLARED: [Declared; 6] = [
         categories: WRITE_CATEGORIES,
         key: UPDATE,
         call: "the-key 60 5",
+        keys: &["the-key"],
     },
     Declared {
         name: "rl.fixed",
@@ -59,6 +65,7 @@ const DECLARED: [Declared; 6] = [
         categories: WRITE_CATEGORIES,
         key: UPDATE,
         call: "the-key 1 5 60 50 COST 2 FULL",
+        keys: &["the-key"],
     },
     Declared {
         name: "rl.peek",
@@ -66,15 +73,53 @@ const DECLARED: [Declared; 6] = [
         flags: &["readonly", "module", "fast"],
         categories: &["@read", "@fast", "@ratelimit"],
         key: READ,
-        call: "the-key SLIDING 60 5",
+        call: "the-key SLIDING 60 5 COST 0",
+        keys: &["the-key"],
+    },
+    Declared {
+        name: "rl.refund",
+        arity: -5,
+        flags: WRITES_ALWAYS,
+        categories: WRITE_CATEGORIES,
+        key: UPDATE,
+        call: "the-key SLIDING 60 5 AT 1",
+        keys: &["the-key"],
     },
     Declared {
         name: "rl.reset",
         arity: -2,
-        flags: &["write", "module", "fast"],
+        flags: WRITES_ALWAYS,
         categories: WRITE_CATEGORIES,
-        key: &["RM", "delete"],
+        key: REMOVE,
         call: "the-key 1 60",
+        keys: &["the-key"],
+    },
+    Declared {
+        name: "rl.acquire",
+        arity: -5,
+        flags: WRITES,
+        categories: WRITE_CATEGORIES,
+        key: UPDATE,
+        call: "leases 2 60 holder FULL",
+        keys: &["leases"],
+    },
+    Declared {
+        name: "rl.release",
+        arity: -3,
+        flags: WRITES_ALWAYS,
+        categories: WRITE_CATEGORIES,
+        key: REMOVE,
+        call: "leases holder other",
+        keys: &["leases"],
+    },
+    Declared {
+        name: "rl.all",
+        arity: -6,
+        flags: WRITES_KEYS_MOVE,
+        categories: WRITE_CATEGORIES,
+        key: UPDATE,
+        call: "3 one two three SLIDING 60 5 COST 2 FIXED 1 5 2 9 ACQUIRE 2 60 holder FULL",
+        keys: &["one", "two", "three"],
     },
     Declared {
         name: "rl.throttle",
@@ -82,7 +127,8 @@ const DECLARED: [Declared; 6] = [
         flags: WRITES,
         categories: WRITE_CATEGORIES,
         key: UPDATE,
-        call: "the-key 5 1 60",
+        call: "the-key 5 1 60 FULL",
+        keys: &["the-key"],
     },
     Declared {
         name: "cl.throttle",
@@ -91,6 +137,7 @@ const DECLARED: [Declared; 6] = [
         categories: WRITE_CATEGORIES,
         key: UPDATE,
         call: "the-key 5 1 60 2",
+        keys: &["the-key"],
     },
 ];
 
@@ -115,14 +162,23 @@ fn command_info_and_getkeys(engine: &Engine) {
         words.sort();
         words
     };
-    for Declared { name, arity, flags, categories, key, call } in DECLARED {
+    for Declared { name, arity, flags, categories, key, call, keys: expected } in DECLARED {
         let info: Vec<Vec<Value>> = client.run(&["COMMAND", "INFO", name]);
         let shown: String = redis::from_redis_value(info[0][0].clone()).unwrap();
         assert_eq!(shown, name);
         assert_eq!(info[0][1], Value::Int(arity), "{name}");
         assert_eq!(words(&info[0][2]), sorted(flags), "{name}");
-        // One key, right behind the name.
-        assert_eq!(info[0][3..6], [1, 1, 1].map(Value::Int), "{name}");
+        // One key, right behind the name; or a number and so many keys, which clients that know no more find nowhere.
+        let counted = flags.contains(&"movablekeys");
+        assert_eq!(info[0][3..6], [i64::from(!counted); 3].map(Value::Int), "{name}");
+        let (behind_the_name, found) = ("begin_search type index spec index 1 find_keys type", flat(&info[0][8]));
+        let (_, found) = found.split_once(behind_the_name).expect("where the keys begin");
+        let expected_keys = if counted {
+            " keynum spec keynumidx 0 firstkey 1 keystep 1"
+        } else {
+            " range spec lastkey 0 keystep 1 limit 0"
+        };
+        assert_eq!(found, expected_keys, "{name}");
         // Redis 7.0 gives the commands of modules no category at all.
         let mut categories = if engine.is_redis_7_0() { vec![] } else { categories.to_vec() };
         categories.retain(|&category| engine.has_categories_of_modules() || category != "@ratelimit");
@@ -130,13 +186,22 @@ fn command_info_and_getkeys(engine: &Engine) {
 
         let call: Vec<&str> = [name].into_iter().chain(call.split_whitespace()).collect();
         let keys: Vec<String> = client.run(&[&["COMMAND", "GETKEYS"], &call[..]].concat());
-        assert_eq!(keys, ["the-key"], "{name}");
+        assert_eq!(keys, expected, "{name}");
         let keys: Vec<(String, Value)> = client.run(&[&["COMMAND", "GETKEYSANDFLAGS"], &call[..]].concat());
-        assert_eq!(keys.len(), 1, "{name}");
-        assert_eq!((&keys[0].0[..], words(&keys[0].1)), ("the-key", sorted(key)), "{name}");
+        let keys: Vec<_> = keys.iter().map(|(name, flags)| (&name[..], words(flags))).collect();
+        assert_eq!(keys, expected.iter().map(|&name| (name, sorted(key))).collect::<Vec<_>>(), "{name}");
     }
     let listed: Vec<String> = client.run(&["COMMAND", "LIST", "FILTERBY", "MODULE", "rl"]);
     assert_eq!(listed.len(), DECLARED.len(), "{listed:?}");
+}
+
+/// All words and numbers of a reply, however deep, with blanks between.
+fn flat(value: &Value) -> String {
+    match value {
+        Value::Array(values) | Value::Set(values) => values.iter().map(flat).collect::<Vec<_>>().join(" "),
+        Value::Map(pairs) => pairs.iter().map(|(name, value)| flat(name) + " " + &flat(value)).collect(),
+        other => redis::from_redis_value(other.clone()).expect("a word or a number"),
+    }
 }
 
 /// A list of arguments as COMMAND DOCS has it, in one line: `name:type`, the token before it, its flags behind it, its
@@ -158,16 +223,28 @@ fn shown(arguments: &Value) -> String {
 
 fn command_docs_has_the_arguments(engine: &Engine) {
     let (_server, mut client) = with_all_commands(engine);
-    let quotas = "quota:block multiple(windowSec:double, limit:integer), COST cost:integer optional, \
-                  FULL full:pure-token optional";
-    let rate = "key:key, max_burst:integer, count:integer, period:integer, quantity:integer optional";
+    let quotas = "quota:block multiple(windowSec:double, limit:integer)";
+    let counted = "COST cost:integer optional, FORCE force:pure-token optional";
+    let sliding = format!("{quotas}, {counted}");
+    let fixed = format!("{quotas}, ANCHORED anchored:pure-token optional, {counted}");
+    let rate = "max_burst:integer, count:integer, period:integer, quantity:integer optional";
+    let lease = "limit:integer, leaseSec:double, holder:string";
+    let full = "FULL full:pure-token optional";
+    let detail = "detail:oneof optional(FULL full:pure-token, EACH each:pure-token)";
+    let rule = |name: &str, words: &str| format!("{}:block({name} {name}:pure-token, {words})", name.to_lowercase());
+    let refundable = [rule("SLIDING", &sliding), rule("FIXED", &fixed), rule("THROTTLE", rate)].join(", ");
+    let rules = format!("{refundable}, {}", rule("ACQUIRE", lease));
     for (command, expected) in [
-        ("rl.sliding", format!("key:key, {quotas}")),
-        ("rl.fixed", format!("key:key, {quotas}")),
-        ("rl.peek", format!("key:key, algorithm:oneof(SLIDING sliding:pure-token, FIXED fixed:pure-token), {quotas}")),
+        ("rl.sliding", format!("key:key, {sliding}, {detail}")),
+        ("rl.fixed", format!("key:key, {fixed}, {detail}")),
+        ("rl.throttle", format!("key:key, {rate}, {full}")),
+        ("cl.throttle", format!("key:key, {rate}, {full}")),
+        ("rl.acquire", format!("key:key, {lease}, {full}")),
+        ("rl.release", "key:key, holder:string multiple".to_owned()),
+        ("rl.all", format!("numkeys:integer, key:key multiple, rule:oneof multiple({rules}), {full}")),
+        ("rl.peek", format!("key:key, rule:oneof({rules}), {detail}")),
+        ("rl.refund", format!("key:key, rule:oneof({refundable}), AT ms:integer optional")),
         ("rl.reset", "key:key, windowSec:double multiple optional".to_owned()),
-        ("rl.throttle", rate.to_owned()),
-        ("cl.throttle", rate.to_owned()),
     ] {
         let docs: HashMap<String, HashMap<String, Value>> = client.run(&["COMMAND", "DOCS", command]);
         let docs = &docs[command];
@@ -194,9 +271,20 @@ fn info_counts_decisions_and_errors(engine: &Engine) {
     }
     client.call::<Value>("RL.SLIDING k 60 1 COST 7 FULL"); // However heavy: one decision.
     client.call::<Value>("RL.FIXED k 1 1 2 1 3 1 COST 1"); // Over however many windows.
+    for holder in 1..6 {
+        client.call::<Value>(&format!("RL.ACQUIRE leases 2 60 {holder}"));
+    }
+    assert_eq!(client.call::<i64>("RL.RELEASE leases 1 2 3"), 2); // Each of the leases counts.
+    for _ in 0..3 {
+        client.call::<Value>("RL.ALL 2 one two SLIDING 60 2 FIXED 60 9"); // The rules by themselves do not count.
+    }
+    client.call::<Value>("RL.REFUND one SLIDING 60 2 COST 2"); // However many units.
+    client.call::<Value>("RL.REFUND none SLIDING 60 2"); // Even none.
     assert_eq!(client.call::<i64>("RL.RESET k 60 3600"), 2);
     assert_eq!(client.call::<i64>("RL.RESET k 60"), 0);
-    for wrong in ["RL.SLIDING k 0 5", "RL.PEEK k NEITHER 60 5", "RL.RESET k x", "RL.THROTTLE t 0 0 0"] {
+    for wrong in
+        ["RL.SLIDING k 0 5", "RL.PEEK k NEITHER 60 5", "RL.RESET k x", "RL.THROTTLE t 0 0 0", "RL.ALL 0 k SLIDING 60 5"]
+    {
         client.refused(wrong);
     }
     let expected = [
@@ -207,10 +295,16 @@ fn info_counts_decisions_and_errors(engine: &Engine) {
         ("fixed_denied", "3"),
         ("throttle_allowed", "4"),
         ("throttle_denied", "2"),
+        ("acquire_allowed", "2"),
+        ("acquire_denied", "3"),
+        ("all_allowed", "2"),
+        ("all_denied", "1"),
         ("peek_allowed", "3"),
         ("peek_denied", "5"),
         ("reset_keys", "2"),
-        ("errors", "4"),
+        ("released_leases", "2"),
+        ("refunded_calls", "2"),
+        ("errors", "5"),
         ("panics", "0"),
     ];
     for (field, value) in expected {

@@ -73,7 +73,7 @@ impl Options {
 }
 
 /// `windowSec limit [windowSec limit ...]` and options.
-#[inline]
+#[inline(always)]
 pub fn windows_and_options(words: &mut Args<'_>, place: Place, kind: Kind) -> Result<(Quotas, Options), Error> {
     // Nearly all there is.
     if place == Place::Command

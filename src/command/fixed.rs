@@ -13,7 +13,7 @@ impl Algorithm for Fixed {
         &FIXED
     }
 
-    #[inline]
+    #[inline(always)]
     fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Tail), Error> {
         let (quotas, options) = args::windows_and_options(words, place, Kind::Fixed)?;
         Ok((Self { demand: options.of(quotas), anchored: options.anchored }, options.tail))

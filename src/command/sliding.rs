@@ -14,7 +14,7 @@ impl Algorithm for Sliding {
         &SLIDING
     }
 
-    #[inline]
+    #[inline(always)]
     fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Tail), Error> {
         let (quotas, options) = args::windows_and_options(words, place, Kind::Sliding)?;
         let storage = config::sliding_storage(options.cost.is_some());

@@ -25,7 +25,7 @@ impl Algorithm for Throttle {
         &THROTTLE
     }
 
-    #[inline]
+    #[inline(always)]
     fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Tail), Error> {
         let (Some(max_burst), Some(count), Some(period)) = (words.next(), words.next(), words.next()) else {
             return Err(Error::WrongArity);

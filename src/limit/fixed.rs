@@ -123,6 +123,7 @@ pub fn life(demand: &Demand, quota: Quota, now: Time) -> Window {
 
 /// Decides on one request. `first` and `more` are the counters of the demand's quotas, in their order. The plan is what
 /// all of them go up by, if they do; each is then what [`Counter::after`] makes of it.
+#[inline(always)] // The plain form is to be lean.
 pub fn decide(
     first: Counter,
     more: impl Iterator<Item = Counter> + Clone,
@@ -132,9 +133,9 @@ pub fn decide(
 ) -> Result<(Decision, Option<Cost>), Overflow> {
     let cost = demand.cost;
     let (mut before, mut binding) = (first, first.standing(cost, now));
-    let mut several = false;
+    let (mut several, mut highest) = (false, first.value);
     for counter in more.clone() {
-        several = true;
+        (several, highest) = (true, highest.max(counter.value));
         let next = counter.standing(cost, now);
         if next.binds_before(&binding) {
             (before, binding) = (counter, next);
@@ -146,10 +147,13 @@ pub fn decide(
         _ if allowed => ask.charge != Charge::Never,
         _ => counts_denied(demand, ask.charge),
     };
+    if counts && highest.checked_add(cost.units()).is_none() {
+        return Err(Overflow);
+    }
     let after = |counter: Counter| if counts { counter.after(cost, now) } else { Ok(counter) };
     let mut retry = binding.retry;
     let mut each = Vec::new();
-    if several || ask.detail == Detail::Each {
+    if ask.detail == Detail::Each || (several && counts && !allowed) {
         for counter in iter::once(first).chain(more) {
             let after = after(counter)?;
             if counts && !allowed {

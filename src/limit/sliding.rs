@@ -71,7 +71,7 @@ pub trait History {
 const MOST_LOOKS: usize = 2048;
 
 /// Decides on one request. The plan is the units to add, stamped with the time of the request.
-#[inline]
+#[inline(always)] // The plain form is to be lean.
 pub fn decide<H: History>(
     log: &mut H,
     demand: &Demand,
@@ -294,6 +294,7 @@ const LONGEST_LAG: i64 = 1000;
 ///
 /// A log is of no use once its newest entry has expired. It is kept for two windows, as the scripts keep it, which
 /// leaves room for clocks that differ and for the lag.
+#[inline(always)]
 pub fn renewed_expiry(current: Option<Time>, now: Time, window: Window) -> Option<Time> {
     let wanted = now.plus(window).plus(window);
     let longest_lag = window.millis().div_euclid(10).clamp(1, LONGEST_LAG);

@@ -111,6 +111,7 @@ impl Arrival {
 pub struct BeyondTime;
 
 /// Decides on a request of `quantity` units, at least 0. The plan is the TAT to store, if it moves.
+#[inline(always)] // The plain form is to be lean.
 pub fn decide(
     stored: Option<Arrival>,
     rate: Rate,

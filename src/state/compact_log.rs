@@ -35,19 +35,15 @@ pub struct CompactLog<'a, M: Mode> {
     window: Window,
     log: Compact,
     units: i64,
-    plan: Plan,
-}
-
-/// What is to change.
-enum Plan {
-    /// A request was decided on. The key's expiry is looked after, if anything counts then.
-    Decided(Option<Change>, bool),
-    /// Units are taken out.
-    Taken(Option<Change>),
+    /// What is to change.
+    change: Option<Change>,
+    /// Whether the key's expiry is looked after: a request was decided on, and something counts then.
+    is_kept: bool,
 }
 
 impl<'a, M: Mode> CompactLog<'a, M> {
     /// Reads the log at a key that has no value or a string.
+    #[inline(always)]
     pub fn read(mut key: Key<'a, M>, now: Time, window: Window) -> Result<Self, Error> {
         let mut log = Compact::EMPTY;
         if key.kind() == Kind::String {
@@ -56,24 +52,25 @@ impl<'a, M: Mode> CompactLog<'a, M> {
             log.prune(bytes, Span::at(now, window))?;
         }
         let units = i64::try_from(log.units()).map_err(|_| DAMAGED)?;
-        Ok(Self { key, now, window, log, units, plan: Plan::Taken(None) })
+        Ok(Self { key, now, window, log, units, change: None, is_kept: false })
     }
 
     /// Plans to add units, if there are any to add, and to drop what does not count.
+    #[inline(always)]
     pub fn plan(&mut self, added: Option<Cost>) -> Result<(), Error> {
-        let mut change = None;
+        self.change = None;
         if added.is_some() || self.log.has_changed() {
             let addition = added.map(|cost| (self.now, cost.units().unsigned_abs()));
-            change = self.log.commit(self.key.bytes(), addition)?;
+            self.change = self.log.commit(self.key.bytes(), addition)?;
         }
-        self.plan = Plan::Decided(change, added.is_some() || !self.log.is_empty());
+        self.is_kept = added.is_some() || !self.log.is_empty();
         Ok(())
     }
 
     /// Plans to take out the newest units, or some stamped at this time. Answers how many.
     pub fn plan_to_take(&mut self, cost: Cost, at: Option<Time>) -> Result<i64, Error> {
         let (taken, change) = self.log.refund(self.key.bytes(), cost.units().unsigned_abs(), at)?;
-        self.plan = Plan::Taken(change);
+        (self.change, self.is_kept) = (change, false);
         i64::try_from(taken).map_err(|_| DAMAGED)
     }
 
@@ -106,14 +103,13 @@ impl<M: Mode> History for CompactLog<'_, M> {
 impl CompactLog<'_, Writable> {
     /// Carries out the plan, or leaves the string to [`Written::publish`] where a command of the server's has to write it.
     /// Closes the key. None if nothing is to change.
+    #[inline(always)]
     pub fn write(mut self) -> Option<Written> {
-        let (change, renewed) = match std::mem::replace(&mut self.plan, Plan::Taken(None)) {
-            Plan::Decided(change, true) => (change, renewed_expiry(self.expiry(), self.now, self.window)),
-            Plan::Decided(change, false) | Plan::Taken(change) => (change, None),
-        };
-        if change.is_none() && renewed.is_none() {
+        let renewed = if self.is_kept { renewed_expiry(self.expiry(), self.now, self.window) } else { None };
+        if self.change.is_none() && renewed.is_none() {
             return None;
         }
+        let change = self.change.take();
         // The whole string travels with its expiry, which SET would take away otherwise.
         let expiry = renewed.or(self.expiry());
         let length = self.key.bytes().len();
@@ -160,6 +156,7 @@ fn patched(patch: &Patch) -> Effect<'_> {
 }
 
 impl Written {
+    #[inline(always)]
     pub fn publish(self, ctx: &mut Context, name: Str<'_>) -> Result<(), Error> {
         let expires = self.renewed.then_some(self.expiry).flatten().map(|at| Effect::Expires { at });
         let effects = match &self.change {

@@ -133,6 +133,8 @@ pub struct Fixed {
 /// The counters of one call as they were read, one for each quota in their order. Their keys are open.
 pub struct Counters<'a, M: Mode> {
     found: Several<Found<'a, M>>,
+    /// Whether they were only looked at. What counts in any case was laid out to be written at once.
+    looked_at: bool,
     plan: Plan,
     now: Time,
 }
@@ -180,7 +182,8 @@ impl Limiter for Fixed {
             Some(quota) => Several::one(self.find(ctx, call, ask, quota, now)?),
             None => self.find_several(ctx, call, ask, now)?,
         };
-        Ok(Counters { found, plan: Plan::Nothing, now })
+        let looked_at = !fixed::counts_denied(&self.demand, ask.charge);
+        Ok(Counters { found, looked_at, plan: Plan::Nothing, now })
     }
 
     #[inline(always)]
@@ -194,13 +197,11 @@ impl Limiter for Fixed {
 
     #[inline(always)]
     fn write(counters: Counters<'_, Writable>) -> Option<Written> {
-        let Counters { found: Several { first, more }, plan, now } = counters;
-        // What counts in any case is laid out to be written without being looked at first.
-        let (several, looked_at) = match plan {
-            Plan::Nothing => return None,
-            Plan::Count(Cost::ONE) => (!more.is_empty(), !more.is_empty()),
-            Plan::Count(_) | Plan::Refund(..) => (!more.is_empty(), true),
-        };
+        let Counters { found: Several { first, more }, looked_at, plan, now } = counters;
+        if matches!(plan, Plan::Nothing) {
+            return None;
+        }
+        let several = !more.is_empty();
         let mut written = Several::one(first.write(plan, now, several, looked_at));
         for found in more {
             written.push(found.write(plan, now, several, looked_at));

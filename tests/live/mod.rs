@@ -25,6 +25,7 @@ mod operations;
 mod oracle;
 mod peek;
 mod persistence;
+mod policies;
 mod promises;
 mod readme;
 mod refusals;
@@ -69,6 +70,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("oracle", oracle::TESTS),
     ("peek", peek::TESTS),
     ("persistence", persistence::TESTS),
+    ("policies", policies::TESTS),
     ("promises", promises::TESTS),
     ("readme", readme::TESTS),
     ("refusals", refusals::TESTS),

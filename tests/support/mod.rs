@@ -11,6 +11,8 @@ pub mod log;
 #[allow(dead_code)] // The tests'.
 pub mod memory;
 pub mod model;
+#[allow(dead_code)] // The tests'.
+pub mod policy;
 pub mod server;
 pub mod wire;
 

@@ -1,0 +1,219 @@
+//! Draws calls and steps of the clock, so that limits are met, overdrawn, paid back and outlived all the time.
+
+use fastrand::Rng;
+
+use super::{Call, Quota, Report, Rule, Space, Stored};
+
+/// Which kinds of rules are drawn.
+#[derive(Debug, Clone, Copy)]
+pub struct Kinds {
+    /// Whether the clock goes back now and then. What counters of windows to come mean then is open.
+    pub steps_back: bool,
+    pub throttle: bool,
+}
+
+/// A key that holds something else.
+pub const OTHER: &str = "w0";
+/// A key for units by the thousand.
+const HEAVY: &str = "h0";
+/// A key that is used with windows of all lengths.
+const MIXED: &str = "m0";
+
+pub struct Draw {
+    pub rng: Rng,
+    pub kinds: Kinds,
+    /// Times of which a reply has told.
+    told: Vec<i64>,
+    /// When the last calls were made.
+    made: Vec<i64>,
+}
+
+impl Draw {
+    pub fn new(rng: Rng, kinds: Kinds) -> Self {
+        Self { rng, kinds, told: Vec::new(), made: Vec::new() }
+    }
+
+    /// Remembers what a reply has told.
+    pub fn hear(&mut self, waits: &[i64], now: i64) {
+        self.told.extend(waits.iter().filter(|&&wait| wait > 0).map(|wait| now + wait));
+        self.made.push(now);
+        if self.made.len() > 12 {
+            self.made.remove(0);
+        }
+    }
+
+    /// When the next call is made.
+    pub fn step(&mut self, now: i64) -> i64 {
+        self.told.retain(|&time| time > now && time < now + 5_000);
+        let far = self.told.len().saturating_sub(40);
+        self.told.drain(..far);
+        match self.rng.u32(..20) {
+            0..7 => now,
+            7..9 => now + 1,
+            9..12 => now + self.rng.i64(1..20),
+            12..14 => now + self.rng.i64(1..150),
+            14 => now + self.rng.i64(100..2_500),
+            15 if self.kinds.steps_back && self.rng.u32(..3) == 0 => {
+                now - [1, self.rng.i64(1..100), self.rng.i64(1..1_500), 20_000][self.rng.usize(..4)]
+            }
+            _ if self.told.is_empty() => now + 1,
+            // Exactly then, or a millisecond before.
+            _ => self.told[self.rng.usize(..self.told.len())] - i64::from(self.rng.u32(..3) == 0),
+        }
+    }
+
+    pub fn call(&mut self, space: &Space) -> Call {
+        let key = self.key();
+        let report = [Report::Short, Report::Full, Report::Each][self.rng.usize(..3)];
+        match self.rng.u32(..40) {
+            0..16 => {
+                let rule = self.rule(&key);
+                // EACH belongs to rules of several windows.
+                let report = match rule {
+                    Rule::Throttle { .. } | Rule::Acquire { .. } if report == Report::Each => Report::Full,
+                    _ => report,
+                };
+                Call::Take { key, rule, report }
+            }
+            16..22 => {
+                let mut rule = self.rule(&key);
+                if let Rule::Sliding { cost, .. } | Rule::Fixed { cost, .. } = &mut rule
+                    && self.rng.bool()
+                {
+                    *cost = Some(0);
+                }
+                Call::Peek { key, rule, report }
+            }
+            22..27 => {
+                let mut key = key;
+                while key.starts_with('l') {
+                    key = self.key();
+                }
+                let mut rule = self.rule(&key);
+                let longest = Self::windows(&key).last().copied();
+                match &mut rule {
+                    // What the same rule took.
+                    Rule::Sliding { quotas, .. } if key == MIXED => {
+                        *quotas = vec![Quota { window: longest.expect("a window"), limit: 9 }];
+                    }
+                    Rule::Acquire { .. } => return self.call(space),
+                    _ => {}
+                }
+                let at = match self.rng.u32(..3) {
+                    0 if !self.made.is_empty() => Some(self.made[self.rng.usize(..self.made.len())]),
+                    _ => None,
+                };
+                Call::Refund { key, rule, at }
+            }
+            27..29 => {
+                let key = format!("l{}", self.rng.u32(..2));
+                let holders = (0..self.rng.u32(1..4)).map(|_| self.holder()).collect();
+                Call::Release { key, holders }
+            }
+            29..39 => {
+                let mut keys: Vec<String> = (0..self.rng.usize(1..6)).map(|_| self.key()).collect();
+                keys.sort();
+                keys.dedup();
+                self.rng.shuffle(&mut keys);
+                let rules = keys.iter().map(|key| self.rule(key)).collect();
+                Call::All { keys, rules, full: self.rng.bool() }
+            }
+            _ => {
+                let windows = match key.starts_with('f') {
+                    true => self.some_windows(&key),
+                    false => Vec::new(),
+                };
+                Call::Reset { key, windows }
+            }
+        }
+    }
+
+    fn key(&mut self) -> String {
+        loop {
+            let key = match self.rng.u32(..100) {
+                0 => OTHER,
+                1..16 => "s0",
+                16..28 => "s1",
+                28..38 => MIXED,
+                38..46 => HEAVY,
+                46..58 => "f0",
+                58..68 => "f1",
+                68..80 => "t0",
+                80..92 => "l0",
+                _ => "l1",
+            };
+            if self.kinds.throttle || !key.starts_with('t') {
+                return key.to_owned();
+            }
+        }
+    }
+
+    fn windows(key: &str) -> &'static [i64] {
+        match key {
+            "s0" => &[20, 75, 200],
+            HEAVY => &[100, 500],
+            _ => &[50, 200, 1000],
+        }
+    }
+
+    /// Some of a key's windows. A log is always used with the longest of them, but for one key.
+    fn some_windows(&mut self, key: &str) -> Vec<i64> {
+        let windows = Self::windows(key);
+        let any_longest = key.starts_with('f') || key == MIXED;
+        let last = if any_longest { self.rng.usize(..windows.len()) } else { windows.len() - 1 };
+        let mut chosen: Vec<i64> = windows[..last].iter().copied().filter(|_| self.rng.u32(..3) == 0).collect();
+        chosen.push(windows[last]);
+        chosen
+    }
+
+    fn quotas(&mut self, key: &str) -> Vec<Quota> {
+        let limit = |rng: &mut Rng| match (key == HEAVY, rng.u32(..30)) {
+            (_, 0) => 0,
+            (true, _) => rng.i64(1_000..6_000),
+            (false, _) => rng.i64(1..9),
+        };
+        self.some_windows(key).into_iter().map(|window| Quota { window, limit: limit(&mut self.rng) }).collect()
+    }
+
+    fn rule(&mut self, key: &str) -> Rule {
+        let kind = if key == OTHER { ["s", "f", "t", "l"][self.rng.usize(..4)] } else { &key[..1] };
+        let force = self.rng.u32(..7) == 0;
+        let cost = match self.rng.u32(..8) {
+            _ if key == HEAVY => Some(self.rng.i64(300..3_000)),
+            0..3 => None,
+            3 => Some(1),
+            4 => Some(self.rng.i64(1..12)),
+            _ => Some(self.rng.i64(1..4)),
+        };
+        match kind {
+            "f" => {
+                // Where the clock goes back, only windows that begin with their first request are clear.
+                let anchored = self.kinds.steps_back || self.rng.bool();
+                Rule::Fixed { quotas: self.quotas(key), anchored, cost, force }
+            }
+            "t" => {
+                let (burst, count, period) = [(4, 10, 1), (4, 10, 1), (2, 3, 1), (0, 7, 1)][self.rng.usize(..4)];
+                let quantity = if self.rng.bool() { None } else { Some(self.rng.i64(0..7)) };
+                Rule::Throttle { burst, count, period, quantity }
+            }
+            "l" => {
+                let lease = [50, 200, 1000][self.rng.usize(..3)];
+                Rule::Acquire { limit: self.rng.i64(0..4), lease, holder: self.holder() }
+            }
+            _ => Rule::Sliding { quotas: self.quotas(key), cost, force },
+        }
+    }
+
+    fn holder(&mut self) -> String {
+        ["a", "b", "c", "d", "e"][self.rng.usize(..5)].to_owned()
+    }
+}
+
+impl Space {
+    /// A space with a key that no rule takes.
+    pub fn with_another(only_sorted_sets: bool) -> Self {
+        let mut space = Self { only_sorted_sets, ..Self::default() };
+        space.keys.insert(OTHER.to_owned(), Stored::Other);
+        space
+    }
+}

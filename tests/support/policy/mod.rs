@@ -162,7 +162,7 @@ fn counts(stamp: i64, window: i64, at: i64) -> bool {
 impl Space {
     /// What a call replies. The space is then as the call leaves it.
     pub fn answer(&mut self, call: &Call, now: i64) -> Reply {
-        self.drop_expired(now);
+        self.drop_expired(&Self::places(call, now), now);
         if let Err(line) = self.readable(call, now) {
             return Reply::Error(line);
         }
@@ -212,14 +212,17 @@ impl Space {
         })
     }
 
-    fn drop_expired(&mut self, now: i64) {
-        self.keys.retain(|_, stored| match stored {
+    /// Drops what has expired of some keys. As in a server an expired key goes when it is looked at: where the clock goes
+    /// back before, it lives on.
+    pub fn drop_expired(&mut self, places: &[String], now: i64) {
+        let lives = |stored: &Stored| match stored {
             Stored::Log { expires: (_, most), .. } => now <= *most,
             Stored::Counter { expires, .. } => now <= *expires,
             Stored::Leases(leases) => leases.values().any(|&end| now <= end),
             Stored::Arrival(arrival) => now <= up(*arrival, 1_000_000),
             Stored::Other => true,
-        });
+        };
+        self.keys.retain(|key, stored| lives(stored) || !places.contains(key));
     }
 
     /// The error of a call that cannot be answered.
@@ -251,7 +254,9 @@ impl Space {
 
     /// Units used in a window of a rule at a time from now on, if nothing else happens.
     fn used(&self, key: &str, rule: &Rule, index: usize, at: i64) -> i64 {
-        let Some(stored) = self.keys.get(&rule.places(key, at)[index]) else { return 0 };
+        // A log, a throttle and leases lie at one key, whatever the windows.
+        let places = rule.places(key, at);
+        let Some(stored) = self.keys.get(places.get(index).unwrap_or(&places[0])) else { return 0 };
         let window = rule.quotas()[index].window;
         match (rule, stored) {
             (Rule::Sliding { quotas, .. }, Stored::Log { entries, .. }) => {

@@ -26,6 +26,7 @@ mod oracle;
 mod peek;
 mod persistence;
 mod policies;
+mod policy_effects;
 mod promises;
 mod readme;
 mod refusals;
@@ -37,6 +38,7 @@ mod several;
 mod sharded;
 mod sliding;
 mod throttle;
+mod waits;
 
 use redis::Value;
 
@@ -71,6 +73,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("peek", peek::TESTS),
     ("persistence", persistence::TESTS),
     ("policies", policies::TESTS),
+    ("policy_effects", policy_effects::TESTS),
     ("promises", promises::TESTS),
     ("readme", readme::TESTS),
     ("refusals", refusals::TESTS),
@@ -82,6 +85,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("sharded", sharded::TESTS),
     ("sliding", sliding::TESTS),
     ("throttle", throttle::TESTS),
+    ("waits", waits::TESTS),
 ];
 
 /// A reply with FULL.

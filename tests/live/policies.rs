@@ -59,7 +59,7 @@ impl Pair {
     pub fn step(&mut self) -> (Call, crate::support::policy::Reply) {
         self.now = self.draw.step(self.now);
         self.server.set_time(self.now);
-        let call = self.draw.call(&self.space);
+        let call = self.draw.call();
         if self.space.is_doubtful(&call, self.now) {
             for place in Space::places(&call, self.now) {
                 if let Some(Stored::Log { .. }) = self.space.keys.get(&place) {
@@ -107,10 +107,14 @@ impl Pair {
         for key in &keys {
             assert!(self.space.keys.contains_key(key), "{place}: {key} should not be there");
         }
-        let all: Vec<String> = self.space.keys.keys().cloned().collect();
+        let is_doubtful = |stored: &Stored| matches!(stored, Stored::Log { expires: (least, _), .. } if now >= *least);
+        let sure = self.space.keys.iter().filter(|(_, stored)| !is_doubtful(stored));
+        let all: Vec<String> = sure.map(|(key, _)| key.clone()).collect();
+        let touched: Vec<String> = std::iter::once("EXISTS".to_owned()).chain(all.iter().cloned()).collect();
+        self.client.run::<i64>(&touched);
         self.space.drop_expired(&all, now);
         for (key, stored) in &self.space.keys {
-            if matches!(stored, Stored::Log { expires: (least, _), .. } if now >= *least) {
+            if is_doubtful(stored) {
                 continue; // A look could be the end of it.
             }
             let expiry: i64 = self.client.run(&["PEXPIRETIME", key]);

@@ -62,7 +62,7 @@ impl Draw {
         }
     }
 
-    pub fn call(&mut self, space: &Space) -> Call {
+    pub fn call(&mut self) -> Call {
         let key = self.key();
         let report = [Report::Short, Report::Full, Report::Each][self.rng.usize(..3)];
         match self.rng.u32(..40) {
@@ -96,7 +96,7 @@ impl Draw {
                     Rule::Sliding { quotas, .. } if key == MIXED => {
                         *quotas = vec![Quota { window: longest.expect("a window"), limit: 9 }];
                     }
-                    Rule::Acquire { .. } => return self.call(space),
+                    Rule::Acquire { .. } => return self.call(),
                     _ => {}
                 }
                 let at = match self.rng.u32(..3) {

@@ -250,12 +250,12 @@ fn every_outcome_is_reached(engine: &Engine) {
     for name in ["SLIDING", "SLIDING FULL", "SLIDING FORCE", "FIXED", "FIXED FULL", "FIXED FORCE", "ACQUIRE", "ALL"] {
         for outcome in ["yes", "no"] {
             let name = format!("{name}: {outcome}");
-            assert!(seen.get(&name).is_some_and(|&times| times > 5), "{name} is rare: {seen:#?}");
+            assert!(seen.get(&name).is_some_and(|&times| times > 1), "{name} is rare: {seen:#?}");
         }
     }
     for name in ["REFUND SLIDING", "REFUND SLIDING AT", "REFUND FIXED", "REFUND FIXED AT", "ALL FULL", "PEEK ACQUIRE"] {
         let name = format!("{name}: yes");
-        assert!(seen.get(&name).is_some_and(|&times| times > 3), "{name} is rare: {seen:#?}");
+        assert!(seen.get(&name).is_some_and(|&times| times > 1), "{name} is rare: {seen:#?}");
     }
     assert!(seen.keys().any(|name| name.contains("too heavy")), "{seen:#?}");
     assert!(seen.keys().any(|name| name.starts_with("ALL") && name.contains("another type")), "{seen:#?}");

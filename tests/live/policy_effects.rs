@@ -46,7 +46,7 @@ fn replicas_follow_every_command(engine: &Engine) {
     let options = Options { frozen_at: Some(START), ..Options::default() };
     let server = Server::start(engine, &options.with(&["--repl-diskless-sync-delay", "0"]));
     let client = server.client();
-    let (server, client, mut now) = history(server, client, 1, 100, START, "auto");
+    let (server, client, mut now) = history(server, client, 1, 100, START + 10_000_000, "auto");
     let (_with, mut with) = replica_of(&server, engine, Module::UnderTest);
     let (_without, mut without) = replica_of(&server, engine, Module::None);
     let (mut server, mut client) = (server, client);
@@ -69,7 +69,7 @@ fn an_aof_brings_every_command_back(engine: &Engine) {
         let options = options.with(&["--appendonly", "yes", "--appendfsync", "always"]);
         let server = Server::start(engine, &options);
         let client = server.client();
-        let (server, mut client, now) = history(server, client, 7, 500, START, storage);
+        let (server, mut client, now) = history(server, client, 7, 500, START + 10_000_000, storage);
         client.run::<Value>(&["BGREWRITEAOF"]);
         let (mut server, mut client, _) = history(server, client, 8, 500, now, storage);
         settled(&mut client);
@@ -91,6 +91,7 @@ fn what_is_denied_by_several_keys_sends_nothing(engine: &Engine) {
     client.call::<Value>("RL.ACQUIRE l 1 60 a");
     client.call::<Value>("RL.SLIDING old 1 9 COST 3");
     client.call::<Value>("RL.ACQUIRE leases 9 1 a");
+    client.call::<Value>("RL.ACQUIRE leases 9 60 z");
     // By now what is old has ended.
     server.set_time(START + 1_500);
     let before = (client.written(), client.everything());
@@ -285,7 +286,7 @@ fn leases_travel_as_plain_commands(engine: &Engine) {
         "ZREM k a".to_owned(),
         format!("PEXPIREAT k {}", t + 20_000),
         "EXEC".to_owned(),
-        "UNLINK k".to_owned(),
+        "ZREM k b".to_owned(),
         "MULTI".to_owned(),
         format!("ZADD k {} c", t + 1_000),
         format!("PEXPIREAT k {}", t + 1_000),
@@ -315,13 +316,13 @@ fn refunds_travel_as_plain_commands(engine: &Engine) {
         client.call::<Value>("RL.REFUND f FIXED 60 9 COST 5 ANCHORED");
         client.call::<Value>("RL.REFUND f FIXED 60 9 COST 5 ANCHORED"); // Nothing is left.
         client.call::<Value>("RL.REFUND t THROTTLE 9 1 60 2");
-        client.call::<Value>("RL.REFUND t THROTTLE 9 1 60 2");
+        client.call::<Value>("RL.REFUND t THROTTLE 9 1 60 3");
     });
     let from = lines.iter().position(|line| line.starts_with("SET mark")).expect("the mark") + 1;
     let lines = &lines[from..];
     let (short, long) = (counter("f", 1_000), counter("f", 60_000));
     assert!(lines[0].starts_with("ZREM s ") && lines[0].split(' ').count() == 4, "{lines:?}");
-    assert_eq!(lines[1].split(' ').take(2).collect::<Vec<_>>(), ["UNLINK", "s"], "{lines:?}");
+    assert!(lines[1].starts_with("ZREM s ") && lines[1].split(' ').count() == 3, "{lines:?}");
     let mut both = lines[3..5].to_vec();
     both.sort();
     let mut expected = [format!("INCRBY {short} -2"), format!("INCRBY {long} -2")];
@@ -350,7 +351,7 @@ fn a_refund_near_the_end_of_a_compact_log_is_small(engine: &Engine) {
         let all: i64 = (0..2_000).map(|step| 100 + step % 7).sum();
         assert_eq!(count, all - 545);
     });
-    let from = words.iter().position(|words| words[1] == b"mark").expect("the mark") + 1;
+    let from = words.iter().position(|words| words.get(1).is_some_and(|word| word == b"mark")).expect("the mark") + 1;
     let refunds = &words[from..];
     assert!(refunds.len() >= 3, "each refund says what it did");
     for words in refunds {
@@ -399,7 +400,7 @@ fn the_same_events_as_those_of_plain_commands(engine: &Engine) {
     assert_eq!(events(0, "RL.REFUND f FIXED 60 9 ANCHORED"), ["incrby f:60s"]);
     assert_eq!(events(0, "RL.ALL 2 f s FIXED 60 9 SLIDING 60 0"), [""; 0]);
     assert_eq!(
-        events(0, "RL.ALL 2 s f SLIDING 60 9 FIXED 60 9 ANCHORED"),
+        events(5, "RL.ALL 2 s f SLIDING 60 9 FIXED 60 9 ANCHORED"),
         ["zadd s", "expire s", "incrby f:60s", "expire f:60s"]
     );
 }

@@ -235,19 +235,16 @@ impl Space {
             Call::All { keys, rules, .. } => keys.iter().zip(rules).collect(),
             Call::Release { .. } | Call::Reset { .. } => Vec::new(),
         };
+        if Self::places(call, now).iter().any(of_another_type) {
+            return Err(WRONG_TYPE.to_owned());
+        }
         for (key, rule) in parts {
-            if rule.places(key, now).iter().any(of_another_type) {
-                return Err(WRONG_TYPE.to_owned());
-            }
             // Such a cost is drawn only for keys whose every call has a cost.
             let is_heavy = matches!(rule, Rule::Sliding { .. }) && rule.cost() > 1000;
             let has_a_set = !matches!(call, Call::Refund { .. }) || self.keys.contains_key(key);
             if is_heavy && self.only_sorted_sets && has_a_set {
                 return Err(HEAVY.to_owned());
             }
-        }
-        if Self::places(call, now).iter().any(of_another_type) {
-            return Err(WRONG_TYPE.to_owned());
         }
         Ok(())
     }

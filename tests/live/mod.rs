@@ -26,6 +26,7 @@ mod oracle;
 mod peek;
 mod persistence;
 mod policies;
+mod policy_contract;
 mod policy_effects;
 mod promises;
 mod readme;
@@ -73,6 +74,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("peek", peek::TESTS),
     ("persistence", persistence::TESTS),
     ("policies", policies::TESTS),
+    ("policy_contract", policy_contract::TESTS),
     ("policy_effects", policy_effects::TESTS),
     ("promises", promises::TESTS),
     ("readme", readme::TESTS),

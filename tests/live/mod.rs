@@ -35,6 +35,7 @@ mod replication;
 mod reset;
 mod resync;
 mod retry;
+mod scenarios;
 mod several;
 mod sharded;
 mod sliding;
@@ -83,6 +84,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("reset", reset::TESTS),
     ("resync", resync::TESTS),
     ("retry", retry::TESTS),
+    ("scenarios", scenarios::TESTS),
     ("several", several::TESTS),
     ("sharded", sharded::TESTS),
     ("sliding", sliding::TESTS),

@@ -15,6 +15,8 @@ pub enum Group {
     Options,
     /// GCRA, beside redis-cell and a script.
     Throttle,
+    /// Budgets of tokens, leases, refunds, and several keys in one decision.
+    Policies,
     /// Keys drawn by Zipf's law, calls in bursts.
     Zipf,
     /// The main cases with the AOF and a replica.
@@ -30,6 +32,7 @@ impl Group {
             Self::Main => "main",
             Self::Options => "options",
             Self::Throttle => "throttle",
+            Self::Policies => "policies",
             Self::Zipf => "zipf",
             Self::Durable => "durable",
             Self::Elsewhere => "elsewhere",
@@ -92,6 +95,8 @@ const FIRST_IS_ONE: Verdict = (1, ":1");
 const FIRST_IS_ZERO: Verdict = (1, ":0");
 /// Behind the array's head and a name.
 const FIRST_NAMED_IS_ONE: Verdict = (3, ":1");
+/// The same of the first of several.
+const FIRST_OF_EACH_IS_ONE: Verdict = (4, ":1");
 
 #[derive(Clone)]
 pub struct Case {
@@ -109,8 +114,8 @@ pub struct Case {
     pub calls: usize,
     /// Which key each call takes; in turn if there is no order.
     pub order: Option<Arc<Vec<u32>>>,
-    /// The name in INFO commandstats.
-    pub stat: &'static str,
+    /// The names in INFO commandstats.
+    pub stats: &'static [&'static str],
     pub verdict: Option<Verdict>,
     /// How many lines a reply has. Found out by [`Case::reply_lines_of`].
     pub reply_lines: usize,
@@ -118,8 +123,10 @@ pub struct Case {
     pub heavy: bool,
     /// What an older module may lack.
     pub optional: bool,
-    words: Vec<String>,
-    key_at: usize,
+    /// The commands that make up a call: one, unless what is measured is a pair. See [`Case::fill_in`].
+    commands: Vec<Vec<String>>,
+    /// What is asked on each key before it begins, and how often.
+    before: Vec<(Vec<String>, usize)>,
 }
 
 /// Calls a second in [`Traffic::Moving`]: slow enough for the script, too.
@@ -155,19 +162,42 @@ impl Case {
     }
 
     pub fn packed_for(&self, key: &str, call: usize) -> Vec<u8> {
-        let mut words = self.words.clone();
-        if let Some(word) = words.get_mut(self.key_at) {
-            key.clone_into(word);
-        }
-        if self.stat == "zadd" {
-            words.extend([call.to_string(), format!("1700000000000-{call}")]);
-        }
-        command(&words).get_packed_command()
+        let packed = |words: &Vec<String>| {
+            let mut words = fill_in(words, key, call);
+            if self.stats == ["zadd"] {
+                words.extend([call.to_string(), format!("1700000000000-{call}")]);
+            }
+            command(&words).get_packed_command()
+        };
+        self.commands.iter().flat_map(packed).collect()
+    }
+
+    /// How many replies a call gets.
+    pub fn replies(&self) -> usize {
+        self.commands.len()
+    }
+
+    /// What is to be asked on a key before it begins, and how many replies that gets.
+    pub fn packed_before(&self, key: &str) -> (Vec<u8>, usize) {
+        let times = || self.before.iter().flat_map(|(words, times)| std::iter::repeat_n(words, *times)).enumerate();
+        // Not by the holders who ask later.
+        let packed = |(number, words): (usize, &Vec<String>)| {
+            command(&fill_in(words, key, usize::MAX - number)).get_packed_command()
+        };
+        (times().flat_map(packed).collect(), times().count())
     }
 
     /// The same call over another window, in the words of the module's own commands.
     pub fn with_window(mut self, seconds: &str) -> Self {
-        self.words[self.key_at + 1] = seconds.to_owned();
+        let words = &mut self.commands[0];
+        let key = words.iter().position(|word| word == "key").expect("a place for the key");
+        words[key + 1] = seconds.to_owned();
+        self
+    }
+
+    /// The same call with another word.
+    pub fn with(mut self, word: &str, other: &str) -> Self {
+        self.commands.iter_mut().flatten().filter(|found| *found == word).for_each(|found| other.clone_into(found));
         self
     }
 
@@ -187,6 +217,17 @@ impl Case {
     }
 }
 
+/// The words of a command. `key` stands for the key, `key:part` for one of several that belong together, `holder` for
+/// somebody whom no other call names.
+fn fill_in(words: &[String], key: &str, call: usize) -> Vec<String> {
+    let filled = |word: &String| match word.strip_prefix("key") {
+        Some(part) if part.is_empty() || part.starts_with(':') => format!("{key}{part}"),
+        _ if word == "holder" => format!("req-{call:016x}"),
+        _ => word.clone(),
+    };
+    words.iter().map(filled).collect()
+}
+
 /// The scripts that stand beside the commands, as EVALSHA knows them.
 pub struct Scripts {
     sliding: String,
@@ -197,6 +238,16 @@ pub struct Scripts {
     full: String,
     peek: String,
     gcra: String,
+    tokens: String,
+    acquire: String,
+    release: String,
+    leases: String,
+    anchored: String,
+    refund: String,
+    refund_tokens: String,
+    refund_fixed: String,
+    all: String,
+    all_fixed: String,
 }
 
 impl Scripts {
@@ -212,6 +263,16 @@ impl Scripts {
             full: load(include_str!("scripts/full.lua")),
             peek: load(include_str!("scripts/peek.lua")),
             gcra: load(include_str!("scripts/gcra.lua")),
+            tokens: load(include_str!("scripts/tokens.lua")),
+            acquire: load(include_str!("scripts/acquire.lua")),
+            release: load(include_str!("scripts/release.lua")),
+            leases: load(include_str!("scripts/leases.lua")),
+            anchored: load(include_str!("scripts/anchored.lua")),
+            refund: load(include_str!("scripts/refund.lua")),
+            refund_tokens: load(include_str!("scripts/refund_tokens.lua")),
+            refund_fixed: load(include_str!("scripts/refund_fixed.lua")),
+            all: load(include_str!("scripts/all.lua")),
+            all_fixed: load(include_str!("scripts/all_fixed.lua")),
         }
     }
 }
@@ -229,34 +290,46 @@ fn base(group: Group, title: &str, traffic: Traffic) -> Case {
         keys: 10_000,
         calls: 50_000,
         order: None,
-        stat: "",
+        stats: &[],
         verdict: None,
         reply_lines: 1,
         heavy: false,
         optional: false,
-        words: Vec::new(),
-        key_at: 1,
+        commands: Vec::new(),
+        before: Vec::new(),
     }
 }
 
 impl Case {
-    fn server(self, line: &str, stat: &'static str) -> Self {
-        Self { words: words(line), stat, ..self }
+    fn server(self, line: &str, stats: &'static [&'static str]) -> Self {
+        Self { commands: vec![words(line)], stats, ..self }
+    }
+
+    /// With something that is asked on each key before, so many times.
+    fn after(mut self, times: usize, line: &str) -> Self {
+        self.before.push((words(line), times));
+        self
     }
 
     /// The module's side. `line` is the call with `key` where the key comes.
-    fn module(&self, line: &str, stat: &'static str) -> Self {
-        self.spoken(Side::Module, line, stat)
+    fn module(&self, line: &str, stats: &'static [&'static str]) -> Self {
+        self.spoken(Side::Module, line, stats)
     }
 
     fn script(&self, digest: &str, arguments: &str) -> Self {
-        self.spoken(Side::Script, &format!("EVALSHA {digest} 1 key {arguments}"), "evalsha")
+        self.script_over("key", digest, arguments)
     }
 
-    fn spoken(&self, side: Side, line: &str, stat: &'static str) -> Self {
-        let words = words(line);
-        let key_at = words.iter().position(|word| word == "key").expect("a place for the key");
-        Self { side, words, key_at, stat, verdict: self.verdict.or(Some(FIRST_IS_ONE)), ..self.clone() }
+    /// The script's side where it takes several keys.
+    fn script_over(&self, keys: &str, digest: &str, arguments: &str) -> Self {
+        let number = words(keys).len();
+        self.spoken(Side::Script, &format!("EVALSHA {digest} {number} {keys} {arguments}"), &["evalsha"])
+    }
+
+    /// A line is a command; those of a pair are separated by a semicolon.
+    fn spoken(&self, side: Side, lines: &str, stats: &'static [&'static str]) -> Self {
+        let commands = lines.split(';').map(words).collect();
+        Self { side, commands, stats, verdict: self.verdict.or(Some(FIRST_IS_ONE)), ..self.clone() }
     }
 }
 
@@ -267,15 +340,16 @@ fn words(line: &str) -> Vec<String> {
 /// The table. Sides of one title stand one behind the other.
 pub fn all(scripts: &Scripts, seed: u64) -> Vec<Case> {
     let mut cases = vec![
-        base(Group::Floor, "PING", Traffic::Filling).server("PING", "ping"),
-        base(Group::Floor, "INCR", Traffic::Filling).server("INCR key", "incr"),
-        base(Group::Floor, "ZADD", Traffic::Filling).server("ZADD key", "zadd"),
+        base(Group::Floor, "PING", Traffic::Filling).server("PING", &["ping"]),
+        base(Group::Floor, "INCR", Traffic::Filling).server("INCR key", &["incr"]),
+        base(Group::Floor, "ZADD", Traffic::Filling).server("ZADD key", &["zadd"]),
     ];
     for group in [Group::Main, Group::Durable] {
         cases.extend(main_cases(scripts, group));
     }
     cases.extend(options(scripts));
     cases.extend(throttle(scripts));
+    cases.extend(policies(scripts));
     cases.extend(zipf(scripts, seed));
     cases
 }
@@ -283,8 +357,10 @@ pub fn all(scripts: &Scripts, seed: u64) -> Vec<Case> {
 fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
     let fixed = Case { limit: MILLION, ..base(group, "RL.FIXED", Traffic::Filling) };
     let arguments = format!("{HOUR} {MILLION}");
-    let mut cases =
-        vec![fixed.module(&format!("RL.FIXED key {arguments}"), "rl.fixed"), fixed.script(&scripts.fixed, &arguments)];
+    let mut cases = vec![
+        fixed.module(&format!("RL.FIXED key {arguments}"), &["rl.fixed"]),
+        fixed.script(&scripts.fixed, &arguments),
+    ];
     for traffic in [Traffic::Filling, Traffic::Denied, Traffic::Moving] {
         for limit in [5, 100, 10_000, MILLION] {
             // A key that is moving is asked again after window / (limit - 1/2): so many keys, at the pace, is one turn.
@@ -313,7 +389,7 @@ fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
             let title = format!("RL.SLIDING, limit {}, {}", grouped(limit), traffic.name());
             let case = Case { limit, held, window, keys, calls, heavy, ..base(group, &title, traffic) };
             let arguments = format!("{window} {limit}");
-            let module = case.module(&format!("RL.SLIDING key {arguments}"), "rl.sliding");
+            let module = case.module(&format!("RL.SLIDING key {arguments}"), &["rl.sliding"]);
             cases.push(module.clone());
             cases.push(Case { side: Side::Compact, optional: true, ..module });
             cases.push(case.script(&scripts.sliding, &arguments));
@@ -333,7 +409,7 @@ pub fn on_other_engines(scripts: &Scripts) -> Vec<Case> {
 /// What is measured where sorted sets are kept in another way.
 pub fn of_sorted_sets(scripts: &Scripts) -> Vec<Case> {
     let mut cases = main_cases(scripts, Group::Main);
-    cases.retain(|case| case.stat != "rl.fixed" && case.limit <= 100 && case.side != Side::Compact);
+    cases.retain(|case| case.stats != ["rl.fixed"] && case.limit <= 100 && case.side != Side::Compact);
     cases
 }
 
@@ -341,7 +417,8 @@ fn options(scripts: &Scripts) -> Vec<Case> {
     let case =
         |title: &str| Case { limit: 100, keys: 500, optional: true, ..base(Group::Options, title, Traffic::Filling) };
     let full = Case { verdict: Some(FIRST_NAMED_IS_ONE), ..case("RL.SLIDING, FULL") };
-    let cost = Case { limit: 1_000, ..case("RL.SLIDING, COST 10") };
+    // A log that is there keeps its form.
+    let cost = Case { limit: 1_000, ..case("RL.SLIDING, COST 10") }.after(1, "RL.SLIDING key 3600 1000");
     let sliding = case("RL.SLIDING, 3 windows");
     let fixed = Case { limit: MILLION, keys: 10_000, ..case("RL.FIXED, 3 windows") };
     let peek = Case { held: 50, ..case("RL.PEEK, SLIDING") };
@@ -352,17 +429,20 @@ fn options(scripts: &Scripts) -> Vec<Case> {
     let mut cases = Vec::new();
     for (case, line, script, arguments) in [
         (full, "RL.SLIDING key 3600 100 FULL", &scripts.full, "3600 100"),
-        (cost, "RL.SLIDING key 3600 1000 COST 10", &scripts.cost, "3600 1000 10"),
+        (cost, "RL.SLIDING key 3600 1010 COST 10", &scripts.cost, "3600 1010 10"),
         (sliding, &format!("RL.SLIDING key {several}"), &scripts.sliding_windows, several),
         (denied, &format!("RL.SLIDING key {narrow}"), &scripts.sliding_windows, narrow),
         (peek, "RL.PEEK key SLIDING 3600 100", &scripts.peek, "3600 100"),
     ] {
-        let stat = if line.starts_with("RL.PEEK") { "rl.peek" } else { "rl.sliding" };
-        let module = case.module(line, stat);
+        let stats: &[&str] = if line.starts_with("RL.PEEK") { &["rl.peek"] } else { &["rl.sliding"] };
+        let module = case.module(line, stats);
         cases.extend([module.clone(), Case { side: Side::Compact, ..module }, case.script(script, arguments)]);
     }
+    let anchored = Case { limit: MILLION, keys: 10_000, ..case("RL.FIXED, ANCHORED") };
     cases.extend([
-        fixed.module(&format!("RL.FIXED key {many}"), "rl.fixed"),
+        anchored.module("RL.FIXED key 3600 1000000 ANCHORED", &["rl.fixed"]),
+        anchored.script(&scripts.anchored, "3600 1000000"),
+        fixed.module(&format!("RL.FIXED key {many}"), &["rl.fixed"]),
         fixed.script(&scripts.fixed_windows, many),
     ]);
     cases
@@ -383,11 +463,144 @@ fn throttle(scripts: &Scripts) -> Vec<Case> {
             verdict: Some(FIRST_IS_ZERO),
             ..base(Group::Throttle, &format!("RL.THROTTLE, {what}"), Traffic::Filling)
         };
-        cases.push(case.module(&format!("RL.THROTTLE key {arguments}"), "rl.throttle"));
-        cases.push(case.spoken(Side::Cell, &format!("CL.THROTTLE key {arguments}"), "cl.throttle"));
+        cases.push(case.module(&format!("RL.THROTTLE key {arguments}"), &["rl.throttle"]));
+        cases.push(case.spoken(Side::Cell, &format!("CL.THROTTLE key {arguments}"), &["cl.throttle"]));
         cases.push(case.script(&scripts.gcra, arguments));
     }
     cases
+}
+
+/// The title of a budget of tokens.
+pub const BUDGET: &str = "RL.SLIDING, 200,000 tokens, COST 1800";
+
+fn policies(scripts: &Scripts) -> Vec<Case> {
+    let case = |title: &str| Case { optional: true, ..base(Group::Policies, title, Traffic::Filling) };
+    [
+        tokens(scripts, &case),
+        leases(scripts, &case),
+        several_keys(scripts, &case),
+        refunds(scripts, &case),
+        forms(&case),
+    ]
+    .concat()
+}
+
+/// A budget of tokens. The script keeps their sum beside the log, so that it need not read all of it.
+fn tokens(scripts: &Scripts, case: &dyn Fn(&str) -> Case) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let of = |title: &str, calls| Case { limit: 100, keys: calls / 100, calls, ..case(title) };
+    for (case, cost) in [(of(BUDGET, 50_000), "1800"), (of("RL.SLIDING, 200,000 tokens, COST 1", 50_000), "1")] {
+        let arguments = format!("3600 200000 {cost}");
+        cases.push(case.module(&format!("RL.SLIDING key 3600 200000 COST {cost}"), &["rl.sliding"]));
+        cases.push(case.script_over("key key:sum", &scripts.tokens, &arguments));
+    }
+    let spent = Case { traffic: Traffic::Denied, keys: 500, ..case(&format!("{BUDGET}, denied")) };
+    let module = spent.module("RL.SLIDING key 3600 200000 COST 1800", &["rl.sliding"]);
+    cases.push(module.after(111, "RL.SLIDING key 3600 200000 COST 1800"));
+    let line = format!("EVALSHA {} 2 key key:sum 3600 200000 1800", scripts.tokens);
+    cases.push(spent.spoken(Side::Script, &line, &["evalsha"]).after(111, &line));
+    cases
+}
+
+fn leases(scripts: &Scripts, case: &dyn Fn(&str) -> Case) -> Vec<Case> {
+    const OTHERS: &str = "RL.ACQUIRE key 16 3600 holder";
+    let of = |title: &str| Case { limit: 16, keys: 5_000, ..case(title) };
+    let half = |title: &str| Case { keys: 1_000, ..of(title) }.after(8, OTHERS);
+    let admitted = of("RL.ACQUIRE, admitted");
+    let renewed = half("RL.ACQUIRE, renewed").after(1, "RL.ACQUIRE key 16 3600 mine");
+    let denied = Case { traffic: Traffic::Denied, keys: 1_000, ..of("RL.ACQUIRE, denied") }.after(16, OTHERS);
+    let pair = half("RL.ACQUIRE and RL.RELEASE");
+    let look = half("RL.PEEK, ACQUIRE");
+    let mut cases = Vec::new();
+    for (case, holder) in [(admitted, "holder"), (renewed, "mine"), (denied, "holder")] {
+        let arguments = format!("16 3600 {holder}");
+        cases.push(case.module(&format!("RL.ACQUIRE key {arguments}"), &["rl.acquire"]));
+        cases.push(case.script(&scripts.acquire, &arguments));
+    }
+    let theirs = format!("EVALSHA {} 1 key 16 3600 holder", scripts.acquire);
+    let ours = pair.module(&format!("{OTHERS};RL.RELEASE key holder"), &["rl.acquire", "rl.release"]);
+    cases.extend([
+        ours.clone(),
+        pair.spoken(Side::Script, &format!("{theirs};EVALSHA {} 1 key holder", scripts.release), &["evalsha"]),
+        // Without an eye to what has ended, and to the key's expiry, a plain command gives back, too.
+        Case { title: "RL.ACQUIRE and RL.RELEASE beside EVALSHA and ZREM".to_owned(), ..ours },
+        Case {
+            title: "RL.ACQUIRE and RL.RELEASE beside EVALSHA and ZREM".to_owned(),
+            ..pair.spoken(Side::Script, &format!("{theirs};ZREM key holder"), &["evalsha", "zrem"])
+        },
+        look.module("RL.PEEK key ACQUIRE 16 3600 holder", &["rl.peek"]),
+        look.script(&scripts.leases, "16 3600 holder"),
+    ]);
+    cases
+}
+
+fn several_keys(scripts: &Scripts, case: &dyn Fn(&str) -> Case) -> Vec<Case> {
+    const STAT: &[&str] = &["rl.all"];
+    let (keys, with_sum) = ("key:rpm key:tpm key:busy", "key:rpm key:tpm key:sum key:busy");
+    let ours = |tokens: &str| {
+        format!("RL.ALL 3 {keys} SLIDING 3600 500 SLIDING 3600 {tokens} COST 1800 ACQUIRE 16 3600 holder")
+    };
+    let theirs = |tokens: &str| format!("3600 500 3600 {tokens} 1800 16 3600 holder");
+    let script = |tokens: &str| format!("EVALSHA {} 4 {with_sum} {}", scripts.all, theirs(tokens));
+    let admitted = Case { limit: 16, keys: 5_000, ..case("RL.ALL, requests, tokens and leases") };
+    let denied = Case { traffic: Traffic::Denied, keys: 1_000, ..case("RL.ALL, requests, tokens and leases, denied") };
+    let (few, enough) = ("18000", "200000");
+    let counters = Case { limit: MILLION, ..case("RL.ALL, FIXED on 3 keys") };
+    let fixed = format!("FIXED 3600 {MILLION}");
+    vec![
+        admitted.module(&ours(enough), STAT),
+        admitted.script_over(with_sum, &scripts.all, &theirs(enough)),
+        denied.module(&ours(few), STAT).after(10, &ours(few)),
+        denied.script_over(with_sum, &scripts.all, &theirs(few)).after(10, &script(few)),
+        counters.module(&format!("RL.ALL 3 key:ip key:user key:org {fixed} {fixed} {fixed}"), STAT),
+        counters.script_over(
+            "key:ip key:user key:org",
+            &scripts.all_fixed,
+            &format!("3600 {MILLION} {MILLION} {MILLION}"),
+        ),
+        counters_of_one(&counters, &fixed),
+    ]
+}
+
+/// What a second and third key add is to be seen beside one.
+fn counters_of_one(case: &Case, fixed: &str) -> Case {
+    Case { title: "RL.ALL, FIXED on 1 key".to_owned(), ..case.module(&format!("RL.ALL 1 key {fixed}"), &["rl.all"]) }
+}
+
+fn refunds(scripts: &Scripts, case: &dyn Fn(&str) -> Case) -> Vec<Case> {
+    const STAT: &[&str] = &["rl.refund"];
+    let of = |title: &str| Case { keys: 1_000, calls: 20_000, limit: 100, ..case(title) };
+    let counter = of("RL.REFUND, FIXED").after(1, "RL.FIXED key 3600 1000000 COST 1000");
+    let members = of("RL.REFUND, SLIDING, sorted set").after(50, "RL.SLIDING key 3600 100");
+    let budget = of("RL.REFUND, SLIDING, 1300 of COST 1800");
+    vec![
+        counter.module("RL.REFUND key FIXED 3600 1000000", STAT),
+        counter.script(&scripts.refund_fixed, "3600 1"),
+        members.module("RL.REFUND key SLIDING 3600 100", STAT),
+        members.script(&scripts.refund, "3600 1"),
+        budget
+            .module("RL.REFUND key SLIDING 3600 200000 COST 1300", STAT)
+            .after(20, "RL.SLIDING key 3600 200000 COST 1800"),
+        budget
+            .script_over("key key:sum", &scripts.refund_tokens, "3600 1300")
+            .after(20, &format!("EVALSHA {} 2 key key:sum 3600 200000 1800", scripts.tokens)),
+    ]
+}
+
+/// Forms of the plain commands.
+fn forms(case: &dyn Fn(&str) -> Case) -> Vec<Case> {
+    let several = "60 100 3600 1000 86400 10000";
+    let log = |title: &str| Case { limit: 100, keys: 500, verdict: Some(FIRST_NAMED_IS_ONE), ..case(title) };
+    let counter = |title: &str| Case { limit: MILLION, verdict: Some(FIRST_NAMED_IS_ONE), ..case(title) };
+    let each = Case { verdict: Some(FIRST_OF_EACH_IS_ONE), ..log("RL.SLIDING, 3 windows, EACH") };
+    let force = Case { verdict: None, ..log("RL.SLIDING, FORCE") };
+    vec![
+        each.module(&format!("RL.SLIDING key {several} EACH"), &["rl.sliding"]),
+        Case { side: Side::Compact, ..each.module(&format!("RL.SLIDING key {several} EACH"), &["rl.sliding"]) },
+        force.module("RL.SLIDING key 3600 100 FORCE", &["rl.sliding"]),
+        counter("RL.FIXED, FULL").module("RL.FIXED key 3600 1000000 FULL", &["rl.fixed"]),
+        counter("RL.THROTTLE, FULL").module("RL.THROTTLE key 1000000 100 60 FULL", &["rl.throttle"]),
+    ]
 }
 
 fn zipf(scripts: &Scripts, seed: u64) -> Vec<Case> {
@@ -403,10 +616,10 @@ fn zipf(scripts: &Scripts, seed: u64) -> Vec<Case> {
     };
     let (sliding, fixed) = (case("RL.SLIDING, limit 100, Zipf"), case("RL.FIXED, limit 100, Zipf"));
     vec![
-        fixed.module("RL.FIXED key 3600 100", "rl.fixed"),
+        fixed.module("RL.FIXED key 3600 100", &["rl.fixed"]),
         fixed.script(&scripts.fixed, "3600 100"),
-        sliding.module("RL.SLIDING key 3600 100", "rl.sliding"),
-        Case { side: Side::Compact, optional: true, ..sliding.module("RL.SLIDING key 3600 100", "rl.sliding") },
+        sliding.module("RL.SLIDING key 3600 100", &["rl.sliding"]),
+        Case { side: Side::Compact, optional: true, ..sliding.module("RL.SLIDING key 3600 100", &["rl.sliding"]) },
         sliding.script(&scripts.sliding, "3600 100"),
     ]
 }

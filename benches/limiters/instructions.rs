@@ -41,7 +41,7 @@ pub fn run(engine: &Engine, arguments: &Arguments) {
     let scripts = Scripts::load(&mut counter.client);
     let mut cases = cases::all(&scripts, arguments.seed);
     cases.retain(|case| {
-        matches!(case.group, Group::Floor | Group::Main | Group::Options | Group::Throttle)
+        matches!(case.group, Group::Floor | Group::Main | Group::Options | Group::Throttle | Group::Policies)
             && matches!(case.side, Side::Module | Side::Compact | Side::Server)
             && arguments.filter.as_ref().is_none_or(|filter| case.name().contains(filter.as_str()))
     });
@@ -57,7 +57,7 @@ pub fn run(engine: &Engine, arguments: &Arguments) {
         }
         eprintln!("counting: {name}");
         match (case.group, case.traffic) {
-            (Group::Main, Traffic::Filling) if case.stat == "rl.sliding" => {
+            (Group::Main, Traffic::Filling) if case.stats == ["rl.sliding"] => {
                 if case.limit <= 10_000 {
                     counter.sliding(&case, &mut counts);
                 }
@@ -187,10 +187,11 @@ impl Counter {
     fn try_out(&mut self, case: &Case) -> Result<(), String> {
         self.begin(case)?;
         self.wire.send(&case.packed(0));
-        match self.wire.receive() {
+        let replies: Vec<Reply> = (0..case.replies()).map(|_| self.wire.receive()).collect();
+        replies.into_iter().try_for_each(|reply| match reply {
             Reply::Error(line) => Err(line),
             _ => Ok(()),
-        }
+        })
     }
 
     /// An empty server that stores as the case wants it.
@@ -208,7 +209,7 @@ impl Counter {
         for calls in calls.collect::<Vec<_>>().chunks(4) {
             let packed = |&call: &usize| case.packed_for(&case.key(call % keys), call);
             self.wire.send(&calls.iter().flat_map(packed).collect::<Vec<u8>>());
-            for _ in calls {
+            for _ in 0..calls.len() * case.replies() {
                 if let Reply::Error(line) = self.wire.receive() {
                     panic!("{}: {line}", case.name());
                 }
@@ -216,22 +217,23 @@ impl Counter {
         }
     }
 
-    /// A command whose cost depends on nothing: a hundred keys in turn, a hundred calls every three milliseconds, so that a
-    /// key that lives for one is gone by the next call.
+    /// A command whose cost depends on nothing: a hundred keys in turn, or more where that would take them to their limit, a
+    /// hundred calls every three milliseconds, so that a key that lives for one is gone by the next call.
     fn plain(&mut self, case: &Case) -> u64 {
-        const KEYS: usize = 100;
+        let keys = (2 * CALLS).checked_div(case.limit).unwrap_or(0).max(100);
         self.begin(case).expect("a case that was tried out");
         let mut few = case.clone();
-        few.keys = KEYS;
+        few.keys = keys;
         for _ in 0..case.held {
             self.pass(1);
-            let calls: Vec<u8> = (0..KEYS).flat_map(|key| few.packed_entry(key)).collect();
-            self.client.send_packed(&calls, KEYS);
+            let calls: Vec<u8> = (0..keys).flat_map(|key| few.packed_entry(key)).collect();
+            self.client.send_packed(&calls, keys);
         }
+        venues::ask_before(&mut self.client, &few);
         let run = |counter: &mut Self, from: usize| {
             for batch in (from..from + CALLS).step_by(100) {
                 counter.pass(3);
-                counter.send(case, KEYS, batch..batch + 100);
+                counter.send(case, keys, batch..batch + 100);
             }
         };
         run(self, 0);

@@ -35,7 +35,7 @@ pub fn measure(venues: &mut Venues, case: &Case, results: &mut Results) {
 
     let calls = case.calls as f64;
     let mut note = |what, value| results.note(case, what, value);
-    note(unit::SERVER_TIME, server_time(&mut client, case.stat));
+    note(unit::SERVER_TIME, server_time(&mut client, case));
     note(unit::CPU, (self::busy(&mut client) - busy) * 1e6 / calls);
     if case.traffic != Traffic::Moving {
         note(unit::THROUGHPUT, calls / seconds); // What moves has its own pace.
@@ -57,14 +57,19 @@ pub fn measure(venues: &mut Venues, case: &Case, results: &mut Results) {
     }
 }
 
-/// Microseconds a call, by the server's own statistics.
-fn server_time(client: &mut Client, stat: &str) -> f64 {
-    let line = client.info_field("commandstats", &format!("cmdstat_{stat}"));
-    let figure = |name: &str| -> f64 {
-        let text = line.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
-        text.and_then(|text| text.parse().ok()).expect("a figure of commandstats")
-    };
-    figure("usec") / figure("calls")
+/// Microseconds a call, by the server's own statistics. A pair of commands is one call.
+fn server_time(client: &mut Client, case: &Case) -> f64 {
+    let (mut micros, mut commands) = (0.0, 0.0);
+    for stat in case.stats {
+        let line = client.info_field("commandstats", &format!("cmdstat_{stat}"));
+        let figure = |name: &str| -> f64 {
+            let text = line.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+            text.and_then(|text| text.parse().ok()).expect("a figure of commandstats")
+        };
+        micros += figure("usec");
+        commands += figure("calls");
+    }
+    micros / commands * case.replies() as f64
 }
 
 /// The seconds of processor time that the server has used, all its threads together.

@@ -41,7 +41,8 @@ pub fn write(results: &Results, folder: &Path) {
 }
 
 fn server_time(results: &Results, path: &Path) -> Drawn {
-    let groups = [Group::Floor, Group::Main, Group::Options, Group::Throttle, Group::Zipf].map(Group::name);
+    let groups =
+        [Group::Floor, Group::Main, Group::Options, Group::Throttle, Group::Policies, Group::Zipf].map(Group::name);
     let rows = groups.iter().flat_map(|group| rows_of(results, group, unit::SERVER_TIME)).collect();
     bars(path, "Server time a call, µs (less is better)", rows, 2, "server's own command")
 }

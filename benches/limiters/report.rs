@@ -42,7 +42,7 @@ impl Table {
 }
 
 /// What the page begins with.
-const HERE: &[Group] = &[Group::Floor, Group::Main, Group::Options, Group::Throttle, Group::Zipf];
+const HERE: &[Group] = &[Group::Floor, Group::Main, Group::Options, Group::Throttle, Group::Policies, Group::Zipf];
 
 /// The cases with all their figures, for the terminal.
 pub fn table(results: &Results) -> String {
@@ -155,7 +155,8 @@ pub fn page(results: &Results) -> String {
     let _ = write!(
         page,
         "\n## Memory\n\n\
-         Bytes of a key (`MEMORY USAGE`) by the requests in its log, 30 ms apart in the mean. A counter of RL.FIXED takes \
+         Bytes of a key (`MEMORY USAGE`) by the requests in its log, 30 ms apart in the mean. The last two columns are of a \
+         budget of tokens, of which a request takes 1800: the module's key, and the script's two. A counter of RL.FIXED takes \
          less than a hundred bytes.\n\n{}",
         memory(results)
     );
@@ -246,13 +247,24 @@ fn memory(results: &Results) -> String {
         "script's sorted set",
         "sorted set, a request",
         "compact, a request",
+        "1800 tokens each, a request",
+        "script's, a request",
     ]);
     for requests in results.titles("memory") {
         let number: usize = requests.parse().expect("a number of requests");
         let of = |side| results.median("memory", requests, side, unit::MEMORY);
         let all = |side| of(side).map_or(String::new(), bytes);
         let each = |side| of(side).map_or(String::new(), |bytes| format!("{:.1}", bytes / number as f64));
-        table.row(vec![grouped(number), all("module"), all("compact"), all("script"), each("module"), each("compact")]);
+        table.row(vec![
+            grouped(number),
+            all("module"),
+            all("compact"),
+            all("script"),
+            each("module"),
+            each("compact"),
+            each("tokens"),
+            each("tokens, script"),
+        ]);
     }
     table.told()
 }

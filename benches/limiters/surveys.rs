@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::cases::{Case, Group, Side};
+use super::cases::{BUDGET, Case, Group, Side};
 use super::load::{Connection, percentile};
 use super::results::{Results, unit};
 use super::support::server::command;
@@ -47,6 +47,32 @@ pub fn memory(venues: &Venues, cases: &[Case], seed: u64, results: &mut Results)
         }
     }
     set_storage(&mut client, Side::Module).expect("it is the default");
+    memory_of_tokens(venues, cases, seed, millis, results);
+}
+
+/// The same of a budget of tokens.
+fn memory_of_tokens(venues: &Venues, cases: &[Case], seed: u64, mut millis: i64, results: &mut Results) {
+    const MOST: usize = 10_000;
+    let mut client = venues.past.client();
+    for (side, name) in [(Side::Module, "tokens"), (Side::Script, "tokens, script")] {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let Some(case) = find(cases, Group::Policies, BUDGET, side) else { continue };
+        let case = case.clone().with("200000", "9007199254740991");
+        client.run::<Value>(&["FLUSHALL"]);
+        let mut requests = 0;
+        millis += 3_600_000;
+        for size in SIZES.into_iter().filter(|&size| size <= MOST) {
+            for _ in requests..size {
+                millis += rng.i64(1..60);
+                venues.past.set_time(millis);
+                client.send_packed(&case.packed(0), 1);
+            }
+            requests = size;
+            let keys: Vec<String> = client.run(&["KEYS", "*"]);
+            let bytes = keys.iter().map(|key| client.run::<f64>(&["MEMORY", "USAGE", key, "SAMPLES", "0"])).sum();
+            results.note_at("memory", &size.to_string(), name, unit::MEMORY, bytes);
+        }
+    }
 }
 
 /// Calls a second by connections and calls in a pipeline, over keys drawn by Zipf's law.

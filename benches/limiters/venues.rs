@@ -91,14 +91,15 @@ impl Venues {
         client.run::<Value>(&["FLUSHALL"]);
         set_storage(&mut client, case.side)?;
         let mut wire = Wire::open(server.port);
-        wire.send(&case.packed(0));
-        let reply = wire.receive();
-        set_storage(&mut client, Side::Module)?;
-        match reply {
-            // Unknown commands are quoted with their arguments: it is enough to know that there is no such command.
-            Reply::Error(line) => Err(line.split(", with args").next().unwrap_or(&line).to_owned()),
-            reply => Ok(lines(&reply)),
+        let (before, replies) = case.packed_before(&case.key(0));
+        if replies > 0 {
+            wire.send(&before);
         }
+        (0..replies).for_each(|_| drop(wire.receive()));
+        wire.send(&case.packed(0));
+        let replies: Vec<Reply> = (0..case.replies()).map(|_| wire.receive()).collect();
+        set_storage(&mut client, Side::Module)?;
+        replies.iter().map(lines_of_success).sum()
     }
 
     /// An emptied server with the keys as the traffic of a case wants to find them.
@@ -112,6 +113,7 @@ impl Venues {
                 _ => fill(&mut client, case),
             }
         }
+        ask_before(&mut client, case);
         if case.group == Group::Durable {
             self.replicated();
         }
@@ -151,6 +153,24 @@ impl Venues {
     }
 }
 
+fn lines_of_success(reply: &Reply) -> Result<usize, String> {
+    match reply {
+        // Unknown commands are quoted with their arguments: it is enough to know that there is no such command.
+        Reply::Error(line) => Err(line.split(", with args").next().unwrap_or(line).to_owned()),
+        reply => Ok(lines(reply)),
+    }
+}
+
+/// Asks on each key what is to be asked before a case begins.
+pub fn ask_before(client: &mut Client, case: &Case) {
+    for key in 0..case.keys {
+        let (calls, replies) = case.packed_before(&case.key(key));
+        if replies > 0 {
+            client.send_packed(&calls, replies);
+        }
+    }
+}
+
 /// How many lines a reply has on the wire.
 fn lines(reply: &Reply) -> usize {
     match reply {
@@ -167,7 +187,7 @@ pub fn set_storage(client: &mut Client, side: Side) -> Result<(), String> {
         (Side::Compact, true) => Err(format!("the module has no {STORAGE}")),
         (_, true) => Ok(()),
         (side, false) => {
-            let storage = if side == Side::Compact { "compact" } else { "zset" };
+            let storage = if side == Side::Compact { "compact" } else { "auto" };
             client.try_run::<()>(&["CONFIG", "SET", STORAGE, storage]).map_err(|error| error.to_string())
         }
     }

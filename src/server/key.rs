@@ -449,9 +449,9 @@ impl Key<'_, Writable> {
         flags & raw::REDISMODULE_ZADD_ADDED as libc::c_int != 0
     }
 
-    /// Gives a member a score, or adds it.
-    pub fn put(&mut self, score: f64, member: Str<'_>) {
-        if let Some(old) = self.score_of(member) {
+    /// Gives a member a score, or adds it. `old`: the score that it has; see [`Self::score_of`].
+    pub fn put(&mut self, score: f64, member: Str<'_>, old: Option<f64>) {
+        if let Some(old) = old {
             let step = score - old;
             // Not ZsetAdd: see above.
             if old + step == score {

@@ -21,8 +21,8 @@ pub struct Held<'a, M: Mode> {
     key: Key<'a, M>,
     now: Time,
     held: i64,
-    /// When the lease of the holder who asks ends, if it has one.
-    own: Option<Time>,
+    /// The score of the holder who asks, if its lease has not ended.
+    own: Option<f64>,
     /// Leases that have ended. Mostly there are none.
     stale: Option<Box<Stale>>,
     plan: Plan,
@@ -61,10 +61,9 @@ impl<'a, M: Mode> Held<'a, M> {
         Ok(Self { key, now, held, own: None, stale, plan: Plan::Nothing })
     }
 
-    /// When the lease of a holder ends, if it has not ended.
-    fn end_of_holder(&self, holder: Str<'_>) -> Option<Time> {
-        let score = self.key.score_of(holder).filter(|&end| end > score(self.now))?;
-        Some(end(score).unwrap_or(Time::from_millis(i64::MAX)))
+    /// The score of a holder whose lease has not ended.
+    fn live_score_of(&self, holder: Str<'_>) -> Option<f64> {
+        self.key.score_of(holder).filter(|&end| end > score(self.now))
     }
 }
 
@@ -74,7 +73,7 @@ impl<M: Mode> Leases for Held<'_, M> {
     }
 
     fn own(&self) -> Option<Time> {
-        self.own
+        self.own.map(|score| end(score).unwrap_or(Time::from_millis(i64::MAX)))
     }
 
     fn end_of(&mut self, rank: i64) -> Option<Time> {
@@ -97,7 +96,7 @@ impl Limiter for Lease {
 
     fn read<'a, M: Mode>(&self, ctx: &'a Context, call: Call<'_>, _: Ask, now: Micros) -> Result<Held<'a, M>, Error> {
         let mut held = Held::read(ctx, call.key, now.time())?;
-        held.own = held.end_of_holder(self.holder.as_str());
+        held.own = held.live_score_of(self.holder.as_str());
         Ok(held)
     }
 
@@ -119,7 +118,7 @@ impl Limiter for Lease {
 /// Gives leases back. Answers how many of the holders had one.
 pub fn release(ctx: &mut Context, name: Str<'_>, holders: Args<'_>, now: Micros) -> Result<u64, Error> {
     let mut held = Held::<Writable>::read(ctx, name, now.time())?;
-    let mut leaving: Vec<_> = holders.filter(|&holder| held.end_of_holder(holder).is_some()).map(Str::hold).collect();
+    let mut leaving: Vec<_> = holders.filter(|&holder| held.live_score_of(holder).is_some()).map(Str::hold).collect();
     leaving.sort_unstable_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
     leaving.dedup_by(|one, other| one.as_str().as_bytes() == other.as_str().as_bytes());
     let released = leaving.len() as u64;
@@ -152,25 +151,33 @@ impl Held<'_, Writable> {
         if ended.is_none() && matches!(plan, Plan::Nothing) {
             return None;
         }
-        let [changed, expires] = plan.carry_out(&mut self.key, now);
+        let old = match &plan {
+            // A lease that has ended may still be there.
+            Plan::Hold(holder, _) if self.stale.is_some() => self.key.score_of(holder.as_str()),
+            _ => self.own,
+        };
+        let [changed, expires] = plan.carry_out(&mut self.key, old, now);
         Some(Written(Stage::Now([ended, changed, expires])))
     }
 }
 
 impl Plan {
-    fn carry_out(self, key: &mut Key<'_, Writable>, now: Time) -> [Option<Effect<'static>>; 2] {
-        let changed = match self {
+    /// `old`: the score of the holder who gets a lease.
+    fn carry_out(self, key: &mut Key<'_, Writable>, old: Option<f64>, now: Time) -> [Option<Effect<'static>>; 2] {
+        let (changed, latest) = match self {
             Self::Nothing => return [None, None],
             Self::Hold(holder, end) => {
-                key.put(score(end), holder.as_str());
-                Effect::Added { at: end, member: holder }
+                key.put(score(end), holder.as_str(), old);
+                // Mostly the newest lease is the last to end.
+                let is_last = !key.any_in(after(end));
+                (Effect::Added { at: end, member: holder }, is_last.then_some(end))
             }
             Self::Release(holders) => {
                 holders.iter().for_each(|holder| key.remove(holder.as_str()));
-                Effect::TakenOut { members: holders, emptied: key.kind() == Kind::Empty }
+                (Effect::TakenOut { members: holders, emptied: key.kind() == Kind::Empty }, None)
             }
         };
-        let last = key.last_score_in(after(now)).and_then(end);
+        let last = latest.or_else(|| key.last_score_in(after(now)).and_then(end));
         let expires = last.filter(|last| key.expiry() != Some(last.millis())).map(|at| {
             key.set_expiry(at.millis());
             Effect::Expires { at }
@@ -200,7 +207,14 @@ impl Written {
                 prune.then(ctx, name, None::<fn(&mut Key<'_, Writable>) -> [_; 2]>)
             }
             Stage::Later(prune, plan, now) => {
-                prune.then(ctx, name, Some(|key: &mut Key<'_, Writable>| plan.carry_out(key, now)))
+                let carry_out = |key: &mut Key<'_, Writable>| {
+                    let old = match &plan {
+                        Plan::Hold(holder, _) => key.score_of(holder.as_str()),
+                        Plan::Nothing | Plan::Release(_) => None,
+                    };
+                    plan.carry_out(key, old, now)
+                };
+                prune.then(ctx, name, Some(carry_out))
             }
         }
     }

@@ -470,6 +470,9 @@ fn throttle(scripts: &Scripts) -> Vec<Case> {
     cases
 }
 
+/// The title of a pair that is measured beside a second script, too.
+pub const BESIDE_ZREM: &str = "RL.ACQUIRE and RL.RELEASE beside EVALSHA and ZREM";
+
 /// The title of a budget of tokens.
 pub const BUDGET: &str = "RL.SLIDING, 200,000 tokens, COST 1800";
 
@@ -523,9 +526,9 @@ fn leases(scripts: &Scripts, case: &dyn Fn(&str) -> Case) -> Vec<Case> {
         ours.clone(),
         pair.spoken(Side::Script, &format!("{theirs};EVALSHA {} 1 key holder", scripts.release), &["evalsha"]),
         // Without an eye to what has ended, and to the key's expiry, a plain command gives back, too.
-        Case { title: "RL.ACQUIRE and RL.RELEASE beside EVALSHA and ZREM".to_owned(), ..ours },
+        Case { title: BESIDE_ZREM.to_owned(), ..ours },
         Case {
-            title: "RL.ACQUIRE and RL.RELEASE beside EVALSHA and ZREM".to_owned(),
+            title: BESIDE_ZREM.to_owned(),
             ..pair.spoken(Side::Script, &format!("{theirs};ZREM key holder"), &["evalsha", "zrem"])
         },
         look.module("RL.PEEK key ACQUIRE 16 3600 holder", &["rl.peek"]),

@@ -16,7 +16,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::arguments::Arguments;
-use super::cases::{self, Case, Group, Scripts, Side, Traffic, grouped};
+use super::cases::{self, BESIDE_ZREM, Case, Group, Scripts, Side, Traffic, grouped};
 use super::support::engine::version;
 use super::support::wire::{Reply, Wire};
 use super::support::{self, Client, Engine, Options, Server, root, server::Module};
@@ -41,7 +41,8 @@ pub fn run(engine: &Engine, arguments: &Arguments) {
     let scripts = Scripts::load(&mut counter.client);
     let mut cases = cases::all(&scripts, arguments.seed);
     cases.retain(|case| {
-        matches!(case.group, Group::Floor | Group::Main | Group::Options | Group::Throttle | Group::Policies)
+        case.title != BESIDE_ZREM
+            && matches!(case.group, Group::Floor | Group::Main | Group::Options | Group::Throttle | Group::Policies)
             && matches!(case.side, Side::Module | Side::Compact | Side::Server)
             && arguments.filter.as_ref().is_none_or(|filter| case.name().contains(filter.as_str()))
     });

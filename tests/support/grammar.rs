@@ -8,8 +8,10 @@ const COST: &str = "ERR COST must be an integer from 1 to 9007199254740991";
 const ORDER: &str = "ERR windowSec must increase from one window to the next";
 const TOO_MANY: &str = "ERR windowSec and limit can be given for at most 16 windows";
 const TOO_MANY_TO_RESET: &str = "ERR windowSec can be given for at most 16 windows";
-const OPTION: &str = "ERR syntax error: expected windowSec limit, COST n or FULL";
-const ALGORITHM: &str = "ERR algorithm must be SLIDING or FIXED";
+const COST_OR_NONE: &str = "ERR COST must be an integer from 0 to 9007199254740991";
+const SLIDING_WORDS: &str = "ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH";
+const FIXED_WORDS: &str = "ERR syntax error: expected windowSec limit, ANCHORED, COST n, FORCE, FULL or EACH";
+const RULE: &str = "ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE";
 const BURST: &str = "ERR max_burst must be an integer from 0 to 9007199254740990";
 const COUNT: &str = "ERR count must be an integer from 1 to 9007199254740991";
 const PERIOD: &str = "ERR period must be an integer number of seconds from 1 to 2147483647";
@@ -31,8 +33,18 @@ pub struct Request {
     pub sliding: bool,
     pub peek: bool,
     pub quotas: Vec<Quota>,
+    /// Units to be counted; 0 in RL.PEEK alone.
     pub cost: i64,
-    pub full: bool,
+    pub anchored: bool,
+    pub force: bool,
+    pub report: Report,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Report {
+    Short,
+    Full,
+    Each,
 }
 
 /// What RL.THROTTLE asks. Times in nanoseconds.
@@ -41,6 +53,18 @@ pub struct Rate {
     pub interval: i128,
     pub limit: i64,
     pub quantity: i64,
+    pub peek: bool,
+    pub report: Report,
+}
+
+/// What the commands reply that are not held to the one right answer here: the model of tests/support/policy is for that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loose {
+    /// RL.ACQUIRE, or RL.PEEK of the same.
+    Acquire,
+    Release,
+    Refund,
+    All,
 }
 
 #[derive(Debug, Clone)]
@@ -52,15 +76,19 @@ pub enum Verdict {
     Throttle(Rate),
     /// The windows in milliseconds.
     Reset(Vec<i64>),
+    /// Whether it is refused is not said here. The second is for RL.PEEK.
+    Loose(Loose, bool),
 }
 
-/// The verdict on a call of one of the five commands.
+/// The verdict on a call of one of our commands.
 pub fn verdict(words: &[Vec<u8>]) -> Verdict {
     let name = String::from_utf8_lossy(&words[0]).to_lowercase();
     let arity = || format!("ERR wrong number of arguments for '{name}' command");
     let least = match &*name {
         "rl.reset" => 2,
+        "rl.release" => 3,
         "rl.sliding" | "rl.fixed" => 4,
+        "rl.all" => 6,
         _ => 5,
     };
     if words.len() < least {
@@ -68,23 +96,30 @@ pub fn verdict(words: &[Vec<u8>]) -> Verdict {
     }
     let rest = &words[2..];
     let read = match &*name {
-        "rl.sliding" => request(rest, arity).map(|request| Request { sliding: true, ..request }).map(Verdict::Request),
-        "rl.fixed" => request(rest, arity).map(Verdict::Request),
+        "rl.sliding" => request(rest, true, false, arity).map(Verdict::Request),
+        "rl.fixed" => request(rest, false, false, arity).map(Verdict::Request),
         "rl.peek" => match &*rest[0].to_ascii_uppercase() {
-            algorithm @ (b"SLIDING" | b"FIXED") => request(&rest[1..], arity)
-                .map(|request| Verdict::Request(Request { peek: true, sliding: algorithm == b"SLIDING", ..request })),
-            _ => Err(ALGORITHM.to_owned()),
+            rule @ (b"SLIDING" | b"FIXED") => {
+                request(&rest[1..], rule == b"SLIDING", true, arity).map(Verdict::Request)
+            }
+            b"THROTTLE" => rate(&rest[1..], true, arity).map(Verdict::Throttle),
+            b"ACQUIRE" => Ok(Verdict::Loose(Loose::Acquire, true)),
+            _ => Err(RULE.to_owned()),
         },
         "rl.reset" => windows(rest).map(Verdict::Reset),
-        "rl.throttle" => rate(rest, arity).map(Verdict::Throttle),
-        _ => panic!("{name} is none of the five"),
+        "rl.throttle" => rate(rest, false, arity).map(Verdict::Throttle),
+        "rl.acquire" => Ok(Verdict::Loose(Loose::Acquire, false)),
+        "rl.release" => Ok(Verdict::Loose(Loose::Release, false)),
+        "rl.refund" => Ok(Verdict::Loose(Loose::Refund, false)),
+        "rl.all" => Ok(Verdict::Loose(Loose::All, false)),
+        _ => panic!("{name} is none of ours"),
     };
     read.unwrap_or_else(Verdict::Refused)
 }
 
-/// `windowSec limit [windowSec limit ...] [COST n] [FULL]`, read from left to right: the first thing that is wrong is
-/// what the line says.
-fn request(words: &[Vec<u8>], arity: impl Fn() -> String) -> Result<Request, String> {
+/// `windowSec limit [windowSec limit ...]` and options, read from left to right: the first thing that is wrong is what the
+/// line says.
+fn request(words: &[Vec<u8>], sliding: bool, peek: bool, arity: impl Fn() -> String) -> Result<Request, String> {
     // A word that begins as a number does is meant as one; the first is in any case.
     let looks_like_a_number = |word: &Vec<u8>| word.first().is_some_and(|byte| b"0123456789+-.".contains(byte));
     let pairs = (0..words.len()).step_by(2).take_while(|&at| at == 0 || looks_like_a_number(&words[at]));
@@ -103,22 +138,36 @@ fn request(words: &[Vec<u8>], arity: impl Fn() -> String) -> Result<Request, Str
         quotas.push(Quota { window, limit });
         options = &words[at + 2..];
     }
-    let (mut cost, mut full) = (None, false);
+    let (mut cost, mut force, mut anchored, mut report) = (None, false, false, Report::Short);
+    let (least, cost_line) = if peek { (0, COST_OR_NONE) } else { (1, COST) };
     loop {
+        let is = |word: &[u8], name: &str| word.eq_ignore_ascii_case(name.as_bytes());
         options = match options {
             [] => break,
-            [word, behind @ ..] if word.eq_ignore_ascii_case(b"full") && !full => {
-                full = true;
+            [word, behind @ ..] if is(word, "FULL") && report == Report::Short => {
+                report = Report::Full;
                 behind
             }
-            [word, units, behind @ ..] if word.eq_ignore_ascii_case(b"cost") && cost.is_none() => {
-                cost = Some(within(units, 1, (1 << 53) - 1).ok_or(COST)?);
+            [word, behind @ ..] if is(word, "EACH") && report == Report::Short => {
+                report = Report::Each;
                 behind
             }
-            _ => return Err(OPTION.to_owned()),
+            [word, behind @ ..] if is(word, "FORCE") && !force => {
+                force = true;
+                behind
+            }
+            [word, behind @ ..] if is(word, "ANCHORED") && !anchored && !sliding => {
+                anchored = true;
+                behind
+            }
+            [word, units, behind @ ..] if is(word, "COST") && cost.is_none() => {
+                cost = Some(within(units, least, (1 << 53) - 1).ok_or(cost_line)?);
+                behind
+            }
+            _ => return Err(if sliding { SLIDING_WORDS } else { FIXED_WORDS }.to_owned()),
         };
     }
-    Ok(Request { sliding: false, peek: false, quotas, cost: cost.unwrap_or(1), full })
+    Ok(Request { sliding, peek, quotas, cost: cost.unwrap_or(1), anchored, force, report })
 }
 
 /// `[windowSec ...]`, read as [`request`] reads windows with limits.
@@ -137,15 +186,28 @@ fn windows(words: &[Vec<u8>]) -> Result<Vec<i64>, String> {
     Ok(windows)
 }
 
-/// `max_burst count period [quantity]`
-fn rate(words: &[Vec<u8>], arity: impl Fn() -> String) -> Result<Rate, String> {
+/// `max_burst count period [quantity] [FULL]`, and EACH in RL.PEEK.
+fn rate(words: &[Vec<u8>], peek: bool, arity: impl Fn() -> String) -> Result<Rate, String> {
+    if words.len() < 3 {
+        return Err(arity());
+    }
     let max_burst = within(&words[0], 0, (1 << 53) - 2).ok_or(BURST)?;
     let count = within(&words[1], 1, (1 << 53) - 1).ok_or(COUNT)?;
     let period = within(&words[2], 1, i64::from(i32::MAX)).ok_or(PERIOD)?;
-    let quantity = words.get(3).map_or(Some(1), |word| within(word, 0, (1 << 53) - 1)).ok_or(QUANTITY)?;
-    if words.len() > 4 {
-        return Err(arity());
-    }
+    let report_of = |word: &[u8]| match &*word.to_ascii_uppercase() {
+        b"FULL" => Some(Report::Full),
+        b"EACH" if peek => Some(Report::Each),
+        _ => None,
+    };
+    let (quantity, rest) = match &words[3..] {
+        [word, rest @ ..] if report_of(word).is_none() => (within(word, 0, (1 << 53) - 1).ok_or(QUANTITY)?, rest),
+        rest => (1, rest),
+    };
+    let report = match rest {
+        [] => Report::Short,
+        [word] => report_of(word).ok_or_else(&arity)?,
+        _ => return Err(arity()),
+    };
     let interval = i128::from(period) * 1_000_000_000 / i128::from(count);
     if interval == 0 {
         return Err(TOO_FAST.to_owned());
@@ -154,7 +216,7 @@ fn rate(words: &[Vec<u8>], arity: impl Fn() -> String) -> Result<Rate, String> {
     if interval * i128::from(limit) > 1 << 62 {
         return Err(TOO_LONG.to_owned());
     }
-    Ok(Rate { interval, limit, quantity })
+    Ok(Rate { interval, limit, quantity, peek, report })
 }
 
 fn within(text: &[u8], least: i64, most: i64) -> Option<i64> {

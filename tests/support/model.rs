@@ -1,7 +1,7 @@
 //! The one right answer to a call, from what lies at its keys: the contract once more, without a thought for speed.
 
 use super::compact::{self, Reading};
-use super::grammar::{Quota, Rate, Request, canonical};
+use super::grammar::{Loose, Quota, Rate, Report, Request, canonical};
 use super::wire::Reply;
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -85,10 +85,11 @@ fn score(part: &Reply) -> f64 {
 /// A wait that never ends. Longer than every other.
 const NEVER: i64 = i64::MAX;
 
-/// What all requests are answered, of the quota that binds.
+/// How a request stands in one window.
 #[derive(Debug, Clone, Copy)]
-pub struct Answer {
+struct Standard {
     quota: Quota,
+    fits: bool,
     /// Units in the window before the call.
     before: i64,
     /// And after it.
@@ -96,40 +97,82 @@ pub struct Answer {
     /// The second and third integer of the short reply.
     count: i64,
     ttl: i64,
-    /// Milliseconds; 0 if the request is admitted.
+    /// Milliseconds; 0 if the request fits.
     retry: i64,
+    next: i64,
     reset: i64,
+}
+
+/// What a request is answered.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    windows: Vec<Standard>,
+    /// Until the request fits in every window.
+    retry: i64,
 }
 
 impl Answer {
     pub fn allowed(&self) -> bool {
-        self.retry == 0
-    }
-
-    pub fn reply(&self, full: bool) -> Reply {
-        let allowed = i64::from(self.allowed());
-        if !full {
-            return Reply::Array([allowed, self.count, self.ttl].map(Reply::Integer).to_vec());
-        }
-        let fields = [
-            ("allowed", allowed),
-            ("limit", self.quota.limit),
-            ("used", self.used),
-            ("remaining", self.quota.limit.saturating_sub(self.used).max(0)),
-            ("retry-after-ms", if self.retry == NEVER { -1 } else { self.retry }),
-            ("reset-after-ms", self.reset),
-            ("window-ms", self.quota.window),
-        ];
-        let name = |name: &str| Reply::Bulk(Some(name.as_bytes().to_vec()));
-        Reply::Array(fields.iter().flat_map(|&(field, value)| [name(field), Reply::Integer(value)]).collect())
+        self.windows.iter().all(|window| window.fits)
     }
 
     /// The one that binds: of those that deny, the one with the longest wait; if none does, the one with the least room.
     /// Of equals, the one with the least room, and then the shortest window.
-    fn binding(answers: Vec<Self>) -> Self {
-        let key = |answer: &Self| (std::cmp::Reverse(answer.retry), answer.quota.limit.saturating_sub(answer.before));
-        answers.into_iter().min_by_key(key).expect("a quota")
+    fn binding(&self) -> &Standard {
+        let key = |window: &&Standard| {
+            (window.fits, std::cmp::Reverse(window.retry), window.quota.limit.saturating_sub(window.before))
+        };
+        self.windows.iter().min_by_key(key).expect("a window")
     }
+
+    pub fn reply(&self, report: Report, now: i64) -> Reply {
+        let bound = self.binding();
+        match report {
+            Report::Short => {
+                Reply::Array([i64::from(self.allowed()), bound.count, bound.ttl].map(Reply::Integer).to_vec())
+            }
+            Report::Full => bound.map(self.allowed(), self.retry, now),
+            Report::Each => {
+                Reply::Array(self.windows.iter().map(|window| window.map(window.fits, window.retry, now)).collect())
+            }
+        }
+    }
+}
+
+impl Standard {
+    fn map(&self, allowed: bool, retry: i64, now: i64) -> Reply {
+        let or_never = |wait: i64| if wait == NEVER { -1 } else { wait };
+        map([
+            i64::from(allowed),
+            self.quota.limit,
+            self.used,
+            self.quota.limit.saturating_sub(self.used).max(0),
+            or_never(retry),
+            or_never(self.next),
+            self.reset,
+            self.quota.window,
+            now,
+        ])
+    }
+}
+
+const NAMES: [&str; 9] = [
+    "allowed",
+    "limit",
+    "used",
+    "remaining",
+    "retry-after-ms",
+    "next-after-ms",
+    "reset-after-ms",
+    "window-ms",
+    "at-ms",
+];
+
+/// The reply with FULL.
+fn map(values: [i64; 9]) -> Reply {
+    let name = |name: &str| Reply::Bulk(Some(name.as_bytes().to_vec()));
+    let pairs = NAMES.iter().zip(values);
+    Reply::Array(pairs.flat_map(|(field, value)| [name(field), Reply::Integer(value)]).collect())
 }
 
 /// What becomes of a log.
@@ -157,43 +200,56 @@ pub fn slide(request: &Request, entries: &[(f64, i64)], compact: bool, now: i64)
     let units_at = |window: i64, at: i64| -> i64 {
         counted.iter().filter(|&&(score, _)| is_inside(score, window, at)).map(|&(_, units)| units).sum()
     };
+    let needed = request.cost.max(1);
+    let fits: Vec<bool> =
+        request.quotas.iter().map(|quota| units_at(quota.window, now).saturating_add(needed) <= quota.limit).collect();
+    let allowed = fits.iter().all(|&fits| fits);
+    let is_counted = request.cost > 0 && (allowed || request.force);
+    let before: Vec<i64> = request.quotas.iter().map(|quota| units_at(quota.window, now)).collect();
+    let mut after = counted.clone();
+    if is_counted {
+        after.push((now as f64, request.cost));
+    }
+    let units_at = |window: i64, at: i64| -> i64 {
+        let inside = after.iter().filter(|&&(score, _)| is_inside(score, window, at));
+        inside.fold(0, |sum: i64, &(_, units)| sum.saturating_add(units))
+    };
     // Counts fall only as an entry leaves a window.
-    let first_time = |windows: &[i64], from: i64, holds: &dyn Fn(i64) -> bool| {
-        let times = windows.iter().flat_map(|&window| counted.iter().map(move |&(score, _)| leaves(score, window)));
-        let mut times: Vec<i64> = times.filter(|&at| from < at && at < NEVER).chain([from]).collect();
+    let first_time = |windows: &[i64], holds: &dyn Fn(i64) -> bool| {
+        let times = windows.iter().flat_map(|&window| after.iter().map(move |&(score, _)| leaves(score, window)));
+        let mut times: Vec<i64> = times.filter(|&at| now < at && at < NEVER).chain([now]).collect();
         times.sort_unstable();
         times.dedup();
-        times.into_iter().find(|&at| holds(at)).unwrap_or(NEVER)
+        times.into_iter().find(|&at| holds(at)).map_or(NEVER, |at| at - now)
     };
-    let fits = |quota: &Quota, at: i64| units_at(quota.window, at) + request.cost <= quota.limit;
-    let answers = request.quotas.iter().map(|&quota| {
+    let fits_at = |quota: &Quota, at: i64| units_at(quota.window, at).saturating_add(needed) <= quota.limit;
+    let windows = request.quotas.iter().zip(fits).zip(before).map(|((&quota, fits), before)| {
         let window = quota.window;
-        let before = units_at(window, now);
-        let retry = match first_time(&[window], now, &|at| fits(&quota, at)) {
-            NEVER => NEVER,
-            at => at - now,
-        };
+        let retry = if fits { 0 } else { first_time(&[window], &|at| fits_at(&quota, at)) };
+        // Units that never leave are not waited for.
         let lasting = counted.iter().filter(|&&(score, _)| score < 0.0).map(|&(_, units)| units).sum();
-        // The request itself leaves after a window. Those that never leave are not waited for.
-        let from = if retry == 0 { now + window } else { now };
-        let reset = first_time(&[window], from, &|at| units_at(window, at) <= lasting) - now;
-        let ttl = (window + 999) / 1000;
-        Answer { quota, before, used: before, count: before, ttl, retry, reset }
+        let reset = first_time(&[window], &|at| units_at(window, at) <= lasting);
+        let free = |at: i64| quota.limit.saturating_sub(units_at(window, at)).max(0);
+        let used = units_at(window, now);
+        let next = if used == 0 { 0 } else { first_time(&[window], &|at| free(at) > free(now)) };
+        Standard { quota, fits, before, used, count: before, ttl: (window + 999) / 1000, retry, next, reset }
     });
-    let mut answer = Answer::binding(answers.collect());
-    if (1..NEVER).contains(&answer.retry) {
-        // While the one that binds is waited for, others may fill again.
-        let windows: Vec<i64> = request.quotas.iter().map(|quota| quota.window).collect();
-        answer.retry = first_time(&windows, now, &|at| request.quotas.iter().all(|quota| fits(quota, at))) - now;
-    }
+    let windows: Vec<Standard> = windows.collect();
+    let lengths: Vec<i64> = request.quotas.iter().map(|quota| quota.window).collect();
+    // While the one that binds is waited for, others may fill again.
+    let retry = match () {
+        () if allowed => 0,
+        () if windows.iter().any(|window| window.retry == NEVER) => NEVER,
+        () => first_time(&lengths, &|at| request.quotas.iter().all(|quota| fits_at(quota, at))),
+    };
+    let answer = Answer { windows, retry };
     // A sorted set is pruned in steps, the oldest and the nearest first, unless nothing in it counts.
     let in_steps = !compact && !counted.is_empty();
     let left_over = |from: &[(f64, i64)]| if in_steps { from.len().saturating_sub(PRUNED_AT_MOST as usize) } else { 0 };
     let late = &expired[expired.len() - left_over(&expired)..];
     let far = &ahead[ahead.len() - left_over(&ahead)..];
     let mut left = [late, &counted, far].concat();
-    if answer.allowed() {
-        answer.used += request.cost;
+    if is_counted {
         if compact {
             left.push((now as f64, request.cost));
         } else {
@@ -214,14 +270,15 @@ pub fn possible_within(request: &Request, units: i64, reply: &Reply) -> bool {
     let Reply::Array(parts) = reply else { return false };
     let longest = request.quotas.last().expect("a quota").window;
     possible(request, reply)
-        && match integers(parts, request.full).as_deref() {
-            Some(&[_, count, _]) => count <= units,
+        && match request.report {
+            Report::Short => matches!(integers(parts, false).as_deref(), Some(&[_, count, _]) if count <= units),
             // What counts in the longest window leaves it some time.
-            Some(&[allowed, limit, used, _, retry, reset, window]) => {
-                used - allowed * request.cost <= units
-                    && (window != longest || (retry >= 0 || limit < request.cost) && (used == 0 || reset > 0))
-            }
-            _ => false,
+            Report::Full | Report::Each => maps(parts, request.report).iter().flatten().all(|map| {
+                let [allowed, limit, used, _, retry, _, reset, window, _] = *map;
+                let own = if allowed == 1 || request.force { request.cost } else { 0 };
+                used - own <= units
+                    && (window != longest || (retry >= 0 || limit < request.cost.max(1)) && (used == 0 || reset > 0))
+            }),
         }
 }
 
@@ -242,46 +299,58 @@ pub struct Counted {
 
 /// Decides on a request to counters. `found`: for each quota its own.
 pub fn count(request: &Request, found: &[&Found], now: i64) -> Result<Counted, &'static str> {
-    let values = found.iter().map(|found| found.integer().map(|value| value.unwrap_or(0)));
-    let values: Vec<i64> = values.collect::<Result<_, _>>()?;
+    let mut values = Vec::new();
+    for found in found {
+        // An anchored window is over in the very millisecond of its expiry.
+        let is_over = request.anchored && found.expires >= 0 && now >= found.expires;
+        let value = found.integer()?.unwrap_or(0);
+        values.push(if is_over { (0, None) } else { (value, (found.expires >= 0).then_some(found.expires)) });
+    }
     // The script's own counts each call, and overflows as INCR does.
     let always = request.quotas.len() == 1 && request.cost == 1;
-    if always && values[0] == i64::MAX {
+    let needed = request.cost.max(1);
+    let fits =
+        |index: usize| i128::from(values[index].0) + i128::from(needed) <= i128::from(request.quotas[index].limit);
+    let allowed = (0..values.len()).all(fits);
+    let is_counted = request.cost > 0 && (allowed || always || request.force);
+    if is_counted && values.iter().any(|(value, _)| value.checked_add(request.cost).is_none()) {
         return Err(OVERFLOW);
     }
     let number = |quota: &Quota| now.div_euclid(quota.window);
     let mut written = Vec::new();
-    let answers = request.quotas.iter().zip(found).zip(&values).map(|((&quota, found), &value)| {
+    let windows = request.quotas.iter().enumerate().map(|(index, &quota)| {
+        let (value, expiry) = values[index];
         // Long windows of the same number share a counter, which lives as long as the longest of them.
-        let sharing = request.quotas.iter().filter(|other| number(other) == number(&quota));
-        let longest = sharing.map(|other| other.window).max().expect("itself");
-        let expiry = (found.expires >= 0).then_some(found.expires);
+        let sharing = request.quotas.iter().filter(|other| !request.anchored && number(other) == number(&quota));
+        let longest = sharing.map(|other| other.window).chain([quota.window]).max().expect("itself");
         let expires = expiry.filter(|_| value != 0).unwrap_or(now + longest);
-        let next = now - now.rem_euclid(quota.window) + quota.window;
+        let next_window = now - now.rem_euclid(quota.window) + quota.window;
         // The server keeps a key through the millisecond of its expiry.
-        let fresh = |expiry: Option<i64>| expiry.map_or(next, |expiry| next.min(expiry + 1)) - now;
-        let retry = if i128::from(value) + i128::from(request.cost) <= i128::from(quota.limit) {
-            0
-        } else if request.cost > quota.limit {
-            NEVER
-        } else {
-            fresh(expiry)
+        let fresh = |expiry: Option<i64>| match expiry {
+            _ if request.anchored => expiry.unwrap_or(now + quota.window) - now,
+            None => next_window - now,
+            Some(expiry) => next_window.min(expiry + 1) - now,
         };
         let after = value.saturating_add(request.cost);
-        written.push(Some(Standing { value: after, expires }));
-        let counts = always || retry == 0;
-        let (used, until) = if counts { (after, Some(expires)) } else { (value, expiry) };
+        let (used, until) = if is_counted { (after, Some(expires)) } else { (value, expiry) };
+        let retry = if fits(index) {
+            0
+        } else if needed > quota.limit {
+            NEVER
+        } else {
+            fresh(until)
+        };
+        written.push(is_counted.then_some(Standing { value: after, expires }));
         let reset = if used > 0 { fresh(until) } else { 0 };
+        let next = if used > 0 && quota.limit == 0 { NEVER } else { reset };
         // Where nothing is written, the counter's own life; without one, what it would get.
-        let told = if counts { expires } else { expiry.unwrap_or(now + longest) };
+        let told = until.unwrap_or(now + longest);
         let ttl = ((told - now).max(0) + 500) / 1000;
-        Answer { quota, before: value, used, count: used, ttl, retry, reset }
+        Standard { quota, fits: fits(index), before: value, used, count: used, ttl, retry, next, reset }
     });
-    let answer = Answer::binding(answers.collect());
-    if !always && !answer.allowed() {
-        written.fill(None);
-    }
-    Ok(Counted { answer, written })
+    let windows: Vec<Standard> = windows.collect();
+    let retry = if allowed { 0 } else { windows.iter().map(|window| window.retry).max().expect("a window") };
+    Ok(Counted { answer: Answer { windows, retry }, written })
 }
 
 /// What a throttle answers, and the arrival time that it stores if it moves. `now` in microseconds.
@@ -301,9 +370,37 @@ pub fn throttle(rate: Rate, found: &Found, now: i64) -> Result<(Reply, Option<St
     let ahead = if limited { before } else { after } - now;
     let remaining = ((tolerance - ahead).max(0) / rate.interval) as i64;
     let retry = if limited && increment <= tolerance { seconds(wait) } else { -1 };
-    let reply = [i64::from(limited), rate.limit, remaining, retry, seconds(ahead)].map(Reply::Integer);
+    let millis = |nanos: i128| i64::try_from((nanos + 999_999).div_euclid(1_000_000)).expect("milliseconds");
+    let used = i64::try_from((ahead.max(0) + rate.interval - 1) / rate.interval).expect("units");
+    // Until one unit more than now is free.
+    let next = match used {
+        0 => 0,
+        _ => millis(ahead - rate.interval * i128::from(used.min(rate.limit) - 1)),
+    };
+    let retry_ms = match limited {
+        false => 0,
+        true if increment > tolerance => -1,
+        true => millis(wait),
+    };
+    let full = [
+        i64::from(!limited),
+        rate.limit,
+        used,
+        (rate.limit - used).max(0),
+        retry_ms,
+        next,
+        millis(ahead),
+        millis(tolerance),
+        i64::try_from(now / 1_000_000).expect("milliseconds"),
+    ];
+    let short = [i64::from(limited), rate.limit, remaining, retry, seconds(ahead)];
+    let reply = match rate.report {
+        Report::Short => Reply::Array(short.map(Reply::Integer).to_vec()),
+        Report::Full => map(full),
+        Report::Each => Reply::Array(vec![map(full)]),
+    };
     let standing = || Standing { value: after as i64, expires: (after as i64 - 1) / 1_000_000 + 1 };
-    Ok((Reply::Array(reply.to_vec()), (!limited && rate.quantity > 0).then(standing)))
+    Ok((reply, (!limited && rate.quantity > 0 && !rate.peek).then(standing)))
 }
 
 /// How many keys go.
@@ -318,48 +415,61 @@ pub fn reset(key: &Found, counters: &[&Found]) -> Result<i64, &'static str> {
 
 /// Whether a reply to a request is possible, whatever lies at the key.
 pub fn possible(request: &Request, reply: &Reply) -> bool {
-    let numbers = match reply {
+    let parts = match reply {
         Reply::Error(line) if request.sliding => {
             return [WRONG_TYPE, OTHER_VERSION, DAMAGED].contains(&&**line)
                 || is_too_heavy(request) && refuses_the_cost(line);
         }
         Reply::Error(line) => return [WRONG_TYPE, NOT_AN_INTEGER, OVERFLOW].contains(&&**line),
-        Reply::Array(parts) => integers(parts, request.full),
+        Reply::Array(parts) => parts,
         _ => return false,
     };
     let plain = !request.sliding && request.quotas.len() == 1 && request.cost == 1;
-    // The units before the call, which say whether it is allowed.
+    let needed = request.cost.max(1);
+    // The units before the call, which say whether it fits.
     let decided = |allowed: i64, quota: &Quota, used: i64, counted: bool| {
         let before = if counted { used.saturating_sub(request.cost) } else { used };
-        (!request.sliding || before >= 0) && allowed == i64::from(before.saturating_add(request.cost) <= quota.limit)
+        (!request.sliding || before >= 0) && allowed == i64::from(before.saturating_add(needed) <= quota.limit)
     };
     // A counter that somebody has set below 0 lets in more than the limit.
-    let never = request.sliding && request.quotas.iter().any(|quota| quota.limit < request.cost);
-    match numbers.as_deref() {
-        Some(&[allowed, count, ttl]) if !request.full => request.quotas.iter().any(|quota| {
-            let counted = !request.sliding && (plain || allowed == 1);
-            let lives =
-                if request.sliding { ttl == (quota.window + 999) / 1000 } else { (0..=10_000_000_000).contains(&ttl) };
-            lives && decided(allowed, quota, count, counted) && !(never && allowed == 1)
-        }),
-        Some(&[allowed, limit, used, remaining, retry, reset, window]) if request.full => {
-            request.quotas.contains(&Quota { window, limit })
-                && decided(allowed, &Quota { window, limit }, used, plain || allowed == 1)
-                && remaining == limit.saturating_sub(used).max(0)
-                && match allowed {
-                    1 => retry == 0 && !never,
-                    _ => retry >= 1 || retry == -1 && (request.sliding || limit < request.cost),
-                }
-                && (!never || retry == -1)
-                && reset >= 0
+    let never = request.sliding && request.quotas.iter().any(|quota| quota.limit < needed);
+    match request.report {
+        Report::Short => match integers(parts, false).as_deref() {
+            Some(&[allowed, count, ttl]) => request.quotas.iter().any(|quota| {
+                let counted = !request.sliding && (plain || allowed == 1 || request.force) && request.cost > 0;
+                let lives = if request.sliding {
+                    ttl == (quota.window + 999) / 1000
+                } else {
+                    (0..=10_000_000_000).contains(&ttl)
+                };
+                lives && decided(allowed, quota, count, counted) && !(never && allowed == 1)
+            }),
+            _ => false,
+        },
+        Report::Full | Report::Each => {
+            let Some(maps) = maps(parts, request.report) else { return false };
+            let all_fit = maps.iter().all(|map| map[0] == 1);
+            let is_complete = request.report == Report::Full || maps.len() == request.quotas.len();
+            is_complete
+                && maps.iter().all(|&[allowed, limit, used, remaining, retry, next, reset, window, _]| {
+                    let counted = plain || all_fit || request.force;
+                    let never = request.sliding && limit < needed || never && request.report == Report::Full;
+                    request.quotas.contains(&Quota { window, limit })
+                        && decided(allowed, &Quota { window, limit }, used, counted)
+                        && remaining == limit.saturating_sub(used).max(0)
+                        && match allowed {
+                            1 => retry == 0 && !never,
+                            _ => retry >= 1 || retry == -1 && (request.sliding || limit < needed),
+                        }
+                        && (!never || retry == -1)
+                        && (reset >= 0 && next >= -1)
+                })
         }
-        _ => false,
     }
 }
 
 /// The integers of a reply, or of one that names them.
 fn integers(parts: &[Reply], named: bool) -> Option<Vec<i64>> {
-    const NAMES: [&str; 7] = ["allowed", "limit", "used", "remaining", "retry-after-ms", "reset-after-ms", "window-ms"];
     let integer = |part: &Reply| match part {
         Reply::Integer(integer) => Some(*integer),
         _ => None,
@@ -375,21 +485,89 @@ fn integers(parts: &[Reply], named: bool) -> Option<Vec<i64>> {
     parts.iter().skip(1).step_by(2).map(integer).collect()
 }
 
+/// The map of a reply with FULL, or those of one with EACH.
+fn maps(parts: &[Reply], report: Report) -> Option<Vec<[i64; 9]>> {
+    let one = |parts: &[Reply]| integers(parts, true)?.try_into().ok();
+    if report == Report::Full {
+        return Some(vec![one(parts)?]);
+    }
+    let each = parts.iter().map(|part| match part {
+        Reply::Array(parts) => one(parts),
+        _ => None,
+    });
+    each.collect()
+}
+
 /// Whether a reply of a throttle is possible, whatever lies at the key.
 pub fn possible_throttle(rate: Rate, reply: &Reply) -> bool {
+    let parts = match reply {
+        Reply::Error(line) => return [WRONG_TYPE, NOT_AN_INTEGER].contains(&&**line),
+        Reply::Array(parts) => parts,
+        _ => return false,
+    };
+    if rate.report != Report::Short {
+        return maps(parts, rate.report).is_some_and(|maps| {
+            matches!(maps[..], [[allowed, limit, used, remaining, retry, next, reset, _, _]]
+                if limit == rate.limit
+                    && used >= 0
+                    && remaining == (limit - used).max(0)
+                    && (allowed == 1) == (retry == 0)
+                    && (retry == -1) == (allowed == 0 && rate.quantity > rate.limit)
+                    && (used == 0) == (next == 0)
+                    && (used == 0) == (reset == 0))
+        });
+    }
+    match integers(parts, false).as_deref() {
+        Some(&[limited, limit, remaining, retry, reset]) => {
+            limit == rate.limit
+                && (0..=limit).contains(&remaining)
+                && reset >= 0
+                && match limited {
+                    0 => retry == -1,
+                    _ => limited == 1 && (retry >= 1) == (rate.quantity <= rate.limit) && (retry >= 1 || retry == -1),
+                }
+        }
+        _ => false,
+    }
+}
+
+/// Whether a reply is one that the command could make at all. Which of the errors is right is not said, but none of them
+/// is the module's own failure.
+pub fn possible_loose(kind: Loose, reply: &Reply) -> bool {
+    let is_map = |part: &Reply| match part {
+        Reply::Array(parts) => maps(parts, Report::Full).is_some_and(|maps| maps[0][0] & !1 == 0),
+        _ => false,
+    };
     match reply {
-        Reply::Error(line) => [WRONG_TYPE, NOT_AN_INTEGER].contains(&&**line),
-        Reply::Array(parts) => match integers(parts, false).as_deref() {
-            Some(&[limited, limit, remaining, retry, reset]) => {
-                limit == rate.limit
-                    && (0..=limit).contains(&remaining)
-                    && reset >= 0
-                    && match limited {
-                        0 => retry == -1,
-                        _ => {
-                            limited == 1 && (retry >= 1) == (rate.quantity <= rate.limit) && (retry >= 1 || retry == -1)
-                        }
-                    }
+        Reply::Error(line) => {
+            (line.starts_with("ERR ") || line.starts_with("WRONGTYPE ")) && !line.contains("internal error")
+        }
+        Reply::Integer(released) => kind == Loose::Release && *released >= 0,
+        Reply::Array(parts) => match (kind, &parts[..]) {
+            (Loose::Refund, [Reply::Integer(refunded), Reply::Integer(_), Reply::Integer(ttl)]) => {
+                *refunded >= 0 && *ttl >= 0
+            }
+            (Loose::Acquire, [Reply::Integer(0 | 1), Reply::Integer(held), Reply::Integer(ttl)]) => {
+                *held >= 0 && *ttl >= 1
+            }
+            (Loose::Acquire, [map]) => is_map(map),
+            (Loose::Acquire, _) => is_map(reply),
+            (
+                Loose::All,
+                [
+                    Reply::Integer(allowed @ (0 | 1)),
+                    Reply::Integer(index),
+                    Reply::Integer(free),
+                    Reply::Integer(wait),
+                    rest @ ..,
+                ],
+            ) => {
+                let maps = match rest {
+                    [] => true,
+                    [Reply::Array(maps)] => maps.iter().all(is_map) && *index < maps.len() as i64,
+                    _ => false,
+                };
+                maps && *index >= 0 && *free >= 0 && (*allowed == 1) == (*wait == 0) && *wait >= -1
             }
             _ => false,
         },

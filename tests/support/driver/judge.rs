@@ -1,9 +1,9 @@
 //! What is right: a probed call must have the one right reply and leave the right state. Any other call must have a reply
 //! that is possible for its words.
 
-use super::Moment;
 use super::calls::Call;
 use super::seen::Seen;
+use super::{Moment, anchored};
 use crate::support::grammar::{Request, Verdict};
 use crate::support::model::{self, Found, Log};
 use crate::support::wire::Reply;
@@ -15,6 +15,7 @@ pub fn possible(verdict: &Verdict, reply: &Reply) -> Result<(), String> {
         Verdict::Request(request) => model::possible(request, reply),
         Verdict::Throttle(rate) => model::possible_throttle(*rate, reply),
         Verdict::Reset(windows) => model::possible_reset(windows.len(), reply),
+        Verdict::Loose(kind, _) => model::possible_loose(*kind, reply),
     };
     if fits { Ok(()) } else { Err(format!("an impossible reply for {verdict:?}")) }
 }
@@ -43,7 +44,7 @@ pub fn exactly(moment: Moment, call: &Call, before: &Seen, reply: &Reply, after:
                     };
                 }
                 let logged = model::slide(request, &entries, compact, moment.now);
-                right(logged.answer.reply(request.full))?;
+                right(logged.answer.reply(request.report, moment.now))?;
                 if request.peek {
                     before.unchanged(after)
                 } else {
@@ -60,7 +61,10 @@ pub fn exactly(moment: Moment, call: &Call, before: &Seen, reply: &Reply, after:
         }),
         Verdict::Request(request) => {
             // Each quota's own place among the keys, which several can share.
-            let name = |window: i64| moment.counters(&call.key()[..], [window].into_iter()).remove(0);
+            let name = |window: i64| match request.anchored {
+                true => anchored(call.key(), window),
+                false => moment.counters(&call.key()[..], [window].into_iter()).remove(0),
+            };
             let places: Vec<usize> = request
                 .quotas
                 .iter()
@@ -68,7 +72,7 @@ pub fn exactly(moment: Moment, call: &Call, before: &Seen, reply: &Reply, after:
                 .collect();
             let found: Vec<&Found> = places.iter().map(|&place| &before.keys[place]).collect();
             model::count(request, &found, moment.now).map(|counted| {
-                right(counted.answer.reply(request.full))?;
+                right(counted.answer.reply(request.report, moment.now))?;
                 let mut written = vec![None; call.state.len()];
                 if !request.peek {
                     counted.written.iter().zip(&places).for_each(|(standing, &place)| written[place] = *standing);
@@ -85,6 +89,12 @@ pub fn exactly(moment: Moment, call: &Call, before: &Seen, reply: &Reply, after:
             };
             // Valkey 9 counts microseconds with a clock of its own: one of the thousand has to explain it all.
             (0..1000).map(at).find(|outcome| *outcome == Ok(Ok(()))).unwrap_or_else(|| at(0))
+        }
+        Verdict::Loose(kind, is_peek) => {
+            if !model::possible_loose(*kind, reply) {
+                return Err(format!("an impossible reply for {kind:?}"));
+            }
+            return if *is_peek || matches!(reply, Reply::Error(_)) { before.unchanged(after) } else { Ok(()) };
         }
         Verdict::Reset(_) => {
             let counters: Vec<&Found> = before.keys[1..].iter().collect();

@@ -18,7 +18,7 @@ mod seen;
 mod totals;
 
 use super::wire::{Reply, Wire, pack};
-use super::{Client, Server};
+use super::{Client, Server, policy};
 use calls::{Call, Generator, Sent};
 use seen::Seen;
 pub use totals::Totals;
@@ -57,6 +57,11 @@ impl Moment {
         }
         names
     }
+}
+
+/// The key of a window that begins with its first request.
+fn anchored(key: &[u8], window: i64) -> Vec<u8> {
+    [key, format!(":{}s", policy::seconds(window)).as_bytes()].concat()
 }
 
 impl<'a> Driver<'a> {

@@ -5,7 +5,7 @@ use std::fmt;
 use super::calls::Call;
 use super::seen::Seen;
 use crate::support::Client;
-use crate::support::grammar::Verdict;
+use crate::support::grammar::{Loose, Report, Verdict};
 use crate::support::model;
 use crate::support::wire::Reply;
 
@@ -19,6 +19,10 @@ pub struct Totals {
     pub fixed: Outcomes,
     pub throttle: Outcomes,
     pub peek: Outcomes,
+    pub acquire: Outcomes,
+    pub all: Outcomes,
+    pub refunded: u64,
+    pub released: u64,
     /// Those of RL.SLIDING and RL.PEEK, probed, that were answered from a compact log.
     pub compact: Outcomes,
     /// Refused for a compact log that is damaged or of another version.
@@ -59,27 +63,39 @@ impl Totals {
             self.uncalled += u64::from(matches!(call.verdict, Verdict::Uncalled(_)));
             return;
         }
-        // `allowed` is the first integer of a short reply, and the first behind its name of a full one.
-        let first = match reply {
-            Reply::Array(parts) => parts.iter().find_map(|part| match part {
-                Reply::Integer(integer) => Some(*integer),
-                _ => None,
-            }),
-            Reply::Integer(integer) => Some(*integer),
-            _ => None,
+        let first = first_integer(reply).unwrap_or_default();
+        // Of several windows each says whether it has room by itself; the call is allowed if all of them have.
+        let of_each = |reply: &Reply| match reply {
+            Reply::Array(maps) => maps.iter().all(|map| first_integer(map) == Some(1)),
+            _ => false,
         };
-        let first = first.unwrap_or_default();
+        let allowed = |report: Report| if report == Report::Each { of_each(reply) } else { first == 1 };
         let (outcomes, allowed) = match &call.verdict {
-            Verdict::Request(request) if request.peek => (&mut self.peek, first == 1),
-            Verdict::Request(request) if request.sliding => (&mut self.sliding, first == 1),
-            Verdict::Throttle(rate) if rate.quantity == 0 => (&mut self.peek, first == 0),
-            Verdict::Throttle(_) => (&mut self.throttle, first == 0),
+            Verdict::Request(request) if request.peek => (&mut self.peek, allowed(request.report)),
+            Verdict::Request(request) if request.sliding => (&mut self.sliding, allowed(request.report)),
+            Verdict::Throttle(rate) => {
+                let is_peek = rate.peek || rate.quantity == 0;
+                let allowed = if rate.report == Report::Short { first == 0 } else { allowed(rate.report) };
+                (if is_peek { &mut self.peek } else { &mut self.throttle }, allowed)
+            }
             Verdict::Reset(_) => {
                 self.resets += 1;
                 self.reset_keys += first.unsigned_abs();
                 return;
             }
-            _ => (&mut self.fixed, first == 1),
+            Verdict::Loose(Loose::Release, _) => {
+                self.released += first.unsigned_abs();
+                return;
+            }
+            Verdict::Loose(Loose::Refund, _) => {
+                self.refunded += 1;
+                return;
+            }
+            Verdict::Loose(Loose::All, _) => (&mut self.all, first == 1),
+            Verdict::Loose(Loose::Acquire, true) => (&mut self.peek, first == 1),
+            Verdict::Loose(Loose::Acquire, false) => (&mut self.acquire, first == 1),
+            Verdict::Request(request) => (&mut self.fixed, allowed(request.report)),
+            Verdict::Uncalled(_) | Verdict::Refused(_) => panic!("{reply:?} for what is refused"),
         };
         outcomes.add(allowed);
         if call.is_sliding() && before.is_some_and(|before| before.keys[0].kind == "string") {
@@ -101,11 +117,26 @@ impl Totals {
             ("throttle_denied", self.throttle.denied),
             ("peek_allowed", self.peek.allowed),
             ("peek_denied", self.peek.denied),
+            ("acquire_allowed", self.acquire.allowed),
+            ("acquire_denied", self.acquire.denied),
+            ("all_allowed", self.all.allowed),
+            ("all_denied", self.all.denied),
+            ("refunded_calls", self.refunded),
+            ("released_leases", self.released),
             ("reset_keys", self.reset_keys),
             ("errors", self.refused - self.uncalled),
             ("panics", 0),
         ] {
             assert_eq!(field(client, name), seen, "seed {seed}: {name}");
         }
+    }
+}
+
+/// `allowed` is the first integer of a short reply, and the first behind its name of a full one.
+fn first_integer(reply: &Reply) -> Option<i64> {
+    match reply {
+        Reply::Array(parts) => parts.iter().find_map(first_integer),
+        Reply::Integer(integer) => Some(*integer),
+        _ => None,
     }
 }

@@ -6,7 +6,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export ENGINES
 export MODULE := $(TARGET)/release/libredis_rl.so
 
-.PHONY: help demo test bench bench-quick bench-instructions soak lint build run engines clean
+.PHONY: help demo test bench bench-quick bench-instructions pictures soak lint build run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -27,6 +27,9 @@ bench-quick: deps-build deps-server build ## The same roughly, in less than a mi
 
 bench-instructions: deps-build deps-server deps-valgrind build ## Count the instructions of each command, for a diff to show
 	$(CARGO) bench --locked --bench limiters -- --instructions $(if $(ENGINE),--engine $(ENGINE))
+
+pictures: deps-build deps-server build ## Draw docs/pictures from live calls
+	$(CARGO) bench --locked --bench pictures
 
 soak: deps-build deps-server deps-valgrind build ## Hostile calls and floods (MINUTES=8 for both), memcheck, pruning (SEED=n ENGINE=name)
 	$(CARGO) bench --locked --bench soak -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \

@@ -25,6 +25,7 @@ mod operations;
 mod oracle;
 mod peek;
 mod persistence;
+mod pictures;
 mod policies;
 mod policy_contract;
 mod policy_effects;
@@ -74,6 +75,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("oracle", oracle::TESTS),
     ("peek", peek::TESTS),
     ("persistence", persistence::TESTS),
+    ("pictures", pictures::TESTS),
     ("policies", policies::TESTS),
     ("policy_contract", policy_contract::TESTS),
     ("policy_effects", policy_effects::TESTS),

@@ -1,0 +1,168 @@
+//! What pictures are drawn on. A page as wide as a README shows it at its own size, and a telephone at little more than half:
+//! so the paper is narrow and the text large. The paper is white in dark viewers, too.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{Pos, VPos};
+
+pub use plotters::style::RGBColor;
+pub use plotters::style::text_anchor::HPos;
+
+pub const WIDTH: i32 = 600;
+/// What is kept free on either side.
+pub const MARGIN: i32 = 14;
+/// The height of a line of text.
+pub const LINE: i32 = 23;
+/// The size of text. The library takes that of a line, and divides it by 1.24 for the letters.
+pub const FONT: (&str, i32) = ("sans-serif", 20);
+
+pub const INK: RGBColor = RGBColor(40, 40, 40);
+pub const GREY: RGBColor = RGBColor(120, 120, 120);
+pub const FAINT: RGBColor = RGBColor(222, 222, 222);
+/// Of Okabe and Ito, which the colour-blind can tell apart. One is darker than the other, and marks differ in shape, too.
+pub const BLUE: RGBColor = RGBColor(0, 114, 178);
+pub const VERMILION: RGBColor = RGBColor(213, 94, 0);
+
+pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+pub struct Canvas<'a> {
+    area: Area<'a>,
+    height: i32,
+}
+
+/// The text of an SVG of that height.
+pub fn picture(height: i32, draw: impl FnOnce(&Canvas)) -> String {
+    let mut svg = String::new();
+    let canvas =
+        Canvas { area: SVGBackend::with_string(&mut svg, (WIDTH as u32, height as u32)).into_drawing_area(), height };
+    canvas.rectangle((0, 0), (WIDTH - 1, height - 1), WHITE.filled());
+    canvas.rectangle((0, 0), (WIDTH - 1, height - 1), FAINT);
+    draw(&canvas);
+    canvas.area.present().expect(DRAWN);
+    drop(canvas);
+    svg
+}
+
+const DRAWN: &str = "what is drawn into memory can be drawn";
+
+impl<'a> Canvas<'a> {
+    #[allow(dead_code)] // The plots', which have axes of the library.
+    pub fn area(&self) -> &Area<'a> {
+        &self.area
+    }
+
+    /// Text whose middle is at that height.
+    pub fn text(&self, text: &str, at: (i32, i32), side: HPos) {
+        self.text_of(text, at, side, false, INK);
+    }
+
+    pub fn bold(&self, text: &str, at: (i32, i32), side: HPos) {
+        self.text_of(text, at, side, true, INK);
+    }
+
+    fn text_of(&self, text: &str, at: (i32, i32), side: HPos, bold: bool, color: RGBColor) {
+        let wide = width(text, bold);
+        let weight = if bold { FontStyle::Bold } else { FontStyle::Normal };
+        let left = match side {
+            HPos::Left => at.0,
+            HPos::Center => at.0 - wide / 2,
+            HPos::Right => at.0 - wide,
+        };
+        let inside = left >= 0 && left + wide <= WIDTH && (LINE / 2 - 4..=self.height - LINE / 2 + 4).contains(&at.1);
+        assert!(inside, "this leaves the paper: {text}");
+        let style = (FONT.0, FONT.1, weight).into_text_style(&self.area).color(&color);
+        let text = Text::new(text.to_owned(), at, style.pos(Pos::new(side, VPos::Center)));
+        self.area.draw(&text).expect(DRAWN);
+    }
+
+    pub fn rectangle(&self, from: (i32, i32), to: (i32, i32), style: impl Into<ShapeStyle>) {
+        self.area.draw(&Rectangle::new([from, to], style)).expect(DRAWN);
+    }
+
+    pub fn line(&self, points: Vec<(i32, i32)>, color: RGBColor, width: u32) {
+        self.area.draw(&PathElement::new(points, color.stroke_width(width))).expect(DRAWN);
+    }
+
+    #[allow(dead_code)] // The scenes'.
+    pub fn polygon(&self, corners: Vec<(i32, i32)>, style: impl Into<ShapeStyle>) {
+        self.area.draw(&Polygon::new(corners, style)).expect(DRAWN);
+    }
+
+    pub fn circle(&self, at: (i32, i32), radius: i32, style: impl Into<ShapeStyle>) {
+        self.area.draw(&Circle::new(at, radius, style)).expect(DRAWN);
+    }
+}
+
+#[allow(dead_code)] // The scenes'.
+impl Canvas<'_> {
+    /// Upright or level.
+    pub fn dashed(&self, from: (i32, i32), to: (i32, i32), color: RGBColor) {
+        const DASH: i32 = 6;
+        const GAP: i32 = 4;
+        let length = (to.0 - from.0) + (to.1 - from.1);
+        for start in (0..length).step_by((DASH + GAP) as usize) {
+            let end = (start + DASH).min(length);
+            let at = |along| if from.1 == to.1 { (from.0 + along, from.1) } else { (from.0, from.1 + along) };
+            self.line(vec![at(start), at(end)], color, 2);
+        }
+    }
+
+    /// A call that was allowed: a bar. The middle is at that place.
+    pub fn allowed(&self, (x, y): (i32, i32)) {
+        self.rectangle((x - 1, y - 10), (x + 2, y + 10), BLUE.filled());
+    }
+
+    /// A call that was denied: a cross.
+    pub fn denied(&self, at: (i32, i32)) {
+        self.cross(at, 3, 2);
+    }
+
+    /// The same where there is room.
+    pub fn denied_large(&self, at: (i32, i32)) {
+        self.cross(at, 5, 3);
+    }
+
+    fn cross(&self, (x, y): (i32, i32), half: i32, width: u32) {
+        self.line(vec![(x - half, y - half), (x + half + 1, y + half + 1)], VERMILION, width);
+        self.line(vec![(x - half, y + half + 1), (x + half + 1, y - half)], VERMILION, width);
+    }
+
+    /// What becomes of a call, at the time at which it was made.
+    pub fn call(&self, allowed: bool, at: (i32, i32)) {
+        if allowed { self.allowed(at) } else { self.denied(at) }
+    }
+
+    /// A window, from one place to another.
+    pub fn window(&self, [from, to]: [i32; 2], y: i32) {
+        self.rectangle((from + 1, y - 15), (to - 1, y + 15), FAINT.filled());
+    }
+
+    /// A number in a disc, for a list to tell of.
+    pub fn number(&self, number: usize, (x, y): (i32, i32)) {
+        self.circle((x, y), 11, INK.filled());
+        self.text_of(&number.to_string(), (x, y), HPos::Center, true, WHITE);
+    }
+
+    /// A numbered list. The middle of its first line is at that height.
+    pub fn list(&self, lines: &[String], mut y: i32) {
+        for (number, line) in (1..).zip(lines) {
+            self.number(number, (MARGIN + 11, y));
+            self.text(line, (MARGIN + 30, y), HPos::Left);
+            y += LINE + 2;
+        }
+    }
+}
+
+/// As much room as a text may take: fonts differ, and this is more than that of the widest common one.
+pub fn width(text: &str, bold: bool) -> i32 {
+    let letters: i32 = text
+        .chars()
+        .map(|letter| match letter {
+            'i' | 'j' | 'l' | ' ' | '.' | ',' | ':' | '\'' | '(' | ')' => 6,
+            'm' | 'w' | 'M' | 'W' => 16,
+            'A'..='Z' | '÷' | '×' => 12,
+            _ => 10,
+        })
+        .sum();
+    if bold { letters * 9 / 8 } else { letters }
+}

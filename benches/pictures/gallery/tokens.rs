@@ -1,0 +1,138 @@
+//! A budget of a language model's tokens: what a request costs is reserved before, and put right after.
+
+use plotters::style::Color;
+
+use super::canvas::{HPos, INK, LINE, MARGIN, picture};
+use super::stage::Stage;
+use super::steps::{Steps, colors};
+use super::timeline::Timeline;
+use crate::support::Engine;
+
+const SECONDS: i32 = 100;
+const LIMIT: i64 = 10_000;
+const STEP: usize = 500;
+
+/// What happens, and what of it is told.
+struct Event {
+    at: i64,
+    used: i64,
+    denied: bool,
+    told: String,
+}
+
+struct Scene {
+    stage: Stage,
+    events: Vec<Event>,
+    /// What is used, and since when.
+    levels: Vec<(i64, i64)>,
+}
+
+impl Scene {
+    /// Up to that time, in milliseconds. On the way it looks how much is used.
+    fn until(&mut self, at: i64) {
+        let from = self.levels.last().map_or(0, |(at, _)| *at);
+        for now in (from..=at).step_by(STEP) {
+            self.stage.set_time(now);
+            let used = self.used();
+            self.levels.push((now, used));
+        }
+    }
+
+    fn used(&mut self) -> i64 {
+        self.stage.full(&format!("RL.PEEK llm SLIDING 60 {LIMIT} COST 0 FULL"))["used"]
+    }
+
+    fn note(&mut self, at: i64, denied: bool, told: String) {
+        let used = self.used();
+        self.levels.push((at, used));
+        self.events.push(Event { at, used, denied, told });
+    }
+
+    /// Asks for tokens. Answers the time of the decision, and how long to wait.
+    fn reserve(&mut self, at: i64, who: &str, cost: i64) -> [i64; 2] {
+        self.until(at);
+        let reply = self.stage.full(&format!("RL.SLIDING llm 60 {LIMIT} COST {cost} FULL"));
+        let wait = reply["retry-after-ms"];
+        let denied = reply["allowed"] == 0;
+        let told = if denied {
+            format!("{who} asks for {cost}: denied, wait {} s", wait / 1000)
+        } else {
+            format!("{who} reserves {cost}")
+        };
+        self.note(at, denied, told);
+        [reply["at-ms"], wait]
+    }
+
+    /// Gives back what was not needed.
+    fn refund(&mut self, at: i64, who: &str, [reserved, taken, reserved_at]: [i64; 3]) {
+        self.until(at);
+        let rest = reserved - taken;
+        let line = format!("RL.REFUND llm SLIDING 60 {LIMIT} COST {rest} AT {reserved_at}");
+        let [refunded, ..]: [i64; 3] = self.stage.run(&line);
+        assert_eq!(refunded, rest);
+        self.note(at, false, format!("{who} took {taken}: RL.REFUND gives {refunded} back"));
+    }
+
+    /// Charges what was needed beyond what was reserved.
+    fn charge(&mut self, at: i64, who: &str, [reserved, taken]: [i64; 2]) {
+        self.until(at);
+        let more = taken - reserved;
+        let [allowed, ..]: [i64; 3] = self.stage.run(&format!("RL.SLIDING llm 60 {LIMIT} COST {more} FORCE"));
+        assert_eq!(allowed, 0, "it did not fit, and was counted all the same");
+        self.note(at, false, format!("{who} took {taken}: FORCE charges {more} more"));
+    }
+}
+
+fn play(engine: &Engine) -> Scene {
+    let mut scene = Scene { stage: Stage::new(engine), events: Vec::new(), levels: Vec::new() };
+    let [a, _] = scene.reserve(5_000, "A", 3_000);
+    scene.refund(10_000, "A", [3_000, 1_800, a]);
+    scene.reserve(15_000, "B", 4_000);
+    let [c, _] = scene.reserve(20_000, "C", 3_000);
+    let [_, wait] = scene.reserve(26_000, "D", 2_000);
+    scene.charge(33_000, "B", [4_000, 5_500]);
+    scene.refund(40_000, "C", [3_000, 2_100, c]);
+    scene.reserve(26_000 + wait, "D", 2_000);
+    let last = scene.events.last_mut().expect("the last one");
+    assert!(!last.denied, "it was told to come now");
+    last.told = format!("D asks again after {} s, when A's 1800 leave: allowed", wait / 1000);
+    scene.until(i64::from(SECONDS) * 1000);
+    scene
+}
+
+pub fn draw(engine: &Engine) -> String {
+    const TOP: i32 = 60;
+    const HIGH: i32 = 260;
+    const MOST: i64 = 12_000;
+    let scene = play(engine);
+    let floor = TOP + HIGH;
+    let listed = (LINE + 2) * scene.events.len() as i32;
+    picture(floor + 44 + listed + 40, |canvas| {
+        canvas.bold("A budget of 10,000 tokens in any 60 seconds", (MARGIN, 24), HPos::Left);
+        let time = Timeline::new(MARGIN + 64, SECONDS);
+        time.draw(canvas, [TOP, floor], 20);
+        let steps = Steps { time: &time, floor, top: TOP, most: MOST, limit: LIMIT };
+        let named = [(0, "0"), (2_500, "2,500"), (5_000, "5,000"), (7_500, "7,500"), (10_000, "10,000")];
+        steps.scale(canvas, &named);
+        steps.draw(canvas, &scene.levels);
+        for (number, event) in (1..).zip(&scene.events) {
+            let at = (time.x(event.at), steps.y(event.used));
+            if event.denied {
+                canvas.denied_large((at.0, at.1 - 9));
+            }
+            canvas.number(number, (at.0, at.1 - if event.denied { 28 } else { 15 }));
+        }
+        let told: Vec<String> = scene.events.iter().map(|event| event.told.clone()).collect();
+        canvas.list(&told, floor + 52);
+        let (below, above) = colors();
+        let y = floor + 44 + listed + 20;
+        canvas.rectangle((MARGIN, y - 8), (MARGIN + 20, y + 8), below.filled());
+        canvas.text("used", (MARGIN + 28, y), HPos::Left);
+        canvas.rectangle((MARGIN + 110, y - 8), (MARGIN + 130, y + 8), above.filled());
+        canvas.text("overdraft", (MARGIN + 138, y), HPos::Left);
+        canvas.dashed((MARGIN + 250, y), (MARGIN + 282, y), INK);
+        canvas.text("limit", (MARGIN + 290, y), HPos::Left);
+        canvas.denied_large((MARGIN + 366, y));
+        canvas.text("denied", (MARGIN + 382, y), HPos::Left);
+    })
+}

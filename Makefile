@@ -28,8 +28,9 @@ bench-quick: deps-build deps-server build ## The same roughly, in less than a mi
 bench-instructions: deps-build deps-server deps-valgrind build ## Count the instructions of each command, for a diff to show
 	$(CARGO) bench --locked --bench limiters -- --instructions $(if $(ENGINE),--engine $(ENGINE))
 
-pictures: deps-build deps-server build ## Draw docs/pictures from live calls
+pictures: deps-build deps-server build ## Draw docs/pictures from live calls, and the plots of docs/bench from its figures
 	$(CARGO) bench --locked --bench pictures
+	$(CARGO) bench --locked --bench limiters -- --plots
 
 soak: deps-build deps-server deps-valgrind build ## Hostile calls and floods (MINUTES=8 for both), memcheck, pruning (SEED=n ENGINE=name)
 	$(CARGO) bench --locked --bench soak -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \

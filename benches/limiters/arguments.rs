@@ -10,6 +10,7 @@ use super::venues;
 pub const USAGE: &str = "\
 options: --quick              fewer and shorter cases, two rounds, writes no file
          --instructions       counts instructions in place of time
+         --plots              measures nothing: draws the plots again from docs/bench/results.json
          --engine NAME        a server of tests/engines.tsv
          --redis-cell PATH    redis-cell's library (or the variable REDIS_CELL_SO)
          --rounds N           at most so many rounds
@@ -22,6 +23,7 @@ pub enum Mode {
     Full,
     Quick,
     Instructions,
+    Plots,
 }
 
 pub struct Arguments {
@@ -44,6 +46,7 @@ impl Arguments {
                 Long("bench") => {} // cargo's own.
                 Long("quick") => mode = Mode::Quick,
                 Long("instructions") => mode = Mode::Instructions,
+                Long("plots") => mode = Mode::Plots,
                 Long("engine") => engine = Some(parser.value()?.string()?),
                 Long("redis-cell") => redis_cell = Some(PathBuf::from(parser.value()?)),
                 Long("rounds") => rounds = Some(parser.value()?.parse()?),

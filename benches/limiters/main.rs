@@ -6,7 +6,8 @@
 //! figure (INFO commandstats). Throughput and latency are what clients see.
 //!
 //! `make bench` writes docs/BENCHMARK.md, the figures and plots in docs/bench, and the README's short table.
-//! `make bench-quick` prints. `make bench-instructions` counts instructions in place of time: see instructions.rs.
+//! `make bench-quick` prints. `make bench-instructions` counts instructions in place of time: see instructions.rs. `make pictures`
+//! draws the plots again from the figures.
 
 #[path = "../../tests/support/mod.rs"]
 #[allow(dead_code)]
@@ -46,13 +47,17 @@ fn main() {
         eprintln!("{error}\n\n{}", arguments::USAGE);
         std::process::exit(2);
     });
+    if arguments.mode == Mode::Plots {
+        let folder = root().join("docs/bench");
+        return plots::write(&Results::read(&folder.join("results.json")), &folder);
+    }
     let Some(engine) = Engine::pick(arguments.engine.as_deref()) else {
         eprintln!("that engine is not here: `make engines` fetches it");
         std::process::exit(1);
     };
     match arguments.mode {
         Mode::Instructions => instructions::run(&engine, &arguments),
-        Mode::Full | Mode::Quick => compare(&engine, &arguments),
+        _ => compare(&engine, &arguments),
     }
 }
 

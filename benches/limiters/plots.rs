@@ -1,58 +1,79 @@
-//! The figures as pictures: bars and lines as SVG, on white so that they can be read in dark viewers too.
+//! The figures as pictures: bars and lines as SVG, a file each.
 
 use std::path::Path;
 
-use plotters::coord::Shift;
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::cases::{Group, MILLION, Traffic, grouped};
 use super::results::{Kind, Results, unit};
 use super::surveys::{CONNECTIONS, DEPTHS, throughput_case};
+use canvas::{Canvas, FAINT, FONT, GREY, HPos, INK, LINE, MARGIN, VERMILION, WIDTH, picture};
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn std::error::Error>>;
-
-const FONT: &str = "sans-serif";
-const INK: RGBColor = RGBColor(40, 40, 40);
-const FAINT: RGBColor = RGBColor(222, 222, 222);
-const WIDTH: u32 = 860;
+#[path = "../pictures/gallery/canvas.rs"]
+mod canvas;
 
 /// Who is drawn how: the palette of Okabe and Ito, which the colour-blind can tell apart.
 const SIDES: [(&str, &str, RGBColor); 5] = [
-    ("server", "", RGBColor(120, 120, 120)),
-    ("module", "module", RGBColor(0, 114, 178)),
+    ("server", "", GREY),
+    ("module", "module", canvas::BLUE),
     ("compact", "module, compact storage", RGBColor(0, 158, 115)),
     ("redis-cell", "redis-cell", RGBColor(204, 121, 167)),
-    ("script", "Lua script", RGBColor(213, 94, 0)),
+    ("script", "Lua script", VERMILION),
+];
+
+/// The README's rows, each beside the script's: the first six of them that were measured.
+const IN_README: [(&str, &str); 7] = [
+    ("RL.FIXED", "module"),
+    ("RL.SLIDING, limit 100, filling", "module"),
+    ("RL.SLIDING, limit 100, filling", "compact"),
+    ("RL.SLIDING, limit 100, denied", "module"),
+    ("RL.ALL, requests, tokens and leases", "module"),
+    ("RL.THROTTLE, allowed", "module"),
+    ("RL.SLIDING, 3 windows", "module"),
 ];
 
 pub fn write(results: &Results, folder: &Path) {
-    for (name, drawn) in [
-        ("server_time", server_time(results, &folder.join("server_time.svg"))),
-        ("limit", limit(results, &folder.join("limit.svg"))),
-        ("memory", memory(results, &folder.join("memory.svg"))),
-        ("throughput", throughput(results, &folder.join("throughput.svg"))),
-        ("flood", flood(results, &folder.join("flood.svg"))),
-        ("aof", aof(results, &folder.join("aof.svg"))),
+    for (name, svg) in [
+        ("readme.svg", readme(results)),
+        ("server_time.svg", server_time(results)),
+        ("limit.svg", limit(results)),
+        ("memory.svg", memory(results)),
+        ("throughput.svg", throughput(results)),
+        ("flood.svg", flood(results)),
+        ("aof.svg", aof(results)),
     ] {
-        drawn.unwrap_or_else(|error| panic!("{name}.svg: {error}"));
+        std::fs::write(folder.join(name), svg).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 }
 
-fn server_time(results: &Results, path: &Path) -> Drawn {
-    let groups =
-        [Group::Floor, Group::Main, Group::Options, Group::Throttle, Group::Policies, Group::Zipf].map(Group::name);
-    let rows = groups.iter().flat_map(|group| rows_of(results, group, unit::SERVER_TIME)).collect();
-    bars(path, "Server time a call, µs (less is better)", rows, 2, "server's own command")
+const SERVER_TIME: &str = "Server time a call, µs (less is better)";
+
+/// What was measured on the engine of the page, under its own settings, without an AOF and replicas.
+fn here(results: &Results) -> impl Iterator<Item = &str> {
+    let elsewhere = [Group::Durable, Group::Elsewhere].map(Group::name);
+    results.groups().into_iter().filter(move |group| !elsewhere.contains(group))
 }
 
-fn aof(results: &Results, path: &Path) -> Drawn {
+fn readme(results: &Results) -> String {
+    let row = |(case, side): (&str, &'static str)| {
+        let time = |side| here(results).find_map(|group| results.median(group, case, side, unit::SERVER_TIME));
+        let name = if side == "compact" { format!("{case}, compact storage") } else { case.to_owned() };
+        Some(Row { name, bars: vec![(side, time(side)?), ("script", time("script")?)] })
+    };
+    bars(SERVER_TIME, IN_README.into_iter().filter_map(row).take(6).collect(), 2, "")
+}
+
+fn server_time(results: &Results) -> String {
+    let rows = here(results).flat_map(|group| rows_of(results, group, unit::SERVER_TIME)).collect();
+    bars(SERVER_TIME, rows, 2, "server's own command")
+}
+
+fn aof(results: &Results) -> String {
     let rows = rows_of(results, Group::Durable.name(), unit::AOF);
-    bars(path, "AOF bytes a call (less is better)", rows, 0, "")
+    bars("AOF bytes a call (less is better)", rows, 0, "")
 }
 
-fn flood(results: &Results, path: &Path) -> Drawn {
+fn flood(results: &Results) -> String {
     let case = "GET under a flood of denials";
     let rows = [
         ("median", unit::P50),
@@ -64,11 +85,11 @@ fn flood(results: &Results, path: &Path) -> Drawn {
         name: name.to_owned(),
         bars: SIDES.iter().filter_map(|(side, ..)| Some((*side, results.median("flood", case, side, kind)?))).collect(),
     });
-    let title = "Latency of another client's GET while calls are denied, µs (less is better)";
-    bars(path, title, rows.into(), 0, "nobody calls")
+    let title = "Latency of GET under denials, µs (less is better)";
+    bars(title, rows.into(), 0, "nobody calls")
 }
 
-fn limit(results: &Results, path: &Path) -> Drawn {
+fn limit(results: &Results) -> String {
     let panels = [(Traffic::Moving, "at the limit, one goes and one comes"), (Traffic::Denied, "denied")];
     let panels = panels.map(|(traffic, caption)| Panel {
         caption: caption.to_owned(),
@@ -83,10 +104,10 @@ fn limit(results: &Results, path: &Path) -> Drawn {
             })
             .collect(),
     });
-    lines(path, "RL.SLIDING: server time a call, µs, by limit", "limit", &panels, 10.0)
+    lines("RL.SLIDING: server time a call, µs, by limit", "limit", panels.into(), 10.0)
 }
 
-fn memory(results: &Results, path: &Path) -> Drawn {
+fn memory(results: &Results) -> String {
     let lines_of = SIDES.iter().map(|(side, name, color)| {
         let points = results.titles("memory").into_iter().filter_map(|requests| {
             let bytes = results.median("memory", requests, side, unit::MEMORY)?;
@@ -96,10 +117,10 @@ fn memory(results: &Results, path: &Path) -> Drawn {
         Line { name: (*name).to_owned(), color: *color, points: points.collect() }
     });
     let panel = Panel { caption: String::new(), lines: lines_of.collect() };
-    lines(path, "RL.SLIDING: bytes of a key for each request in its log", "requests in the log", &[panel], 10.0)
+    lines("RL.SLIDING: bytes of a key for each request in its log", "requests in the log", vec![panel], 10.0)
 }
 
-fn throughput(results: &Results, path: &Path) -> Drawn {
+fn throughput(results: &Results) -> String {
     // The deeper the darker.
     let shades = [RGBColor(110, 180, 230), RGBColor(0, 114, 178), RGBColor(0, 50, 90)];
     let panels = [("module", "module"), ("script", "Lua script")].map(|(side, caption)| Panel {
@@ -117,7 +138,7 @@ fn throughput(results: &Results, path: &Path) -> Drawn {
             })
             .collect(),
     });
-    lines(path, "RL.SLIDING over Zipf keys: thousands of calls a second", "connections", &panels, 4.0)
+    lines("RL.SLIDING over Zipf keys: thousands of calls a second", "connections", panels.into(), 4.0)
 }
 
 struct Row {
@@ -134,44 +155,86 @@ fn rows_of(results: &Results, group: &str, kind: Kind) -> Vec<Row> {
     results.titles(group).into_iter().map(row).filter(|row| !row.bars.is_empty()).collect()
 }
 
-/// Lying bars, a group of them a row, each with its figure behind it. `server` is what the grey ones are called.
-fn bars(path: &Path, title: &str, rows: Vec<Row>, decimals: usize, server: &str) -> Drawn {
-    const LEFT: i32 = 250;
-    const RIGHT: i32 = 60;
-    const TOP: i32 = 64;
-    const THICK: i32 = 12;
+/// Lying bars, a group of them a row under its name, each with its figure behind it. `server` is what the grey ones are called.
+fn bars(title: &str, rows: Vec<Row>, decimals: usize, server: &str) -> String {
+    const THICK: i32 = 17;
     const GAP: i32 = 8;
-    let height = TOP + rows.iter().map(|row| row.bars.len() as i32 * THICK + GAP).sum::<i32>() + GAP;
-    let area = SVGBackend::new(path, (WIDTH, height as u32)).into_drawing_area();
-    area.fill(&WHITE)?;
-    write_text(&area, title, (12, 18), 16, HPos::Left)?;
-    let shown: Vec<_> =
-        SIDES.iter().filter(|side| rows.iter().any(|row| row.bars.iter().any(|bar| bar.0 == side.0))).collect();
-    let mut x = LEFT;
-    for (side, name, color) in shown {
-        let name = if *side == "server" { server } else { name };
-        area.draw(&Rectangle::new([(x, 36), (x + 12, 48)], color.filled()))?;
-        write_text(&area, name, (x + 17, 42), 13, HPos::Left)?;
-        x += 17 + 8 * name.len() as i32 + 16;
-    }
-    let most = rows.iter().flat_map(|row| &row.bars).map(|bar| bar.1).fold(f64::MIN_POSITIVE, f64::max);
-    let room = f64::from(WIDTH as i32 - LEFT - RIGHT);
-    let mut y = TOP;
-    for row in rows {
-        let tall = row.bars.len() as i32 * THICK;
-        write_text(&area, &row.name, (LEFT - 8, y + tall / 2), 13, HPos::Right)?;
-        for (side, value) in row.bars {
-            let color = SIDES.iter().find(|known| known.0 == side).map_or(INK, |known| known.2);
-            let end = LEFT + (value / most * room) as i32;
-            area.draw(&Rectangle::new([(LEFT, y), (end.max(LEFT + 1), y + THICK - 2)], color.filled()))?;
-            let figure = if decimals == 0 { grouped(value.round() as usize) } else { format!("{value:.decimals$}") };
-            write_text(&area, &figure, (end.max(LEFT + 1) + 4, y + THICK / 2 - 1), 11, HPos::Left)?;
-            y += THICK;
+    let shown = SIDES.iter().filter(|side| rows.iter().any(|row| row.bars.iter().any(|bar| bar.0 == side.0)));
+    let legend = Legend::of(shown.map(|(side, name, color)| (if *side == "server" { server } else { name }, *color)));
+    let top = 48 + legend.height;
+    let rows: Vec<(Vec<String>, Row)> = rows.into_iter().map(|row| (lines_of(&row.name), row)).collect();
+    let tall = |(lines, row): &(Vec<String>, Row)| lines.len() as i32 * LINE + row.bars.len() as i32 * THICK + GAP;
+    let height = top + rows.iter().map(tall).sum::<i32>() + GAP;
+    let most = rows.iter().flat_map(|(_, row)| &row.bars).map(|bar| bar.1).fold(f64::MIN_POSITIVE, f64::max);
+    let figure = |value: f64| {
+        if decimals == 0 { grouped(value.round() as usize) } else { format!("{value:.decimals$}") }
+    };
+    let room = f64::from(WIDTH - 2 * MARGIN - 6 - canvas::width(&figure(most), false));
+    picture(height, |canvas| {
+        canvas.bold(title, (MARGIN, 22), HPos::Left);
+        legend.draw(canvas, 42);
+        let mut y = top;
+        for (lines, row) in rows {
+            for line in lines {
+                canvas.text(&line, (MARGIN, y + LINE / 2 - 2), HPos::Left);
+                y += LINE;
+            }
+            for (side, value) in row.bars {
+                let color = SIDES.iter().find(|known| known.0 == side).map_or(INK, |known| known.2);
+                let end = MARGIN + ((value / most * room) as i32).max(1);
+                canvas.rectangle((MARGIN, y), (end, y + THICK - 3), color.filled());
+                canvas.text(&figure(value), (end + 6, y + THICK / 2 - 1), HPos::Left);
+                y += THICK;
+            }
+            y += GAP;
         }
-        y += GAP;
+    })
+}
+
+/// A name on as many lines as it needs.
+fn lines_of(name: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in name.split(' ') {
+        match lines.last_mut() {
+            Some(line) if canvas::width(&format!("{line} {word}"), false) <= WIDTH - 2 * MARGIN => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
     }
-    area.present()?;
-    Ok(())
+    lines
+}
+
+/// Names beside patches of colour, on as many lines as they need.
+struct Legend {
+    entries: Vec<(String, RGBColor, (i32, i32))>,
+    height: i32,
+}
+
+impl Legend {
+    fn of<'a>(names: impl Iterator<Item = (&'a str, RGBColor)>) -> Self {
+        const PATCH: i32 = 20;
+        let (mut x, mut y) = (MARGIN, 0);
+        let mut entries = Vec::new();
+        for (name, color) in names {
+            let wide = PATCH + canvas::width(name, false) + 10;
+            if x > MARGIN && x + wide > WIDTH - MARGIN {
+                (x, y) = (MARGIN, y + LINE);
+            }
+            entries.push((name.to_owned(), color, (x, y)));
+            x += wide;
+        }
+        Self { entries, height: y + LINE }
+    }
+
+    fn draw(&self, canvas: &Canvas, top: i32) {
+        for (name, color, (x, y)) in &self.entries {
+            let y = top + y + LINE / 2;
+            canvas.rectangle((*x, y - 7), (x + 14, y + 7), color.filled());
+            canvas.text(name, (x + 20, y), HPos::Left);
+        }
+    }
 }
 
 struct Line {
@@ -185,30 +248,38 @@ struct Panel {
     lines: Vec<Line>,
 }
 
-/// Panels side by side on the same scales, x by powers of the base.
-fn lines(path: &Path, title: &str, x_name: &str, panels: &[Panel], base: f64) -> Drawn {
-    const HEIGHT: u32 = 380;
-    const TOP: i32 = 66;
-    let area = SVGBackend::new(path, (WIDTH, HEIGHT)).into_drawing_area();
-    area.fill(&WHITE)?;
-    write_text(&area, title, (12, 18), 16, HPos::Left)?;
-    let mut x = 12;
-    for line in panels[0].lines.iter().filter(|line| !line.points.is_empty()) {
-        area.draw(&Rectangle::new([(x, 40), (x + 18, 43)], line.color.filled()))?;
-        write_text(&area, &line.name, (x + 24, 42), 13, HPos::Left)?;
-        x += 24 + 8 * line.name.len() as i32 + 16;
-    }
+/// Panels one below the other on the same scales, x by powers of the base.
+fn lines(title: &str, x_name: &str, panels: Vec<Panel>, base: f64) -> String {
+    const HIGH: i32 = 300;
+    let named = panels[0].lines.iter().filter(|line| !line.points.is_empty());
+    let legend = Legend::of(named.map(|line| (&*line.name, line.color)));
+    let top = 48 + legend.height;
+    picture(top + HIGH * panels.len() as i32 + 8, |canvas| {
+        canvas.bold(title, (MARGIN, 22), HPos::Left);
+        legend.draw(canvas, 42);
+        charts(canvas, top, x_name, &panels, base).expect("what is drawn into memory can be drawn");
+    })
+}
+
+fn charts(
+    canvas: &Canvas,
+    top: i32,
+    x_name: &str,
+    panels: &[Panel],
+    base: f64,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let font = || FONT.into_font().color(&INK);
     let all = || panels.iter().flat_map(|panel| &panel.lines).flat_map(|line| &line.points);
     let most = |pick: fn(&(f64, f64)) -> f64| all().map(pick).fold(0.0, f64::max);
     let (left, right, high) = (1.0 / most(|point| 1.0 / point.0), most(|point| point.0), most(|point| point.1));
     if high == 0.0 {
-        return Ok(area.present()?);
+        return Ok(());
     }
-    for (panel, area) in panels.iter().zip(area.margin(TOP, 6, 6, 24).split_evenly((1, panels.len()))) {
+    for (panel, area) in panels.iter().zip(canvas.area().margin(top, 8, 4, 44).split_evenly((panels.len(), 1))) {
         let mut builder = ChartBuilder::on(&area);
-        builder.x_label_area_size(42).y_label_area_size(64);
+        builder.x_label_area_size(56).y_label_area_size(54);
         if !panel.caption.is_empty() {
-            builder.caption(&panel.caption, (FONT, 14).into_font().color(&INK));
+            builder.caption(&panel.caption, font());
         }
         let x = (left * 0.8..right * 1.25).log_scale().base(base);
         let mut chart = builder.build_cartesian_2d(x, 0.0..high * 1.05)?;
@@ -216,31 +287,24 @@ fn lines(path: &Path, title: &str, x_name: &str, panels: &[Panel], base: f64) ->
             .configure_mesh()
             .x_desc(x_name)
             .x_labels(7)
-            .y_labels(7)
+            .y_labels(6)
             .x_label_formatter(&short)
             .y_label_formatter(&short)
-            .label_style((FONT, 12).into_font().color(&INK))
+            .label_style(font())
             .axis_style(INK)
             .bold_line_style(FAINT)
             .light_line_style(WHITE)
             .draw()?;
-        for line in &panel.lines {
+        // The later the smaller: where lines lie on each other, all of them show.
+        for (line, size) in panel.lines.iter().filter(|line| !line.points.is_empty()).zip((3..=7).rev()) {
             chart.draw_series(LineSeries::new(line.points.iter().copied(), line.color.stroke_width(2)))?;
-            chart.draw_series(line.points.iter().map(|&point| Circle::new(point, 3, line.color.filled())))?;
+            chart.draw_series(line.points.iter().map(|&point| Circle::new(point, size, line.color.filled())))?;
         }
     }
-    area.present()?;
     Ok(())
 }
 
 /// A number on an axis.
 fn short(figure: &f64) -> String {
     if *figure >= 10.0 || figure.fract() == 0.0 { grouped(figure.round() as usize) } else { format!("{figure:.1}") }
-}
-
-/// Text whose middle is at that height.
-fn write_text(area: &Area, text: &str, at: (i32, i32), size: i32, side: HPos) -> Drawn {
-    let style = TextStyle::from((FONT, size).into_font()).color(&INK).pos(Pos::new(side, VPos::Center));
-    area.draw(&Text::new(text.to_owned(), at, style))?;
-    Ok(())
 }

@@ -332,7 +332,7 @@ pub fn quote_in_readme(results: &Results) {
     }
     let quoted = format!(
         "{before}{BEGIN}{}.\n\n{}\n\
-         ![Server time a call, by command](docs/bench/server_time.svg)\n\n\
+         ![Server time a call, beside the Lua scripts](docs/bench/readme.svg)\n\n\
          `make bench` measures this and more on your machine, in less than five minutes.\n{END}{after}",
         measured_on(results),
         table.told()

@@ -28,12 +28,14 @@ pub mod unit {
     pub const P90: Kind = Kind { name: "latency, 90th percentile", unit: "µs" };
     pub const P99: Kind = Kind { name: "latency, 99th percentile", unit: "µs" };
     pub const P999: Kind = Kind { name: "latency, 99.9th percentile", unit: "µs" };
+
+    pub const ALL: [Kind; 10] = [SERVER_TIME, CPU, THROUGHPUT, ALLOWED, AOF, MEMORY, P50, P90, P99, P999];
 }
 
 struct Entry {
-    group: &'static str,
+    group: String,
     case: String,
-    side: &'static str,
+    side: String,
     kind: Kind,
     /// One a round.
     samples: Vec<f64>,
@@ -53,14 +55,17 @@ impl Results {
         self.note_at(case.group.name(), &case.title, case.side.name(), kind, value);
     }
 
-    pub fn note_at(&mut self, group: &'static str, case: &str, side: &'static str, kind: Kind, value: f64) {
+    pub fn note_at(&mut self, group: &str, case: &str, side: &str, kind: Kind, value: f64) {
         let known = self
             .entries
             .iter_mut()
             .find(|entry| entry.group == group && entry.case == case && entry.side == side && entry.kind == kind);
         match known {
             Some(entry) => entry.samples.push(value),
-            None => self.entries.push(Entry { group, case: case.to_owned(), side, kind, samples: vec![value] }),
+            None => {
+                let [group, case, side] = [group, case, side].map(str::to_owned);
+                self.entries.push(Entry { group, case, side, kind, samples: vec![value] });
+            }
         }
     }
 
@@ -83,6 +88,17 @@ impl Results {
         median(of(theirs).zip(of(ours)).map(|(theirs, ours)| theirs / ours))
     }
 
+    /// The groups in the order in which they were measured.
+    pub fn groups(&self) -> Vec<&str> {
+        let mut groups: Vec<&str> = Vec::new();
+        for entry in &self.entries {
+            if !groups.contains(&&*entry.group) {
+                groups.push(&entry.group);
+            }
+        }
+        groups
+    }
+
     /// The titles of a group in the order of the table.
     pub fn titles(&self, group: &str) -> Vec<&str> {
         let mut titles: Vec<&str> = Vec::new();
@@ -102,6 +118,21 @@ impl Results {
             [] => reason.clone(),
         };
         self.left_out.iter().map(told).collect()
+    }
+
+    /// The medians that [`Results::write`] wrote, to draw them again. The rounds, and with them the ratios, are not in it.
+    pub fn read(path: &Path) -> Self {
+        let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let written: Value = serde_json::from_str(&text).expect("what was written");
+        let mut read = Self::default();
+        for figure in written["figures"].as_array().expect("figures") {
+            let text = |field: &str| figure[field].as_str().expect("text");
+            let kind = unit::ALL.into_iter().find(|kind| kind.name == text("figure")).expect("a kind of figure");
+            if let Some(value) = figure["value"].as_f64() {
+                read.note_at(text("group"), text("case"), text("side"), kind, value);
+            }
+        }
+        read
     }
 
     pub fn write(&self, path: &Path) {

@@ -73,13 +73,15 @@ impl Counter {
         Status { limit: quota.limit.requests(), used, window: quota.window.millis(), retry, waits }
     }
 
-    /// What a refund takes from it: nothing if the request was made in another window.
-    pub fn refundable(self, cost: Cost, at: Time, now: Time) -> i64 {
-        let is_of_this_window = if self.anchored {
-            self.expiry.is_none_or(|expiry| at >= expiry.minus(self.life))
-        } else {
-            at.number_of(self.quota.window) == now.number_of(self.quota.window)
-        };
+    /// What a refund takes from it: nothing if the request was made at a time in another window.
+    pub fn refundable(self, cost: Cost, at: Option<Time>, now: Time) -> i64 {
+        let is_of_this_window = at.is_none_or(|at| {
+            if self.anchored {
+                self.expiry.is_none_or(|expiry| at >= expiry.minus(self.life))
+            } else {
+                at.number_of(self.quota.window) == now.number_of(self.quota.window)
+            }
+        });
         if is_of_this_window { self.value.clamp(0, cost.units()) } else { 0 }
     }
 
@@ -89,9 +91,15 @@ impl Counter {
     }
 }
 
-/// What comes of taking back a request that was made at this time. Each counter goes down by what is
+/// What comes of taking back a request that was made now, or at this time. Each counter goes down by what is
 /// [`Counter::refundable`]; of several, the most that one of them does is what was taken back.
-pub fn refund(first: Counter, more: impl Iterator<Item = Counter>, demand: &Demand, at: Time, now: Time) -> Refund {
+pub fn refund(
+    first: Counter,
+    more: impl Iterator<Item = Counter>,
+    demand: &Demand,
+    at: Option<Time>,
+    now: Time,
+) -> Refund {
     let taken = first.refundable(demand.cost, at, now);
     let units = more.map(|counter| counter.refundable(demand.cost, at, now)).fold(taken, i64::max);
     Refund { units, count: first.value.saturating_sub(taken), ttl: first.ttl(now) }
@@ -398,7 +406,13 @@ mod tests {
         };
         let refunded = |values, cost, at| {
             let [first, second] = counters(values);
-            refund(first, iter::once(second), &demand(&[(60_000, 9), (3_600_000, 9)], cost), Time::from_millis(at), now)
+            refund(
+                first,
+                iter::once(second),
+                &demand(&[(60_000, 9), (3_600_000, 9)], cost),
+                Some(Time::from_millis(at)),
+                now,
+            )
         };
         assert_eq!(refunded([3, 5], 2, 130_000), Refund { units: 2, count: 1, ttl: 60 });
         assert_eq!(refunded([1, 5], 2, 120_000), Refund { units: 2, count: 0, ttl: 60 });
@@ -406,8 +420,11 @@ mod tests {
         assert_eq!(refunded([3, 5], 2, 119_999), Refund { units: 2, count: 3, ttl: 60 });
         assert_eq!(refunded([-1, 0], 2, 130_000), Refund { units: 0, count: -1, ttl: 60 });
         // An anchored window began a window before its counter expires.
-        let from = |at| anchored(3).refundable(Cost::new(2).unwrap(), Time::from_millis(at), now);
+        let from = |at| anchored(3).refundable(Cost::new(2).unwrap(), Some(Time::from_millis(at)), now);
         assert_eq!([89_999, 90_000, 130_000].map(from), [0, 2, 2]);
+        // Or later, if the clock was stepped back. What was made now is in the present window all the same.
+        let before = Time::from_millis(80_000);
+        assert_eq!(anchored(3).refundable(Cost::ONE, None, before), 1);
     }
 
     #[test]

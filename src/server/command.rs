@@ -184,8 +184,10 @@ unsafe extern "C" fn enter_counted<H: Handler>(
         }
         let mut words = Args::new(argv, argc).skip(1);
         let number = words.next().and_then(|number| parse_i64(number.as_bytes())).unwrap_or(0);
+        // Fewer words than that make no such call.
+        let number = if (1..=i64::from(argc) - 2).contains(&number) { number as usize } else { 0 };
         let flags = raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
-        for (position, _key) in (2..argc).zip(words).take(usize::try_from(number).unwrap_or(0)) {
+        for position in (2..argc).take(number) {
             call!(RedisModule_KeyAtPosWithFlags(ctx, position, flags as libc::c_int));
         }
     }

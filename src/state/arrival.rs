@@ -25,7 +25,7 @@ pub struct Throttle {
 /// A key with an arrival time, or without one yet, as it was read.
 pub struct Stored<'a, M: Mode> {
     key: Key<'a, M>,
-    now: Time,
+    now: Micros,
     arrival: Option<Arrival>,
     /// The arrival time to store.
     plan: Option<Arrival>,
@@ -40,7 +40,7 @@ impl Limiter for Throttle {
         let mut key = Key::open(ctx, call.key);
         let nanos = read_integer(&mut key, false)?;
         let arrival = nanos.map(|nanos| Arrival::from_nanos(nanos).ok_or(NOT_AN_INTEGER)).transpose()?;
-        Ok(Stored { key, now: now.time(), arrival, plan: None })
+        Ok(Stored { key, now, arrival, plan: None })
     }
 
     #[inline(always)]
@@ -55,7 +55,7 @@ impl Limiter for Throttle {
     fn write(mut stored: Stored<'_, Writable>) -> Option<Written> {
         let arrival = stored.plan?;
         let (digits, until) = (Digits::of(arrival.nanos()), arrival.passed_at());
-        if until <= stored.now {
+        if stored.now.nanos().is_some_and(|now| arrival.nanos() <= now) {
             if stored.key.kind() != Kind::Empty {
                 stored.key.unlink();
             }

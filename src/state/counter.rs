@@ -144,8 +144,8 @@ enum Plan {
     Nothing,
     /// All go up.
     Count(Cost),
-    /// Each gives back what it can of a request made then.
-    Refund(Cost, Time),
+    /// Each gives back what it can of a request made now, or then.
+    Refund(Cost, Option<Time>),
 }
 
 /// The counter of a quota as it was read.
@@ -241,7 +241,6 @@ impl Limiter for Fixed {
 impl Refundable for Fixed {
     fn refund(&self, counters: &mut Counters<'_, Writable>, at: Option<Time>, now: Micros) -> Result<Refund, Error> {
         let (now, Several { first, more }) = (now.time(), &counters.found);
-        let at = at.unwrap_or(now);
         counters.plan = Plan::Refund(self.demand.cost, at);
         Ok(fixed::refund(first.counter, more.iter().map(|found| found.counter), &self.demand, at, now))
     }

@@ -1,0 +1,78 @@
+"""Header fields of draft-ietf-httpapi-ratelimit-headers-11, as structured fields (RFC 9651).
+
+Times are rounded up to seconds, so that a client that waits as long as it is told is let in.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# An integer of a structured field has at most 15 digits. A larger quota is understated, never overstated.
+MAX_INTEGER = 10**15 - 1
+
+PROBLEM_TYPE = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+PROBLEM_TITLE = "Request cannot be satisfied as assigned quota has been exceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A policy and its present state, as the headers need them."""
+
+    name: str
+    limit: int
+    window_ms: int | None
+    unit: str | None
+    remaining: int | None
+    next_after_ms: int | None
+
+
+def check_name(name: str) -> None:
+    """ValueError unless the name can be a string of a structured field."""
+    if not isinstance(name, str):
+        raise TypeError(f"a name in a header must be a string, not {name!r}")
+    if not name or not all(" " <= char <= "~" for char in name):
+        raise ValueError(f"a name in a header must be printable ASCII, not {name!r}")
+
+
+def ceil_seconds(ms: int) -> int:
+    """Milliseconds as seconds, rounded up."""
+    return -(-ms // 1000)
+
+
+def _string(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def headers(
+    items: Iterable[Item], *, allowed: bool, retry_after_ms: int | None, partition_key: bytes | None = None
+) -> dict[str, str]:
+    """RateLimit-Policy, RateLimit and, for a denied request that will fit one day, Retry-After."""
+    pk = f";pk=:{base64.b64encode(partition_key).decode()}:" if partition_key is not None else ""
+    wait = None if allowed or retry_after_ms is None else ceil_seconds(retry_after_ms)
+    policies, limits = [], []
+    for item in items:
+        policy = f"{_string(item.name)};q={min(item.limit, MAX_INTEGER)}"
+        if item.unit is not None and item.unit != "requests":
+            policy += f";qu={_string(item.unit)}"
+        # There are no fractions of a second in w, and it is optional.
+        if item.window_ms is not None and item.window_ms % 1000 == 0:
+            policy += f";w={item.window_ms // 1000}"
+        policies.append(policy + pk)
+        if item.remaining is None:
+            continue
+        limit = f"{_string(item.name)};r={min(item.remaining, MAX_INTEGER)}"
+        # Nothing to say where nothing is used (0) or where no more will ever come (None). Retry-After should not be
+        # earlier than t, so a policy that did not deny is left without one that is later.
+        if item.next_after_ms:
+            t = ceil_seconds(item.next_after_ms)
+            if t <= (math.inf if wait is None else wait):
+                limit += f";t={t}"
+        limits.append(limit + pk)
+    fields = {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(limits)}
+    if wait is not None:
+        fields["Retry-After"] = str(wait)
+    return fields

@@ -1,0 +1,111 @@
+"""Reads what a limit is: ``"100/minute"``, ``"5 per 2 seconds"``, or ``(limit, seconds)``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal, InvalidOperation
+
+MAX_UNITS = 2**53 - 1
+MAX_SECONDS = 2**31 - 1
+
+Seconds = int | float | Decimal | timedelta
+"""A length of time in seconds, or a timedelta. Whole milliseconds, from 0.001 to 2147483647 seconds."""
+
+_UNITS = {
+    "ms": 1,
+    "millisecond": 1,
+    "s": 1000,
+    "sec": 1000,
+    "second": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "minute": 60_000,
+    "h": 3_600_000,
+    "hr": 3_600_000,
+    "hour": 3_600_000,
+    "d": 86_400_000,
+    "day": 86_400_000,
+    "w": 604_800_000,
+    "week": 604_800_000,
+}
+
+_RATE = re.compile(
+    r"\s*(?P<limit>\d[\d_]*)\s*(?:/|\bper\b)\s*(?P<times>\d+(?:\.\d+)?)?\s*(?P<unit>[a-z]+)\s*",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+def milliseconds(time: Seconds, what: str) -> int:
+    """The time in milliseconds. ValueError if it is not in the server's range, or not a whole number of them."""
+    if isinstance(time, bool) or not isinstance(time, int | float | Decimal | timedelta):
+        raise TypeError(f"{what} must be a number of seconds or a timedelta, not {time!r}")
+    if isinstance(time, timedelta):
+        micros = time // timedelta(microseconds=1)
+        exact = Decimal(micros) / 1000
+    else:
+        # By way of str, so that 0.1 is a tenth and not the double next to it.
+        try:
+            exact = Decimal(str(time)) * 1000
+        except InvalidOperation:  # pragma: no cover - Decimal takes whatever str(number) gives
+            raise ValueError(f"{what} must be a number of seconds, not {time!r}") from None
+    if not exact.is_finite() or exact != exact.to_integral_value() or not 1 <= exact <= MAX_SECONDS * 1000:
+        raise ValueError(f"{what} must be from 0.001 to {MAX_SECONDS} seconds, in whole milliseconds, not {time!r}")
+    return int(exact)
+
+
+def seconds(ms: int) -> str:
+    """Milliseconds as the decimal number of seconds that the commands take."""
+    whole, rest = divmod(ms, 1000)
+    return f"{whole}.{rest:03d}".rstrip("0") if rest else str(whole)
+
+
+def units(value: int, what: str, least: int = 0) -> int:
+    """The value, if the server takes it for a limit or a cost."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an integer, not {value!r}")
+    if not least <= value <= MAX_UNITS:
+        raise ValueError(f"{what} must be from {least} to {MAX_UNITS}, not {value}")
+    return value
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Window:
+    """At most ``limit`` units in ``ms`` milliseconds."""
+
+    ms: int
+    limit: int
+
+    @classmethod
+    def parse(cls, rate: Rate) -> Window:
+        """Reads a rate. ValueError says what is accepted."""
+        if isinstance(rate, Window):
+            return rate
+        if isinstance(rate, str):
+            match = _RATE.fullmatch(rate)
+            unit = match["unit"].lower() if match else ""
+            length = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s"))
+            if match is None or length is None:
+                raise ValueError(
+                    f"a rate looks like '100/minute', '10/s' or '5 per 2 hours' "
+                    f"(ms, second, minute, hour, day, week), not {rate!r}"
+                )
+            times = Decimal(match["times"] or 1)
+            return cls(
+                milliseconds(times * length / 1000, "the window"),
+                units(int(match["limit"].replace("_", "")), "the limit"),
+            )
+        if not isinstance(rate, tuple) or len(rate) != 2:
+            raise TypeError(f"a rate is a string such as '100/minute' or a pair (limit, seconds), not {rate!r}")
+        limit, length_of_window = rate
+        return cls(milliseconds(length_of_window, "the window"), units(limit, "the limit"))
+
+    @property
+    def seconds(self) -> str:
+        """The length as the commands take it: ``60``, ``0.25``."""
+        return seconds(self.ms)
+
+
+Rate = str | tuple[int, Seconds] | Window
+"""``"100/minute"``, ``(100, 60)``, or a `Window`."""

@@ -1,0 +1,157 @@
+"""Sends one command through a client of redis-py or valkey-py, once.
+
+These clients send a command again when its connection breaks before the reply, though the server may have counted
+the request by then. A connection to a server is therefore taken out of the pool and used directly, which does the
+same without the second sending. A cluster client does not send again to a node that it was given, and still follows
+redirections, so it is given the node.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+from ._protocol import Errors, Everywhere, Send
+from ._rules import Word
+
+
+class SyncClient(Protocol):
+    """A client of redis-py or valkey-py: Redis, RedisCluster, Valkey or ValkeyCluster."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any: ...
+
+
+class AsyncClient(Protocol):
+    """A client of redis.asyncio or valkey.asyncio."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any: ...
+
+
+def _is_cluster(client: object) -> bool:
+    return hasattr(client, "nodes_manager")
+
+
+def _named(pool: Any) -> list[str]:
+    """What the pool wants to know before it gives a connection: nothing, or in older clients a command's name."""
+    first = next(iter(inspect.signature(pool.get_connection).parameters.values()), None)
+    wanted = first is not None and first.kind is first.POSITIONAL_OR_KEYWORD and first.default is first.empty
+    return ["RL"] if wanted else []
+
+
+def _node(client: Any, send: Send) -> Any:
+    """The cluster's node for the command: a replica if it only reads, and the client is set to read from them."""
+    slot = client.keyslot(send.key)
+    from_replicas = bool(getattr(client, "read_from_replicas", False))
+    strategy = getattr(client, "load_balancing_strategy", None)
+    if send.reads and (from_replicas or strategy is not None):
+        options = {} if strategy is None else {"load_balancing_strategy": strategy}
+        return client.nodes_manager.get_node_from_slot(slot, from_replicas, **options)
+    return client.nodes_manager.get_node_from_slot(slot)
+
+
+class SyncTransport:
+    """Sends through a synchronous client."""
+
+    def __init__(self, client: Any, errors: Errors, resend: bool) -> None:
+        self._client = client
+        self._errors = errors
+        self._resend = resend
+        self._cluster = _is_cluster(client)
+        self._named = [] if self._cluster else _named(client.connection_pool)
+
+    def send(self, send: Send) -> Any:
+        client = self._client
+        if self._cluster:
+            if self._resend and not send.reads:
+                return client.execute_command(*send.words)
+            return client.execute_command(*send.words, target_nodes=_node(client, send))
+        if self._resend or send.again:
+            return client.execute_command(*send.words)
+        return self._once(send.words)
+
+    def everywhere(self, op: Everywhere) -> list[Any]:
+        if not self._cluster:
+            return [self._answer(op.words)]
+        primaries = self._client.get_primaries()
+        return [self._answer(op.words, target_nodes=node) for node in primaries]
+
+    def _answer(self, words: Sequence[Word], **options: Any) -> Any:
+        try:
+            return self._client.execute_command(*words, **options)
+        except self._errors.response as error:
+            return error
+
+    def _once(self, words: Sequence[Word]) -> Any:
+        client = self._client
+        own = client.connection
+        lock: AbstractContextManager[Any] = nullcontext()
+        if own is not None:
+            lock = getattr(client, "single_connection_lock", lock)
+        with lock:
+            connection = own or client.connection_pool.get_connection(*self._named)
+            try:
+                connection.send_command(*words)
+                return client.parse_response(connection, words[0])
+            except (*self._errors.lost, self._errors.read_only):
+                # A demoted primary, too, is left: its name may lead to the new one.
+                connection.disconnect()
+                raise
+            finally:
+                if own is None:
+                    client.connection_pool.release(connection)
+
+
+class AsyncTransport:
+    """Sends through a client of asyncio."""
+
+    def __init__(self, client: Any, errors: Errors, resend: bool) -> None:
+        self._client = client
+        self._errors = errors
+        self._resend = resend
+        self._cluster = _is_cluster(client)
+        self._named = [] if self._cluster else _named(client.connection_pool)
+
+    async def send(self, send: Send) -> Any:
+        client = self._client
+        if self._cluster:
+            if self._resend and not send.reads:
+                return await client.execute_command(*send.words)
+            await client.initialize()
+            return await client.execute_command(*send.words, target_nodes=_node(client, send))
+        if self._resend or send.again:
+            return await client.execute_command(*send.words)
+        return await self._once(send.words)
+
+    async def everywhere(self, op: Everywhere) -> list[Any]:
+        if not self._cluster:
+            return [await self._answer(op.words)]
+        await self._client.initialize()
+        primaries = self._client.get_primaries()
+        return [await self._answer(op.words, target_nodes=node) for node in primaries]
+
+    async def _answer(self, words: Sequence[Word], **options: Any) -> Any:
+        try:
+            return await self._client.execute_command(*words, **options)
+        except self._errors.response as error:
+            return error
+
+    async def _once(self, words: Sequence[Word]) -> Any:
+        client = await self._client.initialize()
+        own = client.connection
+        lock: AbstractAsyncContextManager[Any] = nullcontext()
+        if own is not None:
+            lock = getattr(client, "_single_conn_lock", lock)
+        async with lock:
+            connection = own or await client.connection_pool.get_connection(*self._named)
+            try:
+                await connection.send_command(*words)
+                return await client.parse_response(connection, words[0])
+            except (*self._errors.lost, self._errors.read_only):
+                # A demoted primary, too, is left: its name may lead to the new one.
+                await connection.disconnect()
+                raise
+            finally:
+                if own is None:
+                    await client.connection_pool.release(connection)

@@ -1,0 +1,204 @@
+"""Live servers for the tests: in private folders, on free ports, killed at the end, with a clock set by hand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import redis
+from redis.crc import key_slot
+
+ROOT = Path(__file__).resolve().parents[3]
+MODULE = Path(os.environ.get("MODULE", ROOT / "target/release/libredis_rl.so"))
+START_MS = 1_700_000_000_000
+SLOTS = 16384
+
+MODES = ("module", "functions", "script")
+
+
+def program() -> str:
+    """The server to run: SERVER, or what is installed."""
+    found = os.environ.get("SERVER") or shutil.which("redis-server") or shutil.which("valkey-server")
+    assert found, "the tests need redis-server or valkey-server in PATH, or its path in SERVER"
+    return found
+
+
+def until(what: str, happens: Callable[[], object], seconds: float = 30) -> None:
+    """Asks until something has happened."""
+    deadline = time.monotonic() + seconds
+    while not happens():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.01)
+
+
+def free_port(bus: bool = False) -> int:
+    """A port on which nobody listens; ``bus``: and none 10000 above it."""
+    while True:
+        with socket.socket() as first:
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            if not bus:
+                return port
+            if port + 10_000 > 65_535:
+                continue
+            with socket.socket() as second:
+                try:
+                    second.bind(("127.0.0.1", port + 10_000))
+                except OSError:
+                    continue
+                return port
+
+
+_shim: Path | None = None
+
+
+def shim(folder: Path) -> Path:
+    """The library that puts a server's clock into a file. Built once a run."""
+    global _shim
+    if _shim is None:
+        _shim = folder / "clock.so"
+        source = ROOT / "tests/support/clock.c"
+        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", _shim, source], check=True)
+    return _shim
+
+
+class Server:
+    """A server. ``mode``: what it offers to a client that looks, the module, functions, or neither."""
+
+    def __init__(self, mode: str, *, frozen: bool = True, arguments: Sequence[str] = (), bus: bool = False) -> None:
+        self.mode = mode
+        self.folder = Path(tempfile.mkdtemp(prefix="redis-rl-"))
+        self.clock = self.folder / "clock"
+        self.set_clock(START_MS if frozen else 0)
+        self.port = free_port(bus)
+        words = [program(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        words += ["--dir", str(self.folder), "--logfile", str(self.folder / "log"), "--enable-debug-command", "yes"]
+        if mode == "module":
+            words += ["--loadmodule", str(MODULE)]
+        elif mode == "script":
+            words += ["--rename-command", "FCALL", "", "--rename-command", "FCALL_RO", ""]
+        words += arguments
+        environment = {**os.environ, "LD_PRELOAD": str(shim(self.folder)), "RL_CLOCK": str(self.clock)}
+        self.process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL)
+        until("the server answers", self._answers)
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def set_clock(self, ms: int) -> None:
+        """Sets the time; 0 lets the clock run."""
+        # In place: the server has mapped the file.
+        mode = "r+b" if self.clock.exists() else "wb"
+        with self.clock.open(mode) as file:
+            file.write(struct.pack("=q", ms * 1000))
+
+    def client(self) -> redis.Redis:
+        """A client of the tests' own, for looking at the server."""
+        return redis.Redis(port=self.port, decode_responses=True, socket_timeout=10)
+
+    def run(self, *words: str | int) -> object:
+        with self.client() as client:
+            return client.execute_command(*words)
+
+    def clean(self) -> None:
+        """Removes keys, functions and scripts, and puts the clock back."""
+        self.set_clock(START_MS)
+        with self.client() as client:
+            client.flushall()
+            client.script_flush()
+            client.execute_command("FUNCTION", "FLUSH")
+
+    def stop_answering(self) -> None:
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def answer_again(self) -> None:
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _answers(self) -> bool:
+        log = self.folder / "log"
+        assert self.process.poll() is None, log.read_text() if log.exists() else "the server did not start"
+        try:
+            return bool(self.run("PING"))
+        except redis.ConnectionError:
+            return False
+
+
+class Cluster:
+    """Three primaries, of which the first has a replica, on the real clock."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "5000", "--repl-diskless-sync-delay", "0"]
+        self.nodes = [Server(mode, frozen=False, arguments=options, bus=True) for _ in range(4)]
+        first, *others = self.nodes
+        for number, node in enumerate(self.nodes[:3]):
+            node.run("CLUSTER", "ADDSLOTSRANGE", -(-number * SLOTS // 3), -(-(number + 1) * SLOTS // 3) - 1)
+            node.run("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for node in others:
+            first.run("CLUSTER", "MEET", "127.0.0.1", node.port)
+        self.replica = self.nodes[3]
+        until("the replica finds its primary", self._replicates)
+        until("the cluster works", lambda: all(map(self._is_complete, self.nodes)))
+        until("the replica is linked", lambda: "master_link_status:up" in self._info(self.replica))
+
+    @property
+    def startup(self) -> list[tuple[str, int]]:
+        return [("127.0.0.1", node.port) for node in self.nodes[:3]]
+
+    def owner(self, key: str) -> Server:
+        """The primary that had the key's slot at the start."""
+        return self.nodes[key_slot(key.encode()) * 3 // SLOTS]
+
+    def key_on(self, number: int, suffix: str = "") -> str:
+        """A hash tag whose slot is on the node."""
+        return next(tag for tag in (f"{{{suffix}{i}}}" for i in range(1000)) if self.owner(tag) is self.nodes[number])
+
+    def clean(self) -> None:
+        for node in self.nodes[:3]:
+            node.run("FLUSHALL")
+            node.run("SCRIPT", "FLUSH")
+            node.run("FUNCTION", "FLUSH")
+
+    def kill(self) -> None:
+        for node in self.nodes:
+            node.kill()
+
+    def id(self, node: Server) -> str:
+        return str(node.run("CLUSTER", "MYID"))
+
+    def _replicates(self) -> bool:
+        try:
+            return bool(self.replica.run("CLUSTER", "REPLICATE", self.id(self.nodes[0])))
+        except redis.ResponseError:
+            return False
+
+    @staticmethod
+    def _info(node: Server) -> str:
+        with socket.create_connection(("127.0.0.1", node.port)) as plain:
+            plain.sendall(b"INFO replication\r\n")
+            return plain.recv(65536).decode()
+
+    @staticmethod
+    def _is_complete(node: Server) -> bool:
+        with socket.create_connection(("127.0.0.1", node.port)) as plain:
+            plain.sendall(b"CLUSTER NODES\r\n")
+            nodes = plain.recv(65536).decode()
+        with socket.create_connection(("127.0.0.1", node.port)) as plain:
+            plain.sendall(b"CLUSTER INFO\r\n")
+            info = plain.recv(65536).decode()
+        return "cluster_state:ok" in info and "cluster_known_nodes:4" in info and nodes.count("slave ") == 1

@@ -1,0 +1,464 @@
+"""Every command through the limiter, on a server with the module, one with functions and one with scripts alone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from typing import Any, Literal
+
+import pytest
+import redis
+import redis.asyncio
+import valkey
+import valkey.asyncio
+
+from redis_rl import (
+    AllResult,
+    AsyncLimiter,
+    Denied,
+    Limiter,
+    Refunded,
+    Result,
+    Rule,
+    fixed,
+    lease,
+    sliding,
+    throttle,
+)
+from redis_rl._protocol import source
+from servers import MODULE, ROOT, START_MS, Server
+
+
+def figures(result: Result) -> tuple[int, ...]:
+    return int(result.allowed), result.limit, result.used, result.remaining
+
+
+def wait(ms: int | None) -> int:
+    return -1 if ms is None else ms
+
+
+def waits(result: Result) -> tuple[int | None, ...]:
+    return result.retry_after_ms, result.next_after_ms, result.reset_after_ms
+
+
+def test_the_carried_sources_are_those_of_the_repository() -> None:
+    whats: tuple[Literal["library"], Literal["script"]] = ("library", "script")
+    for what in whats:
+        repository = ROOT / "functions" / f"rl.{what}.lua"
+        if not repository.exists():
+            pytest.skip(f"not here: {repository}")
+        assert source(what) == repository.read_text(encoding="utf-8")
+
+
+def test_the_server_is_looked_at_once(server: Server, limiter: Limiter) -> None:
+    assert limiter.mode is None
+    limiter.hit("a", sliding("10/minute"))
+    assert limiter.mode == server.mode
+    server.run("CONFIG", "RESETSTAT")
+    for _ in range(10):
+        limiter.hit("a", sliding("10/minute"))
+    with server.client() as client:
+        calls = {name: stats["calls"] for name, stats in client.info("commandstats").items()}
+    expected = {"module": "rl.sliding", "functions": "fcall", "script": "evalsha"}[server.mode]
+    assert calls[f"cmdstat_{expected}"] == 10
+    assert not {"cmdstat_eval", "cmdstat_function|load", "cmdstat_rl.all"} & set(calls)
+
+
+def test_sliding(server: Server, limiter: Limiter) -> None:
+    rule = sliding("3/minute")
+    for used in (1, 2, 3):
+        result = limiter.hit("a", rule)
+        assert figures(result) == (1, 3, used, 3 - used)
+        server.set_clock(START_MS + used * 1500)
+    result = limiter.hit("a", rule)
+    assert figures(result) == (0, 3, 3, 0)
+    assert waits(result) == (55_500, 55_500, 58_500)
+    assert (result.retry_after, result.next_after, result.reset_after) == (56, 56, 59)
+    assert (result.window_ms, result.at_ms) == (60_000, START_MS + 4500)
+    # Denied a millisecond before the time that it said, allowed at that time.
+    server.set_clock(START_MS + 59_999)
+    assert not limiter.hit("a", rule)
+    server.set_clock(START_MS + 60_000)
+    assert limiter.hit("a", rule)
+
+
+def test_several_windows(server: Server, limiter: Limiter) -> None:
+    rule = sliding("3/minute", "2/second")
+    assert figures(limiter.hit("a", rule)) == (1, 2, 1, 1)
+    assert figures(limiter.hit("a", rule)) == (1, 2, 2, 0)
+    result = limiter.hit("a", rule)
+    assert (result.allowed, result.window_ms, result.retry_after_ms) == (False, 1000, 1000)
+    assert [(state.allowed, state.used, state.window_ms) for state in result.each] == [(0, 2, 1000), (1, 2, 60_000)]
+    server.set_clock(START_MS + 1000)
+    assert figures(limiter.hit("a", rule)) == (1, 3, 3, 0)
+    result = limiter.hit("a", rule)
+    assert (result.window_ms, result.retry_after_ms) == (60_000, 59_000)
+
+
+def test_fixed(server: Server, limiter: Limiter) -> None:
+    server.set_clock(START_MS + 5000)  # 1700000000 is 20 s into its minute.
+    rule = fixed("2/minute")
+    assert [limiter.hit("a", rule).allowed for _ in range(3)] == [True, True, False]
+    result = limiter.hit("a", rule)
+    assert figures(result) == (0, 2, 4, 0)  # The plain form counts what it denies.
+    assert result.retry_after_ms is not None
+    server.set_clock(START_MS + 5000 + result.retry_after_ms - 1)
+    assert not limiter.peek("a", rule)
+    server.set_clock(START_MS + 5000 + result.retry_after_ms)
+    assert figures(limiter.hit("a", rule)) == (1, 2, 1, 1)
+
+
+def test_anchored(server: Server, limiter: Limiter) -> None:
+    rule = fixed("2/minute", anchored=True, cost=1)
+    assert limiter.hit("a", rule).reset_after_ms == 60_000
+    server.set_clock(START_MS + 59_999)
+    assert limiter.hit("a", rule)
+    result = limiter.hit("a", rule)
+    assert (result.allowed, result.retry_after_ms) == (False, 1)
+    server.set_clock(START_MS + 60_000)
+    assert figures(limiter.hit("a", rule)) == (1, 2, 1, 1)
+    with server.client() as client:
+        assert client.keys() == ["a:60s"]
+
+
+def test_throttle(server: Server, limiter: Limiter) -> None:
+    rule = throttle("60/minute", max_burst=2)
+    assert [limiter.hit("a", rule).remaining for _ in range(3)] == [2, 1, 0]
+    result = limiter.hit("a", rule)
+    assert figures(result) == (0, 3, 3, 0)
+    assert waits(result) == (1000, 1000, 3000)
+    assert figures(limiter.hit("a", rule, cost=4))[0] == 0
+    assert limiter.hit("a", rule, cost=4).retry_after is None
+    server.set_clock(START_MS + 1000)
+    assert limiter.hit("a", rule)
+
+
+def test_cost_and_force(limiter: Limiter) -> None:
+    rule = sliding("100/minute", cost=60)
+    assert figures(limiter.hit("a", rule)) == (1, 100, 60, 40)
+    assert figures(limiter.hit("a", rule)) == (0, 100, 60, 40)
+    assert figures(limiter.hit("a", rule, cost=40)) == (1, 100, 100, 0)
+    assert figures(limiter.hit("a", rule, cost=5, force=True)) == (0, 100, 105, 0)
+    never = limiter.hit("a", rule, cost=101)
+    assert (never.retry_after_ms, never.retry_after) == (None, None)
+    assert "Retry-After" not in never.headers()
+
+
+def test_peek(server: Server, limiter: Limiter) -> None:
+    for rule in (sliding("2/minute"), fixed("2/minute"), fixed("2/minute", anchored=True), throttle("2/minute")):
+        assert figures(limiter.peek("a", rule)) == (1, 2, 1, 1)
+        assert figures(limiter.peek("a", rule, cost=0)) == (1, 2, 0, 2)
+        assert limiter.peek("a", rule, cost=3).retry_after is None
+    assert figures(limiter.peek("a", lease(2, 30))) == (1, 2, 1, 1)
+    assert [state.used for state in limiter.peek("a", sliding("1/s", "2/m")).each] == [1, 1]
+    with server.client() as client:
+        assert client.dbsize() == 0
+
+
+def test_refund(server: Server, limiter: Limiter) -> None:
+    rule = sliding("10/minute", cost=4)
+    first = limiter.hit("a", rule)
+    server.set_clock(START_MS + 1000)
+    limiter.hit("a", rule)
+    assert limiter.refund("a", rule, cost=1, at_ms=first.at_ms) == Refunded(1, 7, 60)
+    assert limiter.refund("a", rule) == Refunded(4, 3, 60)
+    assert limiter.refund("a", rule, cost=9) == Refunded(3, 0, 60)
+    assert not limiter.refund("a", rule)
+    assert limiter.hit("b", fixed("5/minute"), cost=3)
+    assert limiter.refund("b", fixed("5/minute"), cost=2).used == 1
+    assert limiter.hit("c", throttle("5/minute"), cost=3)
+    assert limiter.refund("c", throttle("5/minute"), cost=2).used == 1
+
+
+def test_reset(limiter: Limiter) -> None:
+    limiter.hit("a", sliding("1/minute"))
+    limiter.hit("a", fixed("1/minute", "5/hour"))
+    limiter.hit("a", fixed("1/minute", anchored=True))
+    assert limiter.reset("a") == 1
+    assert limiter.reset("a", fixed("1/minute", "5/hour")) == 3
+    assert limiter.reset("a", "1/minute", (5, 3600)) == 0
+    assert limiter.hit("a", sliding("1/minute"))
+
+
+def test_leases(server: Server, limiter: Limiter) -> None:
+    rule = lease(2, 30)
+    first, second = limiter.acquire("a", rule), limiter.acquire("a", rule, holder="me")
+    assert figures(first) == (1, 2, 1, 1)
+    assert second.holder == "me"
+    third = limiter.acquire("a", rule)
+    assert (third.allowed, third.used, third.retry_after_ms) == (False, 2, 30_000)
+    server.set_clock(START_MS + 20_000)
+    assert limiter.acquire("a", rule, holder="me").reset_after_ms == 30_000
+    assert first.holder is not None
+    assert limiter.release("a", first.holder, "nobody") == 1
+    assert limiter.release("a", first.holder) == 0
+    server.set_clock(START_MS + 50_000)
+    assert limiter.peek("a", rule).used == 1
+
+
+def test_a_held_lease(limiter: Limiter) -> None:
+    rule = lease(1, 30)
+    with limiter.hold("a", rule) as held:
+        assert not held.lost
+        with pytest.raises(Denied) as denied, limiter.hold("a", rule):
+            pytest.fail("entered")
+        assert denied.value.result.retry_after == 30
+        assert "30 s" in str(denied.value)
+        assert limiter.peek("a", lease(1, 30, holder=held.holder))
+    assert limiter.peek("a", rule).used == 1
+    with pytest.raises(ZeroDivisionError), limiter.hold("a", rule):
+        raise ZeroDivisionError
+    assert limiter.acquire("a", rule)
+
+
+def test_a_held_lease_is_renewed(server: Server, limiter: Limiter) -> None:
+    renewals: list[int | None] = []
+    enough = threading.Event()
+    hit = limiter.hit
+
+    def watched(*args: Any, **options: Any) -> Result:
+        server.set_clock(START_MS + 20 * len(renewals))
+        result = hit(*args, **options)
+        renewals.append(result.at_ms + (result.reset_after_ms or 0))
+        if len(renewals) == 4:
+            enough.set()
+        return result
+
+    limiter.hit = watched  # type: ignore[method-assign]
+    with limiter.hold("a", lease(1, 0.03), renew=True) as held:
+        assert enough.wait(30)
+        assert not held.lost
+    assert renewals[:4] == [START_MS + 30, START_MS + 50, START_MS + 70, START_MS + 90]
+    assert limiter.peek("a", lease(1, 1)).used == 1
+
+
+def test_a_held_lease_may_be_lost(server: Server, limiter: Limiter) -> None:
+    with limiter.hold("a", lease(1, 10)) as held:
+        server.set_clock(START_MS + 10_000)
+        assert limiter.acquire("a", lease(1, 10), holder="other")
+        assert not held.renew()
+        assert held.lost
+    assert not limiter.acquire("a", lease(1, 10))
+
+
+def test_all(server: Server, limiter: Limiter) -> None:
+    rules: dict[str | bytes, Rule] = {
+        "rpm": sliding("10/minute"),
+        "tpm": sliding("2000/minute", cost=900, name="tokens", unit="tokens"),
+        "busy": lease(2, 120),
+        "pace": throttle("100/minute"),
+        "day": fixed("50/day"),
+    }
+    first = limiter.all(rules)
+    assert isinstance(first, AllResult)
+    assert (first.allowed, first.index, first.remaining, first.retry_after) == (True, 2, 1, 0)
+    assert [result.used for result in first.results] == [1, 900, 1, 1, 1]
+    second = limiter.all(rules.items())
+    holders = [each.results[2].holder for each in (first, second)]
+    assert None not in holders
+    assert holders[0] != holders[1]
+    server.set_clock(START_MS + 500)
+    third = limiter.all(rules)
+    assert (third.allowed, third.index, third.retry_after_ms) == (False, 2, 119_500)
+    assert [result.allowed for result in third.results] == [True, False, False, True, True]
+    assert [result.used for result in third.results] == [2, 1800, 2, 2, 2]
+    assert third.violated == ["tokens", "policy-2"]
+    assert third.headers()["Retry-After"] == "120"
+    assert third.at_ms == START_MS + 500
+
+
+def test_budget(server: Server, limiter: Limiter) -> None:
+    budget = limiter.budget("a", sliding("1000/minute"))
+    with budget.reserve(1) as least, budget.reserve(600) as reservation:
+        assert reservation.result.used == 601
+        with pytest.raises(Denied):
+            budget.reserve(600)
+        server.set_clock(START_MS + 5000)
+        other = budget.reserve(300)
+        reservation.settle(250)
+        least.cancel()
+    assert budget.peek().used == 550
+    with pytest.raises(RuntimeError):
+        reservation.settle(100)
+    other.settle(900)
+    assert (budget.peek().used, budget.peek().remaining) == (1150, 0)
+    # What was given back is of the moment when it was taken.
+    server.set_clock(START_MS + 60_000)
+    assert budget.peek().used == 900
+    for rule in (throttle("1/s"), lease(1, 1)):
+        with pytest.raises(TypeError):
+            limiter.budget("a", rule)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the cost"):
+        other.settle(-1)
+    with budget.reserve(50):
+        pass
+    assert budget.peek().used == 950
+
+
+def test_a_budget_of_any_size(server: Server, limiter: Limiter) -> None:
+    if server.mode != "module":
+        with pytest.raises(redis.ResponseError, match="COST above 1000 needs a compact log"):
+            limiter.budget("a", sliding("200000/minute")).reserve(128_000)
+    rule = sliding("200000/minute") if server.mode == "module" else fixed("200000/minute", anchored=True)
+    budget = limiter.budget("b", rule)
+    budget.reserve(1).settle(2)
+    budget.reserve(128_000).settle(131_072)
+    assert budget.peek().used == 131_074
+
+
+def test_prefix_and_bytes(server: Server) -> None:
+    with server.client() as client, redis.Redis(port=server.port) as raw:
+        limiter = Limiter(client, prefix="app:")
+        limiter.hit("a", sliding("1/minute"))
+        limiter.hit(b"\xff\x00", sliding("1/minute"))
+        limiter.hit(b"a", sliding("2/minute"))
+        assert sorted(raw.keys()) == [b"app:a", b"app:\xff\x00"]
+
+
+def test_errors_are_the_servers_own(server: Server, limiter: Limiter) -> None:
+    with server.client() as client:
+        client.lpush("list", "x")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        limiter.hit("list", sliding("1/minute"))
+    with pytest.raises(redis.ResponseError, match="takes each key once"):
+        limiter.all([("a", sliding("1/minute")), ("a", fixed("1/minute"))])
+
+
+@pytest.fixture(params=["redis", "valkey"])
+def library(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("decode", [False, True])
+@pytest.mark.parametrize("single", [False, True])
+async def test_clients(server: Server, library: str, protocol: int, decode: bool, single: bool) -> None:
+    """redis-py and valkey-py, over RESP2 and RESP3, with one connection and with a pool."""
+    options: dict[str, Any] = {"port": server.port, "protocol": protocol, "decode_responses": decode}
+    options["single_connection_client"] = single
+    sync = redis.Redis(**options) if library == "redis" else valkey.Valkey(**options)
+    aio = redis.asyncio.Redis(**options) if library == "redis" else valkey.asyncio.Valkey(**options)
+    pairs: dict[str | bytes, Rule] = {"a": sliding("5/s", "10/minute"), "b": throttle("7/s")}
+    with sync:
+        limiter = Limiter(sync)
+        assert limiter.all(pairs).results[0].used == 1
+        assert limiter.hit("a", pairs["a"]).each[1].remaining == 8
+        assert limiter.refund("a", pairs["a"]) == Refunded(1, 1, 1)
+        with pytest.raises(limiter.client_errors, match=r"WRONGTYPE|not an integer|syntax|kind of value|out of range"):
+            limiter.hit("a", pairs["b"])
+    async with aio:
+        limiter_aio = AsyncLimiter(aio)
+        assert (await limiter_aio.all(pairs)).results[0].used == 2
+        assert (await limiter_aio.hit("a", pairs["a"])).each[1].remaining == 7
+        assert await limiter_aio.refund("a", pairs["a"]) == Refunded(1, 2, 1)
+
+
+async def test_asyncio(server: Server, aio: AsyncLimiter) -> None:
+    """The whole surface once, as above."""
+    rule = sliding("3/minute")
+    assert aio.mode is None
+    assert [(await aio.hit("a", rule)).remaining for _ in range(3)] == [2, 1, 0]
+    assert aio.mode == server.mode
+    assert await aio.look() == server.mode
+    assert (await aio.hit("a", rule)).retry_after == 60
+    assert (await aio.peek("a", rule, cost=0)).used == 3
+    assert await aio.refund("a", rule) == Refunded(1, 2, 60)
+    assert await aio.reset("a") == 1
+    taken = await aio.acquire("l", lease(1, 30))
+    assert taken.holder is not None
+    assert await aio.release("l", taken.holder) == 1
+    async with aio.hold("l", lease(1, 30)) as held:
+        assert not held.lost
+        with pytest.raises(Denied):
+            async with aio.hold("l", lease(1, 30)):
+                pytest.fail("entered")
+        assert held.holder
+    budget = aio.budget("b", sliding("1000/minute"))
+    async with await budget.reserve(600) as reservation:
+        await reservation.settle(700)
+    await (await budget.reserve(300)).cancel()
+    assert (await budget.peek()).used == 700
+    with pytest.raises(Denied):
+        await budget.reserve(400)
+
+
+async def test_asyncio_renews(server: Server, aio: AsyncLimiter) -> None:
+    renewals = 0
+    enough = asyncio.Event()
+    hit = aio.hit
+
+    async def watched(*args: Any, **options: Any) -> Result:
+        nonlocal renewals
+        server.set_clock(START_MS + 20 * renewals)
+        result = await hit(*args, **options)
+        assert result.reset_after_ms == 30
+        renewals += 1
+        if renewals == 4:
+            enough.set()
+        return result
+
+    aio.hit = watched  # type: ignore[method-assign]
+    async with aio.hold("a", lease(1, 0.03), renew=True) as held:
+        await asyncio.wait_for(enough.wait(), 30)
+        assert not held.lost
+    assert (await aio.peek("a", lease(1, 1))).used == 1
+
+
+def test_threads(server: Server, limiter: Limiter) -> None:
+    """Many at once at first sight of the server: each is counted, and no more than the limit pass."""
+    allowed: list[bool] = []
+
+    def ask() -> None:
+        allowed.extend(limiter.hit("a", sliding("50/minute")).allowed for _ in range(20))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (sum(allowed), len(allowed)) == (50, 160)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_binding_window_is_the_servers(server: Server, limiter: Limiter, seed: int) -> None:
+    """What is computed of EACH is what the server says with FULL, over random histories."""
+    chance = random.Random(seed)
+    now = START_MS
+    with server.client() as client:
+        for _ in range(150):
+            now += chance.choice([0, 1, 250, 1000, 7000])
+            server.set_clock(now)
+            rates, cost = ("4/second", "9/5s", "20/minute"), chance.randint(1, 5)
+            rule: Rule = chance.choice([sliding(*rates, cost=cost), fixed(*rates, cost=cost)])
+            if chance.random() < 0.1:
+                rule = rule.forced()
+            key = rule.KIND
+            words: list[Any] = [key, rule.KIND, *rule.words(), "FULL"]
+            ours = limiter.peek(key, rule)
+            if server.mode == "module":
+                words = ["RL.PEEK", *words]
+            elif server.mode == "functions":
+                words = ["FCALL", "rl_peek", 1, *words]
+            else:
+                words = ["EVAL", source("script"), 1, key, "peek", *words[1:]]
+            reply: Any = client.execute_command(*words)
+            pairs = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+            said = {name: int(value) for name, value in pairs.items()}
+            assert said == {
+                "allowed": int(ours.allowed),
+                "limit": ours.limit,
+                "used": ours.used,
+                "remaining": ours.remaining,
+                "retry-after-ms": wait(ours.retry_after_ms),
+                "next-after-ms": wait(ours.next_after_ms),
+                "reset-after-ms": wait(ours.reset_after_ms),
+                "window-ms": ours.window_ms,
+                "at-ms": ours.at_ms,
+            }
+            limiter.hit(key, rule)
+
+
+def test_the_module_is_here() -> None:
+    """So that a run without it does not look like a success."""
+    assert MODULE.exists(), f"build the module first, or say where it is in MODULE: {MODULE}"

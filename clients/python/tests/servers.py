@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import shutil
-import signal
 import socket
 import struct
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -80,7 +82,7 @@ class Server:
         self.set_clock(START_MS if frozen else 0)
         self.port = free_port(bus)
         words = [program(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-        words += ["--dir", str(self.folder), "--logfile", str(self.folder / "log"), "--enable-debug-command", "yes"]
+        words += ["--dir", str(self.folder), "--logfile", str(self.folder / "log"), "--enable-module-command", "yes"]
         if mode == "module":
             words += ["--loadmodule", str(MODULE)]
         elif mode == "script":
@@ -116,12 +118,6 @@ class Server:
             client.flushall()
             client.script_flush()
             client.execute_command("FUNCTION", "FLUSH")
-
-    def stop_answering(self) -> None:
-        os.kill(self.process.pid, signal.SIGSTOP)
-
-    def answer_again(self) -> None:
-        os.kill(self.process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         if self.process.poll() is None:
@@ -202,3 +198,43 @@ class Cluster:
             plain.sendall(b"CLUSTER INFO\r\n")
             info = plain.recv(65536).decode()
         return "cluster_state:ok" in info and "cluster_known_nodes:4" in info and nodes.count("slave ") == 1
+
+
+class Proxy:
+    """Stands between a client and a server, and loses replies: it breaks the connection in place of passing one on."""
+
+    CALLS = (b"RL.SLIDING", b"FCALL", b"EVALSHA")
+
+    def __init__(self, server: Server) -> None:
+        self.lose = 0
+        self._server = server
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        # So that accept() returns.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        doomed = False
+        with client, socket.create_connection(("127.0.0.1", self._server.port)) as server, contextlib.suppress(OSError):
+            while True:
+                for ready in select.select([client, server], [], [])[0]:
+                    data = ready.recv(1 << 20)
+                    if not data or (doomed and ready is server):
+                        return
+                    if ready is client:
+                        if self.lose and any(call in data for call in self.CALLS):
+                            self.lose -= 1
+                            doomed = True
+                        server.sendall(data)
+                    else:
+                        client.sendall(data)

@@ -12,8 +12,10 @@ local MOST_REMOVED = 1000 -- Stale members that one call removes.
 local BAD_LIMIT = 'ERR limit must be an integer from 0 to 9007199254740991'
 local NOT_AN_INTEGER = 'ERR value is not an integer or out of range'
 local NOT_INCREASING = 'ERR windowSec must increase from one window to the next'
+local refusal = nil
 local function fail(line)
-  error({err = line})
+  refusal = line
+  error(line, 0)
 end
 local function wrong_arity(command)
   fail("ERR wrong number of arguments for 'rl." .. command .. "' command")
@@ -277,14 +279,31 @@ local function bad_words(command, name)
   end
   fail('ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH')
 end
-local IS_RULE = {SLIDING = true, FIXED = true, THROTTLE = true, ACQUIRE = true}
-local function is_end(words, at, command)
-  local word = words[at]
-  if not word then
-    return true
+local function parse_at(words, at)
+  return integer(words[at + 1] or bad_words('refund'), 0, MOST)
+    or fail('ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991')
+end
+local function parse_full(rule, words, at, command)
+  local option = words[at] and upper(words[at])
+  if not option or command == 'all' then
+    return at
+  elseif command == 'refund' then
+    rule.at = option == 'AT' and parse_at(words, at) or bad_words('refund')
+    at = at + 1
+  elseif option == 'FULL' then
+    rule.full = true
+  elseif option == 'EACH' and command == 'peek' then
+    rule.each = true
+  else
+    wrong_arity(command)
   end
-  word = upper(word)
-  return command == 'all' and (IS_RULE[word] or (word == 'FULL' and at == #words)) or command == 'refund' and word == 'AT'
+  if words[at + 1] then
+    if command == 'refund' then
+      bad_words('refund')
+    end
+    wrong_arity(command)
+  end
+  return at + 1
 end
 local function parse_windows(words, at, command, name)
   local rule = {windows = {}, limits = {}, cost = 1}
@@ -305,24 +324,28 @@ local function parse_windows(words, at, command, name)
   until not (words[at] and is_number(words[at]))
   rule.count, rule.longest = count, rule.windows[count]
   local seen = {}
-  while not is_end(words, at, command) do
+  while words[at] do
     local option = upper(words[at])
     local known = option == 'COST' or option == 'FORCE' or option == 'ANCHORED' and name == 'FIXED'
+      or option == 'AT' and command == 'refund'
       or (option == 'FULL' or option == 'EACH') and command ~= 'all' and command ~= 'refund'
     if not known or seen[option] or option == 'FULL' and seen.EACH or option == 'EACH' and seen.FULL then
-      bad_words(command, name)
+      break
     end
     seen[option] = true
     if option == 'COST' then
       at = at + 1
-      if not words[at] then
-        bad_words(command, name)
-      end
       local least = command == 'peek' and 0 or 1
-      rule.cost = integer(words[at], least, MOST)
+      rule.cost = integer(words[at] or bad_words(command, name), least, MOST)
         or fail('ERR COST must be an integer from ' .. least .. ' to 9007199254740991')
+    elseif option == 'AT' then
+      rule.at = parse_at(words, at)
+      at = at + 1
     end
     at = at + 1
+  end
+  if words[at] and command ~= 'all' then
+    bad_words(command, name)
   end
   rule.anchored, rule.force, rule.full, rule.each = seen.ANCHORED, seen.FORCE, seen.FULL, seen.EACH
   rule.need = max(1, rule.cost) -- COST 0 looks whether there is room for a unit.
@@ -408,10 +431,6 @@ local function make_sliding()
   end
   function sliding.read(rule, key, now, _, _, _, pruned)
     local log = read_log(key, rule.longest, now, pruned and rule.cost <= MOST_ADDED)
-    if rule.cost > MOST_ADDED then
-      fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit '
-        .. '(rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
-    end
     local state = {log = log, now = now, quotas = {}, fits = true, rounds = 0, added = 0}
     if rule.count > 1 and stamped_after(log, now) > 0 then
       state.rounds = floor(MOST_LOOKS / rule.count)
@@ -433,7 +452,14 @@ local function make_sliding()
   function sliding.counts(rule)
     return rule.force
   end
+  local function check_cost(rule)
+    if rule.cost > MOST_ADDED then
+      fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit '
+        .. '(rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
+    end
+  end
   function sliding.settle(rule, state, counted)
+    check_cost(rule)
     state.added = counted and rule.cost or 0
     for index = 1, rule.count do
       local quota = state.quotas[index]
@@ -474,7 +500,7 @@ local function make_sliding()
     if quota.used > 0 then
       next_after = left < 0 and -1 or room_at(state, windows, {left}, now) - now
     end
-    local reset = room_at(state, windows, {0}, state.added > 0 and now + window or now) - now
+    local reset = room_at(state, windows, {0}, now) - now
     return {limit = quota.limit, used = quota.used, next = next_after, reset = reset, window = window, at = now}
   end
   function sliding.maps(rule, state, each)
@@ -494,38 +520,28 @@ local function make_sliding()
   function sliding.write(_, state)
     write_log(state.log, state.added)
   end
-  function sliding.refund(rule, state, at)
-    local log, members = state.log, {}
-    local now, window = log.now, log.window
-    if at then
-      if at > now - window and at <= now + window then
-        members = call('ZRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, rule.cost)
-      end
-    elseif log.units > 0 then
-      members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, rule.cost)
-      if #members < rule.cost and log.lasting > 0 then
-        local oldest = call('ZREVRANGEBYSCORE', log.key, '(0', '-inf', 'LIMIT', 0, rule.cost - #members)
-        for index = 1, #oldest do
-          members[#members + 1] = oldest[index]
-        end
-      end
+  function sliding.refund(rule, state)
+    local log, now, window, first, at = state.log, state.now, state.log.window, state.quotas[1], rule.at
+    if log.card == 0 then
+      return {0, 0, whole_seconds(first.window)}
     end
-    local first = state.quotas[1].used
+    check_cost(rule)
+    local members = {}
+    if not at then
+      members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, rule.cost)
+    elseif at > now - window and at <= now + window then
+      members = call('ZREVRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, rule.cost)
+    end
+    local gone = #members
+    if at then
+      gone = at > now - first.window and at <= now + first.window and gone or 0
+    elseif rule.count > 1 then
+      gone = min(first.used, max(0, gone - stamped_after(log, now + first.window)))
+    end
     if #members > 0 then
       call('ZREM', log.key, unpack(members))
-      first = log.units - #members
-      if rule.count > 1 then
-        first = stamped_after(log, now - rule.windows[1]) + log.lasting
-        if state.rounds > 0 then
-          first = first - stamped_after(log, now + rule.windows[1])
-        end
-        local left = log.units - #members - log.lasting
-        if left < 0 then
-          first = first + left -- Of those before the epoch, too.
-        end
-      end
     end
-    return {#members, first, whole_seconds(rule.windows[1])}
+    return {#members, first.used - gone, whole_seconds(first.window)}
   end
   return sliding
 end
@@ -554,6 +570,16 @@ local function make_fixed()
   end
   local function suffix_of(rule, window, now)
     return rule.anchored and shown(window) or format('%d', floor(now / window))
+  end
+  function fixed.names(rule, key, now, declared)
+    local names, last = {}, nil
+    for index = 1, rule.count do
+      local suffix = suffix_of(rule, rule.windows[index], now)
+      if suffix ~= last then
+        names[#names + 1], last = counter_name(key, suffix, declared), suffix
+      end
+    end
+    return names
   end
   function fixed.read(rule, key, now, _, _, declared)
     local state = {now = now, quotas = {}, fits = true}
@@ -694,15 +720,13 @@ local function make_fixed()
     end
   end
   local function is_present(rule, state, quota, at)
-    if not at then
-      return true
-    elseif rule.anchored then
+    if rule.anchored then
       return quota.expiry == nil or at >= quota.expiry - quota.window
     end
     return floor(at / quota.window) == floor(state.now / quota.window)
   end
-  function fixed.refund(rule, state, at)
-    local most = 0
+  function fixed.refund(rule, state)
+    local at, most = rule.at or state.now, 0
     for index = rule.count, 1, -1 do
       local quota = state.quotas[index]
       quota.left = quota.shared and quota.shared.left or quota.value
@@ -713,7 +737,7 @@ local function make_fixed()
       end
     end
     local first = state.quotas[1]
-    local expiry = first.expiry or state.now + first.window
+    local expiry = first.expiry or state.now + (first.shared or first).life
     return {most, first.left, nearest_seconds(max(0, expiry - state.now))}
   end
   return fixed
@@ -786,11 +810,8 @@ local function make_throttle()
     return floor(nanos / BILLION), nanos % BILLION
   end
   local function intervals(rule, factor)
-    if (rule.seconds * BILLION + rule.nanos) * factor < 5e18 then
-      local seconds, nanos = times(rule.seconds, rule.nanos, factor)
-      if at_most(seconds, nanos, 4611686018, 427387904) then
-        return seconds, nanos
-      end
+    if (rule.seconds * BILLION + rule.nanos) * factor < 1e19 then
+      return times(rule.seconds, rule.nanos, factor)
     end
   end
   local throttle = {}
@@ -806,33 +827,33 @@ local function make_throttle()
     local rule = {limit = burst + 1, quantity = 1}
     at = at + 3
     local word = words[at]
-    local alone = command ~= 'all' and command ~= 'refund'
-    local is_option = word and alone and (upper(word) == 'FULL' or command == 'peek' and upper(word) == 'EACH')
-    if word and not is_option and (alone or is_number(word)) then
+    local option = word and upper(word)
+    local is_option
+    if command == 'all' then
+      is_option = word and not is_number(word)
+    elseif command == 'refund' then
+      is_option = option == 'AT'
+    else
+      is_option = option == 'FULL' or option == 'EACH' and command == 'peek'
+    end
+    if word and not is_option then
       rule.quantity = integer(word, 0, MOST) or fail('ERR quantity must be an integer from 0 to 9007199254740991')
       at = at + 1
     end
-    if alone and words[at] then
-      local option = upper(words[at])
-      rule.full, rule.each = option == 'FULL', command == 'peek' and option == 'EACH'
-      if not (rule.full or rule.each) or words[at + 1] then
-        wrong_arity(command)
-      end
-      at = at + 1
-    end
+    at = parse_full(rule, words, at, command)
     rule.seconds, rule.nanos = interval_of(period, count)
     if rule.seconds == 0 and rule.nanos == 0 then
       fail('ERR count must be at most one request a nanosecond of the period')
     end
     rule.tolerance_seconds, rule.tolerance_nanos = intervals(rule, rule.limit)
-    if not rule.tolerance_seconds then
+    if not rule.tolerance_seconds
+      or not at_most(rule.tolerance_seconds, rule.tolerance_nanos, 4611686018, 427387904) then
       fail('ERR max_burst must be less: at this count and period the burst takes more than 146 years to refill')
     end
     return rule, at
   end
   function throttle.read(rule, key, now, seconds, nanos)
     local text = call('GET', key)
-    check_time(seconds, nanos)
     local state = {key = key, now = now, seconds = seconds, nanos = nanos, debt_seconds = 0, debt_nanos = 0}
     if text then
       if stored_integer(text) < 0 then
@@ -869,10 +890,14 @@ local function make_throttle()
   function throttle.settle(rule, state, counted)
     state.ahead_seconds, state.ahead_nanos = state.debt_seconds, state.debt_nanos
     state.moved = counted and state.fits and rule.quantity > 0
-    if state.moved then
-      state.ahead_seconds, state.ahead_nanos =
+    check_time(state.seconds, state.nanos)
+    if state.fits then
+      local ahead_seconds, ahead_nanos =
         plus(state.debt_seconds, state.debt_nanos, state.asked_seconds, state.asked_nanos)
-      check_time(plus(state.seconds, state.nanos, state.ahead_seconds, state.ahead_nanos))
+      check_time(plus(state.seconds, state.nanos, ahead_seconds, ahead_nanos))
+      if state.moved then
+        state.ahead_seconds, state.ahead_nanos = ahead_seconds, ahead_nanos
+      end
     end
     state.remaining = 0
     if at_most(state.ahead_seconds, state.ahead_nanos, rule.tolerance_seconds, rule.tolerance_nanos) then
@@ -906,8 +931,13 @@ local function make_throttle()
   end
   local function store(state, ahead_seconds, ahead_nanos)
     local seconds, nanos = plus(state.seconds, state.nanos, ahead_seconds, ahead_nanos)
+    local passed_at = to_millis(seconds, nanos)
+    if passed_at <= state.now then
+      call('UNLINK', state.key) -- It says nothing any more.
+      return
+    end
     local digits = seconds > 0 and format('%.0f%09.0f', seconds, nanos) or format('%.0f', nanos)
-    call('SET', state.key, digits, 'PXAT', to_millis(seconds, nanos))
+    call('SET', state.key, digits, 'PXAT', passed_at)
   end
   function throttle.write(_, state)
     if state.moved then
@@ -915,6 +945,7 @@ local function make_throttle()
     end
   end
   function throttle.refund(rule, state)
+    check_time(state.seconds, state.nanos)
     local before = used_by(rule, state.debt_seconds, state.debt_nanos)
     local ahead_seconds, ahead_nanos = state.debt_seconds, state.debt_nanos
     local asked_seconds, asked_nanos = intervals(rule, rule.quantity)
@@ -924,11 +955,7 @@ local function make_throttle()
       ahead_seconds, ahead_nanos = minus(ahead_seconds, ahead_nanos, asked_seconds, asked_nanos)
     end
     if before > 0 and rule.quantity > 0 then
-      if ahead_seconds == 0 and ahead_nanos == 0 then
-        call('UNLINK', state.key)
-      else
-        store(state, ahead_seconds, ahead_nanos)
-      end
+      store(state, ahead_seconds, ahead_nanos)
     end
     local after = used_by(rule, ahead_seconds, ahead_nanos)
     return {before - after, after, whole_seconds(to_millis(ahead_seconds, ahead_nanos))}
@@ -954,11 +981,14 @@ local function prune_leases(leases)
   return true
 end
 local function end_of(score)
-  return min(ceil(tonumber(score)), 2 ^ 62)
+  local at = tonumber(score)
+  if at ~= math.huge then
+    return min(ceil(at), 2 ^ 62)
+  end
 end
 local function keep_leases(key, now, existed)
   local last = end_of(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
-  if not existed or expiry_of(key, now) ~= last then
+  if last and (not existed or expiry_of(key, now) ~= last) then
     call('PEXPIREAT', key, format('%.0f', last))
   end
 end
@@ -971,16 +1001,7 @@ local function make_acquire()
     local rule = {limit = integer(words[at], 0, MOST) or fail(BAD_LIMIT)}
     rule.lease = millis(words[at + 1]) or bad_seconds('leaseSec')
     rule.holder = words[at + 2]
-    at = at + 3
-    if command ~= 'all' and words[at] then
-      local option = upper(words[at])
-      rule.full, rule.each = option == 'FULL', command == 'peek' and option == 'EACH'
-      if not (rule.full or rule.each) or words[at + 1] then
-        wrong_arity(command)
-      end
-      at = at + 1
-    end
-    return rule, at
+    return rule, parse_full(rule, words, at + 3, command)
   end
   function acquire.read(rule, key, now)
     local leases = read_leases(key, now)
@@ -1003,7 +1024,8 @@ local function make_acquire()
     local key, now = leases.key, leases.now
     local function stored(index)
       local found = call('ZRANGEBYSCORE', key, format('(%d', now), '+inf', 'WITHSCORES', 'LIMIT', index, 1)
-      return end_of(found[2]) - now
+      local at = end_of(found[2])
+      return at and at - now or -1
     end
     if not leases.counted then
       return stored(place)
@@ -1051,7 +1073,7 @@ local function make_acquire()
     if leases.counted then
       call('ZADD', leases.key, format('%d', leases.now + rule.lease), rule.holder)
     end
-    if leases.held_after > 0 then
+    if leases.counted then
       keep_leases(leases.key, leases.now, existed)
     end
   end
@@ -1075,10 +1097,7 @@ local function maps_of(kind, rule, state, each)
   return maps
 end
 local function decide(kind, words, at, command, key, declared)
-  local rule, behind = kind.parse(words, at, command)
-  if words[behind] then
-    wrong_arity(command)
-  end
+  local rule = kind.parse(words, at, command)
   local writes = command ~= 'peek'
   local now, seconds, nanos = clock()
   local state = kind.read(rule, key, now, seconds, nanos, declared, writes)
@@ -1108,20 +1127,9 @@ local function refund(words, at, key, declared)
     fail('ERR rule must be SLIDING, FIXED or THROTTLE')
   end
   local kind = rule_of(name)
-  local rule, behind = kind.parse(words, at + 1, 'refund')
-  local time
-  if words[behind] then
-    if upper(words[behind]) ~= 'AT' or not words[behind + 1] then
-      bad_words('refund')
-    end
-    time = integer(words[behind + 1], 0, MOST)
-      or fail('ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991')
-    if words[behind + 2] then
-      bad_words('refund')
-    end
-  end
+  local rule = kind.parse(words, at + 1, 'refund')
   local now, seconds, nanos = clock()
-  return kind.refund(rule, kind.read(rule, key, now, seconds, nanos, declared, false), time)
+  return kind.refund(rule, kind.read(rule, key, now, seconds, nanos, declared, false))
 end
 local function release(words, at, key)
   local now = clock()
@@ -1210,6 +1218,36 @@ local function is_less(a, b, c, d)
     a, b, c, d = d, right, b, left
   end
 end
+local function declared_behind(keys, rules)
+  local declared = {}
+  for index = #rules + 1, #keys do
+    local name, belongs = keys[index], false
+    for place = 1, #rules do
+      local key = rules[place].key
+      local suffix = sub(name, 1, #key + 1) == key .. ':' and sub(name, #key + 2)
+        or sub(name, 1, #key + 3) == '{' .. key .. '}:' and sub(name, #key + 4)
+      belongs = belongs or rules[place].name == 'FIXED' and suffix and find(suffix, '^%d[%d.]*s?$')
+    end
+    if not belongs then
+      return nil
+    end
+    declared[name] = true
+  end
+  return declared
+end
+local function check_apart(rules, now, declared)
+  local taken = {}
+  for index = 1, #rules do
+    local each = rules[index]
+    local names = each.name == 'FIXED' and each.kind.names(each.rule, each.key, now, declared) or {each.key}
+    for place = 1, #names do
+      if taken[names[place]] then
+        fail('ERR two rules of RL.ALL would share a counter')
+      end
+      taken[names[place]] = true
+    end
+  end
+end
 local function all(keys, words, at)
   if #keys < 1 or #keys > 64 then
     fail('ERR numkeys must be an integer from 1 to 64')
@@ -1217,15 +1255,18 @@ local function all(keys, words, at)
   if #words - at + 1 < 3 then
     wrong_arity('all')
   end
-  local rules, full = {}, false
-  while words[at] do
+  local rules, taken = {}, {}
+  for index = 1, #keys do
+    if taken[keys[index]] then
+      fail('ERR RL.ALL takes each key once')
+    end
+    taken[keys[index]] = true
+  end
+  while #rules < #keys and words[at] do
     local name = upper(words[at])
-    if #rules == #keys or not MAKERS[name] then
-      if name == 'FULL' and at == #words then
-        full = true
+    if not MAKERS[name] then
+      if #rules > 0 and declared_behind(keys, rules) then
         break
-      elseif #rules == #keys then
-        bad_words('all')
       end
       fail('ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE')
     end
@@ -1234,40 +1275,17 @@ local function all(keys, words, at)
     rules[#rules + 1] = {kind = kind, rule = rule, name = name, key = keys[#rules + 1]}
     at = behind
   end
-  local declared, taken, used = nil, {}, {}
-  for index = 1, #rules do
-    if taken[keys[index]] then
-      fail('ERR RL.ALL takes each key once')
-    end
-    taken[keys[index]] = true
-  end
-  for index = #rules + 1, #keys do
-    declared = declared or {}
-    declared[keys[index]] = true
-    local belongs = false
-    for place = 1, #rules do
-      local key = rules[place].key
-      local behind = sub(keys[index], 1, #key + 1) == key .. ':' and sub(keys[index], #key + 2)
-        or sub(keys[index], 1, #key + 3) == '{' .. key .. '}:' and sub(keys[index], #key + 4)
-      belongs = belongs or rules[place].name == 'FIXED' and behind and find(behind, '^%d[%d.]*s?$')
-    end
-    if not belongs then
-      bad_words('all')
-    end
+  local full = words[at] ~= nil and upper(words[at]) == 'FULL' and at == #words
+  local declared = #rules < #keys and declared_behind(keys, rules)
+  if words[at] and not full or #rules < #keys and not declared then
+    bad_words('all')
   end
   local now, seconds, nanos = clock()
+  check_apart(rules, now, declared)
   local fits = true
   for index = 1, #rules do
     local each = rules[index]
     each.state = each.kind.read(each.rule, each.key, now, seconds, nanos, declared, false)
-    for _, quota in ipairs(each.name == 'FIXED' and each.state.quotas or {}) do
-      if not quota.shared then
-        if used[quota.name] or taken[quota.name] then
-          fail('ERR two rules of RL.ALL would share a counter')
-        end
-        used[quota.name] = true
-      end
-    end
     fits = fits and (each.state.fits or each.rule.force)
   end
   local binding, longest, left, limit
@@ -1336,11 +1354,12 @@ local function answer(command, keys, words, at)
   return decide(rule_of(upper(command)), words, at, command, key, declared)
 end
 local function serve(command, keys, words, at)
+  refusal = nil
   local ok, reply = pcall(answer, command, keys, words, at)
   if ok then
     return reply
-  elseif type(reply) == 'table' and reply.err then
-    return {err = reply.err}
+  elseif refusal then
+    return {err = refusal}
   end
   return {err = 'ERR rl: internal error: ' .. tostring(reply)}
 end

@@ -88,8 +88,13 @@ class Server:
         elif mode == "script":
             words += ["--rename-command", "FCALL", "", "--rename-command", "FCALL_RO", ""]
         words += arguments
+        self._words = words
+        self.start()
+
+    def start(self) -> None:
+        """Starts the server, at first or anew after it was killed."""
         environment = {**os.environ, "LD_PRELOAD": str(shim(self.folder)), "RL_CLOCK": str(self.clock)}
-        self.process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL)
+        self.process = subprocess.Popen(self._words, env=environment, stdout=subprocess.DEVNULL)
         until("the server answers", self._answers)
 
     @property
@@ -140,6 +145,7 @@ class Cluster:
     def __init__(self, mode: str) -> None:
         self.mode = mode
         options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "5000", "--repl-diskless-sync-delay", "0"]
+        options += ["--repl-ping-replica-period", "1"]
         self.nodes = [Server(mode, frozen=False, arguments=options, bus=True) for _ in range(4)]
         first, *others = self.nodes
         for number, node in enumerate(self.nodes[:3]):
@@ -189,15 +195,16 @@ class Cluster:
             plain.sendall(b"INFO replication\r\n")
             return plain.recv(65536).decode()
 
-    @staticmethod
-    def _is_complete(node: Server) -> bool:
+    def _is_complete(self, node: Server) -> bool:
         with socket.create_connection(("127.0.0.1", node.port)) as plain:
             plain.sendall(b"CLUSTER NODES\r\n")
             nodes = plain.recv(65536).decode()
         with socket.create_connection(("127.0.0.1", node.port)) as plain:
             plain.sendall(b"CLUSTER INFO\r\n")
             info = plain.recv(65536).decode()
-        return "cluster_state:ok" in info and "cluster_known_nodes:4" in info and nodes.count("slave ") == 1
+        # A replica is shown to clients only when it is known to follow.
+        seen = str(node.run("CLUSTER SLOTS"))
+        return "cluster_state:ok" in info and nodes.count("slave ") == 1 and str(self.replica.port) in seen
 
 
 class Proxy:

@@ -67,7 +67,7 @@ class RateLimitMiddleware:
         key: KeyOf = client_address,
         rules: Sequence[tuple[KeyOf, Rule]] = (),
         when_away: Literal["open", "closed"] = "open",
-        timeout: float | None = 1.0,
+        timeout: float | None = 5.0,
     ) -> None:
         if (rule is None) == (not rules):
             raise TypeError("the middleware takes either rule or rules")

@@ -112,6 +112,11 @@ def _client(uri: str, package: str, options: dict[str, Any]) -> Any:
     )
 
 
+def _patterns(client: Any, prefix: str) -> list[str]:
+    """Where the keys of the storage are. In a cluster the counter of ``key`` is ``{key}:60s``."""
+    return [f"{prefix}:*", f"{{{prefix}:*"] if hasattr(client, "nodes_manager") else [f"{prefix}:*"]
+
+
 def _moving_window(state: State, expiry: int) -> tuple[float, int]:
     """The start of the window, as the time of its oldest hit, and the hits in it."""
     now = time.time()
@@ -120,9 +125,11 @@ def _moving_window(state: State, expiry: int) -> tuple[float, int]:
     return now + state.next_after_ms / 1000 - expiry, state.used
 
 
-def _sliding_window(state: State) -> tuple[int, float, int, float]:
+def _sliding_window(state: State, expiry: int) -> tuple[int, float, int, float]:
     """No estimate from a window before: the present one has the exact count."""
-    return 0, 0.0, state.used, (state.next_after_ms or 0) / 1000
+    # limits takes the remainder of the time by the window, and would make nothing of a whole one.
+    wait = min(state.next_after_ms or 0, expiry * 1000 - 1)
+    return 0, 0.0, state.used, wait / 1000
 
 
 class RlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
@@ -182,7 +189,7 @@ class RlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         return self.acquire_entry(key, limit, expiry, amount)
 
     def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        return _sliding_window(self.limiter.peek(key, _log(MAX_UNITS, expiry), cost=0))
+        return _sliding_window(self.limiter.peek(key, _log(MAX_UNITS, expiry), cost=0), expiry)
 
     def clear_sliding_window(self, key: str, expiry: int) -> None:
         self.clear(key)
@@ -199,8 +206,9 @@ class RlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
 
     def reset(self) -> int | None:
         gone = 0
-        for name in self.client.scan_iter(f"{self.key_prefix}:*", count=1000):
-            gone += self.client.unlink(name)
+        for pattern in _patterns(self.client, self.key_prefix):
+            for name in self.client.scan_iter(pattern, count=1000):
+                gone += self.client.unlink(name)
         return gone
 
     def _state(self, key: str) -> State | None:
@@ -257,7 +265,7 @@ class AsyncRlStorage(AioStorage, AioMovingWindowSupport, AioSlidingWindowCounter
         return await self.acquire_entry(key, limit, expiry, amount)
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        return _sliding_window(await self.limiter.peek(key, _log(MAX_UNITS, expiry), cost=0))
+        return _sliding_window(await self.limiter.peek(key, _log(MAX_UNITS, expiry), cost=0), expiry)
 
     async def clear_sliding_window(self, key: str, expiry: int) -> None:
         await self.clear(key)
@@ -274,8 +282,9 @@ class AsyncRlStorage(AioStorage, AioMovingWindowSupport, AioSlidingWindowCounter
 
     async def reset(self) -> int | None:
         gone = 0
-        async for name in self.client.scan_iter(f"{self.key_prefix}:*", count=1000):
-            gone += await self.client.unlink(name)
+        for pattern in _patterns(self.client, self.key_prefix):
+            async for name in self.client.scan_iter(pattern, count=1000):
+                gone += await self.client.unlink(name)
         return gone
 
     async def _state(self, key: str) -> State | None:

@@ -1,0 +1,215 @@
+"""Requests a second and p99 of the adapters, beside the storage of limits that its users have today.
+
+    python bench/bench.py [--seconds 3] [--json FILE]
+
+One run on one server of each kind (the module, functions, a script), each case after the other in short turns that are
+repeated, so that a machine that is busy elsewhere slows all of them. Each figure is the median of the turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import limits
+import redis
+import redis.asyncio
+from limits.aio.strategies import FixedWindowRateLimiter as AsyncFixed
+from limits.aio.strategies import MovingWindowRateLimiter as AsyncMoving
+from limits.storage import storage_from_string
+from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import redis_rl.limits  # noqa: F401 - registers rl+redis://
+from redis_rl import AsyncLimiter, sliding
+from redis_rl.asgi import RateLimitMiddleware
+from servers import Server
+
+TURNS = 5
+KEYS = 100
+TASKS = 16
+LIMIT = limits.parse("100/minute")
+
+
+@dataclass
+class Case:
+    """Something to measure: who, what, on which server."""
+
+    who: str
+    what: str
+    turn: Callable[[float], list[float]]
+    server: Server
+    rates: list[float] = field(default_factory=list)
+    p99: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+    def run(self, seconds: float) -> None:
+        server = self.server
+        before = server_cpu(server)
+        begin = time.perf_counter()
+        times = self.turn(seconds)
+        took = time.perf_counter() - begin
+        times.sort()
+        self.rates.append(len(times) / took)
+        self.p99.append(times[len(times) * 99 // 100])
+        self.cpu.append((server_cpu(server) - before) / len(times))
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "what": self.what,
+            "who": self.who,
+            "requests a second": round(statistics.median(self.rates)),
+            "p99 ms": round(statistics.median(self.p99) * 1000, 2),
+            "server us a request": round(statistics.median(self.cpu) * 1e6, 1),
+        }
+
+
+def server_cpu(server: Server) -> float:
+    """Seconds of processor that the server has taken."""
+    with server.client() as client:
+        info = client.info("cpu")
+    return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
+
+
+def loop_sync(call: Callable[[str], object]) -> Callable[[float], list[float]]:
+    def turn(seconds: float) -> list[float]:
+        times = []
+        end = time.perf_counter() + seconds
+        number = 0
+        while (begin := time.perf_counter()) < end:
+            call(str(number % KEYS))
+            times.append(time.perf_counter() - begin)
+            number += 1
+        return times
+
+    return turn
+
+
+def loop_async(make: Callable[[], tuple[Callable[[str], Awaitable[object]], Any]]) -> Callable[[float], list[float]]:
+    async def main(seconds: float) -> list[float]:
+        call, client = make()
+        await call("0")
+        times: list[float] = []
+        end = time.perf_counter() + seconds
+
+        async def task(offset: int) -> None:
+            number = offset
+            while (begin := time.perf_counter()) < end:
+                await call(str(number % KEYS))
+                times.append(time.perf_counter() - begin)
+                number += TASKS
+
+        await asyncio.gather(*(task(offset) for offset in range(TASKS)))
+        if client is not None:
+            await client.aclose()
+        return times
+
+    return lambda seconds: asyncio.run(main(seconds))
+
+
+def sync_case(strategy: Any, uri: str) -> Callable[[float], list[float]]:
+    storage: Any = storage_from_string(uri)
+    limiter = strategy(storage)
+    return loop_sync(lambda key: limiter.hit(LIMIT, key))
+
+
+def async_case(strategy: Any, uri: str, **options: str) -> Callable[[float], list[float]]:
+    def make() -> tuple[Callable[[str], Awaitable[object]], Any]:
+        storage: Any = storage_from_string(uri, **options)
+        limiter = strategy(storage)
+        client = getattr(storage, "client", None) or storage.bridge.storage
+        return lambda key: limiter.hit(LIMIT, key), client
+
+    return loop_async(make)
+
+
+async def empty(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def asgi_case(server: Server | None) -> Callable[[float], list[float]]:
+    """The middleware around an application that does nothing, called without HTTP."""
+
+    def make() -> tuple[Callable[[str], Awaitable[object]], Any]:
+        client = redis.asyncio.Redis(port=server.port) if server else None
+        app: Any = empty
+        if client is not None:
+            app = RateLimitMiddleware(empty, limiter=AsyncLimiter(client), rule=sliding("100/minute"))
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request"}
+
+        async def send(message: Any) -> None:
+            return None
+
+        async def call(key: str) -> None:
+            await app({"type": "http", "client": (key, 1), "headers": []}, receive, send)
+
+        return call, client
+
+    return loop_async(make)
+
+
+def main() -> None:
+    """Measures, and prints a table."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--seconds", type=float, default=1.0, help="for each turn of each case")
+    options.add_argument("--json", type=Path, help="a file for the figures")
+    chosen = options.parse_args()
+
+    servers = {mode: Server(mode, frozen=False) for mode in ("module", "functions", "script")}
+    plain = servers["script"]
+    cases = []
+    try:
+        for name, strategy, asynchronous in (
+            ("fixed-window", FixedWindowRateLimiter, AsyncFixed),
+            ("moving-window", MovingWindowRateLimiter, AsyncMoving),
+        ):
+            what = f"limits, {name}"
+            cases.append(Case("limits' own redis storage", what, sync_case(strategy, plain.url), plain))
+            for mode, server in servers.items():
+                cases.append(Case(f"redis-rl, {mode}", what, sync_case(strategy, f"rl+{server.url}"), server))
+            what += f", asyncio, {TASKS} at once"
+            own = async_case(asynchronous, f"async+{plain.url}", implementation="redispy")
+            cases.append(Case("limits' own redis storage", what, own, plain))
+            for mode, server in servers.items():
+                turn = async_case(asynchronous, f"async+rl+{server.url}")
+                cases.append(Case(f"redis-rl, {mode}", what, turn, server))
+        what = f"ASGI middleware, {TASKS} at once"
+        cases.append(Case("no middleware", what, asgi_case(None), plain))
+        for mode, server in servers.items():
+            cases.append(Case(f"redis-rl, {mode}", what, asgi_case(server), server))
+        for _ in range(TURNS):
+            for case in cases:
+                case.run(chosen.seconds / 2)
+    finally:
+        for server in servers.values():
+            server.kill()
+
+    rows = [case.row() for case in cases]
+    versions = {"redis-py": redis.__version__, "limits": limits.__version__}
+    print(f"Python {sys.version.split()[0]}, " + ", ".join(f"{name} {version}" for name, version in versions.items()))
+    print()
+    names = list(rows[0])
+    print("| " + " | ".join(names) + " |")
+    print("|---|---|" + "---:|" * (len(names) - 2))
+    for row in rows:
+        print(
+            "| " + " | ".join(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()) + " |"
+        )
+    if chosen.json:
+        chosen.json.write_text(json.dumps({"versions": versions, "rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -119,7 +119,7 @@ def loop_async(make: Callable[[], tuple[Callable[[str], Awaitable[object]], Any]
 def sync_case(strategy: Any, uri: str) -> Callable[[float], list[float]]:
     storage: Any = storage_from_string(uri)
     limiter = strategy(storage)
-    return loop_sync(lambda key: limiter.hit(LIMIT, key))
+    return loop_sync(lambda key: limiter.hit(LIMIT, strategy.__name__, key))
 
 
 def async_case(strategy: Any, uri: str, **options: str) -> Callable[[float], list[float]]:
@@ -127,7 +127,7 @@ def async_case(strategy: Any, uri: str, **options: str) -> Callable[[float], lis
         storage: Any = storage_from_string(uri, **options)
         limiter = strategy(storage)
         client = getattr(storage, "client", None) or storage.bridge.storage
-        return lambda key: limiter.hit(LIMIT, key), client
+        return lambda key: limiter.hit(LIMIT, strategy.__name__, key), client
 
     return loop_async(make)
 

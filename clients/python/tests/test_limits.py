@@ -11,7 +11,7 @@ import valkey
 from limits.aio.strategies import FixedWindowRateLimiter as AsyncFixedWindowRateLimiter
 from limits.aio.strategies import MovingWindowRateLimiter as AsyncMovingWindowRateLimiter
 from limits.errors import StorageError
-from limits.storage import storage_from_string
+from limits.storage import RedisStorage, storage_from_string
 from limits.strategies import STRATEGIES, FixedWindowRateLimiter, MovingWindowRateLimiter
 
 from redis_rl.limits import AsyncRlStorage, RlStorage
@@ -100,7 +100,7 @@ def test_errors_may_be_wrapped(server: Server) -> None:
     assert isinstance(plain, RlStorage)
     assert isinstance(wrapping, RlStorage)
     with plain.client, wrapping.client:
-        server.run("SET", "LIMITS:x", "text")
+        server.run("SET", "RL-LIMITS:x", "text")
         with pytest.raises(redis.ResponseError):
             plain.acquire_entry("x", 1, 60)
         with pytest.raises(StorageError):
@@ -112,6 +112,19 @@ def test_a_client_of_ones_own(server: Server) -> None:
         storage = RlStorage("rl+redis://elsewhere", client=client, key_prefix="mine")
         assert storage.incr("a", 60) == 1
         assert client.keys() == [b"mine:a:60s"]
+
+
+def test_it_follows_limits_own_storage(server: Server) -> None:
+    """On a server that has the keys of the one before: the quotas begin anew, and nothing fails."""
+    own = storage_from_string(server.url)
+    ours = storage_from_string(f"rl+{server.url}")
+    assert isinstance(own, RedisStorage)
+    assert isinstance(ours, RlStorage)
+    with own.storage, ours.client:
+        for storage in (own, ours, own):
+            for strategy in (FixedWindowRateLimiter(storage), MovingWindowRateLimiter(storage)):
+                # limits' own storages keep the two strategies at one key, too.
+                assert strategy.hit(MINUTE, type(strategy).__name__)
 
 
 async def test_clusters(cluster: Cluster) -> None:

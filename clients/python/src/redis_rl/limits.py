@@ -51,6 +51,9 @@ _SCHEMES = [f"rl+{base}" for base in _BASES]
 _ASYNC_SCHEMES = [f"async+{scheme}" for scheme in _SCHEMES]
 _SIZES = {name: granularity.seconds for name, granularity in TIME_TYPES.items()}
 
+# Not that of limits' own storages, which keep other types at the same keys: one may follow the other on a server.
+PREFIX = "RL-LIMITS"
+
 # Windows of keys that do not tell them, for as many keys as are remembered.
 _REMEMBERED = 10_000
 
@@ -138,7 +141,8 @@ class RlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
     Args:
         uri: a server, with one of the schemes above.
         wrap_exceptions: raise ``limits.errors.StorageError`` in place of the client's errors.
-        key_prefix: put before every key, with a colon.
+        key_prefix: put before every key, with a colon. limits' own storages have another one, so that both can use
+            one server.
         client: a client to use in place of one for the uri, such as one of a sentinel.
         options: for the client.
     """
@@ -149,7 +153,7 @@ class RlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         self,
         uri: str,
         wrap_exceptions: bool = False,
-        key_prefix: str = "LIMITS",
+        key_prefix: str = PREFIX,
         client: Any = None,
         **options: Any,
     ) -> None:
@@ -225,7 +229,7 @@ class AsyncRlStorage(AioStorage, AioMovingWindowSupport, AioSlidingWindowCounter
         self,
         uri: str,
         wrap_exceptions: bool = False,
-        key_prefix: str = "LIMITS",
+        key_prefix: str = PREFIX,
         client: Any = None,
         **options: Any,
     ) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections import OrderedDict
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -86,11 +87,13 @@ class _Windows:
         return size * int(parts[-2])
 
 
+@lru_cache(maxsize=1024)
 def _counter(expiry: int, amount: int = 1) -> Fixed:
     # The storage does not learn the limit: it counts, and the strategy decides.
     return fixed((MAX_UNITS, expiry), anchored=True, cost=amount)
 
 
+@lru_cache(maxsize=1024)
 def _log(limit: int, expiry: int, amount: int | None = None) -> Sliding:
     # Always with a cost, so that the module stores the key in a form that takes any.
     return sliding((limit, expiry), cost=amount)

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import redis
 from redis.crc import key_slot
@@ -36,9 +37,11 @@ def program() -> str:
 def until(what: str, happens: Callable[[], object], seconds: float = 30) -> None:
     """Asks until something has happened."""
     deadline = time.monotonic() + seconds
+    pause = 0.0
     while not happens():
         assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(pause + 0.001, 0.02)
 
 
 def free_port(bus: bool = False) -> int:
@@ -72,6 +75,12 @@ def shim(folder: Path) -> Path:
     return _shim
 
 
+def milliseconds(time: Any) -> int:
+    """The reply of TIME in milliseconds."""
+    seconds, micros = time
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
 class Server:
     """A server. ``mode``: what it offers to a client that looks, the module, functions, or neither."""
 
@@ -79,7 +88,8 @@ class Server:
         self.mode = mode
         self.folder = Path(tempfile.mkdtemp(prefix="redis-rl-"))
         self.clock = self.folder / "clock"
-        self.set_clock(START_MS if frozen else 0)
+        self._watcher: redis.Redis | None = None
+        self._write_clock(START_MS if frozen else 0)
         self.port = free_port(bus)
         words = [program(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         words += ["--dir", str(self.folder), "--logfile", str(self.folder / "log"), "--enable-module-command", "yes"]
@@ -102,7 +112,13 @@ class Server:
         return f"redis://127.0.0.1:{self.port}"
 
     def set_clock(self, ms: int) -> None:
-        """Sets the time; 0 lets the clock run."""
+        """Sets the time, and waits until the server has seen it; 0 lets the clock run."""
+        self._write_clock(ms)
+        if ms:
+            watcher = self._watcher = self._watcher or self.client()
+            until("the server sees the time", lambda: milliseconds(watcher.time()) == ms)
+
+    def _write_clock(self, ms: int) -> None:
         # In place: the server has mapped the file.
         mode = "r+b" if self.clock.exists() else "wb"
         with self.clock.open(mode) as file:
@@ -125,6 +141,8 @@ class Server:
             client.execute_command("FUNCTION", "FLUSH")
 
     def kill(self) -> None:
+        if self._watcher is not None:
+            self._watcher.close()
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import shutil
+import signal
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -75,6 +78,12 @@ def shim(folder: Path) -> Path:
     return _shim
 
 
+def end_with_parent() -> None:
+    """Has the kernel kill a server whose test run was killed (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG.
+
+
 def milliseconds(time: Any) -> int:
     """The reply of TIME in milliseconds."""
     seconds, micros = time
@@ -86,7 +95,7 @@ class Server:
 
     def __init__(self, mode: str, *, frozen: bool = True, arguments: Sequence[str] = (), bus: bool = False) -> None:
         self.mode = mode
-        self.folder = Path(tempfile.mkdtemp(prefix="redis-rl-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="redis-rl-py-"))
         self.clock = self.folder / "clock"
         self._watcher: redis.Redis | None = None
         self._write_clock(START_MS if frozen else 0)
@@ -104,7 +113,9 @@ class Server:
     def start(self) -> None:
         """Starts the server, at first or anew after it was killed."""
         environment = {**os.environ, "LD_PRELOAD": str(shim(self.folder)), "RL_CLOCK": str(self.clock)}
-        self.process = subprocess.Popen(self._words, env=environment, stdout=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            self._words, env=environment, stdout=subprocess.DEVNULL, preexec_fn=end_with_parent
+        )
         until("the server answers", self._answers)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -247,3 +248,17 @@ def test_a_read_only_replica_refuses_and_peeks(server: Server) -> None:
             assert limiter.peek("a", RULE, cost=0).used == 1
         finally:
             client.replicaof("NO", "ONE")
+
+
+@pytest.mark.parametrize("library", ["redis", "valkey"])
+async def test_a_cancelled_call_leaves_no_reply_behind(server: Server, library: str) -> None:
+    """The next call on the connection gets its own reply."""
+    server.set_clock(0)  # A pause ends by the clock.
+    make: Any = redis.asyncio.Redis if library == "redis" else valkey.asyncio.Valkey
+    async with make(port=server.port) as client:
+        limiter = AsyncLimiter(client)
+        await limiter.hit("a", RULE)
+        server.run("CLIENT", "PAUSE", 200)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(limiter.hit("a", RULE), 0.02)
+        assert (await limiter.hit("b", sliding("7/second"))).limit == 7

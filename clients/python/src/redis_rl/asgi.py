@@ -122,7 +122,7 @@ class RateLimitMiddleware:
             if not self._away:
                 self._away = True
                 what = "let pass unlimited" if self._open else "refused"
-                log.warning("the rate limiter's server is away, requests are %s: %s", what, error or "timeout")
+                log.warning("the rate limiter's server is away, requests are %s: %s", what, str(error) or "timeout")
             return None
         if self._away:
             self._away = False

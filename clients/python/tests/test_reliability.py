@@ -197,6 +197,17 @@ def test_users_without_some_permissions(server: Server) -> None:
         assert set(modes.values()) == {server.mode}
 
 
+def test_a_server_without_scripts_that_only_read(server: Server) -> None:
+    """Redis 6.2, or a user who may not call them: the peek is a plain script."""
+    server.run("ACL", "SETUSER", "old", "reset", "on", ">x", "~*", "+@all", "-evalsha_ro", "-eval_ro")
+    with redis.Redis(port=server.port, username="old", password="x") as client:
+        limiter = Limiter(client, mode="script")
+        assert limiter.peek("a", RULE).used == 1
+        assert limiter.hit("a", RULE).used == 1
+        assert limiter.peek("a", RULE, cost=0).used == 1
+    server.run("ACL", "DELUSER", "old")
+
+
 def test_a_chosen_mode(server: Server) -> None:
     with redis.Redis(port=server.port) as client:
         assert Limiter(client, mode="script").hit("a", RULE).used == 1

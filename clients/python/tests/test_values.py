@@ -140,7 +140,11 @@ def test_commands() -> None:
     assert peek.send("module").words == ["RL.PEEK", "p:a", "FIXED", "1", 1, "60", 2, "EACH"]
     assert peek.send("functions").words[:2] == ["FCALL_RO", "rl_peek"]
     assert peek.send("module").reads
-    assert not peek.send("script").reads
+    assert peek.send("script").words[:1] == ["EVALSHA_RO"]
+    assert peek.send("script", whole=True).words[:1] == ["EVAL_RO"]
+    assert peek.send("script").reads
+    assert peek.send("script", promise=False).words[:1] == ["EVALSHA"]
+    assert not peek.send("script", promise=False).reads
     assert not calls.rule("a", fixed("1/s")).send("module").reads
     reset = calls.reset("a", [fixed("1/s", "2/m"), sliding("3/m"), "1/h", lease(1, 1)])
     assert reset == Command("RESET", ["p:a"], ["1", "60", "3600"])

@@ -13,7 +13,7 @@ import importlib
 import random
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, TypeVar
@@ -40,6 +40,8 @@ class Send:
     """Whether it changes nothing, so that a replica may answer."""
     again: bool = False
     """Whether it may be sent again after its reply was lost."""
+    place: list[Any] = field(default_factory=list, compare=False)
+    """The node of a cluster that got it, so that a script goes to the one that lacks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,13 @@ class Command:
     def reads(self) -> bool:
         return self.name == "PEEK"
 
-    def send(self, mode: Mode, *, whole: bool = False) -> Send:
-        """The command for a server of this mode; ``whole`` sends the script itself and not its digest."""
+    def send(self, mode: Mode, *, whole: bool = False, promise: bool = True, place: list[Any] | None = None) -> Send:
+        """The command for a server of this mode.
+
+        ``whole`` sends the script itself and not its digest. ``promise`` says of a script that only reads that it
+        does, which replicas want to hear, and which Redis 6.2 does not know.
+        """
+        promise = promise and self.reads
         words: list[Word]
         if mode == "module":
             words = [f"RL.{self.name}"]
@@ -86,12 +93,12 @@ class Command:
         else:
             # The script is one for all commands, and its first argument the command's name.
             text = source("script")
-            words = ["EVAL", text] if whole else ["EVALSHA", digest()]
+            kind = "_RO" if promise else ""
+            words = [f"EVAL{kind}", text] if whole else [f"EVALSHA{kind}", digest()]
             words += [len(self.keys), *self.keys, self.name.lower()]
         words += self.words
-        # EVALSHA cannot promise a replica that it writes nothing, so a script asks the primary.
-        reads = self.reads and mode != "script"
-        return Send(words, self.keys[0], reads, again=self.reads)
+        reads = promise if mode == "script" else self.reads
+        return Send(words, self.keys[0], reads, again=self.reads, place=[] if place is None else place)
 
 
 @cache
@@ -175,6 +182,8 @@ class Core:
     """Whether the function library may be loaded."""
     patience: float
     """Seconds for which a server that answers TRYAGAIN is asked again."""
+    promise: bool = True
+    """Whether the server has EVALSHA_RO for this user."""
 
     def look(self) -> Steps[Mode]:
         """Finds out what the server has to offer, the best first. A cluster's nodes must all have it."""
@@ -201,15 +210,21 @@ class Core:
         deadline = time.monotonic() + self.patience
         pause = FIRST_PAUSE
         whole = False
+        place: list[Any] = []
         while True:
             try:
-                return (yield command.send(mode, whole=whole))
+                return (yield command.send(mode, whole=whole, promise=self.promise, place=place))
             except Exception as error:
+                if mode == "script" and command.reads and self.promise and self._lacks(error):
+                    self.promise = False
+                    place.clear()
+                    continue
                 if self.errors.is_try_again(error):
                     if time.monotonic() + pause >= deadline:
                         raise
                 elif isinstance(error, self.errors.no_script) and mode == "script" and not whole:
-                    if not (fresh or self.fixed):
+                    # A replica may lack what its primary has, so that a peek proves nothing.
+                    if not (fresh or self.fixed or command.reads):
                         raise Stale from error
                     whole = True
                     continue
@@ -220,3 +235,4 @@ class Core:
             # Spread out, for the others that wait for the same slot.
             yield Pause(pause * random.uniform(0.5, 1.0))  # noqa: S311
             pause = min(pause * 2, LONGEST_PAUSE)
+            place.clear()

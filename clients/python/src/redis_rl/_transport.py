@@ -42,13 +42,19 @@ def _named(pool: Any) -> list[str]:
 
 def _node(client: Any, send: Send) -> Any:
     """The cluster's node for the command: a replica if it only reads, and the client is set to read from them."""
+    if not send.reads:
+        return client.nodes_manager.get_node_from_slot(client.keyslot(send.key))
+    if not send.place:
+        send.place.append(_reader(client, send))
+    return send.place[0]
+
+
+def _reader(client: Any, send: Send) -> Any:
     slot = client.keyslot(send.key)
     from_replicas = bool(getattr(client, "read_from_replicas", False))
     strategy = getattr(client, "load_balancing_strategy", None)
-    if send.reads and (from_replicas or strategy is not None):
-        options = {} if strategy is None else {"load_balancing_strategy": strategy}
-        return client.nodes_manager.get_node_from_slot(slot, from_replicas, **options)
-    return client.nodes_manager.get_node_from_slot(slot)
+    options = {} if strategy is None else {"load_balancing_strategy": strategy}
+    return client.nodes_manager.get_node_from_slot(slot, from_replicas, **options)
 
 
 class SyncTransport:

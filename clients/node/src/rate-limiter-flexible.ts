@@ -1,0 +1,126 @@
+/** A limiter for rate-limiter-flexible, version 10 or 11. */
+
+import { type IRateLimiterStoreOptions, RateLimiterRes, type RateLimiterStoreAbstract } from "rate-limiter-flexible";
+// @ts-expect-error It is not exported from the index, and has no declarations of its own.
+import untyped from "rate-limiter-flexible/lib/RateLimiterStoreAbstract.js";
+import type { RateLimiter } from "./limiter.js";
+import type { Result } from "./result.js";
+import { type FixedRule, fixed, type SlidingRule, seconds, sliding } from "./rules.js";
+
+const Abstract = untyped as typeof RateLimiterStoreAbstract;
+
+export interface RateLimiterRlOptions extends Omit<IRateLimiterStoreOptions, "storeClient" | "storeType"> {
+  readonly limiter: RateLimiter;
+  /**
+   * `fixed`: a counter whose window begins with its first request and that counts denials, as in the package's own
+   * limiters. `sliding`: exact, and denials consume nothing; `set`, `block` and `blockDuration` are not supported.
+   * By default `fixed`.
+   */
+  readonly algorithm?: "sliding" | "fixed";
+}
+
+interface KeyOptions {
+  readonly customDuration?: number;
+}
+
+/** What the base class has and its declarations do not name. */
+interface Inherited {
+  keyPrefix: string;
+  points: number;
+  getKey(key: string | number): string;
+  _getKeySecDuration(options: KeyOptions): number;
+}
+
+/** `duration: 0` means for ever; this is the longest window there is, 68 years. */
+const FOR_EVER_MS = 2_147_483_647_000;
+
+/**
+ * ```ts
+ * const limiter = new RateLimiterRl({ limiter: new RateLimiter(redis), points: 100, duration: 60 });
+ * await limiter.consume(request.ip);
+ * ```
+ */
+export class RateLimiterRl extends Abstract {
+  readonly #limiter: RateLimiter;
+  readonly #algorithm: "sliding" | "fixed";
+
+  constructor({ limiter, algorithm = "fixed", ...options }: RateLimiterRlOptions) {
+    if (algorithm === "sliding" && options.blockDuration) {
+      throw new Error('blockDuration needs the algorithm "fixed"');
+    }
+    super({ ...options, storeClient: limiter });
+    this.#limiter = limiter;
+    this.#algorithm = algorithm;
+  }
+
+  /** @internal */
+  async _upsert(rlKey: string, points: number, msDuration: number, forceExpire = false): Promise<Result> {
+    const [key, rule] = [this.#key(rlKey), this.#rule(msDuration)];
+    if (forceExpire) {
+      await this.#set(key, points, msDuration);
+      return this.#limiter.peek(key, this.#rule(this.#ms()), { cost: 0 });
+    }
+    if (points > 0) return this.#limiter.limit(key, rule, { cost: points });
+    if (points < 0) await this.#limiter.refund(key, rule, { cost: -points });
+    return this.#limiter.peek(key, rule, { cost: 0 });
+  }
+
+  /** @internal */
+  async _penalty(key: string | number, points = 1, options: KeyOptions = {}): Promise<RateLimiterRes> {
+    const rlKey = (this as unknown as Inherited).getKey(key);
+    const rule = this.#rule(this.#ms(options));
+    const result = await this.#limiter.limit(this.#key(rlKey), rule, { cost: points, force: true });
+    return outcome(result, result.used, points);
+  }
+
+  /** @internal */
+  async _get(rlKey: string, options: KeyOptions = {}): Promise<Result | null> {
+    const result = await this.#limiter.peek(this.#key(rlKey), this.#rule(this.#ms(options)), { cost: 0 });
+    return result.used === 0 ? null : result;
+  }
+
+  /** @internal */
+  async _delete(rlKey: string, options: KeyOptions = {}): Promise<boolean> {
+    return (await this.#limiter.reset(this.#key(rlKey), this.#rule(this.#ms(options)))) > 0;
+  }
+
+  /** @internal */
+  _getRateLimiterRes(_rlKey: string, changedPoints: number, result: Result): RateLimiterRes {
+    // A sliding window does not take what it denies; the base class tells a denial by what was asked for.
+    const asked = !result.allowed && changedPoints > 0 && this.#algorithm === "sliding" ? changedPoints : 0;
+    return outcome(result, result.used + asked, changedPoints);
+  }
+
+  /** A counter is a plain string, and may be set as one. */
+  async #set(key: string, points: number, msDuration: number): Promise<void> {
+    if (this.#algorithm === "sliding") throw new Error('set and block need the algorithm "fixed"');
+    const counter = String(this.#limiter.keyOf(`${key}:${seconds(this.#ms())}s`));
+    const ms = msDuration > 0 ? msDuration : FOR_EVER_MS;
+    const command = ["SET", counter, String(points), "PX", String(ms)];
+    await this.#limiter.connection.send(command, { key: counter, readOnly: false });
+  }
+
+  /** With a hash tag the counter's name is the same in a cluster and outside. */
+  #key(rlKey: string): string {
+    return this.#algorithm === "sliding" || /\{[^}]+\}/.test(rlKey) ? rlKey : `{${rlKey}}`;
+  }
+
+  #rule(msDuration: number): SlidingRule | FixedRule {
+    const quota = {
+      limit: Math.max(0, (this as unknown as Inherited).points),
+      window: (msDuration > 0 ? msDuration : FOR_EVER_MS) / 1000,
+    };
+    return this.#algorithm === "sliding" ? sliding(quota) : fixed(quota, { anchored: true, force: true });
+  }
+
+  #ms(options: KeyOptions = {}): number {
+    const ms = (this as unknown as Inherited)._getKeySecDuration(options) * 1000;
+    return ms > 0 ? ms : FOR_EVER_MS;
+  }
+}
+
+function outcome(result: Result, consumed: number, changed: number): RateLimiterRes {
+  const ms = (result.allowed ? result.resetAfterMs : result.retryAfterMs) ?? result.windowMs;
+  const forEver = ms > FOR_EVER_MS / 2;
+  return new RateLimiterRes(Math.max(result.limit - consumed, 0), forEver ? -1 : ms, consumed, consumed === changed);
+}

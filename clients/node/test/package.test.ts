@@ -1,0 +1,67 @@
+/** What is published: the files, the Lua sources, and how it is imported. */
+
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { existsSync, readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { test } from "node:test";
+import { root } from "./support/server.js";
+
+const folder = join(root, "clients/node");
+const read = (path: string) => readFileSync(join(root, path), "utf8");
+
+test("the Lua sources are those of functions/", async () => {
+  const sources = await import(join(folder, "dist/lua.js"));
+  assert.equal(sources.library, read("functions/rl.library.lua"), "npm run lua");
+  assert.equal(sources.script, read("functions/rl.script.lua"), "npm run lua");
+});
+
+test("CommonJS can require every entry", () => {
+  const require = createRequire(import.meta.url);
+  const { exports } = JSON.parse(read("clients/node/package.json"));
+  for (const entry of Object.keys(exports)) {
+    const name = `redis-rl${entry.slice(1)}`;
+    assert.ok(Object.keys(require(name)).length > 0, name);
+  }
+  assert.equal(typeof require("redis-rl").RateLimiter, "function");
+});
+
+test("the package has what it exports, and nothing else", () => {
+  const output = execFileSync("npm", ["pack", "--dry-run", "--json", "--ignore-scripts"], {
+    cwd: folder,
+    encoding: "utf8",
+    stdio: ["ignore", "pipe", "ignore"],
+  });
+  const answer = JSON.parse(output);
+  const [packed] = Array.isArray(answer) ? answer : Object.values<{ files: { path: string }[] }>(answer);
+  const files: string[] = packed.files.map((file: { path: string }) => file.path);
+  const { exports, dependencies } = JSON.parse(read("clients/node/package.json"));
+  assert.equal(dependencies, undefined);
+  for (const target of Object.values<string | { types: string; default: string }>(exports)) {
+    for (const path of typeof target === "string" ? [target] : [target.types, target.default]) {
+      assert.ok(files.includes(path.slice(2)), path);
+    }
+  }
+  assert.deepEqual(
+    files.filter((path) => !/^(dist|src)\/[\w-]+\.(ts|js|d\.ts|js\.map|d\.ts\.map)$/.test(path)).sort(),
+    ["LICENSE", "README.md", "package.json"],
+  );
+});
+
+test("the lockfile names no host but the public registry", () => {
+  const hosts = read("clients/node/package-lock.json").match(/https?:\/\/[^/"]+/g) ?? [];
+  const downloads = JSON.parse(read("clients/node/package-lock.json")).packages as Record<
+    string,
+    { resolved?: string }
+  >;
+  for (const { resolved } of Object.values(downloads)) {
+    assert.ok(resolved === undefined || resolved.startsWith("https://registry.npmjs.org/"), resolved);
+  }
+  assert.ok(!hosts.some((host) => /localhost|127\.0\.0\.1/.test(host)));
+});
+
+test("the licence is that of the repository", () => {
+  assert.equal(read("clients/node/LICENSE"), read("LICENSE"));
+  assert.ok(existsSync(join(folder, "README.md")));
+});

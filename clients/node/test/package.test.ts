@@ -49,16 +49,13 @@ test("the package has what it exports, and nothing else", () => {
   );
 });
 
-test("the lockfile names no host but the public registry", () => {
-  const hosts = read("clients/node/package-lock.json").match(/https?:\/\/[^/"]+/g) ?? [];
-  const downloads = JSON.parse(read("clients/node/package-lock.json")).packages as Record<
-    string,
-    { resolved?: string }
-  >;
-  for (const { resolved } of Object.values(downloads)) {
-    assert.ok(resolved === undefined || resolved.startsWith("https://registry.npmjs.org/"), resolved);
+test("the lockfile says what is installed and not from where", () => {
+  const { packages } = JSON.parse(read("clients/node/package-lock.json")) as {
+    packages: Record<string, { resolved?: string }>;
+  };
+  for (const { resolved } of Object.values(packages)) {
+    assert.equal(resolved, undefined);
   }
-  assert.ok(!hosts.some((host) => /localhost|127\.0\.0\.1/.test(host)));
 });
 
 test("the licence is that of the repository", () => {

@@ -1,0 +1,6 @@
+#!/bin/sh
+# Measures the stores beside those that their users have today. Arguments go to bench/bench.js.
+set -eu
+cd "$(dirname "$0")"
+npm ci --no-audit --no-fund --loglevel=error
+npm run --silent bench -- "$@"

@@ -1,0 +1,63 @@
+//! One call, in the words of each of the three ways.
+
+use redis::Cmd;
+
+use crate::connection::To;
+use crate::way::{SCRIPT, SCRIPT_SHA, Way};
+
+/// A command with its keys and the words behind them.
+pub(crate) struct Call<'a> {
+    /// The module's command, the function, and the script's first word.
+    pub command: (&'static str, &'static str, &'static str),
+    /// Whether the module's command has the number of keys before them.
+    pub counted: bool,
+    /// Whether it changes nothing, so that a replica can answer it.
+    pub reads: bool,
+    pub keys: Vec<Vec<u8>>,
+    pub words: &'a (dyn Fn(&mut Cmd) + Send + Sync),
+}
+
+impl Call<'_> {
+    /// The command. `read_only`: in the form that only reads, which replicas answer.
+    pub fn cmd(&self, way: Way, read_only: bool) -> Cmd {
+        let (command, function, word) = self.command;
+        let mut cmd = Cmd::new();
+        match way {
+            Way::Module => {
+                cmd.arg(command);
+                if self.counted {
+                    cmd.arg(self.keys.len());
+                }
+                cmd.arg(&self.keys);
+            }
+            Way::Functions => {
+                let fcall = if read_only { "FCALL_RO" } else { "FCALL" };
+                cmd.arg(fcall).arg(function).arg(self.keys.len()).arg(&self.keys);
+            }
+            Way::Script => {
+                let eval = if read_only { "EVALSHA_RO" } else { "EVALSHA" };
+                cmd.arg(eval).arg(SCRIPT_SHA.as_str()).arg(self.keys.len()).arg(&self.keys).arg(word);
+            }
+        }
+        (self.words)(&mut cmd);
+        cmd
+    }
+
+    /// The script sent whole, for a server that does not have it.
+    pub fn whole_script(&self, read_only: bool) -> Cmd {
+        let mut cmd = Cmd::new();
+        let eval = if read_only { "EVAL_RO" } else { "EVAL" };
+        cmd.arg(eval).arg(SCRIPT).arg(self.keys.len()).arg(&self.keys).arg(self.command.2);
+        (self.words)(&mut cmd);
+        cmd
+    }
+
+    pub fn to(&self) -> To<'_> {
+        let key = self.keys.first().map(Vec::as_slice).unwrap_or_default();
+        if self.reads { To::Replica(key) } else { To::Primary(key) }
+    }
+
+    pub fn to_primary(&self) -> To<'_> {
+        To::Primary(self.keys.first().map(Vec::as_slice).unwrap_or_default())
+    }
+}

@@ -1,0 +1,13 @@
+#!/bin/sh
+# Checks formatting and lints, and runs the tests on live servers. MODULE names the module to test
+# (target/release/libredis_rl.so of the repository unless set), REDIS_SERVER the server (the system's unless set).
+set -eu
+cd "$(dirname "$0")"
+cargo=${CARGO:-cargo}
+
+"$cargo" fmt --check
+"$cargo" clippy --locked --all-targets -- -D warnings
+# The library has to stand without its features, too.
+"$cargo" clippy --locked --lib --no-default-features -- -D warnings
+RUSTDOCFLAGS='-D warnings' "$cargo" doc --locked --no-deps --quiet
+"$cargo" test --locked

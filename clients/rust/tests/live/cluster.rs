@@ -1,0 +1,254 @@
+//! Three primaries, and where it matters a replica of each.
+
+use std::time::Duration;
+
+use redis::ProtocolVersion;
+use redis::cluster::ClusterClient;
+use redis::cluster_read_routing::RandomReplicaStrategy;
+use redis_rl_client::{Connection, Error, Limiter, Options, Rule};
+
+use crate::support::{Has, Server, free_port, until};
+
+struct Cluster {
+    /// The primaries, then their replicas.
+    nodes: Vec<Server>,
+    ids: Vec<String>,
+}
+
+impl Cluster {
+    async fn start(has: Has, replicas: bool) -> Self {
+        let mut nodes = Vec::new();
+        let mut buses = Vec::new();
+        for _ in 0..if replicas { 6 } else { 3 } {
+            let bus = free_port().to_string();
+            let mut arguments = has.arguments();
+            let cluster = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "30000"];
+            arguments.extend(cluster.map(str::to_owned));
+            arguments.extend(["--repl-diskless-sync-delay", "0"].map(str::to_owned));
+            nodes.push(Server::with(&arguments, None).await);
+            buses.push(bus);
+        }
+        let mut ids = Vec::new();
+        for (index, node) in nodes.iter().enumerate() {
+            ids.push(node.run::<String>("CLUSTER MYID").await);
+            if let Some((first, last)) = [(0, 5460), (5461, 10922), (10923, 16383)].get(index) {
+                let _: () = node.run(&format!("CLUSTER ADDSLOTSRANGE {first} {last}")).await;
+                let _: () = node.run(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1)).await;
+            }
+            if index > 0 {
+                let meet = format!("CLUSTER MEET 127.0.0.1 {} {}", node.port, buses[index]);
+                let _: () = nodes[0].run(&meet).await;
+            }
+        }
+        for (index, node) in nodes.iter().enumerate().skip(3) {
+            let follow = format!("CLUSTER REPLICATE {}", ids[index - 3]);
+            until("a replica finds its primary", || async { node.try_run::<()>(&follow).await.is_ok() }).await;
+        }
+        for node in &nodes {
+            let known = format!("cluster_known_nodes:{}", nodes.len());
+            until("a node sees the cluster working", || async {
+                let info: String = node.run("CLUSTER INFO").await;
+                info.contains("cluster_state:ok") && info.contains(&known)
+            })
+            .await;
+            // A replica is listed once it has been heard of with data.
+            until("a node names all nodes to clients", || async {
+                let slots: Vec<Vec<redis::Value>> = node.run("CLUSTER SLOTS").await;
+                slots.iter().map(|range| range.len() - 2).sum::<usize>() == nodes.len()
+            })
+            .await;
+        }
+        for node in &nodes[3..] {
+            until("a replica is in step", || async {
+                node.run::<String>("INFO replication").await.contains("master_link_status:up")
+            })
+            .await;
+        }
+        Self { nodes, ids }
+    }
+
+    fn client(&self) -> redis::cluster::ClusterClientBuilder {
+        let urls = self.nodes.iter().map(Server::url);
+        ClusterClient::builder(urls.collect::<Vec<_>>())
+            .min_retry_wait(1)
+            .max_retry_wait(20)
+            .response_timeout(Duration::from_secs(60))
+            .connection_timeout(Duration::from_secs(20))
+    }
+
+    async fn limiter(&self) -> Limiter {
+        Limiter::new(Connection::cluster(&self.client().build().unwrap()).await.unwrap())
+    }
+
+    async fn errors(&self, code: &str) -> u64 {
+        let mut count = 0;
+        for node in &self.nodes {
+            count += node.errors(code).await;
+        }
+        count
+    }
+
+    fn owner(slot: u64) -> usize {
+        usize::from(slot > 5460) + usize::from(slot > 10922)
+    }
+}
+
+fn all(tag: usize) -> [(String, Rule); 3] {
+    [
+        (format!("{{{tag}}}:rpm"), Rule::sliding("500/minute").unwrap().into()),
+        (format!("{{{tag}}}:tpm"), Rule::fixed("2000/hour").unwrap().cost(18).into()),
+        (format!("{{{tag}}}:busy"), Rule::lease(16, Duration::from_secs(120)).unwrap().holder("me").into()),
+    ]
+}
+
+#[tokio::test]
+async fn every_call_goes_to_the_right_node_at_once() {
+    for has in Has::EACH {
+        let cluster = Cluster::start(has, false).await;
+        let plain = cluster.client().use_protocol(ProtocolVersion::RESP3).build().unwrap();
+        let limiters = [cluster.limiter().await, Limiter::new(plain.get_async_connection().await.unwrap())];
+        let sliding = Rule::sliding("100/minute").unwrap();
+        for limiter in limiters {
+            for tag in 0..30 {
+                let decision = limiter.all(all(tag)).await.unwrap();
+                assert!(decision.allowed, "{has:?}");
+                assert!(limiter.check(format!("k{tag}"), &sliding).await.unwrap().allowed);
+                assert!(limiter.check(format!("k{tag}"), Rule::fixed("9/hour").unwrap()).await.unwrap().allowed);
+                assert_eq!(limiter.refund(format!("k{tag}"), &sliding).await.unwrap().units, 1);
+                assert!(limiter.peek(format!("k{tag}"), &sliding).await.unwrap().allowed);
+                assert_eq!(limiter.release(format!("{{{tag}}}:busy"), ["me"]).await.unwrap(), 1);
+                // Where each of the keys is looked for by itself, it is found.
+                let requests = Rule::sliding("500/minute").unwrap().cost(0);
+                let used = limiter.peek(format!("{{{tag}}}:rpm"), requests).await.unwrap().used;
+                assert_eq!(used, decision.each[0].used);
+            }
+            assert_eq!(limiter.way(), Some(has.way()));
+        }
+        assert_eq!(cluster.errors("MOVED").await, 0, "{has:?}");
+        let wrong = cluster.limiter().await.all([("a", sliding.clone().into()), ("b", sliding.into())]).await;
+        let Err(Error::Refused(error)) = wrong else { panic!("two slots in one call: {wrong:?}") };
+        assert_eq!(error.code(), Some("CROSSSLOT"));
+    }
+}
+
+#[tokio::test]
+async fn a_slot_that_moves_is_waited_for() {
+    let cluster = Cluster::start(Has::Module, false).await;
+    let key = "moving";
+    let slot: u64 = cluster.nodes[0].run(&format!("CLUSTER KEYSLOT {key}")).await;
+    let from = Cluster::owner(slot);
+    let to = (from + 1) % 3;
+    let (source, target) = (&cluster.nodes[from], &cluster.nodes[to]);
+    let limiter = cluster.limiter().await;
+    let rule = Rule::fixed("100/hour").unwrap();
+    assert!(limiter.check("other", &rule).await.unwrap().allowed);
+    let _: () = target.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.ids[from])).await;
+    let _: () = source.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.ids[to])).await;
+
+    // A key that is not there yet: the source points to the target, where the limiter follows.
+    let sliding = Rule::sliding("100/minute").unwrap();
+    assert!(limiter.check(key, &sliding).await.unwrap().allowed);
+    assert_eq!(target.run::<u64>(&format!("CLUSTER COUNTKEYSINSLOT {slot}")).await, 1);
+
+    // Two keys of which the source still has one: neither node can answer.
+    let two = [
+        (format!("{{{key}}}:a"), Rule::from(Rule::sliding("9/hour").unwrap())),
+        (format!("{{{key}}}:b"), Rule::from(Rule::sliding("9/hour").unwrap())),
+    ];
+    let _: () = source.run(&format!("CLUSTER SETSLOT {slot} STABLE")).await;
+    assert!(limiter.check(format!("{{{key}}}:a"), Rule::sliding("9/hour").unwrap()).await.unwrap().allowed);
+    let _: () = source.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.ids[to])).await;
+
+    let hasty = Options::default().patience(Duration::ZERO);
+    let connection = Connection::cluster(&cluster.client().build().unwrap()).await.unwrap();
+    let refused = Limiter::with_options(connection.clone(), hasty).all(two.clone()).await;
+    let Err(Error::Refused(error)) = refused else { panic!("half of the keys are there: {refused:?}") };
+    assert_eq!(error.code(), Some("TRYAGAIN"));
+
+    let before = cluster.errors("TRYAGAIN").await;
+    assert_eq!(before, 1, "asked once, with no patience");
+    let patient = Limiter::with_options(connection, Options::default().patience(Duration::from_secs(60)));
+    let waiting = tokio::spawn(async move { patient.all(two).await });
+    until("the call is asked again", || async { cluster.errors("TRYAGAIN").await >= before + 3 }).await;
+    let moved = format!("MIGRATE 127.0.0.1 {} {{{key}}}:a 0 60000", target.port);
+    let _: redis::Value = source.run(&moved).await;
+    for node in [target, source] {
+        let _: () = node.run(&format!("CLUSTER SETSLOT {slot} NODE {}", cluster.ids[to])).await;
+    }
+    let decision = waiting.await.unwrap().unwrap();
+    assert!(decision.allowed);
+    assert_eq!((decision.each[0].used, decision.each[1].used), (2, 1));
+}
+
+#[tokio::test]
+async fn peeks_go_to_replicas_where_the_client_reads_from_them() {
+    for has in Has::EACH {
+        let cluster = Cluster::start(has, true).await;
+        let peeks = async |replicas: bool| {
+            let mut count = 0;
+            for node in if replicas { &cluster.nodes[3..] } else { &cluster.nodes[..3] } {
+                for command in ["rl.peek", "fcall_ro", "evalsha_ro", "eval_ro"] {
+                    count += node.calls(command).await;
+                }
+            }
+            count
+        };
+        let rule = Rule::sliding("100/minute").unwrap();
+        let limiter = cluster.limiter().await;
+        for key in 0..12 {
+            limiter.check(format!("k{key}"), &rule).await.unwrap();
+            assert_eq!(limiter.peek(format!("k{key}"), rule.clone().cost(0)).await.unwrap().used, 1);
+        }
+        assert_eq!(peeks(true).await, 0, "{has:?}");
+        assert!(peeks(false).await >= 12, "{has:?}");
+        let (primaries, client) =
+            (peeks(false).await, cluster.client().read_routing_strategy(RandomReplicaStrategy).build().unwrap());
+        let limiter = Limiter::new(Connection::cluster(&client).await.unwrap());
+        for key in 0..12 {
+            let peek = async || limiter.peek(format!("k{key}"), rule.clone().cost(0)).await.unwrap();
+            until("the replica has it", || async { peek().await.used == 1 }).await;
+            assert!(limiter.check(format!("k{key}"), &rule).await.unwrap().allowed);
+        }
+        assert_eq!(peeks(false).await, primaries, "{has:?}");
+        assert!(peeks(true).await >= 12, "{has:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_library_that_a_node_lacks_is_loaded_there() {
+    let cluster = Cluster::start(Has::Functions, false).await;
+    let limiter = cluster.limiter().await;
+    let rule = Rule::sliding("100/minute").unwrap();
+    for key in 0..20 {
+        limiter.check(format!("k{key}"), &rule).await.unwrap();
+    }
+    // As a shard that has just joined.
+    let _: () = cluster.nodes[1].run("FUNCTION FLUSH").await;
+    for key in 0..20 {
+        assert_eq!(limiter.check(format!("k{key}"), &rule).await.unwrap().used, 2);
+    }
+    for node in &cluster.nodes {
+        assert_eq!(node.run::<Vec<redis::Value>>("FUNCTION LIST").await.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_broken_connection_is_made_anew() {
+    let cluster = Cluster::start(Has::Module, false).await;
+    let client = cluster.client().use_protocol(ProtocolVersion::RESP3).build().unwrap();
+    let limiter = Limiter::new(Connection::cluster(&client).await.unwrap());
+    let rule = Rule::sliding("1000000/hour").unwrap();
+    limiter.check("k", &rule).await.unwrap();
+    for node in &cluster.nodes {
+        let _: u64 = node.run("CLIENT KILL TYPE normal SKIPME yes").await;
+    }
+    // A call may have been under way in the eyes of the client: that is told, once for each node at most.
+    until("calls are answered again", || async {
+        match limiter.check("k", &rule).await {
+            Ok(decision) => decision.allowed,
+            Err(Error::ReplyLost(_)) => false,
+            Err(error) => panic!("{error:?}"),
+        }
+    })
+    .await;
+}

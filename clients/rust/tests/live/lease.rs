@@ -1,0 +1,76 @@
+//! Leases: held, renewed, given back, lost.
+
+use std::time::Duration;
+
+use redis_rl_client::{Attempt, Rule};
+
+use crate::support::{Has, Server, T0, until};
+
+#[tokio::test]
+async fn no_more_are_held_than_the_limit() {
+    for has in Has::EACH {
+        let server = Server::start(has).await;
+        let limiter = server.limiter().await;
+        let rule = Rule::lease(3, Duration::from_secs(600)).unwrap();
+        let asked = (0..20).map(|_| {
+            let (limiter, rule) = (limiter.clone(), rule.clone());
+            tokio::spawn(async move { limiter.acquire("busy", &rule).await.unwrap() })
+        });
+        let mut held = Vec::new();
+        for attempt in asked.collect::<Vec<_>>() {
+            held.extend(attempt.await.unwrap().granted());
+        }
+        assert_eq!(held.len(), 3);
+        let one = held.pop().unwrap();
+        assert!(one.release().await.unwrap());
+        let Attempt::Granted(next) = limiter.acquire("busy", &rule).await.unwrap() else { panic!("one is free") };
+        assert_eq!(next.decision().used, 3);
+        // The rest is dropped.
+        drop(next);
+        drop(held);
+        until("what was dropped is given back", || async { server.run::<u64>("ZCARD busy").await == 0 }).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_and_lost() {
+    let server = Server::frozen(Has::Module).await;
+    let limiter = server.limiter().await;
+    let rule = Rule::lease(1, Duration::from_millis(300)).unwrap();
+    let mut held = limiter.acquire("busy", &rule.clone().holder("a")).await.unwrap().granted().unwrap();
+    assert_eq!(held.holder(), b"a");
+    held.keep_alive();
+    for step in 1..=5 {
+        let now = T0 + step * 200;
+        server.set_time(now).await;
+        until("the lease is renewed", || async { server.run::<i64>("ZSCORE busy a").await == now + 300 }).await;
+        assert!(limiter.acquire("busy", &rule).await.unwrap().denied().is_some());
+    }
+    // The clock steps over the end, and another holder is there before the renewal: put there by hand, as the renewal
+    // goes on meanwhile.
+    let mut pipe = redis::pipe();
+    pipe.atomic().cmd("DEL").arg("busy").cmd("ZADD").arg("busy").arg(T0 + 9_000_000).arg("b");
+    let _: () = pipe.query_async(&mut server.connection().await).await.unwrap();
+    until("the loss is noticed", || async { held.is_lost() }).await;
+    assert!(!held.renew().await.unwrap().allowed);
+    assert!(!held.release().await.unwrap());
+    assert_eq!(server.run::<u64>("ZCARD busy").await, 1);
+}
+
+#[tokio::test]
+async fn a_dropped_lease_is_not_renewed() {
+    let server = Server::frozen(Has::Functions).await;
+    let limiter = server.limiter().await;
+    let rule = Rule::lease(2, Duration::from_millis(3)).unwrap();
+    for _ in 0..20 {
+        let mut held = limiter.acquire("busy", &rule).await.unwrap().granted().unwrap();
+        held.keep_alive();
+        tokio::task::yield_now().await;
+        assert!(held.release().await.unwrap());
+        assert_eq!(server.run::<u64>("EXISTS busy").await, 0);
+    }
+    let calls = server.calls("fcall").await;
+    let other = limiter.acquire("busy", &rule).await.unwrap().granted().unwrap();
+    assert!(other.release().await.unwrap());
+    assert_eq!(server.calls("fcall").await, calls + 2, "somebody still renews");
+}

@@ -1,0 +1,141 @@
+//! A reply that is lost: through a proxy that takes the call to the server and closes in place of the reply.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+
+use redis::cluster::{ClusterClient, NodeAddress};
+use redis_rl_client::{Connection, Error, Limiter, Options, Rule};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::support::{Has, Server, connect, until};
+
+struct Proxy {
+    port: u16,
+    /// How many replies to limiters are still to be lost.
+    lose: Arc<AtomicU32>,
+    /// Whether every connection is to be closed at its next reply.
+    lost: Arc<AtomicBool>,
+}
+
+impl Proxy {
+    async fn before(server: &Server) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = Self { port: listener.local_addr().unwrap().port(), lose: Arc::default(), lost: Arc::default() };
+        let (lose, lost, behind) = (Arc::clone(&proxy.lose), Arc::clone(&proxy.lost), server.port);
+        tokio::spawn(async move {
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                tokio::spawn(relay(client, behind, Arc::clone(&lose), Arc::clone(&lost)));
+            }
+        });
+        proxy
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+}
+
+async fn relay(mut client: TcpStream, behind: u16, lose: Arc<AtomicU32>, lost: Arc<AtomicBool>) {
+    let mut server = TcpStream::connect(("127.0.0.1", behind)).await.unwrap();
+    let (mut call, mut reply) = (vec![0; 1 << 17], vec![0; 1 << 17]);
+    let mut is_ours = false;
+    loop {
+        tokio::select! {
+            read = client.read(&mut call) => {
+                let Ok(1..) = read else { return };
+                let call = &call[..read.unwrap()];
+                let ours = [&b"RL."[..], b"FCALL", b"EVAL"];
+                is_ours = ours.iter().any(|name| call.windows(name.len()).any(|part| part == *name));
+                server.write_all(call).await.unwrap();
+            }
+            read = server.read(&mut reply) => {
+                let Ok(1..) = read else { return };
+                if is_ours && lose.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
+                    lost.store(true, SeqCst);
+                    return;
+                }
+                let _ = client.write_all(&reply[..read.unwrap()]).await;
+            }
+        }
+    }
+}
+
+fn rule() -> Rule {
+    Rule::sliding("100/minute").unwrap().into()
+}
+
+async fn used(server: &Server) -> i64 {
+    server.limiter().await.peek("k", Rule::sliding("100/minute").unwrap().cost(0)).await.unwrap().used
+}
+
+#[tokio::test]
+async fn a_call_is_not_sent_twice() {
+    for has in Has::EACH {
+        let server = Server::start(has).await;
+        let proxy = Proxy::before(&server).await;
+        let client = redis::Client::open(proxy.url()).unwrap();
+        let managed = || async { Connection::from(client.get_connection_manager().await.unwrap()) };
+        let single = connect(&proxy.url()).await.unwrap();
+        for connection in [single.into(), managed().await] {
+            let limiter = Limiter::new(connection);
+            let before = limiter.check("k", rule()).await.unwrap().used;
+            proxy.lose.store(1, SeqCst);
+            let error = limiter.check("k", rule()).await.unwrap_err();
+            assert!(matches!(error, Error::ReplyLost(_)) && error.may_have_counted(), "{error:?}");
+            assert_eq!(used(&server).await, before + 1);
+        }
+        // Who wants it sent again gets it sent again.
+        let patient = Options::default().resend(true).patience(std::time::Duration::from_secs(30));
+        let limiter = Limiter::with_options(managed().await, patient);
+        let before = limiter.check("k", rule()).await.unwrap().used;
+        proxy.lose.store(1, SeqCst);
+        assert_eq!(limiter.check("k", rule()).await.unwrap().used, before + 2);
+    }
+}
+
+/// One node that has all slots, behind a proxy.
+async fn node() -> (Server, Proxy, ClusterClient) {
+    let mut arguments = Has::Module.arguments();
+    let bus = crate::support::free_port().to_string();
+    arguments.extend(["--cluster-enabled", "yes", "--cluster-port", &bus].map(str::to_owned));
+    let server = Server::with(&arguments, None).await;
+    let _: () = server.run("CLUSTER ADDSLOTSRANGE 0 16383").await;
+    until("the node serves", || async { server.run::<String>("CLUSTER INFO").await.contains("cluster_state:ok") })
+        .await;
+    let proxy = Proxy::before(&server).await;
+    let map = [(NodeAddress::new("127.0.0.1", server.port), NodeAddress::new("127.0.0.1", proxy.port))];
+    let builder = ClusterClient::builder([proxy.url()]).min_retry_wait(1).max_retry_wait(10);
+    let client = builder.node_address_map(map.into()).build().unwrap();
+    (server, proxy, client)
+}
+
+#[tokio::test]
+async fn nor_in_a_cluster() {
+    let (server, proxy, client) = node().await;
+    let limiter = Limiter::new(Connection::cluster(&client).await.unwrap());
+    assert_eq!(limiter.check("k", rule()).await.unwrap().used, 1);
+    for round in 1..=3 {
+        proxy.lose.store(1, SeqCst);
+        let error = limiter.check("k", rule()).await.unwrap_err();
+        assert!(matches!(error, Error::ReplyLost(_)), "{error:?}");
+        assert_eq!(used(&server).await, 2 * round);
+        // The client has connected again.
+        assert_eq!(limiter.check("k", rule()).await.unwrap().used, 2 * round + 1);
+    }
+    // A peek changes nothing, and is sent again.
+    proxy.lose.store(1, SeqCst);
+    assert_eq!(limiter.peek("k", Rule::sliding("100/minute").unwrap().cost(0)).await.unwrap().used, 7);
+    assert!(proxy.lose.load(SeqCst) == 0);
+}
+
+#[tokio::test]
+async fn a_plain_cluster_connection_sends_again_by_itself() {
+    let (server, proxy, client) = node().await;
+    let limiter = Limiter::new(client.get_async_connection().await.unwrap());
+    assert_eq!(limiter.check("k", rule()).await.unwrap().used, 1);
+    proxy.lose.store(1, SeqCst);
+    assert_eq!(limiter.check("k", rule()).await.unwrap().used, 3);
+    assert_eq!(used(&server).await, 3);
+}

@@ -768,6 +768,9 @@ local function make_throttle()
   end
   local function divided(seconds, nanos, by_seconds, by_nanos)
     local quotient = floor((seconds * BILLION + nanos) / (by_seconds * BILLION + by_nanos))
+    if quotient >= MOST then
+      return quotient
+    end
     local function fits(count)
       local product_seconds, product_nanos = times(by_seconds, by_nanos, count)
       return at_most(product_seconds, product_nanos, seconds, nanos)

@@ -6,7 +6,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export ENGINES
 export MODULE := $(TARGET)/release/libredis_rl.so
 
-.PHONY: help demo test bench bench-quick bench-instructions pictures soak lint build run engines clean
+.PHONY: help demo test test-clients bench bench-quick bench-instructions bench-clients pictures soak lint build run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -18,6 +18,11 @@ demo: deps-build deps-server build ## Show the module at work on a private serve
 test: deps-build deps-server build build-hooks ## Run all tests, live on every engine that is here (ENGINES="name ..." for some)
 	$(CARGO) test --locked --release --lib
 	$(CARGO) test --locked --release --test live
+
+test-clients: deps-build deps-server deps-clients build ## Test the packages for Python, Node.js and Rust, live
+	clients/python/test.sh
+	clients/node/test.sh
+	clients/rust/test.sh
 
 bench: deps-build deps-server build ## Measure the commands beside the scripts in five minutes (ENGINE=name REDIS_CELL_SO=path)
 	$(CARGO) bench --locked --bench limiters -- $(if $(ENGINE),--engine $(ENGINE))
@@ -31,6 +36,11 @@ bench-instructions: deps-build deps-server deps-valgrind build ## Count the inst
 pictures: deps-build deps-server build ## Draw docs/pictures from live calls, and the plots of docs/bench from its figures
 	$(CARGO) bench --locked --bench pictures
 	$(CARGO) bench --locked --bench limiters -- --plots
+
+bench-clients: deps-build deps-server deps-clients build ## Measure the adapters of the packages beside the stores that users have
+	clients/python/bench.sh
+	clients/node/bench.sh
+	clients/rust/bench.sh
 
 soak: deps-build deps-server deps-valgrind build ## Hostile calls and floods (MINUTES=8 for both), memcheck, pruning (SEED=n ENGINE=name)
 	$(CARGO) bench --locked --bench soak -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
@@ -57,9 +67,9 @@ clean: ## Remove what was built
 	$(CARGO) clean
 
 # The module with commands for the tests alone.
-.PHONY: build-hooks deps-build deps-server deps-valgrind
+.PHONY: build-hooks deps-build deps-server deps-valgrind deps-clients
 build-hooks:
 	$(CARGO) build --locked --features test-hooks --target-dir $(TARGET)/test-hooks
 
-deps-build deps-server deps-valgrind: deps-%:
+deps-build deps-server deps-valgrind deps-clients: deps-%:
 	@scripts/install-deps.sh $*

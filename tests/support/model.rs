@@ -11,6 +11,9 @@ pub const OTHER_VERSION: &str =
     "ERR rl: the log at this key was written by a later version of the module, which alone can read it";
 pub const DAMAGED: &str = "ERR rl: the log at this key is damaged; RL.RESET removes it";
 
+/// Only what is forced can come to this.
+pub const LOG_IS_FULL: &str = "ERR rl: the log at this key is full: half a gigabyte, or 2^53 - 1 units";
+
 /// In a sorted set a unit is a member. No call adds more of them than this.
 const ADDED_AT_MOST: i64 = 1000;
 
@@ -349,7 +352,15 @@ pub fn count(request: &Request, found: &[&Found], now: i64) -> Result<Counted, &
         Standard { quota, fits: fits(index), before: value, used, count: used, ttl, retry, next, reset }
     });
     let windows: Vec<Standard> = windows.collect();
-    let retry = if allowed { 0 } else { windows.iter().map(|window| window.retry).max().expect("a window") };
+    // Of what is forced, another window can be full now that had room before.
+    let until_it_fits = |window: &Standard| match i128::from(window.used) + i128::from(needed) {
+        units if units <= i128::from(window.quota.limit) => 0,
+        _ => window.retry.max(window.reset),
+    };
+    let retry = match () {
+        () if allowed => 0,
+        () => windows.iter().map(|window| window.retry.max(until_it_fits(window))).max().expect("a window"),
+    };
     Ok(Counted { answer: Answer { windows, retry }, written })
 }
 
@@ -418,7 +429,8 @@ pub fn possible(request: &Request, reply: &Reply) -> bool {
     let parts = match reply {
         Reply::Error(line) if request.sliding => {
             return [WRONG_TYPE, OTHER_VERSION, DAMAGED].contains(&&**line)
-                || is_too_heavy(request) && refuses_the_cost(line);
+                || is_too_heavy(request) && refuses_the_cost(line)
+                || request.force && line == LOG_IS_FULL;
         }
         Reply::Error(line) => return [WRONG_TYPE, NOT_AN_INTEGER, OVERFLOW].contains(&&**line),
         Reply::Array(parts) => parts,

@@ -44,6 +44,11 @@ pub fn exactly(moment: Moment, call: &Call, before: &Seen, reply: &Reply, after:
                     };
                 }
                 let logged = model::slide(request, &entries, compact, moment.now);
+                let units: i128 = logged.left.iter().map(|&(_, units)| i128::from(units)).sum();
+                if compact && units >= 1 << 53 {
+                    right(Reply::Error(model::LOG_IS_FULL.to_owned()))?;
+                    return before.unchanged(after);
+                }
                 right(logged.answer.reply(request.report, moment.now))?;
                 if request.peek {
                     before.unchanged(after)

@@ -503,9 +503,9 @@ impl Space {
                     let (least, most) = *expires;
                     let lag = (longest / 10).min(1000);
                     *expires = (least.min(now + 2 * longest - lag), most.max(now + 2 * longest));
-                    // Nor on whether what is dead goes, and the key with it.
-                    if !entries.iter().any(|(stamp, _)| counts(*stamp, longest, now)) {
-                        expires.0 = now;
+                    // Nor on whether what does not count goes, and the key with it.
+                    if !entries.iter().all(|(stamp, _)| counts(*stamp, longest, now)) {
+                        *expires = (i64::MIN, i64::MAX);
                     }
                     if entries.is_empty() {
                         self.keys.remove(key);
@@ -536,7 +536,10 @@ impl Space {
             }
             Rule::Throttle { .. } => {
                 let before = self.used(key, rule, 0, now);
-                if let Some(Stored::Arrival(arrival)) = self.keys.get_mut(key) {
+                // One that has passed is as good as none.
+                if let Some(Stored::Arrival(arrival)) = self.keys.get_mut(key)
+                    && *arrival > i128::from(now) * 1_000_000
+                {
                     *arrival -= rule.interval() * i128::from(rule.cost());
                     if *arrival <= i128::from(now) * 1_000_000 {
                         self.keys.remove(key);

@@ -99,10 +99,7 @@ impl Draw {
                     Rule::Acquire { .. } => return self.call(),
                     _ => {}
                 }
-                let is_anchored = matches!(rule, Rule::Fixed { anchored: true, .. });
                 let at = match self.rng.u32(..3) {
-                    // Of a window that a stepped clock has left ahead.
-                    _ if self.kinds.steps_back && is_anchored => Some(*self.made.last().unwrap_or(&0)),
                     0 if !self.made.is_empty() => Some(self.made[self.rng.usize(..self.made.len())]),
                     _ => None,
                 };
@@ -118,12 +115,7 @@ impl Draw {
                 keys.sort();
                 keys.dedup();
                 self.rng.shuffle(&mut keys);
-                let mut rules: Vec<Rule> = keys.iter().map(|key| self.rule(key)).collect();
-                for rule in &mut rules {
-                    if let Rule::Throttle { quantity, .. } = rule {
-                        *quantity = quantity.map(|quantity| quantity.max(1));
-                    }
-                }
+                let rules = keys.iter().map(|key| self.rule(key)).collect();
                 Call::All { keys, rules, full: self.rng.bool() }
             }
             _ => {

@@ -320,7 +320,7 @@ impl Space {
             }
             _ => false,
         };
-        let always_fits = is_renewal || settle != Settle::ByRule && rule.needed() == 0;
+        let always_fits = is_renewal;
         let fits_at = |space: &Self, index: usize, at: i64| {
             always_fits || space.used(key, rule, index, at) + rule.needed() <= quotas[index].limit
         };

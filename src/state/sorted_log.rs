@@ -60,11 +60,11 @@ impl<'a, M: Mode> SortedLog<'a, M> {
     pub fn plan_to_take(&mut self, cost: Cost, at: Option<Time>) -> i64 {
         let Span { expired_to, sane_to } = self.span;
         let range = match at {
-            None => live_after(expired_to, sane_to),
-            Some(at) if expired_to < at && at <= sane_to => ScoreRange::closed(score(at), score(at)),
-            Some(_) => return 0,
+            None => Some(live_after(expired_to, sane_to)),
+            Some(at) => (expired_to < at && at <= sane_to).then(|| ScoreRange::closed(score(at), score(at))),
         };
-        let members = self.key.last_in(range, usize::try_from(cost.units()).unwrap_or(usize::MAX));
+        let most = usize::try_from(cost.units()).unwrap_or(usize::MAX);
+        let members = range.map_or_else(Vec::new, |range| self.key.last_in(range, most));
         let taken = members.len() as i64;
         self.plan = Plan::Taken(members);
         taken

@@ -20,6 +20,7 @@ tests![
     one_decision_over_several_keys_is_one_transaction,
     leases_travel_as_plain_commands,
     refunds_travel_as_plain_commands,
+    a_refund_of_nothing_sends_nothing: both_storages,
     a_refund_near_the_end_of_a_compact_log_is_small,
     the_same_events_as_those_of_plain_commands,
     every_rule_that_denies_fires_rl_denied,
@@ -331,6 +332,30 @@ fn refunds_travel_as_plain_commands(engine: &Engine) {
     assert_eq!(lines[6], "INCRBY f:60s -3", "{lines:?}");
     assert!(lines[7].starts_with("SET t ") && lines[7].contains(" PXAT "), "{lines:?}");
     assert_eq!(lines[8..], ["UNLINK t"], "{lines:?}");
+}
+
+fn a_refund_of_nothing_sends_nothing(engine: &Engine) {
+    let (server, mut client) = recorded(engine);
+    client.call::<()>("RL.SLIDING s 60 5");
+    client.call::<()>("RL.FIXED f 60 5");
+    client.call::<()>("RL.THROTTLE t 4 1 60");
+    // Later, when any other call would renew the expiry of the log.
+    server.set_time(START + 40_000);
+    let (before, written) = (client.everything(), client.written());
+    for (call, count) in [
+        ("s SLIDING 60 5 AT 1", 1),
+        (&*format!("s SLIDING 60 5 AT {}", START + 1), 1),
+        (&format!("s SLIDING 60 5 AT {}", START + 500_000), 1),
+        ("missing SLIDING 60 5", 0),
+        ("f FIXED 60 5 AT 1", 1),
+        ("missing FIXED 60 5 3600 9", 0),
+        ("t THROTTLE 4 1 60 0", 1),
+        ("missing THROTTLE 4 1 60", 0),
+    ] {
+        let (refunded, left, _): (i64, i64, i64) = client.call(&format!("RL.REFUND {call}"));
+        assert_eq!((refunded, left), (0, count), "{call}");
+        assert_eq!((client.everything(), client.written()), (before.clone(), written), "{call}");
+    }
 }
 
 fn a_refund_near_the_end_of_a_compact_log_is_small(engine: &Engine) {

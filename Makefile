@@ -6,7 +6,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export ENGINES
 export MODULE := $(TARGET)/release/libredis_rl.so
 
-.PHONY: help demo test test-clients bench bench-quick bench-instructions bench-clients pictures soak lint build run engines clean
+.PHONY: help demo test test-clients bench bench-quick bench-instructions bench-clients functions pictures soak lint build run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -33,6 +33,9 @@ bench-quick: deps-build deps-server build ## The same roughly, in less than a mi
 bench-instructions: deps-build deps-server deps-valgrind build ## Count the instructions of each command, for a diff to show
 	$(CARGO) bench --locked --bench limiters -- --instructions $(if $(ENGINE),--engine $(ENGINE))
 
+functions: ## Make of functions/rl.lua the two files that servers load, and the copies in the packages
+	@scripts/functions.sh
+
 pictures: deps-build deps-server build ## Draw docs/pictures from live calls, and the plots of docs/bench from its figures
 	$(CARGO) bench --locked --bench pictures
 	$(CARGO) bench --locked --bench limiters -- --plots
@@ -51,6 +54,7 @@ lint: deps-build ## Check formatting, lints, scripts and licences
 	$(CARGO) clippy --locked --release --all-targets -- -D warnings
 	$(CARGO) clippy --locked --release --features test-hooks -- -D warnings
 	@for script in scripts/*.sh .ci/run; do bash -n $$script || exit 1; done
+	@scripts/functions.sh --check
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --locked check bans licenses sources; \
 	else echo 'cargo-deny is not here: licences and sources are not checked (cargo install cargo-deny)'; fi
 

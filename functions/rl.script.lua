@@ -1,0 +1,1417 @@
+-- The commands of redis-rl as one script: EVALSHA sha numkeys key ... command word ... Made of rl.lua by `make functions`.
+local KEEPS_STATE = false
+local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+local find, sub, upper, format = string.find, string.sub, string.upper, string.format
+local MOST = 9007199254740991 -- 2^53 - 1
+local MOST_SECONDS = 2147483647
+local MOST_WINDOWS = 16
+local MOST_ADDED = 1000 -- Units that one call adds to a sorted set.
+local MOST_REMOVED = 1000 -- Stale members that one call removes.
+local BAD_LIMIT = 'ERR limit must be an integer from 0 to 9007199254740991'
+local NOT_AN_INTEGER = 'ERR value is not an integer or out of range'
+local NOT_INCREASING = 'ERR windowSec must increase from one window to the next'
+local refusal = nil
+local function fail(line)
+  refusal = line
+  error(line, 0)
+end
+local function wrong_arity(command)
+  fail("ERR wrong number of arguments for 'rl." .. command .. "' command")
+end
+local function call(...)
+  local reply = redis.pcall(...)
+  if type(reply) == 'table' and reply.err then
+    fail(reply.err)
+  end
+  return reply
+end
+local function integer(word, least, most)
+  if #word <= 16 and (word == '0' or find(word, '^[1-9]%d*$')) then
+    local value = tonumber(word)
+    if value >= least and value <= most then
+      return value
+    end
+  end
+end
+local function millis(word)
+  if find(word, '^%d+$') then
+    local seconds = integer(word, 1, MOST_SECONDS)
+    return seconds and seconds * 1000
+  end
+  local _, _, whole, places = find(word, '^(%d+)%.(%d%d?%d?)$')
+  local seconds = whole and integer(whole, 0, MOST_SECONDS)
+  if seconds then
+    local value = seconds * 1000 + tonumber(places) * 10 ^ (3 - #places)
+    if value >= 1 and value <= MOST_SECONDS * 1000 then
+      return value
+    end
+  end
+end
+local function bad_seconds(name)
+  fail('ERR ' .. name .. ' must be a number of seconds from 0.001 to 2147483647 with at most three decimal places')
+end
+local function quota(window_word, limit_word)
+  local window = millis(window_word) or bad_seconds('windowSec')
+  return window, integer(limit_word, 0, MOST) or fail(BAD_LIMIT)
+end
+local function is_number(word)
+  return find(word, '^[%d+.-]') ~= nil
+end
+local function clock()
+  local time = call('TIME')
+  local seconds, micros = tonumber(time[1]), tonumber(time[2])
+  if seconds < 0 or (seconds == 0 and micros < 1000) then
+    seconds, micros = 0, 1000
+  end
+  return seconds * 1000 + floor(micros / 1000), seconds, micros * 1000
+end
+local function nearest_seconds(time)
+  return floor((time + 500) / 1000)
+end
+local function whole_seconds(time)
+  return ceil(time / 1000)
+end
+local function expiry_of(key, now)
+  if redis.REDIS_VERSION_NUM then
+    local at = call('PEXPIRETIME', key)
+    return at >= 0 and at or nil
+  end
+  local left = call('PTTL', key)
+  return left >= 0 and now + left or nil
+end
+local function make_logs()
+  local function later(time)
+    return time < 0 and '0' or format('(%d', time)
+  end
+  local function refuse_log(key, line)
+    if sub(line, 1, 9) == 'WRONGTYPE' and call('TYPE', key).ok == 'string' and call('GETRANGE', key, 0, 2) == 'RLS' then
+      fail('ERR the log at this key is compact, and only the module reads it; RL.RESET removes it')
+    end
+    fail(line)
+  end
+  local function read_log(key, window, now, pruned)
+    local live = redis.pcall('ZCOUNT', key, later(now - window), now + window)
+    if type(live) == 'table' then
+      refuse_log(key, live.err)
+    end
+    local card = call('ZCARD', key)
+    local log = {key = key, window = window, now = now, card = card, live = live, units = live}
+    log.lasting, log.ahead, log.expired = 0, 0, 0
+    local stale = card - live
+    if stale > 0 then
+      local expired
+      if pruned and stale <= MOST_REMOVED then
+        expired = call('ZREMRANGEBYSCORE', key, 0, now - window)
+        stale = stale - expired
+      else
+        expired = call('ZCOUNT', key, 0, now - window)
+        stale = stale - expired
+        log.expired = expired
+      end
+      if stale > 0 then
+        log.lasting = call('ZCOUNT', key, '-inf', '(0')
+        log.ahead = stale - log.lasting
+        log.units = live + log.lasting
+      end
+    end
+    return log
+  end
+  local function prune_log(log)
+    local key, now, window = log.key, log.now, log.window
+    if log.expired + log.ahead == 0 then
+      return
+    end
+    if log.units == 0 then
+      call('UNLINK', key)
+      return
+    end
+    if log.expired > MOST_REMOVED then
+      call('ZREMRANGEBYRANK', key, log.lasting, log.lasting + MOST_REMOVED - 1)
+    elseif log.expired > 0 then
+      call('ZREMRANGEBYSCORE', key, 0, now - window)
+    end
+    if log.ahead > MOST_REMOVED then
+      call('ZREMRANGEBYRANK', key, -log.ahead, MOST_REMOVED - 1 - log.ahead)
+    elseif log.ahead > 0 then
+      call('ZREMRANGEBYSCORE', key, format('(%d', now + window), '+inf')
+    end
+  end
+  local function add_units(log, units)
+    local key, now, suffix = log.key, log.now, log.card
+    while units == 1 do
+      if call('ZADD', key, 'NX', now, format('%d-%d', now, suffix)) == 1 then
+        return
+      end
+      suffix = suffix + 1
+    end
+    while units > 0 do
+      local words = {}
+      for index = 1, units do
+        words[2 * index - 1], words[2 * index] = now, format('%d-%d', now, suffix)
+        suffix = suffix + 1
+      end
+      units = units - call('ZADD', key, 'NX', unpack(words))
+    end
+  end
+  local function write_log(log, units)
+    prune_log(log)
+    if units > 0 then
+      add_units(log, units)
+    end
+    if units > 0 or log.units > 0 then
+      local wanted = log.now + 2 * log.window
+      local expiry = log.units > 0 and expiry_of(log.key, log.now)
+      local lag = expiry and wanted - expiry
+      if not lag or lag < 0 or lag >= max(1, min(1000, floor(log.window / 10))) then
+        call('PEXPIREAT', log.key, wanted)
+      end
+    end
+  end
+  local function plain_sliding(key, window, limit)
+    local log = read_log(key, window, clock(), true)
+    local used = log.units
+    if used < limit then
+      write_log(log, 1)
+      return {1, used, whole_seconds(window)}
+    end
+    write_log(log, 0)
+    return {0, used, whole_seconds(window)}
+  end
+  return {plain = plain_sliding, read = read_log, write = write_log, later = later}
+end
+local logs = nil
+local function get_logs()
+  logs = logs or make_logs()
+  return logs
+end
+local function make_counters()
+  local in_cluster = nil
+  local asked_cluster = not KEEPS_STATE
+  local function learn_cluster()
+    asked_cluster = true
+    local info = redis.pcall('INFO', 'cluster')
+    if type(info) == 'string' then
+      in_cluster = find(info, 'cluster_enabled:1', 1, true) ~= nil
+      return in_cluster
+    end
+    local slot = redis.pcall('CLUSTER', 'KEYSLOT', '')
+    if type(slot) == 'number' then
+      in_cluster = true
+    elseif find(slot.err, 'cluster support disabled', 1, true) then
+      in_cluster = false
+    end
+    return in_cluster
+  end
+  local function has_hash_tag(key)
+    local open = find(key, '{', 1, true)
+    local close = open and find(key, '}', open + 1, true)
+    return close ~= nil and close > open + 1
+  end
+  local function counter_name(key, suffix, declared)
+    local plain = key .. ':' .. suffix
+    if declared then
+      local braced = '{' .. key .. '}:' .. suffix
+      return declared[plain] and plain or declared[braced] and braced
+        or fail("ERR the call needs its counter among the keys: '" .. plain .. "', in a cluster '" .. braced .. "'")
+    end
+    if has_hash_tag(key) then
+      return plain
+    end
+    local cluster = in_cluster
+    if cluster == nil then
+      cluster = learn_cluster()
+    end
+    if not cluster then
+      return plain
+    end
+    if key == '' or find(key, '}', 1, true) then
+      fail("ERR key cannot be used in cluster mode: its braces leave no name for the counter in the key's own slot; "
+        .. 'give it a hash tag, as in {user7}:login')
+    end
+    return '{' .. key .. '}:' .. suffix
+  end
+  local function call_counter(...)
+    local reply = redis.pcall(...)
+    if type(reply) == 'table' and reply.err then
+      if find(reply.err, 'non local key', 1, true) or find(reply.err, 'rehashing of', 1, true) then
+        fail('TRYAGAIN Multiple keys request during rehashing of slot')
+      end
+      fail(reply.err)
+    end
+    return reply
+  end
+  local function check_missing(key, name, declared)
+    if in_cluster ~= false and not declared then
+      call_counter('EXISTS', key, name)
+    end
+  end
+  local function check_counter(key, name, declared)
+    if in_cluster == nil and not asked_cluster then
+      learn_cluster()
+    end
+    if in_cluster == false or declared then
+      return
+    end
+    if type(redis.pcall('EXISTS', key, name)) == 'table' and redis.pcall('EXISTS', name) ~= 1 then
+      check_missing(key, name, declared)
+    end
+  end
+  local function plain_fixed(key, window, limit, declared)
+    local now = clock()
+    local name = counter_name(key, format('%d', floor(now / window)), declared)
+    check_counter(key, name, declared)
+    local count = call('INCR', name)
+    local expiry = count ~= 1 and expiry_of(name, now)
+    if not expiry then
+      expiry = now + window
+      call('PEXPIREAT', name, expiry)
+    end
+    return {count <= limit and 1 or 0, count, nearest_seconds(max(0, expiry - now))}
+  end
+  return {
+    plain = plain_fixed, name = counter_name, call = call_counter, check_missing = check_missing,
+  }
+end
+local counters = nil
+local function get_counters()
+  counters = counters or make_counters()
+  return counters
+end
+local function declared_of(keys)
+  if #keys < 2 then
+    return nil
+  end
+  local declared = {}
+  for index = 2, #keys do
+    declared[keys[index]] = true
+  end
+  return declared
+end
+local function make_commands()
+  local function map_of(figures)
+    local map = {
+      ye = 0, rt = 0, bex = 0, xl = 0, bcm = 0, ij = 0, aru = 0, br = 0,
+      ['at-ms'] = figures.at, ['window-ms'] = figures.window, ['reset-after-ms'] = figures.reset,
+      ['next-after-ms'] = figures.next, ['retry-after-ms'] = figures.retry,
+      ['remaining'] = max(0, figures.limit - figures.used), ['used'] = figures.used, ['limit'] = figures.limit,
+      ['allowed'] = figures.allowed and 1 or 0,
+    }
+    map.ye, map.rt, map.bex, map.xl, map.bcm, map.ij, map.aru, map.br = nil, nil, nil, nil, nil, nil, nil, nil
+    return {map = map}
+  end
+  local function bad_words(command, name)
+    if command == 'all' then
+      fail('ERR syntax error: expected one rule a key and then FULL')
+    elseif command == 'refund' then
+      fail('ERR syntax error: expected a rule and AT ms')
+    elseif name == 'FIXED' then
+      fail('ERR syntax error: expected windowSec limit, ANCHORED, COST n, FORCE, FULL or EACH')
+    end
+    fail('ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH')
+  end
+  local function parse_at(words, at)
+    return integer(words[at + 1] or bad_words('refund'), 0, MOST)
+      or fail('ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991')
+  end
+  local function parse_full(rule, words, at, command)
+    local option = words[at] and upper(words[at])
+    if not option or command == 'all' then
+      return at
+    elseif command == 'refund' then
+      rule.at = option == 'AT' and parse_at(words, at) or bad_words('refund')
+      at = at + 1
+    elseif option == 'FULL' then
+      rule.full = true
+    elseif option == 'EACH' and command == 'peek' then
+      rule.each = true
+    else
+      wrong_arity(command)
+    end
+    if words[at + 1] then
+      if command == 'refund' then
+        bad_words('refund')
+      end
+      wrong_arity(command)
+    end
+    return at + 1
+  end
+  local function parse_windows(words, at, command, name)
+    local rule = {windows = {}, limits = {}, cost = 1}
+    local count = 0
+    repeat
+      if not (words[at] and words[at + 1]) then
+        wrong_arity(command)
+      end
+      local window, limit = quota(words[at], words[at + 1])
+      if count > 0 and window <= rule.windows[count] then
+        fail(NOT_INCREASING)
+      elseif count == MOST_WINDOWS then
+        fail('ERR windowSec and limit can be given for at most 16 windows')
+      end
+      count = count + 1
+      rule.windows[count], rule.limits[count] = window, limit
+      at = at + 2
+    until not (words[at] and is_number(words[at]))
+    rule.count, rule.longest = count, rule.windows[count]
+    local seen = {}
+    while words[at] do
+      local option = upper(words[at])
+      local known = option == 'COST' or option == 'FORCE' or option == 'ANCHORED' and name == 'FIXED'
+        or option == 'AT' and command == 'refund'
+        or (option == 'FULL' or option == 'EACH') and command ~= 'all' and command ~= 'refund'
+      if not known or seen[option] or option == 'FULL' and seen.EACH or option == 'EACH' and seen.FULL then
+        break
+      end
+      seen[option] = true
+      if option == 'COST' then
+        at = at + 1
+        local least = command == 'peek' and 0 or 1
+        rule.cost = integer(words[at] or bad_words(command, name), least, MOST)
+          or fail('ERR COST must be an integer from ' .. least .. ' to 9007199254740991')
+      elseif option == 'AT' then
+        rule.at = parse_at(words, at)
+        at = at + 1
+      end
+      at = at + 1
+    end
+    if words[at] and command ~= 'all' then
+      bad_words(command, name)
+    end
+    rule.anchored, rule.force, rule.full, rule.each = seen.ANCHORED, seen.FORCE, seen.FULL, seen.EACH
+    rule.need = max(1, rule.cost) -- COST 0 looks whether there is room for a unit.
+    return rule, at
+  end
+  local function binding_of(rule, state, wait_of)
+    local denying = 0
+    for index = 1, rule.count do
+      if not state.quotas[index].fits then
+        denying = denying + 1
+      end
+    end
+    local binding, longest, fewest
+    for index = 1, rule.count do
+      local quota = state.quotas[index]
+      if denying == 0 or not quota.fits then
+        local wait = denying > 1 and wait_of(index) or 0
+        wait = wait < 0 and math.huge or wait
+        local free = quota.limit - quota.used
+        if not binding or wait > longest or wait == longest and free < fewest then
+          binding, longest, fewest = quota, wait, free
+        end
+      end
+    end
+    return binding
+  end
+  local function make_sliding()
+    local logs = get_logs()
+    local later = logs.later
+    local MOST_LOOKS = 2048 -- A wait looks into so many windows at most.
+    local function stamped_after(log, time)
+      return call('ZCOUNT', log.key, later(time), log.now + log.window)
+    end
+    local function newer(state, time)
+      return stamped_after(state.log, time) + (time < state.now and state.added or 0)
+    end
+    local function stamp_of(state, rank)
+      local log = state.log
+      if state.added > 0 then
+        state.newest = state.newest or stamped_after(log, log.now)
+        if rank >= state.newest then
+          if rank < state.newest + state.added then
+            return log.now
+          end
+          rank = rank - state.added
+        end
+      end
+      if rank >= log.live then
+        return nil
+      end
+      rank = rank + log.ahead
+      return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
+    end
+    local function room_at(state, windows, leftovers, from)
+      local at = from
+      for round = 0, state.rounds do
+        local begun = at
+        for index = 1, #windows do
+          local ahead = round < state.rounds and newer(state, at + windows[index]) or 0
+          local stamp = stamp_of(state, leftovers[index] + ahead)
+          if stamp then
+            at = max(at, stamp + windows[index])
+          end
+        end
+        if at == begun then
+          break
+        end
+      end
+      return at
+    end
+    local function leftover(rule, state, index)
+      return rule.limits[index] - rule.need - state.log.lasting
+    end
+    local function own_wait(rule, state, index)
+      local left = leftover(rule, state, index)
+      if left < 0 then
+        return -1
+      end
+      local wait = room_at(state, {rule.windows[index]}, {left}, state.now) - state.now
+      return wait > 0 and wait or -1
+    end
+    local sliding = {}
+    function sliding.parse(words, at, command)
+      return parse_windows(words, at, command, 'SLIDING')
+    end
+    function sliding.read(rule, key, now, _, _, _, pruned)
+      local log = logs.read(key, rule.longest, now, pruned and rule.cost <= MOST_ADDED)
+      local state = {log = log, now = now, quotas = {}, fits = true, rounds = 0, added = 0}
+      if rule.count > 1 and stamped_after(log, now) > 0 then
+        state.rounds = floor(MOST_LOOKS / rule.count)
+      end
+      for index = 1, rule.count do
+        local window, used = rule.windows[index], log.units
+        if index < rule.count then
+          used = stamped_after(log, now - window) + log.lasting
+          if state.rounds > 0 then
+            used = used - stamped_after(log, now + window)
+          end
+        end
+        local fits = rule.limits[index] - used >= rule.need
+        state.quotas[index] = {limit = rule.limits[index], window = window, used = used, before = used, fits = fits}
+        state.fits = state.fits and fits
+      end
+      return state
+    end
+    function sliding.counts(rule)
+      return rule.force
+    end
+    local function check_cost(rule)
+      if rule.cost > MOST_ADDED then
+        fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit '
+          .. '(rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
+      end
+    end
+    function sliding.settle(rule, state, counted)
+      check_cost(rule)
+      state.added = counted and rule.cost or 0
+      for index = 1, rule.count do
+        local quota = state.quotas[index]
+        quota.index, quota.used = index, quota.before + state.added
+      end
+      state.binding = binding_of(rule, state, function(index) return own_wait(rule, state, index) end)
+    end
+    function sliding.wait(rule, state)
+      if state.fits then
+        return 0
+      end
+      local longest, windows, leftovers = 0, {}, {}
+      for index = 1, rule.count do
+        windows[index], leftovers[index] = rule.windows[index], leftover(rule, state, index)
+        if leftovers[index] < 0 then
+          return -1
+        end
+        if not state.quotas[index].fits or state.added > 0 then
+          local wait = own_wait(rule, state, index)
+          if wait < 0 and not state.quotas[index].fits then
+            return -1
+          end
+          longest = max(longest, wait)
+        end
+      end
+      if state.rounds > 0 then
+        return max(1, room_at(state, windows, leftovers, state.now + longest) - state.now)
+      end
+      return longest
+    end
+    function sliding.reply(_, state)
+      local binding = state.binding
+      return {state.fits and 1 or 0, binding.before, whole_seconds(binding.window)}
+    end
+    local function figures(rule, state, quota)
+      local now, window, windows = state.now, quota.window, {quota.window}
+      local next_after, left = 0, min(quota.used, quota.limit) - 1 - state.log.lasting
+      if quota.used > 0 then
+        next_after = left < 0 and -1 or room_at(state, windows, {left}, now) - now
+      end
+      local reset = room_at(state, windows, {0}, now) - now
+      return {limit = quota.limit, used = quota.used, next = next_after, reset = reset, window = window, at = now}
+    end
+    function sliding.maps(rule, state, each)
+      if not each then
+        local all = figures(rule, state, state.binding)
+        all.allowed, all.retry = state.fits, sliding.wait(rule, state)
+        return {all}
+      end
+      local maps = {}
+      for index = 1, rule.count do
+        local quota = state.quotas[index]
+        maps[index] = figures(rule, state, quota)
+        maps[index].allowed, maps[index].retry = quota.fits, quota.fits and 0 or own_wait(rule, state, index)
+      end
+      return maps
+    end
+    function sliding.write(_, state)
+      logs.write(state.log, state.added)
+    end
+    function sliding.refund(rule, state)
+      local log, now, window, first, at = state.log, state.now, state.log.window, state.quotas[1], rule.at
+      if log.card == 0 then
+        return {0, 0, whole_seconds(first.window)}
+      end
+      check_cost(rule)
+      local members = {}
+      if not at then
+        members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, rule.cost)
+      elseif at > now - window and at <= now + window then
+        members = call('ZREVRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, rule.cost)
+      end
+      local gone = #members
+      if at then
+        gone = at > now - first.window and at <= now + first.window and gone or 0
+      elseif rule.count > 1 then
+        gone = min(first.used, max(0, gone - stamped_after(log, now + first.window)))
+      end
+      if #members > 0 then
+        call('ZREM', log.key, unpack(members))
+      end
+      return {#members, first.used - gone, whole_seconds(first.window)}
+    end
+    return sliding
+  end
+  local function stored_integer(text)
+    local _, _, sign, digits = find(text, '^(-?)([1-9]%d*)$')
+    if text == '0' then
+      return 0
+    end
+    local last = sign == '' and '9223372036854775807' or '9223372036854775808'
+    if not digits or #digits > 19 or #digits == 19 and digits > last then
+      fail(NOT_AN_INTEGER)
+    end
+    return tonumber(text)
+  end
+  local function make_fixed()
+    local counters = get_counters()
+    local function shown(window)
+      local text = format('%d', floor(window / 1000))
+      local places = window % 1000
+      if places > 0 then
+        text = text .. string.gsub(format('.%03d', places), '0+$', '')
+      end
+      return text .. 's'
+    end
+    local fixed = {shown = shown}
+    function fixed.parse(words, at, command)
+      return parse_windows(words, at, command, 'FIXED')
+    end
+    local function suffix_of(rule, window, now)
+      return rule.anchored and shown(window) or format('%d', floor(now / window))
+    end
+    function fixed.names(rule, key, now, declared)
+      local names, last = {}, nil
+      for index = 1, rule.count do
+        local suffix = suffix_of(rule, rule.windows[index], now)
+        if suffix ~= last then
+          names[#names + 1], last = counters.name(key, suffix, declared), suffix
+        end
+      end
+      return names
+    end
+    function fixed.read(rule, key, now, _, _, declared)
+      local state = {now = now, quotas = {}, fits = true}
+      local shorter
+      for index = 1, rule.count do
+        local window, limit = rule.windows[index], rule.limits[index]
+        local quota = {limit = limit, window = window, index = index, life = window}
+        local suffix = suffix_of(rule, window, now)
+        if shorter and shorter.suffix == suffix then
+          quota.shared, quota.suffix = shorter.shared or shorter, suffix
+          quota.shared.life = window
+          quota.value, quota.expiry, quota.name = shorter.value, shorter.expiry, shorter.name
+        else
+          quota.suffix = suffix
+          quota.name = counters.name(key, suffix, declared)
+          local text = counters.call('GET', quota.name)
+          if text then
+            quota.exists, quota.text = true, text
+            quota.value, quota.expiry = stored_integer(text), expiry_of(quota.name, now)
+            if rule.anchored and quota.expiry and now >= quota.expiry then
+              quota.over, quota.value, quota.expiry, quota.text = true, 0, nil, '0'
+            end
+          else
+            counters.check_missing(key, quota.name, declared)
+            quota.value, quota.text = 0, '0'
+          end
+        end
+        quota.fits = limit - quota.value >= rule.need
+        state.fits = state.fits and quota.fits
+        state.quotas[index], shorter = quota, quota
+      end
+      return state
+    end
+    function fixed.counts(rule)
+      return rule.force or rule.cost == 1 and rule.count == 1
+    end
+    local function fresh_after(rule, state, quota)
+      local at = quota.expiry_after or state.now + quota.life
+      if not rule.anchored then
+        local window = quota.window
+        local next_window = (floor(state.now / window) + 1) * window
+        at = quota.expiry_after and min(next_window, quota.expiry_after + 1) or next_window
+      end
+      return max(1, at - state.now)
+    end
+    local function own_wait(rule, state, index)
+      local quota = state.quotas[index]
+      return rule.need > quota.limit and -1 or fresh_after(rule, state, quota)
+    end
+    local function check_overflow(text, cost)
+      if #text < 19 or sub(text, 1, 1) == '-' then
+        return
+      end
+      local seconds, rest = tonumber(sub(text, 1, -10)), tonumber(sub(text, -9))
+      rest = rest + cost % 1e9
+      seconds = seconds + floor(cost / 1e9) + floor(rest / 1e9)
+      rest = rest % 1e9
+      if seconds > 9223372036 or seconds == 9223372036 and rest > 854775807 then
+        fail('ERR increment or decrement would overflow')
+      end
+    end
+    function fixed.settle(rule, state, counted)
+      counted = counted and rule.cost > 0
+      state.counted = counted
+      for index = 1, rule.count do
+        local quota = state.quotas[index]
+        quota.life = quota.shared and quota.shared.life or quota.life
+        quota.used, quota.expiry_after, quota.renewed = quota.value, quota.expiry, nil
+        if counted then
+          if not quota.shared then
+            check_overflow(quota.text, rule.cost)
+          end
+          quota.used = quota.value + rule.cost
+          if not quota.expiry or quota.value == 0 then
+            quota.expiry_after, quota.renewed = state.now + quota.life, true
+          end
+        end
+      end
+      state.binding = binding_of(rule, state, function(index) return own_wait(rule, state, index) end)
+    end
+    function fixed.wait(rule, state)
+      if state.fits then
+        return 0
+      end
+      local longest = 0
+      for index = 1, rule.count do
+        local quota = state.quotas[index]
+        if not quota.fits or quota.limit - quota.used < rule.need then
+          local wait = own_wait(rule, state, index)
+          if wait < 0 then
+            return -1
+          end
+          longest = max(longest, wait)
+        end
+      end
+      return longest
+    end
+    local function ttl_of(state, quota)
+      return nearest_seconds(max(0, (quota.expiry_after or state.now + quota.life) - state.now))
+    end
+    function fixed.reply(_, state)
+      return {state.fits and 1 or 0, state.binding.used, ttl_of(state, state.binding)}
+    end
+    local function figures(rule, state, quota)
+      local fresh = quota.used > 0 and fresh_after(rule, state, quota) or 0
+      local next_after = quota.used > 0 and quota.limit == 0 and -1 or fresh
+      return {
+        limit = quota.limit, used = quota.used, next = next_after, reset = fresh, window = quota.window, at = state.now,
+      }
+    end
+    function fixed.maps(rule, state, each)
+      if not each then
+        local all = figures(rule, state, state.binding)
+        all.allowed, all.retry = state.fits, fixed.wait(rule, state)
+        return {all}
+      end
+      local maps = {}
+      for index = 1, rule.count do
+        local quota = state.quotas[index]
+        maps[index] = figures(rule, state, quota)
+        maps[index].allowed, maps[index].retry = quota.fits, quota.fits and 0 or own_wait(rule, state, index)
+      end
+      return maps
+    end
+    function fixed.write(rule, state)
+      if not state.counted then
+        return
+      end
+      for index = rule.count, 1, -1 do
+        local quota = state.quotas[index]
+        if quota.shared then
+        elseif quota.over or not quota.exists then
+          call('SET', quota.name, format('%.0f', rule.cost), 'PXAT', quota.expiry_after)
+        else
+          call('INCRBY', quota.name, format('%.0f', rule.cost))
+          if quota.renewed then
+            call('PEXPIREAT', quota.name, quota.expiry_after)
+          end
+        end
+      end
+    end
+    local function is_present(rule, state, quota, at)
+      if not at then
+        return true
+      elseif rule.anchored then
+        return quota.expiry == nil or at >= quota.expiry - quota.window
+      end
+      return floor(at / quota.window) == floor(state.now / quota.window)
+    end
+    function fixed.refund(rule, state)
+      local at, most = rule.at, 0
+      for index = rule.count, 1, -1 do
+        local quota = state.quotas[index]
+        quota.left = quota.shared and quota.shared.left or quota.value
+        if not quota.shared and quota.value > 0 and is_present(rule, state, quota, at) then
+          local back = min(rule.cost, quota.value)
+          call('INCRBY', quota.name, format('-%.0f', back))
+          most, quota.left = max(most, back), quota.value - back
+        end
+      end
+      local first = state.quotas[1]
+      local expiry = first.expiry or state.now + (first.shared or first).life
+      return {most, first.left, nearest_seconds(max(0, expiry - state.now))}
+    end
+    return fixed
+  end
+  local function make_throttle()
+    local BILLION = 1e9
+    local function at_most(seconds, nanos, seconds_most, nanos_most)
+      return seconds < seconds_most or seconds == seconds_most and nanos <= nanos_most
+    end
+    local function plus(seconds, nanos, more_seconds, more_nanos)
+      seconds, nanos = seconds + more_seconds, nanos + more_nanos
+      if nanos >= BILLION then
+        return seconds + 1, nanos - BILLION
+      end
+      return seconds, nanos
+    end
+    local function minus(seconds, nanos, less_seconds, less_nanos)
+      seconds, nanos = seconds - less_seconds, nanos - less_nanos
+      if nanos < 0 then
+        return seconds - 1, nanos + BILLION
+      end
+      return seconds, nanos
+    end
+    local function times(seconds, nanos, factor)
+      local low, middle, high = factor % 1e6, floor(factor / 1e6) % 1e6, floor(factor / 1e12)
+      local first, second = nanos * low, nanos * middle
+      local rest = first % BILLION + second % 1000 * 1e6
+      seconds = seconds * factor + floor(first / BILLION) + floor(second / 1000) + nanos * high * 1000
+        + floor(rest / BILLION)
+      return seconds, rest % BILLION
+    end
+    local function divided(seconds, nanos, by_seconds, by_nanos)
+      local quotient = floor((seconds * BILLION + nanos) / (by_seconds * BILLION + by_nanos))
+      if quotient >= MOST then
+        return quotient
+      end
+      local function fits(count)
+        local product_seconds, product_nanos = times(by_seconds, by_nanos, count)
+        return at_most(product_seconds, product_nanos, seconds, nanos)
+      end
+      while not fits(quotient) do
+        quotient = quotient - 1
+      end
+      while fits(quotient + 1) do
+        quotient = quotient + 1
+      end
+      return quotient
+    end
+    local function to_millis(seconds, nanos)
+      return seconds * 1000 + ceil(nanos / 1e6)
+    end
+    local function check_time(seconds, nanos)
+      if not at_most(seconds, nanos, 9223372036, 854775807) then
+        fail('ERR rl: RL.THROTTLE cannot count beyond 2262-04-11')
+      end
+    end
+    local function interval_of(period, count)
+      if count <= 9e6 then
+        local rest = period % count
+        return floor(period / count), floor(rest * BILLION / count)
+      end
+      local nanos = floor(period * BILLION / count)
+      local function fits(quotient)
+        local seconds, rest = times(0, count % BILLION, quotient)
+        seconds = seconds + floor(count / BILLION) * quotient
+        return at_most(seconds, rest, period, 0)
+      end
+      while not fits(nanos) do
+        nanos = nanos - 1
+      end
+      while fits(nanos + 1) do
+        nanos = nanos + 1
+      end
+      return floor(nanos / BILLION), nanos % BILLION
+    end
+    local function intervals(rule, factor)
+      if (rule.seconds * BILLION + rule.nanos) * factor < 1e19 then
+        return times(rule.seconds, rule.nanos, factor)
+      end
+    end
+    local throttle = {}
+    function throttle.parse(words, at, command)
+      if not (words[at] and words[at + 1] and words[at + 2]) then
+        wrong_arity(command)
+      end
+      local burst = integer(words[at], 0, MOST - 1)
+        or fail('ERR max_burst must be an integer from 0 to 9007199254740990')
+      local count = integer(words[at + 1], 1, MOST) or fail('ERR count must be an integer from 1 to 9007199254740991')
+      local period = integer(words[at + 2], 1, MOST_SECONDS)
+        or fail('ERR period must be an integer number of seconds from 1 to 2147483647')
+      local rule = {limit = burst + 1, quantity = 1}
+      at = at + 3
+      local word = words[at]
+      local option = word and upper(word)
+      local is_option
+      if command == 'all' then
+        is_option = word and not is_number(word)
+      elseif command == 'refund' then
+        is_option = option == 'AT'
+      else
+        is_option = option == 'FULL' or option == 'EACH' and command == 'peek'
+      end
+      if word and not is_option then
+        rule.quantity = integer(word, 0, MOST) or fail('ERR quantity must be an integer from 0 to 9007199254740991')
+        at = at + 1
+      end
+      at = parse_full(rule, words, at, command)
+      rule.seconds, rule.nanos = interval_of(period, count)
+      if rule.seconds == 0 and rule.nanos == 0 then
+        fail('ERR count must be at most one request a nanosecond of the period')
+      end
+      rule.tolerance_seconds, rule.tolerance_nanos = intervals(rule, rule.limit)
+      if not rule.tolerance_seconds
+        or not at_most(rule.tolerance_seconds, rule.tolerance_nanos, 4611686018, 427387904) then
+        fail('ERR max_burst must be less: at this count and period the burst takes more than 146 years to refill')
+      end
+      return rule, at
+    end
+    function throttle.read(rule, key, now, seconds, nanos)
+      local text = call('GET', key)
+      local state = {key = key, now = now, seconds = seconds, nanos = nanos, debt_seconds = 0, debt_nanos = 0}
+      if text then
+        if stored_integer(text) < 0 then
+          fail(NOT_AN_INTEGER)
+        end
+        local stored_seconds, stored_nanos = tonumber(sub(text, 1, -10)) or 0, tonumber(sub(text, -9))
+        if not at_most(stored_seconds, stored_nanos, seconds, nanos) then
+          state.debt_seconds, state.debt_nanos = minus(stored_seconds, stored_nanos, seconds, nanos)
+        end
+      end
+      state.asked_seconds, state.asked_nanos = intervals(rule, rule.quantity)
+      if not state.asked_seconds
+        or not at_most(state.asked_seconds, state.asked_nanos, rule.tolerance_seconds, rule.tolerance_nanos) then
+        state.fits, state.retry = false, -1
+      else
+        local ahead_seconds, ahead_nanos =
+          plus(state.debt_seconds, state.debt_nanos, state.asked_seconds, state.asked_nanos)
+        state.fits, state.retry = true, 0
+        if not at_most(ahead_seconds, ahead_nanos, rule.tolerance_seconds, rule.tolerance_nanos) then
+          state.fits = false
+          state.retry = max(1, to_millis(minus(ahead_seconds, ahead_nanos, rule.tolerance_seconds, rule.tolerance_nanos)))
+        end
+      end
+      return state
+    end
+    function throttle.counts()
+      return false
+    end
+    local function used_by(rule, seconds, nanos)
+      local used = divided(seconds, nanos, rule.seconds, rule.nanos)
+      local whole_seconds_, whole_nanos = times(rule.seconds, rule.nanos, used)
+      return (whole_seconds_ == seconds and whole_nanos == nanos) and used or used + 1
+    end
+    function throttle.settle(rule, state, counted)
+      state.ahead_seconds, state.ahead_nanos = state.debt_seconds, state.debt_nanos
+      state.moved = counted and state.fits and rule.quantity > 0
+      check_time(state.seconds, state.nanos)
+      if state.fits then
+        local ahead_seconds, ahead_nanos =
+          plus(state.debt_seconds, state.debt_nanos, state.asked_seconds, state.asked_nanos)
+        check_time(plus(state.seconds, state.nanos, ahead_seconds, ahead_nanos))
+        if state.moved then
+          state.ahead_seconds, state.ahead_nanos = ahead_seconds, ahead_nanos
+        end
+      end
+      state.remaining = 0
+      if at_most(state.ahead_seconds, state.ahead_nanos, rule.tolerance_seconds, rule.tolerance_nanos) then
+        local free_seconds, free_nanos =
+          minus(rule.tolerance_seconds, rule.tolerance_nanos, state.ahead_seconds, state.ahead_nanos)
+        state.remaining = divided(free_seconds, free_nanos, rule.seconds, rule.nanos)
+      end
+      state.binding = {limit = rule.limit, used = rule.limit - state.remaining}
+    end
+    function throttle.wait(_, state)
+      return state.retry
+    end
+    function throttle.reply(rule, state)
+      return {
+        state.fits and 0 or 1, rule.limit, state.remaining,
+        state.retry > 0 and whole_seconds(state.retry) or -1,
+        whole_seconds(to_millis(state.ahead_seconds, state.ahead_nanos)),
+      }
+    end
+    function throttle.maps(rule, state)
+      local used, next_after = used_by(rule, state.ahead_seconds, state.ahead_nanos), 0
+      if used > 0 then
+        local seconds, nanos = times(rule.seconds, rule.nanos, rule.limit - state.remaining - 1)
+        next_after = to_millis(minus(state.ahead_seconds, state.ahead_nanos, seconds, nanos))
+      end
+      return {{
+        allowed = state.fits, limit = rule.limit, used = used, retry = state.retry, next = next_after,
+        reset = to_millis(state.ahead_seconds, state.ahead_nanos),
+        window = to_millis(rule.tolerance_seconds, rule.tolerance_nanos), at = state.now,
+      }}
+    end
+    local function store(state, ahead_seconds, ahead_nanos)
+      local seconds, nanos = plus(state.seconds, state.nanos, ahead_seconds, ahead_nanos)
+      if ahead_seconds == 0 and ahead_nanos == 0 then
+        call('UNLINK', state.key) -- It says nothing any more.
+        return
+      end
+      local digits = seconds > 0 and format('%.0f%09.0f', seconds, nanos) or format('%.0f', nanos)
+      call('SET', state.key, digits, 'PXAT', to_millis(seconds, nanos))
+    end
+    function throttle.write(_, state)
+      if state.moved then
+        store(state, state.ahead_seconds, state.ahead_nanos)
+      end
+    end
+    function throttle.refund(rule, state)
+      check_time(state.seconds, state.nanos)
+      local before = used_by(rule, state.debt_seconds, state.debt_nanos)
+      local ahead_seconds, ahead_nanos = state.debt_seconds, state.debt_nanos
+      local asked_seconds, asked_nanos = intervals(rule, rule.quantity)
+      if not asked_seconds or at_most(ahead_seconds, ahead_nanos, asked_seconds, asked_nanos) then
+        ahead_seconds, ahead_nanos = 0, 0
+      else
+        ahead_seconds, ahead_nanos = minus(ahead_seconds, ahead_nanos, asked_seconds, asked_nanos)
+      end
+      if before > 0 and rule.quantity > 0 then
+        store(state, ahead_seconds, ahead_nanos)
+      end
+      local after = used_by(rule, ahead_seconds, ahead_nanos)
+      return {before - after, after, whole_seconds(to_millis(ahead_seconds, ahead_nanos))}
+    end
+    return throttle
+  end
+  local function read_leases(key, now)
+    local held = call('ZCOUNT', key, format('(%d', now), '+inf')
+    return {key = key, now = now, held = held, ended = call('ZCARD', key) - held}
+  end
+  local function prune_leases(leases)
+    if leases.held == 0 then
+      if leases.ended > 0 then
+        call('UNLINK', leases.key)
+      end
+      return false
+    end
+    if leases.ended > MOST_REMOVED then
+      call('ZREMRANGEBYRANK', leases.key, 0, MOST_REMOVED - 1)
+    elseif leases.ended > 0 then
+      call('ZREMRANGEBYSCORE', leases.key, '-inf', leases.now)
+    end
+    return true
+  end
+  local function end_of(score)
+    local at = tonumber(score)
+    if at ~= math.huge then
+      return min(ceil(at), 2 ^ 62)
+    end
+  end
+  local function keep_leases(key, now, existed)
+    local last = end_of(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
+    if last and (not existed or expiry_of(key, now) ~= last) then
+      call('PEXPIREAT', key, format('%.0f', last))
+    end
+  end
+  local function make_acquire()
+    local acquire = {}
+    function acquire.parse(words, at, command)
+      if not (words[at] and words[at + 1] and words[at + 2]) then
+        wrong_arity(command)
+      end
+      local rule = {limit = integer(words[at], 0, MOST) or fail(BAD_LIMIT)}
+      rule.lease = millis(words[at + 1]) or bad_seconds('leaseSec')
+      rule.holder = words[at + 2]
+      return rule, parse_full(rule, words, at + 3, command)
+    end
+    function acquire.read(rule, key, now)
+      local leases = read_leases(key, now)
+      if leases.held > 0 then
+        local score = tonumber(call('ZSCORE', key, rule.holder) or '-inf')
+        leases.old = score > now and score or nil
+      end
+      leases.fits = leases.old ~= nil or leases.held < rule.limit
+      return leases
+    end
+    function acquire.counts()
+      return false
+    end
+    function acquire.settle(rule, leases, counted)
+      leases.counted = counted and leases.fits
+      leases.held_after = leases.held + (leases.counted and not leases.old and 1 or 0)
+      leases.binding = {limit = rule.limit, used = leases.held_after}
+    end
+    local function end_at(rule, leases, place)
+      local key, now = leases.key, leases.now
+      local function stored(index)
+        local found = call('ZRANGEBYSCORE', key, format('(%d', now), '+inf', 'WITHSCORES', 'LIMIT', index, 1)
+        local at = end_of(found[2])
+        return at and at - now or -1
+      end
+      if not leases.counted then
+        return stored(place)
+      end
+      local new = now + rule.lease
+      local earlier = call('ZCOUNT', key, format('(%d', now), format('(%.0f', new))
+      if leases.old and leases.old < new then
+        earlier = earlier - 1
+      end
+      if place == earlier then
+        return rule.lease
+      elseif place > earlier then
+        place = place - 1
+      end
+      if leases.old and place >= call('ZRANK', key, rule.holder) - leases.ended then
+        place = place + 1
+      end
+      return stored(place)
+    end
+    function acquire.wait(rule, leases)
+      if leases.fits then
+        return 0
+      end
+      return rule.limit == 0 and -1 or end_at(rule, leases, leases.held - rule.limit)
+    end
+    function acquire.reply(rule, leases)
+      return {leases.fits and 1 or 0, leases.held_after, whole_seconds(rule.lease)}
+    end
+    function acquire.maps(rule, leases)
+      local held, next_after, reset = leases.held_after, 0, 0
+      if held > 0 then
+        next_after = rule.limit == 0 and -1 or end_at(rule, leases, max(0, held - rule.limit))
+        reset = end_at(rule, leases, held - 1)
+      end
+      return {{
+        allowed = leases.fits, limit = rule.limit, used = held, retry = acquire.wait(rule, leases), next = next_after,
+        reset = reset, window = rule.lease, at = leases.now,
+      }}
+    end
+    function acquire.write(rule, leases)
+      if leases.ended == 0 and not leases.counted then
+        return
+      end
+      local existed = prune_leases(leases)
+      if leases.counted then
+        call('ZADD', leases.key, format('%d', leases.now + rule.lease), rule.holder)
+      end
+      if leases.counted then
+        keep_leases(leases.key, leases.now, existed)
+      end
+    end
+    return acquire
+  end
+  local MAKERS = {SLIDING = make_sliding, FIXED = make_fixed, THROTTLE = make_throttle, ACQUIRE = make_acquire}
+  local made = {}
+  local function rule_of(name)
+    local rule = made[name]
+    if not rule then
+      rule = MAKERS[name]()
+      made[name] = rule
+    end
+    return rule
+  end
+  local function maps_of(kind, rule, state, each)
+    local maps = kind.maps(rule, state, each)
+    for index = 1, #maps do
+      maps[index] = map_of(maps[index])
+    end
+    return maps
+  end
+  local function decide(kind, words, at, command, key, declared)
+    local rule = kind.parse(words, at, command)
+    local writes = command ~= 'peek'
+    local now, seconds, nanos = clock()
+    local state = kind.read(rule, key, now, seconds, nanos, declared, writes)
+    kind.settle(rule, state, state.fits or kind.counts(rule, state))
+    local reply
+    if rule.each then
+      reply = maps_of(kind, rule, state, true)
+    elseif rule.full then
+      reply = maps_of(kind, rule, state, false)[1]
+    else
+      reply = kind.reply(rule, state)
+    end
+    if writes then
+      kind.write(rule, state)
+    end
+    return reply
+  end
+  local function peek(words, at, key, declared)
+    if not MAKERS[upper(words[at])] then
+      fail('ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE')
+    end
+    return decide(rule_of(upper(words[at])), words, at + 1, 'peek', key, declared)
+  end
+  local function refund(words, at, key, declared)
+    local name = upper(words[at])
+    if not MAKERS[name] or name == 'ACQUIRE' then
+      fail('ERR rule must be SLIDING, FIXED or THROTTLE')
+    end
+    local kind = rule_of(name)
+    local rule = kind.parse(words, at + 1, 'refund')
+    local now, seconds, nanos = clock()
+    return kind.refund(rule, kind.read(rule, key, now, seconds, nanos, declared, false))
+  end
+  local function release(words, at, key)
+    local now = clock()
+    local leases = read_leases(key, now)
+    local removed, seen = 0, {}
+    if leases.held > 0 then
+      for index = at, #words do
+        local holder = words[index]
+        if not seen[holder] then
+          seen[holder] = true
+          local score = call('ZSCORE', key, holder)
+          if score and tonumber(score) > now then
+            removed = removed + 1
+            seen[removed] = holder
+          end
+        end
+      end
+    end
+    if leases.ended == 0 and removed == 0 then
+      return 0
+    end
+    if removed == leases.held then
+      call('UNLINK', key)
+      return removed
+    end
+    prune_leases(leases)
+    for first = 1, removed, 1000 do
+      call('ZREM', key, unpack(seen, first, min(first + 999, removed)))
+    end
+    if removed > 0 then
+      keep_leases(key, now, true)
+    end
+    return removed
+  end
+  local function reset(words, at, key, declared)
+    local windows = {}
+    for index = at, #words do
+      local window = millis(words[index]) or bad_seconds('windowSec')
+      if #windows > 0 and window <= windows[#windows] then
+        fail(NOT_INCREASING)
+      elseif #windows == MOST_WINDOWS then
+        fail('ERR windowSec can be given for at most 16 windows')
+      end
+      windows[#windows + 1] = window
+    end
+    local now, names, counters = clock(), {}, get_counters()
+    local kind = call('TYPE', key).ok
+    if kind ~= 'none' then
+      if kind ~= 'string' and kind ~= 'zset' then
+        call('ZCARD', key) -- Which is refused.
+      end
+      names[1] = key
+    end
+    for index = 1, #windows do
+      local window = windows[index]
+      for _, suffix in ipairs({format('%d', floor(now / window)), rule_of('FIXED').shown(window)}) do
+        if not declared or declared[key .. ':' .. suffix] or declared['{' .. key .. '}:' .. suffix] then
+          local name = counters.name(key, suffix, declared)
+          kind = counters.call('TYPE', name).ok
+          if kind == 'none' then
+            counters.check_missing(key, name, declared)
+          elseif kind == 'string' then
+            names[#names + 1] = name
+          else
+            call('GET', name) -- Which is refused.
+          end
+        end
+      end
+    end
+    local removed = 0
+    for index = 1, #names do
+      removed = removed + call('UNLINK', names[index])
+    end
+    return removed
+  end
+  local function is_less(a, b, c, d)
+    if b == 0 or d == 0 then
+      return b == 0 and d ~= 0 and c > 0 -- A limit of 0 has nothing left.
+    end
+    while true do
+      local left, right = math.fmod(a, b), math.fmod(c, d)
+      local whole, other = (a - left) / b, (c - right) / d
+      if whole ~= other then
+        return whole < other
+      elseif left == 0 or right == 0 then
+        return left == 0 and right ~= 0
+      end
+      a, b, c, d = d, right, b, left
+    end
+  end
+  local function declared_behind(keys, rules)
+    local declared = {}
+    for index = #rules + 1, #keys do
+      local name, belongs = keys[index], false
+      for place = 1, #rules do
+        local key = rules[place].key
+        local suffix = sub(name, 1, #key + 1) == key .. ':' and sub(name, #key + 2)
+          or sub(name, 1, #key + 3) == '{' .. key .. '}:' and sub(name, #key + 4)
+        belongs = belongs or rules[place].name == 'FIXED' and suffix and find(suffix, '^%d[%d.]*s?$')
+      end
+      if not belongs then
+        return nil
+      end
+      declared[name] = true
+    end
+    return declared
+  end
+  local function check_apart(rules, now, declared)
+    local taken = {}
+    for index = 1, #rules do
+      local each = rules[index]
+      local names = each.name == 'FIXED' and each.kind.names(each.rule, each.key, now, declared) or {each.key}
+      for place = 1, #names do
+        if taken[names[place]] then
+          fail('ERR two rules of RL.ALL would share a counter')
+        end
+        taken[names[place]] = true
+      end
+    end
+  end
+  local function all(keys, words, at)
+    if #keys < 1 or #keys > 64 then
+      fail('ERR numkeys must be an integer from 1 to 64')
+    end
+    if #keys + #words - at + 1 < 4 then
+      wrong_arity('all')
+    end
+    local rules, taken = {}, {}
+    for index = 1, #keys do
+      if taken[keys[index]] then
+        fail('ERR RL.ALL takes each key once')
+      end
+      taken[keys[index]] = true
+    end
+    while #rules < #keys and words[at] do
+      local name = upper(words[at])
+      if not MAKERS[name] then
+        if #rules > 0 and declared_behind(keys, rules) then
+          break
+        end
+        fail('ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE')
+      end
+      local kind = rule_of(name)
+      local rule, behind = kind.parse(words, at + 1, 'all')
+      rules[#rules + 1] = {kind = kind, rule = rule, name = name, key = keys[#rules + 1]}
+      at = behind
+    end
+    local full = words[at] ~= nil and upper(words[at]) == 'FULL' and at == #words
+    local declared = #rules < #keys and declared_behind(keys, rules)
+    if words[at] and not full or #rules < #keys and not declared then
+      bad_words('all')
+    end
+    local now, seconds, nanos = clock()
+    check_apart(rules, now, declared)
+    local fits = true
+    for index = 1, #rules do
+      local each = rules[index]
+      each.state = each.kind.read(each.rule, each.key, now, seconds, nanos, declared, false)
+      fits = fits and (each.state.fits or each.rule.force)
+    end
+    local binding, longest, left, limit
+    for index = 1, #rules do
+      local each = rules[index]
+      each.kind.settle(each.rule, each.state, fits)
+      local quota = each.state.binding
+      local remaining = max(0, quota.limit - quota.used)
+      if fits then
+        if not binding or is_less(remaining, quota.limit, left, limit) then
+          binding, left, limit = index, remaining, quota.limit
+        end
+      elseif not (each.state.fits or each.rule.force) then
+        local wait = each.kind.wait(each.rule, each.state)
+        wait = wait < 0 and math.huge or wait
+        if not binding or wait > longest then
+          binding, longest, left = index, wait, remaining
+        end
+      end
+    end
+    local retry = longest or 0
+    local reply = {fits and 1 or 0, binding - 1, left, retry == math.huge and -1 or retry}
+    if full then
+      local maps = {}
+      for index = 1, #rules do
+        maps[index] = maps_of(rules[index].kind, rules[index].rule, rules[index].state, false)[1]
+      end
+      reply[5] = maps
+    end
+    if fits then
+      for index = 1, #rules do
+        rules[index].kind.write(rules[index].rule, rules[index].state)
+      end
+    end
+    return reply
+  end
+  local LEAST = {
+    sliding = 2, fixed = 2, throttle = 3, acquire = 3, release = 1, all = 0, peek = 3, refund = 3, reset = 0,
+  }
+  return function(command, keys, words, at)
+    local least = LEAST[command]
+    if not least then
+      fail('ERR the first word must be sliding, fixed, throttle, acquire, release, all, peek, refund or reset')
+    elseif command == 'all' then
+      return all(keys, words, at)
+    end
+    local key, declared = keys[1], declared_of(keys)
+    if not key or #words - at + 1 < least then
+      wrong_arity(command)
+    elseif command == 'peek' then
+      return peek(words, at, key, declared)
+    elseif command == 'refund' then
+      return refund(words, at, key, declared)
+    elseif command == 'release' then
+      return release(words, at, key)
+    elseif command == 'reset' then
+      return reset(words, at, key, declared)
+    end
+    return decide(rule_of(upper(command)), words, at, command, key, declared)
+  end
+end
+local commands = nil
+local function answer(command, keys, words, at)
+  local key = keys[1]
+  if key and #words == at + 1 then
+    if command == 'sliding' then
+      return get_logs().plain(key, quota(words[at], words[at + 1]))
+    elseif command == 'fixed' then
+      local window, limit = quota(words[at], words[at + 1])
+      return get_counters().plain(key, window, limit, declared_of(keys))
+    end
+  end
+  commands = commands or make_commands()
+  return commands(command, keys, words, at)
+end
+local function serve(command, keys, words, at)
+  refusal = nil
+  local ok, reply = pcall(answer, command, keys, words, at)
+  if ok then
+    return reply
+  elseif refusal then
+    return {err = refusal}
+  end
+  return {err = 'ERR rl: internal error: ' .. tostring(reply)}
+end
+return serve(string.lower(ARGV[1] or ''), KEYS, ARGV, 2)

@@ -15,6 +15,7 @@ mod events;
 mod fixed;
 mod flood;
 mod full;
+mod functions;
 mod fuzz;
 mod handover;
 mod hooks;
@@ -65,6 +66,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("fixed", fixed::TESTS),
     ("flood", flood::TESTS),
     ("full", full::TESTS),
+    ("functions", functions::TESTS),
     ("fuzz", fuzz::TESTS),
     ("handover", handover::TESTS),
     ("hooks", hooks::TESTS),

@@ -1,0 +1,791 @@
+//! The functions and the script of `functions/` beside the module: the same replies, errors and state, call for call.
+//!
+//! A history is a long random list of calls under a frozen clock. Each call is made three times, on three sets of keys: on
+//! one the module answers every call, on another the functions do, and on the third they take turns at random. After each
+//! call the three replies and the three states have to be equal, but for the suffixes of members.
+
+use fastrand::Rng;
+use redis::Value;
+
+use super::{START, seeded};
+use crate::support::log::fill_log;
+use crate::support::server::{Module, error_line};
+use crate::support::{Client, Cluster, Engine, Options, Server, root};
+use crate::tests;
+
+tests![
+    the_library_is_the_module,
+    the_library_is_the_module_in_resp3,
+    the_script_is_the_module,
+    the_script_is_the_module_in_resp3,
+    rates_of_any_size_are_the_modules if |engine| !engine.counts_microseconds(),
+    a_long_stale_log_goes_as_the_modules_does,
+    what_others_have_stored_is_taken_as_the_module_takes_it,
+    a_compact_log_is_refused_and_left_alone,
+    a_peek_runs_on_a_replica_and_the_effects_arrive_there,
+    counters_may_be_declared,
+    a_plain_call_takes_few_commands,
+    in_a_cluster_the_counters_are_the_modules,
+];
+
+/// What servers load: the file of this name.
+fn source(name: &str) -> String {
+    std::fs::read_to_string(root().join("functions").join(name)).expect("made by `make functions`")
+}
+
+/// What answers a call.
+#[derive(Debug, Clone, PartialEq)]
+enum Hand {
+    Module,
+    Library,
+    /// By its hash.
+    Script(String),
+}
+
+impl Hand {
+    fn library(client: &mut Client) -> Self {
+        let name: String = client.run(&["FUNCTION", "LOAD", "REPLACE", &source("rl.library.lua")]);
+        assert_eq!(name, "rl");
+        Self::Library
+    }
+
+    fn script(client: &mut Client) -> Self {
+        Self::Script(client.run(&["SCRIPT", "LOAD", &source("rl.script.lua")]))
+    }
+
+    /// The words of a call: `name`, its keys, and what stands behind them.
+    fn words(&self, name: &str, keys: &[String], rest: &[String]) -> Vec<String> {
+        let number = keys.len().to_string();
+        let mut words: Vec<String> = match self {
+            Self::Module if name == "all" => vec!["RL.ALL".to_owned(), number],
+            Self::Module => vec![format!("RL.{}", name.to_uppercase())],
+            Self::Library => vec!["FCALL".to_owned(), format!("rl_{name}"), number],
+            Self::Script(sha) => vec!["EVALSHA".to_owned(), sha.clone(), number],
+        };
+        words.extend_from_slice(keys);
+        if matches!(self, Self::Script(_)) {
+            words.push(name.to_owned());
+        }
+        words.extend_from_slice(rest);
+        words
+    }
+
+    /// The reply, or the line of the error.
+    fn ask(&self, client: &mut Client, name: &str, keys: &[String], rest: &[String]) -> Result<Value, String> {
+        client.try_run::<Value>(&self.words(name, keys, rest)).map_err(|error| error_line(&error))
+    }
+
+    fn call(&self, client: &mut Client, line: &str) -> Result<Value, String> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let (keys, rest) = words[1..].split_at(1);
+        self.ask(client, &words[0], keys, rest)
+    }
+}
+
+/// A frozen server with the module, whose new logs are sorted sets whatever the cost.
+fn with_module(engine: &Engine) -> Server {
+    let arguments = ["sliding-storage", "zset"].map(str::to_owned).to_vec();
+    let options = Options { frozen_at: Some(START), module_arguments: arguments, ..Options::default() };
+    Server::start(engine, &options)
+}
+
+/// A connection to a server of [`with_module`].
+fn connect(server: &Server, resp3: bool) -> Client {
+    let mut client = if resp3 { server.client_resp3() } else { server.client() };
+    client.run::<()>(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
+    client
+}
+
+/// Everything below some prefixes: key, type, expiry and value. Of a member that a limiter named, the time alone.
+fn state(client: &mut Client, key: &str) -> [Vec<String>; 3] {
+    const DUMP: &str = "
+        local all = {}
+        for index, prefix in ipairs(ARGV) do
+            local keys, dump = redis.call('KEYS', prefix .. '*'), {}
+            table.sort(keys)
+            for _, key in ipairs(keys) do
+                local kind, expiry = redis.call('TYPE', key).ok, redis.call('PEXPIRETIME', key)
+                if expiry ~= -2 and kind ~= 'none' then
+                    local line = string.format('%s %s %.0f', string.sub(key, 3), kind, expiry)
+                    if kind == 'string' then
+                        line = line .. ' ' .. redis.call('GET', key)
+                    elseif kind == 'zset' then
+                        local members = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+                        for place = 1, #members, 2 do
+                            local member = string.gsub(members[place], '^(%d+)%-.*$', '%1')
+                            line = line .. ' ' .. member .. '=' .. members[place + 1]
+                        end
+                    end
+                    dump[#dump + 1] = line
+                end
+            end
+            all[index] = dump
+        end
+        return all";
+    let prefixes = ["m", "l", "b"].map(|prefix| format!("{prefix}:{key}"));
+    let dumps: Vec<Vec<String>> = client.run(&["EVAL", DUMP, "0", &prefixes[0], &prefixes[1], &prefixes[2]]);
+    dumps.try_into().expect("three dumps")
+}
+
+/// The three sets of keys and who answers there.
+struct Three {
+    client: Client,
+    other: Hand,
+    rng: Rng,
+    seed: u64,
+    calls: usize,
+}
+
+impl Three {
+    fn new(client: Client, other: Hand) -> Self {
+        let (rng, seed) = seeded();
+        Self { client, other, rng, seed, calls: 0 }
+    }
+
+    /// Makes a call on each set, and sees that replies and states are equal. The keys stand without their set's prefix.
+    fn call(&mut self, name: &str, keys: &[String], rest: &[String]) -> Result<Value, String> {
+        self.calls += 1;
+        let turn = if self.rng.bool() { Hand::Module } else { self.other.clone() };
+        let place = format!("seed {}, call {}: {name} {keys:?} {}", self.seed, self.calls, rest.join(" "));
+        let [ours, theirs, both] =
+            [("m", Hand::Module), ("l", self.other.clone()), ("b", turn.clone())].map(|(set, hand)| {
+                let keys: Vec<String> = keys.iter().map(|key| format!("{set}:{key}")).collect();
+                hand.ask(&mut self.client, name, &keys, rest)
+            });
+        assert_eq!(theirs, ours, "{place}: left the functions, right the module");
+        assert_eq!(both, ours, "{place}: left the turn of {turn:?}, right the module");
+        // Counters of long ago may still be there; a look at all of them now and then will do.
+        let all = self.calls.is_multiple_of(100);
+        for key in keys.iter().map(|key| if all { "" } else { &**key }) {
+            let [ours, theirs, both] = state(&mut self.client, key);
+            assert_eq!(theirs, ours, "{place}: the state; left the functions', right the module's");
+            assert_eq!(both, ours, "{place}: the state; left that of both in turn, right the module's");
+        }
+        ours
+    }
+
+    fn line(&mut self, line: &str) -> Result<Value, String> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let (keys, rest) = words[1..].split_at(1);
+        self.call(&words[0].clone(), keys, rest)
+    }
+
+    /// Runs a command of the server's on each set; `key` in its words stands for the key.
+    fn plant(&mut self, key: &str, words: &[&str]) {
+        for set in ["m", "l", "b"] {
+            let key = format!("{set}:{key}");
+            let words: Vec<String> = words.iter().map(|word| word.replace("KEY", &key)).collect();
+            let _ = self.client.try_run::<Value>(&words); // Refused where something else lies.
+        }
+    }
+}
+
+// Histories ------------------------------------------------------------------------------------------------------------
+
+fn pick<'a>(rng: &mut Rng, words: &[&'a str]) -> &'a str {
+    words[rng.usize(..words.len())]
+}
+
+/// Milliseconds that pass between two calls. Now and then the clock is stepped back.
+fn step(rng: &mut Rng) -> i64 {
+    match rng.u32(..200) {
+        0..80 => 0,
+        // Where a window or the lag of an expiry ends.
+        80..105 => *rng.choice(&[24, 25, 99, 100, 105, 250, 500, 999, 1000, 1001, 2000, 5000]).expect("one of twelve"),
+        105..140 => rng.i64(1..50),
+        140..185 => rng.i64(1..2_500),
+        185..194 => rng.i64(1..30_000),
+        194..197 => rng.i64(1..200_000),
+        _ => -rng.i64(1..90_000),
+    }
+}
+
+const WINDOWS: [&str; 10] =
+    ["60 5", "1 3", "0.5 2", "10 40", "2 3 10 8", "0.25 2 1 3 60 5", "1 0", "5 1000", "1 2 5 2 30 30", "30 12"];
+
+/// Options of a rule of windows, in any order.
+fn options(rng: &mut Rng, fixed: bool, place: &str) -> String {
+    let mut options = Vec::new();
+    if rng.u32(..3) == 0 {
+        let costs: &[&str] =
+            if fixed { &["1", "2", "3", "7", "1001", "1000000"] } else { &["1", "2", "3", "5", "13", "1000", "1001"] };
+        let cost = if place == "peek" && rng.bool() { "0" } else { pick(rng, costs) };
+        options.push(format!("COST {cost}"));
+    }
+    if rng.u32(..6) == 0 {
+        options.push("FORCE".to_owned());
+    }
+    if fixed && rng.u32(..2) == 0 {
+        options.push("anchored".to_owned());
+    }
+    match place {
+        "command" | "peek" if rng.u32(..2) == 0 => options.push(pick(rng, &["FULL", "EACH", "each"]).to_owned()),
+        _ => {}
+    }
+    rng.shuffle(&mut options);
+    options.join(" ")
+}
+
+const RATES: [&str; 8] =
+    ["4 30 60", "0 10 1", "9 7 3", "99 1000 1", "0 1 86400", "2 1 1", "5 999983 7", "1000 100000 60"];
+
+/// A kind of rule, a key that is mostly of that kind, and the words behind.
+fn rule(rng: &mut Rng, kinds: &[&'static str], place: &str) -> (&'static str, String, String) {
+    let kind = kinds[rng.usize(..kinds.len())];
+    let family =
+        if rng.u32(..60) == 0 { pick(rng, &["s", "f", "t", "a"]) } else { &kind.to_lowercase()[..1].to_owned() };
+    let key = format!("{family}{}", rng.u32(..2));
+    let words = match kind {
+        "SLIDING" | "FIXED" => {
+            let fixed = kind == "FIXED";
+            format!("{} {}", pick(rng, &WINDOWS), options(rng, fixed, place))
+        }
+        "THROTTLE" => {
+            let quantity = if rng.bool() { "" } else { pick(rng, &["0", "1", "2", "3", "10", "5000"]) };
+            let full = match place {
+                "command" if rng.bool() => "FULL",
+                "peek" if rng.bool() => pick(rng, &["FULL", "EACH"]),
+                _ => "",
+            };
+            format!("{} {quantity} {full}", pick(rng, &RATES))
+        }
+        _ => {
+            let limit = pick(rng, &["0", "1", "3", "3", "5"]);
+            let lease = pick(rng, &["10", "0.75", "30"]);
+            let full = match place {
+                "command" if rng.bool() => "FULL",
+                "peek" if rng.bool() => pick(rng, &["FULL", "EACH"]),
+                _ => "",
+            };
+            format!("{limit} {lease} holder{} {full}", rng.u32(..7))
+        }
+    };
+    (kind, key, words)
+}
+
+/// A call at random: its name, its keys, and what stands behind them.
+fn random_call(rng: &mut Rng, kinds: &[&'static str]) -> (String, Vec<String>, Vec<String>) {
+    let refundable: Vec<&'static str> = kinds.iter().copied().filter(|&kind| kind != "ACQUIRE").collect();
+    let (name, keys, line) = match rng.u32(..100) {
+        0..52 => {
+            let (kind, key, words) = rule(rng, kinds, "command");
+            (kind.to_lowercase(), vec![key], words)
+        }
+        52..64 => {
+            let (kind, key, words) = rule(rng, kinds, "peek");
+            ("peek".to_owned(), vec![key], format!("{kind} {words}"))
+        }
+        64..74 => {
+            let (kind, key, words) = rule(rng, &refundable, "refund");
+            let at = if rng.u32(..4) == 0 { format!("AT {}", START + rng.i64(0..20_000)) } else { String::new() };
+            ("refund".to_owned(), vec![key], format!("{kind} {words} {at}"))
+        }
+        74..80 => {
+            let holders: Vec<String> = (0..rng.u32(1..4)).map(|_| format!("holder{}", rng.u32(..7))).collect();
+            ("release".to_owned(), vec![format!("a{}", rng.u32(..2))], holders.join(" "))
+        }
+        80..82 => {
+            let key = format!("{}{}", pick(rng, &["s", "f", "t", "a"]), rng.u32(..2));
+            ("reset".to_owned(), vec![key], pick(rng, &["", "60", "0.25 1 60", "1 5 30"]).to_owned())
+        }
+        _ => {
+            let mut keys: Vec<String> = Vec::new();
+            let mut line = String::new();
+            for _ in 0..rng.u32(1..5) {
+                let (kind, key, words) = rule(rng, kinds, "all");
+                if !keys.contains(&key) || rng.u32(..30) == 0 {
+                    keys.push(key);
+                    line += &format!("{kind} {words} ");
+                }
+            }
+            if rng.bool() {
+                line += "FULL";
+            }
+            ("all".to_owned(), keys, line)
+        }
+    };
+    let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    if rng.u32(..12) == 0 {
+        spoil(rng, &mut words);
+    }
+    (name, keys, words)
+}
+
+/// Makes a mistake in the words of a call, or something that looks like one.
+fn spoil(rng: &mut Rng, words: &mut Vec<String>) {
+    let at = rng.usize(..=words.len());
+    match rng.u32(..4) {
+        0 if at < words.len() => drop(words.remove(at)),
+        1 if at < words.len() => words.insert(at, words[at].clone()),
+        2 => words.truncate(at),
+        _ => {
+            let junk = pick(
+                rng,
+                &[
+                    "x",
+                    "",
+                    "-1",
+                    "+1",
+                    "01",
+                    "1.5",
+                    "1.0001",
+                    "0",
+                    "1e3",
+                    " 1",
+                    "9007199254740991",
+                    "9007199254740992",
+                    "2147483647",
+                    "2147483648",
+                    "99999999999999999999",
+                    "FULL",
+                    "each",
+                    "Cost",
+                    "FORCE",
+                    "ANCHORED",
+                    "AT",
+                    "SLIDING",
+                    "fixed",
+                    "THROTTLE",
+                    "ACQUIRE",
+                    "\0",
+                    "inf",
+                    "nan",
+                    ".5",
+                    "1.",
+                ],
+            );
+            words.insert(at, junk.to_owned());
+        }
+    }
+}
+
+/// Something that no limiter would store, or not so.
+fn random_plant(rng: &mut Rng, three: &mut Three, now: i64) {
+    let number = rng.u32(..2);
+    let counter = format!("f{number}:{}", now / 1000);
+    match rng.u32(..10) {
+        0 => three.plant(&format!("s{number}"), &["ZADD", "KEY", "-5", "planted"]),
+        1 => three.plant(&format!("s{number}"), &["ZADD", "KEY", &format!("{}.25", now - 700), "between"]),
+        2 => three.plant(&format!("s{number}"), &["ZADD", "KEY", &(now + rng.i64(0..9_000)).to_string(), "ahead"]),
+        3 => {
+            three.plant(&format!("s{number}"), &["ZADD", "KEY", &(now + 10_000_000).to_string(), "far", "inf", "never"])
+        }
+        4 => three.plant(&format!("s{number}"), &["PERSIST", "KEY"]),
+        5 => {
+            three.plant(&counter, &["SET", "KEY", pick(rng, &["0", "3", "-4", "12"]), "PXAT", &(now + 900).to_string()])
+        }
+        6 => three.plant(&format!("f{number}:1s"), &["SET", "KEY", pick(rng, &["0", "2", "-1", "9"])]),
+        7 => three.plant(&format!("a{number}"), &["ZADD", "KEY", "7", "ended", "-inf", "long-ended"]),
+        8 => three.plant(&format!("a{number}"), &["ZADD", "KEY", &format!("{}.5", now + 300), "holder0"]),
+        _ => three.plant(&format!("a{number}"), &["PEXPIREAT", "KEY", &(now + 5_000).to_string()]),
+    }
+}
+
+fn histories(engine: &Engine, other: fn(&mut Client) -> Hand, resp3: bool) {
+    const CALLS: usize = 2500;
+    let server = with_module(engine);
+    let mut client = connect(&server, resp3);
+    let other = other(&mut client);
+    let mut three = Three::new(client, other);
+    // See `Engine::counts_microseconds`: what is told in milliseconds, rounded up, would differ now and then.
+    let kinds: &[&'static str] = if engine.counts_microseconds() {
+        &["SLIDING", "FIXED", "ACQUIRE"]
+    } else {
+        &["SLIDING", "FIXED", "THROTTLE", "ACQUIRE"]
+    };
+    let mut rng = three.rng.fork();
+    let (mut now, mut allowed, mut refused) = (START, 0, 0);
+    for _ in 0..CALLS {
+        let ahead = step(&mut rng);
+        if ahead != 0 {
+            now = (now + ahead).max(START);
+            server.set_time(now);
+        }
+        if rng.u32(..40) == 0 {
+            random_plant(&mut rng, &mut three, now);
+        }
+        let (name, keys, words) = random_call(&mut rng, kinds);
+        match three.call(&name, &keys, &words) {
+            Ok(_) => allowed += 1,
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(allowed > CALLS / 2 && refused > CALLS / 50, "{allowed} calls were answered, {refused} refused");
+}
+
+fn the_library_is_the_module(engine: &Engine) {
+    histories(engine, Hand::library, false);
+}
+
+fn the_library_is_the_module_in_resp3(engine: &Engine) {
+    histories(engine, Hand::library, true);
+}
+
+fn the_script_is_the_module(engine: &Engine) {
+    histories(engine, Hand::script, false);
+}
+
+fn the_script_is_the_module_in_resp3(engine: &Engine) {
+    histories(engine, Hand::script, true);
+}
+
+// Single matters -------------------------------------------------------------------------------------------------------
+
+/// An integer of any number of digits.
+fn any_size(rng: &mut Rng, most: i64) -> i64 {
+    let bits = rng.u32(0..64 - most.leading_zeros() + 1);
+    rng.i64(0..=most) >> (64 - most.leading_zeros()).saturating_sub(bits)
+}
+
+fn rates_of_any_size_are_the_modules(engine: &Engine) {
+    let server = with_module(engine);
+    let mut client = connect(&server, false);
+    let other = Hand::library(&mut client);
+    let mut three = Three::new(client, other);
+    let mut rng = three.rng.fork();
+    let most = (1 << 53) - 1;
+    let mut answered = 0;
+    for number in 0..1500 {
+        let key = format!("t{number}");
+        // Mostly a burst that refills in time.
+        let (count, period) = (any_size(&mut rng, most).max(1), any_size(&mut rng, i64::from(i32::MAX)).max(1));
+        let interval = (i128::from(period) * 1_000_000_000 / i128::from(count)).max(1);
+        let longest = i64::try_from((1 << 62) / interval).unwrap_or(most).clamp(1, most - 1);
+        let burst = if rng.u32(..8) == 0 { any_size(&mut rng, most) } else { any_size(&mut rng, longest) };
+        if rng.u32(..4) == 0 {
+            // Figures above 2^53 are rounded in Lua.
+            let ahead = any_size(&mut rng, i64::try_from((interval << 52).min(1 << 62)).expect("64 bits"));
+            let arrival = (START * 1_000_000).saturating_add(ahead).to_string();
+            three.plant(&key, &["SET", "KEY", &arrival]);
+        }
+        for _ in 0..3 {
+            let quantity = any_size(&mut rng, burst.saturating_add(1).min(most));
+            let line = match rng.u32(..4) {
+                0 => format!("throttle {key} {burst} {count} {period} {quantity}"),
+                1 => format!("peek {key} THROTTLE {burst} {count} {period} {quantity} FULL"),
+                2 => format!("refund {key} THROTTLE {burst} {count} {period} {quantity}"),
+                _ => format!("throttle {key} {burst} {count} {period} {quantity} FULL"),
+            };
+            answered += usize::from(three.line(&line).is_ok());
+        }
+    }
+    assert!(answered > 2000, "only {answered} rates were any");
+}
+
+fn a_long_stale_log_goes_as_the_modules_does(engine: &Engine) {
+    let server = with_module(engine);
+    let mut client = connect(&server, false);
+    let other = Hand::script(&mut client);
+    let mut three = Three::new(client, other);
+    for set in ["m", "l", "b"] {
+        fill_log(&mut three.client, &format!("{set}:s"), START - 1000, 2500, 0);
+        fill_log(&mut three.client, &format!("{set}:s"), START + 9_000, 2, 1);
+        // Ahead of the clock.
+        fill_log(&mut three.client, &format!("{set}:s"), START + 1_000_000, 1500, 1);
+        // Nothing of this one counts any more.
+        fill_log(&mut three.client, &format!("{set}:gone"), START - 1000, 2500, 0);
+        fill_log(&mut three.client, &format!("{set}:refunded"), START - 1000, 3, 1);
+        let zadd = |key: &str, from: i64| {
+            let words: Vec<String> =
+                (0..1200).flat_map(|place| [(from + place).to_string(), format!("h{place}")]).collect();
+            ["ZADD".to_owned(), format!("{set}:{key}")].into_iter().chain(words).collect::<Vec<_>>()
+        };
+        three.client.run::<i64>(&zadd("leases", START - 5_000));
+        three.client.run::<i64>(&["ZADD", &format!("{set}:leases"), &(START + 90_000).to_string(), "alive"]);
+        three.client.run::<i64>(&zadd("ended", START - 5_000));
+    }
+    server.set_time(START + 10_000);
+    for line in [
+        "sliding s 10 5",
+        "sliding s 10 0",
+        "sliding s 10 5 20 7 EACH",
+        "sliding s 10 5",
+        "sliding gone 10 0",
+        "refund refunded SLIDING 1 5 AT 1",
+        "refund refunded SLIDING 1 5",
+        "acquire leases 1 60 me",
+        "acquire leases 5 60 me",
+        "release leases me",
+        "acquire ended 0 60 me FULL",
+    ] {
+        three.line(line).expect("a reply");
+    }
+}
+
+/// What lies at a key, and the calls that meet it.
+fn what_others_have_stored_is_taken_as_the_module_takes_it(engine: &Engine) {
+    let server = with_module(engine);
+    let mut client = connect(&server, false);
+    let other = Hand::library(&mut client);
+    let mut three = Three::new(client, other);
+    let (number, after) = (START / 1000, (START + 700).to_string());
+    let plants: [&[&str]; 17] = [
+        &["SET", "KEY", "abc"],
+        &["SET", "KEY", ""],
+        &["SET", "KEY", "01"],
+        &["SET", "KEY", "-0"],
+        &["SET", "KEY", "1.0"],
+        &["SET", "KEY", "-9007199254740992"],
+        &["SET", "KEY", "9223372036854775807"],
+        &["SET", "KEY", "9223372036854775808"],
+        &["SET", "KEY", "99999999999999999999"],
+        &["SET", "KEY", "-7"],
+        &["SET", "KEY", "0", "PXAT", &after],
+        &["SET", "KEY", "5", "PXAT", &after],
+        &["SET", "KEY", "RLSx"],
+        &["ZADD", "KEY", "1", "member"],
+        &["LPUSH", "KEY", "item"],
+        &["HSET", "KEY", "field", "value"],
+        &["SADD", "KEY", "member"],
+    ];
+    for (place, plant) in plants.into_iter().enumerate() {
+        for (turn, line) in [
+            "fixed KEY 1 5",
+            "fixed KEY 1 5 COST 2",
+            "fixed KEY 1 5 2 5 FORCE EACH",
+            "fixed KEY 1 5 ANCHORED FULL",
+            "fixed KEY 1 5 ANCHORED FORCE COST 3",
+            "fixed KEY 1 0 COST 9007199254740991 FORCE",
+            "peek KEY FIXED 1 5 FULL",
+            "refund KEY FIXED 1 5 COST 2",
+            "refund KEY FIXED 1 5 ANCHORED",
+            "throttle KEY 4 30 60",
+            "peek KEY THROTTLE 4 30 60",
+            "acquire KEY 2 30 me",
+            "release KEY me",
+            "reset KEY 1",
+            "peek KEY ACQUIRE 2 30 me FULL",
+            "sliding KEY 1 5",
+            "refund KEY SLIDING 1 5 COST 1001",
+            "all KEY FIXED 1 5",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            if engine.counts_microseconds() && line.to_lowercase().contains("throttle") {
+                continue; // It stores microseconds.
+            }
+            let is_log = line.contains("sliding") || line.contains("SLIDING");
+            // The module reads compact logs, or finds them damaged.
+            if is_log && plant.contains(&"RLSx") {
+                continue;
+            }
+            // Numbers above 2^53 are shown rounded; see docs/FUNCTIONS.md. What would go beyond 64 bits is refused.
+            let overflows = ["fixed KEY 1 5", "fixed KEY 1 0 COST 9007199254740991 FORCE"].contains(&line);
+            if plant.contains(&"9223372036854775807") && line.to_lowercase().contains("fixed") && !overflows {
+                continue;
+            }
+            let key = format!("k{place}-{turn}");
+            for name in [key.clone(), format!("{key}:{number}"), format!("{key}:1s"), format!("{key}:{}", number / 2)] {
+                three.plant(&name, plant);
+            }
+            let _ = three.line(&line.replace("KEY", &key));
+        }
+    }
+}
+
+fn a_compact_log_is_refused_and_left_alone(engine: &Engine) {
+    let server = with_module(engine);
+    let mut client = connect(&server, false);
+    client.run::<()>(&["CONFIG", "SET", "rl.sliding-storage", "compact"]);
+    assert_eq!(client.sliding("k", "60", 5), (1, 0, 60));
+    let before = client.everything();
+    for hand in [Hand::library(&mut client), Hand::script(&mut client)] {
+        for line in ["sliding k 60 5", "peek k SLIDING 60 5", "refund k SLIDING 60 5", "all k SLIDING 60 5"] {
+            assert_eq!(
+                hand.call(&mut client, line),
+                Err("ERR the log at this key is compact, and only the module reads it; RL.RESET removes it".to_owned()),
+                "{line}"
+            );
+        }
+        assert_eq!(client.everything(), before);
+    }
+    let library = Hand::Library;
+    assert_eq!(library.call(&mut client, "reset k"), Ok(Value::Int(1)));
+}
+
+/// A server without the module.
+fn bare(engine: &Engine, arguments: &[&str]) -> Server {
+    let options = Options { frozen_at: Some(START), module: Module::None, ..Options::default() };
+    Server::start(engine, &options.with(arguments))
+}
+
+fn a_peek_runs_on_a_replica_and_the_effects_arrive_there(engine: &Engine) {
+    let primary = bare(engine, &["--repl-diskless-sync-delay", "0"]);
+    let mut client = primary.client();
+    let hands = [Hand::library(&mut client), Hand::script(&mut client)];
+    let options = Options { frozen_at: Some(START), module: Module::None, ..Options::default() };
+    let (_replica, mut reader) = Server::replica_of(&primary, engine, options);
+    if let Hand::Script(sha) = &hands[1] {
+        assert_eq!(reader.run::<String>(&["SCRIPT", "LOAD", &source("rl.script.lua")]), *sha); // Scripts do not go to replicas.
+    }
+    for (turn, hand) in hands.iter().enumerate() {
+        for line in [
+            "sliding s 60 5 COST 3",
+            "fixed f 1 3 60 5 ANCHORED COST 2",
+            "fixed f 60 5",
+            "throttle t 4 30 60",
+            "acquire a 2 30 me",
+            "acquire a 2 20 you",
+            "release a me",
+            "refund s SLIDING 60 5 COST 2",
+        ] {
+            hand.call(&mut client, line).expect("a reply");
+        }
+        client.run::<i64>(&["WAIT", "1", "30000"]);
+        assert_eq!(reader.digest(), client.digest(), "{hand:?}");
+
+        let peek = hand.words("peek", &["s".to_owned()], &["SLIDING", "60", "5"].map(str::to_owned));
+        let reply: (i64, i64, i64) = reader.run(&peek);
+        assert_eq!(reply, (1, 1 + turn as i64, 60));
+        let read_only: Vec<String> = [format!("{}_RO", peek[0])].into_iter().chain(peek[1..].iter().cloned()).collect();
+        assert_eq!(reader.run::<(i64, i64, i64)>(&read_only), reply);
+        let refused = hand.call(&mut reader, "sliding s 60 5").expect_err("a replica that takes no writes");
+        assert!(refused.contains("READONLY") || refused.contains("read only replica"), "{refused}");
+    }
+}
+
+fn counters_may_be_declared(engine: &Engine) {
+    let server = bare(engine, &[]);
+    let mut client = connect(&server, false);
+    for hand in [Hand::library(&mut client), Hand::script(&mut client)] {
+        client.run::<()>(&["FLUSHALL"]);
+        let number = START / 60_000;
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let ask = |client: &mut Client, name: &str, keys: &str, rest: &str| {
+            hand.ask(client, name, &words(keys), &words(rest))
+                .map(|reply| redis::from_redis_value::<Vec<i64>>(reply).expect("integers"))
+        };
+        let declared = format!("k k:{} k:{number} k:60s", number - 1);
+        assert_eq!(ask(&mut client, "fixed", &declared, "60 5"), Ok(vec![1, 1, 60]));
+        assert_eq!(ask(&mut client, "fixed", &declared, "60 5 ANCHORED COST 2"), Ok(vec![1, 2, 60]));
+        assert_eq!(ask(&mut client, "peek", &declared, "FIXED 60 5"), Ok(vec![1, 2, 60]));
+        assert_eq!(
+            ask(&mut client, "fixed", &format!("k k:{}", number + 1), "60 5"),
+            Err(format!("ERR the call needs its counter among the keys: 'k:{number}', in a cluster '{{k}}:{number}'"))
+        );
+        // RL.ALL takes them behind the keys of its rules.
+        let all = "FIXED 60 5 SLIDING 60 3 FIXED 60 2 ANCHORED";
+        let keys = format!("k s other k:{number} other:60s");
+        assert_eq!(ask(&mut client, "all", &keys, all), Ok(vec![1, 2, 1, 0]));
+        assert_eq!(client.run::<i64>(&["GET", &format!("k:{number}")]), 2);
+        assert_eq!(client.run::<i64>(&["GET", "other:60s"]), 1);
+        for keys in ["k s other k:x", "k s other foreign:1", "k s other s:60s"] {
+            let line = "ERR syntax error: expected one rule a key and then FULL";
+            assert_eq!(ask(&mut client, "all", keys, all), Err(line.to_owned()), "{keys}");
+        }
+    }
+}
+
+fn a_plain_call_takes_few_commands(engine: &Engine) {
+    let server = bare(engine, &[]);
+    let mut client = connect(&server, false);
+    for hand in [Hand::library(&mut client), Hand::script(&mut client)] {
+        client.run::<()>(&["FLUSHALL"]);
+        let probe = usize::from(hand != Hand::Library); // Whether this is a cluster.
+        for (line, most) in [
+            ("sliding k 60 2", 5),
+            ("sliding k 60 2", 5),
+            ("sliding k 60 2", 4),
+            ("fixed k 60 2", 3 + probe),
+            ("fixed k 60 2", 3 + probe),
+            ("fixed k 60 2", 3 + probe),
+        ] {
+            if line.starts_with("fixed") {
+                hand.call(&mut client, "fixed another 60 2").expect("a reply"); // The library has asked.
+            }
+            client.run::<()>(&["CONFIG", "RESETSTAT"]);
+            hand.call(&mut client, line).expect("a reply");
+            let stats: String = client.run(&["INFO", "commandstats"]);
+            let calls = |line: &str| -> Option<usize> {
+                let (name, fields) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+                let count = fields.split(',').next()?.parse().ok()?;
+                (!["fcall", "evalsha", "info", "config|resetstat"].contains(&name)).then_some(count)
+            };
+            let total: usize = stats.lines().filter_map(calls).sum();
+            assert!(total > 0 && total <= most, "{hand:?} {line}: {total} commands\n{stats}");
+        }
+    }
+}
+
+fn in_a_cluster_the_counters_are_the_modules(engine: &Engine) {
+    const WINDOW: &str = "1000000000"; // No window ends meanwhile.
+    let cluster = Cluster::start(engine);
+    let mut nodes: Vec<Client> = (0..3).map(|node| cluster.client(node)).collect();
+    let hands: Vec<[Hand; 2]> = nodes.iter_mut().map(|node| [Hand::library(node), Hand::script(node)]).collect();
+    for key in ["login", "{user7}:login", "api:{user8}", "a{b", "}{x}", "x{y}z{w}", "a}b", "x{}y", "{}{a}", "b", "c"] {
+        let slot: usize = nodes[0].run(&["CLUSTER", "KEYSLOT", key]);
+        let owner = cluster.first_owner(slot);
+        let (node, [library, script]) = (&mut nodes[owner], &hands[owner]);
+        for options in ["", "ANCHORED", "COST 2", "ANCHORED FULL"] {
+            let mut ask = |hand: &Hand| {
+                let words: Vec<String> =
+                    format!("{WINDOW} 100 {options}").split_whitespace().map(str::to_owned).collect();
+                hand.ask(node, "fixed", &[key.to_owned()], &words)
+            };
+            // Whoever comes next counts one more, or is refused in the same words.
+            let replies = [&Hand::Module, library, script, &Hand::Module].map(&mut ask);
+            match &replies[0] {
+                Err(line) => replies.iter().for_each(|reply| assert_eq!(reply.as_ref(), Err(line), "{key} {options}")),
+                Ok(_) => {
+                    let counts: Vec<i64> = replies.into_iter().map(|reply| count(reply.expect("a reply"))).collect();
+                    let by = if options == "COST 2" { 2 } else { 1 };
+                    assert!(counts.windows(2).all(|pair| pair[1] == pair[0] + by), "{key} {options}: {counts:?}");
+                }
+            }
+        }
+    }
+    // Two rules on one counter, and keys of two slots.
+    let slot: usize = nodes[0].run(&["CLUSTER", "KEYSLOT", "login"]);
+    let owner = cluster.first_owner(slot);
+    for hand in &hands[owner] {
+        let keys = ["login", "{login}"].map(str::to_owned);
+        let words: Vec<String> = "FIXED 60 5 FIXED 60 5".split(' ').map(str::to_owned).collect();
+        let shared = hand.ask(&mut nodes[owner], "all", &keys, &words);
+        assert_eq!(shared, Hand::Module.ask(&mut nodes[owner], "all", &keys, &words));
+        assert!(shared.is_err());
+    }
+
+    if engine.name.starts_with("valkey-9") {
+        return; // After a key that may be elsewhere it refuses all further scripts; see docs/FUNCTIONS.md.
+    }
+
+    // While a slot is moved key by key, a counter that may be on the other node is started by nobody.
+    let target = (owner + 1) % 3;
+    let slot = slot.to_string();
+    nodes[owner].run::<String>(&["SET", "login", "here"]); // The caller is sent to where this is.
+    nodes[target].run::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", cluster.id(owner)]);
+    nodes[owner].run::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", cluster.id(target)]);
+    let before = nodes[owner].everything();
+    for hand in &hands[owner] {
+        let keys = ["login".to_owned()];
+        let mut ask = |window: &str, options: &str| {
+            let words: Vec<String> = format!("{window} 100 {options}").split_whitespace().map(str::to_owned).collect();
+            hand.ask(&mut nodes[owner], "fixed", &keys, &words)
+        };
+        let again = Err("TRYAGAIN Multiple keys request during rehashing of slot".to_owned());
+        assert_eq!(ask("500000000", ""), again, "{hand:?}");
+        assert_eq!(ask("500000000", "ANCHORED"), again, "{hand:?}");
+        assert_eq!(ask("500000000", "COST 2"), again, "{hand:?}");
+    }
+    assert_eq!(nodes[owner].everything(), before);
+    // One that is there goes on.
+    for hand in &hands[owner] {
+        let words = [WINDOW, "100"].map(str::to_owned);
+        hand.ask(&mut nodes[owner], "fixed", &["login".to_owned()], &words).expect("a reply");
+    }
+    // Nor on the node that the slot goes to.
+    for hand in &hands[target] {
+        nodes[target].run::<()>(&["ASKING"]);
+        let words = ["500000000", "100"].map(str::to_owned);
+        let reply = hand.ask(&mut nodes[target], "fixed", &["login".to_owned()], &words);
+        assert_eq!(reply, Err("TRYAGAIN Multiple keys request during rehashing of slot".to_owned()), "{hand:?}");
+    }
+}
+
+/// The count of a short reply, or what is used by a map.
+fn count(reply: Value) -> i64 {
+    let Value::Array(values) = reply else { panic!("{reply:?}") };
+    let place = if values.len() == 3 { 1 } else { 5 };
+    redis::from_redis_value(values[place].clone()).expect("an integer")
+}

@@ -83,6 +83,7 @@ test("a user who may not call functions runs the script, and one who may do neit
     await server.run("ACL", "SETUSER", username, "on", "nopass", "~*", "&*", "+@all", ...rules);
     const { createClient } = await import("redis");
     const client = createClient({ username, password: "x", socket: { port: server.port, host: "127.0.0.1" } });
+    client.on("error", () => {}); // The server ends before the client does.
     await client.connect();
     t.after(() => client.destroy());
     return new RateLimiter(client);

@@ -19,6 +19,7 @@ tests![
     the_script_is_the_module,
     the_script_is_the_module_in_resp3,
     rates_of_any_size_are_the_modules if |engine| !engine.counts_microseconds(),
+    a_window_ends_in_the_millisecond_of_its_counters_expiry,
     a_long_stale_log_goes_as_the_modules_does,
     what_others_have_stored_is_taken_as_the_module_takes_it,
     a_compact_log_is_refused_and_left_alone,
@@ -470,6 +471,34 @@ fn rates_of_any_size_are_the_modules(engine: &Engine) {
         }
     }
     assert!(answered > 2000, "only {answered} rates were any");
+}
+
+fn a_window_ends_in_the_millisecond_of_its_counters_expiry(engine: &Engine) {
+    let server = with_module(engine);
+    let mut client = connect(&server, false);
+    let other = Hand::library(&mut client);
+    let mut three = Three::new(client, other);
+    let lines = [
+        "fixed KEY 1 3 ANCHORED FULL",
+        "fixed KEY 1 3 ANCHORED COST 2",
+        "fixed KEY 1 1 ANCHORED",
+        "fixed KEY 1 3 2 5 ANCHORED EACH",
+        "peek KEY FIXED 1 3 ANCHORED FULL",
+        "refund KEY FIXED 1 3 ANCHORED",
+        "all KEY FIXED 1 3 ANCHORED FULL",
+        "fixed KEY 1 3",
+    ];
+    for after in [999, 1000, 1001] {
+        server.set_time(START);
+        let keys: Vec<String> = (0..lines.len()).map(|place| format!("f{after}-{place}")).collect();
+        for key in &keys {
+            three.line(&format!("fixed {key} 1 3 ANCHORED")).expect("a reply");
+        }
+        server.set_time(START + after);
+        for (key, line) in keys.iter().zip(lines) {
+            three.line(&line.replace("KEY", key)).expect("a reply");
+        }
+    }
 }
 
 fn a_long_stale_log_goes_as_the_modules_does(engine: &Engine) {

@@ -1252,9 +1252,6 @@ local function make_commands()
     return removed
   end
   local function is_less(a, b, c, d)
-    if b == 0 or d == 0 then
-      return b == 0 and d ~= 0 and c > 0 -- A limit of 0 has nothing left.
-    end
     while true do
       local left, right = math.fmod(a, b), math.fmod(c, d)
       local whole, other = (a - left) / b, (c - right) / d
@@ -1341,10 +1338,10 @@ local function make_commands()
       local each = rules[index]
       each.kind.settle(each.rule, each.state, fits)
       local quota = each.state.binding
-      local remaining = max(0, quota.limit - quota.used)
+      local remaining, share_of = max(0, quota.limit - quota.used), max(1, quota.limit)
       if fits then
-        if not binding or is_less(remaining, quota.limit, left, limit) then
-          binding, left, limit = index, remaining, quota.limit
+        if not binding or is_less(remaining, share_of, left, limit) then
+          binding, left, limit = index, remaining, share_of
         end
       elseif not (each.state.fits or each.rule.force) then
         local wait = each.kind.wait(each.rule, each.state)
@@ -2693,9 +2690,6 @@ local function make_commands()
     return removed
   end
   local function is_less(a, b, c, d)
-    if b == 0 or d == 0 then
-      return b == 0 and d ~= 0 and c > 0 -- A limit of 0 has nothing left.
-    end
     while true do
       local left, right = math.fmod(a, b), math.fmod(c, d)
       local whole, other = (a - left) / b, (c - right) / d
@@ -2782,10 +2776,10 @@ local function make_commands()
       local each = rules[index]
       each.kind.settle(each.rule, each.state, fits)
       local quota = each.state.binding
-      local remaining = max(0, quota.limit - quota.used)
+      local remaining, share_of = max(0, quota.limit - quota.used), max(1, quota.limit)
       if fits then
-        if not binding or is_less(remaining, quota.limit, left, limit) then
-          binding, left, limit = index, remaining, quota.limit
+        if not binding or is_less(remaining, share_of, left, limit) then
+          binding, left, limit = index, remaining, share_of
         end
       elseif not (each.state.fits or each.rule.force) then
         local wait = each.kind.wait(each.rule, each.state)
@@ -2864,4 +2858,4 @@ return serve(string.lower(ARGV[1] or ''), KEYS, ARGV, 2)
 `;
 
 /** The script's SHA-1, for EVALSHA. */
-export const scriptSha = "05fb5bc377a2ff9c767aa68b5e3185fbf72d2674";
+export const scriptSha = "1769f7bef6143d8cc269565a74415c1db2ba264a";

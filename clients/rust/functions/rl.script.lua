@@ -1247,9 +1247,6 @@ local function make_commands()
     return removed
   end
   local function is_less(a, b, c, d)
-    if b == 0 or d == 0 then
-      return b == 0 and d ~= 0 and c > 0 -- A limit of 0 has nothing left.
-    end
     while true do
       local left, right = math.fmod(a, b), math.fmod(c, d)
       local whole, other = (a - left) / b, (c - right) / d
@@ -1336,10 +1333,10 @@ local function make_commands()
       local each = rules[index]
       each.kind.settle(each.rule, each.state, fits)
       local quota = each.state.binding
-      local remaining = max(0, quota.limit - quota.used)
+      local remaining, share_of = max(0, quota.limit - quota.used), max(1, quota.limit)
       if fits then
-        if not binding or is_less(remaining, quota.limit, left, limit) then
-          binding, left, limit = index, remaining, quota.limit
+        if not binding or is_less(remaining, share_of, left, limit) then
+          binding, left, limit = index, remaining, share_of
         end
       elseif not (each.state.fits or each.rule.force) then
         local wait = each.kind.wait(each.rule, each.state)

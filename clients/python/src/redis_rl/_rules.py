@@ -81,7 +81,16 @@ class Windowed(Rule):
         words: list[Word] = []
         for window in self.windows:
             words += [window.seconds, window.limit]
+        words += self._options()
+        if self.cost is not None:
+            words += ["COST", self.cost]
+        if self.force:
+            words.append("FORCE")
         return words
+
+    def _options(self) -> list[Word]:
+        """Options of one kind of rule alone."""
+        return []
 
     def policies(self, fallback: str = "default") -> list[Policy]:
         name = self.name or fallback
@@ -100,14 +109,6 @@ class Sliding(Windowed):
 
     KIND = "SLIDING"
 
-    def words(self) -> list[Word]:
-        words = super().words()
-        if self.cost is not None:
-            words += ["COST", self.cost]
-        if self.force:
-            words.append("FORCE")
-        return words
-
 
 @dataclass(frozen=True)
 class Fixed(Windowed):
@@ -117,15 +118,8 @@ class Fixed(Windowed):
 
     anchored: bool
 
-    def words(self) -> list[Word]:
-        words = super().words()
-        if self.anchored:
-            words.append("ANCHORED")
-        if self.cost is not None:
-            words += ["COST", self.cost]
-        if self.force:
-            words.append("FORCE")
-        return words
+    def _options(self) -> list[Word]:
+        return ["ANCHORED"] if self.anchored else []
 
 
 @dataclass(frozen=True)

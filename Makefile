@@ -33,7 +33,7 @@ bench-quick: deps-build deps-server build ## The same roughly, in less than a mi
 bench-instructions: deps-build deps-server deps-valgrind build ## Count the instructions of each command, for a diff to show
 	$(CARGO) bench --locked --bench limiters -- --instructions $(if $(ENGINE),--engine $(ENGINE))
 
-functions: ## Make of functions/rl.lua the two files that servers load, and the copies in the packages
+functions: ## Make of functions/rl.lua the two files that servers load
 	@scripts/functions.sh
 
 pictures: deps-build deps-server build ## Draw docs/pictures from live calls, and the plots of docs/bench from its figures

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Makes of functions/rl.lua what a server loads: a library for FUNCTION LOAD and a script for EVALSHA. Lines that are comments
 # alone are left out, since servers keep the text. A library that is being loaded has no math, no string and no redis.call, so
-# its rules are made in the first call. The packages in clients/ hold copies. With --check it only sees whether all are up to
-# date.
+# its rules are made in the first call. With --check it only sees whether all are up to date.
 set -euo pipefail
 cd "$(dirname "$0")/../functions"
 
@@ -55,8 +54,9 @@ return serve(string.lower(ARGV[1] or ''), KEYS, ARGV, 2)
 LUA
 }
 
-# The folders that hold both files. The package for Node.js has them in a source file, which its own tests compare.
-folders=(. ../clients/python/src/redis_rl/lua ../clients/rust/functions)
+# The package for Python has copies, since a link would go into its source distribution as it is. The others link to the files
+# here, or take them in when they are built.
+folders=(. ../clients/python/src/redis_rl/lua)
 if [ "${1-}" = --check ]; then
   for folder in "${folders[@]}"; do
     if ! cmp -s <(library) "$folder/rl.library.lua" || ! cmp -s <(script) "$folder/rl.script.lua"; then
@@ -69,9 +69,4 @@ else
     library >"$folder/rl.library.lua"
     script >"$folder/rl.script.lua"
   done
-  if command -v node >/dev/null; then
-    node ../clients/node/scripts/lua.js
-  else
-    echo 'without Node.js, the copy in clients/node stays as it is (npm run lua)' >&2
-  fi
 fi

@@ -1,4 +1,4 @@
-/** Copies the Lua sources of ../../functions into src/lua.ts. A test checks that the two are the same. */
+/** Makes src/lua.ts of the Lua sources in ../../functions, before each build. A test checks that the two are the same. */
 
 import { createHash } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
@@ -11,7 +11,7 @@ const script = read("rl.script.lua");
 const sha = createHash("sha1").update(script).digest("hex");
 writeFileSync(
   new URL("../src/lua.ts", import.meta.url),
-  `/** Copied from functions/ by \`npm run lua\`; not to be edited here. */
+  `/** Made of functions/ by \`npm run lua\`. */
 
 /** The library for FUNCTION LOAD. */
 export const library = ${literal(library)};

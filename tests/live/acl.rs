@@ -218,7 +218,7 @@ fn a_user_that_is_deleted_may_do_nothing(engine: &Engine) {
     assert_eq!(admin.run::<i64>(&["GET", &counter("k")]), 1);
 }
 
-const NO_KEY: &str = "NOPERM No permissions to access a key";
+pub const NO_KEY: &str = "NOPERM No permissions to access a key";
 
 /// Each command that has counters, with the rights to keys that it takes, and those that are not enough.
 const WITH_COUNTERS: [(&str, &str, &str, &[&str]); 3] = [
@@ -287,7 +287,7 @@ fn one_set_of_rules_grants_the_command_and_the_counter(engine: &Engine) {
 }
 
 /// Words of rules, where what stands in brackets is one word.
-fn in_brackets(rules: &str) -> Vec<&str> {
+pub fn in_brackets(rules: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = rules.trim();
     while !rest.is_empty() {

@@ -110,17 +110,7 @@ pub struct Full {
 }
 
 impl Full {
-    pub const NAMES: [&str; 9] = [
-        "allowed",
-        "limit",
-        "used",
-        "remaining",
-        "retry-after-ms",
-        "next-after-ms",
-        "reset-after-ms",
-        "window-ms",
-        "at-ms",
-    ];
+    pub const NAMES: [&str; 9] = crate::support::model::NAMES;
 
     /// Reads a flat array or a map, whose names must be these in this order.
     pub fn of(reply: &Value) -> Self {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use redis::Value;
 
+use super::acl::{NO_KEY, in_brackets};
 use super::waits::field;
 use super::{START, counter, eventually, frozen};
 use crate::support::{Client, Engine, Options, Server};
@@ -33,21 +34,6 @@ fn user(admin: &mut Client, rules: &str) {
     let words: Vec<&str> = "ACL SETUSER one reset on >secret".split(' ').chain(in_brackets(rules)).collect();
     admin.run::<Value>(&words);
 }
-
-/// Words of rules, where what stands in brackets is one word.
-fn in_brackets(rules: &str) -> Vec<&str> {
-    let mut words = Vec::new();
-    let mut rest = rules.trim();
-    while !rest.is_empty() {
-        let end = if rest.starts_with('(') { rest.find(')').map(|end| end + 1) } else { rest.find(' ') };
-        let (word, behind) = rest.split_at(end.unwrap_or(rest.len()));
-        words.push(word);
-        rest = behind.trim_start();
-    }
-    words
-}
-
-const NO_KEY: &str = "NOPERM No permissions to access a key";
 
 fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()

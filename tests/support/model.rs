@@ -159,7 +159,8 @@ impl Standard {
     }
 }
 
-const NAMES: [&str; 9] = [
+/// The names in a reply with FULL.
+pub const NAMES: [&str; 9] = [
     "allowed",
     "limit",
     "used",

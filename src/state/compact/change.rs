@@ -163,8 +163,13 @@ impl Writer {
         let at = put_long_footer(&mut footer, ends, top, length);
         self.bounded(at, footer.len())?;
         let gap = at.saturating_sub(top);
-        patches.push(if gap <= NARROW_GAP { Patch::new(top, gap, &footer) } else { Patch::new(at, 0, &footer) });
-        joined(patches)
+        join(&mut patches);
+        // Where two patches stand already, the footer has to join the one that ends at the top. The gap is no wider then than
+        // what this call takes out: see [`super::Compact::reach`].
+        let closes = gap <= NARROW_GAP || patches.len() > 1;
+        patches.push(if closes { Patch::new(top, gap, &footer) } else { Patch::new(at, 0, &footer) });
+        join(&mut patches);
+        change_of(patches)
     }
 
     #[inline]
@@ -205,8 +210,8 @@ impl Patch {
     }
 }
 
-/// Joins patches that lie side by side. The module writes no footer after which more than two are left.
-fn joined(mut patches: Vec<Patch>) -> Result<Change, Flaw> {
+/// Joins patches that lie side by side.
+fn join(patches: &mut Vec<Patch>) {
     patches.sort_by_key(|patch| patch.offset);
     patches.dedup_by(|next, last| {
         let joins = last.end() == next.offset;
@@ -215,6 +220,10 @@ fn joined(mut patches: Vec<Patch>) -> Result<Change, Flaw> {
         }
         joins
     });
+}
+
+/// The change that these patches are. The module writes no footer after which more than two are left.
+fn change_of(patches: Vec<Patch>) -> Result<Change, Flaw> {
     let one = |patches: [Patch; 1]| {
         let [patch] = patches;
         Change::Write(patch)

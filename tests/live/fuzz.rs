@@ -13,7 +13,7 @@ tests![hostile_calls_have_the_one_right_answer, hostile_calls_lose_no_memory];
 fn hostile_calls_have_the_one_right_answer(engine: &Engine) {
     let (mut server, mut client) = frozen(engine);
     let mut driver = Driver::new(&server, START, seeded().1, 1);
-    driver.run(10_000);
+    driver.run(20_000);
     driver.compare_totals(&mut client);
     // The seed is no use if it does not reach every room of the house.
     let totals = driver.totals;

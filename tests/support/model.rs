@@ -444,8 +444,9 @@ pub fn possible(request: &Request, reply: &Reply) -> bool {
         let before = if counted { used.saturating_sub(request.cost) } else { used };
         (!request.sliding || before >= 0) && allowed == i64::from(before.saturating_add(needed) <= quota.limit)
     };
-    // A counter that somebody has set below 0 lets in more than the limit.
-    let never = request.sliding && request.quotas.iter().any(|quota| quota.limit < needed);
+    // A counter that somebody has set below 0 lets in more than the limit, until its window is over.
+    let hopeless = request.quotas.iter().any(|quota| quota.limit < needed);
+    let never = request.sliding && hopeless;
     match request.report {
         Report::Short => match integers(parts, false).as_deref() {
             Some(&[allowed, count, ttl]) => request.quotas.iter().any(|quota| {
@@ -472,7 +473,10 @@ pub fn possible(request: &Request, reply: &Reply) -> bool {
                         && remaining == limit.saturating_sub(used).max(0)
                         && match allowed {
                             1 => retry == 0 && !never,
-                            _ => retry >= 1 || retry == -1 && (request.sliding || limit < needed),
+                            _ => {
+                                let may_never = limit < needed || hopeless && request.report == Report::Full;
+                                retry >= 1 || retry == -1 && (request.sliding || may_never)
+                            }
                         }
                         && (!never || retry == -1)
                         && (reset >= 0 && next >= -1)

@@ -22,10 +22,13 @@ pub fn measure(venues: &mut Venues, case: &Case, results: &mut Results) {
     let server = venues.of(case).expect("a case that was tried out");
     let mut client = server.client();
     let mut load = Load::open(server.port, case);
-    if case.traffic == Traffic::Moving {
+    match case.traffic {
+        Traffic::Filling => 0,
+        // Each key once. Where its expiry lags by a second, since it took so long to prepare, a denied call renews it.
+        Traffic::Denied => load.drive(case, 0..case.keys.min(case.calls)),
         // Until the keys have settled into their turn.
-        load.drive(case, 0..case.calls / 5);
-    }
+        Traffic::Moving => load.drive(case, 0..case.calls / 5),
+    };
     let (aof, busy) = (aof_bytes(&mut client, case), busy(&mut client));
     client.run::<Value>(&["CONFIG", "RESETSTAT"]);
     let begun = Instant::now();

@@ -11,6 +11,8 @@ const TOO_MANY_TO_RESET: &str = "ERR windowSec can be given for at most 16 windo
 const COST_OR_NONE: &str = "ERR COST must be an integer from 0 to 9007199254740991";
 const SLIDING_WORDS: &str = "ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH";
 const FIXED_WORDS: &str = "ERR syntax error: expected windowSec limit, ANCHORED, COST n, FORCE, FULL or EACH";
+const LEASE: &str =
+    "ERR leaseSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places";
 const RULE: &str = "ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE";
 const BURST: &str = "ERR max_burst must be an integer from 0 to 9007199254740990";
 const COUNT: &str = "ERR count must be an integer from 1 to 9007199254740991";
@@ -57,12 +59,19 @@ pub struct Rate {
     pub report: Report,
 }
 
+/// What RL.ACQUIRE asks.
+#[derive(Debug, Clone)]
+pub struct Lease {
+    /// The limit, and a lease in milliseconds.
+    pub quota: Quota,
+    pub holder: Vec<u8>,
+    pub peek: bool,
+    pub report: Report,
+}
+
 /// What the commands reply that are not held to the one right answer here: the model of tests/support/policy is for that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loose {
-    /// RL.ACQUIRE, or RL.PEEK of the same.
-    Acquire,
-    Release,
     Refund,
     All,
 }
@@ -76,8 +85,11 @@ pub enum Verdict {
     Throttle(Rate),
     /// The windows in milliseconds.
     Reset(Vec<i64>),
-    /// Whether it is refused is not said here. The second is for RL.PEEK.
-    Loose(Loose, bool),
+    Lease(Lease),
+    /// The holders.
+    Release(Vec<Vec<u8>>),
+    /// Whether it is refused is not said here.
+    Loose(Loose),
 }
 
 /// The verdict on a call of one of our commands.
@@ -103,15 +115,15 @@ pub fn verdict(words: &[Vec<u8>]) -> Verdict {
                 request(&rest[1..], rule == b"SLIDING", true, arity).map(Verdict::Request)
             }
             b"THROTTLE" => rate(&rest[1..], true, arity).map(Verdict::Throttle),
-            b"ACQUIRE" => Ok(Verdict::Loose(Loose::Acquire, true)),
+            b"ACQUIRE" => lease(&rest[1..], true, arity).map(Verdict::Lease),
             _ => Err(RULE.to_owned()),
         },
         "rl.reset" => windows(rest).map(Verdict::Reset),
         "rl.throttle" => rate(rest, false, arity).map(Verdict::Throttle),
-        "rl.acquire" => Ok(Verdict::Loose(Loose::Acquire, false)),
-        "rl.release" => Ok(Verdict::Loose(Loose::Release, false)),
-        "rl.refund" => Ok(Verdict::Loose(Loose::Refund, false)),
-        "rl.all" => Ok(Verdict::Loose(Loose::All, false)),
+        "rl.acquire" => lease(rest, false, arity).map(Verdict::Lease),
+        "rl.release" => Ok(Verdict::Release(rest.to_vec())),
+        "rl.refund" => Ok(Verdict::Loose(Loose::Refund)),
+        "rl.all" => Ok(Verdict::Loose(Loose::All)),
         _ => panic!("{name} is none of ours"),
     };
     read.unwrap_or_else(Verdict::Refused)
@@ -217,6 +229,20 @@ fn rate(words: &[Vec<u8>], peek: bool, arity: impl Fn() -> String) -> Result<Rat
         return Err(TOO_LONG.to_owned());
     }
     Ok(Rate { interval, limit, quantity, peek, report })
+}
+
+/// `limit leaseSec holder [FULL]`, and EACH in RL.PEEK.
+fn lease(words: &[Vec<u8>], peek: bool, arity: impl Fn() -> String) -> Result<Lease, String> {
+    let [limit, seconds, holder, rest @ ..] = words else { return Err(arity()) };
+    let limit = within(limit, 0, (1 << 53) - 1).ok_or(LIMIT)?;
+    let window = window(seconds).ok_or(LEASE)?;
+    let report = match rest {
+        [] => Report::Short,
+        [word] if word.eq_ignore_ascii_case(b"FULL") => Report::Full,
+        [word] if peek && word.eq_ignore_ascii_case(b"EACH") => Report::Each,
+        _ => return Err(arity()),
+    };
+    Ok(Lease { quota: Quota { window, limit }, holder: holder.clone(), peek, report })
 }
 
 fn within(text: &[u8], least: i64, most: i64) -> Option<i64> {

@@ -1,7 +1,7 @@
 //! The one right answer to a call, from what lies at its keys: the contract once more, without a thought for speed.
 
 use super::compact::{self, Reading};
-use super::grammar::{Loose, Quota, Rate, Report, Request, canonical};
+use super::grammar::{Lease, Loose, Quota, Rate, Report, Request, canonical};
 use super::wire::Reply;
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -56,6 +56,21 @@ impl Found {
         match (&*self.kind, &self.value) {
             ("none", _) => Ok(None),
             ("string", Reply::Bulk(Some(text))) => canonical(text).map(Some).ok_or(NOT_AN_INTEGER),
+            _ => Err(WRONG_TYPE),
+        }
+    }
+
+    /// The members of a sorted set with their scores, lowest first; none where there is no key.
+    pub fn members(&self) -> Result<Vec<(Vec<u8>, f64)>, &'static str> {
+        match (&*self.kind, &self.value) {
+            ("none", _) => Ok(Vec::new()),
+            ("zset", Reply::Array(parts)) => {
+                let name = |part: &Reply| match part {
+                    Reply::Bulk(Some(name)) => name.clone(),
+                    part => panic!("{part:?} is no member"),
+                };
+                Ok(parts.chunks(2).map(|pair| (name(&pair[0]), score(&pair[1]))).collect())
+            }
             _ => Err(WRONG_TYPE),
         }
     }
@@ -415,6 +430,87 @@ pub fn throttle(rate: Rate, found: &Found, now: i64) -> Result<(Reply, Option<St
     Ok((reply, (!limited && rate.quantity > 0 && !rate.peek).then(standing)))
 }
 
+/// What becomes of leases.
+#[derive(Debug)]
+pub struct Leased {
+    pub reply: Reply,
+    /// The members that are left, with their scores.
+    pub left: Vec<(Vec<u8>, f64)>,
+    /// When the key expires, where that is not as before.
+    pub expires: Option<i64>,
+}
+
+/// When a lease with this score ends. Scores that no clock has written are not told apart.
+fn end(score: f64) -> Option<i64> {
+    score.is_finite().then_some((score.ceil() as i64).min((1 << 62) - 1))
+}
+
+/// The members that are left where these leases are: they, and what has ended and is too much for one call.
+fn left_with(
+    leases: Vec<(Vec<u8>, f64)>,
+    members: &[(Vec<u8>, f64)],
+    now: i64,
+    removes_all: bool,
+) -> Vec<(Vec<u8>, f64)> {
+    let ended = members.iter().filter(|&&(_, score)| score <= now as f64);
+    let most = if removes_all { usize::MAX } else { PRUNED_AT_MOST as usize };
+    let again = |name: &Vec<u8>| leases.iter().any(|(holder, _)| holder == name);
+    let late: Vec<_> = ended.skip(most).filter(|(name, _)| !again(name)).cloned().collect();
+    [late, leases].concat()
+}
+
+/// Decides on a request for a lease. `members`: those of the sorted set, lowest score first.
+pub fn lease(asked: &Lease, members: &[(Vec<u8>, f64)], now: i64) -> Leased {
+    let Quota { window, limit } = asked.quota;
+    let held: Vec<_> = members.iter().filter(|&&(_, score)| score > now as f64).cloned().collect();
+    let has_one = held.iter().any(|(name, _)| *name == asked.holder);
+    let allowed = has_one || (held.len() as i64) < limit;
+    let mut after = held.clone();
+    if allowed {
+        after.retain(|(name, _)| *name != asked.holder);
+        after.push((asked.holder.clone(), (now + window) as f64));
+    }
+    let held_at = |at: i64| after.iter().filter(|&&(_, score)| end(score).is_none_or(|end| end > at)).count() as i64;
+    let free_at = |at: i64| (limit - held_at(at)).max(0);
+    let wait = |holds: &dyn Fn(i64) -> bool| {
+        let mut ends: Vec<i64> = after.iter().filter_map(|&(_, score)| end(score)).collect();
+        ends.sort_unstable();
+        ends.into_iter().find(|&at| holds(at)).map_or(-1, |at| at - now)
+    };
+    let used = after.len() as i64;
+    let full = map([
+        i64::from(allowed),
+        limit,
+        used,
+        (limit - used).max(0),
+        if allowed { 0 } else { wait(&|at| free_at(at) > 0) },
+        if used == 0 { 0 } else { wait(&|at| free_at(at) > free_at(now)) },
+        if used == 0 { 0 } else { wait(&|at| held_at(at) == 0) },
+        window,
+        now,
+    ]);
+    let reply = match asked.report {
+        Report::Short => Reply::Array([i64::from(allowed), used, (window + 999) / 1000].map(Reply::Integer).to_vec()),
+        Report::Full => full,
+        Report::Each => Reply::Array(vec![full]),
+    };
+    let last = after.iter().map(|&(_, score)| score).fold(f64::NEG_INFINITY, f64::max);
+    let expires = if allowed { end(last) } else { None };
+    Leased { reply, left: left_with(after, members, now, held.is_empty()), expires }
+}
+
+/// Gives leases back.
+pub fn release(holders: &[Vec<u8>], members: &[(Vec<u8>, f64)], now: i64) -> Leased {
+    let held: Vec<_> = members.iter().filter(|&&(_, score)| score > now as f64).cloned().collect();
+    let after: Vec<_> = held.iter().filter(|(name, _)| !holders.contains(name)).cloned().collect();
+    let released = held.len() - after.len();
+    let last = after.iter().map(|&(_, score)| score).fold(f64::NEG_INFINITY, f64::max);
+    let expires = if released > 0 { end(last) } else { None };
+    let nothing_held = after.is_empty();
+    let left = left_with(after, members, now, nothing_held);
+    Leased { reply: Reply::Integer(released as i64), left, expires }
+}
+
 /// How many keys go.
 pub fn reset(key: &Found, counters: &[&Found]) -> Result<i64, &'static str> {
     let takes = |found: &Found, kinds: &[&str]| kinds.contains(&&*found.kind);
@@ -559,16 +655,10 @@ pub fn possible_loose(kind: Loose, reply: &Reply) -> bool {
         Reply::Error(line) => {
             (line.starts_with("ERR ") || line.starts_with("WRONGTYPE ")) && !line.contains("internal error")
         }
-        Reply::Integer(released) => kind == Loose::Release && *released >= 0,
         Reply::Array(parts) => match (kind, &parts[..]) {
             (Loose::Refund, [Reply::Integer(refunded), Reply::Integer(_), Reply::Integer(ttl)]) => {
                 *refunded >= 0 && *ttl >= 0
             }
-            (Loose::Acquire, [Reply::Integer(0 | 1), Reply::Integer(held), Reply::Integer(ttl)]) => {
-                *held >= 0 && *ttl >= 1
-            }
-            (Loose::Acquire, [map]) => is_map(map),
-            (Loose::Acquire, _) => is_map(reply),
             (
                 Loose::All,
                 [
@@ -588,6 +678,44 @@ pub fn possible_loose(kind: Loose, reply: &Reply) -> bool {
             }
             _ => false,
         },
+        _ => false,
+    }
+}
+
+/// Whether a reply to a request for a lease is possible, whatever lies at the key.
+pub fn possible_lease(asked: &Lease, reply: &Reply) -> bool {
+    let parts = match reply {
+        Reply::Error(line) => return line == WRONG_TYPE,
+        Reply::Array(parts) => parts,
+        _ => return false,
+    };
+    let Quota { window, limit } = asked.quota;
+    if asked.report == Report::Short {
+        return matches!(integers(parts, false).as_deref(), Some(&[allowed, held, ttl])
+        if ttl == (window + 999) / 1000
+            && match allowed {
+                1 => held >= 1,
+                _ => allowed == 0 && held >= limit,
+            });
+    }
+    maps(parts, asked.report).is_some_and(|maps| {
+        matches!(maps[..], [[allowed, told, used, remaining, retry, next, reset, lease, _]]
+            if (told, lease) == (limit, window)
+                && remaining == (limit - used).max(0)
+                && match allowed {
+                    1 => used >= 1 && retry == 0,
+                    _ => allowed == 0 && used >= limit && retry == if used == 0 { -1 } else { next },
+                }
+                && (used == 0) == (next == 0)
+                && (used == 0) == (reset == 0))
+    })
+}
+
+/// Whether a reply to a release is possible, whatever lies at the key.
+pub fn possible_release(holders: usize, reply: &Reply) -> bool {
+    match reply {
+        Reply::Error(line) => line == WRONG_TYPE,
+        Reply::Integer(released) => (0..=holders as i64).contains(released),
         _ => false,
     }
 }

@@ -15,7 +15,9 @@ pub fn possible(verdict: &Verdict, reply: &Reply) -> Result<(), String> {
         Verdict::Request(request) => model::possible(request, reply),
         Verdict::Throttle(rate) => model::possible_throttle(*rate, reply),
         Verdict::Reset(windows) => model::possible_reset(windows.len(), reply),
-        Verdict::Loose(kind, _) => model::possible_loose(*kind, reply),
+        Verdict::Lease(asked) => model::possible_lease(asked, reply),
+        Verdict::Release(holders) => model::possible_release(holders.len(), reply),
+        Verdict::Loose(kind) => model::possible_loose(*kind, reply),
     };
     if fits { Ok(()) } else { Err(format!("an impossible reply for {verdict:?}")) }
 }
@@ -96,11 +98,21 @@ pub fn exactly(moment: Moment, call: &Call, before: &Seen, reply: &Reply, after:
             // Valkey 9 counts microseconds with a clock of its own: one of the thousand has to explain it all.
             (0..1000).map(at).find(|outcome| *outcome == Ok(Ok(()))).unwrap_or_else(|| at(0))
         }
-        Verdict::Loose(kind, is_peek) => {
+        Verdict::Lease(asked) => before.keys[0].members().map(|members| {
+            let leased = model::lease(asked, &members, moment.now);
+            right(leased.reply.clone())?;
+            if asked.peek { before.unchanged(after) } else { left_of_leases(before, &members, leased, after) }
+        }),
+        Verdict::Release(holders) => before.keys[0].members().map(|members| {
+            let leased = model::release(holders, &members, moment.now);
+            right(leased.reply.clone())?;
+            left_of_leases(before, &members, leased, after)
+        }),
+        Verdict::Loose(kind) => {
             if !model::possible_loose(*kind, reply) {
                 return Err(format!("an impossible reply for {kind:?}"));
             }
-            return if *is_peek || matches!(reply, Reply::Error(_)) { before.unchanged(after) } else { Ok(()) };
+            return if matches!(reply, Reply::Error(_)) { before.unchanged(after) } else { Ok(()) };
         }
         Verdict::Reset(_) => {
             let counters: Vec<&Found> = before.keys[1..].iter().collect();
@@ -162,6 +174,36 @@ fn left_of_a_log(
     // An expiry that is new shows in the digest.
     if entries == logged.left && before.keys[0].expires >= 0 && before.digest != after.digest {
         return Err("a denial changed the log".to_owned());
+    }
+    Ok(())
+}
+
+/// What a call leaves of leases: those that are right, and the key's expiry.
+fn left_of_leases(
+    before: &Seen,
+    members: &[(Vec<u8>, f64)],
+    mut leased: model::Leased,
+    after: &Seen,
+) -> Result<(), String> {
+    let by_name = |members: &mut Vec<(Vec<u8>, f64)>| members.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let (mut old, key) = (members.to_vec(), &after.keys[0]);
+    by_name(&mut old);
+    by_name(&mut leased.left);
+    let expires = leased.expires.unwrap_or(before.keys[0].expires);
+    if leased.left == old && (expires == before.keys[0].expires || old.is_empty()) {
+        return before.unchanged(after);
+    }
+    let mut left = key.members()?;
+    by_name(&mut left);
+    if left != leased.left {
+        return Err(format!("{left:?} is left, not {:?}", leased.left));
+    }
+    let is_there = |seen: &Seen| i64::from(seen.keys[0].kind != "none");
+    if after.size - is_there(after) != before.size - is_there(before) {
+        return Err("there are other keys than before".to_owned());
+    }
+    if key.kind != "none" && key.expires != expires {
+        return Err(format!("the key expires at {}, not at {expires}", key.expires));
     }
     Ok(())
 }

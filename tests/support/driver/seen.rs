@@ -12,7 +12,7 @@ pub fn ask(bytes: &mut Vec<u8>, call: &Call) {
         for question in [&b"TYPE"[..], b"PEXPIRETIME", b"GET"] {
             pack(bytes, &[question, key]);
         }
-        if call.is_sliding() {
+        if call.needs_members() {
             pack(bytes, &[b"ZRANGE".as_ref(), key, b"0", b"-1", b"WITHSCORES"]);
         }
     }
@@ -37,7 +37,7 @@ impl Seen {
         for _ in &call.state {
             let Reply::Status(kind) = wire.receive() else { panic!("TYPE has no such reply") };
             let (expires, mut value) = (integer(wire), wire.receive());
-            if call.is_sliding() {
+            if call.needs_members() {
                 let members = wire.receive();
                 value = if kind == "zset" { members } else { value };
             }

@@ -83,22 +83,25 @@ impl Totals {
                 self.reset_keys += first.unsigned_abs();
                 return;
             }
-            Verdict::Loose(Loose::Release, _) => {
+            Verdict::Release(_) => {
                 self.released += first.unsigned_abs();
                 return;
             }
-            Verdict::Loose(Loose::Refund, _) => {
+            Verdict::Loose(Loose::Refund) => {
                 self.refunded += 1;
                 return;
             }
-            Verdict::Loose(Loose::All, _) => (&mut self.all, first == 1),
-            Verdict::Loose(Loose::Acquire, true) => (&mut self.peek, first == 1),
-            Verdict::Loose(Loose::Acquire, false) => (&mut self.acquire, first == 1),
+            Verdict::Loose(Loose::All) => (&mut self.all, first == 1),
+            Verdict::Lease(asked) => {
+                (if asked.peek { &mut self.peek } else { &mut self.acquire }, allowed(asked.report))
+            }
             Verdict::Request(request) => (&mut self.fixed, allowed(request.report)),
             Verdict::Uncalled(_) | Verdict::Refused(_) => panic!("{reply:?} for what is refused"),
         };
         outcomes.add(allowed);
-        if call.is_sliding() && before.is_some_and(|before| before.keys[0].kind == "string") {
+        if matches!(&call.verdict, Verdict::Request(request) if request.sliding)
+            && before.is_some_and(|before| before.keys[0].kind == "string")
+        {
             self.compact.add(allowed);
         }
     }

@@ -164,6 +164,11 @@ impl Writer {
         self.bounded(at, footer.len())?;
         let gap = at.saturating_sub(top);
         join(&mut patches);
+        // The log may cross one jump and open another behind the footer. Between the two highest pieces only the old footer
+        // was, and the rest of its block.
+        while patches.len() > 2 {
+            close_the_highest_gap(&mut patches);
+        }
         // Where two patches stand already, the footer has to join the one that ends at the top. The gap is no wider then than
         // what this call takes out: see [`super::Compact::reach`].
         let closes = gap <= NARROW_GAP || patches.len() > 1;
@@ -220,6 +225,15 @@ fn join(patches: &mut Vec<Patch>) {
         }
         joins
     });
+}
+
+/// Fills what lies between the last two patches with zeros.
+fn close_the_highest_gap(patches: &mut Vec<Patch>) {
+    let Some(highest) = patches.pop() else { return };
+    if let Some(last) = patches.last_mut() {
+        (last.end()..highest.offset).for_each(|_| last.bytes.push(0));
+        last.bytes.extend(&highest.bytes);
+    }
 }
 
 /// The change that these patches are. The module writes no footer after which more than two are left.

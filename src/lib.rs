@@ -17,9 +17,30 @@ use server::{Loading, Module, Section};
 
 struct RateLimiter;
 
+/// The version of Cargo.toml as servers show it: two digits a part, so that 0.2.0 is 200.
+const fn version() -> i32 {
+    number(env!("CARGO_PKG_VERSION_MAJOR")) * 10_000
+        + number(env!("CARGO_PKG_VERSION_MINOR")) * 100
+        + number(env!("CARGO_PKG_VERSION_PATCH"))
+}
+
+/// A number from 0 to 99 in decimal digits. Anything else does not compile.
+const fn number(digits: &str) -> i32 {
+    let digits = digits.as_bytes();
+    assert!(digits.len() == 1 || digits.len() == 2);
+    let mut value = 0;
+    let mut i = 0;
+    while i < digits.len() {
+        assert!(digits[i].is_ascii_digit());
+        value = value * 10 + (digits[i] - b'0') as i32;
+        i += 1;
+    }
+    value
+}
+
 impl Module for RateLimiter {
     const NAME: &'static CStr = c"rl";
-    const VERSION: i32 = 100; // 0.1.0, two digits a part
+    const VERSION: i32 = version();
 
     fn load(loading: &mut Loading<'_>) -> Result<(), String> {
         config::read(loading.ctx, loading.arguments())?;

@@ -313,6 +313,11 @@ fn info_counts_decisions_and_errors(engine: &Engine) {
     }
     let ordinary: String = client.run(&["INFO"]);
     assert!(!ordinary.contains("rl_version"), "the ordinary INFO stays as it was");
+
+    let parts = [env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"), env!("CARGO_PKG_VERSION_PATCH")];
+    let number = parts.iter().fold(0, |number, part| number * 100 + part.parse::<u32>().expect("a number"));
+    let modules: String = client.run(&["INFO", "modules"]);
+    assert!(modules.contains(&format!("module:name=rl,ver={number},")), "{modules}");
 }
 
 fn an_unknown_load_argument_is_refused(engine: &Engine) {

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Builds what the registries get: the packages for Python, Node.js and Rust. Needs the network for their build tools.
+#
+#   scripts/build-clients.sh OUT
+#
+# OUT receives python/ (a source distribution, and the wheel made of it), node/ (what npm pack makes) and rust/ (a .crate,
+# which has been built from what is in it). GITHUB_REPOSITORY (owner/name), where it is set, becomes the repository in
+# package.json: npm compares it with the provenance.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+out=${1:?into which folder?}
+mkdir -p "$out"/{python,node,rust}
+out=$(realpath "$out")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+say() { printf 'packages: %s\n' "$*" >&2; }
+
+scripts/functions.sh --check
+
+say 'Python'
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r clients/python/requirements-dev.txt
+(cd clients/python && "$work/venv/bin/hatchling" build --target sdist --directory "$out/python" >&2)
+# The wheel comes out of the source distribution, so that both are complete.
+mkdir "$work/sdist"
+tar -xzf "$out"/python/*.tar.gz -C "$work/sdist" --strip-components 1
+(cd "$work/sdist" && "$work/venv/bin/hatchling" build --target wheel --directory "$out/python" >&2)
+
+say 'Node.js'
+# A copy, because package.json gets the repository.
+mkdir "$work/clients"
+cp -R functions "$work/functions"
+tar -cf - --exclude=node_modules --exclude=dist --exclude=build -C clients node | tar -xf - -C "$work/clients"
+(
+    cd "$work/clients/node"
+    npm ci --no-audit --no-fund --loglevel=error >&2
+    if [ -n "${GITHUB_REPOSITORY:-}" ]; then
+        npm pkg set repository.type=git "repository.url=git+https://github.com/$GITHUB_REPOSITORY.git" \
+            repository.directory=clients/node
+    fi
+    npm pack --loglevel=error --pack-destination "$out/node" >&2
+)
+
+say 'Rust'
+# Also where the tree has changes that are not committed, so that this can be tried; a tag has none.
+(cd clients/rust && cargo package --quiet --locked --allow-dirty --target-dir "$work/target" >&2)
+cp "$work"/target/package/*.crate "$out/rust/"
+
+# version FILE MEMBER PATTERN: fails unless a line of that member of a tarball matches.
+has() { tar -xOzf "$1" "$2" | grep -q "$3" || { say "$1: no $3 in $2"; exit 1; }; }
+version=$(scripts/check-release.sh)
+version=${version#version=}
+has "$out/python/redis_rl-$version.tar.gz" "redis_rl-$version/PKG-INFO" "^Version: $version\$"
+has "$out/node/redis-rl-$version.tgz" package/package.json "\"version\": \"$version\""
+has "$out/rust/redis-rl-client-$version.crate" "redis-rl-client-$version/Cargo.toml" "^version = \"$version\"\$"
+[ -f "$out/python/redis_rl-$version-py3-none-any.whl" ] || { say 'no wheel'; exit 1; }
+(cd "$out" && find . -type f -printf '%P\n' | sort)

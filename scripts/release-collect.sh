@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Brings what was built for each target together.
+#
+#   scripts/release-collect.sh IN OUT
+#
+# IN has a folder for each target, named by its triple, as scripts/package.sh fills them, and may have others. Each with a
+# SHA256SUMS is checked against it. OUT receives
+#
+#   assets/                                all files side by side, and one SHA256SUMS of them: what a release has
+#   library/ARCH/LIBC/libredis_rl.so       the libraries out of the tarballs, for the images: ARCH is amd64 or arm64, as
+#                                          container images have it, LIBC glibc or musl
+set -euo pipefail
+
+in=$(realpath "${1:?from which folder?}")
+out=${2:?into which folder?}
+fail() { printf 'release: %s\n' "$*" >&2; exit 1; }
+
+[ ! -e "$out" ] || fail "$out is there already"
+mkdir -p "$out/assets" "$out/library"
+out=$(realpath "$out")
+
+for folder in "$in"/*/; do
+    if [ -f "$folder/SHA256SUMS" ]; then
+        (cd "$folder" && sha256sum --check --strict --quiet SHA256SUMS) || fail "$folder is not what its SHA256SUMS says"
+    fi
+    for file in "$folder"*; do
+        name=$(basename "$file")
+        [ "$name" != SHA256SUMS ] || continue
+        [ -f "$file" ] || fail "$file is not a file"
+        if [ -e "$out/assets/$name" ]; then
+            cmp -s "$file" "$out/assets/$name" || fail "$name is in several folders, with different contents"
+        fi
+        cp "$file" "$out/assets/$name"
+    done
+done
+
+# library TRIPLE ARCH LIBC MACHINE: MACHINE is that of the ELF header, as two bytes in hexadecimal digits.
+library() {
+    local tarball member header found=0 target=$out/library/$2/$3
+    for tarball in "$in/$1"/*.tar.*; do
+        [ -f "$tarball" ] || continue
+        member=$(tar -tf "$tarball" | grep -E '(^|/)libredis_rl\.so$') || continue
+        [ "$(wc -l <<<"$member")" -eq 1 ] || fail "$tarball holds several libraries"
+        found=$((found + 1))
+        mkdir -p "$target"
+        tar -xOf "$tarball" "$member" >"$target/libredis_rl.so"
+        # A server refuses a module without the execute bit.
+        chmod 755 "$target/libredis_rl.so"
+    done
+    [ $found -eq 1 ] || fail "$found tarballs with libredis_rl.so in $in/$1, not one"
+    # 64 bits, little-endian; a shared object for that machine.
+    header=$(od -An -tx1 -w20 -N20 "$target/libredis_rl.so")
+    case $header in
+        ' 7f 45 4c 46 02 01 '*" 03 00 $4") ;;
+        *) fail "the library of $1 is not for $2" ;;
+    esac
+}
+library x86_64-unknown-linux-gnu amd64 glibc '3e 00'
+library aarch64-unknown-linux-gnu arm64 glibc 'b7 00'
+library x86_64-unknown-linux-musl amd64 musl '3e 00'
+library aarch64-unknown-linux-musl arm64 musl 'b7 00'
+
+(cd "$out/assets" && sha256sum -- * >../SHA256SUMS && mv ../SHA256SUMS .)
+cat "$out/assets/SHA256SUMS"

@@ -248,7 +248,11 @@ fn command_docs_has_the_arguments(engine: &Engine) {
     ] {
         let docs: HashMap<String, HashMap<String, Value>> = client.run(&["COMMAND", "DOCS", command]);
         let docs = &docs[command];
-        for (field, holds) in [("summary", ". "), ("complexity", "O("), ("since", "0.1"), ("module", "rl")] {
+        let since = match command {
+            "rl.acquire" | "rl.release" | "rl.all" | "rl.refund" => "0.2.0",
+            _ => "0.1.0",
+        };
+        for (field, holds) in [("summary", ". "), ("complexity", "O("), ("since", since), ("module", "rl")] {
             let text: String = redis::from_redis_value(docs[field].clone()).unwrap();
             assert!(format!("{text} ").contains(holds), "{command}: {field}: {text}");
         }

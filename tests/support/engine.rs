@@ -93,7 +93,7 @@ impl Engine {
 
     /// Whether the server can move a slot as a whole.
     pub fn moves_slots_atomically(&self) -> bool {
-        self.name.starts_with("redis-8.6") || self.name.starts_with("valkey-9")
+        self.name.starts_with("redis-8") && !self.name.ends_with("-8.0") || self.name.starts_with("valkey-9")
     }
 }
 

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Checks the YAML of the pages and of docker/: that it can be read, that no key stands twice, and that what is for Kubernetes
+fits its schemas. The first two take PyYAML, the last kubernetes-validate; what is not here is said and not checked.
+
+    scripts/check-manifests.py
+"""
+
+import pathlib
+import re
+import sys
+
+try:
+    import yaml
+except ImportError:
+    print("PyYAML is not here: the YAML of the pages is not checked (python3-yaml)")
+    sys.exit(0)
+try:
+    import kubernetes_validate
+except ImportError:
+    kubernetes_validate = None
+    print("kubernetes-validate is not here: manifests are read, but not held to the schemas of Kubernetes")
+
+
+class Strict(yaml.SafeLoader):
+    """Refuses a mapping in which a key stands twice."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        twice = {key for key in keys if keys.count(key) > 1}
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f"twice: {sorted(twice)}", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+root = pathlib.Path(__file__).resolve().parent.parent
+texts = []
+for page in sorted([*root.glob("docs/**/*.md"), *root.glob("docker/*.md")]):
+    for block in re.finditer(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        line = page.read_text()[: block.start()].count("\n") + 2
+        texts.append((f"{page.relative_to(root)}:{line}", block[1]))
+for file in sorted([*root.glob("docker/**/*.y*ml"), *root.glob(".github/workflows/*.yml")]):
+    texts.append((str(file.relative_to(root)), file.read_text()))
+
+failed = manifests = 0
+for where, text in texts:
+    try:
+        documents = [document for document in yaml.load_all(text, Strict) if document is not None]
+    except yaml.YAMLError as error:
+        print(f"{where}: {error}")
+        failed += 1
+        continue
+    for document in documents:
+        # Values of charts and other files have no kind.
+        if not isinstance(document, dict) or "kind" not in document or kubernetes_validate is None:
+            continue
+        if "/" in document["apiVersion"] and "." in document["apiVersion"] and "k8s.io" not in document["apiVersion"]:
+            continue  # a resource of an operator, which Kubernetes has no schema for
+        try:
+            kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+            manifests += 1
+        except kubernetes_validate.ValidationError as error:
+            print(f"{where}: {document['kind']}: {error.message}")
+            failed += 1
+print(f"{len(texts)} texts of YAML read, {manifests} manifests held to Kubernetes' schemas")
+sys.exit(1 if failed or not texts else 0)

@@ -55,6 +55,10 @@ lint: deps-build ## Check formatting, lints, scripts and licences
 	$(CARGO) clippy --locked --release --features test-hooks -- -D warnings
 	@for script in scripts/*.sh .ci/run; do bash -n $$script || exit 1; done
 	@scripts/functions.sh --check
+	@scripts/check-release.sh >/dev/null
+	@scripts/test-release.sh
+	@scripts/check-manifests.py
+	@if command -v actionlint >/dev/null; then actionlint; else echo 'actionlint is not here: the workflows are not checked'; fi
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --locked check bans licenses sources; \
 	else echo 'cargo-deny is not here: licences and sources are not checked (cargo install cargo-deny)'; fi
 

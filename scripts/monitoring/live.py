@@ -1,0 +1,585 @@
+"""Tries docker/monitoring/ on live servers, an exporter and Prometheus, and draws the picture of the dashboard.
+
+    live.py              the tests
+    live.py --picture    three minutes of traffic, and docs/pictures/dashboard.svg of it
+
+All that it starts listens on 127.0.0.1 at free ports, lies in a folder of its own, and is gone afterwards. The files are
+used as they are; only addresses and intervals are changed. From the environment: ENGINES (names of tests/engines.tsv; all if
+empty), SERVER, EXPORTER, PROMETHEUS (programs) and MODULE (the library).
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import pathlib
+import random
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+import urllib.request
+
+sys.dont_write_bytecode = True  # No __pycache__ in the tree.
+import picture
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SHIPPED = ROOT / "docker/monitoring"
+PAGE = (ROOT / "docs/MONITORING.md").read_text()
+DASHBOARD = json.loads((SHIPPED / "grafana/redis-rl.json").read_text())
+SCRIPT = (SHIPPED / "rl.lua").read_text()
+MODULE = os.environ.get("MODULE", str(ROOT / "target/release/libredis_rl.so"))
+SERVER = os.environ.get("SERVER", "redis-server")
+EXPORTER = os.environ.get("EXPORTER", "prometheus-redis-exporter")
+PROMETHEUS = os.environ.get("PROMETHEUS", "prometheus")
+
+
+def say(text):
+    print(f"monitoring: {text}", flush=True)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def until(what, check, seconds=60):
+    """The first true answer of check. Fails, with what it answered last, when the time is over."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            answer = check()
+            problem = answer
+        except (OSError, Refusal, AssertionError) as error:
+            answer, problem = None, repr(error)
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {seconds} seconds; last: {problem}")
+        time.sleep(0.1)
+
+
+class Refusal(Exception):
+    """A server's error reply."""
+
+
+class Client:
+    """A connection to a server. Errors among the replies of a pipeline are returned, a single call raises its error."""
+
+    def __init__(self, port, user=None):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.file = self.socket.makefile("rb")
+        if user:
+            self.call("AUTH", *user)
+
+    def send(self, calls):
+        out = bytearray()
+        for call in calls:
+            out += b"*%d\r\n" % len(call)
+            for word in call:
+                word = str(word).encode()
+                out += b"$%d\r\n%s\r\n" % (len(word), word)
+        self.socket.sendall(out)
+        return [self.reply() for _ in calls]
+
+    def call(self, *words):
+        (reply,) = self.send([words])
+        if isinstance(reply, Refusal):
+            raise reply
+        return reply
+
+    def reply(self):
+        line = self.file.readline()
+        if not line:
+            raise ConnectionError("the server has closed the connection")
+        kind, rest = line[:1], line[1:-2].decode()
+        if kind == b"-":
+            return Refusal(rest)
+        if kind == b":":
+            return int(rest)
+        if kind == b"$":
+            return None if rest == "-1" else self.file.read(int(rest) + 2)[:-2].decode()
+        if kind == b"*":
+            return [self.reply() for _ in range(int(rest))]
+        return rest
+
+    def info(self, section):
+        """The fields of a section of INFO."""
+        return dict(line.split(":", 1) for line in self.call("INFO", section).splitlines() if ":" in line)
+
+
+def exporters_user():
+    """The line of the page that makes the exporter's user, as words, and the name and password in it."""
+    (line,) = re.findall(r"^ACL SETUSER .*$", PAGE, re.MULTILINE)
+    words = shlex.split(line)
+    (password,) = [word[1:] for word in words if word.startswith(">")]
+    return words, (words[2], password)
+
+
+class Bench:
+    """The processes of a test."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.processes = {}
+
+    def start(self, name, *command, **environment):
+        log = (self.folder / f"{name}.log").open("ab")
+        command = [str(word) for word in command]
+        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **environment}, cwd=self.folder)
+        self.processes[name] = process
+        return process
+
+    def stop(self, name):
+        process = self.processes.pop(name)
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def stop_all(self):
+        for name in list(self.processes):
+            self.stop(name)
+
+    def log(self, name):
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def server(self, name, port, *options, program=SERVER, module=True):
+        """A server that answers, with the exporter's user. Answers a client."""
+        data = self.folder / f"{name}.data"
+        data.mkdir(exist_ok=True)
+        module = ["--loadmodule", MODULE] if module else []
+        self.start(name, program, "--port", port, "--bind", "127.0.0.1", "--dir", data, "--save", "", *module, *options)
+
+        def answers():
+            process = self.processes[name]
+            assert process.poll() is None, f"{name} has ended:\n{self.log(name)}"
+            client = Client(port)
+            return client.call("PING") == "PONG" and client
+
+        client = until(f"{name} answers", answers, 20)
+        client.call(*exporters_user()[0])
+        return client
+
+
+# The script and the exporter's user, on each engine
+
+
+def engines():
+    """Names and programs of the servers to try: the system's own, and those that `make engines` has fetched."""
+    cache = os.environ.get("REDIS_RL_ENGINES") or pathlib.Path(
+        os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "redis-rl/engines"
+    )
+    wanted = os.environ.get("ENGINES", "").split()
+    found = [("the system's", SERVER)]
+    for line in (ROOT / "tests/engines.tsv").read_text().splitlines():
+        name = line.split("\t")[0]
+        program = pathlib.Path(cache, name, "server")
+        if line and not line.startswith("#") and (not wanted or name in wanted):
+            if os.access(program, os.X_OK):
+                found.append((name, program))
+            else:
+                say(f"{name} is not here: not tried")
+    return found
+
+
+def pairs(reply):
+    assert all(isinstance(word, str) for word in reply), f"the exporter takes strings: {reply}"
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def the_script_answers_on(name, program):
+    user = exporters_user()[1]
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as ending:
+        bench = Bench(folder)
+        ending.callback(bench.stop_all)
+        port = free_port()
+        client = bench.server("server", port, program=program)
+        client.send([("RL.SLIDING", "key", 60, 1)] * 3 + [("RL.FIXED", "key", 60, "much"), ("SET", "secret", "1")])
+        exporter = Client(port, user)
+
+        shown = pairs(exporter.call("EVAL", SCRIPT, 0))
+        version, clock = client.info("rl").pop("rl_version"), float(shown.pop("rl_clock"))
+        assert abs(clock - time.time()) < 5, clock
+        counted = {field: value for field, value in client.info("rl").items() if field != "rl_version"}
+        assert shown == {**counted, "rl_loaded": "1", f"rl_version:{version}": "1"}, shown
+        assert (counted["rl_sliding_allowed"], counted["rl_sliding_denied"], counted["rl_errors"]) == ("1", "2", "1")
+
+        # With memory full, and on a replica that has lost its primary and answers nobody with old data.
+        client.send([("CONFIG", "SET", "maxmemory", 1), ("CONFIG", "SET", "maxmemory-policy", "noeviction")])
+        assert "OOM" in str(client.send([("SET", "more", "x")])[0])
+        assert pairs(exporter.call("EVAL", SCRIPT, 0))["rl_loaded"] == "1"
+        client.send([("CONFIG", "SET", "replica-serve-stale-data", "no"), ("REPLICAOF", "127.0.0.1", free_port())])
+        assert "MASTERDOWN" in str(client.send([("GET", "secret")])[0])
+        assert pairs(exporter.call("EVAL", SCRIPT, 0))["rl_loaded"] == "1"
+        client.call("REPLICAOF", "NO", "ONE")
+
+        # The user can do no more than that, in a script neither.
+        read = "return redis.call('GET', KEYS[1])"
+        others = [("GET", "secret"), ("KEYS", "*"), ("CONFIG", "GET", "*"), ("SLOWLOG", "GET"), ("ACL", "LIST")]
+        for call in [*others, ("RL.PEEK", "key", "SLIDING", 60, 1), ("EVAL", read, 1, "secret"), ("SHUTDOWN",)]:
+            (refusal,) = exporter.send([call])
+            refused = isinstance(refusal, Refusal) and re.search("NOPERM|permission|ACL failure", str(refusal))
+            assert refused, f"{call}: {refusal}"
+
+        bench.stop("server")
+        bench.server("server", port, program=program, module=False)
+        shown = pairs(Client(port, user).call("EVAL", SCRIPT, 0))
+        assert shown.pop("rl_clock") and shown == {"rl_loaded": "0"}, shown
+    say(f"the script and the exporter's user: {name} passed")
+
+
+# Servers, exporter and Prometheus together
+
+
+class Traffic(threading.Thread):
+    """Calls of all commands, some hundred a second. Few users make most of them, and for a while one of them floods."""
+
+    def __init__(self, port, small, flood=lambda seconds: False):
+        super().__init__(daemon=True)
+        self.port, self.small, self.flood = port, small, flood
+        self.over = threading.Event()
+        self.problem = None
+
+    def run(self):
+        try:
+            client, small = Client(self.port), Client(self.small)
+            client.call("ACL", "SETUSER", "nobody", "on", ">nobody", "+ping")
+            nobody = Client(self.port, ("nobody", "nobody"))
+            # Nearly all that it has room for.
+            small.send([("RL.SLIDING", f"address:{n}", 600, 5) for n in range(14000)])
+            begun = time.monotonic()
+            chance = random.Random(7)
+            step = 0
+            while not self.over.is_set():
+                client.send(self.calls(chance, step, self.flood(time.monotonic() - begun)))
+                if step % 7 == 0:
+                    nobody.send([("RL.FIXED", "key", 60, 10)])
+                small.send([("RL.SLIDING", f"address:{step}:{n}", 600, 5) for n in range(40)])
+                step += 1
+                self.over.wait(max(0, begun + step / 10 - time.monotonic()))
+        except Exception as error:  # The main thread has to hear of it.
+            self.problem = error
+
+    @staticmethod
+    def calls(chance, step, flood):
+        user = lambda: int(chance.paretovariate(0.6)) % 500
+        # The day in short: twice as much traffic in its middle.
+        much = 1 + math.sin(step / 180) ** 2
+        calls = []
+        calls += [("RL.SLIDING", f"user:{user()}", 20, 40) for _ in range(int(30 * much))]
+        calls += [("RL.SLIDING", f"tokens:{user()}", 60, 20000, "COST", chance.randint(1, 4000)) for _ in range(5)]
+        calls += [("RL.FIXED", f"address:{user()}", 10, 30) for _ in range(int(18 * much))]
+        calls += [("RL.THROTTLE", f"api:{user()}", 10, 50, 10) for _ in range(int(12 * much))]
+        calls += [("RL.PEEK", f"user:{user()}", "SLIDING", 20, 40) for _ in range(4)]
+        for _ in range(6):
+            tenant = user()
+            keys = [f"{{org{tenant}}}:rate", f"{{org{tenant}}}:day"]
+            calls.append(("RL.ALL", 2, *keys, "SLIDING", 10, 20, "FIXED", 86400, 2000))
+        calls += [("RL.ACQUIRE", "jobs", 40, 3, f"job-{step}-{n}") for n in range(5)]
+        calls += [("RL.RELEASE", "jobs", f"job-{step - 8}-{n}") for n in range(4)]
+        if step % 3 == 0:
+            calls.append(("RL.REFUND", f"tokens:{user()}", "SLIDING", 60, 20000, "COST", 100))
+        if step % 10 == 0:
+            calls += [("RL.RESET", f"user:{user()}"), ("RL.FIXED", "key", 60, "much")]
+        if flood:
+            calls += [("RL.SLIDING", "user:42", 20, 40) for _ in range(60)]
+        return calls
+
+
+class Watch:
+    """The HTTP API of a Prometheus."""
+
+    def __init__(self, port):
+        self.address = f"http://127.0.0.1:{port}/api/v1/"
+
+    def ask(self, path, **parameters):
+        url = self.address + path + "?" + urllib.parse.urlencode(parameters, doseq=True)
+        try:
+            with urllib.request.urlopen(url, timeout=20) as reply:
+                return json.load(reply)["data"]
+        except urllib.error.HTTPError as error:
+            raise OSError(f"{url}: {error.read().decode()}") from error
+
+    def now(self, expression):
+        """The labels and values of a query's answer."""
+        return [(entry["metric"], float(entry["value"][1])) for entry in self.ask("query", query=expression)["result"]]
+
+    def alerts(self):
+        """The alerts that are pending or fire, each with its server."""
+        return {(one["labels"]["alertname"], one["labels"].get("instance")) for one in self.ask("alerts")["alerts"]}
+
+
+def changed(text, *changes):
+    for old, new in changes:
+        assert text.count(old) == 1, f"{old} stands {text.count(old)} times in the file"
+        text = text.replace(old, new)
+    return text
+
+
+def variables(watch):
+    """What the dashboard's variables stand for in Grafana when it is opened: the first job, all servers."""
+    queries = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
+    metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", queries["job"]["query"]["query"]).groups()
+    jobs = watch.ask(f"label/{label}/values", **{"match[]": metric})
+    assert jobs == ["redis-rl"], jobs
+    series, label = re.fullmatch(r"label_values\((.+), (\w+)\)", queries["instance"]["query"]["query"]).groups()
+    servers = watch.ask(f"label/{label}/values", **{"match[]": series.replace("$job", jobs[0])})
+    assert len(servers) == 3, servers
+    return {"$job": jobs[0], "$instance": queries["instance"]["allValue"], "$__rate_interval": "10s"}
+
+
+def panel_data(watch, panel, known, seconds):
+    """For each query of a panel its expression and its answer: pairs of labels and samples (time, value)."""
+    end = time.time()
+    answers = []
+    for target in panel["targets"]:
+        expression = target["expr"]
+        for name, value in {**known, "$__range": f"{int(seconds)}s"}.items():
+            expression = expression.replace(name, value)
+        assert "$" not in expression, expression
+        if target["instant"]:
+            series = [(entry["metric"], [entry["value"]]) for entry in watch.ask("query", query=expression)["result"]]
+        else:
+            step = max(1, round(seconds / 120))
+            found = watch.ask("query_range", query=expression, start=end - seconds, end=end, step=step)["result"]
+            series = [(entry["metric"], entry["values"]) for entry in found]
+        answers.append(
+            (target, [(labels, [(at, float(value)) for at, value in samples]) for labels, samples in series])
+        )
+    return answers
+
+
+# Zero is right while all is well.
+ZERO = ["Panics caught", "Replicas behind, bytes", "Replicas behind, seconds"]
+# Empty is right while all is well: asked again when a replica has lost its primary.
+EMPTY = "replicas without a link"
+
+
+def every_panel_has_data(watch, known):
+    for panel in DASHBOARD["panels"]:
+        if panel["type"] == "row":
+            continue
+        for target, series in panel_data(watch, panel, known, 60):
+            if target["legendFormat"] == EMPTY:
+                continue
+            what = f"{panel['title']} ({target['legendFormat']})"
+            values = [value for _, samples in series for _, value in samples]
+            assert values and all(math.isfinite(value) for value in values), f"{what}: no data: {series}"
+            assert panel["title"] in ZERO or any(value != 0 for value in values), f"{what}: all zero"
+            names = re.findall(r"{{(\w+)}}", target["legendFormat"])
+            assert all(name in labels for labels, _ in series for name in names), f"{what}: {series}"
+    return True
+
+
+def every_field_arrives(watch, servers):
+    """The counters in Prometheus are those of INFO rl, under the names and labels of the page, and nothing is left over."""
+    for instance, client in servers.items():
+        expected = {}
+        for field, value in client.info("rl").items():
+            words = re.fullmatch("rl_(.+)_(allowed|denied)", field)
+            if words:
+                cmd, outcome = words.groups()
+                expected["redis_rl_decisions_total", f"rl.{cmd}", outcome, None] = float(value)
+            elif field == "rl_version":
+                expected["redis_rl_info", None, None, value] = 1
+            else:
+                expected[f"redis_{field}_total", None, None, None] = float(value)
+        expected["redis_rl_loaded", None, None, None] = 1
+        found = {}
+        for labels, value in watch.now(
+            f'{{__name__=~"redis_rl_.+", __name__!="redis_rl_clock_seconds", instance="{instance}"}}'
+        ):
+            name, *rest = (labels.pop(label, None) for label in ("__name__", "cmd", "outcome", "version"))
+            assert labels == {"job": "redis-rl", "instance": instance}, labels
+            found[name, *rest] = value
+        assert found == expected, f"{instance}: Prometheus {found}, INFO rl {expected}"
+    assert not watch.now('redis_script_values{key=~"rl_.*"}')
+    return True
+
+
+def the_page_tells_all(watch):
+    """The metrics and the alerts stand in the page by name, and its queries have answers."""
+    (queries,) = re.findall(r"```promql\n(.*?)```", PAGE, re.DOTALL)
+    for query in queries.splitlines():
+        assert query.startswith("#") or watch.now(query), f"no answer to: {query}"
+    names = [name for name in watch.ask("label/__name__/values") if name.startswith("redis_rl_")]
+    told = set(re.findall(r"^\| `(redis_rl_\w+)", PAGE, re.MULTILINE))
+    assert told == set(names), f"the page has {sorted(told)}, Prometheus {sorted(names)}"
+    rules = [rule for group in watch.ask("rules")["groups"] for rule in group["rules"]]
+    for rule in rules:
+        assert rule["health"] == "ok", rule
+    alerts = {rule["name"]: rule for rule in rules if rule["type"] == "alerting"}
+    headings = re.findall(r"^### (\w+)$", PAGE, re.MULTILINE)
+    assert sorted(headings) == sorted(alerts), f"the page has {sorted(headings)}, the rules {sorted(alerts)}"
+    tests = (SHIPPED / "alerts_test.yml").read_text()
+    for name, rule in alerts.items():
+        assert rule["labels"]["severity"] in ("critical", "warning"), rule
+        assert set(rule["annotations"]) == {"summary", "description", "runbook"}, rule
+        assert rule["annotations"]["runbook"] == f"docs/MONITORING.md#{name.lower()}", rule
+        firing = re.search(rf"alertname: {name}\n? *,? *exp_alerts:", tests)
+        assert firing and f"alertname: {name}}}" in tests, f"{name}: no test that it fires, or none that it does not"
+
+
+class Site:
+    """A primary, its replica, a cluster of one node that has too little memory, the exporter and Prometheus."""
+
+    def __init__(self, bench):
+        self.bench = bench
+        self.ports = {name: free_port() for name in ("primary", "replica", "small")}
+        self.instances = {name: f"127.0.0.1:{port}" for name, port in self.ports.items()}
+        memory = ["--maxmemory-policy", "volatile-ttl", "--maxmemory"]
+        cluster = ["--cluster-enabled", "yes", "--cluster-port", free_port()]
+        self.clients = {
+            "primary": bench.server("primary", self.ports["primary"], *memory, "64mb"),
+            "replica": bench.server(
+                "replica", self.ports["replica"], "--replicaof", "127.0.0.1", self.ports["primary"]
+            ),
+            "small": bench.server("small", self.ports["small"], *memory, "4mb", *cluster),
+        }
+        self.clients["small"].call("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        until("the cluster is up", lambda: self.clients["small"].call("CLUSTER", "INFO").startswith("cluster_state:ok"))
+        self.exporter_port = free_port()
+        self.exporter()
+        shutil.copy(SHIPPED / "alerts.yml", bench.folder)
+        text = (SHIPPED / "prometheus.yml").read_text()
+        targets = "\n".join(f"          - {instance}" for instance in self.instances.values())
+        text = changed(
+            text,
+            ("          - redis-rl:6379", targets),
+            ("redis-exporter:9121", f"127.0.0.1:{self.exporter_port}"),
+            ("  scrape_interval: 15s", "  scrape_interval: 1s"),
+            ("  evaluation_interval: 15s", "  evaluation_interval: 1s"),
+        )
+        (bench.folder / "prometheus.yml").write_text(text)
+        port = free_port()
+        bench.start(
+            "prometheus",
+            PROMETHEUS,
+            f"--config.file={bench.folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={bench.folder / 'prometheus.data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        )
+        self.watch = Watch(port)
+        until("Prometheus has scraped all servers", lambda: len(self.watch.now("redis_rl_loaded == 1")) == 3)
+
+    def exporter(self, script=True):
+        user, password = exporters_user()[1]
+        script = ["--script", SHIPPED / "rl.lua"] if script else []
+        listen = ["--web.listen-address", f"127.0.0.1:{self.exporter_port}"]
+        self.bench.start("exporter", EXPORTER, *script, *listen, REDIS_USER=user, REDIS_PASSWORD=password)
+
+
+def the_files_work_together(folder):
+    with contextlib.ExitStack() as ending:
+        bench = Bench(folder)
+        ending.callback(bench.stop_all)
+        site = Site(bench)
+        watch = site.watch
+        traffic = Traffic(site.ports["primary"], site.ports["small"])
+        traffic.start()
+        ending.callback(traffic.over.set)
+        until("every panel has data", lambda: every_panel_has_data(watch, variables(watch)), 120)
+        evicting = ("RateLimiterEvicting", site.instances["small"])
+        until("the server with little memory raises its alert", lambda: evicting in watch.alerts())
+        raised = watch.alerts()
+        assert traffic.problem is None, traffic.problem
+        traffic.over.set()
+        traffic.join()
+        expected = {"RateLimiterEvicting", "RateLimiterMemory", "RateLimiterErrors", "RateLimiterRefused"}
+        assert {name for name, _ in raised} <= expected, raised
+        assert ("RateLimiterEvicting", site.instances["primary"]) not in raised, raised
+        servers = {site.instances[name]: client for name, client in site.clients.items()}
+        until("every field arrives", lambda: every_field_arrives(watch, servers))
+        the_page_tells_all(watch)
+        assert [labels["instance"] for labels, _ in watch.now("redis_cluster_state == 1")] == [site.instances["small"]]
+        log = bench.log("exporter")
+        assert "level=error" not in log, f"the exporter's user lacks a right:\n{log}"
+        say("metrics, panels and the page passed")
+
+        # What goes wrong is seen.
+        def raises(name, server):
+            until(f"{name} of {server}", lambda: (name, site.instances[server]) in watch.alerts())
+
+        bench.stop("small")
+        bench.server("small", site.ports["small"], module=False)
+        raises("RateLimiterWithoutModule", "small")
+        bench.stop("primary")
+        raises("RateLimiterDown", "primary")
+        raises("RateLimiterReplicaCutOff", "replica")
+        (panel,) = [panel for panel in DASHBOARD["panels"] if panel["title"] == "Replicas behind, seconds"]
+        answers = {target["legendFormat"]: series for target, series in panel_data(watch, panel, variables(watch), 60)}
+        assert answers[EMPTY], answers
+        bench.stop("exporter")
+        site.exporter(script=False)
+        raises("RateLimiterUnwatched", "replica")
+        bench.stop("exporter")
+        raises("RateLimiterDown", "replica")
+        say("alerts on live servers passed")
+
+
+def draw(folder):
+    """Three minutes of traffic with a flood in the middle."""
+    seconds = 180
+    with contextlib.ExitStack() as ending:
+        bench = Bench(folder)
+        ending.callback(bench.stop_all)
+        site = Site(bench)
+        traffic = Traffic(site.ports["primary"], site.ports["small"], flood=lambda second: 80 < second < 125)
+        traffic.start()
+        ending.callback(traffic.over.set)
+        say(f"{seconds} seconds of traffic")
+        traffic.join(seconds + 12)  # The first rates need some samples.
+        assert traffic.problem is None, traffic.problem
+        every_panel_has_data(site.watch, variables(site.watch))
+        known = variables(site.watch)
+        names = {instance: name for name, instance in site.instances.items()}
+        panels = [
+            (panel, panel_data(site.watch, panel, known, seconds) if panel["type"] != "row" else [])
+            for panel in DASHBOARD["panels"]
+        ]
+        target = ROOT / "docs/pictures/dashboard.svg"
+        target.write_text(picture.draw(DASHBOARD["title"], panels, names))
+        say(f"drawn: {target.relative_to(ROOT)}")
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--picture", action="store_true", help="draw docs/pictures/dashboard.svg instead")
+    wanted = arguments.parse_args()
+    for program in (SERVER, EXPORTER, PROMETHEUS):
+        if not shutil.which(program):
+            sys.exit(f"monitoring: there is no {program} here")
+    folder = tempfile.mkdtemp(prefix="redis-rl-monitoring.")
+    try:
+        if wanted.picture:
+            draw(folder)
+        else:
+            for name, program in engines():
+                the_script_answers_on(name, program)
+            the_files_work_together(folder)
+    except BaseException:
+        for log in sorted(pathlib.Path(folder).glob("*.log")):
+            print(
+                f"---- {log.name}, its end:",
+                *log.read_text(errors="replace").splitlines()[-15:],
+                sep="\n",
+                file=sys.stderr,
+            )
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

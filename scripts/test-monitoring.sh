@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Tries what docker/monitoring/ ships: rules by promtool, and all of it on live servers, an exporter and a Prometheus.
+#
+#   scripts/test-monitoring.sh             the tests (ENGINES="name ..." for some servers only)
+#   scripts/test-monitoring.sh --picture   draw docs/pictures/dashboard.svg instead
+#
+# PROMETHEUS, PROMTOOL and EXPORTER name other programs than those of the PATH. What is missing there is taken out of
+# Debian's packages, into a cache and without installing it: the packages would start services on this machine.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/redis-rl/monitoring
+
+say() { printf 'monitoring: %s\n' "$*" >&2; }
+
+# program NAME PACKAGE ...: where the program is; if need be, out of the first of the packages that there is and that has it.
+program() {
+    local name=$1 package
+    shift
+    if command -v "$name"; then return; fi
+    for package in "$@"; do
+        if [ ! -x "$cache/usr/bin/$name" ] && apt-cache show "$package" >/dev/null 2>&1; then
+            say "there is no $name here: taking it out of Debian's package $package, into $cache"
+            mkdir -p "$cache/packages"
+            (cd "$cache/packages" && apt-get -qq -o APT::Sandbox::User=root download "$package" >&2)
+            dpkg-deb -x "$cache"/packages/"$package"_*.deb "$cache"
+            rm -rf "$cache/packages"
+        fi
+    done
+    [ -x "$cache/usr/bin/$name" ] || { say "there is no $name here, nor a Debian package with it (apt-get update?)"; exit 1; }
+    echo "$cache/usr/bin/$name"
+}
+
+PROMETHEUS=${PROMETHEUS:-$(program prometheus prometheus)}
+PROMTOOL=${PROMTOOL:-$(program promtool promtool prometheus)}
+EXPORTER=${EXPORTER:-$(program prometheus-redis-exporter prometheus-redis-exporter)}
+export PROMETHEUS EXPORTER
+"$PROMETHEUS" --version 2>&1 | sed -n 's/^\(prometheus, version [^ ]*\).*/monitoring: \1/p'
+"$EXPORTER" --version 2>&1 | sed -n 's/.*msg="\(Redis Metrics Exporter [^ ]*\).*/monitoring: \1/p'
+
+if [ "${1:-}" != --picture ]; then
+    "$PROMTOOL" check config docker/monitoring/prometheus.yml
+    "$PROMTOOL" test rules docker/monitoring/alerts_test.yml
+fi
+exec python3 scripts/monitoring/live.py "$@"

@@ -6,7 +6,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export ENGINES
 export MODULE := $(TARGET)/release/libredis_rl.so
 
-.PHONY: help demo test test-clients bench bench-quick bench-instructions bench-clients functions pictures soak lint build run engines clean
+.PHONY: help demo test test-clients test-monitoring bench bench-quick bench-instructions bench-clients functions pictures soak lint build run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -23,6 +23,9 @@ test-clients: deps-build deps-server deps-clients build ## Test the packages for
 	clients/python/test.sh
 	clients/node/test.sh
 	clients/rust/test.sh
+
+test-monitoring: deps-build deps-server build ## Try docker/monitoring with a live Prometheus (PICTURE=yes draws the dashboard)
+	scripts/test-monitoring.sh $(if $(PICTURE),--picture)
 
 bench: deps-build deps-server build ## Measure the commands beside the scripts in five minutes (ENGINE=name REDIS_CELL_SO=path)
 	$(CARGO) bench --locked --bench limiters -- $(if $(ENGINE),--engine $(ENGINE))

@@ -1,8 +1,9 @@
-//! What can be set: `rl.cl-throttle` and `rl.sliding-storage`, in redis.conf or as arguments of `loadmodule`.
+//! What can be set: `rl.cl-throttle`, `rl.sliding-storage` and `rl.top`, in redis.conf or as arguments of `loadmodule`.
 //!
 //! An argument says what holds where the server's configuration says nothing. What is not known is refused, because a
 //! setting that is silently ignored is worse than none.
 
+use crate::metrics;
 use crate::server::{Context, Setting};
 use crate::state::Storage;
 
@@ -13,10 +14,21 @@ static CL_THROTTLE: Setting = Setting::new(c"cl-throttle", &[c"no", c"yes"], fal
 /// How RL.SLIDING stores keys that do not exist yet. A key that does is used as it is.
 static SLIDING_STORAGE: Setting = Setting::new(c"sliding-storage", &[c"auto", c"zset", c"compact"], true);
 
-static ALL: [&Setting; 2] = [&CL_THROTTLE, &SLIDING_STORAGE];
+/// Whether denied keys are counted for RL.TOP. Whoever switches it off wants the memory back.
+static TOP: Setting = Setting::new(c"top", &[c"yes", c"no"], true).with(|| {
+    if !counts_denied_keys() {
+        metrics::TOP.clear();
+    }
+});
+
+static ALL: [&Setting; 3] = [&CL_THROTTLE, &SLIDING_STORAGE, &TOP];
 
 pub fn wants_cl_throttle() -> bool {
     CL_THROTTLE.get() == 1
+}
+
+pub fn counts_denied_keys() -> bool {
+    TOP.get() == 0
 }
 
 /// How a new key is stored. `has_cost`: whether the call says what the request costs, whatever it says.

@@ -9,6 +9,7 @@ mod config;
 mod limit;
 mod metrics;
 mod server;
+mod sketch;
 mod state;
 
 use std::ffi::CStr;
@@ -57,6 +58,7 @@ impl Module for RateLimiter {
     }
 
     fn unload() {
+        command::release();
         state::release();
     }
 }

@@ -1,6 +1,9 @@
-//! Counters since the module was loaded, which `INFO rl` shows.
+//! What is counted since the module was loaded: decisions, which `INFO rl` shows, and denied keys, which RL.TOP shows.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::server::Exclusive;
+use crate::sketch::{Entry, Sketch};
 
 /// A number that only goes up. Commands run one at a time, so a plain load and store will do.
 pub struct Total(AtomicU64);
@@ -40,6 +43,31 @@ impl Outcomes {
     }
 }
 
+/// The keys that were denied most. There is no memory for them until one is denied.
+pub struct DeniedKeys(Exclusive<Option<Box<Sketch>>>);
+
+impl DeniedKeys {
+    #[inline(always)]
+    pub fn count(&self, key: &[u8]) {
+        self.0.with(|sketch| sketch.get_or_insert_with(Self::begin).count(key));
+    }
+
+    #[cold]
+    fn begin() -> Box<Sketch> {
+        Box::new(Sketch::new())
+    }
+
+    /// Hands them to `show`, those with the highest counts first. `None` if they are in use.
+    pub fn show(&self, show: impl FnOnce(&[Entry<'_>])) -> Option<()> {
+        self.0.with(|sketch| show(&sketch.as_deref().map(Sketch::entries).unwrap_or_default()))
+    }
+
+    /// Forgets them and frees their memory.
+    pub fn clear(&self) {
+        self.0.with(|sketch| *sketch = None);
+    }
+}
+
 pub static SLIDING: Outcomes = Outcomes::new();
 pub static FIXED: Outcomes = Outcomes::new();
 pub static THROTTLE: Outcomes = Outcomes::new();
@@ -48,6 +76,8 @@ pub static ACQUIRE: Outcomes = Outcomes::new();
 pub static ALL: Outcomes = Outcomes::new();
 /// The decisions that were only looked at.
 pub static PEEK: Outcomes = Outcomes::new();
+/// The keys of the requests that were denied, by whatever command.
+pub static TOP: DeniedKeys = DeniedKeys(Exclusive::new(None));
 /// Keys that were removed by RL.RESET.
 pub static RESET: Total = Total::new();
 /// Leases that were given back.

@@ -8,10 +8,11 @@ use std::marker::PhantomData;
 use super::Action;
 use super::args::{Place, Tail};
 use super::reply;
+use super::top::denied;
 use crate::limit::{Ask, Charge, Decision, Detail, Micros};
 use crate::metrics::{Outcomes, PEEK, REFUND};
 use crate::server::{Args, Call, Context, Error, ReadOnly, Writable, step, unix_micros};
-use crate::state::{self, CounterKey, Limiter, Refundable};
+use crate::state::{CounterKey, Limiter, Refundable};
 
 pub trait Algorithm: Limiter {
     /// What it is called as a rule, and in small letters in INFO.
@@ -56,7 +57,7 @@ impl<A: Algorithm> Action for Limit<A> {
         } else {
             A::outcomes().count(decision.allowed());
             if !decision.allowed() {
-                state::denied(ctx, call.key);
+                denied(ctx, call.key);
             }
         }
         step();

@@ -8,11 +8,11 @@ use std::cmp::{Ordering, Reverse};
 use super::algorithm::{AnyRule, now};
 use super::args::{self, BAD_ALL};
 use super::peek::BAD_RULE;
+use super::top::denied;
 use super::{registry, reply};
 use crate::limit::{Ask, Charge, Detail, Micros, Retry, Status};
 use crate::metrics::{ALL, ERRORS};
 use crate::server::{Args, Call, Context, Error, Handler, step};
-use crate::state;
 
 /// The most keys of one call.
 const MOST_KEYS: i64 = 64;
@@ -68,7 +68,7 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
 
     ALL.count(allowed);
     for (_, (call, _)) in denying.iter().zip(&parts).filter(|&(&denies, _)| denies) {
-        state::denied(ctx, call.key);
+        denied(ctx, call.key);
     }
     step();
     let statuses = (0..).zip(&decisions).map(|(index, decision)| (index, &decision.status));

@@ -29,6 +29,7 @@ mod reply;
 mod reset;
 mod sliding;
 mod throttle;
+mod top;
 
 use crate::metrics;
 use crate::server::{Args, Call, Context, Error, Handler, Section};
@@ -42,6 +43,11 @@ pub fn register_all(ctx: &mut Context) -> Result<(), String> {
 /// The names of our commands, of those that are there.
 pub fn registered() -> Vec<String> {
     registry::registered()
+}
+
+/// Frees what is kept from one call to the next. To be called before the module is unloaded.
+pub fn release() {
+    metrics::TOP.clear();
 }
 
 /// Fills `INFO rl`.

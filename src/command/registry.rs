@@ -9,6 +9,7 @@ use super::peek::Peek;
 use super::refund::Refund;
 use super::release::Release;
 use super::reset::Reset;
+use super::top::Top;
 use crate::config;
 use crate::metrics::Outcomes;
 use crate::server::{Access, Args, Argument, Call, Command, Context, Entry, Error, Keys, add_category, register};
@@ -88,7 +89,7 @@ enum Declared {
     IfAsked,
 }
 
-const ROWS: usize = 10 + if cfg!(feature = "test-hooks") { 3 } else { 0 };
+const ROWS: usize = 11 + if cfg!(feature = "test-hooks") { 3 } else { 0 };
 
 static COMMANDS: [Row; ROWS] = [
     Row {
@@ -219,6 +220,25 @@ static COMMANDS: [Row; ROWS] = [
             arguments: &[KEY, REFUNDABLE_RULE, Argument::integer(c"ms").behind(c"AT").optional()],
         },
     },
+    Row {
+        declared: Declared::Always,
+        rule: None,
+        command: Command {
+            name: c"rl.top",
+            entry: Entry::to::<Top>(),
+            flags: c"admin allow-loading allow-stale",
+            access: Access::None,
+            keys: Keys::None,
+            arity: -1,
+            summary: c"Shows the keys that were denied most since the module was loaded or the list was reset.",
+            complexity: c"O(1); at most 128 keys are kept.",
+            since: c"0.1.0",
+            arguments: &[
+                Argument::integer(c"n").behind(c"COUNT").optional(),
+                Argument::token(c"reset", c"RESET").optional(),
+            ],
+        },
+    },
     Row { declared: Declared::IfFree, rule: Some(Rule::refundable::<Throttle>()), command: throttle(c"rl.throttle") },
     Row { declared: Declared::IfAsked, rule: None, command: throttle(c"cl.throttle") },
     #[cfg(feature = "test-hooks")]
@@ -319,6 +339,8 @@ pub fn register_all(ctx: &mut Context) -> Result<(), String> {
         let categories = match (has_category, command.access) {
             (true, Access::Read) => c"read fast ratelimit",
             (false, Access::Read) => c"read fast",
+            // It shows the names of keys, so whoever may use limits may not use it for that alone.
+            (_, Access::None) => c"admin dangerous slow",
             (true, _) => c"write fast ratelimit",
             (false, _) => c"write fast",
         };

@@ -19,17 +19,20 @@ pub trait Handler {
     fn handle(ctx: &mut Context, args: Args<'_>) -> Result<(), Error>;
 }
 
-/// What a command does to its key.
+/// What a command does to its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     Read,
     ReadAndUpdate,
     Remove,
+    /// It has none.
+    None,
 }
 
 /// Where the keys of a command are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keys {
+    None,
     /// The first argument is the only one.
     First,
     /// The first argument is their number, and they follow.
@@ -245,7 +248,7 @@ pub fn register(ctx: &Context, command: &Command, categories: &CStr) -> Result<(
         // The place of the one key. Those that are counted are described below.
         let place = match command.keys {
             Keys::First => 1,
-            Keys::Counted => 0,
+            Keys::Counted | Keys::None => 0,
         };
         let (entry, flags) = (Some(command.entry.0), command.flags.as_ptr());
         if call!(RedisModule_CreateCommand(ctx.as_ptr(), name, entry, flags, place, place, place)) != ok {
@@ -276,17 +279,19 @@ unsafe fn describe(declared: *mut raw::RedisModuleCommand, command: &Command) ->
     // SAFETY: a plain C struct of integers and pointers, for which all zeros is a value: the one that ends a list.
     let no_key: raw::RedisModuleCommandKeySpec = unsafe { std::mem::zeroed() };
     let mut keys = [no_key, no_key];
-    if let Some(key) = keys.first_mut() {
+    if let Some(key) = keys.first_mut().filter(|_| command.keys != Keys::None) {
         key.flags = u64::from(match command.access {
             Access::Read => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
             Access::ReadAndUpdate => {
                 raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE
             }
             Access::Remove => raw::REDISMODULE_CMD_KEY_RM | raw::REDISMODULE_CMD_KEY_DELETE,
+            Access::None => 0,
         });
         key.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
         key.bs.index = raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 1 };
         match command.keys {
+            Keys::None => {}
             Keys::First => {
                 key.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
                 key.fk.range =

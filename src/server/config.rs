@@ -8,6 +8,7 @@ use redis_module::raw;
 
 use super::api::call;
 use super::context::Context;
+use super::guard::guard;
 
 /// A setting that is one of a few words. The server puts the module's name and a dot before its name.
 pub struct Setting {
@@ -17,12 +18,19 @@ pub struct Setting {
     mutable: bool,
     /// The index of the current word.
     value: AtomicUsize,
+    /// What is done after the server has set it.
+    after: fn(),
 }
 
 impl Setting {
     /// A setting whose default is the first of its words.
     pub const fn new(name: &'static CStr, words: &'static [&'static CStr], mutable: bool) -> Self {
-        Self { name, words, mutable, value: AtomicUsize::new(0) }
+        Self { name, words, mutable, value: AtomicUsize::new(0), after: || {} }
+    }
+
+    /// The same, with something to do each time after the server has set it.
+    pub const fn with(self, after: fn()) -> Self {
+        Self { after, ..self }
     }
 
     /// The index of the current word.
@@ -98,6 +106,7 @@ unsafe extern "C" fn write(
     match usize::try_from(value) {
         Ok(index) if index < setting.words.len() => {
             setting.value.store(index, Relaxed);
+            guard(setting.after); // A panic is logged; the value is set.
             raw::REDISMODULE_OK as c_int
         }
         _ => raw::REDISMODULE_ERR as c_int, // The server sends none but the values that it was given.

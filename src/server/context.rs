@@ -92,6 +92,11 @@ impl Context {
         unsafe { call!(RedisModule_ReplyWithLongLong(self.as_ptr(), integer)) };
     }
 
+    pub fn reply_string(&self, bytes: &[u8]) {
+        // SAFETY: the context is alive; the server copies the bytes.
+        unsafe { call!(RedisModule_ReplyWithStringBuffer(self.as_ptr(), bytes.as_ptr().cast(), bytes.len())) };
+    }
+
     pub(super) fn reply_error(&self, error: Error) {
         // SAFETY: the context is alive; the server copies the line.
         unsafe {

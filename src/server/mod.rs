@@ -19,6 +19,7 @@ mod config;
 mod context;
 mod encoding;
 mod entry;
+mod exclusive;
 mod guard;
 mod info;
 mod integer;
@@ -36,6 +37,7 @@ pub use context::{Context, EventClass, Words};
 pub use encoding::may_resize;
 pub(crate) use entry::export;
 pub use entry::{Module, on_load, on_unload};
+pub use exclusive::Exclusive;
 #[cfg(feature = "test-hooks")]
 pub use guard::countdown;
 pub use guard::{panics, step};

@@ -1,0 +1,446 @@
+//! The most frequent of any number of keys, counted in memory that does not grow.
+//!
+//! The algorithm is Space-Saving (A. Metwally, D. Agrawal, A. El Abbadi, "Efficient Computation of Frequent and Top-k
+//! Elements in Data Streams", 2005). There is a fixed number of counters, and each counts one key. When a key comes that
+//! has a counter, that counter goes up by one. When another key comes, it takes over the lowest counter: it counts on
+//! from there, and the value that it found is its *error*, since the key may have come so often before, or not at all.
+//!
+//! After *N* keys in *K* counters, with the *count* and the *error* of a key that has a counter:
+//!
+//! * The counts add up to *N*, so the lowest of them is at most *N* / *K*.
+//! * The key came at most *count* times, and at least *count* - *error* times. No error is above the lowest count.
+//! * A key that has no counter came at most as often as the lowest count says. So each key that came more than *N* / *K*
+//!   times has a counter.
+//!
+//! The counters are kept in order, lowest first. One that goes up trades places with the last of those that have the same
+//! count, which leaves them in order. So nothing is ever sorted, and a step takes a bounded time, whatever keys come.
+//!
+//! Who chooses the keys must not be able to choose which of them are looked up together. So they are hashed with a seed
+//! that nobody knows. Two keys are taken for one if they are equally long and their hashes are the same: of two keys, one
+//! chance in 2^64.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::arithmetic_side_effects
+    )
+)]
+
+use std::array;
+use std::cmp::Reverse;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::mem;
+
+use foldhash::SharedSeed;
+use foldhash::fast::FoldHasher;
+
+/// How many bytes of a key are kept, to be shown. Keys are told apart by their length and a hash of all their bytes.
+pub const KEPT: usize = 256;
+
+/// How many counters there are.
+pub const COUNTERS: usize = 128;
+
+/// `K` is [`COUNTERS`], but in tests, and never above 255: a counter is named by its index in a byte.
+pub struct Sketch<const K: usize = COUNTERS> {
+    /// Of the hash.
+    seed: (u64, SharedSeed),
+    counters: [Counter; K],
+    /// The indices of the counters by count, lowest first.
+    order: [u8; K],
+    /// How many counters share the lowest count. They come first in the order.
+    lowest: u8,
+    /// The first counter of each chain. A counter is in the chain that the last byte of its key's hash names.
+    chains: [u8; 256],
+}
+
+/// In place of an index, at the end of a chain.
+const NONE: u8 = u8::MAX;
+
+struct Counter {
+    count: u64,
+    error: u64,
+    hash: u64,
+    /// The length of the key, which may be more than is kept.
+    length: usize,
+    /// Where it stands in the order.
+    place: u8,
+    /// The next counter of its chain.
+    next: u8,
+    bytes: [u8; KEPT],
+}
+
+/// A key that has a counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The key, or its first [`KEPT`] bytes.
+    pub key: &'a [u8],
+    /// How many bytes of the key are not kept.
+    pub cut: usize,
+    /// It came at most so often,
+    pub count: u64,
+    /// and at least so much less often.
+    pub error: u64,
+}
+
+impl<const K: usize> Sketch<K> {
+    pub fn new() -> Self {
+        const { assert!(0 < K && K < NONE as usize) };
+        let random = RandomState::new();
+        let order: [u8; K] = array::from_fn(|place| place as u8);
+        Self {
+            seed: (random.hash_one(0), SharedSeed::from_u64(random.hash_one(1))),
+            counters: order.map(|place| Counter {
+                count: 0,
+                error: 0,
+                hash: 0,
+                length: 0,
+                place,
+                next: NONE,
+                bytes: [0; KEPT],
+            }),
+            order,
+            lowest: K as u8,
+            chains: [NONE; 256],
+        }
+    }
+
+    /// Counts a key once.
+    #[inline]
+    pub fn count(&mut self, key: &[u8]) {
+        let mut hasher = FoldHasher::with_seed(self.seed.0, &self.seed.1);
+        hasher.write(key);
+        let hash = hasher.finish();
+        // Every index is one of a counter, so the steps below never miss one.
+        match self.find(hash, key.len()) {
+            Some(index) => self.raise(index),
+            None => self.take_over(hash, key),
+        };
+    }
+
+    /// The keys that have counters: those with the highest counts first, of equal counts those with the least error, of
+    /// equals by their bytes.
+    pub fn entries(&self) -> Vec<Entry<'_>> {
+        let counted = self.counters.iter().filter(|counter| counter.count > 0);
+        let mut entries: Vec<_> = counted.map(Counter::entry).collect();
+        entries.sort_unstable_by_key(|entry| (Reverse(entry.count), entry.error, entry.key, entry.cut));
+        entries
+    }
+
+    /// The counter of a key.
+    fn find(&self, hash: u64, length: usize) -> Option<u8> {
+        let mut index = *self.chains.get(chain_of(hash))?;
+        loop {
+            let counter = self.counters.get(usize::from(index))?; // None at the end of the chain.
+            if counter.hash == hash && counter.length == length {
+                return Some(index);
+            }
+            index = counter.next;
+        }
+    }
+
+    /// Gives the lowest counter to a key that has none, and adds one to it.
+    #[inline(always)]
+    fn take_over(&mut self, hash: u64, key: &[u8]) -> Option<()> {
+        // Of those that are equally low, the one that is to be the last of them as it goes up.
+        let last = self.lowest.checked_sub(1)?;
+        let index = *self.order.get(usize::from(last))?;
+        let raised = self.counters.get(usize::from(index))?.count.checked_add(1)?; // One that is full stays as it is.
+        self.leave_chain(index);
+        let chain = self.chains.get_mut(chain_of(hash))?;
+        let counter = self.counters.get_mut(usize::from(index))?;
+        counter.error = counter.count;
+        counter.count = raised;
+        counter.hash = hash;
+        counter.length = key.len();
+        counter.next = mem::replace(chain, index);
+        let kept = kept_of(key);
+        counter.bytes.get_mut(..kept.len())?.copy_from_slice(kept);
+        self.one_less_is_lowest(last)
+    }
+
+    /// Takes a counter out of the chain of its key. One that has counted nothing yet is in none.
+    #[inline(always)]
+    fn leave_chain(&mut self, index: u8) -> Option<()> {
+        let counter = self.counters.get(usize::from(index))?;
+        let (chain, next) = (chain_of(counter.hash), counter.next);
+        let first = self.chains.get_mut(chain)?;
+        if *first == index {
+            *first = next;
+            return Some(());
+        }
+        let mut before = *first;
+        loop {
+            let link = &mut self.counters.get_mut(usize::from(before))?.next;
+            if *link == index {
+                *link = next;
+                return Some(());
+            }
+            before = *link;
+        }
+    }
+
+    /// Adds one to a counter.
+    #[inline(always)]
+    fn raise(&mut self, index: u8) -> Option<()> {
+        let counter = self.counters.get(usize::from(index))?;
+        let (place, count) = (counter.place, counter.count);
+        let raised = count.checked_add(1)?; // One that is full stays as it is.
+        let is_lowest = place < self.lowest;
+        let last = if is_lowest { self.lowest } else { self.end_of(count, place)? }.checked_sub(1)?;
+
+        if last != place {
+            let other = mem::replace(self.order.get_mut(usize::from(last))?, index);
+            *self.order.get_mut(usize::from(place))? = other;
+            self.counters.get_mut(usize::from(other))?.place = place;
+        }
+        let counter = self.counters.get_mut(usize::from(index))?;
+        counter.place = last;
+        counter.count = raised;
+
+        if is_lowest { self.one_less_is_lowest(last) } else { Some(()) }
+    }
+
+    /// Notes that so many counters still share the lowest count. If none does, the next count is the lowest.
+    fn one_less_is_lowest(&mut self, left: u8) -> Option<()> {
+        self.lowest = left;
+        if left == 0 {
+            let first = self.counters.get(usize::from(*self.order.first()?))?;
+            self.lowest = self.end_of(first.count, 0)?;
+        }
+        Some(())
+    }
+
+    /// The place behind the last counter with this count, of which there is one at this place.
+    fn end_of(&self, count: u64, place: u8) -> Option<u8> {
+        let next = place.checked_add(1)?;
+        let has_it = |&index: &u8| self.counters.get(usize::from(index)).is_some_and(|counter| counter.count <= count);
+        match self.order.get(usize::from(next)..)? {
+            // A count that no other counter has, as the high ones mostly are.
+            [after, ..] if !has_it(after) => Some(next),
+            behind => next.checked_add(u8::try_from(behind.partition_point(has_it)).ok()?),
+        }
+    }
+}
+
+impl Counter {
+    fn kept(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or(&self.bytes)
+    }
+
+    fn entry(&self) -> Entry<'_> {
+        let key = self.kept();
+        Entry { key, cut: self.length.saturating_sub(key.len()), count: self.count, error: self.error }
+    }
+}
+
+/// What is kept of a key.
+fn kept_of(key: &[u8]) -> &[u8] {
+    key.get(..KEPT).unwrap_or(key)
+}
+
+fn chain_of(hash: u64) -> usize {
+    usize::from(hash as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Everything that holds after any keys, beside exact counts.
+    fn check<const K: usize>(sketch: &Sketch<K>, keys: &[Vec<u8>]) {
+        let mut exact: HashMap<&[u8], u64> = HashMap::new();
+        for key in keys {
+            *exact.entry(key).or_default() += 1;
+        }
+        let (total, entries) = (keys.len() as u64, sketch.entries());
+        assert_eq!(entries.len(), exact.len().min(K));
+        assert_eq!(entries.iter().map(|entry| entry.count).sum::<u64>(), total);
+        assert!(entries.is_sorted_by_key(|entry| (Reverse(entry.count), entry.error, entry.key)));
+        let lowest = if entries.len() < K { 0 } else { entries.last().expect("a counter").count };
+        assert!(lowest <= total / K as u64);
+        for entry in &entries {
+            let true_count = exact.remove(entry.key).expect("a key that came, and has no second counter");
+            assert!(entry.count - entry.error <= true_count && true_count <= entry.count, "{entry:?}: {true_count}");
+            assert!(entry.error <= lowest, "{entry:?} with {lowest} as the lowest count");
+            assert_eq!(entry.cut, 0);
+        }
+        for (key, true_count) in exact {
+            assert!(true_count <= lowest, "{key:?} came {true_count} times and has no counter, with {lowest}");
+        }
+        check_links(sketch);
+    }
+
+    /// The order and the chains are whole.
+    fn check_links<const K: usize>(sketch: &Sketch<K>) {
+        let counts = sketch.order.map(|index| sketch.counters[usize::from(index)].count);
+        assert!(counts.is_sorted(), "{counts:?}");
+        assert_eq!(counts.iter().filter(|&&count| count == counts[0]).count(), usize::from(sketch.lowest));
+        for (place, &index) in sketch.order.iter().enumerate() {
+            assert_eq!(usize::from(sketch.counters[usize::from(index)].place), place);
+        }
+        let mut in_chains = 0;
+        for (chain, &first) in sketch.chains.iter().enumerate() {
+            let mut index = first;
+            while index != NONE {
+                let counter = &sketch.counters[usize::from(index)];
+                assert_eq!(chain_of(counter.hash), chain);
+                index = counter.next;
+                in_chains += 1;
+                assert!(in_chains <= K, "a chain without an end");
+            }
+        }
+        assert_eq!(in_chains, counts.iter().filter(|&&count| count > 0).count());
+    }
+
+    fn counted<const K: usize>(keys: &[Vec<u8>]) -> Sketch<K> {
+        let mut sketch = Sketch::new();
+        for key in keys {
+            sketch.count(key);
+        }
+        sketch
+    }
+
+    fn names(numbers: impl IntoIterator<Item = usize>) -> Vec<Vec<u8>> {
+        numbers.into_iter().map(|number| format!("user:{number}").into_bytes()).collect()
+    }
+
+    #[test]
+    fn few_keys_are_counted_exactly() {
+        let keys = names((0..128).flat_map(|number| std::iter::repeat_n(number, number + 1)));
+        let sketch: Sketch = counted(&keys);
+        check(&sketch, &keys);
+        for (entry, number) in sketch.entries().iter().zip((0..128).rev()) {
+            let key = format!("user:{number}").into_bytes();
+            assert_eq!(*entry, Entry { key: &key, cut: 0, count: number + 1, error: 0 });
+        }
+    }
+
+    #[test]
+    fn a_key_without_a_counter_takes_over_the_lowest() {
+        let keys: Vec<Vec<u8>> = ["a", "a", "a", "b", "b", "c"].map(Into::into).to_vec();
+        let sketch: Sketch<2> = counted(&keys);
+        let shown: Vec<_> =
+            sketch.entries().iter().map(|entry| (entry.key.to_vec(), entry.count, entry.error)).collect();
+        // c may have come twice before it got the counter of b, but did not.
+        assert_eq!(shown, [(b"a".to_vec(), 3, 0), (b"c".to_vec(), 3, 2)]);
+    }
+
+    #[test]
+    fn equal_counts_come_in_a_defined_order() {
+        let sketch: Sketch = counted(&["b", "", "a\0", "a"].map(Into::into));
+        let keys: Vec<_> = sketch.entries().iter().map(|entry| entry.key).collect();
+        assert_eq!(keys, [&b""[..], b"a", b"a\0", b"b"]);
+    }
+
+    #[test]
+    fn ever_new_keys_do_not_drive_out_a_frequent_one() {
+        let mut keys = names((0..100_000).map(|number| if number % 100 == 7 { 7 } else { number }));
+        let sketch: Sketch = counted(&keys);
+        check(&sketch, &keys);
+        assert_eq!(sketch.entries()[0].key, b"user:7");
+        // Nor do keys that come twice in a row, or in turn.
+        keys = names((0..50_000).flat_map(|number| [number, number, 7]));
+        check::<128>(&counted(&keys), &keys);
+        keys = names((0..50_000).map(|number| number % 129));
+        check::<128>(&counted(&keys), &keys);
+    }
+
+    #[test]
+    fn long_keys_are_cut_and_told_apart_all_the_same() {
+        let long = |length: usize, end: u8| {
+            let mut key = vec![b'k'; length];
+            key.push(end);
+            key
+        };
+        let mut sketch: Sketch = Sketch::new();
+        let keys =
+            [long(KEPT - 2, 1), long(KEPT - 1, 1), long(KEPT, 1), long(KEPT, 2), long(KEPT + 1, 1), long(70_000, 1)];
+        for (times, key) in (1..).zip(&keys) {
+            (0..times).for_each(|_| sketch.count(key));
+        }
+        let entries = sketch.entries();
+        assert_eq!(entries.len(), keys.len());
+        for (entry, (count, key)) in entries.iter().rev().zip((1..).zip(&keys)) {
+            assert_eq!((entry.key, entry.cut), (kept_of(key), key.len().saturating_sub(KEPT)));
+            assert_eq!((entry.count, entry.error), (count, 0));
+        }
+        check_links(&sketch);
+    }
+
+    #[test]
+    fn a_count_that_is_full_stays() {
+        let mut sketch: Sketch<2> = counted(&["a", "a", "b"].map(Into::into));
+        for index in 0..2 {
+            sketch.counters[index].count = u64::MAX;
+        }
+        sketch.lowest = 2;
+        for key in ["a", "b", "c", "a"] {
+            sketch.count(key.as_bytes());
+            check_links(&sketch);
+            assert!(sketch.entries().iter().all(|entry| entry.count == u64::MAX));
+        }
+    }
+
+    #[test]
+    fn the_memory_is_what_the_documentation_says() {
+        assert!(size_of::<Sketch>() < 40 * 1024, "{}", size_of::<Sketch>());
+    }
+
+    #[test]
+    fn each_sketch_hashes_with_a_seed_of_its_own() {
+        let hashes = |sketch: Sketch<2>| sketch.counters.map(|counter| counter.hash);
+        let keys: [Vec<u8>; 2] = ["a", "b"].map(Into::into);
+        assert_ne!(hashes(counted(&keys)), hashes(counted(&keys)));
+    }
+
+    /// Keys of which some are frequent and most are not, of all lengths.
+    fn stream() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        let key = prop_oneof![
+            (0..3_usize).prop_map(|number| format!("hot:{number}").into_bytes()),
+            (0..40_usize).prop_map(|number| format!("warm:{number}").into_bytes()),
+            (0..2_000_usize)
+                .prop_map(|number| format!("a much longer name for a key that is rare:{number}").into_bytes()),
+            proptest::collection::vec(any::<u8>(), 0..3),
+            (KEPT - 3..=KEPT).prop_map(|length| vec![b'x'; length]),
+        ];
+        // Bursts: each key one to four times in a row.
+        let bursts = proptest::collection::vec((key, 1..5_usize), 0..600);
+        bursts.prop_map(|bursts| bursts.into_iter().flat_map(|(key, times)| std::iter::repeat_n(key, times)).collect())
+    }
+
+    proptest! {
+        #[test]
+        fn the_bounds_hold_with_one_counter(keys in stream()) {
+            check::<1>(&counted(&keys), &keys);
+        }
+
+        #[test]
+        fn the_bounds_hold_with_few_counters(keys in stream()) {
+            check::<5>(&counted(&keys), &keys);
+        }
+
+        #[test]
+        fn the_bounds_hold(keys in stream()) {
+            check::<128>(&counted(&keys), &keys);
+        }
+
+        #[test]
+        fn the_bounds_hold_after_each_key(keys in proptest::collection::vec(0..12_u8, 0..120)) {
+            let keys: Vec<Vec<u8>> = keys.into_iter().map(|key| vec![key]).collect();
+            let mut sketch: Sketch<7> = Sketch::new();
+            for (index, key) in keys.iter().enumerate() {
+                sketch.count(key);
+                check(&sketch, &keys[..=index]);
+            }
+        }
+    }
+}

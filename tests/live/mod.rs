@@ -42,6 +42,7 @@ mod several;
 mod sharded;
 mod sliding;
 mod throttle;
+mod top;
 mod waits;
 
 use redis::Value;
@@ -93,6 +94,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("sharded", sharded::TESTS),
     ("sliding", sliding::TESTS),
     ("throttle", throttle::TESTS),
+    ("top", top::TESTS),
     ("waits", waits::TESTS),
 ];
 

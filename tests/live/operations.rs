@@ -48,7 +48,7 @@ const WRITES_ALWAYS: &[&str] = &["write", "module", "fast"];
 const WRITES_KEYS_MOVE: &[&str] = &["write", "denyoom", "module", "fast", "movablekeys"];
 const WRITE_CATEGORIES: &[&str] = &["@write", "@fast", "@ratelimit"];
 
-const DECLARED: [Declared; 10] = [
+const DECLARED: [Declared; 11] = [
     Declared {
         name: "rl.sliding",
         arity: -4,
@@ -139,6 +139,15 @@ const DECLARED: [Declared; 10] = [
         call: "the-key 5 1 60 2",
         keys: &["the-key"],
     },
+    Declared {
+        name: "rl.top",
+        arity: -1,
+        flags: &["admin", "module", "loading", "stale"],
+        categories: &["@admin", "@dangerous", "@slow"],
+        key: &[],
+        call: "COUNT 5 RESET",
+        keys: &[],
+    },
 ];
 
 /// A server that also has CL.THROTTLE.
@@ -168,9 +177,21 @@ fn command_info_and_getkeys(engine: &Engine) {
         assert_eq!(shown, name);
         assert_eq!(info[0][1], Value::Int(arity), "{name}");
         assert_eq!(words(&info[0][2]), sorted(flags), "{name}");
-        // One key, right behind the name; or a number and so many keys, which clients that know no more find nowhere.
+        // One key, right behind the name; or a number and so many keys, which clients that know no more find nowhere; or none.
         let counted = flags.contains(&"movablekeys");
-        assert_eq!(info[0][3..6], [i64::from(!counted); 3].map(Value::Int), "{name}");
+        assert_eq!(info[0][3..6], [i64::from(!counted && !expected.is_empty()); 3].map(Value::Int), "{name}");
+        // Redis 7.0 gives the commands of modules no category at all.
+        let mut categories = if engine.is_redis_7_0() { vec![] } else { categories.to_vec() };
+        categories.retain(|&category| engine.has_categories_of_modules() || category != "@ratelimit");
+        assert_eq!(words(&info[0][6]), sorted(&categories), "{name}");
+
+        let call: Vec<&str> = [name].into_iter().chain(call.split_whitespace()).collect();
+        if expected.is_empty() {
+            assert_eq!(flat(&info[0][8]), "", "{name}");
+            let line = client.error(&[&["COMMAND", "GETKEYS"], &call[..]].concat());
+            assert!(line.contains("no key arguments"), "{name}: {line}");
+            continue;
+        }
         let (behind_the_name, found) = ("begin_search type index spec index 1 find_keys type", flat(&info[0][8]));
         let (_, found) = found.split_once(behind_the_name).expect("where the keys begin");
         let expected_keys = if counted {
@@ -179,12 +200,7 @@ fn command_info_and_getkeys(engine: &Engine) {
             " range spec lastkey 0 keystep 1 limit 0"
         };
         assert_eq!(found, expected_keys, "{name}");
-        // Redis 7.0 gives the commands of modules no category at all.
-        let mut categories = if engine.is_redis_7_0() { vec![] } else { categories.to_vec() };
-        categories.retain(|&category| engine.has_categories_of_modules() || category != "@ratelimit");
-        assert_eq!(words(&info[0][6]), sorted(&categories), "{name}");
 
-        let call: Vec<&str> = [name].into_iter().chain(call.split_whitespace()).collect();
         let keys: Vec<String> = client.run(&[&["COMMAND", "GETKEYS"], &call[..]].concat());
         assert_eq!(keys, expected, "{name}");
         let keys: Vec<(String, Value)> = client.run(&[&["COMMAND", "GETKEYSANDFLAGS"], &call[..]].concat());
@@ -245,6 +261,7 @@ fn command_docs_has_the_arguments(engine: &Engine) {
         ("rl.peek", format!("key:key, rule:oneof({rules}), {detail}")),
         ("rl.refund", format!("key:key, rule:oneof({refundable}), AT ms:integer optional")),
         ("rl.reset", "key:key, windowSec:double multiple optional".to_owned()),
+        ("rl.top", "COUNT n:integer optional, RESET reset:pure-token optional".to_owned()),
     ] {
         let docs: HashMap<String, HashMap<String, Value>> = client.run(&["COMMAND", "DOCS", command]);
         let docs = &docs[command];

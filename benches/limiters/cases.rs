@@ -597,7 +597,12 @@ fn forms(case: &dyn Fn(&str) -> Case) -> Vec<Case> {
     let counter = |title: &str| Case { limit: MILLION, verdict: Some(FIRST_NAMED_IS_ONE), ..case(title) };
     let each = Case { verdict: Some(FIRST_OF_EACH_IS_ONE), ..log("RL.SLIDING, 3 windows, EACH") };
     let force = Case { verdict: None, ..log("RL.SLIDING, FORCE") };
+    // RL.TOP counts the same keys again and again, or a new one each time.
+    let denied = |title: &str, limit| Case { traffic: Traffic::Denied, limit, ..case(title) };
+    let rejected = |case: Case| case.module("RL.FIXED key 3600 1", &["rl.fixed"]).after(1, "RL.FIXED key 3600 1");
     vec![
+        rejected(denied("RL.FIXED, denied", MILLION)),
+        rejected(denied("RL.FIXED, denied, each key once", 1)),
         each.module(&format!("RL.SLIDING key {several} EACH"), &["rl.sliding"]),
         Case { side: Side::Compact, ..each.module(&format!("RL.SLIDING key {several} EACH"), &["rl.sliding"]) },
         force.module("RL.SLIDING key 3600 100 FORCE", &["rl.sliding"]),

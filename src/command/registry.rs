@@ -232,7 +232,7 @@ static COMMANDS: [Row; ROWS] = [
             arity: -1,
             summary: c"Shows the keys that were denied most since the module was loaded or the list was reset.",
             complexity: c"O(1); at most 128 keys are kept.",
-            since: c"0.1.0",
+            since: c"0.2.0",
             arguments: &[
                 Argument::integer(c"n").behind(c"COUNT").optional(),
                 Argument::token(c"reset", c"RESET").optional(),

@@ -266,7 +266,7 @@ fn command_docs_has_the_arguments(engine: &Engine) {
         let docs: HashMap<String, HashMap<String, Value>> = client.run(&["COMMAND", "DOCS", command]);
         let docs = &docs[command];
         let since = match command {
-            "rl.acquire" | "rl.release" | "rl.all" | "rl.refund" => "0.2.0",
+            "rl.acquire" | "rl.release" | "rl.all" | "rl.refund" | "rl.top" => "0.2.0",
             _ => "0.1.0",
         };
         for (field, holds) in [("summary", ". "), ("complexity", "O("), ("since", since), ("module", "rl")] {

@@ -462,3 +462,18 @@ def test_the_binding_window_is_the_servers(server: Server, limiter: Limiter, see
 def test_the_module_is_here() -> None:
     """So that a run without it does not look like a success."""
     assert MODULE.exists(), f"build the module first, or say where it is in MODULE: {MODULE}"
+
+
+@pytest.mark.parametrize("library", [redis.Redis, valkey.Valkey])
+def test_clients_with_an_encoding_of_their_own(server: Server, library: Any) -> None:
+    """Keys and holders go out as those of the client's other commands do."""
+    with library(port=server.port, encoding="latin-1") as client:
+        limiter = Limiter(client, prefix="p\u00e4:")
+        assert limiter.hit("gr\u00f6\u00dfe", sliding("5/minute")).used == 1
+        limiter.acquire("busy", lease(1, 60), holder="J\u00fcrgen")
+        assert client.zscore("p\u00e4:busy", "J\u00fcrgen")
+        assert client.zcard("p\u00e4:gr\u00f6\u00dfe") == 1
+    # hiredis, with which redis-py packs here, takes UTF-8 alone.
+    with valkey.Valkey(port=server.port, encoding_errors="surrogateescape") as client:
+        assert Limiter(client).hit("\udcff", sliding("5/minute")).used == 1
+        assert client.exists(b"\xff")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -13,7 +15,7 @@ import redis
 
 from redis_rl import Limiter, Result, State, Window, fixed, lease, sliding, throttle
 from redis_rl._calls import Calls, several
-from redis_rl._protocol import Command, digest, source
+from redis_rl._protocol import MODES, Command, Mode, digest, source
 
 MOST = 2**53 - 1
 
@@ -154,6 +156,40 @@ def test_commands() -> None:
         calls.release("a", [])
     with pytest.raises(TypeError):
         calls.key(7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_packed_commands(mode: Mode) -> None:
+    """Packed once for all keys, they are what the client would pack."""
+    client: Any = redis.connection.Connection()  # type: ignore[no-untyped-call]
+    rules = [
+        sliding("5/minute"),
+        sliding("5/minute", "9/hour", cost=3),
+        fixed((2**53 - 1, 0.25), anchored=True, force=True),
+        throttle("60/minute"),
+        lease(1, 2, holder="h\u00e4"),
+        lease(1, 2, holder=b"\x00\xff\r\n"),
+    ]
+    for rule in rules:
+        for key in ("a", b"\xff\x00\r\n", "gr\u00f6\u00dfe", "x" * 100_000, ""):
+            # Twice: the second time it is known.
+            for _ in range(2):
+                command = Calls("p:").rule(key, rule)
+                assert command.packed(mode) == b"".join(client.pack_command(*command.send(mode).words))
+    assert Calls("").peek("a", rules[0]).packed(mode) is None
+    assert Calls("").all([("a", rules[0])]).packed(mode) is None
+
+
+def test_rules_stay_values_after_a_call() -> None:
+    rule = sliding("5/minute")
+    Calls("").rule("a", rule).packed("module")
+    assert rule == sliding("5/minute")
+    assert hash(rule) == hash(sliding("5/minute"))
+    for copied in (pickle.loads(pickle.dumps(rule)), copy.deepcopy(rule)):
+        assert copied == rule
+        assert Calls("").rule("a", copied).packed("module") == Calls("").rule("a", rule).packed("module")
+    # What is known of a rule is not known of those made of it.
+    assert b"COST" in (Calls("").rule("a", rule.with_cost(2)).packed("module") or b"")
 
 
 def test_limiter_arguments() -> None:

@@ -78,7 +78,7 @@ class AsyncLimiter:
             force: count it whether it fits or not (sliding and fixed).
         """
         rule = weighed(rule, cost, force)
-        return read_rule(rule, await self._ask(self._calls.rule(key, rule)))
+        return read_rule(rule, await self.ask(self._calls.rule(key, rule)))
 
     async def peek(self, key: Key, rule: Rule, *, cost: int | None = None) -> Result:
         """What `hit` would answer. Changes nothing, and may be answered by a replica.
@@ -88,7 +88,7 @@ class AsyncLimiter:
             cost: as in `hit`; 0 shows the state as it is, without a request of one's own.
         """
         rule = peeked(rule, cost)
-        return read_rule(rule, await self._ask(self._calls.peek(key, rule)))
+        return read_rule(rule, await self.ask(self._calls.peek(key, rule)))
 
     async def all(self, rules: Rules) -> AllResult:
         """One decision over several keys: every rule has room, or nothing is counted anywhere.
@@ -98,7 +98,7 @@ class AsyncLimiter:
                 as ``{org7}:minute`` and ``{org7}:day`` do.
         """
         pairs = several(rules)
-        return read_all(pairs, await self._ask(self._calls.all(pairs)))
+        return read_all(pairs, await self.ask(self._calls.all(pairs)))
 
     async def refund(self, key: Key, rule: Rule, *, cost: int | None = None, at_ms: int | None = None) -> Refunded:
         """Gives back what the same rule took.
@@ -110,7 +110,7 @@ class AsyncLimiter:
                 Fixed: a window that has ended since gets nothing back.
         """
         rule = weighed(rule, cost)
-        return read_refund(await self._ask(self._calls.refund(key, rule, at_ms)))
+        return read_refund(await self.ask(self._calls.refund(key, rule, at_ms)))
 
     async def reset(self, key: Key, *rules: Rule | Rate) -> int:
         """Gives the key its whole quota back. Returns how many of its keys were removed.
@@ -119,7 +119,7 @@ class AsyncLimiter:
             key: as in `hit`.
             rules: the fixed rules (or rates) whose counters go, too.
         """
-        return int(await self._ask(self._calls.reset(key, rules)))
+        return int(await self.ask(self._calls.reset(key, rules)))
 
     async def acquire(self, key: Key, rule: Lease, *, holder: str | bytes | None = None) -> Result:
         """Takes or renews a lease. ``result.holder`` is who holds it; give that to `release`.
@@ -133,7 +133,7 @@ class AsyncLimiter:
 
     async def release(self, key: Key, *holders: str | bytes) -> int:
         """Ends leases. Returns how many were still held; releasing twice is no error."""
-        return int(await self._ask(self._calls.release(key, holders)))
+        return int(await self.ask(self._calls.release(key, holders)))
 
     def hold(self, key: Key, rule: Lease, *, holder: str | bytes | None = None, renew: bool = False) -> AsyncHeldLease:
         """A lease for an ``async with`` block, which raises `Denied` on entry if none is free.
@@ -167,13 +167,27 @@ class AsyncLimiter:
                 return found
             return mode
 
-    async def _ask(self, command: Command) -> Any:
-        core = self._core
-        mode, fresh = core.mode, False
-        if mode is None:
-            mode, fresh = await self._look(None), True
+    async def ask(self, command: Command) -> Any:
+        """For adapters: the server's answer to a command whose keys have their prefix."""
+        mode = self._core.mode
+        transport = self._transport
+        if mode is None or not transport.sends_once or command.reads:
+            return await self._persist(command, mode)
+        # Nearly every call ends here, without the steps that deal with the rest.
         try:
-            return await self._drive(core.ask(command, mode, fresh))
+            return await transport.once(command, mode)
+        except Exception as error:
+            return await self._persist(command, mode, error)
+
+    async def _persist(self, command: Command, mode: Mode | None, failed: Exception | None = None) -> Any:
+        core = self._core
+        fresh = mode is None
+        if mode is None:
+            mode = await self._look(None)
+        steps = core.ask(command, mode, fresh, failed)
+        del failed
+        try:
+            return await self._drive(steps)
         except Stale:
             return await self._drive(core.ask(command, await self._look(mode), True))
 

@@ -36,11 +36,11 @@ class Calls:
 
     def rule(self, key: Key, rule: Rule) -> Command:
         """The rule's own command."""
-        return Command(rule.KIND, [self.key(key)], [*rule.words(), _form(rule)])
+        return Command(rule.KIND, (self.key(key),), rule.sent, rule.frames)
 
     def peek(self, key: Key, rule: Rule) -> Command:
         """RL.PEEK."""
-        return Command("PEEK", [self.key(key)], [rule.KIND, *rule.words(), _form(rule)])
+        return Command("PEEK", (self.key(key),), (rule.KIND, *rule.sent))
 
     def all(self, rules: Sequence[tuple[Key, Rule]]) -> Command:
         """RL.ALL."""
@@ -73,12 +73,6 @@ class Calls:
         if not holders:
             raise TypeError("release() needs a holder")
         return Command("RELEASE", [self.key(key)], list(holders))
-
-
-def _form(rule: Rule) -> str:
-    # Of several windows, each. Only where a request is forced on them can the wait of the whole call not be told from
-    # those of the windows, as one that had room may have none now.
-    return "EACH" if isinstance(rule, Windowed) and len(rule.windows) > 1 and not rule.force else "FULL"
 
 
 def _bytes(key: Key) -> bytes:
@@ -114,7 +108,7 @@ def several(rules: Rules) -> list[tuple[Key, Rule]]:
 
 def read_rule(rule: Rule, reply: Any) -> Result:
     """Reads FULL or EACH."""
-    states = [State.read(each) for each in reply] if _form(rule) == "EACH" else [State.read(reply)]
+    states = tuple(map(State.read, reply)) if rule.form == "EACH" else (State.read(reply),)
     return Result.of(rule, states)
 
 
@@ -127,7 +121,7 @@ def read_all(rules: Sequence[tuple[Key, Rule]], reply: Any) -> AllResult:
         remaining=int(remaining),
         retry_after_ms=None if int(retry) < 0 else int(retry),
         results=tuple(
-            Result.of(rule, [State.read(state)], f"policy-{number}")
+            Result.of(rule, (State.read(state),), f"policy-{number}")
             for number, ((_, rule), state) in enumerate(zip(rules, states, strict=True))
         ),
     )

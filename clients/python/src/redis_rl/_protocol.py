@@ -18,7 +18,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal, TypeVar
 
-from ._rules import Word
+from ._rules import Frames, Word
 
 Mode = Literal["module", "functions", "script"]
 MODES: tuple[Mode, ...] = ("module", "functions", "script")
@@ -58,13 +58,15 @@ class Pause:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Command:
     """A command of the module, in the form that all three ways of calling share."""
 
     name: str
     keys: Sequence[str | bytes]
     words: Sequence[Word]
+    frames: Frames | None = field(default=None, compare=False, repr=False)
+    """Of a command of one key: what goes over the wire around the key, if the same words are often sent."""
 
     @property
     def reads(self) -> bool:
@@ -99,6 +101,24 @@ class Command:
         words += self.words
         reads = promise if mode == "script" else self.reads
         return Send(words, self.keys[0], reads, again=self.reads, place=[] if place is None else place)
+
+    def packed(self, mode: Mode) -> bytes | None:
+        """The command as it goes over the wire in UTF-8, or None if it has no frames."""
+        if self.frames is None:
+            return None
+        frame = self.frames.get(mode)
+        if frame is None:
+            frame = self.frames[mode] = self._frame(mode)
+        (key,) = self.keys
+        if isinstance(key, str):
+            key = key.encode()
+        return b"%b$%d\r\n%b%b" % (frame[0], len(key), key, frame[1])
+
+    def _frame(self, mode: Mode) -> tuple[bytes, bytes]:
+        words = [word if isinstance(word, bytes) else str(word).encode() for word in self.send(mode).words]
+        bulks = [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
+        place = 1 if mode == "module" else 3
+        return b"*%d\r\n%b" % (len(words), b"".join(bulks[:place])), b"\r\n" + b"".join(bulks[place + 1 :])
 
 
 @cache
@@ -135,6 +155,8 @@ class Errors:
         self.no_permission: type[Exception] = module.NoPermissionError
         self.lost: tuple[type[Exception], ...] = (module.ConnectionError, module.TimeoutError, OSError)
         self.read_only: type[Exception] = module.ReadOnlyError
+        # A demoted primary is left, as well as a broken connection: its name may lead to the new one.
+        self.leave: tuple[type[Exception], ...] = (*self.lost, self.read_only)
         self._wrong_password: type[Exception] = module.AuthenticationError
         self._away: tuple[type[Exception], ...] = (
             *self.lost,
@@ -205,14 +227,24 @@ class Core:
         # A user who may not call it can do without it: a script needs other permissions.
         return self.errors.is_unknown(answer) or isinstance(answer, self.errors.no_permission)
 
-    def ask(self, command: Command, mode: Mode, fresh: bool) -> Steps[Any]:
-        """Sends the command until the server has decided it. ``fresh``: the server was just looked at."""
+    def ask(self, command: Command, mode: Mode, fresh: bool, failed: Exception | None = None) -> Steps[Any]:
+        """Sends the command until the server has decided it.
+
+        ``fresh``: the server was just looked at. ``failed``: how a first attempt ended.
+        """
         deadline = time.monotonic() + self.patience
         pause = FIRST_PAUSE
         whole = False
         place: list[Any] = []
         while True:
             try:
+                if failed is not None:
+                    # Not kept, as it refers to this very call.
+                    first, failed = failed, None
+                    try:
+                        raise first
+                    finally:
+                        del first
                 return (yield command.send(mode, whole=whole, promise=self.promise, place=place))
             except Exception as error:
                 if mode == "script" and command.reads and self.promise and self._lacks(error):

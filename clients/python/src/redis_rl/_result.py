@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from ._http import Item, ceil_seconds
@@ -23,6 +24,15 @@ class Denied(Exception):
             "denied: it can never fit" if result.retry_after is None else f"denied: it fits in {result.retry_after} s"
         )
         self.result = result
+
+
+# The names of FULL, which are bytes unless the client decodes replies.
+_NAMES = (
+    *("allowed", "limit", "used", "remaining", "retry-after-ms", "next-after-ms", "reset-after-ms"),
+    *("window-ms", "at-ms"),
+)
+_by_text = itemgetter(*_NAMES)
+_by_bytes = itemgetter(*(name.encode() for name in _NAMES))
 
 
 def _wait(ms: int) -> int | None:
@@ -77,19 +87,10 @@ class State:
     @classmethod
     def read(cls, reply: Any) -> State:
         """Reads the map of FULL: a dict over RESP3, a flat array over RESP2."""
-        pairs = reply.items() if isinstance(reply, Mapping) else zip(reply[::2], reply[1::2], strict=True)
-        fields = {name.decode() if isinstance(name, bytes) else name: int(value) for name, value in pairs}
-        return cls(
-            allowed=fields["allowed"] == 1,
-            limit=fields["limit"],
-            used=fields["used"],
-            remaining=fields["remaining"],
-            retry_after_ms=_wait(fields["retry-after-ms"]),
-            next_after_ms=_wait(fields["next-after-ms"]),
-            reset_after_ms=_wait(fields["reset-after-ms"]),
-            window_ms=fields["window-ms"],
-            at_ms=fields["at-ms"],
-        )
+        fields = reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
+        values = _by_bytes(fields) if b"allowed" in fields else _by_text(fields)
+        allowed, limit, used, remaining, retry, following, reset, window, at = values
+        return cls(allowed == 1, limit, used, remaining, _wait(retry), _wait(following), _wait(reset), window, at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +159,19 @@ class Result(State):
     @classmethod
     def of(cls, rule: Rule, states: Sequence[State], fallback: str = "default") -> Result:
         """The result of a rule whose windows are in these states."""
-        binding = _binding(states)
+        # It is allowed if all of them allow, as one that denies binds before those that do not.
+        binding = states[0] if len(states) == 1 else _binding(states)
         return cls(
-            allowed=all(states),
-            limit=binding.limit,
-            used=binding.used,
-            remaining=binding.remaining,
-            retry_after_ms=binding.retry_after_ms,
-            next_after_ms=binding.next_after_ms,
-            reset_after_ms=binding.reset_after_ms,
-            window_ms=binding.window_ms,
-            at_ms=binding.at_ms,
-            each=tuple(states),
+            binding.allowed,
+            binding.limit,
+            binding.used,
+            binding.remaining,
+            binding.retry_after_ms,
+            binding.next_after_ms,
+            binding.reset_after_ms,
+            binding.window_ms,
+            binding.at_ms,
+            tuple(states),
             rule=rule,
             fallback=fallback,
         )

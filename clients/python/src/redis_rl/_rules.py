@@ -9,12 +9,16 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, TypeVar
 
 from ._http import check_name
 from ._rates import MAX_SECONDS, Rate, Seconds, Window, milliseconds, seconds, units
 
 Word = str | bytes | int
+
+Frames = dict[str, tuple[bytes, bytes]]
+"""By mode: the bytes of a command of one key, before and behind that key."""
 
 MAX_WINDOWS = 16
 
@@ -50,6 +54,22 @@ class Rule(ABC):
     @abstractmethod
     def policies(self, fallback: str = "default") -> list[Policy]:
         """The quota policies that the rule stands for, shortest window first."""
+
+    @property
+    def form(self) -> str:
+        """The word that asks for the long reply."""
+        return "FULL"
+
+    # Of each call with the rule, so worked out once.
+    @cached_property
+    def sent(self) -> tuple[Word, ...]:
+        """All that stands behind the key of the rule's own command."""
+        return (*self.words(), self.form)
+
+    @cached_property
+    def frames(self) -> Frames:
+        """That command as it goes over the wire. Filled in by the first call."""
+        return {}
 
     def with_cost(self: AnyRule, cost: int) -> AnyRule:
         """The same rule for a request of another weight."""
@@ -87,6 +107,12 @@ class Windowed(Rule):
         if self.force:
             words.append("FORCE")
         return words
+
+    @property
+    def form(self) -> str:
+        # Of several windows, each. Only where a request is forced on them can the wait of the whole call not be told
+        # from those of the windows, as one that had room may have none now.
+        return "EACH" if len(self.windows) > 1 and not self.force else "FULL"
 
     def _options(self) -> list[Word]:
         """Options of one kind of rule alone."""

@@ -88,7 +88,7 @@ class Limiter:
             force: count it whether it fits or not (sliding and fixed).
         """
         rule = weighed(rule, cost, force)
-        return read_rule(rule, self._ask(self._calls.rule(key, rule)))
+        return read_rule(rule, self.ask(self._calls.rule(key, rule)))
 
     def peek(self, key: Key, rule: Rule, *, cost: int | None = None) -> Result:
         """What `hit` would answer. Changes nothing, and may be answered by a replica.
@@ -98,7 +98,7 @@ class Limiter:
             cost: as in `hit`; 0 shows the state as it is, without a request of one's own.
         """
         rule = peeked(rule, cost)
-        return read_rule(rule, self._ask(self._calls.peek(key, rule)))
+        return read_rule(rule, self.ask(self._calls.peek(key, rule)))
 
     def all(self, rules: Rules) -> AllResult:
         """One decision over several keys: every rule has room, or nothing is counted anywhere.
@@ -108,7 +108,7 @@ class Limiter:
                 as ``{org7}:minute`` and ``{org7}:day`` do.
         """
         pairs = several(rules)
-        return read_all(pairs, self._ask(self._calls.all(pairs)))
+        return read_all(pairs, self.ask(self._calls.all(pairs)))
 
     def refund(self, key: Key, rule: Rule, *, cost: int | None = None, at_ms: int | None = None) -> Refunded:
         """Gives back what the same rule took.
@@ -120,7 +120,7 @@ class Limiter:
                 Fixed: a window that has ended since gets nothing back.
         """
         rule = weighed(rule, cost)
-        return read_refund(self._ask(self._calls.refund(key, rule, at_ms)))
+        return read_refund(self.ask(self._calls.refund(key, rule, at_ms)))
 
     def reset(self, key: Key, *rules: Rule | Rate) -> int:
         """Gives the key its whole quota back. Returns how many of its keys were removed.
@@ -129,7 +129,7 @@ class Limiter:
             key: as in `hit`.
             rules: the fixed rules (or rates) whose counters go, too.
         """
-        return int(self._ask(self._calls.reset(key, rules)))
+        return int(self.ask(self._calls.reset(key, rules)))
 
     def acquire(self, key: Key, rule: Lease, *, holder: str | bytes | None = None) -> Result:
         """Takes or renews a lease. ``result.holder`` is who holds it; give that to `release`.
@@ -143,7 +143,7 @@ class Limiter:
 
     def release(self, key: Key, *holders: str | bytes) -> int:
         """Ends leases. Returns how many were still held; releasing twice is no error."""
-        return int(self._ask(self._calls.release(key, holders)))
+        return int(self.ask(self._calls.release(key, holders)))
 
     def hold(self, key: Key, rule: Lease, *, holder: str | bytes | None = None, renew: bool = False) -> HeldLease:
         """A lease for a ``with`` block, which raises `Denied` on entry if none is free.
@@ -177,13 +177,27 @@ class Limiter:
                 return found
             return mode
 
-    def _ask(self, command: Command) -> Any:
-        core = self._core
-        mode, fresh = core.mode, False
-        if mode is None:
-            mode, fresh = self._look(None), True
+    def ask(self, command: Command) -> Any:
+        """For adapters: the server's answer to a command whose keys have their prefix."""
+        mode = self._core.mode
+        transport = self._transport
+        if mode is None or not transport.sends_once or command.reads:
+            return self._persist(command, mode)
+        # Nearly every call ends here, without the steps that deal with the rest.
         try:
-            return self._drive(core.ask(command, mode, fresh))
+            return transport.once(command, mode)
+        except Exception as error:
+            return self._persist(command, mode, error)
+
+    def _persist(self, command: Command, mode: Mode | None, failed: Exception | None = None) -> Any:
+        core = self._core
+        fresh = mode is None
+        if mode is None:
+            mode = self._look(None)
+        steps = core.ask(command, mode, fresh, failed)
+        del failed
+        try:
+            return self._drive(steps)
         except Stale:
             return self._drive(core.ask(command, self._look(mode), True))
 

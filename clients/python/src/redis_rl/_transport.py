@@ -8,13 +8,16 @@ redirections, so it is given the node.
 
 from __future__ import annotations
 
+import codecs
 import inspect
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
-from ._protocol import Errors, Everywhere, Send
+from ._protocol import Command, Errors, Everywhere, Mode, Send
 from ._rules import Word
+
+_NO_LOCK = nullcontext()
 
 
 class SyncClient(Protocol):
@@ -38,6 +41,12 @@ def _named(pool: Any) -> list[str]:
     first = next(iter(inspect.signature(pool.get_connection).parameters.values()), None)
     wanted = first is not None and first.kind is first.POSITIONAL_OR_KEYWORD and first.default is first.empty
     return ["RL"] if wanted else []
+
+
+def _is_utf8(client: Any) -> bool:
+    """Whether the client would send text as UTF-8, as commands that are packed beforehand are."""
+    encoder = client.get_encoder()
+    return codecs.lookup(encoder.encoding).name == "utf-8" and encoder.encoding_errors == "strict"
 
 
 def _node(client: Any, send: Send) -> Any:
@@ -66,6 +75,9 @@ class SyncTransport:
         self._resend = resend
         self._cluster = _is_cluster(client)
         self._named = [] if self._cluster else _named(client.connection_pool)
+        self._packs = _is_utf8(client)
+        self.sends_once = not (self._cluster or resend)
+        """Whether a command that writes goes out by `once`."""
 
     def send(self, send: Send) -> Any:
         client = self._client
@@ -75,7 +87,12 @@ class SyncTransport:
             return client.execute_command(*send.words, target_nodes=_node(client, send))
         if self._resend or send.again:
             return client.execute_command(*send.words)
-        return self._once(send.words)
+        return self._exchange(None, send.words)
+
+    def once(self, command: Command, mode: Mode) -> Any:
+        """Sends a command to one server."""
+        packed = command.packed(mode) if self._packs else None
+        return self._exchange(packed, command.send(mode).words if packed is None else ())
 
     def everywhere(self, op: Everywhere) -> list[Any]:
         if not self._cluster:
@@ -89,24 +106,30 @@ class SyncTransport:
         except self._errors.response as error:
             return error
 
-    def _once(self, words: Sequence[Word]) -> Any:
+    def _exchange(self, packed: bytes | None, words: Sequence[Word]) -> Any:
         client = self._client
         own = client.connection
-        lock: AbstractContextManager[Any] = nullcontext()
         if own is not None:
-            lock = getattr(client, "single_connection_lock", lock)
-        with lock:
-            connection = own or client.connection_pool.get_connection(*self._named)
-            try:
+            lock: AbstractContextManager[Any] = getattr(client, "single_connection_lock", _NO_LOCK)
+            with lock:
+                return self._on(own, packed, words)
+        pool = client.connection_pool
+        connection = pool.get_connection(*self._named)
+        try:
+            return self._on(connection, packed, words)
+        finally:
+            pool.release(connection)
+
+    def _on(self, connection: Any, packed: bytes | None, words: Sequence[Word]) -> Any:
+        try:
+            if packed is None:
                 connection.send_command(*words)
-                return client.parse_response(connection, words[0])
-            except (*self._errors.lost, self._errors.read_only):
-                # A demoted primary, too, is left: its name may lead to the new one.
-                connection.disconnect()
-                raise
-            finally:
-                if own is None:
-                    client.connection_pool.release(connection)
+            else:
+                connection.send_packed_command((packed,))
+            return connection.read_response()
+        except self._errors.leave:
+            connection.disconnect()
+            raise
 
 
 class AsyncTransport:
@@ -118,6 +141,9 @@ class AsyncTransport:
         self._resend = resend
         self._cluster = _is_cluster(client)
         self._named = [] if self._cluster else _named(client.connection_pool)
+        self._packs = _is_utf8(client)
+        self.sends_once = not (self._cluster or resend)
+        """Whether a command that writes goes out by `once`."""
 
     async def send(self, send: Send) -> Any:
         client = self._client
@@ -128,7 +154,12 @@ class AsyncTransport:
             return await client.execute_command(*send.words, target_nodes=_node(client, send))
         if self._resend or send.again:
             return await client.execute_command(*send.words)
-        return await self._once(send.words)
+        return await self._exchange(None, send.words)
+
+    async def once(self, command: Command, mode: Mode) -> Any:
+        """Sends a command to one server."""
+        packed = command.packed(mode) if self._packs else None
+        return await self._exchange(packed, command.send(mode).words if packed is None else ())
 
     async def everywhere(self, op: Everywhere) -> list[Any]:
         if not self._cluster:
@@ -143,21 +174,27 @@ class AsyncTransport:
         except self._errors.response as error:
             return error
 
-    async def _once(self, words: Sequence[Word]) -> Any:
-        client = await self._client.initialize()
-        own = client.connection
-        lock: AbstractAsyncContextManager[Any] = nullcontext()
-        if own is not None:
-            lock = getattr(client, "_single_conn_lock", lock)
-        async with lock:
-            connection = own or await client.connection_pool.get_connection(*self._named)
-            try:
+    async def _exchange(self, packed: bytes | None, words: Sequence[Word]) -> Any:
+        client = self._client
+        if client.single_connection_client:
+            await client.initialize()
+            lock: AbstractAsyncContextManager[Any] = getattr(client, "_single_conn_lock", _NO_LOCK)
+            async with lock:
+                return await self._on(client.connection, packed, words)
+        pool = client.connection_pool
+        connection = await pool.get_connection(*self._named)
+        try:
+            return await self._on(connection, packed, words)
+        finally:
+            await pool.release(connection)
+
+    async def _on(self, connection: Any, packed: bytes | None, words: Sequence[Word]) -> Any:
+        try:
+            if packed is None:
                 await connection.send_command(*words)
-                return await client.parse_response(connection, words[0])
-            except (*self._errors.lost, self._errors.read_only):
-                # A demoted primary, too, is left: its name may lead to the new one.
-                await connection.disconnect()
-                raise
-            finally:
-                if own is None:
-                    await client.connection_pool.release(connection)
+            else:
+                await connection.send_packed_command((packed,))
+            return await connection.read_response()
+        except self._errors.leave:
+            await connection.disconnect()
+            raise

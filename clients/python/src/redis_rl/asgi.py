@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ._aio import AsyncLimiter
 from ._http import PROBLEM_TITLE, PROBLEM_TYPE
@@ -26,6 +27,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Answer = TypeVar("Answer")
 KeyOf = Callable[[Scope], str | bytes | None]
 
 log = logging.getLogger("redis_rl.asgi")
@@ -115,7 +117,7 @@ class RateLimitMiddleware:
     async def _decide(self, limited: list[tuple[str | bytes, Rule]]) -> Result | AllResult | None:
         """The limiter's answer, or None if the server is away."""
         try:
-            result = await asyncio.wait_for(self._ask(limited), self._timeout)
+            result = await _within(self._timeout, self._ask(limited))
         except Exception as error:
             if not (isinstance(error, asyncio.TimeoutError) or self._limiter.is_away(error)):
                 raise
@@ -145,6 +147,19 @@ class RateLimitMiddleware:
                 except Exception as error:
                     # It ends by itself; the response is not the place to say so.
                     log.warning("a lease could not be released: %s", error)
+
+
+if sys.version_info >= (3, 11):
+
+    async def _within(seconds: float | None, answer: Awaitable[Answer]) -> Answer:
+        # Unlike wait_for, which before Python 3.12 makes a task of each call.
+        async with asyncio.timeout(seconds):
+            return await answer
+
+else:
+
+    async def _within(seconds: float | None, answer: Awaitable[Answer]) -> Answer:
+        return await asyncio.wait_for(answer, seconds)
 
 
 def _fields(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,9 +32,10 @@ from limits.limits import TIME_TYPES
 from limits.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
 
 from ._aio import AsyncLimiter
+from ._protocol import Command
 from ._rates import MAX_UNITS
 from ._result import State
-from ._rules import Fixed, Sliding, fixed, sliding
+from ._rules import Fixed, Frames, Sliding, Word, fixed, sliding
 from ._sync import Limiter
 
 __all__ = ["AsyncRlStorage", "RlStorage"]
@@ -69,7 +71,7 @@ class _Windows:
         self._seen: OrderedDict[str, int] = OrderedDict()
 
     def learn(self, key: str, expiry: int) -> None:
-        if self._parsed(key) != expiry:
+        if not key.endswith(_endings(expiry)):
             self._seen[key] = expiry
             self._seen.move_to_end(key)
             if len(self._seen) > _REMEMBERED:
@@ -88,7 +90,13 @@ class _Windows:
 
 
 @lru_cache(maxsize=1024)
-def _counter(expiry: int, amount: int = 1) -> Fixed:
+def _endings(expiry: int) -> tuple[str, ...]:
+    """How the keys of limits' items end whose window this is."""
+    return tuple(f"/{expiry // size}/{name}" for name, size in _SIZES.items() if expiry % size == 0)
+
+
+@lru_cache(maxsize=1024)
+def _counter(expiry: int, amount: int | None = None) -> Fixed:
     # The storage does not learn the limit: it counts, and the strategy decides.
     return fixed((MAX_UNITS, expiry), anchored=True, cost=amount)
 
@@ -97,6 +105,18 @@ def _counter(expiry: int, amount: int = 1) -> Fixed:
 def _log(limit: int, expiry: int, amount: int | None = None) -> Sliding:
     # Always with a cost, so that the module stores the key in a form that takes any.
     return sliding((limit, expiry), cost=amount)
+
+
+@lru_cache(maxsize=1024)
+def _count(expiry: int, amount: int) -> tuple[Sequence[Word], Frames]:
+    """The words that count in a counter. The reply is the short one: allowed, count, ttl."""
+    return _counter(expiry, amount if amount > 1 else None).words(), {}
+
+
+@lru_cache(maxsize=1024)
+def _enter(limit: int, expiry: int, amount: int) -> tuple[Sequence[Word], Frames]:
+    """The words that put entries into a log, for the short reply."""
+    return _log(limit, expiry, amount).words(), {}
 
 
 def _client(uri: str, package: str, options: dict[str, Any]) -> Any:
@@ -163,7 +183,8 @@ class RlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         super().__init__(uri, wrap_exceptions=wrap_exceptions, **options)
         self.key_prefix = key_prefix
         self.client = client or _client(uri.removeprefix("rl+"), "", options)
-        self.limiter = Limiter(self.client, prefix=f"{key_prefix}:")
+        self._prefix = f"{key_prefix}:"
+        self.limiter = Limiter(self.client, prefix=self._prefix)
         self._windows = _Windows()
 
     @property
@@ -174,7 +195,8 @@ class RlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         self._windows.learn(key, expiry)
         if amount < 1:
             return self.get(key)
-        return self.limiter.hit(key, _counter(expiry, amount)).used
+        _, count, _ = self.limiter.ask(Command("FIXED", (self._prefix + key,), *_count(expiry, amount)))
+        return int(count)
 
     def get(self, key: str) -> int:
         state = self._state(key)
@@ -187,7 +209,8 @@ class RlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
     def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         if amount < 1:
             return self.limiter.peek(key, _log(limit, expiry), cost=0).used <= limit
-        return self.limiter.hit(key, _log(limit, expiry, amount)).allowed
+        allowed, _, _ = self.limiter.ask(Command("SLIDING", (self._prefix + key,), *_enter(limit, expiry, amount)))
+        return bool(allowed)
 
     def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
         return _moving_window(self.limiter.peek(key, _log(limit, expiry), cost=0), expiry)
@@ -239,7 +262,8 @@ class AsyncRlStorage(AioStorage, AioMovingWindowSupport, AioSlidingWindowCounter
         super().__init__(uri, wrap_exceptions=wrap_exceptions, **options)
         self.key_prefix = key_prefix
         self.client = client or _client(uri.removeprefix("async+").removeprefix("rl+"), ".asyncio", options)
-        self.limiter = AsyncLimiter(self.client, prefix=f"{key_prefix}:")
+        self._prefix = f"{key_prefix}:"
+        self.limiter = AsyncLimiter(self.client, prefix=self._prefix)
         self._windows = _Windows()
 
     @property
@@ -250,7 +274,8 @@ class AsyncRlStorage(AioStorage, AioMovingWindowSupport, AioSlidingWindowCounter
         self._windows.learn(key, expiry)
         if amount < 1:
             return await self.get(key)
-        return (await self.limiter.hit(key, _counter(expiry, amount))).used
+        _, count, _ = await self.limiter.ask(Command("FIXED", (self._prefix + key,), *_count(expiry, amount)))
+        return int(count)
 
     async def get(self, key: str) -> int:
         state = await self._state(key)
@@ -263,7 +288,9 @@ class AsyncRlStorage(AioStorage, AioMovingWindowSupport, AioSlidingWindowCounter
     async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         if amount < 1:
             return (await self.limiter.peek(key, _log(limit, expiry), cost=0)).used <= limit
-        return (await self.limiter.hit(key, _log(limit, expiry, amount))).allowed
+        words = _enter(limit, expiry, amount)
+        allowed, _, _ = await self.limiter.ask(Command("SLIDING", (self._prefix + key,), *words))
+        return bool(allowed)
 
     async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
         return _moving_window(await self.limiter.peek(key, _log(limit, expiry), cost=0), expiry)

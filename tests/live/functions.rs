@@ -27,6 +27,8 @@ tests![
     counters_may_be_declared,
     a_plain_call_takes_few_commands,
     in_a_cluster_the_counters_are_the_modules,
+    the_script_on_redis_6_2_is_the_module if with_redis_6_2,
+    the_script_on_redis_6_2_is_the_module_in_resp3 if with_redis_6_2,
 ];
 
 /// What servers load: the file of this name.
@@ -105,7 +107,12 @@ fn state(client: &mut Client, key: &str) -> [Vec<String>; 3] {
             local keys, dump = redis.call('KEYS', prefix .. '*'), {}
             table.sort(keys)
             for _, key in ipairs(keys) do
-                local kind, expiry = redis.call('TYPE', key).ok, redis.call('PEXPIRETIME', key)
+                local kind, expiry = redis.call('TYPE', key).ok, redis.pcall('PEXPIRETIME', key)
+                if type(expiry) == 'table' then -- Redis 6.2 does not know it.
+                    local now = redis.call('TIME')
+                    expiry = redis.call('PTTL', key)
+                    if expiry >= 0 then expiry = expiry + now[1] * 1000 + math.floor(now[2] / 1000) end
+                end
                 if expiry ~= -2 and kind ~= 'none' then
                     local line = string.format('%s %s %.0f', string.sub(key, 3), kind, expiry)
                     if kind == 'string' then
@@ -131,6 +138,8 @@ fn state(client: &mut Client, key: &str) -> [Vec<String>; 3] {
 /// The three sets of keys and who answers there.
 struct Three {
     client: Client,
+    /// Another server, if the functions' keys lie there.
+    elsewhere: Option<Client>,
     other: Hand,
     rng: Rng,
     seed: u64,
@@ -140,7 +149,23 @@ struct Three {
 impl Three {
     fn new(client: Client, other: Hand) -> Self {
         let (rng, seed) = seeded();
-        Self { client, other, rng, seed, calls: 0 }
+        Self { client, elsewhere: None, other, rng, seed, calls: 0 }
+    }
+
+    /// The connection to the keys of a set.
+    fn at(&mut self, set: &str) -> &mut Client {
+        self.elsewhere.as_mut().filter(|_| set == "l").unwrap_or(&mut self.client)
+    }
+
+    fn states(&mut self, key: &str) -> [Vec<String>; 3] {
+        let [ours, theirs, both] = state(&mut self.client, key);
+        match &mut self.elsewhere {
+            None => [ours, theirs, both],
+            Some(client) => {
+                let [_, theirs, _] = state(client, key);
+                [ours, theirs, both]
+            }
+        }
     }
 
     /// Makes a call on each set, and sees that replies and states are equal. The keys stand without their set's prefix.
@@ -151,14 +176,14 @@ impl Three {
         let [ours, theirs, both] =
             [("m", Hand::Module), ("l", self.other.clone()), ("b", turn.clone())].map(|(set, hand)| {
                 let keys: Vec<String> = keys.iter().map(|key| format!("{set}:{key}")).collect();
-                hand.ask(&mut self.client, name, &keys, rest)
+                hand.ask(self.at(set), name, &keys, rest)
             });
         assert_eq!(theirs, ours, "{place}: left the functions, right the module");
         assert_eq!(both, ours, "{place}: left the turn of {turn:?}, right the module");
         // Counters of long ago may still be there; a look at all of them now and then will do.
         let all = self.calls.is_multiple_of(100);
         for key in keys.iter().map(|key| if all { "" } else { &**key }) {
-            let [ours, theirs, both] = state(&mut self.client, key);
+            let [ours, theirs, both] = self.states(key);
             assert_eq!(theirs, ours, "{place}: the state; left the functions', right the module's");
             assert_eq!(both, ours, "{place}: the state; left that of both in turn, right the module's");
         }
@@ -176,7 +201,7 @@ impl Three {
         for set in ["m", "l", "b"] {
             let key = format!("{set}:{key}");
             let words: Vec<String> = words.iter().map(|word| word.replace("KEY", &key)).collect();
-            let _ = self.client.try_run::<Value>(&words); // Refused where something else lies.
+            let _ = self.at(set).try_run::<Value>(&words); // Refused where something else lies.
         }
     }
 }
@@ -383,11 +408,14 @@ fn random_plant(rng: &mut Rng, three: &mut Three, now: i64) {
 }
 
 fn histories(engine: &Engine, other: fn(&mut Client) -> Hand, resp3: bool) {
-    const CALLS: usize = 2500;
     let server = with_module(engine);
     let mut client = connect(&server, resp3);
     let other = other(&mut client);
-    let mut three = Three::new(client, other);
+    history(engine, Three::new(client, other), &[&server]);
+}
+
+fn history(engine: &Engine, mut three: Three, servers: &[&Server]) {
+    const CALLS: usize = 2500;
     // See `Engine::counts_microseconds`: what is told in milliseconds, rounded up, would differ now and then.
     let kinds: &[&'static str] = if engine.counts_microseconds() {
         &["SLIDING", "FIXED", "ACQUIRE"]
@@ -400,7 +428,7 @@ fn histories(engine: &Engine, other: fn(&mut Client) -> Hand, resp3: bool) {
         let ahead = step(&mut rng);
         if ahead != 0 {
             now = (now + ahead).max(START);
-            server.set_time(now);
+            servers.iter().for_each(|server| server.set_time(now));
         }
         if rng.u32(..40) == 0 {
             random_plant(&mut rng, &mut three, now);
@@ -428,6 +456,30 @@ fn the_script_is_the_module(engine: &Engine) {
 
 fn the_script_is_the_module_in_resp3(engine: &Engine) {
     histories(engine, Hand::script, true);
+}
+
+/// Once, beside the module on the oldest server that can load it.
+fn with_redis_6_2(engine: &Engine) -> bool {
+    engine.is_redis_7_0() && Engine::redis_6_2().is_some()
+}
+
+fn on_redis_6_2(engine: &Engine, resp3: bool) {
+    let server = with_module(engine);
+    let old = bare(&Engine::redis_6_2().expect("see with_redis_6_2"), &[]);
+    let mut client = connect(&server, resp3);
+    let mut elsewhere = connect(&old, resp3);
+    let script = Hand::script(&mut client);
+    assert_eq!(Hand::script(&mut elsewhere), script);
+    let three = Three { elsewhere: Some(elsewhere), ..Three::new(client, script) };
+    history(engine, three, &[&server, &old]);
+}
+
+fn the_script_on_redis_6_2_is_the_module(engine: &Engine) {
+    on_redis_6_2(engine, false);
+}
+
+fn the_script_on_redis_6_2_is_the_module_in_resp3(engine: &Engine) {
+    on_redis_6_2(engine, true);
 }
 
 // Single matters -------------------------------------------------------------------------------------------------------

@@ -12,15 +12,19 @@ pub struct Engine {
     pub compact: bool,
 }
 
+const REDIS_6_2: &str = "redis-6.2";
+
 impl Engine {
-    /// Every engine of the table, and after them the system's own server if it is in no row and can load the module.
+    /// Every engine of the table that can load the module, and after them the system's own server if it is in no row and can load the module.
     pub fn all() -> Vec<Self> {
         let mut system: Vec<(PathBuf, String)> = ["redis-server", "valkey-server"]
             .into_iter()
             .filter_map(|program| Some((in_path(program)?, version(&in_path(program)?)?)))
             .filter(|(_, version)| version.split('.').next().and_then(|major| major.parse().ok()) >= Some(7))
             .collect();
-        let table = include_str!("../engines.tsv").lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+        let table = include_str!("../engines.tsv")
+            .lines()
+            .filter(|line| !line.starts_with('#') && !line.is_empty() && !line.starts_with(REDIS_6_2));
         let mut engines: Vec<Self> = table
             .map(|row| {
                 let [name, _source, program, wanted, _image] = row.split('\t').collect::<Vec<_>>()[..] else {
@@ -45,6 +49,13 @@ impl Engine {
         engines
     }
 
+    /// Redis 6.2, if it is here. It cannot load the module.
+    #[allow(dead_code)] // The tests'.
+    pub fn redis_6_2() -> Option<Self> {
+        let program = cache().join(REDIS_6_2).join("server");
+        program.is_file().then(|| Self { name: REDIS_6_2.to_owned(), program: Some(program), compact: false })
+    }
+
     /// The engine of that name, or the first one that is there.
     #[allow(dead_code)] // The benchmark's.
     pub fn pick(name: Option<&str>) -> Option<Self> {
@@ -55,6 +66,10 @@ impl Engine {
     #[allow(dead_code)] // The tests'.
     pub fn compact(&self) -> Self {
         Self { compact: true, ..self.clone() }
+    }
+
+    pub fn is_redis_6_2(&self) -> bool {
+        self.name == REDIS_6_2
     }
 
     /// Redis 7.0, which lacks some of what later servers have.

@@ -88,7 +88,9 @@ impl Server {
     fn arguments(engine: &Engine, port: u16, options: &Options) -> Vec<String> {
         let mut arguments: Vec<String> =
             ["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""].into_iter().map(str::to_owned).collect();
-        arguments.extend(["--enable-debug-command", "yes", "--enable-module-command", "yes"].map(str::to_owned));
+        if !engine.is_redis_6_2() {
+            arguments.extend(["--enable-debug-command", "yes", "--enable-module-command", "yes"].map(str::to_owned));
+        }
         arguments.extend(options.arguments.iter().cloned());
         let module = match &options.module {
             Module::UnderTest => Some(super::module()),

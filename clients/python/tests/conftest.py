@@ -9,7 +9,7 @@ import redis
 import redis.asyncio
 
 from redis_rl import AsyncLimiter, Limiter
-from servers import MODES, MODULE, Cluster, Server
+from servers import MODULE, Cluster, Server, modes
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +34,7 @@ def have(mode: str) -> None:
         pytest.skip(f"the module is not built: {MODULE}")
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture(params=modes())
 def server(request: pytest.FixtureRequest, servers: dict[str, Server]) -> Server:
     """A clean server of each kind, with a clock that stands."""
     mode = request.param
@@ -45,7 +45,7 @@ def server(request: pytest.FixtureRequest, servers: dict[str, Server]) -> Server
     return servers[mode]
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture(params=modes())
 def cluster(request: pytest.FixtureRequest, clusters: dict[str, Cluster]) -> Cluster:
     """A clean cluster of each kind, on the real clock."""
     mode = request.param

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import select
 import shutil
@@ -27,14 +28,24 @@ MODULE = Path(os.environ.get("MODULE", ROOT / "target/release/libredis_rl.so"))
 START_MS = 1_700_000_000_000
 SLOTS = 16384
 
-MODES = ("module", "functions", "script")
-
 
 def program() -> str:
     """The server to run: SERVER, or what is installed."""
     found = os.environ.get("SERVER") or shutil.which("redis-server") or shutil.which("valkey-server")
     assert found, "the tests need redis-server or valkey-server in PATH, or its path in SERVER"
     return found
+
+
+@functools.cache
+def is_old() -> bool:
+    """Whether the server is Redis 6.2, which has neither functions nor a way to load the module."""
+    shown = subprocess.run([program(), "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return " v=6." in shown
+
+
+def modes() -> tuple[str, ...]:
+    """The kinds of server there can be."""
+    return ("script",) if is_old() else ("module", "functions", "script")
 
 
 def until(what: str, happens: Callable[[], object], seconds: float = 30) -> None:
@@ -101,10 +112,12 @@ class Server:
         self._write_clock(START_MS if frozen else 0)
         self.port = free_port(bus)
         words = [program(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-        words += ["--dir", str(self.folder), "--logfile", str(self.folder / "log"), "--enable-module-command", "yes"]
+        words += ["--dir", str(self.folder), "--logfile", str(self.folder / "log")]
+        if not is_old():
+            words += ["--enable-module-command", "yes"]
         if mode == "module":
             words += ["--loadmodule", str(MODULE)]
-        elif mode == "script":
+        elif mode == "script" and not is_old():
             words += ["--rename-command", "FCALL", "", "--rename-command", "FCALL_RO", ""]
         words += arguments
         self._words = words
@@ -149,7 +162,11 @@ class Server:
         with self.client() as client:
             client.flushall()
             client.script_flush()
-            client.execute_command("FUNCTION", "FLUSH")
+        self.forget_functions()
+
+    def forget_functions(self) -> None:
+        if not is_old():
+            self.run("FUNCTION", "FLUSH")
 
     def kill(self) -> None:
         if self._watcher is not None:
@@ -178,7 +195,7 @@ class Cluster:
         self.nodes = [Server(mode, frozen=False, arguments=options, bus=True) for _ in range(4)]
         first, *others = self.nodes
         for number, node in enumerate(self.nodes[:3]):
-            node.run("CLUSTER", "ADDSLOTSRANGE", -(-number * SLOTS // 3), -(-(number + 1) * SLOTS // 3) - 1)
+            node.run("CLUSTER", "ADDSLOTS", *range(-(-number * SLOTS // 3), -(-(number + 1) * SLOTS // 3)))
             node.run("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
         for node in others:
             first.run("CLUSTER", "MEET", "127.0.0.1", node.port)
@@ -203,7 +220,7 @@ class Cluster:
         for node in self.nodes[:3]:
             node.run("FLUSHALL")
             node.run("SCRIPT", "FLUSH")
-            node.run("FUNCTION", "FLUSH")
+            node.forget_functions()
 
     def kill(self) -> None:
         for node in self.nodes:

@@ -110,7 +110,7 @@ def test_a_new_node_without_functions(cluster: Cluster, client: Any) -> None:
     """Functions do not reach other shards by themselves."""
     limiter = Limiter(client)
     limiter.hit("a", RULE)
-    cluster.nodes[1].run("FUNCTION", "FLUSH")
+    cluster.nodes[1].forget_functions()
     cluster.nodes[1].run("SCRIPT", "FLUSH")
     key = cluster.key_on(1)
     assert limiter.hit(key, RULE).used == 1

@@ -124,7 +124,7 @@ async def test_asyncio_call_in_a_cluster_is_not_sent_again(cluster: Cluster, pro
 
 def test_a_server_that_has_lost_its_scripts(server: Server, limiter: Limiter) -> None:
     limiter.hit("a", RULE)
-    server.run("FUNCTION", "FLUSH")
+    server.forget_functions()
     server.run("SCRIPT", "FLUSH")
     assert limiter.hit("a", RULE).used == 2
     assert limiter.mode == server.mode
@@ -132,7 +132,7 @@ def test_a_server_that_has_lost_its_scripts(server: Server, limiter: Limiter) ->
 
 async def test_asyncio_server_that_has_lost_its_scripts(server: Server, aio: AsyncLimiter) -> None:
     await aio.hit("a", RULE)
-    server.run("FUNCTION", "FLUSH")
+    server.forget_functions()
     server.run("SCRIPT", "FLUSH")
     assert (await aio.hit("a", RULE)).used == 2
     assert aio.mode == server.mode
@@ -184,7 +184,7 @@ def test_users_without_some_permissions(server: Server) -> None:
     }
     modes = {}
     for name, rule in rules.items():
-        server.run("FUNCTION", "FLUSH")
+        server.forget_functions()
         server.run("ACL", "SETUSER", name, "reset", "on", ">x", *rule.split())
         with redis.Redis(port=server.port, username=name, password="x") as client:
             limiter = Limiter(client)

@@ -41,11 +41,17 @@ local function wrong_arity(command)
   fail("ERR wrong number of arguments for 'rl." .. command .. "' command")
 end
 
+-- Ends the call with an error of the server's. Redis 6.2 puts the place in the script before some of them.
+local function refuse(line)
+  local _, _, dash, text = find(line, '^@user_script: %d+: (%-?)(.*)')
+  fail(text and (dash == '-' and text or 'ERR ' .. text) or line)
+end
+
 -- Runs a command. Its error is the reply of the call, word for word.
 local function call(...)
   local reply = redis.pcall(...)
   if type(reply) == 'table' and reply.err then
-    fail(reply.err)
+    refuse(reply.err)
   end
   return reply
 end
@@ -317,7 +323,7 @@ local function make_counters()
       if find(reply.err, 'non local key', 1, true) or find(reply.err, 'rehashing of', 1, true) then
         fail('TRYAGAIN Multiple keys request during rehashing of slot')
       end
-      fail(reply.err)
+      refuse(reply.err)
     end
     return reply
   end

@@ -27,6 +27,8 @@ tests![
     counters_may_be_declared,
     a_plain_call_takes_few_commands,
     in_a_cluster_the_counters_are_the_modules,
+    what_the_server_refuses_keeps_its_code,
+    what_redis_6_2_refuses_keeps_its_code if with_redis_6_2,
     the_script_on_redis_6_2_is_the_module if with_redis_6_2,
     the_script_on_redis_6_2_is_the_module_in_resp3 if with_redis_6_2,
 ];
@@ -723,6 +725,40 @@ fn a_peek_runs_on_a_replica_and_the_effects_arrive_there(engine: &Engine) {
         assert_eq!(reader.run::<(i64, i64, i64)>(&read_only), reply);
         let refused = hand.call(&mut reader, "sliding s 60 5").expect_err("a replica that takes no writes");
         assert!(refused.contains("READONLY") || refused.contains("read only replica"), "{refused}");
+    }
+}
+
+/// Clients tell by the first word of an error whether to ask again, to leave the server, or to report it.
+fn what_the_server_refuses_keeps_its_code(engine: &Engine) {
+    refusals(engine, &[Hand::library, Hand::script]);
+}
+
+fn what_redis_6_2_refuses_keeps_its_code(_: &Engine) {
+    refusals(&Engine::redis_6_2().expect("see with_redis_6_2"), &[Hand::script]);
+}
+
+fn refusals(engine: &Engine, hands: &[fn(&mut Client) -> Hand]) {
+    let server = bare(engine, &[]);
+    let mut client = connect(&server, false);
+    let hands: Vec<Hand> = hands.iter().map(|hand| hand(&mut client)).collect();
+    for hand in &hands {
+        let refused = |client: &mut Client, code: &str, lines: &[&str]| {
+            for line in lines {
+                let error = hand.call(client, line).expect_err(line);
+                assert!(error.starts_with(code), "{hand:?}, {line}: {error}");
+            }
+        };
+        let lines = ["sliding k 60 5", "fixed k 60 5", "throttle t 4 30 60", "acquire a 2 30 me"];
+        client.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+        refused(&mut client, "OOM ", &lines);
+        client.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+        client.run::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+        refused(&mut client, "NOREPLICAS ", &lines);
+        client.run::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+        client.run::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+        refused(&mut client, "READONLY ", &lines);
+        client.run::<()>(&["REPLICAOF", "NO", "ONE"]);
+        assert_eq!(client.run::<Vec<String>>(&["KEYS", "*"]), Vec::<String>::new());
     }
 }
 

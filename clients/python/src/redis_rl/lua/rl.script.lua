@@ -18,10 +18,14 @@ end
 local function wrong_arity(command)
   fail("ERR wrong number of arguments for 'rl." .. command .. "' command")
 end
+local function refuse(line)
+  local _, _, dash, text = find(line, '^@user_script: %d+: (%-?)(.*)')
+  fail(text and (dash == '-' and text or 'ERR ' .. text) or line)
+end
 local function call(...)
   local reply = redis.pcall(...)
   if type(reply) == 'table' and reply.err then
-    fail(reply.err)
+    refuse(reply.err)
   end
   return reply
 end
@@ -236,7 +240,7 @@ local function make_counters()
       if find(reply.err, 'non local key', 1, true) or find(reply.err, 'rehashing of', 1, true) then
         fail('TRYAGAIN Multiple keys request during rehashing of slot')
       end
-      fail(reply.err)
+      refuse(reply.err)
     end
     return reply
   end

@@ -44,9 +44,7 @@ pictures: deps-build deps-server build ## Draw docs/pictures from live calls, an
 	$(CARGO) bench --locked --bench limiters -- --plots
 
 bench-clients: deps-build deps-server deps-clients build ## Measure the adapters of the packages beside the stores that users have
-	clients/python/bench.sh
-	clients/node/bench.sh
-	clients/rust/bench.sh
+	scripts/bench-clients.sh
 
 soak: deps-build deps-server deps-valgrind build ## Hostile calls and floods (MINUTES=8 for both), memcheck, pruning (SEED=n ENGINE=name)
 	$(CARGO) bench --locked --bench soak -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \

@@ -122,7 +122,10 @@ fn write(results: &Results) {
     std::fs::create_dir_all(&folder).expect("docs/bench");
     results.write(&folder.join("results.json"));
     plots::write(results, &folder);
-    std::fs::write(root().join("docs/BENCHMARK.md"), report::page(results)).expect("docs/BENCHMARK.md");
+    let path = root().join("docs/BENCHMARK.md");
+    let before = std::fs::read_to_string(&path).unwrap_or_default();
+    let page = report::page(results) + report::of_the_packages(&before);
+    std::fs::write(&path, page).expect("docs/BENCHMARK.md");
     report::quote_in_readme(results);
     println!("written: docs/BENCHMARK.md, docs/bench, and the short table in README.md");
 }

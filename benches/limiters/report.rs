@@ -182,6 +182,14 @@ pub fn page(results: &Results) -> String {
     page
 }
 
+/// The section of a page that `make bench-clients` has written (scripts/bench-clients.sh), with the blank line before it.
+pub fn of_the_packages(page: &str) -> &str {
+    const BEGIN: &str = "\n<!-- clients: written by make bench-clients -->\n";
+    const END: &str = "\n<!-- end of clients -->\n";
+    let bounds = page.find(BEGIN).zip(page.find(END).map(|end| end + END.len()));
+    bounds.and_then(|(begin, end)| page.get(begin..end)).unwrap_or_default()
+}
+
 fn plot(page: &mut String, name: &str, alt: &str) {
     let _ = writeln!(page, "\n![{alt}](bench/{name}.svg)");
 }

@@ -1,8 +1,9 @@
 /**
  * Requests a second, latency and CPU time through each store, beside the store that its users have today.
  *
- * All stores run in one process against one server, in turn, several rounds; the median round counts. CPU times are those
- * of one request, in this process and in the server.
+ * All stores run in one process against one server, in turn, several rounds; figures are medians. A ratio is that to the
+ * store that its users have today, taken within each round; its median stands with the smallest and the largest. CPU times
+ * are those of one request, in this process and in the server.
  *
  * Called by `make bench-clients`. Prints a table in Markdown. `--json FILE` writes the figures, `--seconds N` is the
  * length of a round.
@@ -23,9 +24,9 @@ import { HonoRateLimiterStore } from "redis-rl/hono-rate-limiter";
 import { RateLimiterRl } from "redis-rl/rate-limiter-flexible";
 import { Server } from "../build/test/support/server.js";
 
-const { values } = parseArgs({ options: { json: { type: "string" }, seconds: { type: "string", default: "0.5" } } });
+const { values } = parseArgs({ options: { json: { type: "string" }, seconds: { type: "string", default: "0.25" }, rounds: { type: "string", default: "7" } } });
 const ROUND_MS = Number(values.seconds) * 1000;
-const ROUNDS = 3;
+const ROUNDS = Number(values.rounds);
 const CONCURRENCY = 64;
 const KEYS = 1000;
 /** Of the requests of a round some are denied: both paths are measured. */
@@ -116,7 +117,7 @@ async function round(server, request) {
     }
   };
   const crowd = (ms) => Promise.all(Array.from({ length: CONCURRENCY }, () => worker(performance.now() + ms)));
-  await crowd(100);
+  await crowd(50);
   latencies.length = 0;
   const [cpu, own, start] = [await cpuMicros(server), process.cpuUsage(), performance.now()];
   await crowd(ROUND_MS);
@@ -133,8 +134,26 @@ async function round(server, request) {
   };
 }
 
-function median(rounds) {
-  return rounds.toSorted((a, b) => a.perSecond - b.perSecond)[Math.floor(rounds.length / 2)];
+function median(figures) {
+  return figures.toSorted((a, b) => a - b)[Math.floor(figures.length / 2)];
+}
+
+/** The figures of a row: medians, and ratios to what users of the framework have today, which comes first. */
+function summary(row, rows) {
+  const today = rows.find(({ framework }) => framework === row.framework);
+  const figures = { framework: row.framework, store: row.store, mode: row.mode };
+  for (const name of Object.keys(row.rounds[0])) {
+    figures[name] = median(row.rounds.map((round) => round[name]));
+    if (row === today) continue;
+    const ratios = row.rounds.map((round, i) => round[name] / today.rounds[i][name]).toSorted((a, b) => a - b);
+    figures[`${name} ratio`] = { median: median(ratios), least: ratios[0], most: ratios.at(-1) };
+  }
+  return figures;
+}
+
+function shown(ratio) {
+  if (!ratio) return "";
+  return `${ratio.median.toFixed(2)} (${ratio.least.toFixed(2)} to ${ratio.most.toFixed(2)})`;
 }
 
 const server = await Server.start({ mode: "module" });
@@ -146,15 +165,17 @@ for (let i = 0; i < ROUNDS; i++) {
   for (const row of rows) row.rounds.push(await round(server, row.request));
 }
 const version = (await server.info("server", "valkey_version")) || (await server.info("server", "redis_version"));
-const results = rows.map(({ framework, store, mode, rounds }) => ({ framework, store, mode, ...median(rounds) }));
+const results = rows.map((row) => summary(row, rows));
 
-console.log(`Node.js ${process.versions.node}, server ${version}, ${CONCURRENCY} requests at a time, ${KEYS} keys.\n`);
-console.log("| framework | store | sent as | requests/s | p50 | p99 | client CPU | server CPU |");
-console.log("|---|---|---|--:|--:|--:|--:|--:|");
-for (const { framework, store, mode, perSecond, p50, p99, clientMicros, serverMicros } of results) {
-  const cells = [Math.round(perSecond).toLocaleString("en"), `${p50.toFixed(2)} ms`, `${p99.toFixed(2)} ms`];
-  cells.push(`${clientMicros.toFixed(1)} µs`, `${serverMicros.toFixed(1)} µs`);
-  console.log(`| ${framework} | ${store} | ${mode} | ${cells.join(" | ")} |`);
+console.log(`Node.js ${process.versions.node}, server ${version}, ${CONCURRENCY} requests at a time, ${KEYS} keys, ${ROUNDS} turns.\n`);
+console.log("| framework | store | sent as | requests/s | ÷ today's | p99 | client CPU | ÷ today's | server CPU | ÷ today's |");
+console.log("|---|---|---|--:|--:|--:|--:|--:|--:|--:|");
+for (const row of results) {
+  const cells = [row.framework, row.store, row.mode, Math.round(row.perSecond).toLocaleString("en")];
+  cells.push(shown(row["perSecond ratio"]), `${row.p99.toFixed(2)} ms`);
+  cells.push(`${row.clientMicros.toFixed(1)} µs`, shown(row["clientMicros ratio"]));
+  cells.push(`${row.serverMicros.toFixed(1)} µs`, shown(row["serverMicros ratio"]));
+  console.log(`| ${cells.join(" | ")} |`);
 }
 if (values.json)
   writeFileSync(values.json, `${JSON.stringify({ node: process.versions.node, server: version, results }, null, 2)}\n`);

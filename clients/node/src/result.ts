@@ -152,6 +152,19 @@ export type Figures = Record<(typeof FIELDS)[number], number>;
 
 /** Reads a FULL reply: a flat array over RESP2, a map in whatever form the client gives it over RESP3. */
 export function readFigures(reply: unknown): Figures {
+  if (Array.isArray(reply) && isInOrder(reply)) {
+    return {
+      allowed: reply[1],
+      limit: reply[3],
+      used: reply[5],
+      remaining: reply[7],
+      "retry-after-ms": reply[9],
+      "next-after-ms": reply[11],
+      "reset-after-ms": reply[13],
+      "window-ms": reply[15],
+      "at-ms": reply[17],
+    };
+  }
   const found: Record<string, unknown> = {};
   if (Array.isArray(reply)) {
     for (let i = 0; i + 1 < reply.length; i += 2) found[String(reply[i])] = reply[i + 1];
@@ -167,6 +180,11 @@ export function readFigures(reply: unknown): Figures {
     figures[field] = value;
   }
   return figures;
+}
+
+/** Whether a flat reply has these fields in this order and numbers behind them, as nearly every one has. */
+function isInOrder(reply: readonly unknown[]): boolean {
+  return FIELDS.every((field, i) => reply[2 * i] === field && typeof reply[2 * i + 1] === "number");
 }
 
 /** The result of a FULL reply. */

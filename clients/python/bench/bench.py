@@ -1,9 +1,10 @@
-"""Requests a second and p99 of the adapters, beside the storage of limits that its users have today.
+"""Requests a second, p99 and processor time of the adapters, beside the storage of limits that its users have today.
 
-    python bench/bench.py [--seconds 3] [--json FILE]
+    python bench/bench.py [--seconds 0.25] [--turns 9] [--json FILE]
 
 One run on one server of each kind (the module, functions, a script), each case after the other in short turns that are
-repeated, so that a machine that is busy elsewhere slows all of them. Each figure is the median of the turns.
+repeated, so that a machine that is busy elsewhere slows all of them. Each figure is the median of the turns. A ratio is
+taken within each turn; its median stands with the smallest and the largest.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from redis_rl import AsyncLimiter, sliding
 from redis_rl.asgi import RateLimitMiddleware
 from servers import Server
 
-TURNS = 5
 KEYS = 100
 TASKS = 16
 LIMIT = limits.parse("100/minute")
+OWN = "limits' own redis storage"
 
 
 @dataclass
@@ -50,27 +51,42 @@ class Case:
     server: Server
     rates: list[float] = field(default_factory=list)
     p99: list[float] = field(default_factory=list)
+    own: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
     def run(self, seconds: float) -> None:
         server = self.server
-        before = server_cpu(server)
-        begin = time.perf_counter()
+        server.run("FLUSHALL")
+        before, own, begin = server_cpu(server), time.process_time(), time.perf_counter()
         times = self.turn(seconds)
-        took = time.perf_counter() - begin
+        took, own = time.perf_counter() - begin, time.process_time() - own
         times.sort()
         self.rates.append(len(times) / took)
         self.p99.append(times[len(times) * 99 // 100])
+        self.own.append(own / len(times))
         self.cpu.append((server_cpu(server) - before) / len(times))
 
-    def row(self) -> dict[str, Any]:
+    def row(self, first: Case) -> dict[str, str]:
+        """The figures; ``first`` is the case that this one is compared with: what users have today."""
         return {
             "what": self.what,
-            "who": self.who,
-            "requests a second": round(statistics.median(self.rates)),
-            "p99 ms": round(statistics.median(self.p99) * 1000, 2),
-            "server us a request": round(statistics.median(self.cpu) * 1e6, 1),
+            "through": self.who,
+            "requests/s": f"{statistics.median(self.rates):,.0f}",
+            "÷ today's": against(self.rates, first.rates),
+            "p99": f"{statistics.median(self.p99) * 1000:.2f} ms",
+            "client CPU": f"{statistics.median(self.own) * 1e6:.1f} µs",
+            "÷ today's ": against(self.own, first.own),
+            "server CPU": f"{statistics.median(self.cpu) * 1e6:.1f} µs",
+            "÷ today's  ": against(self.cpu, first.cpu),
         }
+
+
+def against(figures: list[float], others: list[float]) -> str:
+    """The ratio within each turn: the median, the smallest and the largest."""
+    if figures is others or not others:
+        return ""
+    ratios = sorted(one / other for one, other in zip(figures, others, strict=True))
+    return f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
 
 
 def server_cpu(server: Server) -> float:
@@ -163,7 +179,8 @@ def asgi_case(server: Server | None) -> Callable[[float], list[float]]:
 def main() -> None:
     """Measures, and prints a table."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--seconds", type=float, default=1.0, help="for each turn of each case")
+    options.add_argument("--seconds", type=float, default=0.25, help="for each turn of each case")
+    options.add_argument("--turns", type=int, default=9)
     options.add_argument("--json", type=Path, help="a file for the figures")
     chosen = options.parse_args()
 
@@ -176,12 +193,12 @@ def main() -> None:
             ("moving-window", MovingWindowRateLimiter, AsyncMoving),
         ):
             what = f"limits, {name}"
-            cases.append(Case("limits' own redis storage", what, sync_case(strategy, plain.url), plain))
+            cases.append(Case(OWN, what, sync_case(strategy, plain.url), plain))
             for mode, server in servers.items():
                 cases.append(Case(f"redis-rl, {mode}", what, sync_case(strategy, f"rl+{server.url}"), server))
             what += f", asyncio, {TASKS} at once"
             own = async_case(asynchronous, f"async+{plain.url}", implementation="redispy")
-            cases.append(Case("limits' own redis storage", what, own, plain))
+            cases.append(Case(OWN, what, own, plain))
             for mode, server in servers.items():
                 turn = async_case(asynchronous, f"async+rl+{server.url}")
                 cases.append(Case(f"redis-rl, {mode}", what, turn, server))
@@ -189,24 +206,29 @@ def main() -> None:
         cases.append(Case("no middleware", what, asgi_case(None), plain))
         for mode, server in servers.items():
             cases.append(Case(f"redis-rl, {mode}", what, asgi_case(server), server))
-        for _ in range(TURNS):
+        # What is slow only once is not counted: the first look at the server, scripts, connections.
+        for case in cases:
+            case.turn(0.05)
+        for _ in range(chosen.turns):
             for case in cases:
-                case.run(chosen.seconds / 2)
+                case.run(chosen.seconds)
     finally:
         for server in servers.values():
             server.kill()
 
-    rows = [case.row() for case in cases]
+    firsts: dict[str, Case] = {}
+    for case in cases:
+        # A middleware that does nothing is nothing to compare with.
+        firsts.setdefault(case.what, case if case.who == OWN else Case("", "", case.turn, plain))
+    rows = [case.row(firsts[case.what]) for case in cases]
     versions = {"redis-py": redis.__version__, "limits": limits.__version__}
-    print(f"Python {sys.version.split()[0]}, " + ", ".join(f"{name} {version}" for name, version in versions.items()))
-    print()
+    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    print(f"Python {sys.version.split()[0]}, {named}. {KEYS} keys, {chosen.turns} turns.\n")
     names = list(rows[0])
     print("| " + " | ".join(names) + " |")
-    print("|---|---|" + "---:|" * (len(names) - 2))
+    print("|---|---|" + "--:|" * (len(names) - 2))
     for row in rows:
-        print(
-            "| " + " | ".join(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()) + " |"
-        )
+        print("| " + " | ".join(row.values()) + " |")
     if chosen.json:
         chosen.json.write_text(json.dumps({"versions": versions, "rows": rows}, indent=2) + "\n")
 

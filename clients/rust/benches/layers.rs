@@ -1,8 +1,10 @@
-//! Requests a second and p99 of an axum service: bare, behind the layer, and behind tower-governor.
+//! Requests a second, p99 and processor time of an axum service: bare, behind the layer, and behind tower-governor.
 //!
 //! tower-governor counts in the memory of the one process, so it is no peer in what it does: it shows what the trip to
-//! the server costs. `cargo bench` starts a server of its own; `MODULE`, `REDIS_SERVER` and `SECONDS` (per row, 3 unless
-//! set) are taken from the environment. Prints a table in Markdown.
+//! the server costs. `cargo bench` starts a server of its own; `MODULE`, `REDIS_SERVER`, `SECONDS` (of a turn, 0.3 unless
+//! set) and `TURNS` (7 unless set) are taken from the environment. The services take turns, so that a machine that is busy
+//! elsewhere slows all of them. Prints a table in Markdown: medians of the turns. The ratio of processor times is that to
+//! the bare service, taken within each turn, with the smallest and the largest.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -83,12 +85,11 @@ fn app() -> Router {
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
-    let seconds = std::env::var("SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
-    let length = Duration::from_secs(seconds);
+    let setting = |name| std::env::var(name).ok().and_then(|text| text.parse::<f64>().ok());
+    let length = Duration::from_secs_f64(setting("SECONDS").unwrap_or(0.3));
+    let turns = setting("TURNS").unwrap_or(7.0) as usize;
     let server = Server::start().await?;
-    println!("| axum service, {CLIENTS} connections | allowed | requests/s | p50 | p99 |\n|---|--:|--:|--:|--:|");
-
-    measure("no limit", app(), length).await?;
+    let mut services = vec![Service::start("no limit", app()).await?];
     // As many as will ever come; the bucket of tower-governor likewise.
     let all = Rule::fixed("1_000_000_000/hour")?;
     let none = Rule::sliding("1/hour")?;
@@ -96,45 +97,126 @@ async fn main() -> Result<(), Failure> {
         let limiter = server.limiter(way).await?;
         let layer = |rule: &Rule| RateLimitLayer::new(limiter.clone(), rule, by_address);
         let fixed = Rule::from(&all);
-        measure(&format!("redis-rl-client, {name}, RL.FIXED"), app().layer(layer(&fixed)), length).await?;
+        let mut add = async |rule: &str, app| -> Result<(), Failure> {
+            services.push(Service::start(&format!("redis-rl-client, {name}, {rule}"), app).await?);
+            Ok(())
+        };
+        add("RL.FIXED", app().layer(layer(&fixed))).await?;
         let throttle = Rule::throttle("1_000_000/s")?.max_burst(1_000_000);
-        measure(&format!("redis-rl-client, {name}, RL.THROTTLE"), app().layer(layer(&throttle.into())), length).await?;
-        let denied = app().layer(layer(&Rule::from(&none)));
-        measure(&format!("redis-rl-client, {name}, RL.SLIDING, denied"), denied, length).await?;
+        add("RL.THROTTLE", app().layer(layer(&throttle.into()))).await?;
+        add("RL.SLIDING, denied", app().layer(layer(&Rule::from(&none)))).await?;
     }
     let governor = |burst, nanos| {
         let config = GovernorConfigBuilder::default().period(Duration::from_nanos(nanos)).burst_size(burst).finish();
         config.map(|config| GovernorLayer::new(Arc::new(config))).ok_or("a configuration that cannot be")
     };
-    measure("tower-governor (in the process)", app().layer(governor(1_000_000, 1000)?), length).await?;
-    measure("tower-governor (in the process), denied", app().layer(governor(1, 3_600_000_000_000)?), length).await?;
+    let (open, shut) = (governor(1_000_000, 1000)?, governor(1, 3_600_000_000_000)?);
+    services.push(Service::start("tower-governor (in the process)", app().layer(open)).await?);
+    services.push(Service::start("tower-governor (in the process), denied", app().layer(shut)).await?);
+
+    for _ in 0..turns {
+        for service in &mut services {
+            service.turn(&server, length).await?;
+        }
+    }
+    println!(
+        "{CLIENTS} connections, {turns} turns. The CPU time of service and client, which are one process, and of the server:\n"
+    );
+    println!("| axum service | allowed | requests/s | p50 | p99 | process CPU | ÷ no limit | server CPU |");
+    println!("|---|--:|--:|--:|--:|--:|--:|--:|");
+    let bare: Vec<f64> = services.first().map_or_else(Vec::new, |service| service.of(|turn| turn.own));
+    for service in &services {
+        println!("{}", service.row(&bare));
+    }
     Ok(())
 }
 
-async fn measure(name: &str, app: Router, length: Duration) -> Result<(), Failure> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
-    let service =
+/// What one turn has shown. Times are in seconds, processor times those of one request.
+struct Turn {
+    rate: f64,
+    allowed: f64,
+    p50: f64,
+    p99: f64,
+    own: f64,
+    server: f64,
+}
+
+struct Service {
+    name: String,
+    address: SocketAddr,
+    turns: Vec<Turn>,
+}
+
+impl Service {
+    async fn start(name: &str, app: Router) -> Result<Self, Failure> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
         tokio::spawn(
             async move { axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await },
         );
-    // What is slow only once is not counted: the first look at the server, connections.
-    load(address, Duration::from_millis(300)).await?;
-    let start = Instant::now();
-    let (mut times, allowed) = load(address, length).await?;
-    let elapsed = start.elapsed();
-    service.abort();
-    times.sort_unstable();
-    let at = |share: usize| times.get((times.len() * share / 100).min(times.len().saturating_sub(1)));
-    let millis = |time: Option<&Duration>| time.map_or(0.0, |time| time.as_secs_f64() * 1000.0);
-    let rate = times.len() as f64 / elapsed.as_secs_f64();
-    println!(
-        "| {name} | {:.0} % | {rate:.0} | {:.2} ms | {:.2} ms |",
-        allowed as f64 * 100.0 / times.len().max(1) as f64,
-        millis(at(50)),
-        millis(at(99)),
-    );
-    Ok(())
+        // What is slow only once is not counted: the first look at the server, connections.
+        load(address, Duration::from_millis(100)).await?;
+        Ok(Self { name: name.to_owned(), address, turns: Vec::new() })
+    }
+
+    async fn turn(&mut self, server: &Server, length: Duration) -> Result<(), Failure> {
+        let (own, theirs, start) = (cpu_of(std::process::id())?, cpu_of(server.child.id())?, Instant::now());
+        let (mut times, allowed) = load(self.address, length).await?;
+        let elapsed = start.elapsed().as_secs_f64();
+        let (own, theirs) = (cpu_of(std::process::id())? - own, cpu_of(server.child.id())? - theirs);
+        times.sort_unstable();
+        let at = |share: usize| {
+            let time = times.get((times.len() * share / 100).min(times.len().saturating_sub(1)));
+            time.map_or(0.0, Duration::as_secs_f64)
+        };
+        let count = times.len().max(1) as f64;
+        self.turns.push(Turn {
+            rate: count / elapsed,
+            allowed: allowed as f64 / count,
+            p50: at(50),
+            p99: at(99),
+            own: own / count,
+            server: theirs / count,
+        });
+        Ok(())
+    }
+
+    fn of(&self, figure: fn(&Turn) -> f64) -> Vec<f64> {
+        self.turns.iter().map(figure).collect()
+    }
+
+    fn row(&self, bare: &[f64]) -> String {
+        let mut ratios: Vec<f64> = self.of(|turn| turn.own).iter().zip(bare).map(|(own, bare)| own / bare).collect();
+        ratios.sort_by(f64::total_cmp);
+        let least_and_most = (ratios.first().copied().unwrap_or_default(), ratios.last().copied().unwrap_or_default());
+        format!(
+            "| {} | {:.0} % | {:.0} | {:.2} ms | {:.2} ms | {:.1} µs | {:.2} ({:.2} to {:.2}) | {:.1} µs |",
+            self.name,
+            median(self.of(|turn| turn.allowed)) * 100.0,
+            median(self.of(|turn| turn.rate)),
+            median(self.of(|turn| turn.p50)) * 1000.0,
+            median(self.of(|turn| turn.p99)) * 1000.0,
+            median(self.of(|turn| turn.own)) * 1e6,
+            median(ratios),
+            least_and_most.0,
+            least_and_most.1,
+            median(self.of(|turn| turn.server)) * 1e6,
+        )
+    }
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or_default()
+}
+
+/// Seconds of processor that a process has taken, from Linux' count of hundredths.
+fn cpu_of(process: u32) -> Result<f64, Failure> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // Behind the name, which is in parentheses and may hold blanks.
+    let (_, fields) = stat.rsplit_once(')').ok_or("no name in /proc")?;
+    let ticks = |place: usize| fields.split_whitespace().nth(place).and_then(|text| text.parse::<f64>().ok());
+    Ok((ticks(11).ok_or("no time in /proc")? + ticks(12).ok_or("no time in /proc")?) / 100.0)
 }
 
 /// How long each request took, and how many got a 200.

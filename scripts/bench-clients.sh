@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Measures the adapters of the packages, and puts the tables into their section of docs/BENCHMARK.md. `make bench` writes
+# the rest of that page and carries the section over.
+#
+#   scripts/bench-clients.sh [FILE]    another page than docs/BENCHMARK.md
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+page=${1:-docs/BENCHMARK.md}
+# The same words as in benches/limiters/report.rs.
+begin='<!-- clients: written by make bench-clients -->'
+end='<!-- end of clients -->'
+
+section=$(mktemp)
+trap 'rm -f "$section" "$section.page"' EXIT
+
+model=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo 2>/dev/null | head -n 1)
+server=$(redis-server --version | grep -o 'v=[^ ]*')
+{
+    printf '%s\n## Through the packages\n\n' "$begin"
+    cat <<TEXT
+\`make bench-clients\` writes this section. Each adapter of the [packages](CLIENTS.md) stands beside what users of the framework
+have today, which comes first. All take short turns, one after the other, so that a machine that is busy elsewhere slows all
+of them. Figures are medians of the turns. Ratios (÷) are taken within each turn: the median, and in parentheses the smallest
+and the largest. CPU is the processor time of one request.
+
+Server: Redis ${server#v=}. Machine: ${model:-$(uname -m)}, $(nproc) processors.
+TEXT
+    for language in python:Python node:Node.js rust:Rust; do
+        printf '\n### %s\n\n' "${language#*:}"
+        "clients/${language%%:*}/bench.sh"
+    done
+    printf '%s\n' "$end"
+} | tee "$section"
+
+# The old section goes, the new one stands at the end.
+awk -v begin="$begin" -v end="$end" '$0 == begin { skip = 1 } !skip { print } $0 == end { skip = 0 }' "$page" |
+    sed -e :a -e '/^\n*$/{$d;N;ba' -e '}' >"$section.page"
+{ cat "$section.page"; echo; cat "$section"; } >"$page"
+echo "written: the section on the packages in $page" >&2

@@ -24,7 +24,13 @@ import { HonoRateLimiterStore } from "redis-rl/hono-rate-limiter";
 import { RateLimiterRl } from "redis-rl/rate-limiter-flexible";
 import { Server } from "../build/test/support/server.js";
 
-const { values } = parseArgs({ options: { json: { type: "string" }, seconds: { type: "string", default: "0.25" }, rounds: { type: "string", default: "7" } } });
+const { values } = parseArgs({
+  options: {
+    json: { type: "string" },
+    seconds: { type: "string", default: "0.25" },
+    rounds: { type: "string", default: "7" },
+  },
+});
 const ROUND_MS = Number(values.seconds) * 1000;
 const ROUNDS = Number(values.rounds);
 const CONCURRENCY = 64;
@@ -167,8 +173,12 @@ for (let i = 0; i < ROUNDS; i++) {
 const version = (await server.info("server", "valkey_version")) || (await server.info("server", "redis_version"));
 const results = rows.map((row) => summary(row, rows));
 
-console.log(`Node.js ${process.versions.node}, server ${version}, ${CONCURRENCY} requests at a time, ${KEYS} keys, ${ROUNDS} turns.\n`);
-console.log("| framework | store | sent as | requests/s | ÷ today's | p99 | client CPU | ÷ today's | server CPU | ÷ today's |");
+console.log(
+  `Node.js ${process.versions.node}, server ${version}, ${CONCURRENCY} requests at a time, ${KEYS} keys, ${ROUNDS} turns.\n`,
+);
+console.log(
+  "| framework | store | sent as | requests/s | ÷ today's | p99 | client CPU | ÷ today's | server CPU | ÷ today's |",
+);
 console.log("|---|---|---|--:|--:|--:|--:|--:|--:|--:|");
 for (const row of results) {
   const cells = [row.framework, row.store, row.mode, Math.round(row.perSecond).toLocaleString("en")];

@@ -1,0 +1,422 @@
+#!/usr/bin/env bash
+# Installs and uses the packages as a stranger would: in fresh installations of the distributions, with their own servers.
+#
+#   scripts/test-packages.sh [--packages DIR] [TEST ...]
+#
+# DIR (target/package) is what scripts/package.sh has filled. TEST is one of these; without it, all that the machine can
+# run:
+#
+#   files         checksums, lintian, debug symbols, the SBOM
+#   DISTRIBUTION  debian-12, debian-13 or ubuntu-24.04: the Debian package with each server of that distribution
+#   tarball       the tarball, unpacked in Debian 12
+#   rpm           the RPM, with rpm in an empty root, and its library in Debian 12
+#
+# ARCH (amd64) is the architecture of the packages and of the installations. Another one than the machine's runs under
+# qemu: the kernel has to know it (packages qemu-user-static and binfmt-support).
+#
+# It needs root or sudo, to change into the installations. The base systems are kept in target/test-packages; remove them
+# for newer ones.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Mounts are this script's own, and go when it ends.
+if [ -z "${RL_TEST_PACKAGES:-}" ]; then
+    sudo=()
+    if [ "$(id -u)" -ne 0 ]; then sudo=(sudo); fi
+    exec "${sudo[@]}" env RL_TEST_PACKAGES=1 ARCH="${ARCH:-amd64}" unshare --mount --propagation private \
+        "$PWD/scripts/test-packages.sh" "$@"
+fi
+
+arch=${ARCH:-amd64}
+packages=$PWD/target/package
+cache=$PWD/target/test-packages
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+case $arch in
+    amd64) machine=x86_64 ;;
+    arm64) machine=aarch64 ;;
+    *) echo "test-packages: unknown ARCH: $arch" >&2; exit 2 ;;
+esac
+library=usr/lib/redis/modules/libredis_rl.so
+line='include /usr/share/redis-rl/*.conf'
+
+say() { printf 'test-packages: %s\n' "$*" >&2; }
+fail() { say "FAILED: $*"; exit 1; }
+
+# What the steps say, for whoever has to show it.
+scratch=$(mktemp -d)
+# The installation under test, its server, and the server's process.
+root='' server='' conf='' process='' log=''
+
+finish() {
+    if [ -n "$process" ]; then kill -KILL "$process" 2>/dev/null || true; fi
+    process=''
+    if [ -n "$root" ]; then
+        umount "$root/proc" 2>/dev/null || true
+        rm -rf --one-file-system "$root"
+    fi
+    root=''
+}
+trap 'finish; rm -rf "$scratch"' EXIT
+
+# The mirror of this machine for Debian, or Ubuntu's.
+mirror() {
+    local found=''
+    if [ "$1" = Debian ] && command -v apt-get >/dev/null; then
+        found=$(apt-get indextargets --format "\$(LABEL) \$(REPO_URI)" 'Created-By: Packages' |
+            awk '$1 == "Debian" { print $2; exit }')
+    fi
+    if [ "$1" = Debian ]; then printf '%s\n' "${found:-http://deb.debian.org/debian}"; return 0; fi
+    case $arch in
+        amd64) printf 'http://archive.ubuntu.com/ubuntu\n' ;;
+        *) printf 'http://ports.ubuntu.com/ubuntu-ports\n' ;;
+    esac
+}
+
+# bootstrap NAME: the base system of a distribution, as an archive in the cache.
+bootstrap() {
+    local name=$1 archive=$cache/$1-$arch.tar suite vendor script keyring components=main
+    if [ -f "$archive" ]; then return 0; fi
+    say "$name: bootstrapping"
+    case $name in
+        debian-12) vendor=Debian suite=bookworm script=sid keyring=/usr/share/keyrings/debian-archive-keyring.gpg ;;
+        debian-13) vendor=Debian suite=trixie script=sid keyring=/usr/share/keyrings/debian-archive-keyring.gpg ;;
+        ubuntu-24.04)
+            vendor=Ubuntu suite=noble script=gutsy keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg
+            components=main,universe
+            [ -r "$keyring" ] || keyring=$(ubuntu_keyring)
+            ;;
+        *) fail "unknown test: $name (the head of this file says which there are)" ;;
+    esac
+    rm -rf "$archive.root"
+    debootstrap --arch="$arch" --variant=minbase --components="$components" --keyring="$keyring" \
+        "$suite" "$archive.root" "$(mirror "$vendor")" "/usr/share/debootstrap/scripts/$script" >"$archive.log" ||
+        { tail -n 20 "$archive.log" >&2; fail "$name cannot be bootstrapped"; }
+    if [ "$vendor" = Ubuntu ]; then
+        printf 'deb %s %s main universe\n' "$(mirror Ubuntu)" "$suite" "$(mirror Ubuntu)" "$suite-updates" \
+            >"$archive.root/etc/apt/sources.list"
+    fi
+    tar -C "$archive.root" -cf "$archive.part" .
+    rm -rf "$archive.root"
+    mv "$archive.part" "$archive"
+}
+
+# Debian 12 does not package Ubuntu's keys. This is the package of Ubuntu 24.04, known by its hash.
+ubuntu_keyring() {
+    local deb=$cache/ubuntu-keyring.deb
+    curl -fsS -o "$deb" \
+        http://archive.ubuntu.com/ubuntu/pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb
+    echo "36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8  $deb" | sha256sum --check --quiet >&2
+    dpkg-deb -x "$deb" "$cache/ubuntu-keyring"
+    printf '%s\n' "$cache/ubuntu-keyring/usr/share/keyrings/ubuntu-archive-keyring.gpg"
+}
+
+inside() {
+    chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
+        DEBIAN_FRONTEND=noninteractive "$@"
+}
+
+apt() { # What apt says is shown where it fails, and left in $scratch/apt.log.
+    inside apt-get -y -q --no-install-recommends -o Dpkg::Use-Pty=0 "$@" >"$scratch/apt.log" 2>&1 ||
+        { cat "$scratch/apt.log" >&2; fail "$root: apt-get $*"; }
+}
+
+# fresh DISTRIBUTION SERVER: a new installation with that server.
+fresh() {
+    finish
+    bootstrap "$1"
+    server=$2
+    root=$(mktemp -d)
+    chmod 755 "$root"
+    tar -C "$root" -xf "$cache/$1-$arch.tar"
+    mount -t proc proc "$root/proc"
+    # Nothing starts by itself: there is no init here.
+    printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
+    chmod 755 "$root/usr/sbin/policy-rc.d"
+    cp /etc/resolv.conf "$root/etc/resolv.conf"
+    apt update
+    apt install "$server"
+    case $server in
+        redis-server) conf=/etc/redis/redis.conf log=/var/log/redis/redis-server.log ;;
+        valkey-server) conf=/etc/valkey/valkey.conf log=/var/log/valkey/valkey-server.log ;;
+    esac
+}
+
+cli() { nsenter --target "$process" --net chroot "$root" "/usr/bin/${server%-server}-cli" "$@"; }
+
+# unit KEY: what the package's systemd unit says.
+unit() { sed -n "s/^$1=//p" "$root/lib/systemd/system/$server.service" | head -n 1; }
+
+# start [COMMAND ...]: the server, as its unit starts it or by COMMAND, in a network of its own. Returns once it answers.
+start() {
+    local command=("$@") user tries=600
+    user=$(unit User)
+    if [ $# -eq 0 ]; then read -ra command <<<"$(unit ExecStart)"; fi
+    if [ -z "$user" ] || [ ${#command[@]} -eq 0 ]; then fail "$server has no unit to start it by"; fi
+    inside install -d -o "$user" -g "$user" -m 755 "/run/$(unit RuntimeDirectory)"
+    # shellcheck disable=SC2016 # The shell in the namespace expands these.
+    unshare --net sh -c 'ip link set lo up && shift && exec chroot "$@"' sh x --userspec="$user:$user" --groups="$user" "$root" \
+        /usr/bin/env -i PATH=/usr/bin:/bin setpriv --no-new-privs "${command[@]}" >"$scratch/server.out" 2>&1 &
+    process=$!
+    until [ "$(cli PING 2>/dev/null)" = PONG ]; do
+        if ! kill -0 "$process" 2>/dev/null || [ $((tries -= 1)) -eq 0 ]; then return 1; fi
+        sleep 0.1
+    done
+}
+
+must_start() { start "$@" || { cat "$scratch/server.out" >&2; tail -n 20 "$root$log" >&2; fail "$server does not start $*"; }; }
+
+must_not_start() {
+    if start; then fail "$server starts"; fi
+    wait "$process" || true
+    process=''
+}
+
+stop() {
+    kill "$process"
+    wait "$process" || true
+    process=''
+}
+
+expect() { # expect WANTED COMMAND ...: what the server answers.
+    local wanted=$1 got
+    shift
+    got=$(cli "$@" | paste -sd' ')
+    [ "$got" = "$wanted" ] || fail "$server: $* answers '$got' in place of '$wanted'"
+}
+
+answers() { # answers KEY: the module decides, and right.
+    expect '1 0 60' RL.SLIDING "$1" 60 2
+    expect '1 1 60' RL.SLIDING "$1" 60 2
+    expect '0 2 60' RL.SLIDING "$1" 60 2
+    expect '0 2 60' RL.PEEK "$1" SLIDING 60 2
+    cli INFO rl | grep "^rl_version:$version" >/dev/null || fail "$server: INFO rl does not name version $version: $(cli INFO rl)"
+}
+
+silent() { # The module is not there, and the server is.
+    expect PONG PING
+    case $(cli RL.SLIDING key 60 2 2>&1) in *'unknown command'*) ;; *) fail "$server: the module is loaded" ;; esac
+}
+
+add() { printf '%s\n' "$1" >>"$root$conf"; }
+drop() { sed -i "\\|^$1|d" "$root$conf"; }
+owner() { stat -c '%U:%G %a' "$root$1"; }
+
+# said TEXT: apt showed it the last time.
+said() { grep -qF -- "$1" "$scratch/apt.log" || { cat "$scratch/apt.log" >&2; fail "apt did not say: $1"; }; }
+unsaid() { if grep -qF -- "$1" "$scratch/apt.log"; then fail "apt said: $1"; fi; }
+
+test_deb() { # test_deb DISTRIBUTION SERVER
+    local deb=redis-rl_$version-1_$arch.deb other
+    say "$1 ($arch): $2"
+    fresh "$1" "$2"
+    cp "$packages/$deb" "$root/tmp"
+    apt install "/tmp/$deb"
+    for other in redis-server valkey-server; do
+        if [ "$other" != "$server" ] && [ -e "$root/usr/bin/$other" ]; then fail "the package brought $other along"; fi
+    done
+    [ "$(stat -c %a "$root/$library")" = 755 ] || fail "the library has the mode $(stat -c %a "$root/$library")"
+    inside cmp "/$library" /usr/lib/valkey/modules/libredis_rl.so
+
+    # Installing it changes no server. The line does.
+    must_start; silent; stop
+    local before; before=$(owner "$conf")
+    add "$line"
+    [ "$(owner "$conf")" = "$before" ] || fail "$conf has changed its mode"
+    must_start; answers installed
+    expect 'rl.cl-throttle no' CONFIG GET rl.cl-throttle
+    stop
+
+    # Settings are the administrator's, and survive an upgrade. So does a server that runs meanwhile.
+    sed -i 's/^# \(rl.cl-throttle yes\)/\1/' "$root/etc/redis-rl/settings.conf"
+    must_start
+    expect 'rl.cl-throttle yes' CONFIG GET rl.cl-throttle
+    newer "$root/tmp/$deb" "$root/tmp/newer.deb"
+    apt install /tmp/newer.deb
+    [ "$(inside dpkg-query -W redis-rl | cut -f 2)" = "$version-2" ] || fail "it was not upgraded"
+    answers upgrading
+    stop
+    must_start; answers upgraded
+    expect 'rl.cl-throttle yes' CONFIG GET rl.cl-throttle
+
+    # CONFIG REWRITE adds a loadmodule line. With the include line it is one too many, and the package says so.
+    expect OK CONFIG REWRITE
+    stop
+    must_not_start
+    apt install --reinstall /tmp/newer.deb
+    said "$conf loads the module twice"
+    drop include
+    must_start; answers rewritten
+    expect OK CONFIG REWRITE
+    stop
+    must_start; answers rewritten-twice; stop
+    [ "$(grep -c ^loadmodule "$root$conf")" = 1 ] || fail "$conf has more than one loadmodule line"
+
+    # A loadmodule line needs the library, and a setting the module. The package says so when it goes.
+    apt remove redis-rl
+    said "$conf has lines for the module"
+    must_not_start
+    drop loadmodule
+    must_not_start
+    drop 'rl\.'
+    must_start; silent; stop
+
+    # The include line needs nothing.
+    apt install "/tmp/$deb"
+    add "$line"
+    must_start; answers again
+    apt remove redis-rl
+    unsaid 'the module'
+    answers removed-while-running
+    stop
+    must_start; silent; stop
+    [ -f "$root/etc/redis-rl/settings.conf" ] || fail "the settings went with apt remove"
+    apt purge redis-rl
+    must_start; silent; stop
+    other=$(find "$root" -xdev \( -name '*redis-rl*' -o -name '*redis_rl*' \) ! -path "$root/tmp/*" ! -path "$root/proc/*")
+    [ -z "$other" ] || fail "apt purge leaves behind: $other"
+    # The server can go, too.
+    apt purge "$server"
+}
+
+# newer DEB OUT: the same package with a later revision.
+newer() {
+    local folder
+    folder=$(mktemp -d)
+    dpkg-deb -R "$1" "$folder"
+    sed -i "s/^Version: .*/Version: $version-2/" "$folder/DEBIAN/control"
+    dpkg-deb --root-owner-group -Znone -b "$folder" "$2" >/dev/null
+    rm -rf "$folder"
+}
+
+test_tarball() {
+    local name=redis-rl-$version-$machine-unknown-linux-gnu
+    say "tarball ($arch)"
+    fresh debian-12 redis-server
+    tar -C "$root/tmp" -xf "$packages/$name.tar.gz"
+    # As docs/INSTALL.md says.
+    inside install -D -m 755 "/tmp/$name/libredis_rl.so" /usr/local/lib/redis-rl/libredis_rl.so
+    inside install -D -m 644 "/tmp/$name/redis.conf" /etc/redis-rl.conf
+    must_start /usr/bin/redis-server /etc/redis-rl.conf --dir /var/lib/redis
+    answers tarball
+    expect 'maxmemory-policy volatile-ttl' CONFIG GET maxmemory-policy
+    expect 'protected-mode yes' CONFIG GET protected-mode
+    stop
+    for file in rl.library.lua rl.script.lua; do [ -s "$root/tmp/$name/functions/$file" ] || fail "the tarball lacks $file"; done
+    for file in LICENSE THIRD-PARTY.txt README.md docs/README.md; do
+        [ -s "$root/tmp/$name/$file" ] || fail "the tarball lacks $file"
+    done
+    must_start
+    expect rl FUNCTION LOAD "$(cat "$root/tmp/$name/functions/rl.library.lua")"
+    expect '1 0 60' FCALL rl_sliding 1 function 60 2
+    stop
+}
+
+# stub NAME VERSION PROVIDES: a package that holds nothing and stands for one of an RPM distribution.
+stub() {
+    printf 'Name: %s\nVersion: %s\nRelease: 1\nSummary: stub\nLicense: MIT\nProvides: %s\n%%description\nstub\n%%files\n' "$@" >"$root/stub.spec"
+    rpmbuild --quiet --target "$machine" --define "_topdir $root/build" --define "_rpmdir $root/stubs" -bb "$root/stub.spec" \
+        >"$scratch/rpm.log" 2>&1 || { cat "$scratch/rpm.log" >&2; fail "rpmbuild"; }
+    printf '%s\n' "$root/stubs/$machine/$1-$2-1.$machine.rpm"
+}
+
+# in_rpm_root WORD ...: rpm on the empty root, with what it says in $scratch/rpm.log.
+in_rpm_root() { rpm --root "$root/root" "$@" >"$scratch/rpm.log" 2>&1; }
+must_rpm() { in_rpm_root "$@" || { cat "$scratch/rpm.log" >&2; fail "rpm $*"; }; }
+
+test_rpm() {
+    local rpm=$packages/redis-rl-$version-1.$machine.rpm empty old new libc
+    say "rpm ($arch): $(rpm --version)"
+    finish
+    root=$(mktemp -d)
+    empty=$root/root
+    mkdir -p "$empty"
+    libc=$(stub glibc 2.28 'libc.so.6(GLIBC_2.28)(64bit)')
+    old=$(stub redis 6.2.7 nothing-more)
+    new=$(stub valkey 8.0.0 nothing-more)
+    must_rpm -i --ignorearch "$libc" "$old"
+    # Redis 6 is too old; Valkey will do.
+    if in_rpm_root -i --ignorearch "$rpm"; then fail "it installs beside Redis 6.2"; fi
+    grep -qF '(redis >= 7.0 or valkey >= 7.2) is needed' "$scratch/rpm.log" || { cat "$scratch/rpm.log" >&2; fail "another refusal"; }
+    must_rpm -e redis
+    must_rpm -i --ignorearch "$new"
+    must_rpm -i --ignorearch "$rpm"
+    must_rpm -V redis-rl
+    [ "$(stat -c %a "$empty/usr/lib64/redis/modules/libredis_rl.so")" = 755 ] || fail "the library cannot be loaded"
+    [ "$(rpm -qpc "$rpm")" = /etc/redis-rl/settings.conf ] || fail "the settings are no configuration file"
+    # The settings of the administrator survive an upgrade; everything else goes.
+    echo 'rl.cl-throttle yes' >>"$empty/etc/redis-rl/settings.conf"
+    must_rpm -U --replacepkgs --ignorearch "$rpm"
+    grep -q '^rl.cl-throttle yes' "$empty/etc/redis-rl/settings.conf" || fail "an upgrade takes the settings"
+    rm -rf "$scratch/rpm-root"
+    mkdir "$scratch/rpm-root"
+    cp -r "$empty"/{usr,etc} "$scratch/rpm-root"
+    must_rpm -e redis-rl
+    [ ! -e "$empty/usr/lib64/redis/modules/libredis_rl.so" ] || fail "the library stays"
+
+    # And in a server, by the same line.
+    fresh debian-12 redis-server
+    cp -r "$scratch"/rpm-root/usr/{lib64,share} "$root/usr"
+    cp -r "$scratch/rpm-root/etc/redis-rl" "$root/etc"
+    rm -rf "$scratch/rpm-root"
+    add "$line"
+    must_start; answers rpm
+    expect 'rl.cl-throttle yes' CONFIG GET rl.cl-throttle
+    stop
+    rm -r "$root/usr/share/redis-rl" "$root/usr/lib64/redis" # As rpm -e leaves it.
+    must_start; silent; stop
+}
+
+test_files() {
+    local name=redis-rl-$version-$machine-unknown-linux-gnu folder id symbols address
+    say "files ($arch)"
+    (cd "$packages" && sha256sum --check --quiet SHA256SUMS) || fail "the checksums"
+    lintian --allow-root --fail-on error "$packages/redis-rl_$version-1_$arch.deb" >&2 || fail "lintian"
+    folder=$(mktemp -d)
+    tar -C "$folder" -xf "$packages/$name.tar.gz"
+    tar -C "$folder" -xf "$packages/$name-debug.tar.gz"
+    scripts/package.sh --check "$folder/$name/libredis_rl.so"
+    dpkg-deb -x "$packages/redis-rl_$version-1_$arch.deb" "$folder/deb"
+    cmp "$folder/deb/$library" "$folder/$name/libredis_rl.so" || fail "the packages hold different libraries"
+    # The symbols are found by the library's build id, and lead to a line of the source.
+    id=$(readelf -nW "$folder/$name/libredis_rl.so" | sed -n 's/.*Build ID: //p')
+    symbols=$folder/$name-debug/usr/lib/debug/.build-id/${id:0:2}/${id:2}.debug
+    [ "$(readelf -nW "$symbols" | sed -n 's/.*Build ID: //p')" = "$id" ] || fail "the symbols are another library's"
+    if readelf -SW "$folder/$name/libredis_rl.so" | grep -E '\.(debug|symtab)'; then fail "the library is not stripped"; fi
+    address=$(readelf --dyn-syms -W "$folder/$name/libredis_rl.so" | awk '$8 == "RedisModule_OnLoad" { print $2 }')
+    readelf --debug-dump=decodedline "$symbols" 2>/dev/null | grep -F "$(printf ' 0x%x ' "$((16#$address))")" >/dev/null ||
+        fail "the symbols know no line of OnLoad"
+    python3 - "$packages/$name.cdx.json" <<'PYTHON' || fail "the SBOM"
+import json, sys
+sbom = json.load(open(sys.argv[1]))
+assert sbom["bomFormat"] == "CycloneDX", sbom["bomFormat"]
+names = {component["name"] for component in sbom["components"]}
+assert {"redis-module", "libc"} <= names and "proptest" not in names, names
+PYTHON
+    if grep -qF "$PWD" "$packages/$name.cdx.json"; then fail "the SBOM names the folder it was made in"; fi
+    rm -rf "$folder"
+}
+
+tests=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        --packages) packages=$(cd "$2" && pwd); shift 2 ;;
+        *) tests+=("$1"); shift ;;
+    esac
+done
+if [ ${#tests[@]} -eq 0 ]; then tests=(files debian-12 debian-13 ubuntu-24.04 tarball rpm); fi
+[ -f "$packages/redis-rl_$version-1_$arch.deb" ] || fail "no packages of version $version for $arch in $packages (make package)"
+mkdir -p "$cache"
+for test in "${tests[@]}"; do
+    case $test in
+        files) test_files ;;
+        tarball) test_tarball ;;
+        rpm) test_rpm ;;
+        debian-12) test_deb debian-12 redis-server ;;
+        debian-13 | ubuntu-24.04)
+            test_deb "$test" redis-server
+            test_deb "$test" valkey-server
+            ;;
+        *) fail "unknown test: $test (the head of this file says which there are)" ;;
+    esac
+done
+say "passed: ${tests[*]} ($arch)"

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Installs what a target of the Makefile needs and this machine lacks. Debian and Ubuntu.
 #
-#   scripts/install-deps.sh build|server|valgrind|clients ...
+#   scripts/install-deps.sh build|server|valgrind|clients|package|installations ...
 #
 # build: a C compiler and libclang, for the bindings to the server's module API. server: Redis, for demo, tests and
 # benchmark. valgrind: it counts instructions, and the soak looks for lost memory with it. clients: Python and Node.js, for
-# the packages of those languages. Says what it installs; installs nothing that is there already.
+# the packages of those languages. package: what builds the packages of a release. installations: what installs them in
+# fresh systems, and checks them. Says what it installs; installs nothing that is there already.
 set -euo pipefail
 
 say() { printf 'dependencies: %s\n' "$*" >&2; }
@@ -53,6 +54,17 @@ for need in "$@"; do
             python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
             command -v node >/dev/null || packages+=(nodejs)
             command -v npm >/dev/null || packages+=(npm)
+            ;;
+        package)
+            python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
+            command -v readelf >/dev/null || packages+=(binutils)
+            ;;
+        installations)
+            command -v debootstrap >/dev/null || packages+=(debootstrap)
+            command -v lintian >/dev/null || packages+=(lintian)
+            command -v rpmbuild >/dev/null || packages+=(rpm)
+            command -v curl >/dev/null || packages+=(curl)
+            command -v ip >/dev/null || packages+=(iproute2)
             ;;
         *) say "unknown need: $need"; exit 2 ;;
     esac

@@ -6,7 +6,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export ENGINES
 export MODULE := $(TARGET)/release/libredis_rl.so
 
-.PHONY: help demo test test-clients test-monitoring bench bench-quick bench-instructions bench-clients functions pictures soak lint build run engines clean
+.PHONY: help demo test test-clients test-monitoring bench bench-quick bench-instructions bench-clients functions pictures soak lint build package test-packages run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -69,6 +69,12 @@ build: deps-build ## Build the module: target/release/libredis_rl.so
 run: deps-build deps-server build ## Run a server with the module in the foreground (PORT=6379)
 	@PORT=$(PORT) scripts/run.sh
 
+package: deps-build deps-package ## Build the tarball, .deb and .rpm: target/package (TRIPLE=target)
+	scripts/package.sh $(if $(TRIPLE),--target $(TRIPLE))
+
+test-packages: deps-installations ## Install and use the packages in fresh Debian and Ubuntu systems, as root
+	scripts/test-packages.sh
+
 engines: ## Fetch the servers that the tests can run on, about 400 MB (ENGINES="name ..." for some)
 	scripts/engines.sh $(ENGINES)
 
@@ -76,9 +82,9 @@ clean: ## Remove what was built
 	$(CARGO) clean
 
 # The module with commands for the tests alone.
-.PHONY: build-hooks deps-build deps-server deps-valgrind deps-clients
+.PHONY: build-hooks deps-build deps-server deps-valgrind deps-clients deps-package deps-installations
 build-hooks:
 	$(CARGO) build --locked --features test-hooks --target-dir $(TARGET)/test-hooks
 
-deps-build deps-server deps-valgrind deps-clients: deps-%:
+deps-build deps-server deps-valgrind deps-clients deps-package deps-installations: deps-%:
 	@scripts/install-deps.sh $*

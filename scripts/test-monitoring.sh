@@ -2,7 +2,7 @@
 # Tries what docker/monitoring/ ships: rules by promtool, and all of it on live servers, an exporter and a Prometheus.
 #
 #   scripts/test-monitoring.sh             the tests (ENGINES="name ..." for some servers only)
-#   scripts/test-monitoring.sh --picture   draw docs/pictures/dashboard.svg instead
+#   scripts/test-monitoring.sh --picture   draw docs/monitoring/dashboard.svg instead
 #
 # PROMETHEUS, PROMTOOL and EXPORTER name other programs than those of the PATH. What is missing there is taken out of
 # Debian's packages, into a cache and without installing it: the packages would start services on this machine.

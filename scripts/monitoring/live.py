@@ -1,7 +1,7 @@
 """Tries docker/monitoring/ on live servers, an exporter and Prometheus, and draws the picture of the dashboard.
 
     live.py              the tests
-    live.py --picture    three minutes of traffic, and docs/pictures/dashboard.svg of it
+    live.py --picture    three minutes of traffic, and docs/monitoring/dashboard.svg of it
 
 All that it starts listens on 127.0.0.1 at free ports, lies in a folder of its own, and is gone afterwards. The files are
 used as they are; only addresses and intervals are changed. From the environment: ENGINES (names of tests/engines.tsv; all if
@@ -548,14 +548,14 @@ def draw(folder):
             (panel, panel_data(site.watch, panel, known, seconds) if panel["type"] != "row" else [])
             for panel in DASHBOARD["panels"]
         ]
-        target = ROOT / "docs/pictures/dashboard.svg"
+        target = ROOT / "docs/monitoring/dashboard.svg"
         target.write_text(picture.draw(DASHBOARD["title"], panels, names))
         say(f"drawn: {target.relative_to(ROOT)}")
 
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--picture", action="store_true", help="draw docs/pictures/dashboard.svg instead")
+    arguments.add_argument("--picture", action="store_true", help="draw docs/monitoring/dashboard.svg instead")
     wanted = arguments.parse_args()
     for program in (SERVER, EXPORTER, PROMETHEUS):
         if not shutil.which(program):

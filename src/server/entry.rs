@@ -16,9 +16,14 @@ use super::string::Args;
 use super::unload;
 
 /// Rust's memory is the server's: it shows in INFO and counts for `maxmemory`. Unit tests run without a server.
-#[cfg(not(test))]
+#[cfg(all(not(test), not(target_env = "musl")))]
 #[global_allocator]
 static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAlloc;
+
+#[cfg(all(not(test), target_env = "musl"))]
+#[global_allocator]
+static ALLOCATOR: super::memory::Aligned<redis_module::alloc::RedisAlloc> =
+    super::memory::Aligned(redis_module::alloc::RedisAlloc);
 
 /// A module, as the server knows it.
 pub trait Module {

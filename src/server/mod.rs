@@ -25,6 +25,8 @@ mod info;
 mod integer;
 mod key;
 mod load;
+#[cfg(any(test, target_env = "musl"))]
+mod memory;
 mod slot;
 mod string;
 mod unload;

@@ -24,7 +24,7 @@ pub fn measure(venues: &mut Venues, case: &Case, results: &mut Results) {
     let mut load = Load::open(server.port, case);
     match case.traffic {
         Traffic::Filling => 0,
-        // Each key once. Where its expiry lags by a second, since it took so long to prepare, a denied call renews it.
+        // Each key once, which takes what is left of it. So the module has written each log itself, and now.
         Traffic::Denied => load.drive(case, 0..case.keys.min(case.calls)),
         // Until the keys have settled into their turn.
         Traffic::Moving => load.drive(case, 0..case.calls / 5),

@@ -4,8 +4,8 @@
 //! shows its bytes only after it has laid the string out anew, which takes more memory, and no function tells the forms
 //! apart. A longer string, and any that was written through the module API, already lies by itself.
 //!
-//! So it is remembered which short strings were written here: a fingerprint of the key, its expiry and the length, in a
-//! table of a fixed size. Where it is found the bytes are looked at in place; otherwise they are copied by a nested `GET`,
+//! So it is remembered which short strings were written here: fingerprints of the key, and of its expiry and the length, in a
+//! table of a fixed size. A key has its place there, so what is looked up often stays in the processor's cache. Where it is found the bytes are looked at in place; otherwise they are copied by a nested `GET`,
 //! which takes several times as long and changes nothing. Whoever writes the key by other means mostly changes the expiry
 //! or the length with it. If not, the string is laid out anew by the next look, as by the next write.
 
@@ -17,7 +17,7 @@ use super::api::{call, optional};
 use super::context::Context;
 use super::string::Str;
 
-/// One fingerprint a place. Pages of the two megabytes are used once strings are written.
+/// A key's fingerprint and its string's in each place, or 0. Pages of the two megabytes are used once strings are written.
 static WRITTEN: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
 
 const PLACES: usize = 1 << 18;
@@ -86,36 +86,45 @@ pub(super) fn lies_by_itself(name: Str<'_>, expiry: impl FnOnce() -> Option<i64>
     if length > LONGEST_EMBEDDED.load(Relaxed) {
         return true;
     }
-    let fingerprint = fingerprint(name.as_bytes(), expiry(), length);
-    places(fingerprint).iter().any(|place| place.load(Relaxed) == fingerprint)
+    let (places, written) = entry(name.as_bytes(), expiry(), length);
+    places.iter().any(|place| place.load(Relaxed) == written)
 }
 
 /// Remembers that a string of this length was written here.
 #[inline]
 pub(super) fn remember(name: Str<'_>, expiry: impl FnOnce() -> Option<i64>, length: usize) {
     if length <= LONGEST_EMBEDDED.load(Relaxed) {
-        let fingerprint = fingerprint(name.as_bytes(), expiry(), length);
-        let [first, second] = places(fingerprint);
-        let free = |place: &AtomicU64| [0, fingerprint].contains(&place.load(Relaxed));
-        // Where both are taken an older fingerprint goes.
-        let place = if free(first) || !free(second) { first } else { second };
-        place.store(fingerprint, Relaxed);
+        let ([first, second], written) = entry(name.as_bytes(), expiry(), length);
+        // Where the key is already, or nobody is; where both are taken, in place of another.
+        let is_of_the_key = |place: &AtomicU64| place.load(Relaxed) >> 32 == written >> 32;
+        let place = match () {
+            () if is_of_the_key(first) => first,
+            () if is_of_the_key(second) => second,
+            () if first.load(Relaxed) != 0 && second.load(Relaxed) == 0 => second,
+            () => first,
+        };
+        place.store(written, Relaxed);
     }
 }
 
-/// The two places that a fingerprint may be in.
-fn places(fingerprint: u64) -> [&'static AtomicU64; 2] {
-    let first = (fingerprint >> 46) as usize;
-    [&WRITTEN[first], &WRITTEN[first ^ 1]]
+/// The two places that a key may be in, and what stands there if a string with this expiry and length was written.
+#[inline]
+fn entry(name: &[u8], expiry: Option<i64>, length: usize) -> ([&'static AtomicU64; 2], u64) {
+    let key = fingerprint(name);
+    // Expiries have fewer bits than 56, and only short lengths come here.
+    let string = mix(key, expiry.unwrap_or(-1).cast_unsigned() ^ (length as u64) << 56);
+    let first = (key >> 46) as usize;
+    ([&WRITTEN[first], &WRITTEN[first ^ 1]], key << 32 | string & 0xffff_ffff | 1)
 }
 
-/// Never 0. Each step multiplies and folds, as in wyhash.
-fn fingerprint(name: &[u8], expiry: Option<i64>, length: usize) -> u64 {
-    fn mix(hash: u64, value: u64) -> u64 {
-        let product = u128::from(hash ^ value ^ 0xa076_1d64_78bd_642f) * 0xe703_7ed1_a0b4_28db;
-        product as u64 ^ (product >> 64) as u64
-    }
-    let mut hash = length as u64;
+/// Each step multiplies and folds, as in wyhash.
+fn mix(hash: u64, value: u64) -> u64 {
+    let product = u128::from(hash ^ value ^ 0xa076_1d64_78bd_642f) * 0xe703_7ed1_a0b4_28db;
+    product as u64 ^ (product >> 64) as u64
+}
+
+fn fingerprint(name: &[u8]) -> u64 {
+    let mut hash = name.len() as u64;
     let tail = match name.last_chunk::<8>() {
         Some(tail) => {
             for chunk in name.as_chunks::<8>().0 {
@@ -125,5 +134,5 @@ fn fingerprint(name: &[u8], expiry: Option<i64>, length: usize) -> u64 {
         }
         None => name.iter().fold(0, |tail, &byte| tail << 8 | u64::from(byte)),
     };
-    mix(mix(hash, tail), expiry.unwrap_or(-1).cast_unsigned()) | 1
+    mix(hash, tail)
 }

@@ -22,13 +22,10 @@ pub fn measure(venues: &mut Venues, case: &Case, results: &mut Results) {
     let server = venues.of(case).expect("a case that was tried out");
     let mut client = server.client();
     let mut load = Load::open(server.port, case);
-    match case.traffic {
-        Traffic::Filling => 0,
-        // Each key once, which takes what is left of it. So the module has written each log itself, and now.
-        Traffic::Denied => load.drive(case, 0..case.keys.min(case.calls)),
+    if case.traffic == Traffic::Moving {
         // Until the keys have settled into their turn.
-        Traffic::Moving => load.drive(case, 0..case.calls / 5),
-    };
+        load.drive(case, 0..case.calls / 5);
+    }
     let (aof, busy) = (aof_bytes(&mut client, case), busy(&mut client));
     client.run::<Value>(&["CONFIG", "RESETSTAT"]);
     let begun = Instant::now();

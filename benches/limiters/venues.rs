@@ -114,6 +114,11 @@ impl Venues {
             }
         }
         ask_before(&mut client, case);
+        if case.traffic == Traffic::Denied && case.held > 0 {
+            // The last request that fits comes from the side itself: the module copies a short log that another has written.
+            let calls: Vec<u8> = (0..case.keys).flat_map(|call| case.packed(call)).collect();
+            client.send_packed(&calls, case.keys);
+        }
         if case.group == Group::Durable {
             self.replicated();
         }

@@ -535,6 +535,22 @@ local function make_commands()
     return binding
   end
 
+  -- The figures of the binding window, or of each, with whether it has room and the wait. `own_wait` is that of one window.
+  local function maps_of_quotas(kind, rule, state, each, figures, own_wait)
+    if not each then
+      local all = figures(rule, state, state.binding)
+      all.allowed, all.retry = state.fits, kind.wait(rule, state)
+      return {all}
+    end
+    local maps = {}
+    for index = 1, rule.count do
+      local quota = state.quotas[index]
+      maps[index] = figures(rule, state, quota)
+      maps[index].allowed, maps[index].retry = quota.fits, quota.fits and 0 or own_wait(rule, state, index)
+    end
+    return maps
+  end
+
   -- SLIDING --------------------------------------------------------------------------------------------------------------
 
   local function make_sliding()
@@ -694,18 +710,7 @@ local function make_commands()
     end
 
     function sliding.maps(rule, state, each)
-      if not each then
-        local all = figures(rule, state, state.binding)
-        all.allowed, all.retry = state.fits, sliding.wait(rule, state)
-        return {all}
-      end
-      local maps = {}
-      for index = 1, rule.count do
-        local quota = state.quotas[index]
-        maps[index] = figures(rule, state, quota)
-        maps[index].allowed, maps[index].retry = quota.fits, quota.fits and 0 or own_wait(rule, state, index)
-      end
-      return maps
+      return maps_of_quotas(sliding, rule, state, each, figures, own_wait)
     end
 
     function sliding.write(_, state)
@@ -916,18 +921,7 @@ local function make_commands()
     end
 
     function fixed.maps(rule, state, each)
-      if not each then
-        local all = figures(rule, state, state.binding)
-        all.allowed, all.retry = state.fits, fixed.wait(rule, state)
-        return {all}
-      end
-      local maps = {}
-      for index = 1, rule.count do
-        local quota = state.quotas[index]
-        maps[index] = figures(rule, state, quota)
-        maps[index].allowed, maps[index].retry = quota.fits, quota.fits and 0 or own_wait(rule, state, index)
-      end
-      return maps
+      return maps_of_quotas(fixed, rule, state, each, figures, own_wait)
     end
 
     function fixed.write(rule, state)

@@ -408,6 +408,20 @@ local function make_commands()
     end
     return binding
   end
+  local function maps_of_quotas(kind, rule, state, each, figures, own_wait)
+    if not each then
+      local all = figures(rule, state, state.binding)
+      all.allowed, all.retry = state.fits, kind.wait(rule, state)
+      return {all}
+    end
+    local maps = {}
+    for index = 1, rule.count do
+      local quota = state.quotas[index]
+      maps[index] = figures(rule, state, quota)
+      maps[index].allowed, maps[index].retry = quota.fits, quota.fits and 0 or own_wait(rule, state, index)
+    end
+    return maps
+  end
   local function make_sliding()
     local logs = get_logs()
     local later = logs.later
@@ -542,18 +556,7 @@ local function make_commands()
       return {limit = quota.limit, used = quota.used, next = next_after, reset = reset, window = window, at = now}
     end
     function sliding.maps(rule, state, each)
-      if not each then
-        local all = figures(rule, state, state.binding)
-        all.allowed, all.retry = state.fits, sliding.wait(rule, state)
-        return {all}
-      end
-      local maps = {}
-      for index = 1, rule.count do
-        local quota = state.quotas[index]
-        maps[index] = figures(rule, state, quota)
-        maps[index].allowed, maps[index].retry = quota.fits, quota.fits and 0 or own_wait(rule, state, index)
-      end
-      return maps
+      return maps_of_quotas(sliding, rule, state, each, figures, own_wait)
     end
     function sliding.write(_, state)
       logs.write(state.log, state.added)
@@ -731,18 +734,7 @@ local function make_commands()
       }
     end
     function fixed.maps(rule, state, each)
-      if not each then
-        local all = figures(rule, state, state.binding)
-        all.allowed, all.retry = state.fits, fixed.wait(rule, state)
-        return {all}
-      end
-      local maps = {}
-      for index = 1, rule.count do
-        local quota = state.quotas[index]
-        maps[index] = figures(rule, state, quota)
-        maps[index].allowed, maps[index].retry = quota.fits, quota.fits and 0 or own_wait(rule, state, index)
-      end
-      return maps
+      return maps_of_quotas(fixed, rule, state, each, figures, own_wait)
     end
     function fixed.write(rule, state)
       if not state.counted then

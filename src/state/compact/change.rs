@@ -163,17 +163,13 @@ impl Writer {
         let at = put_long_footer(&mut footer, ends, top, length);
         self.bounded(at, footer.len())?;
         let gap = at.saturating_sub(top);
+        patches.push(if gap <= NARROW_GAP { Patch::new(top, gap, &footer) } else { Patch::new(at, 0, &footer) });
         join(&mut patches);
-        // The log may cross one jump and open another behind the footer. Between the two highest pieces only the old footer
-        // was, and the rest of its block.
+        // The log may cross a jump, and open another behind the footer. Between the highest patches then only the old footer
+        // was, with the rest of its block, and what this call takes out: see [`super::Compact::reach`].
         while patches.len() > 2 {
             close_the_highest_gap(&mut patches);
         }
-        // Where two patches stand already, the footer has to join the one that ends at the top. The gap is no wider then than
-        // what this call takes out: see [`super::Compact::reach`].
-        let closes = gap <= NARROW_GAP || patches.len() > 1;
-        patches.push(if closes { Patch::new(top, gap, &footer) } else { Patch::new(at, 0, &footer) });
-        join(&mut patches);
         change_of(patches)
     }
 

@@ -5,9 +5,10 @@
 //! apart. A longer string, and any that was written through the module API, already lies by itself.
 //!
 //! So it is remembered which short strings were written here: fingerprints of the key, and of its expiry and the length, in a
-//! table of a fixed size. A key has its place there, so what is looked up often stays in the processor's cache. Where it is found the bytes are looked at in place; otherwise they are copied by a nested `GET`,
-//! which takes several times as long and changes nothing. Whoever writes the key by other means mostly changes the expiry
-//! or the length with it. If not, the string is laid out anew by the next look, as by the next write.
+//! table of a fixed size. A key has its place there, so what is looked up often stays in the processor's cache. Where it is
+//! found the bytes are looked at in place; otherwise they are copied by a nested `GET`, which takes several times as long and
+//! changes nothing. Whoever writes the key by other means mostly changes the expiry or the length with it. If not, the string is
+//! laid out anew by the next look, as by the next write.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -94,15 +95,12 @@ pub(super) fn lies_by_itself(name: Str<'_>, expiry: impl FnOnce() -> Option<i64>
 #[inline]
 pub(super) fn remember(name: Str<'_>, expiry: impl FnOnce() -> Option<i64>, length: usize) {
     if length <= LONGEST_EMBEDDED.load(Relaxed) {
-        let ([first, second], written) = entry(name.as_bytes(), expiry(), length);
+        let (places, written) = entry(name.as_bytes(), expiry(), length);
+        let [first, second] = places.map(|place| place.load(Relaxed));
+        let is_of_the_key = |there: u64| there >> 32 == written >> 32;
         // Where the key is already, or nobody is; where both are taken, in place of another.
-        let is_of_the_key = |place: &AtomicU64| place.load(Relaxed) >> 32 == written >> 32;
-        let place = match () {
-            () if is_of_the_key(first) => first,
-            () if is_of_the_key(second) => second,
-            () if first.load(Relaxed) != 0 && second.load(Relaxed) == 0 => second,
-            () => first,
-        };
+        let goes_second = !is_of_the_key(first) && (is_of_the_key(second) || first != 0 && second == 0);
+        let place = places[usize::from(goes_second)];
         place.store(written, Relaxed);
     }
 }

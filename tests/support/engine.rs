@@ -15,7 +15,7 @@ pub struct Engine {
 const REDIS_6_2: &str = "redis-6.2";
 
 impl Engine {
-    /// Every engine of the table that can load the module, and after them the system's own server if it is in no row and can load the module.
+    /// Every engine that can load the module: those of the table, and the system's own server if it is in no row.
     pub fn all() -> Vec<Self> {
         let mut system: Vec<(PathBuf, String)> = ["redis-server", "valkey-server"]
             .into_iter()

@@ -445,6 +445,16 @@ fn end(score: f64) -> Option<i64> {
     score.is_finite().then_some((score.ceil() as i64).min((1 << 62) - 1))
 }
 
+/// When the last of these leases ends.
+fn last_end(leases: &[(Vec<u8>, f64)]) -> Option<i64> {
+    end(leases.iter().map(|&(_, score)| score).fold(f64::NEG_INFINITY, f64::max))
+}
+
+/// The leases that have not ended.
+fn held(members: &[(Vec<u8>, f64)], now: i64) -> Vec<(Vec<u8>, f64)> {
+    members.iter().filter(|&&(_, score)| score > now as f64).cloned().collect()
+}
+
 /// The members that are left where these leases are: they, and what has ended and is too much for one call.
 fn left_with(
     leases: Vec<(Vec<u8>, f64)>,
@@ -462,7 +472,7 @@ fn left_with(
 /// Decides on a request for a lease. `members`: those of the sorted set, lowest score first.
 pub fn lease(asked: &Lease, members: &[(Vec<u8>, f64)], now: i64) -> Leased {
     let Quota { window, limit } = asked.quota;
-    let held: Vec<_> = members.iter().filter(|&&(_, score)| score > now as f64).cloned().collect();
+    let held = held(members, now);
     let has_one = held.iter().any(|(name, _)| *name == asked.holder);
     let allowed = has_one || (held.len() as i64) < limit;
     let mut after = held.clone();
@@ -494,20 +504,18 @@ pub fn lease(asked: &Lease, members: &[(Vec<u8>, f64)], now: i64) -> Leased {
         Report::Full => full,
         Report::Each => Reply::Array(vec![full]),
     };
-    let last = after.iter().map(|&(_, score)| score).fold(f64::NEG_INFINITY, f64::max);
-    let expires = if allowed { end(last) } else { None };
+    let expires = if allowed { last_end(&after) } else { None };
     Leased { reply, left: left_with(after, members, now, held.is_empty()), expires }
 }
 
 /// Gives leases back.
 pub fn release(holders: &[Vec<u8>], members: &[(Vec<u8>, f64)], now: i64) -> Leased {
-    let held: Vec<_> = members.iter().filter(|&&(_, score)| score > now as f64).cloned().collect();
+    let held = held(members, now);
     let after: Vec<_> = held.iter().filter(|(name, _)| !holders.contains(name)).cloned().collect();
     let released = held.len() - after.len();
-    let last = after.iter().map(|&(_, score)| score).fold(f64::NEG_INFINITY, f64::max);
-    let expires = if released > 0 { end(last) } else { None };
-    let nothing_held = after.is_empty();
-    let left = left_with(after, members, now, nothing_held);
+    let expires = if released > 0 { last_end(&after) } else { None };
+    let is_last = after.is_empty();
+    let left = left_with(after, members, now, is_last);
     Leased { reply: Reply::Integer(released as i64), left, expires }
 }
 

@@ -159,10 +159,7 @@ fn left_of_a_log(
     if left != Ok(Log::Entries(logged.left.clone())) {
         return Err(format!("{left:?} is left"));
     }
-    let is_there = |seen: &Seen| i64::from(seen.keys[0].kind != "none");
-    if after.size - is_there(after) != before.size - is_there(before) {
-        return Err("there are other keys than before".to_owned());
-    }
+    before.same_others(after)?;
     if kind == "none" {
         return Ok(());
     }
@@ -198,10 +195,7 @@ fn left_of_leases(
     if left != leased.left {
         return Err(format!("{left:?} is left, not {:?}", leased.left));
     }
-    let is_there = |seen: &Seen| i64::from(seen.keys[0].kind != "none");
-    if after.size - is_there(after) != before.size - is_there(before) {
-        return Err("there are other keys than before".to_owned());
-    }
+    before.same_others(after)?;
     if key.kind != "none" && key.expires != expires {
         return Err(format!("the key expires at {}, not at {expires}", key.expires));
     }

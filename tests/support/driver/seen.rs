@@ -55,6 +55,12 @@ impl Seen {
         }
     }
 
+    /// Whether there are as many keys as before beside the first of the call.
+    pub fn same_others(&self, after: &Self) -> Result<(), String> {
+        let others = |seen: &Self| seen.size - i64::from(seen.keys[0].kind != "none");
+        if others(self) == others(after) { Ok(()) } else { Err("there are other keys than before".to_owned()) }
+    }
+
     /// Whether just these keys hold these integers now, and the others are as they were.
     pub fn written(&self, written: &[Option<model::Standing>], after: &Self) -> Result<(), String> {
         if written.iter().all(Option::is_none) {

@@ -99,9 +99,7 @@ impl Totals {
             Verdict::Uncalled(_) | Verdict::Refused(_) => panic!("{reply:?} for what is refused"),
         };
         outcomes.add(allowed);
-        if matches!(&call.verdict, Verdict::Request(request) if request.sliding)
-            && before.is_some_and(|before| before.keys[0].kind == "string")
-        {
+        if call.is_sliding() && before.is_some_and(|before| before.keys[0].kind == "string") {
             self.compact.add(allowed);
         }
     }

@@ -18,6 +18,7 @@ say() { printf 'arm64: %s\n' "$*" >&2; }
 
 qemu=$(command -v qemu-aarch64-static) || { say "qemu-aarch64-static is missing (package qemu-user-static)"; exit 1; }
 scripts/package.sh --target "$target" --out "$folder/package"
+zig=$("$tools/zig/bin/python" -c 'import os, ziglang; print(os.path.dirname(ziglang.__file__))')/zig # package.sh's own.
 version=$(cargo pkgid --locked)
 version=${version##*[@#]}
 tar -C "$folder" -xf "$folder/package/redis-rl-$version-$target.tar.gz"
@@ -29,7 +30,6 @@ if [ ! -x "$folder/engines/$engine/server" ]; then
     REDIS_RL_ENGINE_ARCH=arm64 bash scripts/engines.sh --source debian:trixie redis-server "$folder/engines/$engine"
     ln -s usr/lib "$folder/engines/$engine/root/lib" # Where programs look for their loader.
     # The same starter, under qemu. The tests preload a clock; what they name is built for this machine.
-    zig=$("$tools/zig/bin/python" -c 'import os, ziglang; print(os.path.dirname(ziglang.__file__))')/zig
     "$zig" cc -target aarch64-linux-gnu.2.28 -shared -fPIC -O2 -o "$folder/clock.so" tests/support/clock.c
     sed -i "s|^exec |exec env -u LD_PRELOAD '$qemu' \${LD_PRELOAD:+-E 'LD_PRELOAD=$folder/clock.so'} |" \
         "$folder/engines/$engine/server"
@@ -41,8 +41,7 @@ root=$folder/engines/$engine/root
 say "unit tests"
 (
     export PATH=$tools/bin:$PATH CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$qemu -L $root"
-    CARGO_ZIGBUILD_ZIG_PATH=$("$tools/zig/bin/python" -c 'import os, ziglang; print(os.path.dirname(ziglang.__file__))')/zig
-    export CARGO_ZIGBUILD_ZIG_PATH
+    export CARGO_ZIGBUILD_ZIG_PATH=$zig
     cd packaging # As in package.sh.
     cargo-zigbuild test --locked --release --lib --target "$target.2.28" --target-dir ../target/dist
 )

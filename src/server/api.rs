@@ -90,7 +90,6 @@ required!(
     RedisModule_Call,
     RedisModule_CallReplyArrayElement,
     RedisModule_CallReplyInteger,
-    RedisModule_CallReplyLength,
     RedisModule_CallReplyStringPtr,
     RedisModule_CallReplyType,
     RedisModule_CloseKey,

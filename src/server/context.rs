@@ -47,9 +47,9 @@ impl Context {
         flags & raw::REDISMODULE_CTX_FLAGS_CLUSTER as libc::c_int != 0
     }
 
-    /// Writes to the server's log, at its highest level, why something is not done.
-    pub(super) fn log_refusal(&self, reason: &str) {
-        log(self.as_ptr(), c"warning", &CString::new(reason.replace('\0', "?")).unwrap_or_default());
+    /// Writes a line to the server's log at its highest level.
+    pub(super) fn log_warning(&self, line: &str) {
+        log(self.as_ptr(), c"warning", &CString::new(line.replace('\0', "?")).unwrap_or_default());
     }
 
     /// Writes a line to the server's log at the level of what is worth to be known.
@@ -219,29 +219,6 @@ impl Context {
         match bytes {
             Some(bytes) => bytes,
             None => panic!("GET was refused by the server"), // As below.
-        }
-    }
-
-    /// The lines of what a command of two words answers: a text, or an array of texts. `None` if it answers otherwise.
-    pub(super) fn lines(&self, command: &CStr, subcommand: &CStr) -> Option<Vec<Vec<u8>>> {
-        // SAFETY: the format names one literal, and the reply, with all that is in it, is freed after its last use.
-        unsafe {
-            let reply = call!(RedisModule_Call(self.as_ptr(), command.as_ptr(), c"c".as_ptr(), subcommand.as_ptr()));
-            let reply = NonNull::new(reply)?;
-            let texts = match call!(RedisModule_CallReplyType(reply.as_ptr())) as isize {
-                raw::REDISMODULE_REPLY_STRING => text_of(reply).map(|text| vec![text]),
-                raw::REDISMODULE_REPLY_ARRAY => (0..call!(RedisModule_CallReplyLength(reply.as_ptr())))
-                    .map(|index| {
-                        text_of(NonNull::new(call!(RedisModule_CallReplyArrayElement(reply.as_ptr(), index)))?)
-                    })
-                    .collect(),
-                _ => None,
-            };
-            let lines = texts.map(|texts| {
-                texts.into_iter().flat_map(|text| text.split(|&byte| byte == b'\n')).map(<[u8]>::to_vec).collect()
-            });
-            call!(RedisModule_FreeCallReply(reply.as_ptr()));
-            lines
         }
     }
 

@@ -12,13 +12,6 @@ static ZERO: Word = Word::new("0");
 static LOWEST: Word = Word::new("-inf");
 static PXAT: Word = Word::new("PXAT");
 
-/// Frees what is kept from one call to the next. To be called before the module is unloaded.
-pub fn release() {
-    ZERO.release();
-    LOWEST.release();
-    PXAT.release();
-}
-
 /// A change of one key.
 pub enum Effect<'a> {
     /// Members with scores up to this time went out of a sorted set, from 0 or from the lowest on, and others stayed.

@@ -29,7 +29,7 @@ mod stale;
 
 pub use arrival::Throttle;
 pub use counter::{CounterKey, Fixed, Suffix, counter_name};
-pub use effects::{denied, release};
+pub use effects::denied;
 pub use leases::{Lease, release as release_leases};
 pub use log::{Sliding, Storage};
 pub use removal::{check_counter, check_state, remove};

@@ -140,7 +140,7 @@ required!(
     RedisModule_UnlinkKey,
     RedisModule_ValueLength,
     RedisModule_WrongArity,
-    RedisModule_ZsetIncrby,
+    RedisModule_ZsetAdd,
     RedisModule_ZsetFirstInScoreRange,
     RedisModule_ZsetLastInScoreRange,
     RedisModule_ZsetRangeCurrentElement,

@@ -8,7 +8,6 @@ use std::ffi::{CStr, c_int};
 use redis_module::raw;
 
 use super::context::Context;
-use super::encoding;
 use super::guard::{guard, install};
 use super::info::{self, Section};
 use super::load::{self, Loading};
@@ -89,9 +88,7 @@ pub unsafe fn on_load<M: Module>(
         load::prepare(&context)?;
         M::load(&mut Loading { ctx: &mut context, arguments })?;
         info::register::<M>(&context)?;
-        unload::prepare(&context)?; // The last step that can fail; see there.
-        encoding::watch(&context);
-        Ok(())
+        unload::prepare(&context)
     });
     match outcome {
         Some(Ok(())) => return raw::REDISMODULE_OK as c_int,

@@ -2,7 +2,6 @@
 
 use redis::Value;
 
-use super::frozen;
 use crate::support::server::Module;
 use crate::support::{Client, Engine, Options, Server, eventually, module};
 use crate::tests;

@@ -40,7 +40,6 @@ pub use entry::{Module, on_load, on_unload};
 #[cfg(feature = "test-hooks")]
 pub use guard::countdown;
 pub use guard::{panics, step};
-pub use info::Section;
 pub use integer::{Digits, parse_i64, split_i64};
 pub use key::{Key, Kind, Mode, ReadOnly, Writable};
 pub use load::{Loading, in_cluster};

@@ -34,7 +34,7 @@ mod top;
 pub use registry::register_all;
 
 use crate::metrics;
-use crate::server::{Args, Call, Context, Error, Handler};
+use crate::server::{Args, Call, Context, Error, Handler, Keys};
 
 /// What a command does with its key and the words behind it. The reply is the last of it.
 trait Action {
@@ -45,7 +45,7 @@ impl<A: Action> Handler for A {
     fn handle(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
         let mut behind = words;
         let outcome = match (behind.next(), behind.next()) {
-            (Some(_name), Some(key)) => A::run(ctx, Call { words, key, position: 1 }, behind),
+            (Some(_name), Some(key)) => A::run(ctx, Call { words, key, keys: Keys::First }, behind),
             _ => Err(Error::WrongArity),
         };
         outcome.inspect_err(|_| metrics::ERRORS.add(1))

@@ -178,7 +178,7 @@ static COMMANDS: [Row; ROWS] = [
             name: c"rl.release",
             entry: Entry::to::<Release>(),
             flags: c"write fast",
-            access: Access::Remove,
+            access: Access::RemoveElements,
             keys: Keys::First,
             arity: -3,
             summary: c"Gives leases back before they end. Replies how many of the holders had one.",
@@ -339,7 +339,9 @@ pub fn register_all(ctx: &mut Context) -> Result<(), String> {
             (true, _) => c"write fast ratelimit",
             (false, _) => c"write fast",
         };
-        register(ctx, command, categories).map_err(|reason| format!("{}: {reason}", shown(command)))?;
+        // RL.PEEK: the same call replies otherwise a moment later.
+        let tips = (command.access == Access::Read).then_some(c"nondeterministic_output");
+        register(ctx, command, categories, tips).map_err(|reason| format!("{}: {reason}", shown(command)))?;
     }
     Ok(())
 }

@@ -43,7 +43,7 @@ impl Outcomes {
 pub struct DeniedKeys(Mutex<Option<Box<Sketch>>>);
 
 impl DeniedKeys {
-    #[inline(always)]
+    #[inline]
     pub fn count(&self, key: &[u8]) {
         if let Some(mut sketch) = self.lock() {
             sketch.get_or_insert_with(|| Box::new(Sketch::new())).count(key);

@@ -26,13 +26,6 @@ pub struct Patch {
     pub bytes: Bytes,
 }
 
-impl Patch {
-    /// The length that the string has at least once these bytes are in it.
-    pub fn end(&self) -> usize {
-        self.offset.saturating_add(self.bytes.len())
-    }
-}
-
 impl Change {
     /// The patches, if the string is not replaced or removed as a whole.
     pub fn patches(&self) -> &[Patch] {

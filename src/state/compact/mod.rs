@@ -46,6 +46,7 @@ pub enum Flaw {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compaction {
     Allowed,
+    #[cfg_attr(not(test), expect(dead_code, reason = "for RL.ALL, which moves at most one log"))]
     Forbidden,
 }
 

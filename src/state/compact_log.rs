@@ -1,10 +1,10 @@
 //! The log of a sliding window as a plain string: a key around the bytes that [`super::compact`] knows how to read.
 //!
-//! A call makes one change to the string, which travels as one `SETRANGE` (two where a long log goes on at the front of its
-//! string), or as one `SET` where the string is new or is written anew as a whole.
+//! A call makes one change to the string, which travels as one `SETRANGE` (two where many dead bytes lie before the footer),
+//! or as one `SET` where the string is new or is replaced as a whole.
 
 use super::WRONG_TYPE;
-use super::compact::{Change, Compact, Flaw, Patch};
+use super::compact::{Change, Compact, Compaction, Flaw, Patch};
 use super::effects::{Effect, publish};
 use crate::limit::sliding::{History, Span, renewed_expiry};
 use crate::limit::{Cost, Time, Window};
@@ -13,8 +13,8 @@ use crate::server::{Context, Error, Key, Kind, Mode, Str, Writable};
 const OTHER_VERSION: Error =
     Error::Line(c"ERR rl: the log at this key was written by a later version of the module, which alone can read it");
 const DAMAGED: Error = Error::Line(c"ERR rl: the log at this key is damaged; RL.RESET removes it");
-const FULL: Error = Error::Line(c"ERR rl: the log at this key is full: half a gigabyte, or 2^53 - 1 units");
-const OUT_OF_RANGE: Error = Error::Line(c"ERR rl: the server's clock is before 1970 or after 2248");
+const FULL: Error = Error::Line(c"ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units");
+const OUT_OF_RANGE: Error = Error::Line(c"ERR rl: the server's clock is before 1970 or after 10889");
 
 impl From<Flaw> for Error {
     fn from(flaw: Flaw) -> Self {
@@ -61,7 +61,7 @@ impl<'a, M: Mode> CompactLog<'a, M> {
         self.change = None;
         if added.is_some() || self.log.has_changed() {
             let addition = added.map(|cost| (self.now, cost.units().unsigned_abs()));
-            self.change = self.log.commit(self.key.bytes(), addition)?;
+            self.change = self.log.commit(self.key.bytes(), addition, Compaction::Allowed)?;
         }
         self.is_kept = added.is_some() || !self.log.is_empty();
         Ok(())

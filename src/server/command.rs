@@ -40,6 +40,7 @@ pub enum Keys {
 }
 
 /// A command with all that the server can tell of it.
+#[derive(Clone, Copy)]
 pub struct Command {
     pub name: &'static CStr,
     pub entry: Entry,

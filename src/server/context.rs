@@ -185,6 +185,11 @@ impl Context {
     }
 }
 
+/// Writes a line to the server's log at level `notice`, outside a call of a command.
+pub fn log_notice(line: &str) {
+    log(std::ptr::null_mut(), c"notice", &CString::new(line).unwrap_or_default());
+}
+
 /// Logs with or without a context.
 pub(super) fn log(ctx: *mut raw::RedisModuleCtx, level: &CStr, line: &CStr) {
     // SAFETY: the function is asked for, because this runs when all else fails too; the format names one string.

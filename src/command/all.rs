@@ -13,7 +13,7 @@ use super::top::denied;
 use crate::config;
 use crate::limit::{Charge, Decision, Detail, Micros, Retry, Status};
 use crate::metrics::{ALL, ERRORS};
-use crate::server::{Args, Call, Context, Error, Handler, Writable, step};
+use crate::server::{Args, Call, Context, Error, Handler, Keys, Writable, step};
 use crate::state::{Compaction, LOG_FULL, MOST_ADDED, Open, Plan, TOO_MANY_MEMBERS, Terms};
 
 /// The most keys of one call.
@@ -113,12 +113,12 @@ fn parse(words: Args<'_>) -> Result<(Vec<Part<'_>>, Detail), Error> {
     let number = args::within(rest.next().ok_or(Error::WrongArity)?, 1, MOST_KEYS).ok_or(BAD_NUMBER)?;
     let number = usize::try_from(number).map_err(|_| BAD_NUMBER)?;
     let mut calls: Vec<Call<'_>> = Vec::with_capacity(number);
-    for position in (2..).take(number) {
+    for _ in 0..number {
         let key = rest.next().ok_or(Error::WrongArity)?;
         if calls.iter().any(|call| call.key.as_bytes() == key.as_bytes()) {
             return Err(KEY_TWICE);
         }
-        calls.push(Call { words, key, position });
+        calls.push(Call { words, key, keys: Keys::Counted });
     }
     let mut parts = Vec::with_capacity(number);
     for call in calls {

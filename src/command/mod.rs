@@ -25,7 +25,7 @@ mod words;
 pub use registry::register_all;
 
 use crate::metrics;
-use crate::server::{Args, Call, Context, Error, Handler};
+use crate::server::{Args, Call, Context, Error, Handler, Keys};
 
 /// A command about one key. The reply is the last thing it does.
 trait Action {
@@ -36,7 +36,7 @@ impl<A: Action> Handler for A {
     fn handle(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
         let mut rest = words;
         let outcome = match (rest.next(), rest.next()) {
-            (Some(_name), Some(key)) => A::run(ctx, Call { words, key, position: 1 }, rest),
+            (Some(_name), Some(key)) => A::run(ctx, Call { words, key, keys: Keys::First }, rest),
             _ => Err(Error::WrongArity),
         };
         outcome.inspect_err(|_| metrics::ERRORS.add(1))

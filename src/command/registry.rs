@@ -47,7 +47,7 @@ const COMMANDS: &[Command] = &[
         name: c"rl.release",
         entry: Entry::to::<Release>(),
         flags: c"write fast",
-        access: Access::Remove,
+        access: Access::RemoveElements,
         keys: Keys::First,
         arity: -3,
         summary: c"Gives leases back before they end. Replies how many of the holders had one.",
@@ -171,7 +171,9 @@ fn declare(ctx: &Context, command: &Command, has_category: bool) -> Result<(), S
         (true, _) => c"write fast ratelimit",
         (false, _) => c"write fast",
     };
-    register(ctx, command, categories).map_err(|reason| format!("{}: {reason}", shown(command)))
+    // RL.PEEK: a moment later the same call has another reply.
+    let tips = (command.access == Access::Read).then_some(c"nondeterministic_output");
+    register(ctx, command, categories, tips).map_err(|reason| format!("{}: {reason}", shown(command)))
 }
 
 fn shown(command: &Command) -> String {

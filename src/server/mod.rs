@@ -17,6 +17,7 @@
 
 mod acl;
 mod api;
+mod caller;
 mod clock;
 mod command;
 mod config;

@@ -247,12 +247,14 @@ impl Key<'_, Writable> {
 impl Context {
     /// `ZREMRANGEBYSCORE`, with its replication and its events. If the server refuses it, nothing is removed.
     pub fn remove_in(&mut self, key: Str<'_>, range: ScoreRange) {
+        self.before_other_code();
         let [min, max] = range.words();
         count(self, c"ZREMRANGEBYSCORE", c"!sss", [key, min.as_str(), max.as_str()]);
     }
 
     /// `ZREMRANGEBYRANK`, with its replication and its events. If the server refuses it, nothing is removed.
     pub fn remove_ranks(&mut self, key: Str<'_>, first: i64, last: i64) {
+        self.before_other_code();
         let [first, last] = [first, last].map(OwnedStr::integer);
         count(self, c"ZREMRANGEBYRANK", c"!sss", [key, first.as_str(), last.as_str()]);
     }

@@ -21,6 +21,7 @@ tests![
     a_user_that_is_deleted_may_do_nothing,
     one_set_of_rules_grants_the_command_and_the_counter,
     every_counter_has_a_set_of_rules_that_grants_all,
+    each_counter_of_rl_all_is_granted_with_its_own_key,
     selectors_hold_in_scripts_and_transactions,
     rules_for_databases_hold_for_counters if |engine| engine.has_rules_for_databases(),
     what_the_server_alone_would_say_of_a_call,
@@ -341,6 +342,36 @@ fn every_counter_has_a_set_of_rules_that_grants_all(engine: &Engine) {
     assert_eq!(server.client_as("some", "secret").error(&words), NO_KEY);
     user(&mut admin, "some", &in_brackets("+get ~app:* (+rl.fixed ~app*)"));
     server.client_as("some", "secret").run::<Value>(&words);
+}
+
+/// RL.ALL is judged rule by rule: the command, the rule's own key and its counter, together.
+fn each_counter_of_rl_all_is_granted_with_its_own_key(engine: &Engine) {
+    let (server, mut admin) = frozen(engine);
+    let one = ["RL.ALL", "1", "app", "FIXED", "60", "9"];
+    let two = ["RL.ALL", "2", "app", "org", "FIXED", "60", "9", "FIXED", "60", "9"];
+    for (rules, granted) in [
+        ("+rl.all ~app ~org ~app:* ~org:*", [true, true]),
+        ("+rl.all ~app ~org (+rl.all ~app ~app:*) (+rl.all ~org ~org:*)", [true, true]),
+        ("+rl.all ~app ~org (+rl.all ~app ~app:*)", [true, false]),
+        // The one key with the other's counter.
+        ("+rl.all ~app ~org (+rl.all ~app ~org:*) (+rl.all ~org ~app:*)", [false, false]),
+        // A counter without its key, and for another command.
+        ("+rl.all ~app ~org (+rl.all ~app:* ~org:*)", [false, false]),
+        ("+rl.all ~app ~org (+rl.fixed ~app ~org ~app:* ~org:*)", [false, false]),
+    ] {
+        user(&mut admin, "some", &in_brackets(rules));
+        let mut some = server.client_as("some", "secret");
+        for (words, granted) in [(&one[..], granted[0]), (&two[..], granted[1])] {
+            let before = admin.everything();
+            if granted {
+                some.run::<Value>(words);
+                assert_ne!(admin.everything(), before, "{rules}: {words:?}");
+            } else {
+                assert_eq!(some.error(words), NO_KEY, "{rules}: {words:?}");
+                assert_eq!(admin.everything(), before, "{rules}: {words:?}");
+            }
+        }
+    }
 }
 
 fn selectors_hold_in_scripts_and_transactions(engine: &Engine) {

@@ -20,7 +20,7 @@ tests![
 ];
 
 /// All classes of events but `d`, that of modules.
-const PLAIN: &str = "Eg$lshzxetn";
+pub const PLAIN: &str = "Eg$lshzxetn";
 const ALL: &str = "EAn";
 
 /// Everything that is published in these classes while `body` runs, in order, as `event key`.

@@ -1,6 +1,8 @@
 //! The contracts, a file each.
 
 mod acl;
+mod acquire;
+mod all;
 mod bounds;
 mod clocks;
 mod cluster;
@@ -11,6 +13,7 @@ mod compact_sizes;
 mod cost;
 mod effects;
 mod encodings;
+mod enforce;
 mod events;
 mod fixed;
 mod flood;
@@ -32,7 +35,9 @@ mod policy_contract;
 mod policy_effects;
 mod promises;
 mod readme;
+mod refund;
 mod refusals;
+mod release;
 mod replication;
 mod reset;
 mod resync;
@@ -53,6 +58,8 @@ use crate::support::{Client, Engine, Options, Server};
 
 pub const FILES: &[(&str, &[Test])] = &[
     ("acl", acl::TESTS),
+    ("acquire", acquire::TESTS),
+    ("all", all::TESTS),
     ("bounds", bounds::TESTS),
     ("clocks", clocks::TESTS),
     ("cluster", cluster::TESTS),
@@ -63,6 +70,7 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("cost", cost::TESTS),
     ("effects", effects::TESTS),
     ("encodings", encodings::TESTS),
+    ("enforce", enforce::TESTS),
     ("events", events::TESTS),
     ("fixed", fixed::TESTS),
     ("flood", flood::TESTS),
@@ -84,7 +92,9 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("policy_effects", policy_effects::TESTS),
     ("promises", promises::TESTS),
     ("readme", readme::TESTS),
+    ("refund", refund::TESTS),
     ("refusals", refusals::TESTS),
+    ("release", release::TESTS),
     ("replication", replication::TESTS),
     ("reset", reset::TESTS),
     ("resync", resync::TESTS),

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use redis::Value;
 
-use super::{Reply, START, eventually, frozen};
+use super::{Reply, START, frozen};
+use crate::support::server::Module;
 use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
 
@@ -14,11 +15,6 @@ tests![
     info_counts_decisions_and_errors,
     an_unknown_load_argument_is_refused,
     a_server_without_the_plain_commands_is_refused,
-    the_module_can_be_unloaded_and_loaded_again,
-    a_reload_keeps_the_acl_categories,
-    a_rule_that_names_a_command_keeps_the_module_loaded,
-    a_client_that_uses_a_command_keeps_the_module_loaded,
-    a_server_that_ends_unloads_the_module_in_peace,
     pipelines_transactions_scripts_and_functions,
     resp3_has_the_same_reply,
     names_are_read_in_any_case,
@@ -42,6 +38,7 @@ struct Declared {
 const READ: &[&str] = &["RO", "access"];
 const UPDATE: &[&str] = &["RW", "access", "update"];
 const REMOVE: &[&str] = &["RM", "delete"];
+const TAKE_OUT: &[&str] = &["RW", "delete"];
 const WRITES: &[&str] = &["write", "denyoom", "module", "fast"];
 /// Also where memory is short.
 const WRITES_ALWAYS: &[&str] = &["write", "module", "fast"];
@@ -108,7 +105,7 @@ const DECLARED: [Declared; 11] = [
         arity: -3,
         flags: WRITES_ALWAYS,
         categories: WRITE_CATEGORIES,
-        key: REMOVE,
+        key: TAKE_OUT,
         call: "leases holder other",
         keys: &["leases"],
     },
@@ -345,9 +342,10 @@ fn an_unknown_load_argument_is_refused(engine: &Engine) {
     let options = Options { module_arguments: vec!["speed".to_owned(), "9".to_owned()], ..Options::default() };
     let log = Server::try_start(engine, &options).err().expect("a server that does not start");
     assert!(log.contains("unknown argument 'speed'"), "{log}");
-    // On a server that runs, it stays as it was.
-    let (_server, mut client) = frozen(engine);
-    client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
+    // A server that runs stays as it was.
+    let options = Options { module: Module::None, frozen_at: Some(START), ..Options::default() };
+    let server = Server::start(engine, &options);
+    let mut client = server.client();
     let path = crate::support::module().display().to_string();
     assert!(client.try_run::<Value>(&["MODULE", "LOAD", &path, "x"]).is_err());
     client.run::<Value>(&["MODULE", "LOAD", &path]);
@@ -361,124 +359,6 @@ fn a_server_without_the_plain_commands_is_refused(engine: &Engine) {
         let log = Server::try_start(engine, &options).err().expect("a server that does not start");
         assert!(log.contains(&format!("does not know {command}")), "{log}");
     }
-}
-
-fn the_module_can_be_unloaded_and_loaded_again(engine: &Engine) {
-    let (_server, mut client) = frozen(engine);
-    let path = crate::support::module().display().to_string();
-    for round in 0..5 {
-        assert_eq!(client.sliding("k", "60", 5), (1, round, 60));
-        assert_eq!(client.fixed("k", "60", 5), (1, round + 1, 60));
-        assert_eq!(client.info_field("rl", "rl_sliding_allowed"), "1", "counted since the load");
-        client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-        let line = client.error(&["RL.SLIDING", "k", "60", "5"]);
-        assert!(line.starts_with("ERR unknown command"), "{line}");
-        assert_eq!(client.run::<i64>(&["ZCARD", "k"]), round + 1, "the state stays, in plain types");
-        client.run::<Value>(&["MODULE", "LOAD", &path]);
-    }
-}
-
-/// Servers keep a module's category when it goes, and refuse to add it a second time.
-fn a_reload_keeps_the_acl_categories(engine: &Engine) {
-    let (server, mut client) = frozen(engine);
-    let path = crate::support::module().display().to_string();
-    let before: Value = client.run(&["COMMAND", "INFO", "rl.sliding", "rl.fixed"]);
-    for _ in 0..2 {
-        client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-        client.run::<Value>(&["MODULE", "LOAD", &path]);
-        assert_eq!(client.run::<Value>(&["COMMAND", "INFO", "rl.sliding", "rl.fixed"]), before);
-    }
-    if !engine.is_redis_7_0() {
-        client.run::<Value>(&["ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@all", "-@write"]);
-        let line = server.client_as("reader", "secret").error(&["RL.FIXED", "k", "60", "5"]);
-        assert!(line.starts_with("NOPERM "), "{line}");
-    }
-}
-
-/// Most servers would crash on the rule once the command is gone.
-fn a_rule_that_names_a_command_keeps_the_module_loaded(engine: &Engine) {
-    let (mut server, mut client) = frozen(engine);
-    for rules in [["-@all", "+rl.fixed"], ["+@all", "-RL.SLIDING"]] {
-        client.run::<Value>(&[&["ACL", "SETUSER", "named", "on"][..], &rules].concat());
-        assert!(client.try_run::<Value>(&["MODULE", "UNLOAD", "rl"]).is_err(), "{rules:?}");
-        client.run::<Value>(&["ACL", "DELUSER", "named"]);
-    }
-    // A rule is found beside a pattern that is no UTF-8.
-    let odd: [&[u8]; 7] = [b"ACL", b"SETUSER", b"named", b"on", b"~\xff*", b"-@all", b"+rl.fixed"];
-    client.run::<Value>(&odd);
-    assert!(client.try_run::<Value>(&["MODULE", "UNLOAD", "rl"]).is_err());
-    // A pattern of keys names no command, nor does a name.
-    client.run::<Value>(&["ACL", "DELUSER", "named"]);
-    client.run::<Value>(&["ACL", "SETUSER", "+rl.fixed", "on"]);
-    client.run::<Value>(&["ACL", "SETUSER", "named", "on", "~rl.fixed:*", "&rl.sliding", "+get"]);
-    client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-    client.run::<Value>(&["ACL", "LIST"]);
-    assert!(server.is_running());
-}
-
-/// Servers keep what each client has called last, and what it has queued; most would crash on it once the command is gone.
-fn a_client_that_uses_a_command_keeps_the_module_loaded(engine: &Engine) {
-    let (mut server, mut admin) = with_all_commands(engine);
-    let refused = |server: &Server, admin: &mut Client, why: &str| {
-        assert!(admin.try_run::<Value>(&["MODULE", "UNLOAD", "rl"]).is_err(), "{why}");
-        assert!(server.log().contains(why), "{why}");
-    };
-    for Declared { name, call, .. } in DECLARED {
-        let mut client = server.client();
-        let id: i64 = client.run(&["CLIENT", "ID"]);
-        client.call::<Value>(&format!("{name} {call}"));
-        refused(&server, &mut admin, &format!("client {id} has called {name};"));
-        // Away it is no reason, and another call makes it none.
-        if name == "rl.sliding" {
-            drop(client);
-            eventually("the client is gone", || {
-                !admin.run::<String>(&["CLIENT", "LIST"]).contains(&format!("id={id} "))
-            });
-        } else {
-            client.run::<()>(&["PING"]);
-        }
-    }
-    let mut client = server.client();
-    let id: i64 = client.run(&["CLIENT", "ID"]);
-    client.run::<()>(&["MULTI"]);
-    client.run::<Value>(&["RL.FIXED", "k", "60", "5"]);
-    refused(&server, &mut admin, &format!("client {id} has commands queued in MULTI;"));
-    // So has one that would unload it there.
-    client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-    assert!(format!("{:?}", client.try_run::<Value>(&["EXEC"])).contains("Error unloading module"));
-
-    admin.run::<Value>(&["CLIENT", "PAUSE", "100000000", "WRITE"]);
-    std::thread::scope(|scope| {
-        let held = scope.spawn(|| client.fixed("paused", "60", 5));
-        eventually("the call is held back", || {
-            admin.run::<String>(&["CLIENT", "LIST", "ID", &id.to_string()]).contains(" cmd=rl.fixed")
-        });
-        refused(&server, &mut admin, &format!("client {id} has called rl.fixed;"));
-        admin.run::<Value>(&["CLIENT", "UNPAUSE"]);
-        assert_eq!(held.join().expect("a reply"), (1, 1, 60));
-    });
-    client.run::<()>(&["PING"]);
-    let mut other = server.client();
-    other.run::<()>(&["PING"]);
-    admin.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-    for client in [&mut client, &mut other] {
-        assert!(client.error(&["RL.SLIDING", "k", "60", "5"]).starts_with("ERR unknown command"));
-    }
-    admin.run::<Value>(&["CLIENT", "LIST"]);
-    assert!(server.is_running());
-}
-
-/// Valkey 9 unloads its modules when it ends, and says which would not go. Whoever uses them then does so no more.
-fn a_server_that_ends_unloads_the_module_in_peace(engine: &Engine) {
-    let (mut server, mut client) = frozen(engine);
-    assert_eq!(client.sliding("k", "60", 5), (1, 0, 60));
-    let mut queueing = server.client();
-    queueing.run::<Value>(&["MULTI"]);
-    queueing.run::<Value>(&["RL.FIXED", "k", "60", "5"]);
-    let _ = server.client().try_run::<Value>(&["SHUTDOWN", "NOSAVE"]);
-    eventually("the server has ended", || !server.is_running());
-    assert!(!server.log().contains("not unloaded"));
-    assert_eq!(server.log().contains("Module rl unloaded"), engine.name.starts_with("valkey-9"), "{}", server.log());
 }
 
 fn pipelines_transactions_scripts_and_functions(engine: &Engine) {

@@ -55,6 +55,16 @@ fn a_lease_planted_at_infinity_is_renewed_like_any_other(engine: &Engine) {
     assert_eq!((full.used, full.remaining, full.retry, full.next, full.reset), (1, 1, 0, 60_000, 60_000));
     assert_eq!(client.log("k"), [("a".to_owned(), START + 60_000)]);
     assert_eq!(client.call::<i64>("PEXPIRETIME k"), START + 60_000);
+    // Beside another lease, which ends sooner or later, in each of the calls that tell the waits.
+    for (other, next, reset) in [(9_000, 9_000, 60_000), (90_000, 60_000, 90_000)] {
+        for call in ["RL.PEEK k ACQUIRE 2 60 a FULL", "RL.ACQUIRE k 2 60 a FULL"] {
+            client.call::<()>("DEL k");
+            client.call::<()>(&format!("ZADD k +inf a {} b", START + other));
+            let full = client.full(call);
+            assert_eq!((full.allowed, full.used, full.remaining), (true, 2, 0), "{call}");
+            assert_eq!((full.next, full.reset), (next, reset), "{call}: {other}");
+        }
+    }
 }
 
 fn words_behind_the_holder_are_named(engine: &Engine) {

@@ -60,4 +60,9 @@ fn a_member_with_a_negative_score_is_counted_among_what_is_left(engine: &Engine)
     ] {
         assert_eq!(client.call::<Reply>(call), reply, "{call}");
     }
+    // What was taken did not lie in the first window, and the planted member does.
+    client.call::<()>("DEL k");
+    client.call::<()>(&format!("ZADD k -5 planted {} old {} newer", START - 9_000, START - 5_000));
+    assert_eq!(client.call::<Reply>("RL.REFUND k SLIDING 1 9 60 9"), (1, 1, 1));
+    assert_eq!(client.used("k", "60"), 2);
 }

@@ -3,6 +3,7 @@
 use redis::Value;
 
 use super::events::{PLAIN, heard};
+use super::replication::propagated;
 use super::{Reply, START, frozen, recorded};
 use crate::support::Engine;
 use crate::tests;
@@ -11,12 +12,13 @@ tests![
     renewing_within_a_millisecond_changes_nothing,
     a_lease_planted_at_infinity_is_renewed_like_any_other,
     words_behind_the_holder_are_named,
+    a_denied_lease_sends_nothing,
+    leases_travel_as_plain_commands,
 ];
 
 fn renewing_within_a_millisecond_changes_nothing(engine: &Engine) {
     const RENEW: &str = "RL.ACQUIRE k 2 60 a";
     let (server, mut client) = recorded(engine);
-    client.call::<()>("DEBUG SET-ACTIVE-EXPIRE 0");
     assert_eq!(client.call::<Reply>(RENEW), (1, 1, 60));
     let before = (client.everything(), client.written());
     for call in [RENEW, "RL.ALL 1 k ACQUIRE 2 60 a"] {
@@ -83,4 +85,65 @@ fn words_behind_the_holder_are_named(engine: &Engine) {
             assert!(line.contains(word), "{call}: {line} does not name {word}");
         }
     }
+}
+
+fn a_denied_lease_sends_nothing(engine: &Engine) {
+    let (server, mut client) = recorded(engine);
+    client.call::<Value>("RL.ACQUIRE k 2 60 a");
+    client.call::<Value>("RL.ACQUIRE k 2 60 b");
+    let before = (client.written(), client.everything());
+    for step in 0..200 {
+        server.set_time(START + step * 100);
+        assert_eq!(client.call::<(i64, i64, i64)>("RL.ACQUIRE k 2 60 c"), (0, 2, 60));
+        assert_eq!(client.call::<(i64, i64, i64)>("RL.ACQUIRE none 0 60 c"), (0, 0, 60));
+        assert_eq!(client.call::<i64>("RL.RELEASE k c d"), 0);
+        assert_eq!(client.call::<i64>("RL.RELEASE none c"), 0);
+        assert_eq!(client.call::<(i64, i64, i64)>("RL.REFUND none SLIDING 60 5"), (0, 0, 60));
+        assert_eq!(client.call::<(i64, i64, i64)>("RL.REFUND none FIXED 60 5"), (0, 0, 60));
+        assert_eq!(client.call::<(i64, i64, i64)>("RL.REFUND none THROTTLE 5 1 60"), (0, 0, 0));
+    }
+    assert_eq!((client.written(), client.everything()), before);
+    // A release that frees a place does write.
+    assert_eq!(client.call::<i64>("RL.RELEASE k a c a"), 1);
+    assert!(client.written() > before.0);
+}
+
+fn leases_travel_as_plain_commands(engine: &Engine) {
+    let lines = propagated(engine, |server, client| {
+        client.call::<Value>("RL.ACQUIRE k 2 60 a");
+        server.set_time(START + 1_000);
+        client.call::<Value>("RL.ACQUIRE k 2 10 b");
+        client.call::<Value>("RL.ACQUIRE k 2 20 b"); // Renewed.
+        client.call::<Value>("RL.RELEASE k a");
+        client.call::<Value>("RL.RELEASE k b");
+        client.call::<Value>("RL.ACQUIRE k 2 1 c");
+        client.call::<Value>("RL.ACQUIRE k 2 9 d");
+        server.set_time(START + 2_000);
+        client.call::<Value>("RL.ACQUIRE k 2 9 e");
+    });
+    let t = START + 1_000;
+    let expected = [
+        "MULTI".to_owned(),
+        format!("ZADD k {} a", START + 60_000),
+        format!("PEXPIREAT k {}", START + 60_000),
+        "EXEC".to_owned(),
+        format!("ZADD k {} b", t + 10_000),
+        format!("ZADD k {} b", t + 20_000),
+        "MULTI".to_owned(),
+        "ZREM k a".to_owned(),
+        format!("PEXPIREAT k {}", t + 20_000),
+        "EXEC".to_owned(),
+        "ZREM k b".to_owned(),
+        "MULTI".to_owned(),
+        format!("ZADD k {} c", t + 1_000),
+        format!("PEXPIREAT k {}", t + 1_000),
+        "EXEC".to_owned(),
+        "MULTI".to_owned(),
+        format!("ZADD k {} d", t + 9_000),
+        format!("PEXPIREAT k {}", t + 9_000),
+        "EXEC".to_owned(),
+    ];
+    assert_eq!(lines[..expected.len()], expected);
+    let heads: Vec<&str> = lines[expected.len()..].iter().map(|line| line.split(' ').next().expect("a word")).collect();
+    assert_eq!(heads, ["MULTI", "ZREMRANGEBYSCORE", "ZADD", "PEXPIREAT", "EXEC"], "{lines:?}");
 }

@@ -3,6 +3,8 @@
 use redis::Value;
 
 use super::acl::in_brackets;
+use super::input::{NUMBER, SHARED};
+use super::replication::propagated;
 use super::waits::field;
 use super::{START, counter, frozen, recorded};
 use crate::support::{Client, Engine, Options, Server, compact};
@@ -15,6 +17,10 @@ tests![
     a_call_compacts_one_log_at_most,
     a_log_that_outgrows_a_bulk_string_stops_nothing_halfway,
     sixty_four_keys_under_a_pattern_cost_what_they_cost_one_by_one,
+    keys_that_meet_are_refused,
+    sixty_four_keys_and_sixteen_windows if |engine| !engine.counts_microseconds(),
+    what_is_denied_by_several_keys_sends_nothing: both_storages,
+    one_decision_over_several_keys_is_one_transaction,
 ];
 
 /// An allowed reply's or a denied one's maps, behind the four integers.
@@ -113,7 +119,6 @@ fn a_call_adds_a_thousand_members_at_most(engine: &Engine) {
 fn a_call_compacts_one_log_at_most(engine: &Engine) {
     const STEP: i64 = 2_000;
     let (server, mut client) = recorded(engine);
-    client.call::<()>("DEBUG SET-ACTIVE-EXPIRE 0");
     client.call::<()>("CONFIG SET rl.sliding-storage compact");
     let entries: Vec<compact::Entry> = (0..30_000)
         .map(|at| compact::Entry { stamp: (START - 60_000 + 2 * at) as u64, weight: 1 + at as u64 % 7 })
@@ -147,7 +152,6 @@ fn a_log_that_outgrows_a_bulk_string_stops_nothing_halfway(engine: &Engine) {
     let options = Options { frozen_at: Some(START), ..Options::default() };
     let server = Server::start(engine, &options.with(&["--proto-max-bulk-len", "1mb"]));
     let mut client = server.client();
-    client.call::<()>("DEBUG SET-ACTIVE-EXPIRE 0");
     // Heavy entries are long: a few thousand fill the megabyte but for some bytes.
     let entry = |at: usize| compact::Entry { stamp: START as u64 - 200_000 + at as u64, weight: 1 << 35 };
     let mut log = Vec::new();
@@ -217,4 +221,168 @@ fn processor_time(server: &Server) -> u64 {
     let path = format!("/proc/{0}/task/{0}/schedstat", server.pid());
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}, of Linux: {error}"));
     text.split(' ').next().and_then(|word| word.parse().ok()).expect("a number")
+}
+
+fn keys_that_meet_are_refused(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    let (number, second) = (counter("f", 60_000), counter("f", 1_000));
+    for line in [
+        format!("RL.ALL 2 f {number} FIXED 60 9 SLIDING 60 9"),
+        format!("RL.ALL 2 {number} f THROTTLE 4 1 60 FIXED 60 9"),
+        format!("RL.ALL 2 f {second} FIXED 1 9 60 9 ACQUIRE 3 60 h"),
+        "RL.ALL 2 f f:60s FIXED 60 9 ANCHORED SLIDING 60 9".to_owned(),
+        "RL.ALL 2 f:60s f ACQUIRE 3 60 h FIXED 1 9 60 9 ANCHORED".to_owned(),
+    ] {
+        assert_eq!(client.refused(&line), SHARED, "{line}");
+    }
+    // These are apart.
+    for line in [
+        format!("RL.ALL 2 f {number} FIXED 60 9 ANCHORED SLIDING 60 9"),
+        "RL.ALL 2 g g:60s FIXED 60 9 SLIDING 60 9".to_owned(),
+        "RL.ALL 2 h h:1s FIXED 60 9 ANCHORED FIXED 60 9 ANCHORED".to_owned(),
+        // The key of a fixed rule is a name and no more.
+        "RL.ALL 2 i j:60s FIXED 60 9 FIXED 60 9 ANCHORED".to_owned(),
+        // Long windows of one rule share a counter here as in RL.FIXED.
+        "RL.ALL 1 long FIXED 2147483646 9 2147483647 9".to_owned(),
+    ] {
+        assert_eq!(client.call::<[i64; 4]>(&line)[0], 1, "{line}");
+    }
+    assert_eq!(client.run::<i64>(&["GET", "long:0"]), 1);
+}
+
+fn sixty_four_keys_and_sixteen_windows(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    let keys: String = (0..64).map(|number| format!("k{number} ")).collect();
+    let windows: String = (1..=16).map(|window| format!("{window} 3 ")).collect();
+    let rules: String = (0..64)
+        .map(|number| match number % 4 {
+            0 => format!("SLIDING {windows} COST 1 "),
+            1 => format!("FIXED {windows} ANCHORED "),
+            2 => "ACQUIRE 3 60 h ".to_owned(),
+            _ => "THROTTLE 2 1 60 ".to_owned(),
+        })
+        .collect();
+    let line = format!("RL.ALL 64 {keys} {rules} FULL");
+    for used in 1..=3 {
+        let Value::Array(parts) = client.call(&line) else { panic!("no reply") };
+        assert_eq!(parts[0], Value::Int(1), "{used}");
+        let Value::Array(maps) = &parts[4] else { panic!("{parts:?}") };
+        assert_eq!(maps.len(), 64);
+        for (number, map) in maps.iter().enumerate() {
+            let expected = if number % 4 == 2 { 1 } else { used };
+            assert_eq!((field(map, "allowed"), field(map, "used")), (1, expected), "{number}: {map:?}");
+        }
+    }
+    let before = client.everything();
+    let Value::Array(parts) = client.call(&line) else { panic!("no reply") };
+    // A throttle of one a minute has the longest wait; the first of them binds.
+    assert_eq!(parts[..2], [Value::Int(0), Value::Int(3)]);
+    assert_eq!(client.everything(), before);
+    assert_eq!(client.refused(&format!("RL.ALL 65 k64 {keys} SLIDING 60 5 {rules}")), NUMBER);
+}
+
+/// Every way in which a decision over several keys is denied, while the keys before the one that denies have room.
+fn what_is_denied_by_several_keys_sends_nothing(engine: &Engine) {
+    let (server, mut client) = recorded(engine);
+    client.call::<Value>("RL.SLIDING s 60 3 COST 3");
+    client.call::<Value>("RL.FIXED f 60 3 COST 3");
+    client.call::<Value>("RL.FIXED f 60 3 ANCHORED COST 3");
+    client.call::<Value>("RL.THROTTLE t 2 1 60 3");
+    client.call::<Value>("RL.ACQUIRE l 1 60 a");
+    client.call::<Value>("RL.SLIDING old 1 9 COST 3");
+    client.call::<Value>("RL.ACQUIRE leases 9 1 a");
+    client.call::<Value>("RL.ACQUIRE leases 9 60 z");
+    // By now what is old has ended.
+    server.set_time(START + 1_500);
+    let before = (client.written(), client.everything());
+    for denies in [
+        "s SLIDING 60 3",
+        "s SLIDING 1 9 60 3 COST 1",
+        "f FIXED 60 3",
+        "f FIXED 60 3 ANCHORED",
+        "f FIXED 1 9 60 3",
+        "t THROTTLE 2 1 60",
+        "t THROTTLE 2 1 60 3",
+        "l ACQUIRE 1 60 b",
+        "none SLIDING 60 0",
+        "none FIXED 60 5 COST 6",
+        "none ACQUIRE 0 60 b",
+        "none THROTTLE 4 1 60 6",
+    ] {
+        let (key, rule) = denies.split_once(' ').expect("a key and a rule");
+        let with_room = [
+            "new SLIDING 60 9 COST 2",
+            "old SLIDING 1 9",
+            "other FIXED 1 9 60 9",
+            "count FIXED 60 9 ANCHORED",
+            "arrival THROTTLE 4 1 60",
+            "leases ACQUIRE 9 1 b",
+            "forced SLIDING 60 1 COST 5 FORCE",
+        ];
+        for place in [0, 3, with_room.len()] {
+            let mut parts: Vec<(&str, &str)> =
+                with_room.iter().map(|part| part.split_once(' ').expect("two")).collect();
+            parts.insert(place, (key, rule));
+            let (keys, rules): (Vec<&str>, Vec<&str>) = parts.into_iter().unzip();
+            for full in ["", "FULL"] {
+                let line = format!("RL.ALL {} {} {} {full}", keys.len(), keys.join(" "), rules.join(" "));
+                let Value::Array(reply) = client.call(&line) else { panic!("{line}") };
+                assert_eq!(reply[..2], [Value::Int(0), Value::Int(place as i64)], "{line}: {reply:?}");
+                assert_eq!((client.written(), client.everything()), before, "{line}");
+            }
+        }
+    }
+}
+
+fn heads(lines: &[String]) -> Vec<String> {
+    lines.iter().map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect()
+}
+
+fn one_decision_over_several_keys_is_one_transaction(engine: &Engine) {
+    let line =
+        "RL.ALL 5 s f a t l SLIDING 60 9 COST 2 FIXED 1 9 60 9 FIXED 60 9 ANCHORED THROTTLE 4 1 60 ACQUIRE 3 60 h";
+    let lines = propagated(engine, |_server, client| {
+        client.call::<()>("CONFIG SET rl.sliding-storage zset");
+        client.call::<Value>(line);
+        client.call::<Value>(line);
+        client.call::<Value>("RL.ALL 2 s f SLIDING 60 4 FIXED 60 9"); // Denied.
+        client.call::<Value>("RL.ALL 1 f FIXED 60 9");
+    });
+    let (short, long) = (counter("f", 1_000), counter("f", 60_000));
+    let mut expected = vec!["MULTI".to_owned()];
+    let mut first = vec![
+        "ZADD s".to_owned(),
+        "PEXPIREAT s".to_owned(),
+        format!("SET {short}"),
+        format!("SET {long}"),
+        "SET a:60s".to_owned(),
+        "SET t".to_owned(),
+        "ZADD l".to_owned(),
+        "PEXPIREAT l".to_owned(),
+    ];
+    first.sort();
+    let heads = heads(&lines);
+    let end = heads.iter().position(|head| head == "EXEC").expect("the end of the first transaction");
+    assert_eq!(heads[0], "MULTI", "{lines:?}");
+    let mut inside = heads[1..end].to_vec();
+    inside.sort();
+    assert_eq!(inside, first, "{lines:?}");
+    // The second time: the renewal of a lease to the same time is no change.
+    expected.clear();
+    let mut second = vec![
+        "ZADD s".to_owned(),
+        format!("INCR {short}"),
+        format!("INCR {long}"),
+        "INCR a:60s".to_owned(),
+        "SET t".to_owned(),
+    ];
+    second.sort();
+    let rest = &heads[end + 1..];
+    let end = rest.iter().position(|head| head == "EXEC").expect("the end of the second transaction");
+    assert_eq!(rest[0], "MULTI", "{lines:?}");
+    let mut inside = rest[1..end].to_vec();
+    inside.retain(|head| head != "ZADD l"); // Whether it is written again is nobody's business.
+    inside.sort();
+    assert_eq!(inside, second, "{lines:?}");
+    assert_eq!(rest[end + 1..], [format!("INCR {long}")], "{lines:?}");
 }

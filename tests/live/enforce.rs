@@ -162,7 +162,6 @@ fn a_lease_that_is_not_enforced_is_not_given(engine: &Engine) {
 
 fn several_keys_that_are_not_enforced_change_nothing_when_they_would_be_denied(engine: &Engine) {
     let (_server, mut client) = recorded(engine);
-    client.call::<()>("DEBUG SET-ACTIVE-EXPIRE 0");
     client.call::<Value>("RL.SLIDING s 60 1");
     switch(&mut client, "no");
     let before = (client.everything(), client.written());

@@ -219,7 +219,6 @@ fn a_counter_without_expiry_gets_one_in_every_form_of_the_call(engine: &Engine) 
 fn a_counter_that_gets_an_expiry_is_replicated(engine: &Engine) {
     for (call, windows) in FORMS {
         let lines = propagated(engine, |server, client| {
-            client.call::<()>("DEBUG SET-ACTIVE-EXPIRE 0");
             for &window in *windows {
                 client.run::<()>(&["SET", &counter_of(call, window), "9"]);
             }

@@ -49,17 +49,8 @@ impl Module for RateLimiter {
         command::register_all(loading.ctx)
     }
 
-    fn commands() -> Vec<String> {
-        command::registered()
-    }
-
     fn info(section: &Section) {
         command::info(section);
-    }
-
-    fn unload() {
-        command::release();
-        state::release();
     }
 }
 

@@ -20,10 +20,6 @@ impl Total {
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
-
-    pub fn reset(&self) {
-        self.0.store(0, Relaxed);
-    }
 }
 
 /// The decisions of one command.

@@ -20,11 +20,6 @@ fn totals() -> impl Iterator<Item = (String, &'static Total)> {
     decisions.chain(others.map(|(name, total)| (name.to_owned(), total)))
 }
 
-/// Begins to count anew: a server may keep the library in memory between an unload and the next load.
-pub fn reset() {
-    totals().for_each(|(_name, total)| total.reset());
-}
-
 /// Fills the section. The server puts `rl_` before each field.
 pub fn fill(section: &Section) {
     section.text("version", env!("CARGO_PKG_VERSION"));

@@ -47,9 +47,9 @@ impl Context {
         flags & raw::REDISMODULE_CTX_FLAGS_CLUSTER as libc::c_int != 0
     }
 
-    /// Writes to the server's log, at its highest level, why something is not done.
-    pub(super) fn log_refusal(&self, reason: &str) {
-        log(self.as_ptr(), c"warning", &CString::new(reason.replace('\0', "?")).unwrap_or_default());
+    /// Writes a line to the server's log at its highest level.
+    pub(super) fn log_warning(&self, line: &str) {
+        log(self.as_ptr(), c"warning", &CString::new(line.replace('\0', "?")).unwrap_or_default());
     }
 
     /// Writes a line to the server's log at the level of what is worth to be known.
@@ -113,21 +113,6 @@ impl Context {
     pub fn replicate(&self, command: &CStr, words: impl Words) {
         // SAFETY: the context is alive, and Words gives each format the arguments it names.
         unsafe { words.replicate(self, command) };
-    }
-
-    /// Runs a command that writes, with its replication and its events. Answers whether the server did it. Mutable, because
-    /// other code runs in here.
-    pub fn perform(&mut self, command: &CStr, words: impl Words) -> bool {
-        // SAFETY: as above; the reply is freed.
-        unsafe {
-            let reply = words.perform(self, command);
-            let succeeded =
-                !reply.is_null() && call!(RedisModule_CallReplyType(reply)) as isize != raw::REDISMODULE_REPLY_ERROR;
-            if !reply.is_null() {
-                call!(RedisModule_FreeCallReply(reply));
-            }
-            succeeded
-        }
     }
 
     /// Says that a key's value or expiry has changed, to WATCH and to client-side caches.
@@ -202,46 +187,6 @@ impl Context {
                 call!(RedisModule_FreeCallReply(reply));
             }
             score
-        }
-    }
-
-    /// `GET`, of a key that holds a string.
-    pub(super) fn get(&self, key: Str<'_>) -> Vec<u8> {
-        // SAFETY: the key outlives the call, the format names one string, and the reply is freed.
-        let bytes = unsafe {
-            let reply = call!(RedisModule_Call(self.as_ptr(), c"GET".as_ptr(), c"s".as_ptr(), key.as_ptr()));
-            let bytes = NonNull::new(reply).and_then(|reply| text_of(reply)).map(<[u8]>::to_vec);
-            if !reply.is_null() {
-                call!(RedisModule_FreeCallReply(reply));
-            }
-            bytes
-        };
-        match bytes {
-            Some(bytes) => bytes,
-            None => panic!("GET was refused by the server"), // As below.
-        }
-    }
-
-    /// The lines of what a command of two words answers: a text, or an array of texts. `None` if it answers otherwise.
-    pub(super) fn lines(&self, command: &CStr, subcommand: &CStr) -> Option<Vec<Vec<u8>>> {
-        // SAFETY: the format names one literal, and the reply, with all that is in it, is freed after its last use.
-        unsafe {
-            let reply = call!(RedisModule_Call(self.as_ptr(), command.as_ptr(), c"c".as_ptr(), subcommand.as_ptr()));
-            let reply = NonNull::new(reply)?;
-            let texts = match call!(RedisModule_CallReplyType(reply.as_ptr())) as isize {
-                raw::REDISMODULE_REPLY_STRING => text_of(reply).map(|text| vec![text]),
-                raw::REDISMODULE_REPLY_ARRAY => (0..call!(RedisModule_CallReplyLength(reply.as_ptr())))
-                    .map(|index| {
-                        text_of(NonNull::new(call!(RedisModule_CallReplyArrayElement(reply.as_ptr(), index)))?)
-                    })
-                    .collect(),
-                _ => None,
-            };
-            let lines = texts.map(|texts| {
-                texts.into_iter().flat_map(|text| text.split(|&byte| byte == b'\n')).map(<[u8]>::to_vec).collect()
-            });
-            call!(RedisModule_FreeCallReply(reply.as_ptr()));
-            lines
         }
     }
 
@@ -333,16 +278,12 @@ pub(super) fn log(ctx: *mut raw::RedisModuleCtx, level: &CStr, line: &CStr) {
 pub trait Words: sealed::Words {}
 
 mod sealed {
-    use super::{CStr, Context, raw};
+    use super::{CStr, Context};
 
     pub trait Words {
         /// # Safety
         /// Only [`Context::replicate`] calls this.
         unsafe fn replicate(self, ctx: &Context, command: &CStr);
-
-        /// # Safety
-        /// Only [`Context::perform`] calls this, and frees the reply.
-        unsafe fn perform(self, ctx: &mut Context, command: &CStr) -> *mut raw::RedisModuleCallReply;
     }
 }
 
@@ -377,13 +318,6 @@ macro_rules! words {
                 // copies them. It refuses unknown commands alone, and these are its own.
                 unsafe { words!(@with [RedisModule_Replicate ctx command format] [] $($word: $type)+) };
             }
-
-            unsafe fn perform(self, ctx: &mut Context, command: &CStr) -> *mut raw::RedisModuleCallReply {
-                let ($($word,)+) = self;
-                let format = concat!("!", $format, "\0");
-                // SAFETY: as above.
-                unsafe { words!(@with [RedisModule_Call ctx command format] [] $($word: $type)+) }
-            }
         }
     };
     (@type Str) => { Str<'_> };
@@ -402,13 +336,6 @@ impl sealed::Words for (Str<'_>, &[OwnedStr]) {
         // SAFETY: the words outlive the call.
         unsafe { replicate_list(ctx, command, key, &words) };
     }
-
-    unsafe fn perform(self, ctx: &mut Context, command: &CStr) -> *mut raw::RedisModuleCallReply {
-        let (key, members) = self;
-        let words: Vec<_> = members.iter().map(|member| member.as_str().as_ptr()).collect();
-        // SAFETY: as above.
-        unsafe { perform_list(ctx, command, key, &words) }
-    }
 }
 
 /// A key, and members that all follow the same number.
@@ -420,13 +347,6 @@ impl sealed::Words for (Str<'_>, i64, &[OwnedStr]) {
         let number = OwnedStr::new(Digits::of(number).as_bytes());
         // SAFETY: the words outlive the call.
         unsafe { replicate_list(ctx, command, key, &numbered(&number, members)) };
-    }
-
-    unsafe fn perform(self, ctx: &mut Context, command: &CStr) -> *mut raw::RedisModuleCallReply {
-        let (key, number, members) = self;
-        let number = OwnedStr::new(Digits::of(number).as_bytes());
-        // SAFETY: as above.
-        unsafe { perform_list(ctx, command, key, &numbered(&number, members)) }
     }
 }
 
@@ -444,22 +364,6 @@ unsafe fn replicate_list(ctx: &Context, command: &CStr, key: Str<'_>, words: &[*
     unsafe {
         let (ctx, command) = (ctx.as_ptr(), command.as_ptr());
         call!(RedisModule_Replicate(ctx, command, format, key.as_ptr(), words.as_ptr(), words.len()));
-    }
-}
-
-/// # Safety
-/// As [`replicate_list`]; the caller frees the reply.
-unsafe fn perform_list(
-    ctx: &mut Context,
-    command: &CStr,
-    key: Str<'_>,
-    words: &[*mut raw::RedisModuleString],
-) -> *mut raw::RedisModuleCallReply {
-    let format = c"!sv".as_ptr();
-    // SAFETY: as above.
-    unsafe {
-        let (ctx, command) = (ctx.as_ptr(), command.as_ptr());
-        call!(RedisModule_Call(ctx, command, format, key.as_ptr(), words.as_ptr(), words.len()))
     }
 }
 

@@ -28,7 +28,6 @@ pub(super) fn guard<T>(body: impl FnOnce() -> T) -> Option<T> {
 /// Makes panics go to the server's log. The module has its own copy of the standard library, so no other module's
 /// panics come here.
 pub(super) fn install() {
-    PANICS.store(0, Relaxed);
     panic::set_hook(Box::new(report));
 }
 

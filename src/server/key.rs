@@ -12,7 +12,6 @@ use redis_module::raw;
 
 use super::api::call;
 use super::context::Context;
-use super::encoding::{lies_by_itself, remember};
 use super::string::{OwnedStr, Str};
 
 /// How a key is open.
@@ -52,20 +51,12 @@ pub struct Key<'a, M: Mode> {
     name: Str<'a>,
     /// Asked for once; what changes it here keeps it up to date.
     kind: Kind,
-    bytes: Bytes,
+    /// Where the bytes of a string are, once they were asked for and until they may move. In a key that is open for writing
+    /// nothing else refers to them, so that they can be changed in place.
+    bytes: Option<NonNull<[u8]>>,
     /// Asked for once, too.
     expiry: Cell<Option<Option<i64>>>,
     mode: PhantomData<M>,
-}
-
-/// Where the bytes of a string are, once they were asked for and until they may move.
-enum Bytes {
-    Unknown,
-    Copied(Vec<u8>),
-    /// In the value, to be read.
-    Shown(NonNull<[u8]>),
-    /// In the value, which nobody else refers to: to be read and changed in place.
-    Ours(NonNull<[u8]>),
 }
 
 /// What lies at a key.
@@ -134,7 +125,7 @@ impl<'a, M: Mode> Key<'a, M> {
         // SAFETY: an open key holds a reference to its name. Where none was opened, there is no value, and the name is not
         // used.
         let name = unsafe { name.outlived() };
-        Self { key, ctx, name, kind, bytes: Bytes::Unknown, expiry: Cell::new(None), mode: PhantomData }
+        Self { key, ctx, name, kind, bytes: None, expiry: Cell::new(None), mode: PhantomData }
     }
 
     pub fn kind(&self) -> Kind {
@@ -171,47 +162,26 @@ impl<'a, M: Mode> Key<'a, M> {
 
     /// The bytes of a string. Empty where there is none.
     ///
-    /// Reading changes nothing, not even how the server keeps the string: see [`super::encoding`].
+    /// A server that keeps a short string as an integer, or in one piece with its object, lays it out anew here, which takes
+    /// 8 to 24 bytes more. No call of the module API shows the bytes otherwise.
     pub fn bytes(&mut self) -> &[u8] {
-        if self.kind != Kind::String {
-            return &[];
-        }
-        if matches!(self.bytes, Bytes::Unknown) {
-            self.bytes = if lies_by_itself(self.name, || self.expiry(), self.len()) {
-                Bytes::Shown(self.locate(raw::REDISMODULE_READ))
-            } else {
-                Bytes::Copied(self.ctx.get(self.name))
-            };
-        }
-        match &self.bytes {
-            Bytes::Unknown => &[],
-            Bytes::Copied(copy) => copy,
+        match self.place() {
             // SAFETY: the bytes stay where they are until a write through this key, which takes `self` mutably and forgets
             // the place. Other code cannot run meanwhile, because the key borrows the context.
-            Bytes::Shown(place) | Bytes::Ours(place) => unsafe { place.as_ref() },
+            Some(place) => unsafe { place.as_ref() },
+            None => &[],
         }
     }
 
-    /// The same, of a string that this call is going to write: it is laid out for that at once, if the key is open for it.
-    pub fn bytes_to_write(&mut self) -> &[u8] {
-        if self.kind == Kind::String && M::FLAGS & raw::REDISMODULE_WRITE != 0 && matches!(self.bytes, Bytes::Unknown) {
-            let place = self.locate(raw::REDISMODULE_WRITE);
-            self.bytes = Bytes::Ours(place);
-            // SAFETY: as in `bytes`.
-            return unsafe { place.as_ref() };
+    fn place(&mut self) -> Option<NonNull<[u8]>> {
+        if self.kind == Kind::String && self.bytes.is_none() {
+            let mut length = 0;
+            // SAFETY: the key is open in this mode, and its value is a string.
+            let bytes = unsafe { call!(RedisModule_StringDMA(self.key, &mut length, M::FLAGS as libc::c_int)) };
+            // Null only for another type.
+            self.bytes = NonNull::new(bytes.cast()).map(|bytes| NonNull::slice_from_raw_parts(bytes, length));
         }
-        self.bytes()
-    }
-
-    /// Where the bytes of the string lie that is at this key.
-    fn locate(&self, mode: u32) -> NonNull<[u8]> {
-        let mut length = 0;
-        // SAFETY: the key is open, and its value is a string.
-        let bytes = unsafe { call!(RedisModule_StringDMA(self.key, &mut length, mode as libc::c_int)) };
-        match NonNull::new(bytes.cast()) {
-            Some(bytes) => NonNull::slice_from_raw_parts(bytes, length),
-            None => panic!("the server showed no bytes"), // It does so for another type alone.
-        }
+        self.bytes
     }
 
     // ---- Sorted sets -------------------------------------------------------------------------------------------
@@ -368,7 +338,7 @@ impl<'a, M: Mode> Key<'a, M> {
 impl Key<'_, Writable> {
     /// Sets the unix time in milliseconds at which the key expires, not before the epoch. The key has a value.
     pub fn set_expiry(&mut self, at: i64) {
-        self.bytes = Bytes::Unknown;
+        self.bytes = None;
         // SAFETY: the key is open for writing.
         done("SetAbsExpire", unsafe { call!(RedisModule_SetAbsExpire(self.key, at)) });
         self.expiry.set(Some(Some(at)));
@@ -376,7 +346,7 @@ impl Key<'_, Writable> {
 
     /// Removes the value; a large one is freed in the background.
     pub fn unlink(&mut self) {
-        self.bytes = Bytes::Unknown;
+        self.bytes = None;
         // SAFETY: the key is open for writing.
         done("UnlinkKey", unsafe { call!(RedisModule_UnlinkKey(self.key)) });
         self.kind = Kind::Empty;
@@ -385,35 +355,17 @@ impl Key<'_, Writable> {
 
     // ---- Strings -----------------------------------------------------------------------------------------------
 
-    /// The bytes of a string that is going to be written, laid out so that they can be changed in place. Empty where there
-    /// is none.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        if self.kind != Kind::String {
-            return &mut [];
-        }
-        let mut place = match self.bytes {
-            Bytes::Ours(place) => place,
-            _ => self.locate(raw::REDISMODULE_WRITE),
-        };
-        self.bytes = Bytes::Ours(place);
-        // SAFETY: as in `bytes`; and nobody else refers to a string that was located to be written.
-        unsafe { place.as_mut() }
-    }
-
     /// Replaces the bytes of a string, or creates it. The key's expiry stays.
     pub fn set_bytes(&mut self, bytes: &[u8]) {
-        let place = self.bytes_mut();
-        if place.len() == bytes.len() {
-            place.copy_from_slice(bytes);
-            return;
+        if self.bytes().len() != bytes.len() {
+            self.resize(bytes.len());
         }
-        self.resize(bytes.len());
         self.bytes_mut().copy_from_slice(bytes);
     }
 
     /// Puts bytes at an offset of a string, which grows to hold them and gets no shorter. The offset lies within it.
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) {
-        let (length, end) = (self.bytes_mut().len(), offset + bytes.len());
+        let (length, end) = (self.bytes().len(), offset + bytes.len());
         assert!(offset <= length, "a write would leave a hole in the string");
         if length < end {
             self.resize(end);
@@ -421,15 +373,17 @@ impl Key<'_, Writable> {
         self.bytes_mut()[offset..end].copy_from_slice(bytes);
     }
 
-    /// Remembers that the string was written here, with this length, so that the next [`Key::bytes`] need not copy it. To be
-    /// called once the expiry is final, too.
-    pub fn remember(&self, length: usize) {
-        remember(self.name, || self.expiry(), length);
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self.place() {
+            // SAFETY: as in `bytes`; and nothing else refers to a string that was located in a key open for writing.
+            Some(mut place) => unsafe { place.as_mut() },
+            None => &mut [],
+        }
     }
 
-    /// Gives a string another length, or creates it.
+    /// Gives a string another length, or creates it. Not by StringSet, which fires `new` for a key that is there, too.
     fn resize(&mut self, length: usize) {
-        self.bytes = Bytes::Unknown;
+        self.bytes = None;
         // SAFETY: the key is open for writing.
         done("StringTruncate", unsafe { call!(RedisModule_StringTruncate(self.key, length)) });
         self.kind = Kind::String;
@@ -440,30 +394,19 @@ impl Key<'_, Writable> {
     /// Adds a member unless it is there already. Answers whether it was added.
     pub fn add_new(&mut self, score: f64, member: Str<'_>) -> bool {
         let mut flags = raw::REDISMODULE_ZADD_NX as libc::c_int;
-        // Not ZsetAdd: Redis 8.6 miscounts in INFO keysizes where that finds the member there.
-        // SAFETY: the key is open for writing, and has no value or a sorted set; the server copies the member.
-        done("ZsetIncrby", unsafe {
-            call!(RedisModule_ZsetIncrby(self.key, score, member.as_ptr(), &mut flags, &mut 0.0))
-        });
-        self.kind = Kind::SortedSet;
+        self.add(score, member, &mut flags);
         flags & raw::REDISMODULE_ZADD_ADDED as libc::c_int != 0
     }
 
-    /// Gives a member a score, or adds it. `old`: the score that it has; see [`Self::score_of`].
-    pub fn put(&mut self, score: f64, member: Str<'_>, old: Option<f64>) {
-        if let Some(old) = old {
-            let step = score - old;
-            // Not ZsetAdd: see above.
-            if old + step == score {
-                // SAFETY: the key is open for writing and its value is a sorted set.
-                done("ZsetIncrby", unsafe {
-                    call!(RedisModule_ZsetIncrby(self.key, step, member.as_ptr(), ptr::null_mut(), &mut 0.0))
-                });
-                return;
-            }
-            self.remove(member); // So far away that there is no such step.
-        }
-        self.add_new(score, member);
+    /// Gives a member a score, or adds it.
+    pub fn put(&mut self, score: f64, member: Str<'_>) {
+        self.add(score, member, &mut 0);
+    }
+
+    fn add(&mut self, score: f64, member: Str<'_>, flags: &mut libc::c_int) {
+        // SAFETY: the key is open for writing, and has no value or a sorted set; the server copies the member.
+        done("ZsetAdd", unsafe { call!(RedisModule_ZsetAdd(self.key, score, member.as_ptr(), flags)) });
+        self.kind = Kind::SortedSet;
     }
 
     /// Removes a member.

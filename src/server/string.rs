@@ -180,9 +180,4 @@ impl Word {
         self.string.store(string, Relaxed);
         string
     }
-
-    /// Gives the string back. It is made anew if it is needed again.
-    pub fn release(&self) {
-        drop(OwnedStr::wrap(self.string.swap(ptr::null_mut(), Relaxed)));
-    }
 }

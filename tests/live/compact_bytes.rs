@@ -13,7 +13,6 @@ use crate::tests;
 
 tests![
     a_string_that_is_no_log_is_of_the_wrong_type,
-    a_refused_call_leaves_a_string_in_its_form,
     a_log_of_a_later_version_is_left_alone,
     a_log_that_was_cut_or_extended_is_damaged,
     a_footer_with_more_padding_than_the_page_says_is_damaged,
@@ -196,18 +195,6 @@ fn a_string_that_is_no_log_is_of_the_wrong_type(engine: &Engine) {
     client.run::<Value>(&["SET", "number", "41"]);
     client.error(&["RL.SLIDING", "number", "60", "5"]);
     assert_eq!(client.run::<i64>(&["INCR", "number"]), 42);
-}
-
-/// The server keeps an integer as such, and a short string together with its header.
-fn a_refused_call_leaves_a_string_in_its_form(engine: &Engine) {
-    let (_server, mut client) = compact(engine);
-    for (value, form) in [("12345", "int"), ("9223372036854775807", "int"), ("that is no log, by one byte..", "embstr")]
-    {
-        client.run::<Value>(&["SET", "k", value]);
-        assert_eq!(client.run::<String>(&["OBJECT", "ENCODING", "k"]), form);
-        assert_eq!(client.error(&["RL.SLIDING", "k", "60", "5"]), WRONG_TYPE);
-        assert_eq!(client.run::<String>(&["OBJECT", "ENCODING", "k"]), form, "{value}");
-    }
 }
 
 fn a_log_of_a_later_version_is_left_alone(engine: &Engine) {

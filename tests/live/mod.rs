@@ -12,7 +12,6 @@ mod compact_effects;
 mod compact_sizes;
 mod cost;
 mod effects;
-mod encodings;
 mod enforce;
 mod events;
 mod fixed;
@@ -24,7 +23,6 @@ mod handover;
 mod histories;
 mod hooks;
 mod input;
-mod keysizes;
 mod loading;
 mod operations;
 mod oracle;
@@ -67,7 +65,6 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("compact_sizes", compact_sizes::TESTS),
     ("cost", cost::TESTS),
     ("effects", effects::TESTS),
-    ("encodings", encodings::TESTS),
     ("enforce", enforce::TESTS),
     ("events", events::TESTS),
     ("fixed", fixed::TESTS),
@@ -79,7 +76,6 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("histories", histories::TESTS),
     ("hooks", hooks::TESTS),
     ("input", input::TESTS),
-    ("keysizes", keysizes::TESTS),
     ("loading", loading::TESTS),
     ("operations", operations::TESTS),
     ("oracle", oracle::TESTS),

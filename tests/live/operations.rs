@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use redis::Value;
 
-use super::{Reply, START, frozen, split};
+use super::{Reply, START, eventually, frozen, split};
 use crate::support::server::Module;
 use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
@@ -15,6 +15,9 @@ tests![
     info_counts_decisions_and_errors,
     an_unknown_load_argument_is_refused,
     a_server_without_the_plain_commands_is_refused,
+    an_unload_is_refused,
+    an_unload_is_refused_beside_calls_that_were_sent_ahead,
+    a_server_that_ends_unloads_the_module_in_peace,
     pipelines_transactions_scripts_and_functions,
     resp3_has_the_same_reply,
     names_are_read_in_any_case,
@@ -363,6 +366,79 @@ fn a_server_without_the_plain_commands_is_refused(engine: &Engine) {
         let log = Server::try_start(engine, &options).err().expect("a server that does not start");
         assert!(log.contains(&format!("does not know {command}")), "{log}");
     }
+}
+
+/// The server unloads the module by itself where a load fails (`loading.rs`) and where it ends. All else is refused, from the
+/// first command on, whether anybody uses the module or not.
+fn an_unload_is_refused(engine: &Engine) {
+    let unload = ["MODULE", "UNLOAD", "rl"];
+    for at_start in [true, false] {
+        let module = if at_start { Module::UnderTest } else { Module::None };
+        let mut server = Server::start(engine, &Options { module, ..Options::default() });
+        let mut client = server.client();
+        let path = crate::support::module().display().to_string();
+        let mut pipeline = redis::pipe();
+        if !at_start {
+            pipeline.cmd("MODULE").arg("LOAD").arg(&path);
+        }
+        pipeline.cmd("MODULE").arg("UNLOAD").arg("rl");
+        let error = pipeline.query::<Vec<Value>>(&mut client.0).expect_err("a refusal");
+        assert!(error.to_string().contains("unloading module"), "{error}");
+        assert!(server.log().contains("take the module out of the configuration and restart"), "{}", server.log());
+        client.run::<Value>(&["CONFIG", "RESETSTAT"]);
+        client.error(&unload);
+        assert_eq!(client.fixed("k", "86400", 5).1, 1);
+        client.error(&unload);
+        client.run::<Value>(&["MULTI"]);
+        client.run::<Value>(&unload);
+        assert!(client.try_run::<Value>(&["EXEC"]).is_err());
+        assert_eq!(client.fixed("k", "86400", 5).1, 2);
+        assert!(server.is_running());
+    }
+}
+
+/// Redis 8.6 and Valkey 9.1 look up the commands of calls that they have read ahead, and keep what they found.
+fn an_unload_is_refused_beside_calls_that_were_sent_ahead(engine: &Engine) {
+    let (mut server, mut admin) = frozen(engine);
+    let mut client = server.client();
+    let mut sent = redis::cmd("BLPOP").arg("x").arg(0).get_packed_command();
+    sent.extend(redis::cmd("RL.SLIDING").arg("k").arg(60).arg(5).get_packed_command());
+    client.0.send_packed_command(&sent).expect("a server that reads");
+    eventually("the client is blocked", || admin.info_field("clients", "blocked_clients") == "1");
+    admin.error(&["MODULE", "UNLOAD", "rl"]);
+    admin.run::<i64>(&["LPUSH", "x", "element"]);
+    assert_eq!(
+        redis::from_redis_value::<(String, String)>(client.0.recv_response().expect("a reply")).expect("a pair").1,
+        "element"
+    );
+    assert_eq!(
+        redis::from_redis_value::<Reply>(client.0.recv_response().expect("a reply")).expect("a decision"),
+        (1, 0, 60)
+    );
+
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("PING").cmd("MODULE").arg("UNLOAD").arg("rl");
+    (0..3).for_each(|_| {
+        pipeline.cmd("RL.FIXED").arg("k2").arg(60).arg(5);
+    });
+    client.0.send_packed_command(&pipeline.get_packed_pipeline()).expect("a server that reads");
+    let mut replies: Vec<_> = (0..5).map(|_| client.0.recv_response().expect("a reply")).collect();
+    assert!(matches!(replies[1], Value::ServerError(_)), "{replies:?}");
+    assert_eq!(redis::from_redis_value::<Reply>(replies.remove(4)).expect("a decision"), (1, 3, 60));
+    assert!(server.is_running());
+}
+
+/// Valkey 9 unloads its modules when it ends, and says which would not go.
+fn a_server_that_ends_unloads_the_module_in_peace(engine: &Engine) {
+    let (mut server, mut client) = frozen(engine);
+    assert_eq!(client.sliding("k", "60", 5), (1, 0, 60));
+    let mut queueing = server.client();
+    queueing.run::<Value>(&["MULTI"]);
+    queueing.run::<Value>(&["RL.FIXED", "k", "60", "5"]);
+    let _ = server.client().try_run::<Value>(&["SHUTDOWN", "NOSAVE"]);
+    eventually("the server has ended", || !server.is_running());
+    assert!(!server.log().contains("not unloaded"));
+    assert_eq!(server.log().contains("Module rl unloaded"), engine.name.starts_with("valkey-9"), "{}", server.log());
 }
 
 fn pipelines_transactions_scripts_and_functions(engine: &Engine) {

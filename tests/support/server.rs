@@ -223,12 +223,6 @@ impl Server {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Whether the server has ended by itself, and without an error.
-    #[allow(dead_code)] // The tests'.
-    pub fn ended_well(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(Some(status)) if status.success())
-    }
-
     /// Ends the server as a crash would and starts it again on the same folder and port.
     pub fn restart(&mut self, engine: &Engine, options: &Options) {
         let _ = self.child.kill();

@@ -361,7 +361,7 @@ def panel_data(watch, panel, known, seconds):
 
 
 # Zero is right while all is well.
-ZERO = ["Panics caught", "Replicas behind, bytes", "Replicas behind, seconds"]
+ZERO = ["Not enforced", "Panics caught", "Replicas behind, bytes", "Replicas behind, seconds"]
 # Empty is right while all is well: asked again when a replica has lost its primary.
 EMPTY = "replicas without a link"
 
@@ -393,6 +393,8 @@ def every_field_arrives(watch, servers):
                 expected["redis_rl_decisions_total", f"rl.{cmd}", outcome, None] = float(value)
             elif field == "rl_version":
                 expected["redis_rl_info", None, None, value] = 1
+            elif field == "rl_enforce":
+                expected["redis_rl_enforce", None, None, None] = float(value)
             else:
                 expected[f"redis_{field}_total", None, None, None] = float(value)
         expected["redis_rl_loaded", None, None, None] = 1
@@ -511,6 +513,8 @@ def the_files_work_together(folder):
         def raises(name, server):
             until(f"{name} of {server}", lambda: (name, site.instances[server]) in watch.alerts())
 
+        site.clients["replica"].call("CONFIG", "SET", "rl.enforce", "no")
+        raises("RateLimiterNotEnforced", "replica")
         bench.stop("small")
         bench.server("small", site.ports["small"], module=False)
         raises("RateLimiterWithoutModule", "small")

@@ -44,7 +44,7 @@ pub fn sliding_storage(has_cost: bool) -> Storage {
 /// configuration.
 pub fn read<'a>(ctx: &Context, mut arguments: impl Iterator<Item = &'a [u8]>) -> Result<(), String> {
     for setting in ALL {
-        setting.reset(); // A server may keep the library in memory between an unload and the next load.
+        setting.reset(); // A load that failed may have set it, and the library may have stayed in memory.
     }
     while let Some(name) = arguments.next() {
         let short = name.strip_prefix(b"rl.").unwrap_or(name);

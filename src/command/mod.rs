@@ -31,29 +31,10 @@ mod sliding;
 mod throttle;
 mod top;
 
+pub use registry::register_all;
+
 use crate::metrics;
-use crate::server::{Args, Call, Context, Error, Handler, Section};
-
-/// Declares the commands to the server and sets their counters to 0.
-pub fn register_all(ctx: &mut Context) -> Result<(), String> {
-    info::reset();
-    registry::register_all(ctx)
-}
-
-/// The names of our commands, of those that are there.
-pub fn registered() -> Vec<String> {
-    registry::registered()
-}
-
-/// Frees what is kept from one call to the next. To be called before the module is unloaded.
-pub fn release() {
-    metrics::TOP.clear();
-}
-
-/// Fills `INFO rl`.
-pub fn info(section: &Section) {
-    info::fill(section);
-}
+use crate::server::{Args, Call, Context, Error, Handler};
 
 /// What a command does with its key and the words behind it. The reply is the last of it.
 trait Action {

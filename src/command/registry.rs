@@ -1,7 +1,6 @@
 //! The table of commands: what each is called, does and takes, as it is declared to the server.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::algorithm::{self, Algorithm, AnyRule, Limit};
 use super::all::All;
@@ -310,9 +309,6 @@ const fn throttle(name: &'static CStr) -> Command {
     }
 }
 
-/// Which of the commands were declared.
-static REGISTERED: [AtomicBool; ROWS] = [const { AtomicBool::new(false) }; ROWS];
-
 /// All rules.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
     COMMANDS.iter().filter_map(|row| row.rule.as_ref())
@@ -326,12 +322,11 @@ pub fn rule(name: &[u8]) -> Option<&'static Rule> {
 /// Declares the commands to the server.
 pub fn register_all(ctx: &mut Context) -> Result<(), String> {
     let has_category = add_category(ctx, CATEGORY);
-    for (Row { declared, command, .. }, registered) in COMMANDS.iter().zip(&REGISTERED) {
-        registered.store(false, Relaxed);
+    for Row { declared, command, .. } in &COMMANDS {
         if *declared == Declared::IfAsked && !config::wants_cl_throttle() {
             continue;
         }
-        if *declared != Declared::Always && ctx.knows(command.name) {
+        if *declared != Declared::Always && ctx.has_command(command.name) {
             let line = format!("{}: this server has a command of that name, and keeps it", shown(command));
             ctx.log_notice(&line);
             continue;
@@ -345,15 +340,8 @@ pub fn register_all(ctx: &mut Context) -> Result<(), String> {
             (false, _) => c"write fast",
         };
         register(ctx, command, categories).map_err(|reason| format!("{}: {reason}", shown(command)))?;
-        registered.store(true, Relaxed);
     }
     Ok(())
-}
-
-/// The names of our commands, of those that are there.
-pub fn registered() -> Vec<String> {
-    let registered = COMMANDS.iter().zip(&REGISTERED).filter(|(_, registered)| registered.load(Relaxed));
-    registered.map(|(row, _)| shown(&row.command)).collect()
 }
 
 fn shown(command: &Command) -> String {

@@ -223,7 +223,7 @@ unsafe extern "C" fn enter<H: Handler>(
 
 /// Adds an ACL category of the module's own. False where the server has no such thing.
 ///
-/// A server keeps a category when the module is unloaded, so one that is there already will do.
+/// Some servers keep the category of a module that failed to load, so one that is there already will do.
 pub fn add_category(ctx: &Context, name: &CStr) -> bool {
     // SAFETY: the context is alive; the server copies the name.
     unsafe {

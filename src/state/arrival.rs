@@ -1,11 +1,11 @@
 //! The theoretical arrival time of a throttle, as a string of digits: nanoseconds since the epoch, the form in which
 //! redis-cell stores it. The key expires when that time has passed, since it then says nothing any more.
 
-use super::effects::{Effect, perform, publish};
+use super::effects::{Effect, publish};
 use super::{Limiter, NOT_AN_INTEGER, Refundable, read_integer};
 use crate::limit::throttle::{self, Arrival, BeyondTime, Rate};
 use crate::limit::{Ask, Decision, Micros, Refund, Time};
-use crate::server::{Call, Context, Digits, Error, Key, Kind, Mode, Writable, may_resize};
+use crate::server::{Call, Context, Digits, Error, Key, Kind, Mode, Writable};
 
 const BEYOND_TIME: Error = Error::Line(c"ERR rl: RL.THROTTLE cannot count beyond 2262-04-11");
 
@@ -38,7 +38,7 @@ impl Limiter for Throttle {
     #[inline(always)]
     fn read<'a, M: Mode>(&self, ctx: &'a Context, call: Call<'_>, _: Ask, now: Micros) -> Result<Stored<'a, M>, Error> {
         let mut key = Key::open(ctx, call.key);
-        let nanos = read_integer(&mut key, false)?;
+        let nanos = read_integer(&mut key)?;
         let arrival = nanos.map(|nanos| Arrival::from_nanos(nanos).ok_or(NOT_AN_INTEGER)).transpose()?;
         Ok(Stored { key, now, arrival, plan: None })
     }
@@ -61,33 +61,21 @@ impl Limiter for Throttle {
             }
             return Some(Written::Passed);
         }
-        // Others may have stored a number of another length.
-        let written = may_resize(|| stored.key.bytes().len(), digits.as_bytes().len());
-        if written {
-            stored.key.set_bytes(digits.as_bytes());
-            stored.key.set_expiry(until.millis());
-            stored.key.remember(digits.as_bytes().len());
-        }
-        Some(Written::Moved { digits, until, written })
+        stored.key.set_bytes(digits.as_bytes());
+        stored.key.set_expiry(until.millis());
+        Some(Written::Moved { digits, until })
     }
 
     #[inline(always)]
     fn publish(written: Written, ctx: &mut Context, call: Call<'_>) -> Result<(), Error> {
-        match written {
-            Written::Passed => {
-                publish(ctx, call.key, [Some(Effect::Removed)]);
-                Ok(())
+        let effect = match &written {
+            Written::Passed => Effect::Removed,
+            Written::Moved { digits, until } => {
+                Effect::Replaced { bytes: digits.as_bytes(), until: Some(*until), renewed: true }
             }
-            Written::Moved { digits, until, written } => {
-                let effect = Effect::Replaced { bytes: digits.as_bytes(), until: Some(until), renewed: true };
-                if written {
-                    publish(ctx, call.key, [Some(effect)]);
-                    Ok(())
-                } else {
-                    perform(ctx, call.key, &effect)
-                }
-            }
-        }
+        };
+        publish(ctx, call.key, [Some(effect)]);
+        Ok(())
     }
 }
 
@@ -99,13 +87,12 @@ impl Refundable for Throttle {
     }
 }
 
-/// What was written, or is still to be, and has to be published.
+/// What was written and has to be published.
 pub enum Written {
     /// The key went.
     Passed,
     Moved {
         digits: Digits,
         until: Time,
-        written: bool,
     },
 }

@@ -1,20 +1,20 @@
 //! The log of a sliding window as a plain string: a key around the bytes that [`super::compact`] knows how to read.
 //!
-//! A call makes one change to the string, which travels as one `SETRANGE` (two where a long log goes on at the front of its
-//! string), or as one `SET` where the string is new or is written anew as a whole.
+//! A call makes one change to the string, which travels as one `SETRANGE` (two where many dead bytes lie before the footer),
+//! or as one `SET` where the string is new or is replaced as a whole.
 
 use super::WRONG_TYPE;
-use super::compact::{Change, Compact, Flaw, Patch};
-use super::effects::{Effect, perform, publish};
+use super::compact::{Change, Compact, Compaction, Flaw, Patch};
+use super::effects::{Effect, publish};
 use crate::limit::sliding::{History, Span, renewed_expiry};
 use crate::limit::{Cost, Time, Window};
-use crate::server::{Context, Error, Key, Kind, Mode, Str, Writable, may_resize};
+use crate::server::{Context, Error, Key, Kind, Mode, Str, Writable};
 
 const OTHER_VERSION: Error =
     Error::Line(c"ERR rl: the log at this key was written by a later version of the module, which alone can read it");
 const DAMAGED: Error = Error::Line(c"ERR rl: the log at this key is damaged; RL.RESET removes it");
-const FULL: Error = Error::Line(c"ERR rl: the log at this key is full: half a gigabyte, or 2^53 - 1 units");
-const OUT_OF_RANGE: Error = Error::Line(c"ERR rl: the server's clock is before 1970 or after 2248");
+const FULL: Error = Error::Line(c"ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units");
+const OUT_OF_RANGE: Error = Error::Line(c"ERR rl: the server's clock is before 1970 or after 10889");
 
 impl From<Flaw> for Error {
     fn from(flaw: Flaw) -> Self {
@@ -61,7 +61,7 @@ impl<'a, M: Mode> CompactLog<'a, M> {
         self.change = None;
         if added.is_some() || self.log.has_changed() {
             let addition = added.map(|cost| (self.now, cost.units().unsigned_abs()));
-            self.change = self.log.commit(self.key.bytes(), addition)?;
+            self.change = self.log.commit(self.key.bytes(), addition, Compaction::Allowed)?;
         }
         self.is_kept = added.is_some() || !self.log.is_empty();
         Ok(())
@@ -101,8 +101,7 @@ impl<M: Mode> History for CompactLog<'_, M> {
 }
 
 impl CompactLog<'_, Writable> {
-    /// Carries out the plan, or leaves the string to [`Written::publish`] where a command of the server's has to write it.
-    /// Closes the key. None if nothing is to change.
+    /// Carries out the plan and closes the key. None if nothing is to change.
     #[inline(always)]
     pub fn write(mut self) -> Option<Written> {
         let renewed = if self.is_kept { renewed_expiry(self.expiry(), self.now, self.window) } else { None };
@@ -112,43 +111,30 @@ impl CompactLog<'_, Writable> {
         let change = self.change.take();
         // The whole string travels with its expiry, which SET would take away otherwise.
         let expiry = renewed.or(self.expiry());
-        let length = self.key.bytes().len();
-        let new = match &change {
-            Some(Change::Replace(bytes)) => bytes.len(),
-            Some(change) => change.patches().iter().map(Patch::end).fold(length, usize::max),
-            None => length,
-        };
-        let written = matches!(change, Some(Change::Remove)) || may_resize(|| length, new);
-        if written {
-            match &change {
-                None => {}
-                Some(Change::Replace(bytes)) => self.key.set_bytes(bytes),
-                Some(Change::Remove) => self.key.unlink(),
-                Some(change) => {
-                    for patch in change.patches() {
-                        self.key.write_at(patch.offset, &patch.bytes);
-                    }
+        match &change {
+            None => {}
+            Some(Change::Replace(bytes)) => self.key.set_bytes(bytes),
+            Some(Change::Remove) => self.key.unlink(),
+            Some(change) => {
+                for patch in change.patches() {
+                    self.key.write_at(patch.offset, &patch.bytes);
                 }
             }
-            if let Some(at) = renewed {
-                self.key.set_expiry(at.millis());
-            }
-            if self.key.kind() == Kind::String {
-                self.key.remember(new);
-            }
         }
-        Some(Written { change, expiry, renewed: renewed.is_some(), written })
+        if let Some(at) = renewed {
+            self.key.set_expiry(at.millis());
+        }
+        Some(Written { change, expiry, renewed: renewed.is_some() })
     }
 }
 
-/// What was written, or is still to be, and has to be published.
+/// What was written and has to be published.
 pub struct Written {
     change: Option<Change>,
     /// The expiry that the key has in the end.
     expiry: Option<Time>,
     /// Whether that is a new one.
     renewed: bool,
-    written: bool,
 }
 
 fn patched(patch: &Patch) -> Effect<'_> {
@@ -171,18 +157,7 @@ impl Written {
             }
             Some(Change::Remove) => [Some(Effect::Removed), None, None],
         };
-        if self.written {
-            publish(ctx, name, effects);
-            return Ok(());
-        }
-        let [first, second, expires] = effects;
-        for change in [first, second].iter().flatten() {
-            perform(ctx, name, change)?;
-        }
-        if let Some(Effect::Expires { at }) = expires {
-            Key::<Writable>::open(ctx, name).set_expiry(at.millis());
-        }
-        publish(ctx, name, [expires]);
+        publish(ctx, name, effects);
         Ok(())
     }
 }

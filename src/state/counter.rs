@@ -3,13 +3,12 @@
 //! In a cluster that key could lie in another slot than the one the caller was sent to, where nobody would find it.
 //! There the name is put together so that it hashes as the caller's key does.
 
-use super::effects::{Effect, perform, publish};
+use super::effects::{Effect, publish};
 use super::{Limiter, Refundable, read_integer};
 use crate::limit::fixed::{self, Counter, Overflow};
 use crate::limit::{Ask, Cost, Decision, Demand, Micros, Quota, Refund, Several, Time, Window};
 use crate::server::{
-    Call, Context, Digits, Error, Key, Kind, Mode, OwnedStr, Str, Writable, in_cluster, is_missing_everywhere, may,
-    may_resize,
+    Call, Context, Digits, Error, Key, Kind, Mode, OwnedStr, Str, Writable, in_cluster, is_missing_everywhere, permits,
 };
 
 const OVERFLOW: Error = Error::Line(c"ERR increment or decrement would overflow");
@@ -79,7 +78,7 @@ impl CounterKey<'_> {
 #[inline]
 pub fn counter_name(ctx: &Context, call: Call<'_>, suffix: Suffix) -> Result<OwnedStr, Error> {
     let name = name_of(call.key, suffix)?;
-    if may(ctx, call, name.as_str()) { Ok(name) } else { Err(NO_PERMISSION) }
+    if permits(ctx, call, name.as_str()) { Ok(name) } else { Err(NO_PERMISSION) }
 }
 
 #[inline]
@@ -133,8 +132,6 @@ pub struct Fixed {
 /// The counters of one call as they were read, one for each quota in their order. Their keys are open.
 pub struct Counters<'a, M: Mode> {
     found: Several<Found<'a, M>>,
-    /// Whether they were only looked at. What counts in any case was laid out to be written at once.
-    looked_at: bool,
     plan: Plan,
     now: Time,
 }
@@ -174,16 +171,15 @@ impl Limiter for Fixed {
         &self,
         ctx: &'a Context,
         call: Call<'_>,
-        ask: Ask,
+        _: Ask,
         now: Micros,
     ) -> Result<Counters<'a, M>, Error> {
         let now = now.time();
         let found = match self.demand.quotas.single() {
-            Some(quota) => Several::one(self.find(ctx, call, ask, quota, now)?),
-            None => self.find_several(ctx, call, ask, now)?,
+            Some(quota) => Several::one(self.find(ctx, call, quota, now)?),
+            None => self.find_several(ctx, call, now)?,
         };
-        let looked_at = !fixed::counts_denied(&self.demand, ask.charge);
-        Ok(Counters { found, looked_at, plan: Plan::Nothing, now })
+        Ok(Counters { found, plan: Plan::Nothing, now })
     }
 
     #[inline(always)]
@@ -197,14 +193,14 @@ impl Limiter for Fixed {
 
     #[inline(always)]
     fn write(counters: Counters<'_, Writable>) -> Option<Written> {
-        let Counters { found: Several { first, more }, looked_at, plan, now } = counters;
+        let Counters { found: Several { first, more }, plan, now } = counters;
         if matches!(plan, Plan::Nothing) {
             return None;
         }
         let several = !more.is_empty();
-        let mut written = Several::one(first.write(plan, now, several, looked_at));
+        let mut written = Several::one(first.write(plan, now, several));
         for found in more {
-            written.push(found.write(plan, now, several, looked_at));
+            written.push(found.write(plan, now, several));
         }
         Some(Written(written))
     }
@@ -252,7 +248,6 @@ impl Fixed {
         &self,
         ctx: &'a Context,
         call: Call<'_>,
-        ask: Ask,
         now: Time,
     ) -> Result<Several<Found<'a, M>>, Error> {
         let held = call.key.as_bytes().len() <= LONGEST_HELD;
@@ -264,7 +259,7 @@ impl Fixed {
                     Found { counter: Counter { quota, ..shared }, exists: true, place: Place::Shared }
                 }
                 _ => {
-                    let mut found = self.find(ctx, call, ask, quota, now)?;
+                    let mut found = self.find(ctx, call, quota, now)?;
                     if !held {
                         found.place = Place::Closed(suffix);
                     }
@@ -282,7 +277,6 @@ impl Fixed {
         &self,
         ctx: &'a Context,
         call: Call<'_>,
-        ask: Ask,
         quota: Quota,
         now: Time,
     ) -> Result<Found<'a, M>, Error> {
@@ -293,8 +287,7 @@ impl Fixed {
             check_missing(ctx, call, &name)?;
         }
         let expiry = key.expiry().map(Time::from_millis);
-        let written = fixed::counts_denied(demand, ask.charge) && is_sound(expiry, quota.window, now);
-        let value = read_integer(&mut key, written)?;
+        let value = read_integer(&mut key)?;
         let life = if *anchored { quota.window } else { fixed::life(demand, quota, now) };
         // A window that began with its counter is over in the very millisecond of its expiry, in which most servers still
         // keep the key.
@@ -308,14 +301,9 @@ impl Fixed {
     }
 }
 
-/// Whether an expiry is one that a counter of this window gets. What has another may be no counter.
-fn is_sound(expiry: Option<Time>, window: Window, now: Time) -> bool {
-    expiry.is_some_and(|expiry| now <= expiry && expiry <= now.plus(window))
-}
-
 impl Found<'_, Writable> {
     #[inline(always)]
-    fn write(self, plan: Plan, now: Time, several: bool, looked_at: bool) -> Option<Counted> {
+    fn write(self, plan: Plan, now: Time, several: bool) -> Option<Counted> {
         let Self { counter, exists, place } = self;
         let (by, after) = match plan {
             Plan::Nothing => return None,
@@ -338,12 +326,8 @@ impl Found<'_, Writable> {
             Place::Held(name, mut key) => {
                 let mut counted = counted(Name::Made(name));
                 // The server fires an event while it creates a key, which is not to come before those of other counters.
-                let waits = several && !counted.exists;
-                if !waits && may_resize(|| key.bytes().len(), counted.digits.as_bytes().len()) {
+                if !several || counted.exists {
                     counted.write(&mut key);
-                    if looked_at {
-                        key.remember(counted.digits.as_bytes().len());
-                    }
                 }
                 Some(counted)
             }
@@ -392,32 +376,15 @@ impl Counted {
             Name::Of(suffix) => name_of(call.key, suffix)?,
         };
         if !self.written {
-            self.write_late(ctx, name.as_str())?;
+            self.write(&mut Key::open(ctx, name.as_str()));
         }
         let digits = self.digits.as_bytes();
         let expires = self.expiry.map(|at| Effect::Expires { at });
         let effects = match (self.exists, self.expiry) {
             (false, Some(until)) => [Some(Effect::Started { digits, until }), None],
-            _ if self.written => [Some(Effect::Counted { by: self.by }), expires],
-            _ => [None, expires], // The rest is published already.
+            _ => [Some(Effect::Counted { by: self.by }), expires],
         };
         publish(ctx, name.as_str(), effects);
-        Ok(())
-    }
-
-    /// Creates the counter, or changes it by a command of the server's.
-    #[inline(never)] // Rare.
-    fn write_late(&mut self, ctx: &mut Context, name: Str<'_>) -> Result<(), Error> {
-        if self.exists {
-            perform(ctx, name, &Effect::Counted { by: self.by })?;
-            if let Some(at) = self.expiry {
-                Key::<Writable>::open(ctx, name).set_expiry(at.millis());
-            }
-        } else {
-            let mut key = Key::open(ctx, name);
-            self.write(&mut key);
-            key.remember(self.digits.as_bytes().len());
-        }
         Ok(())
     }
 }

@@ -3,21 +3,14 @@
 //!
 //! Effects are plain commands with absolute times. A replica needs no module to follow them and no clock to agree.
 
-use std::ffi::CStr;
+use std::iter;
 
 use crate::limit::Time;
-use crate::server::{Context, Error, EventClass, OwnedStr, Str, Word, Words};
+use crate::server::{Context, EventClass, OwnedStr, Str, Word};
 
 static ZERO: Word = Word::new("0");
 static LOWEST: Word = Word::new("-inf");
 static PXAT: Word = Word::new("PXAT");
-
-/// Frees what is kept from one call to the next. To be called before the module is unloaded.
-pub fn release() {
-    ZERO.release();
-    LOWEST.release();
-    PXAT.release();
-}
 
 /// A change of one key.
 pub enum Effect<'a> {
@@ -52,7 +45,7 @@ pub fn publish<const N: usize>(ctx: &mut Context, key: Str<'_>, effects: [Option
         return; // A denial mostly changes nothing.
     }
     for effect in effects.iter().flatten() {
-        effect.send(Way::Replication(ctx), key);
+        effect.replicate(ctx, key);
     }
     ctx.signal_modified(key);
     for effect in effects.iter().flatten() {
@@ -60,57 +53,40 @@ pub fn publish<const N: usize>(ctx: &mut Context, key: Str<'_>, effects: [Option
     }
 }
 
-/// Brings an effect on a string about by the server's own command, which publishes for itself, where the module API may
-/// not ([`crate::server::may_resize`]).
-pub fn perform(ctx: &mut Context, key: Str<'_>, effect: &Effect<'_>) -> Result<(), Error> {
-    if effect.send(Way::Call(ctx), key) { Ok(()) } else { Err(REFUSED) }
-}
-
-const REFUSED: Error = Error::Line(c"ERR rl: the server refused to write the key; nothing was changed there");
-
-/// How the command of an effect goes out.
-enum Way<'a> {
-    /// To replicas and the AOF alone.
-    Replication(&'a Context),
-    /// To the server, which replicates it.
-    Call(&'a mut Context),
-}
-
-impl Way<'_> {
-    /// Answers whether the server did it. It replicates whatever it is given.
-    #[inline(always)]
-    fn send(self, command: &CStr, words: impl Words) -> bool {
-        match self {
-            Self::Replication(ctx) => {
-                ctx.replicate(command, words);
-                true
-            }
-            Self::Call(ctx) => ctx.perform(command, words),
-        }
-    }
-}
-
 impl Effect<'_> {
-    /// The plain command that has this effect.
-    #[inline(always)] // There is one call for each way.
-    fn send(&self, way: Way<'_>, key: Str<'_>) -> bool {
+    /// Sends the plain command that has this effect.
+    fn replicate(&self, ctx: &Context, key: Str<'_>) {
+        let integer = OwnedStr::integer;
         match self {
             Self::Pruned { from_epoch, to } => {
                 let from = if *from_epoch { &ZERO } else { &LOWEST };
-                way.send(c"ZREMRANGEBYSCORE", (key, from, to.millis()))
+                ctx.replicate(c"ZREMRANGEBYSCORE", &[key, from.as_str(), integer(to.millis()).as_str()]);
             }
-            Self::Emptied | Self::Removed => way.send(c"UNLINK", (key,)),
-            Self::Added { at, member } => way.send(c"ZADD", (key, at.millis(), member.as_str())),
-            Self::AddedMany { at, members } => way.send(c"ZADD", (key, at.millis(), members.as_slice())),
-            Self::TakenOut { members, .. } => way.send(c"ZREM", (key, members.as_slice())),
-            Self::Counted { by: 1 } => way.send(c"INCR", (key,)),
-            Self::Counted { by } => way.send(c"INCRBY", (key, *by)),
-            Self::Patched { offset, bytes } => way.send(c"SETRANGE", (key, *offset as i64, *bytes)),
+            Self::Emptied | Self::Removed => ctx.replicate(c"UNLINK", &[key]),
+            Self::Added { at, member } => {
+                ctx.replicate(c"ZADD", &[key, integer(at.millis()).as_str(), member.as_str()])
+            }
+            Self::AddedMany { at, members } => {
+                let at = integer(at.millis());
+                let scored = members.iter().flat_map(|member| [at.as_str(), member.as_str()]);
+                ctx.replicate(c"ZADD", &iter::once(key).chain(scored).collect::<Vec<_>>());
+            }
+            Self::TakenOut { members, .. } => {
+                let members = members.iter().map(OwnedStr::as_str);
+                ctx.replicate(c"ZREM", &iter::once(key).chain(members).collect::<Vec<_>>());
+            }
+            Self::Counted { by: 1 } => ctx.replicate(c"INCR", &[key]),
+            Self::Counted { by } => ctx.replicate(c"INCRBY", &[key, integer(*by).as_str()]),
+            Self::Patched { offset, bytes } => {
+                let offset = integer(i64::try_from(*offset).unwrap_or(i64::MAX));
+                ctx.replicate(c"SETRANGE", &[key, offset.as_str(), OwnedStr::new(bytes).as_str()]);
+            }
             Self::Started { digits: bytes, until } | Self::Replaced { bytes, until: Some(until), .. } => {
-                way.send(c"SET", (key, *bytes, &PXAT, until.millis()))
+                let (bytes, until) = (OwnedStr::new(bytes), integer(until.millis()));
+                ctx.replicate(c"SET", &[key, bytes.as_str(), PXAT.as_str(), until.as_str()]);
             }
-            Self::Replaced { bytes, until: None, .. } => way.send(c"SET", (key, *bytes)),
-            Self::Expires { at } => way.send(c"PEXPIREAT", (key, at.millis())),
+            Self::Replaced { bytes, until: None, .. } => ctx.replicate(c"SET", &[key, OwnedStr::new(bytes).as_str()]),
+            Self::Expires { at } => ctx.replicate(c"PEXPIREAT", &[key, integer(at.millis()).as_str()]),
         }
     }
 

@@ -102,7 +102,7 @@ impl Limiter for Lease {
 
     fn decide<M: Mode>(&self, held: &mut Held<'_, M>, ask: Ask, now: Micros) -> Result<Decision, Error> {
         let (decision, end) = lease::decide(held, self.limit, self.lease, ask, now.time());
-        held.plan = end.map_or(Plan::Nothing, |end| Plan::Hold(self.holder.as_str().hold(), end));
+        held.plan = end.map_or(Plan::Nothing, |end| Plan::Hold(self.holder.as_str().retain(), end));
         Ok(decision)
     }
 
@@ -118,7 +118,7 @@ impl Limiter for Lease {
 /// Gives leases back. Answers how many of the holders had one.
 pub fn release(ctx: &mut Context, name: Str<'_>, holders: Args<'_>, now: Micros) -> Result<u64, Error> {
     let mut held = Held::<Writable>::read(ctx, name, now.time())?;
-    let mut leaving: Vec<_> = holders.filter(|&holder| held.live_score_of(holder).is_some()).map(Str::hold).collect();
+    let mut leaving: Vec<_> = holders.filter(|&holder| held.live_score_of(holder).is_some()).map(Str::retain).collect();
     leaving.sort_unstable_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
     leaving.dedup_by(|one, other| one.as_str().as_bytes() == other.as_str().as_bytes());
     let released = leaving.len() as u64;
@@ -151,23 +151,17 @@ impl Held<'_, Writable> {
         if ended.is_none() && matches!(plan, Plan::Nothing) {
             return None;
         }
-        let old = match &plan {
-            // A lease that has ended may still be there.
-            Plan::Hold(holder, _) if self.stale.is_some() => self.key.score_of(holder.as_str()),
-            _ => self.own,
-        };
-        let [changed, expires] = plan.carry_out(&mut self.key, old, now);
+        let [changed, expires] = plan.carry_out(&mut self.key, now);
         Some(Written(Stage::Now([ended, changed, expires])))
     }
 }
 
 impl Plan {
-    /// `old`: the score of the holder who gets a lease.
-    fn carry_out(self, key: &mut Key<'_, Writable>, old: Option<f64>, now: Time) -> [Option<Effect<'static>>; 2] {
+    fn carry_out(self, key: &mut Key<'_, Writable>, now: Time) -> [Option<Effect<'static>>; 2] {
         let (changed, latest) = match self {
             Self::Nothing => return [None, None],
             Self::Hold(holder, end) => {
-                key.put(score(end), holder.as_str(), old);
+                key.put(score(end), holder.as_str());
                 // Mostly the newest lease is the last to end.
                 let is_last = !key.any_in(after(end));
                 (Effect::Added { at: end, member: holder }, is_last.then_some(end))
@@ -207,14 +201,7 @@ impl Written {
                 prune.then(ctx, name, None::<fn(&mut Key<'_, Writable>) -> [_; 2]>)
             }
             Stage::Later(prune, plan, now) => {
-                let carry_out = |key: &mut Key<'_, Writable>| {
-                    let old = match &plan {
-                        Plan::Hold(holder, _) => key.score_of(holder.as_str()),
-                        Plan::Nothing | Plan::Release(_) => None,
-                    };
-                    plan.carry_out(key, old, now)
-                };
-                prune.then(ctx, name, Some(carry_out))
+                prune.then(ctx, name, Some(|key: &mut Key<'_, Writable>| plan.carry_out(key, now)))
             }
         }
     }

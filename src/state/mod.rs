@@ -29,7 +29,7 @@ mod stale;
 
 pub use arrival::Throttle;
 pub use counter::{CounterKey, Fixed, Suffix, counter_name};
-pub use effects::{denied, release};
+pub use effects::denied;
 pub use leases::{Lease, release as release_leases};
 pub use log::{Sliding, Storage};
 pub use removal::{check_counter, check_state, remove};
@@ -91,16 +91,12 @@ const NOT_AN_INTEGER: Error = Error::Line(c"ERR value is not an integer or out o
 /// The longest decimal form of a 64-bit integer. A longer string is none, and is not read.
 const LONGEST_INTEGER: usize = 20;
 
-/// The integer that is stored at a key, if there is a value. `written`: whether the call is sure to write it, if it is what
-/// it seems to be; then it is laid out for that at once.
-fn read_integer<M: Mode>(key: &mut Key<'_, M>, written: bool) -> Result<Option<i64>, Error> {
+/// The integer that is stored at a key, if there is a value.
+fn read_integer<M: Mode>(key: &mut Key<'_, M>) -> Result<Option<i64>, Error> {
     match key.kind() {
         Kind::Empty => Ok(None),
         Kind::String if key.len() > LONGEST_INTEGER => Err(NOT_AN_INTEGER),
-        Kind::String => {
-            let bytes = if written { key.bytes_to_write() } else { key.bytes() };
-            parse_i64(bytes).map(Some).ok_or(NOT_AN_INTEGER)
-        }
+        Kind::String => parse_i64(key.bytes()).map(Some).ok_or(NOT_AN_INTEGER),
         Kind::SortedSet | Kind::Other => Err(WRONG_TYPE),
     }
 }
@@ -114,10 +110,9 @@ impl From<Infallible> for Error {
 /// The server's own commands with which state is replicated, pruned and read. The server takes effects by name and drops
 /// those whose name it does not know, so a module that loaded without them would let replicas drift. COMMAND shows which
 /// commands there are.
-const NEEDED: [&std::ffi::CStr; 15] = [
+const NEEDED: [&std::ffi::CStr; 14] = [
     c"COMMAND",
     c"EXISTS",
-    c"GET",
     c"INCR",
     c"INCRBY",
     c"PEXPIREAT",
@@ -134,7 +129,7 @@ const NEEDED: [&std::ffi::CStr; 15] = [
 
 /// Refuses a server on which one of the needed commands was renamed or switched off.
 pub fn check_server(ctx: &mut Context) -> Result<(), String> {
-    match NEEDED.into_iter().find(|command| !ctx.knows(command)) {
+    match NEEDED.into_iter().find(|command| !ctx.has_command(command)) {
         None => Ok(()),
         Some(command) => Err(format!(
             "this server does not know {}, which the module needs; rename-command may have taken it away",

@@ -10,7 +10,6 @@ mod compact_effects;
 mod compact_sizes;
 mod cost;
 mod effects;
-mod encodings;
 mod events;
 mod fixed;
 mod flood;
@@ -20,7 +19,6 @@ mod fuzz;
 mod handover;
 mod hooks;
 mod input;
-mod keysizes;
 mod loading;
 mod operations;
 mod oracle;
@@ -62,7 +60,6 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("compact_sizes", compact_sizes::TESTS),
     ("cost", cost::TESTS),
     ("effects", effects::TESTS),
-    ("encodings", encodings::TESTS),
     ("events", events::TESTS),
     ("fixed", fixed::TESTS),
     ("flood", flood::TESTS),
@@ -72,7 +69,6 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("handover", handover::TESTS),
     ("hooks", hooks::TESTS),
     ("input", input::TESTS),
-    ("keysizes", keysizes::TESTS),
     ("loading", loading::TESTS),
     ("operations", operations::TESTS),
     ("oracle", oracle::TESTS),

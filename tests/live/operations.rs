@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use redis::Value;
 
 use super::{Reply, START, eventually, frozen};
+use crate::support::server::Module;
 use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
 
@@ -14,10 +15,8 @@ tests![
     info_counts_decisions_and_errors,
     an_unknown_load_argument_is_refused,
     a_server_without_the_plain_commands_is_refused,
-    the_module_can_be_unloaded_and_loaded_again,
-    a_reload_keeps_the_acl_categories,
-    a_rule_that_names_a_command_keeps_the_module_loaded,
-    a_client_that_uses_a_command_keeps_the_module_loaded,
+    an_unload_is_refused,
+    an_unload_is_refused_beside_calls_that_were_sent_ahead,
     a_server_that_ends_unloads_the_module_in_peace,
     pipelines_transactions_scripts_and_functions,
     resp3_has_the_same_reply,
@@ -345,9 +344,9 @@ fn an_unknown_load_argument_is_refused(engine: &Engine) {
     let options = Options { module_arguments: vec!["speed".to_owned(), "9".to_owned()], ..Options::default() };
     let log = Server::try_start(engine, &options).err().expect("a server that does not start");
     assert!(log.contains("unknown argument 'speed'"), "{log}");
-    // On a server that runs, it stays as it was.
-    let (_server, mut client) = frozen(engine);
-    client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
+    // A server that runs stays as it was.
+    let server = Server::start(engine, &Options { module: Module::None, frozen_at: Some(START), ..Options::default() });
+    let mut client = server.client();
     let path = crate::support::module().display().to_string();
     assert!(client.try_run::<Value>(&["MODULE", "LOAD", &path, "x"]).is_err());
     client.run::<Value>(&["MODULE", "LOAD", &path]);
@@ -363,112 +362,67 @@ fn a_server_without_the_plain_commands_is_refused(engine: &Engine) {
     }
 }
 
-fn the_module_can_be_unloaded_and_loaded_again(engine: &Engine) {
-    let (_server, mut client) = frozen(engine);
-    let path = crate::support::module().display().to_string();
-    for round in 0..5 {
-        assert_eq!(client.sliding("k", "60", 5), (1, round, 60));
-        assert_eq!(client.fixed("k", "60", 5), (1, round + 1, 60));
-        assert_eq!(client.info_field("rl", "rl_sliding_allowed"), "1", "counted since the load");
-        client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-        let line = client.error(&["RL.SLIDING", "k", "60", "5"]);
-        assert!(line.starts_with("ERR unknown command"), "{line}");
-        assert_eq!(client.run::<i64>(&["ZCARD", "k"]), round + 1, "the state stays, in plain types");
-        client.run::<Value>(&["MODULE", "LOAD", &path]);
-    }
-}
-
-/// Servers keep a module's category when it goes, and refuse to add it a second time.
-fn a_reload_keeps_the_acl_categories(engine: &Engine) {
-    let (server, mut client) = frozen(engine);
-    let path = crate::support::module().display().to_string();
-    let before: Value = client.run(&["COMMAND", "INFO", "rl.sliding", "rl.fixed"]);
-    for _ in 0..2 {
-        client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-        client.run::<Value>(&["MODULE", "LOAD", &path]);
-        assert_eq!(client.run::<Value>(&["COMMAND", "INFO", "rl.sliding", "rl.fixed"]), before);
-    }
-    if !engine.is_redis_7_0() {
-        client.run::<Value>(&["ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@all", "-@write"]);
-        let line = server.client_as("reader", "secret").error(&["RL.FIXED", "k", "60", "5"]);
-        assert!(line.starts_with("NOPERM "), "{line}");
-    }
-}
-
-/// Most servers would crash on the rule once the command is gone.
-fn a_rule_that_names_a_command_keeps_the_module_loaded(engine: &Engine) {
-    let (mut server, mut client) = frozen(engine);
-    for rules in [["-@all", "+rl.fixed"], ["+@all", "-RL.SLIDING"]] {
-        client.run::<Value>(&[&["ACL", "SETUSER", "named", "on"][..], &rules].concat());
-        assert!(client.try_run::<Value>(&["MODULE", "UNLOAD", "rl"]).is_err(), "{rules:?}");
-        client.run::<Value>(&["ACL", "DELUSER", "named"]);
-    }
-    // A rule is found beside a pattern that is no UTF-8.
-    let odd: [&[u8]; 7] = [b"ACL", b"SETUSER", b"named", b"on", b"~\xff*", b"-@all", b"+rl.fixed"];
-    client.run::<Value>(&odd);
-    assert!(client.try_run::<Value>(&["MODULE", "UNLOAD", "rl"]).is_err());
-    // A pattern of keys names no command, nor does a name.
-    client.run::<Value>(&["ACL", "DELUSER", "named"]);
-    client.run::<Value>(&["ACL", "SETUSER", "+rl.fixed", "on"]);
-    client.run::<Value>(&["ACL", "SETUSER", "named", "on", "~rl.fixed:*", "&rl.sliding", "+get"]);
-    client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-    client.run::<Value>(&["ACL", "LIST"]);
-    assert!(server.is_running());
-}
-
-/// Servers keep what each client has called last, and what it has queued; most would crash on it once the command is gone.
-fn a_client_that_uses_a_command_keeps_the_module_loaded(engine: &Engine) {
-    let (mut server, mut admin) = with_all_commands(engine);
-    let refused = |server: &Server, admin: &mut Client, why: &str| {
-        assert!(admin.try_run::<Value>(&["MODULE", "UNLOAD", "rl"]).is_err(), "{why}");
-        assert!(server.log().contains(why), "{why}");
-    };
-    for Declared { name, call, .. } in DECLARED {
+/// The server unloads the module by itself where a load fails (`loading.rs`) and where it ends. All else is refused, from the
+/// first command on, whether anybody uses the module or not.
+fn an_unload_is_refused(engine: &Engine) {
+    let unload = ["MODULE", "UNLOAD", "rl"];
+    for at_start in [true, false] {
+        let module = if at_start { Module::UnderTest } else { Module::None };
+        let mut server = Server::start(engine, &Options { module, ..Options::default() });
         let mut client = server.client();
-        let id: i64 = client.run(&["CLIENT", "ID"]);
-        client.call::<Value>(&format!("{name} {call}"));
-        refused(&server, &mut admin, &format!("client {id} has called {name};"));
-        // Away it is no reason, and another call makes it none.
-        if name == "rl.sliding" {
-            drop(client);
-            eventually("the client is gone", || {
-                !admin.run::<String>(&["CLIENT", "LIST"]).contains(&format!("id={id} "))
-            });
-        } else {
-            client.run::<()>(&["PING"]);
+        let path = crate::support::module().display().to_string();
+        let mut pipeline = redis::pipe();
+        if !at_start {
+            pipeline.cmd("MODULE").arg("LOAD").arg(&path);
         }
+        pipeline.cmd("MODULE").arg("UNLOAD").arg("rl");
+        let error = pipeline.query::<Vec<Value>>(&mut client.0).expect_err("a refusal");
+        assert!(error.to_string().contains("unloading module"), "{error}");
+        assert!(server.log().contains("take the module out of the configuration and restart"), "{}", server.log());
+        client.run::<Value>(&["CONFIG", "RESETSTAT"]);
+        client.error(&unload);
+        assert_eq!(client.fixed("k", "86400", 5).1, 1);
+        client.error(&unload);
+        client.run::<Value>(&["MULTI"]);
+        client.run::<Value>(&unload);
+        assert!(client.try_run::<Value>(&["EXEC"]).is_err());
+        assert_eq!(client.fixed("k", "86400", 5).1, 2);
+        assert!(server.is_running());
     }
-    let mut client = server.client();
-    let id: i64 = client.run(&["CLIENT", "ID"]);
-    client.run::<()>(&["MULTI"]);
-    client.run::<Value>(&["RL.FIXED", "k", "60", "5"]);
-    refused(&server, &mut admin, &format!("client {id} has commands queued in MULTI;"));
-    // So has one that would unload it there.
-    client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-    assert!(format!("{:?}", client.try_run::<Value>(&["EXEC"])).contains("Error unloading module"));
+}
 
-    admin.run::<Value>(&["CLIENT", "PAUSE", "100000000", "WRITE"]);
-    std::thread::scope(|scope| {
-        let held = scope.spawn(|| client.fixed("paused", "60", 5));
-        eventually("the call is held back", || {
-            admin.run::<String>(&["CLIENT", "LIST", "ID", &id.to_string()]).contains(" cmd=rl.fixed")
-        });
-        refused(&server, &mut admin, &format!("client {id} has called rl.fixed;"));
-        admin.run::<Value>(&["CLIENT", "UNPAUSE"]);
-        assert_eq!(held.join().expect("a reply"), (1, 1, 60));
+/// Redis 8.6 and Valkey 9.1 look up the commands of calls that they have read ahead, and keep what they found.
+fn an_unload_is_refused_beside_calls_that_were_sent_ahead(engine: &Engine) {
+    let (mut server, mut admin) = frozen(engine);
+    let mut client = server.client();
+    let mut sent = redis::cmd("BLPOP").arg("x").arg(0).get_packed_command();
+    sent.extend(redis::cmd("RL.SLIDING").arg("k").arg(60).arg(5).get_packed_command());
+    client.0.send_packed_command(&sent).expect("a server that reads");
+    eventually("the client is blocked", || admin.info_field("clients", "blocked_clients") == "1");
+    admin.error(&["MODULE", "UNLOAD", "rl"]);
+    admin.run::<i64>(&["LPUSH", "x", "element"]);
+    assert_eq!(
+        redis::from_redis_value::<(String, String)>(client.0.recv_response().expect("a reply")).expect("a pair").1,
+        "element"
+    );
+    assert_eq!(
+        redis::from_redis_value::<Reply>(client.0.recv_response().expect("a reply")).expect("a decision"),
+        (1, 0, 60)
+    );
+
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("PING").cmd("MODULE").arg("UNLOAD").arg("rl");
+    (0..3).for_each(|_| {
+        pipeline.cmd("RL.FIXED").arg("k2").arg(60).arg(5);
     });
-    client.run::<()>(&["PING"]);
-    let mut other = server.client();
-    other.run::<()>(&["PING"]);
-    admin.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-    for client in [&mut client, &mut other] {
-        assert!(client.error(&["RL.SLIDING", "k", "60", "5"]).starts_with("ERR unknown command"));
-    }
-    admin.run::<Value>(&["CLIENT", "LIST"]);
+    client.0.send_packed_command(&pipeline.get_packed_pipeline()).expect("a server that reads");
+    let mut replies: Vec<_> = (0..5).map(|_| client.0.recv_response().expect("a reply")).collect();
+    assert!(matches!(replies[1], Value::ServerError(_)), "{replies:?}");
+    assert_eq!(redis::from_redis_value::<Reply>(replies.remove(4)).expect("a decision"), (1, 3, 60));
     assert!(server.is_running());
 }
 
-/// Valkey 9 unloads its modules when it ends, and says which would not go. Whoever uses them then does so no more.
+/// Valkey 9 unloads its modules when it ends, and says which would not go.
 fn a_server_that_ends_unloads_the_module_in_peace(engine: &Engine) {
     let (mut server, mut client) = frozen(engine);
     assert_eq!(client.sliding("k", "60", 5), (1, 0, 60));

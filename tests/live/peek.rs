@@ -13,7 +13,6 @@ tests![
     it_says_what_sliding_then_replies,
     it_says_what_fixed_then_replies,
     it_changes_nothing_and_sends_nothing,
-    a_counter_keeps_its_encoding,
     it_leaves_what_has_expired,
     it_sees_a_log_that_a_call_prunes_in_steps,
     a_replica_answers_as_its_primary_does,
@@ -152,19 +151,6 @@ fn it_changes_nothing_and_sends_nothing(engine: &Engine) {
     assert_eq!(client.everything(), before);
     assert_eq!(client.written(), written, "bytes for replicas and the AOF");
     assert_eq!(changes(&mut client), dirty);
-}
-
-fn a_counter_keeps_its_encoding(engine: &Engine) {
-    let (_server, mut client) = frozen(engine);
-    let counter = counter("k", 60_000);
-    for value in ["5", "100000", "-3", "9007199254740993"] {
-        client.run::<Value>(&["SET", &counter, value]);
-        assert_eq!(client.run::<String>(&["OBJECT", "ENCODING", &counter]), "int");
-        let (_, count, _): super::Reply = client.call("RL.PEEK k FIXED 60 5");
-        assert_eq!(count, value.parse::<i64>().unwrap() + 1);
-        assert_eq!(client.run::<String>(&["OBJECT", "ENCODING", &counter]), "int");
-        assert_eq!(client.run::<String>(&["GET", &counter]), value);
-    }
 }
 
 fn it_leaves_what_has_expired(engine: &Engine) {

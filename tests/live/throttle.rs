@@ -467,8 +467,6 @@ fn cl_throttle_is_there_if_it_is_asked_for(engine: &Engine) {
         assert_eq!(has_cl_throttle(&mut server.client()), there, "{line} {words:?}");
     }
     // When it is loaded by hand.
-    let server = Server::start(engine, &Options { module: Module::None, frozen_at: Some(START), ..Options::default() });
-    let mut client = server.client();
     let path = module().display().to_string();
     for (words, there) in [
         (&["CONFIG", "rl.cl-throttle", "yes"][..], true),
@@ -477,9 +475,10 @@ fn cl_throttle_is_there_if_it_is_asked_for(engine: &Engine) {
         (&["CONFIG", "rl.cl-throttle", "no", "ARGS", "cl-throttle", "yes"], false),
         (&["CONFIG", "rl.cl-throttle", "no"], false),
     ] {
+        let server = Server::start(engine, &frozen(Options { module: Module::None, ..Options::default() }));
+        let mut client = server.client();
         client.run::<Value>(&[&["MODULE", "LOADEX", &path], words].concat());
         assert_eq!(has_cl_throttle(&mut client), there, "{words:?}");
-        client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
     }
 }
 

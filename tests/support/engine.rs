@@ -94,12 +94,6 @@ impl Engine {
         self.name.starts_with("valkey-9")
     }
 
-    /// Whether INFO has a section `keysizes`.
-    #[allow(dead_code)] // The tests'.
-    pub fn keeps_a_histogram_of_sizes(&self) -> bool {
-        self.name.starts_with("redis-8")
-    }
-
     /// Whether the rules of the ACL can name databases.
     #[allow(dead_code)] // The tests'.
     pub fn has_rules_for_databases(&self) -> bool {

@@ -1,4 +1,4 @@
-//! How it is told: a page of Markdown, and its short form for the README.
+//! The report: a page of Markdown, and its short form for the README.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use super::results::{Results, unit};
 use super::support::root;
 use super::surveys::{CONNECTIONS, DEPTHS, FLOOD, throughput_case};
 
-/// A table of Markdown. Columns in which nothing stands are left out.
+/// A table in Markdown. Empty columns are left out.
 struct Table {
     columns: Vec<(&'static str, Vec<String>)>,
 }
@@ -41,7 +41,7 @@ impl Table {
     }
 }
 
-/// What the page begins with.
+/// The top of the page.
 const HERE: &[Group] = &[Group::Floor, Group::Main, Group::Options, Group::Throttle, Group::Policies, Group::Zipf];
 
 /// The cases with all their figures, for the terminal.
@@ -320,7 +320,7 @@ const IN_README: [&str; 6] = [
     "RL.THROTTLE, allowed",
 ];
 
-/// Puts the short table, what it was measured on, and one plot into their place in the README.
+/// Replaces the short table, the machine and the plot in the README.
 pub fn quote_in_readme(results: &Results) {
     const BEGIN: &str = "<!-- figures: written by make bench -->\n";
     const END: &str = "<!-- end of figures -->";

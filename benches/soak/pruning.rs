@@ -1,4 +1,4 @@
-//! A key with a million requests whose window moves on: the longest single call, beside the script's on the same key.
+//! A key with a million requests that expire: the longest single call, beside the script's on the same key.
 
 use std::time::Instant;
 
@@ -42,7 +42,7 @@ pub fn run(engine: &Engine) -> String {
             script_longest = script_longest.max(timed(&mut client, &["EVALSHA", &script, "1", "k", "3600", "2000000"]));
             client.run::<Value>(&["UNLINK", "k"]);
             while client.info_field("memory", "lazyfree_pending_objects") != "0" {
-                std::thread::yield_now(); // Or the freeing would take its time from the next round.
+                std::thread::yield_now(); // Otherwise freeing would slow the next round down.
             }
         }
         page += &format!(

@@ -297,9 +297,9 @@ fn page(engine: &Engine, counts: &BTreeMap<String, u64>, before: &BTreeMap<Strin
     let program = engine.program.as_deref().and_then(version).unwrap_or_default();
     let mut page = format!(
         "# Instructions a call\n\n\
-         `make bench-instructions` writes this page. Engine: {} ({program}), under callgrind, its clock frozen. Counted is what\n\
-         `processCommand` executes. The change is the one against the page as last committed, from {TOLD} % on; more than\n\
-         {NOTABLE} % stands out.\n\n\
+         `make bench-instructions` writes this page. Engine: {} ({program}), under callgrind, its clock frozen. The counts are the\n\
+         instructions of `processCommand`. Changes are relative to the page as last committed: those of {TOLD} % and more are shown,\n\
+         those of more than {NOTABLE} % in bold.\n\n\
          | command | instructions | change |\n|---|--:|--:|\n",
         engine.name
     );

@@ -65,9 +65,9 @@ fn pings(engine: &Engine, time: Duration) -> String {
         flood(format!("RL.SLIDING, denied, {given}"), SLIDING, Pace::Given),
         flood(format!("INCR, {given}"), INCR, Pace::Given),
         flood(format!("RL.SLIDING, denied, as busy as INCR {given}"), SLIDING, Pace::AsBusy),
-        flood("RL.SLIDING, denied, as fast as it goes".to_owned(), SLIDING, Pace::AsFastAsItGoes),
-        flood("its script, denied, as fast as it goes".to_owned(), &script, Pace::AsFastAsItGoes),
-        flood("INCR, as fast as it goes".to_owned(), INCR, Pace::AsFastAsItGoes),
+        flood("RL.SLIDING, denied, at full speed".to_owned(), SLIDING, Pace::AsFastAsItGoes),
+        flood("its script, denied, at full speed".to_owned(), &script, Pace::AsFastAsItGoes),
+        flood("INCR, at full speed".to_owned(), INCR, Pace::AsFastAsItGoes),
     ];
     let slice = time / floods.len() as u32 / TURNS;
     for _ in 0..TURNS {
@@ -91,10 +91,10 @@ fn pings(engine: &Engine, time: Duration) -> String {
         }
     }
     let mut page = format!(
-        "\n## Floods\n\n{CONNECTIONS} connections with {DEPTH} calls in a pipeline each, all on one key, {:.0} s each in {TURNS} turns. A client of\n\
-         its own sends PING about once a millisecond. Every reply of the denials was the right one. Flood and clients share\n\
-         the machine with the server; *busy* is the share of the time in which the server's thread had a processor. As fast as\n\
-         it goes, a PING waits behind up to {} calls, so its wait is as long as those take.\n\n\
+        "\n## Floods\n\n{CONNECTIONS} connections with {DEPTH} calls in a pipeline each, all on one key, {:.0} s each in {TURNS} turns. Another\n\
+         client sends PING about once a millisecond. Every reply to a denied call was checked. The clients share the machine with\n\
+         the server; *busy* is the share of the time in which the server's thread had a processor. At full speed a PING waits\n\
+         behind up to {} calls, so its latency is the time that those take.\n\n\
          | flood | calls/s | busy | PINGs | PING p50 | p99 | max |\n|---|--:|--:|--:|--:|--:|--:|\n",
         slice.as_secs_f64() * f64::from(TURNS),
         CONNECTIONS * DEPTH
@@ -212,7 +212,7 @@ fn propagated(engine: &Engine) -> String {
     let fixed = load(&mut client, include_str!("../../tests/scripts/fixed.lua"));
 
     let mut page = format!(
-        "\nBytes for a thousand denied calls, of {CALLS} (a PEXPIREAT a second is all that RL.SLIDING sends):\n\n\
+        "\nBytes for a thousand denied calls, of {CALLS} (RL.SLIDING sends at most one PEXPIREAT a second):\n\n\
          | call | to a replica | to the AOF |\n|---|--:|--:|\n"
     );
     for (name, words) in [

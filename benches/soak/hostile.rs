@@ -17,11 +17,11 @@ const NOISE: f64 = 65_536.0;
 
 pub fn run(time: Duration, seed: u64, findings: &mut Vec<String>) -> String {
     let mut page = format!(
-        "\n## Hostile calls\n\nArguments and state from a seed. Every reply must be possible for its arguments; one call in {PROBE_EVERY}\n\
-         has its exact reply worked out, and what it left: after an error, a denial or RL.PEEK digest, expiry and number of\n\
-         keys must be as before. New logs are sorted sets for a while, then compact, then now this and now that, and so on.\n\
-         The commands' columns say how many calls were allowed and denied; *compact* those of RL.SLIDING and RL.PEEK that were\n\
-         probed and answered from a compact log. *Flawed* are the refused that met a compact log which cannot be read.\n\
+        "\n## Hostile calls\n\nArguments and state are random, from the seed. Every reply must be possible for its arguments. For one call in\n\
+         {PROBE_EVERY} the exact reply is computed, and its effect checked: after an error, a denial or RL.PEEK digest, expiry and number of\n\
+         keys must be as before. New logs are sorted sets for a while, then compact, then both in turn, and so on.\n\
+         The columns of the commands are calls allowed and denied; *compact* counts those of RL.SLIDING and RL.PEEK that were\n\
+         checked and read a compact log. *Flawed* counts refused calls on a compact log that cannot be read.\n\
          *Growth* is `used_memory` of the emptied server (less its clients' buffers) after the calls, less that after the\n\
          first {WARM_UP}.\n\n\
          | engine | calls | probed | RL.SLIDING | RL.FIXED | RL.THROTTLE | RL.PEEK | compact | RL.RESET | refused | flawed | growth in bytes |\n\

@@ -74,10 +74,10 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
     let accesses = ours.len() - of_kind("Leak_");
     head + &format!(
         "{} with malloc=libc, {CALLS} hostile calls, logs of thousands pruned in steps and as a whole, shut down in order.\n\
-         Counted is every record with a frame of the module anywhere in its stack. The server keeps what COMMAND INFO says of a\n\
-         command as a string with a pointer to its inside: possibly lost to memcheck, with the module or without. The module\n\
-         asks for it when it is loaded. These records are known by their stack, left out, and must be there: they prove that\n\
-         the module's frames are seen.\n\n\
+         Every record with a frame of the module anywhere in its stack is counted. The server keeps the strings of COMMAND INFO,\n\
+         which the module calls when it is loaded, with only an interior pointer, so memcheck reports them as possibly lost, with\n\
+         the module or without. These records are recognised by their stack and left out. They must be there: they prove that\n\
+         frames of the module are seen.\n\n\
          | invalid or uninitialised reads and writes | definite leaks | possible leaks | records without the module |\n\
          |--:|--:|--:|--:|\n| {accesses} | {definite} | {possible} | {} |\n",
         super::told(engine),

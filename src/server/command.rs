@@ -43,6 +43,7 @@ pub enum Keys {
 }
 
 /// A command with everything that `COMMAND` shows of it.
+#[derive(Clone, Copy)]
 pub struct Command {
     pub name: &'static CStr,
     pub entry: Entry,

@@ -201,6 +201,11 @@ impl Context {
     }
 }
 
+/// Writes a line to the server's log at level `notice`, outside a call of a command.
+pub fn log_notice(line: &str) {
+    log(std::ptr::null_mut(), c"notice", &CString::new(line).unwrap_or_default());
+}
+
 /// Logs with or without a context.
 pub(super) fn log(ctx: *mut raw::RedisModuleCtx, level: &CStr, line: &CStr) {
     // SAFETY: the function is optional here because this also runs where the table is not checked; the format names one string.

@@ -16,7 +16,7 @@ demo: deps-build deps-server build ## Show the module at work on a private serve
 	@scripts/demo.sh
 
 test: deps-build deps-server build build-hooks ## Run all tests, live on every installed engine (ENGINES="name ..." for some)
-	$(CARGO) test --locked --release --lib
+	PROPTEST_RNG_SEED=$(or $(RL_SEED),20) $(CARGO) test --locked --release --lib
 	$(CARGO) test --locked --release --test live
 
 test-clients: deps-build deps-server deps-clients build ## Test the packages for Python, Node.js and Rust, live

@@ -176,7 +176,10 @@ class Bench:
 
 
 def engines():
-    """Names and programs of the servers to test: the system's own, and those that `make engines` has fetched."""
+    """Names and programs of the servers to test: the system's own, and those that `make engines` has fetched.
+
+    Redis 6.2 is in the table for the script of functions/ alone: it cannot load the module.
+    """
     cache = os.environ.get("REDIS_RL_ENGINES") or pathlib.Path(
         os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "redis-rl/engines"
     )
@@ -185,7 +188,7 @@ def engines():
     for line in (ROOT / "tests/engines.tsv").read_text().splitlines():
         name = line.split("\t")[0]
         program = pathlib.Path(cache, name, "server")
-        if line and not line.startswith("#") and (not wanted or name in wanted):
+        if line and not line.startswith("#") and name != "redis-6.2" and (not wanted or name in wanted):
             if os.access(program, os.X_OK):
                 found.append((name, program))
             else:

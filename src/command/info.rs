@@ -3,13 +3,14 @@
 use redis_module::{InfoContext, RedisResult};
 use redis_module_macros::info_command_handler;
 
-use super::registry;
+use super::rules::RULES;
+use crate::config;
 use crate::metrics::{self, Total};
 use crate::server::panics;
 
 /// Every counter with its name.
 fn totals() -> impl Iterator<Item = (String, &'static Total)> {
-    let of_rules = registry::rules().map(|rule| (rule.name, (rule.outcomes)()));
+    let of_rules = RULES.iter().map(|rule| (rule.name, (rule.outcomes)()));
     let decisions = of_rules.chain([("ALL", &metrics::ALL), ("PEEK", &metrics::PEEK)]).flat_map(|(name, outcomes)| {
         let name = name.to_lowercase();
         [(format!("{name}_allowed"), &outcomes.allowed), (format!("{name}_denied"), &outcomes.denied)]
@@ -27,6 +28,7 @@ fn totals() -> impl Iterator<Item = (String, &'static Total)> {
 #[info_command_handler]
 fn fill(ctx: &InfoContext, _for_crash_report: bool) -> RedisResult<()> {
     let section = ctx.builder().add_section("").field("version", env!("CARGO_PKG_VERSION"))?;
+    let section = section.field("enforce", u64::from(config::enforces()))?;
     let section = totals().try_fold(section, |section, (name, total)| section.field(&name, total.get()))?;
     section.field("panics", panics())?.build_section()?.build_info()?;
     Ok(())

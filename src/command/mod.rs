@@ -1,20 +1,8 @@
-//! The commands as clients see them. A file a command; what the commands of the rules have in common is in
-//! [`algorithm`].
+//! The commands as clients see them, one file for each. [`rule`] is what the rules have in common, [`rules`] their list.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::panic,
-        clippy::arithmetic_side_effects
-    )
-)]
 
 mod acquire;
-mod algorithm;
 mod all;
 mod args;
 mod fixed;
@@ -27,25 +15,28 @@ mod registry;
 mod release;
 mod reply;
 mod reset;
+mod rule;
+mod rules;
 mod sliding;
 mod throttle;
 mod top;
+mod words;
 
 pub use registry::register_all;
 
 use crate::metrics;
-use crate::server::{Args, Call, Context, Error, Handler};
+use crate::server::{Args, Call, Context, Error, Handler, Keys};
 
-/// What a command does with its key and the words behind it. The reply is the last of it.
+/// A command about one key. The reply is the last thing it does.
 trait Action {
     fn run(ctx: &mut Context, call: Call<'_>, words: Args<'_>) -> Result<(), Error>;
 }
 
 impl<A: Action> Handler for A {
     fn handle(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
-        let mut behind = words;
-        let outcome = match (behind.next(), behind.next()) {
-            (Some(_name), Some(key)) => A::run(ctx, Call { words, key, position: 1 }, behind),
+        let mut rest = words;
+        let outcome = match (rest.next(), rest.next()) {
+            (Some(_name), Some(key)) => A::run(ctx, Call { words, key, keys: Keys::First }, rest),
             _ => Err(Error::WrongArity),
         };
         outcome.inspect_err(|_| metrics::ERRORS.add(1))

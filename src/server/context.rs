@@ -1,5 +1,6 @@
 //! One call of a command: what it may ask of the server besides its keys.
 
+use std::cell::OnceCell;
 use std::ffi::{CStr, CString};
 use std::ptr::NonNull;
 
@@ -7,11 +8,14 @@ use redis_module::raw;
 
 use super::Error;
 use super::api::{call, optional};
+use super::caller::Caller;
 use super::string::Str;
 
 /// The context of one call. Neither copied nor kept: the server takes it back when the call ends.
 pub struct Context {
     ctx: NonNull<raw::RedisModuleCtx>,
+    /// Looked up when it is first asked for, and forgotten before other code runs.
+    caller: OnceCell<Caller>,
 }
 
 /// The classes of keyspace events, as `notify-keyspace-events` names them.
@@ -32,11 +36,21 @@ impl Context {
     /// `ctx` is the context of a call that is under way and lasts as long as the value returned. No other `Context`
     /// is made of it.
     pub(super) unsafe fn new(ctx: *mut raw::RedisModuleCtx) -> Option<Self> {
-        NonNull::new(ctx).map(|ctx| Self { ctx })
+        NonNull::new(ctx).map(|ctx| Self { ctx, caller: OnceCell::new() })
     }
 
     pub(super) fn as_ptr(&self) -> *mut raw::RedisModuleCtx {
         self.ctx.as_ptr()
+    }
+
+    pub(super) fn caller(&self) -> &Caller {
+        // SAFETY: the context is alive, and what may run other code begins with `before_other_code`.
+        self.caller.get_or_init(|| unsafe { Caller::of(self.as_ptr()) })
+    }
+
+    /// To be called before other code runs, which could delete a user.
+    pub(super) fn before_other_code(&mut self) {
+        self.caller = OnceCell::new();
     }
 
     /// Whether the server runs in cluster mode, asked anew.
@@ -134,6 +148,7 @@ impl Context {
 
     /// Fires a keyspace event. Mutable, because other modules' listeners run in here.
     pub fn notify(&mut self, class: EventClass, event: &CStr, key: Str<'_>) {
+        self.before_other_code();
         let class = match class {
             EventClass::Generic => raw::REDISMODULE_NOTIFY_GENERIC,
             EventClass::String => raw::REDISMODULE_NOTIFY_STRING,
@@ -171,6 +186,7 @@ impl Context {
 impl Context {
     /// Runs a command of three words as a module that acts for no user. Answers whether it succeeded.
     pub fn call_as_nobody(&mut self, command: &CStr, words: [Str<'_>; 3]) -> bool {
+        self.before_other_code();
         let [first, second, third] = words.map(Str::as_ptr);
         // SAFETY: all strings outlive the call, the format names three strings, and the reply is freed.
         unsafe {
@@ -183,6 +199,11 @@ impl Context {
             !error
         }
     }
+}
+
+/// Writes a line to the server's log at level `notice`, outside a call of a command.
+pub fn log_notice(line: &str) {
+    log(std::ptr::null_mut(), c"notice", &CString::new(line).unwrap_or_default());
 }
 
 /// Logs with or without a context.

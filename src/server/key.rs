@@ -16,7 +16,9 @@ use super::context::Context;
 use super::string::Str;
 
 /// How a key is open.
-pub trait Mode: sealed::Mode {}
+pub trait Mode: sealed::Mode {
+    const WRITABLE: bool;
+}
 
 /// For reading alone. The key must exist to have a value; one that does not is empty.
 pub enum ReadOnly {}
@@ -25,8 +27,13 @@ pub enum ReadOnly {}
 /// Listeners of other modules must not touch the key then, which no module can prevent.)
 pub enum Writable {}
 
-impl Mode for ReadOnly {}
-impl Mode for Writable {}
+impl Mode for ReadOnly {
+    const WRITABLE: bool = false;
+}
+
+impl Mode for Writable {
+    const WRITABLE: bool = true;
+}
 
 mod sealed {
     use redis_module::raw;
@@ -54,7 +61,7 @@ pub struct Key<'a, M: Mode> {
     pub(super) kind: Kind,
     /// Where the bytes of a string are, once they were asked for and until they may move. In a key that is open for writing
     /// nothing else refers to them, so that they can be changed in place.
-    bytes: Option<NonNull<[u8]>>,
+    bytes: Cell<Option<NonNull<[u8]>>>,
     /// Asked for once, too.
     expiry: Cell<Option<Option<i64>>>,
     mode: PhantomData<M>,
@@ -84,7 +91,7 @@ impl<'a, M: Mode> Key<'a, M> {
         // SAFETY: an open key holds a reference to its name. Where none was opened, there is no value, and the name is not
         // used.
         let name = unsafe { name.extend_lifetime() };
-        Self { key, ctx, name, kind, bytes: None, expiry: Cell::new(None), mode: PhantomData }
+        Self { key, ctx, name, kind, bytes: Cell::new(None), expiry: Cell::new(None), mode: PhantomData }
     }
 
     pub fn kind(&self) -> Kind {
@@ -121,7 +128,7 @@ impl<'a, M: Mode> Key<'a, M> {
     ///
     /// A server that keeps a short string as an integer, or in one piece with its object, lays it out anew here, which takes
     /// 8 to 24 bytes more. No call of the module API shows the bytes otherwise.
-    pub fn bytes(&mut self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         match self.place() {
             // SAFETY: the bytes stay where they are until a write through this key, which takes `self` mutably and forgets
             // the place. Other code cannot run meanwhile, because the key borrows the context.
@@ -130,22 +137,22 @@ impl<'a, M: Mode> Key<'a, M> {
         }
     }
 
-    fn place(&mut self) -> Option<NonNull<[u8]>> {
-        if self.kind == Kind::String && self.bytes.is_none() {
+    fn place(&self) -> Option<NonNull<[u8]>> {
+        if self.kind == Kind::String && self.bytes.get().is_none() {
             let mut length = 0;
             // SAFETY: the key is open in this mode, and its value is a string.
             let bytes = unsafe { call!(RedisModule_StringDMA(self.key, &mut length, M::FLAGS as libc::c_int)) };
             // Null only for another type.
-            self.bytes = NonNull::new(bytes.cast()).map(|bytes| NonNull::slice_from_raw_parts(bytes, length));
+            self.bytes.set(NonNull::new(bytes.cast()).map(|bytes| NonNull::slice_from_raw_parts(bytes, length)));
         }
-        self.bytes
+        self.bytes.get()
     }
 }
 
 impl Key<'_, Writable> {
     /// Sets the unix time in milliseconds at which the key expires, not before the epoch. The key has a value.
     pub fn set_expiry(&mut self, at: i64) {
-        self.bytes = None;
+        self.bytes.set(None);
         // SAFETY: the key is open for writing.
         expect_ok("SetAbsExpire", unsafe { call!(RedisModule_SetAbsExpire(self.key, at)) });
         self.expiry.set(Some(Some(at)));
@@ -153,7 +160,7 @@ impl Key<'_, Writable> {
 
     /// Removes the value; a large one is freed in the background.
     pub fn unlink(&mut self) {
-        self.bytes = None;
+        self.bytes.set(None);
         // SAFETY: the key is open for writing.
         expect_ok("UnlinkKey", unsafe { call!(RedisModule_UnlinkKey(self.key)) });
         self.kind = Kind::Empty;
@@ -188,7 +195,7 @@ impl Key<'_, Writable> {
 
     /// Gives a string another length, or creates it. Not by StringSet, which fires `new` for a key that is there, too.
     fn resize(&mut self, length: usize) {
-        self.bytes = None;
+        self.bytes.set(None);
         // SAFETY: the key is open for writing.
         expect_ok("StringTruncate", unsafe { call!(RedisModule_StringTruncate(self.key, length)) });
         self.kind = Kind::String;

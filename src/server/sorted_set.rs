@@ -56,7 +56,7 @@ const MOST_STEPS: i64 = 48;
 impl<M: Mode> Key<'_, M> {
     /// How many members of a sorted set have a score in the range. Few are counted one by one, more by a nested command
     /// in logarithmic time, which reads this very key and changes nothing.
-    pub fn count_in(&mut self, range: ScoreRange) -> i64 {
+    pub fn count_in(&self, range: ScoreRange) -> i64 {
         let mut counted: i64 = 0;
         // SAFETY: the iterator stands on a member wherever it is moved, nothing changes meanwhile, and it is stopped.
         let more = unsafe {
@@ -73,14 +73,19 @@ impl<M: Mode> Key<'_, M> {
         };
         if more {
             let [min, max] = range.words();
-            count(self.ctx, c"ZCOUNT", c"sss", [self.name, min.as_str(), max.as_str()])
+            match count(self.ctx, c"ZCOUNT", c"sss", [self.name, min.as_str(), max.as_str()]) {
+                Some(count) => count,
+                // The key is a sorted set of this node, so the server has no reason to refuse. Nothing may be decided on a
+                // count that is not known.
+                None => panic!("ZCOUNT was refused by the server"),
+            }
         } else {
             counted
         }
     }
 
     /// The score of the member that has `rank` others above it. Found as [`Self::count_in`] counts.
-    pub fn score_from_top(&mut self, rank: i64) -> Option<f64> {
+    pub fn score_from_top(&self, rank: i64) -> Option<f64> {
         if rank >= MOST_STEPS && self.kind == Kind::SortedSet {
             return nested_score_from_top(self.ctx, self.name, rank);
         }
@@ -98,7 +103,7 @@ impl<M: Mode> Key<'_, M> {
     }
 
     /// Whether any member of a sorted set has a score in the range.
-    pub fn any_in(&mut self, range: ScoreRange) -> bool {
+    pub fn any_in(&self, range: ScoreRange) -> bool {
         // SAFETY: the iterator is stopped at once; one that found nothing holds nothing.
         unsafe {
             let found = self.seek(range, End::First);
@@ -110,19 +115,19 @@ impl<M: Mode> Key<'_, M> {
     }
 
     /// The lowest score in the range that a member has.
-    pub fn first_score_in(&mut self, range: ScoreRange) -> Option<f64> {
+    pub fn first_score_in(&self, range: ScoreRange) -> Option<f64> {
         // SAFETY: the iterator stands on a member where its score is taken, which stops it.
         unsafe { self.seek(range, End::First).then(|| self.take_score()) }
     }
 
     /// The highest score in the range that a member has.
-    pub fn last_score_in(&mut self, range: ScoreRange) -> Option<f64> {
+    pub fn last_score_in(&self, range: ScoreRange) -> Option<f64> {
         // SAFETY: as above.
         unsafe { self.seek(range, End::Last).then(|| self.take_score()) }
     }
 
     /// The first members with a score in the range, at most `N`, if there are any; the rest of the array stays empty.
-    pub fn first_in<const N: usize>(&mut self, range: ScoreRange) -> Option<[Option<OwnedStr>; N]> {
+    pub fn first_in<const N: usize>(&self, range: ScoreRange) -> Option<[Option<OwnedStr>; N]> {
         let mut members = [const { None }; N];
         // SAFETY: the iterator stands on a member wherever it is asked, and is stopped before the value may change; the
         // members that it answers with are copies of ours.
@@ -144,7 +149,7 @@ impl<M: Mode> Key<'_, M> {
     }
 
     /// The members of highest score in the range, at most so many, the highest first.
-    pub fn last_in(&mut self, range: ScoreRange, most: usize) -> Vec<OwnedStr> {
+    pub fn last_in(&self, range: ScoreRange, most: usize) -> Vec<OwnedStr> {
         let mut members = Vec::new();
         // SAFETY: as above.
         unsafe {
@@ -176,7 +181,7 @@ impl<M: Mode> Key<'_, M> {
     ///
     /// # Safety
     /// The iterator stands on a member.
-    unsafe fn take_score(&mut self) -> f64 {
+    unsafe fn take_score(&self) -> f64 {
         let mut score = 0.0;
         // SAFETY: the key is open and the iterator on a member; the copy of the member's name is given back at once.
         unsafe {
@@ -191,7 +196,7 @@ impl<M: Mode> Key<'_, M> {
     /// # Safety
     /// The caller stops the iterator before it changes the value, if there is one.
     #[inline]
-    unsafe fn seek(&mut self, range: ScoreRange, end: End) -> bool {
+    unsafe fn seek(&self, range: ScoreRange, end: End) -> bool {
         if self.kind != Kind::SortedSet {
             return false;
         }
@@ -240,24 +245,27 @@ impl Key<'_, Writable> {
 }
 
 impl Context {
-    /// `ZREMRANGEBYSCORE`, with its replication and its events.
+    /// `ZREMRANGEBYSCORE`, with its replication and its events. If the server refuses it, nothing is removed.
     pub fn remove_in(&mut self, key: Str<'_>, range: ScoreRange) {
+        self.before_other_code();
         let [min, max] = range.words();
         count(self, c"ZREMRANGEBYSCORE", c"!sss", [key, min.as_str(), max.as_str()]);
     }
 
-    /// `ZREMRANGEBYRANK`, with its replication and its events.
+    /// `ZREMRANGEBYRANK`, with its replication and its events. If the server refuses it, nothing is removed.
     pub fn remove_ranks(&mut self, key: Str<'_>, first: i64, last: i64) {
+        self.before_other_code();
         let [first, last] = [first, last].map(OwnedStr::integer);
         count(self, c"ZREMRANGEBYRANK", c"!sss", [key, first.as_str(), last.as_str()]);
     }
 }
 
-/// Runs a command that replies with a count. One that writes is called with the context borrowed mutably.
-fn count(ctx: &Context, command: &CStr, format: &CStr, words: [Str<'_>; 3]) -> i64 {
+/// Runs a command that replies with a count; `None` if the server refuses it. One that writes is called with the context
+/// borrowed mutably.
+fn count(ctx: &Context, command: &CStr, format: &CStr, words: [Str<'_>; 3]) -> Option<i64> {
     let [key, from, to] = words.map(Str::as_ptr);
     // SAFETY: all strings outlive the call, the formats above name three strings, and the reply is freed.
-    let count = unsafe {
+    unsafe {
         let reply = call!(RedisModule_Call(ctx.as_ptr(), command.as_ptr(), format.as_ptr(), key, from, to));
         NonNull::new(reply).and_then(|reply| {
             let is_integer =
@@ -266,12 +274,6 @@ fn count(ctx: &Context, command: &CStr, format: &CStr, words: [Str<'_>; 3]) -> i
             call!(RedisModule_FreeCallReply(reply.as_ptr()));
             count
         })
-    };
-    match count {
-        Some(count) => count,
-        // The key is a sorted set of this node, so the server has no reason to refuse. Nothing may be decided on a count that
-        // is not known.
-        None => panic!("{} was refused by the server", command.to_string_lossy()),
     }
 }
 

@@ -20,6 +20,7 @@ tests![
     a_counter_that_may_not_be_read_is_refused,
     a_key_of_another_type,
     in_scripts_that_only_read,
+    caches_are_told_that_its_replies_change_by_themselves,
 ];
 
 /// Windows, limits, a cost.
@@ -282,4 +283,13 @@ fn in_scripts_that_only_read(engine: &Engine) {
             callback=function(keys, args) return redis.call('RL.PEEK', keys[1], 'FIXED', 60, 5, 'FULL') end}";
     client.run::<Value>(&["FUNCTION", "LOAD", library]);
     assert_eq!(super::Full::of(&client.run(&["FCALL_RO", "look", "1", "k"])).used, 1);
+}
+
+/// What a client may keep of a read-only command goes by this tip.
+fn caches_are_told_that_its_replies_change_by_themselves(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    let info: Vec<Vec<Value>> = client.call("COMMAND INFO rl.peek ttl");
+    let [peek, ttl] = [0, 1].map(|index| redis::from_redis_value::<Vec<String>>(info[index][7].clone()).expect("tips"));
+    assert!(ttl.contains(&"nondeterministic_output".to_owned()), "as the server says of its own: {ttl:?}");
+    assert!(peek.contains(&"nondeterministic_output".to_owned()), "{peek:?}");
 }

@@ -17,6 +17,7 @@ mod format;
 mod tests;
 
 pub use change::{Change, Patch};
+pub use format::Bytes;
 
 use self::change::Writer;
 use self::format::{
@@ -46,7 +47,6 @@ pub enum Flaw {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compaction {
     Allowed,
-    #[cfg_attr(not(test), expect(dead_code, reason = "for RL.ALL, which moves at most one log"))]
     Forbidden,
 }
 
@@ -110,18 +110,18 @@ impl Compact {
 
     /// Drops what does not count, in memory: the change that [`Self::commit`] answers writes it down.
     pub fn prune(&mut self, bytes: &[u8], span: Span) -> Result<(), Flaw> {
-        let (expired_to, latest) = (span.expired_to.millis(), span.sane_to.millis());
+        let (expired, latest) = (span.expired.millis(), span.latest.millis());
         let Ends { head, end, .. } = self.ends;
-        if self.is_empty() || (head.stamp > expired_to && end.stamp <= latest) {
+        if self.is_empty() || (head.stamp > expired && end.stamp <= latest) {
             return Ok(());
         }
-        if end.stamp <= expired_to || head.stamp > latest {
+        if end.stamp <= expired || head.stamp > latest {
             self.clear();
             return Ok(());
         }
         self.is_pruned = true;
-        if head.stamp <= expired_to {
-            let oldest = self.seek(bytes, |mark| mark.stamp <= expired_to)?;
+        if head.stamp <= expired {
+            let oldest = self.seek(bytes, |mark| mark.stamp <= expired)?;
             self.ends.head = Head { at: oldest.at, units: oldest.before.units, stamp: oldest.after.stamp };
         }
         if self.ends.head.stamp > latest {

@@ -127,7 +127,7 @@ impl History {
             let window = if random.u32(..20) == 0 { random.i64(1..=self.window) } else { self.window };
             let span = span(now, window);
             let mut pruned: Vec<(i64, u64)> = model.clone();
-            pruned.retain(|&(stamp, _)| at(stamp) > span.expired_to && at(stamp) <= span.sane_to);
+            pruned.retain(|&(stamp, _)| at(stamp) > span.expired && at(stamp) <= span.latest);
 
             let mut log = open(&bytes);
             compare(&log, &bytes, &model, &mut random);
@@ -250,8 +250,8 @@ fn exercise(bytes: &[u8], random: &mut fastrand::Rng) {
             1 => random.i64(oldest - 2..=newest + 2),
             _ => random.i64(..),
         };
-        let (expired_to, other) = (time(random), time(random));
-        let span = Span { expired_to: at(expired_to.min(other)), sane_to: at(expired_to.max(other)) };
+        let (expired, other) = (time(random), time(random));
+        let span = Span { expired: at(expired.min(other)), latest: at(expired.max(other)) };
         if random.bool() && log.prune(bytes, span).is_err() {
             continue;
         }
@@ -416,9 +416,9 @@ fn a_long_log_takes_every_change() {
                 let change = match number % 6 {
                     0 => {
                         // Some expire, and some are ahead of the clock.
-                        let (expired_to, sane_to) = (at(oldest + random.i64(0..40)), at(newest - random.i64(0..40)));
-                        log.prune(&bytes, Span { expired_to, sane_to }).unwrap();
-                        model.retain(|entry| entry.0 > expired_to.millis() && entry.0 <= sane_to.millis());
+                        let (expired, latest) = (at(oldest + random.i64(0..40)), at(newest - random.i64(0..40)));
+                        log.prune(&bytes, Span { expired, latest }).unwrap();
+                        model.retain(|entry| entry.0 > expired.millis() && entry.0 <= latest.millis());
                         commit(&log, &bytes, None)
                     }
                     1 => {
@@ -511,8 +511,8 @@ fn a_log_that_is_full_says_so_and_is_moved_where_that_helps() {
         // What needs no room goes on.
         let bytes = full(dead);
         let mut log = open(&bytes);
-        let expired_to = at(log.oldest().unwrap().millis() + 20);
-        log.prune(&bytes, Span { expired_to, sane_to: at(newest) }).unwrap();
+        let expired = at(log.oldest().unwrap().millis() + 20);
+        log.prune(&bytes, Span { expired, latest: at(newest) }).unwrap();
         assert!(matches!(log.commit(&bytes, None, Compaction::Forbidden), Ok(Some(Change::Write(_)))));
         assert!(matches!(log.refund(&bytes, 1_000, None), Ok((1_000, Some(_)))));
     }
@@ -813,7 +813,7 @@ fn an_entry_before_the_head_may_open_a_block() {
     (0..255).for_each(|_| append(&mut bytes, NOW, 1));
     (0..400).for_each(|_| append(&mut bytes, NOW + 10, 1));
     let mut log = open(&bytes);
-    log.prune(&bytes, Span { expired_to: at(NOW), sane_to: at(NOW + 10) }).unwrap();
+    log.prune(&bytes, Span { expired: at(NOW), latest: at(NOW + 10) }).unwrap();
     assert_eq!(log.ends.head.at, 259, "the head should be the last byte of its block");
     let change = commit(&log, &bytes, Some((NOW + 5, 1_000))).unwrap();
     assert!(matches!(change, Some(Change::Write(Patch { offset: 259, .. }))));
@@ -852,7 +852,7 @@ fn filled() -> Vec<u8> {
 fn filler_does_not_stay_where_the_log_was_cut() {
     let mut bytes = filled();
     let mut log = open(&bytes);
-    log.prune(&bytes, Span { expired_to: at(NOW), sane_to: at(NOW + 50) }).unwrap();
+    log.prune(&bytes, Span { expired: at(NOW), latest: at(NOW + 50) }).unwrap();
     let change = commit(&log, &bytes, Some((NOW + 20, 1))).unwrap();
     apply(change, &mut bytes);
     assert_eq!(verify(&bytes), [vec![(NOW + 10, 1); 195], vec![(NOW + 20, 1)]].concat());
@@ -867,5 +867,5 @@ fn filler_is_nothing_but_filler() {
     bytes[259] = 0x81;
     assert_eq!(insert(&bytes), Err(Flaw::Damaged));
     // A search does not come by.
-    assert_eq!(open(&bytes).prune(&bytes, Span { expired_to: at(NOW), sane_to: at(NOW + 200_000) }), Ok(()));
+    assert_eq!(open(&bytes).prune(&bytes, Span { expired: at(NOW), latest: at(NOW + 200_000) }), Ok(()));
 }

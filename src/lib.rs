@@ -14,7 +14,7 @@ mod state;
 
 use std::ffi::CStr;
 
-use server::{Loading, Module, Section};
+use server::{Loading, Module};
 
 struct RateLimiter;
 
@@ -47,10 +47,6 @@ impl Module for RateLimiter {
         config::read(loading.ctx, loading.arguments())?;
         state::check_server(loading.ctx)?;
         command::register_all(loading.ctx)
-    }
-
-    fn info(section: &Section) {
-        command::info(section);
     }
 }
 

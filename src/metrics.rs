@@ -1,8 +1,8 @@
 //! What is counted since the module was loaded: decisions, which `INFO rl` shows, and denied keys, which RL.TOP shows.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
-use crate::server::Exclusive;
 use crate::sketch::{Entry, Sketch};
 
 /// A number that only goes up. Commands run one at a time, so a plain load and store will do.
@@ -40,27 +40,36 @@ impl Outcomes {
 }
 
 /// The keys that were denied most. There is no memory for them until one is denied.
-pub struct DeniedKeys(Exclusive<Option<Box<Sketch>>>);
+pub struct DeniedKeys(Mutex<Option<Box<Sketch>>>);
 
 impl DeniedKeys {
     #[inline(always)]
     pub fn count(&self, key: &[u8]) {
-        self.0.with(|sketch| sketch.get_or_insert_with(Self::begin).count(key));
-    }
-
-    #[cold]
-    fn begin() -> Box<Sketch> {
-        Box::new(Sketch::new())
+        if let Some(mut sketch) = self.lock() {
+            sketch.get_or_insert_with(|| Box::new(Sketch::new())).count(key);
+        }
     }
 
     /// Hands them to `show`, those with the highest counts first. `None` if they are in use.
     pub fn show(&self, show: impl FnOnce(&[Entry<'_>])) -> Option<()> {
-        self.0.with(|sketch| show(&sketch.as_deref().map(Sketch::entries).unwrap_or_default()))
+        self.lock().map(|sketch| show(&sketch.as_deref().map(Sketch::entries).unwrap_or_default()))
     }
 
     /// Forgets them and frees their memory.
     pub fn clear(&self) {
-        self.0.with(|sketch| *sketch = None);
+        if let Some(mut sketch) = self.lock() {
+            *sketch = None;
+        }
+    }
+
+    /// Commands run one at a time, so nothing waits here. A panic leaves the sketch whole.
+    #[inline]
+    fn lock(&self) -> Option<MutexGuard<'_, Option<Box<Sketch>>>> {
+        match self.0.try_lock() {
+            Ok(sketch) => Some(sketch),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 
@@ -73,7 +82,7 @@ pub static ALL: Outcomes = Outcomes::new();
 /// The decisions that were only looked at.
 pub static PEEK: Outcomes = Outcomes::new();
 /// The keys of the requests that were denied, by whatever command.
-pub static TOP: DeniedKeys = DeniedKeys(Exclusive::new(None));
+pub static TOP: DeniedKeys = DeniedKeys(Mutex::new(None));
 /// Keys that were removed by RL.RESET.
 pub static RESET: Total = Total::new();
 /// Leases that were given back.

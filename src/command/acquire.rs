@@ -19,6 +19,6 @@ impl Algorithm for Lease {
         };
         let (limit, lease) = args::lease(limit, lease)?;
         let options = args::options(words, place, Kind::Other)?;
-        Ok((Self { limit, lease, holder: holder.hold() }, options.tail))
+        Ok((Self { limit, lease, holder: holder.retain() }, options.tail))
     }
 }

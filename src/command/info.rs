@@ -1,8 +1,11 @@
 //! `INFO rl`: the counters since the module was loaded.
 
+use redis_module::{InfoContext, RedisResult};
+use redis_module_macros::info_command_handler;
+
 use super::registry;
 use crate::metrics::{self, Total};
-use crate::server::{Section, panics};
+use crate::server::panics;
 
 /// Every counter with its name.
 fn totals() -> impl Iterator<Item = (String, &'static Total)> {
@@ -20,11 +23,11 @@ fn totals() -> impl Iterator<Item = (String, &'static Total)> {
     decisions.chain(others.map(|(name, total)| (name.to_owned(), total)))
 }
 
-/// Fills the section. The server puts `rl_` before each field.
-pub fn fill(section: &Section) {
-    section.text("version", env!("CARGO_PKG_VERSION"));
-    for (name, total) in totals() {
-        section.number(&name, total.get());
-    }
-    section.number("panics", panics());
+/// Fills the section, which is called as the module is. The server puts `rl_` before each field.
+#[info_command_handler]
+fn fill(ctx: &InfoContext, _for_crash_report: bool) -> RedisResult<()> {
+    let section = ctx.builder().add_section("").field("version", env!("CARGO_PKG_VERSION"))?;
+    let section = totals().try_fold(section, |section, (name, total)| section.field(&name, total.get()))?;
+    section.field("panics", panics())?.build_section()?.build_info()?;
+    Ok(())
 }

@@ -34,12 +34,7 @@ mod top;
 pub use registry::register_all;
 
 use crate::metrics;
-use crate::server::{Args, Call, Context, Error, Handler, Section};
-
-/// Fills `INFO rl`.
-pub fn info(section: &Section) {
-    info::fill(section);
-}
+use crate::server::{Args, Call, Context, Error, Handler};
 
 /// What a command does with its key and the words behind it. The reply is the last of it.
 trait Action {

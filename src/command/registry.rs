@@ -326,7 +326,7 @@ pub fn register_all(ctx: &mut Context) -> Result<(), String> {
         if *declared == Declared::IfAsked && !config::wants_cl_throttle() {
             continue;
         }
-        if *declared != Declared::Always && ctx.knows(command.name) {
+        if *declared != Declared::Always && ctx.has_command(command.name) {
             let line = format!("{}: this server has a command of that name, and keeps it", shown(command));
             ctx.log_notice(&line);
             continue;

@@ -30,7 +30,7 @@ pub struct Call<'a> {
 
 /// Whether the caller may make this call with another key in place of its own. A refusal stands in `ACL LOG`, as the
 /// server's own do.
-pub fn may(ctx: &Context, call: Call<'_>, key: Str<'_>) -> bool {
+pub fn permits(ctx: &Context, call: Call<'_>, key: Str<'_>) -> bool {
     let Caller::User(name) = caller(ctx) else {
         return true;
     };

@@ -8,7 +8,7 @@ use super::{Limiter, Refundable, read_integer};
 use crate::limit::fixed::{self, Counter, Overflow};
 use crate::limit::{Ask, Cost, Decision, Demand, Micros, Quota, Refund, Several, Time, Window};
 use crate::server::{
-    Call, Context, Digits, Error, Key, Kind, Mode, OwnedStr, Str, Writable, in_cluster, is_missing_everywhere, may,
+    Call, Context, Digits, Error, Key, Kind, Mode, OwnedStr, Str, Writable, in_cluster, is_missing_everywhere, permits,
 };
 
 const OVERFLOW: Error = Error::Line(c"ERR increment or decrement would overflow");
@@ -78,7 +78,7 @@ impl CounterKey<'_> {
 #[inline]
 pub fn counter_name(ctx: &Context, call: Call<'_>, suffix: Suffix) -> Result<OwnedStr, Error> {
     let name = name_of(call.key, suffix)?;
-    if may(ctx, call, name.as_str()) { Ok(name) } else { Err(NO_PERMISSION) }
+    if permits(ctx, call, name.as_str()) { Ok(name) } else { Err(NO_PERMISSION) }
 }
 
 #[inline]

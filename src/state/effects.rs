@@ -3,6 +3,8 @@
 //!
 //! Effects are plain commands with absolute times. A replica needs no module to follow them and no clock to agree.
 
+use std::iter;
+
 use crate::limit::Time;
 use crate::server::{Context, EventClass, OwnedStr, Str, Word};
 
@@ -54,23 +56,37 @@ pub fn publish<const N: usize>(ctx: &mut Context, key: Str<'_>, effects: [Option
 impl Effect<'_> {
     /// Sends the plain command that has this effect.
     fn replicate(&self, ctx: &Context, key: Str<'_>) {
+        let integer = OwnedStr::integer;
         match self {
             Self::Pruned { from_epoch, to } => {
                 let from = if *from_epoch { &ZERO } else { &LOWEST };
-                ctx.replicate(c"ZREMRANGEBYSCORE", (key, from, to.millis()))
+                ctx.replicate(c"ZREMRANGEBYSCORE", &[key, from.as_str(), integer(to.millis()).as_str()]);
             }
-            Self::Emptied | Self::Removed => ctx.replicate(c"UNLINK", (key,)),
-            Self::Added { at, member } => ctx.replicate(c"ZADD", (key, at.millis(), member.as_str())),
-            Self::AddedMany { at, members } => ctx.replicate(c"ZADD", (key, at.millis(), members.as_slice())),
-            Self::TakenOut { members, .. } => ctx.replicate(c"ZREM", (key, members.as_slice())),
-            Self::Counted { by: 1 } => ctx.replicate(c"INCR", (key,)),
-            Self::Counted { by } => ctx.replicate(c"INCRBY", (key, *by)),
-            Self::Patched { offset, bytes } => ctx.replicate(c"SETRANGE", (key, *offset as i64, *bytes)),
+            Self::Emptied | Self::Removed => ctx.replicate(c"UNLINK", &[key]),
+            Self::Added { at, member } => {
+                ctx.replicate(c"ZADD", &[key, integer(at.millis()).as_str(), member.as_str()])
+            }
+            Self::AddedMany { at, members } => {
+                let at = integer(at.millis());
+                let scored = members.iter().flat_map(|member| [at.as_str(), member.as_str()]);
+                ctx.replicate(c"ZADD", &iter::once(key).chain(scored).collect::<Vec<_>>());
+            }
+            Self::TakenOut { members, .. } => {
+                let members = members.iter().map(OwnedStr::as_str);
+                ctx.replicate(c"ZREM", &iter::once(key).chain(members).collect::<Vec<_>>());
+            }
+            Self::Counted { by: 1 } => ctx.replicate(c"INCR", &[key]),
+            Self::Counted { by } => ctx.replicate(c"INCRBY", &[key, integer(*by).as_str()]),
+            Self::Patched { offset, bytes } => {
+                let offset = integer(i64::try_from(*offset).unwrap_or(i64::MAX));
+                ctx.replicate(c"SETRANGE", &[key, offset.as_str(), OwnedStr::new(bytes).as_str()]);
+            }
             Self::Started { digits: bytes, until } | Self::Replaced { bytes, until: Some(until), .. } => {
-                ctx.replicate(c"SET", (key, *bytes, &PXAT, until.millis()))
+                let (bytes, until) = (OwnedStr::new(bytes), integer(until.millis()));
+                ctx.replicate(c"SET", &[key, bytes.as_str(), PXAT.as_str(), until.as_str()]);
             }
-            Self::Replaced { bytes, until: None, .. } => ctx.replicate(c"SET", (key, *bytes)),
-            Self::Expires { at } => ctx.replicate(c"PEXPIREAT", (key, at.millis())),
+            Self::Replaced { bytes, until: None, .. } => ctx.replicate(c"SET", &[key, OwnedStr::new(bytes).as_str()]),
+            Self::Expires { at } => ctx.replicate(c"PEXPIREAT", &[key, integer(at.millis()).as_str()]),
         }
     }
 

@@ -102,7 +102,7 @@ impl Limiter for Lease {
 
     fn decide<M: Mode>(&self, held: &mut Held<'_, M>, ask: Ask, now: Micros) -> Result<Decision, Error> {
         let (decision, end) = lease::decide(held, self.limit, self.lease, ask, now.time());
-        held.plan = end.map_or(Plan::Nothing, |end| Plan::Hold(self.holder.as_str().hold(), end));
+        held.plan = end.map_or(Plan::Nothing, |end| Plan::Hold(self.holder.as_str().retain(), end));
         Ok(decision)
     }
 
@@ -118,7 +118,7 @@ impl Limiter for Lease {
 /// Gives leases back. Answers how many of the holders had one.
 pub fn release(ctx: &mut Context, name: Str<'_>, holders: Args<'_>, now: Micros) -> Result<u64, Error> {
     let mut held = Held::<Writable>::read(ctx, name, now.time())?;
-    let mut leaving: Vec<_> = holders.filter(|&holder| held.live_score_of(holder).is_some()).map(Str::hold).collect();
+    let mut leaving: Vec<_> = holders.filter(|&holder| held.live_score_of(holder).is_some()).map(Str::retain).collect();
     leaving.sort_unstable_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
     leaving.dedup_by(|one, other| one.as_str().as_bytes() == other.as_str().as_bytes());
     let released = leaving.len() as u64;

@@ -129,7 +129,7 @@ const NEEDED: [&std::ffi::CStr; 14] = [
 
 /// Refuses a server on which one of the needed commands was renamed or switched off.
 pub fn check_server(ctx: &mut Context) -> Result<(), String> {
-    match NEEDED.into_iter().find(|command| !ctx.knows(command)) {
+    match NEEDED.into_iter().find(|command| !ctx.has_command(command)) {
         None => Ok(()),
         Some(command) => Err(format!(
             "this server does not know {}, which the module needs; rename-command may have taken it away",

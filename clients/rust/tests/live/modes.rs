@@ -1,8 +1,8 @@
 //! How the mode is found, kept, and found again.
 
-use redis_rl_client::{Error, Limiter, Mode, Options, Rule};
+use redis_rl_client::{Error, Limiter, Mode, Options, Rule, redis};
 
-use crate::support::{Has, Server};
+use crate::support::{Has, Server, until};
 
 #[tokio::test]
 async fn one_probe_is_enough() {
@@ -95,4 +95,34 @@ async fn keys_get_their_prefix() {
     limiter.all([("a", (&rule).into()), ("b", (&rule).into())]).await.unwrap();
     assert_eq!(server.run::<u64>("EXISTS app:k app:a app:b").await, 3);
     assert_eq!(server.run::<u64>("DBSIZE").await, 3);
+}
+
+#[tokio::test]
+async fn an_older_library_is_replaced_and_a_newer_one_never() {
+    let source = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/functions/rl.library.lua")).unwrap();
+    let version =
+        source.lines().find(|line| line.starts_with("-- Version ")).expect("the library's version").to_owned();
+    for mode in [Mode::Auto, Mode::Functions] {
+        for (other, replaced) in [("-- As it once was", true), ("-- Version 99999", false)] {
+            let server = Server::start(Has::Functions).await;
+            let mut connection = server.connection().await;
+            let theirs = source.replace(&version, other);
+            let _: String = redis::cmd("FUNCTION").arg("LOAD").arg(theirs).query_async(&mut connection).await.unwrap();
+            let limiter = server.limiter_with(Options::default().mode(mode)).await;
+            let rule = Rule::fixed("100/minute").unwrap();
+            assert_eq!(limiter.hit("k", &rule).await.unwrap().used, 1);
+            let has = async |line: &str| {
+                let code = format!("{:?}", server.run::<redis::Value>("FUNCTION LIST WITHCODE").await);
+                code.contains(&format!("{line}\\n"))
+            };
+            if replaced {
+                until("it is replaced", || has(&version)).await;
+            } else {
+                until("it was asked for its version", || async { server.calls("function|list").await >= 1 }).await;
+                assert_eq!(limiter.hit("k", &rule).await.unwrap().used, 2);
+                assert!(has(other).await);
+            }
+            assert_eq!(limiter.hit("other", &rule).await.unwrap().used, 1);
+        }
+    }
 }

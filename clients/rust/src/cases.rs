@@ -311,7 +311,7 @@ mod tests {
     #[tokio::test]
     async fn cases_of_words() {
         let file = read("words");
-        let fields = ["call", "key", "keys", "rule", "rules", "prefix", "options", "words", "live"];
+        let fields = ["call", "key", "keys", "rule", "rules", "prefix", "options", "words"];
         let mut stub = Stub::start(b"-ERR no\r\n".to_vec(), false).await;
         for case in list(&file, "valid", &fields) {
             let limiter = stub.limiter(case.get("prefix").map_or("", text), Mode::Module);

@@ -21,7 +21,7 @@ use crate::error::{Meaning, REPLY_LATE, REPLY_LOST, meaning};
 /// The connection to one node of a cluster. Not to be used by itself: see
 /// [`Connection`](crate::Connection).
 #[derive(Clone)]
-pub struct SendsOnce {
+pub(crate) struct SendsOnce {
     connection: MultiplexedConnection,
     broken: Arc<AtomicBool>,
 }

@@ -160,7 +160,6 @@ impl Limiter {
     }
 
     /// The limiter's name, for log lines.
-    #[cfg(feature = "tower")]
     pub(crate) fn name(&self) -> &str {
         &self.inner.options.name
     }
@@ -605,7 +604,7 @@ impl Limiter {
         let mut list = redis::cmd("FUNCTION");
         list.arg("LIST").arg("LIBRARYNAME").arg("rl").arg("WITHCODE");
         let Ok(list) = self.send(list, here, &progress).await else { return };
-        if !code(&list).is_some_and(|code| library_version(code) < library_version(LIBRARY)) {
+        if code(&list).is_none_or(|code| library_version(code) >= library_version(LIBRARY)) {
             return;
         }
         let mut load = redis::cmd("FUNCTION");

@@ -1,5 +1,6 @@
 #!lua name=rl
 -- The commands of redis-rl as functions. Made of rl.lua by `make functions`.
+-- Version 1
 local KEEPS_STATE = true
 local function rules()
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
@@ -203,7 +204,7 @@ local function make_counters()
     local slot = redis.pcall('CLUSTER', 'KEYSLOT', '')
     if type(slot) == 'number' then
       in_cluster = true
-    elseif find(slot.err, 'cluster support disabled', 1, true) then
+    elseif find(tostring(slot.err), 'cluster support disabled', 1, true) then
       in_cluster = false
     end
     return in_cluster

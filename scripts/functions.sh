@@ -56,19 +56,13 @@ return serve(string.lower(ARGV[1] or ''), KEYS, ARGV, 2)
 LUA
 }
 
-# The package for Python has copies, since a link would go into its source distribution as it is. The others link to the files
-# here, or take them in when they are built.
-folders=(. ../clients/python/src/redis_rl/lua)
+# The client packages take the files in when they are built.
 if [ "${1-}" = --check ]; then
-  for folder in "${folders[@]}"; do
-    if ! cmp -s <(library) "$folder/rl.library.lua" || ! cmp -s <(script) "$folder/rl.script.lua"; then
-      echo "rl.library.lua and rl.script.lua in functions/$folder are not those of functions/rl.lua: run \`make functions\`" >&2
-      exit 1
-    fi
-  done
+  if ! cmp -s <(library) rl.library.lua || ! cmp -s <(script) rl.script.lua; then
+    echo 'functions/rl.library.lua and rl.script.lua are not those of functions/rl.lua: run `make functions`' >&2
+    exit 1
+  fi
 else
-  for folder in "${folders[@]}"; do
-    library >"$folder/rl.library.lua"
-    script >"$folder/rl.script.lua"
-  done
+  library >rl.library.lua
+  script >rl.script.lua
 fi

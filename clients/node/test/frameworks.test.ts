@@ -11,7 +11,7 @@ import { rateLimit } from "express-rate-limit";
 import fastify from "fastify";
 import { Hono } from "hono";
 import { rateLimiter } from "hono-rate-limiter";
-import { RateLimiter, sliding } from "redis-rl";
+import { Limiter, sliding } from "redis-rl";
 import { ExpressRateLimitStore } from "redis-rl/express-rate-limit";
 import { fastifyRateLimitStore } from "redis-rl/fastify-rate-limit";
 import { HonoRateLimiterStore } from "redis-rl/hono-rate-limiter";
@@ -51,12 +51,12 @@ for (const mode of modes) {
   describe(mode, () => {
     let server: Server;
     let open: OpenClient;
-    let limiter: RateLimiter;
+    let limiter: Limiter;
 
     before(async () => {
       server = await Server.start({ mode });
       open = (await clients[0]?.open(server.port)) as OpenClient;
-      limiter = new RateLimiter(open.client);
+      limiter = new Limiter(open.client);
     });
     after(async () => {
       open.close();
@@ -237,7 +237,7 @@ for (const mode of modes) {
       const rule = sliding(`${LIMIT}/minute`, "1000/hour");
       const http = await listen(
         createServer(async (_request, response) => {
-          const result = await limiter.limit("plain", rule);
+          const result = await limiter.hit("plain", rule);
           if (result.allowed) response.writeHead(200, result.headers()).end("ok");
           else {
             const headers = { ...result.headers(), "Content-Type": "application/problem+json" };

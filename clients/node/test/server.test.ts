@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { type TestContext, test } from "node:test";
-import { type Mode, RateLimiter, sliding, UnsupportedServerError } from "redis-rl";
+import { type Mode, Limiter, sliding, UnsupportedServerError } from "redis-rl";
 import { clients, type OpenClient } from "./support/clients.js";
 import { modes, modulePath, Server, type ServerOptions } from "./support/server.js";
 
@@ -26,9 +26,9 @@ async function calls(server: Server, command: string): Promise<number> {
 for (const mode of modes) {
   test(`a crowd of first calls: ${mode}`, async (t) => {
     const [server, { client }] = await start(t, { mode });
-    const limiter = new RateLimiter(client);
+    const limiter = new Limiter(client);
     assert.equal(limiter.mode, undefined);
-    const results = await Promise.all(Array.from({ length: 100 }, () => limiter.limit("crowd", rule)));
+    const results = await Promise.all(Array.from({ length: 100 }, () => limiter.hit("crowd", rule)));
     assert.equal(results.filter(({ allowed }) => allowed).length, 10);
     assert.equal(limiter.mode, mode);
     assert.ok((await calls(server, "function\\|load")) <= 1, "one of them loads the library");
@@ -38,12 +38,12 @@ for (const mode of modes) {
 
 test("the library is gone, and comes back; the module comes", async (t) => {
   const [server, { client }] = await start(t, {});
-  const limiter = new RateLimiter(client);
-  const used = async () => (await limiter.limit("k", rule)).used;
+  const limiter = new Limiter(client);
+  const used = async () => (await limiter.hit("k", rule)).used;
   assert.equal(await used(), 1);
   await server.run("FUNCTION", "FLUSH");
   assert.equal(await used(), 2);
-  assert.equal(limiter.mode, "function");
+  assert.equal(limiter.mode, "functions");
   await server.run("FUNCTION", "FLUSH");
   await server.run("MODULE", "LOAD", modulePath());
   assert.equal(await used(), 3, "the key carries on");
@@ -52,11 +52,11 @@ test("the library is gone, and comes back; the module comes", async (t) => {
 
 test("a script that was flushed is sent again", async (t) => {
   const [server, { client }] = await start(t, { mode: "script" });
-  const limiter = new RateLimiter(client);
-  await limiter.limit("k", rule);
+  const limiter = new Limiter(client);
+  await limiter.hit("k", rule);
   await server.run("SCRIPT", "FLUSH");
-  assert.equal((await limiter.limit("k", rule)).used, 2);
-  assert.equal((await limiter.limit("k", rule)).used, 3);
+  assert.equal((await limiter.hit("k", rule)).used, 2);
+  assert.equal((await limiter.hit("k", rule)).used, 3);
   assert.equal(await calls(server, "eval"), 2);
 });
 
@@ -64,13 +64,13 @@ test("after a failover to a server without the module", async (t) => {
   for (const kind of [nodeRedis, ioredis]) {
     const first = await Server.start({ mode: "module" });
     const open = (await kind?.open(first.port)) as OpenClient;
-    const limiter = new RateLimiter(open.client);
-    await limiter.limit("k", rule);
+    const limiter = new Limiter(open.client);
+    await limiter.hit("k", rule);
     await first.stop();
     const second = await Server.start({ port: first.port });
     t.after(() => second.stop());
-    assert.equal((await limiter.limit("k", rule)).used, 1);
-    assert.equal(limiter.mode, "function");
+    assert.equal((await limiter.hit("k", rule)).used, 1);
+    assert.equal(limiter.mode, "functions");
     open.close();
   }
 });
@@ -86,17 +86,17 @@ test("a user who may not call functions runs the script, and one who may do neit
     client.on("error", () => {}); // The server ends before the client does.
     await client.connect();
     t.after(() => client.destroy());
-    return new RateLimiter(client);
+    return new Limiter(client);
   };
   const noLoad = await as("-function");
-  await noLoad.limit("k", rule);
+  await noLoad.hit("k", rule);
   assert.equal(noLoad.mode, "script");
   const noFunctions = await as("-fcall", "-fcall_ro", "-function");
-  await noFunctions.limit("k", rule);
+  await noFunctions.hit("k", rule);
   await noFunctions.peek("k", rule);
   assert.equal(noFunctions.mode, "script");
   const nothing = await as("-fcall", "-function", "-eval", "-evalsha");
-  await assert.rejects(nothing.limit("k", rule), (error) => {
+  await assert.rejects(nothing.hit("k", rule), (error) => {
     assert.ok(error instanceof UnsupportedServerError);
     assert.equal(error.attempts.length, 3);
     assert.match(error.message, /unknown command.*NOPERM.*NOPERM/);
@@ -108,8 +108,8 @@ test("somebody else's library of the same name is left alone", async (t) => {
   const [server, { client }] = await start(t, {});
   const theirs = "#!lua name=rl\nredis.register_function('theirs', function() return 7 end)";
   await server.run("FUNCTION", "LOAD", theirs);
-  const limiter = new RateLimiter(client);
-  await limiter.limit("k", rule);
+  const limiter = new Limiter(client);
+  await limiter.hit("k", rule);
   assert.equal(limiter.mode, "script");
   assert.equal(await server.run("FCALL", "theirs", 0), 7);
 });
@@ -117,11 +117,11 @@ test("somebody else's library of the same name is left alone", async (t) => {
 test("a form can be prescribed", async (t) => {
   const [, { client }] = await start(t, { mode: "module" });
   let used = 0;
-  for (const mode of ["function", "script", "module"] satisfies Mode[]) {
-    const limiter = new RateLimiter(client, { mode });
-    assert.equal((await limiter.limit("k", rule)).used, ++used);
+  for (const mode of ["functions", "script", "module"] satisfies Mode[]) {
+    const limiter = new Limiter(client, { mode });
+    assert.equal((await limiter.hit("k", rule)).used, ++used);
     assert.equal(limiter.mode, mode);
   }
   const [, plain] = await start(t, {});
-  await assert.rejects(new RateLimiter(plain.client, { mode: "module" }).limit("k", rule), UnsupportedServerError);
+  await assert.rejects(new Limiter(plain.client, { mode: "module" }).hit("k", rule), UnsupportedServerError);
 });

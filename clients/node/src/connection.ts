@@ -125,7 +125,7 @@ class NodeRedis implements Connection {
     // The reply is read as the server sends it, whatever types the client maps it to otherwise.
     const options: { typeMapping: object; abortSignal?: AbortSignal } = { typeMapping: {} };
     // A command that waits for a connection is taken out of the queue when nobody waits for it any more.
-    if (this.#kind !== "client" || this.#client.isReady !== true) options.abortSignal = AbortSignal.timeout(timeout);
+    if (this.#kind !== "client" || this.#client.isReady !== true) options.abortSignal = AbortSignal.timeout(Math.ceil(timeout));
     try {
       switch (this.#kind) {
         case "cluster":

@@ -28,6 +28,13 @@ export interface Call {
   readonly repeatable: boolean;
 }
 
+/** What a call knows of itself while it is under way. */
+interface Attempt {
+  readonly deadline: number;
+  /** The last refusal that says to ask again: a slot is on the move. */
+  refusal: UnavailableError | undefined;
+}
+
 /**
  * Whether functions and script are sent the cost of 1 that a sliding rule has where none is given, as the module is. They
  * cannot store a log in the compact form that it asks for yet. To be switched when they can; then `luaWords` goes.
@@ -89,15 +96,16 @@ export class Server {
   async call(call: Call, timeout: number): Promise<unknown> {
     const now = performance.now();
     const node = this.#breaker.enter(call.keys[0], now);
+    const attempt: Attempt = { deadline: now + timeout, refusal: undefined };
     try {
-      const reply = await this.#until(now + timeout, timeout, this.#ask(call, now + timeout));
+      const reply = await this.#until(attempt.deadline, timeout, this.#ask(call, attempt));
       this.#breaker.close(node);
       if (now >= this.#probeAt) this.#probe(call, timeout);
       return reply;
     } catch (error) {
-      if (error instanceof UnavailableError) this.#breaker.open(call.keys[0], error);
-      // A reply, whatever it says, shows that the server is there.
-      else this.#breaker.close(node);
+      // A reply, whatever it says, shows that the server is there. That of a slot on the move says nothing of others.
+      if (!(error instanceof UnavailableError) || attempt.refusal) this.#breaker.close(node);
+      else this.#breaker.open(call.keys[0], error);
       throw error;
     }
   }
@@ -110,12 +118,14 @@ export class Server {
     return new Promise((resolve, reject) => {
       let turns = 0;
       let answers = this.#answers;
+      let until = deadline;
       const giveUp = () => {
-        const late = performance.now() - deadline;
-        if (turns++ === 0 && late > 20) {
-          // The process was busy, and may not even have written the call: it gets some of that time again.
-          timer = setTimeout(giveUp, Math.min(late, timeout, 100));
-        } else if (turns < 5 || (this.#answers !== answers && late < 500)) {
+        const now = performance.now();
+        if (turns++ === 0 && now - until > 20) {
+          // The process was busy, and may not even have written the call: it gets that time again.
+          until = now + Math.min(now - until, 1000);
+          timer = setTimeout(giveUp, until - now);
+        } else if (turns < 5 || (this.#answers !== answers && now - until < 500)) {
           answers = this.#answers;
           setImmediate(giveUp);
         } else {
@@ -140,7 +150,7 @@ export class Server {
     });
   }
 
-  async #ask(call: Call, deadline: number): Promise<unknown> {
+  async #ask(call: Call, attempt: Attempt): Promise<unknown> {
     // A crowd of first calls lets one of them find the mode. Each waits for it until its own deadline.
     if (this.#mode === undefined && this.#finding) {
       try {
@@ -153,14 +163,14 @@ export class Server {
     const mode = this.#mode;
     if (mode !== undefined) {
       try {
-        return await this.#send(this.#inForm(mode, call), call, deadline);
+        return await this.#send(this.#inForm(mode, call), call, attempt);
       } catch (error) {
         if (!isGone(error) && !(call.name === "peek" && isForbidden(error))) throw error;
         // Another call may have found the new mode meanwhile.
         if (this.#mode === mode) this.#mode = undefined;
       }
     }
-    const finding = this.#find(call, deadline);
+    const finding = this.#find(call, attempt);
     this.#finding = finding;
     try {
       return await finding;
@@ -170,11 +180,11 @@ export class Server {
   }
 
   /** Sends the call in each form until the server knows one. Any other answer, an error too, shows that it does. */
-  async #find(call: Call, deadline: number): Promise<unknown> {
+  async #find(call: Call, attempt: Attempt): Promise<unknown> {
     const attempts: Error[] = [];
     for (const mode of this.#modes) {
       try {
-        const reply = await this.#introduce(mode, call, deadline);
+        const reply = await this.#introduce(mode, call, attempt);
         this.#mode = mode;
         this.#probeAt = performance.now() + PROBE_MS;
         return reply;
@@ -187,21 +197,21 @@ export class Server {
   }
 
   /** The call in a form that the server may not know yet: the library and the script are sent along. */
-  async #introduce(mode: Mode, call: Call, deadline: number): Promise<unknown> {
+  async #introduce(mode: Mode, call: Call, attempt: Attempt): Promise<unknown> {
     try {
-      return await this.#send(this.#inForm(mode, call), call, deadline);
+      return await this.#send(this.#inForm(mode, call), call, attempt);
     } catch (error) {
       if (!isGone(error) && !isForbidden(error)) throw error;
       if (!isMissing(error)) {
         if (mode === "module" && isForbidden(error)) throw error;
         if (mode !== "script" || call.name !== "peek" || !this.#readOnlyScripts) throw new NotThisMode(error);
         this.#readOnlyScripts = false;
-        return this.#introduce(mode, call, deadline);
+        return this.#introduce(mode, call, attempt);
       }
     }
     try {
-      if (mode === "functions") await this.#load(call, deadline);
-      return await this.#send(mode === "script" ? this.#inSource(call) : this.#inForm(mode, call), call, deadline);
+      if (mode === "functions") await this.#load(call, attempt);
+      return await this.#send(mode === "script" ? this.#inSource(call) : this.#inForm(mode, call), call, attempt);
     } catch (error) {
       if (isGone(error) || isForbidden(error)) throw new NotThisMode(error);
       throw error;
@@ -209,9 +219,9 @@ export class Server {
   }
 
   /** Puts the library where the call goes. One of that name is replaced if it is ours and older. */
-  async #load(call: Call, deadline: number): Promise<void> {
+  async #load(call: Call, attempt: Attempt): Promise<void> {
     const send = (...command: Word[]) =>
-      this.#send(command, { ...call, name: "reset", repeatable: true }, deadline);
+      this.#send(command, { ...call, name: "reset", repeatable: true }, attempt);
     try {
       await send("FUNCTION", "LOAD", library).catch((error) => {
         if (!isReply(error) || !/already exists/i.test(error.message)) throw error;
@@ -242,10 +252,10 @@ export class Server {
   }
 
   /** Sends one command; asks again while a slot is on the move, and after a lost reply if that does no harm. */
-  async #send(command: readonly Word[], call: Call, deadline: number): Promise<unknown> {
+  async #send(command: readonly Word[], call: Call, attempt: Attempt): Promise<unknown> {
     for (let pause = 4; ; pause = Math.min(pause * 2, 128)) {
-      const left = deadline - performance.now();
-      // Whoever called has been told by now that there is no answer.
+      const left = attempt.deadline - performance.now();
+      // The caller has been told by now that there is no answer.
       if (left <= 0) throw new UnavailableError("The deadline has passed");
       let cause: UnavailableError;
       try {
@@ -257,14 +267,16 @@ export class Server {
           if (what === "probe" || what === "permanent") throw error;
           cause = new UnavailableError(`The server cannot decide now: ${error.message}`, { cause: error });
           if (what === "unavailable") throw cause;
+          attempt.refusal = cause;
         } else {
+          attempt.refusal = undefined;
           cause = failure(error);
           if (!(cause instanceof LostReplyError && call.repeatable)) throw cause;
         }
       }
       // Half of the pause is random, so that callers do not come back in step.
       const wait = pause * (0.5 + Math.random() / 2);
-      if (performance.now() + wait > deadline) throw cause;
+      if (performance.now() + wait > attempt.deadline) throw cause;
       await sleep(wait);
     }
   }

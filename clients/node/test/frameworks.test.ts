@@ -93,7 +93,10 @@ for (const mode of modes) {
           const [[, policy] = []] = parseList(headers.get("ratelimit-policy") ?? "");
           assert.deepEqual([policy?.get("q"), policy?.get("w")], [LIMIT, 60]);
         }
-        assert.equal((await store.get("one"))?.totalHits, algorithm === "sliding" ? LIMIT : 100);
+        const { totalHits = 0 } = (await store.get("one")) ?? {};
+        // A counter counts denials, except for those that are remembered in this process.
+        if (algorithm === "sliding") assert.equal(totalHits, LIMIT);
+        else assert.ok(totalHits > LIMIT && totalHits <= 100, `${totalHits}`);
         await store.resetKey("one");
         assert.equal(await store.get("one"), undefined);
       });
@@ -252,8 +255,8 @@ for (const mode of modes) {
         assert.deepEqual(
           policies.map(([name, parameters]) => [name, parameters.get("q"), parameters.get("w")]),
           [
-            ["minute", LIMIT, 60],
-            ["hour", 1000, 3600],
+            ["60s", LIMIT, 60],
+            ["3600s", 1000, 3600],
           ],
         );
         const wait = Number(parseList(headers.get("ratelimit") ?? "")[0]?.[1].get("t"));
@@ -265,7 +268,7 @@ for (const mode of modes) {
         );
       }
       const problem = (await (await fetch(http.url)).json()) as Record<string, unknown>;
-      assert.deepEqual(problem["violated-policies"], ["minute"]);
+      assert.deepEqual(problem["violated-policies"], ["60s"]);
       await http.close();
     });
   });

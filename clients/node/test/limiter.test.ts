@@ -304,7 +304,7 @@ for (const mode of modes) {
       assert.equal(held.signal.aborted, true);
       assert.equal(await held.release(), false);
       assert.equal(
-        (await limiter.peek("lost", rule, { cost: 0, holder: "another" })).used,
+        (await limiter.peek("lost", rule, { holder: "another" })).used,
         1,
         "the other's is untouched",
       );
@@ -354,8 +354,7 @@ for (const mode of modes) {
         const all = await through.all([{ key: "x", rule: sliding("1/minute") }]);
         assert.equal(all.each[0]?.used, 1, kind.name);
         assert.equal((await through.refund("k", rule)).refunded, 1, kind.name);
-        const prefix = kind.name.startsWith("node-redis 5") ? "" : `${kind.name}:`;
-        assert.equal(await server.run("EXISTS", `${prefix}p:k`), 1, `${kind.name}: the key is behind both prefixes`);
+        assert.equal(await server.run("EXISTS", `${kind.name}:p:k`), 1, `${kind.name}: the key is behind both prefixes`);
         other.close();
       }
     });

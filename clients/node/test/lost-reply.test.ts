@@ -89,6 +89,7 @@ for (const shape of ["a server", "a cluster"]) {
         await assert.rejects(limiter.hit(key, rule), LostReplyError);
         await sleep(1100); // For a second nothing is sent.
         // The connection works again, and each reply belongs to its call.
+        assert.equal((await limiter.peek(key, rule, { cost: 0 })).used, 2);
         const states = await Promise.all(
           Array.from({ length: 5 }, (_, i) => limiter.peek(i % 2 ? "another" : key, rule, { cost: 0 })),
         );

@@ -93,6 +93,15 @@ export class Server {
     writeClock(this.folder, millis);
   }
 
+  /** Stops the process, which keeps its connections and takes new ones: a server that hangs. */
+  pause(): void {
+    this.#child.kill("SIGSTOP");
+  }
+
+  resume(): void {
+    this.#child.kill("SIGCONT");
+  }
+
   kill(): void {
     this.#admin.disconnect();
     this.#child.kill("SIGKILL");

@@ -7,6 +7,8 @@ import { execFileSync } from "node:child_process";
 import { existsSync } from "node:fs";
 
 process.chdir(new URL("..", import.meta.url).pathname);
-const npm = (...args) => execFileSync("npm", args, { stdio: ["ignore", "ignore", "inherit"], shell: process.platform === "win32" });
-if (!existsSync("node_modules/typescript")) npm("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error");
+const npm = (...args) =>
+  execFileSync("npm", args, { stdio: ["ignore", "ignore", "inherit"], shell: process.platform === "win32" });
+if (!existsSync("node_modules/typescript"))
+  npm("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error");
 npm("run", "build");

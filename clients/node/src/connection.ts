@@ -79,7 +79,8 @@ function wrap(client: Record<string, unknown>): Connection {
 }
 
 function notAClient(given: unknown): TypeError {
-  const what = typeof given === "object" && given !== null ? `a ${given.constructor?.name ?? "plain"} object` : String(given);
+  const what =
+    typeof given === "object" && given !== null ? `a ${given.constructor?.name ?? "plain"} object` : String(given);
   return new TypeError(`The client must be one of node-redis or ioredis, or a Connection, not ${what}`);
 }
 
@@ -125,7 +126,8 @@ class NodeRedis implements Connection {
     // The reply is read as the server sends it, whatever types the client maps it to otherwise.
     const options: { typeMapping: object; abortSignal?: AbortSignal } = { typeMapping: {} };
     // A command that waits for a connection is taken out of the queue when nobody waits for it any more.
-    if (this.#kind !== "client" || this.#client.isReady !== true) options.abortSignal = AbortSignal.timeout(Math.ceil(timeout));
+    if (this.#kind !== "client" || this.#client.isReady !== true)
+      options.abortSignal = AbortSignal.timeout(Math.ceil(timeout));
     try {
       switch (this.#kind) {
         case "cluster":
@@ -238,7 +240,12 @@ class Ioredis implements Connection {
           clusterRetryStrategy: null,
           retryDelayOnFailover: 0,
           retryDelayOnClusterDown: 0,
-          redisOptions: { ...this.#client.options?.redisOptions, ...plain, commandTimeout: undefined, socketTimeout: 5000 },
+          redisOptions: {
+            ...this.#client.options?.redisOptions,
+            ...plain,
+            commandTimeout: undefined,
+            socketTimeout: 5000,
+          },
         })
       : this.#client.duplicate({ ...plain, ...once });
     own.on("error", (error) => {
@@ -295,5 +302,7 @@ function bytes(word: Word): string | Buffer {
 export function failure(error: unknown): UnavailableError {
   if (error instanceof UnavailableError) return error;
   const message = error instanceof Error ? error.message : String(error);
-  return new LostReplyError(`The reply was lost, and the call may have been counted, or not: ${message}`, { cause: error });
+  return new LostReplyError(`The reply was lost, and the call may have been counted, or not: ${message}`, {
+    cause: error,
+  });
 }

@@ -77,7 +77,11 @@ export function meaning(line: string, cluster = false): Meaning {
   if (/^TRYAGAIN(?: |$)/.test(line)) return "retry";
   if (UNAVAILABLE.test(line) || (cluster && /^(?:MOVED|ASK) /.test(line))) return "unavailable";
   // Servers that are no Redis, and proxies, have words of their own for a command they do not know.
-  if (/^ERR (?:.*unknown command|function not found|.*unsupported command|.*command is not (?:available|supported))/i.test(line))
+  if (
+    /^ERR (?:.*unknown command|function not found|.*unsupported command|.*command is not (?:available|supported))/i.test(
+      line,
+    )
+  )
     return "probe";
   return line.startsWith("NOSCRIPT") ? "probe" : "permanent";
 }

@@ -39,7 +39,9 @@ export interface FastifyRateLimitStore {
 export function fastifyRateLimitStore(
   limiter: Limiter,
   options: StoreOptions = {},
-): new (settings: object) => FastifyRateLimitStore {
+): new (
+  settings: object,
+) => FastifyRateLimitStore {
   const { algorithm = "sliding", prefix = "rl:", name, withoutIdentity } = options;
   const how = asking(limiter, options);
   return class Store implements FastifyRateLimitStore {

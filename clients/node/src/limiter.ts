@@ -13,8 +13,8 @@ import {
   type AllResult,
   type Refund,
   type Result,
-  readIntegers,
   readInteger,
+  readIntegers,
   readWindows,
   repliesEach,
   toAllResult,
@@ -295,7 +295,8 @@ export class Limiter {
    * anywhere. In a cluster all keys need the same hash tag, as in `{org7}:rpm` and `{org7}:tpm`.
    */
   async all(demands: readonly Demand[]): Promise<AllResult> {
-    if (demands.length < 1 || demands.length > 64) throw new RangeError(`all takes 1 to 64 keys, not ${demands.length}`);
+    if (demands.length < 1 || demands.length > 64)
+      throw new RangeError(`all takes 1 to 64 keys, not ${demands.length}`);
     const [first] = demands as readonly [Demand, ...Demand[]];
     const start = performance.now();
     const rules = demands.map(({ rule }) => rule);
@@ -379,7 +380,9 @@ export class Limiter {
   /** Fails at once where an adapter asks for what cannot be had. @internal */
   prepare({ whenUnavailable }: Asking): void {
     if (whenUnavailable !== undefined && !["open", "closed", "local"].includes(whenUnavailable)) {
-      throw new TypeError(`whenUnavailable must be "open", "closed" or "local", not ${JSON.stringify(whenUnavailable)}`);
+      throw new TypeError(
+        `whenUnavailable must be "open", "closed" or "local", not ${JSON.stringify(whenUnavailable)}`,
+      );
     }
     if (whenUnavailable === "local") this.#local ??= new LocalLimits(this.#processes);
   }
@@ -496,8 +499,7 @@ export class Limiter {
 
 /** The decision where nobody decides. */
 function unlimited(rule: QuotaRule): Result {
-  const windows =
-    rule.kind === "throttle" ? [{ limit: rule.burst + 1, windowMs: rule.period * 1000 }] : rule.windows;
+  const windows = rule.kind === "throttle" ? [{ limit: rule.burst + 1, windowMs: rule.period * 1000 }] : rule.windows;
   return toResult(
     rule,
     windows.map(({ limit, windowMs }) => ({
@@ -528,6 +530,7 @@ function asText(key: Word): string {
 }
 
 function positive(what: string, ms: number): number {
-  if (!Number.isFinite(ms) || ms <= 0) throw new RangeError(`${what} must be a number of milliseconds above 0, not ${ms}`);
+  if (!Number.isFinite(ms) || ms <= 0)
+    throw new RangeError(`${what} must be a number of milliseconds above 0, not ${ms}`);
   return ms;
 }

@@ -36,9 +36,7 @@ export class LocalLimits {
     const counts = await Promise.all(limiters.map((limiter) => limiter.get(key)));
     const fits = windows.map(({ limit }, i) => (counts[i]?.consumedPoints ?? 0) + cost <= limit);
     const counted = force || fits.every(Boolean);
-    const after = counted
-      ? await Promise.all(limiters.map((limiter) => limiter.penalty(key, cost)))
-      : counts;
+    const after = counted ? await Promise.all(limiters.map((limiter) => limiter.penalty(key, cost))) : counts;
     return toResult(
       rule,
       windows.map((window, i) => figures(window, after[i] ?? null, fits[i] === true, cost)),

@@ -198,7 +198,8 @@ export function readInteger(value: unknown, what: string): number {
 
 /** The first integers of a reply. */
 export function readIntegers(reply: unknown, count: number): number[] {
-  if (!Array.isArray(reply) || reply.length < count) throw new UnreadableReplyError(reply, `a list of ${count} integers`);
+  if (!Array.isArray(reply) || reply.length < count)
+    throw new UnreadableReplyError(reply, `a list of ${count} integers`);
   return reply.slice(0, count).map((value) => readInteger(value, "an integer"));
 }
 
@@ -206,7 +207,8 @@ export function readIntegers(reply: unknown, count: number): number[] {
 export function readWindows(rule: Rule, forced: boolean, reply: unknown): Figures[] {
   if (!repliesEach(rule, forced)) return [readFigures(reply)];
   const { length } = (rule as SlidingRule | FixedRule).windows;
-  if (!Array.isArray(reply) || reply.length !== length) throw new UnreadableReplyError(reply, `a list of ${length} maps`);
+  if (!Array.isArray(reply) || reply.length !== length)
+    throw new UnreadableReplyError(reply, `a list of ${length} maps`);
   return reply.map(readFigures);
 }
 
@@ -230,7 +232,8 @@ export function toResult(rule: Rule, windows: readonly Figures[], holder?: Word)
 export function toAllResult(rules: readonly Rule[], reply: unknown): AllResult {
   const [allowed, index, remaining, wait] = readIntegers(reply, 4) as [number, number, number, number];
   const maps = (reply as unknown[])[4];
-  if (!Array.isArray(maps) || maps.length !== rules.length) throw new UnreadableReplyError(reply, `${rules.length} maps`);
+  if (!Array.isArray(maps) || maps.length !== rules.length)
+    throw new UnreadableReplyError(reply, `${rules.length} maps`);
   const figures = maps.map(readFigures);
   const binding = figures[index];
   if (!binding) throw new UnreadableReplyError(reply, "the index of a rule");

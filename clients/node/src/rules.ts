@@ -33,7 +33,6 @@ export type Duration = number | string;
 export type Rate = string | readonly [limit: number, seconds: number];
 
 /** What a rule counts, as `RateLimit-Policy` names it: `requests` unless given. Printable ASCII. */
-// biome-ignore lint/complexity/noBannedTypes: with `{}` an editor proposes the names of the draft and takes others.
 export type QuotaUnit = "requests" | "content-bytes" | "concurrent-requests" | (string & {});
 
 /** One window of a rule. */

@@ -100,7 +100,7 @@ export class Server {
     try {
       const reply = await this.#until(attempt.deadline, timeout, this.#ask(call, attempt));
       this.#breaker.close(node);
-      if (now >= this.#probeAt) this.#probe(call, timeout);
+      if (now >= this.#probeAt) this.#probe(call);
       return reply;
     } catch (error) {
       // A reply, whatever it says, shows that the server is there. That of a slot on the move says nothing of others.
@@ -187,6 +187,7 @@ export class Server {
         const reply = await this.#introduce(mode, call, attempt);
         this.#mode = mode;
         this.#probeAt = performance.now() + PROBE_MS;
+        if (mode === "functions") this.#checkLibrary(call.keys[0]);
         return reply;
       } catch (error) {
         if (!(error instanceof NotThisMode)) throw error;
@@ -220,8 +221,7 @@ export class Server {
 
   /** Puts the library where the call goes. One of that name is replaced if it is ours and older. */
   async #load(call: Call, attempt: Attempt): Promise<void> {
-    const send = (...command: Word[]) =>
-      this.#send(command, { ...call, name: "reset", repeatable: true }, attempt);
+    const send = (...command: Word[]) => this.#send(command, { ...call, name: "reset", repeatable: true }, attempt);
     try {
       await send("FUNCTION", "LOAD", library).catch((error) => {
         if (!isReply(error) || !/already exists/i.test(error.message)) throw error;
@@ -233,22 +233,29 @@ export class Server {
   }
 
   /**
-   * Asks the server whether it has got the module meanwhile, and replaces an older library. No call waits for that, and no
-   * error of it is seen: what is in use goes on.
+   * Asks the server whether it has got the module meanwhile, and for an older library. No call waits for that, and no error
+   * of it is seen: what is in use goes on.
    */
-  #probe({ keys }: Call, timeout: number): void {
+  #probe({ keys: [key] }: Call): void {
     this.#probeAt = performance.now() + PROBE_MS;
-    const send = (...command: Word[]) =>
-      this.#connection.send(command, { key: keys[0], readOnly: false, timeout });
     if (this.#mode !== "module" && this.#modes.includes("module")) {
-      send("RL.PEEK", keys[0], "SLIDING", "1", "1", "COST", "0").then(
+      this.#beside(key)("RL.PEEK", key, "SLIDING", "1", "1", "COST", "0").then(
         () => {
           this.#mode = "module";
         },
         () => {},
       );
     }
-    if (this.#mode === "functions") replaceOlder(send).catch(() => {});
+    if (this.#mode === "functions") this.#checkLibrary(key);
+  }
+
+  #checkLibrary(key: Word): void {
+    replaceOlder(this.#beside(key)).catch(() => {});
+  }
+
+  /** Sends commands to the node of a key, beside the calls. */
+  #beside(key: Word): (...command: Word[]) => Promise<unknown> {
+    return (...command) => this.#connection.send(command, { key, readOnly: false, timeout: PAUSE_MS });
   }
 
   /** Sends one command; asks again while a slot is on the move, and after a lost reply if that does no harm. */
@@ -259,7 +266,11 @@ export class Server {
       if (left <= 0) throw new UnavailableError("The deadline has passed");
       let cause: UnavailableError;
       try {
-        return await this.#connection.send(command, { key: call.keys[0], readOnly: call.name === "peek", timeout: left });
+        return await this.#connection.send(command, {
+          key: call.keys[0],
+          readOnly: call.name === "peek",
+          timeout: left,
+        });
       } catch (error) {
         if (error instanceof TypeError || error instanceof RangeError) throw error;
         if (isReply(error)) {
@@ -345,9 +356,12 @@ class Breaker {
     const state = this.#open.get(node);
     if (!state) return undefined;
     if (state.trying || now < state.until) {
-      throw new UnavailableError(`The call was not sent: the server was unavailable a moment ago: ${state.cause.message}`, {
-        cause: state.cause,
-      });
+      throw new UnavailableError(
+        `The call was not sent: the server was unavailable a moment ago: ${state.cause.message}`,
+        {
+          cause: state.cause,
+        },
+      );
     }
     state.trying = true;
     return node;

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
-import { clientAddress, type Connection, fixed, Limiter, lease, type Rule, sliding, throttle } from "redis-rl";
+import { type Connection, clientAddress, fixed, Limiter, lease, type Rule, sliding, throttle } from "redis-rl";
 import { clients, type OpenClient } from "./support/clients.js";
 import { modes, root, Server } from "./support/server.js";
 
@@ -166,7 +166,8 @@ describe("replies", () => {
   const { valid, numbers, invalid } = read("replies");
   const underscored = (name: string) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
   const shown = (result: Any, expected: Any): Any => {
-    const names = "allowed limit used remaining retryAfterMs retryAfter nextAfterMs nextAfter resetAfterMs resetAfter windowMs atMs";
+    const names =
+      "allowed limit used remaining retryAfterMs retryAfter nextAfterMs nextAfter resetAfterMs resetAfter windowMs atMs";
     const made: Any = {};
     for (const name of names.split(" ")) made[underscored(name)] = result[name] ?? null;
     if ("index" in expected) made.index = result.index;

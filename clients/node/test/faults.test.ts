@@ -12,7 +12,7 @@ import { Redis } from "ioredis";
 import { createClient } from "redis";
 import { Limiter, LostReplyError, lease, type RedisClient, sliding, UnavailableError } from "redis-rl";
 import { ExpressRateLimitStore } from "redis-rl/express-rate-limit";
-import { clients } from "./support/clients.js";
+import { type ClientKind, clients } from "./support/clients.js";
 import { Cluster } from "./support/cluster.js";
 import { eventually, freePort, Server } from "./support/server.js";
 
@@ -133,7 +133,9 @@ for (const [name, open] of Object.entries(byDefault)) {
       t.after(close);
       const app = express();
       const store = new ExpressRateLimitStore(new Limiter(client, { logger: quiet }));
-      app.use(rateLimit({ windowMs: 60_000, limit: 5, passOnStoreError: true, store, logger: { error() {}, warn() {} } }));
+      app.use(
+        rateLimit({ windowMs: 60_000, limit: 5, passOnStoreError: true, store, logger: { error() {}, warn() {} } }),
+      );
       app.get("/", (_request, response) => void response.send("ok"));
       const url = await listen(t, createServer(app));
       assert.equal((await fetch(url)).status, 200);
@@ -183,7 +185,6 @@ for (const [name, open] of Object.entries(byDefault)) {
         assert.equal((await closed.hit("k", rule)).allowed, true);
       }
     });
-
   });
 }
 
@@ -225,8 +226,8 @@ test("local: the same limit in this process, divided by the processes", async (t
 });
 
 test("local and open need no server at all, and closed says 503", async (t) => {
-  const { client, close } = byDefault.ioredis?.(await freePort()) as { client: RedisClient; close(): void };
-  t.after(close);
+  const client = new Redis(await freePort()).on("error", () => {});
+  t.after(() => client.disconnect());
   const logger = quiet;
   assert.equal((await new Limiter(client, { whenUnavailable: "open", logger }).hit("k", rule)).allowed, true);
   assert.equal((await new Limiter(client, { whenUnavailable: "local", logger }).hit("k", rule)).used, 1);
@@ -242,7 +243,7 @@ test("a lease ends by the holder's clock while the server hangs, and the work's 
     const { client, close } = open(server.port);
     t.after(close);
     const lines: string[] = [];
-    const limiter = new Limiter(client, { timeout: 5000, logger: { warn: (line) => lines.push(line) } });
+    const limiter = new Limiter(client, { timeout: 1500, logger: { warn: (line) => lines.push(line) } });
     await limiter.hit("warm", rule);
     const taken = performance.now();
     const result = await limiter.hold("k", lease(1, 0.6), async (held) => {
@@ -256,7 +257,12 @@ test("a lease ends by the holder's clock while the server hangs, and the work's 
     });
     assert.equal(result, "done");
     server.resume();
-    await limiter.peek("warm", rule).catch(() => {});
+    const isBack = () =>
+      limiter.peek("warm", rule).then(
+        () => true,
+        () => false,
+      );
+    await eventually("the server is back", isBack);
     const failed = limiter.hold("k2", lease(1, 60), async () => {
       server.pause();
       throw new Error("mine");
@@ -270,7 +276,7 @@ test("a lease ends by the holder's clock while the server hangs, and the work's 
 test("a cluster: one node that hangs does not keep others from answering", async (t) => {
   const cluster = await Cluster.start({ mode: "module" });
   t.after(() => cluster.stop());
-  for (const kind of clients) {
+  for (const kind of [clients[0], clients[3], clients[5]] as ClientKind[]) {
     const { client, close } = await kind.openCluster(cluster.ports);
     const limiter = new Limiter(client, { timeout: 400, logger: quiet });
     const keys = Array.from({ length: 60 }, (_, i) => `${kind.name}:${i}`);
@@ -278,9 +284,14 @@ test("a cluster: one node that hangs does not keep others from answering", async
     const [hung] = cluster.primaries;
     hung?.pause();
     const served = () =>
-      Promise.all(keys.map((key) => limiter.hit(key, rule).then(() => 1, () => 0))).then((list) =>
-        list.reduce<number>((sum, one) => sum + one, 0),
-      );
+      Promise.all(
+        keys.map((key) =>
+          limiter.hit(key, rule).then(
+            () => 1,
+            () => 0,
+          ),
+        ),
+      ).then((list) => list.reduce<number>((sum, one) => sum + one, 0));
     const [first, ms] = await timed(served());
     assert.ok(first >= 30 && first < 60, `${kind.name}: ${first} of 60`);
     assert.ok(ms < AT_MOST_MS, `${ms} ms`);

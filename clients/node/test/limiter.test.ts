@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
-import { DeniedError, fixed, lease, Limiter, type Result, sliding, throttle } from "redis-rl";
+import { DeniedError, fixed, Limiter, lease, type Result, sliding, throttle } from "redis-rl";
 import { clients, type OpenClient } from "./support/clients.js";
 import { modes, Server } from "./support/server.js";
 
@@ -144,11 +144,7 @@ for (const mode of modes) {
       assert.equal((await limiter.hit("t", rule, { cost: 2 })).allowed, true);
       const denied = await limiter.hit("t", rule);
       assert.deepEqual([denied.allowed, denied.retryAfter, denied.resetAfter], [false, 2, 6]);
-      assert.equal(
-        (await limiter.hit("t", rule, { cost: 4 })).retryAfter,
-        undefined,
-        "more than the burst never fits",
-      );
+      assert.equal((await limiter.hit("t", rule, { cost: 4 })).retryAfter, undefined, "more than the burst never fits");
     });
 
     test("cost and force", async () => {
@@ -303,11 +299,7 @@ for (const mode of modes) {
       assert.equal(await held.renew(), false);
       assert.equal(held.signal.aborted, true);
       assert.equal(await held.release(), false);
-      assert.equal(
-        (await limiter.peek("lost", rule, { holder: "another" })).used,
-        1,
-        "the other's is untouched",
-      );
+      assert.equal((await limiter.peek("lost", rule, { holder: "another" })).used, 1, "the other's is untouched");
     });
 
     test("what the server refuses comes through", async () => {
@@ -354,7 +346,11 @@ for (const mode of modes) {
         const all = await through.all([{ key: "x", rule: sliding("1/minute") }]);
         assert.equal(all.each[0]?.used, 1, kind.name);
         assert.equal((await through.refund("k", rule)).refunded, 1, kind.name);
-        assert.equal(await server.run("EXISTS", `${kind.name}:p:k`), 1, `${kind.name}: the key is behind both prefixes`);
+        assert.equal(
+          await server.run("EXISTS", `${kind.name}:p:k`),
+          1,
+          `${kind.name}: the key is behind both prefixes`,
+        );
         other.close();
       }
     });

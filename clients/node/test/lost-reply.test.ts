@@ -2,9 +2,9 @@
 
 import assert from "node:assert/strict";
 import { connect, createServer, type Socket } from "node:net";
-import { setTimeout as sleep } from "node:timers/promises";
 import { after, before, describe, test } from "node:test";
-import { LostReplyError, Limiter, lease, sliding } from "redis-rl";
+import { setTimeout as sleep } from "node:timers/promises";
+import { Limiter, LostReplyError, lease, sliding } from "redis-rl";
 import { clients } from "./support/clients.js";
 import { Cluster } from "./support/cluster.js";
 import { freePort, Server } from "./support/server.js";
@@ -110,7 +110,11 @@ for (const shape of ["a server", "a cluster"]) {
         proxy.arm();
         assert.equal((await limiter.acquire(`${key}:lease`, lease(2, 60), "me")).used, 1);
         proxy.arm();
-        assert.equal(await limiter.release(`${key}:lease`, "me"), 0, "it was released by the call whose reply was lost");
+        assert.equal(
+          await limiter.release(`${key}:lease`, "me"),
+          0,
+          "it was released by the call whose reply was lost",
+        );
         proxy.arm();
         assert.equal(await limiter.reset(key, rule), 0);
         close();

@@ -1,10 +1,11 @@
 /** How the limiter finds out in which form the server takes the commands, and notices that it has changed. */
 
 import assert from "node:assert/strict";
+import { join } from "node:path";
 import { type TestContext, test } from "node:test";
-import { type Mode, Limiter, sliding, UnsupportedServerError } from "redis-rl";
-import { clients, type OpenClient } from "./support/clients.js";
-import { modes, modulePath, Server, type ServerOptions } from "./support/server.js";
+import { Limiter, type Mode, sliding, UnsupportedServerError } from "redis-rl";
+import { type ClientKind, clients, type OpenClient } from "./support/clients.js";
+import { eventually, modes, modulePath, root, Server, type ServerOptions } from "./support/server.js";
 
 const [nodeRedis, ioredis] = [clients[0], clients[3]];
 const rule = sliding("10/minute");
@@ -124,4 +125,82 @@ test("a form can be prescribed", async (t) => {
   }
   const [, plain] = await start(t, {});
   await assert.rejects(new Limiter(plain.client, { mode: "module" }).hit("k", rule), UnsupportedServerError);
+});
+
+/** Lets a minute pass for the package, which measures time by this clock. */
+function aMinuteLater(t: TestContext): void {
+  const { now } = performance;
+  const later = now.call(performance) + 61_000;
+  t.mock.method(performance, "now", () => Math.max(later, now.call(performance) + 61_000));
+}
+
+test("a module that is loaded later is used after a minute, without delaying a call", async (t) => {
+  const [server, { client }] = await start(t, {});
+  const limiter = new Limiter(client);
+  await limiter.hit("k", rule);
+  await server.run("MODULE", "LOAD", modulePath());
+  await limiter.hit("k", rule);
+  assert.equal(limiter.mode, "functions", "not asked in every call");
+  aMinuteLater(t);
+  const limiters = [limiter, new Limiter(client)];
+  await eventually("the module is used", async () => {
+    for (const each of limiters) await each.hit("k", rule);
+    return limiters.every(({ mode }) => mode === "module");
+  });
+});
+
+test("after a reconnection the module is asked for at once", async (t) => {
+  for (const kind of [nodeRedis, ioredis] as ClientKind[]) {
+    const [server] = await start(t, {});
+    const { client, close } = await kind.open(server.port);
+    t.after(close);
+    const limiter = new Limiter(client);
+    await limiter.hit("k", rule);
+    await server.run("MODULE", "LOAD", modulePath());
+    await server.run("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes");
+    await eventually("the module is used", async () => {
+      await limiter.hit("k", rule).catch(() => {});
+      return limiter.mode === "module";
+    });
+  }
+});
+
+test("an older library is replaced, and a newer one never", async (t) => {
+  const [server, { client }] = await start(t, {});
+  const { library } = require(join(root, "clients/node/dist/lua.js"));
+  const version = async () =>
+    /-- Version (\d+)/.exec(JSON.stringify(await server.run("FUNCTION", "LIST", "LIBRARYNAME", "rl", "WITHCODE")))?.[1];
+  const ours = Number(/-- Version (\d+)/.exec(library)?.[1]);
+  await server.run("FUNCTION", "LOAD", library.replace(/-- Version \d+/, "-- Version 0"));
+  const limiter = new Limiter(client, { mode: "functions" });
+  await limiter.hit("k", rule);
+  await eventually("it is replaced", async () => (await version()) === String(ours));
+  await server.run("FUNCTION", "LOAD", "REPLACE", library.replace(/-- Version \d+/, "-- Version 99"));
+  aMinuteLater(t);
+  await limiter.hit("k", rule);
+  const asked = await calls(server, "function\\|list");
+  await eventually("it was asked for", async () => {
+    await limiter.hit("k", rule);
+    return (await calls(server, "function\\|list")) >= asked;
+  });
+  assert.equal(await version(), "99");
+  const old =
+    "#!lua name=rl\n-- The commands of redis-rl as functions.\nredis.register_function('rl_old', function() end)";
+  await server.run("FUNCTION", "LOAD", "REPLACE", old);
+  assert.equal((await limiter.hit("k", rule)).allowed, true, "one without the function is replaced by the call");
+});
+
+test("what is not a client is refused where it is made", () => {
+  class Bun {
+    send() {}
+    connect() {}
+  }
+  for (const wrong of [undefined, null, "redis://localhost", {}, new Bun(), 7]) {
+    assert.throws(() => new Limiter(wrong as never), /must be one of node-redis or ioredis/, String(wrong));
+  }
+  const client = { keyPrefix: "", send: async () => 1 };
+  assert.throws(() => new Limiter(client, { mode: "function" as never }), /"functions"/);
+  assert.throws(() => new Limiter(client, { timeout: 0 }), /timeout/);
+  assert.throws(() => new Limiter(client, { whenUnavailable: "away" as never }), /whenUnavailable/);
+  assert.throws(() => new Limiter(client, { whenUnavailable: "local", processes: 0 }), /processes/);
 });

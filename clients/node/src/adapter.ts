@@ -42,10 +42,21 @@ export function asking(limiter: Limiter, options: AdapterOptions): Asking {
 
 export type Algorithm = "sliding" | "fixed";
 
+/** Rules are made once: requests come with the same few limits. */
+const rules = new Map<string, SlidingRule | FixedRule>();
+const MOST_RULES = 1000;
+
 /** The rule of a limit and a window in milliseconds. */
 export function ruleOf(algorithm: Algorithm, limit: number, windowMs: number, force = false): SlidingRule | FixedRule {
-  const rate = [limit, windowMs / 1000] as const;
-  return algorithm === "fixed" ? fixed(rate, { anchored: true, force }) : sliding(rate, { force });
+  const id = `${algorithm} ${limit}/${windowMs} ${force}`;
+  let rule = rules.get(id);
+  if (!rule) {
+    const rate = [limit, windowMs / 1000] as const;
+    rule = algorithm === "fixed" ? fixed(rate, { anchored: true, force }) : sliding(rate, { force });
+    if (rules.size >= MOST_RULES) rules.clear();
+    rules.set(id, rule);
+  }
+  return rule;
 }
 
 /** The policy of a limit that is another one for each request: without its number. */
@@ -55,8 +66,8 @@ export function dynamicPolicy(algorithm: Algorithm, windowMs: number): string {
 
 /** Makes the keys of one policy. */
 export function keysOf(prefix: string, policy: string): (identity: string) => string {
-  const start = adapterKey(prefix, policy, "").slice(0, -2);
-  return (identity) => `${start}{${String(identity).replace(/[%{}]/g, encodeURIComponent)}}`;
+  const start = adapterKey(prefix, policy, "").slice(0, -1);
+  return (identity) => `${start}${/[%{}]/.test(identity) ? identity.replace(/[%{}]/g, encodeURIComponent) : identity}}`;
 }
 
 /** Whether there is something to count by; throws if there is not and the request is to be refused. */

@@ -123,8 +123,12 @@ class NodeRedis implements Connection {
 
   async send(command: readonly Word[], { key, readOnly, timeout }: Route): Promise<unknown> {
     const args = command.map(bytes);
-    // The reply is read as the server sends it, whatever types the client maps it to otherwise.
-    const options: { typeMapping: object; abortSignal?: AbortSignal } = { typeMapping: {} };
+    // The reply is read as the server sends it, whatever types the client maps it to otherwise. Its own time-out is not
+    // needed beside the limiter's, and costs more than all the rest here.
+    const options: { typeMapping: object; timeout: undefined; abortSignal?: AbortSignal } = {
+      typeMapping: NO_MAPPING,
+      timeout: undefined,
+    };
     // A command that waits for a connection is taken out of the queue when nobody waits for it any more.
     if (this.#kind !== "client" || this.#client.isReady !== true)
       options.abortSignal = AbortSignal.timeout(Math.ceil(timeout));
@@ -145,6 +149,8 @@ class NodeRedis implements Connection {
     }
   }
 }
+
+const NO_MAPPING = {};
 
 /** The errors of node-redis for a command that was never written. */
 const NOT_SENT = new Set(["ClientClosedError", "ClientOfflineError", "AbortError"]);

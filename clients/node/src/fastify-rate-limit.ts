@@ -46,14 +46,17 @@ export function fastifyRateLimitStore(
   const how = asking(limiter, options);
   return class Store implements FastifyRateLimitStore {
     readonly #settings: FastifySettings;
-    /** The route that the settings are of. */
-    readonly #route: string;
+    /** The limit's name, and the route that the settings are of. */
+    readonly #named: string;
+    #policy: string | undefined;
+    #keyOf = keysOf(prefix, "");
 
     constructor(settings: FastifySettings) {
       if (settings.exponentialBackoff) throw new Error("redis-rl does not support exponentialBackoff");
       this.#settings = settings;
       const { method = "", url } = settings.routeInfo ?? {};
-      this.#route = url === undefined ? "" : `${String(method)}${url}`;
+      const route = url === undefined ? "" : `${String(method)}${url}`;
+      this.#named = [name, route].filter(Boolean).join(" ");
     }
 
     incr(key: string, callback: FastifyCallback, timeWindow: number, max: number): void {
@@ -79,7 +82,12 @@ export function fastifyRateLimitStore(
     /** A route is called by its template, and the plugin's own limit by what it allows. */
     #key(key: string, rule: SlidingRule | FixedRule, timeWindow: number): string {
       const policy = typeof this.#settings.max === "function" ? dynamicPolicy(algorithm, timeWindow) : policyOf(rule);
-      return keysOf(prefix, [name, this.#route].filter(Boolean).join(" ") || policy)(key);
+      const named = this.#named || policy;
+      if (this.#policy !== named) {
+        this.#policy = named;
+        this.#keyOf = keysOf(prefix, named);
+      }
+      return this.#keyOf(String(key));
     }
 
     #rule(timeWindow: number, max: number): SlidingRule | FixedRule {

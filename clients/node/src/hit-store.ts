@@ -89,7 +89,7 @@ export class HitStore {
     }
     const rule = ruleOf(key);
     const asked = rule instanceof Promise ? await rule : rule;
-    const result = await this.#limiter.ask(keyOf(key), asked, this.#asking);
+    const result = await this.#limiter.ask(keyOf(String(key)), asked, this.#asking);
     // A denial is a total above the limit, whether it was counted or not.
     const counted = result.allowed || (countsDenials && result.used > result.limit);
     if (takesDenialsBack && !counted) this.#denial(key);

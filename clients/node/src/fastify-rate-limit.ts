@@ -1,7 +1,7 @@
 /** A store for @fastify/rate-limit, version 10 or 11. */
 
 import { asking, dynamicPolicy, identified, keysOf, policyOf, ruleOf, type StoreOptions } from "./adapter.js";
-import type { Limiter } from "./limiter.js";
+import type { Asking, Limiter } from "./limiter.js";
 import type { Result } from "./result.js";
 import type { FixedRule, SlidingRule } from "./rules.js";
 
@@ -48,12 +48,15 @@ export function fastifyRateLimitStore(
     readonly #settings: FastifySettings;
     /** The limit's name, and the route that the settings are of. */
     readonly #named: string;
+    readonly #asking: Asking;
     #policy: string | undefined;
     #keyOf = keysOf(prefix, "");
 
     constructor(settings: FastifySettings) {
       if (settings.exponentialBackoff) throw new Error("redis-rl does not support exponentialBackoff");
       this.#settings = settings;
+      // A ban needs every denial counted.
+      this.#asking = (settings.ban ?? -1) >= 0 ? { ...how, denyCache: 0 } : how;
       const { method = "", url } = settings.routeInfo ?? {};
       const route = url === undefined ? "" : `${String(method)}${url}`;
       this.#named = [name, route].filter(Boolean).join(" ");
@@ -63,7 +66,7 @@ export function fastifyRateLimitStore(
       try {
         if (identified(key, withoutIdentity)) {
           const rule = this.#rule(timeWindow, max);
-          answer(limiter.ask(this.#key(key, rule, timeWindow), rule, how), max, callback);
+          answer(limiter.ask(this.#key(key, rule, timeWindow), rule, this.#asking), max, callback);
         } else callback(null, { current: 1, ttl: timeWindow });
       } catch (error) {
         callback(error as Error);

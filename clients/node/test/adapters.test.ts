@@ -61,7 +61,7 @@ describe("adapters", () => {
   const fresh = async () => {
     await server.run("FLUSHALL");
     await server.run("CONFIG", "RESETSTAT");
-    limiter = new Limiter(open.client, { mode: "module" });
+    limiter = new Limiter(open.client, { mode: "module", timeout: 10_000 });
     return limiter;
   };
   const calls = async (name: string) =>

@@ -24,9 +24,9 @@ for (const mode of modes) {
     for (const kind of clients) {
       test(`${kind.name}: no call goes astray`, async () => {
         const { client, close } = await kind.openCluster(cluster.ports, { keyPrefix: "{pre}fix:" });
-        const prefixed = new Limiter(client, { mode });
+        const prefixed = new Limiter(client, { mode, timeout: 10_000 });
         const plain = await kind.openCluster(cluster.ports);
-        const limiter = new Limiter(plain.client, { prefix: `${kind.name}:` });
+        const limiter = new Limiter(plain.client, { prefix: `${kind.name}:`, timeout: 10_000 });
         // Each node gets the library or the script once.
         await Promise.all(Array.from({ length: 30 }, (_, i) => limiter.hit(`warm${i}`, sliding("5/minute"))));
         for (const node of nodes) await node.run("CONFIG", "RESETSTAT");
@@ -64,7 +64,7 @@ for (const mode of modes) {
       test(`${kind.name}: a peek goes where the client reads`, async () => {
         const peeks = async (replicas: boolean) => {
           const { client, close } = await kind.openCluster(cluster.ports, { replicas });
-          const limiter = new Limiter(client);
+          const limiter = new Limiter(client, { timeout: 10_000 });
           // Each primary has the library or the script before its replica is asked.
           await Promise.all(Array.from({ length: 30 }, (_, i) => limiter.hit(`warm${i}`, sliding("5/minute"))));
           for (const primary of cluster.primaries) await primary.run("WAIT", 1, 10_000);

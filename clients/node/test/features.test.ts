@@ -5,7 +5,7 @@ import { once } from "node:events";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Redis } from "ioredis";
-import { type Decision, DeniedError, fixed, Limiter, lease, sliding, throttle } from "redis-rl";
+import { type Decision, DeniedError, fixed, Limiter, lease, sliding, throttle, UnavailableError } from "redis-rl";
 import { clients, type OpenClient } from "./support/clients.js";
 import { eventually, Server } from "./support/server.js";
 
@@ -47,7 +47,7 @@ describe("features", () => {
   });
 
   test("a crowd that waits gets in at the rate, and nobody twice", async () => {
-    const limiter = new Limiter(open.client);
+    const limiter = new Limiter(open.client, { timeout: 10_000 });
     const rule = sliding("5/200ms");
     const results = await Promise.all(Array.from({ length: 20 }, () => limiter.wait("crowd", rule)));
     assert.ok(results.every(({ allowed }) => allowed));
@@ -90,7 +90,7 @@ describe("features", () => {
   });
 
   test("what another process gives back is seen within a second, and never later than the wait", async () => {
-    const [one, other] = [new Limiter(open.client, { denyCache: 10 }), new Limiter(open.client)];
+    const [one, other] = [new Limiter(open.client, { denyCache: 10 }), new Limiter(open.client, { timeout: 10_000 })];
     const rule = sliding("1/hour");
     await one.hit("o", rule);
     assert.equal((await one.hit("o", rule)).allowed, false);
@@ -113,7 +113,7 @@ describe("features", () => {
   });
 
   test("hold: waits for a place, and an abort ends the wait", async () => {
-    const limiter = new Limiter(open.client);
+    const limiter = new Limiter(open.client, { timeout: 10_000 });
     const rule = lease(1, 60);
     const first = await limiter.hold("h", rule);
     await assert.rejects(limiter.hold("h", rule), DeniedError);
@@ -129,7 +129,7 @@ describe("features", () => {
   });
 
   test("a lease that is not renewed is lost at its end", async () => {
-    const limiter = new Limiter(open.client);
+    const limiter = new Limiter(open.client, { timeout: 10_000 });
     const held = await limiter.hold("nr", lease(1, 0.15), { renew: false });
     await once(held.signal, "abort");
     assert.equal(held.lost, true);
@@ -141,7 +141,7 @@ describe("features", () => {
   });
 
   test("acquire makes a holder", async () => {
-    const limiter = new Limiter(open.client);
+    const limiter = new Limiter(open.client, { timeout: 10_000 });
     const { holder, allowed } = await limiter.acquire("a", lease(1, 60));
     assert.equal(allowed, true);
     assert.equal(await limiter.release("a", holder as string), 1);
@@ -149,7 +149,7 @@ describe("features", () => {
   });
 
   test("all: a list whose length is not known, and a rule that only checks", async () => {
-    const limiter = new Limiter(open.client);
+    const limiter = new Limiter(open.client, { timeout: 10_000 });
     const list = ["x", "y"].map((key) => ({ key: `all:${key}`, rule: fixed("1/hour") }));
     assert.equal((await limiter.all(list)).allowed, true);
     assert.equal((await limiter.all(list)).allowed, false);
@@ -231,4 +231,15 @@ describe("features", () => {
       commands.join(),
     );
   });
+});
+
+test("an app is tested without a server: a stand-in, and the limits of the process", async () => {
+  const nowhere = { keyPrefix: "", send: () => Promise.reject(new UnavailableError("no server in tests")) };
+  const limiter = new Limiter(nowhere, { whenUnavailable: "local", logger: { warn() {} } });
+  const rule = sliding("2/minute");
+  const results = [await limiter.hit("k", rule), await limiter.hit("k", rule), await limiter.hit("k", rule)];
+  assert.deepEqual(
+    results.map(({ allowed }) => allowed),
+    [true, true, false],
+  );
 });

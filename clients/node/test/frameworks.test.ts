@@ -56,7 +56,7 @@ for (const mode of modes) {
     before(async () => {
       server = await Server.start({ mode });
       open = (await clients[0]?.open(server.port)) as OpenClient;
-      limiter = new Limiter(open.client);
+      limiter = new Limiter(open.client, { timeout: 10_000 });
     });
     after(async () => {
       open.close();

@@ -360,7 +360,7 @@ for (const mode of modes) {
 test("a lease is renewed while it is held", async () => {
   const server = await Server.start({ mode: "module" });
   const open = (await clients[0]?.open(server.port)) as OpenClient;
-  const limiter = new Limiter(open.client);
+  const limiter = new Limiter(open.client, { timeout: 10_000 });
   const rule = lease(1, 0.3);
   const held = await limiter.hold("renewed", rule);
   const end = async () => Number(((await server.run("ZRANGE", "renewed", 0, -1, "WITHSCORES")) as string[])[1]);

@@ -82,7 +82,7 @@ for (const shape of ["a server", "a cluster"]) {
 
       test(`${kind.name}: a call is counted once, and the caller is told`, async () => {
         const { client, close } = await open();
-        const limiter = new Limiter(client);
+        const limiter = new Limiter(client, { timeout: 10_000 });
         const key = `once:${kind.name}`;
         await limiter.hit(key, rule);
         proxy.arm();

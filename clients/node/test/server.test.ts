@@ -27,7 +27,7 @@ async function calls(server: Server, command: string): Promise<number> {
 for (const mode of modes) {
   test(`a crowd of first calls: ${mode}`, async (t) => {
     const [server, { client }] = await start(t, { mode });
-    const limiter = new Limiter(client);
+    const limiter = new Limiter(client, { timeout: 10_000 });
     assert.equal(limiter.mode, undefined);
     const results = await Promise.all(Array.from({ length: 100 }, () => limiter.hit("crowd", rule)));
     assert.equal(results.filter(({ allowed }) => allowed).length, 10);
@@ -39,7 +39,7 @@ for (const mode of modes) {
 
 test("the library is gone, and comes back; the module comes", async (t) => {
   const [server, { client }] = await start(t, {});
-  const limiter = new Limiter(client);
+  const limiter = new Limiter(client, { timeout: 10_000 });
   const used = async () => (await limiter.hit("k", rule)).used;
   assert.equal(await used(), 1);
   await server.run("FUNCTION", "FLUSH");
@@ -53,7 +53,7 @@ test("the library is gone, and comes back; the module comes", async (t) => {
 
 test("a script that was flushed is sent again", async (t) => {
   const [server, { client }] = await start(t, { mode: "script" });
-  const limiter = new Limiter(client);
+  const limiter = new Limiter(client, { timeout: 10_000 });
   await limiter.hit("k", rule);
   await server.run("SCRIPT", "FLUSH");
   assert.equal((await limiter.hit("k", rule)).used, 2);
@@ -65,7 +65,7 @@ test("after a failover to a server without the module", async (t) => {
   for (const kind of [nodeRedis, ioredis]) {
     const first = await Server.start({ mode: "module" });
     const open = (await kind?.open(first.port)) as OpenClient;
-    const limiter = new Limiter(open.client);
+    const limiter = new Limiter(open.client, { timeout: 10_000 });
     await limiter.hit("k", rule);
     await first.stop();
     const second = await Server.start({ port: first.port });
@@ -87,7 +87,7 @@ test("a user who may not call functions runs the script, and one who may do neit
     client.on("error", () => {}); // The server ends before the client does.
     await client.connect();
     t.after(() => client.destroy());
-    return new Limiter(client);
+    return new Limiter(client, { timeout: 10_000 });
   };
   const noLoad = await as("-function");
   await noLoad.hit("k", rule);
@@ -109,7 +109,7 @@ test("somebody else's library of the same name is left alone", async (t) => {
   const [server, { client }] = await start(t, {});
   const theirs = "#!lua name=rl\nredis.register_function('theirs', function() return 7 end)";
   await server.run("FUNCTION", "LOAD", theirs);
-  const limiter = new Limiter(client);
+  const limiter = new Limiter(client, { timeout: 10_000 });
   await limiter.hit("k", rule);
   assert.equal(limiter.mode, "script");
   assert.equal(await server.run("FCALL", "theirs", 0), 7);
@@ -119,7 +119,7 @@ test("a form can be prescribed", async (t) => {
   const [, { client }] = await start(t, { mode: "module" });
   let used = 0;
   for (const mode of ["functions", "script", "module"] satisfies Mode[]) {
-    const limiter = new Limiter(client, { mode });
+    const limiter = new Limiter(client, { mode, timeout: 10_000 });
     assert.equal((await limiter.hit("k", rule)).used, ++used);
     assert.equal(limiter.mode, mode);
   }
@@ -136,13 +136,13 @@ function aMinuteLater(t: TestContext): void {
 
 test("a module that is loaded later is used after a minute, without delaying a call", async (t) => {
   const [server, { client }] = await start(t, {});
-  const limiter = new Limiter(client);
+  const limiter = new Limiter(client, { timeout: 10_000 });
   await limiter.hit("k", rule);
   await server.run("MODULE", "LOAD", modulePath());
   await limiter.hit("k", rule);
   assert.equal(limiter.mode, "functions", "not asked in every call");
   aMinuteLater(t);
-  const limiters = [limiter, new Limiter(client)];
+  const limiters = [limiter, new Limiter(client, { timeout: 10_000 })];
   await eventually("the module is used", async () => {
     for (const each of limiters) await each.hit("k", rule);
     return limiters.every(({ mode }) => mode === "module");
@@ -154,7 +154,7 @@ test("after a reconnection the module is asked for at once", async (t) => {
     const [server] = await start(t, {});
     const { client, close } = await kind.open(server.port);
     t.after(close);
-    const limiter = new Limiter(client);
+    const limiter = new Limiter(client, { timeout: 10_000 });
     await limiter.hit("k", rule);
     await server.run("MODULE", "LOAD", modulePath());
     await server.run("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes");

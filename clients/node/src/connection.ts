@@ -173,6 +173,7 @@ interface IoredisDuplicate extends IoredisClient {
     readonly scaleReads?: unknown;
   };
   nodes(role: "all"): IoredisDuplicate[];
+  asking(): Promise<unknown>;
   connect(): Promise<void>;
   disconnect(): void;
 }
@@ -216,11 +217,21 @@ class Ioredis implements Connection {
       return await node.call(...args);
     } catch (error) {
       if (!isReply(error)) throw error;
-      if (this.cluster && /^(?:MOVED|ASK) /.test(error.message)) return own.call(...args);
+      if (this.cluster && /^(?:MOVED|ASK) /.test(error.message)) return this.#redirected(own, error.message, args);
       // After a failover the address may have another server behind it.
       if (!this.cluster && error.message.startsWith("READONLY")) own.disconnect();
       throw error;
     }
+  }
+
+  /** Follows a redirection. The cluster's own `call` follows any, and learns the new owner of a slot. */
+  #redirected(own: IoredisDuplicate, line: string, args: readonly (string | Buffer)[]): Promise<unknown> {
+    const [kind, , name = ""] = line.split(" ");
+    const target = kind === "ASK" ? nodeOf(own, name) : undefined;
+    if (!target) return own.call(...args);
+    // Of a slot on the move: it would hide a TRYAGAIN behind redirections of its own.
+    target.asking().catch(() => {});
+    return target.call(...args);
   }
 
   #duplicate(): IoredisDuplicate | undefined {
@@ -295,8 +306,12 @@ class Ioredis implements Connection {
     if (readOnly && scaleReads === "all") from = [...names];
     if (readOnly && scaleReads === "slave" && names.length > 1) from = names.slice(1);
     const name = from[Math.floor(Math.random() * from.length)];
-    return own.nodes("all").find(({ options }) => `${options.host}:${options.port}` === name);
+    return nodeOf(own, name);
   }
+}
+
+function nodeOf(cluster: IoredisDuplicate, name: string | undefined): IoredisDuplicate | undefined {
+  return cluster.nodes("all").find(({ options }) => `${options.host}:${options.port}` === name);
 }
 
 function bytes(word: Word): string | Buffer {

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { createServer, type Server as HttpServer } from "node:http";
-import { type AddressInfo, createServer as createTcpServer, type Socket } from "node:net";
+import { type AddressInfo, connect, createServer as createTcpServer, type Socket } from "node:net";
 import { describe, type TestContext, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import express from "express";
@@ -49,6 +49,24 @@ async function mute(t: TestContext): Promise<number> {
     for (const socket of sockets) socket.destroy();
   });
   return (server.address() as AddressInfo).port;
+}
+
+/** A server behind a line that takes its time. */
+async function farAway(t: TestContext, port: number): Promise<number> {
+  const sockets = new Set<Socket>();
+  const line = createTcpServer((near) => {
+    const far = connect(port, "127.0.0.1");
+    for (const socket of [near, far]) sockets.add(socket.on("error", () => {}));
+    near.pipe(far);
+    far.on("data", (data) => setTimeout(() => near.write(data), 20));
+  });
+  line.listen(0, "127.0.0.1");
+  await once(line, "listening");
+  t.after(() => {
+    line.close();
+    for (const socket of sockets) socket.destroy();
+  });
+  return (line.address() as AddressInfo).port;
 }
 
 async function listen(t: TestContext, server: HttpServer): Promise<string> {
@@ -120,9 +138,20 @@ for (const [name, open] of Object.entries(byDefault)) {
       t.after(close);
       const limiter = new Limiter(client, { timeout: 250 });
       await limiter.hit("k", rule);
+      const block = (ms: number) => {
+        const until = performance.now() + ms;
+        while (performance.now() < until);
+      };
+      // What is written after the deadline needs its time to the server and back as well.
+      const far = open(await farAway(t, server.port));
+      t.after(far.close);
+      const slow = new Limiter(far.client, { timeout: 250 });
+      await slow.hit("k", rule);
+      const one = slow.hit("k", rule);
+      block(500);
+      assert.equal((await one).used, 3);
       const asked = Promise.all(Array.from({ length: 300 }, (_, i) => limiter.hit(`k${i}`, rule)));
-      const until = performance.now() + 700;
-      while (performance.now() < until);
+      block(700);
       assert.equal((await asked).length, 300);
     });
 

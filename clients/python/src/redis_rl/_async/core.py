@@ -168,7 +168,7 @@ class Core:
 
     def _start_probe(self) -> Flight[Mode]:
         flight = self._probing
-        if flight is None:
+        if flight is None or not flight.is_current:
             flight = self._probing = Flight(self._probe, self.errors)
         return flight
 

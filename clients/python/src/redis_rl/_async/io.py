@@ -73,6 +73,11 @@ class Flight(Generic[Answer]):
         # Its error is not reported as one that nobody has seen.
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
+    @property
+    def is_current(self) -> bool:
+        """Whether it belongs to the running loop: tests have one after the other."""
+        return self._task.get_loop() is asyncio.get_running_loop()
+
     async def result(self) -> Answer:
         """Waits for it, until the caller's deadline at most."""
         return await asyncio.shield(self._task)
@@ -84,17 +89,35 @@ class Connections:
     def __init__(self, client: Client, timeout: float, reconnected: Callable[[], object]) -> None:
         self._errors = client.errors
         self._is_cluster = client.is_cluster
-        # The deadline is kept by `Deadline`; the time-outs are for what it has left behind.
-        own = client.derive(socket_timeout=2 * timeout + 1, socket_connect_timeout=2 * timeout + 1)
-        self._own = own
-        self.client = own or client.client
-        self.gate: AbstractAsyncContextManager[object] = nullcontext()
+        self._client = client
+        self._timeout = timeout
+        self._reconnected = reconnected
+        self._own: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._gate: AbstractAsyncContextManager[object] = nullcontext()
+        self.client: Any = client.client
+
+    @property
+    def gate(self) -> AbstractAsyncContextManager[object]:
         """Held by each call that is under way, so that a crowd does not open as many connections."""
-        if own is not None:
-            self.gate = asyncio.Semaphore(client.most_at_once)
-            watch(own.connection_pool, f"{client.library}_connect_func", reconnected)
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            # At first, and in tests, which have one loop after the other: connections belong to a loop.
+            self._loop = loop
+            self._open()
+        return self._gate
+
+    def _open(self) -> None:
+        client = self._client
+        # The deadline is kept by `Deadline`; the time-outs are for what it has left behind.
+        patience = 2 * self._timeout + 1
+        self._own = client.derive(socket_timeout=patience, socket_connect_timeout=patience)
+        self.client = self._own or client.client
+        if self._own is not None:
+            self._gate = asyncio.Semaphore(client.most_at_once)
+            watch(self._own.connection_pool, f"{client.library}_connect_func", self._reconnected)
         elif self._is_cluster:
-            self.gate = asyncio.Semaphore(MOST_AT_ONCE)
+            self._gate = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def send(self, command: Command, words: Sequence[Word], place: list[Any]) -> Any:
         """Sends a command to the server that has its key, which in a cluster is the node in ``place`` or put there."""

@@ -112,6 +112,12 @@ class Flight(Generic[Answer]):
     def __init__(self, call: Callable[[], Answer], errors: Errors) -> None:
         self._future = helpers.start(call)
         self._errors = errors
+        self._process = os.getpid()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it belongs to this process: a fork has none of the threads of the other one."""
+        return self._process == os.getpid()
 
     def result(self) -> Answer:
         """Waits for it, until the caller's deadline at most."""

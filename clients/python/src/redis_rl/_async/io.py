@@ -130,6 +130,16 @@ class Connections:
             place.append((reader if words[0] in READS else writer)(client, command.keys[0]))
         return await client.execute_command(*words, target_nodes=place[0])
 
+    def place_of(self, key: str | bytes) -> str:
+        """The name of the cluster's node that has the key, ``""`` if it is not known or there is no cluster."""
+        if not self._is_cluster:
+            return ""
+        try:
+            return str(writer(self.client, key).name)
+        except Exception:
+            # The nodes are not known yet.
+            return ""
+
     async def everywhere(self, *words: Word) -> list[Any]:
         """Sends a command to each primary. Returns their replies, and errors that are replies."""
         if not self._is_cluster:

@@ -205,6 +205,16 @@ class Connections:
 
         return self._in_helper(call)
 
+    def place_of(self, key: str | bytes) -> str:
+        """The name of the cluster's node that has the key, ``""`` if it is not known or there is no cluster."""
+        if not self._is_cluster:
+            return ""
+        try:
+            return str(writer(self.client, key).name)
+        except Exception:
+            # The nodes are not known yet.
+            return ""
+
     def everywhere(self, *words: Word) -> list[Any]:
         """Sends a command to each primary. Returns their replies, and errors that are replies."""
         client = self.client

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -104,6 +105,28 @@ def test_a_name_that_is_not_found_in_time(monkeypatch: pytest.MonkeyPatch) -> No
         _, took = failing(lambda: limiter.hit("a", RULE))
     assert asked.is_set()
     assert took < AT_MOST
+
+
+def test_slow_steps_are_one_call() -> None:
+    """Each of them is in time, and together they are not."""
+
+    class Slow(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while head := self.rfile.readline():
+                for _ in range(int(head[1:])):
+                    self.rfile.read(int(self.rfile.readline()[1:]) + 2)
+                time.sleep(3)
+                self.wfile.write(b"+OK\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Slow) as slow:
+        slow.daemon_threads = True
+        threading.Thread(target=slow.serve_forever, daemon=True).start()
+        # No handshake; the mode is asked for, and then the request.
+        client = redis.Redis(port=slow.server_address[1], protocol=2, driver_info=None)
+        with client, Limiter(client, timeout=4) as limiter:
+            _, took = failing(lambda: limiter.hit("a", RULE))
+        slow.shutdown()
+    assert took < 5.5
 
 
 def test_callers_do_not_wait_for_each_other(silent: int) -> None:
@@ -323,6 +346,15 @@ async def test_a_reply_that_has_arrived_is_read(server: Server) -> None:
         await asyncio.sleep(0)
         time.sleep(1.5)  # noqa: ASYNC251 - the loop is blocked
         assert (await call).used >= 2
+    if server.mode != "module":
+        return
+    # Nor while a call that needs several steps was not even sent.
+    async with redis.asyncio.Redis(port=server.port) as client, AsyncLimiter(client, timeout=3) as limiter:
+        call = asyncio.create_task(limiter.hit("a", RULE))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        time.sleep(5)  # noqa: ASYNC251
+        assert (await call).used >= 3
 
 
 def test_a_lease_ends_by_the_holders_clock(server: Server, forwarder: Forwarder, caplog: Any) -> None:

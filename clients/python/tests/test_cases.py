@@ -79,6 +79,10 @@ def rule_of(described: Any) -> Any:
     return lease(options.pop("limit"), options.pop("ttl"), **options)
 
 
+class Recorded(BaseException):
+    """Ends a call that is not sent."""
+
+
 def command_of(case: dict[str, Any]) -> Command:
     """What the limiter makes of a call."""
     made = []
@@ -92,7 +96,7 @@ def command_of(case: dict[str, Any]) -> Command:
 
         def ask(self, command: Command, *_: Any) -> Any:
             made.append(command)
-            raise StopIteration
+            raise Recorded
 
     limiter: Any = Recorder()
     options = dict(case.get("options", {}))
@@ -106,7 +110,7 @@ def command_of(case: dict[str, Any]) -> Command:
             limiter.release(case["key"], *options["holders"])
         else:
             getattr(limiter, call)(case["key"], rule, **options)
-    except StopIteration:
+    except Recorded:
         pass
     (command,) = made
     return command

@@ -11,6 +11,7 @@ import { type Options, rateLimit } from "express-rate-limit";
 import fastify from "fastify";
 import { Hono } from "hono";
 import { rateLimiter } from "hono-rate-limiter";
+import { RateLimiterMemory } from "rate-limiter-flexible";
 import { clientAddress, Limiter } from "redis-rl";
 import { ExpressRateLimitStore, type HitStoreOptions } from "redis-rl/express-rate-limit";
 import { fastifyRateLimitStore } from "redis-rl/fastify-rate-limit";
@@ -206,6 +207,17 @@ describe("adapters", () => {
     assert.deepEqual(await statuses([`${other}/?fail=1`]), [500]);
     await eventually("it is taken back", async () => (await calls("refund")) === 1);
     assert.deepEqual(await statuses([other, other, other]), [200, 200, 429]);
+  });
+
+  test("rate-limiter-flexible: an insurance limiter takes over where the server is unavailable", async () => {
+    const nowhere = { keyPrefix: "", send: () => Promise.reject(new Error("connect ECONNREFUSED")) };
+    const insuranceLimiter = new RateLimiterMemory({ points: 1, duration: 60 });
+    const gone = new Limiter(nowhere, { whenUnavailable: "open", logger: { warn() {} } });
+    const flexible = new RateLimiterRl({ limiter: gone, points: 5, duration: 60, insuranceLimiter });
+    assert.equal((await flexible.consume("one")).remainingPoints, 0);
+    await assert.rejects(flexible.consume("one"), (denial) => !(denial instanceof Error));
+    const open = new RateLimiterRl({ limiter: gone, points: 5, duration: 60 });
+    assert.equal((await open.consume("one")).remainingPoints, 5);
   });
 
   test("names part limits that are the same, and an identifier is a name", async (t) => {

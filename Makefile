@@ -6,7 +6,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export ENGINES
 export MODULE := $(TARGET)/release/libredis_rl.so
 
-.PHONY: help demo test test-clients test-monitoring bench bench-quick bench-instructions bench-clients functions pictures soak lint build package test-packages run engines clean
+.PHONY: help demo test test-clients test-monitoring fuzz test-baseline bench bench-quick bench-instructions bench-clients functions pictures soak lint build package test-packages run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -50,6 +50,12 @@ soak: deps-build deps-server deps-valgrind build ## Hostile calls and floods (MI
 	$(CARGO) bench --locked --bench soak -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(ENGINE),--engine $(ENGINE))
 
+fuzz: deps-build ## Fuzz what needs no server, SECONDS=600 each (FUZZ=compact, words or all); takes cargo-fuzz
+	SECONDS_EACH=$(or $(SECONDS),600) TARGET="$(FUZZ)" scripts/fuzz.sh
+
+test-baseline: deps-build deps-server deps-baseline build ## Check that the module runs on any x86-64 processor
+	scripts/test-baseline.sh
+
 lint: deps-build ## Check formatting, lints, scripts and licences
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --release --all-targets -- -D warnings
@@ -82,9 +88,9 @@ clean: ## Remove what was built
 	$(CARGO) clean
 
 # The module with additional commands for the tests.
-.PHONY: build-hooks deps-build deps-server deps-valgrind deps-clients deps-package deps-installations
+.PHONY: build-hooks deps-build deps-server deps-valgrind deps-baseline deps-clients deps-package deps-installations
 build-hooks:
 	$(CARGO) build --locked --features test-hooks --target-dir $(TARGET)/test-hooks
 
-deps-build deps-server deps-valgrind deps-clients deps-package deps-installations: deps-%:
+deps-build deps-server deps-valgrind deps-baseline deps-clients deps-package deps-installations: deps-%:
 	@scripts/install-deps.sh $*

@@ -5,7 +5,7 @@ use super::rule::{Decide, Rule};
 use super::words::{FULL, HOLDER, KEY, LIMIT};
 use crate::limit::Micros;
 use crate::metrics::Outcomes;
-use crate::server::{Access, Args, Argument, Call, Command, Context, Entry, Error, Keys, Mode};
+use crate::server::{Access, Args, Argument, Call, Command, Context, EntryPoint, Error, Keys, Mode};
 use crate::state::{Lease, Requested};
 
 const LEASE: Argument = Argument::double(c"leaseSec");
@@ -13,11 +13,14 @@ const LEASE: Argument = Argument::double(c"leaseSec");
 impl Rule for Lease {
     const NAME: &'static str = "ACQUIRE";
     const WORDS: Argument = Argument::block(c"acquire", &[Argument::word(c"ACQUIRE"), LIMIT, LEASE, HOLDER]);
-    const GRAMMAR: Grammar =
-        Grammar { syntax: c"ERR syntax error: expected limit leaseSec holder and FULL", takes_each: false };
+    const GRAMMAR: Grammar = Grammar {
+        syntax: c"ERR syntax error: expected limit leaseSec holder and FULL",
+        peek_syntax: c"ERR syntax error: expected limit leaseSec holder, FULL or EACH",
+        takes_each: false,
+    };
     const COMMAND: Command = Command {
         name: c"rl.acquire",
-        entry: Entry::to::<Decide<Self>>(),
+        entry: EntryPoint::to::<Decide<Self>>(),
         flags: c"write deny-oom fast",
         access: Access::ReadAndUpdate,
         keys: Keys::First,

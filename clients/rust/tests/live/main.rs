@@ -1,11 +1,15 @@
 //! The client against live servers: with the module, with the function library, with the script alone.
 
 mod answers;
-mod budget;
 mod cluster;
+mod faults;
+#[cfg(feature = "tower")]
 mod http;
 mod lease;
 mod lost;
+mod modes;
+mod reservation;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod sources;
 mod support;
-mod ways;

@@ -6,7 +6,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export ENGINES
 export MODULE := $(TARGET)/release/libredis_rl.so
 
-.PHONY: help demo test test-clients test-monitoring fuzz test-baseline bench bench-quick bench-instructions bench-clients functions pictures soak lint build package test-packages run engines clean
+.PHONY: help demo test test-repeatedly test-clients test-monitoring fuzz test-baseline bench bench-quick bench-instructions bench-clients functions pictures soak lint build package test-packages run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -18,6 +18,9 @@ demo: deps-build deps-server build ## Show the module at work on a private serve
 test: deps-build deps-server build build-hooks ## Run all tests, live on every installed engine (ENGINES="name ..." for some)
 	PROPTEST_RNG_SEED=$(or $(RL_SEED),20) $(CARGO) test --locked --release --lib
 	$(CARGO) test --locked --release --test live
+
+test-repeatedly: deps-build deps-server build build-hooks ## Run the live tests TIMES=20 in a row under load (ENGINE=redis-7.0)
+	scripts/test-repeatedly.sh $(or $(TIMES),20) $(or $(ENGINE),redis-7.0)
 
 test-clients: deps-build deps-server deps-clients build ## Test the packages for Python, Node.js and Rust, live
 	clients/python/test.sh

@@ -32,7 +32,7 @@ impl Handler for All {
 }
 
 /// One of the keys, and the rule about it.
-type Part<'a> = (Call<'a>, AnyRule);
+pub(super) type Part<'a> = (Call<'a>, AnyRule);
 
 fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
     let (parts, detail) = parse(words)?;
@@ -107,7 +107,7 @@ fn decide_together(states: &[AnyState<'_, Writable>], terms: Terms) -> Result<Ve
 }
 
 /// The keys with their rules, and how much is replied.
-fn parse(words: Args<'_>) -> Result<(Vec<Part<'_>>, Detail), Error> {
+pub(super) fn parse(words: Args<'_>) -> Result<(Vec<Part<'_>>, Detail), Error> {
     let mut rest = words;
     rest.next(); // The command's name.
     let number = args::within(rest.next().ok_or(Error::WrongArity)?, 1, MOST_KEYS).ok_or(BAD_NUMBER)?;
@@ -136,7 +136,7 @@ fn parse(words: Args<'_>) -> Result<(Vec<Part<'_>>, Detail), Error> {
 }
 
 /// Refuses rules of which one would count in the state of another.
-fn check_apart(parts: &[Part<'_>], now: Micros) -> Result<(), Error> {
+pub(super) fn check_apart(parts: &[Part<'_>], now: Micros) -> Result<(), Error> {
     let (mut counters, mut keys) = (Vec::new(), Vec::new());
     for (call, rule) in parts {
         let key = call.key.as_bytes();

@@ -6,7 +6,7 @@
 
 #![forbid(unsafe_code)]
 
-mod compact;
+pub mod compact;
 mod counter_name;
 mod fixed;
 mod lease;

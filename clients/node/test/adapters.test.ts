@@ -263,19 +263,19 @@ describe("adapters", () => {
     await fresh();
     const store = new ExpressRateLimitStore(limiter);
     store.init({ windowMs: HOUR, limit: 2 });
-    const flood = async (ms: number) => {
-      let hits = 0;
-      for (const until = performance.now() + ms; performance.now() < until; hits++) {
-        const { totalHits, resetTime } = await store.increment("one");
-        if (hits > 2) assert.ok(totalHits === 3 && resetTime.getTime() > Date.now() + HOUR - 60_000);
-        if (hits % 100 === 0) await new Promise(setImmediate);
+    let hits = 0;
+    for (; hits < 4; hits++) await store.increment("one");
+    for (const until = performance.now() + 1500; performance.now() < until; hits += 32) {
+      const crowd = await Promise.all(Array.from({ length: 32 }, () => store.increment("one")));
+      for (const { totalHits, resetTime } of crowd) {
+        assert.ok(totalHits === 3 && resetTime.getTime() > Date.now() + HOUR - 60_000);
       }
-      return hits;
-    };
-    const hits = await flood(1500);
+      await new Promise(setImmediate);
+    }
     const asked = await calls("sliding");
-    assert.ok(hits > 200 && asked >= 4 && asked <= 10, `${asked} of ${hits} reached the server`);
-    assert.ok(limiter.statistics.deniedFromMemory >= hits - 10);
+    // About six. A machine that stands still for a moment lets a whole crowd ask again.
+    assert.ok(hits > 1000 && asked >= 4 && asked < 80, `${asked} of ${hits} reached the server`);
+    assert.ok(limiter.statistics.deniedFromMemory >= hits - asked);
     await store.resetKey("one");
     assert.equal((await store.increment("one")).totalHits, 1, "a reset forgets the denial");
     t.diagnostic(`${asked} of ${hits} reached the server`);

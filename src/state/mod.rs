@@ -38,6 +38,13 @@ pub struct Terms {
     pub compaction: Compaction,
 }
 
+impl Terms {
+    /// Whether what is stored may change: not where keys are open for reading only, nor where no request is counted.
+    fn may_change<M: Mode>(self) -> bool {
+        M::WRITABLE && self.charge != Charge::Never
+    }
+}
+
 /// What a rule has read of its keys, which are open.
 pub trait Open<'a, M: Mode>: Sized {
     /// Decides on a request. Everything that can refuse it does so here.

@@ -686,8 +686,9 @@ pub fn possible_all(asked: &All, reply: &Reply) -> bool {
     let is_map_of = |part: &Reply, rule: &Rule| match part {
         Reply::Array(parts) => matches!(
             maps(parts, Report::Full).as_deref(),
-            Some(&[[0 | 1, limit, _, remaining, _, _, _, window, _]])
-                if rule.quotas().contains(&Quota { window, limit }) && (0..=limit).contains(&remaining)
+            Some(&[[0 | 1, limit, used, remaining, _, _, _, window, _]])
+                if rule.quotas().contains(&Quota { window, limit })
+                    && remaining == limit.saturating_sub(used).max(0)
         ),
         _ => false,
     };
@@ -706,9 +707,7 @@ pub fn possible_all(asked: &All, reply: &Reply) -> bool {
     else {
         return false;
     };
-    let Some((_, binding)) = usize::try_from(*index).ok().and_then(|index| asked.parts.get(index)) else {
-        return false;
-    };
+    let has_rule = (0..asked.parts.len() as i64).contains(index);
     let has_maps = match rest {
         [] => !asked.full,
         [Reply::Array(maps)] => {
@@ -718,10 +717,7 @@ pub fn possible_all(asked: &All, reply: &Reply) -> bool {
         }
         _ => false,
     };
-    has_maps
-        && (0..=binding.quotas().iter().map(|quota| quota.limit).max().unwrap_or(0)).contains(free)
-        && (*allowed == 1) == (*wait == 0)
-        && *wait >= -1
+    has_rule && has_maps && *free >= 0 && (*allowed == 1) == (*wait == 0) && *wait >= -1
 }
 
 /// Whether a reply to a request for a lease is possible, whatever lies at the key.

@@ -136,7 +136,7 @@ fn call(
 
     assert_eq!(pruned, Ok(()));
     let mut left = model.clone();
-    left.retain(|&(stamp, _)| stamp > span.expired_to.millis() && stamp <= span.sane_to.millis());
+    left.retain(|&(stamp, _)| stamp > span.expired.millis() && stamp <= span.latest.millis());
     assert_eq!(log.units(), sum(&left));
     let later = left.iter().filter(|&&(stamp, _)| stamp > time.millis()).map(|&(_, units)| units).sum();
     assert_eq!(log.later_than(bytes, time), Ok(later));
@@ -205,8 +205,9 @@ fn apply(change: Option<Change>, bytes: &mut Vec<u8>) {
         Some(change) => {
             for patch in change.patches() {
                 assert!(patch.offset <= bytes.len(), "a write leaves a hole");
-                bytes.resize(bytes.len().max(patch.end()), 0);
-                bytes[patch.offset..patch.end()].copy_from_slice(&patch.bytes);
+                let end = patch.offset + patch.bytes.len();
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[patch.offset..end].copy_from_slice(&patch.bytes);
             }
         }
     }

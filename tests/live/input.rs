@@ -183,7 +183,7 @@ fn options_that_cannot_be(engine: &Engine) {
             assert_eq!(client.refused(&call), line, "{call}");
         }
     }
-    for call in ["RL.SLIDING k 60 5 COST 0", "RL.FIXED k 60 5 COST 0", "RL.ALL 1 k FIXED 60 5 COST 0"] {
+    for call in ["RL.SLIDING k 60 5 COST 0", "RL.FIXED k 60 5 COST 0", "RL.REFUND k FIXED 60 5 COST 0"] {
         assert_eq!(client.refused(call), COST, "{call}");
     }
     assert_eq!(client.refused("RL.SLIDING k 60 5 ANCHORED"), SLIDING);

@@ -12,7 +12,9 @@ const COST_OR_NONE: &str = "ERR COST must be an integer from 0 to 90071992547409
 const SLIDING_WORDS: &str = "ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH";
 const FIXED_WORDS: &str = "ERR syntax error: expected windowSec limit, ANCHORED, COST n, FORCE, FULL or EACH";
 const THROTTLE_WORDS: &str = "ERR syntax error: expected max_burst count period, quantity and FULL";
+const THROTTLE_WORDS_TO_PEEK: &str = "ERR syntax error: expected max_burst count period, quantity, FULL or EACH";
 const LEASE_WORDS: &str = "ERR syntax error: expected limit leaseSec holder and FULL";
+const LEASE_WORDS_TO_PEEK: &str = "ERR syntax error: expected limit leaseSec holder, FULL or EACH";
 const REFUND_WORDS: &str = "ERR syntax error: expected a rule and AT ms";
 const ALL_WORDS: &str = "ERR syntax error: expected one rule a key and then FULL";
 const RULE_OF_REFUND: &str = "ERR rule must be SLIDING, FIXED or THROTTLE";
@@ -88,6 +90,29 @@ pub enum Rule {
     Lease(Lease),
 }
 
+impl Rule {
+    /// What it lets through. A throttle has one window, in which its burst refills; a lease is one, too.
+    pub fn quotas(&self) -> Vec<Quota> {
+        match self {
+            Self::Request(request) => request.quotas.clone(),
+            Self::Throttle(rate) => {
+                let nanos = rate.interval * i128::from(rate.limit);
+                vec![Quota { window: ((nanos + 999_999) / 1_000_000) as i64, limit: rate.limit }]
+            }
+            Self::Lease(lease) => vec![lease.quota],
+        }
+    }
+
+    /// Units of one request.
+    pub fn cost(&self) -> i64 {
+        match self {
+            Self::Request(request) => request.cost,
+            Self::Throttle(rate) => rate.quantity,
+            Self::Lease(_) => 1,
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub enum Verdict {
     /// By the server itself, which counts the words before it calls the module.
@@ -100,8 +125,7 @@ pub enum Verdict {
     Lease(Lease),
     /// The holders.
     Release(Vec<Vec<u8>>),
-    /// A rule, and the time of the request.
-    Refund(Rule, Option<i64>),
+    Refund(Rule),
     All(All),
 }
 
@@ -141,7 +165,7 @@ pub fn verdict(words: &[Vec<u8>], now: i64) -> Verdict {
         Rule::Throttle(rate) => Verdict::Throttle(rate),
         Rule::Lease(lease) => Verdict::Lease(lease),
     };
-    let mut reading = Reading { words: rest, place: Place::Command, arity: &arity, at: None };
+    let mut reading = Reading { words: rest, place: Place::Command, arity: &arity, has_time: false };
     let read = match &*name {
         "rl.sliding" => reading.request(true).map(of),
         "rl.fixed" => reading.request(false).map(of),
@@ -153,7 +177,7 @@ pub fn verdict(words: &[Vec<u8>], now: i64) -> Verdict {
         }
         "rl.refund" => {
             reading.place = Place::Refund;
-            reading.rule().map(|rule| Verdict::Refund(rule, reading.at))
+            reading.rule().map(Verdict::Refund)
         }
         "rl.all" => all(&words[1..], &arity, now).map(Verdict::All),
         "rl.reset" => windows(rest).map(Verdict::Reset),
@@ -174,7 +198,7 @@ fn all(words: &[Vec<u8>], arity: &str, now: i64) -> Result<All, String> {
         }
         keys.push(key.clone());
     }
-    let mut reading = Reading { words: &words[number + 1..], place: Place::All, arity, at: None };
+    let mut reading = Reading { words: &words[number + 1..], place: Place::All, arity, has_time: false };
     let mut parts = Vec::new();
     for key in keys {
         if reading.words.is_empty() {
@@ -239,8 +263,8 @@ struct Reading<'a> {
     words: &'a [Vec<u8>],
     place: Place,
     arity: &'a str,
-    /// The time given to RL.REFUND.
-    at: Option<i64>,
+    /// Whether RL.REFUND was given a time.
+    has_time: bool,
 }
 
 impl<'a> Reading<'a> {
@@ -281,7 +305,7 @@ impl<'a> Reading<'a> {
         let check = matches!(self.place, Place::Peek | Place::All);
         let (least, cost_line) = if check { (0, COST_OR_NONE) } else { (1, COST) };
         let line = if sliding { SLIDING_WORDS } else { FIXED_WORDS };
-        let report = self.options(line, true, |word, rest| {
+        let report = self.options([line, line], true, |word, rest| {
             if is(word, "COST") && cost.is_none() {
                 let (units, behind) = rest.split_first().ok_or(None)?;
                 cost = Some(within(units, least, MOST).ok_or_else(|| Some(cost_line.to_owned()))?);
@@ -315,7 +339,7 @@ impl<'a> Reading<'a> {
         if self.words.first().is_some_and(is_quantity) {
             quantity = within(self.next()?, 0, MOST).ok_or(QUANTITY)?;
         }
-        let report = self.options(THROTTLE_WORDS, false, |_, _| Ok(false))?;
+        let report = self.options([THROTTLE_WORDS, THROTTLE_WORDS_TO_PEEK], false, |_, _| Ok(false))?;
         if i128::from(count) > i128::from(period) * 1_000_000_000 {
             return Err(TOO_FAST.to_owned());
         }
@@ -333,21 +357,22 @@ impl<'a> Reading<'a> {
         let [limit, seconds, holder] = [self.next()?, self.next()?, self.next()?];
         let limit = within(limit, 0, MOST).ok_or(LIMIT)?;
         let window = window(seconds).ok_or(LEASE)?;
-        let report = self.options(LEASE_WORDS, false, |_, _| Ok(false))?;
+        let report = self.options([LEASE_WORDS, LEASE_WORDS_TO_PEEK], false, |_, _| Ok(false))?;
         let peek = self.place == Place::Peek;
         Ok(Rule::Lease(Lease { quota: Quota { window, limit }, holder: holder.to_vec(), peek, report }))
     }
 
-    /// Options in any order, each once. In RL.ALL what is no option is left for the next rule. `own` reads one of the rule's
+    /// Options in any order, each once. `lines`: those for words that do not belong, of the command and of RL.PEEK. In RL.ALL what is no option is left for the next rule. `own` reads one of the rule's
     /// own; its error is a line, or nothing for the line of the rule.
     fn options(
         &mut self,
-        line: &str,
+        lines: [&str; 2],
         takes_each: bool,
         mut own: impl FnMut(&[u8], &mut &'a [Vec<u8>]) -> Result<bool, Option<String>>,
     ) -> Result<Report, String> {
         let line = match self.place {
-            Place::Command | Place::Peek => line,
+            Place::Command => lines[0],
+            Place::Peek => lines[1],
             Place::Refund => REFUND_WORDS,
             Place::All => ALL_WORDS,
         };
@@ -361,9 +386,10 @@ impl<'a> Reading<'a> {
             };
             if let Some(asked) = asked.filter(|_| report == Report::Short) {
                 report = asked;
-            } else if self.place == Place::Refund && is(word, "AT") && self.at.is_none() {
+            } else if self.place == Place::Refund && is(word, "AT") && !self.has_time {
                 let (at, behind) = rest.split_first().ok_or(line)?;
-                self.at = Some(within(at, 0, MOST).ok_or(AT)?);
+                within(at, 0, MOST).ok_or(AT)?;
+                self.has_time = true;
                 rest = behind;
             } else if !own(word, &mut rest).map_err(|error| error.unwrap_or_else(|| line.to_owned()))? {
                 break;

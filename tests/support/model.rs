@@ -1,7 +1,7 @@
 //! The one right answer to a call, from what lies at its keys: the contract once more, without a thought for speed.
 
 use super::compact::{self, Reading};
-use super::grammar::{Lease, Quota, Rate, Report, Request, canonical};
+use super::grammar::{All, Lease, Quota, Rate, Report, Request, Rule, canonical};
 use super::wire::Reply;
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -455,6 +455,12 @@ fn last_end(leases: &[(Vec<u8>, f64)]) -> Option<i64> {
     end(leases.iter().map(|&(_, score)| score).fold(f64::NEG_INFINITY, f64::max))
 }
 
+/// When the last of the leases ends that have not ended yet.
+pub fn last_end_of_held(members: &[(Vec<u8>, f64)], now: i64) -> Option<i64> {
+    let held = held(members, now);
+    if held.is_empty() { None } else { last_end(&held) }
+}
+
 /// The leases that have not ended.
 fn held(members: &[(Vec<u8>, f64)], now: i64) -> Vec<(Vec<u8>, f64)> {
     members.iter().filter(|&&(_, score)| score > now as f64).cloned().collect()
@@ -664,20 +670,26 @@ fn is_of_the_keys(line: &str) -> bool {
 }
 
 /// Whether a reply to a refund is possible, whatever lies at the key.
-pub fn possible_refund(reply: &Reply) -> bool {
+pub fn possible_refund(rule: &Rule, reply: &Reply) -> bool {
     match reply {
         Reply::Error(line) => is_of_the_keys(line),
-        Reply::Array(parts) => {
-            matches!(integers(parts, false).as_deref(), Some(&[refunded, _, ttl]) if refunded >= 0 && ttl >= 0)
-        }
+        Reply::Array(parts) => matches!(
+            integers(parts, false).as_deref(),
+            Some(&[refunded, _, ttl]) if (0..=rule.cost()).contains(&refunded) && ttl >= 0
+        ),
         _ => false,
     }
 }
 
 /// Whether a reply about several keys is possible, whatever lies there.
-pub fn possible_all(reply: &Reply) -> bool {
-    let is_map = |part: &Reply| match part {
-        Reply::Array(parts) => maps(parts, Report::Full).is_some_and(|maps| maps[0][0] & !1 == 0),
+pub fn possible_all(asked: &All, reply: &Reply) -> bool {
+    let is_map_of = |part: &Reply, rule: &Rule| match part {
+        Reply::Array(parts) => matches!(
+            maps(parts, Report::Full).as_deref(),
+            Some(&[[0 | 1, limit, used, remaining, _, _, _, window, _]])
+                if rule.quotas().contains(&Quota { window, limit })
+                    && remaining == limit.saturating_sub(used).max(0)
+        ),
         _ => false,
     };
     let parts = match reply {
@@ -695,12 +707,17 @@ pub fn possible_all(reply: &Reply) -> bool {
     else {
         return false;
     };
-    let maps = match rest {
-        [] => true,
-        [Reply::Array(maps)] => maps.iter().all(is_map) && *index < maps.len() as i64,
+    let has_rule = (0..asked.parts.len() as i64).contains(index);
+    let has_maps = match rest {
+        [] => !asked.full,
+        [Reply::Array(maps)] => {
+            asked.full
+                && maps.len() == asked.parts.len()
+                && maps.iter().zip(&asked.parts).all(|(map, (_, rule))| is_map_of(map, rule))
+        }
         _ => false,
     };
-    maps && *index >= 0 && *free >= 0 && (*allowed == 1) == (*wait == 0) && *wait >= -1
+    has_rule && has_maps && *free >= 0 && (*allowed == 1) == (*wait == 0) && *wait >= -1
 }
 
 /// Whether a reply to a request for a lease is possible, whatever lies at the key.

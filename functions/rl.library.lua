@@ -1,18 +1,12 @@
 #!lua name=rl
 -- The commands of redis-rl as functions. Made of rl.lua by `make functions`.
--- Version 1
+-- Version 2
+local VERSION = 2
 local KEEPS_STATE = true
 local function rules()
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 local find, sub, upper, format = string.find, string.sub, string.upper, string.format
-local MOST = 9007199254740991 -- 2^53 - 1
-local MOST_SECONDS = 2147483647
-local MOST_WINDOWS = 16
-local MOST_ADDED = 1000 -- Units that one call adds to a sorted set.
-local MOST_REMOVED = 1000 -- Stale members that one call removes.
-local BAD_LIMIT = 'ERR limit must be an integer from 0 to 9007199254740991'
-local NOT_AN_INTEGER = 'ERR value is not an integer or out of range'
-local NOT_INCREASING = 'ERR windowSec must increase from one window to the next'
+local byte, char, concat = string.byte, string.char, table.concat
 local refusal = nil
 local function fail(line)
   refusal = line
@@ -41,15 +35,15 @@ local function integer(word, least, most)
   end
 end
 local function millis(word)
-  if find(word, '^%d+$') then
-    local seconds = integer(word, 1, MOST_SECONDS)
-    return seconds and seconds * 1000
+  local whole_seconds = integer(word, 1, 2147483647)
+  if whole_seconds then
+    return whole_seconds * 1000
   end
   local _, _, whole, places = find(word, '^(%d+)%.(%d%d?%d?)$')
-  local seconds = whole and integer(whole, 0, MOST_SECONDS)
+  local seconds = whole and integer(whole, 0, 2147483647)
   if seconds then
     local value = seconds * 1000 + tonumber(places) * 10 ^ (3 - #places)
-    if value >= 1 and value <= MOST_SECONDS * 1000 then
+    if value >= 1 and value <= 2147483647 * 1000 then
       return value
     end
   end
@@ -59,7 +53,7 @@ local function bad_seconds(name)
 end
 local function quota(window_word, limit_word)
   local window = millis(window_word) or bad_seconds('windowSec')
-  return window, integer(limit_word, 0, MOST) or fail(BAD_LIMIT)
+  return window, integer(limit_word, 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991')
 end
 local function is_number(word)
   return find(word, '^[%d+.-]') ~= nil
@@ -94,22 +88,25 @@ local function renewed_expiry(log, exists)
     return wanted
   end
 end
-local function make_logs()
+local function make_sorted()
+  local sorted = {}
   local function later(time)
     return time < 0 and '0' or format('(%d', time)
   end
-  local function read_log(key, window, now, pruned)
+  function sorted.read(key, window, now, pruned)
     local live = redis.pcall('ZCOUNT', key, later(now - window), now + window)
     if type(live) == 'table' then
       return sub(live.err, 1, 9) ~= 'WRONGTYPE' and refuse(live.err) or nil
     end
     local card = call('ZCARD', key)
-    local log = {key = key, window = window, now = now, card = card, live = live, units = live}
-    log.lasting, log.ahead, log.expired = 0, 0, 0
+    local log = {
+      key = key, window = window, now = now, card = card, live = live, units = live, lasting = 0, ahead = 0, expired = 0,
+      added = 0, members = false,
+    }
     local stale = card - live
     if stale > 0 then
       local expired
-      if pruned and stale <= MOST_REMOVED then
+      if pruned and stale <= 1000 then
         expired = call('ZREMRANGEBYSCORE', key, 0, now - window)
         stale = stale - expired
       else
@@ -134,13 +131,13 @@ local function make_logs()
       call('UNLINK', key)
       return
     end
-    if log.expired > MOST_REMOVED then
-      call('ZREMRANGEBYRANK', key, log.lasting, log.lasting + MOST_REMOVED - 1)
+    if log.expired > 1000 then
+      call('ZREMRANGEBYRANK', key, log.lasting, log.lasting + 1000 - 1)
     elseif log.expired > 0 then
       call('ZREMRANGEBYSCORE', key, 0, now - window)
     end
-    if log.ahead > MOST_REMOVED then
-      call('ZREMRANGEBYRANK', key, -log.ahead, MOST_REMOVED - 1 - log.ahead)
+    if log.ahead > 1000 then
+      call('ZREMRANGEBYRANK', key, -log.ahead, 1000 - 1 - log.ahead)
     elseif log.ahead > 0 then
       call('ZREMRANGEBYSCORE', key, format('(%d', now + window), '+inf')
     end
@@ -162,113 +159,71 @@ local function make_logs()
       units = units - call('ZADD', key, 'NX', unpack(words))
     end
   end
-  local function write_log(log, units)
+  function sorted.stamped_after(log, time)
+    return call('ZCOUNT', log.key, later(time), log.now + log.window)
+  end
+  function sorted.later_than(log, time)
+    return sorted.stamped_after(log, time) + log.lasting
+  end
+  function sorted.stamp_of(log, rank)
+    if rank < log.live then
+      rank = rank + log.ahead
+      return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
+    end
+  end
+  function sorted.check_cost(cost)
+    if cost > 1000 then
+      fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit '
+        .. '(rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
+    end
+  end
+  function sorted.plan(log, units)
+    log.added = units
+    return true
+  end
+  function sorted.take(log, cost, at)
+    local now, window, members = log.now, log.window, {}
+    if log.card == 0 then
+      return 0
+    end
+    sorted.check_cost(cost)
+    if not at then
+      members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, cost)
+    elseif at > now - window and at <= now + window then
+      members = call('ZREVRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, cost)
+    end
+    log.members = #members > 0 and members
+    return #members
+  end
+  function sorted.write(log, kept)
+    if not kept then
+      if log.members then
+        call('ZREM', log.key, unpack(log.members))
+      end
+      return
+    end
     prune_log(log)
-    if units > 0 then
-      add_units(log, units)
+    if log.added > 0 then
+      add_units(log, log.added)
     end
-    local renewed = (units > 0 or log.units > 0) and renewed_expiry(log, log.units > 0)
-    if renewed then
-      call('PEXPIREAT', log.key, renewed)
+    local expiry = (log.added > 0 or log.units > 0) and renewed_expiry(log, log.units > 0)
+    if expiry then
+      call('PEXPIREAT', log.key, expiry)
     end
   end
-  local function plain_sliding(key, window, limit)
-    local log = read_log(key, window, clock(), true)
-    if not log then
-      return nil
-    end
-    local used = log.units
-    if used < limit then
-      write_log(log, 1)
-      return {1, used, whole_seconds(window)}
-    end
-    write_log(log, 0)
-    return {0, used, whole_seconds(window)}
-  end
-  return {plain = plain_sliding, read = read_log, write = write_log, later = later}
+  return sorted
 end
-local logs = nil
-local function get_logs()
-  logs = logs or make_logs()
-  return logs
+local sorted = nil
+local function get_sorted()
+  sorted = sorted or make_sorted()
+  return sorted
 end
 local function make_compact()
-  local byte, char, rep, concat = string.byte, string.char, string.rep, table.concat
-  local HEADER, BLOCK, BLOCK_HEAD = 4, 256, 13
-  local LONGEST_LOG = 16777216
-  local LAST_END = LONGEST_LOG - 64 -- The last offset at which entries may end.
-  local LATEST = 281474976710655 -- 2^48 - 1
-  local UNITS = MOST + 1 -- Units before a place are counted modulo this.
-  local FEWEST_DEAD = 8 -- Fewer dead bytes stay where they are.
-  local FEWEST_DEAD_WHEN_FULL = 65536
-  local MOST_BLOCKS = 128 -- One call writes this many blocks of later entries anew at most.
-  local NARROW_GAP = 64
-  local AT_ONCE = 1024 -- A log up to this length is fetched as a whole.
-  local function damaged()
+  local function refuse_damaged()
     fail('ERR rl: the log at this key is damaged; RL.RESET removes it')
   end
-  local function full()
+  local function refuse_full()
     fail('ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units')
-  end
-  local function bytes_of(log, from, to)
-    if from >= log.base and to <= log.length then
-      return log.text, log.base
-    elseif log.piece and from >= log.piece_base and to <= log.piece_base + #log.piece then
-      return log.piece, log.piece_base
-    end
-    log.piece, log.piece_base = call('GETRANGE', log.key, from, to - 1), from
-    return log.piece, from
-  end
-  local function varint(text, at, last, most)
-    local value, factor = 0, 1
-    for place = at, min(last, at + most - 1) do
-      local digit = byte(text, place)
-      if digit < 128 then
-        if digit == 0 and place > at then
-          return nil -- Not the shortest form.
-        end
-        return value + digit * factor, place + 1
-      end
-      value, factor = value + (digit - 128) * factor, factor * 128
-    end
-  end
-  local function put_varint(value)
-    if value < 128 then
-      return char(value)
-    elseif value < 16384 then
-      return char(value % 128 + 128, floor(value / 128))
-    end
-    local digits, size = {}, 0
-    while value >= 128 do
-      size = size + 1
-      digits[size] = value % 128 + 128
-      value = floor(value / 128)
-    end
-    digits[size + 1] = value
-    return char(unpack(digits))
-  end
-  local function stamp_at(text, at)
-    local a, b, c, d, e, f = byte(text, at, at + 5)
-    return a + b * 256 + c * 65536 + d * 16777216 + e * 4294967296 + f * 1099511627776
-  end
-  local function put_stamp(value)
-    local low, high = value % 16777216, floor(value / 16777216)
-    return char(low % 256, floor(low / 256) % 256, floor(low / 65536), high % 256, floor(high / 256) % 256, floor(high / 65536))
-  end
-  local function block_of(at)
-    return floor((at - HEADER) / BLOCK)
-  end
-  local function block_start(block)
-    return block * BLOCK + HEADER
-  end
-  local function is_boundary(at)
-    return at > HEADER and (at - HEADER) % BLOCK == 0
-  end
-  local function holds_entries(at)
-    return at >= HEADER and ((at - HEADER) % BLOCK >= BLOCK_HEAD or at < HEADER + BLOCK)
-  end
-  local function last_block(log)
-    return block_of(log.end_at - 1)
   end
   local function check_of(length, end_at, head_at, before, units, age, newest)
     local mixed = (length % 65521 * 4099 + end_at % 65521) % 65521
@@ -278,147 +233,185 @@ local function make_compact()
     mixed = (mixed * 4099 + age % 65521) % 65521
     return (mixed * 4099 + newest % 65521) % 65521
   end
-  local function wrong_type()
-    fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+  local function varint(bytes, at, last, most)
+    local value, factor, from = 0, 1, at
+    last = last - at >= most and at + most - 1 or last
+    while at <= last do
+      local digit = bytes[at]
+      at = at + 1
+      if digit < 128 then
+        if digit == 0 and at > from + 1 then
+          return nil -- Not the shortest form.
+        end
+        return value + digit * factor, at
+      end
+      value, factor = value + (digit - 128) * factor, factor * 128
+    end
   end
-  local function read_footer(log)
-    local text, length = log.text, log.length
-    local size = byte(text, -1)
-    local footer = length - size
-    if length > LONGEST_LOG or size < 14 or size > 40 or footer < log.base then
-      damaged()
+  local function stamp_at(bytes, at)
+    return bytes[at] + bytes[at + 1] * 256 + bytes[at + 2] * 65536 + bytes[at + 3] * 16777216
+      + bytes[at + 4] * 4294967296 + bytes[at + 5] * 1099511627776
+  end
+  local function block_of(at)
+    return floor((at - 4) / 256)
+  end
+  local function is_boundary(at)
+    return (at - 4) % 256 == 0 and at > 4
+  end
+  local function holds_entries(at)
+    return at >= 4 and (at < 4 + 256 or (at - 4) % 256 >= 13)
+  end
+  local function text_of(log, from, to)
+    if from >= log.base then
+      return log.text, log.base
+    elseif not log.piece or from < log.piece_base or to > log.piece_base + #log.piece then
+      log.piece, log.piece_base = call('GETRANGE', log.key, from, to - 1), from
     end
-    local last, at = #text - 9, #text - size + 1
-    local end_at, head_at, before, units, age
-    end_at, at = varint(text, at, last, 4)
-    if at then head_at, at = varint(text, at, last, 4) end
-    if at then before, at = varint(text, at, last, 8) end
-    if at then units, at = varint(text, at, last, 8) end
-    if at then age, at = varint(text, at, last, 7) end
-    local newest = stamp_at(text, #text - 8)
-    local low, high = byte(text, -3, -2)
-    if at ~= last + 1 or check_of(length, end_at, head_at, before, units, age, newest) ~= low + high * 256
-      or not holds_entries(head_at) or end_at <= head_at or end_at > min(footer, LAST_END)
-      or not (is_boundary(end_at) or holds_entries(end_at - 1))
-      or age > newest or before > MOST or units < 1 or units > MOST then
-      damaged()
+    return log.piece, log.piece_base
+  end
+  local function bytes_of(log, from, to, further)
+    if from <= log.shift or to > log.upto then
+      further = min(further, from + 64)
+      further = further > to and further or to
+      local text, base = text_of(log, from, further)
+      log.bytes, log.shift, log.upto = {byte(text, from - base + 1, further - base)}, from - 1, further
     end
-    log.footer, log.origin = footer, before
-    log.head_at, log.head_units, log.head_stamp = head_at, 0, newest - age
-    log.end_at, log.end_units, log.end_stamp = end_at, units, newest
+    return log.bytes, log.shift
   end
   local function open_log(key, window, now, exists)
-    local log = {compact = true, key = key, window = window, now = now, lasting = 0, length = 0, base = 0, text = ''}
     if not exists then
-      log.is_empty, log.units = true, 0
-      return log
+      return {key = key, window = window, now = now, lasting = 0, is_empty = true, units = 0, length = 0, added = 0}
     end
-    local text = call('GETRANGE', key, -AT_ONCE, -1)
-    local head = text
-    log.text, log.length = text, #text
-    if #text == AT_ONCE then
-      log.length = call('STRLEN', key)
-      log.base = log.length - AT_ONCE
-      head = log.base > 0 and call('GETRANGE', key, 0, 3) or text
+    local text = call('GETRANGE', key, -1024, -1)
+    local length, head = #text, text
+    if length == 1024 then
+      length = call('STRLEN', key)
+      head = length > 1024 and call('GETRANGE', key, 0, 3) or text
     end
-    if sub(head, 1, 3) ~= 'RLS' or #head < 4 then
-      wrong_type()
-    elseif byte(head, 4) ~= 1 then
+    if sub(head, 1, 4) ~= 'RLS\1' then
+      if sub(head, 1, 3) ~= 'RLS' or #head < 4 then
+        fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+      end
       fail('ERR rl: the log at this key was written by a later version of the module, which alone can read it')
     end
-    read_footer(log)
-    log.units = log.end_units
-    return log
-  end
-  local function block_end(log, at)
-    return min(block_start(block_of(at) + 1), log.end_at)
+    local tail = {byte(text, -40, -1)}
+    local last = #tail
+    local size = tail[last]
+    local footer, at, behind = length - size, last - size + 1, last - 9
+    if length > 16777216 or size < 14 or at < 1 then
+      refuse_damaged()
+    end
+    local end_at, head_at, before, units, age
+    end_at, at = varint(tail, at, behind, 4)
+    if at then head_at, at = varint(tail, at, behind, 4) end
+    if at then before, at = varint(tail, at, behind, 8) end
+    if at then units, at = varint(tail, at, behind, 8) end
+    if at then age, at = varint(tail, at, behind, 7) end
+    if at ~= last - 8 then
+      refuse_damaged()
+    end
+    local newest = stamp_at(tail, at)
+    if check_of(length, end_at, head_at, before, units, age, newest) ~= tail[last - 2] + tail[last - 1] * 256
+      or head_at >= end_at or end_at > footer or end_at > 16777152 or age > newest
+      or before > 9007199254740991 or units < 1 or units > 9007199254740991
+      or not (holds_entries(head_at) and (is_boundary(end_at) or holds_entries(end_at - 1))) then
+      refuse_damaged()
+    end
+    return {
+      key = key, window = window, now = now, lasting = 0, is_empty = false, is_pruned = false, units = units,
+      length = length, text = text, base = length - #text, bytes = tail, shift = length, upto = 0,
+      footer = footer, origin = before, head_at = head_at, head_units = 0, head_stamp = newest - age,
+      end_at = end_at, end_units = units, end_stamp = newest, added = 0, change = false,
+    }
   end
   local function is_within(log, units, stamp)
     return log.head_stamp <= stamp and stamp <= log.end_stamp and log.head_units <= units and units <= log.end_units
   end
   local function block_mark(log, block)
-    local at = block_start(block)
-    if at + BLOCK_HEAD > log.length then
-      damaged()
+    local at = block * 256 + 4
+    if at + 13 > log.length then
+      refuse_damaged()
     end
-    local text, base = bytes_of(log, at, at + BLOCK_HEAD)
-    local position = at - base + 1
-    local stamp = stamp_at(text, position)
-    local a, b, c, d, e, f, g = byte(text, position + 6, position + 12)
-    local units = a + b * 256 + c * 65536 + d * 16777216 + e * 4294967296 + f * 1099511627776 + g * 281474976710656
-    if units > MOST then
-      damaged()
+    local bytes, shift = bytes_of(log, at, at + 13, log.length)
+    local stamp = stamp_at(bytes, at - shift)
+    local units = stamp_at(bytes, at - shift + 6) + bytes[at - shift + 12] * 281474976710656
+    if units > 9007199254740991 then
+      refuse_damaged()
     end
     units = units - log.origin
-    if units < 0 then
-      units = units + UNITS
-    end
+    units = units < 0 and units + 9007199254740992 or units
     if not is_within(log, units, stamp) then
-      damaged()
+      refuse_damaged()
     end
     return at, units, stamp
   end
+  local function block_end(log, at)
+    return min((block_of(at) + 1) * 256 + 4, log.end_at)
+  end
   local function entry_at(log, at)
     local to = block_end(log, at)
-    local text, base = bytes_of(log, at, to)
-    local last = to - base
-    local packed, behind = varint(text, at - base + 1, last, 7)
-    local weight = 1
+    local bytes, shift = bytes_of(log, at, min(at + 15, to), to)
+    local weight, last = 1, to - 1 - shift
+    local packed, behind = varint(bytes, at - shift, last, 7)
     if packed and packed % 2 == 1 then
-      weight, behind = varint(text, behind, last, 8)
-      weight = weight and weight + 2
+      weight, behind = varint(bytes, behind, last, 8)
+      weight, packed = weight and weight + 2, packed - 1
     end
-    if not behind or weight > MOST then
-      return nil
+    if behind and weight <= 9007199254740991 then
+      return packed / 2, weight, behind + shift
     end
-    return floor(packed / 2), weight, behind + base - 1
   end
   local function head_mark(log)
-    local difference = entry_at(log, log.head_at) or damaged()
+    local difference = entry_at(log, log.head_at) or refuse_damaged()
     return log.head_at, log.head_units, log.head_stamp - difference
+  end
+  local function skip_filler(log, at)
+    local to = block_end(log, at)
+    if not is_boundary(to) or to - at >= 15 then
+      refuse_damaged()
+    end
+    local bytes, shift = bytes_of(log, at, to, to)
+    for place = at, to - 1 do
+      if bytes[place - shift] ~= 255 then
+        refuse_damaged()
+      end
+    end
+    return to
   end
   local function step(log, at, units, stamp)
     local before, difference, weight, behind = at, nil, nil, nil
     if at < log.end_at and not is_boundary(at) then
       difference, weight, behind = entry_at(log, at)
-      if not difference then
-        local to = block_end(log, at)
-        local text, base = bytes_of(log, at, to)
-        if not is_boundary(to) or to - at >= 15 or sub(text, at - base + 1, to - base) ~= rep('\255', to - at) then
-          damaged()
-        end
-        before = to
-      end
+      before = difference and at or skip_filler(log, at)
     end
     if not difference then
       if before >= log.end_at then
         if before ~= log.end_at or units ~= log.end_units or stamp ~= log.end_stamp then
-          damaged()
+          refuse_damaged()
         end
         return nil
       end
       local _, block_units, block_stamp = block_mark(log, block_of(before))
       if block_units ~= units or block_stamp ~= stamp then
-        damaged()
+        refuse_damaged()
       end
-      at = before + BLOCK_HEAD
+      at = before + 13
       difference, weight, behind = entry_at(log, at)
       if not difference then
-        damaged()
+        refuse_damaged()
       end
     end
     units, stamp = units + weight, stamp + difference
     if not is_within(log, units, stamp) then
-      damaged()
+      refuse_damaged()
     end
     return at, before, behind, units, stamp
   end
   local function seek(log, by_units, bound)
     local first = block_of(log.head_at)
-    local low, high = first, last_block(log) + 1
-    local middle = first + 1
+    local low, high, middle = first, block_of(log.end_at - 1) + 1, first + 1
     if middle < high then
-      bytes_of(log, log.head_at, min(block_start(middle) + BLOCK_HEAD, log.length))
+      text_of(log, log.head_at, min(middle * 256 + 4 + 13, log.length))
     end
     while low < middle and middle < high do
       local _, units, stamp = block_mark(log, middle)
@@ -434,11 +427,12 @@ local function make_compact()
       at, units, stamp = head_mark(log)
     else
       at, units, stamp = block_mark(log, low)
+      text_of(log, at, block_end(log, at))
     end
     while true do
       local entry, before, after_at, after_units, after_stamp = step(log, at, units, stamp)
       if not entry then
-        damaged()
+        refuse_damaged()
       elseif (by_units and after_units or after_stamp) > bound then
         return entry, before, units, stamp, after_at, after_units, after_stamp
       end
@@ -450,7 +444,7 @@ local function make_compact()
   end
   local function prune(log)
     local expired_to, latest = log.now - log.window, log.now + log.window
-    if log.is_empty or log.head_stamp > expired_to and log.end_stamp <= latest then
+    if log.head_stamp > expired_to and log.end_stamp <= latest then
       return
     elseif log.end_stamp <= expired_to or log.head_stamp > latest then
       return clear(log)
@@ -468,7 +462,15 @@ local function make_compact()
     end
     log.units = log.end_units - log.head_units
   end
-  local function later_than(log, time)
+  local compact = {is_compact = true, refuse_full = refuse_full}
+  function compact.read(key, window, now, exists)
+    local log = open_log(key, window, now, exists)
+    if exists then
+      prune(log)
+    end
+    return log
+  end
+  function compact.later_than(log, time)
     if log.is_empty or time >= log.end_stamp then
       return 0
     elseif time < log.head_stamp then
@@ -477,269 +479,361 @@ local function make_compact()
     local _, _, units = seek(log, false, time)
     return log.end_units - units
   end
-  local function stamp_of(log, rank)
+  compact.stamped_after = compact.later_than
+  function compact.stamp_of(log, rank)
     if rank < log.units then
       local _, _, _, _, _, _, stamp = seek(log, true, log.end_units - rank - 1)
       return stamp
     end
   end
-  local function new_writer(at, units, stamp, origin)
-    return {begin = at, at = at, units = units, stamp = stamp, origin = origin}
+  local function expiry_to_set(log)
+    return (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty)
   end
-  local function put(writer, text)
-    writer[#writer + 1] = text
-    writer.at = writer.at + #text
-  end
-  local function push(writer, stamp, weight)
-    if writer.at == HEADER then
-      writer.stamp = stamp -- The first entry of a new string.
+  local function make_writer()
+    local function writer_at(at, units, stamp, origin)
+      return {at = at, units = units, stamp = stamp, origin = origin, size = 0}
     end
-    local difference = stamp - writer.stamp
-    if difference < 0 then
-      damaged()
-    end
-    local entry
-    if weight == 1 then
-      entry = put_varint(difference * 2)
-    else
-      entry = put_varint(difference * 2 + 1) .. put_varint(weight - 2)
-    end
-    local room = BLOCK - (writer.at - HEADER) % BLOCK
-    if #entry > room then
-      put(writer, rep('\255', room))
-    end
-    if is_boundary(writer.at) then
-      local units = writer.units - (UNITS - writer.origin)
-      if units < 0 then
-        units = units + UNITS
+    local function put_varint(writer, value)
+      local size = writer.size
+      while value >= 128 do
+        local low = value % 128
+        size = size + 1
+        writer[size] = low + 128
+        value = (value - low) / 128
       end
-      put(writer, put_stamp(writer.stamp) .. put_stamp(units % 281474976710656) .. char(floor(units / 281474976710656)))
+      writer[size + 1], writer.size = value, size + 1
     end
-    local at = writer.at
-    put(writer, entry)
-    writer.units, writer.stamp = writer.units + weight, stamp
-    return at
-  end
-  local function footer_of(writer, head_at, head_units, head_stamp, length)
-    local end_at, newest = writer.at, writer.stamp
-    if end_at > LAST_END then
-      return nil
-    end
-    local before = head_units - (UNITS - writer.origin)
-    if before < 0 then
-      before = before + UNITS
-    end
-    local units, age = writer.units - head_units, newest - head_stamp
-    local fields = put_varint(end_at) .. put_varint(head_at) .. put_varint(before) .. put_varint(units) .. put_varint(age)
-    local size = #fields + 9
-    length = max(length, end_at + size)
-    local check = check_of(length, end_at, head_at, before, units, age, newest)
-    local footer = fields .. put_stamp(newest) .. char(check % 256, floor(check / 256), size)
-    return footer, length - end_at - size
-  end
-  local function put_rest(log, writer, from_at, head_at, head_stamp, new, rest_at, rest_units, rest_stamp)
-    local first_at, first_stamp
-    if new then
-      first_at, first_stamp = push(writer, new.stamp, new.weight), new.stamp
-    end
-    if rest_at < log.end_at then
-      bytes_of(log, rest_at, log.end_at) -- At once.
-    end
-    while rest_at ~= log.end_at do
-      local entry, _, after_at, after_units, after_stamp = step(log, rest_at, rest_units, rest_stamp)
-      if not entry then
-        break
+    local function put_fixed(writer, value, count)
+      local size = writer.size
+      for place = size + 1, size + count do
+        local low = value % 256
+        writer[place] = low
+        value = (value - low) / 256
       end
-      local at = push(writer, after_stamp, after_units - rest_units)
-      if not first_at then
-        first_at, first_stamp = at, after_stamp
+      writer.size = size + count
+    end
+    local function put_same(writer, value, count)
+      for place = writer.size + 1, writer.size + count do
+        writer[place] = value
       end
-      rest_at, rest_units, rest_stamp = after_at, after_units, after_stamp
+      writer.size = writer.size + count
     end
-    if from_at ~= log.head_at then
-      return head_at, head_stamp
-    elseif not first_at then
-      damaged()
-    end
-    return first_at, first_stamp
-  end
-  local function live_bytes(log)
-    return log.end_at - log.head_at
-  end
-  local function droppable(log)
-    local first = block_of(log.head_at)
-    if first == last_block(log) then
-      return max(0, log.footer - live_bytes(log) - HEADER)
-    end
-    return max(0, log.footer - (log.end_at - block_start(first)) - HEADER)
-  end
-  local function is_due(log)
-    local dead = droppable(log)
-    return dead >= FEWEST_DEAD and dead * 4 >= live_bytes(log)
-  end
-  local function moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
-    local writer = new_writer(HEADER, 0, 0, 0)
-    writer[1] = 'RLS\1'
-    local head_at, head_units = HEADER, 0
-    local first = block_of(log.head_at)
-    if from_at == log.head_at then
-    elseif first == block_of(from_at - 1) then
-      local _, weight, behind = entry_at(log, log.head_at)
-      if not weight then
-        damaged()
+    local function text_of_writer(writer)
+      if writer.size <= 1000 then
+        return char(unpack(writer, 1, writer.size))
       end
-      push(writer, log.head_stamp, weight)
-      local text, base = bytes_of(log, behind, from_at)
-      put(writer, (string.gsub(sub(text, behind - base + 1, from_at - base), '\255+$', '')))
-      writer.units, writer.stamp, writer.origin = from_units - log.head_units, from_stamp, 0
-    else
-      local begin = block_start(first)
-      local text, base = bytes_of(log, begin, from_at)
-      put(writer, sub(text, begin - base + 1, from_at - base))
-      writer.units, writer.stamp, writer.origin = from_units, from_stamp, log.origin
-      head_at, head_units = log.head_at - begin + HEADER, log.head_units
+      local parts = {}
+      for from = 1, writer.size, 1000 do
+        parts[#parts + 1] = char(unpack(writer, from, min(from + 999, writer.size)))
+      end
+      return concat(parts)
     end
-    local head_stamp
-    head_at, head_stamp = put_rest(log, writer, from_at, head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
-    writer[#writer + 1] = footer_of(writer, head_at, head_units, head_stamp, 0) or full()
-    return {whole = concat(writer)}
-  end
-  local function rewrite(log, may_move, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
-    if may_move and is_due(log) then
-      return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+    local function stored_units(units, origin)
+      units = units - (9007199254740992 - origin)
+      return units < 0 and units + 9007199254740992 or units
     end
-    local stamp = new and min(new.stamp, from_stamp) or from_stamp
-    local writer = new_writer(from_at, from_units, stamp, log.origin)
-    local head_at, head_stamp =
-      put_rest(log, writer, from_at, log.head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
-    local footer, gap = footer_of(writer, head_at, log.head_units, head_stamp, log.length)
-    if not footer then
-      if not may_move then
+    local function push(writer, stamp, weight)
+      local at = writer.at
+      if at == 4 then
+        writer.stamp = stamp -- The first entry of a new string.
+      end
+      local difference, begin = stamp - writer.stamp, writer.size
+      if difference < 0 then
+        refuse_damaged()
+      end
+      local room = 256 - (at - 4) % 256
+      if room == 256 and at > 4 then
+        room = 0 -- A block head comes first.
+      end
+      if room > 0 then
+        if weight == 1 then
+          put_varint(writer, difference * 2)
+        else
+          put_varint(writer, difference * 2 + 1)
+          put_varint(writer, weight - 2)
+        end
+      end
+      if writer.size - begin > room or room == 0 then
+        writer.size = begin
+        put_same(writer, 255, room)
+        put_fixed(writer, writer.stamp, 6)
+        put_fixed(writer, stored_units(writer.units, writer.origin), 7)
+        at = at + room + 13
+        put_varint(writer, difference * 2 + (weight == 1 and 0 or 1))
+        if weight > 1 then
+          put_varint(writer, weight - 2)
+        end
+      end
+      writer.at = writer.at + writer.size - begin
+      writer.units, writer.stamp = writer.units + weight, stamp
+      return at
+    end
+    local function footer_of(writer, head_at, head_units, head_stamp, length)
+      local end_at, newest = writer.at, writer.stamp
+      if end_at > 16777152 then
         return nil
-      elseif droppable(log) < FEWEST_DEAD_WHEN_FULL then
-        full()
       end
-      return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+      local before, units, age = stored_units(head_units, writer.origin), writer.units - head_units, newest - head_stamp
+      local footer = {size = 0}
+      put_varint(footer, end_at)
+      put_varint(footer, head_at)
+      put_varint(footer, before)
+      put_varint(footer, units)
+      put_varint(footer, age)
+      put_fixed(footer, newest, 6)
+      local size = footer.size + 3
+      local gap = max(0, length - end_at - size)
+      put_fixed(footer, check_of(end_at + gap + size, end_at, head_at, before, units, age, newest), 2)
+      footer[size], footer.size = size, size
+      return footer, gap
     end
-    if gap > NARROW_GAP then
-      local change = {offset = writer.at + gap, bytes = footer}
-      if writer.at > from_at then
-        change.first_offset, change.first_bytes = from_at, concat(writer)
+    local function put_rest(log, writer, from_at, head_at, head_stamp, new, rest_at, rest_units, rest_stamp)
+      local first_at, first_stamp
+      if new then
+        first_at, first_stamp = push(writer, new.stamp, new.weight), new.stamp
       end
-      return change
+      if rest_at < log.end_at then
+        text_of(log, rest_at, log.end_at) -- At once.
+      end
+      while rest_at ~= log.end_at do
+        local entry, _, after_at, after_units, after_stamp = step(log, rest_at, rest_units, rest_stamp)
+        if not entry then
+          break
+        end
+        local at = push(writer, after_stamp, after_units - rest_units)
+        if not first_at then
+          first_at, first_stamp = at, after_stamp
+        end
+        rest_at, rest_units, rest_stamp = after_at, after_units, after_stamp
+      end
+      if from_at ~= log.head_at then
+        return head_at, head_stamp
+      elseif not first_at then
+        refuse_damaged()
+      end
+      return first_at, first_stamp
     end
-    return {offset = from_at, bytes = concat(writer) .. rep('\0', gap) .. footer}
-  end
-  local function first_rewritable(log)
-    local first = last_block(log) + 1 - MOST_BLOCKS
-    if first > block_of(log.head_at) then
-      return block_mark(log, first)
+    local function droppable(log)
+      local first = block_of(log.head_at)
+      local from = first == block_of(log.end_at - 1) and log.head_at or first * 256 + 4
+      return max(0, log.footer - (log.end_at - from) - 4)
     end
-  end
-  local function plan(log, units, may_move)
-    local at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
-    log.change, log.added = nil, units
-    if units == 0 then
-      if log.is_pruned then
-        log.change = log.is_empty and {remove = true}
+    local function is_due(log)
+      local dead = droppable(log)
+      return dead >= 8 and dead * 4 >= log.end_at - log.head_at
+    end
+    local function moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+      local writer, prefix = writer_at(4, 0, 0, 0), 'RLS\1'
+      local head_at, head_units = 4, 0
+      local first = block_of(log.head_at)
+      if from_at == log.head_at then
+      elseif first == block_of(from_at - 1) then
+        local _, weight, behind = entry_at(log, log.head_at)
+        if not weight then
+          refuse_damaged()
+        end
+        push(writer, log.head_stamp, weight)
+        local bytes, shift = bytes_of(log, behind, from_at, from_at)
+        local last = from_at - 1 - shift
+        while last >= behind - shift and bytes[last] == 255 do
+          last = last - 1 -- The block may end in filler, as no entry does.
+        end
+        for place = behind - shift, last do
+          writer.size = writer.size + 1
+          writer[writer.size] = bytes[place]
+        end
+        writer.at = 4 + writer.size
+        writer.units, writer.stamp = from_units - log.head_units, from_stamp
+      else
+        local begin = first * 256 + 4
+        local text, base = text_of(log, begin, from_at)
+        prefix = prefix .. sub(text, begin - base + 1, from_at - base)
+        writer = writer_at(from_at - begin + 4, from_units, from_stamp, log.origin)
+        head_at, head_units = log.head_at - begin + 4, log.head_units
+      end
+      local head_stamp
+      head_at, head_stamp = put_rest(log, writer, from_at, head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
+      local footer = footer_of(writer, head_at, head_units, head_stamp, 0) or refuse_full()
+      return {whole = prefix .. text_of_writer(writer) .. text_of_writer(footer)}
+    end
+    local function rewrite(log, may_move, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+      if may_move and is_due(log) then
+        return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+      end
+      local stamp = new and new.stamp < from_stamp and new.stamp or from_stamp
+      local writer = writer_at(from_at, from_units, stamp, log.origin)
+      local head_at, head_stamp =
+        put_rest(log, writer, from_at, log.head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
+      local footer, gap = footer_of(writer, head_at, log.head_units, head_stamp, log.length)
+      if not footer then
+        if not may_move then
+          return nil
+        elseif droppable(log) < 65536 then
+          refuse_full()
+        end
+        return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+      end
+      if gap > 64 then
+        local change = {offset = writer.at + gap, text = text_of_writer(footer)}
+        if writer.size > 0 then
+          change.first_offset, change.first_text = from_at, text_of_writer(writer)
+        end
+        return change
+      end
+      put_same(writer, 0, gap)
+      for place = 1, footer.size do
+        writer[writer.size + place] = footer[place]
+      end
+      writer.size = writer.size + footer.size
+      return {offset = from_at, text = text_of_writer(writer)}
+    end
+    local function first_rewritable(log)
+      local first = block_of(log.end_at - 1) + 1 - 128
+      if first > block_of(log.head_at) then
+        return block_mark(log, first)
+      end
+    end
+    local writer = {is_due = is_due}
+    function writer.plan(log, units, may_move)
+      local at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
+      if units == 0 then
+        log.change = log.is_empty and {removed = true}
           or rewrite(log, may_move, at, end_units, end_stamp, nil, at, end_units, end_stamp)
+        return true
       end
-      return true
-    end
-    local new = {stamp = log.now, weight = units}
-    if new.stamp > LATEST then
-      fail("ERR rl: the server's clock is before 1970 or after 10889")
-    elseif units > MOST - log.units then
-      full()
-    elseif log.is_empty then
-      local writer = new_writer(HEADER, 0, 0, 0)
-      push(writer, new.stamp, units)
-      log.change = {whole = 'RLS\1' .. concat(writer) .. footer_of(writer, HEADER, 0, new.stamp, 0)}
-      return true
-    end
-    if new.stamp < end_stamp then
-      local _, _, stamp = first_rewritable(log)
-      new.stamp = stamp and max(stamp, new.stamp) or new.stamp
+      local new = {stamp = log.now, weight = units}
+      if new.stamp > 281474976710655 then
+        fail("ERR rl: the server's clock is before 1970 or after 10889")
+      elseif units > 9007199254740991 - log.units then
+        refuse_full()
+      elseif log.is_empty then
+        local begun = writer_at(4, 0, 0, 0)
+        push(begun, new.stamp, units)
+        local footer = footer_of(begun, 4, 0, new.stamp, 0)
+        log.change = {whole = 'RLS\1' .. text_of_writer(begun) .. text_of_writer(footer)}
+        return true
+      end
       if new.stamp < end_stamp then
-        _, at, end_units, end_stamp = seek(log, false, new.stamp)
+        local _, _, stamp = first_rewritable(log)
+        new.stamp = stamp and max(stamp, new.stamp) or new.stamp
+        if new.stamp < end_stamp then
+          _, at, end_units, end_stamp = seek(log, false, new.stamp)
+        end
       end
+      log.change = rewrite(log, may_move, at, end_units, end_stamp, new, at, end_units, end_stamp)
+      return log.change ~= nil
     end
-    log.change = rewrite(log, may_move, at, end_units, end_stamp, new, at, end_units, end_stamp)
-    return log.change ~= nil
-  end
-  local function take(log, units, time)
-    local since, until_at, until_units, until_stamp = log.head_units, log.end_at, log.end_units, log.end_stamp
-    if log.is_empty then
-      since, until_units = 0, 0
-    elseif time and (time < log.head_stamp or time > log.end_stamp) then
-      since = until_units
-    elseif time then
-      local _
-      if time < log.end_stamp then
-        _, until_at, until_units, until_stamp = seek(log, false, time)
+    function writer.take(log, units, time)
+      local since, until_at, until_units, until_stamp = log.head_units, log.end_at, log.end_units, log.end_stamp
+      if log.is_empty then
+        since, until_units = 0, 0
+      elseif time and (time < log.head_stamp or time > log.end_stamp) then
+        since = until_units
+      elseif time then
+        local _, first
+        if time < log.end_stamp then
+          _, until_at, until_units, until_stamp = seek(log, false, time)
+        end
+        _, _, since = seek(log, false, time - 1)
+        _, first = first_rewritable(log)
+        since = first and max(since, first) or since
       end
-      _, _, since = seek(log, false, time - 1)
-      local _, first = first_rewritable(log)
-      since = first and max(since, first) or since
-    end
-    local taken = min(max(0, until_units - since), units)
-    if taken == 0 then
-      plan(log, 0, true)
-      return 0
-    elseif taken == log.units then
-      log.change = {remove = true}
+      local taken = min(max(0, until_units - since), units)
+      if taken == 0 then
+        return log.is_pruned and writer.plan(log, 0, true) and 0 or 0
+      elseif taken == log.units then
+        log.change = {removed = true}
+        return taken
+      end
+      local first = until_units - taken
+      local _, from_at, from_units, from_stamp, _, _, stamp = seek(log, true, first)
+      local kept = first - from_units
+      local lighter = kept > 0 and {stamp = stamp, weight = kept} or nil
+      local end_at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
+      if until_at == log.end_at then
+        log.end_at, log.end_units, log.end_stamp = from_at, from_units, from_stamp
+        until_at, until_units, until_stamp = from_at, from_units, from_stamp
+      end
+      log.change = rewrite(log, true, from_at, from_units, from_stamp, lighter, until_at, until_units, until_stamp)
+      log.end_at, log.end_units, log.end_stamp = end_at, end_units, end_stamp
       return taken
     end
-    local first = until_units - taken
-    local _, from_at, from_units, from_stamp, _, _, stamp = seek(log, true, first)
-    local kept = first - from_units
-    local lighter = kept > 0 and {stamp = stamp, weight = kept} or nil
-    local whole = {log.end_at, log.end_units, log.end_stamp}
-    if until_at == log.end_at then
-      log.end_at, log.end_units, log.end_stamp = from_at, from_units, from_stamp
-      until_at, until_units, until_stamp = from_at, from_units, from_stamp
-    end
-    log.change = rewrite(log, true, from_at, from_units, from_stamp, lighter, until_at, until_units, until_stamp)
-    log.end_at, log.end_units, log.end_stamp = unpack(whole)
-    return taken
+    return writer
   end
-  local function write(log, kept)
+  local writer = nil
+  local function get_writer()
+    writer = writer or make_writer()
+    return writer
+  end
+  function compact.plan(log, units, may_move)
+    log.change, log.added = nil, units
+    return units == 0 and not log.is_pruned or get_writer().plan(log, units, may_move)
+  end
+  function compact.take(log, units, time)
+    return get_writer().take(log, units, time)
+  end
+  function compact.is_due(log)
+    return log.change and not log.is_empty and get_writer().is_due(log)
+  end
+  function compact.write(log, kept)
     local change, key = log.change, log.key
-    local renewed = kept and (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty)
-    if change and change.remove then
+    local expiry = kept and expiry_to_set(log)
+    if change and change.removed then
       call('UNLINK', key)
     elseif change and change.whole then
-      if renewed then
-        call('SET', key, change.whole, 'PXAT', renewed)
+      if expiry then
+        call('SET', key, change.whole, 'PXAT', expiry)
       else
         call('SET', key, change.whole, 'KEEPTTL')
       end
     else
       if change then
-        if change.first_bytes then
-          call('SETRANGE', key, change.first_offset, change.first_bytes)
+        if change.first_text then
+          call('SETRANGE', key, change.first_offset, change.first_text)
         end
-        call('SETRANGE', key, change.offset, change.bytes)
+        call('SETRANGE', key, change.offset, change.text)
       end
-      if renewed then
-        call('PEXPIREAT', key, renewed)
+      if expiry then
+        call('PEXPIREAT', key, expiry)
       end
     end
   end
-  local function read(key, window, now, exists)
-    local log = open_log(key, window, now, exists)
-    prune(log)
-    return log
-  end
-  return {
-    read = read, later_than = later_than, stamped_after = later_than, stamp_of = stamp_of, plan = plan, take = take,
-    write = write, is_due = is_due, refuse_as_full = full,
-  }
+  return compact
 end
-local compact_logs = nil
-local function get_compact_logs()
-  compact_logs = compact_logs or make_compact()
-  return compact_logs
+local compact = nil
+local function get_compact()
+  compact = compact or make_compact()
+  return compact
+end
+local function open_log(key, window, now, has_cost, pruned)
+  if not has_cost then
+    local store = get_sorted()
+    local log = store.read(key, window, now, pruned)
+    if log then
+      return log, store
+    end
+  end
+  local kind = call('TYPE', key).ok
+  if kind == 'zset' then
+    local store = get_sorted()
+    return store.read(key, window, now, pruned), store
+  elseif kind ~= 'string' and kind ~= 'none' then
+    fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+  end
+  local store = get_compact()
+  return store.read(key, window, now, kind == 'string'), store
+end
+local function plain_sliding(key, window, limit, cost)
+  local log, store = open_log(key, window, clock(), cost, not cost or cost <= 1000)
+  cost = cost or 1
+  if store.check_cost then
+    store.check_cost(cost)
+  end
+  local used = log.units
+  local fits = limit - used >= cost
+  store.plan(log, fits and cost or 0, true)
+  store.write(log, true)
+  return {fits and 1 or 0, used, whole_seconds(window)}
 end
 local function make_counters()
   local in_cluster = nil
@@ -856,7 +950,6 @@ local function make_commands()
     map.ye, map.rt, map.bex, map.xl, map.bcm, map.ij, map.aru, map.br = nil, nil, nil, nil, nil, nil, nil, nil
     return {map = map}
   end
-  local SHORT = 'short'
   local function bad_words(command, name)
     if command == 'all' then
       fail('ERR syntax error: expected one rule a key and then FULL')
@@ -864,32 +957,35 @@ local function make_commands()
       fail('ERR syntax error: expected a rule and AT ms')
     elseif name == 'FIXED' then
       fail('ERR syntax error: expected windowSec limit, ANCHORED, COST n, FORCE, FULL or EACH')
+    elseif name == 'SLIDING' then
+      fail('ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH')
     end
-    fail('ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH')
+    local words = name == 'THROTTLE' and 'max_burst count period, quantity' or 'limit leaseSec holder'
+    if command == 'peek' then
+      fail('ERR syntax error: expected ' .. words .. ', FULL or EACH')
+    end
+    fail('ERR syntax error: expected ' .. words .. ' and FULL')
   end
   local function parse_at(words, at)
-    return integer(words[at + 1] or bad_words('refund'), 0, MOST)
+    return integer(words[at + 1] or bad_words('refund'), 0, 9007199254740991)
       or fail('ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991')
   end
-  local function parse_full(rule, words, at, command)
+  local function parse_full(rule, words, at, command, name)
     local option = words[at] and upper(words[at])
-    if not option or command == 'all' then
+    if command == 'all' or not option then
       return at
-    elseif command == 'refund' then
-      rule.at = option == 'AT' and parse_at(words, at) or bad_words('refund')
+    elseif command == 'refund' and option == 'AT' then
+      rule.at = parse_at(words, at)
       at = at + 1
-    elseif option == 'FULL' then
+    elseif command ~= 'refund' and option == 'FULL' then
       rule.full = true
-    elseif option == 'EACH' and command == 'peek' then
+    elseif command == 'peek' and option == 'EACH' then
       rule.each = true
     else
-      wrong_arity(command)
+      bad_words(command, name)
     end
     if words[at + 1] then
-      if command == 'refund' then
-        bad_words('refund')
-      end
-      wrong_arity(command)
+      bad_words(command, name)
     end
     return at + 1
   end
@@ -902,8 +998,8 @@ local function make_commands()
       end
       local window, limit = quota(words[at], words[at + 1])
       if count > 0 and window <= rule.windows[count] then
-        fail(NOT_INCREASING)
-      elseif count == MOST_WINDOWS then
+        fail('ERR windowSec must increase from one window to the next')
+      elseif count == 16 then
         fail('ERR windowSec and limit can be given for at most 16 windows')
       end
       count = count + 1
@@ -923,9 +1019,9 @@ local function make_commands()
       seen[option] = true
       if option == 'COST' then
         at = at + 1
-        local least = command == 'peek' and 0 or 1
-        rule.cost = integer(words[at] or bad_words(command, name), least, MOST)
-          or fail('ERR COST must be an integer from ' .. least .. ' to 9007199254740991')
+        local least = (command == 'peek' or command == 'all') and 0 or 1
+        rule.cost = integer(words[at] or bad_words(command, name), least, 9007199254740991)
+          or fail(least == 1 and 'ERR COST must be an integer from 1 to 9007199254740991' or 'ERR COST must be an integer from 0 to 9007199254740991')
       elseif option == 'AT' then
         rule.at = parse_at(words, at)
         at = at + 1
@@ -937,7 +1033,7 @@ local function make_commands()
     end
     rule.anchored, rule.force, rule.full, rule.each = seen.ANCHORED, seen.FORCE, seen.FULL, seen.EACH
     rule.has_cost, rule.refunds = seen.COST, command == 'refund'
-    rule.need = max(1, rule.cost) -- COST 0 looks whether there is room for a unit.
+    rule.need = max(1, rule.cost) -- COST 0 asks whether there is room for a unit.
     return rule, at
   end
   local function binding_of(rule, state, wait_of)
@@ -976,89 +1072,10 @@ local function make_commands()
     return maps
   end
   local function make_sliding()
-    local MOST_LOOKS = 2048 -- A wait looks into so many windows at most.
-    local function make_sorted()
-      local logs = get_logs()
-      local later = logs.later
-      local sorted = {}
-      function sorted.stamped_after(log, time)
-        return call('ZCOUNT', log.key, later(time), log.now + log.window)
-      end
-      function sorted.later_than(log, time)
-        return sorted.stamped_after(log, time) + log.lasting
-      end
-      function sorted.stamp_of(log, rank)
-        if rank < log.live then
-          rank = rank + log.ahead
-          return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
-        end
-      end
-      local function check_cost(cost)
-        if cost > MOST_ADDED then
-          fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit '
-            .. '(rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
-        end
-      end
-      sorted.check_cost = check_cost
-      function sorted.plan(log, units)
-        log.added = units
-        return true
-      end
-      function sorted.write(log)
-        if log.members then
-          call('ZREM', log.key, unpack(log.members))
-        elseif log.added then
-          logs.write(log, log.added)
-        end
-      end
-      function sorted.take(log, cost, at)
-        local now, window, members = log.now, log.window, {}
-        if log.card == 0 then
-          return 0
-        end
-        check_cost(cost)
-        if not at then
-          members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, cost)
-        elseif at > now - window and at <= now + window then
-          members = call('ZREVRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, cost)
-        end
-        log.members = #members > 0 and members or nil
-        return #members
-      end
-      return sorted
-    end
-    local sorted = nil
-    local function read_sorted(rule, key, now, pruned)
-      local log = get_logs().read(key, rule.longest, now, pruned and rule.cost <= MOST_ADDED)
-      if log then
-        sorted = sorted or make_sorted()
-        log.store = sorted
-      end
-      return log
-    end
-    local function read_log(rule, key, now, pruned)
-      local log = not rule.has_cost and read_sorted(rule, key, now, pruned)
-      if log then
-        return log
-      end
-      local kind = call('TYPE', key).ok
-      if kind == 'zset' then
-        log = read_sorted(rule, key, now, pruned)
-      end
-      if not log then
-        if kind ~= 'string' and kind ~= 'none' then
-          fail('WRONGTYPE Operation against a key holding the wrong kind of value')
-        end
-        local store = get_compact_logs()
-        log = store.read(key, rule.longest, now, kind == 'string')
-        log.store = store
-      end
-      return log
-    end
     local function stamp_of(state, rank)
       local log = state.log
       if state.added > 0 then
-        state.newer = state.newer or log.store.stamped_after(log, state.now)
+        state.newer = state.newer or state.store.stamped_after(log, state.now)
         if rank >= state.newer then
           if rank < state.newer + state.added then
             return state.now
@@ -1066,14 +1083,14 @@ local function make_commands()
           rank = rank - state.added
         end
       end
-      return log.store.stamp_of(log, rank)
+      return state.store.stamp_of(log, rank)
     end
     local function room_at(state, windows, leftovers, from)
       local log, at = state.log, from
       for round = 0, state.rounds do
         local begun = at
         for index = 1, #windows do
-          local ahead = round < state.rounds and log.store.stamped_after(log, at + windows[index]) or 0
+          local ahead = round < state.rounds and state.store.stamped_after(log, at + windows[index]) or 0
           local stamp = stamp_of(state, leftovers[index] + ahead)
           if stamp then
             at = max(at, stamp + windows[index])
@@ -1111,21 +1128,21 @@ local function make_commands()
       if index == rule.count then
         return log.units
       end
-      local used = log.store.later_than(log, state.now - window)
-      return state.rounds > 0 and used - log.store.stamped_after(log, state.now + window) or used
+      local used = state.store.later_than(log, state.now - window)
+      return state.rounds > 0 and used - state.store.stamped_after(log, state.now + window) or used
     end
     local sliding = {}
     function sliding.parse(words, at, command)
       return parse_windows(words, at, command, 'SLIDING')
     end
     function sliding.read(rule, key, now, _, _, _, pruned)
-      local log = read_log(rule, key, now, pruned)
-      local state = {log = log, now = now, quotas = {}, fits = true, rounds = 0, added = 0}
+      local log, store = open_log(key, rule.longest, now, rule.has_cost, pruned and rule.cost <= 1000)
+      local state = {log = log, store = store, now = now, quotas = {}, fits = true, rounds = 0, added = 0}
       if rule.refunds then
         return state
       end
-      if rule.count > 1 and log.store.stamped_after(log, now) > 0 then
-        state.rounds = floor(MOST_LOOKS / rule.count)
+      if rule.count > 1 and store.stamped_after(log, now) > 0 then
+        state.rounds = floor(2048 / rule.count)
       end
       for index = 1, rule.count do
         local used = used_in(rule, state, index)
@@ -1139,10 +1156,10 @@ local function make_commands()
     function sliding.counts(rule)
       return rule.force
     end
-    function sliding.settle(rule, state, counted, detail)
-      local log, quotas = state.log, state.quotas
-      if log.store.check_cost then
-        log.store.check_cost(rule.cost)
+    function sliding.settle(rule, state, counted, is_short)
+      local log, store, quotas = state.log, state.store, state.quotas
+      if store.check_cost then
+        store.check_cost(rule.cost)
       end
       local binding = quotas[1]
       state.added, state.newer = counted and rule.force and rule.cost or 0, nil
@@ -1152,7 +1169,7 @@ local function make_commands()
           quotas[index].retry = quotas[index].fits and 0 or retry_in_one(rule, state, index)
         end
         binding = binding_of(rule, state, function(index) return quotas[index].retry end)
-      elseif not binding.fits and detail ~= SHORT then
+      elseif not binding.fits and not is_short then
         binding.retry = retry_in_one(rule, state, 1)
       end
       state.retry = binding.retry or 0
@@ -1165,7 +1182,10 @@ local function make_commands()
         quotas[index].used = quotas[index].before + state.added
       end
       state.binding = binding
-      state.can_be_done = log.store.plan(log, state.added, not state.stays)
+      state.is_charged = counted
+      if state.plans then
+        state.can_be_done = store.plan(log, state.added, not state.stays)
+      end
     end
     function sliding.wait(_, state)
       return state.retry
@@ -1188,23 +1208,32 @@ local function make_commands()
       return maps_of_quotas(sliding, rule, state, each, figures, retry_in_one)
     end
     function sliding.write(_, state)
-      state.log.store.write(state.log, true)
+      state.store.write(state.log, true)
+    end
+    function sliding.heal(_, state)
+      local log = state.log
+      if log.units > 0 and not expiry_of(log.key, log.now) then
+        call('PEXPIREAT', log.key, log.now + 2 * log.window)
+      end
     end
     function sliding.is_due(state)
-      return state.log.store.is_due and not state.log.is_empty and state.log.store.is_due(state.log)
+      return state.store.is_due and state.store.is_due(state.log)
+    end
+    function sliding.members(state)
+      return state.store.is_compact and 0 or state.added
     end
     function sliding.refund(rule, state)
-      local log, now, window, at = state.log, state.now, rule.windows[1], rule.at
-      local taken = log.store.take(log, rule.cost, at)
+      local log, store, now, window, at = state.log, state.store, state.now, rule.windows[1], rule.at
+      local taken = store.take(log, rule.cost, at)
       state.rounds = 1
       local used = used_in(rule, state, 1)
       local gone = taken
       if at then
         gone = at > now - window and at <= now + window and taken or 0
       elseif taken > 0 then
-        gone = min(used, max(0, taken - log.store.stamped_after(log, now + window)))
+        gone = min(max(0, used - log.lasting), max(0, taken - store.stamped_after(log, now + window)))
       end
-      log.store.write(log, false)
+      store.write(log, false)
       return {taken, used - gone, whole_seconds(window)}
     end
     return sliding
@@ -1216,7 +1245,7 @@ local function make_commands()
     end
     local last = sign == '' and '9223372036854775807' or '9223372036854775808'
     if not digits or #digits > 19 or #digits == 19 and digits > last then
-      fail(NOT_AN_INTEGER)
+      fail('ERR value is not an integer or out of range')
     end
     return tonumber(text)
   end
@@ -1359,9 +1388,17 @@ local function make_commands()
     function fixed.maps(rule, state, each)
       return maps_of_quotas(fixed, rule, state, each, figures, own_wait)
     end
+    function fixed.heal(rule, state)
+      for index = 1, rule.count do
+        local quota = state.quotas[index]
+        if quota.exists and not quota.over and not quota.shared and not quota.expiry then
+          call('PEXPIREAT', quota.name, state.now + quota.life)
+        end
+      end
+    end
     function fixed.write(rule, state)
       if not state.counted then
-        return
+        return fixed.heal(rule, state)
       end
       for index = rule.count, 1, -1 do
         local quota = state.quotas[index]
@@ -1380,7 +1417,7 @@ local function make_commands()
       if not at then
         return true
       elseif rule.anchored then
-        return quota.expiry == nil or at >= quota.expiry - quota.window
+        return quota.expiry ~= nil and at >= quota.expiry - quota.window and at < quota.expiry
       end
       return floor(at / quota.window) == floor(state.now / quota.window)
     end
@@ -1402,35 +1439,34 @@ local function make_commands()
     return fixed
   end
   local function make_throttle()
-    local BILLION = 1e9
     local function at_most(seconds, nanos, seconds_most, nanos_most)
       return seconds < seconds_most or seconds == seconds_most and nanos <= nanos_most
     end
     local function plus(seconds, nanos, more_seconds, more_nanos)
       seconds, nanos = seconds + more_seconds, nanos + more_nanos
-      if nanos >= BILLION then
-        return seconds + 1, nanos - BILLION
+      if nanos >= 1000000000 then
+        return seconds + 1, nanos - 1000000000
       end
       return seconds, nanos
     end
     local function minus(seconds, nanos, less_seconds, less_nanos)
       seconds, nanos = seconds - less_seconds, nanos - less_nanos
       if nanos < 0 then
-        return seconds - 1, nanos + BILLION
+        return seconds - 1, nanos + 1000000000
       end
       return seconds, nanos
     end
     local function times(seconds, nanos, factor)
       local low, middle, high = factor % 1e6, floor(factor / 1e6) % 1e6, floor(factor / 1e12)
       local first, second = nanos * low, nanos * middle
-      local rest = first % BILLION + second % 1000 * 1e6
-      seconds = seconds * factor + floor(first / BILLION) + floor(second / 1000) + nanos * high * 1000
-        + floor(rest / BILLION)
-      return seconds, rest % BILLION
+      local rest = first % 1000000000 + second % 1000 * 1e6
+      seconds = seconds * factor + floor(first / 1000000000) + floor(second / 1000) + nanos * high * 1000
+        + floor(rest / 1000000000)
+      return seconds, rest % 1000000000
     end
     local function divided(seconds, nanos, by_seconds, by_nanos)
-      local quotient = floor((seconds * BILLION + nanos) / (by_seconds * BILLION + by_nanos))
-      if quotient >= MOST then
+      local quotient = floor((seconds * 1000000000 + nanos) / (by_seconds * 1000000000 + by_nanos))
+      if quotient >= 9007199254740991 then
         return quotient
       end
       local function fits(count)
@@ -1455,13 +1491,17 @@ local function make_commands()
     end
     local function interval_of(period, count)
       if count <= 9e6 then
-        local rest = period % count
-        return floor(period / count), floor(rest * BILLION / count)
+        local rest = period % count * 1000000000
+        local more = rest % count
+        return plus((period - period % count) / count, (rest - more) / count, 0, more > 0 and 1 or 0)
       end
-      local nanos = floor(period * BILLION / count)
+      local nanos = floor(period * 1000000000 / count)
+      local function product(quotient)
+        local seconds, rest = times(0, count % 1000000000, quotient)
+        return seconds + floor(count / 1000000000) * quotient, rest
+      end
       local function fits(quotient)
-        local seconds, rest = times(0, count % BILLION, quotient)
-        seconds = seconds + floor(count / BILLION) * quotient
+        local seconds, rest = product(quotient)
         return at_most(seconds, rest, period, 0)
       end
       while not fits(nanos) do
@@ -1470,10 +1510,14 @@ local function make_commands()
       while fits(nanos + 1) do
         nanos = nanos + 1
       end
-      return floor(nanos / BILLION), nanos % BILLION
+      if nanos > 0 then
+        local seconds, rest = product(nanos)
+        nanos = (seconds == period and rest == 0) and nanos or nanos + 1
+        return floor(nanos / 1000000000), nanos % 1000000000
+      end
     end
     local function intervals(rule, factor)
-      if (rule.seconds * BILLION + rule.nanos) * factor < 1e19 then
+      if (rule.seconds * 1000000000 + rule.nanos) * factor < 1e19 then
         return times(rule.seconds, rule.nanos, factor)
       end
     end
@@ -1482,10 +1526,10 @@ local function make_commands()
       if not (words[at] and words[at + 1] and words[at + 2]) then
         wrong_arity(command)
       end
-      local burst = integer(words[at], 0, MOST - 1)
+      local burst = integer(words[at], 0, 9007199254740991 - 1)
         or fail('ERR max_burst must be an integer from 0 to 9007199254740990')
-      local count = integer(words[at + 1], 1, MOST) or fail('ERR count must be an integer from 1 to 9007199254740991')
-      local period = integer(words[at + 2], 1, MOST_SECONDS)
+      local count = integer(words[at + 1], 1, 9007199254740991) or fail('ERR count must be an integer from 1 to 9007199254740991')
+      local period = integer(words[at + 2], 1, 2147483647)
         or fail('ERR period must be an integer number of seconds from 1 to 2147483647')
       local rule = {limit = burst + 1, quantity = 1}
       at = at + 3
@@ -1500,12 +1544,12 @@ local function make_commands()
         is_option = option == 'FULL' or option == 'EACH' and command == 'peek'
       end
       if word and not is_option then
-        rule.quantity = integer(word, 0, MOST) or fail('ERR quantity must be an integer from 0 to 9007199254740991')
+        rule.quantity = integer(word, 0, 9007199254740991) or fail('ERR quantity must be an integer from 0 to 9007199254740991')
         at = at + 1
       end
-      at = parse_full(rule, words, at, command)
+      at = parse_full(rule, words, at, command, 'THROTTLE')
       rule.seconds, rule.nanos = interval_of(period, count)
-      if rule.seconds == 0 and rule.nanos == 0 then
+      if not rule.seconds then
         fail('ERR count must be at most one request a nanosecond of the period')
       end
       rule.tolerance_seconds, rule.tolerance_nanos = intervals(rule, rule.limit)
@@ -1520,7 +1564,7 @@ local function make_commands()
       local state = {key = key, now = now, seconds = seconds, nanos = nanos, debt_seconds = 0, debt_nanos = 0}
       if text then
         if stored_integer(text) < 0 then
-          fail(NOT_AN_INTEGER)
+          fail('ERR value is not an integer or out of range')
         end
         local stored_seconds, stored_nanos = tonumber(sub(text, 1, -10)) or 0, tonumber(sub(text, -9))
         if not at_most(stored_seconds, stored_nanos, seconds, nanos) then
@@ -1608,11 +1652,11 @@ local function make_commands()
     end
     function throttle.refund(rule, state)
       check_time(state.seconds, state.nanos)
-      local before = used_by(rule, state.debt_seconds, state.debt_nanos)
+      local before, quantity = used_by(rule, state.debt_seconds, state.debt_nanos), rule.quantity
       local ahead_seconds, ahead_nanos = state.debt_seconds, state.debt_nanos
-      local asked_seconds, asked_nanos = intervals(rule, rule.quantity)
+      local asked_seconds, asked_nanos = intervals(rule, quantity)
       if not asked_seconds or at_most(ahead_seconds, ahead_nanos, asked_seconds, asked_nanos) then
-        ahead_seconds, ahead_nanos = 0, 0
+        ahead_seconds, ahead_nanos, quantity = 0, 0, before
       else
         ahead_seconds, ahead_nanos = minus(ahead_seconds, ahead_nanos, asked_seconds, asked_nanos)
       end
@@ -1620,7 +1664,7 @@ local function make_commands()
         store(state, ahead_seconds, ahead_nanos)
       end
       local after = used_by(rule, ahead_seconds, ahead_nanos)
-      return {before - after, after, whole_seconds(to_millis(ahead_seconds, ahead_nanos))}
+      return {quantity, after, whole_seconds(to_millis(ahead_seconds, ahead_nanos))}
     end
     return throttle
   end
@@ -1635,8 +1679,8 @@ local function make_commands()
       end
       return false
     end
-    if leases.ended > MOST_REMOVED then
-      call('ZREMRANGEBYRANK', leases.key, 0, MOST_REMOVED - 1)
+    if leases.ended > 1000 then
+      call('ZREMRANGEBYRANK', leases.key, 0, 1000 - 1)
     elseif leases.ended > 0 then
       call('ZREMRANGEBYSCORE', leases.key, '-inf', leases.now)
     end
@@ -1660,10 +1704,10 @@ local function make_commands()
       if not (words[at] and words[at + 1] and words[at + 2]) then
         wrong_arity(command)
       end
-      local rule = {limit = integer(words[at], 0, MOST) or fail(BAD_LIMIT)}
+      local rule = {limit = integer(words[at], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991')}
       rule.lease = millis(words[at + 1]) or bad_seconds('leaseSec')
       rule.holder = words[at + 2]
-      return rule, parse_full(rule, words, at + 3, command)
+      return rule, parse_full(rule, words, at + 3, command, 'ACQUIRE')
     end
     function acquire.read(rule, key, now)
       local leases = read_leases(key, now)
@@ -1727,16 +1771,21 @@ local function make_commands()
         reset = reset, window = rule.lease, at = leases.now,
       }}
     end
+    function acquire.heal(_, leases)
+      if leases.held > 0 and not expiry_of(leases.key, leases.now) then
+        keep_leases(leases.key, leases.now, false)
+      end
+    end
     function acquire.write(rule, leases)
-      if leases.ended == 0 and not leases.counted then
-        return
+      local existed, new = leases.held > 0, leases.now + rule.lease
+      if leases.ended > 0 then
+        existed = prune_leases(leases)
       end
-      local existed = prune_leases(leases)
-      if leases.counted then
-        call('ZADD', leases.key, format('%d', leases.now + rule.lease), rule.holder)
-      end
-      if leases.counted then
+      if leases.counted and leases.old ~= new then
+        call('ZADD', leases.key, format('%d', new), rule.holder)
         keep_leases(leases.key, leases.now, existed)
+      else
+        acquire.heal(rule, leases)
       end
     end
     return acquire
@@ -1763,7 +1812,8 @@ local function make_commands()
     local writes = command ~= 'peek'
     local now, seconds, nanos = clock()
     local state = kind.read(rule, key, now, seconds, nanos, declared, writes)
-    kind.settle(rule, state, state.fits or kind.counts(rule, state), not (rule.full or rule.each) and SHORT)
+    state.plans = writes
+    kind.settle(rule, state, state.fits or kind.counts(rule, state), not (rule.full or rule.each))
     local reply
     if rule.each then
       reply = maps_of(kind, rule, state, true)
@@ -1831,8 +1881,8 @@ local function make_commands()
     for index = at, #words do
       local window = millis(words[index]) or bad_seconds('windowSec')
       if #windows > 0 and window <= windows[#windows] then
-        fail(NOT_INCREASING)
-      elseif #windows == MOST_WINDOWS then
+        fail('ERR windowSec must increase from one window to the next')
+      elseif #windows == 16 then
         fail('ERR windowSec can be given for at most 16 windows')
       end
       windows[#windows + 1] = window
@@ -1896,13 +1946,23 @@ local function make_commands()
     end
     return declared
   end
+  local function check_members(rules)
+    local added = 0
+    for index = 1, #rules do
+      local each = rules[index]
+      added = added + (each.kind.members and each.kind.members(each.state) or 0)
+    end
+    if added > 1000 then
+      get_sorted().check_cost(added)
+    end
+  end
   local function plan_move(rules)
     local chosen
     for index = 1, #rules do
       local state = rules[index].state
       if state.can_be_done == false then
         if chosen then
-          get_compact_logs().refuse_as_full()
+          get_compact().refuse_full()
         end
         chosen = state
       end
@@ -1914,7 +1974,7 @@ local function make_commands()
       end
     end
     if chosen then
-      chosen.log.store.plan(chosen.log, chosen.added, true)
+      chosen.store.plan(chosen.log, chosen.added, true)
     end
   end
   local function check_apart(rules, now, declared)
@@ -1968,12 +2028,13 @@ local function make_commands()
     for index = 1, #rules do
       local each = rules[index]
       each.state = each.kind.read(each.rule, each.key, now, seconds, nanos, declared, false)
-      each.state.stays = true
+      each.state.stays, each.state.plans = true, false
       fits = fits and (each.state.fits or each.rule.force)
     end
     local binding, longest, left, limit
     for index = 1, #rules do
       local each = rules[index]
+      each.state.plans = fits
       each.kind.settle(each.rule, each.state, fits)
       local quota = each.state.binding
       local remaining, share_of = max(0, quota.limit - quota.used), max(1, quota.limit)
@@ -1999,9 +2060,14 @@ local function make_commands()
       reply[5] = maps
     end
     if fits then
+      check_members(rules)
       plan_move(rules)
-      for index = 1, #rules do
-        rules[index].kind.write(rules[index].rule, rules[index].state)
+    end
+    for index = 1, #rules do
+      local kind = rules[index].kind
+      local change = fits and kind.write or kind.heal
+      if change then
+        change(rules[index].rule, rules[index].state)
       end
     end
     return reply
@@ -2033,17 +2099,13 @@ local function make_commands()
 end
 local commands = nil
 local function answer(command, keys, words, at)
-  local key = keys[1]
-  if key and #words == at + 1 then
-    if command == 'sliding' then
-      local reply = get_logs().plain(key, quota(words[at], words[at + 1]))
-      if reply then
-        return reply
-      end
-    elseif command == 'fixed' then
-      local window, limit = quota(words[at], words[at + 1])
-      return get_counters().plain(key, window, limit, declared_of(keys))
-    end
+  local key, more = keys[1], #words - at
+  if key and command == 'sliding' and (more == 1 or more == 3 and upper(words[at + 2]) == 'COST') then
+    local window, limit = quota(words[at], words[at + 1])
+    return plain_sliding(key, window, limit, more == 3 and (integer(words[at + 3], 1, 9007199254740991) or fail('ERR COST must be an integer from 1 to 9007199254740991')))
+  elseif key and command == 'fixed' and more == 1 then
+    local window, limit = quota(words[at], words[at + 1])
+    return get_counters().plain(key, window, limit, declared_of(keys))
   end
   commands = commands or make_commands()
   return commands(command, keys, words, at)
@@ -2080,3 +2142,8 @@ register('all', {})
 register('peek', {'no-writes', 'allow-oom'})
 register('refund', {'allow-oom'})
 register('reset', {'allow-oom'})
+redis.register_function{
+  function_name = 'rl_version',
+  callback = function() return VERSION end,
+  flags = {'no-writes', 'allow-oom', 'allow-stale'},
+}

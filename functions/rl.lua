@@ -1,30 +1,53 @@
 -- The rules of the module in Lua, for servers that load no modules.
 --
--- The same words, replies, errors, keys, members and expiries as the commands of the module with logs in sorted sets, so
--- that a key can be handed over in the middle of a window. `make functions` makes two files of this one: rl.library.lua
+-- The same words, replies, errors, keys, members, bytes and expiries as the commands of the module, so that a key can be
+-- handed over in the middle of a window. `make functions` makes two files of this one: rl.library.lua
 -- for FUNCTION LOAD and rl.script.lua for EVALSHA. docs/FUNCTIONS.md says how to use them.
 --
 -- A call goes through the steps of the module: parse the words, read the state, decide, apply, reply. Reading changes
 -- nothing, so that a call can still be refused and RL.PEEK is the same code without the last step.
 --
--- A script is run from its first line to its last in each call, and making a closure takes time. So there are functions
--- that make others, and each kind of rule is made when it is asked for. A library keeps what was made.
+-- A script is run from its first line to its last in each call, and making a closure takes time, most of all for each local
+-- of the running function that it captures. So there are functions that make others, and what a call does not need is not
+-- made; what many functions use is a local of an outer function. A library keeps what was made.
 --
 -- Numbers are doubles: integers are exact up to 2^53. Times in milliseconds stay far below that; nanoseconds do not, and
 -- are kept as seconds and nanoseconds.
 
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 local find, sub, upper, format = string.find, string.sub, string.upper, string.format
+local byte, char, concat = string.byte, string.char, table.concat
 
 local MOST = 9007199254740991 -- 2^53 - 1
 local MOST_SECONDS = 2147483647
 local MOST_WINDOWS = 16
 local MOST_ADDED = 1000 -- Units that one call adds to a sorted set.
+local MOST_LOOKUPS = 2048 -- The most windows that one search for the end of a wait looks into.
+local BILLION = 1000000000
 local MOST_REMOVED = 1000 -- Stale members that one call removes.
 
 local BAD_LIMIT = 'ERR limit must be an integer from 0 to 9007199254740991'
+local BAD_COST = 'ERR COST must be an integer from 1 to 9007199254740991'
 local NOT_AN_INTEGER = 'ERR value is not an integer or out of range'
 local NOT_INCREASING = 'ERR windowSec must increase from one window to the next'
+local WRONG_TYPE = 'WRONGTYPE Operation against a key holding the wrong kind of value'
+
+-- Compact logs.
+local HEADER = 4
+local BLOCK = 256
+local BLOCK_HEAD = 13
+local LONGEST_ENTRY = 15
+local LONGEST_LOG = 16777216
+local LAST_END = 16777152 -- The last offset at which entries may end.
+local LATEST = 281474976710655 -- 2^48 - 1
+local UNITS = 9007199254740992 -- Units before a place are counted modulo this.
+local FEWEST_DEAD = 8 -- Fewer dead bytes stay where they are.
+local FEWEST_DEAD_WHEN_FULL = 65536
+local MOST_BLOCKS = 128 -- The most blocks of later entries that one call writes anew.
+local NARROW_GAP = 64
+local AT_ONCE = 1024 -- A log up to this length is fetched as a whole.
+
+-- The rules begin here: functions.sh puts what follows into a function of its own.
 
 -- Errors ---------------------------------------------------------------------------------------------------------------
 
@@ -70,9 +93,9 @@ end
 
 -- Seconds with up to three decimal places, in milliseconds.
 local function millis(word)
-  if find(word, '^%d+$') then
-    local seconds = integer(word, 1, MOST_SECONDS)
-    return seconds and seconds * 1000
+  local whole_seconds = integer(word, 1, MOST_SECONDS)
+  if whole_seconds then
+    return whole_seconds * 1000
   end
   local _, _, whole, places = find(word, '^(%d+)%.(%d%d?%d?)$')
   local seconds = whole and integer(whole, 0, MOST_SECONDS)
@@ -142,8 +165,10 @@ local function renewed_expiry(log, exists)
   end
 end
 
--- Sorted sets.
-local function make_logs()
+-- A member a unit, its score the time in milliseconds.
+local function make_sorted()
+  local sorted = {}
+
   -- The lower bound of the scores later than a time, of those that a clock can have written.
   local function later(time)
     return time < 0 and '0' or format('(%d', time)
@@ -153,14 +178,16 @@ local function make_logs()
   -- ever. `ahead`: members further ahead of the clock than the window; they do not count, no more than those that have
   -- `expired`. If `pruned`, what has expired is removed at once where that is little, which saves counting it. Nothing if there
   -- is something else at the key.
-  local function read_log(key, window, now, pruned)
+  function sorted.read(key, window, now, pruned)
     local live = redis.pcall('ZCOUNT', key, later(now - window), now + window)
     if type(live) == 'table' then
       return sub(live.err, 1, 9) ~= 'WRONGTYPE' and refuse(live.err) or nil
     end
     local card = call('ZCARD', key)
-    local log = {key = key, window = window, now = now, card = card, live = live, units = live}
-    log.lasting, log.ahead, log.expired = 0, 0, 0
+    local log = {
+      key = key, window = window, now = now, card = card, live = live, units = live, lasting = 0, ahead = 0, expired = 0,
+      added = 0, members = false,
+    }
     local stale = card - live
     if stale > 0 then
       local expired
@@ -222,144 +249,93 @@ local function make_logs()
     end
   end
 
-  -- Prunes a log, adds units, and keeps it for two windows.
-  local function write_log(log, units)
+  -- Units stamped later than a time, without the members before the epoch.
+  function sorted.stamped_after(log, time)
+    return call('ZCOUNT', log.key, later(time), log.now + log.window)
+  end
+
+  function sorted.later_than(log, time)
+    return sorted.stamped_after(log, time) + log.lasting
+  end
+
+  -- The stamp of the unit with `rank` newer ones. Nothing for a unit that never expires.
+  function sorted.stamp_of(log, rank)
+    if rank < log.live then
+      rank = rank + log.ahead
+      return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
+    end
+  end
+
+  function sorted.check_cost(cost)
+    if cost > MOST_ADDED then
+      fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit '
+        .. '(rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
+    end
+  end
+
+  -- Plans to add units, if there are any to add, and to remove what is stale.
+  function sorted.plan(log, units)
+    log.added = units
+    return true
+  end
+
+  -- Plans to take out the newest units that a clock has stamped, or some of one stamp. Answers how many.
+  function sorted.take(log, cost, at)
+    local now, window, members = log.now, log.window, {}
+    if log.card == 0 then
+      return 0
+    end
+    sorted.check_cost(cost)
+    if not at then
+      members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, cost)
+    elseif at > now - window and at <= now + window then
+      members = call('ZREVRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, cost)
+    end
+    log.members = #members > 0 and members
+    return #members
+  end
+
+  -- Carries out what is planned. `kept`: whether a request was decided on, and not taken back.
+  function sorted.write(log, kept)
+    if not kept then
+      if log.members then
+        call('ZREM', log.key, unpack(log.members))
+      end
+      return
+    end
     prune_log(log)
-    if units > 0 then
-      add_units(log, units)
+    if log.added > 0 then
+      add_units(log, log.added)
     end
-    local renewed = (units > 0 or log.units > 0) and renewed_expiry(log, log.units > 0)
-    if renewed then
-      call('PEXPIREAT', log.key, renewed)
+    local expiry = (log.added > 0 or log.units > 0) and renewed_expiry(log, log.units > 0)
+    if expiry then
+      call('PEXPIREAT', log.key, expiry)
     end
   end
 
-  -- The plain form, on a key that has no compact log.
-  local function plain_sliding(key, window, limit)
-    local log = read_log(key, window, clock(), true)
-    if not log then
-      return nil
-    end
-    local used = log.units
-    if used < limit then
-      write_log(log, 1)
-      return {1, used, whole_seconds(window)}
-    end
-    write_log(log, 0)
-    return {0, used, whole_seconds(window)}
-  end
-
-  return {plain = plain_sliding, read = read_log, write = write_log, later = later}
+  return sorted
 end
 
-local logs = nil
+local sorted = nil
 
-local function get_logs()
-  logs = logs or make_logs()
-  return logs
+local function get_sorted()
+  sorted = sorted or make_sorted()
+  return sorted
 end
 
 -- Compact logs ---------------------------------------------------------------------------------------------------------
 
 -- The log of a sliding window in one string; docs/COMPACT.md describes the bytes, and src/state/compact/ reads and writes the
 -- same. Offsets count from 0. A place between two entries is three numbers: the offset, the units of all entries before it, from
--- the oldest that counted when the log was opened, and the stamp of the entry before it.
+-- the oldest that counted when the log was opened, and the stamp of the entry before it. Bytes are worked on as tables of
+-- numbers: a call of string.byte or string.char costs more than a look into a table.
 local function make_compact()
-  local byte, char, rep, concat = string.byte, string.char, string.rep, table.concat
-  local HEADER, BLOCK, BLOCK_HEAD = 4, 256, 13
-  local LONGEST_LOG = 16777216
-  local LAST_END = LONGEST_LOG - 64 -- The last offset at which entries may end.
-  local LATEST = 281474976710655 -- 2^48 - 1
-  local UNITS = MOST + 1 -- Units before a place are counted modulo this.
-  local FEWEST_DEAD = 8 -- Fewer dead bytes stay where they are.
-  local FEWEST_DEAD_WHEN_FULL = 65536
-  local MOST_BLOCKS = 128 -- One call writes this many blocks of later entries anew at most.
-  local NARROW_GAP = 64
-  local AT_ONCE = 1024 -- A log up to this length is fetched as a whole.
-
-  local function damaged()
+  local function refuse_damaged()
     fail('ERR rl: the log at this key is damaged; RL.RESET removes it')
   end
 
-  local function full()
+  local function refuse_full()
     fail('ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units')
-  end
-
-  -- Bytes ----------------------------------------------------------------------------------------------------------------
-
-  -- A text that has the bytes from one offset to another, and the offset at which it begins.
-  local function bytes_of(log, from, to)
-    if from >= log.base and to <= log.length then
-      return log.text, log.base
-    elseif log.piece and from >= log.piece_base and to <= log.piece_base + #log.piece then
-      return log.piece, log.piece_base
-    end
-    log.piece, log.piece_base = call('GETRANGE', log.key, from, to - 1), from
-    return log.piece, from
-  end
-
-  -- The varint at a position of a text, of at most `most` bytes and none behind `last`, and the position behind it.
-  local function varint(text, at, last, most)
-    local value, factor = 0, 1
-    for place = at, min(last, at + most - 1) do
-      local digit = byte(text, place)
-      if digit < 128 then
-        if digit == 0 and place > at then
-          return nil -- Not the shortest form.
-        end
-        return value + digit * factor, place + 1
-      end
-      value, factor = value + (digit - 128) * factor, factor * 128
-    end
-  end
-
-  local function put_varint(value)
-    if value < 128 then
-      return char(value)
-    elseif value < 16384 then
-      return char(value % 128 + 128, floor(value / 128))
-    end
-    local digits, size = {}, 0
-    while value >= 128 do
-      size = size + 1
-      digits[size] = value % 128 + 128
-      value = floor(value / 128)
-    end
-    digits[size + 1] = value
-    return char(unpack(digits))
-  end
-
-  -- A number of six bytes.
-  local function stamp_at(text, at)
-    local a, b, c, d, e, f = byte(text, at, at + 5)
-    return a + b * 256 + c * 65536 + d * 16777216 + e * 4294967296 + f * 1099511627776
-  end
-
-  local function put_stamp(value)
-    local low, high = value % 16777216, floor(value / 16777216)
-    return char(low % 256, floor(low / 256) % 256, floor(low / 65536), high % 256, floor(high / 256) % 256, floor(high / 65536))
-  end
-
-  local function block_of(at)
-    return floor((at - HEADER) / BLOCK)
-  end
-
-  local function block_start(block)
-    return block * BLOCK + HEADER
-  end
-
-  -- Whether a block ends at an offset, and the next one begins.
-  local function is_boundary(at)
-    return at > HEADER and (at - HEADER) % BLOCK == 0
-  end
-
-  -- Whether an offset lies behind the head of its block. The first block has none.
-  local function holds_entries(at)
-    return at >= HEADER and ((at - HEADER) % BLOCK >= BLOCK_HEAD or at < HEADER + BLOCK)
-  end
-
-  local function last_block(log)
-    return block_of(log.end_at - 1)
   end
 
   -- The check of a footer.
@@ -372,67 +348,114 @@ local function make_compact()
     return (mixed * 4099 + newest % 65521) % 65521
   end
 
-  -- Reading --------------------------------------------------------------------------------------------------------------
-
-  local function wrong_type()
-    fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+  -- The varint at a place of a table, of at most `most` bytes and none behind `last`, and the place behind it.
+  local function varint(bytes, at, last, most)
+    local value, factor, from = 0, 1, at
+    last = last - at >= most and at + most - 1 or last
+    while at <= last do
+      local digit = bytes[at]
+      at = at + 1
+      if digit < 128 then
+        if digit == 0 and at > from + 1 then
+          return nil -- Not the shortest form.
+        end
+        return value + digit * factor, at
+      end
+      value, factor = value + (digit - 128) * factor, factor * 128
+    end
   end
 
-  -- Reads the footer of a log.
-  local function read_footer(log)
-    local text, length = log.text, log.length
-    local size = byte(text, -1)
-    local footer = length - size
-    if length > LONGEST_LOG or size < 14 or size > 40 or footer < log.base then
-      damaged()
+  -- A number of six bytes.
+  local function stamp_at(bytes, at)
+    return bytes[at] + bytes[at + 1] * 256 + bytes[at + 2] * 65536 + bytes[at + 3] * 16777216
+      + bytes[at + 4] * 4294967296 + bytes[at + 5] * 1099511627776
+  end
+
+  -- Which block an offset lies in.
+  local function block_of(at)
+    return floor((at - HEADER) / BLOCK)
+  end
+
+  -- Whether a block ends at an offset, and the next one begins.
+  local function is_boundary(at)
+    return (at - HEADER) % BLOCK == 0 and at > HEADER
+  end
+
+  -- Whether an offset lies behind the head of its block. The first block has none.
+  local function holds_entries(at)
+    return at >= HEADER and (at < HEADER + BLOCK or (at - HEADER) % BLOCK >= BLOCK_HEAD)
+  end
+
+  -- Reading --------------------------------------------------------------------------------------------------------------
+
+  -- The bytes from one offset to another, of a text that may have more. Answers the text and the offset at which it begins.
+  local function text_of(log, from, to)
+    if from >= log.base then
+      return log.text, log.base
+    elseif not log.piece or from < log.piece_base or to > log.piece_base + #log.piece then
+      log.piece, log.piece_base = call('GETRANGE', log.key, from, to - 1), from
     end
-    local last, at = #text - 9, #text - size + 1
-    local end_at, head_at, before, units, age
-    end_at, at = varint(text, at, last, 4)
-    if at then head_at, at = varint(text, at, last, 4) end
-    if at then before, at = varint(text, at, last, 8) end
-    if at then units, at = varint(text, at, last, 8) end
-    if at then age, at = varint(text, at, last, 7) end
-    local newest = stamp_at(text, #text - 8)
-    local low, high = byte(text, -3, -2)
-    if at ~= last + 1 or check_of(length, end_at, head_at, before, units, age, newest) ~= low + high * 256
-      or not holds_entries(head_at) or end_at <= head_at or end_at > min(footer, LAST_END)
-      or not (is_boundary(end_at) or holds_entries(end_at - 1))
-      or age > newest or before > MOST or units < 1 or units > MOST then
-      damaged()
+    return log.piece, log.piece_base
+  end
+
+  -- A table of these bytes, and what is to be taken from an offset to find its byte there. `further`: up to where more may be
+  -- asked for next.
+  local function bytes_of(log, from, to, further)
+    if from <= log.shift or to > log.upto then
+      further = min(further, from + 64)
+      further = further > to and further or to
+      local text, base = text_of(log, from, further)
+      log.bytes, log.shift, log.upto = {byte(text, from - base + 1, further - base)}, from - 1, further
     end
-    log.footer, log.origin = footer, before
-    log.head_at, log.head_units, log.head_stamp = head_at, 0, newest - age
-    log.end_at, log.end_units, log.end_stamp = end_at, units, newest
+    return log.bytes, log.shift
   end
 
   -- Opens the log at a key that has a string, or nothing.
   local function open_log(key, window, now, exists)
-    local log = {compact = true, key = key, window = window, now = now, lasting = 0, length = 0, base = 0, text = ''}
     if not exists then
-      log.is_empty, log.units = true, 0
-      return log
+      return {key = key, window = window, now = now, lasting = 0, is_empty = true, units = 0, length = 0, added = 0}
     end
     local text = call('GETRANGE', key, -AT_ONCE, -1)
-    local head = text
-    log.text, log.length = text, #text
-    if #text == AT_ONCE then
-      log.length = call('STRLEN', key)
-      log.base = log.length - AT_ONCE
-      head = log.base > 0 and call('GETRANGE', key, 0, 3) or text
+    local length, head = #text, text
+    if length == AT_ONCE then
+      length = call('STRLEN', key)
+      head = length > AT_ONCE and call('GETRANGE', key, 0, 3) or text
     end
-    if sub(head, 1, 3) ~= 'RLS' or #head < 4 then
-      wrong_type()
-    elseif byte(head, 4) ~= 1 then
+    if sub(head, 1, 4) ~= 'RLS\1' then
+      if sub(head, 1, 3) ~= 'RLS' or #head < 4 then
+        fail(WRONG_TYPE)
+      end
       fail('ERR rl: the log at this key was written by a later version of the module, which alone can read it')
     end
-    read_footer(log)
-    log.units = log.end_units
-    return log
-  end
-
-  local function block_end(log, at)
-    return min(block_start(block_of(at) + 1), log.end_at)
+    local tail = {byte(text, -40, -1)}
+    local last = #tail
+    local size = tail[last]
+    local footer, at, behind = length - size, last - size + 1, last - 9
+    if length > LONGEST_LOG or size < 14 or at < 1 then
+      refuse_damaged()
+    end
+    local end_at, head_at, before, units, age
+    end_at, at = varint(tail, at, behind, 4)
+    if at then head_at, at = varint(tail, at, behind, 4) end
+    if at then before, at = varint(tail, at, behind, 8) end
+    if at then units, at = varint(tail, at, behind, 8) end
+    if at then age, at = varint(tail, at, behind, 7) end
+    if at ~= last - 8 then
+      refuse_damaged()
+    end
+    local newest = stamp_at(tail, at)
+    if check_of(length, end_at, head_at, before, units, age, newest) ~= tail[last - 2] + tail[last - 1] * 256
+      or head_at >= end_at or end_at > footer or end_at > LAST_END or age > newest
+      or before > MOST or units < 1 or units > MOST
+      or not (holds_entries(head_at) and (is_boundary(end_at) or holds_entries(end_at - 1))) then
+      refuse_damaged()
+    end
+    return {
+      key = key, window = window, now = now, lasting = 0, is_empty = false, is_pruned = false, units = units,
+      length = length, text = text, base = length - #text, bytes = tail, shift = length, upto = 0,
+      footer = footer, origin = before, head_at = head_at, head_units = 0, head_stamp = newest - age,
+      end_at = end_at, end_units = units, end_stamp = newest, added = 0, change = false,
+    }
   end
 
   local function is_within(log, units, stamp)
@@ -441,98 +464,104 @@ local function make_compact()
 
   -- The place at the beginning of a block behind the oldest entry.
   local function block_mark(log, block)
-    local at = block_start(block)
+    local at = block * BLOCK + HEADER
     if at + BLOCK_HEAD > log.length then
-      damaged()
+      refuse_damaged()
     end
-    local text, base = bytes_of(log, at, at + BLOCK_HEAD)
-    local position = at - base + 1
-    local stamp = stamp_at(text, position)
-    local a, b, c, d, e, f, g = byte(text, position + 6, position + 12)
-    local units = a + b * 256 + c * 65536 + d * 16777216 + e * 4294967296 + f * 1099511627776 + g * 281474976710656
+    local bytes, shift = bytes_of(log, at, at + BLOCK_HEAD, log.length)
+    local stamp = stamp_at(bytes, at - shift)
+    local units = stamp_at(bytes, at - shift + 6) + bytes[at - shift + 12] * 281474976710656
     if units > MOST then
-      damaged()
+      refuse_damaged()
     end
     units = units - log.origin
-    if units < 0 then
-      units = units + UNITS
-    end
+    units = units < 0 and units + UNITS or units
     if not is_within(log, units, stamp) then
-      damaged()
+      refuse_damaged()
     end
     return at, units, stamp
+  end
+
+  -- The end of the block that an offset lies in, or of the entries.
+  local function block_end(log, at)
+    return min((block_of(at) + 1) * BLOCK + HEADER, log.end_at)
   end
 
   -- The difference and the weight of the entry at an offset, and where it ends.
   local function entry_at(log, at)
     local to = block_end(log, at)
-    local text, base = bytes_of(log, at, to)
-    local last = to - base
-    local packed, behind = varint(text, at - base + 1, last, 7)
-    local weight = 1
+    local bytes, shift = bytes_of(log, at, min(at + LONGEST_ENTRY, to), to)
+    local weight, last = 1, to - 1 - shift
+    local packed, behind = varint(bytes, at - shift, last, 7)
     if packed and packed % 2 == 1 then
-      weight, behind = varint(text, behind, last, 8)
-      weight = weight and weight + 2
+      weight, behind = varint(bytes, behind, last, 8)
+      weight, packed = weight and weight + 2, packed - 1
     end
-    if not behind or weight > MOST then
-      return nil
+    if behind and weight <= MOST then
+      return packed / 2, weight, behind + shift
     end
-    return floor(packed / 2), weight, behind + base - 1
   end
 
   -- The place before the oldest entry. What was before it may be gone; its stamp follows from the difference.
   local function head_mark(log)
-    local difference = entry_at(log, log.head_at) or damaged()
+    local difference = entry_at(log, log.head_at) or refuse_damaged()
     return log.head_at, log.head_units, log.head_stamp - difference
   end
 
-  -- The entry at a place: its offset, the place before it by the offset alone, and the place after it. Nothing at the end.
+  -- The offset behind the filler at an offset.
+  local function skip_filler(log, at)
+    local to = block_end(log, at)
+    if not is_boundary(to) or to - at >= LONGEST_ENTRY then
+      refuse_damaged()
+    end
+    local bytes, shift = bytes_of(log, at, to, to)
+    for place = at, to - 1 do
+      if bytes[place - shift] ~= 255 then
+        refuse_damaged()
+      end
+    end
+    return to
+  end
+
+  -- The entry at a place: its offset, the offset of the place before it, and the place after it. Nothing at the end.
   local function step(log, at, units, stamp)
     local before, difference, weight, behind = at, nil, nil, nil
     if at < log.end_at and not is_boundary(at) then
       difference, weight, behind = entry_at(log, at)
-      if not difference then
-        local to = block_end(log, at)
-        local text, base = bytes_of(log, at, to)
-        if not is_boundary(to) or to - at >= 15 or sub(text, at - base + 1, to - base) ~= rep('\255', to - at) then
-          damaged()
-        end
-        before = to
-      end
+      before = difference and at or skip_filler(log, at)
     end
     if not difference then
       if before >= log.end_at then
         if before ~= log.end_at or units ~= log.end_units or stamp ~= log.end_stamp then
-          damaged()
+          refuse_damaged()
         end
         return nil
       end
       local _, block_units, block_stamp = block_mark(log, block_of(before))
       if block_units ~= units or block_stamp ~= stamp then
-        damaged()
+        refuse_damaged()
       end
       at = before + BLOCK_HEAD
       difference, weight, behind = entry_at(log, at)
       if not difference then
-        damaged()
+        refuse_damaged()
       end
     end
     units, stamp = units + weight, stamp + difference
     if not is_within(log, units, stamp) then
-      damaged()
+      refuse_damaged()
     end
     return at, before, behind, units, stamp
   end
 
-  -- The first entry after which the units (`by_units`) or the stamp are above a bound. Returns its offset, the place before it
-  -- and the place after it.
+  -- The first entry after which the units (`by_units`) or the stamp are above a bound: its offset, the place before it, and the
+  -- place after it.
   local function seek(log, by_units, bound)
     local first = block_of(log.head_at)
-    local low, high = first, last_block(log) + 1
-    local middle = first + 1
+    local low, high, middle = first, block_of(log.end_at - 1) + 1, first + 1
     if middle < high then
       -- What is looked for is often near the head: its block and the next one's head are fetched at once.
-      bytes_of(log, log.head_at, min(block_start(middle) + BLOCK_HEAD, log.length))
+      text_of(log, log.head_at, min(middle * BLOCK + HEADER + BLOCK_HEAD, log.length))
     end
     while low < middle and middle < high do
       local _, units, stamp = block_mark(log, middle)
@@ -548,11 +577,12 @@ local function make_compact()
       at, units, stamp = head_mark(log)
     else
       at, units, stamp = block_mark(log, low)
+      text_of(log, at, block_end(log, at))
     end
     while true do
       local entry, before, after_at, after_units, after_stamp = step(log, at, units, stamp)
       if not entry then
-        damaged()
+        refuse_damaged()
       elseif (by_units and after_units or after_stamp) > bound then
         return entry, before, units, stamp, after_at, after_units, after_stamp
       end
@@ -567,7 +597,7 @@ local function make_compact()
   -- Drops what does not count, in memory.
   local function prune(log)
     local expired_to, latest = log.now - log.window, log.now + log.window
-    if log.is_empty or log.head_stamp > expired_to and log.end_stamp <= latest then
+    if log.head_stamp > expired_to and log.end_stamp <= latest then
       return
     elseif log.end_stamp <= expired_to or log.head_stamp > latest then
       return clear(log)
@@ -586,8 +616,18 @@ local function make_compact()
     log.units = log.end_units - log.head_units
   end
 
+  local compact = {is_compact = true, refuse_full = refuse_full}
+
+  function compact.read(key, window, now, exists)
+    local log = open_log(key, window, now, exists)
+    if exists then
+      prune(log)
+    end
+    return log
+  end
+
   -- Units stamped later than a time.
-  local function later_than(log, time)
+  function compact.later_than(log, time)
     if log.is_empty or time >= log.end_stamp then
       return 0
     elseif time < log.head_stamp then
@@ -597,310 +637,424 @@ local function make_compact()
     return log.end_units - units
   end
 
+  compact.stamped_after = compact.later_than
+
   -- The stamp of the unit with `rank` newer ones.
-  local function stamp_of(log, rank)
+  function compact.stamp_of(log, rank)
     if rank < log.units then
       local _, _, _, _, _, _, stamp = seek(log, true, log.end_units - rank - 1)
       return stamp
     end
   end
 
+  -- The expiry of a key in which something counts, if it is to change.
+  local function expiry_to_set(log)
+    return (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty)
+  end
+
   -- Writing --------------------------------------------------------------------------------------------------------------
 
-  -- Puts entries one behind the other, and blocks as they come, at a place.
-  local function new_writer(at, units, stamp, origin)
-    return {begin = at, at = at, units = units, stamp = stamp, origin = origin}
-  end
+  local function make_writer()
+    -- A writer is a table of bytes that belong at an offset, `size` of them, and the place that they have come to.
+    local function writer_at(at, units, stamp, origin)
+      return {at = at, units = units, stamp = stamp, origin = origin, size = 0}
+    end
 
-  local function put(writer, text)
-    writer[#writer + 1] = text
-    writer.at = writer.at + #text
-  end
-
-  -- Puts an entry that is no earlier than the one before, and answers its offset.
-  local function push(writer, stamp, weight)
-    if writer.at == HEADER then
-      writer.stamp = stamp -- The first entry of a new string.
-    end
-    local difference = stamp - writer.stamp
-    if difference < 0 then
-      damaged()
-    end
-    local entry
-    if weight == 1 then
-      entry = put_varint(difference * 2)
-    else
-      entry = put_varint(difference * 2 + 1) .. put_varint(weight - 2)
-    end
-    local room = BLOCK - (writer.at - HEADER) % BLOCK
-    if #entry > room then
-      put(writer, rep('\255', room))
-    end
-    if is_boundary(writer.at) then
-      local units = writer.units - (UNITS - writer.origin)
-      if units < 0 then
-        units = units + UNITS
+    local function put_varint(writer, value)
+      local size = writer.size
+      while value >= 128 do
+        local low = value % 128
+        size = size + 1
+        writer[size] = low + 128
+        value = (value - low) / 128
       end
-      put(writer, put_stamp(writer.stamp) .. put_stamp(units % 281474976710656) .. char(floor(units / 281474976710656)))
+      writer[size + 1], writer.size = value, size + 1
     end
-    local at = writer.at
-    put(writer, entry)
-    writer.units, writer.stamp = writer.units + weight, stamp
-    return at
-  end
 
-  -- The footer of a log that ends where a writer has come to, in a string that gets at least this length; and the gap before it.
-  local function footer_of(writer, head_at, head_units, head_stamp, length)
-    local end_at, newest = writer.at, writer.stamp
-    if end_at > LAST_END then
-      return nil
-    end
-    local before = head_units - (UNITS - writer.origin)
-    if before < 0 then
-      before = before + UNITS
-    end
-    local units, age = writer.units - head_units, newest - head_stamp
-    local fields = put_varint(end_at) .. put_varint(head_at) .. put_varint(before) .. put_varint(units) .. put_varint(age)
-    local size = #fields + 9
-    length = max(length, end_at + size)
-    local check = check_of(length, end_at, head_at, before, units, age, newest)
-    local footer = fields .. put_stamp(newest) .. char(check % 256, floor(check / 256), size)
-    return footer, length - end_at - size
-  end
-
-  -- Writes the new entry, if there is one, and the entries from a place on. Answers the head of what is written, which is the
-  -- head that is handed in unless the first of these entries becomes it.
-  local function put_rest(log, writer, from_at, head_at, head_stamp, new, rest_at, rest_units, rest_stamp)
-    local first_at, first_stamp
-    if new then
-      first_at, first_stamp = push(writer, new.stamp, new.weight), new.stamp
-    end
-    if rest_at < log.end_at then
-      bytes_of(log, rest_at, log.end_at) -- At once.
-    end
-    while rest_at ~= log.end_at do
-      local entry, _, after_at, after_units, after_stamp = step(log, rest_at, rest_units, rest_stamp)
-      if not entry then
-        break
+    -- A number of so many bytes.
+    local function put_fixed(writer, value, count)
+      local size = writer.size
+      for place = size + 1, size + count do
+        local low = value % 256
+        writer[place] = low
+        value = (value - low) / 256
       end
-      local at = push(writer, after_stamp, after_units - rest_units)
-      if not first_at then
-        first_at, first_stamp = at, after_stamp
+      writer.size = size + count
+    end
+
+    local function put_same(writer, value, count)
+      for place = writer.size + 1, writer.size + count do
+        writer[place] = value
       end
-      rest_at, rest_units, rest_stamp = after_at, after_units, after_stamp
+      writer.size = writer.size + count
     end
-    if from_at ~= log.head_at then
-      return head_at, head_stamp
-    elseif not first_at then
-      damaged()
-    end
-    return first_at, first_stamp
-  end
 
-  local function live_bytes(log)
-    return log.end_at - log.head_at
-  end
-
-  -- The dead bytes that moving a log would drop.
-  local function droppable(log)
-    local first = block_of(log.head_at)
-    if first == last_block(log) then
-      return max(0, log.footer - live_bytes(log) - HEADER)
-    end
-    return max(0, log.footer - (log.end_at - block_start(first)) - HEADER)
-  end
-
-  -- Whether the dead bytes that can go are worth moving a log for.
-  local function is_due(log)
-    local dead = droppable(log)
-    return dead >= FEWEST_DEAD and dead * 4 >= live_bytes(log)
-  end
-
-  -- A change that replaces the string by one with the live entries alone, or without the dead blocks.
-  local function moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
-    local writer = new_writer(HEADER, 0, 0, 0)
-    writer[1] = 'RLS\1'
-    local head_at, head_units = HEADER, 0
-    local first = block_of(log.head_at)
-    if from_at == log.head_at then
-      -- No entry stays where it is.
-    elseif first == block_of(from_at - 1) then
-      -- All stay as they are but the oldest: it has no other before it now.
-      local _, weight, behind = entry_at(log, log.head_at)
-      if not weight then
-        damaged()
+    local function text_of_writer(writer)
+      if writer.size <= 1000 then
+        return char(unpack(writer, 1, writer.size))
       end
-      push(writer, log.head_stamp, weight)
-      local text, base = bytes_of(log, behind, from_at)
-      -- The block may end in filler, as no entry does.
-      put(writer, (string.gsub(sub(text, behind - base + 1, from_at - base), '\255+$', '')))
-      writer.units, writer.stamp, writer.origin = from_units - log.head_units, from_stamp, 0
-    else
-      local begin = block_start(first)
-      local text, base = bytes_of(log, begin, from_at)
-      put(writer, sub(text, begin - base + 1, from_at - base))
-      writer.units, writer.stamp, writer.origin = from_units, from_stamp, log.origin
-      head_at, head_units = log.head_at - begin + HEADER, log.head_units
+      local parts = {}
+      for from = 1, writer.size, 1000 do
+        parts[#parts + 1] = char(unpack(writer, from, min(from + 999, writer.size)))
+      end
+      return concat(parts)
     end
-    local head_stamp
-    head_at, head_stamp = put_rest(log, writer, from_at, head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
-    writer[#writer + 1] = footer_of(writer, head_at, head_units, head_stamp, 0) or full()
-    return {whole = concat(writer)}
-  end
 
-  -- The change that rewrites a log from a place on: first the new entry, if there is one, then the entries from another place
-  -- on. `may_move`: whether it may replace the string to get rid of dead bytes. Nothing if it may not and the log is full.
-  local function rewrite(log, may_move, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
-    if may_move and is_due(log) then
-      return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+    -- Units before a place as they are stored.
+    local function stored_units(units, origin)
+      units = units - (UNITS - origin)
+      return units < 0 and units + UNITS or units
     end
-    -- The entry before may be dead and later than one that becomes the head, whose difference does not count.
-    local stamp = new and min(new.stamp, from_stamp) or from_stamp
-    local writer = new_writer(from_at, from_units, stamp, log.origin)
-    local head_at, head_stamp =
-      put_rest(log, writer, from_at, log.head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
-    local footer, gap = footer_of(writer, head_at, log.head_units, head_stamp, log.length)
-    if not footer then
-      if not may_move then
+
+    -- Puts an entry that is no earlier than the one before, and answers its offset.
+    local function push(writer, stamp, weight)
+      local at = writer.at
+      if at == HEADER then
+        writer.stamp = stamp -- The first entry of a new string.
+      end
+      local difference, begin = stamp - writer.stamp, writer.size
+      if difference < 0 then
+        refuse_damaged()
+      end
+      local room = BLOCK - (at - HEADER) % BLOCK
+      if room == BLOCK and at > HEADER then
+        room = 0 -- A block head comes first.
+      end
+      if room > 0 then
+        if weight == 1 then
+          put_varint(writer, difference * 2)
+        else
+          put_varint(writer, difference * 2 + 1)
+          put_varint(writer, weight - 2)
+        end
+      end
+      if writer.size - begin > room or room == 0 then
+        writer.size = begin
+        put_same(writer, 255, room)
+        put_fixed(writer, writer.stamp, 6)
+        put_fixed(writer, stored_units(writer.units, writer.origin), 7)
+        at = at + room + BLOCK_HEAD
+        put_varint(writer, difference * 2 + (weight == 1 and 0 or 1))
+        if weight > 1 then
+          put_varint(writer, weight - 2)
+        end
+      end
+      writer.at = writer.at + writer.size - begin
+      writer.units, writer.stamp = writer.units + weight, stamp
+      return at
+    end
+
+    -- The footer of a log that ends where a writer has come to, in a string that has this length or gets longer: a writer, and
+    -- the gap before it. Nothing if the log would be too long.
+    local function footer_of(writer, head_at, head_units, head_stamp, length)
+      local end_at, newest = writer.at, writer.stamp
+      if end_at > LAST_END then
         return nil
-      elseif droppable(log) < FEWEST_DEAD_WHEN_FULL then
-        full()
       end
-      return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+      local before, units, age = stored_units(head_units, writer.origin), writer.units - head_units, newest - head_stamp
+      local footer = {size = 0}
+      put_varint(footer, end_at)
+      put_varint(footer, head_at)
+      put_varint(footer, before)
+      put_varint(footer, units)
+      put_varint(footer, age)
+      put_fixed(footer, newest, 6)
+      local size = footer.size + 3
+      local gap = max(0, length - end_at - size)
+      put_fixed(footer, check_of(end_at + gap + size, end_at, head_at, before, units, age, newest), 2)
+      footer[size], footer.size = size, size
+      return footer, gap
     end
-    if gap > NARROW_GAP then
-      local change = {offset = writer.at + gap, bytes = footer}
-      if writer.at > from_at then
-        change.first_offset, change.first_bytes = from_at, concat(writer)
+
+    -- Writes the new entry, if there is one, and the entries from a place on. Answers the head of what is written, which is the
+    -- head that is handed in unless the first of these entries becomes it.
+    local function put_rest(log, writer, from_at, head_at, head_stamp, new, rest_at, rest_units, rest_stamp)
+      local first_at, first_stamp
+      if new then
+        first_at, first_stamp = push(writer, new.stamp, new.weight), new.stamp
       end
-      return change
+      if rest_at < log.end_at then
+        text_of(log, rest_at, log.end_at) -- At once.
+      end
+      while rest_at ~= log.end_at do
+        local entry, _, after_at, after_units, after_stamp = step(log, rest_at, rest_units, rest_stamp)
+        if not entry then
+          break
+        end
+        local at = push(writer, after_stamp, after_units - rest_units)
+        if not first_at then
+          first_at, first_stamp = at, after_stamp
+        end
+        rest_at, rest_units, rest_stamp = after_at, after_units, after_stamp
+      end
+      if from_at ~= log.head_at then
+        return head_at, head_stamp
+      elseif not first_at then
+        refuse_damaged()
+      end
+      return first_at, first_stamp
     end
-    return {offset = from_at, bytes = concat(writer) .. rep('\0', gap) .. footer}
+
+    -- The dead bytes that moving a log would drop.
+    local function droppable(log)
+      local first = block_of(log.head_at)
+      local from = first == block_of(log.end_at - 1) and log.head_at or first * BLOCK + HEADER
+      return max(0, log.footer - (log.end_at - from) - HEADER)
+    end
+
+    -- Whether the dead bytes that can go are worth moving a log for.
+    local function is_due(log)
+      local dead = droppable(log)
+      return dead >= FEWEST_DEAD and dead * 4 >= log.end_at - log.head_at
+    end
+
+    -- A change that replaces the string by one with the live entries alone, or without the dead blocks.
+    local function moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+      local writer, prefix = writer_at(HEADER, 0, 0, 0), 'RLS\1'
+      local head_at, head_units = HEADER, 0
+      local first = block_of(log.head_at)
+      if from_at == log.head_at then
+        -- No entry stays where it is.
+      elseif first == block_of(from_at - 1) then
+        -- All stay as they are but the oldest: it has no other before it now.
+        local _, weight, behind = entry_at(log, log.head_at)
+        if not weight then
+          refuse_damaged()
+        end
+        push(writer, log.head_stamp, weight)
+        local bytes, shift = bytes_of(log, behind, from_at, from_at)
+        local last = from_at - 1 - shift
+        while last >= behind - shift and bytes[last] == 255 do
+          last = last - 1 -- The block may end in filler, as no entry does.
+        end
+        for place = behind - shift, last do
+          writer.size = writer.size + 1
+          writer[writer.size] = bytes[place]
+        end
+        writer.at = HEADER + writer.size
+        writer.units, writer.stamp = from_units - log.head_units, from_stamp
+      else
+        local begin = first * BLOCK + HEADER
+        local text, base = text_of(log, begin, from_at)
+        prefix = prefix .. sub(text, begin - base + 1, from_at - base)
+        writer = writer_at(from_at - begin + HEADER, from_units, from_stamp, log.origin)
+        head_at, head_units = log.head_at - begin + HEADER, log.head_units
+      end
+      local head_stamp
+      head_at, head_stamp = put_rest(log, writer, from_at, head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
+      local footer = footer_of(writer, head_at, head_units, head_stamp, 0) or refuse_full()
+      return {whole = prefix .. text_of_writer(writer) .. text_of_writer(footer)}
+    end
+
+    -- The change that rewrites a log from a place on: first the new entry, if there is one, then the entries from another place
+    -- on. `may_move`: whether it may replace the string to get rid of dead bytes. Nothing if it may not and the log is full.
+    local function rewrite(log, may_move, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+      if may_move and is_due(log) then
+        return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+      end
+      -- The entry before may be dead and later than one that becomes the head, whose difference does not count.
+      local stamp = new and new.stamp < from_stamp and new.stamp or from_stamp
+      local writer = writer_at(from_at, from_units, stamp, log.origin)
+      local head_at, head_stamp =
+        put_rest(log, writer, from_at, log.head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
+      local footer, gap = footer_of(writer, head_at, log.head_units, head_stamp, log.length)
+      if not footer then
+        if not may_move then
+          return nil
+        elseif droppable(log) < FEWEST_DEAD_WHEN_FULL then
+          refuse_full()
+        end
+        return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+      end
+      if gap > NARROW_GAP then
+        local change = {offset = writer.at + gap, text = text_of_writer(footer)}
+        if writer.size > 0 then
+          change.first_offset, change.first_text = from_at, text_of_writer(writer)
+        end
+        return change
+      end
+      put_same(writer, 0, gap)
+      for place = 1, footer.size do
+        writer[writer.size + place] = footer[place]
+      end
+      writer.size = writer.size + footer.size
+      return {offset = from_at, text = text_of_writer(writer)}
+    end
+
+    -- The first place from which one call may rewrite a log up to its end. Nothing if it may rewrite all of it.
+    local function first_rewritable(log)
+      local first = block_of(log.end_at - 1) + 1 - MOST_BLOCKS
+      if first > block_of(log.head_at) then
+        return block_mark(log, first)
+      end
+    end
+
+    local writer = {is_due = is_due}
+
+    -- Plans to add units, if there are any to add, and to drop what does not count. Answers whether it can be done: a log that is
+    -- full may have to be moved.
+    function writer.plan(log, units, may_move)
+      local at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
+      if units == 0 then
+        log.change = log.is_empty and {removed = true}
+          or rewrite(log, may_move, at, end_units, end_stamp, nil, at, end_units, end_stamp)
+        return true
+      end
+      local new = {stamp = log.now, weight = units}
+      if new.stamp > LATEST then
+        fail("ERR rl: the server's clock is before 1970 or after 10889")
+      elseif units > MOST - log.units then
+        refuse_full()
+      elseif log.is_empty then
+        local begun = writer_at(HEADER, 0, 0, 0)
+        push(begun, new.stamp, units)
+        local footer = footer_of(begun, HEADER, 0, new.stamp, 0)
+        log.change = {whole = 'RLS\1' .. text_of_writer(begun) .. text_of_writer(footer)}
+        return true
+      end
+      if new.stamp < end_stamp then
+        local _, _, stamp = first_rewritable(log)
+        new.stamp = stamp and max(stamp, new.stamp) or new.stamp
+        if new.stamp < end_stamp then
+          _, at, end_units, end_stamp = seek(log, false, new.stamp)
+        end
+      end
+      log.change = rewrite(log, may_move, at, end_units, end_stamp, new, at, end_units, end_stamp)
+      return log.change ~= nil
+    end
+
+    -- Plans to take out the newest units, or some stamped at this time. Answers how many.
+    function writer.take(log, units, time)
+      local since, until_at, until_units, until_stamp = log.head_units, log.end_at, log.end_units, log.end_stamp
+      if log.is_empty then
+        since, until_units = 0, 0
+      elseif time and (time < log.head_stamp or time > log.end_stamp) then
+        since = until_units
+      elseif time then
+        local _, first
+        if time < log.end_stamp then
+          _, until_at, until_units, until_stamp = seek(log, false, time)
+        end
+        _, _, since = seek(log, false, time - 1)
+        _, first = first_rewritable(log)
+        since = first and max(since, first) or since
+      end
+      local taken = min(max(0, until_units - since), units)
+      if taken == 0 then
+        return log.is_pruned and writer.plan(log, 0, true) and 0 or 0
+      elseif taken == log.units then
+        log.change = {removed = true}
+        return taken
+      end
+      -- The units before this one stay, those from it to `until` go.
+      local first = until_units - taken
+      local _, from_at, from_units, from_stamp, _, _, stamp = seek(log, true, first)
+      local kept = first - from_units
+      local lighter = kept > 0 and {stamp = stamp, weight = kept} or nil
+      local end_at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
+      if until_at == log.end_at then
+        log.end_at, log.end_units, log.end_stamp = from_at, from_units, from_stamp
+        until_at, until_units, until_stamp = from_at, from_units, from_stamp
+      end
+      log.change = rewrite(log, true, from_at, from_units, from_stamp, lighter, until_at, until_units, until_stamp)
+      log.end_at, log.end_units, log.end_stamp = end_at, end_units, end_stamp
+      return taken
+    end
+
+    return writer
   end
 
-  -- The first place from which one call may rewrite a log up to its end. Nothing if it may rewrite all of it.
-  local function first_rewritable(log)
-    local first = last_block(log) + 1 - MOST_BLOCKS
-    if first > block_of(log.head_at) then
-      return block_mark(log, first)
-    end
+  local writer = nil
+
+  local function get_writer()
+    writer = writer or make_writer()
+    return writer
   end
 
   -- Plans to add units, if there are any to add, and to drop what does not count. Answers whether it can be done: a log that is
   -- full may have to be moved.
-  local function plan(log, units, may_move)
-    local at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
+  function compact.plan(log, units, may_move)
     log.change, log.added = nil, units
-    if units == 0 then
-      if log.is_pruned then
-        log.change = log.is_empty and {remove = true}
-          or rewrite(log, may_move, at, end_units, end_stamp, nil, at, end_units, end_stamp)
-      end
-      return true
-    end
-    local new = {stamp = log.now, weight = units}
-    if new.stamp > LATEST then
-      fail("ERR rl: the server's clock is before 1970 or after 10889")
-    elseif units > MOST - log.units then
-      full()
-    elseif log.is_empty then
-      local writer = new_writer(HEADER, 0, 0, 0)
-      push(writer, new.stamp, units)
-      log.change = {whole = 'RLS\1' .. concat(writer) .. footer_of(writer, HEADER, 0, new.stamp, 0)}
-      return true
-    end
-    if new.stamp < end_stamp then
-      local _, _, stamp = first_rewritable(log)
-      new.stamp = stamp and max(stamp, new.stamp) or new.stamp
-      if new.stamp < end_stamp then
-        _, at, end_units, end_stamp = seek(log, false, new.stamp)
-      end
-    end
-    log.change = rewrite(log, may_move, at, end_units, end_stamp, new, at, end_units, end_stamp)
-    return log.change ~= nil
+    return units == 0 and not log.is_pruned or get_writer().plan(log, units, may_move)
   end
 
   -- Plans to take out the newest units, or some stamped at this time. Answers how many.
-  local function take(log, units, time)
-    local since, until_at, until_units, until_stamp = log.head_units, log.end_at, log.end_units, log.end_stamp
-    if log.is_empty then
-      since, until_units = 0, 0
-    elseif time and (time < log.head_stamp or time > log.end_stamp) then
-      since = until_units
-    elseif time then
-      local _
-      if time < log.end_stamp then
-        _, until_at, until_units, until_stamp = seek(log, false, time)
-      end
-      _, _, since = seek(log, false, time - 1)
-      local _, first = first_rewritable(log)
-      since = first and max(since, first) or since
-    end
-    local taken = min(max(0, until_units - since), units)
-    if taken == 0 then
-      plan(log, 0, true)
-      return 0
-    elseif taken == log.units then
-      log.change = {remove = true}
-      return taken
-    end
-    -- The units before this one stay, those from it to `until` go.
-    local first = until_units - taken
-    local _, from_at, from_units, from_stamp, _, _, stamp = seek(log, true, first)
-    local kept = first - from_units
-    local lighter = kept > 0 and {stamp = stamp, weight = kept} or nil
-    local whole = {log.end_at, log.end_units, log.end_stamp}
-    if until_at == log.end_at then
-      log.end_at, log.end_units, log.end_stamp = from_at, from_units, from_stamp
-      until_at, until_units, until_stamp = from_at, from_units, from_stamp
-    end
-    log.change = rewrite(log, true, from_at, from_units, from_stamp, lighter, until_at, until_units, until_stamp)
-    log.end_at, log.end_units, log.end_stamp = unpack(whole)
-    return taken
+  function compact.take(log, units, time)
+    return get_writer().take(log, units, time)
+  end
+
+  -- Whether moving a log would drop many dead bytes.
+  function compact.is_due(log)
+    return log.change and not log.is_empty and get_writer().is_due(log)
   end
 
   -- Carries out what is planned. `kept`: whether the key's expiry is looked after.
-  local function write(log, kept)
+  function compact.write(log, kept)
     local change, key = log.change, log.key
-    local renewed = kept and (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty)
-    if change and change.remove then
+    local expiry = kept and expiry_to_set(log)
+    if change and change.removed then
       call('UNLINK', key)
     elseif change and change.whole then
-      if renewed then
-        call('SET', key, change.whole, 'PXAT', renewed)
+      if expiry then
+        call('SET', key, change.whole, 'PXAT', expiry)
       else
         call('SET', key, change.whole, 'KEEPTTL')
       end
     else
       if change then
-        if change.first_bytes then
-          call('SETRANGE', key, change.first_offset, change.first_bytes)
+        if change.first_text then
+          call('SETRANGE', key, change.first_offset, change.first_text)
         end
-        call('SETRANGE', key, change.offset, change.bytes)
+        call('SETRANGE', key, change.offset, change.text)
       end
-      if renewed then
-        call('PEXPIREAT', key, renewed)
+      if expiry then
+        call('PEXPIREAT', key, expiry)
       end
     end
   end
 
-  local function read(key, window, now, exists)
-    local log = open_log(key, window, now, exists)
-    prune(log)
-    return log
-  end
-
-  return {
-    read = read, later_than = later_than, stamped_after = later_than, stamp_of = stamp_of, plan = plan, take = take,
-    write = write, is_due = is_due, refuse_as_full = full,
-  }
+  return compact
 end
 
-local compact_logs = nil
+local compact = nil
 
-local function get_compact_logs()
-  compact_logs = compact_logs or make_compact()
-  return compact_logs
+local function get_compact()
+  compact = compact or make_compact()
+  return compact
+end
+
+-- The log at a key, in the form that it has, and the functions for it. A new one is compact where the call has a COST.
+local function open_log(key, window, now, has_cost, pruned)
+  if not has_cost then
+    local store = get_sorted()
+    local log = store.read(key, window, now, pruned)
+    if log then
+      return log, store
+    end
+  end
+  local kind = call('TYPE', key).ok
+  if kind == 'zset' then
+    local store = get_sorted()
+    return store.read(key, window, now, pruned), store
+  elseif kind ~= 'string' and kind ~= 'none' then
+    fail(WRONG_TYPE)
+  end
+  local store = get_compact()
+  return store.read(key, window, now, kind == 'string'), store
+end
+
+-- The plain form: one window, and no option but COST.
+local function plain_sliding(key, window, limit, cost)
+  local log, store = open_log(key, window, clock(), cost, not cost or cost <= MOST_ADDED)
+  cost = cost or 1
+  if store.check_cost then
+    store.check_cost(cost)
+  end
+  local used = log.units
+  local fits = limit - used >= cost
+  store.plan(log, fits and cost or 0, true)
+  store.write(log, true)
+  return {fits and 1 or 0, used, whole_seconds(window)}
 end
 
 -- The counters of fixed windows ---------------------------------------------------------------------------------------
@@ -1062,14 +1216,12 @@ local function make_commands()
   -- parse(words, at, command)        the rule that begins at words[at], and where it ends
   -- read(rule, key, time, declared)  a state: what is stored, and whether the request `fits`; changes nothing
   -- counts(rule, state)              whether the request counts though it does not fit
-  -- settle(rule, state, counted, detail)  puts into the state what there is after a call that `counted`, or did not. `detail`:
-  --                                  whether the reply is SHORT, else it has waits
+  -- settle(rule, state, counted, is_short)  puts into the state what there is after a call that `counted`, or did not.
+  --                                  `is_short`: whether the reply shows no wait
   -- wait(rule, state)                until the request fits, in ms; -1 for never
   -- reply(rule, state)               the short reply
   -- maps(rule, state, each)          the figures of the binding window, or of each
   -- write(rule, state)               carries out a call that counted, or else prunes
-
-  local SHORT = 'short'
 
   -- The line for words that do not belong to a rule.
   local function bad_words(command, name)
@@ -1079,8 +1231,14 @@ local function make_commands()
       fail('ERR syntax error: expected a rule and AT ms')
     elseif name == 'FIXED' then
       fail('ERR syntax error: expected windowSec limit, ANCHORED, COST n, FORCE, FULL or EACH')
+    elseif name == 'SLIDING' then
+      fail('ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH')
     end
-    fail('ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH')
+    local words = name == 'THROTTLE' and 'max_burst count period, quantity' or 'limit leaseSec holder'
+    if command == 'peek' then
+      fail('ERR syntax error: expected ' .. words .. ', FULL or EACH')
+    end
+    fail('ERR syntax error: expected ' .. words .. ' and FULL')
   end
 
   -- `AT ms`, of which words[at] is AT.
@@ -1090,25 +1248,22 @@ local function make_commands()
   end
 
   -- `[FULL]`, where a rule takes no other option. RL.PEEK takes EACH, too, and RL.REFUND takes AT.
-  local function parse_full(rule, words, at, command)
+  local function parse_full(rule, words, at, command, name)
     local option = words[at] and upper(words[at])
-    if not option or command == 'all' then
+    if command == 'all' or not option then
       return at
-    elseif command == 'refund' then
-      rule.at = option == 'AT' and parse_at(words, at) or bad_words('refund')
+    elseif command == 'refund' and option == 'AT' then
+      rule.at = parse_at(words, at)
       at = at + 1
-    elseif option == 'FULL' then
+    elseif command ~= 'refund' and option == 'FULL' then
       rule.full = true
-    elseif option == 'EACH' and command == 'peek' then
+    elseif command == 'peek' and option == 'EACH' then
       rule.each = true
     else
-      wrong_arity(command)
+      bad_words(command, name)
     end
     if words[at + 1] then
-      if command == 'refund' then
-        bad_words('refund')
-      end
-      wrong_arity(command)
+      bad_words(command, name)
     end
     return at + 1
   end
@@ -1145,9 +1300,9 @@ local function make_commands()
       seen[option] = true
       if option == 'COST' then
         at = at + 1
-        local least = command == 'peek' and 0 or 1
+        local least = (command == 'peek' or command == 'all') and 0 or 1
         rule.cost = integer(words[at] or bad_words(command, name), least, MOST)
-          or fail('ERR COST must be an integer from ' .. least .. ' to 9007199254740991')
+          or fail(least == 1 and BAD_COST or 'ERR COST must be an integer from 0 to 9007199254740991')
       elseif option == 'AT' then
         rule.at = parse_at(words, at)
         at = at + 1
@@ -1159,7 +1314,7 @@ local function make_commands()
     end
     rule.anchored, rule.force, rule.full, rule.each = seen.ANCHORED, seen.FORCE, seen.FULL, seen.EACH
     rule.has_cost, rule.refunds = seen.COST, command == 'refund'
-    rule.need = max(1, rule.cost) -- COST 0 looks whether there is room for a unit.
+    rule.need = max(1, rule.cost) -- COST 0 asks whether there is room for a unit.
     return rule, at
   end
 
@@ -1208,109 +1363,12 @@ local function make_commands()
   -- The wait is exact: a request fits as soon as enough units have left the window, and the stamp of the last of them says
   -- when. src/limit/sliding.rs is the same in prose and code.
   local function make_sliding()
-    local MOST_LOOKS = 2048 -- A wait looks into so many windows at most.
-
-    -- Sorted sets, with what is asked of a log beyond the plain form.
-    local function make_sorted()
-      local logs = get_logs()
-      local later = logs.later
-      local sorted = {}
-
-      -- Without the members before the epoch.
-      function sorted.stamped_after(log, time)
-        return call('ZCOUNT', log.key, later(time), log.now + log.window)
-      end
-
-      function sorted.later_than(log, time)
-        return sorted.stamped_after(log, time) + log.lasting
-      end
-
-      -- The stamp of the unit with `rank` newer ones. Nothing for a unit that never expires.
-      function sorted.stamp_of(log, rank)
-        if rank < log.live then
-          rank = rank + log.ahead
-          return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
-        end
-      end
-
-      local function check_cost(cost)
-        if cost > MOST_ADDED then
-          fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit '
-            .. '(rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
-        end
-      end
-
-      sorted.check_cost = check_cost
-
-      function sorted.plan(log, units)
-        log.added = units
-        return true
-      end
-
-      function sorted.write(log)
-        if log.members then
-          call('ZREM', log.key, unpack(log.members))
-        elseif log.added then
-          logs.write(log, log.added)
-        end
-      end
-
-      -- Plans to take out the newest units that a clock has stamped, or some of one stamp. Answers how many.
-      function sorted.take(log, cost, at)
-        local now, window, members = log.now, log.window, {}
-        if log.card == 0 then
-          return 0
-        end
-        check_cost(cost)
-        if not at then
-          members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, cost)
-        elseif at > now - window and at <= now + window then
-          members = call('ZREVRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, cost)
-        end
-        log.members = #members > 0 and members or nil
-        return #members
-      end
-
-      return sorted
-    end
-
-    local sorted = nil
-
-    local function read_sorted(rule, key, now, pruned)
-      local log = get_logs().read(key, rule.longest, now, pruned and rule.cost <= MOST_ADDED)
-      if log then
-        sorted = sorted or make_sorted()
-        log.store = sorted
-      end
-      return log
-    end
-
-    -- The log at a key, in the form that it has. A new one is compact where the call has a COST.
-    local function read_log(rule, key, now, pruned)
-      local log = not rule.has_cost and read_sorted(rule, key, now, pruned)
-      if log then
-        return log
-      end
-      local kind = call('TYPE', key).ok
-      if kind == 'zset' then
-        log = read_sorted(rule, key, now, pruned)
-      end
-      if not log then
-        if kind ~= 'string' and kind ~= 'none' then
-          fail('WRONGTYPE Operation against a key holding the wrong kind of value')
-        end
-        local store = get_compact_logs()
-        log = store.read(key, rule.longest, now, kind == 'string')
-        log.store = store
-      end
-      return log
-    end
 
     -- The stamp of the unit with `rank` newer ones, of those in the log and those that the call adds.
     local function stamp_of(state, rank)
       local log = state.log
       if state.added > 0 then
-        state.newer = state.newer or log.store.stamped_after(log, state.now)
+        state.newer = state.newer or state.store.stamped_after(log, state.now)
         if rank >= state.newer then
           if rank < state.newer + state.added then
             return state.now
@@ -1318,7 +1376,7 @@ local function make_commands()
           rank = rank - state.added
         end
       end
-      return log.store.stamp_of(log, rank)
+      return state.store.stamp_of(log, rank)
     end
 
     -- The first time from `from` on at which each of these windows holds no more units, of those that expire, than may be
@@ -1329,7 +1387,7 @@ local function make_commands()
       for round = 0, state.rounds do
         local begun = at
         for index = 1, #windows do
-          local ahead = round < state.rounds and log.store.stamped_after(log, at + windows[index]) or 0
+          local ahead = round < state.rounds and state.store.stamped_after(log, at + windows[index]) or 0
           local stamp = stamp_of(state, leftovers[index] + ahead)
           if stamp then
             at = max(at, stamp + windows[index])
@@ -1376,8 +1434,8 @@ local function make_commands()
       if index == rule.count then
         return log.units
       end
-      local used = log.store.later_than(log, state.now - window)
-      return state.rounds > 0 and used - log.store.stamped_after(log, state.now + window) or used
+      local used = state.store.later_than(log, state.now - window)
+      return state.rounds > 0 and used - state.store.stamped_after(log, state.now + window) or used
     end
 
     local sliding = {}
@@ -1387,13 +1445,13 @@ local function make_commands()
     end
 
     function sliding.read(rule, key, now, _, _, _, pruned)
-      local log = read_log(rule, key, now, pruned)
-      local state = {log = log, now = now, quotas = {}, fits = true, rounds = 0, added = 0}
+      local log, store = open_log(key, rule.longest, now, rule.has_cost, pruned and rule.cost <= MOST_ADDED)
+      local state = {log = log, store = store, now = now, quotas = {}, fits = true, rounds = 0, added = 0}
       if rule.refunds then
         return state
       end
-      if rule.count > 1 and log.store.stamped_after(log, now) > 0 then
-        state.rounds = floor(MOST_LOOKS / rule.count)
+      if rule.count > 1 and store.stamped_after(log, now) > 0 then
+        state.rounds = floor(MOST_LOOKUPS / rule.count)
       end
       for index = 1, rule.count do
         local used = used_in(rule, state, index)
@@ -1409,10 +1467,10 @@ local function make_commands()
       return rule.force
     end
 
-    function sliding.settle(rule, state, counted, detail)
-      local log, quotas = state.log, state.quotas
-      if log.store.check_cost then
-        log.store.check_cost(rule.cost)
+    function sliding.settle(rule, state, counted, is_short)
+      local log, store, quotas = state.log, state.store, state.quotas
+      if store.check_cost then
+        store.check_cost(rule.cost)
       end
       local binding = quotas[1]
       state.added, state.newer = counted and rule.force and rule.cost or 0, nil
@@ -1422,7 +1480,7 @@ local function make_commands()
           quotas[index].retry = quotas[index].fits and 0 or retry_in_one(rule, state, index)
         end
         binding = binding_of(rule, state, function(index) return quotas[index].retry end)
-      elseif not binding.fits and detail ~= SHORT then
+      elseif not binding.fits and not is_short then
         binding.retry = retry_in_one(rule, state, 1)
       end
       state.retry = binding.retry or 0
@@ -1435,7 +1493,10 @@ local function make_commands()
         quotas[index].used = quotas[index].before + state.added
       end
       state.binding = binding
-      state.can_be_done = log.store.plan(log, state.added, not state.stays)
+      state.is_charged = counted
+      if state.plans then
+        state.can_be_done = store.plan(log, state.added, not state.stays)
+      end
     end
 
     function sliding.wait(_, state)
@@ -1463,27 +1524,41 @@ local function make_commands()
     end
 
     function sliding.write(_, state)
-      state.log.store.write(state.log, true)
+      state.store.write(state.log, true)
     end
 
-    -- Whether moving the log would drop many dead bytes.
+    -- A key without an expiry gets one also where nothing else is to change.
+    function sliding.heal(_, state)
+      local log = state.log
+      if log.units > 0 and not expiry_of(log.key, log.now) then
+        call('PEXPIREAT', log.key, log.now + 2 * log.window)
+      end
+    end
+
+    -- Whether a compact log has many dead bytes.
     function sliding.is_due(state)
-      return state.log.store.is_due and not state.log.is_empty and state.log.store.is_due(state.log)
+      return state.store.is_due and state.store.is_due(state.log)
+    end
+
+    -- How many members the call adds.
+    function sliding.members(state)
+      return state.store.is_compact and 0 or state.added
     end
 
     -- Takes out the newest units that a clock has stamped, or some of one stamp.
     function sliding.refund(rule, state)
-      local log, now, window, at = state.log, state.now, rule.windows[1], rule.at
-      local taken = log.store.take(log, rule.cost, at)
+      local log, store, now, window, at = state.log, state.store, state.now, rule.windows[1], rule.at
+      local taken = store.take(log, rule.cost, at)
       state.rounds = 1
       local used = used_in(rule, state, 1)
       local gone = taken
       if at then
         gone = at > now - window and at <= now + window and taken or 0
       elseif taken > 0 then
-        gone = min(used, max(0, taken - log.store.stamped_after(log, now + window)))
+        -- Of the units taken, those that are in this window. Those that never expire are in it and stay.
+        gone = min(max(0, used - log.lasting), max(0, taken - store.stamped_after(log, now + window)))
       end
-      log.store.write(log, false)
+      store.write(log, false)
       return {taken, used - gone, whole_seconds(window)}
     end
 
@@ -1669,9 +1744,19 @@ local function make_commands()
       return maps_of_quotas(fixed, rule, state, each, figures, own_wait)
     end
 
+    -- A counter without an expiry would never end: it gets one.
+    function fixed.heal(rule, state)
+      for index = 1, rule.count do
+        local quota = state.quotas[index]
+        if quota.exists and not quota.over and not quota.shared and not quota.expiry then
+          call('PEXPIREAT', quota.name, state.now + quota.life)
+        end
+      end
+    end
+
     function fixed.write(rule, state)
       if not state.counted then
-        return
+        return fixed.heal(rule, state)
       end
       for index = rule.count, 1, -1 do
         local quota = state.quotas[index]
@@ -1693,7 +1778,7 @@ local function make_commands()
       if not at then
         return true
       elseif rule.anchored then
-        return quota.expiry == nil or at >= quota.expiry - quota.window
+        return quota.expiry ~= nil and at >= quota.expiry - quota.window and at < quota.expiry
       end
       return floor(at / quota.window) == floor(state.now / quota.window)
     end
@@ -1721,8 +1806,6 @@ local function make_commands()
 
   -- Nanoseconds are two numbers here: whole seconds, and what is left.
   local function make_throttle()
-    local BILLION = 1e9
-
     local function at_most(seconds, nanos, seconds_most, nanos_most)
       return seconds < seconds_most or seconds == seconds_most and nanos <= nanos_most
     end
@@ -1785,17 +1868,21 @@ local function make_commands()
       end
     end
 
-    -- `period` seconds divided by `count`, in nanoseconds, rounded down.
+    -- `period` seconds divided by `count`, in nanoseconds, rounded up. Nothing if that is less than one.
     local function interval_of(period, count)
       if count <= 9e6 then
-        local rest = period % count
-        return floor(period / count), floor(rest * BILLION / count)
+        local rest = period % count * BILLION
+        local more = rest % count
+        return plus((period - period % count) / count, (rest - more) / count, 0, more > 0 and 1 or 0)
       end
       -- Less than 2^53, so the quotient of doubles is near.
       local nanos = floor(period * BILLION / count)
-      local function fits(quotient)
+      local function product(quotient)
         local seconds, rest = times(0, count % BILLION, quotient)
-        seconds = seconds + floor(count / BILLION) * quotient
+        return seconds + floor(count / BILLION) * quotient, rest
+      end
+      local function fits(quotient)
+        local seconds, rest = product(quotient)
         return at_most(seconds, rest, period, 0)
       end
       while not fits(nanos) do
@@ -1804,7 +1891,11 @@ local function make_commands()
       while fits(nanos + 1) do
         nanos = nanos + 1
       end
-      return floor(nanos / BILLION), nanos % BILLION
+      if nanos > 0 then
+        local seconds, rest = product(nanos)
+        nanos = (seconds == period and rest == 0) and nanos or nanos + 1
+        return floor(nanos / BILLION), nanos % BILLION
+      end
     end
 
     -- `factor` intervals, or nothing if they take longer than is counted.
@@ -1842,9 +1933,9 @@ local function make_commands()
         rule.quantity = integer(word, 0, MOST) or fail('ERR quantity must be an integer from 0 to 9007199254740991')
         at = at + 1
       end
-      at = parse_full(rule, words, at, command)
+      at = parse_full(rule, words, at, command, 'THROTTLE')
       rule.seconds, rule.nanos = interval_of(period, count)
-      if rule.seconds == 0 and rule.nanos == 0 then
+      if not rule.seconds then
         fail('ERR count must be at most one request a nanosecond of the period')
       end
       -- 2^62 nanoseconds.
@@ -1960,11 +2051,12 @@ local function make_commands()
     -- The arrival time goes back, never before now.
     function throttle.refund(rule, state)
       check_time(state.seconds, state.nanos)
-      local before = used_by(rule, state.debt_seconds, state.debt_nanos)
+      local before, quantity = used_by(rule, state.debt_seconds, state.debt_nanos), rule.quantity
       local ahead_seconds, ahead_nanos = state.debt_seconds, state.debt_nanos
-      local asked_seconds, asked_nanos = intervals(rule, rule.quantity)
+      local asked_seconds, asked_nanos = intervals(rule, quantity)
+      -- What is refunded is not told by a difference: figures above 2^53 are rounded.
       if not asked_seconds or at_most(ahead_seconds, ahead_nanos, asked_seconds, asked_nanos) then
-        ahead_seconds, ahead_nanos = 0, 0
+        ahead_seconds, ahead_nanos, quantity = 0, 0, before
       else
         ahead_seconds, ahead_nanos = minus(ahead_seconds, ahead_nanos, asked_seconds, asked_nanos)
       end
@@ -1972,7 +2064,7 @@ local function make_commands()
         store(state, ahead_seconds, ahead_nanos)
       end
       local after = used_by(rule, ahead_seconds, ahead_nanos)
-      return {before - after, after, whole_seconds(to_millis(ahead_seconds, ahead_nanos))}
+      return {quantity, after, whole_seconds(to_millis(ahead_seconds, ahead_nanos))}
     end
 
     return throttle
@@ -2029,7 +2121,7 @@ local function make_commands()
       local rule = {limit = integer(words[at], 0, MOST) or fail(BAD_LIMIT)}
       rule.lease = millis(words[at + 1]) or bad_seconds('leaseSec')
       rule.holder = words[at + 2]
-      return rule, parse_full(rule, words, at + 3, command)
+      return rule, parse_full(rule, words, at + 3, command, 'ACQUIRE')
     end
 
     function acquire.read(rule, key, now)
@@ -2102,16 +2194,23 @@ local function make_commands()
       }}
     end
 
+    -- Leases without an expiry would stay for ever.
+    function acquire.heal(_, leases)
+      if leases.held > 0 and not expiry_of(leases.key, leases.now) then
+        keep_leases(leases.key, leases.now, false)
+      end
+    end
+
     function acquire.write(rule, leases)
-      if leases.ended == 0 and not leases.counted then
-        return
+      local existed, new = leases.held > 0, leases.now + rule.lease
+      if leases.ended > 0 then
+        existed = prune_leases(leases)
       end
-      local existed = prune_leases(leases)
-      if leases.counted then
-        call('ZADD', leases.key, format('%d', leases.now + rule.lease), rule.holder)
-      end
-      if leases.counted then
+      if leases.counted and leases.old ~= new then
+        call('ZADD', leases.key, format('%d', new), rule.holder)
         keep_leases(leases.key, leases.now, existed)
+      else
+        acquire.heal(rule, leases)
       end
     end
 
@@ -2147,7 +2246,8 @@ local function make_commands()
     local writes = command ~= 'peek'
     local now, seconds, nanos = clock()
     local state = kind.read(rule, key, now, seconds, nanos, declared, writes)
-    kind.settle(rule, state, state.fits or kind.counts(rule, state), not (rule.full or rule.each) and SHORT)
+    state.plans = writes
+    kind.settle(rule, state, state.fits or kind.counts(rule, state), not (rule.full or rule.each))
     local reply
     if rule.each then
       reply = maps_of(kind, rule, state, true)
@@ -2290,6 +2390,18 @@ local function make_commands()
     return declared
   end
 
+  -- What bounds one call bounds all of its rules together.
+  local function check_members(rules)
+    local added = 0
+    for index = 1, #rules do
+      local each = rules[index]
+      added = added + (each.kind.members and each.kind.members(each.state) or 0)
+    end
+    if added > MOST_ADDED then
+      get_sorted().check_cost(added)
+    end
+  end
+
   -- Lets one compact log be moved: the first that cannot take its entry otherwise, or else the first that is due. Another one
   -- that cannot take its entry refuses the call.
   local function plan_move(rules)
@@ -2298,7 +2410,7 @@ local function make_commands()
       local state = rules[index].state
       if state.can_be_done == false then
         if chosen then
-          get_compact_logs().refuse_as_full()
+          get_compact().refuse_full()
         end
         chosen = state
       end
@@ -2310,7 +2422,7 @@ local function make_commands()
       end
     end
     if chosen then
-      chosen.log.store.plan(chosen.log, chosen.added, true)
+      chosen.store.plan(chosen.log, chosen.added, true)
     end
   end
 
@@ -2368,13 +2480,14 @@ local function make_commands()
     for index = 1, #rules do
       local each = rules[index]
       each.state = each.kind.read(each.rule, each.key, now, seconds, nanos, declared, false)
-      each.state.stays = true
+      each.state.stays, each.state.plans = true, false
       fits = fits and (each.state.fits or each.rule.force)
     end
 
     local binding, longest, left, limit
     for index = 1, #rules do
       local each = rules[index]
+      each.state.plans = fits
       each.kind.settle(each.rule, each.state, fits)
       local quota = each.state.binding
       local remaining, share_of = max(0, quota.limit - quota.used), max(1, quota.limit)
@@ -2400,9 +2513,14 @@ local function make_commands()
       reply[5] = maps
     end
     if fits then
+      check_members(rules)
       plan_move(rules)
-      for index = 1, #rules do
-        rules[index].kind.write(rules[index].rule, rules[index].state)
+    end
+    for index = 1, #rules do
+      local kind = rules[index].kind
+      local change = fits and kind.write or kind.heal
+      if change then
+        change(rules[index].rule, rules[index].state)
       end
     end
     return reply
@@ -2441,17 +2559,13 @@ end
 local commands = nil
 
 local function answer(command, keys, words, at)
-  local key = keys[1]
-  if key and #words == at + 1 then
-    if command == 'sliding' then
-      local reply = get_logs().plain(key, quota(words[at], words[at + 1]))
-      if reply then
-        return reply
-      end
-    elseif command == 'fixed' then
-      local window, limit = quota(words[at], words[at + 1])
-      return get_counters().plain(key, window, limit, declared_of(keys))
-    end
+  local key, more = keys[1], #words - at
+  if key and command == 'sliding' and (more == 1 or more == 3 and upper(words[at + 2]) == 'COST') then
+    local window, limit = quota(words[at], words[at + 1])
+    return plain_sliding(key, window, limit, more == 3 and (integer(words[at + 3], 1, MOST) or fail(BAD_COST)))
+  elseif key and command == 'fixed' and more == 1 then
+    local window, limit = quota(words[at], words[at + 1])
+    return get_counters().plain(key, window, limit, declared_of(keys))
   end
   commands = commands or make_commands()
   return commands(command, keys, words, at)

@@ -6,15 +6,39 @@
 set -euo pipefail
 cd "$(dirname "$0")/../functions"
 
+version=2
+
+# The rules without comments. A constant is written out wherever its name stands: as a local it would be captured by each
+# function that uses it, in each call of the script.
 rules() {
-  sed -e '/^ *--/d' -e '/^$/d' rl.lua
+  awk '
+    /^ *--/ || /^$/ { next }
+    match($0, /^local [A-Z][A-Z_]* = /) {
+      name = substr($0, 7, RLENGTH - 9)
+      value[name] = written(substr($0, RLENGTH + 1))
+      sub(/ -- .*/, "", value[name])
+      next
+    }
+    { print written($0) }
+
+    function written(line,    result) {
+      while (match(line, /[A-Z][A-Z_]+/)) {
+        word = substr(line, RSTART, RLENGTH)
+        around = substr(line, RSTART - 1, 1) substr(line, RSTART + RLENGTH, 1)
+        result = result substr(line, 1, RSTART - 1) (word in value && around !~ /[[:alnum:]_\047"]/ ? value[word] : word)
+        line = substr(line, RSTART + RLENGTH)
+      }
+      return result line
+    }
+  ' rl.lua
 }
 
 library() {
-  cat <<'LUA'
+  cat <<LUA
 #!lua name=rl
--- The commands of redis-rl as functions. Made of rl.lua by `make functions`.
--- Version 1
+-- The commands of redis-rl as functions. Made of rl.lua by \`make functions\`.
+-- Version $version
+local VERSION = $version
 local KEEPS_STATE = true
 local function rules()
 LUA
@@ -42,6 +66,11 @@ register('all', {})
 register('peek', {'no-writes', 'allow-oom'})
 register('refund', {'allow-oom'})
 register('reset', {'allow-oom'})
+redis.register_function{
+  function_name = 'rl_version',
+  callback = function() return VERSION end,
+  flags = {'no-writes', 'allow-oom', 'allow-stale'},
+}
 LUA
 }
 

@@ -179,9 +179,14 @@ impl Compact {
         Ok(Some(Time::from_millis(stored.after.stamp)))
     }
 
+    /// Whether the next change moves the log, where that is allowed.
+    pub fn is_compaction_due(&self, bytes: &[u8]) -> bool {
+        !self.is_empty() && self.is_wasteful(bytes)
+    }
+
     /// Whether the dead bytes that can go are worth moving the log for: a quarter of the live ones. So about four bytes are
     /// moved for each that expires.
-    pub fn is_compaction_due(&self, bytes: &[u8]) -> bool {
+    fn is_wasteful(&self, bytes: &[u8]) -> bool {
         let dead = self.droppable(bytes);
         dead >= FEWEST_DEAD_TO_DROP && dead.saturating_mul(4) >= self.live_bytes()
     }
@@ -291,7 +296,7 @@ impl Compact {
         compaction: Compaction,
     ) -> Result<Change, Flaw> {
         let may_move = compaction == Compaction::Allowed;
-        if may_move && self.is_compaction_due(bytes) {
+        if may_move && self.is_wasteful(bytes) {
             return self.moved(bytes, from, new, rest);
         }
         // An entry before `from` may be dead and later than an entry that becomes the head, whose difference does not count.

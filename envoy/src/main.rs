@@ -40,7 +40,30 @@ use tls::Certificates;
 /// How long requests that have come in may take once the service is told to end.
 const DRAIN: Duration = Duration::from_secs(10);
 
+/// What the program is told to do.
+const USAGE: &str = "redis-rl-envoy [--check PATH ... | --version | --help]
+
+Without arguments it serves, as the environment says. --check reads each file, or all files of each folder, as one
+configuration, says what is wrong with it, and ends.";
+
 fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [] => {}
+        ["--check", paths @ ..] if !paths.is_empty() => return check(paths),
+        ["--version"] => {
+            println!("redis-rl-envoy {}", env!("CARGO_PKG_VERSION"));
+            return ExitCode::SUCCESS;
+        }
+        ["--help"] => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    }
     let ended = Settings::from_env().and_then(|settings| {
         log::start(&settings.log_level, settings.log_json)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(settings.threads).enable_all().build();
@@ -53,6 +76,26 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Reads configurations, and says of each whether it can be.
+fn check(paths: &[&str]) -> ExitCode {
+    let mut failed = false;
+    let checked = Settings::from_env().map(|settings| settings.options());
+    for path in paths {
+        let loaded = checked.clone().and_then(|options| {
+            let definitions = config::files::read_all(std::path::Path::new(path))?;
+            Config::load(&definitions, &Stats::default(), &options)
+        });
+        match loaded {
+            Ok(_) => println!("{path}: ok"),
+            Err(reason) => {
+                failed = true;
+                println!("{path}: {reason}");
+            }
+        }
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 async fn run(settings: Settings) -> Result<(), String> {

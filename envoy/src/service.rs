@@ -88,19 +88,11 @@ impl Service {
         *self.config.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(Arc::new(config));
     }
 
-    /// Answers, and counts the answer.
+    /// Answers.
     ///
     /// # Errors
     /// As Envoy's rate limit service words them.
     pub async fn answer(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
-        let start = Instant::now();
-        self.stats.total_requests.inc();
-        let answer = self.decide(request).await;
-        self.stats.response_time.0.observe(start.elapsed().as_secs_f64());
-        answer
-    }
-
-    async fn decide(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
         let wrong = |status: Status| {
             self.stats.service_error.inc();
             status
@@ -135,7 +127,7 @@ impl Service {
     /// Which limit each descriptor meets.
     fn limits(&self, config: &Config, request: &RateLimitRequest) -> Result<Vec<Meets>, Status> {
         if !config.has_domain(&request.domain) {
-            self.stats.unknown_domain(&request.domain).inc();
+            self.stats.unknown_domain(&request.domain).add(request.descriptors.len() as u64);
         }
         let mut replaced = HashSet::new();
         let mut meets = Vec::with_capacity(request.descriptors.len());
@@ -487,7 +479,12 @@ impl RateLimitService for Door {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        self.0.answer(request.get_ref()).await.map(Response::new)
+        let Self(service) = self;
+        let start = Instant::now();
+        service.stats.total_requests.inc();
+        let answer = service.answer(request.get_ref()).await;
+        service.stats.response_time.0.observe(start.elapsed().as_secs_f64());
+        answer.map(Response::new)
     }
 }
 

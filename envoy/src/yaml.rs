@@ -108,6 +108,11 @@ impl Node {
 /// If it is not YAML.
 pub fn parse(text: &str) -> Result<Option<Rc<Node>>, Refusal> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    for (number, line) in text.split('\n').enumerate() {
+        if let Some(c) = line.chars().find(|c| c.is_control() && !matches!(c, '\t' | '\r' | '\u{85}')) {
+            return Err(Refusal::new(number + 1, format!("the control character U+{:04X}", u32::from(c))));
+        }
+    }
     let mut reader = Reader { parser: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, line: 1 };
     loop {
         match reader.next()? {
@@ -222,7 +227,9 @@ fn resolve(text: &str, plain: bool, tag: Option<&Tag>, line: usize) -> Result<Sc
         | ("null", Scalar::Null)
         | ("merge", Scalar::Merge) => true,
         ("timestamp", Scalar::Text) => true,
-        _ => false,
+        ("bool" | "int" | "float" | "null" | "merge" | "timestamp" | "binary", _) => false,
+        // Other tags mean nothing here.
+        _ => return Ok(Scalar::Text),
     };
     if fits { Ok(scalar) } else { Err(Refusal::new(line, format!("'{text}' is not what its tag !!{} says", tag.suffix))) }
 }
@@ -243,6 +250,9 @@ fn implicit(text: &str) -> Scalar {
     }
     if !text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) {
         return Scalar::Text;
+    }
+    if text.starts_with('.') {
+        return float(text).unwrap_or(Scalar::Text);
     }
     let digits: String = text.chars().filter(|c| *c != '_').collect();
     integer(&digits).or_else(|| float(&digits)).unwrap_or(Scalar::Text)
@@ -281,7 +291,8 @@ fn float(text: &str) -> Option<Scalar> {
     if !unsigned.starts_with(|c: char| c.is_ascii_digit() || c == '.') || !unsigned.chars().all(number) {
         return None;
     }
-    text.parse().ok().map(Scalar::Float)
+    // What is too large for a double is text, too.
+    text.parse().ok().filter(|number: &f64| number.is_finite()).map(Scalar::Float)
 }
 
 #[cfg(test)]
@@ -312,7 +323,7 @@ mod tests {
 
     #[test]
     fn what_is_no_yaml_or_too_much_is_refused() {
-        for text in ["'''", "a: [1", "a: *b", "a: &a [*a]", "!!int x"] {
+        for text in ["'''", "a: [1", "a: *b", "a: &a [*a]", "!!int x", "a: \u{1}"] {
             assert!(parse(text).is_err(), "{text}");
         }
         assert!(parse(&"[".repeat(100_000)).is_err());
@@ -352,6 +363,10 @@ mod tests {
             ("!!float 5", Scalar::Float(5.0)),
             ("!own 5", Scalar::Text),
             (".inf", Scalar::Float(f64::INFINITY)),
+            ("1e400", Scalar::Text),
+            ("._5", Scalar::Text),
+            ("1_.5", Scalar::Float(1.5)),
+            ("!!map d", Scalar::Text),
             ("infinity", Scalar::Text),
         ] {
             assert_eq!(scalar(text), wanted, "{text}");

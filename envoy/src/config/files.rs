@@ -47,6 +47,21 @@ pub async fn watch(files: Files, updates: mpsc::Sender<Update>) {
     }
 }
 
+/// Reads a file, or all files of a folder.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn read_all(path: &Path) -> Result<Vec<Definition>, String> {
+    let metadata = fs::metadata(path).map_err(|error| error.to_string())?;
+    if metadata.is_dir() {
+        let app_directory = String::new();
+        return read(&look(&Files { root: path.to_owned(), app_directory, watch_root: false, ignore_dot_files: false }));
+    }
+    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    Ok(vec![Definition::parse(&name, &text)?])
+}
+
 fn read(files: &[Seen]) -> Result<Vec<Definition>, String> {
     let mut definitions = Vec::with_capacity(files.len());
     for file in files {

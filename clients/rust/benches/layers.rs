@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::{ConnectInfo, Request};
+use axum::extract::ConnectInfo;
+use axum::http::request::Parts;
 use axum::routing::get;
-use redis_rl_client::redis::aio::ConnectionManager;
-use redis_rl_client::{Limiter, Options, RateLimitLayer, Rule, Way, redis};
+use redis_rl_client::{Limiter, Mode, Options, RateLimitLayer, Rule, redis};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tower_governor::GovernorLayer;
@@ -61,9 +61,9 @@ impl Server {
         Ok(server)
     }
 
-    async fn limiter(&self, way: Way) -> Result<Limiter, Failure> {
+    fn limiter(&self, mode: Mode) -> Result<Limiter, Failure> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
-        Ok(Limiter::with_options(ConnectionManager::new(client).await?, Options::default().way(way)))
+        Ok(Limiter::with_options(client, Options::default().mode(mode)))
     }
 }
 
@@ -74,8 +74,8 @@ impl Drop for Server {
     }
 }
 
-fn by_address(request: &Request) -> Option<String> {
-    let ConnectInfo(peer) = request.extensions().get::<ConnectInfo<SocketAddr>>()?;
+fn by_address(request: &Parts) -> Option<String> {
+    let ConnectInfo(peer) = request.extensions.get::<ConnectInfo<SocketAddr>>()?;
     Some(format!("address:{}", peer.ip()))
 }
 
@@ -93,18 +93,18 @@ async fn main() -> Result<(), Failure> {
     // As many as will ever come; the bucket of tower-governor likewise.
     let all = Rule::fixed("1_000_000_000/hour")?;
     let none = Rule::sliding("1/hour")?;
-    for (way, name) in [(Way::Module, "module"), (Way::Functions, "functions"), (Way::Script, "script")] {
-        let limiter = server.limiter(way).await?;
-        let layer = |rule: &Rule| RateLimitLayer::new(limiter.clone(), rule, by_address);
-        let fixed = Rule::from(&all);
+    for (mode, name) in [(Mode::Module, "module"), (Mode::Functions, "functions"), (Mode::Script, "script")] {
+        let limiter = server.limiter(mode)?;
         let mut add = async |rule: &str, app| -> Result<(), Failure> {
             services.push(Service::start(&format!("redis-rl-client, {name}, {rule}"), app).await?);
             Ok(())
         };
-        add("RL.FIXED", app().layer(layer(&fixed))).await?;
-        let throttle = Rule::throttle("1_000_000/s")?.max_burst(1_000_000);
-        add("RL.THROTTLE", app().layer(layer(&throttle.into()))).await?;
-        add("RL.SLIDING, denied", app().layer(layer(&Rule::from(&none)))).await?;
+        add("RL.FIXED", app().layer(RateLimitLayer::new(limiter.clone(), &all, by_address))).await?;
+        let throttle = Rule::throttle("1_000_000/s")?.burst(1_000_000);
+        add("RL.THROTTLE", app().layer(RateLimitLayer::new(limiter.clone(), throttle, by_address))).await?;
+        let denied = RateLimitLayer::new(limiter.clone(), &none, by_address);
+        add("RL.SLIDING, denied by the server", app().layer(denied.clone().deny_cache(0))).await?;
+        add("RL.SLIDING, denied", app().layer(denied)).await?;
     }
     let governor = |burst, nanos| {
         let config = GovernorConfigBuilder::default().period(Duration::from_nanos(nanos)).burst_size(burst).finish();

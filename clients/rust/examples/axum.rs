@@ -1,16 +1,21 @@
-//! An axum service that holds each client to 10 requests a second and 100 a minute, and one slow page to three at a time.
+//! An axum service that holds each client to 10 requests a second and 100 a minute, each customer's API to what the
+//! customer pays for, and one slow page to three requests at a time.
 //!
 //! `cargo run --example axum`, then `curl -i http://127.0.0.1:3000/`. The environment: `REDIS_URL`
-//! (redis://127.0.0.1:6379 unless set) and `LISTEN` (127.0.0.1:3000 unless set).
+//! (redis://127.0.0.1:6379 unless set), `LISTEN` (127.0.0.1:3000 unless set) and `TRUSTED_PROXIES` (networks joined by
+//! commas; none unless set).
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{ConnectInfo, MatchedPath, State};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::routing::get;
-use redis_rl_client::{Attempt, Lease, Limiter, OnFailure, RateLimitLayer, Rule};
+use axum::{Extension, Router};
+use redis_rl_client::{
+    Attempt, ByAddress, Check, Decisions, Lease, Limiter, RateLimitLayer, Rule, Sliding, WhenUnavailable,
+};
 
 #[derive(Clone)]
 struct Slow {
@@ -20,23 +25,34 @@ struct Slow {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    tracing_subscriber::fmt::init();
     let setting = |name: &str, default: &str| std::env::var(name).unwrap_or_else(|_| default.to_owned());
-    let limiter = Limiter::connect(&setting("REDIS_URL", "redis://127.0.0.1:6379")).await?;
+    let limiter = Limiter::open(&setting("REDIS_URL", "redis://127.0.0.1:6379"))?;
 
-    // By the address of the peer. Behind a proxy that would be the proxy's: use what the proxy vouches for instead.
-    let by_address = |request: &Request| {
-        let ConnectInfo(peer) = request.extensions().get::<ConnectInfo<SocketAddr>>()?;
-        Some(format!("address:{}", peer.ip()))
-    };
+    // By the address of the client: that of the peer, or the one that the proxies in front of this service name.
+    let proxies = setting("TRUSTED_PROXIES", "");
+    let by_address = ByAddress::new(|request| Some(request.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip()))
+        .trusted_proxies(proxies.split(',').filter(|proxy| !proxy.is_empty()))?;
     let rule = Rule::sliding("10/second, 100/minute")?.name("address")?;
-    let layer = RateLimitLayer::new(limiter.clone(), rule, by_address).on_failure(OnFailure::Allow);
+    let by_client = RateLimitLayer::new(limiter.clone(), rule, move |request| by_address.identity(request))
+        .when_unavailable(WhenUnavailable::Open);
+
+    // By the plan of the customer, and for each route: it is named by the template of the route, not by the path.
+    let (free, paid) = (Rule::sliding("20/minute")?, Rule::sliding("2000/minute")?);
+    let by_plan = RateLimitLayer::per_request(limiter.clone(), move |request| {
+        let customer = request.headers.get("x-api-key").map(|key| key.as_bytes());
+        let plan = if customer.is_some_and(|key| key.starts_with(b"paid-")) { &paid } else { &free };
+        vec![Check::new(per_route(plan, request), customer)]
+    });
 
     let slow = Slow { limiter, rule: Rule::lease(3, Duration::from_secs(30))? };
+    let api = Router::new().route("/item/{id}", get(item)).route("/items", get(item)).route_layer(by_plan);
     let app = Router::new()
         .route("/", get(|| async { "hello\n" }))
         .route("/slow", get(slow_page))
         .with_state(slow)
-        .layer(layer);
+        .merge(api)
+        .layer(by_client);
 
     let listener = tokio::net::TcpListener::bind(setting("LISTEN", "127.0.0.1:3000")).await?;
     println!("listening on http://{}", listener.local_addr()?);
@@ -44,13 +60,24 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// At most three at a time, on all instances of the service together.
+fn per_route(plan: &Sliding, request: &Parts) -> Sliding {
+    let route = request.extensions.get::<MatchedPath>().map_or("other", MatchedPath::as_str);
+    // A name is ASCII. Routes that are not share the plan's limit.
+    plan.clone().name(route).unwrap_or_else(|_| plan.clone())
+}
+
+/// What the layers have decided is in the request's extensions.
+async fn item(Extension(decisions): Extension<Decisions>) -> String {
+    let left = decisions.iter().map(|decided| decided.decision.remaining).min().unwrap_or_default();
+    format!("an item; {left} requests left\n")
+}
+
+/// At most three at a time, on all instances of the service together. The fourth waits up to two seconds.
 async fn slow_page(State(Slow { limiter, rule }): State<Slow>) -> Result<&'static str, StatusCode> {
-    match limiter.acquire("slow", &rule).await {
+    match limiter.hold("slow", &rule, Duration::from_secs(2)).await {
         Ok(Attempt::Granted(held)) => {
             tokio::time::sleep(Duration::from_secs(2)).await;
-            // If this fails, the lease ends by itself.
-            let _ = held.release().await;
+            held.release().await;
             Ok("done\n")
         }
         Ok(Attempt::Denied(_)) => Err(StatusCode::SERVICE_UNAVAILABLE),

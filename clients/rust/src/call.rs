@@ -1,9 +1,9 @@
-//! One call, in the words of each of the three ways.
+//! One call, in the words of each of the three modes.
 
 use redis::Cmd;
 
 use crate::connection::To;
-use crate::way::{SCRIPT, SCRIPT_SHA, Way};
+use crate::mode::{Mode, SCRIPT, SCRIPT_SHA};
 
 /// A command with its keys and the words behind them.
 pub(crate) struct Call<'a> {
@@ -13,33 +13,35 @@ pub(crate) struct Call<'a> {
     pub counted: bool,
     /// Whether it changes nothing, so that a replica can answer it.
     pub reads: bool,
+    /// Whether it can be sent again after its reply was lost: it counts nothing twice.
+    pub repeatable: bool,
     pub keys: Vec<Vec<u8>>,
-    pub words: &'a (dyn Fn(&mut Cmd) + Send + Sync),
+    pub words: &'a (dyn Fn(&mut Cmd, Mode) + Send + Sync),
 }
 
 impl Call<'_> {
     /// The command. `read_only`: in the form that only reads, which replicas answer.
-    pub fn cmd(&self, way: Way, read_only: bool) -> Cmd {
+    pub fn cmd(&self, mode: Mode, read_only: bool) -> Cmd {
         let (command, function, word) = self.command;
         let mut cmd = Cmd::new();
-        match way {
-            Way::Module => {
+        match mode {
+            Mode::Module | Mode::Auto => {
                 cmd.arg(command);
                 if self.counted {
                     cmd.arg(self.keys.len());
                 }
                 cmd.arg(&self.keys);
             }
-            Way::Functions => {
+            Mode::Functions => {
                 let fcall = if read_only { "FCALL_RO" } else { "FCALL" };
                 cmd.arg(fcall).arg(function).arg(self.keys.len()).arg(&self.keys);
             }
-            Way::Script => {
+            Mode::Script => {
                 let eval = if read_only { "EVALSHA_RO" } else { "EVALSHA" };
                 cmd.arg(eval).arg(SCRIPT_SHA.as_str()).arg(self.keys.len()).arg(&self.keys).arg(word);
             }
         }
-        (self.words)(&mut cmd);
+        (self.words)(&mut cmd, mode);
         cmd
     }
 
@@ -48,16 +50,20 @@ impl Call<'_> {
         let mut cmd = Cmd::new();
         let eval = if read_only { "EVAL_RO" } else { "EVAL" };
         cmd.arg(eval).arg(SCRIPT).arg(self.keys.len()).arg(&self.keys).arg(self.command.2);
-        (self.words)(&mut cmd);
+        (self.words)(&mut cmd, Mode::Script);
         cmd
     }
 
+    /// The key by which it finds its node.
+    pub fn key(&self) -> &[u8] {
+        self.keys.first().map(Vec::as_slice).unwrap_or_default()
+    }
+
     pub fn to(&self) -> To<'_> {
-        let key = self.keys.first().map(Vec::as_slice).unwrap_or_default();
-        if self.reads { To::Replica(key) } else { To::Primary(key) }
+        if self.reads { To::Replica(self.key()) } else { To::Primary(self.key()) }
     }
 
     pub fn to_primary(&self) -> To<'_> {
-        To::Primary(self.keys.first().map(Vec::as_slice).unwrap_or_default())
+        To::Primary(self.key())
     }
 }

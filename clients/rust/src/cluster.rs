@@ -10,33 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::cluster::ClusterClient;
 use redis::cluster_async::Connect;
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError, RedisFuture, RedisResult, Value,
     make_extension_error,
 };
 
-use crate::connection::Connection;
-use crate::error::REPLY_LOST;
-use crate::way::is_try_again;
+use crate::error::{Meaning, REPLY_LATE, REPLY_LOST, meaning};
 
-impl Connection {
-    /// A connection to a cluster that never sends a call twice if its reply is lost: the call ends with
-    /// [`Error::ReplyLost`](crate::Error::ReplyLost).
-    ///
-    /// Redirections, reconnections and reads from replicas are the client's. Let it speak RESP3
-    /// (`use_protocol(ProtocolVersion::RESP3)`): it then notices a connection that breaks between two calls, which
-    /// otherwise costs the next call its reply.
-    ///
-    /// # Errors
-    /// If no node can be reached.
-    pub async fn cluster(client: &ClusterClient) -> RedisResult<Self> {
-        Ok(client.get_async_generic_connection::<SendsOnce>().await?.into())
-    }
-}
-
-/// The connection to one node of a cluster. Not to be used by itself: see [`Connection::cluster`].
+/// The connection to one node of a cluster. Not to be used by itself: see
+/// [`Connection`](crate::Connection).
 #[derive(Clone)]
 pub struct SendsOnce {
     connection: MultiplexedConnection,
@@ -59,17 +42,17 @@ impl SendsOnce {
 
     /// What the client is told of an error that a call of ours ended with.
     fn told(&self, error: RedisError) -> RedisError {
-        if is_try_again(&error) {
+        if meaning(&error, true) == Meaning::TryAgain {
             // The limiter asks again, within its own time.
             return make_extension_error("TRYAGAIN".to_owned(), error.detail().map(str::to_owned));
         }
         if error.kind() != ErrorKind::Io {
             return error;
         }
-        if !error.is_timeout() {
-            self.broken.store(true, Relaxed);
-        }
-        make_extension_error(REPLY_LOST.to_owned(), Some(error.to_string()))
+        // One that is late is given up as well: it may be a node that has gone without a word.
+        self.broken.store(true, Relaxed);
+        let code = if error.is_timeout() { REPLY_LATE } else { REPLY_LOST };
+        make_extension_error(code.to_owned(), Some(error.to_string()))
     }
 }
 

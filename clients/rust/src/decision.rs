@@ -1,5 +1,6 @@
 //! What the server answers, as values.
 
+use std::ops::Deref;
 use std::time::{Duration, SystemTime};
 
 use redis::Value;
@@ -17,7 +18,7 @@ pub struct State {
     pub limit: u64,
     /// Units in use. Less than 0 only where something else has set a counter below 0.
     pub used: i64,
-    /// Units that are free.
+    /// Units that are free, at least 0.
     pub remaining: u64,
     /// Until the same call fits: zero if it was allowed, `None` if it never fits. Exact to the millisecond.
     pub retry_after: Option<Duration>,
@@ -31,74 +32,91 @@ pub struct State {
     pub at: SystemTime,
 }
 
-/// The answer to one rule: the state of the window that binds, and of each.
+impl State {
+    /// The same as it stands after some time, if nothing else has happened: what is awaited comes nearer.
+    pub(crate) fn after(&self, elapsed: Duration) -> Self {
+        // Not to the end: it is not known to have come.
+        let nearer = |wait: Duration| {
+            if wait.is_zero() { wait } else { wait.saturating_sub(elapsed).max(Duration::from_millis(1)) }
+        };
+        Self {
+            retry_after: self.retry_after.map(nearer),
+            next_after: self.next_after.map(nearer),
+            reset_after: self.reset_after.map(nearer),
+            at: self.at.checked_add(elapsed).unwrap_or(self.at),
+            ..self.clone()
+        }
+    }
+}
+
+/// The answer to one rule: the state of the window that binds, whose fields it has as its own, and of each.
 ///
 /// The window that binds is, of those that deny, the one with the longest wait. If none denies, it is the one with the
 /// fewest free units.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the request fitted.
-    pub allowed: bool,
-    /// Units that the binding window takes.
-    pub limit: u64,
-    /// Units in use there. Less than 0 only where something else has set a counter below 0.
-    pub used: i64,
-    /// Units that are free there.
-    pub remaining: u64,
-    /// Until the same call fits: zero if it was allowed, `None` if it never fits. Exact to the millisecond: with no
-    /// other traffic the call is denied before and allowed then.
-    pub retry_after: Option<Duration>,
-    /// Until at least one unit more than now is free there: zero if nothing is used, `None` if never.
-    pub next_after: Option<Duration>,
-    /// Until everything is free there: zero if nothing is used, `None` if never.
-    pub reset_after: Option<Duration>,
-    /// How long the binding window is; of a throttle, the time in which an empty bucket fills; of a lease, its length.
-    pub window: Duration,
-    /// The server's time at which the call was decided, in whole milliseconds.
-    pub at: SystemTime,
+    /// The window that binds.
+    binding: State,
     /// Each window, shortest first. Only the one that binds where the rule forces a request on several, and in
     /// [`Limiter::all`](crate::Limiter::all).
     pub each: Vec<State>,
     rule: Rule,
 }
 
+impl Deref for Decision {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.binding
+    }
+}
+
 impl Decision {
     fn of(rule: Rule, each: Vec<State>) -> Result<Self, Error> {
-        let State { allowed, limit, used, remaining, retry_after, next_after, reset_after, window, at } =
-            binding(&each).ok_or_else(|| Error::Unexpected("no window at all".to_owned()))?.clone();
-        let all =
-            Self { allowed, limit, used, remaining, retry_after, next_after, reset_after, window, at, each, rule };
-        Ok(all)
+        let binding = binding(&each).ok_or_else(|| Error::Unexpected("no window at all".to_owned()))?.clone();
+        Ok(Self { binding, each, rule })
     }
 
     /// Reads the reply to FULL or EACH, whichever the rule asks for.
     pub(crate) fn read(rule: Rule, reply: Value) -> Result<Self, Error> {
-        let each = if rule.wants_each() {
-            array(reply)?.into_iter().map(State::read).collect::<Result<_, _>>()?
-        } else {
-            vec![State::read(reply)?]
-        };
+        if !rule.wants_each() {
+            return Self::of(rule, vec![State::read(reply)?]);
+        }
+        let each = array(reply)?.into_iter().map(State::read).collect::<Result<Vec<_>, _>>()?;
+        if each.len() != rule.windows().len() {
+            return Err(Error::Unexpected(format!("{} windows of {}", each.len(), rule.windows().len())));
+        }
         Self::of(rule, each)
     }
 
-    pub(crate) fn policies(&self, fallback: &str) -> Vec<Policy<'_>> {
-        headers::policies(&self.rule, fallback, &self.each)
+    /// The rule that was asked.
+    pub fn rule(&self) -> &Rule {
+        &self.rule
     }
 
     /// The values of `RateLimit-Policy`, `RateLimit` and, if the request is denied and will fit one day, `Retry-After`.
     pub fn headers(&self) -> Headers {
-        headers::headers(&self.policies("default"), self.allowed, self.retry_after)
+        headers::headers(&self.policies(), self.allowed, self.retry_after)
     }
 
     /// The names of the policies that the request did not fit into.
     pub fn violated_policies(&self) -> Vec<String> {
-        violated(self.policies("default"))
+        headers::violated(self.policies())
     }
-}
 
-fn violated(policies: Vec<Policy<'_>>) -> Vec<String> {
-    let denies = |policy: &Policy<'_>| policy.state.is_some_and(|state| !state.allowed);
-    policies.into_iter().filter(denies).map(|policy| policy.name).collect()
+    /// The body of a denial, `application/problem+json` of type `quota-exceeded`. `None` if the request was allowed.
+    pub fn problem(&self) -> Option<String> {
+        (!self.allowed).then(|| headers::problem(&self.violated_policies()))
+    }
+
+    fn policies(&self) -> Vec<Policy<'_>> {
+        headers::policies([(&self.rule, self.each.as_slice())])
+    }
+
+    pub(crate) fn after(&self, elapsed: Duration) -> Self {
+        let each = self.each.iter().map(|state| state.after(elapsed)).collect();
+        Self { binding: self.binding.after(elapsed), each, rule: self.rule.clone() }
+    }
 }
 
 /// The window that binds, as the server picks it.
@@ -111,20 +129,26 @@ fn binding(each: &[State]) -> Option<&State> {
         .or_else(|| each.iter().min_by_key(|state| (free(state), state.window)))
 }
 
-/// The answer to several rules at once.
+/// The answer to several rules at once. It has the fields of the rule that binds as its own, with `allowed`, `remaining`
+/// and `retry_after` of the whole call.
+///
+/// The rule that binds is, of those that deny, the one with the longest wait. If none denies, it is the one with the
+/// smallest share of its limit free.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllDecision {
-    /// Whether every rule had room. If not, nothing was counted anywhere.
-    pub allowed: bool,
-    /// The position, from 0, of the rule that binds: of those that deny the one with the longest wait; if none denies,
-    /// the one with the smallest share of its limit free.
+    binding: State,
+    /// The position, from 0, of the rule that binds.
     pub index: usize,
-    /// Units of that rule that are free.
-    pub remaining: u64,
-    /// Until the rules that deny have room: zero if the request was allowed, `None` if one never fits.
-    pub retry_after: Option<Duration>,
     /// The answer to each rule, in the order of the call. `allowed` in it says whether that rule by itself had room.
     pub each: Vec<Decision>,
+}
+
+impl Deref for AllDecision {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.binding
+    }
 }
 
 impl AllDecision {
@@ -132,7 +156,7 @@ impl AllDecision {
         let mut elements = array(reply)?.into_iter();
         let mut next = || elements.next().ok_or_else(|| Error::Unexpected("too short an array".to_owned()));
         let allowed = integer(&next()?)? == 1;
-        let index = unsigned(&next()?)?;
+        let index = usize::try_from(unsigned(&next()?)?).unwrap_or(usize::MAX);
         let remaining = unsigned(&next()?)?;
         let retry_after = wait(integer(&next()?)?)?;
         let maps = array(next()?)?;
@@ -140,23 +164,35 @@ impl AllDecision {
             return Err(Error::Unexpected(format!("{} maps for {} rules", maps.len(), rules.len())));
         }
         let each = rules.into_iter().zip(maps).map(|(rule, map)| Decision::of(rule, vec![State::read(map)?]));
-        let index = usize::try_from(index).unwrap_or(usize::MAX);
-        Ok(Self { allowed, index, remaining, retry_after, each: each.collect::<Result<_, _>>()? })
+        let each = each.collect::<Result<Vec<_>, _>>()?;
+        let binding = each.get(index).ok_or_else(|| Error::Unexpected(format!("{index} as the position of a rule")))?;
+        let binding = State { allowed, remaining, retry_after, ..binding.binding.clone() };
+        Ok(Self { binding, index, each })
     }
 
-    /// As [`Decision::headers`], for the policies of all rules. Those without a name are `policy-0`, `policy-1`, …
+    /// As [`Decision::headers`], for the policies of all rules. Of policies with one name, the later ones get a number
+    /// behind it: `60s`, `60s-2`.
     pub fn headers(&self) -> Headers {
         headers::headers(&self.policies(), self.allowed, self.retry_after)
     }
 
     /// The names of the policies that the request did not fit into.
     pub fn violated_policies(&self) -> Vec<String> {
-        violated(self.policies())
+        headers::violated(self.policies())
+    }
+
+    /// As [`Decision::problem`].
+    pub fn problem(&self) -> Option<String> {
+        (!self.allowed).then(|| headers::problem(&self.violated_policies()))
     }
 
     fn policies(&self) -> Vec<Policy<'_>> {
-        let each = self.each.iter().enumerate();
-        each.flat_map(|(index, decision)| decision.policies(&format!("policy-{index}"))).collect()
+        headers::policies(self.each.iter().map(|decision| (&decision.rule, decision.each.as_slice())))
+    }
+
+    pub(crate) fn after(&self, elapsed: Duration) -> Self {
+        let each = self.each.iter().map(|decision| decision.after(elapsed)).collect();
+        Self { binding: self.binding.after(elapsed), index: self.index, each }
     }
 }
 
@@ -164,7 +200,7 @@ impl AllDecision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refund {
     /// Units given back.
-    pub units: u64,
+    pub refunded: u64,
     /// Units still in use in the first (shortest) window.
     pub used: i64,
     /// The length of the first window in seconds, rounded up; of a fixed window, what is left of it; of a throttle, the
@@ -176,7 +212,7 @@ impl Refund {
     pub(crate) fn read(reply: Value) -> Result<Self, Error> {
         match array(reply)?.as_slice() {
             [units, used, ttl] => {
-                Ok(Self { units: unsigned(units)?, used: integer(used)?, ttl: Duration::from_secs(unsigned(ttl)?) })
+                Ok(Self { refunded: unsigned(units)?, used: integer(used)?, ttl: Duration::from_secs(unsigned(ttl)?) })
             }
             other => Err(Error::Unexpected(format!("an array of {}", other.len()))),
         }
@@ -185,7 +221,7 @@ impl Refund {
 
 /// What a request for something to hold comes to: a lease, a reservation.
 #[derive(Debug)]
-#[must_use]
+#[must_use = "what is granted is held"]
 // It is taken apart where it arrives, and never kept.
 #[allow(clippy::large_enum_variant)]
 pub enum Attempt<T> {
@@ -221,7 +257,8 @@ impl State {
             other => {
                 let mut words = array(other)?.into_iter();
                 let mut fields = Vec::with_capacity(9);
-                while let (Some(name), Some(value)) = (words.next(), words.next()) {
+                while let Some(name) = words.next() {
+                    let value = words.next().ok_or_else(|| Error::Unexpected("a field without a value".to_owned()))?;
                     fields.push((name, value));
                 }
                 fields

@@ -1,11 +1,14 @@
-//! What can go wrong.
+//! What can go wrong, and what an error of the server means.
 
 use std::fmt;
+use std::io;
 
 use redis::{ErrorKind, RedisError};
 
-/// The code of an error that stands for a lost reply. See cluster.rs.
+/// The codes of errors that stand for a reply that was lost as its connection broke, and one that did not come in time.
+/// See cluster.rs.
 pub(crate) const REPLY_LOST: &str = "REPLYLOST";
+pub(crate) const REPLY_LATE: &str = "REPLYLATE";
 
 /// Why a call has no answer.
 ///
@@ -13,36 +16,105 @@ pub(crate) const REPLY_LOST: &str = "REPLYLOST";
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {
-    /// The rule cannot be sent: a number is out of range, or a rule of this kind is not taken here. Nothing was sent.
+    /// The arguments cannot be sent: a number is out of range, or a rule is not accepted here. Nothing was sent.
     Invalid(InvalidRule),
-    /// The server refused the call and changed nothing: a wrong type, no permission, out of memory, or `TRYAGAIN` for
-    /// longer than [`Options::patience`](crate::Options::patience).
+    /// The server refused the call for good: a key of another type, no permission, no such command. It changed nothing.
+    /// The same call would be refused again, so no policy for an unavailable server applies.
     Refused(RedisError),
-    /// The call was sent, or may have been, and its reply did not come: the connection broke, or the time was up. It may
-    /// have been counted. It is not sent again unless [`Options::resend`](crate::Options::resend) says so.
+    /// The call was sent, or may have been, and no reply came: the connection broke, or the time was up. It may have been
+    /// counted. It is not sent again, unless it is one that can be: a peek, a reset, a release or a renewal.
     ReplyLost(RedisError),
-    /// No server could be asked. Nothing was counted.
+    /// The server cannot decide now: it cannot be reached, is loading its data, is out of memory, or was unavailable less
+    /// than a second ago. Nothing was counted.
     Unavailable(RedisError),
     /// The server answered something that is not an answer to this call.
     Unexpected(String),
 }
 
 impl Error {
-    /// Whether the call may have been counted all the same.
+    /// Whether the server cannot decide now, through no fault of the call: [`Error::Unavailable`] and
+    /// [`Error::ReplyLost`].
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::ReplyLost(_))
+    }
+
+    /// Whether the call may have been counted nevertheless.
     pub fn may_have_counted(&self) -> bool {
         matches!(self, Self::ReplyLost(_) | Self::Unexpected(_))
     }
+}
 
-    /// The error of a call that changes something (`writes`) or does not.
-    pub(crate) fn of(error: RedisError, writes: bool) -> Self {
-        match error.kind() {
-            ErrorKind::Extension if error.code() == Some(REPLY_LOST) => Self::ReplyLost(error),
-            ErrorKind::Server(_) | ErrorKind::Extension => Self::Refused(error),
-            ErrorKind::Io if writes && !error.is_connection_refusal() => Self::ReplyLost(error),
-            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::Unexpected(error.to_string()),
-            _ => Self::Unavailable(error),
-        }
+/// What an error means for the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// The server cannot decide now.
+    Unavailable,
+    /// Nothing was counted, and the call has to be sent again: its keys are between two nodes.
+    TryAgain,
+    /// The server does not have what the mode needs.
+    Missing,
+    /// No reply came to a call that was sent.
+    Lost,
+    /// The reply cannot be read.
+    Unexpected,
+    Permanent,
+}
+
+/// Codes of errors that say that a server cannot decide now.
+const UNAVAILABLE: [&str; 9] =
+    ["BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "REDIRECT"];
+
+/// What the error means. `cluster`: whether a client of a cluster raised it, which follows redirections by itself.
+pub(crate) fn meaning(error: &RedisError, cluster: bool) -> Meaning {
+    match error.kind() {
+        ErrorKind::Io => return Meaning::Lost,
+        ErrorKind::ClusterConnectionNotFound
+        | ErrorKind::MasterNameNotFoundBySentinel
+        | ErrorKind::NoValidReplicasFoundBySentinel => return Meaning::Unavailable,
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => return Meaning::Unexpected,
+        _ => {}
     }
+    let detail = error.detail().unwrap_or_default();
+    let begins = |words: &str| detail.get(..words.len()).is_some_and(|start| start.eq_ignore_ascii_case(words));
+    match error.code().unwrap_or_default() {
+        REPLY_LOST | REPLY_LATE => Meaning::Lost,
+        "TRYAGAIN" => Meaning::TryAgain,
+        "NOSCRIPT" => Meaning::Missing,
+        "MOVED" | "ASK" if cluster => Meaning::Unavailable,
+        "ERR" if begins("unknown command") || begins("function not found") => Meaning::Missing,
+        "ERR" if begins("max number of clients") => Meaning::Unavailable,
+        code if UNAVAILABLE.contains(&code) => Meaning::Unavailable,
+        _ => Meaning::Permanent,
+    }
+}
+
+/// Whether the server does not know the command.
+pub(crate) fn is_unknown_command(error: &RedisError) -> bool {
+    meaning(error, false) == Meaning::Missing && starts(error, "unknown command")
+}
+
+/// Whether the server has functions and lacks this one.
+pub(crate) fn is_function_not_found(error: &RedisError) -> bool {
+    meaning(error, false) == Meaning::Missing && starts(error, "function not found")
+}
+
+fn starts(error: &RedisError, words: &str) -> bool {
+    error.detail().and_then(|detail| detail.get(..words.len())).is_some_and(|start| start.eq_ignore_ascii_case(words))
+}
+
+/// Whether the user of the ACL may not do this. A server says so only of commands that it has.
+pub(crate) fn is_forbidden(error: &RedisError) -> bool {
+    error.code() == Some("NOPERM")
+}
+
+/// Whether the connection broke, which says nothing about the server: the next call makes a new one.
+pub(crate) fn is_broken(error: &RedisError) -> bool {
+    error.code() == Some(REPLY_LOST) || error.kind() == ErrorKind::Io && !error.is_timeout()
+}
+
+/// An error of this package's own about the connection.
+pub(crate) fn no_answer(kind: io::ErrorKind, what: String) -> RedisError {
+    io::Error::new(kind, what).into()
 }
 
 impl fmt::Display for Error {
@@ -51,7 +123,7 @@ impl fmt::Display for Error {
             Self::Invalid(error) => error.fmt(f),
             Self::Refused(error) => write!(f, "the server refused the call: {error}"),
             Self::ReplyLost(error) => write!(f, "the reply was lost, and the call may have been counted: {error}"),
-            Self::Unavailable(error) => write!(f, "no server could be asked: {error}"),
+            Self::Unavailable(error) => write!(f, "the server is unavailable: {error}"),
             Self::Unexpected(what) => write!(f, "the server sent an unexpected reply: {what}"),
         }
     }
@@ -73,7 +145,7 @@ impl From<InvalidRule> for Error {
     }
 }
 
-/// A rule that cannot be: what is wrong, and what is accepted.
+/// A rule or an argument that is not accepted: what was given, and what is accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidRule(pub(crate) String);
 

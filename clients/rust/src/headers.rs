@@ -6,15 +6,13 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::decision::State;
-use crate::error::InvalidRule;
 use crate::rule::{Rule, seconds};
 
 /// An integer of a structured field has at most 15 digits. A larger quota is understated.
 const MOST: u64 = 999_999_999_999_999;
 
 /// The problem type of a request that was denied.
-#[cfg(feature = "tower")]
-pub(crate) const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
 /// What a response says of a decision, after draft-ietf-httpapi-ratelimit-headers-11.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,35 +39,60 @@ impl Headers {
 pub(crate) struct Policy<'a> {
     pub name: String,
     quota: u64,
+    /// Milliseconds. None for leases: a quota of requests at a time is not bound to a time.
     window: Option<u64>,
     unit: Option<&'a str>,
     /// Not known of the windows that were not asked for.
     pub state: Option<&'a State>,
 }
 
-/// The policies that a rule stands for, with the states that are known.
-pub(crate) fn policies<'a>(rule: &'a Rule, fallback: &str, states: &'a [State]) -> Vec<Policy<'a>> {
-    let label = rule.label();
-    let name = label.name.as_deref().unwrap_or(fallback);
-    let unit = label.unit.as_deref();
-    let several = rule.windows().len() > 1;
-    if several {
-        let policy = |window: &crate::Window| Policy {
-            name: format!("{name}-{}s", seconds(window.millis)),
-            quota: window.limit,
-            window: Some(window.millis),
-            unit,
-            state: states.iter().find(|state| state.window == window.length()),
-        };
-        return rule.windows().iter().map(policy).collect();
+/// The policies that rules stand for, with the states that are known, each of its own name.
+pub(crate) fn policies<'a>(rules: impl IntoIterator<Item = (&'a Rule, &'a [State])>) -> Vec<Policy<'a>> {
+    let mut all: Vec<Policy<'a>> = Vec::new();
+    for (rule, states) in rules {
+        policies_of(rule, states, &mut all);
     }
-    let (window, unit) = match rule {
-        // A quota of requests at a time is not bound to a time.
-        Rule::Lease(_) => (None, unit.or(Some("concurrent-requests"))),
-        _ => (states.first().map(|state| millis(state.window)), unit),
+    let names: Vec<String> = all.iter().map(|policy| policy.name.clone()).collect();
+    for (index, policy) in all.iter_mut().enumerate() {
+        let before = names.iter().take(index).filter(|name| **name == policy.name).count();
+        if before > 0 {
+            policy.name = format!("{}-{}", policy.name, before + 1);
+        }
+    }
+    all
+}
+
+fn policies_of<'a>(rule: &'a Rule, states: &'a [State], all: &mut Vec<Policy<'a>>) {
+    let label = rule.label();
+    let (name, unit) = (label.name.as_deref(), label.unit.as_deref());
+    let by_window = |millis| format!("{}s", seconds(millis));
+    let named = |millis| name.map_or_else(|| by_window(millis), str::to_owned);
+    let state = states.first();
+    let policy = match rule {
+        Rule::Throttle(rule) => {
+            let (millis, quota) = (rule.fill_millis(), rule.burst.saturating_add(1));
+            Policy { name: named(millis), quota, window: Some(millis), unit, state }
+        }
+        Rule::Lease(rule) => {
+            let unit = unit.or(Some("concurrent-requests"));
+            Policy { name: named(rule.millis), quota: rule.limit, window: None, unit, state }
+        }
+        Rule::Sliding(_) | Rule::Fixed(_) => {
+            let windows = rule.windows();
+            all.extend(windows.iter().map(|window| Policy {
+                name: match name {
+                    Some(name) if windows.len() > 1 => format!("{name}-{}", by_window(window.millis)),
+                    _ => named(window.millis),
+                },
+                quota: window.limit,
+                window: Some(window.millis),
+                unit,
+                state: states.iter().find(|state| state.window == window.length()),
+            }));
+            return;
+        }
     };
-    let quota = states.first().map_or(0, |state| state.limit);
-    vec![Policy { name: name.to_owned(), quota, window, unit, state: states.first() }]
+    all.push(policy);
 }
 
 /// The fields for these policies. `retry_after`: `None` if it never fits.
@@ -108,29 +131,23 @@ fn item<'a>(list: &'a mut String, name: &str) -> &'a mut String {
     list
 }
 
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn whole_seconds(time: Duration) -> u64 {
+/// Seconds, rounded up.
+pub(crate) fn whole_seconds(time: Duration) -> u64 {
     time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0))
 }
 
-/// The name, if it can be a string of a structured field.
-pub(crate) fn checked(name: &str) -> Result<&str, InvalidRule> {
-    if name.is_empty() || !name.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
-        return Err(InvalidRule(format!("a name in a header must be printable ASCII, not {name:?}")));
-    }
-    Ok(name)
-}
-
-/// A string as structured fields and JSON write it. It is printable ASCII: see `checked`.
+/// A string as structured fields and JSON write it. It is printable ASCII: see the rules' names.
 fn string(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
+/// The names of the policies that a request did not fit into.
+pub(crate) fn violated(policies: Vec<Policy<'_>>) -> Vec<String> {
+    let denies = |policy: &Policy<'_>| policy.state.is_some_and(|state| !state.allowed);
+    policies.into_iter().filter(denies).map(|policy| policy.name).collect()
+}
+
 /// The body of a denial, `application/problem+json`.
-#[cfg(feature = "tower")]
 pub(crate) fn problem(violated: &[String]) -> String {
     let names: Vec<_> = violated.iter().map(|name| string(name)).collect();
     format!(

@@ -2,102 +2,315 @@
 
 use std::fmt;
 use std::future::Future;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body::Body;
+use http_body_util::{Either, Full};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::decision::Decision;
-use crate::headers;
+use crate::decision::{AllDecision, Decision, State};
+use crate::error::Error;
+use crate::headers::{self, Headers};
+use crate::identity;
 use crate::limiter::Limiter;
-use crate::rule::Rule;
+#[cfg(feature = "local")]
+use crate::local::{Local, NoRoom};
+use crate::rule::{Counting, Rule};
 
-/// What happens to a request when the server cannot be asked. Either way a `tracing` event of level `WARN` says why.
+/// The deadline of a decision, and how many denied keys are remembered, unless set.
+const TIMEOUT: Duration = Duration::from_millis(250);
+const DENY_CACHE: usize = 10_000;
+
+/// What happens to a request while the server is unavailable. A `tracing` event of level `WARN` says when that begins,
+/// one of level `INFO` when it ends.
+///
+/// It is for a server that cannot decide now. An error that is permanent, such as a key of another type or a missing
+/// permission, is answered with 500 and logged, whatever is set here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnFailure {
-    /// It is let in, without RateLimit headers.
+#[non_exhaustive]
+pub enum WhenUnavailable {
+    /// It is let through, without RateLimit headers.
     #[default]
-    Allow,
+    Open,
     /// It is answered with 503 Service Unavailable.
-    Deny,
+    Closed,
+    /// The same rules hold in this process' memory, each limit divided by the number of processes that share it. They
+    /// begin anew, and up to twice a limit can pass in a window.
+    #[cfg(feature = "local")]
+    Local {
+        /// How many processes share the limits, at least 1.
+        processes: u32,
+    },
 }
 
-/// Puts a rule before a service.
+/// What happens to a request that has no identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WithoutIdentity {
+    /// It is answered with 403 Forbidden.
+    #[default]
+    Refuse,
+    /// It is not held to the rule.
+    Allow,
+}
+
+/// A rule for a request, and by what the request is counted. See [`RateLimitLayer::per_request`].
+#[derive(Debug, Clone)]
+pub struct Check {
+    rule: Rule,
+    identity: Option<Vec<u8>>,
+}
+
+impl Check {
+    /// Holds a request to a rule, by an identity: an address, a user, an API key. `None` if it has none.
+    pub fn new(rule: impl Counting, identity: Option<impl Into<Vec<u8>>>) -> Self {
+        Self { rule: rule.into(), identity: identity.map(Into::into) }
+    }
+}
+
+/// What was decided on a request that a [`RateLimitLayer`] let through, in the request's extensions: one entry for each
+/// rule, those of outer layers first.
+#[derive(Debug, Clone, Default)]
+pub struct Decisions(Vec<Decided>);
+
+impl Deref for Decisions {
+    type Target = [Decided];
+
+    fn deref(&self) -> &[Decided] {
+        &self.0
+    }
+}
+
+/// A rule's decision on a request.
+#[derive(Debug, Clone)]
+pub struct Decided {
+    /// The key at which the request was counted, without the limiter's own prefix: for a refund, for example.
+    pub key: Vec<u8>,
+    /// The decision.
+    pub decision: Decision,
+}
+
+/// A denial, as [`RateLimitLayer::on_denied`] is told of it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Denial<'a> {
+    /// The request.
+    pub request: &'a Parts,
+    /// Until the same request fits; `None` if it never does.
+    pub retry_after: Option<Duration>,
+    /// The names of the policies that the request did not fit into.
+    pub violated_policies: &'a [String],
+    /// The window that denies. `None` if the server was not asked, as it is unavailable.
+    pub state: Option<&'a State>,
+}
+
+type By<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
+type Handler = Arc<dyn Fn(&Denial<'_>) -> Response<String> + Send + Sync>;
+
+/// Puts rules before a service.
 ///
-/// Every request is counted under the key that a function makes of it. One that fits goes on to the service, and its
-/// response gets the headers `RateLimit-Policy` and `RateLimit`. One that does not is answered with 429, `Retry-After`
-/// and a problem of type `quota-exceeded`. A request that the function has no key for is not limited.
+/// Every request is counted by the rules under its identity. One that fits goes on to the service, with [`Decisions`] in
+/// its extensions, and the response gets the headers `RateLimit-Policy` and `RateLimit`. One that does not is answered
+/// with 429, `Retry-After` and a problem of type `quota-exceeded`.
 ///
-/// The body of the service's responses has to be made of text, as that of axum is (`From<String>`).
+/// A key is the prefix, the policy (the rule's name, or else its kind with its limits) and the identity:
+/// `rl:sliding-100/60s:{203.0.113.7}`. So two layers with two rules are two limits. Two layers with the same rule are
+/// one, unless the rules have names.
 ///
 /// ```no_run
 /// # use redis_rl_client::{Limiter, RateLimitLayer, Rule};
-/// use axum::extract::Request;
 /// use axum::{Router, routing::get};
 ///
-/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = Limiter::connect("redis://127.0.0.1/").await?;
-/// let by_api_key = |request: &Request| Some(request.headers().get("x-api-key")?.as_bytes().to_vec());
-/// let layer = RateLimitLayer::new(limiter, Rule::sliding("100/minute")?, by_api_key);
+/// # fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::open("redis://127.0.0.1/")?;
+/// let layer = RateLimitLayer::new(limiter, Rule::sliding("100/minute")?, |request| {
+///     Some(request.headers.get("x-api-key")?.as_bytes().to_vec())
+/// });
 /// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layer);
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct RateLimitLayer<F> {
-    shared: Arc<Shared<F>>,
+pub struct RateLimitLayer {
+    shared: Arc<Shared>,
 }
 
-struct Shared<F> {
+#[derive(Clone)]
+struct Shared {
     limiter: Limiter,
-    rule: Rule,
-    key: F,
-    on_failure: OnFailure,
+    checks: Checks,
+    prefix: Vec<u8>,
+    cost: Option<By<u64>>,
+    skip: Option<By<bool>>,
+    on_denied: Option<Handler>,
+    when_unavailable: WhenUnavailable,
+    without_identity: WithoutIdentity,
     timeout: Duration,
+    deny_cache: usize,
+    /// Whether the server was unavailable at the last request.
+    unavailable: Arc<AtomicBool>,
+    #[cfg(feature = "local")]
+    local: Option<Arc<Local>>,
 }
 
-impl<F: Clone> RateLimitLayer<F> {
-    /// A layer that holds requests to a rule, by the key that `key` makes of each. A rule of leases is not for this: use
-    /// [`Limiter::acquire`] in the handler.
-    pub fn new(limiter: Limiter, rule: impl Into<Rule>, key: F) -> Self {
-        let timeout = Duration::from_secs(1);
-        let shared = Shared { limiter, rule: rule.into(), key, on_failure: OnFailure::default(), timeout };
-        Self { shared: Arc::new(shared) }
+#[derive(Clone)]
+enum Checks {
+    Given(Vec<(Rule, By<Option<Vec<u8>>>)>),
+    PerRequest(By<Vec<Check>>),
+}
+
+impl RateLimitLayer {
+    /// Holds requests to a rule, by the identity that a function finds in each. See [`ByAddress`](crate::ByAddress) for
+    /// that of the sender's address.
+    pub fn new<K: Into<Vec<u8>>>(
+        limiter: Limiter,
+        rule: impl Counting,
+        identity: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
+    ) -> Self {
+        Self::with_checks(limiter, Checks::Given(Vec::new())).and(rule, identity)
     }
 
-    /// What happens when the server cannot be asked: [`OnFailure::Allow`] unless set.
+    /// Holds each request to the rules that a function has for it: those of the customer's plan, of the route, or none.
+    /// Several are decided together, all or nothing.
+    ///
+    /// A limit on a route is best named by the route's template, such as that of axum's `MatchedPath`, and never by the
+    /// path. A rule that is made anew for each request costs little; one that is kept and cloned costs less.
+    pub fn per_request(limiter: Limiter, checks: impl Fn(&Parts) -> Vec<Check> + Send + Sync + 'static) -> Self {
+        Self::with_checks(limiter, Checks::PerRequest(Arc::new(checks)))
+    }
+
+    fn with_checks(limiter: Limiter, checks: Checks) -> Self {
+        let shared = Shared {
+            limiter,
+            checks,
+            prefix: b"rl:".to_vec(),
+            cost: None,
+            skip: None,
+            on_denied: None,
+            when_unavailable: WhenUnavailable::default(),
+            without_identity: WithoutIdentity::default(),
+            timeout: TIMEOUT,
+            deny_cache: DENY_CACHE,
+            unavailable: Arc::default(),
+            #[cfg(feature = "local")]
+            local: None,
+        };
+        Self { shared: Arc::new(shared) }.with(|_| {})
+    }
+
+    /// Holds requests to another rule as well. They are decided together, all or nothing. In a cluster, the identities
+    /// have to be the same, or the prefix has to have a hash tag.
     #[must_use]
-    pub fn on_failure(self, on_failure: OnFailure) -> Self {
-        self.with(|shared| shared.on_failure = on_failure)
+    pub fn and<K: Into<Vec<u8>>>(
+        self,
+        rule: impl Counting,
+        identity: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
+    ) -> Self {
+        let identity = move |request: &Parts| identity(request).map(Into::into);
+        let another: (Rule, By<Option<Vec<u8>>>) = (rule.into(), Arc::new(identity));
+        self.with(|shared| match &mut shared.checks {
+            Checks::Given(checks) => checks.push(another),
+            Checks::PerRequest(checks) => {
+                let (checks, (rule, identity)) = (Arc::clone(checks), another);
+                shared.checks = Checks::PerRequest(Arc::new(move |request| {
+                    let mut checks = checks(request);
+                    checks.push(Check { rule: rule.clone(), identity: identity(request) });
+                    checks
+                }));
+            }
+        })
     }
 
-    /// For how long a request waits for the server's decision before that counts as a failure. One second unless set.
+    /// What a request weighs in each of the rules, 1 to 2^53 − 1. Unless set, the cost of each rule. With a cost of 0 a
+    /// request is let through uncounted.
+    #[must_use]
+    pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
+        self.with(|shared| shared.cost = Some(Arc::new(cost)))
+    }
+
+    /// Lets requests through uncounted for which the function says so.
+    #[must_use]
+    pub fn skip(self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|shared| shared.skip = Some(Arc::new(skip)))
+    }
+
+    /// Makes the response to a request that is denied, to which the headers are added. Unless set it has the status 429
+    /// and a problem as its body.
+    #[must_use]
+    pub fn on_denied(self, handler: impl Fn(&Denial<'_>) -> Response<String> + Send + Sync + 'static) -> Self {
+        self.with(|shared| shared.on_denied = Some(Arc::new(handler)))
+    }
+
+    /// What happens to requests while the server is unavailable: [`WhenUnavailable::Open`] unless set.
+    #[must_use]
+    pub fn when_unavailable(self, policy: WhenUnavailable) -> Self {
+        self.with(|shared| {
+            shared.when_unavailable = policy;
+            #[cfg(feature = "local")]
+            if let WhenUnavailable::Local { processes } = policy {
+                shared.local = Some(Arc::new(Local::new(processes)));
+            }
+        })
+    }
+
+    /// What happens to requests that have no identity: [`WithoutIdentity::Refuse`] unless set.
+    #[must_use]
+    pub fn without_identity(self, policy: WithoutIdentity) -> Self {
+        self.with(|shared| shared.without_identity = policy)
+    }
+
+    /// What all keys begin with, behind the limiter's own prefix: `rl:` unless set.
+    #[must_use]
+    pub fn prefix(self, prefix: impl AsRef<[u8]>) -> Self {
+        self.with(|shared| shared.prefix = prefix.as_ref().to_vec())
+    }
+
+    /// The longest that a request waits for the server's decision. 250 ms unless set.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         self.with(|shared| shared.timeout = timeout)
     }
 
-    fn with(self, change: impl FnOnce(&mut Shared<F>)) -> Self {
-        let Shared { limiter, rule, key, on_failure, timeout } = &*self.shared;
-        let (limiter, rule, key) = (limiter.clone(), rule.clone(), key.clone());
-        let mut shared = Shared { limiter, rule, key, on_failure: *on_failure, timeout: *timeout };
+    /// How many denied keys are remembered: see [`Options::deny_cache`](crate::Options::deny_cache). 10,000 unless set,
+    /// or as many as the limiter remembers; 0 for none.
+    #[must_use]
+    pub fn deny_cache(self, entries: usize) -> Self {
+        self.with(|shared| shared.deny_cache = entries)
+    }
+
+    fn with(self, change: impl FnOnce(&mut Shared)) -> Self {
+        let mut shared = Shared::clone(&self.shared);
         change(&mut shared);
+        shared.limiter = shared.limiter.timeout(shared.timeout).remembering(shared.deny_cache);
         Self { shared: Arc::new(shared) }
     }
 }
 
-impl<F> fmt::Debug for RateLimitLayer<F> {
+impl fmt::Debug for RateLimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayer").field("rule", &self.shared.rule).finish_non_exhaustive()
+        self.shared.fmt(f)
     }
 }
 
-impl<S, F> Layer<S> for RateLimitLayer<F> {
-    type Service = RateLimit<S, F>;
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("RateLimitLayer");
+        if let Checks::Given(checks) = &self.checks {
+            debug.field("rules", &checks.iter().map(|(rule, _)| rule).collect::<Vec<_>>());
+        }
+        debug.field("when_unavailable", &self.when_unavailable).field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
         RateLimit { inner, shared: Arc::clone(&self.shared) }
@@ -105,102 +318,265 @@ impl<S, F> Layer<S> for RateLimitLayer<F> {
 }
 
 /// The service that a [`RateLimitLayer`] makes.
-pub struct RateLimit<S, F> {
+#[derive(Debug, Clone)]
+pub struct RateLimit<S> {
     inner: S,
-    shared: Arc<Shared<F>>,
-}
-
-impl<S: Clone, F> Clone for RateLimit<S, F> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
-    }
-}
-
-impl<S: fmt::Debug, F> fmt::Debug for RateLimit<S, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit").field("inner", &self.inner).field("rule", &self.shared.rule).finish_non_exhaustive()
-    }
+    shared: Arc<Shared>,
 }
 
 /// The future of a [`RateLimit`].
 pub type ResponseFuture<R, E> = Pin<Box<dyn Future<Output = Result<R, E>> + Send>>;
 
-impl<S, F, K, B, T> Service<Request<B>> for RateLimit<S, F>
+/// The body of a response: that of the service, or that of a denial.
+pub type ResponseBody<T> = Either<T, Full<<T as Body>::Data>>;
+
+impl<S, B, T> Service<Request<B>> for RateLimit<S>
 where
     S: Service<Request<B>, Response = Response<T>> + Clone + Send + 'static,
     S::Future: Send,
-    F: Fn(&Request<B>) -> Option<K> + Send + Sync + 'static,
-    K: AsRef<[u8]> + Send + 'static,
     B: Send + 'static,
-    T: From<String>,
+    T: Body,
+    T::Data: From<String>,
 {
-    type Response = S::Response;
+    type Response = Response<ResponseBody<T>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S::Response, S::Error>;
+    type Future = ResponseFuture<Self::Response, S::Error>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(context)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let shared = Arc::clone(&self.shared);
-        // The one that is ready goes; its clone has to become ready itself.
+        // The one that is ready answers this request; its clone has yet to become ready.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
-        let Some(key) = (shared.key)(&request) else { return Box::pin(inner.call(request)) };
+        let shared = Arc::clone(&self.shared);
         Box::pin(async move {
-            match shared.decide(key.as_ref()).await {
-                Some(decision) if decision.allowed => {
-                    let mut response = inner.call(request).await?;
-                    describe(&mut response, &decision);
-                    Ok(response)
+            let (mut parts, body) = request.into_parts();
+            let (asked, verdict) = match shared.asked(&parts) {
+                Ok(asked) => {
+                    let verdict = shared.decide(&asked).await;
+                    (asked, verdict)
                 }
-                Some(decision) => {
-                    let mut response = problem(StatusCode::TOO_MANY_REQUESTS, headers::problem(&violated(&decision)));
-                    describe(&mut response, &decision);
-                    Ok(response)
+                Err(NoIdentity) => (Vec::new(), Verdict::Answer(problem(StatusCode::FORBIDDEN))),
+            };
+            let fields = match verdict {
+                Verdict::Pass => None,
+                Verdict::Allowed(outcome) => {
+                    let fields = outcome.headers();
+                    let keys = asked.into_iter().map(|(key, _)| key);
+                    let decided = keys.zip(outcome.decisions()).map(|(key, decision)| Decided { key, decision });
+                    let mut decisions = parts.extensions.remove::<Decisions>().unwrap_or_default();
+                    decisions.0.extend(decided);
+                    parts.extensions.insert(decisions);
+                    Some(fields)
                 }
-                None if shared.on_failure == OnFailure::Allow => inner.call(request).await,
-                None => {
-                    let body = "{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503}";
-                    Ok(problem(StatusCode::SERVICE_UNAVAILABLE, body.to_owned()))
+                Verdict::Denied(outcome) => {
+                    let denial = Denial {
+                        request: &parts,
+                        retry_after: outcome.state().retry_after,
+                        violated_policies: &outcome.violated(),
+                        state: Some(outcome.state()),
+                    };
+                    let mut response = shared.deny(&denial);
+                    describe(&mut response, &outcome.headers());
+                    return Ok(own(response));
                 }
+                #[cfg(feature = "local")]
+                Verdict::NoRoom(NoRoom { retry_after, violated }) => {
+                    let denial = Denial { request: &parts, retry_after, violated_policies: &violated, state: None };
+                    let mut response = shared.deny(&denial);
+                    if let Some(wait) = retry_after {
+                        let seconds = headers::whole_seconds(wait).max(1);
+                        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+                    }
+                    return Ok(own(response));
+                }
+                Verdict::Answer(response) => return Ok(own(response)),
+            };
+            let mut response = inner.call(Request::from_parts(parts, body)).await?;
+            if let Some(fields) = fields {
+                describe(&mut response, &fields);
             }
+            Ok(response.map(Either::Left))
         })
     }
 }
 
-impl<F> Shared<F> {
-    /// The decision, or `None` if there is none within the time.
-    async fn decide(&self, key: &[u8]) -> Option<Decision> {
-        let decision = self.limiter.check(key, &self.rule);
-        match tokio::time::timeout(self.timeout, decision).await {
-            Ok(Ok(decision)) => return Some(decision),
-            Ok(Err(error)) => tracing::warn!(%error, on_failure = ?self.on_failure, "a request was not decided on"),
-            Err(_) => tracing::warn!(on_failure = ?self.on_failure, "a request was not decided on in time"),
+struct NoIdentity;
+
+/// What becomes of a request.
+enum Verdict {
+    /// It goes on, uncounted.
+    Pass,
+    Allowed(Outcome),
+    Denied(Outcome),
+    #[cfg(feature = "local")]
+    NoRoom(NoRoom),
+    /// It is answered without the service.
+    Answer(Response<String>),
+}
+
+/// The decision on a request, by one rule or several.
+// It is taken apart where it arrives, and never kept.
+#[allow(clippy::large_enum_variant)]
+enum Outcome {
+    One(Decision),
+    All(AllDecision),
+}
+
+impl Outcome {
+    fn state(&self) -> &State {
+        match self {
+            Self::One(decision) => decision,
+            Self::All(decision) => decision,
         }
-        None
+    }
+
+    fn headers(&self) -> Headers {
+        match self {
+            Self::One(decision) => decision.headers(),
+            Self::All(decision) => decision.headers(),
+        }
+    }
+
+    fn violated(&self) -> Vec<String> {
+        match self {
+            Self::One(decision) => decision.violated_policies(),
+            Self::All(decision) => decision.violated_policies(),
+        }
+    }
+
+    fn decisions(self) -> Vec<Decision> {
+        match self {
+            Self::One(decision) => vec![decision],
+            Self::All(decision) => decision.each,
+        }
     }
 }
 
-fn violated(decision: &Decision) -> Vec<String> {
-    decision.violated_policies()
+impl Shared {
+    /// The keys and rules for a request; none if it is not to be counted.
+    fn asked(&self, request: &Parts) -> Result<Vec<(Vec<u8>, Rule)>, NoIdentity> {
+        let cost = self.cost.as_ref().map(|cost| cost(request));
+        if cost == Some(0) || self.skip.as_ref().is_some_and(|skip| skip(request)) {
+            return Ok(Vec::new());
+        }
+        let checks = match &self.checks {
+            Checks::Given(checks) => {
+                let check = |(rule, identity): &(Rule, By<Option<Vec<u8>>>)| Check {
+                    rule: rule.clone(),
+                    identity: identity(request),
+                };
+                checks.iter().map(check).collect()
+            }
+            Checks::PerRequest(checks) => checks(request),
+        };
+        let mut asked = Vec::with_capacity(checks.len());
+        for Check { rule, identity } in checks {
+            let Some(identity) = identity.filter(|identity| !identity.is_empty()) else {
+                if self.without_identity == WithoutIdentity::Allow {
+                    continue;
+                }
+                tracing::warn!(limiter = self.limiter.name(), "a request without an identity was refused");
+                return Err(NoIdentity);
+            };
+            let key = identity::key(&identity::head(&self.prefix, &rule.policy()), &identity);
+            asked.push((key, if let Some(cost) = cost { rule.weighing(cost) } else { rule }));
+        }
+        Ok(asked)
+    }
+
+    async fn decide(&self, asked: &[(Vec<u8>, Rule)]) -> Verdict {
+        let outcome = match asked {
+            [] => return Verdict::Pass,
+            [(key, rule)] => self.limiter.hit(key, rule).await.map(Outcome::One),
+            _ => {
+                let rules = asked.iter().map(|(key, rule)| (key, rule.clone()));
+                self.limiter.all(rules).await.map(Outcome::All)
+            }
+        };
+        let limiter = self.limiter.name();
+        match outcome {
+            Err(error) if error.is_unavailable() => {
+                if !self.unavailable.swap(true, Relaxed) {
+                    tracing::warn!(limiter, %error, policy = ?self.when_unavailable, "the server is unavailable");
+                }
+                self.decide_without(asked)
+            }
+            outcome => {
+                if self.unavailable.load(Relaxed) && self.unavailable.swap(false, Relaxed) {
+                    tracing::info!(limiter, "the server decides again");
+                    #[cfg(feature = "local")]
+                    if let Some(local) = &self.local {
+                        local.clear();
+                    }
+                }
+                outcome.map_or_else(
+                    |error| self.failed(&error),
+                    |outcome| {
+                        if outcome.state().allowed { Verdict::Allowed(outcome) } else { Verdict::Denied(outcome) }
+                    },
+                )
+            }
+        }
+    }
+
+    /// The decision while the server is unavailable.
+    fn decide_without(&self, asked: &[(Vec<u8>, Rule)]) -> Verdict {
+        #[cfg(not(feature = "local"))]
+        let _ = asked;
+        match self.when_unavailable {
+            WhenUnavailable::Open => Verdict::Pass,
+            WhenUnavailable::Closed => Verdict::Answer(problem(StatusCode::SERVICE_UNAVAILABLE)),
+            #[cfg(feature = "local")]
+            WhenUnavailable::Local { .. } => {
+                let decided = self.local.as_ref().map_or(Ok(()), |local| local.decide(asked));
+                decided.map_or_else(Verdict::NoRoom, |()| Verdict::Pass)
+            }
+        }
+    }
+
+    fn failed(&self, error: &Error) -> Verdict {
+        tracing::error!(limiter = self.limiter.name(), %error, "a request could not be decided on, and was refused");
+        Verdict::Answer(problem(StatusCode::INTERNAL_SERVER_ERROR))
+    }
+
+    fn deny(&self, denial: &Denial<'_>) -> Response<String> {
+        if let Some(handler) = &self.on_denied {
+            return handler(denial);
+        }
+        answer(StatusCode::TOO_MANY_REQUESTS, headers::problem(denial.violated_policies))
+    }
 }
 
-fn problem<T: From<String>>(status: StatusCode, body: String) -> Response<T> {
-    let mut response = Response::new(T::from(body));
+fn answer(status: StatusCode, body: String) -> Response<String> {
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     response
 }
 
+/// A response that says no more than its status.
+fn problem(status: StatusCode) -> Response<String> {
+    let title = status.canonical_reason().unwrap_or_default();
+    answer(status, format!("{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":{}}}", status.as_u16()))
+}
+
+/// A response of ours in place of the service's.
+fn own<T: Body>(response: Response<String>) -> Response<ResponseBody<T>>
+where
+    T::Data: From<String>,
+{
+    response.map(|body| Either::Right(Full::new(T::Data::from(body))))
+}
+
 /// Adds the headers. There may be some of another layer; both then stand, as one list.
-fn describe<T>(response: &mut Response<T>, decision: &Decision) {
-    let fields = decision.headers();
-    let list = [("ratelimit-policy", fields.policy), ("ratelimit", fields.limit)];
+fn describe<T>(response: &mut Response<T>, fields: &Headers) {
+    let list = [("ratelimit-policy", &fields.policy), ("ratelimit", &fields.limit)];
     for (name, value) in list {
         // Names of policies are printable ASCII, so that each value is one of a header.
-        if let Ok(value) = HeaderValue::from_str(&value) {
+        if let Ok(value) = HeaderValue::from_str(value) {
             response.headers_mut().append(HeaderName::from_static(name), value);
         }
     }

@@ -1,10 +1,12 @@
-//! A lease that is held.
+//! A lease that is held, and its end.
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
@@ -13,21 +15,29 @@ use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::rule::Lease;
 
-/// A lease that was granted by [`Limiter::acquire`].
+/// A lease that was granted by [`Limiter::acquire`] or [`Limiter::hold`].
+///
+/// Its end is counted by the clock of this process, from before the call that granted or renewed it was sent: so
+/// [`is_lost`](Self::is_lost) and [`lost`](Self::lost) tell of it no later than the server gives the place to another,
+/// also while the server hangs.
 ///
 /// Give it back with [`release`](Self::release). If it is dropped, it is given back by a task on the runtime of the
-/// drop, whose failure nobody sees; where there is no runtime, or the program ends, the lease ends by itself.
+/// drop; where there is no runtime, or the program ends, the lease ends by itself.
 ///
 /// ```no_run
 /// # use redis_rl_client::{Attempt, Limiter, Rule};
 /// # use std::time::Duration;
+/// # async fn work() {}
 /// # async fn run(limiter: Limiter) -> Result<(), Box<dyn std::error::Error>> {
 /// let busy = Rule::lease(16, Duration::from_secs(30))?;
-/// match limiter.acquire("org7:busy", &busy).await? {
-///     Attempt::Granted(mut held) => {
-///         held.keep_alive();
-///         // The work, however long it takes.
-///         held.release().await?;
+/// // Waits up to five seconds for a place, and renews it while the work goes on.
+/// match limiter.hold("org7:busy", &busy, Duration::from_secs(5)).await? {
+///     Attempt::Granted(held) => {
+///         tokio::select! {
+///             () = work() => {}
+///             () = held.lost() => println!("the place may be another's now"),
+///         }
+///         held.release().await;
 ///     }
 ///     Attempt::Denied(decision) => println!("again in {:?}", decision.retry_after),
 /// }
@@ -42,13 +52,15 @@ pub struct Held {
     decision: Decision,
     /// Whether it is to be given back when dropped.
     armed: bool,
-    lost: Arc<AtomicBool>,
+    /// When the lease ends unless it is renewed; `None` once it is lost, for good.
+    ends: Arc<watch::Sender<Option<Instant>>>,
     renewals: Option<JoinHandle<()>>,
 }
 
 impl Held {
-    pub(crate) fn new(limiter: Limiter, key: Vec<u8>, rule: Lease, decision: Decision) -> Self {
-        Self { limiter, key, rule, decision, armed: true, lost: Arc::default(), renewals: None }
+    pub(crate) fn new(limiter: Limiter, key: Vec<u8>, rule: Lease, decision: Decision, sent: Instant) -> Self {
+        let ends = Arc::new(watch::Sender::new(end(sent, &rule)));
+        Self { limiter, key, rule, decision, armed: true, ends, renewals: None }
     }
 
     /// Who holds it.
@@ -61,42 +73,48 @@ impl Held {
         &self.decision
     }
 
-    /// Whether the server has refused to renew it: it had ended, and there is no room for it any more.
+    /// Whether the lease is over: it was not renewed in time, or the server refused to. Once lost it stays lost.
     pub fn is_lost(&self) -> bool {
-        self.lost.load(Relaxed)
+        is_lost(&self.ends)
     }
 
-    /// Renews the lease for its whole length from now. If it had ended, it is asked for anew, and so can be denied: then
-    /// it is lost.
+    /// Waits until the lease is over.
+    pub async fn lost(&self) {
+        lost(&self.ends).await;
+    }
+
+    /// Renews the lease for its whole length from now. Answers whether it is still held: one that is lost is not asked
+    /// for again.
     ///
     /// # Errors
     /// As [`Error`] says. The lease then runs on as before, or as renewed.
-    pub async fn renew(&mut self) -> Result<&Decision, Error> {
-        self.decision = self.limiter.check(&self.key, &self.rule).await?;
-        self.lost.store(!self.decision.allowed, Relaxed);
-        Ok(&self.decision)
+    pub async fn renew(&mut self) -> Result<bool, Error> {
+        if let Some(decision) = renew(&self.limiter, &self.key, &self.rule, &self.ends).await? {
+            self.decision = decision;
+        }
+        Ok(!self.is_lost())
     }
 
     /// Renews the lease three times in its length, in a task that ends with this value or when the lease is lost. To be
     /// called on a Tokio runtime. A renewal that fails is tried again at the next time, with a `tracing` event.
     pub fn keep_alive(&mut self) {
-        let (limiter, key, rule, lost) =
-            (self.limiter.clone(), self.key.clone(), self.rule.clone(), Arc::clone(&self.lost));
+        let (limiter, key, rule, ends) =
+            (self.limiter.clone(), self.key.clone(), self.rule.clone(), Arc::clone(&self.ends));
         let period = (rule.length() / 3).max(Duration::from_millis(1));
         let renewals = async move {
-            let mut ticks = interval_at(Instant::now() + period, period);
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            loop {
-                ticks.tick().await;
-                match limiter.check(&key, &rule).await {
-                    Ok(decision) if decision.allowed => {}
-                    Ok(_) => {
-                        lost.store(true, Relaxed);
-                        tracing::warn!(key = %key.escape_ascii(), "a lease was lost");
-                        return;
+            let renewing = async {
+                let mut ticks = interval_at(Instant::now() + period, period);
+                ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                loop {
+                    ticks.tick().await;
+                    if let Err(error) = renew(&limiter, &key, &rule, &ends).await {
+                        tracing::warn!(key = %key.escape_ascii(), %error, "a lease was not renewed");
                     }
-                    Err(error) => tracing::warn!(key = %key.escape_ascii(), %error, "a lease was not renewed"),
                 }
+            };
+            tokio::select! {
+                () = renewing => {}
+                () = lost(&ends) => tracing::warn!(key = %key.escape_ascii(), "a lease was lost"),
             }
         };
         if let Some(renewals) = self.renewals.take() {
@@ -105,16 +123,22 @@ impl Held {
         self.renewals = Some(tokio::spawn(renewals));
     }
 
-    /// Gives the lease back. Answers whether it was still held.
-    ///
-    /// # Errors
-    /// As [`Error`] says. The lease then ends by itself.
-    pub async fn release(mut self) -> Result<bool, Error> {
+    /// Gives the lease back. Answers whether it was held until now. It is not an error if the server cannot be told: the
+    /// lease then ends by itself, and a `tracing` event says so, so that the outcome of the work is not hidden.
+    /// [`Limiter::release`] tells of errors.
+    pub async fn release(mut self) -> bool {
         self.end_renewals().await;
-        let released = self.limiter.release(&self.key, [self.holder()]).await?;
+        let lost = self.is_lost();
+        let released = self.limiter.release(&self.key, [self.holder()]).await;
         // Not before: where this future is dropped half-way, the drop of the lease gives it back.
         self.armed = false;
-        Ok(released > 0)
+        match released {
+            Ok(released) => released > 0 && !lost,
+            Err(error) => {
+                not_given_back(&self.key, &error);
+                !lost
+            }
+        }
     }
 
     /// Ends the renewals, and waits for the one that is under way: it must not come after the release.
@@ -124,6 +148,53 @@ impl Held {
             let _ = renewals.await;
         }
     }
+}
+
+/// When a lease ends that was asked for at this time. One that never ends in this process' lifetime is a day long here.
+fn end(sent: Instant, rule: &Lease) -> Option<Instant> {
+    sent.checked_add(rule.length()).or_else(|| sent.checked_add(Duration::from_secs(86_400)))
+}
+
+fn is_lost(ends: &watch::Sender<Option<Instant>>) -> bool {
+    ends.borrow().is_none_or(|ends| ends <= Instant::now())
+}
+
+async fn lost(ends: &watch::Sender<Option<Instant>>) {
+    let mut changes = ends.subscribe();
+    loop {
+        let Some(end) = *changes.borrow_and_update() else { return };
+        tokio::select! {
+            () = tokio::time::sleep_until(end) => {
+                // For good, whatever a renewal that is under way comes to.
+                ends.send_if_modified(|current| *current == Some(end) && current.take().is_some());
+            }
+            _ = changes.changed() => {}
+        }
+    }
+}
+
+/// Renews a lease that is not lost. A lease that had ended on the server could be granted anew, after another has had the
+/// place: so what counts is that the answer comes before the end.
+async fn renew(
+    limiter: &Limiter,
+    key: &[u8],
+    rule: &Lease,
+    ends: &watch::Sender<Option<Instant>>,
+) -> Result<Option<Decision>, Error> {
+    if is_lost(ends) {
+        return Ok(None);
+    }
+    let sent = Instant::now();
+    let decision = limiter.hit(key, rule).await?;
+    ends.send_modify(|current| {
+        let in_time = current.is_some_and(|end| Instant::now() < end);
+        *current = if in_time && decision.allowed { end(sent, rule) } else { None };
+    });
+    Ok(Some(decision))
+}
+
+fn not_given_back(key: &[u8], error: &Error) {
+    tracing::warn!(key = %key.escape_ascii(), %error, "a lease was not given back, and ends by itself");
 }
 
 impl Drop for Held {
@@ -139,8 +210,19 @@ impl Drop for Held {
                 let _ = renewals.await;
             }
             if let Err(error) = limiter.release(&key, [holder]).await {
-                tracing::warn!(key = %key.escape_ascii(), %error, "a lease was not given back, and ends by itself");
+                not_given_back(&key, &error);
             }
         });
     }
+}
+
+/// 128 bits that nobody else comes up with: hashes under random keys of the standard library's, of the time.
+pub(crate) fn random_holder() -> String {
+    let random = || {
+        let mut hasher = RandomState::new().build_hasher();
+        hasher.write_u128(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos());
+        hasher.write_u32(std::process::id());
+        hasher.finish()
+    };
+    format!("{:016x}{:016x}", random(), random())
 }

@@ -6,24 +6,32 @@
 //! # Where to start
 //!
 //! [`Limiter`] has a method for each command, [`Rule`] makes the rules, [`Decision`] is what the server answers.
-//! [`RateLimitLayer`] puts a rule before a tower service.
+//! [`RateLimitLayer`] puts rules before a tower service.
 
-mod budget;
+mod breaker;
 mod call;
+#[cfg(test)]
+mod cases;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod connection;
 mod decision;
+mod denials;
 mod error;
 mod headers;
+#[cfg(feature = "tower")]
+mod identity;
 #[cfg(feature = "tower")]
 mod layer;
 mod lease;
 mod limiter;
+#[cfg(feature = "local")]
+mod local;
+mod mode;
+mod options;
+mod reservation;
 mod rule;
-mod way;
 
-pub use budget::{Budget, Reservation, Settlement};
 #[cfg(feature = "cluster")]
 pub use cluster::SendsOnce;
 pub use connection::Connection;
@@ -31,9 +39,16 @@ pub use decision::{AllDecision, Attempt, Decision, Refund, State};
 pub use error::{Error, InvalidRule};
 pub use headers::Headers;
 #[cfg(feature = "tower")]
-pub use layer::{OnFailure, RateLimit, RateLimitLayer, ResponseFuture};
+pub use identity::ByAddress;
+#[cfg(feature = "tower")]
+pub use layer::{
+    Check, Decided, Decisions, Denial, RateLimit, RateLimitLayer, ResponseBody, ResponseFuture, WhenUnavailable,
+    WithoutIdentity,
+};
 pub use lease::Held;
-pub use limiter::{Limiter, Options};
+pub use limiter::Limiter;
+pub use mode::Mode;
+pub use options::{Event, Options, Stats};
 pub use redis;
-pub use rule::{Fixed, Lease, Metered, Rates, Refundable, Rule, Sliding, Throttle, Window};
-pub use way::Way;
+pub use reservation::{Reservation, Settlement};
+pub use rule::{Counting, Fixed, Lease, Metered, Rates, Rule, Sliding, Throttle, Weighed, Window};

@@ -1,151 +1,182 @@
 //! The commands as methods.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::fmt;
+use std::future::Future;
+use std::io::ErrorKind::{NotConnected, TimedOut};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
-use redis::aio::ConnectionManager;
-use redis::{Cmd, RedisError, RedisResult, Value};
+use redis::{Cmd, Value};
 use tokio::time::Instant;
 
-use crate::budget::Budget;
+use crate::breaker::Breakers;
 use crate::call::Call;
-use crate::connection::{Connection, To};
-use crate::decision::{AllDecision, Attempt, Decision, Refund, unix_millis, unsigned};
-use crate::error::{Error, InvalidRule};
-use crate::lease::Held;
-use crate::rule::{Lease, Metered, Refundable, Rule, seconds};
-use crate::way::{self, LIBRARY, Way};
+use crate::connection::{Connection, Failure, Progress, To};
+use crate::decision::{AllDecision, Attempt, Decision, Refund, State, unix_millis, unsigned};
+use crate::denials::{Asked, Denials, Denied};
+use crate::error::{
+    Error, InvalidRule, Meaning, is_broken, is_forbidden, is_function_not_found, is_unknown_command, meaning, no_answer,
+};
+use crate::lease::{self, Held};
+use crate::mode::{LIBRARY, Mode};
+use crate::options::{Event, Options, Stats};
+use crate::reservation::Reservation;
+use crate::rule::{Counting, Lease, Metered, Rule, Use, seconds};
 
-/// The pause before a call is asked again, at first and at most.
+/// The pause before a call is sent again whose keys are between two nodes, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// The pause before a lease is asked for again, at first and at most: one can be given back before it ends.
+const FIRST_POLL: Duration = Duration::from_millis(20);
+const LONGEST_POLL: Duration = Duration::from_millis(500);
+/// For how long a probe of the server may take, which no call waits for.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often other tasks get their turn before a call is given up at its deadline.
+const TURNS: usize = 8;
 
-/// How a [`Limiter`] goes about its calls.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Options {
-    /// Put in front of every key. Empty unless set.
-    pub prefix: Vec<u8>,
-    /// The only way to ask the server. `None`, the default: the best that it has, which is found out at the first call
-    /// and again when it is gone.
-    pub way: Option<Way>,
-    /// Whether the function library may be loaded into a server that has functions and lacks it. `true` unless set. A
-    /// library of that name that is there already is left alone.
-    pub load_functions: bool,
-    /// For how long a call is asked again, with growing pauses, while its keys are moved between the nodes of a cluster
-    /// (`TRYAGAIN`). One second unless set. A plain `ClusterConnection` asks again by itself before that.
-    pub patience: Duration,
-    /// Whether a call is sent again if its reply was lost, within the same time. `false` unless set: the call may have
-    /// been counted, and would be counted twice.
-    pub resend: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { prefix: Vec::new(), way: None, load_functions: true, patience: Duration::from_secs(1), resend: false }
-    }
-}
-
-impl Options {
-    /// The same with a prefix in front of every key.
-    #[must_use]
-    pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
-        self.prefix = prefix.as_ref().to_vec();
-        self
-    }
-
-    /// The same with one way only to ask the server.
-    #[must_use]
-    pub fn way(mut self, way: Way) -> Self {
-        self.way = Some(way);
-        self
-    }
-
-    /// The same, with leave or none to load the function library.
-    #[must_use]
-    pub fn load_functions(mut self, load: bool) -> Self {
-        self.load_functions = load;
-        self
-    }
-
-    /// The same with another time for asking again.
-    #[must_use]
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
-        self
-    }
-
-    /// The same, sending a call again whose reply was lost, or not.
-    #[must_use]
-    pub fn resend(mut self, resend: bool) -> Self {
-        self.resend = resend;
-        self
-    }
-}
-
-/// Asks a server or a cluster. Cheap to clone; clones share the connection.
+/// Decides on requests, by a server or a cluster. Cheap to clone; clones share the connection and what is known of the
+/// server.
 ///
 /// Every method is one call to the server, which decides by its own clock. Keys are any bytes.
 ///
-/// Errors are those of [`Error`]: a rule that no server takes, a refusal by the server, no server, or a reply that was
-/// lost. A denial is not an error.
+/// No call takes longer than the [timeout](Options::timeout). After a failure that means that the server is unavailable,
+/// calls fail at once for a second; then one of them probes the server. A denial is not an error. Errors are those of
+/// [`Error`].
 ///
 /// ```no_run
 /// use redis_rl_client::{Limiter, Rule};
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = Limiter::connect("redis://127.0.0.1/").await?;
+/// let limiter = Limiter::open("redis://127.0.0.1/")?;
 /// let api = Rule::sliding("100/minute")?;
-/// let decision = limiter.check("user:7", &api).await?;
+/// let decision = limiter.hit("user:7", &api).await?;
 /// if !decision.allowed {
 ///     println!("again in {:?}", decision.retry_after);
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Limiter {
     inner: Arc<Inner>,
+    timeout: Duration,
+    /// Whether this handle answers from remembered denials.
+    remembers: bool,
 }
 
-#[derive(Debug)]
 struct Inner {
     connection: Connection,
     options: Options,
-    /// The way that served last; `UNKNOWN` before the first look at the server.
-    way: AtomicU8,
+    /// The mode in which the server answered last; that of `Mode::Auto` before.
+    mode: AtomicU8,
+    probes: Probes,
+    breakers: Breakers,
+    denials: OnceLock<Denials>,
+    stats: Stats,
 }
 
-const UNKNOWN: u8 = 0;
-const WAYS: [Way; 3] = [Way::Module, Way::Functions, Way::Script];
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { connection, options, .. } = &*self.inner;
+        let mut debug = f.debug_struct("Limiter");
+        debug.field("connection", connection).field("options", options).field("mode", &self.mode());
+        debug.field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+/// When the server was last asked whether it has something better.
+struct Probes {
+    since: Instant,
+    /// The millisecond, counted from `since`, of the last probe.
+    last: AtomicU64,
+    /// Connections made until then.
+    made: AtomicU64,
+}
+
+impl Probes {
+    /// Whether it is time for another, after a while or a reconnection. Says so once.
+    fn is_due(&self, every: Duration, made: u64) -> bool {
+        let now = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let last = self.last.load(Relaxed);
+        let due = u128::from(now.saturating_sub(last)) >= every.as_millis() || self.made.load(Relaxed) != made;
+        due && self.last.compare_exchange(last, now, Relaxed, Relaxed).is_ok() && {
+            self.made.store(made, Relaxed);
+            true
+        }
+    }
+}
 
 impl Limiter {
-    /// A limiter on a connection.
+    /// A limiter on one server. Nothing is sent before the first call: a server that is unavailable keeps no program
+    /// from starting.
+    ///
+    /// # Errors
+    /// If the URL cannot be read.
+    pub fn open(url: &str) -> Result<Self, Error> {
+        Ok(Self::new(redis::Client::open(url).map_err(Error::Refused)?))
+    }
+
+    /// A limiter on a client or a connection of the `redis` crate. See [`Connection`].
     pub fn new(connection: impl Into<Connection>) -> Self {
         Self::with_options(connection, Options::default())
     }
 
-    /// A limiter on a connection, with options of one's own.
+    /// A limiter with options.
     pub fn with_options(connection: impl Into<Connection>, options: Options) -> Self {
-        Self { inner: Arc::new(Inner { connection: connection.into(), options, way: AtomicU8::new(UNKNOWN) }) }
+        let connection = connection.into();
+        let denials = OnceLock::new();
+        let (timeout, remembers) = (options.timeout, options.deny_cache > 0);
+        if remembers {
+            let _ = denials.set(Denials::new(options.deny_cache));
+        }
+        let inner = Inner {
+            mode: AtomicU8::new(Mode::Auto.index()),
+            probes: Probes { since: Instant::now(), last: AtomicU64::new(0), made: AtomicU64::new(0) },
+            breakers: Breakers::new(connection.is_cluster()),
+            denials,
+            stats: Stats::default(),
+            connection,
+            options,
+        };
+        Self { inner: Arc::new(inner), timeout, remembers }
     }
 
-    /// A limiter on a new connection to one server, which reconnects by itself.
-    ///
-    /// # Errors
-    /// If the URL cannot be read or the server cannot be reached.
-    pub async fn connect(url: &str) -> Result<Self, Error> {
-        let unavailable = |error: RedisError| Error::of(error, false);
-        let client = redis::Client::open(url).map_err(unavailable)?;
-        Ok(Self::new(ConnectionManager::new(client).await.map_err(unavailable)?))
+    /// The same limiter with another deadline for the calls of this handle.
+    #[must_use]
+    pub fn timeout(&self, timeout: Duration) -> Self {
+        Self { timeout, ..self.clone() }
     }
 
-    /// The way in which the server answered last; `None` before the first answer.
-    pub fn way(&self) -> Option<Way> {
-        let kept = usize::from(self.inner.way.load(Relaxed));
-        kept.checked_sub(1).and_then(|index| WAYS.get(index).copied())
+    /// The same limiter, whose calls on this handle are answered from remembered denials.
+    #[cfg(feature = "tower")]
+    pub(crate) fn remembering(&self, entries: usize) -> Self {
+        let remembers = entries > 0;
+        if remembers {
+            self.inner.denials.get_or_init(|| Denials::new(entries));
+        }
+        Self { remembers, ..self.clone() }
+    }
+
+    /// The limiter's name, for log lines.
+    #[cfg(feature = "tower")]
+    pub(crate) fn name(&self) -> &str {
+        &self.inner.options.name
+    }
+
+    /// The mode in use; `None` before the first answer.
+    pub fn mode(&self) -> Option<Mode> {
+        let mode = match self.inner.options.mode {
+            Mode::Auto => Mode::of(self.inner.mode.load(Relaxed)),
+            chosen => chosen,
+        };
+        (mode != Mode::Auto).then_some(mode)
+    }
+
+    /// What this limiter and its clones have counted since it was made.
+    pub fn stats(&self) -> &Stats {
+        &self.inner.stats
     }
 
     /// Decides on a request, and counts it if it fits: `RL.SLIDING`, `RL.FIXED`, `RL.THROTTLE` or `RL.ACQUIRE`, whichever
@@ -153,32 +184,140 @@ impl Limiter {
     ///
     /// # Errors
     /// As [`Error`] says.
-    pub async fn check(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<Decision, Error> {
-        let rule = rule.into();
-        rule.check(false)?;
-        let words = |cmd: &mut Cmd| {
-            rule.write(cmd);
-            cmd.arg(form(&rule));
+    pub async fn hit(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<Decision, Error> {
+        let asked = [(self.prefixed(key.as_ref()), rule.into())];
+        let [(key, rule)] = &asked;
+        rule.check(Use::Hit)?;
+        let started = Instant::now();
+        if let Some(Denied::One(decision)) = self.remembered(&asked) {
+            self.observe("hit", &asked, Ok(&decision), started, true);
+            return Ok(decision);
+        }
+        let words = |cmd: &mut Cmd, mode: Mode| {
+            rule.write(cmd, mode);
+            cmd.arg(form(rule));
         };
-        let reply = self.one(rule.command(), false, key.as_ref(), &words).await?;
-        Decision::read(rule, reply)
+        let call = Call {
+            command: rule.command(),
+            counted: false,
+            reads: false,
+            // A holder that asks again renews its lease.
+            repeatable: matches!(rule, Rule::Lease(_)),
+            keys: vec![key.clone()],
+            words: &words,
+        };
+        let decision = self.run(&call).await.and_then(|reply| Decision::read(rule.clone(), reply));
+        self.observe("hit", &asked, decision.as_deref(), started, false);
+        if let Ok(decision) = &decision
+            && !decision.allowed
+            && let Some(denials) = self.denials()
+        {
+            denials.remember(&asked, Denied::One(decision.clone()), started);
+        }
+        decision
     }
 
-    /// What [`check`](Self::check) would answer, and changes nothing: `RL.PEEK`. With a cost of 0 it shows the state as it
-    /// is. In a cluster whose client reads from replicas, a replica answers.
+    /// What [`hit`](Self::hit) would answer, and changes nothing: `RL.PEEK`. With a cost of 0 it shows the state as it is.
+    /// In a cluster whose client reads from replicas, a replica answers.
     ///
     /// # Errors
     /// As [`Error`] says.
     pub async fn peek(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<Decision, Error> {
         let rule = rule.into();
-        rule.check(true)?;
-        let words = |cmd: &mut Cmd| {
+        rule.check(Use::Check)?;
+        let words = |cmd: &mut Cmd, mode: Mode| {
             cmd.arg(rule.word());
-            rule.write(cmd);
+            rule.write(cmd, mode);
             cmd.arg(form(&rule));
         };
-        let reply = self.one(("RL.PEEK", "rl_peek", "peek"), true, key.as_ref(), &words).await?;
+        let keys = vec![self.prefixed(key.as_ref())];
+        let reply =
+            self.run(&Call { counted: false, reads: true, repeatable: true, keys, words: &words, ..PEEK }).await?;
         Decision::read(rule, reply)
+    }
+
+    /// One decision over several keys, with a rule for each: `RL.ALL`. Allowed, and counted by all, only if every rule has
+    /// room; else nothing is counted anywhere. A rule with a cost of 0 denies if no unit is left, and counts nothing.
+    ///
+    /// 1 to 64 keys, each once. In a cluster they must lie in one slot: give them one hash tag, as in `{org7}:rpm`.
+    ///
+    /// ```no_run
+    /// # use redis_rl_client::{Limiter, Rule};
+    /// # use std::time::Duration;
+    /// # async fn run(limiter: Limiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// let decision = limiter
+    ///     .all([
+    ///         ("{org7}:rpm", Rule::sliding("500/minute")?.name("rpm")?.into()),
+    ///         ("{org7}:tpm", Rule::sliding("200_000/minute")?.cost(1800).name("tpm")?.into()),
+    ///         ("{org7}:busy", Rule::lease(16, Duration::from_secs(120))?.holder("req-81f3").into()),
+    ///     ])
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn all<K: AsRef<[u8]>>(&self, rules: impl IntoIterator<Item = (K, Rule)>) -> Result<AllDecision, Error> {
+        let asked: Vec<_> = rules.into_iter().map(|(key, rule)| (self.prefixed(key.as_ref()), rule)).collect();
+        if !(1..=64).contains(&asked.len()) {
+            return Err(InvalidRule(format!("a call takes 1 to 64 keys, not {}", asked.len())).into());
+        }
+        asked.iter().try_for_each(|(_, rule)| rule.check(Use::Check))?;
+        let started = Instant::now();
+        if let Some(Denied::All(decision)) = self.remembered(&asked) {
+            self.observe("all", &asked, Ok(&decision), started, true);
+            return Ok(decision);
+        }
+        let words = |cmd: &mut Cmd, mode: Mode| {
+            for (_, rule) in &asked {
+                cmd.arg(rule.word());
+                rule.write(cmd, mode);
+            }
+            cmd.arg("FULL");
+        };
+        let call = Call {
+            command: ("RL.ALL", "rl_all", "all"),
+            counted: true,
+            reads: false,
+            repeatable: false,
+            keys: asked.iter().map(|(key, _)| key.clone()).collect(),
+            words: &words,
+        };
+        let rules = || asked.iter().map(|(_, rule)| rule.clone()).collect();
+        let decision = self.run(&call).await.and_then(|reply| AllDecision::read(rules(), reply));
+        self.observe("all", &asked, decision.as_deref(), started, false);
+        if let Ok(decision) = &decision
+            && !decision.allowed
+            && let Some(denials) = self.denials()
+        {
+            denials.remember(&asked, Denied::All(decision.clone()), started);
+        }
+        decision
+    }
+
+    /// Hits until the request is allowed, and sleeps for the exact wait between. Answers with the last denial at once
+    /// where the wait is longer than what is left of `timeout`, or has no end.
+    ///
+    /// # Errors
+    /// As [`Error`] says, at the first error.
+    pub async fn wait(
+        &self,
+        key: impl AsRef<[u8]>,
+        rule: impl Into<Rule>,
+        timeout: Duration,
+    ) -> Result<Decision, Error> {
+        let (key, rule) = (key.as_ref(), rule.into());
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            let decision = self.hit(key, &rule).await?;
+            let wake = decision.retry_after.and_then(|wait| Instant::now().checked_add(wait));
+            match wake {
+                Some(wake) if !decision.allowed && deadline.is_none_or(|deadline| wake <= deadline) => {
+                    tokio::time::sleep_until(wake).await;
+                }
+                _ => return Ok(decision),
+            }
+        }
     }
 
     /// Takes back what the same rule has counted, its cost or one unit: `RL.REFUND`. Of a sliding window, the newest
@@ -186,66 +325,90 @@ impl Limiter {
     ///
     /// # Errors
     /// As [`Error`] says.
-    pub async fn refund(&self, key: impl AsRef<[u8]>, rule: impl Refundable) -> Result<Refund, Error> {
+    pub async fn refund(&self, key: impl AsRef<[u8]>, rule: impl Counting) -> Result<Refund, Error> {
         self.refund_units(key.as_ref(), rule.into(), None).await
     }
 
-    /// As [`refund`](Self::refund), of what was counted at a time: [`Decision::at`] of the call that counted it. A window
+    /// As [`refund`](Self::refund), of what was counted at a time: [`State::at`] of the call that counted it. A window
     /// that is over gets nothing back.
     ///
     /// # Errors
     /// As [`Error`] says.
-    pub async fn refund_at(
-        &self,
-        key: impl AsRef<[u8]>,
-        rule: impl Refundable,
-        at: SystemTime,
-    ) -> Result<Refund, Error> {
+    pub async fn refund_at(&self, key: impl AsRef<[u8]>, rule: impl Counting, at: SystemTime) -> Result<Refund, Error> {
         self.refund_units(key.as_ref(), rule.into(), Some(unix_millis(at))).await
     }
 
     async fn refund_units(&self, key: &[u8], rule: Rule, at: Option<u64>) -> Result<Refund, Error> {
-        rule.check(false)?;
-        let words = |cmd: &mut Cmd| {
+        rule.check(Use::Hit)?;
+        let words = |cmd: &mut Cmd, mode: Mode| {
             cmd.arg(rule.word());
-            rule.write(cmd);
+            rule.write(cmd, mode);
             if let Some(at) = at {
                 cmd.arg("AT").arg(at);
             }
         };
-        Refund::read(self.one(("RL.REFUND", "rl_refund", "refund"), false, key, &words).await?)
+        Refund::read(self.change(("RL.REFUND", "rl_refund", "refund"), false, key, &words).await?)
     }
 
-    /// Gives the whole quota of a key back: `RL.RESET`, with the rule's windows, so that fixed counters go too. Answers
-    /// how many keys were removed.
+    /// Gives the whole quota of a key back: `RL.RESET`, with the windows of a fixed rule, so that its counters go too.
+    /// Answers how many keys were removed.
     ///
     /// # Errors
     /// As [`Error`] says.
     pub async fn reset(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<u64, Error> {
         let rule = rule.into();
-        let words = |cmd: &mut Cmd| {
+        let words = |cmd: &mut Cmd, _| {
             if let Rule::Fixed(_) = rule {
                 for window in rule.windows() {
                     cmd.arg(seconds(window.millis));
                 }
             }
         };
-        unsigned(&self.one(("RL.RESET", "rl_reset", "reset"), false, key.as_ref(), &words).await?)
+        unsigned(&self.change(("RL.RESET", "rl_reset", "reset"), true, key.as_ref(), &words).await?)
     }
 
-    /// Asks for a lease: `RL.ACQUIRE`. A lease rule without a holder gets one that nobody else has.
+    /// Asks for a lease: `RL.ACQUIRE`. A lease rule without a holder gets a random one.
     ///
     /// What is granted is given back by [`Held::release`], when the [`Held`] is dropped, or by itself when the lease ends.
     ///
     /// # Errors
     /// As [`Error`] says. After [`Error::ReplyLost`] the lease may be held, and ends by itself.
     pub async fn acquire(&self, key: impl AsRef<[u8]>, rule: &Lease) -> Result<Attempt<Held>, Error> {
-        let rule = if rule.holder.is_some() { rule.clone() } else { rule.clone().holder(new_holder()) };
-        let decision = self.check(key.as_ref(), &rule).await?;
+        let rule = if rule.holder.is_some() { rule.clone() } else { rule.clone().holder(lease::random_holder()) };
+        let sent = Instant::now();
+        let decision = self.hit(key.as_ref(), &rule).await?;
         if !decision.allowed {
             return Ok(Attempt::Denied(decision));
         }
-        Ok(Attempt::Granted(Held::new(self.clone(), key.as_ref().to_vec(), rule, decision)))
+        Ok(Attempt::Granted(Held::new(self.clone(), key.as_ref().to_vec(), rule, decision, sent)))
+    }
+
+    /// A lease for a block of work: waits up to `timeout` for a place, and renews the lease for as long as the [`Held`]
+    /// lives. Must be called on a Tokio runtime.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    pub async fn hold(&self, key: impl AsRef<[u8]>, rule: &Lease, timeout: Duration) -> Result<Attempt<Held>, Error> {
+        let key = key.as_ref();
+        let rule = if rule.holder.is_some() { rule.clone() } else { rule.clone().holder(lease::random_holder()) };
+        let deadline = Instant::now().checked_add(timeout);
+        let mut pause = FIRST_POLL;
+        loop {
+            let decision = match self.acquire(key, &rule).await? {
+                Attempt::Granted(mut held) => {
+                    held.keep_alive();
+                    return Ok(Attempt::Granted(held));
+                }
+                Attempt::Denied(decision) => decision,
+            };
+            let Some(wait) = decision.retry_after else { return Ok(Attempt::Denied(decision)) };
+            let wake = Instant::now() + pause.min(wait);
+            if deadline.is_some_and(|deadline| wake > deadline) {
+                return Ok(Attempt::Denied(decision));
+            }
+            tokio::time::sleep_until(wake).await;
+            pause = (pause * 2).min(LONGEST_POLL);
+        }
     }
 
     /// Gives leases back before they end: `RL.RELEASE`. Answers how many of the holders had one; releasing twice is no
@@ -259,178 +422,278 @@ impl Limiter {
         holders: impl IntoIterator<Item = H>,
     ) -> Result<u64, Error> {
         let holders: Vec<Vec<u8>> = holders.into_iter().map(|holder| holder.as_ref().to_vec()).collect();
-        if holders.is_empty() {
-            return Err(InvalidRule("a release needs a holder".to_owned()).into());
+        if holders.is_empty() || holders.iter().any(Vec::is_empty) {
+            return Err(InvalidRule("a release needs a holder of at least one byte".to_owned()).into());
         }
-        let words = |cmd: &mut Cmd| {
+        let words = |cmd: &mut Cmd, _| {
             cmd.arg(&holders);
         };
-        unsigned(&self.one(("RL.RELEASE", "rl_release", "release"), false, key.as_ref(), &words).await?)
+        unsigned(&self.change(("RL.RELEASE", "rl_release", "release"), true, key.as_ref(), &words).await?)
     }
 
-    /// One decision over several keys, with a rule for each: `RL.ALL`. Allowed, and counted by all, only if every rule has
-    /// room; else nothing is counted anywhere.
-    ///
-    /// 1 to 64 keys, each once. In a cluster they must lie in one slot: give them one hash tag, as in `{org7}:rpm`.
-    ///
-    /// ```no_run
-    /// # use redis_rl_client::{Limiter, Rule};
-    /// # use std::time::Duration;
-    /// # async fn run(limiter: Limiter) -> Result<(), Box<dyn std::error::Error>> {
-    /// let decision = limiter
-    ///     .all([
-    ///         ("{org7}:rpm", Rule::sliding("500/minute")?.into()),
-    ///         ("{org7}:tpm", Rule::sliding("200_000/minute")?.cost(1800).into()),
-    ///         ("{org7}:busy", Rule::lease(16, Duration::from_secs(120))?.holder("req-81f3").into()),
-    ///     ])
-    ///     .await?;
-    /// # Ok(()) }
-    /// ```
+    /// Reserves units of a budget whose true cost is known only afterwards, such as the tokens of a language model, if
+    /// all of them fit (1 to 2^53 − 1). See [`Reservation`].
     ///
     /// # Errors
-    /// As [`Error`] says.
-    pub async fn all<K: AsRef<[u8]>>(&self, rules: impl IntoIterator<Item = (K, Rule)>) -> Result<AllDecision, Error> {
-        let (keys, rules): (Vec<_>, Vec<_>) =
-            rules.into_iter().map(|(key, rule)| (self.prefixed(key.as_ref()), rule)).unzip();
-        if !(1..=64).contains(&keys.len()) {
-            return Err(InvalidRule(format!("a call takes 1 to 64 keys, not {}", keys.len())).into());
+    /// As [`Error`] says. After [`Error::ReplyLost`] they may be charged.
+    pub async fn reserve<R: Metered>(
+        &self,
+        key: impl AsRef<[u8]>,
+        rule: &R,
+        units: u64,
+    ) -> Result<Attempt<Reservation<R>>, Error> {
+        let key = key.as_ref();
+        let decision = self.hit(key, rule.clone().with_cost(units)).await?;
+        if !decision.allowed {
+            return Ok(Attempt::Denied(decision));
         }
-        rules.iter().try_for_each(|rule| rule.check(false))?;
-        let words = |cmd: &mut Cmd| {
-            for rule in &rules {
-                cmd.arg(rule.word());
-                rule.write(cmd);
-            }
-            cmd.arg("FULL");
-        };
-        let call = Call { command: ("RL.ALL", "rl_all", "all"), counted: true, reads: false, keys, words: &words };
-        let reply = self.run(&call).await?;
-        AllDecision::read(rules, reply)
-    }
-
-    /// A budget of units whose true cost is known only afterwards. See [`Budget`].
-    pub fn budget<R: Metered>(&self, key: impl AsRef<[u8]>, rule: R) -> Budget<R> {
-        Budget::new(self.clone(), key.as_ref().to_vec(), rule)
+        Ok(Attempt::Granted(Reservation::new(self.clone(), key.to_vec(), rule.clone(), units, decision)))
     }
 
     fn prefixed(&self, key: &[u8]) -> Vec<u8> {
         [self.inner.options.prefix.as_slice(), key].concat()
     }
 
-    async fn one(
+    fn denials(&self) -> Option<&Denials> {
+        self.inner.denials.get().filter(|_| self.remembers)
+    }
+
+    fn remembered(&self, asked: Asked<'_>) -> Option<Denied> {
+        self.denials().and_then(|denials| denials.find(asked))
+    }
+
+    fn observe(
+        &self,
+        call: &'static str,
+        asked: Asked<'_>,
+        outcome: Result<&State, &Error>,
+        started: Instant,
+        from_memory: bool,
+    ) {
+        let Inner { options, stats, .. } = &*self.inner;
+        stats.count(outcome, from_memory);
+        if let Some(hook) = &options.hook {
+            let keys: Vec<&[u8]> = asked.iter().map(|(key, _)| key.as_slice()).collect();
+            let took = started.elapsed();
+            hook(&Event { limiter: &options.name, call, keys: &keys, outcome, took, from_memory });
+        }
+    }
+
+    /// A call about one key that gives something back.
+    async fn change(
         &self,
         command: (&'static str, &'static str, &'static str),
-        reads: bool,
+        repeatable: bool,
         key: &[u8],
-        words: &(dyn Fn(&mut Cmd) + Send + Sync),
+        words: &(dyn Fn(&mut Cmd, Mode) + Send + Sync),
     ) -> Result<Value, Error> {
-        self.run(&Call { command, counted: false, reads, keys: vec![self.prefixed(key)], words }).await
-    }
-
-    /// Makes the call, again where it has to be asked again.
-    async fn run(&self, call: &Call<'_>) -> Result<Value, Error> {
-        let Inner { options, .. } = &*self.inner;
-        let deadline = Instant::now().checked_add(options.patience);
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let error = match self.ask(call).await {
-                Ok(reply) => return Ok(reply),
-                Err(error) => error,
-            };
-            let try_again = way::is_try_again(&error);
-            let error = Error::of(error, !call.reads);
-            let again = try_again || options.resend && matches!(error, Error::ReplyLost(_));
-            let wake = Instant::now() + pause;
-            if !again || deadline.is_some_and(|deadline| wake > deadline) {
-                return Err(error);
+        let key = self.prefixed(key);
+        let forget = |key: &[u8]| {
+            if let Some(denials) = self.inner.denials.get() {
+                denials.forget(key);
             }
-            tokio::time::sleep_until(wake).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+        };
+        let call = Call { command, counted: false, reads: false, repeatable, keys: vec![key.clone()], words };
+        // Before and after: a denial that arrives meanwhile may be older than what is given back.
+        forget(&key);
+        let reply = self.run(&call).await;
+        forget(&key);
+        reply
+    }
+
+    /// Makes the call within the deadline, unless the server is known to be unavailable.
+    async fn run(&self, call: &Call<'_>) -> Result<Value, Error> {
+        let Inner { breakers, connection, .. } = &*self.inner;
+        let slot = connection.slot(call.key());
+        if !breakers.admits(slot) {
+            let what = "the server was unavailable less than a second ago";
+            return Err(Error::Unavailable(no_answer(NotConnected, what.to_owned())));
+        }
+        let progress = Progress::default();
+        let deadline = Instant::now().checked_add(self.timeout);
+        let result = match within(deadline, self.attempts(call, &progress, deadline)).await {
+            Some(result) => result,
+            None => {
+                progress.give_up();
+                let error = no_answer(TimedOut, format!("no reply within {:?}", self.timeout));
+                Err(if progress.is_sent() && !call.reads { Error::ReplyLost(error) } else { Error::Unavailable(error) })
+            }
+        };
+        match &result {
+            // That a connection broke says nothing about the server: the next call makes a new one, or fails to.
+            Err(Error::ReplyLost(error)) if is_broken(error) => {}
+            Err(error) if error.is_unavailable() => breakers.failed(slot),
+            _ => breakers.answered(slot),
+        }
+        result
+    }
+
+    /// Sends the call, and again where that is needed and can be done.
+    async fn attempts(&self, call: &Call<'_>, progress: &Progress, deadline: Option<Instant>) -> Result<Value, Error> {
+        let mut pause = FIRST_PAUSE;
+        let mut repeated = false;
+        loop {
+            let Failure { error, sent } = match self.ask(call, progress).await {
+                Ok(reply) => return Ok(reply),
+                Err(failure) => failure,
+            };
+            match meaning(&error, self.inner.connection.is_cluster()) {
+                Meaning::TryAgain => {
+                    let wake = Instant::now() + pause;
+                    if deadline.is_some_and(|deadline| wake >= deadline) {
+                        return Err(Error::Unavailable(error));
+                    }
+                    tokio::time::sleep_until(wake).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                Meaning::Lost if sent && call.repeatable && !repeated => repeated = true,
+                Meaning::Lost if sent && !call.reads => return Err(Error::ReplyLost(error)),
+                Meaning::Lost | Meaning::Unavailable => return Err(Error::Unavailable(error)),
+                Meaning::Unexpected => return Err(Error::Unexpected(error.to_string())),
+                Meaning::Missing | Meaning::Permanent => return Err(Error::Refused(error)),
+            }
         }
     }
 
-    /// Asks in the way that served last. If that is not there, or not known yet, looks which there is.
-    async fn ask(&self, call: &Call<'_>) -> RedisResult<Value> {
-        if let Some(way) = self.inner.options.way {
-            return match way {
-                Way::Module => self.keep(way, self.send(call, way).await),
-                Way::Functions => self.by_functions(call).await,
-                Way::Script => self.by_script(call).await,
-            };
-        }
-        if let Some(way) = self.way() {
-            let reply = self.send(call, way).await;
-            if !reply.as_ref().is_err_and(|error| way.is_missing(error)) {
+    /// Sends the call in the mode that is known. If that is gone, or not known yet, finds out which there is.
+    async fn ask(&self, call: &Call<'_>, progress: &Progress) -> Result<Value, Failure> {
+        let chosen = self.inner.options.mode;
+        if let Some(mode) = self.mode() {
+            let reply = self.ask_in(mode, call, progress).await;
+            if chosen != Mode::Auto || !is_missing(&reply) {
+                if chosen == Mode::Auto && mode != Mode::Module {
+                    self.probe_if_due(call.key());
+                }
                 return reply;
             }
         }
-        let reply = self.send(call, Way::Module).await;
-        if !reply.as_ref().is_err_and(|error| Way::Module.is_missing(error)) {
-            return self.keep(Way::Module, reply);
+        for mode in [Mode::Module, Mode::Functions] {
+            let reply = self.ask_in(mode, call, progress).await;
+            let forbidden = reply.as_ref().is_err_and(|failure| is_forbidden(&failure.error));
+            if is_missing(&reply) || mode == Mode::Functions && forbidden {
+                continue;
+            }
+            return self.keep(mode, reply);
         }
-        let reply = self.by_functions(call).await;
-        if !reply.as_ref().is_err_and(|error| Way::Functions.is_missing(error) || way::is_forbidden(error)) {
-            return reply;
-        }
-        self.by_script(call).await
+        let reply = self.ask_in(Mode::Script, call, progress).await;
+        self.keep(Mode::Script, reply)
     }
 
-    /// Remembers the way if the server answered: an error of its own says that it is there, too.
-    fn keep(&self, way: Way, reply: RedisResult<Value>) -> RedisResult<Value> {
-        let index = WAYS.iter().position(|each| *each == way).and_then(|index| u8::try_from(index).ok());
-        let answered = match &reply {
-            Ok(_) => true,
-            Err(error) => matches!(error.kind(), redis::ErrorKind::Server(_)) && !way.is_missing(error),
-        };
-        if let (true, Some(index)) = (answered, index) {
-            self.inner.way.store(index + 1, Relaxed);
+    /// Remembers the mode if the server answered in it: an error of its own says that it is there, too.
+    fn keep(&self, mode: Mode, reply: Result<Value, Failure>) -> Result<Value, Failure> {
+        if has_answered(&reply) {
+            let Inner { options, connection, probes, .. } = &*self.inner;
+            if self.inner.mode.swap(mode.index(), Relaxed) != mode.index() {
+                tracing::info!(limiter = options.name, ?mode, "the server is called in this mode");
+            }
+            // Not before it is time again.
+            probes.is_due(Duration::ZERO, connection.made());
         }
         reply
     }
 
-    async fn send(&self, call: &Call<'_>, way: Way) -> RedisResult<Value> {
-        let reply = self.inner.connection.send(call.cmd(way, call.reads), call.to()).await;
-        match reply {
-            // Redis 6.2 has no command for scripts that only read.
-            Err(error) if way == Way::Script && call.reads && way::is_unknown_command(&error) => {
-                self.inner.connection.send(call.cmd(way, false), call.to_primary()).await
-            }
-            reply => reply,
+    /// Asks in a task of its own, which no call waits for, whether the server has something better by now.
+    fn probe_if_due(&self, key: &[u8]) {
+        let Inner { options, connection, probes, .. } = &*self.inner;
+        if probes.is_due(options.probe_every, connection.made()) {
+            let (limiter, key) = (self.clone(), key.to_vec());
+            tokio::spawn(async move {
+                // An error is that of a server that is unavailable, which calls notice.
+                let _ = tokio::time::timeout(PROBE_TIMEOUT, limiter.probe(key)).await;
+            });
         }
+    }
+
+    async fn probe(&self, key: Vec<u8>) {
+        let words = |cmd: &mut Cmd, _| {
+            cmd.arg(&["SLIDING", "1", "1", "COST", "0"]);
+        };
+        let call = Call { counted: false, reads: true, repeatable: true, keys: vec![key], words: &words, ..PEEK };
+        let progress = Progress::default();
+        for mode in [Mode::Module, Mode::Functions] {
+            if self.mode() == Some(mode) {
+                return;
+            }
+            let reply = self.ask_in(mode, &call, &progress).await;
+            if has_answered(&reply) {
+                let _ = self.keep(mode, reply);
+                return;
+            }
+        }
+    }
+
+    async fn ask_in(&self, mode: Mode, call: &Call<'_>, progress: &Progress) -> Result<Value, Failure> {
+        match mode {
+            Mode::Functions => self.by_functions(call, progress).await,
+            Mode::Script => self.by_script(call, progress).await,
+            Mode::Module | Mode::Auto => self.send(call.cmd(Mode::Module, call.reads), call.to(), progress).await,
+        }
+    }
+
+    async fn send(&self, cmd: Cmd, to: To<'_>, progress: &Progress) -> Result<Value, Failure> {
+        self.inner.connection.send(cmd, to, progress).await
     }
 
     /// Calls the function, and loads the library where it is missing. It is loaded where the key is, as a cluster does
     /// not bring it to nodes that join; while the key moves, that can be the wrong node, and then into all of them.
-    async fn by_functions(&self, call: &Call<'_>) -> RedisResult<Value> {
-        let mut reply = self.send(call, Way::Functions).await;
+    async fn by_functions(&self, call: &Call<'_>, progress: &Progress) -> Result<Value, Failure> {
+        let Inner { connection, options, .. } = &*self.inner;
+        let mut reply = self.send(call.cmd(Mode::Functions, call.reads), call.to(), progress).await;
         for to in [call.to_primary(), To::Everyone] {
-            let missing = reply.as_ref().is_err_and(way::is_function_not_found);
-            if !missing || !self.inner.options.load_functions {
-                break;
-            }
-            if matches!(to, To::Everyone) && !self.inner.connection.is_cluster() {
+            let missing = reply.as_ref().is_err_and(|failure| is_function_not_found(&failure.error));
+            if !missing || !options.load_functions || matches!(to, To::Everyone) && !connection.is_cluster() {
                 break;
             }
             let mut load = redis::cmd("FUNCTION");
             load.arg("LOAD").arg(LIBRARY);
             // Refused where another client was faster, or where it may not be loaded. The call itself says which.
-            if let Err(error) = self.inner.connection.send(load, to).await {
-                tracing::debug!(%error, "the function library was not loaded");
+            if let Err(Failure { error, .. }) = self.send(load, to, progress).await {
+                tracing::debug!(limiter = options.name, %error, "the function library was not loaded");
             }
-            reply = self.send(call, Way::Functions).await;
+            reply = self.send(call.cmd(Mode::Functions, call.reads), call.to(), progress).await;
         }
-        self.keep(Way::Functions, reply)
+        reply
     }
 
-    async fn by_script(&self, call: &Call<'_>) -> RedisResult<Value> {
-        let mut reply = self.send(call, Way::Script).await;
-        if reply.as_ref().is_err_and(|error| Way::Script.is_missing(error)) {
-            reply = self.inner.connection.send(call.whole_script(call.reads), call.to()).await;
-            if call.reads && reply.as_ref().is_err_and(way::is_unknown_command) {
-                reply = self.inner.connection.send(call.whole_script(false), call.to_primary()).await;
-            }
+    /// Calls the script by its digest, and sends it whole where the server does not have it.
+    async fn by_script(&self, call: &Call<'_>, progress: &Progress) -> Result<Value, Failure> {
+        let mut reads = call.reads;
+        let mut reply = self.send(call.cmd(Mode::Script, reads), call.to(), progress).await;
+        // Redis 6.2 has no command for scripts that only read.
+        if reads && reply.as_ref().is_err_and(|failure| is_unknown_command(&failure.error)) {
+            reads = false;
+            reply = self.send(call.cmd(Mode::Script, reads), call.to_primary(), progress).await;
         }
-        self.keep(Way::Script, reply)
+        if is_missing(&reply) {
+            let to = if reads { call.to() } else { call.to_primary() };
+            reply = self.send(call.whole_script(reads), to, progress).await;
+        }
+        reply
+    }
+}
+
+/// What all calls of RL.PEEK have in common.
+const PEEK: Call<'static> = Call {
+    command: ("RL.PEEK", "rl_peek", "peek"),
+    counted: false,
+    reads: true,
+    repeatable: true,
+    keys: Vec::new(),
+    words: &|_, _| {},
+};
+
+/// Whether the reply says that the server does not have what the mode needs, and so that nothing was done.
+fn is_missing(reply: &Result<Value, Failure>) -> bool {
+    reply.as_ref().is_err_and(|failure| meaning(&failure.error, false) == Meaning::Missing)
+}
+
+/// Whether the reply says that the server has what the mode needs, for this user.
+fn has_answered(reply: &Result<Value, Failure>) -> bool {
+    match reply {
+        Ok(_) => true,
+        Err(Failure { error, .. }) => {
+            !is_forbidden(error) && matches!(meaning(error, false), Meaning::TryAgain | Meaning::Permanent)
+        }
     }
 }
 
@@ -439,13 +702,22 @@ fn form(rule: &Rule) -> &'static str {
     if rule.wants_each() { "EACH" } else { "FULL" }
 }
 
-/// 128 bits that nobody else comes up with: hashes under random keys of the standard library's, of the time.
-fn new_holder() -> String {
-    let random = || {
-        let mut hasher = RandomState::new().build_hasher();
-        hasher.write_u128(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos());
-        hasher.write_u32(std::process::id());
-        hasher.finish()
-    };
-    format!("{:016x}{:016x}", random(), random())
+/// What the future comes to before the deadline.
+///
+/// A deadline judges the server and not this process. When it was busy, the reply may have arrived long since, and wait
+/// for the task that reads it: that gets its turns before the call is given up.
+async fn within<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let Some(deadline) = deadline else { return Some(future.await) };
+    if let Ok(output) = tokio::time::timeout_at(deadline, future.as_mut()).await {
+        return Some(output);
+    }
+    for _ in 0..TURNS {
+        tokio::task::yield_now().await;
+        let polled = std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
+        if let Poll::Ready(output) = polled {
+            return Some(output);
+        }
+    }
+    None
 }

@@ -6,12 +6,18 @@ use std::time::Duration;
 use redis::Cmd;
 
 use crate::error::InvalidRule;
-use crate::headers;
+use crate::mode::Mode;
 
 /// 2^53 - 1, the largest limit and cost.
-const MOST_UNITS: u64 = (1 << 53) - 1;
+pub(crate) const MOST_UNITS: u64 = (1 << 53) - 1;
 const MOST_MILLIS: u64 = 2_147_483_647_000;
 const MOST_WINDOWS: usize = 16;
+
+/// Whether a sliding rule without a cost says `COST 1` in this mode, which has the server store its log compactly.
+/// THE ONE PLACE TO CHANGE when the functions and the script store compact logs, too: then it is always so.
+fn says_cost_of_one(mode: Mode) -> bool {
+    mode == Mode::Module
+}
 
 /// At most `limit` units in a length of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,20 +33,21 @@ impl Window {
     /// # Errors
     /// If one of the two is out of its range.
     pub fn new(limit: u64, length: Duration) -> Result<Self, InvalidRule> {
-        let millis = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
-        if !length.subsec_nanos().is_multiple_of(1_000_000) {
-            return Err(bad_length(&format!("{length:?}")));
-        }
-        Self::checked(limit, millis, &format!("{length:?}"))
+        let millis = u64::try_from(length.as_millis()).ok();
+        let whole = length.subsec_nanos().is_multiple_of(1_000_000);
+        Self::checked(Some(limit), &limit.to_string(), millis.filter(|_| whole), &format!("{length:?}"))
     }
 
-    fn checked(limit: u64, millis: u64, length: &str) -> Result<Self, InvalidRule> {
-        if limit > MOST_UNITS {
-            return Err(InvalidRule(format!("a limit must be from 0 to {MOST_UNITS}, not {limit}")));
-        }
-        if !(1..=MOST_MILLIS).contains(&millis) {
-            return Err(bad_length(length));
-        }
+    /// The numbers, if they are in their ranges, and the texts that they were read from.
+    fn checked(limit: Option<u64>, limit_text: &str, millis: Option<u64>, length: &str) -> Result<Self, InvalidRule> {
+        let Some(limit) = limit.filter(|limit| *limit <= MOST_UNITS) else {
+            return Err(InvalidRule(format!("a limit must be from 0 to {MOST_UNITS}, not {limit_text}")));
+        };
+        let Some(millis) = millis.filter(|millis| (1..=MOST_MILLIS).contains(millis)) else {
+            return Err(InvalidRule(format!(
+                "a time must be from 0.001 to 2147483647 seconds, in whole milliseconds, not {length}"
+            )));
+        };
         Ok(Self { limit, millis })
     }
 
@@ -56,35 +63,38 @@ impl Window {
 
     /// Reads `100/minute`, `10/s` or `5 per 2 hours`.
     fn parse(text: &str) -> Result<Self, InvalidRule> {
+        let text = text.trim_matches(|c: char| c.is_ascii_whitespace());
         let bad = || {
             InvalidRule(format!(
                 "a rate looks like 100/minute, 10/s or 5 per 2 hours (ms, second, minute, hour, day, week), not {text:?}"
             ))
         };
-        let (limit, length) = text.split_once('/').or_else(|| text.split_once(" per ")).ok_or_else(bad)?;
-        let digits: String = limit.trim().chars().filter(|c| *c != '_').collect();
-        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(bad());
-        }
-        let limit = digits.parse().unwrap_or(u64::MAX);
-        let length = length.trim();
-        let (times, unit) = length.split_at(length.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(bad)?);
-        let unit = unit_millis(&unit.to_ascii_lowercase()).ok_or_else(bad)?;
+        let (limit_text, length) = text.split_once('/').or_else(|| split_at_per(text)).ok_or_else(bad)?;
+        let limit_text = limit_text.trim_ascii();
+        let limit = digits(limit_text).ok_or_else(bad)?;
+        let length = length.trim_ascii();
+        let end = length.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
+        let (times, unit) = length.split_at(end);
+        let unit = unit_millis(&unit.trim_ascii().to_ascii_lowercase()).ok_or_else(bad)?;
         // In thousandths, so that 0.25 is exact.
-        let times = match times.trim() {
-            "" => 1000,
-            times => thousandths(times).ok_or_else(bad)?,
-        };
-        let product = times.checked_mul(unit).ok_or_else(|| bad_length(length))?;
-        if !product.is_multiple_of(1000) {
-            return Err(bad_length(length));
-        }
-        Self::checked(limit, product / 1000, length)
+        let times = if times.is_empty() { Some(1000) } else { thousandths(times).ok_or_else(bad)? };
+        let product = times.and_then(|times| times.checked_mul(unit)).filter(|product| product.is_multiple_of(1000));
+        Self::checked(limit.parse().ok(), limit_text, product.map(|product| product / 1000), length)
     }
 }
 
-fn bad_length(length: &str) -> InvalidRule {
-    InvalidRule(format!("a time must be from 0.001 to 2147483647 seconds, in whole milliseconds, not {length}"))
+/// The two sides of the word `per`.
+fn split_at_per(text: &str) -> Option<(&str, &str)> {
+    let (limit, rest) = text.split_once(|c: char| c.is_ascii_whitespace())?;
+    let rest = rest.trim_ascii_start();
+    let (per, length) = rest.split_once(|c: char| c.is_ascii_whitespace())?;
+    per.eq_ignore_ascii_case("per").then_some((limit, length))
+}
+
+/// Digits without the single underscores that may stand between them.
+fn digits(text: &str) -> Option<String> {
+    let each_is_a_number = text.split('_').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
+    each_is_a_number.then(|| text.replace('_', ""))
 }
 
 fn unit_millis(unit: &str) -> Option<u64> {
@@ -99,14 +109,16 @@ fn unit_millis(unit: &str) -> Option<u64> {
     })
 }
 
-/// A decimal with at most three places, in thousandths.
-fn thousandths(text: &str) -> Option<u64> {
+/// A decimal with at most three places, in thousandths; `None` within if it is too large.
+fn thousandths(text: &str) -> Option<Option<u64>> {
     let (whole, places) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if !digits(whole) || !digits(places) || places.len() > 3 {
         return None;
     }
-    whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(format!("{places:0<3}").parse().ok()?)
+    let whole = whole.parse::<u64>().ok().and_then(|whole| whole.checked_mul(1000));
+    let places = format!("{places:0<3}").parse::<u64>().ok();
+    Some(whole.zip(places).and_then(|(whole, places)| whole.checked_add(places)))
 }
 
 /// Milliseconds as the commands take seconds: `60`, `0.25`.
@@ -118,8 +130,12 @@ pub(crate) fn seconds(millis: u64) -> String {
     format!("{whole}.{rest:03}").trim_end_matches('0').to_owned()
 }
 
-/// What a rule takes for its windows: text such as `"100/minute"` or `"10/second, 1000/hour"`, a [`Window`], or several
-/// of them.
+/// What a rule takes for its windows: text such as `"100/minute"` or `"10/second, 1000/hour"`, a limit with a
+/// [`Duration`], a [`Window`], or several of them.
+///
+/// In text, a rate is a limit, `/` or the word `per`, and a time: `ms`, `s`, `min`, `h`, `d`, `w` or their longer names,
+/// in either case, with a number before it if it is not one (`15min`, `0.25 s`, at most three decimal places). A limit
+/// may have underscores between its digits. Several rates are joined by commas.
 pub trait Rates {
     /// The windows.
     ///
@@ -130,13 +146,19 @@ pub trait Rates {
 
 impl Rates for &str {
     fn windows(self) -> Result<Vec<Window>, InvalidRule> {
-        self.split(',').map(|rate| Window::parse(rate.trim())).collect()
+        self.split(',').map(Window::parse).collect()
     }
 }
 
 impl Rates for &String {
     fn windows(self) -> Result<Vec<Window>, InvalidRule> {
         self.as_str().windows()
+    }
+}
+
+impl Rates for (u64, Duration) {
+    fn windows(self) -> Result<Vec<Window>, InvalidRule> {
+        Ok(vec![Window::new(self.0, self.1)?])
     }
 }
 
@@ -152,13 +174,19 @@ impl Rates for &[Window] {
     }
 }
 
-impl<T: Rates, const N: usize> Rates for [T; N] {
+impl<T: Rates> Rates for Vec<T> {
     fn windows(self) -> Result<Vec<Window>, InvalidRule> {
-        let mut windows = Vec::with_capacity(N);
+        let mut windows = Vec::with_capacity(self.len());
         for rates in self {
             windows.extend(rates.windows()?);
         }
         Ok(windows)
+    }
+}
+
+impl<T: Rates, const N: usize> Rates for [T; N] {
+    fn windows(self) -> Result<Vec<Window>, InvalidRule> {
+        Vec::from(self).windows()
     }
 }
 
@@ -182,17 +210,26 @@ pub(crate) struct Label {
     pub unit: Option<Arc<str>>,
 }
 
+/// A name or unit, if it can be a string of a structured field.
+fn printable(what: &str, text: &str) -> Result<Arc<str>, InvalidRule> {
+    if text.is_empty() || !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+        return Err(InvalidRule(format!("a {what} must be printable ASCII, at least one character, not {text:?}")));
+    }
+    Ok(text.into())
+}
+
 /// The methods that rules have in common.
 macro_rules! labelled {
     ($rule:ident) => {
         impl $rule {
-            /// Names the policy in HTTP headers; `default` where there is no name. Of several windows each gets its
-            /// length behind the name: `api-60s`.
+            /// Names the policy, for HTTP headers and for the keys of [`RateLimitLayer`](crate::RateLimitLayer). Without
+            /// a name it is called by its window in the headers: `60s`. Of several windows each gets its length behind
+            /// the name: `api-60s`.
             ///
             /// # Errors
             /// If the name is empty or not printable ASCII.
             pub fn name(mut self, name: &str) -> Result<Self, InvalidRule> {
-                self.label.name = Some(headers::checked(name)?.into());
+                self.label.name = Some(printable("name", name)?);
                 Ok(self)
             }
 
@@ -202,7 +239,7 @@ macro_rules! labelled {
             /// # Errors
             /// If the unit is empty or not printable ASCII.
             pub fn unit(mut self, unit: &str) -> Result<Self, InvalidRule> {
-                self.label.unit = Some(headers::checked(unit)?.into());
+                self.label.unit = Some(printable("unit", unit)?);
                 Ok(self)
             }
         }
@@ -212,14 +249,27 @@ macro_rules! labelled {
 macro_rules! weighed {
     ($rule:ident) => {
         impl $rule {
-            /// The request weighs so many units, 1 to 2^53 − 1, and fits whole or not at all. Without a cost it weighs
-            /// one. 0 is for [`Limiter::peek`](crate::Limiter::peek) alone, where it shows the state as it is.
+            /// The request weighs this many units, 1 to 2^53 − 1, and fits whole or not at all. Without a cost it weighs
+            /// one. 0 is for [`Limiter::peek`](crate::Limiter::peek), where it shows the state as it is, and for
+            /// [`Limiter::all`](crate::Limiter::all), where the rule denies if no unit is left and counts nothing.
             #[must_use]
             pub fn cost(mut self, units: u64) -> Self {
                 self.cost = Some(units);
                 self
             }
+        }
 
+        impl Weighed for $rule {
+            fn with_cost(self, units: u64) -> Self {
+                self.cost(units)
+            }
+        }
+    };
+}
+
+macro_rules! windowed {
+    ($rule:ident) => {
+        impl $rule {
             /// The request is counted whether it fits or not. `allowed` still says whether it fitted.
             #[must_use]
             pub fn force(mut self) -> Self {
@@ -238,8 +288,8 @@ macro_rules! weighed {
                 }
             }
 
-            fn write_options(&self, cmd: &mut Cmd) {
-                if let Some(cost) = self.cost {
+            fn write_options(&self, cmd: &mut Cmd, cost: Option<u64>) {
+                if let Some(cost) = cost {
                     cmd.arg("COST").arg(cost);
                 }
                 if self.force {
@@ -249,10 +299,6 @@ macro_rules! weighed {
         }
 
         impl Metered for $rule {
-            fn with_cost(self, units: u64) -> Self {
-                self.cost(units)
-            }
-
             fn forced(self) -> Self {
                 self.force()
             }
@@ -271,6 +317,7 @@ pub struct Sliding {
 
 labelled!(Sliding);
 weighed!(Sliding);
+windowed!(Sliding);
 
 /// `RL.FIXED`: at most `limit` units in each window, which starts at a multiple of its length since the epoch. Made by
 /// [`Rule::fixed`].
@@ -285,6 +332,7 @@ pub struct Fixed {
 
 labelled!(Fixed);
 weighed!(Fixed);
+windowed!(Fixed);
 
 impl Fixed {
     /// A window begins with its first request, and not at a multiple of its length since the epoch.
@@ -298,29 +346,30 @@ impl Fixed {
 /// `RL.THROTTLE`: a steady rate with a burst (GCRA). Made by [`Rule::throttle`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Throttle {
-    max_burst: u64,
-    count: u64,
-    period: u64,
-    quantity: Option<u64>,
+    pub(crate) burst: u64,
+    pub(crate) count: u64,
+    /// Seconds.
+    pub(crate) period: u64,
+    cost: Option<u64>,
     label: Label,
 }
 
 labelled!(Throttle);
+weighed!(Throttle);
 
 impl Throttle {
-    /// How many units may come at once after a pause, above the first: the limit is `max_burst + 1`. Without it, one
-    /// less than the rate's count.
+    /// How many units may come at once after a pause, beyond the first (0 to 2^53 − 2): the limit is one more. Unless
+    /// set, one less than the limit of the rate. It is redis-cell's `max_burst`.
     #[must_use]
-    pub fn max_burst(mut self, units: u64) -> Self {
-        self.max_burst = units;
+    pub fn burst(mut self, units: u64) -> Self {
+        self.burst = units;
         self
     }
 
-    /// The request weighs so many units. 0 looks and counts nothing.
-    #[must_use]
-    pub fn quantity(mut self, units: u64) -> Self {
-        self.quantity = Some(units);
-        self
+    /// The time in which an empty bucket fills, as the server rounds it.
+    pub(crate) fn fill_millis(&self) -> u64 {
+        let interval = (u128::from(self.period) * 1_000_000_000).div_ceil(u128::from(self.count.max(1)));
+        u64::try_from((interval * (u128::from(self.burst) + 1)).div_ceil(1_000_000)).unwrap_or(u64::MAX)
     }
 }
 
@@ -336,8 +385,9 @@ pub struct Lease {
 labelled!(Lease);
 
 impl Lease {
-    /// Who holds the lease: any bytes that no other holder has. [`Limiter::acquire`](crate::Limiter::acquire) makes up a
-    /// holder where there is none; elsewhere a rule without one is an error.
+    /// Who holds the lease: any bytes, at least one, that no other holder has.
+    /// [`Limiter::acquire`](crate::Limiter::acquire) makes a random holder where none is given; elsewhere a rule without
+    /// one is an error.
     #[must_use]
     pub fn holder(mut self, holder: impl AsRef<[u8]>) -> Self {
         self.holder = Some(holder.as_ref().into());
@@ -352,7 +402,7 @@ impl Lease {
 
 /// A rule of any kind: what a request is held to, without the key.
 ///
-/// A rule holds no connection and is cheap to clone. Make it once and use it for every key.
+/// A rule holds no connection and is cheap to clone. Make it once and use it for every key. A key belongs to one rule.
 ///
 /// ```
 /// use redis_rl_client::Rule;
@@ -362,7 +412,7 @@ impl Lease {
 /// let api = Rule::sliding("10/second, 100/minute")?.name("api")?;
 /// let tokens = Rule::sliding("200_000/minute")?.cost(1800);
 /// let logins = Rule::fixed("5 per 15 minutes")?.anchored();
-/// let steady = Rule::throttle("30/minute")?.max_burst(15);
+/// let steady = Rule::throttle("30/minute")?.burst(15);
 /// let busy = Rule::lease(16, Duration::from_secs(120))?;
 /// # Ok(()) }
 /// ```
@@ -377,6 +427,14 @@ pub enum Rule {
     Throttle(Throttle),
     /// `RL.ACQUIRE`
     Lease(Lease),
+}
+
+/// What a rule is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    Hit,
+    /// One that may weigh nothing: a peek, or a check in `all`.
+    Check,
 }
 
 impl Rule {
@@ -397,29 +455,36 @@ impl Rule {
         Ok(Fixed { windows: ordered(rates)?, anchored: false, cost: None, force: false, label: Label::default() })
     }
 
-    /// A steady rate, such as `"30/minute"`, with a burst of as many. The period is whole seconds.
+    /// A steady rate, such as `"30/minute"`, with a burst of as many unless [`Throttle::burst`] says otherwise.
     ///
     /// # Errors
-    /// If the rate cannot be read, is 0, has more than one window, or its period is not whole seconds.
+    /// If the rate cannot be read, is 0 or more than one unit a nanosecond, or there is more than one.
     pub fn throttle(rate: impl Rates) -> Result<Throttle, InvalidRule> {
         let windows = rate.windows()?;
-        let [Window { limit: count, millis }] = windows.as_slice() else {
-            return Err(InvalidRule(format!("a throttle has one rate, not {}", windows.len())));
+        let &[Window { limit, millis }] = windows.as_slice() else {
+            return Err(InvalidRule(format!("a throttle takes one rate, not {}", windows.len())));
         };
-        if *count == 0 || !millis.is_multiple_of(1000) {
-            return Err(InvalidRule("a throttle needs at least one unit in whole seconds".to_owned()));
+        if limit == 0 {
+            return Err(InvalidRule("a throttle needs a limit of at least 1, not 0".to_owned()));
         }
-        let max_burst = count.saturating_sub(1);
-        Ok(Throttle { max_burst, count: *count, period: millis / 1000, quantity: None, label: Label::default() })
+        // The command takes whole seconds: 5 in half a second are 10 in one.
+        let factor = 1000 / gcd(millis, 1000);
+        let (count, period) = (limit.saturating_mul(factor), millis * factor / 1000);
+        if count > period.saturating_mul(1_000_000_000) || count > MOST_UNITS {
+            return Err(InvalidRule(format!(
+                "a throttle allows at most one unit a nanosecond, not {limit} in {millis} ms"
+            )));
+        }
+        Ok(Throttle { burst: limit - 1, count, period, cost: None, label: Label::default() })
     }
 
-    /// At most `limit` holders at a time (0 to 2^53 − 1), each for `length` (0.001 to 2147483647 seconds, whole
+    /// At most `limit` holders at a time (0 to 2^53 − 1), each for `ttl` (0.001 to 2147483647 seconds, whole
     /// milliseconds) unless it renews its lease or gives it back.
     ///
     /// # Errors
     /// If one of the two is out of its range.
-    pub fn lease(limit: u64, length: Duration) -> Result<Lease, InvalidRule> {
-        let Window { limit, millis } = Window::new(limit, length)?;
+    pub fn lease(limit: u64, ttl: Duration) -> Result<Lease, InvalidRule> {
+        let Window { limit, millis } = Window::new(limit, ttl)?;
         Ok(Lease { limit, millis, holder: None, label: Label::default() })
     }
 
@@ -444,23 +509,23 @@ impl Rule {
     }
 
     /// The rule as the commands take it.
-    pub(crate) fn write(&self, cmd: &mut Cmd) {
+    pub(crate) fn write(&self, cmd: &mut Cmd, mode: Mode) {
         match self {
             Self::Sliding(rule) => {
                 rule.write_windows(cmd);
-                rule.write_options(cmd);
+                rule.write_options(cmd, rule.cost.or(says_cost_of_one(mode).then_some(1)));
             }
             Self::Fixed(rule) => {
                 rule.write_windows(cmd);
                 if rule.anchored {
                     cmd.arg("ANCHORED");
                 }
-                rule.write_options(cmd);
+                rule.write_options(cmd, rule.cost);
             }
             Self::Throttle(rule) => {
-                cmd.arg(rule.max_burst).arg(rule.count).arg(rule.period);
-                if let Some(quantity) = rule.quantity {
-                    cmd.arg(quantity);
+                cmd.arg(rule.burst).arg(rule.count).arg(rule.period);
+                if let Some(cost) = rule.cost {
+                    cmd.arg(cost);
                 }
             }
             Self::Lease(rule) => {
@@ -470,33 +535,82 @@ impl Rule {
     }
 
     /// Refuses what no server takes, before anything is sent.
-    pub(crate) fn check(&self, peeked: bool) -> Result<(), InvalidRule> {
-        let cost = match self {
-            Self::Sliding(rule) => rule.cost,
-            Self::Fixed(rule) => rule.cost,
-            Self::Throttle(_) => None,
-            Self::Lease(rule) if rule.holder.is_none() => {
-                return Err(InvalidRule("the lease has no holder: say who with Lease::holder".to_owned()));
-            }
-            Self::Lease(_) => None,
-        };
-        match cost {
-            Some(0) if !peeked => Err(InvalidRule("a cost of 0 is for peek alone".to_owned())),
-            Some(cost) if cost > MOST_UNITS => {
-                Err(InvalidRule(format!("a cost must be from 1 to {MOST_UNITS}, not {cost}")))
+    pub(crate) fn check(&self, wanted: Use) -> Result<(), InvalidRule> {
+        if let Self::Lease(rule) = self
+            && rule.holder.as_deref().is_none_or(<[u8]>::is_empty)
+        {
+            return Err(InvalidRule(
+                "a lease needs a holder of at least one byte: say who with Lease::holder".to_owned(),
+            ));
+        }
+        if let Self::Throttle(rule) = self
+            && rule.burst >= MOST_UNITS
+        {
+            return Err(InvalidRule(format!("a burst must be from 0 to {}, not {}", MOST_UNITS - 1, rule.burst)));
+        }
+        let least = u64::from(wanted == Use::Hit);
+        match self.cost() {
+            Some(cost) if !(least..=MOST_UNITS).contains(&cost) => {
+                Err(InvalidRule(format!("a cost must be from {least} to {MOST_UNITS}, not {cost}")))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Units that a request weighs, where they are said.
+    pub(crate) fn cost(&self) -> Option<u64> {
+        match self {
+            Self::Sliding(Sliding { cost, .. })
+            | Self::Fixed(Fixed { cost, .. })
+            | Self::Throttle(Throttle { cost, .. }) => *cost,
+            Self::Lease(_) => None,
+        }
+    }
+
+    /// The same rule for a request of another weight. A lease has none.
+    #[cfg(feature = "tower")]
+    pub(crate) fn weighing(self, units: u64) -> Self {
+        match self {
+            Self::Sliding(rule) => rule.cost(units).into(),
+            Self::Fixed(rule) => rule.cost(units).into(),
+            Self::Throttle(rule) => rule.cost(units).into(),
+            Self::Lease(rule) => rule.into(),
+        }
+    }
+
+    pub(crate) fn is_forced(&self) -> bool {
+        match self {
+            Self::Sliding(rule) => rule.force,
+            Self::Fixed(rule) => rule.force,
+            Self::Throttle(_) | Self::Lease(_) => false,
+        }
+    }
+
+    /// Whether it limits the same, whatever a request weighs.
+    pub(crate) fn limits_as(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Sliding(one), Self::Sliding(other)) => one.windows == other.windows,
+            (Self::Fixed(one), Self::Fixed(other)) => one.windows == other.windows && one.anchored == other.anchored,
+            (Self::Throttle(one), Self::Throttle(other)) => {
+                (one.burst, one.count, one.period) == (other.burst, other.count, other.period)
+            }
+            (one, other) => one == other,
+        }
+    }
+
+    /// The most units that can ever fit.
+    pub(crate) fn smallest_limit(&self) -> u64 {
+        match self {
+            Self::Sliding(_) | Self::Fixed(_) => self.windows().iter().map(Window::limit).min().unwrap_or(0),
+            Self::Throttle(rule) => rule.burst.saturating_add(1),
+            Self::Lease(rule) => rule.limit,
         }
     }
 
     /// Whether the answer is asked for window by window. Where a request is forced on several windows, the wait of the
     /// whole call cannot be told from those of the windows: one that had room may have none now.
     pub(crate) fn wants_each(&self) -> bool {
-        match self {
-            Self::Sliding(rule) => rule.windows.len() > 1 && !rule.force,
-            Self::Fixed(rule) => rule.windows.len() > 1 && !rule.force,
-            Self::Throttle(_) | Self::Lease(_) => false,
-        }
+        self.windows().len() > 1 && !self.is_forced()
     }
 
     /// The windows that the rule names; none for a throttle and a lease.
@@ -516,6 +630,29 @@ impl Rule {
             Self::Lease(rule) => &rule.label,
         }
     }
+
+    /// What tells the rule from others in the keys of an adapter: its name, or else its kind with its limits.
+    #[cfg(feature = "tower")]
+    pub(crate) fn policy(&self) -> String {
+        if let Some(name) = &self.label().name {
+            return name.to_string();
+        }
+        let windows = || {
+            let each = self.windows().iter().map(|window| format!("{}/{}s", window.limit, seconds(window.millis)));
+            each.collect::<Vec<_>>().join(",")
+        };
+        match self {
+            Self::Sliding(_) => format!("sliding-{}", windows()),
+            Self::Fixed(rule) if rule.anchored => format!("anchored-{}", windows()),
+            Self::Fixed(_) => format!("fixed-{}", windows()),
+            Self::Throttle(rule) => format!("throttle-{}-{}/{}s", rule.burst, rule.count, rule.period),
+            Self::Lease(rule) => format!("lease-{}/{}s", rule.limit, seconds(rule.millis)),
+        }
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 macro_rules! kinds {
@@ -550,95 +687,28 @@ mod sealed {
     impl<T: Sealed> Sealed for &T {}
 }
 
-/// A rule whose units can be taken back by [`Limiter::refund`](crate::Limiter::refund). A lease is given back by
-/// [`Limiter::release`](crate::Limiter::release) instead.
-pub trait Refundable: sealed::Sealed + Into<Rule> {}
+/// A rule that counts units, and can take them back: all but a lease, which is given back by
+/// [`Limiter::release`](crate::Limiter::release).
+pub trait Counting: sealed::Sealed + Into<Rule> {}
 
-impl Refundable for Sliding {}
-impl Refundable for Fixed {}
-impl Refundable for Throttle {}
-impl Refundable for &Sliding {}
-impl Refundable for &Fixed {}
-impl Refundable for &Throttle {}
+impl Counting for Sliding {}
+impl Counting for Fixed {}
+impl Counting for Throttle {}
+impl Counting for &Sliding {}
+impl Counting for &Fixed {}
+impl Counting for &Throttle {}
 
-/// A rule that a [`Budget`](crate::Budget) can be made of: it takes any cost, and counts what is over the limit if it is
-/// told to.
-pub trait Metered: Refundable + Clone + Send + Sync + 'static {
+/// A rule whose requests have a weight: all but a lease.
+pub trait Weighed: Counting + Clone + Send + Sync + 'static {
     /// The same rule for a request of another weight.
     #[must_use]
     fn with_cost(self, units: u64) -> Self;
+}
 
+/// A rule that counts what is over the limit if it is told to: sliding and fixed windows. See
+/// [`Limiter::reserve`](crate::Limiter::reserve).
+pub trait Metered: Weighed {
     /// The same rule, which counts a request whether it fits or not.
     #[must_use]
     fn forced(self) -> Self;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn words(rule: impl Into<Rule>) -> String {
-        let mut cmd = Cmd::new();
-        rule.into().write(&mut cmd);
-        let words = cmd.args_iter().map(|arg| match arg {
-            redis::Arg::Simple(word) => String::from_utf8_lossy(word).into_owned(),
-            _ => unreachable!("only plain arguments are written"),
-        });
-        words.collect::<Vec<_>>().join(" ")
-    }
-
-    #[test]
-    fn rates_are_read_exactly() {
-        assert_eq!(words(Rule::sliding("100/minute").unwrap()), "60 100");
-        assert_eq!(words(Rule::sliding("1_000 per 2 hours, 10/s").unwrap()), "1 10 7200 1000");
-        assert_eq!(words(Rule::sliding("3/0.25s").unwrap().cost(2).force()), "0.25 3 COST 2 FORCE");
-        assert_eq!(words(Rule::fixed(["5/100ms", "7/1.5 min"]).unwrap().anchored()), "0.1 5 90 7 ANCHORED");
-        assert_eq!(words(Rule::sliding(Window::new(0, Duration::from_millis(1)).unwrap()).unwrap()), "0.001 0");
-        assert_eq!(words(Rule::throttle("30/minute").unwrap()), "29 30 60");
-        assert_eq!(words(Rule::throttle("30/minute").unwrap().max_burst(15).quantity(2)), "15 30 60 2");
-        assert_eq!(words(Rule::lease(3, Duration::from_secs(2)).unwrap().holder("me")), "3 2 me");
-        assert_eq!(words(Rule::sliding("9007199254740991/2147483647s").unwrap()), "2147483647 9007199254740991");
-    }
-
-    #[test]
-    fn what_no_server_takes_is_refused() {
-        for text in [
-            "",
-            "100",
-            "/minute",
-            "100/",
-            "100/fortnight",
-            "-1/s",
-            "1.5/s",
-            "1/0s",
-            "1/0.0001s",
-            "1/1.2345s",
-            "1/.5s",
-            "1/s, 2/1000ms",
-            "9007199254740992/s",
-            "1/2147483648s",
-            "1/99999999999999999999 weeks",
-            "1/0.5ms",
-            "+5/s",
-            "1/s,",
-            "99999999999999999999999/s",
-        ] {
-            assert!(Rule::sliding(text).is_err(), "{text:?} was taken");
-        }
-        assert!(Window::new(1, Duration::from_micros(1500)).is_err());
-        assert!(Window::new(1, Duration::MAX).is_err());
-        let lengths: Vec<_> = (1..=17).map(|length| Window::new(1, Duration::from_secs(length)).unwrap()).collect();
-        assert!(Rule::sliding(lengths.as_slice()).is_err());
-        assert!(Rule::sliding(&lengths[..16]).is_ok());
-        assert!(Rule::throttle("0/s").is_err());
-        assert!(Rule::throttle("1/0.5s").is_err());
-        assert!(Rule::throttle("1/s, 2/m").is_err());
-        assert!(Rule::sliding("1/s").unwrap().name("").is_err());
-        assert!(Rule::sliding("1/s").unwrap().name("Größe").is_err());
-        let free: Rule = Rule::sliding("1/s").unwrap().cost(0).into();
-        assert!(free.check(false).is_err());
-        assert!(free.check(true).is_ok());
-        let nobody: Rule = Rule::lease(1, Duration::from_secs(1)).unwrap().into();
-        assert!(nobody.check(false).is_err());
-    }
 }

@@ -1,10 +1,10 @@
-//! Every command, on a stopped clock: the figures, and that the three ways give the same.
+//! Every command, on a stopped clock: the figures, and that the three modes give the same.
 
 use std::time::{Duration, SystemTime};
 
-use redis_rl_client::{Error, Limiter, Rule, State};
+use redis_rl_client::{Error, Limiter, Options, Rule, State};
 
-use crate::support::{Has, Server, T0, connect};
+use crate::support::{Has, Server, T0, connect, patient};
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -21,7 +21,7 @@ async fn each() -> Vec<(Has, Server, Limiter)> {
         let server = Server::frozen(has).await;
         // One speaks RESP3, and so gets maps.
         let url = if has == Has::Functions { format!("{}/?protocol=resp3", server.url()) } else { server.url() };
-        let limiter = Limiter::new(connect(&url).await.unwrap());
+        let limiter = Limiter::with_options(connect(&url).await.unwrap(), patient(Options::default()));
         all.push((has, server, limiter));
     }
     all
@@ -33,7 +33,7 @@ async fn a_sliding_window_in_figures() {
         let rule = Rule::sliding("3/minute").unwrap();
         for used in 1..=3 {
             server.set_time(T0 + used * 1000).await;
-            let decision = limiter.check("user:7", &rule).await.unwrap();
+            let decision = limiter.hit("user:7", &rule).await.unwrap();
             assert!(decision.allowed);
             assert_eq!((decision.limit, decision.used, decision.remaining), (3, used, 3 - used.unsigned_abs()));
             assert_eq!(decision.retry_after, Some(Duration::ZERO));
@@ -42,7 +42,7 @@ async fn a_sliding_window_in_figures() {
             assert_eq!(decision.window, ms(60_000));
             assert_eq!(decision.at, at(T0 + used * 1000));
         }
-        let denied = limiter.check("user:7", &rule).await.unwrap();
+        let denied = limiter.hit("user:7", &rule).await.unwrap();
         assert_eq!((denied.allowed, denied.used, denied.remaining), (false, 3, 0));
         assert_eq!(denied.retry_after, Some(ms(58_000)));
         assert_eq!(
@@ -61,10 +61,10 @@ async fn a_sliding_window_in_figures() {
         );
         // Denied at the last millisecond before, allowed at the one that was named.
         server.set_time(T0 + 3000 + 57_999).await;
-        assert!(!limiter.check("user:7", &rule).await.unwrap().allowed);
+        assert!(!limiter.hit("user:7", &rule).await.unwrap().allowed);
         server.set_time(T0 + 3000 + 58_000).await;
-        assert!(limiter.check("user:7", &rule).await.unwrap().allowed);
-        assert_eq!(limiter.way(), Some(has.way()));
+        assert!(limiter.hit("user:7", &rule).await.unwrap().allowed);
+        assert_eq!(limiter.mode(), Some(has.mode()));
     }
 }
 
@@ -73,9 +73,9 @@ async fn several_windows_bind_as_the_server_says() {
     for (_, server, limiter) in each().await {
         let rule = Rule::sliding("5/minute, 2/second").unwrap().name("api").unwrap();
         for _ in 0..2 {
-            assert!(limiter.check("k", &rule).await.unwrap().allowed);
+            assert!(limiter.hit("k", &rule).await.unwrap().allowed);
         }
-        let denied = limiter.check("k", &rule).await.unwrap();
+        let denied = limiter.hit("k", &rule).await.unwrap();
         let per_window: Vec<_> =
             denied.each.iter().map(|state| (state.allowed, state.limit, state.used, state.retry_after)).collect();
         assert_eq!(per_window, [(false, 2, 2, Some(ms(1000))), (true, 5, 2, Some(Duration::ZERO))]);
@@ -88,18 +88,18 @@ async fn several_windows_bind_as_the_server_says() {
 
         for step in 1..=2 {
             server.set_time(T0 + step * 1000).await;
-            let decision = limiter.check("k", rule.clone().cost(1)).await.unwrap();
+            let decision = limiter.hit("k", rule.clone().cost(1)).await.unwrap();
             assert!(decision.allowed);
             assert_eq!(decision.window, ms(1000), "fewer are free in the short window");
         }
         server.set_time(T0 + 3000).await;
-        let last = limiter.check("k", &rule).await.unwrap();
+        let last = limiter.hit("k", &rule).await.unwrap();
         assert_eq!((last.allowed, last.window, last.remaining), (true, ms(60_000), 0));
         server.set_time(T0 + 4000).await;
-        let denied = limiter.check("k", &rule).await.unwrap();
+        let denied = limiter.hit("k", &rule).await.unwrap();
         assert_eq!((denied.window, denied.retry_after), (ms(60_000), Some(ms(56_000))));
         // Forced, with the wait of the whole call.
-        let forced = limiter.check("k", rule.clone().force()).await.unwrap();
+        let forced = limiter.hit("k", rule.clone().force()).await.unwrap();
         assert_eq!((forced.allowed, forced.used, forced.remaining, forced.each.len()), (false, 6, 0, 1));
         assert_eq!(forced.retry_after, Some(ms(56_000)));
         assert_eq!(forced.headers().limit, r#""api-60s";r=0;t=56"#);
@@ -111,14 +111,14 @@ async fn several_windows_bind_as_the_server_says() {
 async fn fixed_windows_by_the_clock_and_by_the_first_request() {
     for (_, server, limiter) in each().await {
         let rule = Rule::fixed("2/minute").unwrap();
-        let first = limiter.check("login", &rule).await.unwrap();
+        let first = limiter.hit("login", &rule).await.unwrap();
         assert_eq!((first.allowed, first.used, first.reset_after), (true, 1, Some(ms(40_000))), "T0 is 20 s past");
-        assert!(limiter.check("login", &rule).await.unwrap().allowed);
-        let denied = limiter.check("login", &rule).await.unwrap();
+        assert!(limiter.hit("login", &rule).await.unwrap().allowed);
+        let denied = limiter.hit("login", &rule).await.unwrap();
         assert_eq!((denied.allowed, denied.used, denied.retry_after), (false, 3, Some(ms(40_000))));
 
         let rule = rule.anchored();
-        let first = limiter.check("anchored", &rule).await.unwrap();
+        let first = limiter.hit("anchored", &rule).await.unwrap();
         assert_eq!(first.reset_after, Some(ms(60_000)));
         assert_eq!(server.run::<u64>("EXISTS anchored:60s").await, 1);
         assert_eq!(limiter.reset("anchored", &rule).await.unwrap(), 1);
@@ -130,17 +130,17 @@ async fn fixed_windows_by_the_clock_and_by_the_first_request() {
 #[tokio::test]
 async fn throttle_in_figures() {
     for (_, server, limiter) in each().await {
-        let rule = Rule::throttle("60/minute").unwrap().max_burst(4);
-        let decision = limiter.check("t", rule.clone().quantity(5)).await.unwrap();
+        let rule = Rule::throttle("60/minute").unwrap().burst(4);
+        let decision = limiter.hit("t", rule.clone().cost(5)).await.unwrap();
         assert_eq!((decision.allowed, decision.limit, decision.used, decision.remaining), (true, 5, 5, 0));
-        let denied = limiter.check("t", &rule).await.unwrap();
+        let denied = limiter.hit("t", &rule).await.unwrap();
         assert_eq!((denied.allowed, denied.retry_after, denied.window), (false, Some(ms(1000)), ms(5000)));
-        let refund = limiter.refund("t", rule.clone().quantity(2)).await.unwrap();
-        assert_eq!((refund.units, refund.used, refund.ttl), (2, 3, Duration::from_secs(3)));
+        let refund = limiter.refund("t", rule.clone().cost(2)).await.unwrap();
+        assert_eq!((refund.refunded, refund.used, refund.ttl), (2, 3, Duration::from_secs(3)));
         server.set_time(T0 + 3000).await;
-        let idle = limiter.check("t", rule.quantity(0)).await.unwrap();
+        let idle = limiter.peek("t", rule.cost(0)).await.unwrap();
         assert_eq!((idle.used, idle.next_after), (0, Some(Duration::ZERO)));
-        assert_eq!(idle.headers().limit, r#""default";r=5"#);
+        assert_eq!(idle.headers().limit, r#""5s";r=5"#);
     }
 }
 
@@ -148,22 +148,21 @@ async fn throttle_in_figures() {
 async fn costs_and_never() {
     for (_, _server, limiter) in each().await {
         let rule = Rule::sliding("10/minute").unwrap();
-        let denied = limiter.check("k", rule.clone().cost(11)).await.unwrap();
+        let denied = limiter.hit("k", rule.clone().cost(11)).await.unwrap();
         assert_eq!((denied.allowed, denied.retry_after, denied.used), (false, None, 0));
         assert_eq!(denied.headers().retry_after, None);
-        assert!(limiter.check("k", rule.clone().cost(10)).await.unwrap().allowed);
-        let forced = limiter.check("k", rule.clone().cost(5).force()).await.unwrap();
+        assert!(limiter.hit("k", rule.clone().cost(10)).await.unwrap().allowed);
+        let forced = limiter.hit("k", rule.clone().cost(5).force()).await.unwrap();
         assert_eq!((forced.allowed, forced.used, forced.remaining), (false, 15, 0));
         // 2^53 - 1 is one digit too many for a structured field.
         let most = Rule::fixed("9007199254740991/minute").unwrap();
-        let decision = limiter.check("most", &most).await.unwrap();
+        let decision = limiter.hit("most", &most).await.unwrap();
         assert_eq!(decision.remaining, (1 << 53) - 2);
-        assert_eq!(decision.headers().policy, r#""default";q=999999999999999;w=60"#);
-        assert_eq!(decision.headers().limit, r#""default";r=999999999999999;t=40"#);
+        assert_eq!(decision.headers().policy, r#""60s";q=999999999999999;w=60"#);
+        assert_eq!(decision.headers().limit, r#""60s";r=999999999999999;t=40"#);
         // A window that is not whole seconds has no w.
-        let half =
-            limiter.check("half", Rule::sliding("1/0.5s").unwrap().unit("content-bytes").unwrap()).await.unwrap();
-        assert_eq!(half.headers().policy, r#""default";q=1;qu="content-bytes""#);
+        let half = limiter.hit("half", Rule::sliding("1/0.5s").unwrap().unit("content-bytes").unwrap()).await.unwrap();
+        assert_eq!(half.headers().policy, r#""0.5s";q=1;qu="content-bytes""#);
     }
 }
 
@@ -176,16 +175,16 @@ async fn peek_refund_and_reset() {
         assert!(limiter.peek("k", &rule).await.unwrap().allowed);
         assert_eq!(server.run::<u64>("EXISTS k").await, 0);
 
-        let first = limiter.check("k", rule.clone().cost(2)).await.unwrap();
+        let first = limiter.hit("k", rule.clone().cost(2)).await.unwrap();
         server.set_time(T0 + 1000).await;
-        limiter.check("k", rule.clone().cost(3)).await.unwrap();
+        limiter.hit("k", rule.clone().cost(3)).await.unwrap();
         let nothing = limiter.refund_at("k", &rule, at(T0 + 500)).await.unwrap();
-        assert_eq!((nothing.units, nothing.used, nothing.ttl), (0, 5, Duration::from_secs(60)));
+        assert_eq!((nothing.refunded, nothing.used, nothing.ttl), (0, 5, Duration::from_secs(60)));
         let some = limiter.refund_at("k", rule.clone().cost(2), first.at).await.unwrap();
-        assert_eq!((some.units, some.used), (2, 3));
+        assert_eq!((some.refunded, some.used), (2, 3));
         let newest = limiter.refund("k", rule.clone().cost(9)).await.unwrap();
-        assert_eq!((newest.units, newest.used), (3, 0));
-        limiter.check("k", &rule).await.unwrap();
+        assert_eq!((newest.refunded, newest.used), (3, 0));
+        limiter.hit("k", &rule).await.unwrap();
         assert_eq!(limiter.reset("k", &rule).await.unwrap(), 1);
         assert_eq!(limiter.reset("k", &rule).await.unwrap(), 0);
     }
@@ -210,7 +209,7 @@ async fn all_or_nothing() {
         let headers = decision.headers();
         assert_eq!(
             headers.policy,
-            r#""requests";q=5;w=60, "policy-1";q=100;w=60, "policy-2";q=60;w=60, "policy-3";q=2;qu="concurrent-requests""#
+            r#""requests";q=5;w=60, "60s";q=100;w=60, "60s-2";q=60;w=60, "120s";q=2;qu="concurrent-requests""#
         );
 
         let before: Vec<String> = server.run("KEYS *").await;
@@ -222,7 +221,7 @@ async fn all_or_nothing() {
         assert_eq!((denied.allowed, denied.index, denied.remaining), (false, 1, 40));
         assert_eq!(denied.retry_after, Some(ms(40_000)));
         assert_eq!(denied.each.iter().map(|each| each.allowed).collect::<Vec<_>>(), [true, false, true, true]);
-        assert_eq!(denied.violated_policies(), ["policy-1"]);
+        assert_eq!(denied.violated_policies(), ["60s"]);
         assert_eq!(denied.headers().retry_after, Some(40));
         let after: Vec<String> = server.run("KEYS *").await;
         assert_eq!((before.len(), digest(limiter.clone()).await), (after.len(), 1));
@@ -233,7 +232,7 @@ async fn all_or_nothing() {
 }
 
 #[tokio::test]
-async fn the_three_ways_give_the_same_answers() {
+async fn the_three_modes_give_the_same_answers() {
     let each = each().await;
     for step in 0..120_i64 {
         let mut answers = Vec::new();
@@ -254,16 +253,16 @@ async fn turn(limiter: &Limiter, step: u64) -> String {
     let weight = step % 7 + 1;
     let sliding = Rule::sliding("4/s, 20/10s").unwrap();
     let fixed = Rule::fixed("9/5s").unwrap();
-    let throttle = Rule::throttle("5/10s").unwrap().max_burst(3);
+    let throttle = Rule::throttle("5/10s").unwrap().burst(3);
     let lease = Rule::lease(2, Duration::from_secs(3)).unwrap().holder(format!("h{}", step % 5));
     match step % 13 {
-        0 | 1 => format!("{:?}", limiter.check(format!("{key}s"), &sliding).await),
-        2 => format!("{:?}", limiter.check(format!("{key}s"), sliding.cost(weight)).await),
-        3 => format!("{:?}", limiter.check(format!("{key}s"), sliding.cost(weight).force()).await),
-        4 => format!("{:?}", limiter.check(format!("{key}f"), fixed).await),
-        5 => format!("{:?}", limiter.check(format!("{key}f"), fixed.anchored().cost(weight)).await),
-        6 => format!("{:?}", limiter.check(format!("{key}t"), throttle.quantity(weight)).await),
-        7 => format!("{:?}", limiter.check(format!("{key}l"), lease).await),
+        0 | 1 => format!("{:?}", limiter.hit(format!("{key}s"), &sliding).await),
+        2 => format!("{:?}", limiter.hit(format!("{key}s"), sliding.cost(weight)).await),
+        3 => format!("{:?}", limiter.hit(format!("{key}s"), sliding.cost(weight).force()).await),
+        4 => format!("{:?}", limiter.hit(format!("{key}f"), fixed).await),
+        5 => format!("{:?}", limiter.hit(format!("{key}f"), fixed.anchored().cost(weight)).await),
+        6 => format!("{:?}", limiter.hit(format!("{key}t"), throttle.cost(weight)).await),
+        7 => format!("{:?}", limiter.hit(format!("{key}l"), lease).await),
         8 => format!("{:?}", limiter.peek(format!("{key}f"), fixed.cost(0)).await),
         9 => format!("{:?}", limiter.refund(format!("{key}s"), sliding.cost(weight)).await),
         10 => format!("{:?}", limiter.release(format!("{key}l"), ["h1", "h2", "h2"]).await),
@@ -285,16 +284,16 @@ async fn refusals_are_the_servers_own_words() {
     for (_, server, limiter) in each().await {
         let _: () = server.run("LPUSH list x").await;
         let rule = Rule::sliding("5/minute").unwrap();
-        let Err(Error::Refused(error)) = limiter.check("list", &rule).await else { panic!("a list is no log") };
+        let Err(Error::Refused(error)) = limiter.hit("list", &rule).await else { panic!("a list is no log") };
         assert_eq!(error.code(), Some("WRONGTYPE"));
         let twice = [("k", Rule::from(&rule)), ("k", Rule::from(&rule))];
         let Err(Error::Refused(error)) = limiter.all(twice).await else { panic!("a key was taken twice") };
         assert_eq!(error.detail(), Some("RL.ALL takes each key once"));
-        assert!(matches!(limiter.check("k", rule.clone().cost(0)).await, Err(Error::Invalid(_))));
+        assert!(matches!(limiter.hit("k", rule.clone().cost(0)).await, Err(Error::Invalid(_))));
         assert!(matches!(limiter.release("k", [""; 0]).await, Err(Error::Invalid(_))));
         let none: [(&str, Rule); 0] = [];
         assert!(matches!(limiter.all(none).await, Err(Error::Invalid(_))));
         // Any bytes are a key.
-        assert!(limiter.check(b"\xff\0 {", &rule).await.unwrap().allowed);
+        assert!(limiter.hit(b"\xff\0 {", &rule).await.unwrap().allowed);
     }
 }

@@ -7,7 +7,7 @@ use redis::cluster::ClusterClient;
 use redis::cluster_read_routing::RandomReplicaStrategy;
 use redis_rl_client::{Connection, Error, Limiter, Options, Rule};
 
-use crate::support::{Has, Server, free_port, until};
+use crate::support::{Has, Server, free_port, patient, until};
 
 struct Cluster {
     /// The primaries, then their replicas.
@@ -77,7 +77,11 @@ impl Cluster {
     }
 
     async fn limiter(&self) -> Limiter {
-        Limiter::new(Connection::cluster(&self.client().build().unwrap()).await.unwrap())
+        self.limiter_of(self.client().build().unwrap())
+    }
+
+    fn limiter_of(&self, connection: impl Into<Connection>) -> Limiter {
+        Limiter::with_options(connection, patient(Options::default()))
     }
 
     async fn errors(&self, code: &str) -> u64 {
@@ -106,15 +110,15 @@ async fn every_call_goes_to_the_right_node_at_once() {
     for has in Has::EACH {
         let cluster = Cluster::start(has, false).await;
         let plain = cluster.client().use_protocol(ProtocolVersion::RESP3).build().unwrap();
-        let limiters = [cluster.limiter().await, Limiter::new(plain.get_async_connection().await.unwrap())];
+        let limiters = [cluster.limiter().await, cluster.limiter_of(plain.get_async_connection().await.unwrap())];
         let sliding = Rule::sliding("100/minute").unwrap();
         for limiter in limiters {
             for tag in 0..30 {
                 let decision = limiter.all(all(tag)).await.unwrap();
                 assert!(decision.allowed, "{has:?}");
-                assert!(limiter.check(format!("k{tag}"), &sliding).await.unwrap().allowed);
-                assert!(limiter.check(format!("k{tag}"), Rule::fixed("9/hour").unwrap()).await.unwrap().allowed);
-                assert_eq!(limiter.refund(format!("k{tag}"), &sliding).await.unwrap().units, 1);
+                assert!(limiter.hit(format!("k{tag}"), &sliding).await.unwrap().allowed);
+                assert!(limiter.hit(format!("k{tag}"), Rule::fixed("9/hour").unwrap()).await.unwrap().allowed);
+                assert_eq!(limiter.refund(format!("k{tag}"), &sliding).await.unwrap().refunded, 1);
                 assert!(limiter.peek(format!("k{tag}"), &sliding).await.unwrap().allowed);
                 assert_eq!(limiter.release(format!("{{{tag}}}:busy"), ["me"]).await.unwrap(), 1);
                 // Where each of the keys is looked for by itself, it is found.
@@ -122,7 +126,7 @@ async fn every_call_goes_to_the_right_node_at_once() {
                 let used = limiter.peek(format!("{{{tag}}}:rpm"), requests).await.unwrap().used;
                 assert_eq!(used, decision.each[0].used);
             }
-            assert_eq!(limiter.way(), Some(has.way()));
+            assert_eq!(limiter.mode(), Some(has.mode()));
         }
         assert_eq!(cluster.errors("MOVED").await, 0, "{has:?}");
         let wrong = cluster.limiter().await.all([("a", sliding.clone().into()), ("b", sliding.into())]).await;
@@ -141,13 +145,13 @@ async fn a_slot_that_moves_is_waited_for() {
     let (source, target) = (&cluster.nodes[from], &cluster.nodes[to]);
     let limiter = cluster.limiter().await;
     let rule = Rule::fixed("100/hour").unwrap();
-    assert!(limiter.check("other", &rule).await.unwrap().allowed);
+    assert!(limiter.hit("other", &rule).await.unwrap().allowed);
     let _: () = target.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.ids[from])).await;
     let _: () = source.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.ids[to])).await;
 
     // A key that is not there yet: the source points to the target, where the limiter follows.
     let sliding = Rule::sliding("100/minute").unwrap();
-    assert!(limiter.check(key, &sliding).await.unwrap().allowed);
+    assert!(limiter.hit(key, &sliding).await.unwrap().allowed);
     assert_eq!(target.run::<u64>(&format!("CLUSTER COUNTKEYSINSLOT {slot}")).await, 1);
 
     // Two keys of which the source still has one: neither node can answer.
@@ -156,18 +160,18 @@ async fn a_slot_that_moves_is_waited_for() {
         (format!("{{{key}}}:b"), Rule::from(Rule::sliding("9/hour").unwrap())),
     ];
     let _: () = source.run(&format!("CLUSTER SETSLOT {slot} STABLE")).await;
-    assert!(limiter.check(format!("{{{key}}}:a"), Rule::sliding("9/hour").unwrap()).await.unwrap().allowed);
+    assert!(limiter.hit(format!("{{{key}}}:a"), Rule::sliding("9/hour").unwrap()).await.unwrap().allowed);
     let _: () = source.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.ids[to])).await;
 
-    let hasty = Options::default().patience(Duration::ZERO);
-    let connection = Connection::cluster(&cluster.client().build().unwrap()).await.unwrap();
-    let refused = Limiter::with_options(connection.clone(), hasty).all(two.clone()).await;
-    let Err(Error::Refused(error)) = refused else { panic!("half of the keys are there: {refused:?}") };
+    let client = cluster.client().build().unwrap();
+    let hasty = Limiter::with_options(client.clone(), Options::default().timeout(Duration::from_secs(3)));
+    let refused = hasty.all(two.clone()).await;
+    let Err(Error::Unavailable(error)) = refused else { panic!("half of the keys are there: {refused:?}") };
     assert_eq!(error.code(), Some("TRYAGAIN"));
 
     let before = cluster.errors("TRYAGAIN").await;
-    assert_eq!(before, 1, "asked once, with no patience");
-    let patient = Limiter::with_options(connection, Options::default().patience(Duration::from_secs(60)));
+    assert!(before > 1, "asked again until the deadline");
+    let patient = cluster.limiter_of(client);
     let waiting = tokio::spawn(async move { patient.all(two).await });
     until("the call is asked again", || async { cluster.errors("TRYAGAIN").await >= before + 3 }).await;
     let moved = format!("MIGRATE 127.0.0.1 {} {{{key}}}:a 0 60000", target.port);
@@ -196,18 +200,18 @@ async fn peeks_go_to_replicas_where_the_client_reads_from_them() {
         let rule = Rule::sliding("100/minute").unwrap();
         let limiter = cluster.limiter().await;
         for key in 0..12 {
-            limiter.check(format!("k{key}"), &rule).await.unwrap();
+            limiter.hit(format!("k{key}"), &rule).await.unwrap();
             assert_eq!(limiter.peek(format!("k{key}"), rule.clone().cost(0)).await.unwrap().used, 1);
         }
         assert_eq!(peeks(true).await, 0, "{has:?}");
         assert!(peeks(false).await >= 12, "{has:?}");
         let (primaries, client) =
             (peeks(false).await, cluster.client().read_routing_strategy(RandomReplicaStrategy).build().unwrap());
-        let limiter = Limiter::new(Connection::cluster(&client).await.unwrap());
+        let limiter = cluster.limiter_of(client);
         for key in 0..12 {
             let peek = async || limiter.peek(format!("k{key}"), rule.clone().cost(0)).await.unwrap();
             until("the replica has it", || async { peek().await.used == 1 }).await;
-            assert!(limiter.check(format!("k{key}"), &rule).await.unwrap().allowed);
+            assert!(limiter.hit(format!("k{key}"), &rule).await.unwrap().allowed);
         }
         assert_eq!(peeks(false).await, primaries, "{has:?}");
         assert!(peeks(true).await >= 12, "{has:?}");
@@ -220,12 +224,12 @@ async fn a_library_that_a_node_lacks_is_loaded_there() {
     let limiter = cluster.limiter().await;
     let rule = Rule::sliding("100/minute").unwrap();
     for key in 0..20 {
-        limiter.check(format!("k{key}"), &rule).await.unwrap();
+        limiter.hit(format!("k{key}"), &rule).await.unwrap();
     }
     // As a shard that has just joined.
     let _: () = cluster.nodes[1].run("FUNCTION FLUSH").await;
     for key in 0..20 {
-        assert_eq!(limiter.check(format!("k{key}"), &rule).await.unwrap().used, 2);
+        assert_eq!(limiter.hit(format!("k{key}"), &rule).await.unwrap().used, 2);
     }
     for node in &cluster.nodes {
         assert_eq!(node.run::<Vec<redis::Value>>("FUNCTION LIST").await.len(), 1);
@@ -236,15 +240,15 @@ async fn a_library_that_a_node_lacks_is_loaded_there() {
 async fn a_broken_connection_is_made_anew() {
     let cluster = Cluster::start(Has::Module, false).await;
     let client = cluster.client().use_protocol(ProtocolVersion::RESP3).build().unwrap();
-    let limiter = Limiter::new(Connection::cluster(&client).await.unwrap());
+    let limiter = cluster.limiter_of(client);
     let rule = Rule::sliding("1000000/hour").unwrap();
-    limiter.check("k", &rule).await.unwrap();
+    limiter.hit("k", &rule).await.unwrap();
     for node in &cluster.nodes {
         let _: u64 = node.run("CLIENT KILL TYPE normal SKIPME yes").await;
     }
     // A call may have been under way in the eyes of the client: that is told, once for each node at most.
     until("calls are answered again", || async {
-        match limiter.check("k", &rule).await {
+        match limiter.hit("k", &rule).await {
             Ok(decision) => decision.allowed,
             Err(Error::ReplyLost(_)) => false,
             Err(error) => panic!("{error:?}"),

@@ -8,7 +8,7 @@ use redis_rl_client::{Connection, Error, Limiter, Options, Rule};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::{Has, Server, connect, until};
+use crate::support::{Has, Server, connect, patient, until};
 
 struct Proxy {
     port: u16,
@@ -78,20 +78,29 @@ async fn a_call_is_not_sent_twice() {
         let client = redis::Client::open(proxy.url()).unwrap();
         let managed = || async { Connection::from(client.get_connection_manager().await.unwrap()) };
         let single = connect(&proxy.url()).await.unwrap();
-        for connection in [single.into(), managed().await] {
-            let limiter = Limiter::new(connection);
-            let before = limiter.check("k", rule()).await.unwrap().used;
+        for connection in [single.into(), managed().await, client.clone().into()] {
+            let limiter = Limiter::with_options(connection, patient(Options::default()));
+            let before = limiter.hit("k", rule()).await.unwrap().used;
             proxy.lose.store(1, SeqCst);
-            let error = limiter.check("k", rule()).await.unwrap_err();
+            let error = limiter.hit("k", rule()).await.unwrap_err();
             assert!(matches!(error, Error::ReplyLost(_)) && error.may_have_counted(), "{error:?}");
             assert_eq!(used(&server).await, before + 1);
         }
-        // Who wants it sent again gets it sent again.
-        let patient = Options::default().resend(true).patience(std::time::Duration::from_secs(30));
-        let limiter = Limiter::with_options(managed().await, patient);
-        let before = limiter.check("k", rule()).await.unwrap().used;
-        proxy.lose.store(1, SeqCst);
-        assert_eq!(limiter.check("k", rule()).await.unwrap().used, before + 2);
+        // What counts nothing twice is sent again.
+        let limiter = Limiter::with_options(client.clone(), patient(Options::default()));
+        let lease = Rule::lease(3, std::time::Duration::from_secs(600)).unwrap().holder("a");
+        let used = limiter.hit("k", rule()).await.unwrap().used;
+        let lose = || proxy.lose.store(1, SeqCst);
+        lose();
+        assert_eq!(limiter.peek("k", rule()).await.unwrap().used, used + 1);
+        lose();
+        assert_eq!(limiter.hit("busy", &lease).await.unwrap().used, 1);
+        lose();
+        // The first has removed it.
+        assert_eq!(limiter.release("busy", ["a"]).await.unwrap(), 0);
+        lose();
+        assert_eq!(limiter.reset("k", rule()).await.unwrap(), 0);
+        assert_eq!(proxy.lose.load(SeqCst), 0);
     }
 }
 
@@ -114,15 +123,15 @@ async fn node() -> (Server, Proxy, ClusterClient) {
 #[tokio::test]
 async fn nor_in_a_cluster() {
     let (server, proxy, client) = node().await;
-    let limiter = Limiter::new(Connection::cluster(&client).await.unwrap());
-    assert_eq!(limiter.check("k", rule()).await.unwrap().used, 1);
+    let limiter = Limiter::with_options(client, patient(Options::default()));
+    assert_eq!(limiter.hit("k", rule()).await.unwrap().used, 1);
     for round in 1..=3 {
         proxy.lose.store(1, SeqCst);
-        let error = limiter.check("k", rule()).await.unwrap_err();
+        let error = limiter.hit("k", rule()).await.unwrap_err();
         assert!(matches!(error, Error::ReplyLost(_)), "{error:?}");
         assert_eq!(used(&server).await, 2 * round);
         // The client has connected again.
-        assert_eq!(limiter.check("k", rule()).await.unwrap().used, 2 * round + 1);
+        assert_eq!(limiter.hit("k", rule()).await.unwrap().used, 2 * round + 1);
     }
     // A peek changes nothing, and is sent again.
     proxy.lose.store(1, SeqCst);
@@ -133,9 +142,9 @@ async fn nor_in_a_cluster() {
 #[tokio::test]
 async fn a_plain_cluster_connection_sends_again_by_itself() {
     let (server, proxy, client) = node().await;
-    let limiter = Limiter::new(client.get_async_connection().await.unwrap());
-    assert_eq!(limiter.check("k", rule()).await.unwrap().used, 1);
+    let limiter = Limiter::with_options(client.get_async_connection().await.unwrap(), patient(Options::default()));
+    assert_eq!(limiter.hit("k", rule()).await.unwrap().used, 1);
     proxy.lose.store(1, SeqCst);
-    assert_eq!(limiter.check("k", rule()).await.unwrap().used, 3);
+    assert_eq!(limiter.hit("k", rule()).await.unwrap().used, 3);
     assert_eq!(used(&server).await, 3);
 }

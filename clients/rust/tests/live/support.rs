@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, RedisResult};
-use redis_rl_client::{Limiter, Options, Way};
+use redis_rl_client::{Limiter, Mode, Options};
 use tokio::sync::OnceCell;
 
 /// The time at which stopped clocks begin: at 20 seconds past a minute.
@@ -51,11 +51,11 @@ pub enum Has {
 impl Has {
     pub const EACH: [Self; 3] = [Self::Module, Self::Functions, Self::Script];
 
-    pub fn way(self) -> Way {
+    pub fn mode(self) -> Mode {
         match self {
-            Self::Module => Way::Module,
-            Self::Functions => Way::Functions,
-            Self::Script => Way::Script,
+            Self::Module => Mode::Module,
+            Self::Functions => Mode::Functions,
+            Self::Script => Mode::Script,
         }
     }
 
@@ -163,7 +163,7 @@ impl Server {
     }
 
     pub async fn limiter_with(&self, options: Options) -> Limiter {
-        Limiter::with_options(self.connection().await, options)
+        Limiter::with_options(self.connection().await, patient(options))
     }
 
     /// Runs a command that must succeed.
@@ -228,6 +228,11 @@ impl Drop for Server {
             eprintln!("---- log of the server at port {}:\n{}", self.port, self.log());
         }
     }
+}
+
+/// The machine may be busy: no deadline that a test does not ask for.
+pub fn patient(options: Options) -> Options {
+    if options.timeout == Options::default().timeout { options.timeout(Duration::from_secs(60)) } else { options }
 }
 
 pub async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {

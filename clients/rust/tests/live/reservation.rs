@@ -9,10 +9,10 @@ async fn what_is_reserved_counts_at_once() {
     for has in Has::EACH {
         let server = Server::frozen(has).await;
         let limiter = server.limiter().await;
-        let budget = limiter.budget("tokens", Rule::sliding("100/minute").unwrap());
+        let rule = Rule::sliding("100/minute").unwrap();
         let asked = (0..50).map(|_| {
-            let budget = budget.clone();
-            tokio::spawn(async move { budget.reserve(10).await.unwrap() })
+            let (limiter, rule) = (limiter.clone(), rule.clone());
+            tokio::spawn(async move { limiter.reserve("tokens", &rule, 10).await.unwrap() })
         });
         let mut granted = Vec::new();
         for attempt in asked.collect::<Vec<_>>() {
@@ -22,7 +22,7 @@ async fn what_is_reserved_counts_at_once() {
         for reservation in granted {
             reservation.settle(7).await.unwrap();
         }
-        let state = budget.state().await.unwrap();
+        let state = limiter.peek("tokens", rule.cost(0)).await.unwrap();
         assert_eq!((state.used, state.remaining), (70, 30));
     }
 }
@@ -33,29 +33,29 @@ async fn a_settlement_gives_back_or_charges() {
         let server = Server::frozen(has).await;
         let limiter = server.limiter().await;
         let rule = Rule::fixed("100000/minute, 1000000/hour").unwrap();
-        let budget = limiter.budget("tokens", rule);
-        let used = async || budget.state().await.unwrap().used;
+        let reserve = async |units| limiter.reserve("tokens", &rule, units).await.unwrap();
+        let used = async || limiter.peek("tokens", rule.clone().cost(0)).await.unwrap().used;
 
-        let first = budget.reserve(4096).await.unwrap().granted().unwrap();
+        let first = reserve(4096).await.granted().unwrap();
         assert_eq!((first.units(), first.decision().allowed), (4096, true));
         let Settlement::Refunded(refund) = first.settle(1000).await.unwrap() else { panic!("3096 are left") };
-        assert_eq!((refund.units, used().await), (3096, 1000));
+        assert_eq!((refund.refunded, used().await), (3096, 1000));
 
-        let second = budget.reserve(10).await.unwrap().granted().unwrap();
+        let second = reserve(10).await.granted().unwrap();
         assert_eq!(second.settle(10).await.unwrap(), Settlement::Even);
-        let third = budget.reserve(10).await.unwrap().granted().unwrap();
+        let third = reserve(10).await.granted().unwrap();
         let Settlement::Charged(charged) = third.settle(200_010).await.unwrap() else { panic!("200000 more") };
         assert!(!charged.allowed);
         assert_eq!(used().await, 201_020);
-        let Attempt::Denied(denied) = budget.reserve(1).await.unwrap() else { panic!("it is overdrawn") };
+        let Attempt::Denied(denied) = reserve(1).await else { panic!("it is overdrawn") };
         assert_eq!(denied.remaining, 0);
 
         // In the next minute; what was reserved in this one is not given back to the next.
         server.set_time(T0 + 40_000).await;
-        let late = budget.reserve(50_000).await.unwrap().granted().unwrap();
+        let late = reserve(50_000).await.granted().unwrap();
         server.set_time(T0 + 100_000).await;
         let Settlement::Refunded(refund) = late.cancel().await.unwrap() else { panic!("all is left") };
         assert_eq!(refund.used, 0, "the minute is over");
-        assert_eq!(budget.charge(5).await.unwrap().used, 5);
+        assert_eq!(limiter.hit("tokens", rule.cost(5).force()).await.unwrap().used, 5);
     }
 }

@@ -1,24 +1,24 @@
-//! How the way to ask a server is found, kept, and found again.
+//! How the mode is found, kept, and found again.
 
-use redis_rl_client::{Error, Limiter, Options, Rule, Way};
+use redis_rl_client::{Error, Limiter, Mode, Options, Rule};
 
 use crate::support::{Has, Server};
 
 #[tokio::test]
-async fn one_look_is_enough() {
+async fn one_probe_is_enough() {
     let each = [(Has::Module, "rl.sliding", 0), (Has::Functions, "fcall", 2), (Has::Script, "evalsha", 3)];
-    for (has, command, looks) in each {
+    for (has, command, probes) in each {
         let server = Server::start(has).await;
         let limiter = server.limiter().await;
         let rule = Rule::sliding("100/minute").unwrap();
-        assert_eq!(limiter.way(), None);
+        assert_eq!(limiter.mode(), None);
         let failed = async || server.errors("ERR").await + server.errors("NOSCRIPT").await;
         let before = failed().await;
         for used in 1..=10 {
-            assert_eq!(limiter.clone().check("k", &rule).await.unwrap().used, used);
+            assert_eq!(limiter.clone().hit("k", &rule).await.unwrap().used, used);
         }
-        assert_eq!(limiter.way(), Some(has.way()));
-        assert_eq!(failed().await - before, looks, "{has:?}");
+        assert_eq!(limiter.mode(), Some(has.mode()));
+        assert_eq!(failed().await - before, probes, "{has:?}");
         assert!((10..=11).contains(&server.calls(command).await), "{has:?}");
         if has == Has::Functions {
             assert_eq!(server.calls("function|load").await, 1);
@@ -27,24 +27,24 @@ async fn one_look_is_enough() {
 }
 
 #[tokio::test]
-async fn a_way_that_is_gone_is_looked_for_anew() {
+async fn a_mode_that_is_gone_is_found_anew() {
     let server = Server::start(Has::Module).await;
     let mut connection = server.connection().await;
-    let limiter = Limiter::new(connection.clone());
+    let limiter = Limiter::with_options(connection.clone(), crate::support::patient(Options::default()));
     let rule = Rule::sliding("100/minute").unwrap();
-    let used = async || limiter.check("k", &rule).await.unwrap().used;
-    assert_eq!((used().await, limiter.way()), (1, Some(Way::Module)));
+    let used = async || limiter.hit("k", &rule).await.unwrap().used;
+    assert_eq!((used().await, limiter.mode()), (1, Some(Mode::Module)));
     // As after a failover to a server without the module. It does not go while a client's last command was one of its own.
     let _: () = redis::cmd("PING").query_async(&mut connection).await.unwrap();
     let _: () = server.run("MODULE UNLOAD rl").await;
-    assert_eq!((used().await, limiter.way()), (2, Some(Way::Functions)));
+    assert_eq!((used().await, limiter.mode()), (2, Some(Mode::Functions)));
     let _: () = server.run("FUNCTION FLUSH").await;
-    assert_eq!((used().await, limiter.way()), (3, Some(Way::Functions)));
+    assert_eq!((used().await, limiter.mode()), (3, Some(Mode::Functions)));
     // As after one to a server with the module and without the library.
     let _: () = server.run("FUNCTION FLUSH").await;
     let module = Has::Module.arguments().pop().unwrap();
     let _: () = server.run(&format!("MODULE LOAD {module}")).await;
-    assert_eq!((used().await, limiter.way()), (4, Some(Way::Module)));
+    assert_eq!((used().await, limiter.mode()), (4, Some(Mode::Module)));
 }
 
 #[tokio::test]
@@ -54,7 +54,7 @@ async fn a_script_that_is_gone_is_sent_again() {
     let rule = Rule::fixed("100/minute").unwrap();
     for used in 1..=3 {
         assert_eq!(limiter.peek("k", rule.clone().cost(0)).await.unwrap().used, used - 1);
-        assert_eq!(limiter.check("k", &rule).await.unwrap().used, used);
+        assert_eq!(limiter.hit("k", &rule).await.unwrap().used, used);
         let _: () = server.run("SCRIPT FLUSH").await;
     }
 }
@@ -64,27 +64,27 @@ async fn the_library_is_loaded_only_with_leave() {
     let server = Server::start(Has::Functions).await;
     let rule = Rule::sliding("100/minute").unwrap();
     let limiter = server.limiter_with(Options::default().load_functions(false)).await;
-    assert!(limiter.check("k", &rule).await.unwrap().allowed);
-    assert_eq!(limiter.way(), Some(Way::Script));
+    assert!(limiter.hit("k", &rule).await.unwrap().allowed);
+    assert_eq!(limiter.mode(), Some(Mode::Script));
     assert_eq!(server.run::<Vec<String>>("FUNCTION LIST").await.len(), 0);
 
-    let limiter = server.limiter_with(Options::default().load_functions(false).way(Way::Functions)).await;
-    assert!(matches!(limiter.check("k", &rule).await, Err(Error::Refused(_))));
-    let limiter = server.limiter_with(Options::default().way(Way::Module)).await;
-    assert!(matches!(limiter.check("k", &rule).await, Err(Error::Refused(_))));
+    let limiter = server.limiter_with(Options::default().load_functions(false).mode(Mode::Functions)).await;
+    assert!(matches!(limiter.hit("k", &rule).await, Err(Error::Refused(_))));
+    let limiter = server.limiter_with(Options::default().mode(Mode::Module)).await;
+    assert!(matches!(limiter.hit("k", &rule).await, Err(Error::Refused(_))));
     // A user who may not call functions may still call scripts.
     let _: () = server.run("ACL SETUSER app on >secret ~* +@all -fcall -fcall_ro -function").await;
     let url = format!("redis://app:secret@127.0.0.1:{}", server.port);
-    let limiter = Limiter::connect(&url).await.unwrap();
-    assert_eq!(limiter.check("k", &rule).await.unwrap().used, 2);
-    assert_eq!(limiter.way(), Some(Way::Script));
+    let limiter = Limiter::open(&url).unwrap();
+    assert_eq!(limiter.hit("k", &rule).await.unwrap().used, 2);
+    assert_eq!(limiter.mode(), Some(Mode::Script));
     // One who may not load functions may call those that are there.
-    let admin = server.limiter_with(Options::default().way(Way::Functions)).await;
-    assert_eq!(admin.check("k", &rule).await.unwrap().used, 3);
+    let admin = server.limiter_with(Options::default().mode(Mode::Functions)).await;
+    assert_eq!(admin.hit("k", &rule).await.unwrap().used, 3);
     let _: () = server.run("ACL SETUSER app +fcall +fcall_ro").await;
-    let limiter = Limiter::connect(&url).await.unwrap();
-    assert_eq!(limiter.check("k", &rule).await.unwrap().used, 4);
-    assert_eq!(limiter.way(), Some(Way::Functions));
+    let limiter = Limiter::open(&url).unwrap();
+    assert_eq!(limiter.hit("k", &rule).await.unwrap().used, 4);
+    assert_eq!(limiter.mode(), Some(Mode::Functions));
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn keys_get_their_prefix() {
     let server = Server::start(Has::Module).await;
     let limiter = server.limiter_with(Options::default().prefix("app:")).await;
     let rule = Rule::sliding("100/minute").unwrap();
-    limiter.check("k", &rule).await.unwrap();
+    limiter.hit("k", &rule).await.unwrap();
     limiter.all([("a", (&rule).into()), ("b", (&rule).into())]).await.unwrap();
     assert_eq!(server.run::<u64>("EXISTS app:k app:a app:b").await, 3);
     assert_eq!(server.run::<u64>("DBSIZE").await, 3);

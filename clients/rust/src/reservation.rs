@@ -1,16 +1,16 @@
-//! A budget of units whose true cost is known only afterwards: the tokens of a language model, bytes, rows.
+//! Units of a budget whose true cost is known only afterwards: the tokens of a language model, bytes, rows.
 
 use std::cmp::Ordering;
 
-use crate::decision::{Attempt, Decision, Refund};
+use crate::decision::{Decision, Refund};
 use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::rule::Metered;
 
-/// Units reserved before the work and settled after it. Made by [`Limiter::budget`].
+/// Units that are charged, to be settled once their true number is known. Made by [`Limiter::reserve`].
 ///
 /// What is reserved counts at once, so that requests that run together do not all pass before the first is charged.
-/// [`Reservation::settle`] gives back what was not used, or charges what was used above it, over the limit if need be.
+/// [`settle`](Self::settle) gives back what was not used, or charges what was used above it, over the limit if need be.
 /// A reservation that is dropped stays charged in full until its window is over.
 ///
 /// With the script or the function library, a sliding window takes at most 1000 units a call. For larger costs there,
@@ -19,8 +19,8 @@ use crate::rule::Metered;
 /// ```no_run
 /// # use redis_rl_client::{Attempt, Limiter, Rule};
 /// # async fn run(limiter: Limiter) -> Result<(), Box<dyn std::error::Error>> {
-/// let tokens = limiter.budget("user:7:tokens", Rule::sliding("200_000/minute")?);
-/// match tokens.reserve(4096).await? {
+/// let tokens = Rule::sliding("200_000/minute")?;
+/// match limiter.reserve("user:7:tokens", &tokens, 4096).await? {
 ///     Attempt::Granted(reservation) => {
 ///         let used = 1234; // What the answer says that it cost.
 ///         reservation.settle(used).await?;
@@ -29,52 +29,12 @@ use crate::rule::Metered;
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone)]
-pub struct Budget<R> {
-    limiter: Limiter,
-    key: Vec<u8>,
-    rule: R,
-}
-
-impl<R: Metered> Budget<R> {
-    pub(crate) fn new(limiter: Limiter, key: Vec<u8>, rule: R) -> Self {
-        Self { limiter, key, rule }
-    }
-
-    /// Reserves units, 1 to 2^53 − 1, if all of them fit.
-    ///
-    /// # Errors
-    /// As [`Error`] says. After [`Error::ReplyLost`] they may be charged.
-    pub async fn reserve(&self, units: u64) -> Result<Attempt<Reservation<R>>, Error> {
-        let decision = self.limiter.check(&self.key, self.rule.clone().with_cost(units)).await?;
-        if !decision.allowed {
-            return Ok(Attempt::Denied(decision));
-        }
-        Ok(Attempt::Granted(Reservation { budget: self.clone(), units, decision }))
-    }
-
-    /// Charges units without a reservation, whether they fit or not. `allowed` says whether they fitted.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
-    pub async fn charge(&self, units: u64) -> Result<Decision, Error> {
-        self.limiter.check(&self.key, self.rule.clone().with_cost(units).forced()).await
-    }
-
-    /// The budget as it stands; `remaining` is what is free.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
-    pub async fn state(&self) -> Result<Decision, Error> {
-        self.limiter.peek(&self.key, self.rule.clone().with_cost(0)).await
-    }
-}
-
-/// Units that are charged, to be settled once their true number is known.
 #[derive(Debug)]
 #[must_use = "a reservation that is not settled stays charged in full"]
 pub struct Reservation<R> {
-    budget: Budget<R>,
+    limiter: Limiter,
+    key: Vec<u8>,
+    rule: R,
     units: u64,
     decision: Decision,
 }
@@ -92,6 +52,10 @@ pub enum Settlement {
 }
 
 impl<R: Metered> Reservation<R> {
+    pub(crate) fn new(limiter: Limiter, key: Vec<u8>, rule: R, units: u64, decision: Decision) -> Self {
+        Self { limiter, key, rule, units, decision }
+    }
+
     /// Units reserved.
     pub fn units(&self) -> u64 {
         self.units
@@ -108,13 +72,15 @@ impl<R: Metered> Reservation<R> {
     /// # Errors
     /// As [`Error`] says. The reservation then stays charged as it was, or, after [`Error::ReplyLost`], may be settled.
     pub async fn settle(self, used: u64) -> Result<Settlement, Error> {
-        let Self { budget, units, decision } = self;
+        let Self { limiter, key, rule, units, decision } = self;
         match used.cmp(&units) {
             Ordering::Equal => Ok(Settlement::Even),
-            Ordering::Greater => Ok(Settlement::Charged(budget.charge(used - units).await?)),
+            Ordering::Greater => {
+                Ok(Settlement::Charged(limiter.hit(&key, rule.with_cost(used - units).forced()).await?))
+            }
             Ordering::Less => {
-                let rest = budget.rule.with_cost(units - used);
-                Ok(Settlement::Refunded(budget.limiter.refund_at(&budget.key, rest, decision.at).await?))
+                let rest = rule.with_cost(units - used);
+                Ok(Settlement::Refunded(limiter.refund_at(&key, rest, decision.at).await?))
             }
         }
     }

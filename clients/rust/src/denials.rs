@@ -1,0 +1,157 @@
+//! Denials that are remembered, so that a flood at one key costs the server one call a wait.
+//!
+//! A denial holds for the wait that the server named, counted from before the call was sent, and a second at most: nobody
+//! is denied longer than the server said, and what other processes give back is seen within the second.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quick_cache::sync::Cache;
+use tokio::time::Instant;
+
+use crate::decision::{AllDecision, Decision};
+use crate::rule::Rule;
+
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// A call's keys with their rules.
+pub(crate) type Asked<'a> = &'a [(Vec<u8>, Rule)];
+
+#[derive(Debug)]
+pub(crate) struct Denials(Cache<Vec<u8>, Arc<Denial>>);
+
+#[derive(Debug)]
+struct Denial {
+    asked: Vec<(Vec<u8>, Rule)>,
+    decision: Denied,
+    sent: Instant,
+    until: Instant,
+}
+
+/// The decision on one rule, or on several.
+#[derive(Debug, Clone)]
+pub(crate) enum Denied {
+    One(Decision),
+    All(AllDecision),
+}
+
+impl Denials {
+    pub fn new(entries: usize) -> Self {
+        Self(Cache::new(entries))
+    }
+
+    /// The denial of the same call or a lighter one, as it stands now.
+    pub fn find(&self, asked: Asked<'_>) -> Option<Denied> {
+        if self.0.is_empty() || !is_remembered(asked) {
+            return None;
+        }
+        asked.iter().find_map(|(key, _)| {
+            let denial = self.0.get(key.as_slice()).filter(|denial| denial.covers(asked))?;
+            if denial.until <= Instant::now() {
+                self.0.remove(key.as_slice());
+                return None;
+            }
+            let elapsed = denial.sent.elapsed();
+            Some(match &denial.decision {
+                Denied::One(decision) => Denied::One(decision.after(elapsed)),
+                Denied::All(decision) => Denied::All(decision.after(elapsed)),
+            })
+        })
+    }
+
+    /// Remembers a denial under each key whose rule denied.
+    pub fn remember(&self, asked: Asked<'_>, decision: Denied, sent: Instant) {
+        let (retry_after, denies): (_, Vec<bool>) = match &decision {
+            Denied::One(decision) => (decision.retry_after, vec![!decision.allowed]),
+            Denied::All(decision) => (decision.retry_after, decision.each.iter().map(|each| !each.allowed).collect()),
+        };
+        let until = sent + retry_after.unwrap_or(LONGEST).min(LONGEST);
+        if !is_remembered(asked) || until <= Instant::now() {
+            return;
+        }
+        let denial = Arc::new(Denial { asked: asked.to_vec(), decision, sent, until });
+        for ((key, _), _) in asked.iter().zip(denies).filter(|(_, denies)| *denies) {
+            self.0.insert(key.clone(), Arc::clone(&denial));
+        }
+    }
+
+    pub fn forget(&self, key: &[u8]) {
+        self.0.remove(key);
+    }
+}
+
+/// Calls that are forced are always sent. Leases come back at any time, and holders do not ask twice.
+fn is_remembered(asked: Asked<'_>) -> bool {
+    asked.iter().all(|(_, rule)| !rule.is_forced() && !matches!(rule, Rule::Lease(_)))
+}
+
+impl Denial {
+    /// Whether the call is the same, or weighs more and could fit one day.
+    fn covers(&self, asked: Asked<'_>) -> bool {
+        self.asked.len() == asked.len()
+            && self.asked.iter().zip(asked).all(|((key, rule), (asked_key, asked_rule))| {
+                let (cost, asked_cost) = (rule.cost().unwrap_or(1), asked_rule.cost().unwrap_or(1));
+                let heavier = asked_cost > cost && cost > 0 && asked_cost <= asked_rule.smallest_limit();
+                key == asked_key && rule.limits_as(asked_rule) && (asked_cost == cost || heavier)
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redis::Value;
+
+    fn denied(rule: &Rule, retry_after: i64) -> Denied {
+        let names = ["allowed", "limit", "used", "remaining", "retry-after-ms", "next-after-ms", "reset-after-ms"];
+        let numbers = [0, 5, 5, 0, retry_after, retry_after.max(0), retry_after.max(0)];
+        let fields = names.into_iter().zip(numbers).chain([("window-ms", 60_000), ("at-ms", 1_700_000_000_000)]);
+        let words = fields.flat_map(|(name, number)| [Value::BulkString(name.into()), Value::Int(number)]);
+        Denied::One(Decision::read(rule.clone(), Value::Array(words.collect())).unwrap())
+    }
+
+    fn asked(key: &str, rule: impl Into<Rule>) -> Vec<(Vec<u8>, Rule)> {
+        vec![(key.into(), rule.into())]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_denial_holds_for_its_wait_and_a_second_at_most() {
+        let rule = Rule::sliding("5/minute").unwrap();
+        for (wait, held) in [(300, 300), (5000, 1000), (-1, 1000)] {
+            let denials = Denials::new(10);
+            let sent = Instant::now();
+            denials.remember(&asked("k", &rule), denied(&(&rule).into(), wait), sent);
+            tokio::time::advance(Duration::from_millis(held - 1)).await;
+            let Some(Denied::One(decision)) = denials.find(&asked("k", &rule)) else {
+                panic!("forgotten after {wait}")
+            };
+            let left = wait - i64::try_from(held).unwrap() + 1;
+            assert_eq!(decision.retry_after, (wait > 0).then(|| Duration::from_millis(u64::try_from(left).unwrap())));
+            tokio::time::advance(Duration::from_millis(1)).await;
+            assert!(denials.find(&asked("k", &rule)).is_none());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_for_the_same_rule_at_the_same_key_and_heavier_requests() {
+        let denials = Denials::new(10);
+        let rule = Rule::sliding("5/minute").unwrap();
+        let weighs = |cost| rule.clone().cost(cost);
+        denials.remember(&asked("k", weighs(3)), denied(&weighs(3).into(), 500), Instant::now());
+        for cost in [3, 4, 5] {
+            assert!(denials.find(&asked("k", weighs(cost))).is_some(), "{cost}");
+        }
+        // A lighter one may fit, one that never fits has another answer, and one that is forced is always counted.
+        for other in [weighs(1), weighs(2), rule.clone(), weighs(6), weighs(3).force()] {
+            assert!(denials.find(&asked("k", other)).is_none());
+        }
+        assert!(denials.find(&asked("other", weighs(3))).is_none());
+        assert!(denials.find(&asked("k", Rule::sliding("6/minute").unwrap().cost(3))).is_none());
+        assert!(denials.find(&asked("k", Rule::fixed("5/minute").unwrap().cost(3))).is_none());
+        denials.forget(b"k");
+        assert!(denials.find(&asked("k", weighs(3))).is_none());
+        // Nor is a forced one remembered.
+        denials.remember(&asked("k", weighs(3).force()), denied(&weighs(3).into(), 500), Instant::now());
+        assert!(denials.find(&asked("k", weighs(3))).is_none());
+    }
+}

@@ -1,0 +1,213 @@
+//! By what a request is counted, and the key that this makes.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use http::HeaderName;
+use http::request::Parts;
+use ipnet::{IpNet, Ipv6Net};
+
+use crate::error::InvalidRule;
+
+/// The address of a request's sender as its identity.
+///
+/// An IPv6 address counts by its network of 64 bits, which is what one customer has. Without trusted proxies the address
+/// is that of the peer, whatever the request's headers say. Behind proxies, name their addresses or networks: if the peer
+/// is one of them, `X-Forwarded-For` is read from its end, and the first address that is not a trusted proxy is the
+/// sender's. Nothing that a client writes itself is believed.
+///
+/// ```
+/// use std::net::SocketAddr;
+/// use axum::extract::ConnectInfo;
+/// use redis_rl_client::ByAddress;
+///
+/// # fn main() -> Result<(), redis_rl_client::InvalidRule> {
+/// let by_address = ByAddress::new(|request| {
+///     let ConnectInfo(peer) = request.extensions.get::<ConnectInfo<SocketAddr>>()?;
+///     Some(peer.ip())
+/// })
+/// .trusted_proxies(["10.0.0.0/8", "192.0.2.10"])?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct ByAddress {
+    peer: Arc<dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync>,
+    header: HeaderName,
+    rules: Addresses,
+}
+
+impl fmt::Debug for ByAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { peer: _, header, rules } = self;
+        f.debug_struct("ByAddress").field("header", header).field("rules", rules).finish_non_exhaustive()
+    }
+}
+
+impl ByAddress {
+    /// Takes what finds the peer's address, in the extensions of a request where the server puts it.
+    pub fn new(peer: impl Fn(&Parts) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
+        let header = HeaderName::from_static("x-forwarded-for");
+        Self { peer: Arc::new(peer), header, rules: Addresses::default() }
+    }
+
+    /// The addresses, or networks such as `10.0.0.0/8`, of the proxies in front of this service.
+    ///
+    /// # Errors
+    /// If one of them cannot be read.
+    pub fn trusted_proxies<T: AsRef<str>>(mut self, proxies: impl IntoIterator<Item = T>) -> Result<Self, InvalidRule> {
+        self.rules.trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref())).collect::<Result<_, _>>()?;
+        Ok(self)
+    }
+
+    /// The header in which the proxies name the sender, where that is not `X-Forwarded-For`: one address, or a list in
+    /// which each proxy adds the address that it sees.
+    #[must_use]
+    pub fn header(mut self, header: HeaderName) -> Self {
+        self.header = header;
+        self
+    }
+
+    /// How many bits of an IPv6 address count, 1 to 128. 64 unless set.
+    ///
+    /// # Errors
+    /// If it is out of its range.
+    pub fn ipv6_prefix(mut self, bits: u8) -> Result<Self, InvalidRule> {
+        if !(1..=128).contains(&bits) {
+            return Err(InvalidRule(format!("an IPv6 prefix must be from 1 to 128 bits, not {bits}")));
+        }
+        self.rules.ipv6_prefix = bits;
+        Ok(self)
+    }
+
+    /// The identity of a request: `203.0.113.7` or `2001:db8:1:2::/64`. `None` if its address is not known.
+    pub fn identity(&self, request: &Parts) -> Option<String> {
+        let lines = request.headers.get_all(&self.header).iter();
+        self.rules.identity((self.peer)(request), lines.map(|line| line.to_str().unwrap_or("not ASCII")))
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Addresses {
+    trusted: Vec<IpNet>,
+    ipv6_prefix: u8,
+}
+
+impl Default for Addresses {
+    fn default() -> Self {
+        Self { trusted: Vec::new(), ipv6_prefix: 64 }
+    }
+}
+
+impl Addresses {
+    fn identity<'a>(
+        &self,
+        peer: Option<IpAddr>,
+        forwarded: impl DoubleEndedIterator<Item = &'a str>,
+    ) -> Option<String> {
+        let mut sender = peer?.to_canonical();
+        let lines = forwarded.rev().filter(|line| !line.trim().is_empty());
+        for text in lines.flat_map(|line| line.rsplit(',')) {
+            if !self.is_trusted(sender) {
+                break;
+            }
+            sender = address(text.trim())?;
+        }
+        let IpAddr::V6(address) = sender else { return Some(sender.to_string()) };
+        if self.ipv6_prefix == Ipv6Addr::BITS as u8 {
+            return Some(address.to_string());
+        }
+        Some(Ipv6Net::new(address, self.ipv6_prefix).ok()?.trunc().to_string())
+    }
+
+    fn is_trusted(&self, address: IpAddr) -> bool {
+        self.trusted.iter().any(|network| network.contains(&address))
+    }
+}
+
+fn network(text: &str) -> Result<IpNet, InvalidRule> {
+    let address = || text.parse::<IpAddr>().map(|address| IpNet::from(address.to_canonical())).ok();
+    text.parse().ok().or_else(address).ok_or_else(|| {
+        InvalidRule(format!("a trusted proxy must be an address or a network such as 10.0.0.0/8, not {text:?}"))
+    })
+}
+
+/// An address, with a port or without.
+fn address(text: &str) -> Option<IpAddr> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    let address = bare.unwrap_or(text).parse().ok().or_else(|| Some(text.parse::<std::net::SocketAddr>().ok()?.ip()));
+    address.map(|address| address.to_canonical())
+}
+
+/// What stands in an adapter's key before the identity: the prefix, the policy, and the begin of the hash tag.
+pub(crate) fn head(prefix: &[u8], policy: &str) -> Vec<u8> {
+    let mut head = prefix.to_vec();
+    escape(policy.as_bytes(), b"%:{}", &mut head);
+    head.extend_from_slice(b":{");
+    head
+}
+
+/// An adapter's key. The identity is its hash tag, so that all rules about it lie in one slot of a cluster.
+pub(crate) fn key(head: &[u8], identity: &[u8]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(head.len() + identity.len() + 1);
+    key.extend_from_slice(head);
+    escape(identity, b"%{}", &mut key);
+    key.push(b'}');
+    key
+}
+
+fn escape(text: &[u8], special: &[u8], to: &mut Vec<u8>) {
+    for byte in text {
+        if special.contains(byte) {
+            to.extend_from_slice(format!("%{byte:02X}").as_bytes());
+        } else {
+            to.push(*byte);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cases::{self, text, texts};
+
+    #[test]
+    fn cases_of_addresses() {
+        let file = cases::read("keys");
+        let cases = cases::list(&file, "addresses", &["peer", "forwarded", "trusted", "ipv6_prefix", "identity"]);
+        for case in cases {
+            let mut by = ByAddress::new(|_| None);
+            if let Some(trusted) = case.get("trusted") {
+                by = by.trusted_proxies(texts(trusted)).unwrap();
+            }
+            if let Some(bits) = case.get("ipv6_prefix") {
+                by = by.ipv6_prefix(bits.as_u64().unwrap().try_into().unwrap()).unwrap();
+            }
+            let peer = case["peer"].as_str().map(|peer| peer.parse().unwrap());
+            let lines = case.get("forwarded").map(texts).unwrap_or_default();
+            let identity = by.rules.identity(peer, lines.iter().map(String::as_str));
+            assert_eq!(identity.as_deref(), case["identity"].as_str(), "{case}");
+        }
+        for case in cases::list(&file, "invalid", &["trusted", "ipv6_prefix"]) {
+            let by = ByAddress::new(|_| None);
+            match case.get("trusted") {
+                Some(trusted) => assert!(by.trusted_proxies(texts(trusted)).is_err(), "{case}"),
+                None => {
+                    let bits = u8::try_from(case["ipv6_prefix"].as_u64().unwrap()).unwrap();
+                    assert!(by.ipv6_prefix(bits).is_err(), "{case}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn cases_of_keys() {
+        let file = cases::read("keys");
+        for case in cases::list(&file, "keys", &["rule", "prefix", "identity", "policy", "key"]) {
+            let rule = cases::rule(&case["rule"]).unwrap();
+            let head = head(case.get("prefix").map_or("rl:", text).as_bytes(), &rule.policy());
+            let key = key(&head, text(&case["identity"]).as_bytes());
+            assert_eq!(String::from_utf8(key).unwrap(), text(&case["key"]), "{case}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The three ways to call a server, and what they need.
+
+use std::sync::LazyLock;
+
+use redis::Script;
+
+/// Made of functions/rl.lua in the project's repository; a test holds them to it.
+pub(crate) const LIBRARY: &str = include_str!("../functions/rl.library.lua");
+pub(crate) const SCRIPT: &str = include_str!("../functions/rl.script.lua");
+
+/// The name under which the server keeps the script.
+pub(crate) static SCRIPT_SHA: LazyLock<String> = LazyLock::new(|| Script::new(SCRIPT).get_hash().to_owned());
+
+/// How the server is called. The answers are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Mode {
+    /// The best that the server has, in the order of the others. Found out at the first call and kept; found out again
+    /// when it is gone, after a reconnection, and once a minute without delaying a call.
+    #[default]
+    Auto,
+    /// The module's commands: `RL.SLIDING key …`. The server spends a fraction of the time of the other two.
+    Module,
+    /// The function library: `FCALL rl_sliding 1 key …`. Redis 7 or later, Valkey. The library is loaded if it is missing.
+    Functions,
+    /// The script: `EVALSHA … 1 key sliding …`. Any server from Redis 6.2 on.
+    Script,
+}
+
+impl Mode {
+    /// As it is kept in an atomic integer.
+    pub(crate) fn index(self) -> u8 {
+        match self {
+            Self::Auto => 0,
+            Self::Module => 1,
+            Self::Functions => 2,
+            Self::Script => 3,
+        }
+    }
+
+    pub(crate) fn of(index: u8) -> Self {
+        match index {
+            1 => Self::Module,
+            2 => Self::Functions,
+            3 => Self::Script,
+            _ => Self::Auto,
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! How a limiter goes about its calls, and what it tells of them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::decision::State;
+use crate::error::Error;
+use crate::mode::Mode;
+
+/// How a [`Limiter`](crate::Limiter) goes about its calls.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// What log lines and the hook call the limiter. `redis-rl` unless set.
+    pub name: String,
+    /// Put in front of every key. Empty unless set.
+    pub prefix: Vec<u8>,
+    /// How the server is called: [`Mode::Auto`] unless set.
+    pub mode: Mode,
+    /// Whether the function library may be loaded into a server that has functions and lacks it. `true` unless set.
+    pub load_functions: bool,
+    /// The longest that a call takes. One second unless set.
+    pub timeout: Duration,
+    /// How many denied keys are remembered, of which the same or a heavier request is then denied in this process for
+    /// the rest of its wait, and for a second at most. 0 unless set: none.
+    pub deny_cache: usize,
+    /// How often the server is asked, without delaying a call, whether it has a better mode by now. A minute unless set.
+    pub probe_every: Duration,
+    pub(crate) hook: Option<Hook>,
+}
+
+pub(crate) type Hook = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, prefix, mode, load_functions, timeout, deny_cache, probe_every, hook: _ } = self;
+        let prefix = prefix.escape_ascii().to_string();
+        let mut debug = f.debug_struct("Options");
+        debug.field("name", name).field("prefix", &prefix).field("mode", mode).field("load_functions", load_functions);
+        debug.field("timeout", timeout).field("deny_cache", deny_cache).field("probe_every", probe_every);
+        debug.finish_non_exhaustive()
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            name: "redis-rl".to_owned(),
+            prefix: Vec::new(),
+            mode: Mode::Auto,
+            load_functions: true,
+            timeout: Duration::from_secs(1),
+            deny_cache: 0,
+            probe_every: Duration::from_secs(60),
+            hook: None,
+        }
+    }
+}
+
+impl Options {
+    /// Sets [`name`](Self::name).
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Sets [`prefix`](Self::prefix).
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
+        self.prefix = prefix.as_ref().to_vec();
+        self
+    }
+
+    /// Sets [`mode`](Self::mode).
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Sets [`load_functions`](Self::load_functions).
+    #[must_use]
+    pub fn load_functions(mut self, load: bool) -> Self {
+        self.load_functions = load;
+        self
+    }
+
+    /// Sets [`timeout`](Self::timeout).
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Sets [`deny_cache`](Self::deny_cache).
+    #[must_use]
+    pub fn deny_cache(mut self, entries: usize) -> Self {
+        self.deny_cache = entries;
+        self
+    }
+
+    /// Sets [`probe_every`](Self::probe_every).
+    #[must_use]
+    pub fn probe_every(mut self, every: Duration) -> Self {
+        self.probe_every = every;
+        self
+    }
+
+    /// Calls a function with every decision, and with every error in place of one: for metrics. It runs within the call,
+    /// and must not block.
+    #[must_use]
+    pub fn hook(mut self, hook: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
+        self.hook = Some(Arc::new(hook));
+        self
+    }
+}
+
+/// A decision, as the [hook](Options::hook) is told of it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Event<'a> {
+    /// The limiter's [name](Options::name).
+    pub limiter: &'a str,
+    /// `hit`, also for leases, or `all`.
+    pub call: &'static str,
+    /// The keys, with the limiter's prefix.
+    pub keys: &'a [&'a [u8]],
+    /// The decision, or why there is none.
+    pub outcome: Result<&'a State, &'a Error>,
+    /// How long the caller waited for it.
+    pub took: Duration,
+    /// Whether it is a denial that was remembered, for which the server was not asked.
+    pub from_memory: bool,
+}
+
+/// How a limiter's calls of `hit` and `all` ended, since it was made.
+#[derive(Debug, Default)]
+pub struct Stats {
+    allowed: AtomicU64,
+    denied: AtomicU64,
+    denied_from_memory: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Stats {
+    pub(crate) fn count(&self, outcome: Result<&State, &Error>, from_memory: bool) {
+        let counter = match outcome {
+            Ok(state) if state.allowed => &self.allowed,
+            Ok(_) if from_memory => &self.denied_from_memory,
+            Ok(_) => &self.denied,
+            Err(_) => &self.failed,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// Allowed by the server.
+    pub fn allowed(&self) -> u64 {
+        self.allowed.load(Relaxed)
+    }
+
+    /// Denied by the server.
+    pub fn denied(&self) -> u64 {
+        self.denied.load(Relaxed)
+    }
+
+    /// Denied by what was remembered of the server's denials.
+    pub fn denied_from_memory(&self) -> u64 {
+        self.denied_from_memory.load(Relaxed)
+    }
+
+    /// Not decided, for an error.
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Relaxed)
+    }
+}

@@ -52,7 +52,13 @@ pub async fn decide(
     let count = parts.len();
     let mut deciding =
         Deciding { store, stats, parts, states: vec![None; count], charged: vec![false; count] };
-    let (checks, mut open): (Vec<_>, Vec<_>) = (0..count).partition(|index| parts[*index].item.units == 0);
+    // A check by itself is a look. Together with others it is part of the decision, where its rule can be asked for
+    // nothing.
+    let looks = |index: &usize| {
+        let item = &parts[*index].item;
+        item.units == 0 && (count == 1 || !item.can_be_forced())
+    };
+    let (checks, mut open): (Vec<_>, Vec<_>) = (0..count).partition(looks);
     deciding.peek(&checks).await?;
     let mut denied = checks.iter().any(|index| parts[*index].mode == Mode::Enforced && !deciding.allowed(*index));
     denied |= !quota_passes && deciding.all_quotas_failed();
@@ -125,7 +131,7 @@ impl Deciding<'_> {
     /// Takes back what parts of the request were charged before another slot of the cluster denied it.
     async fn give_back(&mut self) {
         for index in 0..self.parts.len() {
-            if !self.charged[index] {
+            if !self.charged[index] || self.parts[index].item.units == 0 {
                 continue;
             }
             let item = &self.parts[index].item;

@@ -105,6 +105,10 @@ impl<'de> Deserialize<'de> for Unit {
 /// # Errors
 /// If it is not JSON, or not a request.
 pub fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
+    // serde takes a list for a structure.
+    if !body.trim_ascii_start().starts_with(b"{") {
+        return Err("not an object".to_owned());
+    }
     let request: JsonRequest = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let small = |number: Option<Integer>| {
         u32::try_from(number.map_or(0, |Integer(number)| number)).map_err(|_| "a number is too large".to_owned())

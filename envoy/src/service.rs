@@ -28,6 +28,9 @@ const MOST_HITS: u64 = i64::MAX as u64;
 /// The most units of a call of Redis; a request of more fits nowhere.
 const MOST_UNITS: u64 = (1 << 53) - 1;
 
+/// So that a call that ends at its deadline says itself what was wrong.
+const MARGIN: Duration = Duration::from_millis(1);
+
 pub struct Service {
     config: RwLock<Option<Arc<Config>>>,
     store: Arc<Store>,
@@ -106,7 +109,7 @@ impl Service {
         let config = self.config().ok_or_else(|| wrong(Status::unknown("no rate limit configuration loaded")))?;
         let meets = self.limits(&config, request).map_err(wrong)?;
         let mut asked = self.asked(request, meets).map_err(wrong)?;
-        let (parts, refunds) = self.parts(request, &mut asked.limits);
+        let (parts, refunds) = self.parts(request, &mut asked.limits).map_err(wrong)?;
 
         let remembered = if refunds.is_empty() { self.denials.find(&parts) } else { None };
         let from_cache = remembered.is_some();
@@ -179,7 +182,11 @@ impl Service {
     }
 
     /// What Redis is asked for. The same key twice is one part with the sum of the hits.
-    fn parts(&self, request: &RateLimitRequest, asked: &mut [Option<Asked>]) -> (Vec<Part>, Vec<Item>) {
+    fn parts(
+        &self,
+        request: &RateLimitRequest,
+        asked: &mut [Option<Asked>],
+    ) -> Result<(Vec<Part>, Vec<Item>), Status> {
         let mut parts: Vec<Part> = Vec::new();
         let mut refunds = Vec::new();
         let mut seen: HashMap<Vec<u8>, usize> = HashMap::new();
@@ -188,6 +195,9 @@ impl Service {
             let limit = &asked.found.limit;
             let Some(kind) = &limit.rule else { continue };
             let (key, holder) = self.key(&request.domain, descriptor, &asked.found, kind);
+            if holder.is_empty() && matches!(kind, Kind::Concurrency { .. }) {
+                return Err(Status::invalid_argument("a place needs a holder, and the descriptor names none"));
+            }
             let mode = if self.shadow_mode || limit.shadow_mode {
                 Mode::Shadow
             } else if self.quota_mode || limit.quota_mode {
@@ -221,7 +231,7 @@ impl Service {
                 }
             };
         }
-        (parts, refunds)
+        Ok((parts, refunds))
     }
 
     /// The key of a limit: prefix, domain, entries and windows. What clients send is escaped, so that two descriptors
@@ -294,19 +304,10 @@ impl Service {
         if parts.is_empty() && refunds.is_empty() {
             return Ok((Outcome { states: Vec::new(), charged: Vec::new() }, Vec::new()));
         }
-        match tokio::time::timeout(self.deadline, asked).await {
-            Ok(Ok(answer)) => {
-                self.store.report(true);
-                Ok(answer)
-            }
-            Ok(Err(failure)) => {
-                self.store.report(false);
-                Err(failure)
-            }
-            Err(_) => {
-                self.store.report(false);
-                Err(Failure(format!("Redis has not answered within {:?}", self.deadline)))
-            }
+        // Each call of Redis has this deadline; a request that takes several gets no more for it.
+        match tokio::time::timeout(self.deadline.saturating_add(MARGIN), asked).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Failure(format!("Redis has not answered within {:?}", self.deadline))),
         }
     }
 

@@ -1,13 +1,14 @@
 //! Redis, as the service asks it: the only file that knows the client package.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use redis::cluster::ClusterClient;
 use redis::cluster_routing::Slot;
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, TlsCertificates};
-use redis_rl_client::{Connection, Decision, Error, Limiter, Rule, Way};
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use redis::{
+    ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, TlsCertificates, TlsMode,
+};
+use redis_rl_client::{Connection, Error, Limiter, Mode, Options, Rule};
 
 use crate::config::tree::Kind;
 use crate::settings::{Redis, RedisType};
@@ -49,8 +50,8 @@ impl From<Error> for Failure {
     }
 }
 
-impl From<Decision> for State {
-    fn from(decision: Decision) -> Self {
+impl From<&redis_rl_client::State> for State {
+    fn from(decision: &redis_rl_client::State) -> Self {
         Self {
             allowed: decision.allowed,
             limit: decision.limit,
@@ -72,7 +73,7 @@ impl Item {
             // With a cost, whatever it is, the log is the compact one, which takes requests of any weight.
             Kind::Sliding(rule) if self.force && self.units > 0 => rule.clone().cost(self.units).force().into(),
             Kind::Sliding(rule) => rule.clone().cost(self.units).into(),
-            Kind::Throttle(rule) => rule.clone().quantity(self.units).into(),
+            Kind::Throttle(rule) => rule.clone().cost(self.units).into(),
             Kind::Concurrency { rule, .. } => rule.clone().holder(&self.holder).into(),
         }
     }
@@ -85,8 +86,8 @@ impl Item {
 
 /// The most keys that one decision takes.
 pub const MOST_KEYS: usize = 64;
-/// How long Redis is left alone after it could not be asked.
-const REST: Duration = Duration::from_secs(1);
+/// How long Redis may take to answer for the first time.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A key that nobody counts at.
 const PROBE: &str = "redis-rl-envoy:probe";
@@ -95,7 +96,6 @@ const PROBE: &str = "redis-rl-envoy:probe";
 pub struct Store {
     limiter: Limiter,
     cluster: bool,
-    breaker: Breaker,
 }
 
 impl Store {
@@ -106,18 +106,8 @@ impl Store {
     pub async fn connect(settings: &Redis) -> Result<Self, Failure> {
         let failed = |error: redis::RedisError| Failure(error.to_string());
         let connection: Connection = match settings.kind {
-            RedisType::Single => {
-                let client = match tls(settings)? {
-                    Some(files) => redis::Client::build_with_tls(address(settings, &settings.url)?, files),
-                    None => redis::Client::open(address(settings, &settings.url)?),
-                };
-                // A call ends at its deadline; the connection is given up a little later.
-                let config = ConnectionManagerConfig::new()
-                    .set_connection_timeout(Some(Duration::from_secs(1)))
-                    .set_response_timeout(Some(Duration::from_secs(1)))
-                    .set_max_delay(Duration::from_secs(1));
-                ConnectionManager::new_with_config(client.map_err(failed)?, config).await.map_err(failed)?.into()
-            }
+            RedisType::Single => client(settings, &settings.url)?.into(),
+            RedisType::Sentinel => sentinels(settings)?.into(),
             RedisType::Cluster => {
                 let nodes = settings.url.split(',').map(|node| address(settings, node)).collect::<Result<Vec<_>, _>>()?;
                 let mut builder = ClusterClient::builder(nodes)
@@ -127,25 +117,23 @@ impl Store {
                 if let Some(files) = tls(settings)? {
                     builder = builder.certs(files);
                 }
-                Connection::cluster(&builder.build().map_err(failed)?).await.map_err(failed)?
+                builder.build().map_err(failed)?.into()
             }
-            RedisType::Sentinel => return Err(Failure("REDIS_TYPE=SENTINEL is not supported yet".to_owned())),
         };
-        let way = match settings.mode.as_str() {
-            "auto" => None,
-            "module" => Some(Way::Module),
-            "functions" => Some(Way::Functions),
-            "script" => Some(Way::Script),
+        let mode = match settings.mode.as_str() {
+            "auto" => Mode::Auto,
+            "module" => Mode::Module,
+            "functions" => Mode::Functions,
+            "script" => Mode::Script,
             other => {
                 return Err(Failure(format!("REDIS_RL_MODE must be auto, module, functions or script, not '{other}'")));
             }
         };
-        let mut options = redis_rl_client::Options::default().patience(settings.deadline);
-        options.way = way;
+        let options = Options::default().name("redis-rl-envoy").mode(mode).timeout(settings.deadline);
         let limiter = Limiter::with_options(connection, options);
         // The first call finds out how the server is asked; no request should have to wait for it.
-        limiter.peek(PROBE, &Rule::fixed("1/second").map_err(Error::from)?).await?;
-        Ok(Self { limiter, cluster: settings.kind == RedisType::Cluster, breaker: Breaker::default() })
+        limiter.timeout(PATIENCE).peek(PROBE, &Rule::fixed("1/second").map_err(Error::from)?).await?;
+        Ok(Self { limiter, cluster: settings.kind == RedisType::Cluster })
     }
 
     /// Whether Redis can be asked now.
@@ -154,7 +142,7 @@ impl Store {
             let rule = Rule::fixed("1/second").map_err(Error::from)?;
             self.limiter.peek(PROBE, &rule).await
         };
-        matches!(tokio::time::timeout(REST, probe).await, Ok(Ok(_)))
+        probe.await.is_ok()
     }
 
     /// The items that can be decided together, by their positions: those of one slot, at most 64.
@@ -172,24 +160,20 @@ impl Store {
 
     /// One decision, all or nothing.
     pub async fn decide(&self, items: &[&Item]) -> Result<(bool, Vec<State>), Failure> {
-        let decided = async {
-            if let [item] = items
-                // The plain form of a fixed window would count its denials.
-                && !matches!(item.kind, Kind::Fixed(_))
-            {
-                let state = State::from(self.limiter.check(&item.key, item.rule()).await?);
-                return Ok((state.allowed || item.force, vec![state]));
-            }
-            let decision = self.limiter.all(items.iter().map(|item| (&item.key, item.rule()))).await?;
-            Ok((decision.allowed, decision.each.into_iter().map(State::from).collect()))
-        };
-        self.guarded(decided).await
+        if let [item] = items
+            // The plain form of a fixed window would count its denials.
+            && !matches!(item.kind, Kind::Fixed(_))
+        {
+            let state = State::from(&*self.limiter.hit(&item.key, item.rule()).await?);
+            return Ok((state.allowed || item.force, vec![state]));
+        }
+        let decision = self.limiter.all(items.iter().map(|item| (&item.key, item.rule()))).await?;
+        Ok((decision.allowed, decision.each.iter().map(|decision| State::from(&**decision)).collect()))
     }
 
     /// The state as it is; `allowed` says whether the units fit, or any unit if there are none.
     pub async fn peek(&self, item: &Item) -> Result<State, Failure> {
-        let peeked = async { Ok(State::from(self.limiter.peek(&item.key, item.rule()).await?)) };
-        let mut state = self.guarded(peeked).await?;
+        let mut state = State::from(&*self.limiter.peek(&item.key, item.rule()).await?);
         if item.units == 0 {
             state.allowed = state.remaining > 0;
         }
@@ -198,73 +182,66 @@ impl Store {
 
     /// Gives units back: the newest, or those of a time. Answers how many, and how many are still in use.
     pub async fn refund(&self, item: &Item, at: Option<SystemTime>) -> Result<(u64, u64), Failure> {
-        let refunded = async {
-            let refund = match (&item.kind, at) {
-                (Kind::Fixed(rule), None) => self.limiter.refund(&item.key, rule.clone().cost(item.units)).await?,
-                (Kind::Fixed(rule), Some(at)) => {
-                    self.limiter.refund_at(&item.key, rule.clone().cost(item.units), at).await?
-                }
-                (Kind::Sliding(rule), None) => self.limiter.refund(&item.key, rule.clone().cost(item.units)).await?,
-                (Kind::Sliding(rule), Some(at)) => {
-                    self.limiter.refund_at(&item.key, rule.clone().cost(item.units), at).await?
-                }
-                (Kind::Throttle(rule), _) => {
-                    self.limiter.refund(&item.key, rule.clone().quantity(item.units)).await?
-                }
-                (Kind::Concurrency { .. }, _) => {
-                    let released = self.limiter.release(&item.key, [&item.holder]).await?;
-                    return Ok((released, 0));
-                }
-            };
-            Ok((refund.units, u64::try_from(refund.used).unwrap_or(0)))
+        let Item { key, kind, units, holder, .. } = item;
+        let refund = match (kind, at) {
+            (Kind::Fixed(rule), None) => self.limiter.refund(key, rule.clone().cost(*units)).await?,
+            (Kind::Fixed(rule), Some(at)) => self.limiter.refund_at(key, rule.clone().cost(*units), at).await?,
+            (Kind::Sliding(rule), None) => self.limiter.refund(key, rule.clone().cost(*units)).await?,
+            (Kind::Sliding(rule), Some(at)) => self.limiter.refund_at(key, rule.clone().cost(*units), at).await?,
+            (Kind::Throttle(rule), _) => self.limiter.refund(key, rule.clone().cost(*units)).await?,
+            (Kind::Concurrency { .. }, _) => return Ok((self.limiter.release(key, [holder]).await?, 0)),
         };
-        self.guarded(refunded).await
-    }
-
-    async fn guarded<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        if !self.breaker.lets_in() {
-            return Err(Failure("Redis could not be asked a moment ago".to_owned()));
-        }
-        call.await
-    }
-
-    /// A request has got no answer in time, or has got one.
-    pub fn report(&self, answered: bool) {
-        if answered { self.breaker.close() } else { self.breaker.open() }
+        Ok((refund.refunded, u64::try_from(refund.used).unwrap_or(0)))
     }
 }
 
-/// After a failure lets nothing through for a second, then one call a second, until one succeeds.
-#[derive(Debug, Default)]
-struct Breaker {
-    /// Milliseconds since `origin` at which the next call is let in; 0 while all are.
-    next: AtomicU64,
+fn client(settings: &Redis, url: &str) -> Result<redis::Client, Failure> {
+    let client = match tls(settings)? {
+        Some(files) => redis::Client::build_with_tls(address(settings, url)?, files),
+        None => redis::Client::open(address(settings, url)?),
+    };
+    client.map_err(|error| Failure(error.to_string()))
 }
 
-fn millis() -> u64 {
-    static ORIGIN: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
-    u64::try_from(ORIGIN.elapsed().as_millis()).unwrap_or(u64::MAX)
+/// `name,sentinel:port,sentinel:port`: the primary of this name, which the sentinels know.
+fn sentinels(settings: &Redis) -> Result<SentinelClient, Failure> {
+    let Some((name, nodes)) = settings.url.split_once(',') else {
+        return Err(Failure("REDIS_URL must be the name of the primary and its sentinels: name,host:port,…".to_owned()));
+    };
+    let failed = |error: redis::RedisError| Failure(error.to_string());
+    let nodes = nodes.split(',').map(|node| address(settings, node).map(|info| info.addr().clone()));
+    let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
+    let mut builder = SentinelClientBuilder::new(nodes, name, SentinelServerType::Master).map_err(failed)?;
+    if settings.tls {
+        let mode = if settings.skip_hostname_verification { TlsMode::Insecure } else { TlsMode::Secure };
+        builder = builder.set_client_to_redis_tls_mode(mode).set_client_to_sentinel_tls_mode(mode);
+    }
+    if let Some(files) = tls(settings)? {
+        builder = builder.set_client_to_redis_certificates(files.clone()).set_client_to_sentinel_certificates(files);
+    }
+    let (user, password) = login(&settings.auth);
+    if let Some(user) = user {
+        builder = builder.set_client_to_redis_username(user);
+    }
+    if let Some(password) = password {
+        builder = builder.set_client_to_redis_password(password);
+    }
+    let (user, password) = login(&settings.sentinel_auth);
+    if let Some(user) = user {
+        builder = builder.set_client_to_sentinel_username(user);
+    }
+    if let Some(password) = password {
+        builder = builder.set_client_to_sentinel_password(password);
+    }
+    builder.build().map_err(failed)
 }
 
-impl Breaker {
-    fn lets_in(&self) -> bool {
-        let next = self.next.load(Relaxed);
-        if next == 0 {
-            return true;
-        }
-        let now = millis();
-        let later = now.saturating_add(u64::try_from(REST.as_millis()).unwrap_or(u64::MAX));
-        now >= next && self.next.compare_exchange(next, later, Relaxed, Relaxed).is_ok()
-    }
-
-    fn open(&self) {
-        self.next.store(millis().saturating_add(u64::try_from(REST.as_millis()).unwrap_or(u64::MAX)).max(1), Relaxed);
-    }
-
-    fn close(&self) {
-        if self.next.load(Relaxed) != 0 {
-            self.next.store(0, Relaxed);
-        }
+/// `password`, or `user:password`.
+fn login(auth: &str) -> (Option<&str>, Option<&str>) {
+    match auth.split_once(':') {
+        _ if auth.is_empty() => (None, None),
+        Some((user, password)) => (Some(user), Some(password)),
+        None => (None, Some(auth)),
     }
 }
 
@@ -287,14 +264,16 @@ fn address(settings: &Redis, text: &str) -> Result<ConnectionInfo, Failure> {
             ConnectionAddr::Tcp(host, port)
         }
     };
-    let mut login = RedisConnectionInfo::default().set_protocol(redis::ProtocolVersion::RESP3);
-    match settings.auth.split_once(':') {
-        _ if settings.auth.is_empty() => {}
-        Some((user, password)) => login = login.set_username(user).set_password(password),
-        None => login = login.set_password(&settings.auth),
+    let mut redis = RedisConnectionInfo::default().set_protocol(redis::ProtocolVersion::RESP3);
+    let (user, password) = login(&settings.auth);
+    if let Some(user) = user {
+        redis = redis.set_username(user);
+    }
+    if let Some(password) = password {
+        redis = redis.set_password(password);
     }
     let info = address.into_connection_info().map_err(|error| Failure(format!("REDIS_URL: {error}")))?;
-    Ok(info.set_redis_settings(login))
+    Ok(info.set_redis_settings(redis))
 }
 
 /// The files of TLS, where any is named.

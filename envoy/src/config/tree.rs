@@ -415,7 +415,7 @@ impl Loader<'_> {
 
     fn limit(&self, descriptor: &definition::Descriptor, limit: &definition::Limit, full_key: &str) -> Result<Limit, String> {
         let refuse = |reason: String| self.refuse(limit.line, reason);
-        let (rates, rule) = self.rule(limit).map_err(refuse)?;
+        let (rates, rule) = self.rule(limit, &descriptor.key).map_err(refuse)?;
         for replaced in &limit.replaces {
             if replaced.is_empty() {
                 return Err(refuse(format!("'{full_key}' replaces something without a name")));
@@ -437,7 +437,7 @@ impl Loader<'_> {
         })
     }
 
-    fn rule(&self, limit: &definition::Limit) -> Result<(Vec<Shown>, Option<Kind>), String> {
+    fn rule(&self, limit: &definition::Limit, key: &str) -> Result<(Vec<Shown>, Option<Kind>), String> {
         let shown = |rate: &Rate, unit: Unit| Shown {
             name: limit.name.clone(),
             requests_per_unit: rate.requests_per_unit,
@@ -455,14 +455,15 @@ impl Loader<'_> {
                 Err(_) => duration(&concurrency.lease)
                     .map_err(|_| format!("a lease is a time such as 60s, not '{}'", concurrency.lease))?,
             };
-            if concurrency.holder.is_empty() {
-                return Err("concurrency needs a holder: the key of the entry that says whose place it is".to_owned());
-            }
             let rule = Rule::lease(concurrency.limit.into(), length).map_err(|error| error.to_string())?;
             let rate = Rate { requests_per_unit: concurrency.limit, ..Rate::default() };
             return Ok((
                 vec![shown(&rate, Unit::Unknown)],
-                Some(Kind::Concurrency { rule, holder: concurrency.holder.clone() }),
+                Some(Kind::Concurrency {
+                    rule,
+                    // Unless it says otherwise, the descriptor itself is the entry that says whose place it is.
+                    holder: if concurrency.holder.is_empty() { key.to_owned() } else { concurrency.holder.clone() },
+                }),
             ));
         }
         let algorithm = limit.algorithm.as_deref().map(Algorithm::parse).transpose()?.unwrap_or(self.options.algorithm);
@@ -510,7 +511,8 @@ fn rule(algorithm: Algorithm, windows: &[Window], burst: Option<u32>) -> Result<
                 return Rule::fixed(windows).map(Kind::Fixed).map_err(|error| error.to_string());
             }
             Rule::throttle(*window).and_then(|rule| match burst {
-                Some(burst) => Ok(rule.max_burst(u64::from(burst).saturating_sub(1))),
+                // The command counts what may come beyond the first.
+                Some(burst) => Ok(rule.burst(u64::from(burst).saturating_sub(1))),
                 None => Ok(rule),
             }).map(Kind::Throttle)
         }

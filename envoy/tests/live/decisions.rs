@@ -29,7 +29,7 @@ descriptors:
       rates:
         - {unit: hour, requests_per_unit: 2}
         - {unit: day, unit_multiplier: 2, requests_per_unit: 3}
-  - {key: places, rate_limit: {concurrency: {limit: 2, lease: 60s, holder: stream}}}
+  - {key: places, descriptors: [{key: stream, rate_limit: {concurrency: {limit: 2, lease: 60s}}}]}
 ";
 
 async fn start(variables: &[(&str, &str)]) -> (Redis, Service) {

@@ -1,4 +1,4 @@
-# The one way to do things. `make help` lists them.
+# All tasks of the project. `make help` lists them.
 
 CARGO ?= cargo
 PORT ?= 6379
@@ -15,8 +15,8 @@ help: ## List the targets
 demo: deps-build deps-server build ## Show the module at work on a private server
 	@scripts/demo.sh
 
-test: deps-build deps-server build build-hooks ## Run all tests, live on every engine that is here (ENGINES="name ..." for some)
-	$(CARGO) test --locked --release --lib
+test: deps-build deps-server build build-hooks ## Run all tests, live on every installed engine (ENGINES="name ..." for some)
+	PROPTEST_RNG_SEED=$(or $(RL_SEED),20) $(CARGO) test --locked --release --lib
 	$(CARGO) test --locked --release --test live
 
 test-clients: deps-build deps-server deps-clients build ## Test the packages for Python, Node.js and Rust, live
@@ -24,26 +24,26 @@ test-clients: deps-build deps-server deps-clients build ## Test the packages for
 	clients/node/test.sh
 	clients/rust/test.sh
 
-test-monitoring: deps-build deps-server build ## Try docker/monitoring with a live Prometheus (PICTURE=yes draws the dashboard)
+test-monitoring: deps-build deps-server build ## Test docker/monitoring with a live Prometheus (PICTURE=yes draws the dashboard)
 	scripts/test-monitoring.sh $(if $(PICTURE),--picture)
 
 bench: deps-build deps-server build ## Measure the commands beside the scripts in five minutes (ENGINE=name REDIS_CELL_SO=path)
 	$(CARGO) bench --locked --bench limiters -- $(if $(ENGINE),--engine $(ENGINE))
 
-bench-quick: deps-build deps-server build ## The same roughly, in less than a minute; writes no file
+bench-quick: deps-build deps-server build ## A rougher measurement in less than a minute; writes no file
 	$(CARGO) bench --locked --bench limiters -- --quick $(if $(ENGINE),--engine $(ENGINE))
 
-bench-instructions: deps-build deps-server deps-valgrind build ## Count the instructions of each command, for a diff to show
+bench-instructions: deps-build deps-server deps-valgrind build ## Count the instructions of each command into docs/bench/instructions.md
 	$(CARGO) bench --locked --bench limiters -- --instructions $(if $(ENGINE),--engine $(ENGINE))
 
-functions: ## Make of functions/rl.lua the two files that servers load
+functions: ## Generate the two files that servers load from functions/rl.lua
 	@scripts/functions.sh
 
 pictures: deps-build deps-server build ## Draw docs/pictures from live calls, and the plots of docs/bench from its figures
 	$(CARGO) bench --locked --bench pictures
 	$(CARGO) bench --locked --bench limiters -- --plots
 
-bench-clients: deps-build deps-server deps-clients build ## Measure the adapters of the packages beside the stores that users have
+bench-clients: deps-build deps-server deps-clients build ## Measure the adapters of the packages beside the stores that they replace
 	scripts/bench-clients.sh
 
 soak: deps-build deps-server deps-valgrind build ## Hostile calls and floods (MINUTES=8 for both), memcheck, pruning (SEED=n ENGINE=name)
@@ -81,7 +81,7 @@ engines: ## Fetch the servers that the tests can run on, about 400 MB (ENGINES="
 clean: ## Remove what was built
 	$(CARGO) clean
 
-# The module with commands for the tests alone.
+# The module with additional commands for the tests.
 .PHONY: build-hooks deps-build deps-server deps-valgrind deps-clients deps-package deps-installations
 build-hooks:
 	$(CARGO) build --locked --features test-hooks --target-dir $(TARGET)/test-hooks

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the licences of the crates that are linked into the library, for the packages to carry.
+"""Prints the licences of the crates that are linked into the library, for the packages.
 
     cargo metadata ... | packaging/third-party.py NAME@VERSION ...
 

@@ -33,7 +33,7 @@ TEXT
     printf '%s\n' "$end"
 } | tee "$section"
 
-# The old section goes, the new one stands at the end.
+# Drop the old section and append the new one.
 awk -v begin="$begin" -v end="$end" '$0 == begin { skip = 1 } !skip { print } $0 == end { skip = 0 }' "$page" |
     sed -e :a -e '/^\n*$/{$d;N;ba' -e '}' >"$section.page"
 { cat "$section.page"; echo; cat "$section"; } >"$page"

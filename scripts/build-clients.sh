@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds what the registries get: the packages for Python, Node.js and Rust. Needs the network for their build tools.
+# Builds the packages for Python, Node.js and Rust as they are published. Needs the network for their build tools.
 #
 #   scripts/build-clients.sh OUT
 #
-# OUT receives python/ (a source distribution, and the wheel made of it), node/ (what npm pack makes) and rust/ (a .crate,
-# which has been built from what is in it). GITHUB_REPOSITORY (owner/name), where it is set, becomes the repository in
-# package.json: npm compares it with the provenance.
+# OUT receives python/ (a source distribution, and the wheel built from it), node/ (the output of npm pack) and rust/ (a .crate
+# that was test-built from its contents). GITHUB_REPOSITORY (owner/name), if set, becomes the repository in package.json: npm
+# compares it with the provenance.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,13 +22,13 @@ say 'Python'
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r clients/python/requirements-dev.txt
 (cd clients/python && "$work/venv/bin/hatchling" build --target sdist --directory "$out/python" >&2)
-# The wheel comes out of the source distribution, so that both are complete.
+# The wheel is built from the source distribution, so that both are known to be complete.
 mkdir "$work/sdist"
 tar -xzf "$out"/python/*.tar.gz -C "$work/sdist" --strip-components 1
 (cd "$work/sdist" && "$work/venv/bin/hatchling" build --target wheel --directory "$out/python" >&2)
 
 say 'Node.js'
-# A copy, because package.json gets the repository.
+# In a copy, because package.json is changed.
 mkdir "$work/clients"
 cp -R functions "$work/functions"
 tar -cf - --exclude=node_modules --exclude=dist --exclude=build -C clients node | tar -xf - -C "$work/clients"
@@ -43,7 +43,7 @@ tar -cf - --exclude=node_modules --exclude=dist --exclude=build -C clients node 
 )
 
 say 'Rust'
-# Also where the tree has changes that are not committed, so that this can be tried; a tag has none.
+# Uncommitted changes are allowed, so that this can be tried; the tree of a tag has none.
 (cd clients/rust && cargo package --quiet --locked --allow-dirty --target-dir "$work/target" >&2)
 cp "$work"/target/package/*.crate "$out/rust/"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the YAML of the pages and of docker/: that it can be read, that no key stands twice, and that what is for Kubernetes
-fits its schemas. The first two take PyYAML, the last kubernetes-validate; what is not here is said and not checked.
+"""Checks the YAML on the pages and in docker/: that it parses, that no key is given twice, and that Kubernetes resources match
+their schemas. Needs PyYAML, and kubernetes-validate for the schemas; a check whose library is missing is skipped with a message.
 
     scripts/check-manifests.py
 """
@@ -22,7 +22,7 @@ except ImportError:
 
 
 class Strict(yaml.SafeLoader):
-    """Refuses a mapping in which a key stands twice."""
+    """Refuses a mapping with duplicate keys."""
 
     def construct_mapping(self, node, deep=False):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
@@ -50,11 +50,11 @@ for where, text in texts:
         failed += 1
         continue
     for document in documents:
-        # Values of charts and other files have no kind.
+        # Values of charts and other YAML files have no kind.
         if not isinstance(document, dict) or "kind" not in document or kubernetes_validate is None:
             continue
         if "/" in document["apiVersion"] and "." in document["apiVersion"] and "k8s.io" not in document["apiVersion"]:
-            continue  # a resource of an operator, which Kubernetes has no schema for
+            continue  # A resource of an operator: Kubernetes has no schema for it.
         try:
             kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
             manifests += 1

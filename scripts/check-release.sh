@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Checks that the version is the same wherever it stands: Cargo.toml, the packages of clients/, their lockfiles, and the first
+# Checks that the version is the same everywhere: Cargo.toml, the packages of clients/, their lockfiles, and the first
 # entry of CHANGELOG.md. Prints `version=0.2.0`.
 #
 #   scripts/check-release.sh             all agree; the entry may still say "unreleased"
 #   scripts/check-release.sh v0.2.0      they also agree with this tag, and the entry has a date
 #
-# ROOT is the tree to look at, this one unless set.
+# ROOT is the tree to check; the default is this one.
 set -euo pipefail
 cd "${ROOT:-$(dirname "$0")/..}"
 
@@ -27,7 +27,7 @@ in_cargo_lock() {
         found { split($0, part, "\""); print part[2]; exit }' "$1"
 }
 
-# in_json FILE NUMBER: the NUMBERth version in a file of npm, whose first ones are those of the package itself.
+# in_json FILE NUMBER: the NUMBERth version in a file of npm; the first ones are those of the package itself.
 in_json() {
     awk -v number="$2" '/^ +"version": "/ && ++seen == number { split($0, part, "\""); print part[4]; exit }' "$1"
 }

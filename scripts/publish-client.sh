@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Publishes one of the packages that scripts/build-clients.sh has built. What is there in this version already stays, so a
-# release that stopped half way can be run again. The package for Python is published by an action of the workflow.
+# Publishes one of the packages that scripts/build-clients.sh has built. A version that is already published is skipped, so a
+# release that stopped halfway can be run again. The package for Python is published by an action of the workflow.
 #
 #   scripts/publish-client.sh npm FILE.tgz [--dry-run]
 #   scripts/publish-client.sh crates [--dry-run]
 #
-# npm gets its right to publish by OIDC, and cargo by CARGO_REGISTRY_TOKEN.
+# npm authenticates by OIDC, cargo by CARGO_REGISTRY_TOKEN.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,7 +28,7 @@ case $registry in
         npm publish "$file" --access public "${provenance[@]}" "$@"
         ;;
     crates)
-        # The file that was built is not what cargo takes: it packs the tree again, which is that of the tag.
+        # cargo cannot publish the built file: it packs the tree again, which is that of the tag.
         cd clients/rust
         if cargo info --quiet --registry crates-io "redis-rl-client@$version" >/dev/null 2>&1; then
             say "crates.io has redis-rl-client $version already"

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Pushes an image of several architectures, as it lies in an OCI archive, with skopeo. It builds nothing.
+# Pushes an image of several architectures from an OCI archive, with skopeo. It builds nothing.
 #
 #   scripts/push-image.sh FILE.tar REGISTRY/NAME VERSION KIND
 #
-# KIND is what the image is: library, redis, valkey-alpine. The image gets the tags VERSION-KIND and KIND. Prints, for what
-# attests the image, `image=registry/name` and `digest=sha256:…`. SKOPEO_FLAGS go to skopeo, for a registry without TLS.
+# KIND is the kind of image: library, redis, valkey-alpine. The image gets the tags VERSION-KIND and KIND. Prints
+# `image=registry/name` and `digest=sha256:…` for the attestation. SKOPEO_FLAGS go to skopeo, for a registry without TLS.
 set -euo pipefail
 
 archive=${1:?which file?}
-# Names of images have no capitals, names of repositories may have some.
+# Names of images must be in lower case, names of repositories need not be.
 image=${2,,}
 version=${3:?which version?}
 kind=${4:?which kind?}
@@ -17,7 +17,7 @@ read -ra flags <<<"${SKOPEO_FLAGS:-}"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 for tag in "$version-$kind" "$kind"; do
-    # All architectures, and the bytes as they are, so that the digest is that of the file.
+    # All architectures, byte for byte, so that the digest is that of the file.
     skopeo copy --all --preserve-digests "${flags[@]}" --digestfile "$folder/$tag" \
         "oci-archive:$archive" "docker://$image:$tag" >&2
 done

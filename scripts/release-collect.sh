@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Brings what was built for each target together.
+# Collects what was built for each target.
 #
 #   scripts/release-collect.sh IN OUT
 #
-# IN has a folder for each target, named by its triple, as scripts/package.sh fills them, and may have others. Each with a
-# SHA256SUMS is checked against it. OUT receives
+# IN has a folder for each target, named by its triple, as scripts/package.sh fills them, and may have other folders. Each folder
+# with a SHA256SUMS is checked against it. OUT receives
 #
-#   assets/                                all files side by side, and one SHA256SUMS of them: what a release has
-#   library/ARCH/LIBC/libredis_rl.so       the libraries out of the tarballs, for the images: ARCH is amd64 or arm64, as
-#                                          container images have it, LIBC glibc or musl
+#   assets/                                all files in one folder with one SHA256SUMS: the files of a release
+#   library/ARCH/LIBC/libredis_rl.so       the libraries from the tarballs, for the images: ARCH is amd64 or arm64, as in
+#                                          container images, LIBC glibc or musl
 set -euo pipefail
 
 in=$(realpath "${1:?from which folder?}")

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The release page, with `gh`. It is made as a draft, which nobody else sees, and published when everything else is out.
+# The release page, with `gh`. It is created as a draft, which is not public, and published after everything else.
 #
 #   scripts/release-github.sh draft v0.2.0 DIR     a draft with the notes of CHANGELOG.md and the files of DIR
 #   scripts/release-github.sh publish v0.2.0       makes it public
 #
-# Both can be repeated: a draft gets the files again. The files of a release that is public are never changed.
+# Both can be repeated: a draft gets the files again. The files of a public release are never changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

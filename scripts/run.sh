@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs a server with the module in the foreground. PORT sets the port (6379), SERVER the program (redis-server), MODULE
-# the library. Arguments go to the server as they are.
+# the library. Arguments are passed to the server.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -3,9 +3,9 @@
 #
 #   scripts/test-arm64.sh [FILTER]
 #
-# The unit tests run under qemu themselves. For the live tests the server does, Debian 13's for arm64, with the module out
-# of the tarball; the tests talk to it from this machine. FILTER picks live tests by name. Needs qemu-aarch64-static
-# (Debian's qemu-user-static), but no root and no chroot.
+# The unit tests run under qemu. For the live tests only the server does, Debian 13's for arm64, with the module from the
+# tarball; the tests run on this machine. FILTER selects live tests by name. Needs qemu-aarch64-static (Debian's
+# qemu-user-static), but no root and no chroot.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,7 +29,7 @@ if [ ! -x "$folder/engines/$engine/server" ]; then
     mkdir -p "$folder/engines/$engine"
     REDIS_RL_ENGINE_ARCH=arm64 bash scripts/engines.sh --source debian:trixie redis-server "$folder/engines/$engine"
     ln -s usr/lib "$folder/engines/$engine/root/lib" # Where programs look for their loader.
-    # The same starter, under qemu. The tests preload a clock; what they name is built for this machine.
+    # The same starter, under qemu, and with the preloaded clock of the tests built for arm64.
     "$zig" cc -target aarch64-linux-gnu.2.28 -shared -fPIC -O2 -o "$folder/clock.so" tests/support/clock.c
     sed -i "s|^exec |exec env -u LD_PRELOAD '$qemu' \${LD_PRELOAD:+-E 'LD_PRELOAD=$folder/clock.so'} |" \
         "$folder/engines/$engine/server"
@@ -46,6 +46,6 @@ say "unit tests"
     cargo-zigbuild test --locked --release --lib --target "$target.2.28" --target-dir ../target/dist
 )
 
-# Not those of `bounds`: they look at the memory of the process, in which qemu keeps the code that it has translated.
+# Without `bounds`: those tests measure the memory of the process, which includes the code that qemu has translated.
 say "live tests"
 REDIS_RL_ENGINES=$folder/engines ENGINES=$engine RL_MODULE=$module cargo test --locked --release --test live -- --skip ::bounds:: "$@"

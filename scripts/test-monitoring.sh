@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Tries what docker/monitoring/ ships: rules by promtool, and all of it on live servers, an exporter and a Prometheus.
+# Tests docker/monitoring/: the rules with promtool, and all of it with live servers, an exporter and a Prometheus.
 #
 #   scripts/test-monitoring.sh             the tests (ENGINES="name ..." for some servers only)
 #   scripts/test-monitoring.sh --picture   draw docs/monitoring/dashboard.svg instead
 #
-# PROMETHEUS, PROMTOOL and EXPORTER name other programs than those of the PATH. What is missing there is taken out of
-# Debian's packages, into a cache and without installing it: the packages would start services on this machine.
+# PROMETHEUS, PROMTOOL and EXPORTER select programs other than those in the PATH. Missing programs are extracted from Debian's
+# packages into a cache, without installing them: the packages would start services on this machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +13,7 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/redis-rl/monitoring
 
 say() { printf 'monitoring: %s\n' "$*" >&2; }
 
-# program NAME PACKAGE ...: where the program is; if need be, out of the first of the packages that there is and that has it.
+# program NAME PACKAGE ...: the path of the program; if it is missing, extracted from the first of the packages that has it.
 program() {
     local name=$1 package
     shift

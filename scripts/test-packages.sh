@@ -1,25 +1,23 @@
 #!/usr/bin/env bash
-# Installs and uses the packages as a stranger would: in fresh installations of the distributions, with their own servers.
+# Installs and uses the packages as a user would: in fresh installations of the distributions, with their own servers.
 #
 #   scripts/test-packages.sh [--packages DIR] [TEST ...]
 #
-# DIR (target/package) is what scripts/package.sh has filled. TEST is one of these; without it, all that the machine can
-# run:
+# DIR (target/package) is the output of scripts/package.sh. TEST is one of these; the default is all that the machine can run:
 #
 #   files         checksums, lintian, debug symbols, the SBOM
 #   DISTRIBUTION  debian-12, debian-13 or ubuntu-24.04: the Debian package with each server of that distribution
 #   tarball       the tarball, unpacked in Debian 12
 #   rpm           the RPM, with rpm in an empty root, and its library in Debian 12
 #
-# ARCH (amd64) is the architecture of the packages and of the installations. Another one than the machine's runs under
-# qemu: the kernel has to know it (packages qemu-user-static and binfmt-support).
+# ARCH (amd64) is the architecture of the packages and of the installations. A foreign one runs under qemu, if the kernel is set up
+# for it (packages qemu-user-static and binfmt-support).
 #
-# It needs root or sudo, to change into the installations. The base systems are kept in target/test-packages; remove them
-# for newer ones.
+# It needs root or sudo, for chroot. The base systems are cached in target/test-packages; remove them to get newer ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Mounts are this script's own, and go when it ends.
+# In a mount namespace of its own, so that mounts disappear when the script ends.
 if [ -z "${RL_TEST_PACKAGES:-}" ]; then
     sudo=()
     if [ "$(id -u)" -ne 0 ]; then sudo=(sudo); fi
@@ -42,7 +40,7 @@ line='include /usr/share/redis-rl/*.conf'
 say() { printf 'test-packages: %s\n' "$*" >&2; }
 fail() { say "FAILED: $*"; exit 1; }
 
-# What the steps say, for whoever has to show it.
+# The output of the steps, to be shown if one fails.
 scratch=$(mktemp -d)
 # The installation under test, its server, and the server's process.
 root='' server='' conf='' process='' log=''
@@ -58,7 +56,7 @@ finish() {
 }
 trap 'finish; rm -rf "$scratch"' EXIT
 
-# The mirror of this machine for Debian, or Ubuntu's.
+# This machine's Debian mirror, or Ubuntu's archive.
 mirror() {
     local found=''
     if [ "$1" = Debian ] && command -v apt-get >/dev/null; then
@@ -100,7 +98,7 @@ bootstrap() {
     mv "$archive.part" "$archive"
 }
 
-# Debian 12 does not package Ubuntu's keys. This is the package of Ubuntu 24.04, known by its hash.
+# Debian 12 has no package of Ubuntu's keys. This is the package of Ubuntu 24.04, checked by its hash.
 ubuntu_keyring() {
     local deb=$cache/ubuntu-keyring.deb
     curl -fsS -o "$deb" \
@@ -129,7 +127,7 @@ fresh() {
     chmod 755 "$root"
     tar -C "$root" -xf "$cache/$1-$arch.tar"
     mount -t proc proc "$root/proc"
-    # Nothing starts by itself: there is no init here.
+    # No service may start: there is no init here.
     printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
     chmod 755 "$root/usr/sbin/policy-rc.d"
     cp /etc/resolv.conf "$root/etc/resolv.conf"
@@ -143,7 +141,7 @@ fresh() {
 
 cli() { nsenter --target "$process" --net chroot "$root" "/usr/bin/${server%-server}-cli" "$@"; }
 
-# unit KEY: what the package's systemd unit says.
+# unit KEY: the value in the package's systemd unit.
 unit() { sed -n "s/^$1=//p" "$root/lib/systemd/system/$server.service" | head -n 1; }
 
 # start [COMMAND ...]: the server, as its unit starts it or by COMMAND, in a network of its own. Returns once it answers.
@@ -201,7 +199,7 @@ add() { printf '%s\n' "$1" >>"$root$conf"; }
 drop() { sed -i "\\|^$1|d" "$root$conf"; }
 owner() { stat -c '%U:%G %a' "$root$1"; }
 
-# said TEXT: apt showed it the last time.
+# said TEXT: the last run of apt printed it.
 said() { grep -qF -- "$1" "$scratch/apt.log" || { cat "$scratch/apt.log" >&2; fail "apt did not say: $1"; }; }
 unsaid() { if grep -qF -- "$1" "$scratch/apt.log"; then fail "apt said: $1"; fi; }
 
@@ -217,7 +215,7 @@ test_deb() { # test_deb DISTRIBUTION SERVER
     [ "$(stat -c %a "$root/$library")" = 755 ] || fail "the library has the mode $(stat -c %a "$root/$library")"
     inside cmp "/$library" /usr/lib/valkey/modules/libredis_rl.so
 
-    # Installing it changes no server. The line does.
+    # Installing the package changes no server; the line in its file does.
     must_start; silent; stop
     local before; before=$(owner "$conf")
     add "$line"
@@ -226,7 +224,7 @@ test_deb() { # test_deb DISTRIBUTION SERVER
     expect 'rl.cl-throttle no' CONFIG GET rl.cl-throttle
     stop
 
-    # Settings are the administrator's, and survive an upgrade. So does a server that runs meanwhile.
+    # The administrator's settings survive an upgrade, and a running server is not touched.
     sed -i 's/^# \(rl.cl-throttle yes\)/\1/' "$root/etc/redis-rl/settings.conf"
     must_start
     expect 'rl.cl-throttle yes' CONFIG GET rl.cl-throttle
@@ -238,7 +236,7 @@ test_deb() { # test_deb DISTRIBUTION SERVER
     must_start; answers upgraded
     expect 'rl.cl-throttle yes' CONFIG GET rl.cl-throttle
 
-    # CONFIG REWRITE adds a loadmodule line. With the include line it is one too many, and the package says so.
+    # CONFIG REWRITE adds a loadmodule line. Together with the include line it loads the module twice; the package warns of it.
     expect OK CONFIG REWRITE
     stop
     must_not_start
@@ -251,7 +249,7 @@ test_deb() { # test_deb DISTRIBUTION SERVER
     must_start; answers rewritten-twice; stop
     [ "$(grep -c ^loadmodule "$root$conf")" = 1 ] || fail "$conf has more than one loadmodule line"
 
-    # A loadmodule line needs the library, and a setting the module. The package says so when it goes.
+    # A loadmodule line needs the library, and a setting the module. The package warns of it when it is removed.
     apt remove redis-rl
     said "$conf has lines for the module"
     must_not_start
@@ -260,7 +258,7 @@ test_deb() { # test_deb DISTRIBUTION SERVER
     drop 'rl\.'
     must_start; silent; stop
 
-    # The include line needs nothing.
+    # With the include line the server still starts.
     apt install "/tmp/$deb"
     add "$line"
     must_start; answers again
@@ -274,7 +272,7 @@ test_deb() { # test_deb DISTRIBUTION SERVER
     must_start; silent; stop
     other=$(find "$root" -xdev \( -name '*redis-rl*' -o -name '*redis_rl*' \) ! -path "$root/tmp/*" ! -path "$root/proc/*")
     [ -z "$other" ] || fail "apt purge leaves behind: $other"
-    # The server can go, too.
+    # The server can be removed, too.
     apt purge "$server"
 }
 
@@ -311,7 +309,7 @@ test_tarball() {
     stop
 }
 
-# stub NAME VERSION PROVIDES: a package that holds nothing and stands for one of an RPM distribution.
+# stub NAME VERSION PROVIDES: an empty package in place of one of an RPM distribution.
 stub() {
     printf 'Name: %s\nVersion: %s\nRelease: 1\nSummary: stub\nLicense: MIT\nProvides: %s\n%%description\nstub\n%%files\n' "$@" >"$root/stub.spec"
     rpmbuild --quiet --target "$machine" --define "_topdir $root/build" --define "_rpmdir $root/stubs" -bb "$root/stub.spec" \
@@ -319,7 +317,7 @@ stub() {
     printf '%s\n' "$root/stubs/$machine/$1-$2-1.$machine.rpm"
 }
 
-# in_rpm_root WORD ...: rpm on the empty root, with what it says in $scratch/rpm.log.
+# in_rpm_root WORD ...: rpm on the empty root, with its output in $scratch/rpm.log.
 in_rpm_root() { rpm --root "$root/root" "$@" >"$scratch/rpm.log" 2>&1; }
 must_rpm() { in_rpm_root "$@" || { cat "$scratch/rpm.log" >&2; fail "rpm $*"; }; }
 
@@ -334,7 +332,7 @@ test_rpm() {
     old=$(stub redis 6.2.7 nothing-more)
     new=$(stub valkey 8.0.0 nothing-more)
     must_rpm -i --ignorearch "$libc" "$old"
-    # Redis 6 is too old; Valkey will do.
+    # Redis 6 is too old; Valkey is accepted.
     if in_rpm_root -i --ignorearch "$rpm"; then fail "it installs beside Redis 6.2"; fi
     grep -qF '(redis >= 7.0 or valkey >= 7.2) is needed' "$scratch/rpm.log" || { cat "$scratch/rpm.log" >&2; fail "another refusal"; }
     must_rpm -e redis
@@ -343,7 +341,7 @@ test_rpm() {
     must_rpm -V redis-rl
     [ "$(stat -c %a "$empty/usr/lib64/redis/modules/libredis_rl.so")" = 755 ] || fail "the library cannot be loaded"
     [ "$(rpm -qpc "$rpm")" = /etc/redis-rl/settings.conf ] || fail "the settings are no configuration file"
-    # The settings of the administrator survive an upgrade; everything else goes.
+    # The administrator's settings survive an upgrade; everything else is replaced.
     echo 'rl.cl-throttle yes' >>"$empty/etc/redis-rl/settings.conf"
     must_rpm -U --replacepkgs --ignorearch "$rpm"
     grep -q '^rl.cl-throttle yes' "$empty/etc/redis-rl/settings.conf" || fail "an upgrade takes the settings"
@@ -353,7 +351,7 @@ test_rpm() {
     must_rpm -e redis-rl
     [ ! -e "$empty/usr/lib64/redis/modules/libredis_rl.so" ] || fail "the library stays"
 
-    # And in a server, by the same line.
+    # The library in a server, loaded by the same line.
     fresh debian-12 redis-server
     cp -r "$scratch"/rpm-root/usr/{lib64,share} "$root/usr"
     cp -r "$scratch/rpm-root/etc/redis-rl" "$root/etc"
@@ -377,7 +375,7 @@ test_files() {
     scripts/package.sh --check "$folder/$name/libredis_rl.so"
     dpkg-deb -x "$packages/redis-rl_$version-1_$arch.deb" "$folder/deb"
     cmp "$folder/deb/$library" "$folder/$name/libredis_rl.so" || fail "the packages hold different libraries"
-    # The symbols are found by the library's build id, and lead to a line of the source.
+    # Debuggers find the symbols by the library's build id, and get a line of the source.
     id=$(readelf -nW "$folder/$name/libredis_rl.so" | sed -n 's/.*Build ID: //p')
     symbols=$folder/$name-debug/usr/lib/debug/.build-id/${id:0:2}/${id:2}.debug
     [ "$(readelf -nW "$symbols" | sed -n 's/.*Build ID: //p')" = "$id" ] || fail "the symbols are another library's"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the scripts of a release on copies and stand-ins: nothing is built, sent or published. `make lint` runs it.
+# Tests the release scripts with copies and stubs: nothing is built, sent or published. `make lint` runs it.
 #
 # shellcheck disable=SC2317,SC2329 # Functions are called by succeeds and refuses.
 set -euo pipefail
@@ -9,7 +9,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
 
-# succeeds NAME COMMAND ..., refuses NAME PATTERN COMMAND ...: whether a command ends well, and what it says if not.
+# succeeds NAME COMMAND ...: the command must succeed. refuses NAME PATTERN COMMAND ...: it must fail, with PATTERN in its output.
 succeeds() {
     local name=$1
     shift
@@ -27,10 +27,10 @@ refuses() {
         failed=1
     fi
 }
-# says NAME PATTERN: of the last command.
+# says NAME PATTERN: PATTERN must be in the output of the last command.
 says() { grep -q -e "$2" "$work/out" || { echo "not ok: $1: no '$2' in"; cat "$work/out"; failed=1; }; }
 
-# The version, everywhere it stands.
+# The version, in every file that has it.
 version=$(scripts/check-release.sh)
 version=${version#version=}
 files=(Cargo.toml Cargo.lock CHANGELOG.md clients/python/pyproject.toml clients/node/package.json clients/node/package-lock.json
@@ -39,7 +39,7 @@ tree() {
     rm -rf "$work/tree"
     mkdir "$work/tree"
     cp --parents "${files[@]}" "$work/tree"
-    # A release has a date, whether this tree has one or not.
+    # A release needs a date; give this copy one.
     sed -i "0,/^## .*/s//## $version, 2027-01-31/" "$work/tree/CHANGELOG.md"
 }
 check() { ROOT=$work/tree scripts/check-release.sh "$@"; }
@@ -51,7 +51,7 @@ refuses 'another tag' 'the tag must be' check v99.0.0
 sed -i "s/^## $version, .*/## $version, unreleased/" "$work/tree/CHANGELOG.md"
 succeeds 'a tree without a date, untagged' check
 refuses 'a tree without a date, tagged' 'date of the release' check "v$version"
-# The nth line that is the version of a file, changed: each place is looked at.
+# Change the nth version in a file: the check must look at each of them.
 other=98.99.97
 while read -r file line; do
     tree
@@ -72,7 +72,7 @@ succeeds 'notes' scripts/release-notes.sh 0.1.0
 says 'notes' 'RL.SLIDING'
 refuses 'notes of a version that is not there' 'no entry' scripts/release-notes.sh 99.0.0
 
-# What was built, brought together. Of the libraries there is the beginning of the ELF header.
+# Collecting what was built. The libraries are only the first bytes of an ELF header.
 elf() { printf '\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0%b\0' "$1"; }
 built() {
     rm -rf "$work/built" "$work/release"
@@ -113,7 +113,7 @@ rm "$work"/built/aarch64-unknown-linux-musl/*
 mv "$work/other.tar.gz" "$work/built/aarch64-unknown-linux-musl/"
 refuses 'a library for another machine' 'is not for arm64' collect
 
-# The release page, with a `gh` that remembers what it was asked.
+# The release page, with a stub of `gh` that records its calls.
 mkdir "$work/bin"
 cat >"$work/bin/gh" <<'GH'
 #!/bin/sh
@@ -142,7 +142,7 @@ echo x >>"$work/release/assets/redis-rl.tgz"
 rm "$GH_STATE"
 refuses 'files that changed on their way' 'WARNING' github draft "v$version" "$work/release/assets"
 
-# The registries, with stand-ins that know one version.
+# The registries, with stubs that have one version.
 cat >"$work/bin/npm" <<'NPM'
 #!/bin/sh
 if [ "$1" = view ]; then [ -n "$PUBLISHED" ] && echo "$PUBLISHED" || exit 1; else echo "npm $*"; fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tries what scripts/package.sh has built for this machine's kind of processor: the library out of the tarball, with the demo
-# and all live tests, on the server of the distribution.
+# Tests the library in the tarball that scripts/package.sh has built for this machine's architecture: the demo and all live
+# tests, on the server of the distribution.
 #
 #   scripts/try-package.sh FOLDER
 set -euo pipefail
@@ -18,5 +18,5 @@ done
 
 scripts/install-deps.sh build server
 MODULE=$library scripts/demo.sh
-# The tests bring a build of their own for what only tests need; everything else runs on the library.
+# Tests of hooks build a module of their own; all others run with the library.
 RL_MODULE=$library make test

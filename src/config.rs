@@ -1,37 +1,53 @@
-//! What can be set: `rl.cl-throttle`, `rl.sliding-storage` and `rl.top`, in redis.conf or as arguments of `loadmodule`.
+//! The settings `rl.cl-throttle`, `rl.enforce`, `rl.sliding-storage` and `rl.top`, in redis.conf or as arguments of
+//! `loadmodule`.
 //!
-//! An argument says what holds where the server's configuration says nothing. What is not known is refused, because a
-//! setting that is silently ignored is worse than none.
+//! An argument is the default for a setting that the server's configuration does not contain. An unknown argument is
+//! refused, since a setting that is silently ignored is worse than none.
 
 use crate::metrics;
-use crate::server::{Context, Setting};
+use crate::server::{Context, Setting, log_notice};
 use crate::state::Storage;
 
-/// Whether RL.THROTTLE also answers to redis-cell's name. Fixed once the module has loaded: a server takes commands only
-/// then.
+/// Whether RL.THROTTLE is also registered under redis-cell's name. Immutable: a server takes commands only while a module
+/// loads.
 static CL_THROTTLE: Setting = Setting::new(c"cl-throttle", &[c"no", c"yes"], false);
 
-/// How RL.SLIDING stores keys that do not exist yet. A key that does is used as it is.
+/// Whether a denied request is replied as denied. Everything else is as ever if it is not.
+static ENFORCE: Setting = Setting::new(c"enforce", &[c"yes", c"no"], true).with(log_enforcement);
+
+/// How RL.SLIDING stores new keys. An existing key is used as it is.
 static SLIDING_STORAGE: Setting = Setting::new(c"sliding-storage", &[c"auto", c"zset", c"compact"], true);
 
-/// Whether denied keys are counted for RL.TOP. Whoever switches it off wants the memory back.
+/// Whether denied keys are counted for RL.TOP. Their memory is freed when it is switched off.
 static TOP: Setting = Setting::new(c"top", &[c"yes", c"no"], true).with(|| {
     if !counts_denied_keys() {
         metrics::TOP.clear();
     }
 });
 
-static ALL: [&Setting; 3] = [&CL_THROTTLE, &SLIDING_STORAGE, &TOP];
+static ALL: [&Setting; 4] = [&CL_THROTTLE, &ENFORCE, &SLIDING_STORAGE, &TOP];
+
+fn log_enforcement() {
+    log_notice(match enforces() {
+        true => "limits are enforced",
+        false => "limits are not enforced: rl.enforce is no, and denied requests are let through",
+    });
+}
 
 pub fn wants_cl_throttle() -> bool {
     CL_THROTTLE.get() == 1
+}
+
+/// Whether limits are enforced.
+pub fn enforces() -> bool {
+    ENFORCE.get() == 0
 }
 
 pub fn counts_denied_keys() -> bool {
     TOP.get() == 0
 }
 
-/// How a new key is stored. `has_cost`: whether the call says what the request costs, whatever it says.
+/// How a new key is stored. `has_cost`: whether the call has a COST option.
 pub fn sliding_storage(has_cost: bool) -> Storage {
     match SLIDING_STORAGE.get() {
         0 if has_cost => Storage::Compact,
@@ -40,11 +56,10 @@ pub fn sliding_storage(has_cost: bool) -> Storage {
     }
 }
 
-/// Reads the words behind the library's path in `loadmodule`, in pairs of name and value, and then the server's
-/// configuration.
+/// Reads the arguments of `loadmodule`, pairs of name and value, and then the server's configuration.
 pub fn read<'a>(ctx: &Context, mut arguments: impl Iterator<Item = &'a [u8]>) -> Result<(), String> {
     for setting in ALL {
-        setting.reset(); // A server may keep the library in memory between an unload and the next load.
+        setting.reset(); // A load that failed may have set it, and the library may have stayed in memory.
     }
     while let Some(name) = arguments.next() {
         let short = name.strip_prefix(b"rl.").unwrap_or(name);
@@ -62,5 +77,9 @@ pub fn read<'a>(ctx: &Context, mut arguments: impl Iterator<Item = &'a [u8]>) ->
             ));
         }
     }
-    ctx.declare(&ALL)
+    ctx.declare(&ALL)?;
+    if !enforces() {
+        log_enforcement();
+    }
+    Ok(())
 }

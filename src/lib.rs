@@ -1,8 +1,19 @@
 //! `rl`: rate limiting inside Redis and Valkey.
 //!
 //! A call goes through the folders in this order: `command` parses the arguments, `state` reads what is stored, `limit`
-//! decides, `state` writes and publishes what is to change, `command` replies. `server` is the way to the server and holds
-//! all the unsafe code.
+//! decides, `state` applies the plan and publishes it, `command` replies. `server` is the layer over the module API and
+//! contains all the unsafe code.
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::arithmetic_side_effects
+    )
+)]
 
 mod command;
 mod config;
@@ -14,11 +25,12 @@ mod state;
 
 use std::ffi::CStr;
 
-use server::{Loading, Module, Section};
+use server::{Loading, Module};
 
 struct RateLimiter;
 
-/// The version of Cargo.toml as servers show it: two digits a part, so that 0.2.0 is 200.
+/// The version of Cargo.toml as servers show it, with two digits for each part: 0.2.0 is 200.
+#[allow(clippy::arithmetic_side_effects)] // Evaluated by the compiler.
 const fn version() -> i32 {
     number(env!("CARGO_PKG_VERSION_MAJOR")) * 10_000
         + number(env!("CARGO_PKG_VERSION_MINOR")) * 100
@@ -26,6 +38,7 @@ const fn version() -> i32 {
 }
 
 /// A number from 0 to 99 in decimal digits. Anything else does not compile.
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)] // Evaluated by the compiler.
 const fn number(digits: &str) -> i32 {
     let digits = digits.as_bytes();
     assert!(digits.len() == 1 || digits.len() == 2);
@@ -47,19 +60,6 @@ impl Module for RateLimiter {
         config::read(loading.ctx, loading.arguments())?;
         state::check_server(loading.ctx)?;
         command::register_all(loading.ctx)
-    }
-
-    fn commands() -> Vec<String> {
-        command::registered()
-    }
-
-    fn info(section: &Section) {
-        command::info(section);
-    }
-
-    fn unload() {
-        command::release();
-        state::release();
     }
 }
 

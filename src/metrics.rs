@@ -1,11 +1,11 @@
-//! What is counted since the module was loaded: decisions, which `INFO rl` shows, and denied keys, which RL.TOP shows.
+//! Counters since the module was loaded: decisions, which `INFO rl` shows, and denied keys, which RL.TOP shows.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
-use crate::server::Exclusive;
 use crate::sketch::{Entry, Sketch};
 
-/// A number that only goes up. Commands run one at a time, so a plain load and store will do.
+/// A number that only goes up. Commands run one at a time, so a load and a store are enough.
 pub struct Total(AtomicU64);
 
 impl Total {
@@ -20,10 +20,6 @@ impl Total {
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
-
-    pub fn reset(&self) {
-        self.0.store(0, Relaxed);
-    }
 }
 
 /// The decisions of one command.
@@ -33,7 +29,7 @@ pub struct Outcomes {
 }
 
 impl Outcomes {
-    const fn new() -> Self {
+    pub const fn new() -> Self {
         Self { allowed: Total::new(), denied: Total::new() }
     }
 
@@ -43,46 +39,51 @@ impl Outcomes {
     }
 }
 
-/// The keys that were denied most. There is no memory for them until one is denied.
-pub struct DeniedKeys(Exclusive<Option<Box<Sketch>>>);
+/// The keys that were denied most. Memory is allocated with the first denial.
+pub struct DeniedKeys(Mutex<Option<Box<Sketch>>>);
 
 impl DeniedKeys {
     #[inline(always)]
     pub fn count(&self, key: &[u8]) {
-        self.0.with(|sketch| sketch.get_or_insert_with(Self::begin).count(key));
-    }
-
-    #[cold]
-    fn begin() -> Box<Sketch> {
-        Box::new(Sketch::new())
+        if let Some(mut sketch) = self.lock() {
+            sketch.get_or_insert_with(|| Box::new(Sketch::new())).count(key);
+        }
     }
 
     /// Hands them to `show`, those with the highest counts first. `None` if they are in use.
     pub fn show(&self, show: impl FnOnce(&[Entry<'_>])) -> Option<()> {
-        self.0.with(|sketch| show(&sketch.as_deref().map(Sketch::entries).unwrap_or_default()))
+        self.lock().map(|sketch| show(&sketch.as_deref().map(Sketch::entries).unwrap_or_default()))
     }
 
     /// Forgets them and frees their memory.
     pub fn clear(&self) {
-        self.0.with(|sketch| *sketch = None);
+        if let Some(mut sketch) = self.lock() {
+            *sketch = None;
+        }
+    }
+
+    /// Commands run one at a time, so nothing waits here. A panic leaves the sketch whole.
+    #[inline]
+    fn lock(&self) -> Option<MutexGuard<'_, Option<Box<Sketch>>>> {
+        match self.0.try_lock() {
+            Ok(sketch) => Some(sketch),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 
-pub static SLIDING: Outcomes = Outcomes::new();
-pub static FIXED: Outcomes = Outcomes::new();
-pub static THROTTLE: Outcomes = Outcomes::new();
-pub static ACQUIRE: Outcomes = Outcomes::new();
-/// Those over several keys.
+/// The decisions of RL.ALL. Each rule has its own for its command.
 pub static ALL: Outcomes = Outcomes::new();
-/// The decisions that were only looked at.
+/// The decisions of RL.PEEK, and of other checks.
 pub static PEEK: Outcomes = Outcomes::new();
-/// The keys of the requests that were denied, by whatever command.
-pub static TOP: DeniedKeys = DeniedKeys(Exclusive::new(None));
-/// Keys that were removed by RL.RESET.
+/// The keys of denied requests.
+pub static TOP: DeniedKeys = DeniedKeys(Mutex::new(None));
+/// Keys that RL.RESET has removed.
 pub static RESET: Total = Total::new();
-/// Leases that were given back.
+/// Leases that RL.RELEASE has removed.
 pub static RELEASED: Total = Total::new();
 /// Calls of RL.REFUND.
 pub static REFUND: Total = Total::new();
-/// Calls of any command that were answered with an error of the module's. The server's own refusals are not here.
+/// Calls that the module has answered with an error. Refusals of the server are not counted.
 pub static ERRORS: Total = Total::new();

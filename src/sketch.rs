@@ -20,17 +20,6 @@
 //! chance in 2^64.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::panic,
-        clippy::arithmetic_side_effects
-    )
-)]
-
 use std::array;
 use std::cmp::Reverse;
 use std::hash::{BuildHasher, Hasher, RandomState};

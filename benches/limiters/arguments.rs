@@ -1,4 +1,4 @@
-//! The words of the command line.
+//! The command line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +13,7 @@ options: --quick              fewer and shorter cases, two rounds, writes no fil
          --plots              measures nothing: draws the plots again from docs/bench/results.json
          --engine NAME        a server of tests/engines.tsv
          --redis-cell PATH    redis-cell's library (or the variable REDIS_CELL_SO)
-         --rounds N           at most so many rounds
+         --rounds N           at most N rounds
          --minutes N          begins no round that would end later
          --seed N             of the keys that are drawn by lot
          --filter TEXT        only cases whose name contains it; writes no file";

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::support::{Client, server::command};
 
-/// What belongs together on the page.
+/// The groups of cases on the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
     /// The server's own commands, to measure against.
     Floor,
     /// The commands beside the scripts they replace.
     Main,
-    /// What the commands can do beyond the plain call.
+    /// Options and other forms of the commands.
     Options,
     /// GCRA, beside redis-cell and a script.
     Throttle,
@@ -21,7 +21,7 @@ pub enum Group {
     Zipf,
     /// The main cases with the AOF and a replica.
     Durable,
-    /// Some of them on other engines, and under other settings.
+    /// Some cases on other engines, and under other settings.
     Elsewhere,
 }
 
@@ -40,7 +40,7 @@ impl Group {
     }
 }
 
-/// Who answers.
+/// The implementation that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Module,
@@ -64,15 +64,15 @@ impl Side {
     }
 }
 
-/// What becomes of the keys while it is measured.
+/// The state of the keys while a case is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Traffic {
-    /// There is room; calls come as fast as they are answered.
+    /// There is room; calls are sent as fast as they are answered.
     Filling,
     /// Every key is at its limit and stays there.
     Denied,
-    /// Every key holds one less than its limit, spread over the window. Calls come at a pace at which, at each of them,
-    /// just one request has left the window: one goes, one comes.
+    /// Every key holds one request less than its limit, spread over the window. Calls are sent at a pace at which one request
+    /// leaves the window for each one that is added.
     Moving,
 }
 
@@ -86,46 +86,46 @@ impl Traffic {
     }
 }
 
-/// The line of a reply that says whether the request was allowed, and how it begins then.
+/// The line of a reply that has the decision, and how it starts if the request was allowed.
 type Verdict = (usize, &'static str);
 
 /// The array's first integer.
 const FIRST_IS_ONE: Verdict = (1, ":1");
-/// The array's first integer says *limited*.
+/// The array's first integer, which says *limited*.
 const FIRST_IS_ZERO: Verdict = (1, ":0");
-/// Behind the array's head and a name.
+/// The first value of a map: behind the array's header and a name.
 const FIRST_NAMED_IS_ONE: Verdict = (3, ":1");
-/// The same of the first of several.
+/// The same for the first of several maps.
 const FIRST_OF_EACH_IS_ONE: Verdict = (4, ":1");
 
 #[derive(Clone)]
 pub struct Case {
     pub group: Group,
-    /// The name that all sides share.
+    /// The title of the case, which all sides share.
     pub title: String,
     pub side: Side,
     pub traffic: Traffic,
     pub limit: usize,
-    /// Requests in the log of each key when it begins.
+    /// Requests in the log of each key at the start.
     pub held: usize,
     /// Seconds.
     pub window: u64,
     pub keys: usize,
     pub calls: usize,
-    /// Which key each call takes; in turn if there is no order.
+    /// The key of each call; in turn if empty.
     pub order: Option<Arc<Vec<u32>>>,
     /// The names in INFO commandstats.
     pub stats: &'static [&'static str],
     pub verdict: Option<Verdict>,
-    /// How many lines a reply has. Found out by [`Case::reply_lines_of`].
+    /// The number of lines of a reply.
     pub reply_lines: usize,
-    /// Takes seconds: run in fewer rounds.
+    /// Takes seconds, so it is run in fewer rounds.
     pub heavy: bool,
-    /// What an older module may lack.
+    /// A feature that an older module may lack.
     pub optional: bool,
-    /// The commands that make up a call: one, unless what is measured is a pair. See [`Case::fill_in`].
+    /// The commands that make up a call: one, or two if a pair is measured. See [`Case::fill_in`].
     commands: Vec<Vec<String>>,
-    /// What is asked on each key before it begins, and how often.
+    /// A command to run on each key beforehand, and how often.
     before: Vec<(Vec<String>, usize)>,
 }
 
@@ -146,7 +146,7 @@ impl Case {
         format!("user:{index}")
     }
 
-    /// The call number `call` as it goes over the wire.
+    /// Call number `call`, encoded for the wire.
     pub fn packed(&self, call: usize) -> Vec<u8> {
         let key = match &self.order {
             None => call % self.keys,
@@ -155,7 +155,7 @@ impl Case {
         self.packed_for(&self.key(key), call)
     }
 
-    /// The call number `call` of those that write its logs.
+    /// Call number `call` of those that write its logs.
     pub fn packed_entry(&self, call: usize) -> Vec<u8> {
         let (key, window, limit) = (self.key(call % self.keys), self.window.to_string(), self.held.to_string());
         command(&["RL.SLIDING", &key, &window, &limit]).get_packed_command()
@@ -172,22 +172,22 @@ impl Case {
         self.commands.iter().flat_map(packed).collect()
     }
 
-    /// How many replies a call gets.
+    /// The number of replies to a call.
     pub fn replies(&self) -> usize {
         self.commands.len()
     }
 
-    /// What is to be asked on a key before it begins, and how many replies that gets.
+    /// The commands to run on a key beforehand, and the number of their replies.
     pub fn packed_before(&self, key: &str) -> (Vec<u8>, usize) {
         let times = || self.before.iter().flat_map(|(words, times)| std::iter::repeat_n(words, *times)).enumerate();
-        // Not by the holders who ask later.
+        // Not by the holders of the measured calls.
         let packed = |(number, words): (usize, &Vec<String>)| {
             command(&fill_in(words, key, usize::MAX - number)).get_packed_command()
         };
         (times().flat_map(packed).collect(), times().count())
     }
 
-    /// The same call over another window, in the words of the module's own commands.
+    /// The same call with another window, for the module's own commands.
     pub fn with_window(mut self, seconds: &str) -> Self {
         let words = &mut self.commands[0];
         let key = words.iter().position(|word| word == "key").expect("a place for the key");
@@ -201,8 +201,8 @@ impl Case {
         self
     }
 
-    /// Fewer calls, for a run in a hurry. On fewer keys, so that as many calls come to each: the first one of a key costs more
-    /// than the next, and a long log more than a short one.
+    /// Fewer calls, for a quick run. On fewer keys, so that each key gets as many calls: the first call of a key costs more than
+    /// the next, and a long log more than a short one.
     pub fn shortened(mut self, part: usize) -> Self {
         self.calls = (self.calls / part).max(1_000);
         if self.traffic != Traffic::Moving && self.order.is_none() {
@@ -211,14 +211,14 @@ impl Case {
         self
     }
 
-    /// The same, measured at another place.
+    /// The same, in another group.
     pub fn at(self, place: &str) -> Self {
         Self { group: Group::Elsewhere, title: format!("{place}: {}", self.title), ..self }.shortened(2)
     }
 }
 
-/// The words of a command. `key` stands for the key, `key:part` for one of several that belong together, `holder` for
-/// somebody whom no other call names.
+/// The words of a command. `key` is replaced by the key, `key:part` by one of several keys with the same hash tag, `holder` by a
+/// name that no other call uses.
 fn fill_in(words: &[String], key: &str, call: usize) -> Vec<String> {
     let filled = |word: &String| match word.strip_prefix("key") {
         Some(part) if part.is_empty() || part.starts_with(':') => format!("{key}{part}"),
@@ -305,7 +305,7 @@ impl Case {
         Self { commands: vec![words(line)], stats, ..self }
     }
 
-    /// With something that is asked on each key before, so many times.
+    /// With a command that is run `times` times on each key beforehand.
     fn after(mut self, times: usize, line: &str) -> Self {
         self.before.push((words(line), times));
         self
@@ -337,7 +337,7 @@ fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The table. Sides of one title stand one behind the other.
+/// The table of cases. The sides of one title are next to each other.
 pub fn all(scripts: &Scripts, seed: u64) -> Vec<Case> {
     let mut cases = vec![
         base(Group::Floor, "PING", Traffic::Filling).server("PING", &["ping"]),
@@ -363,7 +363,7 @@ fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
     ];
     for traffic in [Traffic::Filling, Traffic::Denied, Traffic::Moving] {
         for limit in [5, 100, 10_000, MILLION] {
-            // A key that is moving is asked again after window / (limit - 1/2): so many keys, at the pace, is one turn.
+            // A key whose window moves gets its next call after window / (limit - 1/2): as many keys, at the pace, make one turn.
             let (window, keys, calls, held) = match (traffic, limit) {
                 (Traffic::Filling, 5) => (HOUR, 10_000, 50_000, 0),
                 (Traffic::Filling, 100) => (HOUR, 500, 50_000, 0),
@@ -398,7 +398,7 @@ fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
     cases
 }
 
-/// What is measured on other engines, too.
+/// The cases that are measured on other engines, too.
 pub fn on_other_engines(scripts: &Scripts) -> Vec<Case> {
     let mut cases = main_cases(scripts, Group::Main);
     cases.retain(|case| !case.heavy && (case.traffic != Traffic::Moving || case.limit == 100));
@@ -406,7 +406,7 @@ pub fn on_other_engines(scripts: &Scripts) -> Vec<Case> {
     cases
 }
 
-/// What is measured where sorted sets are kept in another way.
+/// The cases that are measured with another encoding of sorted sets.
 pub fn of_sorted_sets(scripts: &Scripts) -> Vec<Case> {
     let mut cases = main_cases(scripts, Group::Main);
     cases.retain(|case| case.stats != ["rl.fixed"] && case.limit <= 100 && case.side != Side::Compact);
@@ -417,7 +417,7 @@ fn options(scripts: &Scripts) -> Vec<Case> {
     let case =
         |title: &str| Case { limit: 100, keys: 500, optional: true, ..base(Group::Options, title, Traffic::Filling) };
     let full = Case { verdict: Some(FIRST_NAMED_IS_ONE), ..case("RL.SLIDING, FULL") };
-    // A log that is there keeps its form.
+    // An existing log keeps its form.
     let cost = Case { limit: 1_000, ..case("RL.SLIDING, COST 10") }.after(1, "RL.SLIDING key 3600 1000");
     let sliding = case("RL.SLIDING, 3 windows");
     let fixed = Case { limit: MILLION, keys: 10_000, ..case("RL.FIXED, 3 windows") };
@@ -450,7 +450,7 @@ fn options(scripts: &Scripts) -> Vec<Case> {
 
 fn throttle(scripts: &Scripts) -> Vec<Case> {
     let mut cases = Vec::new();
-    // At a rate far above that of the calls, a key has expired by the next one, and each call creates it anew.
+    // At a rate far above that of the calls, a key has expired by its next call, and each call creates it again.
     let rates = [
         ("allowed", 10_000, "1000000 100 60"),
         ("allowed, key gone", 10_000, "1000000 1000000 60"),
@@ -470,7 +470,7 @@ fn throttle(scripts: &Scripts) -> Vec<Case> {
     cases
 }
 
-/// The title of a pair that is measured beside a second script, too.
+/// The title of a pair that is also measured beside a second script.
 pub const BESIDE_ZREM: &str = "RL.ACQUIRE and RL.RELEASE beside EVALSHA and ZREM";
 
 /// The title of a budget of tokens.
@@ -488,7 +488,7 @@ fn policies(scripts: &Scripts) -> Vec<Case> {
     .concat()
 }
 
-/// A budget of tokens. The script keeps their sum beside the log, so that it need not read all of it.
+/// A budget of tokens. The script keeps their sum in a second key, so that it need not read the whole log.
 fn tokens(scripts: &Scripts, case: &dyn Fn(&str) -> Case) -> Vec<Case> {
     let mut cases = Vec::new();
     let of = |title: &str, calls| Case { limit: 100, keys: calls / 100, calls, ..case(title) };
@@ -525,7 +525,7 @@ fn leases(scripts: &Scripts, case: &dyn Fn(&str) -> Case) -> Vec<Case> {
     cases.extend([
         ours.clone(),
         pair.spoken(Side::Script, &format!("{theirs};EVALSHA {} 1 key holder", scripts.release), &["evalsha"]),
-        // Without an eye to what has ended, and to the key's expiry, a plain command gives back, too.
+        // A plain command can release a lease, too, if it ignores ended leases and the key's expiry.
         Case { title: BESIDE_ZREM.to_owned(), ..ours },
         Case {
             title: BESIDE_ZREM.to_owned(),
@@ -565,7 +565,7 @@ fn several_keys(scripts: &Scripts, case: &dyn Fn(&str) -> Case) -> Vec<Case> {
     ]
 }
 
-/// What a second and third key add is to be seen beside one.
+/// One, two and three keys, to show the cost of each further key.
 fn counters_of_one(case: &Case, fixed: &str) -> Case {
     Case { title: "RL.ALL, FIXED on 1 key".to_owned(), ..case.module(&format!("RL.ALL 1 key {fixed}"), &["rl.all"]) }
 }
@@ -597,7 +597,7 @@ fn forms(case: &dyn Fn(&str) -> Case) -> Vec<Case> {
     let counter = |title: &str| Case { limit: MILLION, verdict: Some(FIRST_NAMED_IS_ONE), ..case(title) };
     let each = Case { verdict: Some(FIRST_OF_EACH_IS_ONE), ..log("RL.SLIDING, 3 windows, EACH") };
     let force = Case { verdict: None, ..log("RL.SLIDING, FORCE") };
-    // RL.TOP counts the same keys again and again, or a new one each time.
+    // RL.TOP counts the same keys repeatedly, or a new one each time.
     let denied = |title: &str, limit| Case { traffic: Traffic::Denied, limit, ..case(title) };
     let rejected = |case: Case| case.module("RL.FIXED key 3600 1", &["rl.fixed"]).after(1, "RL.FIXED key 3600 1");
     vec![
@@ -632,8 +632,8 @@ fn zipf(scripts: &Scripts, seed: u64) -> Vec<Case> {
     ]
 }
 
-/// Keys by Zipf's law with exponent 1 (the second is asked half as often as the first, the third a third as often), one
-/// to seven calls in a row.
+/// Keys by Zipf's law with exponent 1 (the second gets half as many calls as the first, the third a third), one to seven calls in
+/// a row.
 fn bursts(keys: usize, calls: usize, rng: &mut fastrand::Rng) -> Vec<u32> {
     let mut sum = 0.0;
     let cumulated: Vec<f64> = (1..=keys)

@@ -1,9 +1,9 @@
-//! Instructions a call: what a change has cost, to be seen on any machine, however busy.
+//! Instructions a call: shows what a change costs, on any machine, however busy.
 //!
 //! The server runs under valgrind's callgrind, which counts what `processCommand` executes, with all that it calls: the
-//! look-up, the command, its effects. Reading and writing sockets, and the server's own timers, are left out. LASTSAVE sets
-//! the count to zero and DBSIZE writes it down, so nothing but the calls between the two is counted. Time stands still and is
-//! moved by hand; chance is taken out by still.c.
+//! look-up, the command, its effects. Reading and writing sockets, and the server's own timers, are left out. LASTSAVE resets
+//! the count and DBSIZE dumps it, so only the calls between the two are counted. The clock is frozen and set by the benchmark;
+//! still.c removes randomness.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -23,13 +23,13 @@ use super::support::{self, Client, Engine, Options, Server, root, server::Module
 use super::venues;
 
 const START: i64 = 1_800_000_000_000;
-/// Calls that are counted, and before them as many that are not.
+/// Calls that are counted, after as many that are not.
 const CALLS: usize = 1_000;
-/// Where the page lies.
+/// The path of the page.
 const PAGE: &str = "docs/bench/instructions.md";
-/// A change of so many percent is worth a look.
+/// A change of more than this many percent is set in bold.
 const NOTABLE: f64 = 3.0;
-/// A smaller one is told by the number alone.
+/// A change below this many percent is not shown.
 const TOLD: f64 = 0.5;
 
 pub fn run(engine: &Engine, arguments: &Arguments) {
@@ -73,7 +73,7 @@ pub fn run(engine: &Engine, arguments: &Arguments) {
     let before = if is_of(&before_page, engine) { counts_of(&before_page) } else { BTreeMap::new() };
     let page = page(engine, &counts, &before);
     println!("{page}");
-    // Counts of another engine compare with nothing: they are printed alone.
+    // The page has no counts of other engines to compare with: print without writing.
     if arguments.filter.is_none() && is_of(&before_page, engine) {
         std::fs::create_dir_all(root().join("docs/bench")).expect("docs/bench");
         std::fs::write(root().join(PAGE), page).expect(PAGE);
@@ -86,14 +86,14 @@ struct Counter {
     _server: Server,
     client: Client,
     wire: Wire,
-    /// Counts are written beside it, numbered.
+    /// The prefix of the numbered files with the counts.
     out: PathBuf,
     dumps: usize,
     now: i64,
     clock: File,
-    /// Valkey 9 looks at the clock once a millisecond.
+    /// Valkey 9 reads the clock once a millisecond.
     looks_late: bool,
-    /// What is counted when nothing is called.
+    /// The count without any call.
     floor: u64,
     _folder: tempfile::TempDir,
 }
@@ -109,8 +109,8 @@ impl Counter {
             .args([&still, &root().join("benches/limiters/still.c")])
             .status();
         assert!(built.expect("cc, the C compiler that Rust links with").success(), "still.c does not compile");
-        // Environment and arguments lie on the stack and move what lies there, which copying and comparing feel: here they
-        // are the same for everyone. Children are traced because an engine may be a script that calls the server.
+        // Environment and arguments are on the stack and change its alignment, which affects copying and comparing: make
+        // them the same for everyone. Children are traced because an engine may be a script that starts the server.
         std::fs::copy(support::module(), &module).expect("the module");
         std::fs::copy(support::clock::shim(), &clock).expect("the clock shim");
         let script = format!(
@@ -127,7 +127,7 @@ impl Counter {
         std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("a wrapper that runs");
         let counted = Engine { program: Some(wrapper), ..engine.clone() };
         let options = Options { frozen_at: Some(START), module: Module::At(module), ..Options::default() };
-        // Few timers, and no slow log: whether a call is slow is up to the machine.
+        // Few timers, and no slow log: whether a call is slow depends on the machine.
         let options = options.with(&[
             "--hz",
             "1",
@@ -159,7 +159,7 @@ impl Counter {
         counter
     }
 
-    /// The instructions of what is called meanwhile.
+    /// The instructions that `calls` takes.
     fn count(&mut self, calls: impl FnOnce(&mut Self)) -> u64 {
         self.client.run::<Value>(&["LASTSAVE"]);
         calls(self);
@@ -171,12 +171,12 @@ impl Counter {
         total.map_or_else(|| panic!("{} has no total", dump.display()), |total: u64| total - self.floor.min(total))
     }
 
-    /// The instructions of one call among so many.
+    /// The instructions of one call, the mean over these calls.
     fn a_call(&mut self, calls: usize, work: impl FnOnce(&mut Self)) -> u64 {
         (self.count(work) as f64 / calls as f64).round() as u64
     }
 
-    /// Moves the clock. Nobody asks the server whether it has seen it: that would be counted.
+    /// Moves the clock. The server is not asked whether it has noticed: that would be counted.
     fn pass(&mut self, millis: i64) {
         self.now += millis;
         self.clock.write_all_at(&(self.now * 1000).to_ne_bytes(), 0).expect("the clock's file");
@@ -195,18 +195,18 @@ impl Counter {
         })
     }
 
-    /// An empty server that stores as the case wants it.
+    /// Empties the server and sets the storage for a case.
     fn begin(&mut self, case: &Case) -> Result<(), String> {
         self.client.run::<Value>(&["FLUSHALL"]);
-        // Each case begins at the same time: it shall not matter which others come before it.
+        // Each case starts at the same time, so that it does not depend on the cases before it.
         self.now = START;
         self.pass(0);
         venues::set_storage(&mut self.client, case.side)
     }
 
-    /// Makes those calls, over so many keys in turn.
+    /// Makes these calls, over `keys` keys in turn.
     fn send(&mut self, case: &Case, keys: usize, calls: std::ops::Range<usize>) {
-        // Few in a pipeline: their replies fit into the smallest buffer that the server makes of a client's.
+        // Short pipelines: their replies fit into the smallest buffer that the server gives a client.
         for calls in calls.collect::<Vec<_>>().chunks(4) {
             let packed = |&call: &usize| case.packed_for(&case.key(call % keys), call);
             self.wire.send(&calls.iter().flat_map(packed).collect::<Vec<u8>>());
@@ -218,8 +218,8 @@ impl Counter {
         }
     }
 
-    /// A command whose cost depends on nothing: a hundred keys in turn, or more where that would take them to their limit, a
-    /// hundred calls every three milliseconds, so that a key that lives for one is gone by the next call.
+    /// A command whose cost is constant: a hundred keys in turn, or more if that would take them to their limit, a hundred calls
+    /// every three milliseconds, so that a key that lives for one has expired by its next call.
     fn plain(&mut self, case: &Case) -> u64 {
         let keys = (2 * CALLS).checked_div(case.limit).unwrap_or(0).max(100);
         self.begin(case).expect("a case that was tried out");
@@ -241,8 +241,8 @@ impl Counter {
         self.a_call(CALLS, |counter| run(counter, CALLS))
     }
 
-    /// A log from its first request to its limit; then denied calls; then a turn of the log in which at each call one request
-    /// leaves the window and one comes.
+    /// A log from its first request to its limit; then denied calls; then a turn of the log in which each call adds a request and
+    /// one leaves the window.
     fn sliding(&mut self, case: &Case, counts: &mut BTreeMap<String, u64>) {
         let limit = case.limit;
         // Milliseconds from a request to the next one of its key.
@@ -270,12 +270,12 @@ impl Counter {
     }
 }
 
-/// Whether a page tells of that engine, or is not there yet.
+/// Whether the page is about this engine, or does not exist yet.
 fn is_of(page: &str, engine: &Engine) -> bool {
     page.is_empty() || page.contains(&format!("Engine: {} (", engine.name))
 }
 
-/// The page as it was last committed; as it lies here where there is no git.
+/// The page as last committed, or the file without git.
 fn committed() -> String {
     let shown = Command::new("git").args(["show", &format!("HEAD:{PAGE}")]).current_dir(root()).output();
     match shown {
@@ -297,9 +297,9 @@ fn page(engine: &Engine, counts: &BTreeMap<String, u64>, before: &BTreeMap<Strin
     let program = engine.program.as_deref().and_then(version).unwrap_or_default();
     let mut page = format!(
         "# Instructions a call\n\n\
-         `make bench-instructions` writes this page. Engine: {} ({program}), under callgrind, its clock frozen. Counted is what\n\
-         `processCommand` executes. The change is the one against the page as last committed, from {TOLD} % on; more than\n\
-         {NOTABLE} % stands out.\n\n\
+         `make bench-instructions` writes this page. Engine: {} ({program}), under callgrind, its clock frozen. The counts are the\n\
+         instructions of `processCommand`. Changes are relative to the page as last committed: those of {TOLD} % and more are shown,\n\
+         those of more than {NOTABLE} % in bold.\n\n\
          | command | instructions | change |\n|---|--:|--:|\n",
         engine.name
     );

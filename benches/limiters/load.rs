@@ -13,17 +13,17 @@ use super::venues::Venues;
 
 /// Calls in one pipeline.
 const DEPTH: usize = 32;
-/// Single calls whose time is taken.
+/// Single calls whose latency is measured.
 const SINGLE_CALLS: usize = 1_000;
 
-/// Runs a case once and notes its figures.
+/// Runs a case once and records its figures.
 pub fn measure(venues: &mut Venues, case: &Case, results: &mut Results) {
     venues.prepare(case);
     let server = venues.of(case).expect("a case that was tried out");
     let mut client = server.client();
     let mut load = Load::open(server.port, case);
     if case.traffic == Traffic::Moving {
-        // Until the keys have settled into their turn.
+        // Until the keys are in a steady state.
         load.drive(case, 0..case.calls / 5);
     }
     let (aof, busy) = (aof_bytes(&mut client, case), busy(&mut client));
@@ -38,7 +38,7 @@ pub fn measure(venues: &mut Venues, case: &Case, results: &mut Results) {
     note(unit::SERVER_TIME, server_time(&mut client, case));
     note(unit::CPU, (self::busy(&mut client) - busy) * 1e6 / calls);
     if case.traffic != Traffic::Moving {
-        note(unit::THROUGHPUT, calls / seconds); // What moves has its own pace.
+        note(unit::THROUGHPUT, calls / seconds); // Moving cases have a fixed pace.
     }
     if case.verdict.is_some() {
         note(unit::ALLOWED, 100.0 * allowed as f64 / calls);
@@ -57,7 +57,7 @@ pub fn measure(venues: &mut Venues, case: &Case, results: &mut Results) {
     }
 }
 
-/// Microseconds a call, by the server's own statistics. A pair of commands is one call.
+/// Microseconds a call, from the server's own statistics. A pair of commands is one call.
 fn server_time(client: &mut Client, case: &Case) -> f64 {
     let (mut micros, mut commands) = (0.0, 0.0);
     for stat in case.stats {
@@ -72,7 +72,7 @@ fn server_time(client: &mut Client, case: &Case) -> f64 {
     micros / commands * case.replies() as f64
 }
 
-/// The seconds of processor time that the server has used, all its threads together.
+/// The seconds of processor time that all threads of the server have used.
 fn busy(client: &mut Client) -> f64 {
     ["used_cpu_user", "used_cpu_sys"]
         .map(|field| client.info_field("cpu", field).parse::<f64>().expect("seconds"))
@@ -85,12 +85,12 @@ fn aof_bytes(client: &mut Client, case: &Case) -> Option<f64> {
         .then(|| client.info_field("persistence", "aof_current_size").parse().expect("a number of bytes"))
 }
 
-/// Of sorted times.
+/// A percentile of sorted times.
 pub fn percentile(sorted: &[f64], percent: f64) -> f64 {
     sorted[((sorted.len() as f64 * percent / 100.0) as usize).min(sorted.len() - 1)]
 }
 
-/// Two connections, two pipelines under way at any time.
+/// Two connections with one pipeline each in flight at any time.
 pub struct Load {
     connections: [Connection; 2],
     /// Calls made so far.
@@ -102,7 +102,7 @@ impl Load {
         Self { connections: [Connection::open(port, case), Connection::open(port, case)], calls: 0 }
     }
 
-    /// Makes those calls of a case; how many were allowed.
+    /// Makes these calls of a case and returns how many were allowed.
     pub fn drive(&mut self, case: &Case, calls: std::ops::Range<usize>) -> usize {
         self.calls = calls.end;
         let batches: Vec<(Vec<u8>, usize)> = calls
@@ -153,7 +153,7 @@ impl Connection {
         Self { reply_lines: case.reply_lines, verdict, ..Self::plain(port) }
     }
 
-    /// For calls whose reply is one line.
+    /// A connection for calls whose reply is one line.
     pub fn plain(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
         stream.set_nodelay(true).expect("no delay");
@@ -165,7 +165,7 @@ impl Connection {
         self.expected = calls * self.reply_lines;
     }
 
-    /// Takes the replies that are due; how many of the calls were allowed.
+    /// Reads the expected replies and returns how many of the calls were allowed.
     pub fn collect(&mut self) -> usize {
         self.buffer.clear();
         let mut chunk = [0; 16 * 1024];

@@ -1,9 +1,9 @@
-//! The commands beside the scripts they replace, beside redis-cell, and beside the floor: INCR, ZADD and a command that does
-//! nothing.
+//! The commands beside the scripts that they replace, beside redis-cell, and beside lower bounds: INCR, ZADD and an empty
+//! command.
 //!
-//! All of it runs in one run on one machine, several rounds in turn, and what counts is the ratio within a round:
-//! machines differ and are busy with other things, which both sides feel alike. Server time a call is the server's own
-//! figure (INFO commandstats). Throughput and latency are what clients see.
+//! All of it runs in one run on one machine, in several rounds, and the ratio within a round is what counts: machines differ and
+//! do other work, which affects both sides alike. Server time a call is the server's own figure (INFO commandstats). Throughput
+//! and latency are measured by a client.
 //!
 //! `make bench` writes docs/BENCHMARK.md, the figures and plots in docs/bench, and the README's short table.
 //! `make bench-quick` prints. `make bench-instructions` counts instructions in place of time: see instructions.rs. `make pictures`
@@ -36,10 +36,10 @@ use support::engine::version;
 use support::{Engine, root};
 use venues::Venues;
 
-/// What takes seconds is in so many rounds.
+/// The number of rounds for cases that take seconds.
 const HEAVY_ROUNDS: usize = 3;
 
-/// Why cases cannot be measured, and which.
+/// The cases that cannot be measured, by reason.
 type LeftOut = BTreeMap<String, Vec<String>>;
 
 fn main() {
@@ -76,7 +76,7 @@ fn compare(engine: &Engine, arguments: &Arguments) {
 
     let mut rounds = 0;
     let mut last = Duration::ZERO;
-    // A round more only if it fits into the time.
+    // Another round only if it fits into the time.
     while rounds < arguments.rounds && (rounds == 0 || begun.elapsed() + last < arguments.time) {
         let round = Instant::now();
         rounds += 1;
@@ -151,7 +151,7 @@ fn elsewhere(engine: &Engine, arguments: &Arguments, left_out: &mut LeftOut) -> 
     started.collect()
 }
 
-/// The cases that can be measured here and are asked for. Why the others cannot goes into `left_out`.
+/// The selected cases that can be measured here. The reasons for the others go into `left_out`.
 fn chosen(
     venues: &Venues,
     all: impl FnOnce(&Scripts, u64) -> Vec<Case>,
@@ -178,7 +178,7 @@ fn chosen(
         }
         Err(reason) => panic!("{}: {reason}", case.name()),
     });
-    // Nothing is said of a script alone.
+    // A script without its command is of no interest.
     let titles: BTreeSet<(&str, String)> = cases
         .iter()
         .filter(|case| matches!(case.side, Side::Module | Side::Server))
@@ -207,7 +207,7 @@ fn head(engine: &Engine, venues: &Venues, arguments: &Arguments) -> Vec<(&'stati
     ]
 }
 
-/// One line that is written over on a terminal, and nothing elsewhere.
+/// A progress line on a terminal, and nothing elsewhere.
 fn progress(begun: Instant, what: &str) {
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K{:3.0} s  {what}", begun.elapsed().as_secs_f64());

@@ -1,4 +1,4 @@
-//! The figures as pictures: bars and lines as SVG, a file each.
+//! The figures as plots: bars and lines, one SVG each.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use canvas::{Canvas, FAINT, FONT, GREY, HPos, INK, LINE, MARGIN, VERMILION, WIDT
 #[path = "../pictures/gallery/canvas.rs"]
 mod canvas;
 
-/// Who is drawn how: the palette of Okabe and Ito, which the colour-blind can tell apart.
+/// Colours of the sides: the palette of Okabe and Ito, which the colour-blind can distinguish.
 const SIDES: [(&str, &str, RGBColor); 5] = [
     ("server", "", GREY),
     ("module", "module", canvas::BLUE),
@@ -48,7 +48,7 @@ pub fn write(results: &Results, folder: &Path) {
 
 const SERVER_TIME: &str = "Server time a call, µs (less is better)";
 
-/// What was measured on the engine of the page, under its own settings, without an AOF and replicas.
+/// The cases on the page's engine with default settings, without an AOF and replicas.
 fn here(results: &Results) -> impl Iterator<Item = &str> {
     let elsewhere = [Group::Durable, Group::Elsewhere].map(Group::name);
     results.groups().into_iter().filter(move |group| !elsewhere.contains(group))
@@ -143,7 +143,7 @@ fn throughput(results: &Results) -> String {
 
 struct Row {
     name: String,
-    /// Who and how much.
+    /// A side and its figure.
     bars: Vec<(&'static str, f64)>,
 }
 
@@ -191,7 +191,7 @@ fn bars(title: &str, rows: Vec<Row>, decimals: usize, server: &str) -> String {
     })
 }
 
-/// A name on as many lines as it needs.
+/// A name, wrapped.
 fn lines_of(name: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in name.split(' ') {
@@ -206,7 +206,7 @@ fn lines_of(name: &str) -> Vec<String> {
     lines
 }
 
-/// Names beside patches of colour, on as many lines as they need.
+/// The legend, wrapped.
 struct Legend {
     entries: Vec<(String, RGBColor, (i32, i32))>,
     height: i32,
@@ -295,7 +295,7 @@ fn charts(
             .bold_line_style(FAINT)
             .light_line_style(WHITE)
             .draw()?;
-        // The later the smaller: where lines lie on each other, all of them show.
+        // Later lines get smaller marks, so that all are visible where they overlap.
         for (line, size) in panel.lines.iter().filter(|line| !line.points.is_empty()).zip((3..=7).rev()) {
             chart.draw_series(LineSeries::new(line.points.iter().copied(), line.color.stroke_width(2)))?;
             chart.draw_series(line.points.iter().map(|&point| Circle::new(point, size, line.color.filled())))?;

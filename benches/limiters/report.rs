@@ -1,4 +1,4 @@
-//! How it is told: a page of Markdown, and its short form for the README.
+//! The report: a page of Markdown, and its short form for the README.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use super::results::{Results, unit};
 use super::support::root;
 use super::surveys::{CONNECTIONS, DEPTHS, FLOOD, throughput_case};
 
-/// A table of Markdown. Columns in which nothing stands are left out.
+/// A table in Markdown. Empty columns are left out.
 struct Table {
     columns: Vec<(&'static str, Vec<String>)>,
 }
@@ -41,7 +41,7 @@ impl Table {
     }
 }
 
-/// What the page begins with.
+/// The top of the page.
 const HERE: &[Group] = &[Group::Floor, Group::Main, Group::Options, Group::Throttle, Group::Policies, Group::Zipf];
 
 /// The cases with all their figures, for the terminal.
@@ -107,17 +107,17 @@ pub fn page(results: &Results) -> String {
         "# Benchmark\n\n\
          `make bench` writes this page, the plots beside it and [bench/results.json](bench/results.json), which has every \
          figure with its unit.\n\n\
-         {}. Seed: {}. {} rounds in turn on the same servers; those that take seconds are in three of them. Figures are \
-         medians, ratios are medians of the rounds' own ratios.\n\n\
+         {}. Seed: {}. {} rounds on the same servers; cases that take seconds are in three of them. Figures are medians; \
+         ratios are medians of the ratios of the rounds.\n\n\
          - *Server time*: the server's own figure for a call (`INFO commandstats`).\n\
          - *Calls/s*: one client on two connections with 32 calls in a pipeline. *p50* and *p99*: single calls, from call \
          to reply.\n\
          - *Script*: the scripts in `tests/scripts` and `benches/limiters/scripts`, called with EVALSHA.\n\
-         - *Filling*: there is room in every key, every request is allowed; keys begin empty (at a limit of 1,000,000: \
-         nearly full). *Denied*: keys are at their limit. *Moving*: with each call one request leaves the window and one \
-         comes, at a pace of {} calls/s.\n\
-         - *Zipf*: 100,000 keys, the second asked half as often as the first, the third a third as often; one to seven calls in a \
-         row.\n\n",
+         - *Filling*: every key has room, and every request is allowed; keys start empty (at a limit of 1,000,000: nearly \
+         full). *Denied*: keys are at their limit. *Moving*: with each call one request is added and one leaves the window, \
+         at a pace of {} calls/s.\n\
+         - *Zipf*: 100,000 keys, the second with half as many calls as the first, the third with a third; one to seven calls in \
+         a row.\n\n",
         measured_on(results),
         head("seed"),
         head("rounds"),
@@ -135,10 +135,10 @@ pub fn page(results: &Results) -> String {
     let _ = write!(
         page,
         "\n## On other engines\n\n\
-         The same on the newest other engines that are here (`make engines`), with half of the calls on half of the keys, in three \
-         rounds. And on the engine of this page where a sorted set of more than eight members is kept as a skip list and not in \
-         one piece (`zset-max-listpack-entries`, 128 unless set), for both sides: it takes less time and, up to 128 members, \
-         about four times the memory.\n\n{}",
+         The same on the newest other engines that are installed (`make engines`), with half of the calls on half of the keys, \
+         in three rounds. And on the engine of this page with `zset-max-listpack-entries 8` (128 by default), for both sides: \
+         then a sorted set of more than eight members is a skip list, which takes less time and, up to 128 members, about four \
+         times the memory.\n\n{}",
         table_of(results, &[Group::Elsewhere])
     );
 
@@ -146,8 +146,8 @@ pub fn page(results: &Results) -> String {
         page,
         "\n## With the AOF and a replica\n\n\
          The same cases on a server that writes an AOF (`appendfsync everysec`) and has one replica, for both sides. \
-         *Processor time* is all that the server's threads used for a call: reading, replying, AOF and replication \
-         with it.\n\n{}",
+         *Processor time* is the time of all threads of the server for a call, including reading, replying, the AOF and \
+         replication.\n\n{}",
         durable(results)
     );
     plot(&mut page, "aof", "AOF bytes a call");
@@ -155,8 +155,8 @@ pub fn page(results: &Results) -> String {
     let _ = write!(
         page,
         "\n## Memory\n\n\
-         Bytes of a key (`MEMORY USAGE`) by the requests in its log, 30 ms apart in the mean. The last two columns are of a \
-         budget of tokens, of which a request takes 1800: the module's key, and the script's two. A counter of RL.FIXED takes \
+         Bytes of a key (`MEMORY USAGE`) by the requests in its log, 30 ms apart on average. The last two columns are for a \
+         budget of tokens with 1800 tokens a request: the module's key, and the script's two keys. A counter of RL.FIXED takes \
          less than a hundred bytes.\n\n{}",
         memory(results)
     );
@@ -173,8 +173,8 @@ pub fn page(results: &Results) -> String {
     let _ = write!(
         page,
         "\n## Under a flood\n\n\
-         One client asks `GET`, one call at a time, while {} calls a second are denied (RL.SLIDING, limit 100): from call to \
-         reply.\n\n{}",
+         One client calls `GET`, one call at a time, while {} calls a second are denied (RL.SLIDING, limit 100): the time from \
+         call to reply.\n\n{}",
         grouped(FLOOD),
         flood(results)
     );
@@ -294,9 +294,9 @@ fn throughput(results: &Results) -> String {
 }
 
 fn flood(results: &Results) -> String {
-    let mut table = Table::new(&["who denies", "p50", "p90", "p99", "p99.9"]);
+    let mut table = Table::new(&["flood of", "p50", "p90", "p99", "p99.9"]);
     for (side, name) in
-        [("server", "nobody"), ("module", "module"), ("compact", "module, compact"), ("script", "script")]
+        [("server", "no flood"), ("module", "module"), ("compact", "module, compact"), ("script", "script")]
     {
         let mut cells = vec![name.to_owned()];
         for kind in [unit::P50, unit::P90, unit::P99, unit::P999] {
@@ -320,7 +320,7 @@ const IN_README: [&str; 6] = [
     "RL.THROTTLE, allowed",
 ];
 
-/// Puts the short table, what it was measured on, and one plot into their place in the README.
+/// Replaces the short table, the machine and the plot in the README.
 pub fn quote_in_readme(results: &Results) {
     const BEGIN: &str = "<!-- figures: written by make bench -->\n";
     const END: &str = "<!-- end of figures -->";

@@ -1,4 +1,4 @@
-//! The figures: noted round by round, told as medians, written down as JSON.
+//! The figures: recorded round by round, reported as medians, written as JSON.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ pub struct Kind {
     pub unit: &'static str,
 }
 
-/// The kinds there are.
+/// The kinds of figures.
 pub mod unit {
     use super::Kind;
 
@@ -43,9 +43,9 @@ struct Entry {
 
 #[derive(Default)]
 pub struct Results {
-    /// What it was measured on and how, for the head of the page.
+    /// The machine and the settings, for the top of the page.
     pub head: Vec<(&'static str, Value)>,
-    /// Why cases could not be measured, and which.
+    /// The cases that could not be measured, by reason.
     pub left_out: BTreeMap<String, Vec<String>>,
     entries: Vec<Entry>,
 }
@@ -82,7 +82,7 @@ impl Results {
         median(self.samples(group, case, side, kind).iter().copied())
     }
 
-    /// How many times the figure of `ours` fits into that of `theirs`: the median of the rounds' own ratios.
+    /// The figure of `theirs` divided by that of `ours`: the median of the ratios of the rounds.
     pub fn ratio(&self, group: &str, case: &str, [theirs, ours]: [&str; 2], kind: Kind) -> Option<f64> {
         let of = |side| self.samples(group, case, side, kind).iter();
         median(of(theirs).zip(of(ours)).map(|(theirs, ours)| theirs / ours))
@@ -110,7 +110,7 @@ impl Results {
         titles
     }
 
-    /// What was left out, a line a reason.
+    /// What was left out, one line for each reason.
     pub fn left_out(&self) -> Vec<String> {
         let told = |(reason, cases): (&String, &Vec<String>)| match &cases[..] {
             [one] => format!("{one} ({reason})"),
@@ -120,7 +120,7 @@ impl Results {
         self.left_out.iter().map(told).collect()
     }
 
-    /// The medians that [`Results::write`] wrote, to draw them again. The rounds, and with them the ratios, are not in it.
+    /// Reads the medians that [`Results::write`] wrote, to draw them again. They do not include the rounds, nor the ratios.
     pub fn read(path: &Path) -> Self {
         let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let written: Value = serde_json::from_str(&text).expect("what was written");
@@ -139,7 +139,7 @@ impl Results {
         std::fs::write(path, self.json()).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
 
-    /// A line a figure, so that a change of one shows as one.
+    /// One line for each figure, so that a diff shows which changed.
     fn json(&self) -> String {
         let head = self.head.iter().map(|(name, value)| format!("  {}: {value},\n", json!(name)));
         let figures = self.entries.iter().map(|entry| {
@@ -160,7 +160,7 @@ impl Results {
     }
 }
 
-/// Four digits that count.
+/// Four significant digits.
 fn rounded(figure: f64) -> f64 {
     format!("{figure:.3e}").parse().expect("a number")
 }

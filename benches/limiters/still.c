@@ -1,8 +1,8 @@
-/* Takes chance out of a server, preloaded into it where instructions are counted.
+/* Removes randomness from a server; preloaded where instructions are counted.
  *
  * The seeds of its hash tables, which it reads from /dev/urandom, are those of /dev/zero, and so are those that a module asks
- * the system for. The C library's random numbers, from which skip lists draw their levels, follow from the time, which stands
- * still (tests/support/clock.c): whatever else drew one before, at a given time come the same. */
+ * the system for. The C library's random numbers, from which skip lists draw their levels, are derived from the time, which is
+ * frozen (tests/support/clock.c): at a given time they are the same, whatever was drawn before. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

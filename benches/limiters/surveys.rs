@@ -1,5 +1,5 @@
 //! What a single case does not show: memory by the number of requests, throughput by connections and pipeline depth, and
-//! what other clients feel of a flood of denials.
+//! the latency of other clients during a flood of denials.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,15 +12,15 @@ use super::results::{Results, unit};
 use super::support::server::command;
 use super::venues::{Venues, set_storage};
 
-/// Requests in a log at which its bytes are asked for.
+/// The numbers of requests at which the size of a log is measured.
 const SIZES: [usize; 6] = [1, 10, 100, 1_000, 10_000, 100_000];
 pub const CONNECTIONS: [usize; 4] = [1, 4, 16, 64];
 pub const DEPTHS: [usize; 3] = [1, 8, 32];
-/// Denied calls a second in a flood: well below what the script can answer, so that both sides answer the same flood.
+/// Denied calls a second in a flood: well below the capacity of the script, so that both sides serve the same flood.
 pub const FLOOD: usize = 80_000;
 const FLOOD_BATCH: usize = 40;
 
-/// Every storage of a sliding log, grown request by request; in the mean 30 ms lie between two of them.
+/// Every storage of a sliding log, grown request by request, 30 ms apart on average.
 pub fn memory(venues: &Venues, cases: &[Case], seed: u64, results: &mut Results) {
     const WINDOW: i64 = 3_600_000;
     let mut client = venues.past.client();
@@ -35,7 +35,7 @@ pub fn memory(venues: &Venues, cases: &[Case], seed: u64, results: &mut Results)
         millis += WINDOW;
         for size in SIZES {
             while requests < size {
-                // A sorted set has no use for the distances: its large ones grow faster so.
+                // The size of a sorted set does not depend on the distances, so large ones are grown in batches.
                 let batch = if side == Side::Compact || requests < 1_000 { 1 } else { 10 };
                 millis += rng.i64(1..60 * batch);
                 venues.past.set_time(millis);
@@ -50,7 +50,7 @@ pub fn memory(venues: &Venues, cases: &[Case], seed: u64, results: &mut Results)
     memory_of_tokens(venues, cases, seed, millis, results);
 }
 
-/// The same of a budget of tokens.
+/// The same for a budget of tokens.
 fn memory_of_tokens(venues: &Venues, cases: &[Case], seed: u64, mut millis: i64, results: &mut Results) {
     const MOST: usize = 10_000;
     let mut client = venues.past.client();
@@ -109,7 +109,7 @@ pub fn throughput_case(connections: usize, depth: usize) -> String {
     format!("{connections} connections, depth {depth}")
 }
 
-/// The time of an innocent GET while nobody else calls, and while denied calls pour in.
+/// The latency of a GET on an idle server, and during a flood of denied calls.
 pub fn flood(venues: &mut Venues, cases: &[Case], seconds: f64, results: &mut Results) {
     for side in [Side::Server, Side::Module, Side::Compact, Side::Script] {
         let asked = if side == Side::Server { Side::Module } else { side };
@@ -144,7 +144,7 @@ fn pour(port: u16, case: &Case, over: &AtomicBool) {
         if over.load(Ordering::Relaxed) {
             return;
         }
-        // It sleeps: a thread that spins would take the processor from those that are measured.
+        // Sleep: a spinning thread would take the processor from the server.
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         due += interval;
         connection.send(bytes, FLOOD_BATCH);

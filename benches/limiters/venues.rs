@@ -1,5 +1,5 @@
-//! Where it is measured: a plain server, one with the AOF and a replica, one with redis-cell; and a server whose clock
-//! is under our hand, which writes logs of the past. All of one engine, with one set of settings.
+//! The servers that are measured: a plain one, one with an AOF and a replica, one with redis-cell; and one whose clock the
+//! benchmark sets, which writes logs in the past. All of one engine, with one set of settings.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::support::server::command;
 use super::support::wire::{Reply, Wire};
 use super::support::{Client, Engine, Options, Server, server::Module};
 
-/// The directive that says how new logs are stored.
+/// The setting that selects how new logs are stored.
 pub const STORAGE: &str = "rl.sliding-storage";
 
 pub struct Venues {
@@ -21,9 +21,9 @@ pub struct Venues {
     pub durable: Server,
     _replica: Server,
     pub cell: Option<Server>,
-    /// Frozen at a time of our choosing. For the logs that no plain command can write, and for memory.
+    /// A server with a frozen clock, for logs that no plain command can write, and for memory.
     pub past: Server,
-    /// Logs of the past that stay good from round to round: key and DUMP.
+    /// Logs of the past that are reused in every round: key and DUMP.
     kept: HashMap<String, Vec<(String, Vec<u8>)>>,
 }
 
@@ -60,12 +60,12 @@ impl Venues {
         venues
     }
 
-    /// Waits until the replica has all that was written.
+    /// Waits until the replica has all writes.
     pub fn replicated(&self) {
         let mut client = self.durable.client();
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
-            // WAIT looks at the writes of its own connection.
+            // WAIT considers only the writes of its own connection.
             client.run::<Value>(&["SET", "replicated", "1"]);
             if client.run::<i64>(&["WAIT", "1", "1000"]) == 1 {
                 client.run::<Value>(&["DEL", "replicated"]);
@@ -75,7 +75,7 @@ impl Venues {
         }
     }
 
-    /// The server that a case is measured on, if there is one.
+    /// The server for a case, if there is one.
     pub fn of(&self, case: &Case) -> Option<&Server> {
         match (case.group, case.side) {
             (_, Side::Cell) => self.cell.as_ref(),
@@ -84,7 +84,7 @@ impl Venues {
         }
     }
 
-    /// Makes one call: how many lines its reply has, or why the case cannot be measured here.
+    /// Makes one call and returns the number of lines of its reply, or why the case cannot be measured here.
     pub fn try_out(&self, case: &Case) -> Result<usize, String> {
         let server = self.of(case).ok_or("redis-cell is not here (REDIS_CELL_SO or --redis-cell PATH)")?;
         let mut client = server.client();
@@ -102,7 +102,7 @@ impl Venues {
         replies.iter().map(lines_of_success).sum()
     }
 
-    /// An emptied server with the keys as the traffic of a case wants to find them.
+    /// Empties the server and writes the keys that the traffic of a case expects.
     pub fn prepare(&mut self, case: &Case) {
         let mut client = self.of(case).expect("a case that was tried out").client();
         client.run::<Value>(&["FLUSHALL"]);
@@ -124,13 +124,13 @@ impl Venues {
         }
     }
 
-    /// Brings logs over that the server of the past has written through the command itself.
+    /// Copies logs that the server of the past has written through the command itself.
     fn restore(&mut self, client: &mut Client, case: &Case) {
-        // Logs of an hour stay good; those that move must end at this very moment.
+        // Logs of an hour remain valid; those whose window moves must end at this moment.
         let moving = case.traffic == Traffic::Moving;
         let mut end = client.millis();
         if moving {
-            // The writing takes its time, and so does the bringing over.
+            // Writing and copying the logs takes time.
             end += (case.held * case.keys / if case.heavy { 400 } else { 200 }) as i64 + 300;
         }
         let logs = match self.kept.get(&case.title).filter(|_| !moving) {
@@ -160,13 +160,13 @@ impl Venues {
 
 fn lines_of_success(reply: &Reply) -> Result<usize, String> {
     match reply {
-        // Unknown commands are quoted with their arguments: it is enough to know that there is no such command.
+        // The error quotes the arguments of an unknown command; its beginning is enough.
         Reply::Error(line) => Err(line.split(", with args").next().unwrap_or(line).to_owned()),
         reply => Ok(lines(reply)),
     }
 }
 
-/// Asks on each key what is to be asked before a case begins.
+/// Runs the commands on each key that a case needs beforehand.
 pub fn ask_before(client: &mut Client, case: &Case) {
     for key in 0..case.keys {
         let (calls, replies) = case.packed_before(&case.key(key));
@@ -176,7 +176,7 @@ pub fn ask_before(client: &mut Client, case: &Case) {
     }
 }
 
-/// How many lines a reply has on the wire.
+/// The number of lines of a reply on the wire.
 fn lines(reply: &Reply) -> usize {
     match reply {
         Reply::Bulk(Some(_)) => 2,
@@ -185,7 +185,7 @@ fn lines(reply: &Reply) -> usize {
     }
 }
 
-/// Says how new logs are to be stored. Only a module that has the directive can store them in another way.
+/// Sets how new logs are stored. A module without the setting can store them in one way only.
 pub fn set_storage(client: &mut Client, side: Side) -> Result<(), String> {
     let known: Value = client.run(&["CONFIG", "GET", STORAGE]);
     match (side, known == Value::Array(Vec::new()) || known == Value::Map(Vec::new())) {
@@ -198,18 +198,18 @@ pub fn set_storage(client: &mut Client, side: Side) -> Result<(), String> {
     }
 }
 
-/// Writes the sorted sets, with the members that module and script write.
+/// Writes the sorted sets, with members as module and script write them.
 pub fn fill(client: &mut Client, case: &Case) {
     let spacing = match case.traffic {
         Traffic::Moving => case.window as f64 * 1000.0 / (case.limit as f64 - 0.5),
-        // A log of the last hour in any case.
+        // A log of the last hour.
         Traffic::Filling | Traffic::Denied => (1_800_000.0 / case.held as f64).min(1.0),
     };
     let turn = case.keys as f64 * 1000.0 / PACE as f64;
     let ttl = (2000 * case.window).to_string();
     for key in 0..case.keys {
         let now = client.millis() as f64;
-        // The moment at which this key will be asked first.
+        // The time of this key's first call.
         let first = now + turn * key as f64 / case.keys as f64;
         let name = case.key(key);
         let ages: Vec<usize> = (1..=case.held).rev().collect();
@@ -217,7 +217,7 @@ pub fn fill(client: &mut Client, case: &Case) {
             let mut words = vec!["ZADD".to_owned(), name.clone()];
             for &age in ages {
                 let at = (first - spacing * age as f64).min(now) as i64;
-                // Unlike within a millisecond.
+                // Distinct within a millisecond.
                 words.extend([at.to_string(), format!("{at}-{}", age % 1296)]);
             }
             client.run::<Value>(&words);
@@ -227,7 +227,7 @@ pub fn fill(client: &mut Client, case: &Case) {
 }
 
 /// Writes the logs of a case on the server of the past, by calls on its keys in turn at the usual pace, the last of
-/// them at `end`. Gives them out as DUMP.
+/// them at `end`. Returns them as DUMP.
 fn write_past(past: &Server, case: &Case, end: i64) -> Vec<(String, Vec<u8>)> {
     let mut client = past.client();
     client.run::<Value>(&["FLUSHALL"]);
@@ -256,7 +256,7 @@ fn write_past(past: &Server, case: &Case, end: i64) -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// The library that was asked for, or that the environment names.
+/// The library from the command line or the environment.
 pub fn redis_cell(asked: Option<PathBuf>) -> Option<PathBuf> {
     asked.or_else(|| std::env::var_os("REDIS_CELL_SO").filter(|path| !path.is_empty()).map(PathBuf::from))
 }

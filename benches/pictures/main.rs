@@ -1,6 +1,6 @@
-//! Draws the pictures of docs/pictures. Each is a scene that is played on a live server with the module, whose clock is set by
-//! hand, and drawn from what the server replied. The same code gives the same bytes; `pictures` among the live tests compares
-//! them with those that stand there. `make pictures` runs this.
+//! Draws the pictures of docs/pictures. Each is a scene that is played on a live server with a controlled clock, and drawn from the
+//! server's replies. The output is deterministic; the live test `pictures` compares it with the committed files. `make pictures`
+//! runs this.
 
 #[path = "../../tests/support/mod.rs"]
 #[allow(dead_code)]

@@ -1,4 +1,4 @@
-//! Fifty connections at one key: what another client feels, and what replicas and the AOF get.
+//! Fifty connections on one key: the latency of another client, and the bytes to replicas and the AOF.
 
 use std::io::{Read, Write as _};
 use std::net::TcpStream;
@@ -14,9 +14,9 @@ use super::support::{Client, Engine, Options, Server};
 const CONNECTIONS: usize = 50;
 const DEPTH: usize = 32;
 const DENIED: &[u8] = b"*3\r\n:0\r\n:100\r\n:86400\r\n";
-/// Calls a second of a flood that comes at its own pace, well within what the server can answer.
+/// Calls a second of a flood at a fixed pace, well within the server's capacity.
 const PACE: f64 = 300_000.0;
-/// The floods take turns, so that what else the machine does falls on all.
+/// The floods take turns, so that other load of the machine affects all of them.
 const TURNS: u32 = 6;
 const CALLS: usize = 200_000;
 
@@ -38,17 +38,17 @@ struct Flood<'a> {
 
 enum Pace {
     Given,
-    /// As many calls as take the server's thread as long as INCR at the given pace.
+    /// As many calls as keep the server's thread as busy as INCR at the given pace.
     AsBusy,
     AsFastAsItGoes,
 }
 
 #[derive(Default)]
 struct Found {
-    /// Of each PING, in microseconds.
+    /// The latency of each PING, in microseconds.
     pings: Vec<f64>,
     calls: u64,
-    /// Seconds in which the server's thread had a processor, and seconds that went by.
+    /// Seconds of processor time of the server's thread, and seconds elapsed.
     busy: f64,
     time: f64,
 }
@@ -65,9 +65,9 @@ fn pings(engine: &Engine, time: Duration) -> String {
         flood(format!("RL.SLIDING, denied, {given}"), SLIDING, Pace::Given),
         flood(format!("INCR, {given}"), INCR, Pace::Given),
         flood(format!("RL.SLIDING, denied, as busy as INCR {given}"), SLIDING, Pace::AsBusy),
-        flood("RL.SLIDING, denied, as fast as it goes".to_owned(), SLIDING, Pace::AsFastAsItGoes),
-        flood("its script, denied, as fast as it goes".to_owned(), &script, Pace::AsFastAsItGoes),
-        flood("INCR, as fast as it goes".to_owned(), INCR, Pace::AsFastAsItGoes),
+        flood("RL.SLIDING, denied, at full speed".to_owned(), SLIDING, Pace::AsFastAsItGoes),
+        flood("its script, denied, at full speed".to_owned(), &script, Pace::AsFastAsItGoes),
+        flood("INCR, at full speed".to_owned(), INCR, Pace::AsFastAsItGoes),
     ];
     let slice = time / floods.len() as u32 / TURNS;
     for _ in 0..TURNS {
@@ -91,10 +91,10 @@ fn pings(engine: &Engine, time: Duration) -> String {
         }
     }
     let mut page = format!(
-        "\n## Floods\n\n{CONNECTIONS} connections with {DEPTH} calls in a pipeline each, all on one key, {:.0} s each in {TURNS} turns. A client of\n\
-         its own sends PING about once a millisecond. Every reply of the denials was the right one. Flood and clients share\n\
-         the machine with the server; *busy* is the share of the time in which the server's thread had a processor. As fast as\n\
-         it goes, a PING waits behind up to {} calls, so its wait is as long as those take.\n\n\
+        "\n## Floods\n\n{CONNECTIONS} connections with {DEPTH} calls in a pipeline each, all on one key, {:.0} s each in {TURNS} turns. Another\n\
+         client sends PING about once a millisecond. Every reply to a denied call was checked. The clients share the machine with\n\
+         the server; *busy* is the share of the time in which the server's thread had a processor. At full speed a PING waits\n\
+         behind up to {} calls, so its latency is the time that those take.\n\n\
          | flood | calls/s | busy | PINGs | PING p50 | p99 | max |\n|---|--:|--:|--:|--:|--:|--:|\n",
         slice.as_secs_f64() * f64::from(TURNS),
         CONNECTIONS * DEPTH
@@ -122,8 +122,8 @@ fn fill(client: &mut Client) {
     }
 }
 
-/// Floods the server for a time, and sends PING meanwhile. A connection sends a pipeline when its turn at the rate has
-/// come, or when the one before it is answered if that is later.
+/// Floods the server for a time, and sends PING meanwhile. A connection sends a pipeline when it is due at the given rate, or when
+/// the previous one is answered if that is later.
 fn under_flood(server: &Server, words: &[&str], rate: Option<f64>, time: Duration) -> Found {
     let (over, calls) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut pipeline = Vec::new();
@@ -179,7 +179,7 @@ fn under_flood(server: &Server, words: &[&str], rate: Option<f64>, time: Duratio
     Found { pings, calls: calls.into_inner(), busy: processor_time(&mut client) - before, time }
 }
 
-/// Seconds that the server's thread has had the processor.
+/// Seconds of processor time that the server's thread has used.
 fn processor_time(client: &mut Client) -> f64 {
     ["used_cpu_sys_main_thread", "used_cpu_user_main_thread"]
         .map(|field| client.info_field("cpu", field).parse::<f64>().expect("a number"))
@@ -193,7 +193,7 @@ fn connect(server: &Server) -> TcpStream {
     stream
 }
 
-/// Bytes to a replica and to the AOF for a thousand calls that are denied.
+/// Bytes to a replica and to the AOF for a thousand denied calls.
 fn propagated(engine: &Engine) -> String {
     let options = Options::default().with(&[
         "--repl-diskless-sync-delay",
@@ -212,7 +212,7 @@ fn propagated(engine: &Engine) -> String {
     let fixed = load(&mut client, include_str!("../../tests/scripts/fixed.lua"));
 
     let mut page = format!(
-        "\nBytes for a thousand denied calls, of {CALLS} (a PEXPIREAT a second is all that RL.SLIDING sends):\n\n\
+        "\nBytes for a thousand denied calls, of {CALLS} (RL.SLIDING sends at most one PEXPIREAT a second):\n\n\
          | call | to a replica | to the AOF |\n|---|--:|--:|\n"
     );
     for (name, words) in [

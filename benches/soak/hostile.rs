@@ -7,21 +7,21 @@ use super::support::driver::Driver;
 use super::support::{Engine, Options, Server};
 
 const START: i64 = 1_800_000_000_000;
-/// One call in so many has its exact reply worked out, and its key compared before and after.
+/// For one call in this many the exact reply is computed, and its key compared before and after.
 const PROBE_EVERY: u32 = 16;
 const WARM_UP: u64 = 100_000;
-/// What the server's own tables may still grow by; a call in a hundred that lost 16 bytes would be more.
+/// Bytes a call by which the server's own tables may still grow; losing 16 bytes in one call of a hundred would be more.
 const GROWTH: f64 = 0.16;
-/// What a server's own memory goes up and down by, in bytes; a short run shows nothing smaller.
+/// Fluctuation of a server's own memory, in bytes; a short run cannot detect less.
 const NOISE: f64 = 65_536.0;
 
 pub fn run(time: Duration, seed: u64, findings: &mut Vec<String>) -> String {
     let mut page = format!(
-        "\n## Hostile calls\n\nArguments and state from a seed. Every reply must be possible for its arguments; one call in {PROBE_EVERY}\n\
-         has its exact reply worked out, and what it left: after an error, a denial or RL.PEEK digest, expiry and number of\n\
-         keys must be as before. New logs are sorted sets for a while, then compact, then now this and now that, and so on.\n\
-         The commands' columns say how many calls were allowed and denied; *compact* those of RL.SLIDING and RL.PEEK that were\n\
-         probed and answered from a compact log. *Flawed* are the refused that met a compact log which cannot be read.\n\
+        "\n## Hostile calls\n\nArguments and state are random, from the seed. Every reply must be possible for its arguments. For one call in\n\
+         {PROBE_EVERY} the exact reply is computed, and its effect checked: after an error, a denial or RL.PEEK digest, expiry and number of\n\
+         keys must be as before. New logs are sorted sets for a while, then compact, then both in turn, and so on.\n\
+         The columns of the commands are calls allowed and denied; *compact* counts those of RL.SLIDING and RL.PEEK that were\n\
+         checked and read a compact log. *Flawed* counts refused calls on a compact log that cannot be read.\n\
          *Growth* is `used_memory` of the emptied server (less its clients' buffers) after the calls, less that after the\n\
          first {WARM_UP}.\n\n\
          | engine | calls | probed | RL.SLIDING | RL.FIXED | RL.THROTTLE | RL.PEEK | compact | RL.RESET | refused | flawed | growth in bytes |\n\
@@ -41,14 +41,14 @@ pub fn run(time: Duration, seed: u64, findings: &mut Vec<String>) -> String {
             driver.run(20_000);
         }
         driver.clear();
-        // The server gives up buffers of its own after a while; what is lost never comes back.
+        // The server frees buffers of its own after a while; leaked memory stays.
         let settled = Instant::now() + Duration::from_secs(5);
         let mut growth = super::memory(&mut client) - before;
         while growth > 0 && Instant::now() < settled {
             std::thread::sleep(Duration::from_millis(100));
             growth = growth.min(super::memory(&mut client) - before);
         }
-        driver.compare_totals(&mut client); // Panics of the module, too.
+        driver.compare_totals(&mut client); // Including panics of the module.
         let totals = driver.totals;
         if growth as f64 > (GROWTH * (totals.calls - WARM_UP) as f64).max(NOISE) {
             findings.push(format!("{}: {growth} bytes more after {} calls", engine.name, totals.calls - WARM_UP));

@@ -1,7 +1,7 @@
 //! The soak: what takes minutes and what takes a clock. `make soak` runs it, prints the page and writes it to docs/SOAK.md.
 //!
-//! Wrong replies, lost memory and findings of memcheck end it with a failure. Times are told, never judged: machines
-//! differ. `--help` lists the options.
+//! Wrong replies, lost memory and findings of memcheck make it fail. Times are reported, never asserted: machines differ. `--help`
+//! lists the options.
 
 #[path = "../../tests/support/mod.rs"]
 #[allow(dead_code)]
@@ -17,7 +17,7 @@ use std::time::Duration;
 use support::engine::version;
 use support::{Client, Engine};
 
-/// At eight minutes each of the six floods lasts one.
+/// With eight minutes each of the six floods lasts one.
 const USAGE: &str = "\
 --minutes N    for hostile calls (a quarter) and floods (three quarters): 8, or for a quick look any number from 0.1 on.
                Memcheck, pruning and setting up come on top, about two minutes
@@ -95,7 +95,7 @@ fn told(engine: &Engine) -> String {
     format!("{} ({program})", engine.name)
 }
 
-/// The memory of an emptied server, without what its clients' buffers hold.
+/// The memory of an emptied server, without its clients' buffers.
 fn memory(client: &mut Client) -> i64 {
     let mut field = |name: &str| client.info_field("memory", name).parse::<i64>().expect("a number");
     while field("lazyfree_pending_objects") > 0 {

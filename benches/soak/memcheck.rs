@@ -1,4 +1,4 @@
-//! Valgrind's memcheck on a live server: what it finds on a path through the module.
+//! Valgrind's memcheck on a live server: its findings in code of the module.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::support::{Engine, Options, Server};
 const CALLS: u64 = 10_000;
 const START: i64 = 1_800_000_000_000;
 
-/// Servers that use the C library's allocator show memcheck every block; jemalloc hides the single ones.
+/// With the C library's allocator memcheck sees every block; jemalloc hides them.
 fn plain_allocator(engine: &Engine) -> bool {
     let output = engine.program.as_ref().and_then(|program| Command::new(program).arg("--version").output().ok());
     output.is_some_and(|output| String::from_utf8_lossy(&output.stdout).contains("malloc=libc"))
@@ -29,12 +29,12 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
 
     let folder = tempfile::tempdir().expect("a folder");
     let report = folder.path().join("report.xml");
-    // A server that ends unloads its modules first: without --keep-debuginfo none of our frames would have a name.
+    // A server that shuts down unloads its modules first: without --keep-debuginfo frames of the module would have no names.
     let through = format!(
         "exec valgrind --trace-children=yes --keep-debuginfo=yes --leak-check=full --num-callers=40 --xml=yes --xml-file='{}' \"$@\"",
         report.display()
     );
-    // The server keeps slow calls in strings with a pointer to their inside alone, which memcheck calls possibly lost.
+    // The server keeps slow calls in strings with only an interior pointer, which memcheck reports as possibly lost.
     let options =
         Options { frozen_at: Some(START), through: Some(through), module: Module::None, ..Options::default() };
     let mut server = Server::start(engine, &options.with(&["--slowlog-log-slower-than", "-1"]));
@@ -52,7 +52,7 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
     }
     driver.clear();
     drop(driver);
-    // Valgrind tells of leaks when the server ends by itself.
+    // Valgrind reports leaks when the server exits normally.
     let _ = client.try_run::<redis::Value>(&["SHUTDOWN", "NOSAVE"]);
     let deadline = Instant::now() + Duration::from_secs(60);
     while server.is_running() {
@@ -74,10 +74,10 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
     let accesses = ours.len() - of_kind("Leak_");
     head + &format!(
         "{} with malloc=libc, {CALLS} hostile calls, logs of thousands pruned in steps and as a whole, shut down in order.\n\
-         Counted is every record with a frame of the module anywhere in its stack. The server keeps what COMMAND INFO says of a\n\
-         command as a string with a pointer to its inside: possibly lost to memcheck, with the module or without. The module\n\
-         asks for it when it is loaded. These records are known by their stack, left out, and must be there: they prove that\n\
-         the module's frames are seen.\n\n\
+         Every record with a frame of the module anywhere in its stack is counted. The server keeps the strings of COMMAND INFO,\n\
+         which the module calls when it is loaded, with only an interior pointer, so memcheck reports them as possibly lost, with\n\
+         the module or without. These records are recognised by their stack and left out. They must be there: they prove that\n\
+         frames of the module are seen.\n\n\
          | invalid or uninitialised reads and writes | definite leaks | possible leaks | records without the module |\n\
          |--:|--:|--:|--:|\n| {accesses} | {definite} | {possible} | {} |\n",
         super::told(engine),
@@ -85,7 +85,7 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
     )
 }
 
-/// Whether a record is a string that the server keeps of what COMMAND INFO says, for which the module has asked at its load.
+/// Whether a record is a string that the server keeps for COMMAND INFO, which the module calls at its load.
 fn kept_by_command_info(error: &str) -> bool {
     let has = |function: &str| error.contains(&format!("<fn>{function}</fn>"));
     error.contains("<kind>Leak_PossiblyLost</kind>") && has("commandInfoCommand") && has("RedisModule_OnLoad")

@@ -1,4 +1,4 @@
-//! A key with a million requests whose window moves on: the longest single call, beside the script's on the same key.
+//! A key with a million requests that expire: the longest single call, beside the script's on the same key.
 
 use std::time::Instant;
 
@@ -17,9 +17,9 @@ pub fn run(engine: &Engine) -> String {
     let mut client = server.client();
     let script: String = client.run(&["SCRIPT", "LOAD", include_str!("../../tests/scripts/sliding.lua")]);
     let mut page = format!(
-        "\n## Pruning\n\nA log of a million requests, of which some expire at once. Milliseconds from call to reply, on a server with nothing\n\
-         else to do; the longest of {ROUNDS} rounds. A call of the module removes at most {PRUNED_AT_MOST} expired members, or all if none counts.\n\n\
-         | expired | calls until pruned | longest call | calls in all | script: its one call | ratio |\n|--:|--:|--:|--:|--:|--:|\n"
+        "\n## Pruning\n\nA log of a million requests, of which some expire at once. Milliseconds from call to reply, on a server without\n\
+         other load; the longest of {ROUNDS} rounds. A call of the module removes at most {PRUNED_AT_MOST} expired members, or the whole key if all have expired.\n\n\
+         | expired | calls until pruned | longest call | calls in all | script, one call | ratio |\n|--:|--:|--:|--:|--:|--:|\n"
     );
     for expired in [MILLION / 2, MILLION] {
         let now = client.millis();
@@ -42,7 +42,7 @@ pub fn run(engine: &Engine) -> String {
             script_longest = script_longest.max(timed(&mut client, &["EVALSHA", &script, "1", "k", "3600", "2000000"]));
             client.run::<Value>(&["UNLINK", "k"]);
             while client.info_field("memory", "lazyfree_pending_objects") != "0" {
-                std::thread::yield_now(); // Or the freeing would take its time from the next round.
+                std::thread::yield_now(); // Otherwise freeing would slow the next round down.
             }
         }
         page += &format!(

@@ -2,7 +2,7 @@
 -- What the module counts (INFO rl), for the script option of redis_exporter: an array of names and values.
 --
 -- The exporter runs it at each scrape, without keys, and shows redis_script_values{key="rl_sliding_denied"} and so on.
--- prometheus.yml beside this file turns those into metrics of their own names.
+-- prometheus.yml gives these values metrics of their own.
 --
 -- It reads and writes no key. The flags let it run on replicas, on a replica that has lost its primary, and when memory is full.
 
@@ -19,7 +19,7 @@ local version
 for name, value in fields:gmatch('(rl_[%w_]+):([^\r\n]*)') do
     if name == 'rl_version' then
         version = value
-    elseif tonumber(value) then -- With a word among the values the exporter would take the server for one that is down.
+    elseif tonumber(value) then -- If a value is not a number, the exporter reports the server as down.
         add(name, value)
     end
 end
@@ -29,7 +29,7 @@ if version then
     add('rl_version:' .. version, '1')
 end
 
--- All decisions are made by this clock.
+-- The clock that decides.
 local micros = redis.call('INFO', 'server'):match('server_time_usec:(%d+)')
 if micros then
     add('rl_clock', ('%.3f'):format(tonumber(micros) / 1000000))

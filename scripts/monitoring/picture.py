@@ -1,4 +1,4 @@
-"""Draws a dashboard as SVG: the panels of Grafana's JSON, each with the answers that Prometheus gave to its queries.
+"""Draws a dashboard as SVG: the panels of Grafana's JSON, each with the results of its queries in Prometheus.
 
 The places, titles, units and colours are those of the JSON as far as they matter here; the look is this file's own. Text and
 background follow the reader's choice of a light or a dark page.
@@ -8,7 +8,7 @@ import math
 from html import escape
 
 CELL_WIDTH, CELL_HEIGHT, GAP, MARGIN, HEAD = 46, 24, 8, 12, 40
-# Told apart on light and dark, also by those who see no red or green.
+# Distinct on light and dark backgrounds, also for the colour-blind.
 COLOURS = ["#3b82d6", "#e08a1e", "#2aa198", "#c0509a", "#8a6fd1", "#8a9a1f", "#d0453e", "#5ab4e0", "#9a6b45"]
 COMMANDS = ["sliding", "fixed", "throttle", "acquire", "all", "peek", "refund", "release", "reset"]
 STATES = {"green": "#2e9e5b", "red": "#d0453e", "orange": "#e08a1e", "blue": "#3b82d6"}
@@ -25,7 +25,7 @@ STYLE = """
 
 
 def figure(value, unit):
-    """A value as its unit has it, short."""
+    """A value in its unit, short."""
     if unit == "percentunit":
         return f"{value * 100:.3g} %"
     if unit == "s":
@@ -45,7 +45,7 @@ def figure(value, unit):
 
 
 def steps(top, bottom, unit):
-    """Some round values from bottom to top."""
+    """Round values for an axis, from bottom to top."""
     span = (top - bottom) or 1
     base, factors = (2, (1, 2)) if unit == "bytes" else (10, (1, 2, 5, 10))
     size = base ** math.floor(math.log(span / 3, base))
@@ -69,7 +69,7 @@ def legend(target, labels, names):
     words = target["legendFormat"]
     for label, value in labels.items():
         words = words.replace("{{" + label + "}}", value)
-    # 127.0.0.1:40123 tells a reader less than the part that this server played.
+    # The role of a server says more than 127.0.0.1:40123.
     for instance, name in names.items():
         words = words.replace(instance, name)
     return words
@@ -157,7 +157,7 @@ def graph(panel, answers, names, x, y, width, height):
 
 
 def draw(title, panels, names):
-    """The picture as text. panels: each panel's JSON with its answers; names: what to call the instances."""
+    """The picture as text. panels: each panel's JSON with its results; names: display names of the instances."""
     bottom = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel, _ in panels)
     width, height = 24 * CELL_WIDTH + 2 * MARGIN, HEAD + bottom * CELL_HEIGHT + MARGIN
     out = [

@@ -1,24 +1,51 @@
-//! `RL.ACQUIRE key limit leaseSec holder [FULL]`: so many holders at a time.
+//! `RL.ACQUIRE key limit leaseSec holder [FULL]`: at most `limit` holders at a time.
 
-use super::algorithm::Algorithm;
-use super::args::{self, Kind, Place, Tail};
-use crate::metrics::{ACQUIRE, Outcomes};
-use crate::server::{Args, Error};
-use crate::state::Lease;
+use super::args::{self, Grammar, Place, Said};
+use super::rule::{Decide, Rule};
+use super::words::{FULL, HOLDER, KEY, LIMIT};
+use crate::limit::Micros;
+use crate::metrics::Outcomes;
+use crate::server::{Access, Args, Argument, Call, Command, Context, Entry, Error, Keys, Mode};
+use crate::state::{Lease, Requested};
 
-impl Algorithm for Lease {
+const LEASE: Argument = Argument::double(c"leaseSec");
+
+impl Rule for Lease {
     const NAME: &'static str = "ACQUIRE";
+    const WORDS: Argument = Argument::block(c"acquire", &[Argument::word(c"ACQUIRE"), LIMIT, LEASE, HOLDER]);
+    const GRAMMAR: Grammar =
+        Grammar { syntax: c"ERR syntax error: expected limit leaseSec holder and FULL", takes_each: false };
+    const COMMAND: Command = Command {
+        name: c"rl.acquire",
+        entry: Entry::to::<Decide<Self>>(),
+        flags: c"write deny-oom fast",
+        access: Access::ReadAndUpdate,
+        keys: Keys::First,
+        arity: -5,
+        summary: c"Gives a holder a lease of leaseSec seconds, or renews it, if no more than limit are held at a time.",
+        complexity: c"O(log(N)+M) with N the leases held and M those that have just ended, at most 1000 a call.",
+        since: c"0.2.0",
+        arguments: &[KEY, LIMIT, LEASE, HOLDER, FULL],
+    };
+    const REFUNDABLE: bool = false;
+
+    type State<'a, M: Mode> = Requested<'a, M>;
 
     fn outcomes() -> &'static Outcomes {
-        &ACQUIRE
+        static OUTCOMES: Outcomes = Outcomes::new();
+        &OUTCOMES
     }
 
-    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Tail), Error> {
+    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Said), Error> {
         let (Some(limit), Some(lease), Some(holder)) = (words.next(), words.next(), words.next()) else {
             return Err(Error::WrongArity);
         };
         let (limit, lease) = args::lease(limit, lease)?;
-        let options = args::options(words, place, Kind::Other)?;
-        Ok((Self { limit, lease, holder: holder.hold() }, options.tail))
+        let said = args::options(&Self::GRAMMAR, words, place, |_, _| Ok(false))?;
+        Ok((Self { limit, lease, holder: holder.retain() }, said))
+    }
+
+    fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Requested<'a, M>, Error> {
+        Lease::read(self, ctx, call.key, now)
     }
 }

@@ -1,18 +1,20 @@
 //! `RL.ALL numkeys key [key ...] rule [rule ...] [FULL]`: one decision over several keys, each with a rule of its own.
 //!
-//! All keys are read before anything is decided, all rules decide before anything is written, and all is written before
-//! anything is published. If one of them denies, nothing is written.
+//! All keys are read before a rule decides, and all rules decide before a key is written. If one of them denies, no request
+//! is counted. Nothing can refuse the call after the first write.
 
 use std::cmp::{Ordering, Reverse};
 
-use super::algorithm::{AnyRule, now};
-use super::args::{self, BAD_ALL};
-use super::peek::BAD_RULE;
+use super::args::{self, BAD_ALL, Place, is};
+use super::reply;
+use super::rule::{enforced, now};
+use super::rules::{AnyRule, AnyState};
 use super::top::denied;
-use super::{registry, reply};
-use crate::limit::{Ask, Charge, Detail, Micros, Retry, Status};
+use crate::config;
+use crate::limit::{Charge, Decision, Detail, Micros, Retry, Status};
 use crate::metrics::{ALL, ERRORS};
-use crate::server::{Args, Call, Context, Error, Handler, step};
+use crate::server::{Args, Call, Context, Error, Handler, Keys, Writable, step};
+use crate::state::{Compaction, LOG_FULL, MOST_ADDED, Open, Plan, TOO_MANY_MEMBERS, Terms};
 
 /// The most keys of one call.
 const MOST_KEYS: i64 = 64;
@@ -30,40 +32,34 @@ impl Handler for All {
 }
 
 /// One of the keys, and the rule about it.
-type Part<'a> = (Call<'a>, Box<dyn AnyRule>);
+type Part<'a> = (Call<'a>, AnyRule);
 
 fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
-    let (parts, full) = parse(words)?;
+    let (parts, detail) = parse(words)?;
     let now = now();
     check_apart(&parts, now)?;
 
-    // First without counting: whether any counts depends on all of them.
-    let detail = if full { Detail::Full } else { Detail::Wait };
-    let mut ask = Ask { detail, charge: Charge::Never };
-    let shared: &Context = ctx;
-    let mut open = try_map(&parts, |(call, rule)| rule.read(shared, *call, ask, now))?;
+    let reading: &Context = ctx;
+    let states: Vec<_> = try_map(&parts, |(call, rule)| rule.read::<Writable>(reading, *call, now))?;
     step();
-    let mut decisions = try_map(&mut open, |open| open.decide(ask, now))?;
+    // First without counting: whether one of them counts depends on all of them.
+    let terms = Terms { detail, charge: Charge::Never, compaction: Compaction::Forbidden };
+    let mut outcomes = try_map(&states, |state| state.decide(terms))?;
     step();
-    let deciding = decisions.iter().zip(&parts);
-    let denying: Vec<bool> = deciding.map(|(decision, (_, rule))| !decision.allowed() && !rule.forces()).collect();
+    let denies = |((decision, _), (_, rule)): (&(Decision, Plan), &Part<'_>)| !decision.allowed() && !rule.forces();
+    let denying: Vec<bool> = outcomes.iter().zip(&parts).map(denies).collect();
     let allowed = !denying.contains(&true);
-    let mut written = Vec::new();
     if allowed {
-        ask.charge = Charge::Together;
-        decisions = try_map(&mut open, |open| open.decide(ask, now))?;
+        outcomes = decide_together(&states, Terms { charge: Charge::Together, ..terms })?;
         step();
-        written.extend(open.into_iter().map(|open| open.write()));
-    } else {
-        drop(open);
     }
 
-    // What is written is published, whatever becomes of the others.
-    let mut outcome = Ok(());
-    for (written, (call, _)) in written.into_iter().zip(&parts) {
-        outcome = outcome.and(written.map_or(Ok(()), |written| written.publish(ctx, *call)));
+    // All keys are closed before the first change is published: listeners of events may run then.
+    let apply = |(state, (decision, plan)): (AnyState<'_, _>, (_, Plan))| (decision, plan.apply(state.into_places()));
+    let (decisions, done): (Vec<Decision>, Vec<_>) = states.into_iter().zip(outcomes).map(apply).unzip();
+    for (done, (call, _)) in done.iter().zip(&parts) {
+        done.publish(ctx, call.key);
     }
-    outcome?;
     step();
 
     ALL.count(allowed);
@@ -71,7 +67,7 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
         denied(ctx, call.key);
     }
     step();
-    let statuses = (0..).zip(&decisions).map(|(index, decision)| (index, &decision.status));
+    let statuses = (0..).zip(&decisions).map(|(index, decision)| (index, decision.status));
     let binding = if allowed {
         statuses.min_by(|(_, one), (_, other)| by_share(one, other))
     } else {
@@ -79,34 +75,62 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
         denying.min_by_key(|(_, status)| Reverse(status.retry))
     };
     let (index, status) = binding.ok_or(BAD_ALL)?; // There is at least one rule.
+    let allowed = allowed || !config::enforces();
     let retry = if allowed { Retry::Now } else { status.retry };
-    reply::all(ctx, [i64::from(allowed), index, status.remaining(), reply::retry_after(retry)], full, &decisions, now);
+    let outcome = [i64::from(allowed), index, status.remaining(), reply::retry_after(retry)];
+    let decisions: Vec<_> = decisions.into_iter().map(enforced).collect();
+    reply::all(ctx, outcome, (detail == Detail::Full).then_some(&decisions), now);
     Ok(())
 }
 
-/// The keys with their rules, and whether the reply is to give everything.
-fn parse(words: Args<'_>) -> Result<(Vec<Part<'_>>, bool), Error> {
-    let mut behind = words;
-    behind.next(); // The command's name.
-    let number = args::within(behind.next().ok_or(Error::WrongArity)?, 1, MOST_KEYS).ok_or(BAD_NUMBER)?;
+/// Decides by all rules for a call that is allowed. What bounds one call bounds all of them together: the members that are
+/// added to sorted sets, and the one log that may be compacted.
+fn decide_together(states: &[AnyState<'_, Writable>], terms: Terms) -> Result<Vec<(Decision, Plan)>, Error> {
+    let compacting = Terms { compaction: Compaction::Allowed, ..terms };
+    let mut has_compacted = false;
+    let mut outcomes = try_map(states, |state| match state.decide(terms) {
+        // The first log that cannot grow otherwise.
+        Err(error) if error == LOG_FULL && !has_compacted => {
+            has_compacted = true;
+            state.decide(compacting)
+        }
+        outcome => outcome,
+    })?;
+    let due = outcomes.iter_mut().zip(states).find(|((_, plan), _)| plan.compaction_is_due);
+    if let Some((outcome, state)) = due
+        && !has_compacted
+    {
+        *outcome = state.decide(compacting)?;
+    }
+    let added = outcomes.iter().map(|(_, plan)| plan.added_members()).fold(0, i64::saturating_add);
+    if added > MOST_ADDED { Err(TOO_MANY_MEMBERS) } else { Ok(outcomes) }
+}
+
+/// The keys with their rules, and how much is replied.
+fn parse(words: Args<'_>) -> Result<(Vec<Part<'_>>, Detail), Error> {
+    let mut rest = words;
+    rest.next(); // The command's name.
+    let number = args::within(rest.next().ok_or(Error::WrongArity)?, 1, MOST_KEYS).ok_or(BAD_NUMBER)?;
     let number = usize::try_from(number).map_err(|_| BAD_NUMBER)?;
     let mut calls: Vec<Call<'_>> = Vec::with_capacity(number);
-    for position in (2..).take(number) {
-        let key = behind.next().ok_or(Error::WrongArity)?;
+    for _ in 0..number {
+        let key = rest.next().ok_or(Error::WrongArity)?;
         if calls.iter().any(|call| call.key.as_bytes() == key.as_bytes()) {
             return Err(KEY_TWICE);
         }
-        calls.push(Call { words, key, position });
+        calls.push(Call { words, key, keys: Keys::Counted });
     }
     let mut parts = Vec::with_capacity(number);
     for call in calls {
-        let name = behind.next().ok_or(BAD_ALL)?;
-        let rule = registry::rule(name.as_bytes()).ok_or(BAD_RULE)?;
-        parts.push((call, (rule.any)(&mut behind)?));
+        if rest.is_empty() {
+            return Err(BAD_ALL);
+        }
+        let (rule, _said) = AnyRule::parse(&mut rest, Place::All)?;
+        parts.push((call, rule));
     }
-    match behind.next() {
-        None => Ok((parts, false)),
-        Some(word) if word.as_bytes().eq_ignore_ascii_case(b"FULL") && behind.is_empty() => Ok((parts, true)),
+    match rest.next() {
+        None => Ok((parts, Detail::Wait)),
+        Some(word) if is(word, "FULL") && rest.is_empty() => Ok((parts, Detail::Full)),
         Some(_) => Err(BAD_ALL),
     }
 }
@@ -122,19 +146,19 @@ fn check_apart(parts: &[Part<'_>], now: Micros) -> Result<(), Error> {
         }
     }
     counters.sort_unstable();
-    let twice = counters.is_sorted_by(|one, next| one < next);
+    let apart = counters.is_sorted_by(|one, next| one < next);
     let shared = keys.iter().any(|key| counters.iter().any(|counter| counter.is(key)));
-    if !twice || shared { Err(SHARED) } else { Ok(()) }
+    if !apart || shared { Err(SHARED) } else { Ok(()) }
 }
 
-/// By the share of the limit that remains. Of no limit, no share remains.
+/// By the share of the limit that remains. A limit of 0 has no share.
 fn by_share(one: &Status, other: &Status) -> Ordering {
     // Products below 2^106.
     let of = |status: &Status, limit: i64| i128::from(status.remaining()).saturating_mul(i128::from(limit.max(1)));
     of(one, other.limit).cmp(&of(other, one.limit))
 }
 
-/// What `make` makes of each, unless it fails for one of them.
-fn try_map<T, U>(list: impl IntoIterator<Item = T>, make: impl FnMut(T) -> Result<U, Error>) -> Result<Vec<U>, Error> {
-    list.into_iter().map(make).collect()
+/// Maps each element, unless that fails for one of them.
+fn try_map<T, U>(list: impl IntoIterator<Item = T>, map: impl FnMut(T) -> Result<U, Error>) -> Result<Vec<U>, Error> {
+    list.into_iter().map(map).collect()
 }

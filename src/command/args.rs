@@ -1,5 +1,7 @@
 //! The grammar of the rules, and the errors for words that do not follow it.
 
+use std::ffi::CStr;
+
 use crate::limit::{Cost, Demand, Detail, Limit, Quota, Quotas, Refusal, Time, Window};
 use crate::server::{Args, Error, Str, parse_i64, split_i64};
 
@@ -10,141 +12,143 @@ const BAD_LEASE: Error =
     Error::Line(c"ERR leaseSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places");
 const BAD_LIMIT: Error = Error::Line(c"ERR limit must be an integer from 0 to 9007199254740991");
 const BAD_COST: Error = Error::Line(c"ERR COST must be an integer from 1 to 9007199254740991");
-const BAD_COST_TO_PEEK: Error = Error::Line(c"ERR COST must be an integer from 0 to 9007199254740991");
+const BAD_COST_OR_CHECK: Error = Error::Line(c"ERR COST must be an integer from 0 to 9007199254740991");
 const BAD_AT: Error = Error::Line(c"ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991");
 const NOT_INCREASING: Error = Error::Line(c"ERR windowSec must increase from one window to the next");
 const TOO_MANY: Error = Error::Line(c"ERR windowSec and limit can be given for at most 16 windows");
 const TOO_MANY_WINDOWS: Error = Error::Line(c"ERR windowSec can be given for at most 16 windows");
-const BAD_SLIDING: Error = Error::Line(c"ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH");
-const BAD_FIXED: Error =
-    Error::Line(c"ERR syntax error: expected windowSec limit, ANCHORED, COST n, FORCE, FULL or EACH");
 const BAD_REFUND: Error = Error::Line(c"ERR syntax error: expected a rule and AT ms");
 pub const BAD_ALL: Error = Error::Line(c"ERR syntax error: expected one rule a key and then FULL");
 
-/// Where a rule stands, which says what may be said of it.
+/// Where a rule is given, which determines the options that it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// It is the command's own.
+    /// In the command of its name.
     Command,
     Peek,
     Refund,
-    /// Others follow.
+    /// Among others, in RL.ALL.
     All,
 }
 
-/// What rules take besides `COST n` and `FORCE`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Sliding,
-    /// `ANCHORED`
-    Fixed,
-    /// Neither this nor that.
-    Other,
+/// What the words of a rule have of their own.
+pub struct Grammar {
+    /// The reply to a word that the rule does not take.
+    pub syntax: &'static CStr,
+    /// Whether its command takes EACH.
+    pub takes_each: bool,
 }
 
-/// The options of a rule, as they were given.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    pub cost: Option<Cost>,
-    pub force: bool,
-    pub anchored: bool,
-    pub tail: Tail,
-}
-
-/// What is said of the reply, or of the request, and not of the rule.
+/// What is said behind a rule, of the reply or of the request.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Tail {
+pub struct Said {
     detail: Option<Detail>,
-    /// When the request was made.
+    /// When the request to refund was made.
     pub at: Option<Time>,
 }
 
-impl Tail {
+impl Said {
     pub fn detail(self) -> Detail {
         self.detail.unwrap_or(Detail::Short)
     }
 }
 
-impl Options {
-    /// The demand for these quotas.
-    pub fn of(&self, quotas: Quotas) -> Demand {
-        Demand { quotas, cost: self.cost.unwrap_or(Cost::ONE), force: self.force }
-    }
+/// What a rule of quotas is asked for, and whether COST was given.
+pub struct Request {
+    pub demand: Demand,
+    pub has_cost: bool,
+    pub said: Said,
 }
 
-/// `windowSec limit [windowSec limit ...]` and options.
-#[inline(always)]
-pub fn windows_and_options(words: &mut Args<'_>, place: Place, kind: Kind) -> Result<(Quotas, Options), Error> {
-    // Nearly all there is.
+/// `windowSec limit [windowSec limit ...]` and options. `own` reads an option that only this rule takes: it returns whether
+/// the word is one.
+pub fn quotas_and_options(
+    grammar: &Grammar,
+    words: &mut Args<'_>,
+    place: Place,
+    own: impl FnMut(Str<'_>) -> bool,
+) -> Result<Request, Error> {
+    // The usual call.
     if place == Place::Command
         && let Some([window, limit]) = words.exactly()
     {
-        return Ok((Quotas::of(quota(window, limit)?), Options::default()));
+        let demand = Demand { quotas: Quotas::of(quota(window, limit)?), cost: Cost::ONE, force: false };
+        return Ok(Request { demand, has_cost: false, said: Said::default() });
     }
-    let quotas = quotas(words)?;
-    Ok((quotas, options(words, place, kind)?))
+    several_quotas_and_options(grammar, words, place, own)
 }
 
-/// Options up to a word that is none, which only another rule may be.
-#[inline(never)] // The plain form is to be lean.
-pub fn options(words: &mut Args<'_>, place: Place, kind: Kind) -> Result<Options, Error> {
-    let mut options = Options::default();
-    let has_windows = kind != Kind::Other;
-    let unknown = match (place, kind) {
-        (Place::Refund, _) => BAD_REFUND,
-        (Place::All, _) => BAD_ALL,
-        (Place::Command | Place::Peek, Kind::Sliding) => BAD_SLIDING,
-        (Place::Command | Place::Peek, Kind::Fixed) => BAD_FIXED,
-        (Place::Command | Place::Peek, Kind::Other) => Error::WrongArity,
-    };
+#[cold] // Keeps the usual call short.
+fn several_quotas_and_options(
+    grammar: &Grammar,
+    words: &mut Args<'_>,
+    place: Place,
+    mut own: impl FnMut(Str<'_>) -> bool,
+) -> Result<Request, Error> {
+    let (quotas, mut cost, mut force) = (quotas(words)?, None, false);
+    let said = options(grammar, words, place, |word, words| {
+        if is(word, "COST") && cost.is_none() {
+            let (least, bad) = match place {
+                Place::Peek | Place::All => (Cost::NOTHING, BAD_COST_OR_CHECK),
+                Place::Command | Place::Refund => (Cost::ONE, BAD_COST),
+            };
+            let units = parse_i64(words.next().ok_or_else(|| syntax(grammar, place))?.as_bytes());
+            cost = Some(units.and_then(Cost::new).filter(|&cost| cost >= least).ok_or(bad)?);
+        } else if is(word, "FORCE") && !force {
+            force = true;
+        } else {
+            return Ok(own(word));
+        }
+        Ok(true)
+    })?;
+    let demand = Demand { quotas, cost: cost.unwrap_or(Cost::ONE), force };
+    Ok(Request { demand, has_cost: cost.is_some(), said })
+}
+
+/// Options in any order, each once. In RL.ALL they end at the next rule, elsewhere with the call. `own` reads an option of
+/// the rule, with the words behind it: it returns whether the word is one.
+pub fn options(
+    grammar: &Grammar,
+    words: &mut Args<'_>,
+    place: Place,
+    mut own: impl FnMut(Str<'_>, &mut Args<'_>) -> Result<bool, Error>,
+) -> Result<Said, Error> {
+    let mut said = Said::default();
     while let Some(word) = words.peek() {
-        let is = |name: &str| word.as_bytes().eq_ignore_ascii_case(name.as_bytes());
         let mut rest = *words;
         rest.next();
-        if has_windows && is("COST") && options.cost.is_none() {
-            let (least, bad) =
-                if place == Place::Peek { (Cost::NOTHING, BAD_COST_TO_PEEK) } else { (Cost::ONE, BAD_COST) };
-            let units = parse_i64(rest.next().ok_or(unknown)?.as_bytes());
-            options.cost = Some(units.and_then(Cost::new).filter(|&cost| cost >= least).ok_or(bad)?);
-        } else if has_windows && is("FORCE") && !options.force {
-            options.force = true;
-        } else if kind == Kind::Fixed && is("ANCHORED") && !options.anchored {
-            options.anchored = true;
-        } else if place == Place::Refund && is("AT") && options.tail.at.is_none() {
-            let millis = within(rest.next().ok_or(unknown)?, 0, Limit::MAX).ok_or(BAD_AT)?;
-            options.tail.at = Some(Time::from_millis(millis));
-        } else if let Some(detail) = detail(word, place, kind)
-            && options.tail.detail.is_none()
+        if let Some(detail) = detail(grammar, word, place)
+            && said.detail.is_none()
         {
-            options.tail.detail = Some(detail);
-        } else {
+            said.detail = Some(detail);
+        } else if place == Place::Refund && is(word, "AT") && said.at.is_none() {
+            let millis = within(rest.next().ok_or(BAD_REFUND)?, 0, Limit::MAX).ok_or(BAD_AT)?;
+            said.at = Some(Time::from_millis(millis));
+        } else if !own(word, &mut rest)? {
             break;
         }
         *words = rest;
     }
-    if place != Place::All && !words.is_empty() { Err(unknown) } else { Ok(options) }
+    if place == Place::All || words.is_empty() { Ok(said) } else { Err(syntax(grammar, place)) }
 }
 
-/// How much the reply is to say, if the word says that here.
-fn detail(word: Str<'_>, place: Place, kind: Kind) -> Option<Detail> {
-    let is = |name: &str| word.as_bytes().eq_ignore_ascii_case(name.as_bytes());
+/// The reply to a word that does not belong there.
+fn syntax(grammar: &Grammar, place: Place) -> Error {
     match place {
-        Place::Command | Place::Peek if is("FULL") => Some(Detail::Full),
-        Place::Command if is("EACH") && kind != Kind::Other => Some(Detail::Each),
-        Place::Peek if is("EACH") => Some(Detail::Each),
-        _ => None,
+        Place::Command | Place::Peek => Error::Line(grammar.syntax),
+        Place::Refund => BAD_REFUND,
+        Place::All => BAD_ALL,
     }
 }
 
-/// A number behind which options may follow, if there is one.
-pub fn number_or_option<'a>(words: &mut Args<'a>, place: Place) -> Option<Str<'a>> {
-    let word = words.peek()?;
-    let is_option = match place {
-        Place::All => !is_number(word.as_bytes()),
-        Place::Refund => word.as_bytes().eq_ignore_ascii_case(b"AT"),
-        Place::Command | Place::Peek => detail(word, place, Kind::Other).is_some(),
-    };
-    if is_option { None } else { words.next() }
+/// How much of a decision is replied, if a word says that here.
+fn detail(grammar: &Grammar, word: Str<'_>, place: Place) -> Option<Detail> {
+    match place {
+        Place::Command | Place::Peek if is(word, "FULL") => Some(Detail::Full),
+        Place::Command if grammar.takes_each && is(word, "EACH") => Some(Detail::Each),
+        Place::Peek if is(word, "EACH") => Some(Detail::Each),
+        _ => None,
+    }
 }
 
 /// `windowSec limit [windowSec limit ...]`
@@ -164,6 +168,11 @@ fn quotas(words: &mut Args<'_>) -> Result<Quotas, Error> {
 /// `limit leaseSec`
 pub fn lease(limit: Str<'_>, lease: Str<'_>) -> Result<(Limit, Window), Error> {
     Ok((self::limit(limit)?, parse_window(lease.as_bytes()).ok_or(BAD_LEASE)?))
+}
+
+/// Whether a word is this one, in any case.
+pub fn is(word: Str<'_>, name: &str) -> bool {
+    word.as_bytes().eq_ignore_ascii_case(name.as_bytes())
 }
 
 /// An integer in a range.
@@ -187,8 +196,8 @@ pub fn windows(words: Args<'_>) -> Result<Vec<Window>, Error> {
     Ok(windows)
 }
 
-/// Whether a word is meant as a number, be it a good one or not; all the others are meant as options.
-fn is_number(word: &[u8]) -> bool {
+/// Whether a word is meant as a number, in or out of range. All other words are meant as options.
+pub fn is_number(word: &[u8]) -> bool {
     word.first().is_some_and(|first| matches!(first, b'0'..=b'9' | b'+' | b'-' | b'.'))
 }
 
@@ -209,7 +218,6 @@ fn window(word: Str<'_>) -> Result<Window, Error> {
 }
 
 /// Seconds with up to three decimal places, exactly. No floating point: 0.1 has no exact form there.
-#[inline(always)] // The plain form calls it once.
 fn parse_window(text: &[u8]) -> Option<Window> {
     let (seconds, rest) = split_i64(text)?;
     let seconds = Some(seconds).filter(|seconds| (0..=Window::MAX_SECONDS).contains(seconds))?;
@@ -218,7 +226,7 @@ fn parse_window(text: &[u8]) -> Option<Window> {
         [b'.', places @ ..] => parse_thousandths(places)?,
         _ => return None,
     };
-    // "-0" is no integer, so a minus never comes this far.
+    // The server's form of an integer has no "-0", so there is no minus here.
     Window::from_millis(seconds.checked_mul(1000)?.checked_add(thousandths)?)
 }
 

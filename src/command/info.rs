@@ -1,12 +1,16 @@
 //! `INFO rl`: the counters since the module was loaded.
 
-use super::registry;
+use redis_module::{InfoContext, RedisResult};
+use redis_module_macros::info_command_handler;
+
+use super::rules::RULES;
+use crate::config;
 use crate::metrics::{self, Total};
-use crate::server::{Section, panics};
+use crate::server::panics;
 
 /// Every counter with its name.
 fn totals() -> impl Iterator<Item = (String, &'static Total)> {
-    let of_rules = registry::rules().map(|rule| (rule.name, (rule.outcomes)()));
+    let of_rules = RULES.iter().map(|rule| (rule.name, (rule.outcomes)()));
     let decisions = of_rules.chain([("ALL", &metrics::ALL), ("PEEK", &metrics::PEEK)]).flat_map(|(name, outcomes)| {
         let name = name.to_lowercase();
         [(format!("{name}_allowed"), &outcomes.allowed), (format!("{name}_denied"), &outcomes.denied)]
@@ -20,16 +24,12 @@ fn totals() -> impl Iterator<Item = (String, &'static Total)> {
     decisions.chain(others.map(|(name, total)| (name.to_owned(), total)))
 }
 
-/// Begins to count anew: a server may keep the library in memory between an unload and the next load.
-pub fn reset() {
-    totals().for_each(|(_name, total)| total.reset());
-}
-
-/// Fills the section. The server puts `rl_` before each field.
-pub fn fill(section: &Section) {
-    section.text("version", env!("CARGO_PKG_VERSION"));
-    for (name, total) in totals() {
-        section.number(&name, total.get());
-    }
-    section.number("panics", panics());
+/// Fills the section, which is called as the module is. The server puts `rl_` before each field.
+#[info_command_handler]
+fn fill(ctx: &InfoContext, _for_crash_report: bool) -> RedisResult<()> {
+    let section = ctx.builder().add_section("").field("version", env!("CARGO_PKG_VERSION"))?;
+    let section = section.field("enforce", u64::from(config::enforces()))?;
+    let section = totals().try_fold(section, |section, (name, total)| section.field(&name, total.get()))?;
+    section.field("panics", panics())?.build_section()?.build_info()?;
+    Ok(())
 }

@@ -1,16 +1,30 @@
 //! `RL.PEEK key rule [FULL | EACH]`: what a call would reply.
 
-use super::{Action, registry};
-use crate::server::{Args, Call, Context, Error};
-
-pub const BAD_RULE: Error = Error::Line(c"ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE");
+use super::args::Place;
+use super::rule::{enforced, now};
+use super::rules::AnyRule;
+use super::{Action, reply};
+use crate::limit::Charge;
+use crate::metrics::PEEK;
+use crate::server::{Args, Call, Context, Error, ReadOnly, step};
+use crate::state::{Compaction, Open, Terms};
 
 pub struct Peek;
 
 impl Action for Peek {
     fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
-        let name = words.next().ok_or(Error::WrongArity)?;
-        let rule = registry::rule(name.as_bytes()).ok_or(BAD_RULE)?;
-        (rule.peek)(ctx, call, words)
+        let (rule, said) = AnyRule::parse(&mut words, Place::Peek)?;
+        let now = now();
+
+        let state = rule.read::<ReadOnly>(ctx, call, now)?;
+        step();
+        // As the call would, and the plan is dropped.
+        let terms = Terms { detail: said.detail(), charge: Charge::Alone, compaction: Compaction::Allowed };
+        let (decision, _plan) = state.decide(terms)?;
+        step();
+
+        PEEK.count(decision.allowed());
+        reply::decision(ctx, &enforced(decision), terms.detail, now, rule.reply_short());
+        Ok(())
     }
 }

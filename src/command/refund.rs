@@ -1,16 +1,30 @@
 //! `RL.REFUND key rule [AT ms]`: takes back what a call has counted.
 
-use super::{Action, registry};
-use crate::server::{Args, Call, Context, Error};
-
-const BAD_RULE: Error = Error::Line(c"ERR rule must be SLIDING, FIXED or THROTTLE");
+use super::Action;
+use super::args::Place;
+use super::rule::now;
+use super::rules::AnyRule;
+use crate::metrics::REFUND;
+use crate::server::{Args, Call, Context, Error, Writable, step};
+use crate::state::Open;
 
 pub struct Refund;
 
 impl Action for Refund {
     fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
-        let name = words.next().ok_or(Error::WrongArity)?;
-        let refund = registry::rule(name.as_bytes()).and_then(|rule| rule.refund).ok_or(BAD_RULE)?;
-        refund(ctx, call, words)
+        let (rule, said) = AnyRule::parse(&mut words, Place::Refund)?;
+        let now = now();
+
+        let state = rule.read::<Writable>(ctx, call, now)?;
+        step();
+        let (refund, plan) = state.refund(said.at)?;
+        step();
+        let done = plan.apply(state.into_places());
+        done.publish(ctx, call.key);
+        step();
+
+        REFUND.add(1);
+        ctx.reply_integers([refund.units, refund.count, refund.ttl]);
+        Ok(())
     }
 }

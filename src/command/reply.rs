@@ -1,14 +1,12 @@
-//! How a decision goes to the client.
+//! Decisions as they are replied.
 
-use super::algorithm::Algorithm;
 use crate::limit::{Decision, Detail, Micros, Retry, Status};
 use crate::server::Context;
 
-/// The reply to a request by one rule.
-#[inline(always)]
-pub fn decision<A: Algorithm>(ctx: &Context, decision: &Decision, detail: Detail, now: Micros) {
+/// The reply to a request by one rule. `short`: the rule's reply without options.
+pub fn decision(ctx: &Context, decision: &Decision, detail: Detail, now: Micros, short: fn(&Decision, &Context)) {
     match detail {
-        Detail::Short | Detail::Wait => A::reply_short(decision, ctx),
+        Detail::Short | Detail::Wait => short(decision, ctx),
         Detail::Full => map(ctx, &decision.status, now),
         Detail::Each => {
             // A rule of one quota has no list of them.
@@ -19,11 +17,11 @@ pub fn decision<A: Algorithm>(ctx: &Context, decision: &Decision, detail: Detail
     }
 }
 
-/// The reply to a request by several rules, with a map of each if everything is asked for.
-pub fn all(ctx: &Context, outcome: [i64; 4], full: bool, decisions: &[Decision], now: Micros) {
-    ctx.reply_array(outcome.len().saturating_add(usize::from(full)));
+/// The reply to a request by several rules, with a map of each if there are decisions.
+pub fn all(ctx: &Context, outcome: [i64; 4], decisions: Option<&Vec<Decision>>, now: Micros) {
+    ctx.reply_array(outcome.len().saturating_add(usize::from(decisions.is_some())));
     outcome.into_iter().for_each(|integer| ctx.reply_integer(integer));
-    if full {
+    if let Some(decisions) = decisions {
         ctx.reply_array(decisions.len());
         decisions.iter().for_each(|decision| map(ctx, &decision.status, now));
     }
@@ -45,7 +43,7 @@ fn map(ctx: &Context, status: &Status, now: Micros) {
     ]);
 }
 
-/// In place of a wait that has no end.
+/// In place of a wait without end.
 const NEVER: i64 = -1;
 
 /// 0 if the request was admitted, -1 if it never will be.

@@ -1,23 +1,51 @@
 //! `RL.SLIDING key windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]`: an exact sliding window.
 
-use super::algorithm::Algorithm;
-use super::args::{self, Kind, Place, Tail};
+use super::args::{self, Grammar, Place, Request, Said};
+use super::rule::{Decide, Rule};
+use super::words::{COST, DETAIL, FORCE, KEY, QUOTAS};
 use crate::config;
-use crate::metrics::{Outcomes, SLIDING};
-use crate::server::{Args, Error};
-use crate::state::Sliding;
+use crate::limit::Micros;
+use crate::metrics::Outcomes;
+use crate::server::{Access, Args, Argument, Call, Command, Context, Entry, Error, Keys, Mode};
+use crate::state::{Log, Sliding};
 
-impl Algorithm for Sliding {
+impl Rule for Sliding {
     const NAME: &'static str = "SLIDING";
+    const WORDS: Argument = Argument::block(c"sliding", &[Argument::word(c"SLIDING"), QUOTAS, COST, FORCE]);
+    const GRAMMAR: Grammar = Grammar {
+        syntax: c"ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH",
+        takes_each: true,
+    };
+    const COMMAND: Command = Command {
+        name: c"rl.sliding",
+        entry: Entry::to::<Decide<Self>>(),
+        flags: c"write deny-oom fast",
+        access: Access::ReadAndUpdate,
+        keys: Keys::First,
+        arity: -4,
+        summary: c"Admits a request if it fits into the limit of requests in the last windowSec seconds.",
+        complexity: c"O(W*log(N)+M) with W the windows given, N the requests in the longest of them and M those that have just left it, at most 1000 a call. With COST n, O(n*log(N)) more in a sorted set.",
+        since: c"0.1.0",
+        arguments: &[KEY, QUOTAS, COST, FORCE, DETAIL],
+    };
+
+    type State<'a, M: Mode> = Log<'a, M>;
 
     fn outcomes() -> &'static Outcomes {
-        &SLIDING
+        static OUTCOMES: Outcomes = Outcomes::new();
+        &OUTCOMES
     }
 
-    #[inline(always)]
-    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Tail), Error> {
-        let (quotas, options) = args::windows_and_options(words, place, Kind::Sliding)?;
-        let storage = config::sliding_storage(options.cost.is_some());
-        Ok((Self { demand: options.of(quotas), storage }, options.tail))
+    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Said), Error> {
+        let Request { demand, has_cost, said } = args::quotas_and_options(&Self::GRAMMAR, words, place, |_| false)?;
+        Ok((Self { demand, storage: config::sliding_storage(has_cost) }, said))
+    }
+
+    fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Log<'a, M>, Error> {
+        Sliding::read(self, ctx, call, now)
+    }
+
+    fn forces(&self) -> bool {
+        self.demand.force
     }
 }

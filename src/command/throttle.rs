@@ -1,12 +1,15 @@
 //! `RL.THROTTLE key max_burst count period [quantity] [FULL]`: a steady rate with a burst. Also as `CL.THROTTLE`.
 
-use super::algorithm::Algorithm;
-use super::args::{self, Kind, Place, Tail, within};
+use std::ffi::CStr;
+
+use super::args::{self, Grammar, Place, Said, is, is_number, within};
+use super::rule::{Decide, Rule};
+use super::words::{FULL, KEY};
 use crate::limit::throttle::{BadRate, Rate};
-use crate::limit::{Decision, Limit, Retry, Window, seconds};
-use crate::metrics::{Outcomes, THROTTLE};
-use crate::server::{Args, Context, Error};
-use crate::state::Throttle;
+use crate::limit::{Decision, Limit, Micros, Retry, Window, seconds};
+use crate::metrics::Outcomes;
+use crate::server::{Access, Args, Argument, Call, Command, Context, Entry, Error, Keys, Mode, Str};
+use crate::state::{Stored, Throttle};
 
 const BAD_BURST: Error = Error::Line(c"ERR max_burst must be an integer from 0 to 9007199254740990");
 const BAD_COUNT: Error = Error::Line(c"ERR count must be an integer from 1 to 9007199254740991");
@@ -18,36 +21,54 @@ const TOO_LONG: Error =
 
 const LARGEST_BURST: i64 = Limit::MAX - 1;
 
-impl Algorithm for Throttle {
+const MAX_BURST: Argument = Argument::integer(c"max_burst");
+const COUNT: Argument = Argument::integer(c"count");
+const PERIOD: Argument = Argument::integer(c"period");
+const QUANTITY: Argument = Argument::integer(c"quantity").optional();
+
+impl Rule for Throttle {
     const NAME: &'static str = "THROTTLE";
+    const WORDS: Argument =
+        Argument::block(c"throttle", &[Argument::word(c"THROTTLE"), MAX_BURST, COUNT, PERIOD, QUANTITY]);
+    const GRAMMAR: Grammar =
+        Grammar { syntax: c"ERR syntax error: expected max_burst count period, quantity and FULL", takes_each: false };
+    const COMMAND: Command = command(c"rl.throttle");
+    const YIELDS: bool = true;
+
+    type State<'a, M: Mode> = Stored<'a, M>;
 
     fn outcomes() -> &'static Outcomes {
-        &THROTTLE
+        static OUTCOMES: Outcomes = Outcomes::new();
+        &OUTCOMES
     }
 
-    #[inline(always)]
-    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Tail), Error> {
+    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Said), Error> {
         let (Some(max_burst), Some(count), Some(period)) = (words.next(), words.next(), words.next()) else {
             return Err(Error::WrongArity);
         };
         let max_burst = within(max_burst, 0, LARGEST_BURST).ok_or(BAD_BURST)?;
         let count = within(count, 1, Limit::MAX).ok_or(BAD_COUNT)?;
         let period = within(period, 1, Window::MAX_SECONDS).ok_or(BAD_PERIOD)?;
-        let (mut quantity, mut tail) = (1, Tail::default());
-        if !words.is_empty() {
-            if let Some(word) = args::number_or_option(words, place) {
+        let (mut quantity, mut said) = (1, Said::default());
+        if let Some(word) = words.peek() {
+            if is_quantity(word, place) {
+                words.next();
                 quantity = within(word, 0, Limit::MAX).ok_or(BAD_QUANTITY)?;
             }
-            tail = args::options(words, place, Kind::Other)?.tail;
+            said = args::options(&Self::GRAMMAR, words, place, |_, _| Ok(false))?;
         }
         let rate = Rate::new(max_burst, count, period).map_err(|bad| match bad {
             BadRate::TooFast => TOO_FAST,
             BadRate::TooLong => TOO_LONG,
         })?;
-        Ok((Self { rate, quantity }, tail))
+        Ok((Self { rate, quantity }, said))
     }
 
-    fn only_looks(&self) -> bool {
+    fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Stored<'a, M>, Error> {
+        Throttle::read(self, ctx, call, now)
+    }
+
+    fn is_check(&self) -> bool {
         self.quantity == 0
     }
 
@@ -59,5 +80,31 @@ impl Algorithm for Throttle {
             Retry::Now | Retry::Never => -1,
         };
         ctx.reply_integers([i64::from(!status.allowed()), status.limit, status.remaining(), retry, *ttl]);
+    }
+}
+
+/// Whether a word in the place of the quantity is meant as one, and not as an option or the next rule.
+fn is_quantity(word: Str<'_>, place: Place) -> bool {
+    match place {
+        Place::Command => !is(word, "FULL"),
+        Place::Peek => !is(word, "FULL") && !is(word, "EACH"),
+        Place::Refund => !is(word, "AT"),
+        Place::All => is_number(word.as_bytes()),
+    }
+}
+
+/// The same command under two names.
+pub const fn command(name: &'static CStr) -> Command {
+    Command {
+        name,
+        entry: Entry::to::<Decide<Throttle>>(),
+        flags: c"write deny-oom fast",
+        access: Access::ReadAndUpdate,
+        keys: Keys::First,
+        arity: -5,
+        summary: c"Admits requests at a steady rate of count in period seconds, and max_burst more at once (GCRA).",
+        complexity: c"O(1)",
+        since: c"0.1.0",
+        arguments: &[KEY, MAX_BURST, COUNT, PERIOD, QUANTITY, FULL],
     }
 }

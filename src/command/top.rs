@@ -1,6 +1,6 @@
 //! `RL.TOP [COUNT n] [RESET]`: the keys that were denied most.
 
-use super::args::within;
+use super::args::{is, within};
 use crate::metrics::{ERRORS, TOP};
 use crate::server::{Args, Context, Error, Handler, Str};
 use crate::sketch::{COUNTERS, Entry};
@@ -8,16 +8,16 @@ use crate::{config, state};
 
 const BAD_COUNT: Error = Error::Line(c"ERR COUNT must be an integer from 1 to 128");
 const BAD_TOP: Error = Error::Line(c"ERR syntax error: expected COUNT n or RESET");
-/// Of a call from within another one, which no server makes.
+/// The reply to a call within another one, which no server makes.
 const IN_USE: Error = Error::Line(c"ERR rl: internal error: the denied keys are in use");
 const OFF: Error = Error::Line(c"ERR denied keys are not counted: rl.top is no");
 
 const _: () = assert!(COUNTERS == 128, "BAD_COUNT says how many there are");
 
-/// How many keys are shown if nothing is said.
+/// How many keys are shown without COUNT.
 const USUAL: usize = 10;
 
-/// A request about this key was denied. Called for each of them, whatever the rule; nothing has changed by the denial.
+/// Counts and announces a denied request.
 #[inline]
 pub fn denied(ctx: &mut Context, key: Str<'_>) {
     if config::counts_denied_keys() {
@@ -52,15 +52,14 @@ fn run(ctx: &Context, mut words: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// How many keys to show, and whether to begin anew.
+/// How many keys to show, and whether to forget them.
 fn parse(mut words: Args<'_>) -> Result<(usize, bool), Error> {
     let (mut count, mut reset) = (None, false);
     while let Some(word) = words.next() {
-        let is = |name: &str| word.as_bytes().eq_ignore_ascii_case(name.as_bytes());
-        if is("COUNT") && count.is_none() {
+        if is(word, "COUNT") && count.is_none() {
             let number = within(words.next().ok_or(BAD_TOP)?, 1, COUNTERS as i64).ok_or(BAD_COUNT)?;
             count = Some(usize::try_from(number).map_err(|_| BAD_COUNT)?);
-        } else if is("RESET") && !reset {
+        } else if is(word, "RESET") && !reset {
             reset = true;
         } else {
             return Err(BAD_TOP);

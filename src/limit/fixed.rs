@@ -1,26 +1,26 @@
 //! The fixed window counter.
 //!
-//! Time is cut into windows that begin at the multiples of the window's length since the Unix epoch. Each window has
-//! a counter that goes up with every request, denied ones too; a request is admitted while the counter is within the
+//! Time is divided into windows that begin at multiples of the window's length since the Unix epoch. Each window has
+//! a counter that goes up with every request, also with denied ones; a request is admitted while the counter is within the
 //! limit.
 //!
-//! Denied requests count because they do so in the scripts. It holds for a single quota and a request of one unit. A
-//! request of several units, or with several quotas, either fits into all of them and counts in all, or counts nowhere.
+//! Denied requests are counted because the scripts count them. This holds for a single quota and a request of one unit. A
+//! request of several units, or with several quotas, either fits into all of them and is counted in all, or is not counted.
 //!
-//! One small counter a window is all it needs. The price is the burst around a boundary: *limit* requests at the end
+//! One small counter per window is all the state. The price is the burst around a boundary: *limit* requests at the end
 //! of one window and *limit* at the start of the next may pass, twice the limit in a short time. It is the algorithm
 //! of the `INCR` and `EXPIRE` scripts, "Pattern: rate limiter" in the manual of Redis' INCR.
 
 use std::iter;
 
 use super::units::nearest_seconds;
-use super::{Ask, Charge, Cost, Decision, Demand, Detail, Quota, Refund, Retry, Standing, Status, Time, Waits, Window};
+use super::{Charge, Cost, Decision, Demand, Detail, Quota, Refund, Retry, Standing, Status, Time, Waits, Window};
 
-/// The counter of a quota's present window as a request finds it; one that is not there stands at 0.
+/// The counter of a quota's current window as a request finds it. A counter that does not exist is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counter {
     pub quota: Quota,
-    /// How long the counter lives from its first request: as a rule, the quota's window.
+    /// How long the counter lives from its first request: the quota's window, but see [`life`].
     pub life: Window,
     pub value: i64,
     pub expiry: Option<Time>,
@@ -29,25 +29,25 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// The counter once a request of this cost has counted. It keeps its expiry, but if it stands at 0 it begins anew, and
-    /// one without an expiry would never go, so it gets one.
+    /// The counter once a request of this cost is counted. It keeps its expiry unless it is 0, when a window begins. A
+    /// counter without an expiry gets one: it would never end.
     pub fn after(self, cost: Cost, now: Time) -> Result<Self, Overflow> {
         let value = self.value.checked_add(cost.units()).ok_or(Overflow)?;
         let kept = self.expiry.filter(|_| self.value != 0);
         Ok(Self { value, expiry: Some(kept.unwrap_or(now.plus(self.life))), ..self })
     }
 
-    /// When the next request finds a counter at 0: in the next window, or once this counter has expired.
+    /// When the next request finds the counter at 0: in the next window, or once this counter has expired.
     fn fresh_at(self, now: Time) -> Time {
         if self.anchored {
             return self.expiry.unwrap_or(now.plus(self.life));
         }
         let next = now.next_multiple_of(self.quota.window);
-        // The server keeps a key through the very millisecond of its expiry.
+        // The server keeps a key through the millisecond of its expiry.
         self.expiry.map_or(next, |expiry| next.min(expiry.after(1)))
     }
 
-    /// How it stands before a request.
+    /// The state before a request.
     fn standing(self, cost: Cost, now: Time) -> Standing {
         let Self { quota, value: used, .. } = self;
         let retry = if quota.limit.free(used) >= cost.needed() {
@@ -60,7 +60,7 @@ impl Counter {
         Standing { quota, used, retry }
     }
 
-    /// How it stands after a request.
+    /// The state after a request.
     fn status(self, retry: Retry, detail: Detail, now: Time) -> Status {
         let Self { quota, value: used, .. } = self;
         let waits = (detail >= Detail::Full).then(|| match used {
@@ -73,35 +73,35 @@ impl Counter {
         Status { limit: quota.limit.requests(), used, window: quota.window.millis(), retry, waits }
     }
 
-    /// What a refund takes from it: nothing if the request was made at a time in another window.
+    /// The units that a refund gives back. None if the request was made at a time outside the current window.
     pub fn refundable(self, cost: Cost, at: Option<Time>, now: Time) -> i64 {
-        let is_of_this_window = at.is_none_or(|at| {
+        let in_window = at.is_none_or(|at| {
             if self.anchored {
-                self.expiry.is_none_or(|expiry| at >= expiry.minus(self.life))
+                self.expiry.is_some_and(|expiry| expiry.minus(self.life) <= at && at < expiry)
             } else {
                 at.number_of(self.quota.window) == now.number_of(self.quota.window)
             }
         });
-        if is_of_this_window { self.value.clamp(0, cost.units()) } else { 0 }
+        if in_window { self.value.clamp(0, cost.units()) } else { 0 }
     }
 
-    /// The seconds that it lives on, as the `TTL` command has them. One that is not there has the life that it would get.
+    /// The remaining life in seconds, as the `TTL` command rounds it. Without an expiry, the life that it would get.
     pub fn ttl(self, now: Time) -> i64 {
         nearest_seconds(self.expiry.map_or(self.life.millis(), |expiry| expiry.since(now).max(0)))
     }
 }
 
-/// What comes of taking back a request that was made now, or at this time. Each counter goes down by what is
-/// [`Counter::refundable`]; of several, the most that one of them does is what was taken back.
+/// The reply to a refund of a request that was made now, or at the time `at`. Each counter goes down by what is
+/// [`Counter::refundable`]; the largest of these is what was refunded.
 pub fn refund(
     first: Counter,
-    more: impl Iterator<Item = Counter>,
+    others: impl Iterator<Item = Counter>,
     demand: &Demand,
     at: Option<Time>,
     now: Time,
 ) -> Refund {
     let taken = first.refundable(demand.cost, at, now);
-    let units = more.map(|counter| counter.refundable(demand.cost, at, now)).fold(taken, i64::max);
+    let units = others.map(|counter| counter.refundable(demand.cost, at, now)).fold(taken, i64::max);
     Refund { units, count: first.value.saturating_sub(taken), ttl: first.ttl(now) }
 }
 
@@ -109,8 +109,8 @@ pub fn refund(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overflow;
 
-/// Whether a request counts even if it is denied.
-pub fn counts_denied(demand: &Demand, charge: Charge) -> bool {
+/// Whether a request is counted even if it is denied.
+fn counts_denied(demand: &Demand, charge: Charge) -> bool {
     match charge {
         Charge::Alone => demand.force || (demand.cost == Cost::ONE && demand.quotas.single().is_some()),
         Charge::Together => demand.force,
@@ -118,7 +118,7 @@ pub fn counts_denied(demand: &Demand, charge: Charge) -> bool {
     }
 }
 
-/// How long the counter of a quota lives. Windows that are long and nearly equal can have the same number, and so the same
+/// How long the counter of a quota lives. Long windows of nearly equal length can have the same number, and so the same
 /// counter, which lives for the longest of them.
 pub fn life(demand: &Demand, quota: Quota, now: Time) -> Window {
     if demand.quotas.single().is_some() {
@@ -129,20 +129,21 @@ pub fn life(demand: &Demand, quota: Quota, now: Time) -> Window {
     windows.find(|&window| now.number_of(window) == number).unwrap_or(quota.window)
 }
 
-/// Decides on one request. `first` and `more` are the counters of the demand's quotas, in their order. The plan is what
-/// all of them go up by, if they do; each is then what [`Counter::after`] makes of it.
-#[inline(always)] // The plain form is to be lean.
+/// Decides on one request. `first` and `others` are the counters of the demand's quotas, in their order. Returns what all
+/// of them go up by along with the decision; each then becomes [`Counter::after`].
+#[inline] // One caller.
 pub fn decide(
     first: Counter,
-    more: impl Iterator<Item = Counter> + Clone,
+    others: impl Iterator<Item = Counter> + Clone,
     demand: &Demand,
-    ask: Ask,
+    detail: Detail,
+    charge: Charge,
     now: Time,
 ) -> Result<(Decision, Option<Cost>), Overflow> {
     let cost = demand.cost;
     let (mut before, mut binding) = (first, first.standing(cost, now));
     let (mut several, mut highest) = (false, first.value);
-    for counter in more.clone() {
+    for counter in others.clone() {
         (several, highest) = (true, highest.max(counter.value));
         let next = counter.standing(cost, now);
         if next.binds_before(&binding) {
@@ -152,8 +153,8 @@ pub fn decide(
     let allowed = binding.retry == Retry::Now;
     let counts = match cost {
         Cost::NOTHING => false,
-        _ if allowed => ask.charge != Charge::Never,
-        _ => counts_denied(demand, ask.charge),
+        _ if allowed => charge != Charge::Never,
+        _ => counts_denied(demand, charge),
     };
     if counts && highest.checked_add(cost.units()).is_none() {
         return Err(Overflow);
@@ -161,23 +162,23 @@ pub fn decide(
     let after = |counter: Counter| if counts { counter.after(cost, now) } else { Ok(counter) };
     let mut retry = binding.retry;
     let mut each = Vec::new();
-    if ask.detail == Detail::Each || (several && counts && !allowed) {
-        for counter in iter::once(first).chain(more) {
+    if detail == Detail::Each || (several && counts && !allowed) {
+        for counter in iter::once(first).chain(others) {
             let after = after(counter)?;
             if counts && !allowed {
-                retry = retry.max(after.standing(cost, now).retry); // What was forced counts in all of them.
+                retry = retry.max(after.standing(cost, now).retry); // A forced request is counted in all of them.
             }
-            if ask.detail == Detail::Each {
+            if detail == Detail::Each {
                 let alone = match counter.standing(cost, now).retry {
                     Retry::Now => Retry::Now,
                     _ => after.standing(cost, now).retry,
                 };
-                each.push(after.status(alone, ask.detail, now));
+                each.push(after.status(alone, detail, now));
             }
         }
     }
     let after = after(before)?;
-    let status = after.status(retry, ask.detail, now);
+    let status = after.status(retry, detail, now);
     let decision = Decision { status, count: after.value, ttl: after.ttl(now), each };
     Ok((decision, counts.then_some(cost)))
 }
@@ -188,8 +189,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::HashMap;
-
-    const FULL: Ask = Ask { detail: Detail::Full, charge: Charge::Alone };
 
     fn window(millis: i64) -> Window {
         Window::from_millis(millis).unwrap()
@@ -215,7 +214,7 @@ mod tests {
             expiry: expiry.map(Time::from_millis),
             anchored: false,
         });
-        decide(counters.next().unwrap(), counters, demand, FULL, now).unwrap().0
+        decide(counters.next().unwrap(), counters, demand, Detail::Full, Charge::Alone, now).unwrap().0
     }
 
     /// The rules of this file around a table of counters, value and expiry, that expire as the server's do.
@@ -354,8 +353,9 @@ mod tests {
     #[test]
     fn an_anchored_window_ends_with_its_counter() {
         let now = Time::from_millis(100_000);
-        let decided =
-            |counter, cost| decide(counter, iter::empty(), &demand(&[(60_000, 5)], cost), FULL, now).unwrap().0;
+        let decided = |counter, cost| {
+            decide(counter, iter::empty(), &demand(&[(60_000, 5)], cost), Detail::Full, Charge::Alone, now).unwrap().0
+        };
         let full = decided(anchored(5), 1);
         let waits = Waits { next: Some(50_000), reset: 50_000 };
         assert_eq!((full.status.retry, full.status.waits, full.ttl), (Retry::After(50_000), Some(waits), 50));
@@ -371,9 +371,9 @@ mod tests {
         let counters =
             [counter(60_000, 1, None), Counter { quota: quota(3_600_000, 3), ..counter(3_600_000, 1, None) }];
         let demand = Demand { force: true, ..demand(&[(60_000, 1), (3_600_000, 3)], 2) };
-        let ask = Ask { detail: Detail::Each, ..FULL };
-        let decided = |ask| decide(counters[0], counters[1..].iter().copied(), &demand, ask, now).unwrap();
-        let (decision, count) = decided(ask);
+        let decided =
+            |charge| decide(counters[0], counters[1..].iter().copied(), &demand, Detail::Each, charge, now).unwrap();
+        let (decision, count) = decided(Charge::Alone);
         assert_eq!(count, Some(demand.cost));
         // The first never has room for two. The second had, and has none for two more until the hour is over.
         assert_eq!(decision.status.retry, Retry::Never);
@@ -381,8 +381,8 @@ mod tests {
             decision.each.iter().map(|status| (status.allowed(), status.used, status.remaining())).collect();
         assert_eq!(each, [(false, 3, 0), (true, 3, 0)]);
         // Together with others it is they who decide whether it counts, and never means never.
-        assert_eq!(decided(Ask { charge: Charge::Together, ..ask }).1, Some(demand.cost));
-        let (decision, count) = decided(Ask { charge: Charge::Never, ..ask });
+        assert_eq!(decided(Charge::Together).1, Some(demand.cost));
+        let (decision, count) = decided(Charge::Never);
         assert_eq!((decision.status.used, count), (1, None));
     }
 
@@ -391,8 +391,8 @@ mod tests {
         let now = Time::from_millis(100_000);
         let full = counter(60_000, 1, None);
         let counts = |charge| {
-            let ask = Ask { charge, ..FULL };
-            decide(full, iter::empty(), &demand(&[(60_000, 1)], 1), ask, now).unwrap().1.is_some()
+            let demand = demand(&[(60_000, 1)], 1);
+            decide(full, iter::empty(), &demand, Detail::Full, charge, now).unwrap().1.is_some()
         };
         assert!(counts(Charge::Alone) && !counts(Charge::Together) && !counts(Charge::Never));
     }
@@ -421,8 +421,8 @@ mod tests {
         assert_eq!(refunded([-1, 0], 2, 130_000), Refund { units: 0, count: -1, ttl: 60 });
         // An anchored window began a window before its counter expires.
         let from = |at| anchored(3).refundable(Cost::new(2).unwrap(), Some(Time::from_millis(at)), now);
-        assert_eq!([89_999, 90_000, 130_000].map(from), [0, 2, 2]);
-        // Or later, if the clock was stepped back. What was made now is in the present window all the same.
+        assert_eq!([89_999, 90_000, 130_000, 149_999, 150_000].map(from), [0, 2, 2, 2, 0]);
+        // Or later, if the clock was stepped back. What was made now is always in the current window.
         let before = Time::from_millis(80_000);
         assert_eq!(anchored(3).refundable(Cost::ONE, None, before), 1);
     }
@@ -483,9 +483,12 @@ mod tests {
     fn a_counter_at_the_end_of_its_range_does_not_wrap() {
         let now = Time::from_millis(1_000);
         let full = counter(60_000, i64::MAX, None);
-        assert_eq!(decide(full, std::iter::empty(), &demand(&[(60_000, 1)], 1), FULL, now), Err(Overflow));
+        assert_eq!(
+            decide(full, std::iter::empty(), &demand(&[(60_000, 1)], 1), Detail::Full, Charge::Alone, now),
+            Err(Overflow)
+        );
         assert!(
-            decide(full, std::iter::empty(), &demand(&[(60_000, 1)], 2), FULL, now)
+            decide(full, std::iter::empty(), &demand(&[(60_000, 1)], 2), Detail::Full, Charge::Alone, now)
                 .is_ok_and(|(_, count)| count.is_none())
         );
     }

@@ -1,47 +1,64 @@
-//! Leases: so many holders at a time.
+//! Leases: at most *limit* holders at a time.
 //!
-//! Each holder has a lease that ends at a time of its own, unless the holder gives it back or renews it before. A request
+//! Each holder has a lease that ends at a time of its own, unless the holder releases or renews it before. A request
 //! is admitted if its holder has a lease already, which it renews, or if fewer leases are held than the limit. A holder
-//! that dies keeps its place for no longer than its lease.
+//! that dies keeps its place no longer than its lease.
 //!
 //! It is the semaphore of expiring members in a sorted set; see "Counting semaphores" in Josiah Carlson, *Redis in Action*
 //! (2013), section 6.3.
 
-use super::{Ask, Charge, Decision, Detail, Limit, Retry, Status, Time, Waits, Window};
+use super::{Charge, Decision, Detail, Limit, Retry, Status, Time, Waits, Window};
 
-/// The leases at a key as a request finds them; all are held.
+/// When a lease ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum End {
+    At(Time),
+    /// Stored by another writer with a score that no clock reaches.
+    Never,
+}
+
+/// The leases at a key as a request finds them. All are held: those that have ended are not among them.
 pub trait Leases {
     fn held(&self) -> i64;
 
     /// When the lease of the request's own holder ends, if it has one.
-    fn own(&self) -> Option<Time>;
+    fn own(&self) -> Option<End>;
 
-    /// When the lease ends that has `rank` leases ending later. `None` if it never does, and where there are not so many.
-    fn end_of(&mut self, rank: i64) -> Option<Time>;
+    /// When the lease ends that has `rank` leases ending later. `None` if `rank` is out of range.
+    fn end_of(&self, rank: i64) -> Option<End>;
 
-    /// How many leases end later than a time.
-    fn ending_after(&mut self, time: Time) -> i64;
+    /// The number of leases that end later than this.
+    fn ending_after(&self, end: End) -> i64;
 }
 
-/// Decides on one request for a lease. The plan is when the lease ends, if the holder gets it.
-pub fn decide(leases: &mut impl Leases, limit: Limit, lease: Window, ask: Ask, now: Time) -> (Decision, Option<Time>) {
+/// Decides on one request for a lease. Returns when the lease ends, if the holder gets it, along with the decision.
+pub fn decide(
+    leases: &impl Leases,
+    limit: Limit,
+    lease: Window,
+    detail: Detail,
+    charge: Charge,
+    now: Time,
+) -> (Decision, Option<Time>) {
     let (held, own) = (leases.held(), leases.own());
     let admitted = own.is_some() || limit.free(held) > 0;
-    let end = (admitted && ask.charge != Charge::Never).then_some(now.plus(lease));
+    let end = (admitted && charge != Charge::Never).then_some(now.plus(lease));
     let used = held.saturating_add(i64::from(own.is_none() && end.is_some()));
-    let mut after = After { leases, own, end };
-    // Until no more leases are held than these.
-    let mut until = |leftover: i64| match leftover {
-        0.. => after.end_of(leftover).map(|end| end.since(now)),
+    // Until at most `leftover` leases are held.
+    let until = |leftover: i64| match leftover {
+        0.. => match end_of(leases, own, end, leftover) {
+            Some(End::At(end)) => Some(end.since(now)),
+            Some(End::Never) | None => None,
+        },
         _ => None,
     };
     let fewer = used.min(limit.requests()).saturating_sub(1);
     let retry = match admitted {
         true => Retry::Now,
-        false if ask.detail == Detail::Short => Retry::Never, // Nobody reads it.
+        false if detail == Detail::Short => Retry::Never, // Not shown.
         false => until(fewer).map_or(Retry::Never, Retry::after),
     };
-    let waits = (ask.detail >= Detail::Full).then(|| match used {
+    let waits = (detail >= Detail::Full).then(|| match used {
         ..=0 => Waits { next: Some(0), reset: 0 },
         _ => Waits { next: until(fewer), reset: until(0).unwrap_or(-1) },
     });
@@ -49,32 +66,20 @@ pub fn decide(leases: &mut impl Leases, limit: Limit, lease: Window, ask: Ask, n
     (Decision { status, count: used, ttl: lease.seconds(), each: Vec::new() }, end)
 }
 
-/// Leases once the request's holder has its own.
-struct After<'a, L> {
-    leases: &'a mut L,
-    /// The end that the holder's lease has now, and the one that it gets.
-    own: Option<Time>,
-    end: Option<Time>,
-}
-
-impl<L: Leases> After<'_, L> {
-    fn end_of(&mut self, rank: i64) -> Option<Time> {
-        let Some(end) = self.end else {
-            return self.leases.end_of(rank);
-        };
-        let mut later = self.leases.ending_after(end);
-        let own = self.own.map(|own| self.leases.ending_after(own));
-        if self.own.is_some_and(|own| own > end) {
-            later = later.saturating_sub(1);
-        }
-        let others = match rank.cmp(&later) {
-            std::cmp::Ordering::Less => rank,
-            std::cmp::Ordering::Equal => return Some(end),
-            std::cmp::Ordering::Greater => rank.saturating_sub(1),
-        };
-        // The holder's present lease is not one of the others.
-        self.leases.end_of(if own.is_some_and(|own| own <= others) { others.saturating_add(1) } else { others })
+/// As [`Leases::end_of`] once the holder's lease, which ends at `own` now, ends at `new`.
+fn end_of(leases: &impl Leases, own: Option<End>, new: Option<Time>, rank: i64) -> Option<End> {
+    let Some(new) = new.map(End::At) else {
+        return leases.end_of(rank);
+    };
+    // The holder's current lease is not one of the others.
+    let others_after = |end: End| leases.ending_after(end).saturating_sub(i64::from(own.is_some_and(|own| own > end)));
+    let later = others_after(new);
+    if rank == later {
+        return Some(new);
     }
+    let rank = if rank > later { rank.saturating_sub(1) } else { rank };
+    let own_rank = own.map(|own| leases.ending_after(own));
+    leases.end_of(if own_rank.is_some_and(|own| own <= rank) { rank.saturating_add(1) } else { rank })
 }
 
 #[cfg(test)]
@@ -82,8 +87,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
-
-    const FULL: Ask = Ask { detail: Detail::Full, charge: Charge::Alone };
 
     /// Holders and when their leases end, without a thought for speed.
     #[derive(Clone, Default)]
@@ -108,8 +111,8 @@ mod tests {
 
     /// As a request of one of the holders finds them.
     struct Asked {
-        ends: Vec<i64>,
-        own: Option<i64>,
+        ends: Vec<End>,
+        own: Option<End>,
     }
 
     impl Leases for Asked {
@@ -117,17 +120,18 @@ mod tests {
             self.ends.len() as i64
         }
 
-        fn own(&self) -> Option<Time> {
-            self.own.map(Time::from_millis)
+        fn own(&self) -> Option<End> {
+            self.own
         }
 
-        fn end_of(&mut self, rank: i64) -> Option<Time> {
-            self.ends.sort_unstable();
-            self.ends.iter().rev().nth(rank as usize).map(|&end| Time::from_millis(end))
+        fn end_of(&self, rank: i64) -> Option<End> {
+            let mut ends = self.ends.clone();
+            ends.sort_unstable();
+            ends.iter().rev().nth(rank as usize).copied()
         }
 
-        fn ending_after(&mut self, time: Time) -> i64 {
-            self.ends.iter().filter(|&&end| end > time.millis()).count() as i64
+        fn ending_after(&self, end: End) -> i64 {
+            self.ends.iter().filter(|&&other| other > end).count() as i64
         }
     }
 
@@ -140,11 +144,12 @@ mod tests {
             let mut now = 1_700_000_000_000;
             for (step, holder, limit, lease) in steps {
                 now += step;
-                let live: Vec<i64> = naive.ends.values().copied().filter(|&end| end > now).collect();
-                let own = naive.ends.get(&holder).copied().filter(|&end| end > now);
+                let live = |end: &i64| (*end > now).then_some(End::At(Time::from_millis(*end)));
+                let ends = naive.ends.values().filter_map(live).collect();
+                let own = naive.ends.get(&holder).and_then(live);
                 let (limited, window) = (Limit::new(limit).unwrap(), Window::from_millis(lease).unwrap());
-                let mut asked = Asked { ends: live, own };
-                let (decision, end) = decide(&mut asked, limited, window, FULL, Time::from_millis(now));
+                let asked = Asked { ends, own };
+                let (decision, end) = decide(&asked, limited, window, Detail::Full, Charge::Alone, Time::from_millis(now));
 
                 let admitted = naive.request(holder, limit, lease, now);
                 prop_assert_eq!((decision.allowed(), decision.count), (admitted, naive.held(now)));
@@ -162,12 +167,25 @@ mod tests {
         }
     }
 
+    fn decided(leases: &Asked, limit: i64, charge: Charge) -> (Decision, Option<Time>) {
+        let (limit, lease) = (Limit::new(limit).unwrap(), Window::from_millis(1_000).unwrap());
+        decide(leases, limit, lease, Detail::Full, charge, Time::from_millis(5_000))
+    }
+
     #[test]
-    fn a_look_takes_no_lease() {
-        let mut none = Asked { ends: vec![], own: None };
-        let ask = Ask { charge: Charge::Never, ..FULL };
-        let (limit, lease) = (Limit::new(1).unwrap(), Window::from_millis(1_000).unwrap());
-        let (decision, end) = decide(&mut none, limit, lease, ask, Time::from_millis(5_000));
+    fn a_peek_takes_no_lease() {
+        let (decision, end) = decided(&Asked { ends: vec![], own: None }, 1, Charge::Never);
         assert_eq!((decision.allowed(), decision.count, end), (true, 0, None));
+    }
+
+    #[test]
+    fn a_lease_that_never_ended_is_renewed_to_one_that_does() {
+        let (decision, end) = decided(&Asked { ends: vec![End::Never], own: Some(End::Never) }, 1, Charge::Alone);
+        assert_eq!(end, Some(Time::from_millis(6_000)));
+        assert_eq!(decision.status.waits, Some(Waits { next: Some(1_000), reset: 1_000 }));
+        // Another holder waits for ever.
+        let (decision, _) = decided(&Asked { ends: vec![End::Never], own: None }, 1, Charge::Alone);
+        assert_eq!(decision.status.retry, Retry::Never);
+        assert_eq!(decision.status.waits, Some(Waits { next: None, reset: -1 }));
     }
 }

@@ -1,45 +1,33 @@
 //! The rules of limiting, and nothing else: no server, no clock, no input or output, and no allocation on the way to a
 //! decision.
 //!
-//! A rule is given the time and a view of what is stored, and answers with a decision and a plan: what to change so that
-//! the decision is on record. Each algorithm is a file that opens with the algorithm in words.
+//! A rule is given the time and a view of what is stored. It answers with a decision, and with what to change so that the
+//! decision is on record. It changes nothing itself, so the same question can be asked twice. Each algorithm is a file that
+//! opens with the algorithm in words.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::panic,
-        clippy::arithmetic_side_effects
-    )
-)]
-
 pub mod fixed;
 pub mod lease;
-mod several;
 pub mod sliding;
 pub mod throttle;
 mod units;
 
-pub use several::Several;
 pub use units::{Cost, Demand, Limit, Micros, Quota, Quotas, Refusal, Time, Window, seconds};
 
-/// What every rule answers.
+/// The answer to a request.
 ///
-/// With several quotas it is about the one that binds: of those that deny, the one with the longest wait; if none denies,
-/// the one with the fewest units remaining. Of those that deny for equally long, the one with the fewest units remaining;
-/// of equals, the one with the shortest window.
+/// With several quotas it describes the one that binds: of those that deny, the one with the longest wait; if none denies,
+/// the one with the fewest units remaining. Ties go to the quota with the fewest units remaining, then to the shortest
+/// window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// How the quota that binds stands.
+    /// The state of the quota that binds.
     pub status: Status,
-    /// What is used, as the short reply counts it, which differs between the rules.
+    /// The count in the short reply. Each rule defines what it counts.
     pub count: i64,
-    /// The seconds in the short reply, which mean something else in each rule.
+    /// The seconds in the short reply. Each rule defines what they mean.
     pub ttl: i64,
-    /// How each quota stands, where that was asked for.
+    /// The state of each quota; empty below [`Detail::Each`].
     pub each: Vec<Status>,
 }
 
@@ -47,9 +35,17 @@ impl Decision {
     pub const fn allowed(&self) -> bool {
         self.status.allowed()
     }
+
+    /// The same decision for a request that is let through although it was denied: it is allowed, and no quota makes it
+    /// wait. Counts stay as they are.
+    pub fn let_through(mut self) -> Self {
+        self.status.retry = Retry::Now;
+        self.each.iter_mut().for_each(|status| status.retry = Retry::Now);
+        self
+    }
 }
 
-/// How a quota stands after a call.
+/// The state of a quota after a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
     pub limit: i64,
@@ -57,9 +53,9 @@ pub struct Status {
     pub used: i64,
     /// The length of the window in milliseconds.
     pub window: i64,
-    /// Until the same request is admitted. Where no wait was asked for, this says only whether it was.
+    /// When the same request is admitted. At [`Detail::Short`] a denial may say [`Retry::Never`] whatever the wait.
     pub retry: Retry,
-    /// None where they were not asked for.
+    /// `None` below [`Detail::Full`].
     pub waits: Option<Waits>,
 }
 
@@ -75,28 +71,28 @@ impl Status {
     }
 }
 
-/// How long to wait for what, in milliseconds, if nobody else calls.
+/// Waits in milliseconds, without other traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waits {
-    /// Until more units are free than now; 0 if all are, `None` if that never comes.
+    /// Until more units are free than now; 0 if all are free, `None` if it never happens.
     pub next: Option<i64>,
     /// Until the whole quota is free.
     pub reset: i64,
 }
 
-/// When the same request is admitted. In order: the later the greater.
+/// When the same request is admitted. Later is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retry {
-    /// It was.
+    /// It was admitted.
     Now,
-    /// After so many milliseconds, at least one, and no earlier.
+    /// After this number of milliseconds, at least 1, and no earlier.
     After(i64),
-    /// It weighs more than the limit.
+    /// Never: it weighs more than the limit.
     Never,
 }
 
 impl Retry {
-    /// After a wait in milliseconds. A denied request has to wait in any case.
+    /// After a wait in milliseconds, and not before the next millisecond.
     fn after(millis: i64) -> Self {
         Self::After(millis.max(1))
     }
@@ -106,44 +102,37 @@ impl Retry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refund {
     pub units: i64,
-    /// What is left in the window, as the short reply of the rule counts it; of several windows in the first.
+    /// What is left in the first window, as the short reply of the rule counts it.
     pub count: i64,
-    /// The seconds of the short reply.
+    /// The seconds of the short reply, for the first window.
     pub ttl: i64,
 }
 
-/// What is to come of a request besides the decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ask {
-    pub detail: Detail,
-    pub charge: Charge,
-}
-
-/// How much the answer is to say. In order: the more the greater.
+/// How much of a [`Decision`] is worked out. More is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detail {
     /// Whether the request is allowed.
     Short,
-    /// And how long to wait if it is not.
+    /// Also how long to wait if it is not.
     Wait,
-    /// And when there is more, of the quota that binds.
+    /// Also when more units are free, for the quota that binds.
     Full,
-    /// And the same of each quota.
+    /// The same for each quota.
     Each,
 }
 
-/// What a request is counted for.
+/// Whether a request is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Charge {
-    /// It decides by itself.
+    /// If the rule admits it, if it is forced, or if the rule counts denied requests.
     Alone,
-    /// Others decide with it. None of them counts unless all are admitted.
+    /// If the rule admits it, or if it is forced. The request is also subject to other rules, so no denial is counted.
     Together,
-    /// Nothing counts.
+    /// No: only the state is described.
     Never,
 }
 
-/// How one quota stands before the request.
+/// The state of one quota before the request.
 #[derive(Debug, Clone, Copy)]
 struct Standing {
     quota: Quota,
@@ -152,7 +141,7 @@ struct Standing {
 }
 
 impl Standing {
-    /// Whether this quota binds rather than one with a shorter window; see [`Decision`].
+    /// Whether this quota binds in preference to one with a shorter window; see [`Decision`].
     fn binds_before(&self, shorter: &Self) -> bool {
         let free = |standing: &Self| standing.quota.limit.free(standing.used);
         self.retry.cmp(&shorter.retry).then(free(shorter).cmp(&free(self))).is_gt()

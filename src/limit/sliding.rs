@@ -1,94 +1,92 @@
 //! The sliding window log.
 //!
-//! Every admitted request leaves its time in a log. A request at time *t* is admitted if fewer than *limit* times in
-//! the log are later than *t* − *window*. So no stretch of time as long as the window, wherever it begins, ever holds
-//! more than *limit* admitted requests. Requests that are denied leave nothing.
+//! Each admitted request adds its time to a log. A request at time *t* is admitted if fewer than *limit* times in
+//! the log are later than *t* − *window*. So no interval as long as the window, wherever it begins, ever holds
+//! more than *limit* admitted requests. Denied requests add nothing.
 //!
-//! The rule is exact and needs one entry a request. It is the algorithm of the well-known Lua scripts over a sorted
+//! The rule is exact and needs one entry per request. It is the algorithm of the well-known Lua scripts over a sorted
 //! set; see "sliding window log" in Alex Xu, *System Design Interview* (2020), chapter 4.
 //!
-//! A request may weigh more than one unit; it then leaves as many, and fits only if all of them do. Several quotas share
+//! A request may cost more than one unit. It then adds that many, and fits only if all of them do. Several quotas share
 //! one log: each counts the units in its own window, and a request is admitted if it fits into all of them.
 //!
-//! The wait is exact. A request fits as soon as enough units have left the window; the last of these is known by its
+//! The wait is exact. A request fits as soon as enough units have left the window. The last of these is found by its
 //! rank in the log, and its stamp says when it leaves.
 //!
 //! Two things are added to the scripts' rule:
 //!
 //! * An entry more than one window ahead of the clock was written by another clock, or by this one before it was
-//!   stepped back. It does not count, or it would deny requests until the clock has caught up with it. One that is ahead
-//!   by the longest window is dropped like an expired one; a shorter window begins to count it once the clock is less than
-//!   that window away.
+//!   stepped back. It does not count, or it would deny requests until the clock has caught up with it. An entry ahead
+//!   by more than the longest window is removed like an expired one; a shorter window begins to count an entry once the
+//!   clock is less than that window behind it.
 //! * The expiry of the key is written only when it matters, since each write of it travels to replicas and the AOF.
 
 use std::iter;
 
-use super::{Ask, Charge, Cost, Decision, Demand, Detail, Quota, Refund, Retry, Standing, Status, Time, Waits, Window};
+use super::{Charge, Cost, Decision, Demand, Detail, Quota, Refund, Retry, Standing, Status, Time, Waits, Window};
 
-/// Which entries of a log count at a given time, by their stamps: those later than `expired_to` and not later than
-/// `sane_to`.
+/// The stamps that count at a given time: those later than `expired` and not later than `latest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// The latest stamp that has expired.
-    pub expired_to: Time,
-    /// The latest stamp that counts; a later one was written by a clock that was ahead.
-    pub sane_to: Time,
+    pub expired: Time,
+    /// The latest stamp that counts. A later one was written by a clock that was ahead.
+    pub latest: Time,
 }
 
 impl Span {
     pub fn at(now: Time, window: Window) -> Self {
-        Self { expired_to: now.minus(window), sane_to: now.plus(window) }
+        Self { expired: now.minus(window), latest: now.plus(window) }
     }
 }
 
-/// A log as it is found at the time of a request. All answers are about the units that count at that time for the longest
-/// of the windows.
+/// A log at the time of a request. All answers are about the units that count at that time for the longest window.
 pub trait History {
     /// Why a question has no answer.
     type Error;
 
     fn units(&self) -> i64;
 
-    /// Units stamped later than a time.
-    fn later_than(&mut self, time: Time) -> Result<i64, Self::Error>;
+    /// Units stamped later than a time, and the permanent ones.
+    fn later_than(&self, time: Time) -> Result<i64, Self::Error>;
 
-    /// The stamp of the unit with `rank` newer units in the log; the newest has rank 0. `None` for a unit that never
-    /// expires, and where there are not so many.
-    fn stamp_of(&mut self, rank: i64) -> Result<Option<Time>, Self::Error>;
+    /// The stamp of the unit with `rank` newer units in the log; the newest has rank 0. `None` if `rank` is out of range,
+    /// and for a permanent unit.
+    fn stamp_of(&self, rank: i64) -> Result<Option<Time>, Self::Error>;
 
-    /// How many units never expire. No clock has stamped them; they count in every window, as its oldest.
-    fn lasting(&mut self) -> Result<i64, Self::Error> {
+    /// The number of units that never expire. They have no stamp of a clock, and are the oldest units of every window.
+    fn permanent(&self) -> Result<i64, Self::Error> {
         Ok(0)
     }
 
-    /// As [`Self::later_than`], without the units that never expire.
-    fn stamped_after(&mut self, time: Time) -> Result<i64, Self::Error> {
+    /// Units stamped later than a time, without the permanent ones.
+    fn stamped_after(&self, time: Time) -> Result<i64, Self::Error> {
         self.later_than(time)
     }
 }
 
-/// A wait looks into so many windows at most, in all rounds together. That takes some milliseconds of the server's time.
-const MOST_LOOKS: usize = 2048;
+/// The most windows that one search for the end of a wait looks into, which takes some milliseconds.
+const MOST_LOOKUPS: usize = 2048;
 
-/// Decides on one request. The plan is the units to add, stamped with the time of the request.
-#[inline(always)] // The plain form is to be lean.
+/// Decides on one request. Returns the units to add, stamped with the time of the request, along with the decision.
 pub fn decide<H: History>(
-    log: &mut H,
+    log: &H,
     demand: &Demand,
-    ask: Ask,
+    detail: Detail,
+    charge: Charge,
     now: Time,
 ) -> Result<(Decision, Option<Cost>), H::Error> {
     let cost = demand.cost;
-    let charged = if ask.charge == Charge::Never { 0 } else { cost.units() };
+    let charged = if charge == Charge::Never { 0 } else { cost.units() };
     let added = if demand.force { charged } else { 0 };
     let mut search = Search { log, now, added, rounds: 0 };
     let mut binding = match demand.quotas.single() {
         Some(quota) => {
-            let used = search.log.units();
-            // No other wait is compared with this one, so it is only worked out if the reply shows it.
+            let used = log.units();
+            // No other wait is compared with this one, so it is worked out only if the reply shows it.
             let retry = match quota.limit.free(used) >= cost.needed() {
                 true => Retry::Now,
-                false if ask.detail > Detail::Short => search.retry(quota, cost)?,
+                false if detail > Detail::Short => search.retry(quota, cost)?,
                 false => Retry::Never,
             };
             Standing { quota, used, retry }
@@ -97,19 +95,19 @@ pub fn decide<H: History>(
     };
     match binding.retry {
         Retry::Now => search.added = charged,
-        // Another quota may be short of room once this one has it: units that lie ahead come in, and those that were forced
-        // count in all of them.
+        // By then another quota may have no room: units ahead of the clock begin to count, and forced units count in all of
+        // them.
         Retry::After(wait) if search.rounds > 0 || (search.added > 0 && demand.quotas.len() > 1) => {
             binding.retry = search.retry_in_all(demand, wait)?;
         }
         Retry::After(_) | Retry::Never => {}
     }
-    let each = match ask.detail {
+    let each = match detail {
         Detail::Each => search.each(demand)?,
         _ => Vec::new(),
     };
     let decision = Decision {
-        status: search.status(binding, ask.detail)?,
+        status: search.status(binding, detail)?,
         count: binding.used,
         ttl: binding.quota.window.seconds(),
         each,
@@ -117,51 +115,55 @@ pub fn decide<H: History>(
     Ok((decision, (search.added > 0).then_some(cost)))
 }
 
-/// What comes of taking so many units out of a log: the newest, or some stamped at this time.
+/// The reply to a refund that takes `taken` units out of a log: the newest ones, or units stamped at the time `at`.
 pub fn refund<H: History>(
-    log: &mut H,
+    log: &H,
     demand: &Demand,
     taken: i64,
     at: Option<Time>,
     now: Time,
 ) -> Result<Refund, H::Error> {
-    let mut search = Search { log, now, added: 0, rounds: 1 };
-    let quota = demand.quotas.list().first;
+    let search = Search { log, now, added: 0, rounds: 1 };
+    let quota = demand.quotas.first();
     let used = search.used(quota, demand)?;
-    let Span { expired_to, sane_to } = Span::at(now, quota.window);
+    let Span { expired, latest } = Span::at(now, quota.window);
     let gone = match at {
-        Some(at) if expired_to < at && at <= sane_to => taken,
+        Some(at) if expired < at && at <= latest => taken,
         Some(_) => 0,
-        None => taken.saturating_sub(search.log.stamped_after(sane_to)?).clamp(0, used),
+        // Of the units taken, those that are in this window. Permanent ones are in it and stay.
+        None => {
+            let stamped = used.saturating_sub(log.permanent()?).max(0);
+            taken.saturating_sub(log.stamped_after(latest)?).clamp(0, stamped)
+        }
     };
     Ok(Refund { units: taken, count: used.saturating_sub(gone), ttl: quota.window.seconds() })
 }
 
-/// How many units of those that expire may be left in the window for a request to fit. `None` if it never will.
-fn leftover(quota: Quota, cost: Cost, lasting: i64) -> Option<i64> {
-    let leftover = quota.limit.free(cost.needed()).checked_sub(lasting)?;
+/// How many stamped units may be left in the window for a request to fit. `None` if it never fits.
+fn leftover(quota: Quota, cost: Cost, permanent: i64) -> Option<i64> {
+    let leftover = quota.limit.free(cost.needed()).checked_sub(permanent)?;
     (leftover >= 0).then_some(leftover)
 }
 
-/// A log in which the end of a wait is looked for.
+/// A search for the end of a wait.
 struct Search<'a, H> {
-    log: &'a mut H,
+    log: &'a H,
     now: Time,
     /// Units that the request adds to the log, which are not in it yet.
     added: i64,
-    /// How often the end may be put off because units that lie ahead have come in by then. None can, unless there are
+    /// How often the end may be put off because units ahead of the clock have begun to count by then. 0 unless there are
     /// several windows and entries later than now.
     rounds: usize,
 }
 
 impl<H: History> Search<'_, H> {
-    /// The standing that binds, of several quotas.
+    /// The standing of the quota that binds.
     fn binding(&mut self, demand: &Demand) -> Result<Standing, H::Error> {
         if self.log.stamped_after(self.now)? > 0 {
-            self.rounds = MOST_LOOKS.checked_div(demand.quotas.len()).unwrap_or(0);
+            self.rounds = MOST_LOOKUPS.checked_div(demand.quotas.len()).unwrap_or(0);
         }
-        let mut binding = self.standing(demand.quotas.list().first, demand)?;
-        for &quota in &demand.quotas.list().more {
+        let mut binding = self.standing(demand.quotas.first(), demand)?;
+        for quota in demand.quotas.iter().skip(1) {
             let next = self.standing(quota, demand)?;
             if next.binds_before(&binding) {
                 binding = next;
@@ -170,7 +172,7 @@ impl<H: History> Search<'_, H> {
         Ok(binding)
     }
 
-    fn standing(&mut self, quota: Quota, demand: &Demand) -> Result<Standing, H::Error> {
+    fn standing(&self, quota: Quota, demand: &Demand) -> Result<Standing, H::Error> {
         let used = self.used(quota, demand)?;
         let fits = quota.limit.free(used) >= demand.cost.needed();
         let retry = if fits { Retry::Now } else { self.retry(quota, demand.cost)? };
@@ -178,7 +180,7 @@ impl<H: History> Search<'_, H> {
     }
 
     /// Units in the window of a quota.
-    fn used(&mut self, quota: Quota, demand: &Demand) -> Result<i64, H::Error> {
+    fn used(&self, quota: Quota, demand: &Demand) -> Result<i64, H::Error> {
         if quota.window == demand.quotas.longest() {
             return Ok(self.log.units());
         }
@@ -188,27 +190,27 @@ impl<H: History> Search<'_, H> {
     }
 
     /// When a request that does not fit into one quota will.
-    fn retry(&mut self, quota: Quota, cost: Cost) -> Result<Retry, H::Error> {
-        let Some(leftover) = leftover(quota, cost, self.log.lasting()?) else {
+    fn retry(&self, quota: Quota, cost: Cost) -> Result<Retry, H::Error> {
+        let Some(leftover) = leftover(quota, cost, self.log.permanent()?) else {
             return Ok(Retry::Never);
         };
         match self.wait(quota, leftover)? {
             wait if wait > 0 => Ok(Retry::after(wait)),
-            // The unit in the way should have expired and yet counts: it never expires.
+            // The unit that is in the way has expired and still counts: it never expires.
             _ => Ok(Retry::Never),
         }
     }
 
     /// When a request that has to wait for one quota fits into all of them.
-    fn retry_in_all(&mut self, demand: &Demand, wait: i64) -> Result<Retry, H::Error> {
-        let lasting = self.log.lasting()?;
+    fn retry_in_all(&self, demand: &Demand, wait: i64) -> Result<Retry, H::Error> {
+        let permanent = self.log.permanent()?;
         let leftovers =
-            demand.quotas.iter().filter_map(|quota| Some((quota.window, leftover(quota, demand.cost, lasting)?)));
+            demand.quotas.iter().filter_map(|quota| Some((quota.window, leftover(quota, demand.cost, permanent)?)));
         Ok(Retry::after(self.room_at(leftovers, self.now.after(wait))?.since(self.now)))
     }
 
-    /// How each of the quotas stands.
-    fn each(&mut self, demand: &Demand) -> Result<Vec<Status>, H::Error> {
+    /// The state of each quota.
+    fn each(&self, demand: &Demand) -> Result<Vec<Status>, H::Error> {
         let mut each = Vec::with_capacity(demand.quotas.len());
         for quota in demand.quotas.iter() {
             let standing = self.standing(quota, demand)?;
@@ -217,21 +219,20 @@ impl<H: History> Search<'_, H> {
         Ok(each)
     }
 
-    /// How a quota stands after the request.
-    #[inline(always)]
-    fn status(&mut self, Standing { quota, used, retry }: Standing, detail: Detail) -> Result<Status, H::Error> {
+    /// The state of a quota after the request.
+    fn status(&self, Standing { quota, used, retry }: Standing, detail: Detail) -> Result<Status, H::Error> {
         let used = used.saturating_add(self.added);
         let waits = if detail < Detail::Full { None } else { Some(self.waits(quota, used)?) };
         Ok(Status { limit: quota.limit.requests(), used, window: quota.window.millis(), retry, waits })
     }
 
-    #[inline(never)] // The short reply does not show them.
-    fn waits(&mut self, quota: Quota, used: i64) -> Result<Waits, H::Error> {
+    #[cold] // The short reply does not show them.
+    fn waits(&self, quota: Quota, used: i64) -> Result<Waits, H::Error> {
         let next = if used == 0 {
             Some(0)
         } else {
             // One unit less than what is used now, or than the limit if that is overdrawn.
-            match used.min(quota.limit.requests()).saturating_sub(1).saturating_sub(self.log.lasting()?) {
+            match used.min(quota.limit.requests()).saturating_sub(1).saturating_sub(self.log.permanent()?) {
                 leftover @ 0.. => Some(self.wait(quota, leftover)?),
                 _ => None,
             }
@@ -239,23 +240,18 @@ impl<H: History> Search<'_, H> {
         Ok(Waits { next, reset: self.wait(quota, 0)? })
     }
 
-    /// The milliseconds until no more units, of those that expire, are left in a window.
-    fn wait(&mut self, quota: Quota, leftover: i64) -> Result<i64, H::Error> {
+    /// The milliseconds until at most `leftover` stamped units are left in a window.
+    fn wait(&self, quota: Quota, leftover: i64) -> Result<i64, H::Error> {
         Ok(self.room_at(iter::once((quota.window, leftover)), self.now)?.since(self.now))
     }
 
-    /// The first time from `from` on at which each of these windows holds no more units, of those that expire, than may be
-    /// left in it.
+    /// The first time, not before `from`, at which each of these windows holds at most this number of stamped units.
     ///
     /// Ranks count from the newest unit, so the unit whose rank is the number that may be left is the last that has to
-    /// expire. Units ahead of the window are newer, too, but do not count yet. Some of them may come in before that unit
-    /// has expired; then more have to expire, which is another round. The last round takes all units ahead for come in: its
+    /// expire. Units ahead of the window are newer, too, but do not count yet. Some of them may begin to count before that
+    /// unit has expired; then more have to expire, which takes another round. The last round counts all units ahead: its
     /// answer may be too late, never too early.
-    fn room_at(
-        &mut self,
-        leftovers: impl Iterator<Item = (Window, i64)> + Clone,
-        from: Time,
-    ) -> Result<Time, H::Error> {
+    fn room_at(&self, leftovers: impl Iterator<Item = (Window, i64)> + Clone, from: Time) -> Result<Time, H::Error> {
         let mut at = from;
         for round in 0..=self.rounds {
             let begun = at;
@@ -273,7 +269,7 @@ impl<H: History> Search<'_, H> {
     }
 
     /// As [`History::stamp_of`], with the units that the request adds.
-    fn stamp_of(&mut self, rank: i64) -> Result<Option<Time>, H::Error> {
+    fn stamp_of(&self, rank: i64) -> Result<Option<Time>, H::Error> {
         if self.added == 0 {
             return self.log.stamp_of(rank);
         }
@@ -286,20 +282,18 @@ impl<H: History> Search<'_, H> {
     }
 }
 
-/// A key's expiry lags behind by less than this many milliseconds, and by less than a tenth of a short window.
+/// The expiry of a key lags by less than this many milliseconds, and by less than a tenth of its window.
 const LONGEST_LAG: i64 = 1000;
 
-/// The expiry to give to the key of a log in which something counts, or `None` if the one it has will do. `window`: the
-/// longest.
+/// The expiry to set for the key of a log in which something counts, or `None` if the current one is good enough.
 ///
-/// A log is of no use once its newest entry has expired. It is kept for two windows, as the scripts keep it, which
-/// leaves room for clocks that differ and for the lag.
-#[inline(always)]
+/// A log is of no use once its newest entry has expired. It is kept for two of its longest windows, as the scripts keep
+/// it, which leaves room for clocks that differ and for the lag.
 pub fn renewed_expiry(current: Option<Time>, now: Time, window: Window) -> Option<Time> {
     let wanted = now.plus(window).plus(window);
     let longest_lag = window.millis().div_euclid(10).clamp(1, LONGEST_LAG);
-    let will_do = current.is_some_and(|current| (0..longest_lag).contains(&wanted.since(current)));
-    (!will_do).then_some(wanted)
+    let is_good = current.is_some_and(|current| (0..longest_lag).contains(&wanted.since(current)));
+    (!is_good).then_some(wanted)
 }
 
 #[cfg(test)]
@@ -307,8 +301,6 @@ mod tests {
     use super::super::{Limit, Quotas};
     use super::*;
     use proptest::prelude::*;
-
-    const FULL: Ask = Ask { detail: Detail::Full, charge: Charge::Alone };
 
     /// The log as one would write it without a thought for speed.
     struct Naive {
@@ -348,18 +340,18 @@ mod tests {
         /// What a request would be answered, as far as the log is concerned.
         fn peek(&mut self, now: Time) -> Decision {
             let span = Span::at(now, self.demand.quotas.longest());
-            self.stamps.retain(|&stamp| stamp > span.expired_to && stamp <= span.sane_to);
+            self.stamps.retain(|&stamp| stamp > span.expired && stamp <= span.latest);
             self.stamps.sort();
             let demand = self.demand.clone();
-            decide(self, &demand, FULL, now).unwrap().0
+            decide(self, &demand, Detail::Full, Charge::Alone, now).unwrap().0
         }
 
         /// A decision, and what it adds to the log.
-        fn ask(&mut self, ask: Ask, now: i64) -> (Decision, Option<Cost>) {
+        fn ask(&mut self, detail: Detail, charge: Charge, now: i64) -> (Decision, Option<Cost>) {
             let now = Time::from_millis(now);
             self.peek(now); // Prunes.
             let demand = self.demand.clone();
-            decide(self, &demand, ask, now).unwrap()
+            decide(self, &demand, detail, charge, now).unwrap()
         }
 
         fn add(&mut self, cost: Option<Cost>, now: i64) {
@@ -382,11 +374,11 @@ mod tests {
             self.stamps.len() as i64
         }
 
-        fn later_than(&mut self, time: Time) -> Result<i64, Self::Error> {
+        fn later_than(&self, time: Time) -> Result<i64, Self::Error> {
             Ok(self.stamps.iter().filter(|&&stamp| stamp > time).count() as i64)
         }
 
-        fn stamp_of(&mut self, rank: i64) -> Result<Option<Time>, Self::Error> {
+        fn stamp_of(&self, rank: i64) -> Result<Option<Time>, Self::Error> {
             Ok(self.stamps.iter().rev().nth(rank as usize).copied())
         }
     }
@@ -531,8 +523,8 @@ mod tests {
                 now += step;
                 ruled.demand.cost = Cost::new(cost).unwrap();
                 ruled.demand.force = force;
-                let free = ruled.ask(Ask { charge: Charge::Never, ..FULL }, now).0;
-                let (next, added) = ruled.ask(FULL, now);
+                let free = ruled.ask(Detail::Full, Charge::Never, now).0;
+                let (next, added) = ruled.ask(Detail::Full, Charge::Alone, now);
                 // The same quotas deny, forced or not, and what does not fit counts only if it is forced.
                 prop_assert_eq!(free.allowed(), next.allowed());
                 prop_assert_eq!(added.is_some(), next.allowed() || force);
@@ -542,7 +534,7 @@ mod tests {
             // The same request, not forced, at each time from now on.
             let Decision { status, .. } = decision.unwrap();
             ruled.demand.force = false;
-            let then = |after: i64| ruled.clone().ask(Ask { charge: Charge::Never, detail: Detail::Each }, now + after).0;
+            let then = |after: i64| ruled.clone().ask(Detail::Each, Charge::Never, now + after).0;
             match status.retry {
                 Retry::Now => {}
                 Retry::After(wait) => {
@@ -590,8 +582,8 @@ mod tests {
                 taken += 1;
             }
             let demand = ruled.demand.clone();
-            let refund = refund(&mut ruled, &demand, taken, at, Time::from_millis(now)).unwrap();
-            let first = demand.quotas.list().first.window.millis();
+            let refund = refund(&ruled, &demand, taken, at, Time::from_millis(now)).unwrap();
+            let first = demand.quotas.first().window.millis();
             let count = left.iter().filter(|stamp| (now - first + 1..=now + first).contains(&stamp.millis())).count() as i64;
             prop_assert_eq!((refund.units, refund.count), (taken, count));
         }
@@ -620,7 +612,7 @@ mod tests {
         #[test]
         fn an_entry_frees_its_place_at_the_very_millisecond(millis in 1i64..1_000_000, at in 0i64..1_000_000) {
             let (stamp, window) = (Time::from_millis(at), window(millis));
-            let counts = |now: i64| stamp > Span::at(Time::from_millis(now), window).expired_to;
+            let counts = |now: i64| stamp > Span::at(Time::from_millis(now), window).expired;
             prop_assert!(counts(at + millis - 1));
             prop_assert!(!counts(at + millis));
         }
@@ -644,8 +636,8 @@ mod tests {
     #[test]
     fn a_stamp_from_a_clock_that_was_ahead_counts_for_one_window_at_most() {
         let span = Span::at(Time::from_millis(100_000), window(60_000));
-        assert_eq!(span.sane_to, Time::from_millis(160_000));
-        assert_eq!(span.expired_to, Time::from_millis(40_000));
+        assert_eq!(span.latest, Time::from_millis(160_000));
+        assert_eq!(span.expired, Time::from_millis(40_000));
     }
 
     #[test]
@@ -686,26 +678,26 @@ mod tests {
                 4
             }
 
-            fn later_than(&mut self, _: Time) -> Result<i64, Self::Error> {
+            fn later_than(&self, _: Time) -> Result<i64, Self::Error> {
                 Ok(4)
             }
 
-            fn stamped_after(&mut self, _: Time) -> Result<i64, Self::Error> {
+            fn stamped_after(&self, _: Time) -> Result<i64, Self::Error> {
                 Ok(2)
             }
 
-            fn stamp_of(&mut self, rank: i64) -> Result<Option<Time>, Self::Error> {
+            fn stamp_of(&self, rank: i64) -> Result<Option<Time>, Self::Error> {
                 Ok([2_000, 1_000].get(rank as usize).map(|&at| Time::from_millis(at)))
             }
 
-            fn lasting(&mut self) -> Result<i64, Self::Error> {
+            fn permanent(&self) -> Result<i64, Self::Error> {
                 Ok(2)
             }
         }
 
         let retry = |limit: i64| {
             let demand = Ruled::of(window(5_000), limit).demand;
-            decide(&mut Planted, &demand, FULL, Time::from_millis(3_000)).unwrap().0.status.retry
+            decide(&Planted, &demand, Detail::Full, Charge::Alone, Time::from_millis(3_000)).unwrap().0.status.retry
         };
         assert_eq!([5, 4, 3].map(retry), [Retry::Now, Retry::After(3_000), Retry::After(4_000)]);
         assert_eq!([2, 1, 0].map(retry), [Retry::Never; 3]);

@@ -1,16 +1,18 @@
 //! The generic cell rate algorithm, a leaky bucket that needs one number a key.
 //!
-//! Requests are admitted at a steady rate, one every *interval*, with room for a burst. What is kept is the theoretical
-//! arrival time (TAT): when the next request would come if all so far had come at the steady rate. A request of
-//! *quantity* units moves it on by *quantity* × *interval*, from now if it lies in the past. It is admitted if the TAT
-//! then lies no further ahead than the *tolerance*, (*max_burst* + 1) × *interval*; a request that is denied moves
-//! nothing.
+//! Requests are admitted at a steady rate, one every *interval*, with room for a burst. The state is the theoretical
+//! arrival time (TAT): when the next request would arrive if all so far had arrived at the steady rate. A request of
+//! *quantity* units moves it forward by *quantity* × *interval*, from now if it lies in the past. It is admitted if the TAT
+//! is then no further ahead than the *tolerance*, (*max_burst* + 1) × *interval*; a denied request moves nothing.
+//!
+//! The interval is *period* / *count*, rounded up to a nanosecond, so that a period never admits more than *count* units
+//! beyond the burst.
 //!
 //! The algorithm is from ATM networks: ITU-T I.371, and "Traffic Management Specification 4.1" of the ATM Forum (1999),
 //! section 4.4.2. Arguments, figures and the stored form are those of redis-cell, so that its keys carry on.
 //!
-//! Times here are nanoseconds: at a million requests a second the interval is a microsecond. They leave as milliseconds
-//! and are rounded up, so that whoever waits is let in.
+//! Times here are nanoseconds: at a million requests a second the interval is a microsecond. They are replied in
+//! milliseconds, rounded up, so that a client that waits is admitted.
 
 use super::units::seconds;
 use super::{Charge, Decision, Micros, Refund, Retry, Status, Time, Waits};
@@ -29,7 +31,7 @@ impl Nanos {
     }
 }
 
-/// Whole milliseconds of so many nanoseconds, rounded up.
+/// Nanoseconds in whole milliseconds, rounded up.
 fn rounded_up_to_millis(nanos: i64) -> i64 {
     let (whole, rest) = (nanos.div_euclid(Nanos::PER_MILLISECOND), nanos.rem_euclid(Nanos::PER_MILLISECOND));
     // A quotient by a million is far from the end of the range.
@@ -47,26 +49,26 @@ pub struct Rate {
     tolerance: Nanos,
 }
 
-/// Why figures make no rate.
+/// Why arguments are not a rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadRate {
     /// More than one request a nanosecond.
     TooFast,
-    /// The burst would take longer to refill than time is counted.
+    /// The burst takes more than 146 years to refill.
     TooLong,
 }
 
 impl Rate {
-    /// The units that a TAT so many nanoseconds ahead stands for; begun ones count.
+    /// The units in use while the TAT is `ahead` nanoseconds ahead, rounded up.
     fn units(self, ahead: i64) -> Option<i64> {
         let begun = i64::from(ahead.checked_rem(self.interval.0)? > 0);
         ahead.checked_div(self.interval.0)?.checked_add(begun)
     }
 
-    /// How the rate stands while the TAT is so many nanoseconds ahead.
+    /// The state while the TAT is `ahead` nanoseconds ahead.
     fn status(self, ahead: i64, retry: Retry) -> Option<Status> {
         let used = self.units(ahead)?;
-        // Somebody else may have stored a TAT further ahead than the tolerance.
+        // Another writer may have stored a TAT further ahead than the tolerance.
         let fewer = used.min(self.limit).checked_sub(1)?;
         let next = if used == 0 { 0 } else { ahead.checked_sub(self.interval.0.checked_mul(fewer)?)? };
         let waits = Some(Waits { next: Some(Nanos(next).millis()), reset: Nanos(ahead).millis() });
@@ -76,11 +78,13 @@ impl Rate {
     /// The longest time that a burst may take to refill: 2^62 nanoseconds, 146 years.
     const LONGEST: i64 = 1 << 62;
 
-    /// `count` requests in `period` seconds, with `max_burst` more at once. All three are checked to be in their range:
-    /// `count` and `period` at least 1, `max_burst` at least 0.
+    /// `count` requests in `period` seconds, with `max_burst` more at once. All three are range-checked before: `count` and
+    /// `period` are at least 1, `max_burst` is at least 0.
     pub fn new(max_burst: i64, count: i64, period: i64) -> Result<Self, BadRate> {
         let period = period.checked_mul(Nanos::PER_SECOND).ok_or(BadRate::TooLong)?;
-        let interval = period.checked_div(count).filter(|&interval| interval > 0).ok_or(BadRate::TooFast)?;
+        let whole = period.checked_div(count).filter(|&interval| interval > 0).ok_or(BadRate::TooFast)?;
+        let rest = period.checked_rem(count).ok_or(BadRate::TooFast)?;
+        let interval = whole.saturating_add(i64::from(rest > 0));
         let limit = max_burst.checked_add(1).ok_or(BadRate::TooLong)?;
         let tolerance = interval.checked_mul(limit).filter(|&tolerance| tolerance <= Self::LONGEST);
         Ok(Self { interval: Nanos(interval), limit, tolerance: Nanos(tolerance.ok_or(BadRate::TooLong)?) })
@@ -100,18 +104,18 @@ impl Arrival {
         self.0
     }
 
-    /// The first millisecond at which it has passed: from then on it is as if it had never been.
+    /// The first millisecond at which it has passed. From then on it has no effect.
     pub fn passed_at(self) -> Time {
         Time::from_millis(rounded_up_to_millis(self.0))
     }
 }
 
-/// The TAT would lie behind 2262-04-11 23:47:16 UTC, beyond which 64 bits hold no nanoseconds since the epoch.
+/// The TAT would lie after 2262-04-11 23:47:16 UTC, when nanoseconds since the epoch no longer fit into 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BeyondTime;
 
-/// Decides on a request of `quantity` units, at least 0. The plan is the TAT to store, if it moves.
-#[inline(always)] // The plain form is to be lean.
+/// Decides on a request of `quantity` units, at least 0. Returns the TAT to store, if it moves, along with the decision.
+#[inline] // One caller.
 pub fn decide(
     stored: Option<Arrival>,
     rate: Rate,
@@ -144,8 +148,7 @@ pub fn decide(
     Ok((Decision { status, count: status.used, ttl, each: Vec::new() }, counts.then_some(Arrival(tat))))
 }
 
-/// Takes back what so many units have moved. The plan is the TAT to store, which is not before now: one that has passed
-/// says nothing.
+/// Moves the TAT back by `quantity` units, but not before now. Returns the TAT to store, if it moves, along with the reply.
 pub fn refund(
     stored: Option<Arrival>,
     rate: Rate,
@@ -316,6 +319,9 @@ mod tests {
     fn what_is_no_rate_is_said_so() {
         assert_eq!(Rate::new(0, SECOND, 1).map(|rate| rate.interval), Ok(Nanos(1)));
         assert_eq!(Rate::new(0, SECOND + 1, 1), Err(BadRate::TooFast));
+        // An interval is rounded up: never more than `count` in a period.
+        assert_eq!(Rate::new(0, 600_000_000, 1).map(|rate| rate.interval), Ok(Nanos(2)));
+        assert_eq!(Rate::new(0, 3, 1).map(|rate| rate.interval), Ok(Nanos(333_333_334)));
         assert_eq!(Rate::new(0, 1, i64::MAX), Err(BadRate::TooLong));
         assert_eq!(Rate::new(i64::MAX, 1, 1), Err(BadRate::TooLong));
         assert_eq!(Rate::new(1 << 53, 1, 2_147_483_647), Err(BadRate::TooLong));

@@ -1,11 +1,11 @@
-//! The quantities of limiting, each a type of its own, so that none is taken for another.
+//! The quantities of limiting. Each is a type of its own, so that one cannot be passed for another.
 //!
-//! Each type keeps to a range in which no sum or difference of two of them overflows, so arithmetic here is plain. Were
-//! one to overflow all the same, the release build checks, and the call ends in an internal error.
+//! Each type has a range in which no sum or difference of two values overflows, so the arithmetic here is plain. Overflow
+//! checks are on in the release build: a mistake here would end the call in an internal error.
 
 #![allow(clippy::arithmetic_side_effects)]
 
-use super::Several;
+use std::iter;
 
 /// A point in time: milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,7 +15,7 @@ impl Time {
     /// The latest time there is: 146 million years after the epoch.
     const LATEST: i64 = (1 << 62) - 1;
 
-    /// A time found in the data, such as a score or an expiry, may be any number. One beyond the range is its end.
+    /// A time found in the data, such as a score or an expiry, may be any number. It is clamped to the range.
     pub const fn from_millis(millis: i64) -> Self {
         if millis > Self::LATEST {
             Self(Self::LATEST)
@@ -40,7 +40,7 @@ impl Time {
         Self::from_millis(self.0 - window.0)
     }
 
-    /// The time so many milliseconds later.
+    /// The time this many milliseconds later.
     pub fn after(self, millis: i64) -> Self {
         Self::from_millis(self.0.saturating_add(millis))
     }
@@ -50,7 +50,7 @@ impl Time {
         self.0 - earlier.0
     }
 
-    /// How many whole windows lie between the epoch and this time.
+    /// The number of whole windows between the epoch and this time.
     pub fn number_of(self, window: Window) -> i64 {
         self.0.div_euclid(window.0)
     }
@@ -85,7 +85,7 @@ impl Micros {
         Time::from_millis(self.0.div_euclid(1000))
     }
 
-    /// Nanoseconds since the epoch; `None` from the year 2262 on, when 64 bits no longer hold them.
+    /// Nanoseconds since the epoch; `None` from the year 2262 on, when they no longer fit into 64 bits.
     pub const fn nanos(self) -> Option<i64> {
         self.0.checked_mul(1000)
     }
@@ -106,13 +106,13 @@ impl Window {
         self.0
     }
 
-    /// The length in seconds; a part of a second counts as a whole one.
+    /// The length in seconds, rounded up.
     pub fn seconds(self) -> i64 {
         (self.0 + 999) / 1000
     }
 }
 
-/// How many requests a window admits. Zero admits none.
+/// The units that a window admits. Zero admits nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Limit(i64);
 
@@ -128,13 +128,13 @@ impl Limit {
         self.0
     }
 
-    /// What is free while so much is used; negative while that is more than the limit.
+    /// What is free while `used` units are in use; negative if more are in use than the limit.
     pub const fn free(self, used: i64) -> i64 {
         self.0.saturating_sub(used)
     }
 }
 
-/// So many requests in so long a window.
+/// A limit for a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     pub window: Window,
@@ -143,46 +143,51 @@ pub struct Quota {
 
 /// The quotas of one call: at least one, at most [`Quotas::MOST`], their windows in increasing order.
 #[derive(Debug, Clone)]
-pub struct Quotas(Several<Quota>);
+pub struct Quotas {
+    first: Quota,
+    /// Empty in most calls, so that they need no allocation.
+    others: Vec<Quota>,
+}
 
 impl Quotas {
     pub const MOST: usize = 16;
 
     pub const fn of(quota: Quota) -> Self {
-        Self(Several::one(quota))
+        Self { first: quota, others: Vec::new() }
     }
 
-    /// Adds one with a longer window. Says why not if it cannot.
+    /// Adds a quota, whose window must be longer than those that are there.
     pub fn push(&mut self, quota: Quota) -> Result<(), Refusal> {
         if quota.window <= self.longest() {
             return Err(Refusal::NotIncreasing);
         }
-        if self.0.len() == Self::MOST {
+        if self.len() == Self::MOST {
             return Err(Refusal::TooMany);
         }
-        self.0.push(quota);
+        self.others.push(quota);
         Ok(())
     }
 
-    pub fn list(&self) -> &Several<Quota> {
-        &self.0
-    }
-
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Quota> + Clone + '_ {
-        self.0.iter().copied()
+        iter::once(self.first).chain(self.others.iter().copied())
     }
 
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.others.len() + 1
+    }
+
+    /// The quota with the shortest window.
+    pub const fn first(&self) -> Quota {
+        self.first
     }
 
     pub fn longest(&self) -> Window {
-        self.0.last().window
+        self.others.last().unwrap_or(&self.first).window
     }
 
     /// The quota, if it is the only one.
     pub fn single(&self) -> Option<Quota> {
-        self.0.single().copied()
+        self.others.is_empty().then_some(self.first)
     }
 }
 
@@ -193,7 +198,7 @@ pub enum Refusal {
     TooMany,
 }
 
-/// How much a request weighs, in units of the limit. Zero only looks.
+/// The units that a request takes. A request of zero units is a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost(i64);
 
@@ -209,18 +214,18 @@ impl Cost {
         self.0
     }
 
-    /// The units that have to be free for the request to fit. A look asks whether there is any.
+    /// The units that have to be free for the request to fit. A check needs one.
     pub const fn needed(self) -> i64 {
         if self.0 == 0 { 1 } else { self.0 }
     }
 }
 
-/// What is asked of a limiter: does a request of this cost fit into all of the quotas?
+/// A request of this cost, which has to fit into all of the quotas.
 #[derive(Debug, Clone)]
 pub struct Demand {
     pub quotas: Quotas,
     pub cost: Cost,
-    /// Whether the request counts even if it does not fit.
+    /// Whether the request is counted even if it does not fit.
     pub force: bool,
 }
 

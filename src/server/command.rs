@@ -24,6 +24,9 @@ pub trait Handler {
 pub enum Access {
     Read,
     ReadAndUpdate,
+    /// Removes elements of the value, and the key with the last one.
+    RemoveElements,
+    /// Removes the key.
     Remove,
     /// It has none.
     None,
@@ -40,6 +43,7 @@ pub enum Keys {
 }
 
 /// A command with all that the server can tell of it.
+#[derive(Clone, Copy)]
 pub struct Command {
     pub name: &'static CStr,
     pub entry: Entry,
@@ -223,7 +227,7 @@ unsafe extern "C" fn enter<H: Handler>(
 
 /// Adds an ACL category of the module's own. False where the server has no such thing.
 ///
-/// A server keeps a category when the module is unloaded, so one that is there already will do.
+/// Some servers keep the category of a module that failed to load, so one that is there already will do.
 pub fn add_category(ctx: &Context, name: &CStr) -> bool {
     // SAFETY: the context is alive; the server copies the name.
     unsafe {
@@ -237,9 +241,9 @@ pub fn add_category(ctx: &Context, name: &CStr) -> bool {
     }
 }
 
-/// Declares a command. `categories`: its ACL categories, which replace those that the flags imply; set where the server
-/// can.
-pub fn register(ctx: &Context, command: &Command, categories: &CStr) -> Result<(), &'static str> {
+/// Declares a command. `categories`: its ACL categories, which replace those that the flags imply; set where the server can.
+/// `tips`: what clients are to know of it.
+pub fn register(ctx: &Context, command: &Command, categories: &CStr, tips: Option<&CStr>) -> Result<(), &'static str> {
     let ok = raw::REDISMODULE_OK as libc::c_int;
     // SAFETY: the context is alive and belongs to the loading module. Every string lives for ever; the server copies
     // what it keeps.
@@ -263,13 +267,17 @@ pub fn register(ctx: &Context, command: &Command, categories: &CStr) -> Result<(
         {
             return Err("the server refused the command's ACL categories");
         }
-        describe(declared, command)
+        describe(declared, command, tips)
     }
 }
 
 /// # Safety
 /// `declared` is `command`, as the server knows it.
-unsafe fn describe(declared: *mut raw::RedisModuleCommand, command: &Command) -> Result<(), &'static str> {
+unsafe fn describe(
+    declared: *mut raw::RedisModuleCommand,
+    command: &Command,
+    tips: Option<&CStr>,
+) -> Result<(), &'static str> {
     let version = raw::RedisModuleCommandInfoVersion {
         version: 1,
         sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
@@ -285,6 +293,7 @@ unsafe fn describe(declared: *mut raw::RedisModuleCommand, command: &Command) ->
             Access::ReadAndUpdate => {
                 raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE
             }
+            Access::RemoveElements => raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_DELETE,
             Access::Remove => raw::REDISMODULE_CMD_KEY_RM | raw::REDISMODULE_CMD_KEY_DELETE,
             Access::None => 0,
         });
@@ -315,7 +324,7 @@ unsafe fn describe(declared: *mut raw::RedisModuleCommand, command: &Command) ->
         complexity: command.complexity.as_ptr(),
         since: command.since.as_ptr(),
         history: ptr::null_mut(),
-        tips: ptr::null(),
+        tips: tips.map_or(ptr::null(), CStr::as_ptr),
         arity: command.arity,
         key_specs: keys.as_mut_ptr(),
         args: arguments,

@@ -1,18 +1,21 @@
 //! One call of a command: what it may ask of the server besides its keys.
 
+use std::cell::OnceCell;
 use std::ffi::{CStr, CString};
 use std::ptr::NonNull;
 
 use redis_module::raw;
 
+use super::Error;
 use super::api::{call, optional};
-use super::key::ScoreRange;
-use super::string::{OwnedStr, Str, Word};
-use super::{Digits, Error};
+use super::caller::Caller;
+use super::string::Str;
 
 /// The context of one call. Neither copied nor kept: the server takes it back when the call ends.
 pub struct Context {
     ctx: NonNull<raw::RedisModuleCtx>,
+    /// Looked up when it is first asked for, and forgotten before other code runs.
+    caller: OnceCell<Caller>,
 }
 
 /// The classes of keyspace events, as `notify-keyspace-events` names them.
@@ -33,11 +36,21 @@ impl Context {
     /// `ctx` is the context of a call that is under way and lasts as long as the value returned. No other `Context`
     /// is made of it.
     pub(super) unsafe fn new(ctx: *mut raw::RedisModuleCtx) -> Option<Self> {
-        NonNull::new(ctx).map(|ctx| Self { ctx })
+        NonNull::new(ctx).map(|ctx| Self { ctx, caller: OnceCell::new() })
     }
 
     pub(super) fn as_ptr(&self) -> *mut raw::RedisModuleCtx {
         self.ctx.as_ptr()
+    }
+
+    pub(super) fn caller(&self) -> &Caller {
+        // SAFETY: the context is alive, and what may run other code begins with `before_other_code`.
+        self.caller.get_or_init(|| unsafe { Caller::of(self.as_ptr()) })
+    }
+
+    /// To be called before other code runs, which could delete a user.
+    pub(super) fn before_other_code(&mut self) {
+        self.caller = OnceCell::new();
     }
 
     /// Whether the server runs in cluster mode, asked anew.
@@ -47,12 +60,12 @@ impl Context {
         flags & raw::REDISMODULE_CTX_FLAGS_CLUSTER as libc::c_int != 0
     }
 
-    /// Writes to the server's log, at its highest level, why something is not done.
-    pub(super) fn log_refusal(&self, reason: &str) {
-        log(self.as_ptr(), c"warning", &CString::new(reason.replace('\0', "?")).unwrap_or_default());
+    /// Writes a line to the server's log at its highest level.
+    pub(super) fn log_warning(&self, line: &str) {
+        log(self.as_ptr(), c"warning", &CString::new(line.replace('\0', "?")).unwrap_or_default());
     }
 
-    /// Writes a line to the server's log at the level of what is worth to be known.
+    /// Writes a line to the server's log at its usual level.
     pub fn log_notice(&self, line: &str) {
         log(self.as_ptr(), c"notice", &CString::new(line.replace('\0', "?")).unwrap_or_default());
     }
@@ -69,7 +82,7 @@ impl Context {
         }
     }
 
-    /// Begins an array of so many elements, which have to follow.
+    /// Begins an array of this many elements, which have to follow.
     pub fn reply_array(&self, elements: usize) {
         // SAFETY: the context is alive.
         unsafe { call!(RedisModule_ReplyWithArray(self.as_ptr(), elements as libc::c_long)) };
@@ -110,23 +123,20 @@ impl Context {
     // ---- Effects -----------------------------------------------------------------------------------------------
 
     /// Sends a command to replicas and the AOF. All that one call sends travels as one transaction.
-    pub fn replicate(&self, command: &CStr, words: impl Words) {
-        // SAFETY: the context is alive, and Words gives each format the arguments it names.
-        unsafe { words.replicate(self, command) };
-    }
-
-    /// Runs a command that writes, with its replication and its events. Answers whether the server did it. Mutable, because
-    /// other code runs in here.
-    pub fn perform(&mut self, command: &CStr, words: impl Words) -> bool {
-        // SAFETY: as above; the reply is freed.
+    #[inline]
+    pub fn replicate(&self, command: &CStr, words: &[Str<'_>]) {
+        let (ctx, name, p) = (self.as_ptr(), command.as_ptr(), Str::as_ptr);
+        // SAFETY: the context and the words are alive, and each format names as many strings as follow (`v`: a list of them and
+        // its length). The server takes references of its own. It refuses unknown commands alone.
         unsafe {
-            let reply = words.perform(self, command);
-            let succeeded =
-                !reply.is_null() && call!(RedisModule_CallReplyType(reply)) as isize != raw::REDISMODULE_REPLY_ERROR;
-            if !reply.is_null() {
-                call!(RedisModule_FreeCallReply(reply));
-            }
-            succeeded
+            match *words {
+                [a] => call!(RedisModule_Replicate(ctx, name, c"s".as_ptr(), p(a))),
+                [a, b] => call!(RedisModule_Replicate(ctx, name, c"ss".as_ptr(), p(a), p(b))),
+                [a, b, c] => call!(RedisModule_Replicate(ctx, name, c"sss".as_ptr(), p(a), p(b), p(c))),
+                [a, b, c, d] => call!(RedisModule_Replicate(ctx, name, c"ssss".as_ptr(), p(a), p(b), p(c), p(d))),
+                // For this one the server allocates twice.
+                _ => call!(RedisModule_Replicate(ctx, name, c"v".as_ptr(), words.as_ptr(), words.len())),
+            };
         }
     }
 
@@ -138,6 +148,7 @@ impl Context {
 
     /// Fires a keyspace event. Mutable, because other modules' listeners run in here.
     pub fn notify(&mut self, class: EventClass, event: &CStr, key: Str<'_>) {
+        self.before_other_code();
         let class = match class {
             EventClass::Generic => raw::REDISMODULE_NOTIFY_GENERIC,
             EventClass::String => raw::REDISMODULE_NOTIFY_STRING,
@@ -148,8 +159,8 @@ impl Context {
         unsafe { call!(RedisModule_NotifyKeyspaceEvent(self.as_ptr(), class, event.as_ptr(), key.as_ptr())) };
     }
 
-    /// Whether the server has a command of this name. One that was renamed it has not.
-    pub fn knows(&mut self, command: &CStr) -> bool {
+    /// Whether the server has a command of this name. It does not have one that was renamed.
+    pub fn has_command(&mut self, command: &CStr) -> bool {
         // SAFETY: the format names two literals, and the reply, with all that is in it, is freed.
         unsafe {
             let reply = call!(RedisModule_Call(
@@ -169,129 +180,13 @@ impl Context {
             known
         }
     }
-
-    // ---- Nested calls: for the rare work that the key API has no quick way to do ------------------------------
-
-    /// `ZCOUNT`.
-    pub(super) fn count_in(&self, key: Str<'_>, range: ScoreRange) -> i64 {
-        let [min, max] = range.words();
-        self.call(c"ZCOUNT", c"sss", key, &min, &max)
-    }
-
-    /// `ZREVRANGE key rank rank WITHSCORES`: the score of the member that has `rank` others above it.
-    pub(super) fn score_from_top(&self, key: Str<'_>, rank: i64) -> Option<f64> {
-        let rank = OwnedStr::new(Digits::of(rank).as_bytes());
-        let rank = rank.as_str();
-        // SAFETY: all strings outlive the call, the format names three strings and a literal, and the reply, with all
-        // that is in it, is freed.
-        unsafe {
-            let reply = call!(RedisModule_Call(
-                self.as_ptr(),
-                c"ZREVRANGE".as_ptr(),
-                c"sssc".as_ptr(),
-                key.as_ptr(),
-                rank.as_ptr(),
-                rank.as_ptr(),
-                c"WITHSCORES".as_ptr()
-            ));
-            let score = NonNull::new(reply).and_then(|reply| {
-                let score = NonNull::new(call!(RedisModule_CallReplyArrayElement(reply.as_ptr(), 1)))?;
-                std::str::from_utf8(text_of(score)?).ok()?.parse().ok()
-            });
-            if !reply.is_null() {
-                call!(RedisModule_FreeCallReply(reply));
-            }
-            score
-        }
-    }
-
-    /// `GET`, of a key that holds a string.
-    pub(super) fn get(&self, key: Str<'_>) -> Vec<u8> {
-        // SAFETY: the key outlives the call, the format names one string, and the reply is freed.
-        let bytes = unsafe {
-            let reply = call!(RedisModule_Call(self.as_ptr(), c"GET".as_ptr(), c"s".as_ptr(), key.as_ptr()));
-            let bytes = NonNull::new(reply).and_then(|reply| text_of(reply)).map(<[u8]>::to_vec);
-            if !reply.is_null() {
-                call!(RedisModule_FreeCallReply(reply));
-            }
-            bytes
-        };
-        match bytes {
-            Some(bytes) => bytes,
-            None => panic!("GET was refused by the server"), // As below.
-        }
-    }
-
-    /// The lines of what a command of two words answers: a text, or an array of texts. `None` if it answers otherwise.
-    pub(super) fn lines(&self, command: &CStr, subcommand: &CStr) -> Option<Vec<Vec<u8>>> {
-        // SAFETY: the format names one literal, and the reply, with all that is in it, is freed after its last use.
-        unsafe {
-            let reply = call!(RedisModule_Call(self.as_ptr(), command.as_ptr(), c"c".as_ptr(), subcommand.as_ptr()));
-            let reply = NonNull::new(reply)?;
-            let texts = match call!(RedisModule_CallReplyType(reply.as_ptr())) as isize {
-                raw::REDISMODULE_REPLY_STRING => text_of(reply).map(|text| vec![text]),
-                raw::REDISMODULE_REPLY_ARRAY => (0..call!(RedisModule_CallReplyLength(reply.as_ptr())))
-                    .map(|index| {
-                        text_of(NonNull::new(call!(RedisModule_CallReplyArrayElement(reply.as_ptr(), index)))?)
-                    })
-                    .collect(),
-                _ => None,
-            };
-            let lines = texts.map(|texts| {
-                texts.into_iter().flat_map(|text| text.split(|&byte| byte == b'\n')).map(<[u8]>::to_vec).collect()
-            });
-            call!(RedisModule_FreeCallReply(reply.as_ptr()));
-            lines
-        }
-    }
-
-    /// `ZREMRANGEBYSCORE`, with its replication and its events.
-    pub fn remove_in(&mut self, key: Str<'_>, range: ScoreRange) {
-        let [min, max] = range.words();
-        self.call(c"ZREMRANGEBYSCORE", c"!sss", key, &min, &max);
-    }
-
-    /// `ZREMRANGEBYRANK`, with its replication and its events.
-    pub fn remove_ranks(&mut self, key: Str<'_>, first: i64, last: i64) {
-        let first = OwnedStr::new(Digits::of(first).as_bytes());
-        let last = OwnedStr::new(Digits::of(last).as_bytes());
-        self.call(c"ZREMRANGEBYRANK", c"!sss", key, &first, &last);
-    }
-
-    /// Runs a command of three words that answers with a count.
-    fn call(&self, command: &CStr, format: &CStr, key: Str<'_>, from: &OwnedStr, to: &OwnedStr) -> i64 {
-        // SAFETY: all strings outlive the call, the formats above name three strings, and the reply is freed.
-        let answer = unsafe {
-            let reply = call!(RedisModule_Call(
-                self.as_ptr(),
-                command.as_ptr(),
-                format.as_ptr(),
-                key.as_ptr(),
-                from.as_str().as_ptr(),
-                to.as_str().as_ptr()
-            ));
-            if reply.is_null() {
-                None
-            } else {
-                let integer = call!(RedisModule_CallReplyType(reply)) as isize == raw::REDISMODULE_REPLY_INTEGER;
-                let count = integer.then(|| call!(RedisModule_CallReplyInteger(reply)));
-                call!(RedisModule_FreeCallReply(reply));
-                count
-            }
-        };
-        match answer {
-            Some(count) => count,
-            // The key is a sorted set of this node, so the server has no reason to refuse: better to say so than
-            // to decide on a count that is not known.
-            _ => panic!("{} was refused by the server", command.to_string_lossy()),
-        }
-    }
 }
 
 #[cfg(feature = "test-hooks")]
 impl Context {
     /// Runs a command of three words as a module that acts for no user. Answers whether it succeeded.
     pub fn call_as_nobody(&mut self, command: &CStr, words: [Str<'_>; 3]) -> bool {
+        self.before_other_code();
         let [first, second, third] = words.map(Str::as_ptr);
         // SAFETY: all strings outlive the call, the format names three strings, and the reply is freed.
         unsafe {
@@ -306,17 +201,9 @@ impl Context {
     }
 }
 
-/// The text of a reply, if it is one.
-///
-/// # Safety
-/// The reply is not freed while the text is in use.
-unsafe fn text_of<'a>(reply: NonNull<raw::RedisModuleCallReply>) -> Option<&'a [u8]> {
-    let mut length = 0;
-    // SAFETY: the reply is alive, and the server answers with its own bytes, or null if it is no text.
-    unsafe {
-        let text = call!(RedisModule_CallReplyStringPtr(reply.as_ptr(), &mut length));
-        (!text.is_null()).then(|| std::slice::from_raw_parts(text.cast(), length))
-    }
+/// Writes a line to the server's log at level `notice`, outside a call of a command.
+pub fn log_notice(line: &str) {
+    log(std::ptr::null_mut(), c"notice", &CString::new(line).unwrap_or_default());
 }
 
 /// Logs with or without a context.
@@ -328,145 +215,3 @@ pub(super) fn log(ctx: *mut raw::RedisModuleCtx, level: &CStr, line: &CStr) {
         }
     }
 }
-
-/// The words of a command behind its name. Sealed: nobody else may write a format, or call with one.
-pub trait Words: sealed::Words {}
-
-mod sealed {
-    use super::{CStr, Context, raw};
-
-    pub trait Words {
-        /// # Safety
-        /// Only [`Context::replicate`] calls this.
-        unsafe fn replicate(self, ctx: &Context, command: &CStr);
-
-        /// # Safety
-        /// Only [`Context::perform`] calls this, and frees the reply.
-        unsafe fn perform(self, ctx: &mut Context, command: &CStr) -> *mut raw::RedisModuleCallReply;
-    }
-}
-
-/// Implements [`Words`] for a tuple of the server's strings and words that are kept (`s` in the format), integers and bytes
-/// (`b`).
-///
-/// Integers go as text: of the formats the server knows, `l` costs it one allocation more.
-macro_rules! words {
-    (@with [$function:ident $ctx:ident $command:ident $format:expr] [$($done:expr),*]) => {
-        call!($function($ctx.as_ptr(), $command.as_ptr(), $format.as_ptr().cast(), $($done),*))
-    };
-    (@with $call:tt [$($done:expr),*] $word:ident: i64 $($rest:tt)*) => {{
-        let text = Digits::of($word);
-        let text = text.as_bytes();
-        words!(@with $call [$($done,)* text.as_ptr(), text.len()] $($rest)*)
-    }};
-    (@with $call:tt [$($done:expr),*] $word:ident: Bytes $($rest:tt)*) => {
-        words!(@with $call [$($done,)* $word.as_ptr(), $word.len()] $($rest)*)
-    };
-    // The server's strings and words that are kept.
-    (@with $call:tt [$($done:expr),*] $word:ident: $string:tt $($rest:tt)*) => {
-        words!(@with $call [$($done,)* $word.as_ptr()] $($rest)*)
-    };
-    ($format:literal, $($word:ident: $type:tt)+) => {
-        impl Words for ($(words!(@type $type),)+) {}
-
-        impl sealed::Words for ($(words!(@type $type),)+) {
-            unsafe fn replicate(self, ctx: &Context, command: &CStr) {
-                let ($($word,)+) = self;
-                let format = concat!($format, "\0");
-                // SAFETY: the format stands beside the tuple and names the same words in the same order. The server
-                // copies them. It refuses unknown commands alone, and these are its own.
-                unsafe { words!(@with [RedisModule_Replicate ctx command format] [] $($word: $type)+) };
-            }
-
-            unsafe fn perform(self, ctx: &mut Context, command: &CStr) -> *mut raw::RedisModuleCallReply {
-                let ($($word,)+) = self;
-                let format = concat!("!", $format, "\0");
-                // SAFETY: as above.
-                unsafe { words!(@with [RedisModule_Call ctx command format] [] $($word: $type)+) }
-            }
-        }
-    };
-    (@type Str) => { Str<'_> };
-    (@type i64) => { i64 };
-    (@type Bytes) => { &[u8] };
-    (@type Word) => { &Word };
-}
-
-/// A key and members.
-impl Words for (Str<'_>, &[OwnedStr]) {}
-
-impl sealed::Words for (Str<'_>, &[OwnedStr]) {
-    unsafe fn replicate(self, ctx: &Context, command: &CStr) {
-        let (key, members) = self;
-        let words: Vec<_> = members.iter().map(|member| member.as_str().as_ptr()).collect();
-        // SAFETY: the words outlive the call.
-        unsafe { replicate_list(ctx, command, key, &words) };
-    }
-
-    unsafe fn perform(self, ctx: &mut Context, command: &CStr) -> *mut raw::RedisModuleCallReply {
-        let (key, members) = self;
-        let words: Vec<_> = members.iter().map(|member| member.as_str().as_ptr()).collect();
-        // SAFETY: as above.
-        unsafe { perform_list(ctx, command, key, &words) }
-    }
-}
-
-/// A key, and members that all follow the same number.
-impl Words for (Str<'_>, i64, &[OwnedStr]) {}
-
-impl sealed::Words for (Str<'_>, i64, &[OwnedStr]) {
-    unsafe fn replicate(self, ctx: &Context, command: &CStr) {
-        let (key, number, members) = self;
-        let number = OwnedStr::new(Digits::of(number).as_bytes());
-        // SAFETY: the words outlive the call.
-        unsafe { replicate_list(ctx, command, key, &numbered(&number, members)) };
-    }
-
-    unsafe fn perform(self, ctx: &mut Context, command: &CStr) -> *mut raw::RedisModuleCallReply {
-        let (key, number, members) = self;
-        let number = OwnedStr::new(Digits::of(number).as_bytes());
-        // SAFETY: as above.
-        unsafe { perform_list(ctx, command, key, &numbered(&number, members)) }
-    }
-}
-
-/// The number before each member.
-fn numbered(number: &OwnedStr, members: &[OwnedStr]) -> Vec<*mut raw::RedisModuleString> {
-    members.iter().flat_map(|member| [number.as_str(), member.as_str()]).map(Str::as_ptr).collect()
-}
-
-/// # Safety
-/// The words are strings of the server that outlive the call.
-unsafe fn replicate_list(ctx: &Context, command: &CStr, key: Str<'_>, words: &[*mut raw::RedisModuleString]) {
-    let format = c"sv".as_ptr();
-    // SAFETY: the format names one string, and a list of strings with its length; the server takes references of its own to
-    // them.
-    unsafe {
-        let (ctx, command) = (ctx.as_ptr(), command.as_ptr());
-        call!(RedisModule_Replicate(ctx, command, format, key.as_ptr(), words.as_ptr(), words.len()));
-    }
-}
-
-/// # Safety
-/// As [`replicate_list`]; the caller frees the reply.
-unsafe fn perform_list(
-    ctx: &mut Context,
-    command: &CStr,
-    key: Str<'_>,
-    words: &[*mut raw::RedisModuleString],
-) -> *mut raw::RedisModuleCallReply {
-    let format = c"!sv".as_ptr();
-    // SAFETY: as above.
-    unsafe {
-        let (ctx, command) = (ctx.as_ptr(), command.as_ptr());
-        call!(RedisModule_Call(ctx, command, format, key.as_ptr(), words.as_ptr(), words.len()))
-    }
-}
-
-words!("s", key: Str);
-words!("sb", key: Str number: i64);
-words!("sb", key: Str bytes: Bytes);
-words!("ssb", key: Str from: Word to: i64);
-words!("sbs", key: Str score: i64 member: Str);
-words!("sbb", key: Str offset: i64 bytes: Bytes);
-words!("sbsb", key: Str bytes: Bytes option: Word at: i64);

@@ -1,16 +1,15 @@
 //! The functions that the server looks up in the library by name.
 //!
-//! The crate has a macro for them. It is not used for two reasons: each load with it leaks a detached context (17 KB),
-//! and it adds a stack trace of its own to the server's crash report, in which some servers crash a second time.
+//! Not by the macro of the crate, whose entry point for INFO adds a stack trace to the server's crash report, in which some servers
+//! crash a second time, and which keeps a context of 17 KB that nothing here uses.
 
 use std::ffi::{CStr, c_int};
 
 use redis_module::raw;
 
 use super::context::Context;
-use super::encoding;
 use super::guard::{guard, install};
-use super::info::{self, Section};
+use super::info;
 use super::load::{self, Loading};
 use super::string::Args;
 use super::unload;
@@ -32,15 +31,6 @@ pub trait Module {
 
     /// Declares settings and commands. An error is the reason for which the module is not loaded.
     fn load(loading: &mut Loading<'_>) -> Result<(), String>;
-
-    /// The names of the commands that were declared.
-    fn commands() -> Vec<String>;
-
-    /// Fills the module's section of INFO.
-    fn info(section: &Section);
-
-    /// Gives back what the module has kept. It is about to be unloaded.
-    fn unload();
 }
 
 /// Makes a type that implements [`Module`] the one that this library is.
@@ -63,7 +53,7 @@ macro_rules! export {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn RedisModule_OnUnload(ctx: *mut redis_module::raw::RedisModuleCtx) -> std::ffi::c_int {
             // SAFETY: the server vouches for the context.
-            unsafe { $crate::server::on_unload::<$module>(ctx) }
+            unsafe { $crate::server::on_unload(ctx) }
         }
     };
 }
@@ -94,14 +84,12 @@ pub unsafe fn on_load<M: Module>(
     let outcome = guard(|| -> Result<(), String> {
         load::prepare(&context)?;
         M::load(&mut Loading { ctx: &mut context, arguments })?;
-        info::register::<M>(&context)?;
-        unload::prepare(&context)?; // The last step that can fail; see there.
-        encoding::watch(&context);
-        Ok(())
+        info::register(&context)?;
+        unload::prepare(&context)
     });
     match outcome {
         Some(Ok(())) => return raw::REDISMODULE_OK as c_int,
-        Some(Err(reason)) => context.log_refusal(&reason),
+        Some(Err(reason)) => context.log_warning(&reason),
         None => {} // The guard has logged it.
     }
     raw::REDISMODULE_ERR as c_int
@@ -109,22 +97,19 @@ pub unsafe fn on_load<M: Module>(
 
 /// # Safety
 /// `ctx` is the context of an unload that is under way.
-pub unsafe fn on_unload<M: Module>(ctx: *mut raw::RedisModuleCtx) -> c_int {
+pub unsafe fn on_unload(ctx: *mut raw::RedisModuleCtx) -> c_int {
     // SAFETY: the caller vouches for the context, which is made once for this call.
-    let Some(context) = (unsafe { Context::new(ctx) }) else {
-        return raw::REDISMODULE_ERR as c_int;
-    };
-    let outcome = guard(|| match unload::reason_to_stay(&context, &M::commands()) {
-        None => {
-            M::unload();
-            Ok(())
+    let context = unsafe { Context::new(ctx) };
+    let permitted = guard(|| {
+        let context = context?;
+        if !unload::is_permitted(&context) {
+            context.log_warning(unload::REFUSAL);
+            return None;
         }
-        Some(reason) => Err(format!("not unloaded: {reason}")),
+        Some(())
     });
-    match outcome {
-        Some(Ok(())) => return raw::REDISMODULE_OK as c_int,
-        Some(Err(reason)) => context.log_refusal(&reason),
-        None => {} // The guard has logged it.
+    match permitted.flatten() {
+        Some(()) => raw::REDISMODULE_OK as c_int,
+        None => raw::REDISMODULE_ERR as c_int,
     }
-    raw::REDISMODULE_ERR as c_int
 }

@@ -20,7 +20,7 @@ pub fn panics() -> u64 {
 /// Runs `body`; `None` if it panicked.
 pub(super) fn guard<T>(body: impl FnOnce() -> T) -> Option<T> {
     // Unwind safety: a panic drops what it interrupts, and so closes the open keys. What outlives a call is atomic numbers,
-    // which are whole after every step, what is Exclusive, whose steps do not panic in the middle, and the keyspace, where
+    // which are whole after every step, what a Mutex guards, whose steps do not panic in the middle, and the keyspace, where
     // `state` sees to it that no change goes unpublished.
     panic::catch_unwind(AssertUnwindSafe(body)).ok()
 }
@@ -28,7 +28,6 @@ pub(super) fn guard<T>(body: impl FnOnce() -> T) -> Option<T> {
 /// Makes panics go to the server's log. The module has its own copy of the standard library, so no other module's
 /// panics come here.
 pub(super) fn install() {
-    PANICS.store(0, Relaxed);
     panic::set_hook(Box::new(report));
 }
 

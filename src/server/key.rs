@@ -1,4 +1,5 @@
-//! An open key, and what its value may be: nothing, a string, a sorted set, something else.
+//! An open key, and what its value may be: nothing, a string, a sorted set, something else. Sorted sets are read and written in
+//! [`super::sorted_set`].
 //!
 //! A key is open for reading alone or for writing too, which is part of its type. It borrows the context for as long as
 //! it is open, and what may run other code takes the context mutably: so while keys are open none of our code runs that
@@ -6,17 +7,18 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
 use redis_module::raw;
 
 use super::api::call;
 use super::context::Context;
-use super::encoding::{lies_by_itself, remember};
-use super::string::{OwnedStr, Str};
+use super::string::Str;
 
 /// How a key is open.
-pub trait Mode: sealed::Mode {}
+pub trait Mode: sealed::Mode {
+    const WRITABLE: bool;
+}
 
 /// For reading alone. The key must exist to have a value; one that does not is empty.
 pub enum ReadOnly {}
@@ -25,8 +27,13 @@ pub enum ReadOnly {}
 /// Listeners of other modules must not touch the key then, which no module can prevent.)
 pub enum Writable {}
 
-impl Mode for ReadOnly {}
-impl Mode for Writable {}
+impl Mode for ReadOnly {
+    const WRITABLE: bool = false;
+}
+
+impl Mode for Writable {
+    const WRITABLE: bool = true;
+}
 
 mod sealed {
     use redis_module::raw;
@@ -47,25 +54,17 @@ mod sealed {
 /// An open key; closed when dropped.
 pub struct Key<'a, M: Mode> {
     /// Null where there is no value: only in a key that is open for reading alone.
-    key: *mut raw::RedisModuleKey,
-    ctx: &'a Context,
-    name: Str<'a>,
+    pub(super) key: *mut raw::RedisModuleKey,
+    pub(super) ctx: &'a Context,
+    pub(super) name: Str<'a>,
     /// Asked for once; what changes it here keeps it up to date.
-    kind: Kind,
-    bytes: Bytes,
+    pub(super) kind: Kind,
+    /// Where the bytes of a string are, once they were asked for and until they may move. In a key that is open for writing
+    /// nothing else refers to them, so that they can be changed in place.
+    bytes: Cell<Option<NonNull<[u8]>>>,
     /// Asked for once, too.
     expiry: Cell<Option<Option<i64>>>,
     mode: PhantomData<M>,
-}
-
-/// Where the bytes of a string are, once they were asked for and until they may move.
-enum Bytes {
-    Unknown,
-    Copied(Vec<u8>),
-    /// In the value, to be read.
-    Shown(NonNull<[u8]>),
-    /// In the value, which nobody else refers to: to be read and changed in place.
-    Ours(NonNull<[u8]>),
 }
 
 /// What lies at a key.
@@ -76,48 +75,6 @@ pub enum Kind {
     SortedSet,
     Other,
 }
-
-/// A range of scores.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ScoreRange {
-    min: f64,
-    max: f64,
-    /// Whether the ends themselves lie outside.
-    open: (bool, bool),
-}
-
-impl ScoreRange {
-    /// `min <= score <= max`
-    pub const fn closed(min: f64, max: f64) -> Self {
-        Self { min, max, open: (false, false) }
-    }
-
-    /// `min < score <= max`
-    pub const fn above(min: f64, max: f64) -> Self {
-        Self { min, max, open: (true, false) }
-    }
-
-    /// `min <= score < max`
-    pub const fn below(min: f64, max: f64) -> Self {
-        Self { min, max, open: (false, true) }
-    }
-
-    /// Both ends as the server's commands take them.
-    pub(super) fn words(self) -> [OwnedStr; 2] {
-        let word = |end: f64, open: bool| OwnedStr::new(format!("{}{end}", if open { "(" } else { "" }).as_bytes());
-        [word(self.min, self.open.0), word(self.max, self.open.1)]
-    }
-}
-
-/// An end of a range.
-#[derive(Debug, Clone, Copy)]
-enum End {
-    First,
-    Last,
-}
-
-/// Up to so many members are counted one by one; a nested command takes about as long as so many steps of an iterator.
-const MOST_STEPS: i64 = 48;
 
 impl<'a, M: Mode> Key<'a, M> {
     /// Opens a key. One that has expired goes, and listeners of other modules hear of it.
@@ -133,8 +90,8 @@ impl<'a, M: Mode> Key<'a, M> {
         };
         // SAFETY: an open key holds a reference to its name. Where none was opened, there is no value, and the name is not
         // used.
-        let name = unsafe { name.outlived() };
-        Self { key, ctx, name, kind, bytes: Bytes::Unknown, expiry: Cell::new(None), mode: PhantomData }
+        let name = unsafe { name.extend_lifetime() };
+        Self { key, ctx, name, kind, bytes: Cell::new(None), expiry: Cell::new(None), mode: PhantomData }
     }
 
     pub fn kind(&self) -> Kind {
@@ -167,253 +124,60 @@ impl<'a, M: Mode> Key<'a, M> {
         expiry
     }
 
-    // ---- Strings -----------------------------------------------------------------------------------------------
-
     /// The bytes of a string. Empty where there is none.
     ///
-    /// Reading changes nothing, not even how the server keeps the string: see [`super::encoding`].
-    pub fn bytes(&mut self) -> &[u8] {
-        if self.kind != Kind::String {
-            return &[];
-        }
-        if matches!(self.bytes, Bytes::Unknown) {
-            self.bytes = if lies_by_itself(self.name, || self.expiry(), self.len()) {
-                Bytes::Shown(self.locate(raw::REDISMODULE_READ))
-            } else {
-                Bytes::Copied(self.ctx.get(self.name))
-            };
-        }
-        match &self.bytes {
-            Bytes::Unknown => &[],
-            Bytes::Copied(copy) => copy,
+    /// A server that keeps a short string as an integer, or in one piece with its object, lays it out anew here, which takes
+    /// 8 to 24 bytes more. No call of the module API shows the bytes otherwise.
+    pub fn bytes(&self) -> &[u8] {
+        match self.place() {
             // SAFETY: the bytes stay where they are until a write through this key, which takes `self` mutably and forgets
             // the place. Other code cannot run meanwhile, because the key borrows the context.
-            Bytes::Shown(place) | Bytes::Ours(place) => unsafe { place.as_ref() },
+            Some(place) => unsafe { place.as_ref() },
+            None => &[],
         }
     }
 
-    /// The same, of a string that this call is going to write: it is laid out for that at once, if the key is open for it.
-    pub fn bytes_to_write(&mut self) -> &[u8] {
-        if self.kind == Kind::String && M::FLAGS & raw::REDISMODULE_WRITE != 0 && matches!(self.bytes, Bytes::Unknown) {
-            let place = self.locate(raw::REDISMODULE_WRITE);
-            self.bytes = Bytes::Ours(place);
-            // SAFETY: as in `bytes`.
-            return unsafe { place.as_ref() };
+    fn place(&self) -> Option<NonNull<[u8]>> {
+        if self.kind == Kind::String && self.bytes.get().is_none() {
+            let mut length = 0;
+            // SAFETY: the key is open in this mode, and its value is a string.
+            let bytes = unsafe { call!(RedisModule_StringDMA(self.key, &mut length, M::FLAGS as libc::c_int)) };
+            // Null only for another type.
+            self.bytes.set(NonNull::new(bytes.cast()).map(|bytes| NonNull::slice_from_raw_parts(bytes, length)));
         }
-        self.bytes()
-    }
-
-    /// Where the bytes of the string lie that is at this key.
-    fn locate(&self, mode: u32) -> NonNull<[u8]> {
-        let mut length = 0;
-        // SAFETY: the key is open, and its value is a string.
-        let bytes = unsafe { call!(RedisModule_StringDMA(self.key, &mut length, mode as libc::c_int)) };
-        match NonNull::new(bytes.cast()) {
-            Some(bytes) => NonNull::slice_from_raw_parts(bytes, length),
-            None => panic!("the server showed no bytes"), // It does so for another type alone.
-        }
-    }
-
-    // ---- Sorted sets -------------------------------------------------------------------------------------------
-
-    /// How many members of a sorted set have a score in the range. Few are counted one by one, more by a nested command
-    /// in logarithmic time, which reads this very key and changes nothing.
-    pub fn count_in(&mut self, range: ScoreRange) -> i64 {
-        let mut counted: i64 = 0;
-        // SAFETY: the iterator stands on a member wherever it is moved, nothing changes meanwhile, and it is stopped.
-        let more = unsafe {
-            let mut more = self.seek(range, End::Last);
-            if !more {
-                return 0; // An iterator that found nothing holds nothing.
-            }
-            while more && counted < MOST_STEPS {
-                counted += 1;
-                more = call!(RedisModule_ZsetRangePrev(self.key)) != 0;
-            }
-            call!(RedisModule_ZsetRangeStop(self.key));
-            more
-        };
-        if more { self.ctx.count_in(self.name, range) } else { counted }
-    }
-
-    /// The score of the member that has `rank` others above it. Found as [`Self::count_in`] counts.
-    pub fn score_from_top(&mut self, rank: i64) -> Option<f64> {
-        if rank >= MOST_STEPS && self.kind == Kind::SortedSet {
-            return self.ctx.score_from_top(self.name, rank);
-        }
-        // SAFETY: as above; the score is taken where the iterator stands on a member, which stops it.
-        unsafe {
-            if !self.seek(ScoreRange::closed(f64::NEG_INFINITY, f64::INFINITY), End::Last) {
-                return None;
-            }
-            if (0..rank).all(|_| call!(RedisModule_ZsetRangePrev(self.key)) != 0) {
-                return Some(self.take_score());
-            }
-            call!(RedisModule_ZsetRangeStop(self.key));
-            None
-        }
-    }
-
-    /// Whether any member of a sorted set has a score in the range.
-    pub fn any_in(&mut self, range: ScoreRange) -> bool {
-        // SAFETY: the iterator is stopped at once; one that found nothing holds nothing.
-        unsafe {
-            let found = self.seek(range, End::First);
-            if found {
-                call!(RedisModule_ZsetRangeStop(self.key));
-            }
-            found
-        }
-    }
-
-    /// The lowest score in the range that a member has.
-    pub fn first_score_in(&mut self, range: ScoreRange) -> Option<f64> {
-        // SAFETY: the iterator stands on a member where its score is taken, which stops it.
-        unsafe { self.seek(range, End::First).then(|| self.take_score()) }
-    }
-
-    /// The highest score in the range that a member has.
-    pub fn last_score_in(&mut self, range: ScoreRange) -> Option<f64> {
-        // SAFETY: as above.
-        unsafe { self.seek(range, End::Last).then(|| self.take_score()) }
-    }
-
-    /// The first members with a score in the range, at most `N`, if there are any; the rest of the array stays empty.
-    pub fn first_in<const N: usize>(&mut self, range: ScoreRange) -> Option<[Option<OwnedStr>; N]> {
-        let mut members = [const { None }; N];
-        // SAFETY: the iterator stands on a member wherever it is asked, and is stopped before the value may change; the
-        // members that it answers with are copies of ours.
-        unsafe {
-            let mut more = self.seek(range, End::First);
-            if !more {
-                return None; // An iterator that found nothing holds nothing.
-            }
-            for member in &mut members {
-                if !more {
-                    break;
-                }
-                *member = OwnedStr::wrap(call!(RedisModule_ZsetRangeCurrentElement(self.key, ptr::null_mut())));
-                more = call!(RedisModule_ZsetRangeNext(self.key)) != 0;
-            }
-            call!(RedisModule_ZsetRangeStop(self.key));
-        }
-        Some(members)
-    }
-
-    /// The members of highest score in the range, at most so many, the highest first.
-    pub fn last_in(&mut self, range: ScoreRange, most: usize) -> Vec<OwnedStr> {
-        let mut members = Vec::new();
-        // SAFETY: as above.
-        unsafe {
-            let mut more = self.seek(range, End::Last);
-            if !more {
-                return members;
-            }
-            while more && members.len() < most {
-                members.extend(OwnedStr::wrap(call!(RedisModule_ZsetRangeCurrentElement(self.key, ptr::null_mut()))));
-                more = call!(RedisModule_ZsetRangePrev(self.key)) != 0;
-            }
-            call!(RedisModule_ZsetRangeStop(self.key));
-        }
-        members
-    }
-
-    /// The score of a member.
-    pub fn score_of(&self, member: Str<'_>) -> Option<f64> {
-        if self.kind != Kind::SortedSet {
-            return None;
-        }
-        let mut score = 0.0;
-        // SAFETY: the key is open and its value is a sorted set; the member is alive.
-        let found = unsafe { call!(RedisModule_ZsetScore(self.key, member.as_ptr(), &mut score)) };
-        (found == raw::REDISMODULE_OK as libc::c_int).then_some(score)
-    }
-
-    /// The score at which the iterator stands, which is stopped.
-    ///
-    /// # Safety
-    /// The iterator stands on a member.
-    unsafe fn take_score(&mut self) -> f64 {
-        let mut score = 0.0;
-        // SAFETY: the key is open and the iterator on a member; the copy of the member's name is given back at once.
-        unsafe {
-            drop(OwnedStr::wrap(call!(RedisModule_ZsetRangeCurrentElement(self.key, &mut score))));
-            call!(RedisModule_ZsetRangeStop(self.key));
-        }
-        score
-    }
-
-    /// Puts the iterator on a member at one end of the range. Answers whether there is one.
-    ///
-    /// # Safety
-    /// The caller stops the iterator before it changes the value, if there is one.
-    #[inline]
-    unsafe fn seek(&mut self, range: ScoreRange, end: End) -> bool {
-        if self.kind != Kind::SortedSet {
-            return false;
-        }
-        let (key, ScoreRange { min, max, open }) = (self.key, range);
-        let (min_open, max_open) = (libc::c_int::from(open.0), libc::c_int::from(open.1));
-        // SAFETY: the key is open and its value is a sorted set.
-        unsafe {
-            let started = match end {
-                End::First => call!(RedisModule_ZsetFirstInScoreRange(key, min, max, min_open, max_open)),
-                End::Last => call!(RedisModule_ZsetLastInScoreRange(key, min, max, min_open, max_open)),
-            };
-            started == raw::REDISMODULE_OK as libc::c_int && call!(RedisModule_ZsetRangeEndReached(key)) == 0
-        }
+        self.bytes.get()
     }
 }
 
 impl Key<'_, Writable> {
     /// Sets the unix time in milliseconds at which the key expires, not before the epoch. The key has a value.
     pub fn set_expiry(&mut self, at: i64) {
-        self.bytes = Bytes::Unknown;
+        self.bytes.set(None);
         // SAFETY: the key is open for writing.
-        done("SetAbsExpire", unsafe { call!(RedisModule_SetAbsExpire(self.key, at)) });
+        expect_ok("SetAbsExpire", unsafe { call!(RedisModule_SetAbsExpire(self.key, at)) });
         self.expiry.set(Some(Some(at)));
     }
 
     /// Removes the value; a large one is freed in the background.
     pub fn unlink(&mut self) {
-        self.bytes = Bytes::Unknown;
+        self.bytes.set(None);
         // SAFETY: the key is open for writing.
-        done("UnlinkKey", unsafe { call!(RedisModule_UnlinkKey(self.key)) });
+        expect_ok("UnlinkKey", unsafe { call!(RedisModule_UnlinkKey(self.key)) });
         self.kind = Kind::Empty;
         self.expiry.set(None);
     }
 
-    // ---- Strings -----------------------------------------------------------------------------------------------
-
-    /// The bytes of a string that is going to be written, laid out so that they can be changed in place. Empty where there
-    /// is none.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        if self.kind != Kind::String {
-            return &mut [];
-        }
-        let mut place = match self.bytes {
-            Bytes::Ours(place) => place,
-            _ => self.locate(raw::REDISMODULE_WRITE),
-        };
-        self.bytes = Bytes::Ours(place);
-        // SAFETY: as in `bytes`; and nobody else refers to a string that was located to be written.
-        unsafe { place.as_mut() }
-    }
-
     /// Replaces the bytes of a string, or creates it. The key's expiry stays.
     pub fn set_bytes(&mut self, bytes: &[u8]) {
-        let place = self.bytes_mut();
-        if place.len() == bytes.len() {
-            place.copy_from_slice(bytes);
-            return;
+        if self.bytes().len() != bytes.len() {
+            self.resize(bytes.len());
         }
-        self.resize(bytes.len());
         self.bytes_mut().copy_from_slice(bytes);
     }
 
     /// Puts bytes at an offset of a string, which grows to hold them and gets no shorter. The offset lies within it.
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) {
-        let (length, end) = (self.bytes_mut().len(), offset + bytes.len());
+        let (length, end) = (self.bytes().len(), offset + bytes.len());
         assert!(offset <= length, "a write would leave a hole in the string");
         if length < end {
             self.resize(end);
@@ -421,60 +185,20 @@ impl Key<'_, Writable> {
         self.bytes_mut()[offset..end].copy_from_slice(bytes);
     }
 
-    /// Remembers that the string was written here, with this length, so that the next [`Key::bytes`] need not copy it. To be
-    /// called once the expiry is final, too.
-    pub fn remember(&self, length: usize) {
-        remember(self.name, || self.expiry(), length);
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self.place() {
+            // SAFETY: as in `bytes`; and nothing else refers to a string that was located in a key open for writing.
+            Some(mut place) => unsafe { place.as_mut() },
+            None => &mut [],
+        }
     }
 
-    /// Gives a string another length, or creates it.
+    /// Gives a string another length, or creates it. Not by StringSet, which fires `new` for a key that is there, too.
     fn resize(&mut self, length: usize) {
-        self.bytes = Bytes::Unknown;
+        self.bytes.set(None);
         // SAFETY: the key is open for writing.
-        done("StringTruncate", unsafe { call!(RedisModule_StringTruncate(self.key, length)) });
+        expect_ok("StringTruncate", unsafe { call!(RedisModule_StringTruncate(self.key, length)) });
         self.kind = Kind::String;
-    }
-
-    // ---- Sorted sets -------------------------------------------------------------------------------------------
-
-    /// Adds a member unless it is there already. Answers whether it was added.
-    pub fn add_new(&mut self, score: f64, member: Str<'_>) -> bool {
-        let mut flags = raw::REDISMODULE_ZADD_NX as libc::c_int;
-        // Not ZsetAdd: Redis 8.6 miscounts in INFO keysizes where that finds the member there.
-        // SAFETY: the key is open for writing, and has no value or a sorted set; the server copies the member.
-        done("ZsetIncrby", unsafe {
-            call!(RedisModule_ZsetIncrby(self.key, score, member.as_ptr(), &mut flags, &mut 0.0))
-        });
-        self.kind = Kind::SortedSet;
-        flags & raw::REDISMODULE_ZADD_ADDED as libc::c_int != 0
-    }
-
-    /// Gives a member a score, or adds it. `old`: the score that it has; see [`Self::score_of`].
-    pub fn put(&mut self, score: f64, member: Str<'_>, old: Option<f64>) {
-        if let Some(old) = old {
-            let step = score - old;
-            // Not ZsetAdd: see above.
-            if old + step == score {
-                // SAFETY: the key is open for writing and its value is a sorted set.
-                done("ZsetIncrby", unsafe {
-                    call!(RedisModule_ZsetIncrby(self.key, step, member.as_ptr(), ptr::null_mut(), &mut 0.0))
-                });
-                return;
-            }
-            self.remove(member); // So far away that there is no such step.
-        }
-        self.add_new(score, member);
-    }
-
-    /// Removes a member.
-    pub fn remove(&mut self, member: Str<'_>) {
-        let mut removed = 0;
-        // SAFETY: the key is open for writing, and no iterator is in use.
-        done("ZsetRem", unsafe { call!(RedisModule_ZsetRem(self.key, member.as_ptr(), &mut removed)) });
-        // The server drops a sorted set with its last member.
-        if self.members() == 0 {
-            self.kind = Kind::Empty;
-        }
     }
 }
 
@@ -485,8 +209,8 @@ impl<M: Mode> Drop for Key<'_, M> {
     }
 }
 
-/// The server refuses these calls only for a key that is not open for writing or holds another type, which the types
-/// here rule out. Should it happen all the same, nothing may go on as if the write had been done.
-fn done(what: &str, answer: libc::c_int) {
+/// The server refuses these calls only for a key that is not open for writing or holds another type, which the types here rule
+/// out. Nothing may go on as if a write had been done that was not.
+pub(super) fn expect_ok(what: &str, answer: libc::c_int) {
     assert!(answer == raw::REDISMODULE_OK as libc::c_int, "{what} was refused by the server");
 }

@@ -6,7 +6,6 @@ use redis_module::raw;
 
 use super::api::{call, look_up, missing};
 use super::context::Context;
-use super::encoding;
 use super::info::ServerInfo;
 use super::string::{Args, Str};
 
@@ -53,7 +52,6 @@ fn set_options(ctx: &Context) {
         | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
         | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
     let is_valkey = ServerInfo::read(ctx, c"server").is_some_and(|server| server.has(c"valkey_version"));
-    encoding::prepare(is_valkey);
     if is_valkey {
         options |= SKIP_COMMAND_VALIDATION | HANDLE_ATOMIC_SLOT_MIGRATION;
     }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use redis_module::raw;
 
 use super::api::call;
+use super::integer::Digits;
 
 /// The words of a command from one of them on, which are handed out one by one.
 #[derive(Clone, Copy)]
@@ -64,15 +65,16 @@ impl<'a> Iterator for Args<'a> {
     }
 }
 
-/// A string of the server that somebody else keeps alive for `'a`.
+/// A string of the server that others keep alive for `'a`. As the server takes it: lists of these are lists of its pointers.
 #[derive(Clone, Copy)]
+#[repr(transparent)]
 pub struct Str<'a> {
     string: NonNull<raw::RedisModuleString>,
     lives: PhantomData<&'a ()>,
 }
 
 impl<'a> Str<'a> {
-    // Private to the layer: whoever wraps a pointer gives it a lifetime it really has.
+    // Private to the layer: the caller gives the pointer a lifetime that it really has.
     fn wrap(string: *mut raw::RedisModuleString) -> Option<Self> {
         NonNull::new(string).map(|string| Self { string, lives: PhantomData })
     }
@@ -84,17 +86,17 @@ impl<'a> Str<'a> {
     /// The same string for another lifetime.
     ///
     /// # Safety
-    /// Somebody keeps the string alive and unchanged for `'b`, or it is not used.
-    pub(super) unsafe fn outlived<'b>(self) -> Str<'b> {
+    /// The string stays alive and unchanged for `'b`, or is not used.
+    pub(super) unsafe fn extend_lifetime<'b>(self) -> Str<'b> {
         Str { string: self.string, lives: PhantomData }
     }
 
     /// A reference of our own to the string.
-    pub fn hold(self) -> OwnedStr {
+    pub fn retain(self) -> OwnedStr {
         // SAFETY: the string is alive; without a context the reference belongs to us alone.
         match OwnedStr::wrap(unsafe { call!(RedisModule_HoldString(ptr::null_mut(), self.as_ptr())) }) {
             Some(string) => string,
-            None => panic!("the server held no string"), // It never answers null.
+            None => panic!("the server retained no string"), // It never answers null.
         }
     }
 
@@ -121,6 +123,11 @@ impl OwnedStr {
             Some(string) => string,
             None => panic!("the server made no string"), // It aborts when out of memory and never answers null.
         }
+    }
+
+    /// The decimal form of an integer.
+    pub fn integer(value: i64) -> Self {
+        Self::new(Digits::of(value).as_bytes())
     }
 
     /// The pieces, one behind the other.
@@ -169,20 +176,15 @@ impl Word {
         Self { text, string: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    pub(super) fn as_ptr(&self) -> *mut raw::RedisModuleString {
-        let string = self.string.load(Relaxed);
-        if string.is_null() { self.make() } else { string }
+    pub fn as_str(&self) -> Str<'_> {
+        Str::wrap(self.string.load(Relaxed)).unwrap_or_else(|| self.make())
     }
 
     #[cold]
-    fn make(&self) -> *mut raw::RedisModuleString {
-        let string = ManuallyDrop::new(OwnedStr::new(self.text.as_bytes())).as_str().as_ptr();
-        self.string.store(string, Relaxed);
-        string
-    }
-
-    /// Gives the string back. It is made anew if it is needed again.
-    pub fn release(&self) {
-        drop(OwnedStr::wrap(self.string.swap(ptr::null_mut(), Relaxed)));
+    fn make(&self) -> Str<'_> {
+        let string = ManuallyDrop::new(OwnedStr::new(self.text.as_bytes()));
+        self.string.store(string.as_str().as_ptr(), Relaxed);
+        // SAFETY: the string is never dropped.
+        unsafe { string.as_str().extend_lifetime() }
     }
 }

@@ -1,106 +1,70 @@
-//! How limits lie in the keyspace.
+//! How limits are stored in the keyspace.
 //!
-//! Each form of state is *read* into what the rules need, its key open and nothing changed; it *decides* by a rule of
-//! `limit`, which yields a plan; it *writes* the plan, which cannot fail, and closes the key; and it *publishes* what it has
-//! written: to replicas, the AOF and the listeners of keyspace events, through [`effects`].
+//! Each rule has a file that reads its keys into an [`Open`] state. The state decides by a rule of `limit` and returns a
+//! [`Plan`] along with the decision: what to change at each key. Nothing has changed by then. [`Plan::apply`] carries a plan
+//! out and publishes it; there is one such place for all rules.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::panic,
-        clippy::arithmetic_side_effects
-    )
-)]
 
-mod arrival;
 mod compact;
-mod compact_log;
-mod counter;
-mod effects;
-mod leases;
-mod log;
-mod removal;
-mod sorted_log;
+mod counter_name;
+mod fixed;
+mod lease;
+mod plan;
+mod reset;
+mod sliding;
 mod stale;
+mod throttle;
 
-pub use arrival::Throttle;
-pub use counter::{CounterKey, Fixed, Suffix, counter_name};
-pub use effects::{denied, release};
-pub use leases::{Lease, release as release_leases};
-pub use log::{Sliding, Storage};
-pub use removal::{check_counter, check_state, remove};
+pub use compact::Compaction;
+pub use counter_name::{CounterKey, Suffix};
+pub use fixed::{Counters, Fixed};
+pub use lease::{Lease, Requested, release};
+pub use plan::{Places, Plan, denied};
+pub use reset::reset;
+pub use sliding::{LOG_FULL, Log, MOST_ADDED, Sliding, Storage, TOO_MANY_MEMBERS};
+pub use throttle::{Stored, Throttle};
 
 use std::convert::Infallible;
 
-use crate::limit::{Ask, Decision, Micros, Refund, Time};
-use crate::server::{Call, Context, Error, Key, Kind, Mode, Writable, parse_i64};
+use crate::limit::{Charge, Decision, Detail, Refund, Time};
+use crate::server::{Context, Error, Key, Kind, Mode, parse_i64};
 
-/// A rule with the state that it keeps.
-pub trait Limiter: Sized {
-    /// What is stored, as it was read, and then what is planned to change in it. Its keys are open.
-    type Open<'a, M: Mode>;
-
-    /// What was changed and is to be published.
-    type Written: 'static;
-
-    /// Reads what is stored, and changes nothing.
-    fn read<'a, M: Mode>(
-        &self,
-        ctx: &'a Context,
-        call: Call<'_>,
-        ask: Ask,
-        now: Micros,
-    ) -> Result<Self::Open<'a, M>, Error>;
-
-    /// Decides, and plans what to change. All that can refuse a request does so here at the latest.
-    fn decide<M: Mode>(&self, open: &mut Self::Open<'_, M>, ask: Ask, now: Micros) -> Result<Decision, Error>;
-
-    /// Carries out the plan, which cannot fail, and closes the keys. None if nothing was to change.
-    fn write(open: Self::Open<'_, Writable>) -> Option<Self::Written>;
-
-    /// Publishes what was changed.
-    fn publish(written: Self::Written, ctx: &mut Context, call: Call<'_>) -> Result<(), Error>;
-
-    /// Whether a request counts even if it does not fit.
-    fn forces(&self) -> bool {
-        false
-    }
-
-    /// The keys that it uses in place of the one it is given.
-    fn counters<'k>(&self, _key: &'k [u8], _now: Micros) -> Option<Vec<CounterKey<'k>>> {
-        None
-    }
+/// What a decision is made for.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    pub detail: Detail,
+    pub charge: Charge,
+    pub compaction: Compaction,
 }
 
-/// A rule that can take back what it has counted.
-pub trait Refundable: Limiter {
-    /// Plans to take a request back that was made now, or at this time.
-    fn refund(&self, open: &mut Self::Open<'_, Writable>, at: Option<Time>, now: Micros) -> Result<Refund, Error>;
+/// What a rule has read of its keys, which are open.
+pub trait Open<'a, M: Mode>: Sized {
+    /// Decides on a request. Everything that can refuse it does so here.
+    fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error>;
+
+    /// Takes back a request that was made now, or at a time.
+    fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error>;
+
+    /// The open keys, in the order of the plan.
+    fn into_places(self) -> Places<'a, M>;
 }
 
 /// The server's own line for a key of another type.
 const WRONG_TYPE: Error = Error::Line(c"WRONGTYPE Operation against a key holding the wrong kind of value");
 
-/// The server's own line for digits that are none.
+/// The server's own line for a string that is not an integer.
 const NOT_AN_INTEGER: Error = Error::Line(c"ERR value is not an integer or out of range");
 
-/// The longest decimal form of a 64-bit integer. A longer string is none, and is not read.
+/// The length of the longest decimal form of a 64-bit integer. A longer string is not read.
 const LONGEST_INTEGER: usize = 20;
 
-/// The integer that is stored at a key, if there is a value. `written`: whether the call is sure to write it, if it is what
-/// it seems to be; then it is laid out for that at once.
-fn read_integer<M: Mode>(key: &mut Key<'_, M>, written: bool) -> Result<Option<i64>, Error> {
+/// The integer that is stored at a key, if there is a value.
+fn read_integer<M: Mode>(key: &Key<'_, M>) -> Result<Option<i64>, Error> {
     match key.kind() {
         Kind::Empty => Ok(None),
         Kind::String if key.len() > LONGEST_INTEGER => Err(NOT_AN_INTEGER),
-        Kind::String => {
-            let bytes = if written { key.bytes_to_write() } else { key.bytes() };
-            parse_i64(bytes).map(Some).ok_or(NOT_AN_INTEGER)
-        }
+        Kind::String => parse_i64(key.bytes()).map(Some).ok_or(NOT_AN_INTEGER),
         Kind::SortedSet | Kind::Other => Err(WRONG_TYPE),
     }
 }
@@ -111,13 +75,11 @@ impl From<Infallible> for Error {
     }
 }
 
-/// The server's own commands with which state is replicated, pruned and read. The server takes effects by name and drops
-/// those whose name it does not know, so a module that loaded without them would let replicas drift. COMMAND shows which
-/// commands there are.
-const NEEDED: [&std::ffi::CStr; 15] = [
+/// The server's commands that replicate and prune what is stored. A server drops an effect whose command was renamed, so
+/// that replicas would drift from their primary. COMMAND shows which of them there are.
+const NEEDED: [&std::ffi::CStr; 14] = [
     c"COMMAND",
     c"EXISTS",
-    c"GET",
     c"INCR",
     c"INCRBY",
     c"PEXPIREAT",
@@ -132,9 +94,9 @@ const NEEDED: [&std::ffi::CStr; 15] = [
     c"ZREVRANGE",
 ];
 
-/// Refuses a server on which one of the needed commands was renamed or switched off.
+/// Refuses a server on which one of the needed commands was renamed or disabled.
 pub fn check_server(ctx: &mut Context) -> Result<(), String> {
-    match NEEDED.into_iter().find(|command| !ctx.knows(command)) {
+    match NEEDED.into_iter().find(|command| !ctx.has_command(command)) {
         None => Ok(()),
         Some(command) => Err(format!(
             "this server does not know {}, which the module needs; rename-command may have taken it away",

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use redis::Value;
 
-use super::{START, frozen};
+use super::{START, frozen, split};
 use crate::support::server::error_line;
 use crate::support::{Client, Engine};
 use crate::tests;
@@ -21,9 +21,12 @@ tests![
     a_user_that_is_deleted_may_do_nothing,
     one_set_of_rules_grants_the_command_and_the_counter,
     every_counter_has_a_set_of_rules_that_grants_all,
+    each_counter_of_rl_all_is_granted_with_its_own_key,
     selectors_hold_in_scripts_and_transactions,
     rules_for_databases_hold_for_counters if |engine| engine.has_rules_for_databases(),
     what_the_server_alone_would_say_of_a_call,
+    every_key_and_counter_needs_a_right,
+    read_only_users_may_peek_and_no_more,
 ];
 
 fn user(admin: &mut Client, name: &str, rules: &[&str]) {
@@ -343,6 +346,36 @@ fn every_counter_has_a_set_of_rules_that_grants_all(engine: &Engine) {
     server.client_as("some", "secret").run::<Value>(&words);
 }
 
+/// RL.ALL is judged rule by rule: the command, the rule's own key and its counter, together.
+fn each_counter_of_rl_all_is_granted_with_its_own_key(engine: &Engine) {
+    let (server, mut admin) = frozen(engine);
+    let one = ["RL.ALL", "1", "app", "FIXED", "60", "9"];
+    let two = ["RL.ALL", "2", "app", "org", "FIXED", "60", "9", "FIXED", "60", "9"];
+    for (rules, granted) in [
+        ("+rl.all ~app ~org ~app:* ~org:*", [true, true]),
+        ("+rl.all ~app ~org (+rl.all ~app ~app:*) (+rl.all ~org ~org:*)", [true, true]),
+        ("+rl.all ~app ~org (+rl.all ~app ~app:*)", [true, false]),
+        // The one key with the other's counter.
+        ("+rl.all ~app ~org (+rl.all ~app ~org:*) (+rl.all ~org ~app:*)", [false, false]),
+        // A counter without its key, and for another command.
+        ("+rl.all ~app ~org (+rl.all ~app:* ~org:*)", [false, false]),
+        ("+rl.all ~app ~org (+rl.fixed ~app ~org ~app:* ~org:*)", [false, false]),
+    ] {
+        user(&mut admin, "some", &in_brackets(rules));
+        let mut some = server.client_as("some", "secret");
+        for (words, granted) in [(&one[..], granted[0]), (&two[..], granted[1])] {
+            let before = admin.everything();
+            if granted {
+                some.run::<Value>(words);
+                assert_ne!(admin.everything(), before, "{rules}: {words:?}");
+            } else {
+                assert_eq!(some.error(words), NO_KEY, "{rules}: {words:?}");
+                assert_eq!(admin.everything(), before, "{rules}: {words:?}");
+            }
+        }
+    }
+}
+
 fn selectors_hold_in_scripts_and_transactions(engine: &Engine) {
     let (server, mut admin) = frozen(engine);
     admin.run::<Value>(&[
@@ -411,4 +444,143 @@ fn what_the_server_alone_would_say_of_a_call(engine: &Engine) {
     assert_eq!(off.fixed("app", "60", 5), (1, 1, 60));
     admin.call::<Value>("ACL SETUSER off resetkeys ~app");
     assert_eq!(off.error(&["RL.FIXED", "app", "60", "5"]), NO_KEY);
+}
+
+fn user_one(admin: &mut Client, rules: &str) {
+    let words: Vec<&str> = "ACL SETUSER one reset on >secret".split(' ').chain(in_brackets(rules)).collect();
+    admin.run::<Value>(&words);
+}
+
+fn every_key_and_counter_needs_a_right(engine: &Engine) {
+    let (server, mut admin) = frozen(engine);
+    let number = counter("f");
+    // A call, the rules that are enough, and those that are not.
+    let all = "RL.ALL 3 s f l SLIDING 60 9 FIXED 60 9 ACQUIRE 9 60 h";
+    let anchored = "RL.ALL 2 s f SLIDING 60 9 FIXED 60 9 ANCHORED";
+    for (call, enough, too_little) in [
+        (
+            all,
+            vec![format!("+rl.all ~s ~f ~l ~{number}"), format!("+get ~s (+rl.all ~s ~f ~l ~{number})")],
+            vec![
+                "+rl.all ~s ~f ~l".to_owned(),
+                format!("+rl.all ~s ~f ~{number}"),
+                format!("+rl.all ~f ~l ~{number}"),
+                format!("+rl.all ~s ~f ~l (+rl.fixed ~{number})"),
+                format!("+rl.all +rl.fixed ~s ~f ~l (+get %RW~{number})"),
+                format!("+rl.all ~s ~f ~l %R~{number}"),
+                format!("+rl.all ~s ~l %R~f ~{number}"),
+                "+rl.all ~s ~f ~l ~f:60s".to_owned(),
+            ],
+        ),
+        (
+            anchored,
+            vec!["+rl.all ~s ~f ~f:60s".to_owned()],
+            vec![
+                format!("+rl.all ~s ~f ~{number}"),
+                "+rl.all ~s ~f (+rl.fixed ~f:60s)".to_owned(),
+                "+rl.all ~s ~f %W~f:60s".to_owned(),
+            ],
+        ),
+        (
+            "RL.FIXED f 60 9 ANCHORED",
+            vec!["+rl.fixed ~f ~f:60s".to_owned()],
+            vec![
+                "+rl.fixed ~f".to_owned(),
+                format!("+rl.fixed ~f ~{number}"),
+                "+rl.fixed ~f (+rl.all ~f:60s)".to_owned(),
+            ],
+        ),
+        (
+            "RL.REFUND f FIXED 60 9 ANCHORED",
+            vec!["+rl.refund ~f ~f:60s".to_owned()],
+            vec![
+                "+rl.refund ~f".to_owned(),
+                "+rl.refund ~f %R~f:60s".to_owned(),
+                "+rl.refund ~f (+rl.fixed ~f:60s)".to_owned(),
+            ],
+        ),
+        ("RL.REFUND f FIXED 60 9", vec![format!("+rl.refund ~f ~{number}")], vec!["+rl.refund ~f ~f:60s".to_owned()]),
+        (
+            "RL.PEEK f FIXED 60 9 ANCHORED",
+            vec!["+rl.peek %R~f %R~f:60s".to_owned()],
+            vec!["+rl.peek ~f".to_owned(), "+rl.peek ~f %W~f:60s".to_owned(), "+rl.peek ~f (+get ~f:60s)".to_owned()],
+        ),
+        (
+            "RL.RESET f 60",
+            vec![format!("+rl.reset ~f ~f:60s ~{number}")],
+            vec![format!("+rl.reset ~f ~{number}"), "+rl.reset ~f ~f:60s".to_owned()],
+        ),
+        ("RL.ACQUIRE l 9 60 h", vec!["+rl.acquire ~l".to_owned()], vec!["+rl.acquire %R~l".to_owned()]),
+        ("RL.RELEASE l h", vec!["+rl.release ~l".to_owned()], vec!["+rl.release %R~l".to_owned()]),
+    ] {
+        for (rules, may) in
+            enough.iter().map(|rules| (rules, true)).chain(too_little.iter().map(|rules| (rules, false)))
+        {
+            admin.call::<()>("FLUSHALL");
+            for line in ["RL.SLIDING s 60 9", "RL.FIXED f 60 9", "RL.FIXED f 60 9 ANCHORED", "RL.ACQUIRE l 9 60 g"] {
+                admin.call::<Value>(line);
+            }
+            let before = admin.everything();
+            user_one(&mut admin, rules);
+            let mut one = server.client_as("one", "secret");
+            if may {
+                assert!(one.try_run::<Value>(&split(call)).is_ok(), "{call}: {rules}");
+                continue;
+            }
+            let line = one.error(&split(call));
+            assert!(line.starts_with("NOPERM "), "{call}: {rules}: {line}");
+            assert_eq!(admin.everything(), before, "{call}: {rules}");
+            // From a script too.
+            if !call.starts_with("RL.PEEK") {
+                user_one(&mut admin, &format!("{rules} +eval"));
+                let line = server
+                    .client_as("one", "secret")
+                    .error(&[&["EVAL", "return redis.call(unpack(ARGV))", "0"], &split(call)[..]].concat());
+                assert!(
+                    ["No permissions to access a key", "NOPERM", "can't access at least one of the keys"]
+                        .iter()
+                        .any(|part| line.contains(part)),
+                    "{call}: {line}"
+                );
+                assert_eq!(admin.everything(), before, "{call}: {rules}");
+            }
+        }
+    }
+    user_one(&mut admin, "+rl.all ~s ~f");
+    assert_eq!(server.client_as("one", "secret").error(&split(anchored)), NO_KEY);
+}
+
+fn read_only_users_may_peek_and_no_more(engine: &Engine) {
+    if engine.is_redis_7_0() {
+        return; // It gives the commands of modules no category.
+    }
+    let (server, mut admin) = frozen(engine);
+    let writes = [
+        "RL.ALL 1 l ACQUIRE 9 60 h",
+        "RL.ACQUIRE l 9 60 h",
+        "RL.RELEASE l h",
+        "RL.REFUND s SLIDING 60 9",
+        "RL.SLIDING s 60 9 FORCE",
+    ];
+    let reads = ["RL.PEEK l ACQUIRE 9 60 h", "RL.PEEK t THROTTLE 4 1 60", "RL.PEEK s SLIDING 60 9 COST 0"];
+    for (rules, may_write) in
+        [("~* -@all +@read", false), ("~* +@all -@write", false), ("~* -@all +@write +@read", true)]
+    {
+        user_one(&mut admin, rules);
+        let mut one = server.client_as("one", "secret");
+        for call in writes {
+            let outcome = one.try_run::<Value>(&split(call));
+            assert_eq!(outcome.is_ok(), may_write, "{call}: {rules}: {outcome:?}");
+        }
+        for call in reads {
+            one.call::<Value>(call);
+        }
+    }
+    for command in ["rl.all", "rl.acquire", "rl.release", "rl.refund"] {
+        let info = format!("{:?}", admin.run::<Value>(&["COMMAND", "INFO", command]));
+        let own = if engine.has_categories_of_modules() { "@ratelimit" } else { "@fast" };
+        for category in ["@write", "@fast", own] {
+            assert!(info.contains(category), "{command} is not in {category}: {info}");
+        }
+    }
 }

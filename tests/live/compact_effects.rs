@@ -16,8 +16,8 @@ use crate::tests;
 
 tests![
     a_call_is_one_plain_command,
-    whatever_a_call_does_it_sends_one_command_at_most,
-    a_long_log_goes_on_in_its_dead_blocks,
+    whatever_a_call_does_it_sends_its_change_alone,
+    over_a_gap_a_call_is_two_writes,
     a_compact_denial_that_changes_nothing_sends_nothing,
     the_events_are_those_of_the_plain_commands,
     watch_and_caches_hear_of_a_change_and_of_no_quiet_denial,
@@ -68,30 +68,30 @@ fn a_call_is_one_plain_command(engine: &Engine) {
             }
         };
         // The page on the format says what the strings are.
-        step(0, "RL.SLIDING k 60 9", &["SET k <30> PXAT @120000"]);
-        step(40, "RL.SLIDING k 60 9", &["SETRANGE k 17 <14>"]);
-        step(1_040, "RL.SLIDING k 60 9 COST 5 FULL", &["SETRANGE k 18 <17>", "PEXPIREAT k @121040"]);
+        step(0, "RL.SLIDING k 60 9", &["SET k <19> PXAT @120000"]);
+        step(40, "RL.SLIDING k 60 9", &["SETRANGE k 5 <15>"]);
+        step(1_040, "RL.SLIDING k 60 9 COST 5 FULL", &["SETRANGE k 6 <18>", "PEXPIREAT k @121040"]);
         step(1_041, "RL.SLIDING k 60 5", &[]);
         step(1_041, "RL.PEEK k SLIDING 60 9", &[]);
         step(3_000, "RL.SLIDING k 60 5", &["PEXPIREAT k @123000"]);
-        step(60_000, "RL.SLIDING k 60 9", &["SETRANGE k 21 <18>", "PEXPIREAT k @180000"]);
+        step(60_000, "RL.SLIDING k 60 9", &["SETRANGE k 9 <19>", "PEXPIREAT k @180000"]);
         // Denied, and one has expired: the footer says so.
-        step(60_040, "RL.SLIDING k 60 2", &["SETRANGE k 24 <15>"]);
+        step(60_040, "RL.SLIDING k 60 2", &["SETRANGE k 12 <16>"]);
         // A clock that is stepped back writes the later entries anew.
-        step(59_000, "RL.SLIDING k 60 9", &["SETRANGE k 21 <20>", "PEXPIREAT k @179000"]);
+        step(59_000, "RL.SLIDING k 60 9", &["SETRANGE k 9 <21>", "PEXPIREAT k @179000"]);
         // Back by more than a window from the newest ones: they are dropped, and one of before stays.
-        step(-3_000, "RL.SLIDING k 60 9", &["SETRANGE k 18 <23>", "PEXPIREAT k @117000"]);
+        step(-3_000, "RL.SLIDING k 60 9", &["SETRANGE k 6 <24>", "PEXPIREAT k @117000"]);
         // All have expired: denied, it goes.
         step(100_000, "RL.SLIDING k 60 0", &["UNLINK k"]);
         step(100_000, "RL.SLIDING k 60 0", &[]);
-        step(100_000, "RL.SLIDING k 60 9", &["SET k <30> PXAT @220000"]);
-        step(170_000, "RL.SLIDING k 60 9", &["SET k <30> PXAT @290000"]);
+        step(100_000, "RL.SLIDING k 60 9", &["SET k <19> PXAT @220000"]);
+        step(170_000, "RL.SLIDING k 60 9", &["SET k <19> PXAT @290000"]);
         // Compaction.
         for call in 0..8 {
-            step(170_000 + call, "RL.SLIDING k 60 90", &[&format!("SETRANGE k {} <14>", 17 + call)]);
+            step(170_000 + call, "RL.SLIDING k 60 90", &[&format!("SETRANGE k {} <15>", 5 + call)]);
         }
-        step(200_000, "RL.SLIDING k 60 90", &["SETRANGE k 25 <18>", "PEXPIREAT k @320000"]);
-        step(230_006, "RL.SLIDING k 60 90", &["SET k <38> PXAT @350006"]);
+        step(200_000, "RL.SLIDING k 60 90", &["SETRANGE k 13 <19>", "PEXPIREAT k @320000"]);
+        step(230_006, "RL.SLIDING k 60 90", &["SET k <27> PXAT @350006"]);
         step(230_006, "RL.RESET k", &["UNLINK k"]);
     });
     assert_eq!(lines.iter().map(shown).collect::<Vec<_>>(), expected);
@@ -140,7 +140,7 @@ fn history(server: &Server, client: &mut Client, seed: u64, steps: usize, from: 
 }
 
 /// Every call of a random history, told apart in the AOF by marks. The commands make the very string.
-fn whatever_a_call_does_it_sends_one_command_at_most(engine: &Engine) {
+fn whatever_a_call_does_it_sends_its_change_alone(engine: &Engine) {
     let (mut rng, seed) = seeded();
     let mut calls = Vec::new();
     let commands = propagated_words(&engine.compact(), |server, client| {
@@ -184,10 +184,11 @@ fn whatever_a_call_does_it_sends_one_command_at_most(engine: &Engine) {
             match words[0].as_slice() {
                 b"SETRANGE" => {
                     let (offset, part) = (number(2) as usize, &words[3]);
-                    assert!(offset <= bytes.len() && offset + part.len() >= bytes.len(), "{place}");
-                    assert!(part.len() <= 96 || *ahead < 0 || after.0.len() > 96, "{place}: {} bytes", part.len());
-                    bytes.truncate(offset);
-                    bytes.extend_from_slice(part);
+                    let end = offset + part.len();
+                    assert!(offset <= bytes.len(), "{place}");
+                    assert!(part.len() <= 128 || *ahead < 0 || after.0.len() > 96, "{place}: {} bytes", part.len());
+                    bytes.resize(bytes.len().max(end), 0);
+                    bytes[offset..end].copy_from_slice(part);
                 }
                 b"SET" => {
                     assert_eq!(words[3], b"PXAT", "{place}");
@@ -208,54 +209,55 @@ fn whatever_a_call_does_it_sends_one_command_at_most(engine: &Engine) {
         *shapes.entry(shape).or_insert(0) += 1;
     }
     let known = ["", "MULTI SETRANGE PEXPIREAT EXEC", "PEXPIREAT", "SET", "SETRANGE", "UNLINK"];
-    assert_eq!(shapes.keys().collect::<Vec<_>>(), known, "seed {seed}: {shapes:?}");
+    // Entries that were ahead of the clock can leave a gap.
+    let over_a_gap = ["MULTI SETRANGE SETRANGE EXEC", "MULTI SETRANGE SETRANGE PEXPIREAT EXEC"];
+    let seen: Vec<&str> = shapes.keys().map(|shape| &**shape).filter(|shape| !over_a_gap.contains(shape)).collect();
+    assert_eq!(seen, known, "seed {seed}: {shapes:?}");
 }
 
-/// A log of more than a megabyte is not written anew: it goes on at its front, and each call sends a few bytes.
-fn a_long_log_goes_on_in_its_dead_blocks(engine: &Engine) {
+/// Where many dead bytes lie before the footer, an entry and the footer are two writes, until the log is moved.
+fn over_a_gap_a_call_is_two_writes(engine: &Engine) {
     let entries: Vec<Entry> =
-        (0..1_700_000).map(|number| Entry { stamp: (START - 850_000 + number / 2) as u64, weight: 1 }).collect();
-    let (dead, calls) = (500_000, 900);
-    let log = compact::write(&entries, dead, 0, 0);
-    // The oldest live entry was made 600 s ago.
+        (0..20_000).map(|number| Entry { stamp: (START - 20_000 + number) as u64, weight: 1 }).collect();
+    let log = compact::write(&entries, 0, 0, 0);
     let (mut bytes, mut after) = (log.clone(), Vec::new());
     let commands = propagated_words(&engine.compact(), |server, client| {
-        let expires = (START + 10_000_000).to_string();
+        let expires = (START + 120_000).to_string();
         client.run::<Value>(&[b"SET", b"k".as_ref(), &log, b"PXAT", expires.as_bytes()]);
-        let live = (entries.len() - dead) as i64;
-        for call in 0..calls {
-            // Every second or third call two expire.
-            server.set_time(START + call * 2 / 5);
-            let expired = 2 * (call * 2 / 5 + 1);
-            let added = call;
-            assert_eq!(client.sliding("k", "600", 10_000_000), (1, live - expired + added, 600), "call {call}");
+        let refund = ["RL.REFUND", "k", "SLIDING", "60", "90000", "COST", "3000"];
+        assert_eq!(client.run::<Reply>(&refund), (3_000, 17_000, 60));
+        for call in 0..500 {
+            server.set_time(START + call);
+            assert_eq!(client.sliding("k", "60", 90_000), (1, 17_000 + call, 60), "call {call}");
         }
+        // Another quarter of what counts is dead then.
+        assert_eq!(client.run::<Reply>(&refund), (3_000, 14_500, 60));
+        assert_eq!(client.sliding("k", "60", 90_000), (1, 14_500, 60));
         after = client.run(&["GET", "k"]);
     });
-    let mut pairs = 0;
-    for words in &commands {
+    let commands: Vec<_> =
+        commands.into_iter().filter(|words| words[1..].first().is_some_and(|key| key == b"k")).collect();
+    let mut shapes: Vec<String> = Vec::new();
+    for words in &commands[1..] {
         match words[0].as_slice() {
             b"SETRANGE" => {
                 let offset: usize = String::from_utf8_lossy(&words[2]).parse().expect("an offset");
                 let end = offset + words[3].len();
-                assert!(offset <= bytes.len() && words[3].len() < 300, "{offset}, {} bytes", words[3].len());
+                assert!(offset <= bytes.len() && words[3].len() < 40, "{offset}, {} bytes", words[3].len());
                 bytes.resize(bytes.len().max(end), 0);
                 bytes[offset..end].copy_from_slice(&words[3]);
-                pairs += usize::from(end < bytes.len());
             }
-            b"SET" if words[1] == b"k" => assert_eq!(words[2], log, "written anew as a whole"),
-            _ => {}
+            b"SET" => bytes = words[2].clone(),
+            _ => continue,
         }
+        shapes.push(String::from_utf8_lossy(&words[0]).into_owned());
     }
     assert!(bytes == after, "the commands make another string");
-    assert!(pairs > 600, "{pairs} writes at the front");
-    assert!(after.len() < log.len() + 300, "{} and then {} bytes", log.len(), after.len());
+    // The footer after the refund; two for each call; the log without the gap; and an entry with its footer.
+    let (sets, ranges): (Vec<_>, Vec<_>) = shapes.iter().partition(|name| *name == "SET");
+    assert_eq!((ranges.len(), sets.len()), (1 + 2 * 500 + 1, 1), "{shapes:?}");
     let Reading::Sound(read) = compact::read(&after) else { panic!("{:?}", &after[after.len() - 60..]) };
-    let now = START + (calls - 1) * 2 / 5;
-    let mut expected: Vec<u64> = entries.iter().map(|entry| entry.stamp).collect();
-    expected.extend((0..calls).map(|call| (START + call * 2 / 5) as u64));
-    expected.retain(|&stamp| stamp > (now - 600_000) as u64);
-    assert!(read.iter().map(|entry| entry.stamp).eq(expected), "other entries");
+    assert_eq!(read.len(), 14_501);
 }
 
 fn a_compact_denial_that_changes_nothing_sends_nothing(engine: &Engine) {
@@ -266,7 +268,7 @@ fn a_compact_denial_that_changes_nothing_sends_nothing(engine: &Engine) {
             assert_eq!(client.sliding("k", "60", 1), (0, 1, 60));
         }
     });
-    assert_eq!(commands.iter().map(shown).collect::<Vec<_>>(), [format!("SET k <30> PXAT {}", START + 120_000)]);
+    assert_eq!(commands.iter().map(shown).collect::<Vec<_>>(), [format!("SET k <19> PXAT {}", START + 120_000)]);
 }
 
 fn the_events_are_those_of_the_plain_commands(engine: &Engine) {

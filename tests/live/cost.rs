@@ -21,6 +21,7 @@ tests![
     the_units_of_a_request_leave_together,
     the_units_of_a_request_are_members_each,
     a_counter_near_its_end,
+    heavy_requests_need_a_compact_log,
 ];
 
 const BOTH: [&str; 2] = ["RL.SLIDING", "RL.FIXED"];
@@ -274,4 +275,40 @@ fn a_counter_near_its_end(engine: &Engine) {
     assert_eq!(client.call::<Reply>("RL.FIXED k 60 9007199254740991 3600 9 COST 9007199254740991").0, 0);
     client.run::<Value>(&["SET", &counter, "-9223372036854775808"]);
     assert_eq!(client.call::<Reply>("RL.FIXED k 60 5 COST 2"), (1, i64::MIN + 2, 60));
+}
+
+fn heavy_requests_need_a_compact_log(engine: &Engine) {
+    const HEAVY: &str = "ERR COST above 1000 needs a compact log: a sorted set takes one member a unit \
+        (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)";
+    let (_server, mut client) = frozen(engine);
+    client.call::<()>("CONFIG SET rl.sliding-storage zset");
+    client.call::<Value>("RL.SLIDING old 60 9000");
+    for storage in ["zset", "auto", "compact"] {
+        client.call::<()>(&format!("CONFIG SET rl.sliding-storage {storage}"));
+        for line in [
+            "RL.SLIDING old 60 9000 COST 1001",
+            "RL.SLIDING old 60 9 COST 1001 FORCE",
+            "RL.PEEK old SLIDING 60 9000 COST 9007199254740991",
+            "RL.REFUND old SLIDING 60 9000 COST 1001",
+            "RL.ALL 2 new old SLIDING 60 9 SLIDING 60 9000 COST 1001",
+        ] {
+            assert_eq!(client.refused(line), HEAVY, "{line}");
+        }
+        let new = format!("RL.SLIDING {storage} 60 9007199254740991 COST 9007199254740990");
+        if storage == "zset" {
+            assert_eq!(client.refused(&new), HEAVY);
+            assert_eq!(client.call::<[i64; 3]>("RL.SLIDING thousand 60 1000 COST 1000"), [1, 0, 60]);
+        } else {
+            assert_eq!(client.call::<[i64; 3]>(&new), [1, 0, 60]);
+            let all = format!("RL.ALL 1 {storage} SLIDING 60 9007199254740991 COST 2");
+            assert_eq!(client.call::<[i64; 4]>(&all), [0, 0, 1, 60_000]);
+            let all = format!("RL.ALL 1 {storage} SLIDING 60 9007199254740991 COST 1");
+            assert_eq!(client.call::<[i64; 4]>(&all), [1, 0, 0, 0]);
+            let refund = format!("RL.REFUND {storage} SLIDING 60 9007199254740991 COST 9007199254740991");
+            assert_eq!(client.call::<[i64; 3]>(&refund), [(1 << 53) - 1, 0, 60]);
+        }
+    }
+    // The way out that the line names.
+    assert_eq!(client.call::<i64>("RL.RESET old"), 1);
+    assert_eq!(client.call::<[i64; 3]>("RL.SLIDING old 60 9000 COST 1001"), [1, 0, 60]);
 }

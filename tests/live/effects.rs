@@ -2,8 +2,10 @@
 
 use redis::Value;
 
+use super::histories::ask;
 use super::replication::{in_step, propagated, replica_of, settled};
 use super::{START, frozen};
+use crate::support::policy::draw::{Draw, Kinds};
 use crate::support::server::Module;
 use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
@@ -15,6 +17,8 @@ tests![
     a_heavy_request_is_one_command,
     transactions_and_scripts_stay_whole,
     a_failover_keeps_what_was_used,
+    replicas_follow_every_command,
+    an_aof_brings_every_command_back,
 ];
 
 /// A history of all that the options do to keys. It ends at a time that is returned.
@@ -180,4 +184,67 @@ fn a_failover_keeps_what_was_used(engine: &Engine) {
     assert_eq!((fixed.allowed, fixed.used, fixed.limit), (false, 7, 12));
     let (limited, limit, ..) = replica.call::<(i64, i64, i64, i64, i64)>("RL.THROTTLE t 9 1 3600 4");
     assert_eq!((limited, limit), (1, 10));
+}
+
+/// Calls as they are drawn, on a server that others follow.
+fn drawn_history(
+    server: Server,
+    client: Client,
+    seed: u64,
+    calls: usize,
+    from: i64,
+    storage: &str,
+) -> (Server, Client, i64) {
+    let kinds = Kinds { steps_back: true, throttle: true };
+    let draw = Draw::new(fastrand::Rng::with_seed(seed), kinds);
+    let mut now = from;
+    let (server, mut client, mut draw) = (server, client, draw);
+    client.call::<()>(&format!("CONFIG SET rl.sliding-storage {storage}"));
+    for _ in 0..calls {
+        now = draw.step(now);
+        server.set_time(now);
+        let call = draw.call();
+        let words = call.words(&mut draw.rng);
+        let _ = ask(&mut client, &words); // Some are refused, by a key of another type.
+    }
+    (server, client, now)
+}
+
+fn replicas_follow_every_command(engine: &Engine) {
+    let options = Options { frozen_at: Some(START), ..Options::default() };
+    let server = Server::start(engine, &options.with(&["--repl-diskless-sync-delay", "0"]));
+    let client = server.client();
+    let (server, client, mut now) = drawn_history(server, client, 1, 100, START + 10_000_000, "auto");
+    let (_with, mut with) = replica_of(&server, engine, Module::UnderTest);
+    let (_without, mut without) = replica_of(&server, engine, Module::None);
+    let (mut server, mut client) = (server, client);
+    for (seed, storage) in [(2, "zset"), (3, "compact"), (4, "auto")] {
+        (server, client, now) = drawn_history(server, client, seed, 500, now, storage);
+        in_step(&mut client, &mut with, "a replica with the module");
+        in_step(&mut client, &mut without, "a replica without the module");
+        // The digest says whether there is an expiry, and not when.
+        let there = client.everything();
+        assert_eq!(with.everything(), there);
+        assert_eq!(without.everything(), there);
+    }
+    drop(server);
+}
+
+/// Also after a crash, which is what a restart here is.
+fn an_aof_brings_every_command_back(engine: &Engine) {
+    for (module, storage) in [(Module::UnderTest, "auto"), (Module::None, "compact"), (Module::UnderTest, "zset")] {
+        let options = Options { frozen_at: Some(START), ..Options::default() };
+        let options = options.with(&["--appendonly", "yes", "--appendfsync", "always"]);
+        let server = Server::start(engine, &options);
+        let client = server.client();
+        let (server, mut client, now) = drawn_history(server, client, 7, 500, START + 10_000_000, storage);
+        client.run::<Value>(&["BGREWRITEAOF"]);
+        let (mut server, mut client, _) = drawn_history(server, client, 8, 500, now, storage);
+        settled(&mut client);
+        let (digest, everything) = (client.digest(), client.everything());
+        server.restart(engine, &Options { module, ..options });
+        let mut client = server.client();
+        assert_eq!(client.digest(), digest);
+        assert_eq!(client.everything(), everything);
+    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::{FIXED_SCRIPT, Reply, SLIDING_SCRIPT, START, frozen};
+use super::{FIXED_SCRIPT, Reply, SLIDING_SCRIPT, START, counter, frozen};
 use crate::support::{Client, Engine, Server};
 use crate::tests;
 
@@ -17,10 +17,13 @@ tests![
     options_fire_what_the_plain_commands_fire,
     watch_sees_a_change_and_no_quiet_denial,
     client_side_caches_are_told,
+    a_denial_breaks_no_watch_and_a_change_does: both_storages,
+    the_same_events_as_those_of_plain_commands,
+    every_rule_that_denies_fires_rl_denied,
 ];
 
 /// All classes of events but `d`, that of modules.
-const PLAIN: &str = "Eg$lshzxetn";
+pub const PLAIN: &str = "Eg$lshzxetn";
 const ALL: &str = "EAn";
 
 /// Everything that is published in these classes while `body` runs, in order, as `event key`.
@@ -235,4 +238,116 @@ fn client_side_caches_are_told(engine: &Engine) {
     assert_eq!(told(&mut channel), ["the-end"]);
     client.sliding("k", "60", 2);
     assert_eq!(told(&mut channel), ["k"]);
+}
+
+fn a_denial_breaks_no_watch_and_a_change_does(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    let mut other = server.client();
+    for line in [
+        "RL.SLIDING s 60 3 COST 3",
+        "RL.FIXED f 60 3 COST 3",
+        "RL.FIXED f 60 3 ANCHORED COST 3",
+        "RL.THROTTLE t 2 1 60 3",
+        "RL.ACQUIRE l 1 60 a",
+    ] {
+        client.call::<Value>(line);
+    }
+    let mut survives = |line: &str| -> bool {
+        let (number, anchored) = (counter("f", 60_000), "f:60s");
+        client.run::<()>(&["WATCH", "s", "new", "f", &number, anchored, "t", "l"]);
+        other.call::<Value>(line);
+        client.run::<()>(&["MULTI"]);
+        client.run::<Value>(&["PING"]);
+        client.run::<Option<Vec<String>>>(&["EXEC"]).is_some()
+    };
+    for line in [
+        "RL.ALL 2 new s SLIDING 60 9 SLIDING 60 3",
+        "RL.ALL 2 f s FIXED 60 9 SLIDING 60 3",
+        "RL.ALL 2 f s FIXED 60 9 ANCHORED SLIDING 60 3",
+        "RL.ALL 2 s f SLIDING 60 9 FIXED 60 3",
+        "RL.ALL 2 l t ACQUIRE 5 60 b THROTTLE 2 1 60",
+        "RL.ALL 1 l ACQUIRE 1 60 b FULL",
+        "RL.ACQUIRE l 1 60 b",
+        "RL.RELEASE l nobody",
+        "RL.REFUND s SLIDING 60 3 AT 5",
+        "RL.REFUND new SLIDING 60 3",
+        "RL.PEEK s SLIDING 60 9 COST 0",
+        "RL.PEEK t THROTTLE 9 1 60",
+        "RL.PEEK l ACQUIRE 9 60 b EACH",
+    ] {
+        assert!(survives(line), "{line}");
+    }
+    for line in [
+        "RL.ALL 2 new f SLIDING 60 9 FIXED 60 9",
+        "RL.ALL 1 s SLIDING 60 3 FORCE",
+        "RL.ACQUIRE l 2 60 b",
+        "RL.ACQUIRE l 2 61 b",
+        "RL.RELEASE l b",
+        "RL.REFUND s SLIDING 60 3",
+        "RL.REFUND f FIXED 60 3",
+        "RL.REFUND f FIXED 60 3 ANCHORED",
+        "RL.REFUND t THROTTLE 2 1 60",
+    ] {
+        assert!(!survives(line), "{line}");
+    }
+}
+
+fn the_same_events_as_those_of_plain_commands(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    client.call::<()>("CONFIG SET rl.sliding-storage zset");
+    let mut events = |at: i64, line: &str| {
+        server.set_time(START + at);
+        let mut events = heard(&server, &mut client, PLAIN, |client| _ = client.call::<Value>(line));
+        events.retain(|event| !event.starts_with("new "));
+        events
+    };
+    let (short, long) = (counter("f", 1_000), counter("f", 60_000));
+    let two = |event: &str| {
+        let mut events = vec![format!("{event} {short}"), format!("{event} {long}")];
+        events.sort();
+        events
+    };
+    let sorted = |mut events: Vec<String>| {
+        events.sort();
+        events
+    };
+    assert_eq!(events(0, "RL.ACQUIRE l 2 60 a"), ["zadd l", "expire l"]);
+    assert_eq!(events(0, "RL.ACQUIRE l 2 9 b"), ["zadd l"]);
+    assert_eq!(events(0, "RL.ACQUIRE l 2 60 c"), [""; 0]);
+    assert_eq!(events(1, "RL.ACQUIRE l 2 60 a"), ["zadd l", "expire l"]);
+    assert_eq!(events(1, "RL.RELEASE l a"), ["zrem l", "expire l"]);
+    assert_eq!(events(9_000, "RL.ALL 1 l ACQUIRE 2 60 a").last().map(String::as_str), Some("expire l"));
+    assert_eq!(events(9_000, "RL.RELEASE l a x"), ["zrem l", "del l"]);
+    assert_eq!(events(0, "RL.SLIDING s 60 1 COST 2 FORCE"), ["zadd s", "expire s"]);
+    assert_eq!(events(0, "RL.REFUND s SLIDING 60 1"), ["zrem s"]);
+    assert_eq!(events(0, "RL.REFUND s SLIDING 60 1"), ["zrem s", "del s"]);
+    assert_eq!(sorted(events(0, "RL.FIXED f 1 9 60 9 COST 2")), sorted([two("incrby"), two("expire")].concat()));
+    assert_eq!(sorted(events(0, "RL.REFUND f FIXED 1 9 60 9")), two("incrby"));
+    assert_eq!(events(0, "RL.FIXED f 60 9 ANCHORED"), ["incrby f:60s", "expire f:60s"]);
+    assert_eq!(events(0, "RL.REFUND f FIXED 60 9 ANCHORED"), ["incrby f:60s"]);
+    assert_eq!(events(0, "RL.ALL 2 f s FIXED 60 9 SLIDING 60 0"), [""; 0]);
+    assert_eq!(
+        events(5, "RL.ALL 2 s f SLIDING 60 9 FIXED 60 9 ANCHORED"),
+        ["zadd s", "expire s", "incrby f:60s", "expire f:60s"]
+    );
+}
+
+fn every_rule_that_denies_fires_rl_denied(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    client.call::<Value>("RL.ACQUIRE l 1 60 a");
+    client.call::<Value>("RL.FIXED f 60 1 ANCHORED");
+    for (line, expected) in [
+        ("RL.ACQUIRE l 1 60 b", "rl.denied l"),
+        ("RL.FIXED f 60 1 ANCHORED", "rl.denied f"),
+        ("RL.SLIDING s 60 1 COST 2 FORCE", "rl.denied s"),
+        ("RL.ALL 3 l new f ACQUIRE 1 60 b SLIDING 60 5 FIXED 60 1 ANCHORED", "rl.denied l, rl.denied f"),
+        ("RL.ALL 2 new l SLIDING 60 5 ACQUIRE 2 60 c", ""),
+        ("RL.PEEK l ACQUIRE 1 60 z", ""),
+        ("RL.REFUND s SLIDING 60 1", ""),
+        ("RL.RELEASE l a c", ""),
+    ] {
+        let mut events = heard(&server, &mut client, "EAn", |client| _ = client.call::<Value>(line));
+        events.retain(|event| event.starts_with("rl."));
+        assert_eq!(events.join(", "), expected, "{line}");
+    }
 }

@@ -2,7 +2,8 @@
 
 use redis::Value;
 
-use super::{START, frozen};
+use super::replication::propagated;
+use super::{START, counter, frozen};
 use crate::support::Engine;
 use crate::tests;
 
@@ -14,6 +15,9 @@ tests![
     the_expiry_is_a_window_from_the_first_request,
     ttl_is_rounded_as_the_ttl_command_does,
     a_counter_without_expiry_gets_one,
+    a_counter_without_expiry_gets_one_in_every_form_of_the_call,
+    a_counter_that_gets_an_expiry_is_replicated,
+    a_peek_gives_no_expiry,
     a_counter_is_what_incr_makes_of_it,
     limit_zero_counts_and_denies,
     windows_of_milliseconds,
@@ -156,4 +160,88 @@ fn binary_and_long_keys(engine: &Engine) {
         assert_eq!(client.run::<i64>(&[b"GET", &counter[..]]), 2);
     }
     assert_eq!(client.run::<i64>(&["DBSIZE"]), 6);
+}
+
+/// The forms of a call that count at `k`, with the windows of their counters. Each is denied, but for the last ones.
+const FORMS: &[(&str, &[i64])] = &[
+    ("RL.FIXED k 60 5", &[60_000]),
+    ("RL.FIXED k 60 5 COST 2", &[60_000]),
+    ("RL.FIXED k 1 5 60 5", &[1_000, 60_000]),
+    ("RL.FIXED k 1 5 60 500", &[1_000, 60_000]),
+    ("RL.FIXED k 1 500 60 5", &[1_000, 60_000]),
+    ("RL.FIXED k 60 5 ANCHORED", &[60_000]),
+    ("RL.FIXED k 60 5 ANCHORED COST 2", &[60_000]),
+    ("RL.FIXED k 1 500 60 5 ANCHORED", &[1_000, 60_000]),
+    ("RL.ALL 1 k FIXED 60 5", &[60_000]),
+    ("RL.ALL 1 k FIXED 1 500 60 5 ANCHORED", &[1_000, 60_000]),
+    ("RL.ALL 2 full k SLIDING 60 0 FIXED 1 500 60 500", &[1_000, 60_000]),
+    ("RL.ALL 2 k full FIXED 60 500 ANCHORED SLIDING 60 0", &[60_000]),
+    ("RL.ALL 1 k FIXED 60 5 COST 0", &[60_000]),
+    ("RL.FIXED k 60 5 COST 2 FORCE", &[60_000]),
+    ("RL.FIXED k 60 500", &[60_000]),
+    ("RL.FIXED k 1 500 60 500 COST 2", &[1_000, 60_000]),
+    ("RL.FIXED k 60 500 ANCHORED", &[60_000]),
+    ("RL.ALL 1 k FIXED 60 500", &[60_000]),
+];
+
+fn counter_of(call: &str, window: i64) -> String {
+    if call.contains("ANCHORED") { format!("k:{}s", window / 1_000) } else { counter("k", window) }
+}
+
+/// One that never ended would lock its key for ever.
+fn a_counter_without_expiry_gets_one_in_every_form_of_the_call(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    server.set_time(START + 300);
+    for (call, windows) in FORMS {
+        client.call::<()>("FLUSHALL");
+        for &window in *windows {
+            client.run::<()>(&["SET", &counter_of(call, window), "9"]);
+        }
+        let reply: Vec<Value> = client.call(call);
+        let denied = reply[0] == Value::Int(0);
+        for &window in *windows {
+            let expiry: i64 = client.run(&["PEXPIRETIME", &counter_of(call, window)]);
+            assert_eq!(expiry, START + 300 + window, "{call}: {window}");
+            let value: i64 = client.run(&["GET", &counter_of(call, window)]);
+            // The plain form counts its denials.
+            assert!(
+                !denied || *call == "RL.FIXED k 60 5" && value == 10 || value == 9 || call.contains("FORCE"),
+                "{call}"
+            );
+        }
+        if denied && call.starts_with("RL.FIXED") && windows.len() == 1 {
+            let Value::Int(ttl) = reply[2] else { panic!("{reply:?}") };
+            assert_eq!(ttl, 60, "{call}");
+        }
+    }
+}
+
+fn a_counter_that_gets_an_expiry_is_replicated(engine: &Engine) {
+    for (call, windows) in FORMS {
+        let lines = propagated(engine, |server, client| {
+            for &window in *windows {
+                client.run::<()>(&["SET", &counter_of(call, window), "9"]);
+            }
+            client.call::<()>("SET mark 1");
+            server.set_time(START + 300);
+            client.call::<Value>(call);
+        });
+        let from = lines.iter().position(|line| line == "SET mark 1").expect("the mark");
+        for &window in *windows {
+            let (name, expiry) = (counter_of(call, window), (START + 300 + window).to_string());
+            let is_told = |line: &String| line.contains(&name) && line.ends_with(&expiry);
+            assert!(lines[from..].iter().any(is_told), "{call}: {window}: {lines:?}");
+        }
+    }
+}
+
+fn a_peek_gives_no_expiry(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    client.run::<()>(&["SET", &counter("k", 60_000), "9"]);
+    client.run::<()>(&["SET", "k:60s", "9"]);
+    let before = client.everything();
+    for call in ["RL.PEEK k FIXED 60 5", "RL.PEEK k FIXED 60 5 ANCHORED", "RL.PEEK k FIXED 60 5 COST 0 FULL"] {
+        client.call::<Value>(call);
+        assert_eq!(client.everything(), before, "{call}");
+    }
 }

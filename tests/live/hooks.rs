@@ -258,8 +258,7 @@ fn a_panic_at_any_step_leaves_nothing_that_replicas_and_the_aof_do_not_have(engi
     let arguments = ["--appendonly", "yes", "--appendfsync", "always", "--repl-diskless-sync-delay", "0"];
     let options = options.with(&arguments);
     let primary = Server::start(engine, &options);
-    let mut client = primary.client();
-    client.run::<Value>(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
+    let client = primary.client();
     let (follower, replica) = replica_of(&primary, engine, Module::None);
     let mut watched = Watched { primary, client, _follower: follower, replica, panics: 0 };
     for (storage, cases) in [("zset", &[CASES, FILLED].concat()[..]), ("compact", CASES)] {

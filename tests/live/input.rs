@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{START, frozen};
+use super::{START, frozen, split};
 use crate::support::{Client, Engine};
 use crate::tests;
 
@@ -17,6 +17,8 @@ tests![
     a_key_of_another_type,
     a_counter_that_is_no_number,
     a_counter_at_its_end,
+    a_key_of_another_type_stops_all_of_it: both_storages,
+    bad_words_have_their_line,
 ];
 
 const BOTH: [&str; 2] = ["RL.SLIDING", "RL.FIXED"];
@@ -278,4 +280,165 @@ fn a_counter_at_its_end(engine: &Engine) {
     let counter = format!("k:{}", START / 60_000);
     client.run::<Value>(&["SET", &counter, "9223372036854775807"]);
     refused(&mut client, &["RL.FIXED", "k", "60", "5"], "ERR increment or decrement would overflow");
+}
+
+fn a_key_of_another_type_stops_all_of_it(engine: &Engine) {
+    const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+    let (_server, mut client) = frozen(engine);
+    client.call::<Value>("RPUSH list 1");
+    client.call::<Value>("SET text words");
+    client.call::<Value>("ZADD set 1 a");
+    client.call::<Value>("RPUSH f:60s 1");
+    for bad in [
+        "list SLIDING 60 9",
+        "list ACQUIRE 9 60 h",
+        "list THROTTLE 4 1 60",
+        "text SLIDING 60 9",
+        "text ACQUIRE 9 60 h",
+        "set THROTTLE 4 1 60",
+        "f FIXED 60 9 ANCHORED",
+    ] {
+        let (key, rule) = bad.split_once(' ').expect("a key and a rule");
+        for line in [
+            format!("RL.ALL 1 {key} {rule}"),
+            format!("RL.ALL 3 a {key} b SLIDING 60 9 {rule} FIXED 60 9"),
+            format!("RL.ALL 3 a b {key} ACQUIRE 9 60 x FIXED 60 9 ANCHORED {rule} FULL"),
+            format!("RL.ALL 2 a {key} SLIDING 60 0 {rule}"), // Denied, if it were not refused.
+            format!("RL.PEEK {key} {rule} EACH"),
+        ] {
+            assert_eq!(client.refused(&line), WRONG_TYPE, "{line}");
+        }
+        if !rule.starts_with("ACQUIRE") {
+            assert_eq!(client.refused(&format!("RL.REFUND {key} {rule}")), WRONG_TYPE, "{bad}");
+        }
+    }
+    for line in
+        ["RL.ACQUIRE list 9 60 h", "RL.RELEASE list h", "RL.RELEASE text h", "RL.RESET f 60", "RL.ACQUIRE text 0 60 h"]
+    {
+        assert_eq!(client.refused(line), WRONG_TYPE, "{line}");
+    }
+    // A counter that is no number, and an arrival that is none.
+    const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+    client.call::<Value>("SET g:60s words");
+    for line in [
+        "RL.ALL 2 a g SLIDING 60 9 FIXED 60 9 ANCHORED",
+        "RL.FIXED g 60 9 ANCHORED",
+        "RL.REFUND g FIXED 60 9 ANCHORED",
+        "RL.PEEK g FIXED 60 9 ANCHORED COST 0",
+        "RL.ALL 2 a text FIXED 60 9 THROTTLE 4 1 60",
+        "RL.REFUND text THROTTLE 4 1 60",
+        "RL.PEEK text THROTTLE 4 1 60 FULL",
+    ] {
+        assert_eq!(client.refused(line), NOT_AN_INTEGER, "{line}");
+    }
+    // One that would overflow stops all of it too.
+    const OVERFLOW: &str = "ERR increment or decrement would overflow";
+    client.call::<Value>("SET h:60s 9223372036854775806");
+    assert_eq!(client.refused("RL.ALL 2 a h SLIDING 60 9 FIXED 60 9 ANCHORED COST 9 FORCE"), OVERFLOW);
+    assert_eq!(client.refused("RL.FIXED h 60 9 ANCHORED COST 9 FORCE"), OVERFLOW);
+}
+
+const LEASE: &str =
+    "ERR leaseSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places";
+const REFUND: &str = "ERR syntax error: expected a rule and AT ms";
+const ALL: &str = "ERR syntax error: expected one rule a key and then FULL";
+const RULE_OF_REFUND: &str = "ERR rule must be SLIDING, FIXED or THROTTLE";
+const AT: &str = "ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991";
+pub const NUMBER: &str = "ERR numkeys must be an integer from 1 to 64";
+const TWICE: &str = "ERR RL.ALL takes each key once";
+pub const SHARED: &str = "ERR two rules of RL.ALL would share a counter";
+
+fn arity(command: &str) -> String {
+    format!("ERR wrong number of arguments for '{command}' command")
+}
+
+fn bad_words_have_their_line(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    for (line, expected) in [
+        ("RL.SLIDING k 60 5 ANCHORED", SLIDING),
+        ("RL.SLIDING k 60 5 FORCE FORCE", SLIDING),
+        ("RL.SLIDING k 60 5 FULL EACH", SLIDING),
+        ("RL.SLIDING k 60 5 EACH FULL", SLIDING),
+        ("RL.SLIDING k 60 5 EACH EACH", SLIDING),
+        ("RL.SLIDING k 60 5 COST", SLIDING),
+        ("RL.SLIDING k 60 5 COST 1 COST 1", SLIDING),
+        ("RL.SLIDING k 60 5 FORCED", SLIDING),
+        ("RL.SLIDING k 60 5 COST 0", COST),
+        ("RL.SLIDING k 60 5 COST FORCE", COST),
+        ("RL.SLIDING k 60 5 FORCE 1 5", SLIDING),
+        ("RL.FIXED k 60 5 ANCHORED ANCHORED", FIXED),
+        ("RL.FIXED k 60 5 ANCHORED 1 5", FIXED),
+        ("RL.FIXED k 60 5 FULL EACH", FIXED),
+        ("RL.FIXED k 60 5 COST 0 ANCHORED", COST),
+        ("RL.FIXED k 60 5 1 5 ANCHORED", ORDER),
+        ("RL.PEEK k SLIDING 60 5 ANCHORED", SLIDING),
+        ("RL.PEEK k FIXED 60 5 AT 5", FIXED),
+        ("RL.PEEK k SLIDING 60 5 COST -1", COST_TO_PEEK),
+        ("RL.PEEK k FIXED 60 5 COST 9007199254740992", COST_TO_PEEK),
+        ("RL.PEEK k SLIDING 0 5 COST 0", WINDOW),
+        ("RL.PEEK k TOKENS 60 5", RULE),
+        ("RL.PEEK k ACQUIRE x 60 h", LIMIT),
+        ("RL.PEEK k ACQUIRE 5 0 h", LEASE),
+        ("RL.ACQUIRE k -1 60 h", LIMIT),
+        ("RL.ACQUIRE k 9007199254740992 60 h", LIMIT),
+        ("RL.ACQUIRE k 5 0.0001 h", LEASE),
+        ("RL.ACQUIRE k 5 2147483648 h", LEASE),
+        ("RL.ACQUIRE k 5 x h", LEASE),
+        ("RL.ACQUIRE k x x h", LIMIT),
+        ("RL.REFUND k ACQUIRE 5 60 h", RULE_OF_REFUND),
+        ("RL.REFUND k LEASE 5 60", RULE_OF_REFUND),
+        ("RL.REFUND k SLIDING 60 5 FULL", REFUND),
+        ("RL.REFUND k SLIDING 60 5 EACH", REFUND),
+        ("RL.REFUND k SLIDING 60 5 ANCHORED", REFUND),
+        ("RL.REFUND k FIXED 60 5 FULL", REFUND),
+        ("RL.REFUND k THROTTLE 5 1 60 1 FULL", REFUND),
+        ("RL.REFUND k THROTTLE 5 1 60 1 2", REFUND),
+        ("RL.REFUND k SLIDING 60 5 AT", REFUND),
+        ("RL.REFUND k SLIDING 60 5 AT 1 AT 2", REFUND),
+        ("RL.REFUND k SLIDING 60 5 AT -1", AT),
+        ("RL.REFUND k SLIDING 60 5 AT now", AT),
+        ("RL.REFUND k FIXED 60 5 AT 9007199254740992", AT),
+        ("RL.REFUND k SLIDING 60 5 COST 0", COST),
+        ("RL.REFUND k SLIDING 60 x", LIMIT),
+        ("RL.ALL 0 k SLIDING 60 5", NUMBER),
+        ("RL.ALL -1 k SLIDING 60 5", NUMBER),
+        ("RL.ALL x k SLIDING 60 5", NUMBER),
+        ("RL.ALL 1.0 k SLIDING 60 5", NUMBER),
+        ("RL.ALL 65 k SLIDING 60 5", NUMBER),
+        ("RL.ALL 9223372036854775808 k SLIDING 60 5", NUMBER),
+        ("RL.ALL 2 k k SLIDING 60 5 SLIDING 60 5", TWICE),
+        ("RL.ALL 2 k l SLIDING 60 5", ALL),
+        ("RL.ALL 2 k l SLIDING 60 5 SLIDING 60 5 SLIDING 60 5", ALL),
+        ("RL.ALL 2 k l SLIDING 60 5 FULL SLIDING 60 5", RULE),
+        ("RL.ALL 1 k SLIDING 60 5 FULL FULL", ALL),
+        ("RL.ALL 1 k SLIDING 60 5 EACH", ALL),
+        ("RL.ALL 1 k SLIDING 60 5 ANCHORED", ALL),
+        ("RL.ALL 2 k l SLIDING 60 5 COST 2 COST 2 SLIDING 60 5", RULE),
+        ("RL.ALL 2 k l TOKENS 60 5 SLIDING 60 5", RULE),
+        ("RL.ALL 1 k SLIDING 60 5 COST -1", COST_TO_PEEK),
+        ("RL.ALL 1 k SLIDING 60 5 COST", ALL),
+        ("RL.ALL 1 k FIXED 60 5 5 5", ORDER),
+        ("RL.ALL 1 k ACQUIRE 5 x h", LEASE),
+    ] {
+        assert_eq!(client.refused(line), expected, "{line}");
+    }
+    for line in [
+        "RL.ACQUIRE k 5 60",
+        "RL.RELEASE k",
+        "RL.REFUND k SLIDING",
+        "RL.REFUND k SLIDING 60",
+        "RL.REFUND k THROTTLE 5 1",
+        "RL.ALL 1 k SLIDING",
+        "RL.ALL 1 k SLIDING 60",
+        "RL.ALL 1 k ACQUIRE 5 60",
+        "RL.ALL 1 k THROTTLE 5 1",
+        "RL.PEEK k THROTTLE 5 1",
+        "RL.PEEK k ACQUIRE 5 60",
+        "RL.SLIDING k 60 5 1",
+    ] {
+        let command = split(line)[0].to_lowercase();
+        assert_eq!(client.refused(line), arity(&command), "{line}");
+    }
+    let refused = client.info_field("rl", "rl_panics");
+    assert_eq!(refused, "0");
 }

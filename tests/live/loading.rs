@@ -1,8 +1,7 @@
-//! Loads that fail, loads and unloads in turn, and what a server says when it crashes.
+//! Loads that fail, and what a server says when it crashes.
 
 use redis::Value;
 
-use super::frozen;
 use crate::support::server::Module;
 use crate::support::{Client, Engine, Options, Server, eventually, module};
 use crate::tests;
@@ -10,9 +9,7 @@ use crate::tests;
 tests![
     a_load_that_fails_leaves_nothing_behind,
     no_event_reaches_a_module_that_did_not_load,
-    a_module_loaded_late_is_kept_from_its_first_moment,
-    a_server_that_hides_its_clients_keeps_the_module_loaded,
-    loads_take_no_memory_for_good,
+    a_load_that_fails_takes_no_memory_for_good,
     a_crash_report_is_the_servers_own,
 ];
 
@@ -32,8 +29,6 @@ fn has_module(client: &mut Client) -> bool {
     format!("{:?}", client.run::<Value>(&["MODULE", "LIST"])).contains("libredis_rl.so")
 }
 
-/// The server itself unloads a module for which it has been given a setting that the module does not take. Redis 8 ends
-/// if the module refuses.
 /// A server may keep what a module listens to, and call it once the module has gone.
 fn no_event_reaches_a_module_that_did_not_load(engine: &Engine) {
     let (mut server, mut admin) = without_module(engine, &[]);
@@ -52,6 +47,8 @@ fn no_event_reaches_a_module_that_did_not_load(engine: &Engine) {
     }
 }
 
+/// The server itself unloads a module for which it has been given a setting that the module does not take. Redis 8 ends
+/// if the module refuses.
 fn a_load_that_fails_leaves_nothing_behind(engine: &Engine) {
     let path = path();
     let load = ["MODULE", "LOADEX", &path, "CONFIG", "rl.nope", "1"];
@@ -76,51 +73,13 @@ fn a_load_that_fails_leaves_nothing_behind(engine: &Engine) {
         admin.run::<Value>(&["MODULE", "LOADEX", &path, "CONFIG", "rl.cl-throttle", "yes"]);
         assert_eq!(admin.fixed("k", "86400", 5).1, 1);
         assert_eq!(queueing.run::<Vec<i64>>(&["EXEC"]), [1]);
+        // Servers keep a module's category when it goes, and refuse to add it a second time.
+        let info = format!("{:?}", admin.run::<Value>(&["COMMAND", "INFO", "rl.fixed"]));
+        assert_eq!(info.contains("@ratelimit"), !engine.is_redis_7_0(), "{info}");
     }
 }
 
-/// A module counts as loaded from the first command after its load, on a clock that stands still, too.
-fn a_module_loaded_late_is_kept_from_its_first_moment(engine: &Engine) {
-    let (mut server, mut admin) = frozen(engine);
-    let path = path();
-    let mut client = server.client();
-    for reset in [false, true] {
-        admin.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-        admin.run::<Value>(&["MODULE", "LOAD", &path]);
-        if reset {
-            admin.run::<Value>(&["CONFIG", "RESETSTAT"]);
-        }
-        client.run::<Value>(&["MULTI"]);
-        client.run::<Value>(&["RL.FIXED", "k", "60", "5"]);
-        assert!(admin.try_run::<Value>(&["MODULE", "UNLOAD", "rl"]).is_err());
-        client.run::<Value>(&["DISCARD"]);
-    }
-    // A client that loads and unloads in one transaction has commands queued, as any other.
-    admin.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-    admin.run::<Value>(&["MULTI"]);
-    admin.run::<Value>(&["MODULE", "LOAD", &path]);
-    admin.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-    assert!(admin.try_run::<Value>(&["EXEC"]).is_err());
-    assert!(server.is_running());
-    assert_eq!(admin.fixed("k", "60", 5), (1, 1, 60));
-}
-
-/// Without CLIENT or ACL nobody can tell who still uses the module. It loads and works, and stays.
-fn a_server_that_hides_its_clients_keeps_the_module_loaded(engine: &Engine) {
-    for (command, why) in [("CLIENT", "CLIENT LIST"), ("ACL", "ACL LIST")] {
-        let options = Options::default().with(&["--rename-command", command, "hidden"]);
-        let mut server = Server::start(engine, &options);
-        let mut client = server.client();
-        assert_eq!(client.fixed("k", "86400", 5).1, 1);
-        client.run::<()>(&["PING"]);
-        assert!(client.try_run::<Value>(&["MODULE", "UNLOAD", "rl"]).is_err(), "{command}");
-        assert!(server.log().contains(&format!("not unloaded: {why} cannot be read")), "{}", server.log());
-        assert_eq!(client.fixed("k", "86400", 5).1, 2);
-        assert!(server.is_running());
-    }
-}
-
-fn loads_take_no_memory_for_good(engine: &Engine) {
+fn a_load_that_fails_takes_no_memory_for_good(engine: &Engine) {
     const ROUNDS: i64 = 50;
     let (_server, mut client) = without_module(engine, &[]);
     let path = path();
@@ -135,13 +94,7 @@ fn loads_take_no_memory_for_good(engine: &Engine) {
     let failed = grown_by(&|client| {
         assert!(client.try_run::<Value>(&["MODULE", "LOADEX", &path, "CONFIG", "rl.nope", "1"]).is_err());
     });
-    let accepted = grown_by(&|client| {
-        client.run::<Value>(&["MODULE", "LOAD", &path]);
-        client.fixed("k", "86400", 5);
-        client.run::<()>(&["PING"]);
-        client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-    });
-    for (kind, grown) in [("refused", refused), ("failed", failed), ("accepted", accepted)] {
+    for (kind, grown) in [("refused", refused), ("failed", failed)] {
         assert!(grown < 2_000, "{grown} bytes more for each load that is {kind}");
     }
 }

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use redis::Value;
 
-use super::{Reply, START, eventually, frozen};
+use super::{Reply, START, eventually, frozen, split};
+use crate::support::server::Module;
 use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
 
@@ -14,16 +15,18 @@ tests![
     info_counts_decisions_and_errors,
     an_unknown_load_argument_is_refused,
     a_server_without_the_plain_commands_is_refused,
-    the_module_can_be_unloaded_and_loaded_again,
-    a_reload_keeps_the_acl_categories,
-    a_rule_that_names_a_command_keeps_the_module_loaded,
-    a_client_that_uses_a_command_keeps_the_module_loaded,
+    an_unload_is_refused,
+    an_unload_is_refused_beside_calls_that_were_sent_ahead,
     a_server_that_ends_unloads_the_module_in_peace,
     pipelines_transactions_scripts_and_functions,
     resp3_has_the_same_reply,
     names_are_read_in_any_case,
     slots_can_be_migrated_with_the_module_loaded,
     memory_stays_flat_under_load,
+    the_server_finds_every_key,
+    the_server_shows_how_they_are_called,
+    transactions_scripts_and_functions_take_them,
+    info_counts_them,
 ];
 
 /// What COMMAND INFO says of a command.
@@ -41,6 +44,8 @@ struct Declared {
 
 const READ: &[&str] = &["RO", "access"];
 const UPDATE: &[&str] = &["RW", "access", "update"];
+/// As ZREM.
+const REMOVE_ELEMENTS: &[&str] = &["RW", "delete"];
 const REMOVE: &[&str] = &["RM", "delete"];
 const WRITES: &[&str] = &["write", "denyoom", "module", "fast"];
 /// Also where memory is short.
@@ -108,7 +113,7 @@ const DECLARED: [Declared; 11] = [
         arity: -3,
         flags: WRITES_ALWAYS,
         categories: WRITE_CATEGORIES,
-        key: REMOVE,
+        key: REMOVE_ELEMENTS,
         call: "leases holder other",
         keys: &["leases"],
     },
@@ -184,6 +189,10 @@ fn command_info_and_getkeys(engine: &Engine) {
         let mut categories = if engine.is_redis_7_0() { vec![] } else { categories.to_vec() };
         categories.retain(|&category| engine.has_categories_of_modules() || category != "@ratelimit");
         assert_eq!(words(&info[0][6]), sorted(&categories), "{name}");
+
+        // So that client-side caches do not keep a reply that depends on the time.
+        let tips: &[&str] = if name == "rl.peek" { &["nondeterministic_output"] } else { &[] };
+        assert_eq!(words(&info[0][7]), sorted(tips), "{name}");
 
         let call: Vec<&str> = [name].into_iter().chain(call.split_whitespace()).collect();
         if expected.is_empty() {
@@ -345,9 +354,10 @@ fn an_unknown_load_argument_is_refused(engine: &Engine) {
     let options = Options { module_arguments: vec!["speed".to_owned(), "9".to_owned()], ..Options::default() };
     let log = Server::try_start(engine, &options).err().expect("a server that does not start");
     assert!(log.contains("unknown argument 'speed'"), "{log}");
-    // On a server that runs, it stays as it was.
-    let (_server, mut client) = frozen(engine);
-    client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
+    // A server that runs stays as it was.
+    let options = Options { module: Module::None, frozen_at: Some(START), ..Options::default() };
+    let server = Server::start(engine, &options);
+    let mut client = server.client();
     let path = crate::support::module().display().to_string();
     assert!(client.try_run::<Value>(&["MODULE", "LOAD", &path, "x"]).is_err());
     client.run::<Value>(&["MODULE", "LOAD", &path]);
@@ -363,112 +373,67 @@ fn a_server_without_the_plain_commands_is_refused(engine: &Engine) {
     }
 }
 
-fn the_module_can_be_unloaded_and_loaded_again(engine: &Engine) {
-    let (_server, mut client) = frozen(engine);
-    let path = crate::support::module().display().to_string();
-    for round in 0..5 {
-        assert_eq!(client.sliding("k", "60", 5), (1, round, 60));
-        assert_eq!(client.fixed("k", "60", 5), (1, round + 1, 60));
-        assert_eq!(client.info_field("rl", "rl_sliding_allowed"), "1", "counted since the load");
-        client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-        let line = client.error(&["RL.SLIDING", "k", "60", "5"]);
-        assert!(line.starts_with("ERR unknown command"), "{line}");
-        assert_eq!(client.run::<i64>(&["ZCARD", "k"]), round + 1, "the state stays, in plain types");
-        client.run::<Value>(&["MODULE", "LOAD", &path]);
-    }
-}
-
-/// Servers keep a module's category when it goes, and refuse to add it a second time.
-fn a_reload_keeps_the_acl_categories(engine: &Engine) {
-    let (server, mut client) = frozen(engine);
-    let path = crate::support::module().display().to_string();
-    let before: Value = client.run(&["COMMAND", "INFO", "rl.sliding", "rl.fixed"]);
-    for _ in 0..2 {
-        client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-        client.run::<Value>(&["MODULE", "LOAD", &path]);
-        assert_eq!(client.run::<Value>(&["COMMAND", "INFO", "rl.sliding", "rl.fixed"]), before);
-    }
-    if !engine.is_redis_7_0() {
-        client.run::<Value>(&["ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@all", "-@write"]);
-        let line = server.client_as("reader", "secret").error(&["RL.FIXED", "k", "60", "5"]);
-        assert!(line.starts_with("NOPERM "), "{line}");
-    }
-}
-
-/// Most servers would crash on the rule once the command is gone.
-fn a_rule_that_names_a_command_keeps_the_module_loaded(engine: &Engine) {
-    let (mut server, mut client) = frozen(engine);
-    for rules in [["-@all", "+rl.fixed"], ["+@all", "-RL.SLIDING"]] {
-        client.run::<Value>(&[&["ACL", "SETUSER", "named", "on"][..], &rules].concat());
-        assert!(client.try_run::<Value>(&["MODULE", "UNLOAD", "rl"]).is_err(), "{rules:?}");
-        client.run::<Value>(&["ACL", "DELUSER", "named"]);
-    }
-    // A rule is found beside a pattern that is no UTF-8.
-    let odd: [&[u8]; 7] = [b"ACL", b"SETUSER", b"named", b"on", b"~\xff*", b"-@all", b"+rl.fixed"];
-    client.run::<Value>(&odd);
-    assert!(client.try_run::<Value>(&["MODULE", "UNLOAD", "rl"]).is_err());
-    // A pattern of keys names no command, nor does a name.
-    client.run::<Value>(&["ACL", "DELUSER", "named"]);
-    client.run::<Value>(&["ACL", "SETUSER", "+rl.fixed", "on"]);
-    client.run::<Value>(&["ACL", "SETUSER", "named", "on", "~rl.fixed:*", "&rl.sliding", "+get"]);
-    client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-    client.run::<Value>(&["ACL", "LIST"]);
-    assert!(server.is_running());
-}
-
-/// Servers keep what each client has called last, and what it has queued; most would crash on it once the command is gone.
-fn a_client_that_uses_a_command_keeps_the_module_loaded(engine: &Engine) {
-    let (mut server, mut admin) = with_all_commands(engine);
-    let refused = |server: &Server, admin: &mut Client, why: &str| {
-        assert!(admin.try_run::<Value>(&["MODULE", "UNLOAD", "rl"]).is_err(), "{why}");
-        assert!(server.log().contains(why), "{why}");
-    };
-    for Declared { name, call, .. } in DECLARED {
+/// The server unloads the module by itself where a load fails (`loading.rs`) and where it ends. All else is refused, from the
+/// first command on, whether anybody uses the module or not.
+fn an_unload_is_refused(engine: &Engine) {
+    let unload = ["MODULE", "UNLOAD", "rl"];
+    for at_start in [true, false] {
+        let module = if at_start { Module::UnderTest } else { Module::None };
+        let mut server = Server::start(engine, &Options { module, ..Options::default() });
         let mut client = server.client();
-        let id: i64 = client.run(&["CLIENT", "ID"]);
-        client.call::<Value>(&format!("{name} {call}"));
-        refused(&server, &mut admin, &format!("client {id} has called {name};"));
-        // Away it is no reason, and another call makes it none.
-        if name == "rl.sliding" {
-            drop(client);
-            eventually("the client is gone", || {
-                !admin.run::<String>(&["CLIENT", "LIST"]).contains(&format!("id={id} "))
-            });
-        } else {
-            client.run::<()>(&["PING"]);
+        let path = crate::support::module().display().to_string();
+        let mut pipeline = redis::pipe();
+        if !at_start {
+            pipeline.cmd("MODULE").arg("LOAD").arg(&path);
         }
+        pipeline.cmd("MODULE").arg("UNLOAD").arg("rl");
+        let error = pipeline.query::<Vec<Value>>(&mut client.0).expect_err("a refusal");
+        assert!(error.to_string().contains("unloading module"), "{error}");
+        assert!(server.log().contains("take the module out of the configuration and restart"), "{}", server.log());
+        client.run::<Value>(&["CONFIG", "RESETSTAT"]);
+        client.error(&unload);
+        assert_eq!(client.fixed("k", "86400", 5).1, 1);
+        client.error(&unload);
+        client.run::<Value>(&["MULTI"]);
+        client.run::<Value>(&unload);
+        assert!(client.try_run::<Value>(&["EXEC"]).is_err());
+        assert_eq!(client.fixed("k", "86400", 5).1, 2);
+        assert!(server.is_running());
     }
-    let mut client = server.client();
-    let id: i64 = client.run(&["CLIENT", "ID"]);
-    client.run::<()>(&["MULTI"]);
-    client.run::<Value>(&["RL.FIXED", "k", "60", "5"]);
-    refused(&server, &mut admin, &format!("client {id} has commands queued in MULTI;"));
-    // So has one that would unload it there.
-    client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-    assert!(format!("{:?}", client.try_run::<Value>(&["EXEC"])).contains("Error unloading module"));
+}
 
-    admin.run::<Value>(&["CLIENT", "PAUSE", "100000000", "WRITE"]);
-    std::thread::scope(|scope| {
-        let held = scope.spawn(|| client.fixed("paused", "60", 5));
-        eventually("the call is held back", || {
-            admin.run::<String>(&["CLIENT", "LIST", "ID", &id.to_string()]).contains(" cmd=rl.fixed")
-        });
-        refused(&server, &mut admin, &format!("client {id} has called rl.fixed;"));
-        admin.run::<Value>(&["CLIENT", "UNPAUSE"]);
-        assert_eq!(held.join().expect("a reply"), (1, 1, 60));
+/// Redis 8.6 and Valkey 9.1 look up the commands of calls that they have read ahead, and keep what they found.
+fn an_unload_is_refused_beside_calls_that_were_sent_ahead(engine: &Engine) {
+    let (mut server, mut admin) = frozen(engine);
+    let mut client = server.client();
+    let mut sent = redis::cmd("BLPOP").arg("x").arg(0).get_packed_command();
+    sent.extend(redis::cmd("RL.SLIDING").arg("k").arg(60).arg(5).get_packed_command());
+    client.0.send_packed_command(&sent).expect("a server that reads");
+    eventually("the client is blocked", || admin.info_field("clients", "blocked_clients") == "1");
+    admin.error(&["MODULE", "UNLOAD", "rl"]);
+    admin.run::<i64>(&["LPUSH", "x", "element"]);
+    assert_eq!(
+        redis::from_redis_value::<(String, String)>(client.0.recv_response().expect("a reply")).expect("a pair").1,
+        "element"
+    );
+    assert_eq!(
+        redis::from_redis_value::<Reply>(client.0.recv_response().expect("a reply")).expect("a decision"),
+        (1, 0, 60)
+    );
+
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("PING").cmd("MODULE").arg("UNLOAD").arg("rl");
+    (0..3).for_each(|_| {
+        pipeline.cmd("RL.FIXED").arg("k2").arg(60).arg(5);
     });
-    client.run::<()>(&["PING"]);
-    let mut other = server.client();
-    other.run::<()>(&["PING"]);
-    admin.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-    for client in [&mut client, &mut other] {
-        assert!(client.error(&["RL.SLIDING", "k", "60", "5"]).starts_with("ERR unknown command"));
-    }
-    admin.run::<Value>(&["CLIENT", "LIST"]);
+    client.0.send_packed_command(&pipeline.get_packed_pipeline()).expect("a server that reads");
+    let mut replies: Vec<_> = (0..5).map(|_| client.0.recv_response().expect("a reply")).collect();
+    assert!(matches!(replies[1], Value::ServerError(_)), "{replies:?}");
+    assert_eq!(redis::from_redis_value::<Reply>(replies.remove(4)).expect("a decision"), (1, 3, 60));
     assert!(server.is_running());
 }
 
-/// Valkey 9 unloads its modules when it ends, and says which would not go. Whoever uses them then does so no more.
+/// Valkey 9 unloads its modules when it ends, and says which would not go.
 fn a_server_that_ends_unloads_the_module_in_peace(engine: &Engine) {
     let (mut server, mut client) = frozen(engine);
     assert_eq!(client.sliding("k", "60", 5), (1, 0, 60));
@@ -567,4 +532,176 @@ fn memory_stays_flat_under_load(engine: &Engine) {
     client.run::<Value>(&["FLUSHALL"]);
     let grown = used(&mut client) - before;
     assert!(grown < 200_000, "{grown} bytes more after 60,000 calls");
+}
+
+fn the_server_finds_every_key(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    for (call, keys) in [
+        ("RL.ALL 1 a SLIDING 60 5", &["a"][..]),
+        ("RL.ALL 3 a b c SLIDING 60 5 FIXED 60 5 ACQUIRE 3 60 h", &["a", "b", "c"]),
+        ("RL.ALL 3 a b c SLIDING 60 5 FIXED 60 5 ACQUIRE 3 60 h FULL", &["a", "b", "c"]),
+        ("RL.ACQUIRE l 3 60 h FULL", &["l"]),
+        ("RL.RELEASE l h g f", &["l"]),
+        ("RL.REFUND k SLIDING 60 5 AT 5", &["k"]),
+        ("RL.PEEK k ACQUIRE 3 60 h EACH", &["k"]),
+        ("RL.THROTTLE k 3 60 1 FULL", &["k"]),
+    ] {
+        let words: Vec<&str> = ["COMMAND", "GETKEYS"].into_iter().chain(call.split(' ')).collect();
+        assert_eq!(client.run::<Vec<String>>(&words), keys, "{call}");
+    }
+    // Where there is no number of keys, there are none.
+    for call in ["RL.ALL x a b SLIDING 60 5", "RL.ALL -1 a b SLIDING 60 5"] {
+        let words: Vec<&str> = ["COMMAND", "GETKEYS"].into_iter().chain(call.split(' ')).collect();
+        assert!(client.try_run::<Vec<String>>(&words).is_err(), "{call}");
+    }
+}
+
+fn the_server_shows_how_they_are_called(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    for (command, arity, first) in
+        [("rl.all", -6, 0), ("rl.acquire", -5, 1), ("rl.release", -3, 1), ("rl.refund", -5, 1)]
+    {
+        let info: Vec<Vec<Value>> = client.run(&["COMMAND", "INFO", command]);
+        let [Value::BulkString(name), Value::Int(there), flags, Value::Int(begins), ..] = &info[0][..] else {
+            panic!("{info:?}")
+        };
+        assert_eq!((&name[..], *there), (command.as_bytes(), arity), "{info:?}");
+        let flags = format!("{flags:?}");
+        assert!(flags.contains("write") && flags.contains("fast"), "{command}: {flags}");
+        assert_eq!(flags.contains("denyoom"), command == "rl.all" || command == "rl.acquire", "{command}: {flags}");
+        // Where the keys stand is told by a key spec; the old form cannot tell of numkeys.
+        assert!(*begins == first || command == "rl.all", "{command}: {begins}");
+        let specs = format!("{:?}", info[0][8]);
+        if command == "rl.all" {
+            assert!(specs.contains("keynum") && flags.contains("movablekeys"), "{flags} {specs}");
+        }
+        assert!(specs.contains("RW"), "{command}: {specs}");
+        let docs: HashMap<String, HashMap<String, Value>> = client.run(&["COMMAND", "DOCS", command]);
+        let docs = &docs[command];
+        for field in ["summary", "complexity", "since", "group", "arguments"] {
+            assert!(docs.contains_key(field), "{command} has no {field}: {docs:?}");
+        }
+        let arguments = format!("{:?}", docs["arguments"]).to_lowercase();
+        let expected: &[&str] = match command {
+            "rl.all" => &["numkeys", "key", "sliding", "fixed", "throttle", "acquire", "full"],
+            "rl.acquire" => &["key", "limit", "leasesec", "holder", "full"],
+            "rl.release" => &["key", "holder"],
+            _ => &["key", "sliding", "fixed", "throttle", "at"],
+        };
+        for word in expected {
+            assert!(arguments.contains(word), "{command} does not show {word}: {arguments}");
+        }
+    }
+}
+
+fn transactions_scripts_and_functions_take_them(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    let all = "RL.ALL 3 s f l SLIDING 60 3 FIXED 60 3 ANCHORED ACQUIRE 2 60 h";
+    let reply: [i64; 4] = client.run(
+        &[
+            &["EVAL", "return redis.call('RL.ALL', 3, KEYS[1], KEYS[2], KEYS[3], unpack(ARGV))", "3", "s", "f", "l"],
+            &split(all)[5..],
+        ]
+        .concat(),
+    );
+    assert_eq!(reply, [1, 2, 1, 0]);
+    client.run::<Value>(&[
+        "FUNCTION",
+        "LOAD",
+        "#!lua name=limits\nredis.register_function('ask', function(keys, args) \
+         return redis.call('RL.ALL', 3, keys[1], keys[2], keys[3], unpack(args)) end)",
+    ]);
+    let reply: [i64; 4] = client.run(&[&["FCALL", "ask", "3", "s", "f", "l"], &split(all)[5..]].concat());
+    assert_eq!(reply, [1, 0, 1, 0]);
+    client.run::<()>(&["MULTI"]);
+    for line in [all, "RL.REFUND s SLIDING 60 3 COST 2", "RL.RELEASE l h", "RL.ACQUIRE l 2 60 g", all, all] {
+        client.call::<Value>(line);
+    }
+    let replies: Vec<Vec<i64>> = client
+        .run::<Vec<Value>>(&["EXEC"])
+        .into_iter()
+        .map(|reply| match reply {
+            Value::Int(integer) => vec![integer],
+            reply => redis::from_redis_value(reply).expect("integers"),
+        })
+        .collect();
+    assert_eq!(
+        replies,
+        [
+            vec![1, 0, 0, 0],
+            vec![2, 1, 60],
+            vec![1],
+            vec![1, 1, 60],
+            vec![0, 1, 0, 60_000], // The counter is full.
+            vec![0, 1, 0, 60_000],
+        ]
+    );
+    // RESP3 within a script.
+    let script = "redis.setresp(3) local map = redis.call('RL.ACQUIRE', KEYS[1], 2, 60, 'x', 'FULL').map \
+                  return {map['allowed'], map['used'], map['at-ms'] == tonumber(ARGV[1]) and 1 or 0}";
+    let mut resp3 = server.client_resp3();
+    let reply: Vec<Option<i64>> = resp3.run(&["EVAL", script, "1", "l", &START.to_string()]);
+    assert_eq!(reply, [Some(1), Some(2), Some(1)]);
+    // A script that only reads may look.
+    let looks = "#!lua flags=no-writes\nreturn redis.call('RL.PEEK', KEYS[1], 'ACQUIRE', 2, 60, 'y')";
+    assert_eq!(client.run::<[i64; 3]>(&["EVAL", looks, "1", "l"]), [0, 2, 60]);
+    let writes = "#!lua flags=no-writes\nreturn redis.call('RL.ACQUIRE', KEYS[1], 2, 60, 'y')";
+    assert!(client.error(&["EVAL", writes, "1", "l"]).contains("Write commands are not allowed"));
+}
+
+fn info_counts_them(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    let names = [
+        "sliding_allowed",
+        "sliding_denied",
+        "fixed_allowed",
+        "fixed_denied",
+        "throttle_allowed",
+        "throttle_denied",
+        "acquire_allowed",
+        "acquire_denied",
+        "peek_allowed",
+        "peek_denied",
+        "all_allowed",
+        "all_denied",
+        "reset_keys",
+        "released_leases",
+        "refunded_calls",
+        "errors",
+        "panics",
+    ];
+    for (line, moved) in [
+        ("RL.ACQUIRE l 2 60 a", "acquire_allowed"),
+        ("RL.ACQUIRE l 2 60 b FULL", "acquire_allowed"),
+        ("RL.ACQUIRE l 2 60 a", "acquire_allowed"),
+        ("RL.ACQUIRE l 2 60 c", "acquire_denied"),
+        ("RL.PEEK l ACQUIRE 2 60 c", "peek_denied"),
+        ("RL.PEEK l ACQUIRE 2 60 a EACH", "peek_allowed"),
+        ("RL.ALL 3 s f l SLIDING 60 5 FIXED 60 5 ACQUIRE 2 60 a", "all_allowed"),
+        ("RL.ALL 3 s f l SLIDING 60 5 FIXED 60 5 ACQUIRE 2 60 d FULL", "all_denied"),
+        ("RL.ALL 1 s SLIDING 60 1 FORCE", "all_allowed"),
+        ("RL.SLIDING s 60 1 FORCE", "sliding_denied"),
+        ("RL.FIXED f 60 1 ANCHORED COST 1", "fixed_allowed"),
+        ("RL.FIXED f 60 1 ANCHORED EACH", "fixed_denied"),
+        ("RL.PEEK s SLIDING 60 1 COST 0", "peek_denied"),
+        ("RL.PEEK t THROTTLE 5 1 60", "peek_allowed"),
+        ("RL.THROTTLE t 5 1 60 FULL", "throttle_allowed"),
+        ("RL.THROTTLE t 5 1 60 0 FULL", "peek_allowed"),
+        ("RL.REFUND s SLIDING 60 1", "refunded_calls"),
+        ("RL.RELEASE l a nobody a", "released_leases"),
+    ] {
+        let mut counters =
+            || names.map(|name| client.info_field("rl", &format!("rl_{name}")).parse::<i64>().expect("a number"));
+        let before = counters();
+        client.call::<Value>(line);
+        let after = names.map(|name| client.info_field("rl", &format!("rl_{name}")).parse::<i64>().expect("a number"));
+        for ((name, before), after) in names.iter().zip(before).zip(after) {
+            assert_eq!(after - before, i64::from(*name == moved), "{line}: {name}");
+        }
+    }
+    let errors: i64 = client.info_field("rl", "rl_errors").parse().expect("a number");
+    for line in ["RL.ALL 0 k SLIDING 60 5", "RL.REFUND s ACQUIRE 5 60 h", "RL.ACQUIRE s x 60 h", "RL.PEEK s X 1 1"] {
+        client.error(&split(line));
+    }
+    assert_eq!(client.info_field("rl", "rl_errors"), (errors + 4).to_string());
 }

@@ -13,7 +13,6 @@ tests![
     it_says_what_sliding_then_replies,
     it_says_what_fixed_then_replies,
     it_changes_nothing_and_sends_nothing,
-    a_counter_keeps_its_encoding,
     it_leaves_what_has_expired,
     it_sees_a_log_that_a_call_prunes_in_steps,
     a_replica_answers_as_its_primary_does,
@@ -21,6 +20,7 @@ tests![
     a_counter_that_may_not_be_read_is_refused,
     a_key_of_another_type,
     in_scripts_that_only_read,
+    caches_are_told_that_its_replies_change_by_themselves,
 ];
 
 /// Windows, limits, a cost.
@@ -154,19 +154,6 @@ fn it_changes_nothing_and_sends_nothing(engine: &Engine) {
     assert_eq!(changes(&mut client), dirty);
 }
 
-fn a_counter_keeps_its_encoding(engine: &Engine) {
-    let (_server, mut client) = frozen(engine);
-    let counter = counter("k", 60_000);
-    for value in ["5", "100000", "-3", "9007199254740993"] {
-        client.run::<Value>(&["SET", &counter, value]);
-        assert_eq!(client.run::<String>(&["OBJECT", "ENCODING", &counter]), "int");
-        let (_, count, _): super::Reply = client.call("RL.PEEK k FIXED 60 5");
-        assert_eq!(count, value.parse::<i64>().unwrap() + 1);
-        assert_eq!(client.run::<String>(&["OBJECT", "ENCODING", &counter]), "int");
-        assert_eq!(client.run::<String>(&["GET", &counter]), value);
-    }
-}
-
 fn it_leaves_what_has_expired(engine: &Engine) {
     let (server, mut client) = frozen(engine);
     for _ in 0..5 {
@@ -296,4 +283,13 @@ fn in_scripts_that_only_read(engine: &Engine) {
             callback=function(keys, args) return redis.call('RL.PEEK', keys[1], 'FIXED', 60, 5, 'FULL') end}";
     client.run::<Value>(&["FUNCTION", "LOAD", library]);
     assert_eq!(super::Full::of(&client.run(&["FCALL_RO", "look", "1", "k"])).used, 1);
+}
+
+/// What a client may keep of a read-only command goes by this tip.
+fn caches_are_told_that_its_replies_change_by_themselves(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    let info: Vec<Vec<Value>> = client.call("COMMAND INFO rl.peek ttl");
+    let [peek, ttl] = [0, 1].map(|index| redis::from_redis_value::<Vec<String>>(info[index][7].clone()).expect("tips"));
+    assert!(ttl.contains(&"nondeterministic_output".to_owned()), "as the server says of its own: {ttl:?}");
+    assert!(peek.contains(&"nondeterministic_output".to_owned()), "{peek:?}");
 }

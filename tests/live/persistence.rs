@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use redis::Value;
 
 use super::replication::{history, settled};
-use super::{Reply, START, eventually};
+use super::{Reply, START, eventually, seeded};
 use crate::support::server::Module;
 use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
@@ -20,6 +20,7 @@ tests![
     a_dumped_key_goes_on_where_it_was_restored: both_storages,
     a_copied_key_and_a_renamed_one_go_on: both_storages,
     a_migrated_key_goes_on_at_the_other_server: both_storages,
+    a_crash_loses_nothing_that_was_told: both_storages,
 ];
 
 /// A frozen clock stands still over a restart, so nothing expires meanwhile.
@@ -52,6 +53,7 @@ fn a_killed_server_still_counts_what_it_allowed(engine: &Engine) {
     let options = options(&ALWAYS);
     let mut server = Server::start(engine, &options);
     let mut total: HashMap<String, (i64, i64)> = HashMap::new();
+    let (mut rng, _) = seeded();
     for round in 1..=5 {
         let answered = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -59,11 +61,12 @@ fn a_killed_server_still_counts_what_it_allowed(engine: &Engine) {
                 .map(|_| {
                     let mut client = server.client();
                     let answered = &answered;
-                    scope.spawn(move || call_until_killed(&mut client, fastrand::u64(..), answered))
+                    let seed = rng.u64(..);
+                    scope.spawn(move || call_until_killed(&mut client, seed, answered))
                 })
                 .collect();
             // Every second round the AOF is being rewritten when the server dies, or has just been.
-            let enough = fastrand::usize(1..400);
+            let enough = rng.usize(1..400);
             if round % 2 == 0 {
                 eventually("some calls", || answered.load(Relaxed) > enough / 2);
                 server.client().run::<Value>(&["BGREWRITEAOF"]);
@@ -298,4 +301,33 @@ fn a_migrated_key_goes_on_at_the_other_server(engine: &Engine) {
     assert_eq!(there.run::<i64>(&["PEXPIRETIME", LOG]), START + 120_000);
     assert_eq!(there.run::<i64>(&["PEXPIRETIME", COUNTER]), START + 60_000);
     goes_on(&other, &mut there, "k");
+}
+
+/// The server is killed as by a crash while a client works; the AOF has every call that was answered.
+fn a_crash_loses_nothing_that_was_told(engine: &Engine) {
+    let options = Options { frozen_at: Some(START), ..Options::default() };
+    let options = options.with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let mut server = Server::start(engine, &options);
+    let mut client = server.client();
+    eventually("the AOF is on", || client.info_field("persistence", "aof_rewrite_in_progress") == "0");
+    let mut told = Vec::new();
+    for round in 0..4 {
+        let mut client = server.client();
+        for number in 0..40 {
+            let holder = format!("h{}", (number * 7 + round) % 13);
+            let line = match number % 8 {
+                0..4 => format!(
+                    "RL.ALL 4 s f a l SLIDING 600 90 COST 2 FIXED 600 150 FIXED 600 80 ANCHORED ACQUIRE 9 600 {holder}"
+                ),
+                4 => "RL.REFUND s SLIDING 600 90 COST 3".to_owned(),
+                5 => format!("RL.RELEASE l {holder}"),
+                6 => "RL.SLIDING s 600 90 COST 1 FORCE".to_owned(),
+                _ => "RL.REFUND f FIXED 600 80 ANCHORED".to_owned(),
+            };
+            client.call::<Value>(&line);
+        }
+        told.push(client.everything());
+        server.restart(engine, &options);
+        assert_eq!(server.client().everything(), told[round as usize], "round {round}");
+    }
 }

@@ -58,7 +58,6 @@ fn play(engine: &Engine, page: &Path, blocks: &[&str], wrong: &mut Vec<String>) 
     let options = Options { frozen_at: Some(START), default_storage: true, ..Options::default() };
     let server = Server::start(engine, &options);
     let mut resp2 = server.client();
-    resp2.run::<()>(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
     let mut resp3 = server.client_resp3();
     let mut now = START;
     let mut calls = 0;

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{START, eventually, frozen};
+use super::{START, eventually, frozen, split};
 use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
 
@@ -17,6 +17,8 @@ tests![
     a_replica_without_its_primary: both_storages,
     a_paused_call_is_decided_when_it_runs: both_storages,
     eviction_takes_whole_keys_and_refuses_nobody: both_storages,
+    a_server_that_refuses_writes_refuses_them,
+    a_replica_peeks_and_refuses_the_rest,
 ];
 
 /// What a call does, as far as the server asks before it refuses one.
@@ -400,4 +402,70 @@ fn eviction_takes_whole_keys_and_refuses_nobody(engine: &Engine) {
             return bad";
         assert_eq!(client.run::<i64>(&["EVAL_RO", script, "0"]), 0, "{policy}: keys without an expiry");
     }
+}
+
+/// The calls that memory or replicas can be too short for, and those that only give back.
+const GROW: &[&str] = &[
+    "RL.ALL 2 a b SLIDING 60 9 FIXED 60 9",
+    "RL.ALL 1 l ACQUIRE 9 60 z",
+    "RL.ACQUIRE l 9 60 z",
+    "RL.FIXED f 60 9 ANCHORED",
+    "RL.SLIDING s 60 0 FORCE",
+    "RL.THROTTLE t 9 1 60 FULL",
+];
+const GIVE_BACK: &[&str] = &["RL.RELEASE l g", "RL.REFUND s SLIDING 60 9", "RL.REFUND f FIXED 60 9 ANCHORED"];
+const LOOK: &[&str] =
+    &["RL.PEEK l ACQUIRE 9 60 z", "RL.PEEK t THROTTLE 9 1 60 EACH", "RL.PEEK s SLIDING 60 9 COST 0 FULL"];
+
+fn prepare(client: &mut Client) {
+    for line in ["RL.SLIDING s 60 9 COST 3", "RL.FIXED f 60 9 ANCHORED COST 3", "RL.THROTTLE t 9 1 60 3"] {
+        client.call::<Value>(line);
+    }
+    for holder in ["g", "h"] {
+        client.call::<Value>(&format!("RL.ACQUIRE l 9 60 {holder}"));
+    }
+}
+
+fn a_server_that_refuses_writes_refuses_them(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    prepare(&mut client);
+    client.call::<()>("CONFIG SET maxmemory 1");
+    for line in GROW {
+        let before = client.everything();
+        let error = client.error(&split(line));
+        assert!(error.starts_with("OOM "), "{line}: {error}");
+        assert_eq!(client.everything(), before, "{line}");
+    }
+    for line in GIVE_BACK.iter().chain(LOOK) {
+        client.call::<Value>(line); // As DEL is, what gives memory back is let through.
+    }
+    client.call::<()>("CONFIG SET maxmemory 0");
+    client.call::<()>("CONFIG SET min-replicas-to-write 1");
+    for line in GROW.iter().chain(GIVE_BACK) {
+        let error = client.refused(line);
+        assert!(error.starts_with("NOREPLICAS "), "{line}: {error}");
+    }
+    for line in LOOK {
+        client.call::<Value>(line);
+    }
+    client.call::<()>("CONFIG SET min-replicas-to-write 0");
+    for line in GROW.iter().chain(GIVE_BACK) {
+        client.call::<Value>(line);
+    }
+}
+
+fn a_replica_peeks_and_refuses_the_rest(engine: &Engine) {
+    let options = Options { frozen_at: Some(START), ..Options::default() };
+    let primary = Server::start(engine, &options.clone().with(&["--repl-diskless-sync-delay", "0"]));
+    let mut client = primary.client();
+    prepare(&mut client);
+    let (_replica, mut replica) = Server::replica_of(&primary, engine, options);
+    for line in GROW.iter().chain(GIVE_BACK) {
+        let error = replica.refused(line);
+        assert!(error.starts_with("READONLY "), "{line}: {error}");
+    }
+    for line in LOOK.iter().filter(|line| !engine.counts_microseconds() || !line.contains("THROTTLE")) {
+        assert_eq!(replica.call::<Value>(line), client.call::<Value>(line), "{line}");
+    }
+    assert_eq!(replica.digest(), client.digest());
 }

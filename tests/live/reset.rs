@@ -22,6 +22,7 @@ tests![
     every_counter_is_checked_before_anything_goes,
     a_huge_log_goes_at_once,
     sixteen_windows_pass_and_seventeen_do_not,
+    a_reset_takes_anchored_counters_along,
 ];
 
 fn used(client: &mut Client) {
@@ -217,4 +218,31 @@ fn sixteen_windows_pass_and_seventeen_do_not(engine: &Engine) {
     assert!(client.refused(&format!("RL.RESET k {} 16", windows(16))).contains("windowSec must increase"));
     assert_eq!(client.call::<i64>(&format!("RL.RESET k {}", windows(16))), 16);
     assert_eq!(client.run::<Vec<String>>(&["KEYS", "*"]), [counter("k", 17_000)]);
+}
+
+fn a_reset_takes_anchored_counters_along(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    for (windows, gone) in [("", 1), (" 60", 3), (" 0.25 60", 4), (" 0.25 1 60", 4)] {
+        client.call::<Value>("FLUSHALL");
+        client.call::<Value>("RL.SLIDING k 60 9");
+        client.call::<Value>("RL.FIXED k 60 9");
+        client.call::<Value>("RL.FIXED k 0.25 9 60 9 ANCHORED");
+        assert_eq!(client.call::<i64>(&format!("RL.RESET k{windows}")), gone, "{windows}");
+        assert_eq!(client.call::<i64>("DBSIZE"), 4 - gone, "{windows}");
+    }
+    // The name is that of the shortest decimal, however the window is written.
+    for (window, name) in [
+        ("60", "60s"),
+        ("60.0", "60s"),
+        ("60.000", "60s"),
+        ("0.250", "0.25s"),
+        ("1.50", "1.5s"),
+        ("0.001", "0.001s"),
+        ("2147483647", "2147483647s"),
+    ] {
+        client.call::<Value>("FLUSHALL");
+        client.call::<Value>(&format!("RL.FIXED k {window} 9 ANCHORED"));
+        assert_eq!(client.call::<Vec<String>>("KEYS *"), [format!("k:{name}")], "{window}");
+        assert_eq!(client.call::<i64>(&format!("RL.RESET k {window}")), 1, "{window}");
+    }
 }

@@ -412,13 +412,15 @@ fn an_api_edge_keeps_every_limit_while_its_slot_moves(engine: &Engine) {
             self.0.store(true, Relaxed);
         }
     }
+    let (mut rng, _) = seeded();
     std::thread::scope(|scope| {
         let _over = Over(&edge.over);
         for _ in 0..8 {
-            scope.spawn(|| {
-                let mut client = Follower::new(&cluster);
+            let (mut rng, edge, cluster) = (rng.fork(), &edge, &cluster);
+            scope.spawn(move || {
+                let mut client = Follower::new(cluster);
                 while !edge.over.load(Relaxed) {
-                    client.ask(&edge, fastrand::usize(..ADDRESSES), fastrand::usize(..USERS));
+                    client.ask(edge, rng.usize(..ADDRESSES), rng.usize(..USERS));
                 }
             });
         }

@@ -4,10 +4,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 
+use fastrand::Rng;
 use redis::cluster::ClusterConnection;
 use redis::{RedisResult, Value};
 
-use super::{Reply, eventually};
+use super::{Reply, eventually, seeded};
 use crate::support::cluster::PRIMARIES;
 use crate::support::server::{command, error_line};
 use crate::support::{Client, Cluster, Engine, Options, Server};
@@ -335,9 +336,9 @@ impl Load<'_> {
         eventually("the clients get answers", || self.answers.load(Relaxed) >= wanted);
     }
 
-    fn call_until_over(&self, mut connection: ClusterConnection) {
+    fn call_until_over(&self, mut connection: ClusterConnection, mut rng: Rng) {
         while !self.over.load(Relaxed) {
-            let limit = fastrand::choice(self.limits).expect("a limit");
+            let limit = rng.choice(self.limits).expect("a limit");
             match ask(&mut connection, limit.name, limit.key.as_bytes(), limit.limit) {
                 Ok((1, ..)) => limit.allowed.fetch_add(1, Relaxed),
                 Ok(_) => limit.denied.fetch_add(1, Relaxed),
@@ -361,10 +362,13 @@ fn under_load(cluster: &Cluster, limits: &[Limit], act: impl FnOnce(&Load)) {
         }
     }
     let load = Load { limits, answers: AtomicI64::new(0), failures: AtomicI64::new(0), over: AtomicBool::new(false) };
+    let (mut rng, _) = seeded();
     std::thread::scope(|scope| {
         let _over = Over(&load.over);
         for _ in 0..4 {
-            scope.spawn(|| load.call_until_over(cluster.connect()));
+            let rng = rng.fork();
+            let load = &load;
+            scope.spawn(move || load.call_until_over(cluster.connect(), rng));
         }
         load.goes_on(500);
         act(&load);

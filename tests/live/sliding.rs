@@ -26,6 +26,7 @@ tests![
     windows_of_milliseconds,
     the_largest_window_and_limit,
     binary_and_long_keys,
+    storage_follows_the_first_call,
 ];
 
 fn plant(client: &mut crate::support::Client, key: &str, scores: impl IntoIterator<Item = f64>) {
@@ -301,4 +302,39 @@ fn binary_and_long_keys(engine: &Engine) {
         assert_eq!(client.run::<i64>(&[b"ZCARD", key]), 1);
     }
     assert_eq!(client.run::<i64>(&["DBSIZE"]), 6);
+}
+
+fn storage_follows_the_first_call(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    let mut kind = |storage: &str, line: &str| -> String {
+        client.call::<()>("DEL k");
+        client.call::<()>(&format!("CONFIG SET rl.sliding-storage {storage}"));
+        client.call::<Value>(line);
+        client.call("TYPE k")
+    };
+    for (line, automatic) in [
+        ("RL.SLIDING k 60 9", "zset"),
+        ("RL.SLIDING k 60 9 FORCE FULL", "zset"),
+        ("RL.SLIDING k 60 9 COST 1", "string"),
+        ("RL.SLIDING k 1 9 60 9 COST 5", "string"),
+        ("RL.ALL 1 k SLIDING 60 9", "zset"),
+        ("RL.ALL 2 l k FIXED 60 9 COST 2 SLIDING 60 9", "zset"),
+        ("RL.ALL 1 k SLIDING 60 9 COST 1", "string"),
+    ] {
+        for (storage, expected) in [("auto", automatic), ("zset", "zset"), ("compact", "string")] {
+            assert_eq!(kind(storage, line), expected, "{storage}: {line}");
+        }
+    }
+    // A key that is there stays what it is.
+    client.call::<()>("CONFIG SET rl.sliding-storage auto");
+    for (first, then, expected) in [
+        ("RL.SLIDING k 60 9", "RL.SLIDING k 60 9 COST 2", "zset"),
+        ("RL.SLIDING k 60 9 COST 2", "RL.SLIDING k 60 9", "string"),
+    ] {
+        client.call::<()>("DEL k");
+        client.call::<Value>(first);
+        client.call::<Value>(then);
+        assert_eq!(client.call::<String>("TYPE k"), expected, "{first}");
+        assert_eq!(client.call::<[i64; 3]>("RL.PEEK k SLIDING 60 9 COST 0"), [1, 3, 60], "{first}");
+    }
 }

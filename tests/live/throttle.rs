@@ -13,6 +13,9 @@ tests![
     its_times_are_exact if |engine| !engine.counts_microseconds(),
     quantity_zero_looks_and_writes_nothing,
     quantity_zero_is_counted_as_a_peek,
+    quantity_zero_where_nothing_remains_is_not_limited,
+    the_interval_between_two_units_rounds_up,
+    words_behind_the_quantity_are_named,
     more_than_the_burst_never_passes,
     a_denial_changes_nothing,
     rates_from_a_million_a_second_to_one_a_year,
@@ -467,8 +470,6 @@ fn cl_throttle_is_there_if_it_is_asked_for(engine: &Engine) {
         assert_eq!(has_cl_throttle(&mut server.client()), there, "{line} {words:?}");
     }
     // When it is loaded by hand.
-    let server = Server::start(engine, &Options { module: Module::None, frozen_at: Some(START), ..Options::default() });
-    let mut client = server.client();
     let path = module().display().to_string();
     for (words, there) in [
         (&["CONFIG", "rl.cl-throttle", "yes"][..], true),
@@ -477,9 +478,11 @@ fn cl_throttle_is_there_if_it_is_asked_for(engine: &Engine) {
         (&["CONFIG", "rl.cl-throttle", "no", "ARGS", "cl-throttle", "yes"], false),
         (&["CONFIG", "rl.cl-throttle", "no"], false),
     ] {
+        let options = Options { module: Module::None, frozen_at: Some(START), ..Options::default() };
+        let server = Server::start(engine, &options);
+        let mut client = server.client();
         client.run::<Value>(&[&["MODULE", "LOADEX", &path], words].concat());
         assert_eq!(has_cl_throttle(&mut client), there, "{words:?}");
-        client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
     }
 }
 
@@ -519,5 +522,56 @@ fn a_name_that_is_taken_stays_whose_it_is(engine: &Engine) {
         assert_eq!(client.sliding("s", "60", 5), (1, 0, 60), "all else is there");
         let line = format!("{name}: this server has a command of that name, and keeps it");
         assert!(server.log().contains(&line), "{}", server.log());
+    }
+}
+
+/// As redis-cell answers it.
+fn quantity_zero_where_nothing_remains_is_not_limited(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    assert_eq!(client.call::<[i64; 5]>("RL.THROTTLE k 0 1 60"), [0, 1, 0, -1, 60]);
+    assert_eq!(client.call::<[i64; 5]>("RL.THROTTLE k 0 1 60 0"), [0, 1, 0, -1, 60]);
+    assert_eq!(client.call::<[i64; 5]>("RL.THROTTLE k 0 1 60"), [1, 1, 0, 60, 60]);
+}
+
+/// Never more than `count` a period are admitted: were the interval cut to whole nanoseconds, 600 million a second would
+/// be a thousand million.
+fn the_interval_between_two_units_rounds_up(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    for (count, interval) in [(600_000_000, 2), (7, 142_857_143), (3, 333_333_334), (999_999_999, 2)] {
+        client.call::<()>("FLUSHALL");
+        client.call::<Value>(&format!("RL.THROTTLE k 10 {count} 1"));
+        // The clock of some servers goes on within its millisecond, and by whole microseconds.
+        let arrival: i64 = client.call("GET k");
+        assert_eq!((arrival - interval) % 1_000, 0, "{count} a second: {arrival}");
+        client.call::<Value>(&format!("RL.THROTTLE other 10 {count} 1 4"));
+        let arrival: i64 = client.call("GET other");
+        assert_eq!((arrival - 4 * interval) % 1_000, 0, "{count} a second: {arrival}");
+    }
+    // A burst of a second's units takes longer than a second to come back.
+    let full = client.full("RL.THROTTLE burst 599999999 600000000 1 600000000 FULL");
+    assert!(full.allowed, "{full:?}");
+    assert_eq!((full.window, full.reset), (1_200, 1_200));
+    assert_eq!(client.full("RL.PEEK new THROTTLE 6 7 1 FULL").window, 1_001);
+    // Where it comes out even, nothing changes.
+    assert_eq!(client.full("RL.PEEK new THROTTLE 3 4 1 FULL").window, 1_000);
+    assert!(client.refused("RL.THROTTLE k 5 1000000001 1").starts_with("ERR count "));
+    client.call::<Value>("RL.THROTTLE k 5 1000000000 1");
+}
+
+fn words_behind_the_quantity_are_named(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    for (call, accepted) in [
+        ("RL.THROTTLE k 4 30 60 1 EACH", &["FULL"][..]),
+        ("RL.THROTTLE k 4 30 60 1 2", &["FULL"]),
+        ("RL.THROTTLE k 4 30 60 FULL FULL", &["FULL"]),
+        ("RL.THROTTLE k 4 30 60 FULL 1", &["FULL"]),
+        ("RL.PEEK k THROTTLE 4 30 60 1 2", &["FULL", "EACH"]),
+        ("RL.PEEK k THROTTLE 4 30 60 1 FULL EACH", &["FULL", "EACH"]),
+    ] {
+        let line = client.refused(call);
+        assert!(line.starts_with("ERR syntax error: expected "), "{call}: {line}");
+        for word in ["max_burst", "count", "period", "quantity"].iter().chain(accepted) {
+            assert!(line.contains(word), "{call}: {line} does not name {word}");
+        }
     }
 }

@@ -101,13 +101,6 @@ fn reset_shows_what_was_and_begins_anew(engine: &Engine) {
     client.fixed("other", "60", 0);
     assert_eq!(shown(&mut client, "COUNT 1 RESET"), "one 1 0");
     assert_eq!(shown(&mut client, ""), "");
-    // A second load begins anew, also where the server keeps the library in memory.
-    client.fixed("before", "60", 0);
-    let path = crate::support::module().display().to_string();
-    client.run::<Value>(&["PING"]);
-    client.run::<Value>(&["MODULE", "UNLOAD", "rl"]);
-    client.run::<Value>(&["MODULE", "LOAD", &path]);
-    assert_eq!(shown(&mut client, ""), "");
 }
 
 fn words_that_do_not_belong_are_refused(engine: &Engine) {

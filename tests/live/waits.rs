@@ -7,7 +7,7 @@
 use fastrand::Rng;
 use redis::Value;
 
-use super::policies::ask;
+use super::histories::ask;
 use super::{START, frozen, seeded};
 use crate::support::policy::draw::{Draw, Kinds};
 use crate::support::policy::{Call, Quota, Report, Rule};

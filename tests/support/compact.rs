@@ -6,9 +6,9 @@
 pub enum Reading {
     NotALog,
     OtherVersion,
-    /// The footer is none.
+    /// The footer is not sound.
     Damaged,
-    /// The footer speaks of so many units, and the entries contradict it: a call that sees it refuses the log.
+    /// The footer is sound and counts this many units, and the entries contradict it: a call that sees it refuses the log.
     Doubtful(i64),
     Sound(Vec<Entry>),
 }
@@ -21,11 +21,12 @@ pub struct Entry {
 
 const HEADER: usize = 4;
 const BLOCK: usize = 256;
-const BLOCK_HEAD: usize = 12;
+const BLOCK_HEAD: usize = 13;
 /// Units are counted modulo this.
 const UNITS: u64 = 1 << 53;
-/// The fields of a footer behind the padding.
+/// The fields of a footer behind the varints.
 const FOOTER_END: usize = 9;
+const LONGEST: usize = 1 << 24;
 
 pub fn read(log: &[u8]) -> Reading {
     match log {
@@ -36,15 +37,16 @@ pub fn read(log: &[u8]) -> Reading {
     let Some(footer) = Footer::read(log).filter(|footer| footer.is_sound(log)) else {
         return Reading::Damaged;
     };
-    let units = footer.units as i64;
+    let units = footer.fields[3] as i64;
     footer.entries(log).map_or(Reading::Doubtful(units), Reading::Sound)
 }
 
-/// A log of entries in order, of which so many are dead. `origin`: the units before the first one.
-pub fn write(entries: &[Entry], dead: usize, origin: u64, padding: usize) -> Vec<u8> {
+/// A log of entries in order, the first `dead` of which are dead. `origin`: the units before the first one. `gap`: the dead
+/// bytes before the footer.
+pub fn write(entries: &[Entry], dead: usize, origin: u64, gap: usize) -> Vec<u8> {
     let mut log = b"RLS\x01".to_vec();
     let (mut stamp, mut units) = (entries[0].stamp, origin);
-    let (mut head, mut units_before, mut oldest) = (0, 0, 0);
+    let (mut head, mut before, mut oldest) = (0, 0, 0);
     for (index, entry) in entries.iter().enumerate() {
         let mut bytes = Vec::new();
         put_varint(&mut bytes, (entry.stamp - stamp) * 2 + u64::from(entry.weight > 1));
@@ -55,21 +57,24 @@ pub fn write(entries: &[Entry], dead: usize, origin: u64, padding: usize) -> Vec
         if room < bytes.len() {
             log.resize(log.len() + room, 0xff);
         }
-        if within_block(log.len()) == 0 {
-            log.extend(&(u128::from(units) << 43 | u128::from(stamp)).to_le_bytes()[..BLOCK_HEAD]);
+        if is_boundary(log.len()) {
+            log.extend(&stamp.to_le_bytes()[..6]);
+            log.extend(&units.to_le_bytes()[..7]);
         }
         if index == dead {
-            (head, units_before, oldest) = (log.len(), units, entry.stamp);
+            (head, before, oldest) = (log.len(), units, entry.stamp);
         }
         log.extend(bytes);
         (stamp, units) = (entry.stamp, (units + entry.weight) % UNITS);
     }
-    let footer_at = log.len();
-    let live = (units + UNITS - units_before) % UNITS;
-    [head as u64, units_before, live, stamp - oldest].into_iter().for_each(|field| put_varint(&mut log, field));
-    log.resize(log.len() + padding, 0);
+    let (end, live) = (log.len(), (units + UNITS - before) % UNITS);
+    log.resize(end + gap, 0xee);
+    let footer = log.len();
+    for field in [end as u64, head as u64, before, live, stamp - oldest] {
+        put_varint(&mut log, field);
+    }
     log.extend(&stamp.to_le_bytes()[..6]);
-    let length = log.len() + 3 - footer_at;
+    let length = log.len() + 3 - footer;
     log.extend([0, 0, length as u8]);
     seal(&mut log);
     log
@@ -84,123 +89,80 @@ pub fn seal(log: &mut [u8]) {
 }
 
 struct Footer {
+    /// Where it begins.
     at: usize,
-    /// In their order: the head, the units before it, those that count, the age; in the long form the end and two jumps.
-    fields: Vec<u64>,
-    head: u64,
-    units_before: u64,
-    units: u64,
-    oldest: u64,
+    /// In their order: the end, the head, the units before it, those that count, the age.
+    fields: [u64; 5],
     newest: u64,
-    /// The logical offset at which the entries end.
-    end: usize,
-    /// Logical blocks from which on the log lies in others.
-    jumps: Vec<(usize, usize)>,
-    padding: usize,
 }
 
 impl Footer {
     fn read(log: &[u8]) -> Option<Self> {
-        let last = *log.last()?;
-        let (is_long, length) = (last >= 0x80, usize::from(last % 0x80));
+        let length = usize::from(*log.last()?);
         let at = log.len().checked_sub(length)?;
         let (mut rest, tail) = log[at..].split_at(length.checked_sub(FOOTER_END)?);
-        let sizes: &[usize] = if is_long { &[5, 8, 8, 7, 5, 4, 4, 4, 4] } else { &[5, 8, 8, 7] };
-        let fields = sizes.iter().map(|&most| varint(&mut rest, most)).collect::<Option<Vec<u64>>>()?;
-        let newest = fixed(&tail[..6]) as u64;
-        let (mut end, mut jumps) = (at, Vec::new());
-        if is_long {
-            end = fields[4] as usize;
-            jumps = fields[5..].chunks(2).map(|jump| (jump[0] as usize, jump[1] as usize)).collect();
-            // One that is not there is two zeros, and so is the one after it.
-            while jumps.last() == Some(&(0, 0)) {
-                jumps.pop();
-            }
+        let mut fields = [0; 5];
+        for (field, most) in fields.iter_mut().zip([4, 4, 8, 8, 7]) {
+            *field = varint(&mut rest, most)?;
         }
-        let zeros = rest.iter().all(|&byte| byte == 0);
-        let (head, units_before, units) = (fields[0], fields[1], fields[2]);
-        let oldest = newest.checked_sub(fields[3])?;
-        let padding = rest.len();
-        zeros.then_some(Self { at, fields, head, units_before, units, oldest, newest, end, jumps, padding })
+        rest.is_empty().then_some(Self { at, fields, newest: fixed(&tail[..6]) })
     }
 
     fn check(&self, length: usize) -> [u8; 2] {
-        let mut mixed = length as u64;
-        let (first, more) = self.fields.split_at(4);
-        for field in first.iter().chain(&[self.newest]).chain(more) {
-            mixed = (mixed ^ field).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            mixed ^= mixed >> 32;
-        }
+        let fields = self.fields.iter().chain([&self.newest]);
+        let mixed = fields.fold(length as u64 % 65_521, |mixed, field| (mixed * 4_099 + field % 65_521) % 65_521);
         (mixed as u16).to_le_bytes()
     }
 
     fn is_sound(&self, log: &[u8]) -> bool {
-        let behind_a_block_head = |at: usize| at >= HEADER && within_block(at) >= BLOCK_HEAD;
+        let [end, head, before, units, age] = self.fields;
+        let (end, head) = (end as usize, head as usize);
+        // The first block has no head.
+        let behind_a_block_head = |at: usize| at >= HEADER && (at < HEADER + BLOCK || within_block(at) >= BLOCK_HEAD);
         log[log.len() - 3..log.len() - 1] == self.check(log.len())
-            && self.padding <= if self.fields.len() > 4 { 0 } else { 24 }
-            && self.head < self.end as u64
-            && behind_a_block_head(self.head as usize)
-            && (within_block(self.end) == 0 || behind_a_block_head(self.end - 1))
-            && self.blocks_lie_before_the_footer()
-            && self.units_before < UNITS
-            && (1..UNITS).contains(&self.units)
-            && self.newest < 1 << 43
-    }
-
-    fn blocks_lie_before_the_footer(&self) -> bool {
-        let block = |at: usize| (at - HEADER) / BLOCK;
-        let mut bounds = vec![block(self.head as usize)];
-        bounds.extend(self.jumps.iter().map(|jump| jump.0));
-        let last = block(self.end - 1);
-        bounds.is_sorted_by(|a, b| a < b)
-            && bounds[bounds.len() - 1] <= last
-            && (bounds[0]..=last).all(|block| {
-                let begin = HEADER + BLOCK * block;
-                self.place(begin) + BLOCK.min(self.end - begin) <= self.at
-            })
-    }
-
-    /// Where a logical offset lies in the string.
-    fn place(&self, at: usize) -> usize {
-        let block = (at - HEADER) / BLOCK;
-        let jump = self.jumps.iter().rev().find(|jump| jump.0 <= block);
-        jump.map_or(at, |&(from, to)| at - from * BLOCK + to * BLOCK)
+            && log.len() <= LONGEST
+            && (head < end && end <= self.at && end <= LONGEST - 64)
+            && behind_a_block_head(head)
+            && (is_boundary(end) || behind_a_block_head(end - 1))
+            && before < UNITS
+            && (1..UNITS).contains(&units)
+            && age <= self.newest
     }
 
     /// The entries from the head on, if they are what the footer and the heads of the blocks say.
     fn entries(&self, log: &[u8]) -> Option<Vec<Entry>> {
+        let [end, head, before, all, age] = self.fields;
+        let end = end as usize;
         let mut entries = Vec::new();
-        let (mut at, mut stamp, mut units) = (self.head as usize, self.oldest, 0);
-        while at < self.end {
-            if within_block(at) == 0 {
-                let here = u128::from((self.units_before + units) % UNITS) << 43 | u128::from(stamp);
-                let place = self.place(at);
-                if fixed(&log[place..place + BLOCK_HEAD]) != here {
+        let (mut at, mut stamp, mut units) = (head as usize, self.newest - age, 0);
+        while at < end {
+            if is_boundary(at) {
+                let head = &log[at..at + BLOCK_HEAD];
+                if (fixed(&head[..6]), fixed(&head[6..])) != (stamp, (before + units) % UNITS) {
                     return None;
                 }
                 at += BLOCK_HEAD;
             }
-            let end = self.end.min(at - within_block(at) + BLOCK);
-            let place = self.place(at);
-            let here = &log[place..place + (end - at)];
+            let stop = end.min(at - within_block(at) + BLOCK);
+            let here = &log[at..stop];
             let mut rest = here;
             if let Some((difference, weight)) = entry(&mut rest) {
                 // The head's own stamp is in the footer.
                 stamp += if entries.is_empty() { 0 } else { difference };
                 units += weight;
                 entries.push(Entry { stamp, weight });
-                at = end - rest.len();
+                at = stop - rest.len();
             } else {
-                if within_block(end) != 0 || here.len() > 14 || here.iter().any(|&byte| byte != 0xff) {
+                if !is_boundary(stop) || here.len() > 14 || here.iter().any(|&byte| byte != 0xff) {
                     return None;
                 }
-                at = end;
+                at = stop;
             }
-            if stamp > self.newest || units > self.units {
+            if stamp > self.newest || units > all {
                 return None;
             }
         }
-        ((stamp, units) == (self.newest, self.units)).then_some(entries)
+        ((stamp, units) == (self.newest, all)).then_some(entries)
     }
 }
 
@@ -213,6 +175,11 @@ fn entry(rest: &mut &[u8]) -> Option<(u64, u64)> {
 
 fn within_block(at: usize) -> usize {
     (at - HEADER) % BLOCK
+}
+
+/// Whether a block ends here and the next one begins.
+fn is_boundary(at: usize) -> bool {
+    at > HEADER && within_block(at) == 0
 }
 
 fn varint(rest: &mut &[u8], most: usize) -> Option<u64> {
@@ -231,6 +198,6 @@ fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
-fn fixed(bytes: &[u8]) -> u128 {
-    bytes.iter().rev().fold(0, |value, &byte| value << 8 | u128::from(byte))
+fn fixed(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }

@@ -94,21 +94,16 @@ impl Engine {
         self.name.starts_with("valkey-9")
     }
 
-    /// Whether INFO has a section `keysizes`.
-    #[allow(dead_code)] // The tests'.
-    pub fn keeps_a_histogram_of_sizes(&self) -> bool {
-        self.name.starts_with("redis-8")
-    }
-
     /// Whether the rules of the ACL can name databases.
     #[allow(dead_code)] // The tests'.
     pub fn has_rules_for_databases(&self) -> bool {
         self.name.starts_with("valkey-9") && !self.name.contains("-9.0")
     }
 
-    /// Whether the server can move a slot as a whole.
+    /// Whether the server can move a slot as a whole: Redis from 8.4 on, and Valkey from 9.0.
     pub fn moves_slots_atomically(&self) -> bool {
-        self.name.starts_with("redis-8") && !self.name.ends_with("-8.0") || self.name.starts_with("valkey-9")
+        let is_too_old = self.name.ends_with("-8.0") || self.name.ends_with("-8.2");
+        self.name.starts_with("redis-8") && !is_too_old || self.name.starts_with("valkey-9")
     }
 }
 

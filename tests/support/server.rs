@@ -19,7 +19,7 @@ pub struct Options {
     pub module_arguments: Vec<String>,
     /// Another build of the module, or none at all.
     pub module: Module,
-    /// The time to freeze the clock at, in milliseconds.
+    /// The time to freeze the clock at, in milliseconds. Keys of such a server expire when they are looked at.
     pub frozen_at: Option<i64>,
     /// A shell's line that ends in the server, whose command line is `"$@"`.
     pub through: Option<String>,
@@ -135,12 +135,21 @@ impl Server {
                 return Err(format!("{}\n{status}", self.log()));
             }
             if self.try_client().is_ok_and(|client| self.is_answered_by_ours(client)) {
+                self.keep_keys_until_they_are_looked_at();
                 return Ok(());
             }
             if Instant::now() > deadline {
                 return Err(format!("{}\nno answer within the time", self.log()));
             }
             std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Where the clock is moved by hand, keys expire when they are looked at and not in rounds of the server's own, which
+    /// go by the processor's leisure.
+    fn keep_keys_until_they_are_looked_at(&self) {
+        if self.clock.is_some() {
+            self.client().run::<Value>(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
         }
     }
 

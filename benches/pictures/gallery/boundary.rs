@@ -1,4 +1,4 @@
-//! A burst around the boundary of a window: RL.FIXED lets in twice the limit within less than a window, RL.SLIDING never more
+//! A burst around the boundary of a window: RL.FIXED allows twice the limit within less than a window, RL.SLIDING never more
 //! than the limit.
 
 use plotters::style::{Color, WHITE};
@@ -14,7 +14,7 @@ const WINDOW: i64 = 10_000;
 const LIMIT: i32 = 10;
 const HIGH: i32 = 100;
 
-/// When somebody calls, in milliseconds: ten times just before a window ends, ten times just after, and from then on steadily.
+/// The times of the calls, in milliseconds: ten just before a window ends, ten just after, and then steadily.
 fn calls() -> Vec<i64> {
     let steady = (0..15).map(|call| 13_100 + 1_000 * call);
     (0..20).map(|call| 7_600 + 250 * call).chain(steady).collect()
@@ -70,7 +70,7 @@ fn panel(canvas: &Canvas, time: &Timeline, (line, told): (&str, &str), marks: &[
     steps.scale(canvas, &[(0, "0"), (limit, &limit.to_string()), (most, &most.to_string())]);
     let allowed: Vec<i64> = marks.iter().filter(|(_, allowed)| *allowed).map(|(at, _)| *at).collect();
     let count_at = |now: i64| allowed.iter().filter(|at| now - WINDOW < **at && **at <= now).count() as i64;
-    // It changes where one comes and where one leaves.
+    // The count changes when a call is added and when one leaves the window.
     let end = i64::from(SECONDS) * 1000;
     let mut changes: Vec<i64> =
         allowed.iter().flat_map(|at| [*at, *at + WINDOW]).filter(|at| *at < end).chain([0, end]).collect();

@@ -1,4 +1,4 @@
-//! The same calls under four rules: what is admitted when.
+//! The same calls under four rules: which are allowed when.
 
 use plotters::style::{Color, WHITE};
 
@@ -9,9 +9,9 @@ use crate::support::Engine;
 
 const SECONDS: i32 = 30;
 
-/// When somebody calls, in milliseconds: once, eight times, again eight times, and from then on steadily.
-/// No call comes at the very instant at which RL.THROTTLE has another one back, a multiple of 2 seconds after the first burst: it
-/// counts microseconds, and some servers count those by themselves.
+/// The times of the calls, in milliseconds: one, eight, again eight, and then steadily.
+/// No call is made exactly when RL.THROTTLE frees a unit, a multiple of 2 seconds after the first burst: it counts microseconds,
+/// which some servers add to the clock by themselves.
 fn calls() -> Vec<i64> {
     let burst = |from: i64| (0..8).map(move |call| from + 350 * call);
     let steady = (0..20).map(|call| 14_600 + 800 * call).filter(|at| *at < i64::from(SECONDS) * 1000);
@@ -22,7 +22,7 @@ struct Lane {
     line: &'static str,
     told: &'static str,
     allowed: Vec<bool>,
-    /// When windows begin, if they begin at all.
+    /// The starts of windows; empty if the rule has none.
     windows: Vec<i64>,
 }
 
@@ -32,7 +32,7 @@ fn play(engine: &Engine, line: &'static str, told: &'static str) -> Lane {
     let allowed = calls().into_iter().map(|at| {
         stage.set_time(at);
         let allowed = stage.allows(line);
-        // A counter says itself when its window is over.
+        // The counter's own expiry says when its window ends.
         if line.contains("ANCHORED") {
             let end: i64 = stage.run("PEXPIRETIME key:10s");
             let begin = Stage::since_start(end) - 10_000;

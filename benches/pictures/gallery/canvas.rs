@@ -1,5 +1,5 @@
-//! What pictures are drawn on. A page as wide as a README shows it at its own size, and a telephone at little more than half:
-//! so the paper is narrow and the text large. The paper is white in dark viewers, too.
+//! The canvas for pictures. A README shows a picture at its full size, a phone at little more than half: so the canvas is narrow
+//! and the text large. The background is white, also in dark viewers.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -9,17 +9,17 @@ pub use plotters::style::RGBColor;
 pub use plotters::style::text_anchor::HPos;
 
 pub const WIDTH: i32 = 600;
-/// What is kept free on either side.
+/// The margin on either side.
 pub const MARGIN: i32 = 14;
 /// The height of a line of text.
 pub const LINE: i32 = 23;
-/// The size of text. The library takes that of a line, and divides it by 1.24 for the letters.
+/// The size of text. The library takes the height of a line, and divides it by 1.24 for the letters.
 pub const FONT: (&str, i32) = ("sans-serif", 20);
 
 pub const INK: RGBColor = RGBColor(40, 40, 40);
 pub const GREY: RGBColor = RGBColor(120, 120, 120);
 pub const FAINT: RGBColor = RGBColor(222, 222, 222);
-/// Of Okabe and Ito, which the colour-blind can tell apart. One is darker than the other, and marks differ in shape, too.
+/// Colours of Okabe and Ito, which the colour-blind can distinguish. They also differ in brightness, and marks in shape.
 pub const BLUE: RGBColor = RGBColor(0, 114, 178);
 pub const VERMILION: RGBColor = RGBColor(213, 94, 0);
 
@@ -30,7 +30,7 @@ pub struct Canvas<'a> {
     height: i32,
 }
 
-/// The text of an SVG of that height.
+/// The text of an SVG of this height.
 pub fn picture(height: i32, draw: impl FnOnce(&Canvas)) -> String {
     let mut svg = String::new();
     let canvas =
@@ -51,7 +51,7 @@ impl<'a> Canvas<'a> {
         &self.area
     }
 
-    /// Text whose middle is at that height.
+    /// Text, vertically centred at this height.
     pub fn text(&self, text: &str, at: (i32, i32), side: HPos) {
         self.text_of(text, at, side, false, INK);
     }
@@ -95,7 +95,7 @@ impl<'a> Canvas<'a> {
 
 #[allow(dead_code)] // The scenes'.
 impl Canvas<'_> {
-    /// Upright or level.
+    /// A vertical or horizontal line.
     pub fn dashed(&self, from: (i32, i32), to: (i32, i32), color: RGBColor) {
         const DASH: i32 = 6;
         const GAP: i32 = 4;
@@ -107,7 +107,7 @@ impl Canvas<'_> {
         }
     }
 
-    /// A call that was allowed: a bar. The middle is at that place.
+    /// A call that was allowed: a bar, centred at this place.
     pub fn allowed(&self, (x, y): (i32, i32)) {
         self.rectangle((x - 1, y - 10), (x + 2, y + 10), BLUE.filled());
     }
@@ -117,7 +117,7 @@ impl Canvas<'_> {
         self.cross(at, 3, 2);
     }
 
-    /// The same where there is room.
+    /// The same, larger.
     pub fn denied_large(&self, at: (i32, i32)) {
         self.cross(at, 5, 3);
     }
@@ -127,7 +127,7 @@ impl Canvas<'_> {
         self.line(vec![(x - half, y + half + 1), (x + half + 1, y - half)], VERMILION, width);
     }
 
-    /// What becomes of a call, at the time at which it was made.
+    /// The decision about a call, at the time at which it was made.
     pub fn call(&self, allowed: bool, at: (i32, i32)) {
         if allowed { self.allowed(at) } else { self.denied(at) }
     }
@@ -137,13 +137,13 @@ impl Canvas<'_> {
         self.rectangle((from + 1, y - 15), (to - 1, y + 15), FAINT.filled());
     }
 
-    /// A number in a disc, for a list to tell of.
+    /// A number in a disc, which refers to a list.
     pub fn number(&self, number: usize, (x, y): (i32, i32)) {
         self.circle((x, y), 11, INK.filled());
         self.text_of(&number.to_string(), (x, y), HPos::Center, true, WHITE);
     }
 
-    /// A numbered list. The middle of its first line is at that height.
+    /// A numbered list, its first line centred at this height.
     pub fn list(&self, lines: &[String], mut y: i32) {
         for (number, line) in (1..).zip(lines) {
             self.number(number, (MARGIN + 11, y));
@@ -153,7 +153,7 @@ impl Canvas<'_> {
     }
 }
 
-/// As much room as a text may take: fonts differ, and this is more than that of the widest common one.
+/// An upper bound of the width of a text: fonts differ, and this is more than the widest common one needs.
 pub fn width(text: &str, bold: bool) -> i32 {
     let letters: i32 = text
         .chars()

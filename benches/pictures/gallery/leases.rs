@@ -1,4 +1,4 @@
-//! Leases: who holds a place when, who is denied, and what becomes of the place of a client that dies.
+//! Leases: which client holds a place when, who is denied, and how the place of a dead client becomes free.
 
 use plotters::style::{Color, WHITE};
 
@@ -13,12 +13,12 @@ const LIMIT: i64 = 3;
 const LEASE: i64 = 10;
 const HOLDERS: [&str; 5] = ["A", "B", "C", "D", "E"];
 
-/// A lease, from when to when the server holds it.
+/// A lease, with the times between which the server holds it.
 struct Bar {
     holder: &'static str,
     from: i64,
     ends: i64,
-    /// Since when the client is dead. The server is not told.
+    /// The time since which the client is dead. The server does not know.
     dead_from: Option<i64>,
     renewed: Vec<i64>,
     released: bool,
@@ -30,12 +30,12 @@ struct Scene {
     bars: Vec<Bar>,
     denied: Vec<(i64, &'static str)>,
     told: Vec<(i64, &'static str, String)>,
-    /// How many leases are held, and since when.
+    /// The number of leases held, and since when.
     held: Vec<(i64, i64)>,
 }
 
 impl Scene {
-    /// Up to that second. On the way it counts the leases.
+    /// Advances to this second, and counts the leases on the way.
     fn until(&mut self, second: i64) {
         const STEP: usize = 500;
         for now in (self.now..=second * 1000).step_by(STEP) {
@@ -55,7 +55,7 @@ impl Scene {
         self.told.push((self.now, who, told));
     }
 
-    /// Asks for a lease, or renews one. Answers the map of the reply.
+    /// Requests or renews a lease. Returns the map of the reply.
     fn acquires(&mut self, second: i64, who: &'static str) -> std::collections::HashMap<String, i64> {
         self.until(second);
         let reply = self.stage.full(&format!("RL.ACQUIRE jobs {LIMIT} {LEASE} {who} FULL"));
@@ -190,7 +190,7 @@ fn draw_bar(canvas: &Canvas, time: &Timeline, bar: &Bar, y: i32) {
     }
 }
 
-/// A bar that is held for nobody.
+/// A bar for a lease whose client is dead.
 fn dead(canvas: &Canvas, [from, to]: [i32; 2], y: i32) {
     canvas.rectangle((from, y - 8), (to, y + 8), BLUE.mix(0.15).filled());
     canvas.rectangle((from, y - 8), (to, y + 8), BLUE.stroke_width(2));
@@ -205,7 +205,7 @@ fn release(canvas: &Canvas, x: i32, y: i32) {
     canvas.circle((x, y), 7, BLUE.stroke_width(3));
 }
 
-/// How many are held over time, beside the limit.
+/// The number of leases held over time, beside the limit.
 fn draw_held(canvas: &Canvas, time: &Timeline, held: &[(i64, i64)], [top, floor]: [i32; 2]) {
     let steps = Steps { time, floor, top: top + 12, most: LIMIT, limit: LIMIT };
     canvas.rectangle((time.left, top - 26), (time.left + 110, top - 4), WHITE.filled());

@@ -1,4 +1,4 @@
-//! The pictures: a file each, which plays a scene and draws it.
+//! The pictures: each file plays a scene and draws it.
 
 mod boundary;
 mod burst;

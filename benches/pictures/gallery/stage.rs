@@ -1,4 +1,4 @@
-//! Where scenes are played: a server with the module, as it comes, whose clock stands until it is set.
+//! The server on which scenes are played: the module with default settings, and a clock that is frozen until it is set.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use redis::FromRedisValue;
 
 use crate::support::{Client, Engine, Options, Server};
 
-/// When scenes begin: at a multiple of every window in them.
+/// The start of scenes: a multiple of every window in them.
 const START: i64 = 1_800_000_000_000;
 
 pub struct Stage {
@@ -32,7 +32,7 @@ impl Stage {
         self.client.run(&line.split(' ').collect::<Vec<_>>())
     }
 
-    /// Whether a call is allowed. RL.THROTTLE says first whether it is not.
+    /// Whether a call is allowed. The first integer of RL.THROTTLE says the opposite.
     pub fn allows(&mut self, line: &str) -> bool {
         let reply: Vec<i64> = self.run(line);
         assert!(matches!(reply.first(), Some(0 | 1)), "{line}: {reply:?}");
@@ -44,12 +44,12 @@ impl Stage {
         self.run(line)
     }
 
-    /// A unix time of the server's, in milliseconds from the start.
+    /// A unix time of the server, as milliseconds from the start.
     pub fn since_start(unix_time: i64) -> i64 {
         unix_time - START
     }
 
-    /// The other way.
+    /// The inverse.
     pub fn unix_time(millis: i64) -> i64 {
         START + millis
     }

@@ -7,14 +7,14 @@ use super::timeline::Timeline;
 
 pub struct Steps<'a> {
     pub time: &'a Timeline,
-    /// The heights of nothing and of `most`.
+    /// The heights of zero and of `most`.
     pub floor: i32,
     pub top: i32,
     pub most: i64,
     pub limit: i64,
 }
 
-/// What lies below the limit, and what above.
+/// The parts below and above the limit.
 pub fn colors() -> (RGBAColor, RGBColor) {
     (BLUE.mix(0.3), VERMILION)
 }
@@ -25,7 +25,7 @@ impl Steps<'_> {
         self.floor - i32::try_from(number * high / self.most).expect("a height in the picture")
     }
 
-    /// Level lines at these numbers, which are named on the left.
+    /// Horizontal lines at these numbers, labelled on the left.
     pub fn scale(&self, canvas: &Canvas, named: &[(i64, &str)]) {
         for (number, name) in named {
             let (y, time) = (self.y(*number), self.time);
@@ -34,7 +34,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Draws what the number is from which time on, in milliseconds.
+    /// Draws the number over time: each value from its time on, in milliseconds.
     pub fn draw(&self, canvas: &Canvas, numbers: &[(i64, i64)]) {
         let mut outline: Vec<(i32, i32)> = Vec::new();
         let mut go_to = |point: (i32, i32)| {

@@ -1,4 +1,4 @@
-//! A budget of a language model's tokens: what a request costs is reserved before, and put right after.
+//! A budget of a language model's tokens: the cost of a request is reserved before, and corrected afterwards.
 
 use plotters::style::Color;
 
@@ -12,7 +12,7 @@ const SECONDS: i32 = 100;
 const LIMIT: i64 = 10_000;
 const STEP: usize = 500;
 
-/// What happens, and what of it is told.
+/// An event, and its line in the list below the picture.
 struct Event {
     at: i64,
     used: i64,
@@ -23,12 +23,12 @@ struct Event {
 struct Scene {
     stage: Stage,
     events: Vec<Event>,
-    /// What is used, and since when.
+    /// The units used, and since when.
     levels: Vec<(i64, i64)>,
 }
 
 impl Scene {
-    /// Up to that time, in milliseconds. On the way it looks how much is used.
+    /// Advances to this time, in milliseconds, and records the units used on the way.
     fn until(&mut self, at: i64) {
         let from = self.levels.last().map_or(0, |(at, _)| *at);
         for now in (from..=at).step_by(STEP) {
@@ -48,7 +48,7 @@ impl Scene {
         self.events.push(Event { at, used, denied, told });
     }
 
-    /// Asks for tokens. Answers the time of the decision, and how long to wait.
+    /// Requests tokens. Returns the time of the decision, and the wait.
     fn reserve(&mut self, at: i64, who: &str, cost: i64) -> [i64; 2] {
         self.until(at);
         let reply = self.stage.full(&format!("RL.SLIDING llm 60 {LIMIT} COST {cost} FULL"));
@@ -63,7 +63,7 @@ impl Scene {
         [reply["at-ms"], wait]
     }
 
-    /// Gives back what was not needed.
+    /// Refunds what was not needed.
     fn refund(&mut self, at: i64, who: &str, [reserved, taken, reserved_at]: [i64; 3]) {
         self.until(at);
         let rest = reserved - taken;
@@ -78,7 +78,7 @@ impl Scene {
         self.until(at);
         let more = taken - reserved;
         let [allowed, ..]: [i64; 3] = self.stage.run(&format!("RL.SLIDING llm 60 {LIMIT} COST {more} FORCE"));
-        assert_eq!(allowed, 0, "it did not fit, and was counted all the same");
+        assert_eq!(allowed, 0, "it did not fit, and was still counted");
         self.note(at, false, format!("{who} took {taken}: FORCE charges {more} more"));
     }
 }

@@ -1,0 +1,121 @@
+//! What a rule is, and the command that decides by one rule about one key.
+//!
+//! Parse, read, decide, apply, publish, reply: this is the path of a request. RL.PEEK takes it as far as the decision,
+//! RL.REFUND refunds instead of deciding, and RL.ALL takes it with several rules side by side.
+
+use std::marker::PhantomData;
+
+use super::Action;
+use super::args::{Grammar, Place, Said};
+use super::reply;
+use super::top::denied;
+use crate::config;
+use crate::limit::{Charge, Decision, Micros, Window};
+use crate::metrics::{Outcomes, PEEK};
+use crate::server::{Args, Argument, Call, Command, Context, Error, Mode, Writable, step, unix_micros};
+use crate::state::{Compaction, CounterKey, Open, Suffix, Terms};
+
+/// A rule: its words, its state, its decision, and all else that the commands need to know of it.
+///
+/// A rule stands in the list of [`super::rules`], and its command in none besides.
+pub trait Rule: Sized {
+    /// The word that begins it in RL.PEEK, RL.REFUND and RL.ALL.
+    const NAME: &'static str;
+
+    /// Its words, as COMMAND DOCS shows them where a command takes a rule.
+    const WORDS: Argument;
+
+    /// What its words have of their own.
+    const GRAMMAR: Grammar;
+
+    /// The command that decides by it.
+    const COMMAND: Command;
+
+    /// Whether the server may have a command of that name, which it keeps then.
+    const YIELDS: bool = false;
+
+    /// Whether RL.REFUND takes it.
+    const REFUNDABLE: bool = true;
+
+    /// What it has read of its keys.
+    type State<'a, M: Mode>: Open<'a, M>
+    where
+        Self: 'a;
+
+    /// The requests that its command has allowed and denied.
+    fn outcomes() -> &'static Outcomes;
+
+    /// Reads its words, and what is said of the reply or the request behind them.
+    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Said), Error>;
+
+    /// Reads its keys, and changes nothing.
+    fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error>;
+
+    /// Whether a request is counted even if it does not fit.
+    fn forces(&self) -> bool {
+        false
+    }
+
+    /// Whether a request takes no unit, and is counted as a peek.
+    fn is_check(&self) -> bool {
+        false
+    }
+
+    /// The keys that it uses in place of the given one, if it does.
+    fn counters<'k>(&self, _key: &'k [u8], _now: Micros) -> Option<Vec<CounterKey<'k>>> {
+        None
+    }
+
+    /// The counters that RL.RESET removes for a window.
+    fn suffixes(_window: Window, _now: Micros) -> impl Iterator<Item = Suffix> + Clone {
+        std::iter::empty()
+    }
+
+    /// The reply without options.
+    fn reply_short(decision: &Decision, ctx: &Context) {
+        ctx.reply_integers([i64::from(decision.allowed()), decision.count, decision.ttl]);
+    }
+}
+
+/// The command of a rule.
+pub struct Decide<R>(PhantomData<R>);
+
+impl<R: Rule> Action for Decide<R> {
+    fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
+        let (rule, said) = R::parse(&mut words, Place::Command)?;
+        let now = now();
+
+        let state = rule.read::<Writable>(ctx, call, now)?;
+        step();
+        let terms = Terms { detail: said.detail(), charge: Charge::Alone, compaction: Compaction::Allowed };
+        let (decision, plan) = state.decide(terms)?;
+        step();
+        let done = plan.apply(state.into_places());
+        done.publish(ctx, call.key);
+        step();
+
+        if rule.is_check() {
+            PEEK.count(decision.allowed());
+        } else {
+            R::outcomes().count(decision.allowed());
+            if !decision.allowed() {
+                denied(ctx, call.key);
+            }
+        }
+        step();
+        reply::decision(ctx, &enforced(decision), terms.detail, now, R::reply_short);
+        Ok(())
+    }
+}
+
+/// The decision as it is replied: where limits are not enforced, every request is let through.
+pub fn enforced(decision: Decision) -> Decision {
+    if config::enforces() { decision } else { decision.let_through() }
+}
+
+/// The one reading of the clock in a call.
+pub fn now() -> Micros {
+    let now = Micros::from_micros(unix_micros());
+    step();
+    now
+}

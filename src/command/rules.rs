@@ -1,0 +1,172 @@
+//! The list of rules, and one of them as RL.PEEK, RL.REFUND and RL.ALL take it.
+//!
+//! A rule is added here by its name alone. Error lines, COMMAND DOCS, INFO and RL.RESET are made of the list.
+
+use std::ffi::{CStr, CString};
+use std::sync::LazyLock;
+
+use super::args::{Place, Said, is};
+use super::rule::Rule;
+use crate::limit::{Decision, Micros, Refund, Time, Window};
+use crate::metrics::Outcomes;
+use crate::server::{Args, Argument, Call, Command, Context, Error, Mode};
+use crate::state::{CounterKey, Fixed, Lease, Open, Places, Plan, Sliding, Suffix, Terms, Throttle};
+
+macro_rules! rules {
+    ($($rule:ident),+ $(,)?) => {
+        /// One of the rules.
+        pub enum AnyRule {
+            $($rule($rule)),+
+        }
+
+        /// What it has read of its keys.
+        pub enum AnyState<'a, M: Mode> {
+            $($rule(<$rule as Rule>::State<'a, M>)),+
+        }
+
+        /// All rules, as the tables of commands and counters know them.
+        pub const RULES: &[Row] = &[$(Row::of::<$rule>()),+];
+
+        impl AnyRule {
+            /// Reads the name of a rule, its words, and what is said behind them.
+            pub fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Said), Error> {
+                let name = words.next().ok_or(Error::WrongArity)?;
+                $(if is(name, $rule::NAME) && ($rule::REFUNDABLE || place != Place::Refund) {
+                    let (rule, said) = $rule::parse(words, place)?;
+                    return Ok((Self::$rule(rule), said));
+                })+
+                Err(not_a_rule(place))
+            }
+
+            /// See [`Rule::read`].
+            pub fn read<'a, M: Mode>(
+                &'a self,
+                ctx: &'a Context,
+                call: Call<'_>,
+                now: Micros,
+            ) -> Result<AnyState<'a, M>, Error> {
+                match self {
+                    $(Self::$rule(rule) => Rule::read(rule, ctx, call, now).map(AnyState::$rule)),+
+                }
+            }
+
+            /// See [`Rule::forces`].
+            pub fn forces(&self) -> bool {
+                match self {
+                    $(Self::$rule(rule) => Rule::forces(rule)),+
+                }
+            }
+
+            /// See [`Rule::counters`].
+            pub fn counters<'k>(&self, key: &'k [u8], now: Micros) -> Option<Vec<CounterKey<'k>>> {
+                match self {
+                    $(Self::$rule(rule) => Rule::counters(rule, key, now)),+
+                }
+            }
+
+            /// See [`Rule::reply_short`].
+            pub fn reply_short(&self) -> fn(&Decision, &Context) {
+                match self {
+                    $(Self::$rule(_) => $rule::reply_short),+
+                }
+            }
+        }
+
+        impl<'a, M: Mode> Open<'a, M> for AnyState<'a, M> {
+            fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
+                match self {
+                    $(Self::$rule(state) => state.decide(terms)),+
+                }
+            }
+
+            fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
+                match self {
+                    $(Self::$rule(state) => state.refund(at)),+
+                }
+            }
+
+            fn into_places(self) -> Places<'a, M> {
+                match self {
+                    $(Self::$rule(state) => state.into_places()),+
+                }
+            }
+        }
+
+        /// The counters that RL.RESET removes for a window.
+        pub fn suffixes(window: Window, now: Micros) -> impl Iterator<Item = Suffix> + Clone {
+            std::iter::empty()$(.chain(<$rule as Rule>::suffixes(window, now)))+
+        }
+    };
+}
+
+rules!(Sliding, Fixed, Throttle, Lease);
+
+/// A rule in the list.
+#[derive(Clone, Copy)]
+pub struct Row {
+    pub name: &'static str,
+    pub command: Command,
+    pub yields: bool,
+    pub outcomes: fn() -> &'static Outcomes,
+    words: Argument,
+    refundable: bool,
+}
+
+impl Row {
+    const fn of<R: Rule>() -> Self {
+        Self {
+            name: R::NAME,
+            command: R::COMMAND,
+            yields: R::YIELDS,
+            outcomes: R::outcomes,
+            words: R::WORDS,
+            refundable: R::REFUNDABLE,
+        }
+    }
+}
+
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)] // Evaluated by the compiler.
+const REFUNDABLE: usize = {
+    let (mut count, mut i) = (0, 0);
+    while i < RULES.len() {
+        count += RULES[i].refundable as usize;
+        i += 1;
+    }
+    count
+};
+
+/// The words of the rules, of all or of those that can be refunded.
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)] // Evaluated by the compiler.
+const fn words<const N: usize>(refundable: bool) -> [Argument; N] {
+    let mut words = [RULES[0].words; N];
+    let (mut count, mut i) = (0, 0);
+    while i < RULES.len() {
+        if RULES[i].refundable || !refundable {
+            words[count] = RULES[i].words;
+            count += 1;
+        }
+        i += 1;
+    }
+    words
+}
+
+/// A rule, as COMMAND DOCS shows it.
+pub const RULE: Argument = Argument::one_of(c"rule", &words::<{ RULES.len() }>(false));
+pub const REFUNDABLE_RULE: Argument = Argument::one_of(c"rule", &words::<REFUNDABLE>(true));
+
+/// The reply to a word that is not the name of a rule.
+fn not_a_rule(place: Place) -> Error {
+    static ANY: LazyLock<CString> = LazyLock::new(|| line(|_| true));
+    static REFUNDABLE: LazyLock<CString> = LazyLock::new(|| line(|row| row.refundable));
+    let line: &'static CStr = if place == Place::Refund { &REFUNDABLE } else { &ANY };
+    Error::Line(line)
+}
+
+fn line(is_taken: impl Fn(&Row) -> bool) -> CString {
+    let names: Vec<_> = RULES.iter().filter(|row| is_taken(row)).map(|row| row.name).collect();
+    let list = match names.as_slice() {
+        [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        names => names.concat(),
+    };
+    CString::new(format!("ERR rule must be {list}")).unwrap_or_default()
+}

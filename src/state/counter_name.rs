@@ -1,0 +1,170 @@
+//! The names of counters. The counter of a fixed window is a key that is derived from the caller's: `key:N` for the
+//! window's number *N*, or `key:<windowSec>s` for a window that begins with its first request.
+//!
+//! In a cluster that key may lie in another slot than the one the caller was sent to, where nobody finds it. There the
+//! name is made so that it hashes to the slot of the caller's key.
+
+use crate::limit::{Time, Window};
+use crate::server::{Call, Context, Digits, Error, OwnedStr, Str, in_cluster, is_missing_everywhere, permits};
+
+const NO_SLOT: Error = Error::Line(
+    c"ERR key cannot be used in cluster mode: its braces leave no name for the counter in the key's own slot; \
+      give it a hash tag, as in {user7}:login",
+);
+
+/// The server's own line, as it is since Redis 7.2.
+const NO_PERMISSION: Error = Error::Line(c"NOPERM No permissions to access a key");
+
+/// The server's own line for several keys of which a slot that is being moved may lack one.
+const TRY_AGAIN: Error = Error::Line(c"TRYAGAIN Multiple keys request during rehashing of slot");
+
+/// The end of a counter's name, which differs between the counters of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Suffix {
+    /// The number of its window.
+    Number(i64),
+    /// The length of its window, which begins with its first request.
+    Length(Window),
+}
+
+impl Suffix {
+    pub fn of(window: Window, anchored: bool, now: Time) -> Self {
+        if anchored { Self::Length(window) } else { Self::Number(now.number_of(window)) }
+    }
+
+    fn digits(self) -> Digits {
+        match self {
+            Self::Number(number) => Digits::of(number),
+            Self::Length(window) => Digits::seconds(window.millis(), b's'),
+        }
+    }
+}
+
+/// The key of a counter before it has a name. Equal keys sort together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CounterKey<'a> {
+    key: &'a [u8],
+    suffix: Suffix,
+}
+
+impl<'a> CounterKey<'a> {
+    pub fn new(key: &'a [u8], suffix: Suffix) -> Self {
+        // In a cluster `{key}` has the counters of `key`.
+        let bare = key.strip_prefix(b"{").and_then(|rest| rest.strip_suffix(b"}"));
+        let key = bare.filter(|bare| in_cluster() && braces(bare) == Some((b"{", b"}"))).unwrap_or(key);
+        Self { key, suffix }
+    }
+
+    /// Whether this is the counter's name.
+    pub fn is(self, name: &[u8]) -> bool {
+        let (key, suffix) = (self.key, self.suffix.digits());
+        let Some((open, close)) = braces_in_this_mode(key) else {
+            return false;
+        };
+        let rest = name.strip_prefix(open).and_then(|rest| rest.strip_prefix(key));
+        rest.and_then(|rest| rest.strip_prefix(close)?.strip_prefix(b":")) == Some(suffix.as_bytes())
+    }
+}
+
+/// The name of a counter that the caller may use.
+pub struct CounterName(OwnedStr);
+
+impl CounterName {
+    pub fn of(ctx: &Context, call: Call<'_>, suffix: Suffix) -> Result<Self, Error> {
+        let (key, suffix) = (call.key.as_bytes(), suffix.digits());
+        let (open, close) = braces_in_this_mode(key).ok_or(NO_SLOT)?;
+        let name = OwnedStr::concat(&[open, key, close, b":", suffix.as_bytes()]);
+        if permits(ctx, call, name.as_str()) { Ok(Self(name)) } else { Err(NO_PERMISSION) }
+    }
+
+    pub fn as_str(&self) -> Str<'_> {
+        self.0.as_str()
+    }
+
+    pub fn into_str(self) -> OwnedStr {
+        self.0
+    }
+}
+
+/// The braces around a key in the names of its counters.
+fn braces_in_this_mode(key: &[u8]) -> Option<(&'static [u8], &'static [u8])> {
+    if in_cluster() { braces(key) } else { Some((b"", b"")) }
+}
+
+/// The braces with which a key, followed by `:N`, hashes to the slot of the key itself. `None` if there are none.
+///
+/// A key is hashed by its hash tag, the bytes between the first `{` and the first `}` after it, unless there are none;
+/// without a tag, as a whole.
+fn braces(key: &[u8]) -> Option<(&'static [u8], &'static [u8])> {
+    if has_hash_tag(key) {
+        return Some((b"", b"")); // The tag stays the first one.
+    }
+    // With braces around it the whole key becomes the tag, unless a closing brace in it ends the tag early.
+    (!key.is_empty() && !key.contains(&b'}')).then_some((b"{", b"}"))
+}
+
+fn has_hash_tag(key: &[u8]) -> bool {
+    let mut tag_and_rest = key.iter().skip_while(|&&byte| byte != b'{').skip(1);
+    // Not empty, and closed.
+    tag_and_rest.next().is_some_and(|&byte| byte != b'}') && tag_and_rest.any(|&byte| byte == b'}')
+}
+
+/// Refuses a counter that does not exist on this node and may exist on another one.
+///
+/// While a slot is moved key by key, the server sends callers to the node that has the declared key. That key usually does
+/// not exist, so they go to the new node, which may not have the counter yet. A second counter there would admit the limit
+/// once more, and would stop the move.
+pub fn check_missing(ctx: &Context, call: Call<'_>, name: &CounterName) -> Result<(), Error> {
+    if in_cluster() && !is_missing_everywhere(ctx, call.key, name.as_str()) { Err(TRY_AGAIN) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The bytes that decide a key's slot, written as the cluster specification has it.
+    fn hashed(key: &[u8]) -> &[u8] {
+        if let Some(open) = key.iter().position(|&byte| byte == b'{')
+            && let Some(length) = key[open + 1..].iter().position(|&byte| byte == b'}')
+            && length > 0
+        {
+            return &key[open + 1..open + 1 + length];
+        }
+        key
+    }
+
+    fn named(key: &[u8]) -> Option<Vec<u8>> {
+        braces(key).map(|(open, close)| [open, key, close, b":28333335"].concat())
+    }
+
+    #[test]
+    fn a_key_keeps_its_own_tag_and_a_plain_one_becomes_a_tag() {
+        for (key, name) in [
+            ("login", "{login}:28333335"),
+            ("{user7}:login", "{user7}:login:28333335"),
+            ("a{b", "{a{b}:28333335"),
+            ("}{x}", "}{x}:28333335"),
+        ] {
+            assert_eq!(named(key.as_bytes()).as_deref(), Some(name.as_bytes()), "{key}");
+        }
+        for key in ["", "a}b", "x{}y", "{}", "}", "{}{a}"] {
+            assert_eq!(named(key.as_bytes()), None, "{key}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_name_always_hashes_as_its_key(key in proptest::collection::vec(prop_oneof![Just(b'{'), Just(b'}'), any::<u8>()], 0..12)) {
+            if let Some(name) = named(&key) {
+                prop_assert_eq!(hashed(&name), hashed(&key));
+            }
+        }
+
+        #[test]
+        fn a_key_is_refused_only_if_neither_form_works(key in proptest::collection::vec(prop_oneof![Just(b'{'), Just(b'}'), Just(b'a')], 0..8)) {
+            let works = |open: &[u8], close: &[u8]| hashed(&[open, &key, close, b":1"].concat()) == hashed(&key);
+            prop_assert_eq!(named(&key).is_some(), works(b"", b"") || works(b"{", b"}"));
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The counters of fixed windows, each a string of digits under a name of its own (see [`super::counter_name`]).
+
+use super::counter_name::{CounterKey, CounterName, Suffix, check_missing};
+use super::plan::{Change, Changes, Place};
+use super::{Open, Places, Plan, Terms, read_integer};
+use crate::limit::fixed::{self, Counter, Overflow};
+use crate::limit::{Cost, Decision, Demand, Micros, Quota, Refund, Time, Window};
+use crate::server::{Call, Context, Error, Key, Kind, Mode};
+
+const OVERFLOW: Error = Error::Line(c"ERR increment or decrement would overflow");
+
+impl From<Overflow> for Error {
+    fn from(_: Overflow) -> Self {
+        OVERFLOW
+    }
+}
+
+/// The rule of fixed windows.
+pub struct Fixed {
+    pub demand: Demand,
+    /// Whether a window begins with its first request, and not at a multiple of its length.
+    pub anchored: bool,
+}
+
+/// The counters of a call, one for each quota, in their order.
+pub struct Counters<'a, M: Mode> {
+    rule: &'a Fixed,
+    now: Time,
+    first: Found<'a, M>,
+    others: Vec<Found<'a, M>>,
+}
+
+/// The counter of a quota as it was read.
+struct Found<'a, M: Mode> {
+    counter: Counter,
+    /// Whether the counter exists. The key of a counter that is over may still exist.
+    exists: bool,
+    /// `None` if a shorter window has the same counter, which is counted once.
+    place: Option<Place<'a, M>>,
+}
+
+impl Fixed {
+    pub fn read<'a, M: Mode>(
+        &'a self,
+        ctx: &'a Context,
+        call: Call<'_>,
+        now: Micros,
+    ) -> Result<Counters<'a, M>, Error> {
+        let now = now.time();
+        let first = self.find(ctx, call, self.demand.quotas.first(), now)?;
+        let mut counters = Counters { rule: self, now, first, others: Vec::new() };
+        for quota in self.demand.quotas.iter().skip(1) {
+            let (suffix, shorter) = (self.suffix(quota, now), counters.others.last().unwrap_or(&counters.first));
+            let found = if suffix == self.suffix(shorter.counter.quota, now) {
+                Found { counter: Counter { quota, ..shorter.counter }, exists: shorter.exists, place: None }
+            } else {
+                self.find(ctx, call, quota, now)?
+            };
+            counters.others.push(found);
+        }
+        Ok(counters)
+    }
+
+    /// Reads the counter of a quota.
+    fn find<'a, M: Mode>(
+        &self,
+        ctx: &'a Context,
+        call: Call<'_>,
+        quota: Quota,
+        now: Time,
+    ) -> Result<Found<'a, M>, Error> {
+        let name = CounterName::of(ctx, call, self.suffix(quota, now))?;
+        let key = Key::open(ctx, name.as_str());
+        if key.kind() == Kind::Empty {
+            check_missing(ctx, call, &name)?;
+        }
+        let value = read_integer(&key)?;
+        let expiry = key.expiry().map(Time::from_millis);
+        let life = if self.anchored { quota.window } else { fixed::life(&self.demand, quota, now) };
+        // A window that began with its counter is over in the millisecond of its expiry, in which most servers still
+        // keep the key.
+        let is_over = self.anchored && expiry.is_some_and(|expiry| expiry <= now);
+        let (value, expiry, exists) = match value {
+            Some(value) if !is_over => (value, expiry, true),
+            _ => (0, None, false),
+        };
+        let counter = Counter { quota, life, value, expiry, anchored: self.anchored };
+        Ok(Found { counter, exists, place: Some(Place { key, name: Some(name.into_str()), stale: None }) })
+    }
+
+    fn suffix(&self, quota: Quota, now: Time) -> Suffix {
+        Suffix::of(quota.window, self.anchored, now)
+    }
+
+    /// The keys of its counters, each once.
+    pub fn counters<'k>(&self, key: &'k [u8], now: Micros) -> Vec<CounterKey<'k>> {
+        let suffixes = self.demand.quotas.iter().map(|quota| self.suffix(quota, now.time()));
+        let mut keys: Vec<_> = suffixes.map(|suffix| CounterKey::new(key, suffix)).collect();
+        keys.dedup();
+        keys
+    }
+
+    /// The suffixes of the counters that a rule of fixed windows may have for a window now.
+    pub fn suffixes(window: Window, now: Micros) -> [Suffix; 2] {
+        [false, true].map(|anchored| Suffix::of(window, anchored, now.time()))
+    }
+}
+
+impl<'a, M: Mode> Counters<'a, M> {
+    fn others(&self) -> impl Iterator<Item = Counter> + Clone + '_ {
+        self.others.iter().map(|found| found.counter)
+    }
+
+    fn demand(&self) -> &Demand {
+        &self.rule.demand
+    }
+
+    /// A plan of what `change` returns for each counter.
+    fn plan(&self, change: impl Fn(&Found<'a, M>) -> Changes) -> Plan {
+        if self.others.is_empty() {
+            return Plan::one(change(&self.first));
+        }
+        let found = std::iter::once(&self.first).chain(&self.others);
+        Plan::each(found.filter(|found| found.place.is_some()).map(change))
+    }
+}
+
+impl<'a, M: Mode> Open<'a, M> for Counters<'a, M> {
+    fn decide(&self, Terms { detail, charge, .. }: Terms) -> Result<(Decision, Plan), Error> {
+        let (decision, count) =
+            fixed::decide(self.first.counter, self.others(), self.demand(), detail, charge, self.now)?;
+        let plan = match count {
+            Some(cost) => self.plan(|found| found.count(cost, self.now)),
+            None => self.plan(|found| [found.heal(self.now), None, None]),
+        };
+        Ok((decision, plan))
+    }
+
+    fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
+        let refund = fixed::refund(self.first.counter, self.others(), self.demand(), at, self.now);
+        Ok((refund, self.plan(|found| [found.give_back(self.demand().cost, at, self.now), None, None])))
+    }
+
+    fn into_places(self) -> Places<'a, M> {
+        let others = self.others.into_iter().filter_map(|found| found.place);
+        let mut places: Places<'a, M> = self.first.place.into_iter().collect();
+        places.extend(others);
+        places
+    }
+}
+
+impl<M: Mode> Found<'_, M> {
+    fn count(&self, cost: Cost, now: Time) -> Changes {
+        // The decision has refused what would overflow.
+        let Ok(Counter { value, expiry: Some(until), .. }) = self.counter.after(cost, now) else {
+            return [None, None, None];
+        };
+        if !self.exists {
+            return [Some(Change::Start { value, until }), None, None];
+        }
+        let expire = (self.counter.expiry != Some(until)).then_some(Change::Expire { at: until });
+        [Some(Change::Count { by: cost.units(), value }), expire, None]
+    }
+
+    /// A counter without an expiry would never end: it gets one.
+    fn heal(&self, now: Time) -> Option<Change> {
+        let Self { counter, exists, .. } = self;
+        (*exists && counter.expiry.is_none()).then(|| Change::Expire { at: now.plus(counter.life) })
+    }
+
+    fn give_back(&self, cost: Cost, at: Option<Time>, now: Time) -> Option<Change> {
+        let units = self.counter.refundable(cost, at, now);
+        let value = self.counter.value.saturating_sub(units);
+        (units > 0).then_some(Change::Count { by: units.saturating_neg(), value })
+    }
+}

@@ -1,0 +1,127 @@
+//! Leases in a sorted set: one member for each holder, its score the time in milliseconds at which the lease ends.
+//!
+//! The key expires with its last lease. Members whose lease has ended are [`stale`].
+
+use super::plan::{Change, Done, Place};
+use super::stale::{self, Bounds, score};
+use super::{Open, Places, Plan, Terms, WRONG_TYPE};
+use crate::limit::lease::{self, End, Leases};
+use crate::limit::{Charge, Decision, Limit, Micros, Refund, Time, Window};
+use crate::server::{Args, Context, Error, Key, Kind, Mode, OwnedStr, ScoreRange, Str, Writable};
+
+/// The rule of leases, and the holder that asks for one.
+pub struct Lease {
+    pub limit: Limit,
+    pub lease: Window,
+    pub holder: OwnedStr,
+}
+
+/// The leases at a key.
+struct Held<'a, M: Mode> {
+    place: Place<'a, M>,
+    now: Time,
+    held: i64,
+}
+
+impl<'a, M: Mode> Held<'a, M> {
+    fn read(ctx: &'a Context, name: Str<'_>, now: Time) -> Result<Self, Error> {
+        let key = Key::open(ctx, name);
+        if !matches!(key.kind(), Kind::Empty | Kind::SortedSet) {
+            return Err(WRONG_TYPE);
+        }
+        let (held, stale) = stale::find(&key, Bounds { expired: now, latest: None, before_epoch: false });
+        Ok(Self { place: Place { key, name: None, stale }, now, held })
+    }
+
+    /// When the lease of a holder ends, if it has not ended.
+    fn end_for(&self, holder: Str<'_>) -> Option<End> {
+        self.place.key.score_of(holder).filter(|&end| end > score(self.now)).map(end_at)
+    }
+
+    fn prune(&self) -> Option<Change> {
+        self.place.stale.is_some().then_some(Change::PRUNE)
+    }
+}
+
+/// When a lease with this score ends.
+fn end_at(score: f64) -> End {
+    if score.is_finite() { End::At(Time::from_millis(score.ceil() as i64)) } else { End::Never }
+}
+
+/// The leases as a request of one of the holders finds them.
+pub struct Requested<'a, M: Mode> {
+    rule: &'a Lease,
+    leases: Held<'a, M>,
+    own: Option<End>,
+}
+
+impl Lease {
+    pub fn read<'a, M: Mode>(&'a self, ctx: &'a Context, key: Str<'_>, now: Micros) -> Result<Requested<'a, M>, Error> {
+        let leases = Held::read(ctx, key, now.time())?;
+        let own = leases.end_for(self.holder.as_str());
+        Ok(Requested { rule: self, leases, own })
+    }
+}
+
+impl<M: Mode> Leases for Requested<'_, M> {
+    fn held(&self) -> i64 {
+        self.leases.held
+    }
+
+    fn own(&self) -> Option<End> {
+        self.own
+    }
+
+    fn end_of(&self, rank: i64) -> Option<End> {
+        let Held { place, now, held } = &self.leases;
+        let score = if rank.saturating_add(1) == *held {
+            place.key.first_score_in(ScoreRange::above(score(*now), f64::INFINITY))
+        } else {
+            place.key.score_from_top(rank)
+        };
+        score.map(end_at)
+    }
+
+    fn ending_after(&self, end: End) -> i64 {
+        match end {
+            End::At(time) => self.leases.place.key.count_in(ScoreRange::above(score(time), f64::INFINITY)),
+            End::Never => 0,
+        }
+    }
+}
+
+impl<'a, M: Mode> Open<'a, M> for Requested<'a, M> {
+    fn decide(&self, Terms { detail, charge, .. }: Terms) -> Result<(Decision, Plan), Error> {
+        let (Lease { limit, lease, holder }, Held { place, now, held }) = (self.rule, &self.leases);
+        let (decision, end) = lease::decide(self, *limit, *lease, detail, charge, *now);
+        let prune = if charge == Charge::Never { None } else { self.leases.prune() };
+        // A lease that ends then already stays as it is.
+        let end = end.filter(|&end| self.own != Some(End::At(end)));
+        let put = end.map(|at| Change::Put { at, member: holder.as_str().retain() });
+        let lacks_expiry = *held > 0 && place.key.expiry().is_none();
+        let expire = (put.is_some() || lacks_expiry).then_some(Change::ExpireWithLast { now: *now, at: None });
+        Ok((decision, Plan::one([prune, put, expire])))
+    }
+
+    /// Leases are released, not refunded: the grammar does not take this rule in a refund.
+    fn refund(&self, _at: Option<Time>) -> Result<(Refund, Plan), Error> {
+        Err(Error::WrongArity)
+    }
+
+    fn into_places(self) -> Places<'a, M> {
+        Places::from_buf([self.leases.place])
+    }
+}
+
+/// Releases the leases of these holders. Returns how many of them had one.
+pub fn release(ctx: &Context, key: Str<'_>, holders: Args<'_>, now: Micros) -> Result<(u64, Done), Error> {
+    let leases = Held::<Writable>::read(ctx, key, now.time())?;
+    let mut members: Vec<_> = holders.filter(|&holder| leases.end_for(holder).is_some()).map(Str::retain).collect();
+    members.sort_unstable_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
+    members.dedup_by(|one, other| one.as_str().as_bytes() == other.as_str().as_bytes());
+    let released = members.len() as u64;
+    let expire = (released > 0).then_some(Change::ExpireWithLast { now: leases.now, at: None });
+    let take_out = (released > 0).then_some(Change::TakeOut { members, emptied: false });
+    let plan = Plan::one([leases.prune(), take_out, expire]);
+    Ok((released, plan.apply(Places::from_buf([leases.place]))))
+}

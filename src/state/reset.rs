@@ -1,0 +1,47 @@
+//! Giving a quota back: the keys that hold what was used are removed.
+
+use super::counter_name::{CounterName, check_missing};
+use super::plan::{Change, Place};
+use super::{Places, Plan, Suffix, WRONG_TYPE};
+use crate::server::{Call, Context, Error, Key, Kind, Str, Writable, step};
+
+/// Removes a key and its counters with these suffixes. Returns how many keys there were.
+pub fn reset(ctx: &mut Context, call: Call<'_>, suffixes: impl Iterator<Item = Suffix> + Clone) -> Result<u64, Error> {
+    // All keys are checked before one is removed. Names are made one at a time: they are as long as the key.
+    if kind_at(ctx, call.key) == Kind::Other {
+        return Err(WRONG_TYPE);
+    }
+    for suffix in suffixes.clone() {
+        let name = CounterName::of(ctx, call, suffix)?;
+        match kind_at(ctx, name.as_str()) {
+            Kind::String => {}
+            Kind::SortedSet | Kind::Other => return Err(WRONG_TYPE),
+            Kind::Empty => check_missing(ctx, call, &name)?,
+        }
+    }
+    step();
+    let mut removed = u64::from(remove(ctx, call.key));
+    for suffix in suffixes {
+        step();
+        let name = CounterName::of(ctx, call, suffix)?;
+        removed = removed.wrapping_add(u64::from(remove(ctx, name.as_str())));
+    }
+    Ok(removed)
+}
+
+/// The type of a key, which is opened for writing: opened for reading alone, a key that does not exist would count as a
+/// miss in INFO.
+fn kind_at(ctx: &Context, name: Str<'_>) -> Kind {
+    Key::<Writable>::open(ctx, name).kind()
+}
+
+/// Removes a key. Returns whether it existed.
+fn remove(ctx: &mut Context, name: Str<'_>) -> bool {
+    let key = Key::<Writable>::open(ctx, name);
+    if key.kind() == Kind::Empty {
+        return false;
+    }
+    let done = Plan::one([Some(Change::Remove), None, None]).apply(Places::from_buf([Place::new(key)]));
+    done.publish(ctx, name);
+    true
+}

@@ -1,0 +1,128 @@
+//! The log of a sliding window as a plain string: a key around the bytes that [`compact`](super::super::compact) reads.
+//!
+//! A call makes one change to the string, which travels as one `SETRANGE` (two where many dead bytes lie before the footer),
+//! or as one `SET` where the string is new or is replaced as a whole.
+
+use super::super::WRONG_TYPE;
+use super::super::compact::{self, Compact, Compaction, Flaw};
+use super::super::plan::{Change, Place};
+use super::super::{Plan, Terms};
+use super::expiry_to_set;
+use crate::limit::sliding::{self, History, Span};
+use crate::limit::{Charge, Cost, Decision, Demand, Refund, Time};
+use crate::server::{Error, Key, Kind, Mode};
+
+const OTHER_VERSION: Error =
+    Error::Line(c"ERR rl: the log at this key was written by a later version of the module, which alone can read it");
+const DAMAGED: Error = Error::Line(c"ERR rl: the log at this key is damaged; RL.RESET removes it");
+pub const LOG_FULL: Error =
+    Error::Line(c"ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units");
+const OUT_OF_RANGE: Error = Error::Line(c"ERR rl: the server's clock is before 1970 or after 10889");
+
+impl From<Flaw> for Error {
+    fn from(flaw: Flaw) -> Self {
+        match flaw {
+            Flaw::NotALog => WRONG_TYPE,
+            Flaw::OtherVersion => OTHER_VERSION,
+            Flaw::Damaged => DAMAGED,
+            Flaw::Full => LOG_FULL,
+            Flaw::OutOfRange => OUT_OF_RANGE,
+        }
+    }
+}
+
+/// A log as it was read, without what has expired.
+pub struct CompactLog<'a, M: Mode> {
+    pub place: Place<'a, M>,
+    demand: &'a Demand,
+    now: Time,
+    log: Compact,
+    units: i64,
+}
+
+impl<'a, M: Mode> CompactLog<'a, M> {
+    /// Reads the log at a key that has no value or a string.
+    pub fn read(key: Key<'a, M>, demand: &'a Demand, now: Time) -> Result<Self, Error> {
+        let mut log = Compact::EMPTY;
+        if key.kind() == Kind::String {
+            let bytes = key.bytes();
+            log = Compact::open(bytes)?;
+            log.prune(bytes, Span::at(now, demand.quotas.longest()))?;
+        }
+        let units = i64::try_from(log.units()).map_err(|_| DAMAGED)?;
+        Ok(Self { place: Place::new(key), demand, now, log, units })
+    }
+
+    pub fn decide(&self, Terms { detail, charge, compaction }: Terms) -> Result<(Decision, Plan), Error> {
+        let (decision, added) = sliding::decide(self, self.demand, detail, charge, self.now)?;
+        let bytes = self.place.key.bytes();
+        let change = match charge {
+            _ if !M::WRITABLE => None,
+            Charge::Never => None,
+            Charge::Alone | Charge::Together => {
+                self.log.commit(bytes, added.map(|cost| (self.now, units_of(cost))), compaction)?
+            }
+        };
+        let counts = added.is_some() || !self.log.is_empty();
+        let expiry = expiry_to_set(self.expiry(), counts, self.demand, charge, self.now);
+        let is_due = compaction == Compaction::Forbidden && change.is_some() && self.log.is_compaction_due(bytes);
+        let mut plan = self.plan(change, expiry);
+        plan.compaction_is_due = is_due;
+        Ok((decision, plan))
+    }
+
+    /// Takes the newest units, or units stamped at a time.
+    pub fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
+        let (taken, change) = self.log.refund(self.place.key.bytes(), units_of(self.demand.cost), at)?;
+        let taken = i64::try_from(taken).map_err(|_| DAMAGED)?;
+        let refund = sliding::refund(self, self.demand, taken, at, self.now)?;
+        Ok((refund, self.plan(change, None)))
+    }
+
+    /// The expiry of the key, if anything in the log counts: the key is removed with its last unit.
+    fn expiry(&self) -> Option<Time> {
+        if self.log.is_empty() { None } else { self.place.key.expiry().map(Time::from_millis) }
+    }
+
+    fn plan(&self, change: Option<compact::Change>, expiry: Option<Time>) -> Plan {
+        let expire = expiry.map(|at| Change::Expire { at });
+        Plan::one(match change {
+            None => [None, None, expire],
+            Some(compact::Change::Write(patch)) => [Some(Change::Patch(patch)), None, expire],
+            Some(compact::Change::WriteTwo(patches)) => {
+                let [first, second] = *patches;
+                [Some(Change::Patch(first)), Some(Change::Patch(second)), expire]
+            }
+            // SET takes the expiry away: it is sent along.
+            Some(compact::Change::Replace(bytes)) => {
+                let (until, renewed) = (expiry.or(self.expiry()), expiry.is_some());
+                [Some(Change::Replace { bytes, until, renewed }), None, None]
+            }
+            Some(compact::Change::Remove) => [Some(Change::Remove), None, None],
+        })
+    }
+}
+
+fn units_of(cost: Cost) -> u64 {
+    cost.units().unsigned_abs()
+}
+
+impl<M: Mode> History for CompactLog<'_, M> {
+    type Error = Flaw;
+
+    fn units(&self) -> i64 {
+        self.units
+    }
+
+    fn later_than(&self, time: Time) -> Result<i64, Flaw> {
+        let units = self.log.later_than(self.place.key.bytes(), time)?;
+        i64::try_from(units).map_err(|_| Flaw::Damaged)
+    }
+
+    fn stamp_of(&self, rank: i64) -> Result<Option<Time>, Flaw> {
+        match u64::try_from(rank) {
+            Ok(rank) => self.log.newest_unit(self.place.key.bytes(), rank),
+            Err(_) => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The log of a sliding window, a sorted set or a compact string. The type of an existing key says which it is; a new key
+//! gets the form of the setting.
+
+mod compact_log;
+mod sorted;
+
+pub use compact_log::LOG_FULL;
+
+use self::compact_log::CompactLog;
+use self::sorted::SortedLog;
+use super::{Open, Places, Plan, Terms, WRONG_TYPE};
+use crate::limit::sliding::{self, History};
+use crate::limit::{Charge, Decision, Demand, Micros, Refund, Time};
+use crate::server::{Call, Context, Error, Key, Kind, Mode};
+
+/// A unit is a member of a sorted set. One call adds at most this many, so that it does not stall the server.
+pub const MOST_ADDED: i64 = 1000;
+
+pub const TOO_MANY_MEMBERS: Error = Error::Line(
+    c"ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; \
+      RL.RESET a key that is a sorted set)",
+);
+
+/// The forms of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Storage {
+    SortedSet,
+    Compact,
+}
+
+/// The rule of a sliding window.
+pub struct Sliding {
+    pub demand: Demand,
+    /// The form of a new log.
+    pub storage: Storage,
+}
+
+/// A log as it was read.
+pub enum Log<'a, M: Mode> {
+    Sorted(SortedLog<'a, M>),
+    Compact(CompactLog<'a, M>),
+}
+
+impl Sliding {
+    pub fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Log<'a, M>, Error> {
+        let key = Key::open(ctx, call.key);
+        match (key.kind(), self.storage) {
+            (Kind::SortedSet, _) | (Kind::Empty, Storage::SortedSet) => {
+                Ok(Log::Sorted(SortedLog::read(key, &self.demand, now.time())))
+            }
+            (Kind::String, _) | (Kind::Empty, Storage::Compact) => {
+                CompactLog::read(key, &self.demand, now.time()).map(Log::Compact)
+            }
+            (Kind::Other, _) => Err(WRONG_TYPE),
+        }
+    }
+}
+
+impl<'a, M: Mode> Open<'a, M> for Log<'a, M> {
+    fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
+        match self {
+            Self::Sorted(log) => log.decide(terms),
+            Self::Compact(log) => log.decide(terms),
+        }
+    }
+
+    fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
+        match self {
+            Self::Sorted(log) => log.refund(at),
+            Self::Compact(log) => log.refund(at),
+        }
+    }
+
+    fn into_places(self) -> Places<'a, M> {
+        Places::from_buf([match self {
+            Self::Sorted(log) => log.place,
+            Self::Compact(log) => log.place,
+        }])
+    }
+}
+
+/// The expiry to set for the key of a log, if any. `counts`: whether anything in it counts.
+fn expiry_to_set(current: Option<Time>, counts: bool, demand: &Demand, charge: Charge, now: Time) -> Option<Time> {
+    let is_due = match charge {
+        Charge::Alone | Charge::Together => true,
+        Charge::Never => current.is_none(),
+    };
+    if counts && is_due { sliding::renewed_expiry(current, now, demand.quotas.longest()) } else { None }
+}

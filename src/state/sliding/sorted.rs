@@ -1,0 +1,109 @@
+//! The log of a sliding window as a sorted set: one member for each unit, its score the time in milliseconds.
+//!
+//! It is the form of the scripts. A member is named after its millisecond, with a suffix that makes it unique.
+//! Members that no longer count are [`stale`].
+
+use std::convert::Infallible;
+
+use super::super::plan::{Change, Place};
+use super::super::stale::{self, BEFORE_EPOCH, Bounds, Stale, score};
+use super::super::{Plan, Terms};
+use super::{History, MOST_ADDED, TOO_MANY_MEMBERS, expiry_to_set};
+use crate::limit::sliding::{self, Span};
+use crate::limit::{Charge, Decision, Demand, Refund, Time};
+use crate::server::{Error, Key, Kind, Mode, ScoreRange};
+
+pub struct SortedLog<'a, M: Mode> {
+    pub place: Place<'a, M>,
+    demand: &'a Demand,
+    now: Time,
+    span: Span,
+    units: i64,
+}
+
+impl<'a, M: Mode> SortedLog<'a, M> {
+    /// Reads the log at a key that has no value or a sorted set.
+    pub fn read(key: Key<'a, M>, demand: &'a Demand, now: Time) -> Self {
+        let span = Span::at(now, demand.quotas.longest());
+        let bounds = Bounds { expired: span.expired, latest: Some(span.latest), before_epoch: true };
+        let (units, stale) = stale::find(&key, bounds);
+        Self { place: Place { key, name: None, stale }, demand, now, span, units }
+    }
+
+    pub fn decide(&self, Terms { detail, charge, .. }: Terms) -> Result<(Decision, Plan), Error> {
+        if self.demand.cost.units() > MOST_ADDED {
+            return Err(TOO_MANY_MEMBERS);
+        }
+        let (decision, added) = sliding::decide(self, self.demand, detail, charge, self.now)?;
+        let prune = (charge != Charge::Never && self.place.stale.is_some()).then_some(Change::PRUNE);
+        let add = added.map(|cost| Change::add(self.now, cost.units()));
+        // A key without a member that counts is removed, or created anew.
+        let current = if self.units == 0 { None } else { self.place.key.expiry().map(Time::from_millis) };
+        let counts = added.is_some() || self.units > 0;
+        let expiry = expiry_to_set(current, counts, self.demand, charge, self.now);
+        Ok((decision, Plan::one([prune, add, expiry.map(|at| Change::Expire { at })])))
+    }
+
+    /// Takes the newest units, or units stamped at a time.
+    pub fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
+        let (Self { demand, place, .. }, Span { expired, latest }) = (self, self.span);
+        if place.key.kind() != Kind::Empty && demand.cost.units() > MOST_ADDED {
+            return Err(TOO_MANY_MEMBERS);
+        }
+        let range = match at {
+            None => Some(stamped_in(expired, latest)),
+            Some(at) => (expired < at && at <= latest).then(|| ScoreRange::closed(score(at), score(at))),
+        };
+        let most = usize::try_from(demand.cost.units()).unwrap_or(usize::MAX);
+        let members = range.map_or_else(Vec::new, |range| place.key.last_in(range, most));
+        let refund = sliding::refund(self, demand, members.len() as i64, at, self.now)?;
+        let take_out = (!members.is_empty()).then_some(Change::TakeOut { members, emptied: false });
+        Ok((refund, Plan::one([take_out, None, None])))
+    }
+}
+
+impl<M: Mode> History for SortedLog<'_, M> {
+    type Error = Infallible;
+
+    fn units(&self) -> i64 {
+        self.units
+    }
+
+    fn later_than(&self, time: Time) -> Result<i64, Infallible> {
+        // A quick answer where the log is younger than its shorter windows.
+        let all_are_later = !self.place.key.any_in(stamped_in(self.span.expired, time));
+        if all_are_later {
+            return Ok(self.units);
+        }
+        Ok(self.stamped_after(time)?.saturating_add(self.permanent()?))
+    }
+
+    fn stamp_of(&self, rank: i64) -> Result<Option<Time>, Infallible> {
+        let (key, Span { expired, latest }) = (&self.place.key, self.span);
+        // Usually the newest or the oldest is asked for, which needs no nested command.
+        let score = if rank == 0 {
+            key.last_score_in(stamped_in(expired, latest))
+        } else if rank.saturating_add(1) == self.units && !key.any_in(BEFORE_EPOCH) {
+            key.first_score_in(stamped_in(expired, latest))
+        } else {
+            let ahead = self.place.stale.as_deref().map_or(0, Stale::ahead);
+            key.score_from_top(rank.saturating_add(ahead)).filter(|&score| score >= 0.0)
+        };
+        // A score between two milliseconds, stored by another writer, has expired once the later one has.
+        Ok(score.map(|score| Time::from_millis(score.ceil() as i64)))
+    }
+
+    fn permanent(&self) -> Result<i64, Infallible> {
+        Ok(self.place.key.count_in(BEFORE_EPOCH))
+    }
+
+    fn stamped_after(&self, time: Time) -> Result<i64, Infallible> {
+        Ok(self.place.key.count_in(stamped_in(time, self.span.latest)))
+    }
+}
+
+/// The scores later than one time and up to another, without those before the epoch.
+fn stamped_in(after: Time, to: Time) -> ScoreRange {
+    let to = score(to);
+    if after.millis() < 0 { ScoreRange::closed(0.0, to) } else { ScoreRange::above(score(after), to) }
+}

@@ -1,0 +1,76 @@
+//! The theoretical arrival time of a throttle, as a string of digits: nanoseconds since the epoch, the form in which
+//! redis-cell stores it. The key expires when that time has passed, since it has no effect from then on.
+
+use super::compact::Bytes;
+use super::plan::{Change, Place};
+use super::{NOT_AN_INTEGER, Open, Places, Plan, Terms, read_integer};
+use crate::limit::throttle::{self, Arrival, BeyondTime, Rate};
+use crate::limit::{Decision, Micros, Refund, Time};
+use crate::server::{Call, Context, Digits, Error, Key, Kind, Mode};
+
+const BEYOND_TIME: Error = Error::Line(c"ERR rl: RL.THROTTLE cannot count beyond 2262-04-11");
+
+impl From<BeyondTime> for Error {
+    fn from(_: BeyondTime) -> Self {
+        BEYOND_TIME
+    }
+}
+
+/// The rule of a steady rate.
+pub struct Throttle {
+    pub rate: Rate,
+    /// The units of the request; 0 for a check.
+    pub quantity: i64,
+}
+
+/// A key with an arrival time, or without one yet.
+pub struct Stored<'a, M: Mode> {
+    rule: &'a Throttle,
+    place: Place<'a, M>,
+    now: Micros,
+    arrival: Option<Arrival>,
+}
+
+impl Throttle {
+    pub fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Stored<'a, M>, Error> {
+        let key = Key::open(ctx, call.key);
+        let nanos = read_integer(&key)?;
+        let arrival = nanos.map(|nanos| Arrival::from_nanos(nanos).ok_or(NOT_AN_INTEGER)).transpose()?;
+        Ok(Stored { rule: self, place: Place::new(key), now, arrival })
+    }
+}
+
+impl<'a, M: Mode> Open<'a, M> for Stored<'a, M> {
+    fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
+        let Throttle { rate, quantity } = *self.rule;
+        let (decision, arrival) = throttle::decide(self.arrival, rate, quantity, terms.charge, self.now)?;
+        Ok((decision, self.plan(arrival)))
+    }
+
+    fn refund(&self, _at: Option<Time>) -> Result<(Refund, Plan), Error> {
+        let Throttle { rate, quantity } = *self.rule;
+        let (refund, arrival) = throttle::refund(self.arrival, rate, quantity, self.now)?;
+        Ok((refund, self.plan(arrival)))
+    }
+
+    fn into_places(self) -> Places<'a, M> {
+        Places::from_buf([self.place])
+    }
+}
+
+impl<M: Mode> Stored<'_, M> {
+    /// Stores an arrival time, if it moves. The key goes if that time has passed.
+    fn plan(&self, arrival: Option<Arrival>) -> Plan {
+        let has_passed = |arrival: Arrival| self.now.nanos().is_some_and(|now| arrival.nanos() <= now);
+        let change = match arrival {
+            None => None,
+            Some(arrival) if has_passed(arrival) => (self.place.key.kind() != Kind::Empty).then_some(Change::Remove),
+            Some(arrival) => Some(Change::Replace {
+                bytes: Bytes::from_slice(Digits::of(arrival.nanos()).as_bytes()),
+                until: Some(arrival.passed_at()),
+                renewed: true,
+            }),
+        };
+        Plan::one([change, None, None])
+    }
+}

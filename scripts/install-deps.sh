@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the packages that a target of the Makefile needs, on Debian and Ubuntu.
 #
-#   scripts/install-deps.sh build|server|valgrind|clients|package|installations ...
+#   scripts/install-deps.sh build|server|valgrind|clients|envoy|package|installations ...
 #
 # build: a C compiler and libclang, for the bindings to the server's module API. server: Redis, for demo, tests and
 # benchmark. valgrind: to count instructions, and to find lost memory in the soak. clients: Python and Node.js, for the packages
@@ -54,6 +54,9 @@ for need in "$@"; do
             python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
             command -v node >/dev/null || packages+=(nodejs)
             command -v npm >/dev/null || packages+=(npm)
+            ;;
+        envoy)
+            python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
             ;;
         package)
             python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)

@@ -264,18 +264,28 @@ pub fn http(port: u16, method: &str, path: &str, body: &str) -> (u16, String) {
 }
 
 pub fn http_with(port: u16, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
-    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return (0, String::new()) };
+    let answer = exchange(port, method, path, headers, body);
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    (status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+}
+
+/// The head of an answer.
+pub fn head(port: u16, path: &str) -> String {
+    let answer = exchange(port, "GET", path, "", "");
+    answer.split_once("\r\n\r\n").map(|(head, _)| format!("{head}\r\n")).unwrap_or_default()
+}
+
+fn exchange(port: u16, method: &str, path: &str, headers: &str, body: &str) -> String {
+    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return String::new() };
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let length = body.len();
     let text = format!(
         "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
     );
     if stream.write_all(text.as_bytes()).is_err() {
-        return (0, String::new());
+        return String::new();
     }
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
-    let answer = String::from_utf8_lossy(&answer).into_owned();
-    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
-    (status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+    String::from_utf8_lossy(&answer).into_owned()
 }

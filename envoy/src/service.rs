@@ -60,6 +60,8 @@ struct Asked {
     found: Box<Found>,
     hits: u64,
     negative: bool,
+    /// Whether the hits settle what a check has reserved, and so cannot be denied.
+    late: bool,
     /// Its position among the parts of the decision, or among the refunds.
     part: usize,
 }
@@ -176,7 +178,7 @@ impl Service {
             }
             let limit = &found.limit;
             all.passing_quota |= limit.shadow_mode && (limit.quota_mode || self.quota_mode);
-            all.limits.push(Some(Asked { hits, negative: descriptor.is_negative_hits, part: 0, found }));
+            all.limits.push(Some(Asked { hits, negative: descriptor.is_negative_hits, late: false, part: 0, found }));
         }
         Ok(all)
     }
@@ -198,20 +200,31 @@ impl Service {
             if holder.is_empty() && matches!(kind, Kind::Concurrency { .. }) {
                 return Err(Status::invalid_argument("a place needs a holder, and the descriptor names none"));
             }
-            let mode = if self.shadow_mode || limit.shadow_mode {
-                Mode::Shadow
-            } else if self.quota_mode || limit.quota_mode {
-                Mode::Quota
-            } else {
-                Mode::Enforced
-            };
-            let units = asked.hits.min(MOST_UNITS);
+            let mut units = asked.hits.min(MOST_UNITS);
+            if let Some(estimate) = limit.reserve
+                && !asked.negative
+            {
+                // A check takes the estimate. Hits come later, and settle the difference: it is charged whether it fits
+                // or not, or given back.
+                asked.late = units > 0;
+                (units, asked.negative) = match units {
+                    0 => (estimate, false),
+                    units => (units.abs_diff(estimate), units < estimate),
+                };
+            }
             let mut item = Item { key, kind: kind.clone(), units, force: false, holder };
             if asked.negative {
                 asked.part = refunds.len();
                 refunds.push(item);
                 continue;
             }
+            let mode = if self.shadow_mode || limit.shadow_mode || asked.late {
+                Mode::Shadow
+            } else if self.quota_mode || limit.quota_mode {
+                Mode::Quota
+            } else {
+                Mode::Enforced
+            };
             item.force = mode == Mode::Shadow && item.can_be_forced();
             asked.part = match seen.get(&item.key) {
                 Some(index) => {
@@ -399,7 +412,7 @@ impl Service {
                 Some(asked) => {
                     let state = &outcome.states[asked.part];
                     self.count(asked, state, outcome.charged[asked.part], parts[asked.part].item.units, from_cache);
-                    status_of(asked, state, state.allowed || asked.found.limit.shadow_mode)
+                    status_of(asked, state, state.allowed || asked.found.limit.shadow_mode || asked.late)
                 }
             };
             if status.current_limit.is_some() && status.limit_remaining < fewest {

@@ -59,6 +59,8 @@ pub struct Limit {
     /// Further rates, all of which have to have room.
     pub rates: Vec<Rate>,
     pub concurrency: Option<Concurrency>,
+    /// Units that a check reserves, until the hits of the same request are known.
+    pub reserve: Option<u32>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -96,11 +98,12 @@ const KEYS: [&str; 16] = [
 ];
 
 /// The keys of this service, by the map that they stand in.
-const OWN_KEYS: [(&str, &[&str]); 4] = [
+const OWN_KEYS: [(&str, &[&str]); 5] = [
     ("", &["hash_tag"]),
-    ("rate_limit", &["algorithm", "burst", "concurrency", "rates", "unit_multiplier"]),
+    ("rate_limit", &["algorithm", "burst", "concurrency", "rates", "reserve", "unit_multiplier"]),
     ("rates", &["unit_multiplier"]),
     ("concurrency", &["limit", "lease", "holder"]),
+    ("reserve", &["estimate"]),
 ];
 
 impl Definition {
@@ -188,6 +191,13 @@ impl Limit {
                 "burst" => self.burst = Some(number(&value)?),
                 "rates" => self.rates = list(&value, Rate::read)?,
                 "concurrency" => self.concurrency = Some(Concurrency::read(&value)?),
+                "reserve" => {
+                    for (key, value) in value.pairs()? {
+                        if name_of(&key) == "estimate" {
+                            self.reserve = Some(number(&value)?);
+                        }
+                    }
+                }
                 other => self.rate.set(other, &value)?,
             }
         }

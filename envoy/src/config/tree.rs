@@ -101,6 +101,8 @@ pub struct Limit {
     pub quota_mode: bool,
     pub name: String,
     pub replaces: Vec<String>,
+    /// Units that a check takes, until the hits of the same request are known.
+    pub reserve: Option<u64>,
     detailed_metric: bool,
 }
 
@@ -245,6 +247,7 @@ fn overriding(
         quota_mode: false,
         name: String::new(),
         replaces: Vec::new(),
+        reserve: None,
         detailed_metric: false,
     };
     Ok(Found { limit: Arc::new(limit), stats, metadata: None, shared: Vec::new(), hash_tag: None })
@@ -416,6 +419,12 @@ impl Loader<'_> {
     fn limit(&self, descriptor: &definition::Descriptor, limit: &definition::Limit, full_key: &str) -> Result<Limit, String> {
         let refuse = |reason: String| self.refuse(limit.line, reason);
         let (rates, rule) = self.rule(limit, &descriptor.key).map_err(refuse)?;
+        if limit.reserve == Some(0) {
+            return Err(refuse("an estimate is at least 1".to_owned()));
+        }
+        if limit.reserve.is_some() && !matches!(rule, Some(Kind::Fixed(_) | Kind::Sliding(_))) {
+            return Err(refuse("only fixed and sliding windows can reserve".to_owned()));
+        }
         for replaced in &limit.replaces {
             if replaced.is_empty() {
                 return Err(refuse(format!("'{full_key}' replaces something without a name")));
@@ -433,6 +442,7 @@ impl Loader<'_> {
             quota_mode: descriptor.quota_mode,
             name: limit.name.clone(),
             replaces: limit.replaces.clone(),
+            reserve: limit.reserve.map(u64::from),
             detailed_metric: descriptor.detailed_metric,
         })
     }

@@ -29,6 +29,7 @@ descriptors:
       rates:
         - {unit: hour, requests_per_unit: 2}
         - {unit: day, unit_multiplier: 2, requests_per_unit: 3}
+  - {key: tokens, rate_limit: {unit: day, requests_per_unit: 100, reserve: {estimate: 40}}}
   - {key: places, descriptors: [{key: stream, rate_limit: {concurrency: {limit: 2, lease: 60s}}}]}
 ";
 
@@ -243,6 +244,21 @@ async fn places_are_taken_and_given_back() {
     assert_eq!(service.all(["places,stream=a"]).await, "OK 0");
     assert_eq!(service.hit("d", negative("places,stream=a", 1)).await, "OK 1");
     assert_eq!(service.all(["places,stream=c"]).await, "OK 0");
+}
+
+#[tokio::test]
+async fn a_check_reserves_and_the_hits_settle() {
+    let (_redis, mut service) = start(&[]).await;
+    for left in ["OK 60", "OK 20", "OVER_LIMIT 20"] {
+        assert_eq!(service.hit("d", hits("tokens=a", 0)).await, left);
+    }
+    // Less than was reserved is given back, more is charged, also above the limit.
+    assert_eq!(service.hit("d", hits("tokens=a", 10)).await, "OK 50");
+    assert_eq!(service.hit("d", hits("tokens=a", 70)).await, "OK 20");
+    assert_eq!(service.hit("d", hits("tokens=a", 90)).await, "OK 0");
+    assert_eq!(service.hit("d", hits("tokens=a", 40)).await, "OK 0");
+    assert_eq!(service.hit("d", negative("tokens=a", 30)).await, "OK 0");
+    assert_eq!(service.hit("d", negative("tokens=a", 30)).await, "OK 30");
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 #!lua name=rl
 -- The commands of redis-rl as functions. Made of rl.lua by `make functions`.
+-- Version 1
 local KEEPS_STATE = true
 local function rules()
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Generates from functions/rl.lua what a server loads: a library for FUNCTION LOAD and a script for EVALSHA. Comment lines are
 # left out, since servers keep the text. While a library is being loaded it has no math, no string and no redis.call, so its
-# rules are built in the first call. With --check it only checks that all files are up to date.
+# rules are built in the first call. With --check it only checks that all files are up to date. The
+# client packages replace a library whose version is lower than that of their own: raise it with every change of what the
+# functions do.
 set -euo pipefail
 cd "$(dirname "$0")/../functions"
 
@@ -13,6 +15,7 @@ library() {
   cat <<'LUA'
 #!lua name=rl
 -- The commands of redis-rl as functions. Made of rl.lua by `make functions`.
+-- Version 1
 local KEEPS_STATE = true
 local function rules()
 LUA
@@ -54,19 +57,13 @@ return serve(string.lower(ARGV[1] or ''), KEYS, ARGV, 2)
 LUA
 }
 
-# The package for Python has copies, since a link would go into its source distribution as it is. The others link to the files
-# here, or take them in when they are built.
-folders=(. ../clients/python/src/redis_rl/lua)
+# The client packages take the files in when they are built.
 if [ "${1-}" = --check ]; then
-  for folder in "${folders[@]}"; do
-    if ! cmp -s <(library) "$folder/rl.library.lua" || ! cmp -s <(script) "$folder/rl.script.lua"; then
-      echo "rl.library.lua and rl.script.lua in functions/$folder are not those of functions/rl.lua: run \`make functions\`" >&2
-      exit 1
-    fi
-  done
+  if ! cmp -s <(library) rl.library.lua || ! cmp -s <(script) rl.script.lua; then
+    echo 'functions/rl.library.lua and rl.script.lua are not those of functions/rl.lua: run `make functions`' >&2
+    exit 1
+  fi
 else
-  for folder in "${folders[@]}"; do
-    library >"$folder/rl.library.lua"
-    script >"$folder/rl.script.lua"
-  done
+  library >rl.library.lua
+  script >rl.script.lua
 fi

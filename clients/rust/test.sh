@@ -6,8 +6,9 @@ cd "$(dirname "$0")"
 cargo=${CARGO:-cargo}
 
 "$cargo" fmt --check
-"$cargo" clippy --locked --all-targets -- -D warnings
-# The library has to stand without its features, too.
+"$cargo" clippy --locked --all-targets --all-features -- -D warnings
+# The library has to stand without its features, and with those that are on by default.
 "$cargo" clippy --locked --lib --no-default-features -- -D warnings
-RUSTDOCFLAGS='-D warnings' "$cargo" doc --locked --no-deps --quiet
-"$cargo" test --locked
+"$cargo" clippy --locked --lib -- -D warnings
+RUSTDOCFLAGS='-D warnings' "$cargo" doc --locked --no-deps --all-features --quiet
+"$cargo" test --locked --all-features

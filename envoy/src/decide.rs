@@ -43,15 +43,9 @@ struct Deciding<'a> {
 }
 
 /// Decides. `quota_passes`: whether the request has a quota that never fails, beside those of the parts.
-pub async fn decide(
-    store: &Arc<Store>,
-    stats: &Stats,
-    parts: &[Part],
-    quota_passes: bool,
-) -> Result<Outcome, Failure> {
+pub async fn decide(store: &Arc<Store>, stats: &Stats, parts: &[Part], quota_passes: bool) -> Result<Outcome, Failure> {
     let count = parts.len();
-    let mut deciding =
-        Deciding { store, stats, parts, states: vec![None; count], charged: vec![false; count] };
+    let mut deciding = Deciding { store, stats, parts, states: vec![None; count], charged: vec![false; count] };
     // A check by itself is a look. Together with others it is part of the decision, where its rule can be asked for
     // nothing.
     let looks = |index: &usize| {
@@ -102,9 +96,7 @@ impl Deciding<'_> {
                 let positions: Vec<_> = batch.iter().map(|at| open[*at]).collect();
                 let items: Vec<_> = batch.iter().map(|at| items[*at].clone()).collect();
                 let store = Arc::clone(self.store);
-                tasks.spawn(async move {
-                    (positions, store.decide(&items.iter().collect::<Vec<_>>()).await)
-                });
+                tasks.spawn(async move { (positions, store.decide(&items.iter().collect::<Vec<_>>()).await) });
             }
             while let Some(Ok((positions, decided))) = tasks.join_next().await {
                 results.push((positions, decided?));

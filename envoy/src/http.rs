@@ -51,10 +51,16 @@ pub fn debug(service: Arc<Service>) -> Router {
     let help = "/rlconfig: print out the currently loaded configuration for debugging\n/stats: print out stats\n";
     Router::new()
         .route("/", get(move || async move { help }))
-        .route("/rlconfig", get(move || async move { service.config().map(|config| config.dump()).unwrap_or_default() }))
-        .route("/stats", get(move || async move {
-            stats.flat().into_iter().map(|(name, value)| format!("{name}: {value}\n")).collect::<String>()
-        }))
+        .route(
+            "/rlconfig",
+            get(move || async move { service.config().map(|config| config.dump()).unwrap_or_default() }),
+        )
+        .route(
+            "/stats",
+            get(move || async move {
+                stats.flat().into_iter().map(|(name, value)| format!("{name}: {value}\n")).collect::<String>()
+            }),
+        )
 }
 
 /// The metrics, for Prometheus.

@@ -219,7 +219,9 @@ mod tests {
 
     #[test]
     fn what_is_no_request_is_refused() {
-        for body in ["", "[]", "{\"domain\":5}", "{\"unknown\":1}", "{\"hitsAddend\":-1}", "{\"hitsAddend\":4294967296}"] {
+        for body in
+            ["", "[]", "{\"domain\":5}", "{\"unknown\":1}", "{\"hitsAddend\":-1}", "{\"hitsAddend\":4294967296}"]
+        {
             assert!(request(body.as_bytes()).is_err(), "{body}");
         }
         assert!(request(b"{\"domain\":null}").is_ok());

@@ -171,7 +171,9 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>) -> Result<()
     open("HTTP", &settings.http, http::doors(Arc::clone(&service), Arc::clone(&health)))?;
 
     let listener = match &settings.grpc_socket {
-        Some(path) => listen::unix(path).map(listen::Listener::Unix).map_err(|error| format!("{}: {error}", path.display()))?,
+        Some(path) => {
+            listen::unix(path).map(listen::Listener::Unix).map_err(|error| format!("{}: {error}", path.display()))?
+        }
         None => listen::tcp(&settings.grpc)
             .map(listen::Listener::Tcp)
             .map_err(|error| format!("{}: {error}", settings.grpc))?,

@@ -6,9 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
-    Code, DescriptorStatus, RateLimit as Shown,
-};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit as Shown};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf;
@@ -184,11 +182,7 @@ impl Service {
     }
 
     /// What Redis is asked for. The same key twice is one part with the sum of the hits.
-    fn parts(
-        &self,
-        request: &RateLimitRequest,
-        asked: &mut [Option<Asked>],
-    ) -> Result<(Vec<Part>, Vec<Item>), Status> {
+    fn parts(&self, request: &RateLimitRequest, asked: &mut [Option<Asked>]) -> Result<(Vec<Part>, Vec<Item>), Status> {
         let mut parts: Vec<Part> = Vec::new();
         let mut refunds = Vec::new();
         let mut seen: HashMap<Vec<u8>, usize> = HashMap::new();
@@ -353,7 +347,13 @@ impl Service {
             Some(state) => Ok(state),
             None => {
                 self.stats.own.redis_calls.inc();
-                self.store.peek(&Item { units: 0, ..item.clone() }).await
+                let mut state = self.store.peek(&Item { units: 0, ..item.clone() }).await?;
+                // It speaks of the state with the holder in its place.
+                if matches!(item.kind, Kind::Concurrency { .. }) && state.allowed && item.units > 0 {
+                    state.used = state.used.saturating_sub(1);
+                    state.remaining = state.limit.saturating_sub(state.used);
+                }
+                Ok(state)
             }
         }
     }

@@ -34,7 +34,10 @@ pub enum Sink {
     /// Over UDP.
     DogStatsd(String),
     /// Asked for at an address and path.
-    Prometheus { address: String, path: String },
+    Prometheus {
+        address: String,
+        path: String,
+    },
 }
 
 #[derive(Debug, Clone, Default)]
@@ -236,7 +239,9 @@ impl Settings {
         }
         match env.text("BACKEND_TYPE", "redis").as_str() {
             "redis" | "" => {}
-            other => return Err(format!("BACKEND_TYPE must be redis, not '{other}': limits are enforced inside Redis")),
+            other => {
+                return Err(format!("BACKEND_TYPE must be redis, not '{other}': limits are enforced inside Redis"));
+            }
         }
         let address = |host: &str, port: &str, default: u16| -> Result<String, String> {
             let host = env.text(host, "0.0.0.0");
@@ -362,7 +367,9 @@ fn sink(env: &Env) -> Result<Sink, String> {
     let dog = env.boolean("USE_DOG_STATSD", false)?;
     let prometheus = env.boolean("USE_PROMETHEUS", false)?;
     if usize::from(statsd) + usize::from(dog) + usize::from(prometheus) > 1 {
-        return Err("only one of USE_STATSD (true unless set), USE_DOG_STATSD and USE_PROMETHEUS can be true".to_owned());
+        return Err(
+            "only one of USE_STATSD (true unless set), USE_DOG_STATSD and USE_PROMETHEUS can be true".to_owned()
+        );
     }
     let address = format!("{}:{}", env.text("STATSD_HOST", "localhost"), env.port("STATSD_PORT", 8125)?);
     Ok(if statsd {

@@ -109,7 +109,8 @@ impl Store {
             RedisType::Single => client(settings, &settings.url)?.into(),
             RedisType::Sentinel => sentinels(settings)?.into(),
             RedisType::Cluster => {
-                let nodes = settings.url.split(',').map(|node| address(settings, node)).collect::<Result<Vec<_>, _>>()?;
+                let nodes =
+                    settings.url.split(',').map(|node| address(settings, node)).collect::<Result<Vec<_>, _>>()?;
                 let mut builder = ClusterClient::builder(nodes)
                     .use_protocol(redis::ProtocolVersion::RESP3)
                     .connection_timeout(Duration::from_secs(1))
@@ -206,7 +207,9 @@ fn client(settings: &Redis, url: &str) -> Result<redis::Client, Failure> {
 /// `name,sentinel:port,sentinel:port`: the primary of this name, which the sentinels know.
 fn sentinels(settings: &Redis) -> Result<SentinelClient, Failure> {
     let Some((name, nodes)) = settings.url.split_once(',') else {
-        return Err(Failure("REDIS_URL must be the name of the primary and its sentinels: name,host:port,…".to_owned()));
+        return Err(Failure(
+            "REDIS_URL must be the name of the primary and its sentinels: name,host:port,…".to_owned(),
+        ));
     };
     let failed = |error: redis::RedisError| Failure(error.to_string());
     let nodes = nodes.split(',').map(|node| address(settings, node).map(|info| info.addr().clone()));

@@ -92,8 +92,7 @@ fn server_config(files: &Tls) -> Result<Arc<ServerConfig>, String> {
             builder.with_client_cert_verifier(Arc::new(Named { verifier, name }))
         }
     };
-    let mut config =
-        builder.with_single_cert(chain, key).map_err(|error| format!("{}: {error}", files.cert))?;
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| format!("{}: {error}", files.cert))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Arc::new(config))
 }

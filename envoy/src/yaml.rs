@@ -36,7 +36,10 @@ pub struct Node {
 
 #[derive(Debug)]
 pub enum Kind {
-    Scalar { text: String, scalar: Scalar },
+    Scalar {
+        text: String,
+        scalar: Scalar,
+    },
     List(Vec<Rc<Node>>),
     /// In the order of the file, keys given twice included.
     Map(Vec<(Rc<Node>, Rc<Node>)>),
@@ -231,7 +234,11 @@ fn resolve(text: &str, plain: bool, tag: Option<&Tag>, line: usize) -> Result<Sc
         // Other tags mean nothing here.
         _ => return Ok(Scalar::Text),
     };
-    if fits { Ok(scalar) } else { Err(Refusal::new(line, format!("'{text}' is not what its tag !!{} says", tag.suffix))) }
+    if fits {
+        Ok(scalar)
+    } else {
+        Err(Refusal::new(line, format!("'{text}' is not what its tag !!{} says", tag.suffix)))
+    }
 }
 
 /// What plain text means in YAML 1.1.

@@ -311,7 +311,7 @@ mod tests {
     #[tokio::test]
     async fn cases_of_words() {
         let file = read("words");
-        let fields = ["call", "key", "keys", "rule", "rules", "prefix", "options", "words", "live"];
+        let fields = ["call", "key", "keys", "rule", "rules", "prefix", "options", "words"];
         let mut stub = Stub::start(b"-ERR no\r\n".to_vec(), false).await;
         for case in list(&file, "valid", &fields) {
             let limiter = stub.limiter(case.get("prefix").map_or("", text), Mode::Module);
@@ -375,18 +375,20 @@ mod tests {
                 let mut reply = Vec::new();
                 wire(&case[protocol], &mut reply);
                 let stub = Stub::start(reply, protocol == "resp3").await;
-                let (mut result, each, headers, body, more) =
-                    match call(&stub.limiter("", Mode::Module), case).await.expect(&case.to_string()) {
-                        Answer::One(decision) => {
-                            let each: Vec<_> = decision.each.iter().map(state).collect();
-                            (state(&decision), each, decision.headers(), decision.problem(), Value::Null)
-                        }
-                        Answer::All(decision) => {
-                            let each: Vec<_> = decision.each.iter().map(|each| state(each)).collect();
-                            (state(&decision), each, decision.headers(), decision.problem(), json!(decision.index))
-                        }
-                        _ => panic!("{case}"),
-                    };
+                let (mut result, each, headers, body, more) = match call(&stub.limiter("", Mode::Module), case)
+                    .await
+                    .unwrap_or_else(|error| panic!("{error}: {case}"))
+                {
+                    Answer::One(decision) => {
+                        let each: Vec<_> = decision.each.iter().map(state).collect();
+                        (state(&decision), each, decision.headers(), decision.problem(), Value::Null)
+                    }
+                    Answer::All(decision) => {
+                        let each: Vec<_> = decision.each.iter().map(|each| state(each)).collect();
+                        (state(&decision), each, decision.headers(), decision.problem(), json!(decision.index))
+                    }
+                    _ => panic!("{case}"),
+                };
                 result["each"] = json!(each);
                 if !more.is_null() {
                     result["index"] = more;

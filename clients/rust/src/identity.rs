@@ -10,6 +10,8 @@ use ipnet::{IpNet, Ipv6Net};
 
 use crate::error::InvalidRule;
 
+type Peer = Arc<dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync>;
+
 /// The address of a request's sender as its identity.
 ///
 /// An IPv6 address counts by its network of 64 bits, which is what one customer has. Without trusted proxies the address
@@ -32,7 +34,7 @@ use crate::error::InvalidRule;
 /// ```
 #[derive(Clone)]
 pub struct ByAddress {
-    peer: Arc<dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync>,
+    peer: Peer,
     header: HeaderName,
     rules: Addresses,
 }

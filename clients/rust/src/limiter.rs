@@ -560,8 +560,11 @@ impl Limiter {
         let chosen = self.inner.options.mode;
         if let Some(mode) = self.mode() {
             let reply = self.ask_in(mode, call, progress).await;
-            if chosen != Mode::Auto || !is_missing(&reply) {
-                if chosen == Mode::Auto && mode != Mode::Module {
+            if chosen != Mode::Auto {
+                return self.keep(mode, call, reply);
+            }
+            if !is_missing(&reply) {
+                if mode != Mode::Module {
                     self.probe_if_due(call.key());
                 }
                 return reply;
@@ -573,23 +576,47 @@ impl Limiter {
             if is_missing(&reply) || mode == Mode::Functions && forbidden {
                 continue;
             }
-            return self.keep(mode, reply);
+            return self.keep(mode, call, reply);
         }
         let reply = self.ask_in(Mode::Script, call, progress).await;
-        self.keep(Mode::Script, reply)
+        self.keep(Mode::Script, call, reply)
     }
 
     /// Remembers the mode if the server answered in it: an error of its own says that it is there, too.
-    fn keep(&self, mode: Mode, reply: Result<Value, Failure>) -> Result<Value, Failure> {
-        if has_answered(&reply) {
-            let Inner { options, connection, probes, .. } = &*self.inner;
-            if self.inner.mode.swap(mode.index(), Relaxed) != mode.index() {
-                tracing::info!(limiter = options.name, ?mode, "the server is called in this mode");
-            }
+    fn keep(&self, mode: Mode, call: &Call<'_>, reply: Result<Value, Failure>) -> Result<Value, Failure> {
+        let Inner { options, connection, probes, .. } = &*self.inner;
+        if self.inner.mode.load(Relaxed) != mode.index() && has_answered(&reply) {
+            self.inner.mode.store(mode.index(), Relaxed);
+            tracing::info!(limiter = options.name, ?mode, "the server is called in this mode");
             // Not before it is time again.
             probes.is_due(Duration::ZERO, connection.made());
+            if mode == Mode::Functions && options.load_functions {
+                let (limiter, key) = (self.clone(), call.key().to_vec());
+                tokio::spawn(async move { tokio::time::timeout(PROBE_TIMEOUT, limiter.replace_older(&key)).await });
+            }
         }
         reply
+    }
+
+    /// Replaces a function library of ours that is older than the one of this package; never a newer one.
+    async fn replace_older(&self, key: &[u8]) {
+        let Inner { connection, options, .. } = &*self.inner;
+        let (here, progress) = (To::Primary(key), Progress::default());
+        let mut list = redis::cmd("FUNCTION");
+        list.arg("LIST").arg("LIBRARYNAME").arg("rl").arg("WITHCODE");
+        let Ok(list) = self.send(list, here, &progress).await else { return };
+        if !code(&list).is_some_and(|code| library_version(code) < library_version(LIBRARY)) {
+            return;
+        }
+        let mut load = redis::cmd("FUNCTION");
+        load.arg("LOAD").arg("REPLACE").arg(LIBRARY);
+        let to = if connection.is_cluster() { To::Everyone } else { here };
+        match self.send(load, to, &progress).await {
+            Ok(_) => tracing::info!(limiter = options.name, "an older function library was replaced"),
+            Err(Failure { error, .. }) => {
+                tracing::warn!(limiter = options.name, %error, "the function library is older, and was not replaced");
+            }
+        }
     }
 
     /// Asks in a task of its own, which no call waits for, whether the server has something better by now.
@@ -616,7 +643,7 @@ impl Limiter {
             }
             let reply = self.ask_in(mode, &call, &progress).await;
             if has_answered(&reply) {
-                let _ = self.keep(mode, reply);
+                let _ = self.keep(mode, &call, reply);
                 return;
             }
         }
@@ -695,6 +722,22 @@ fn has_answered(reply: &Result<Value, Failure>) -> bool {
             !is_forbidden(error) && matches!(meaning(error, false), Meaning::TryAgain | Meaning::Permanent)
         }
     }
+}
+
+/// The source of a library of ours in the reply to FUNCTION LIST.
+fn code(reply: &Value) -> Option<&str> {
+    match reply {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().filter(|text| text.contains("redis-rl")),
+        Value::Array(elements) => elements.iter().find_map(code),
+        Value::Map(fields) => fields.iter().find_map(|(_, value)| code(value)),
+        _ => None,
+    }
+}
+
+/// The version that a library says it has; 0 for one from before there were versions.
+fn library_version(code: &str) -> u64 {
+    let version = code.lines().find_map(|line| line.strip_prefix("-- Version "));
+    version.and_then(|version| version.trim().parse().ok()).unwrap_or(0)
 }
 
 /// The option that asks for everything that a decision holds.

@@ -24,11 +24,14 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// A rate and its burst.
 type Limit = (Window, u64);
 type Counters = DefaultKeyedRateLimiter<Vec<u8>>;
+/// By the limit, the milliseconds of its window, and the burst.
+type ByLimit = HashMap<(u64, u64, u64), Arc<Counters>>;
 
 pub(crate) struct Local {
     processes: u64,
     clock: DefaultClock,
-    counters: Mutex<(HashMap<(u64, u64, u64), Arc<Counters>>, Instant)>,
+    /// And when they were swept last.
+    counters: Mutex<(ByLimit, Instant)>,
 }
 
 /// A request that does not fit.

@@ -55,7 +55,12 @@ pub fn read_all(path: &Path) -> Result<Vec<Definition>, String> {
     let metadata = fs::metadata(path).map_err(|error| error.to_string())?;
     if metadata.is_dir() {
         let app_directory = String::new();
-        return read(&look(&Files { root: path.to_owned(), app_directory, watch_root: false, ignore_dot_files: false }));
+        return read(&look(&Files {
+            root: path.to_owned(),
+            app_directory,
+            watch_root: false,
+            ignore_dot_files: false,
+        }));
     }
     let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -113,7 +113,10 @@ pub enum Kind {
     Sliding(redis_rl_client::Sliding),
     Throttle(redis_rl_client::Throttle),
     /// At most so many at a time. The entry with the key `holder` says who.
-    Concurrency { rule: redis_rl_client::Lease, holder: String },
+    Concurrency {
+        rule: redis_rl_client::Lease,
+        holder: String,
+    },
 }
 
 /// The limit that a descriptor meets.
@@ -275,7 +278,8 @@ impl Level {
         let mut last = None;
         for (index, entry) in entries.iter().enumerate() {
             let (found, how) = level.entry(&entry.key, &entry.value)?;
-            let under_key = |pattern: &str| pattern.strip_prefix(&format!("{}_", entry.key)).unwrap_or(pattern).to_owned();
+            let under_key =
+                |pattern: &str| pattern.strip_prefix(&format!("{}_", entry.key)).unwrap_or(pattern).to_owned();
             let value = match how {
                 How::Pattern(pattern) if found.share_threshold => {
                     let pattern = under_key(pattern);
@@ -416,7 +420,12 @@ impl Loader<'_> {
         Ok(())
     }
 
-    fn limit(&self, descriptor: &definition::Descriptor, limit: &definition::Limit, full_key: &str) -> Result<Limit, String> {
+    fn limit(
+        &self,
+        descriptor: &definition::Descriptor,
+        limit: &definition::Limit,
+        full_key: &str,
+    ) -> Result<Limit, String> {
         let refuse = |reason: String| self.refuse(limit.line, reason);
         let (rates, rule) = self.rule(limit, &descriptor.key).map_err(refuse)?;
         if limit.reserve == Some(0) {
@@ -482,10 +491,7 @@ impl Loader<'_> {
         let (mut rates, mut windows, mut lengths) = (Vec::new(), Vec::new(), HashSet::new());
         for rate in own.into_iter().chain(&limit.rates) {
             let Some((unit, seconds)) = unit_of(&rate.unit) else {
-                return Err(format!(
-                    "a unit is second, minute, hour, day, week, month or year, not '{}'",
-                    rate.unit
-                ));
+                return Err(format!("a unit is second, minute, hour, day, week, month or year, not '{}'", rate.unit));
             };
             let seconds = match rate.unit_multiplier {
                 Some(0) => return Err("a unit_multiplier is at least 1".to_owned()),
@@ -520,11 +526,13 @@ fn rule(algorithm: Algorithm, windows: &[Window], burst: Option<u32>) -> Result<
             if window.limit() == 0 {
                 return Rule::fixed(windows).map(Kind::Fixed).map_err(|error| error.to_string());
             }
-            Rule::throttle(*window).and_then(|rule| match burst {
-                // The command counts what may come beyond the first.
-                Some(burst) => Ok(rule.burst(u64::from(burst).saturating_sub(1))),
-                None => Ok(rule),
-            }).map(Kind::Throttle)
+            Rule::throttle(*window)
+                .and_then(|rule| match burst {
+                    // The command counts what may come beyond the first.
+                    Some(burst) => Ok(rule.burst(u64::from(burst).saturating_sub(1))),
+                    None => Ok(rule),
+                })
+                .map(Kind::Throttle)
         }
     };
     made.map_err(|error| error.to_string())

@@ -61,7 +61,8 @@ async fn a_denial_charges_nothing() {
 #[tokio::test]
 async fn statuses_tell_the_limit_and_its_reset() {
     let (_redis, mut service) = start(&[]).await;
-    let answer = service.ask(request("d", [descriptor("five=a"), descriptor("free"), descriptor("none")])).await.unwrap();
+    let answer =
+        service.ask(request("d", [descriptor("five=a"), descriptor("free"), descriptor("none")])).await.unwrap();
     assert_eq!(said(&answer), "OK: OK 4, OK 4294967295, OK 0");
     let [five, free, none] = answer.statuses.as_slice() else { panic!("{answer:?}") };
     let limit = five.current_limit.as_ref().unwrap();
@@ -98,7 +99,10 @@ async fn a_check_denies_where_nothing_is_left() {
 async fn the_same_descriptor_twice_is_one_with_the_sum() {
     let (_redis, mut service) = start(&[]).await;
     assert_eq!(service.all(["five=a", "five=a", "five=b"]).await, "OK: OK 3, OK 3, OK 4");
-    assert_eq!(service.all(["five=a", "five=a", "five=a", "five=a"]).await, "OVER_LIMIT: OVER_LIMIT 3, OVER_LIMIT 3, OVER_LIMIT 3, OVER_LIMIT 3");
+    assert_eq!(
+        service.all(["five=a", "five=a", "five=a", "five=a"]).await,
+        "OVER_LIMIT: OVER_LIMIT 3, OVER_LIMIT 3, OVER_LIMIT 3, OVER_LIMIT 3"
+    );
 }
 
 #[tokio::test]
@@ -123,7 +127,8 @@ async fn shadow_mode_counts_and_never_denies() {
         assert_eq!(service.all(["shadow=a"]).await, format!("OK {left}"));
     }
     assert_eq!(service.all(["shadow=a", "five=a"]).await, "OK: OK 0, OK 4");
-    let metric = |name: &str| service.metric(&format!("ratelimit_service_rate_limit_{name}{{domain=\"d\",key1=\"shadow\"}}"));
+    let metric =
+        |name: &str| service.metric(&format!("ratelimit_service_rate_limit_{name}{{domain=\"d\",key1=\"shadow\"}}"));
     assert_eq!((metric("total_hits"), metric("shadow_mode"), metric("over_limit")), (5.0, 3.0, 3.0));
     assert_eq!(service.all(["shadow_steady=a"]).await, "OK 0");
     assert_eq!(service.all(["shadow_steady=a", "five=b"]).await, "OK: OK 0, OK 4");
@@ -143,7 +148,10 @@ async fn quotas_deny_together() {
     assert_eq!(service.all(["quota=a", "other_quota=a"]).await, "OK: OK 0, OK 1");
     // One of two is over: the request passes, and only the other is charged.
     assert_eq!(service.all(["quota=a", "other_quota=a"]).await, "OK: OVER_LIMIT 0, OK 0");
-    assert_eq!(service.all(["quota=a", "other_quota=a", "five=a"]).await, "OVER_LIMIT: OVER_LIMIT 0, OVER_LIMIT 0, OK 5");
+    assert_eq!(
+        service.all(["quota=a", "other_quota=a", "five=a"]).await,
+        "OVER_LIMIT: OVER_LIMIT 0, OVER_LIMIT 0, OK 5"
+    );
     assert_eq!(service.all(["quota=b", "one=a"]).await, "OK: OK 0, OK 0");
     assert_eq!(service.all(["other_quota=b", "one=a"]).await, "OVER_LIMIT: OK 2, OVER_LIMIT 0");
 }
@@ -273,11 +281,8 @@ async fn keys_of_different_descriptors_never_meet() {
 
 #[tokio::test]
 async fn response_headers_speak_of_the_closest_limit() {
-    let (_redis, mut service) = start(&[
-        ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
-        ("LIMIT_REMAINING_HEADER", "x-left"),
-    ])
-    .await;
+    let (_redis, mut service) =
+        start(&[("LIMIT_RESPONSE_HEADERS_ENABLED", "true"), ("LIMIT_REMAINING_HEADER", "x-left")]).await;
     let headers = |answer: &RateLimitResponse| {
         let headers = answer.response_headers_to_add.iter();
         headers.take(2).map(|header| format!("{}: {}", header.key, header.value)).collect::<Vec<_>>().join(", ")
@@ -297,12 +302,10 @@ async fn dynamic_metadata_tells_what_passed() {
     let (_redis, mut service) = start(&[("RESPONSE_DYNAMIC_METADATA", "true")]).await;
     let metadata = |answer: &RateLimitResponse| {
         let fields = &answer.dynamic_metadata.as_ref().unwrap().fields;
-        let Some(Kind::StructValue(tier)) =
-            fields.get("metadata").and_then(|value| match &value.kind {
-                Some(Kind::StructValue(metadata)) => metadata.fields["tier"].kind.clone(),
-                _ => None,
-            })
-        else {
+        let Some(Kind::StructValue(tier)) = fields.get("metadata").and_then(|value| match &value.kind {
+            Some(Kind::StructValue(metadata)) => metadata.fields["tier"].kind.clone(),
+            _ => None,
+        }) else {
             return Vec::new();
         };
         let mut names: Vec<_> = tier.fields.into_keys().collect();

@@ -82,14 +82,18 @@ async fn statsd_gets_what_was_added() {
     let redis = Redis::with_module();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
-    let mut service = Service::start(&redis, CONFIG, &[
-        ("USE_STATSD", "true"),
-        ("USE_PROMETHEUS", "false"),
-        ("STATSD_HOST", "127.0.0.1"),
-        ("STATSD_PORT", &port),
-        ("STATS_FLUSH_INTERVAL", "100ms"),
-        ("EXTRA_TAGS", "zone:a"),
-    ])
+    let mut service = Service::start(
+        &redis,
+        CONFIG,
+        &[
+            ("USE_STATSD", "true"),
+            ("USE_PROMETHEUS", "false"),
+            ("STATSD_HOST", "127.0.0.1"),
+            ("STATSD_PORT", &port),
+            ("STATS_FLUSH_INTERVAL", "100ms"),
+            ("EXTRA_TAGS", "zone:a"),
+        ],
+    )
     .await;
     service.hit("d", descriptor("a=x,b=y")).await;
     let text = tokio::task::spawn_blocking(move || {
@@ -133,10 +137,11 @@ async fn without_redis_nothing_listens_and_it_tries_again() {
     redis.again();
     until("the service listens", async || http(service.http, "GET", "/healthcheck", "").0 == 200).await;
     assert_eq!(service.hit("d", descriptor("a=x,b=y")).await, "OK 9");
-    let mut gone = Service::spawn(free_port(), &[], &[
-        ("REDIS_STARTUP_INITIAL_INTERVAL", "10ms"),
-        ("REDIS_STARTUP_MAX_ELAPSED_TIME", "100ms"),
-    ]);
+    let mut gone = Service::spawn(
+        free_port(),
+        &[],
+        &[("REDIS_STARTUP_INITIAL_INTERVAL", "10ms"), ("REDIS_STARTUP_MAX_ELAPSED_TIME", "100ms")],
+    );
     until("the service gives up", async || gone.process.ended().is_some()).await;
     assert_eq!(gone.process.ended(), Some(1));
 }
@@ -144,7 +149,8 @@ async fn without_redis_nothing_listens_and_it_tries_again() {
 #[tokio::test]
 async fn what_has_no_effect_is_named_in_the_log() {
     let redis = Redis::with_module();
-    let service = Service::start(&redis, CONFIG, &[("REDIS_POOL_SIZE", "20"), ("LOCAL_CACHE_SIZE_IN_BYTES", "1000")]).await;
+    let service =
+        Service::start(&redis, CONFIG, &[("REDIS_POOL_SIZE", "20"), ("LOCAL_CACHE_SIZE_IN_BYTES", "1000")]).await;
     let log = service.process.log();
     assert!(log.contains("REDIS_POOL_SIZE has no effect") && log.contains("DENY_CACHE"), "{log}");
     let mut refused = Service::spawn(redis.port, &[], &[("BACKEND_TYPE", "memcache")]);
@@ -173,11 +179,17 @@ fn a_configuration_is_checked_without_a_server() {
     };
     assert!(check(CONFIG).0);
     for (text, reason) in [
-        ("domain: d\ndescriptors:\n  - key: a\n    ratelimit: {}\n", "c.yaml:4: unknown key 'ratelimit' (did you mean 'rate_limit'?)"),
+        (
+            "domain: d\ndescriptors:\n  - key: a\n    ratelimit: {}\n",
+            "c.yaml:4: unknown key 'ratelimit' (did you mean 'rate_limit'?)",
+        ),
         ("domain: d\ndescriptors:\n  - value: a\n", "c.yaml:3: a descriptor of 'd' has no key"),
         ("descriptors: []\n", "c.yaml: a configuration needs a domain"),
         ("domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: foo}\n", "not 'foo'"),
-        ("domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day, requests_per_unit: -1}\n", "an integer from 0"),
+        (
+            "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day, requests_per_unit: -1}\n",
+            "an integer from 0",
+        ),
         ("domain: d\ndescriptors:\n  - key: a\n    algorithm: sliding\n", "'algorithm' belongs into 'rate_limit'"),
         ("domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day, algorithm: leaky}\n", "not 'leaky'"),
         ("domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day, unlimited: yes}\n", "unlimited has no unit"),

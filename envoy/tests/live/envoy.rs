@@ -134,9 +134,7 @@ async fn places_of_a_dead_envoy_come_free() {
     // A stream that ends gives its place back at once.
     tokio::time::sleep(Duration::from_millis(10)).await;
     for id in 5..15 {
-        until("a place is given back", async || {
-            gateway.get("/free", &format!("x-stream: {id}\r\n")).await.0 == 200
-        })
-        .await;
+        until("a place is given back", async || gateway.get("/free", &format!("x-stream: {id}\r\n")).await.0 == 200)
+            .await;
     }
 }

@@ -5,13 +5,18 @@ use crate::support::{Redis, Service, descriptor};
 
 /// One domain an example.
 const FILES: [(&str, &str); 11] = [
-    ("1.yaml", "
+    (
+        "1.yaml",
+        "
 domain: example1
 descriptors:
   - {key: database, value: users, rate_limit: {unit: day, requests_per_unit: 3}}
   - {key: database, value: default, rate_limit: {unit: day, requests_per_unit: 2}}
-"),
-    ("2.yaml", "
+",
+    ),
+    (
+        "2.yaml",
+        "
 domain: example2
 descriptors:
   - key: message_type
@@ -21,8 +26,11 @@ descriptors:
         rate_limit: {unit: day, requests_per_unit: 5}
   - key: to_number
     rate_limit: {unit: day, requests_per_unit: 100}
-"),
-    ("3.yaml", "
+",
+    ),
+    (
+        "3.yaml",
+        "
 domain: example3
 descriptors:
   - key: remote_address
@@ -30,23 +38,32 @@ descriptors:
   - key: remote_address
     value: 50.0.0.5
     rate_limit: {unit: day, requests_per_unit: 0}
-"),
-    ("4.yaml", "
+",
+    ),
+    (
+        "4.yaml",
+        "
 domain: example4
 descriptors:
   - key: key
     value: value
     rate_limit: {requests_per_unit: 300, unit: day}
-"),
-    ("5.yaml", "
+",
+    ),
+    (
+        "5.yaml",
+        "
 domain: example5
 descriptors:
   - key: ldap
     rate_limit: {unlimited: true}
   - key: azure
     rate_limit: {unit: day, requests_per_unit: 100}
-"),
-    ("6.yaml", "
+",
+    ),
+    (
+        "6.yaml",
+        "
 domain: example6
 descriptors:
   - key: service
@@ -58,8 +75,11 @@ descriptors:
       - key: user
         value: user-b
         rate_limit: {requests_per_unit: 1, unit: day}
-"),
-    ("7.yaml", "
+",
+    ),
+    (
+        "7.yaml",
+        "
 domain: example7
 descriptors:
   - key: key_1
@@ -74,8 +94,11 @@ descriptors:
       - key: user
         value: bkthomps
         rate_limit: {replaces: [{name: specific_limit}], requests_per_unit: 3, unit: day}
-"),
-    ("8.yaml", "
+",
+    ),
+    (
+        "8.yaml",
+        "
 domain: example8
 descriptors:
   - key: key1
@@ -84,15 +107,21 @@ descriptors:
   - key: key1
     value: value1
     rate_limit: {unit: day, requests_per_unit: 2}
-"),
-    ("9.yaml", "
+",
+    ),
+    (
+        "9.yaml",
+        "
 domain: example9
 descriptors:
   - {key: key1, value: value*, rate_limit: {unit: day, requests_per_unit: 2}}
   - {key: path, value: /api/*/action, rate_limit: {unit: day, requests_per_unit: 2}}
   - {key: route, value: /api/*/resource/*/action, rate_limit: {unit: day, requests_per_unit: 2}}
-"),
-    ("10.yaml", "
+",
+    ),
+    (
+        "10.yaml",
+        "
 domain: example10
 descriptors:
   - key: route
@@ -103,8 +132,11 @@ descriptors:
         descriptors:
           - key: subject_id
             rate_limit: {unit: day, requests_per_unit: 60}
-"),
-    ("11.yaml", "
+",
+    ),
+    (
+        "11.yaml",
+        "
 domain: example11
 descriptors:
   - key: files
@@ -114,7 +146,8 @@ descriptors:
   - key: files_no_share
     value: files_no_share/*
     rate_limit: {unit: day, requests_per_unit: 10}
-"),
+",
+    ),
 ];
 
 /// The domain, a descriptor, how often it is asked for, and the last answer.
@@ -177,10 +210,12 @@ async fn the_examples_answer_as_they_are_documented() {
 async fn a_limit_that_is_replaced_is_not_charged() {
     let redis = Redis::with_module();
     let mut service = Service::with_files(&redis, &FILES, &[]).await;
-    let both = || crate::support::request("example7", [
-        descriptor("key_1=value_1,user=bkthomps"),
-        descriptor("key_2=value_2,user=bkthomps"),
-    ]);
+    let both = || {
+        crate::support::request(
+            "example7",
+            [descriptor("key_1=value_1,user=bkthomps"), descriptor("key_2=value_2,user=bkthomps")],
+        )
+    };
     for left in ["2", "1", "0"] {
         let answer = crate::support::said(&service.ask(both()).await.unwrap());
         assert_eq!(answer, format!("OK: OK 0, OK {left}"));

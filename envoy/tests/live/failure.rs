@@ -39,18 +39,21 @@ async fn a_redis_that_hangs_is_an_answer_in_time() {
 #[tokio::test]
 async fn a_redis_that_is_gone_is_an_answer_in_time_and_comes_back() {
     let mut redis = Redis::with_module();
-    let mut service =
-        Service::start(&redis, CONFIG, &[USUAL, ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true")]).await;
+    let mut service = Service::start(&redis, CONFIG, &[USUAL, ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true")]).await;
     redis.kill();
     for _ in 0..20 {
         let start = Instant::now();
         service.ask(request("d", [descriptor("five=a")])).await.unwrap_err();
         assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     }
-    until("the service is not healthy", async || crate::support::http(service.http, "GET", "/healthcheck", "").0 == 500).await;
+    until("the service is not healthy", async || {
+        crate::support::http(service.http, "GET", "/healthcheck", "").0 == 500
+    })
+    .await;
     redis.again();
     until("Redis is asked again", async || service.ask(request("d", [descriptor("five=a")])).await.is_ok()).await;
-    until("the service is healthy", async || crate::support::http(service.http, "GET", "/healthcheck", "").0 == 200).await;
+    until("the service is healthy", async || crate::support::http(service.http, "GET", "/healthcheck", "").0 == 200)
+        .await;
 }
 
 #[tokio::test]

@@ -80,9 +80,8 @@ pub struct Redis {
 
 impl Redis {
     pub fn with_module() -> Self {
-        let module = std::env::var("MODULE").unwrap_or_else(|_| {
-            concat!(env!("CARGO_MANIFEST_DIR"), "/../target/release/libredis_rl.so").to_owned()
-        });
+        let module = std::env::var("MODULE")
+            .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../target/release/libredis_rl.so").to_owned());
         assert!(Path::new(&module).exists(), "{module} is missing: build it with `make build`");
         Self::start(&["--loadmodule", &module])
     }
@@ -225,7 +224,8 @@ impl Service {
 
 /// The overall code, then code and remaining of each status, where they differ from it only the differing ones.
 pub fn said(response: &RateLimitResponse) -> String {
-    let statuses = response.statuses.iter().map(|status| format!("{} {}", status.code().as_str_name(), status.limit_remaining));
+    let statuses =
+        response.statuses.iter().map(|status| format!("{} {}", status.code().as_str_name(), status.limit_remaining));
     let statuses: Vec<_> = statuses.collect();
     match (response.overall_code().as_str_name(), statuses.as_slice()) {
         (overall, [status]) if status.starts_with(overall) => status.clone(),

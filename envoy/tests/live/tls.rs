@@ -39,7 +39,8 @@ fn client(authority: &Authority, identity: Option<(String, String)>) -> ClientTl
 async fn answers(service: &mut Service, tls: ClientTlsConfig) -> bool {
     let endpoint = Endpoint::from_shared(format!("https://127.0.0.1:{}", service.grpc)).unwrap();
     let channel = endpoint.tls_config(tls).unwrap().connect_lazy();
-    service.client = envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient::new(channel);
+    service.client =
+        envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient::new(channel);
     service.ask(crate::support::request("d", [descriptor("a")])).await.is_ok()
 }
 
@@ -63,7 +64,8 @@ async fn clients_are_known_by_their_certificates() {
     assert!(answers(&mut service, client(&ours, None)).await);
     assert!(!answers(&mut service, client(&others, None)).await);
 
-    let mutual = [&tls[..], &[("GRPC_CLIENT_TLS_CACERT", ca_path.as_str()), ("GRPC_CLIENT_TLS_SAN", "gateway")]].concat();
+    let mutual =
+        [&tls[..], &[("GRPC_CLIENT_TLS_CACERT", ca_path.as_str()), ("GRPC_CLIENT_TLS_SAN", "gateway")]].concat();
     let mut service = Service::start(&redis, CONFIG, &mutual).await;
     assert!(answers(&mut service, client(&ours, Some(ours.issue("gateway")))).await);
     assert!(!answers(&mut service, client(&ours, Some(ours.issue("somebody")))).await);
@@ -89,17 +91,21 @@ async fn a_unix_socket_is_a_door() {
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let mut service = Service::start(&redis, CONFIG, &[("GRPC_UDS", path.to_str().unwrap())]).await;
     let endpoint = Endpoint::from_shared(format!("unix:{}", path.display())).unwrap();
-    service.client = envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient::new(endpoint.connect_lazy());
+    service.client =
+        envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient::new(
+            endpoint.connect_lazy(),
+        );
     assert_eq!(service.hit("d", descriptor("a")).await, "OK 999");
 }
 
 #[tokio::test]
 async fn old_connections_are_told_to_go() {
     let redis = Redis::with_module();
-    let mut service = Service::start(&redis, CONFIG, &[
-        ("GRPC_MAX_CONNECTION_AGE", "200ms"),
-        ("GRPC_MAX_CONNECTION_AGE_GRACE", "1s"),
-    ])
+    let mut service = Service::start(
+        &redis,
+        CONFIG,
+        &[("GRPC_MAX_CONNECTION_AGE", "200ms"), ("GRPC_MAX_CONNECTION_AGE_GRACE", "1s")],
+    )
     .await;
     for _ in 0..20 {
         // The client makes a new connection each time; no request is lost.

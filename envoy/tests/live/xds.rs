@@ -108,13 +108,17 @@ async fn configurations_come_by_xds() {
         .serve(format!("127.0.0.1:{port}").parse().unwrap());
     let server = tokio::spawn(server);
     let url = format!("127.0.0.1:{port}");
-    let mut service = Service::spawn(redis.port, &[], &[
-        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
-        ("CONFIG_GRPC_XDS_SERVER_URL", &url),
-        ("CONFIG_GRPC_XDS_NODE_ID", "node"),
-        ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "x-key:secret"),
-        ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "50ms"),
-    ]);
+    let mut service = Service::spawn(
+        redis.port,
+        &[],
+        &[
+            ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+            ("CONFIG_GRPC_XDS_SERVER_URL", &url),
+            ("CONFIG_GRPC_XDS_NODE_ID", "node"),
+            ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "x-key:secret"),
+            ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "50ms"),
+        ],
+    );
     let next = async || tokio::time::timeout(PATIENCE, subscribed.lock().await.recv()).await.unwrap().unwrap();
     let (responses, mut requests, header) = next().await;
     assert_eq!(header.as_deref(), Some("secret"));

@@ -232,6 +232,22 @@ async fn all_or_nothing() {
 }
 
 #[tokio::test]
+async fn a_check_denies_and_counts_nothing() {
+    let server = Server::frozen(Has::Module).await;
+    let limiter = server.limiter().await;
+    let check = || ("{o}:quota", Rule::from(Rule::sliding("2/minute").unwrap().cost(0)));
+    let count = || ("{o}:log", Rule::from(Rule::sliding("9/minute").unwrap()));
+    for used in 1..=3 {
+        let decision = limiter.all([check(), count()]).await.unwrap();
+        assert_eq!((decision.allowed, decision.each[0].used, decision.each[1].used), (true, 0, used));
+    }
+    limiter.hit("{o}:quota", Rule::sliding("2/minute").unwrap().cost(2)).await.unwrap();
+    let decision = limiter.all([check(), count()]).await.unwrap();
+    assert_eq!((decision.allowed, decision.index, decision.each[1].used), (false, 0, 3));
+    assert_eq!(decision.retry_after, Some(ms(60_000)));
+}
+
+#[tokio::test]
 async fn the_three_modes_give_the_same_answers() {
     let each = each().await;
     for step in 0..120_i64 {

@@ -256,3 +256,40 @@ async fn a_broken_connection_is_made_anew() {
     })
     .await;
 }
+
+/// One shard of three hangs: calls about its keys fail in time, all others are decided.
+#[tokio::test]
+async fn a_node_that_hangs_is_one_of_three() {
+    let cluster = Cluster::start(Has::Module, false).await;
+    let client = cluster.client().response_timeout(Duration::from_millis(500)).build().unwrap();
+    let options = Options::default().timeout(Duration::from_millis(500));
+    let limiter = Limiter::with_options(client, options);
+    let rule = Rule::sliding("1000/hour").unwrap();
+    until("it is connected", || async { limiter.hit("k0", &rule).await.is_ok() }).await;
+    let mut keys = Vec::new();
+    for key in (0..30).map(|key| format!("k{key}")) {
+        let slot = cluster.nodes[0].run::<u64>(&format!("CLUSTER KEYSLOT {key}")).await;
+        until("each key is decided on", || async { limiter.hit(&key, &rule).await.is_ok() }).await;
+        keys.push((key, Cluster::owner(slot)));
+    }
+    cluster.nodes[1].hang();
+    let started = std::time::Instant::now();
+    let calls: Vec<_> = keys
+        .into_iter()
+        .map(|(key, owner)| {
+            let (limiter, rule) = (limiter.clone(), rule.clone());
+            tokio::spawn(async move { (owner, limiter.hit(key, &rule).await) })
+        })
+        .collect();
+    let mut seen = [0; 2];
+    for call in calls {
+        match call.await.unwrap() {
+            (1, Err(error)) if error.is_unavailable() => seen[0] += 1,
+            (0 | 2, Ok(decision)) if decision.allowed => seen[1] += 1,
+            (owner, other) => panic!("the node {owner}: {other:?}"),
+        }
+    }
+    assert!(seen[0] > 3 && seen[1] > 10, "{seen:?}");
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    cluster.nodes[1].resume();
+}

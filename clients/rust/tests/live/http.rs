@@ -1,18 +1,24 @@
 //! The layer in axum, over real HTTP, its headers read by a parser that is not ours.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, Once};
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::Request;
+use axum::extract::{ConnectInfo, MatchedPath};
+use axum::http::request::Parts;
+use axum::http::{Response as HttpResponse, StatusCode};
 use axum::routing::get;
-use redis_rl_client::{Limiter, OnFailure, RateLimitLayer, Rule};
+use axum::{Extension, Router};
+use redis_rl_client::{
+    ByAddress, Check, Decisions, Limiter, Options, RateLimitLayer, Rule, Sliding, WhenUnavailable, WithoutIdentity,
+};
 use sfv::{BareItem, List, ListEntry, Parser};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tower::ServiceBuilder;
+use tower_http::timeout::TimeoutLayer;
+use tower_http::trace::TraceLayer;
 
-use crate::support::{Has, Server, T0};
+use crate::support::{Events, Has, Server, T0, free_port, patient, until};
 
 struct Response {
     status: u16,
@@ -46,12 +52,16 @@ impl Response {
         });
         items.collect()
     }
+
+    fn names(&self) -> Vec<String> {
+        self.list("ratelimit").into_iter().map(|(name, _)| name).collect()
+    }
 }
 
-async fn ask(address: SocketAddr, key: Option<&str>) -> Response {
+async fn ask(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Response {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let key = key.map(|key| format!("x-api-key: {key}\r\n")).unwrap_or_default();
-    let request = format!("GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{key}\r\n");
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).await.unwrap();
@@ -62,20 +72,32 @@ async fn ask(address: SocketAddr, key: Option<&str>) -> Response {
     Response { status, headers: headers.collect(), body: body.to_owned() }
 }
 
+async fn by(address: SocketAddr, key: &str) -> Response {
+    ask(address, "/", &[("x-api-key", key)]).await
+}
+
 async fn serve(app: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
     address
 }
 
-fn by_api_key(request: &Request) -> Option<Vec<u8>> {
-    Some(request.headers().get("x-api-key")?.as_bytes().to_vec())
+fn by_api_key(request: &Parts) -> Option<Vec<u8>> {
+    Some(request.headers.get("x-api-key")?.as_bytes().to_vec())
 }
 
-async fn limited(limiter: Limiter, rule: impl Into<Rule>) -> SocketAddr {
-    let layer = RateLimitLayer::new(limiter, rule, by_api_key).timeout(Duration::from_secs(60));
-    serve(Router::new().route("/", get(|| async { "hello" })).layer(layer)).await
+fn hello() -> Router {
+    Router::new().route("/", get(|| async { "hello" }))
+}
+
+fn layer(limiter: &Limiter, rule: &Sliding) -> RateLimitLayer {
+    RateLimitLayer::new(limiter.clone(), rule, by_api_key).timeout(Duration::from_secs(60))
+}
+
+fn sliding(rates: &str) -> Sliding {
+    Rule::sliding(rates).unwrap()
 }
 
 fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -86,15 +108,15 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 async fn of_a_hundred_at_once_exactly_the_limit_gets_in() {
     for has in Has::EACH {
         let server = Server::frozen(has).await;
-        let address = limited(server.limiter().await, Rule::sliding("37/minute").unwrap()).await;
-        let asked: Vec<_> = (0..100).map(|_| tokio::spawn(ask(address, Some("a")))).collect();
+        let address = serve(hello().layer(layer(&server.limiter().await, &sliding("37/minute")).deny_cache(0))).await;
+        let asked: Vec<_> = (0..100).map(|_| tokio::spawn(by(address, "a"))).collect();
         let mut remaining = Vec::new();
         let mut denied = 0;
         for response in asked {
             let response = response.await.unwrap();
-            assert_eq!(response.list("ratelimit-policy"), [("default".to_owned(), pairs(&[("q", "37"), ("w", "60")]))]);
+            assert_eq!(response.list("ratelimit-policy"), [("60s".to_owned(), pairs(&[("q", "37"), ("w", "60")]))]);
             let [(name, params)] = &response.list("ratelimit")[..] else { panic!("one policy") };
-            assert_eq!(name, "default");
+            assert_eq!(name, "60s");
             assert_eq!(params[1], ("t".to_owned(), "60".to_owned()));
             match response.status {
                 200 => {
@@ -112,28 +134,25 @@ async fn of_a_hundred_at_once_exactly_the_limit_gets_in() {
         }
         remaining.sort_unstable();
         assert_eq!((remaining, denied), ((0..37).collect(), 63), "{has:?}");
-        // Another key, and no key at all.
-        assert_eq!(ask(address, Some("b")).await.status, 200);
-        let unlimited = ask(address, None).await;
-        assert_eq!((unlimited.status, unlimited.header("ratelimit")), (200, None));
-        // 59.5 seconds are 60: whoever waits as long as told is let in.
+        assert_eq!(by(address, "b").await.status, 200);
+        // 59.5 seconds are 60: a client that waits as long as it is told is let in.
         server.set_time(T0 + 500).await;
-        let response = ask(address, Some("a")).await;
+        let response = by(address, "a").await;
         assert_eq!((response.status, response.header("retry-after").as_deref()), (429, Some("60")));
         assert_eq!(response.list("ratelimit")[0].1[1], ("t".to_owned(), "60".to_owned()));
         server.set_time(T0 + 59_000).await;
-        assert_eq!(ask(address, Some("a")).await.status, 429);
+        assert_eq!(by(address, "a").await.status, 429);
         server.set_time(T0 + 60_000).await;
-        assert_eq!(ask(address, Some("a")).await.status, 200);
+        assert_eq!(by(address, "a").await.status, 200);
     }
 }
 
 #[tokio::test]
 async fn several_policies_and_the_problem() {
     let server = Server::frozen(Has::Module).await;
-    let rule = Rule::sliding("1/0.5s, 2/second, 5/minute").unwrap().name(r#"a "b\c"#).unwrap().cost(2);
-    let address = limited(server.limiter().await, rule).await;
-    let response = ask(address, Some("a")).await;
+    let rule = sliding("1/0.5s, 2/second, 5/minute").name(r#"a "b\c"#).unwrap().cost(2);
+    let address = serve(hello().layer(layer(&server.limiter().await, &rule))).await;
+    let response = by(address, "a").await;
     assert_eq!(response.status, 429);
     let policies = response.list("ratelimit-policy");
     assert_eq!(policies[0], (r#"a "b\c-0.5s"#.to_owned(), pairs(&[("q", "1")])));
@@ -150,83 +169,280 @@ async fn several_policies_and_the_problem() {
     );
 }
 
+/// Two limits over one server and one client, with the settings that nobody has touched.
 #[tokio::test]
-async fn two_layers_share_the_headers() {
+async fn two_layers_are_two_limits() {
     let server = Server::frozen(Has::Module).await;
     let limiter = server.limiter().await;
-    let layer = |name: &str, limit: u64| {
-        let prefix = name.to_owned();
-        let rule = Rule::fixed(format!("{limit}/minute").as_str()).unwrap().name(name).unwrap();
-        RateLimitLayer::new(limiter.clone(), rule, move |_: &Request| Some(format!("{prefix}:all")))
-    };
-    let app = Router::new().route("/", get(|| async { "hello" })).layer(layer("inner", 5)).layer(layer("outer", 7));
-    let response = ask(serve(app).await, None).await;
-    let names: Vec<_> = response.list("ratelimit").into_iter().map(|(name, _)| name).collect();
-    assert_eq!((response.status, names), (200, vec!["inner".to_owned(), "outer".to_owned()]));
+    let app = Router::new()
+        .route("/login", get(|| async { "in" }).layer(layer(&limiter, &sliding("3/hour"))))
+        .route("/api", get(|| async { "api" }).layer(layer(&limiter, &sliding("100/second"))));
+    let address = serve(app).await;
+    let mut statuses = Vec::new();
+    for _ in 0..12 {
+        statuses.push(ask(address, "/login", &[("x-api-key", "a")]).await.status);
+        for _ in 0..8 {
+            assert_eq!(ask(address, "/api", &[("x-api-key", "a")]).await.status, 200);
+        }
+        server.set_time(T0 + 5000 * i64::try_from(statuses.len()).unwrap()).await;
+    }
+    assert_eq!(statuses, [[200; 3].as_slice(), &[429; 9]].concat());
+    let mut keys: Vec<String> = server.run("KEYS *").await;
+    keys.sort();
+    assert_eq!(keys, ["rl:sliding-3/3600s:{a}"]);
 }
 
 #[tokio::test]
-async fn without_a_server_it_fails_as_it_was_told() {
-    let events = Events::start();
-    let mut server = Server::start(Has::Module).await;
+async fn stacked_layers_share_the_headers_and_the_extensions() {
+    let server = Server::frozen(Has::Module).await;
     let limiter = server.limiter().await;
-    let rule = Rule::sliding("5/minute").unwrap();
-    let app = |on_failure| {
-        let layer = RateLimitLayer::new(limiter.clone(), &rule, by_api_key).on_failure(on_failure);
-        Router::new().route("/", get(|| async { "hello" })).layer(layer)
+    let named = |name: &str, limit: u64| layer(&limiter, &sliding(&format!("{limit}/minute")).name(name).unwrap());
+    let show = |Extension(decisions): Extension<Decisions>| async move {
+        let each = decisions
+            .iter()
+            .map(|decided| format!("{} {}", String::from_utf8_lossy(&decided.key), decided.decision.remaining));
+        each.collect::<Vec<_>>().join("\n")
     };
-    let open = serve(app(OnFailure::Allow)).await;
-    let closed = serve(app(OnFailure::Deny)).await;
-    assert!(ask(open, Some("a")).await.header("ratelimit").is_some());
-    assert_eq!(ask(closed, Some("a")).await.status, 200);
-    server.kill();
-    let response = ask(open, Some("a")).await;
-    assert_eq!((response.status, response.header("ratelimit")), (200, None));
-    let response = ask(closed, Some("a")).await;
-    assert_eq!((response.status, response.header("retry-after")), (503, None));
-    assert_eq!(response.header("content-type").as_deref(), Some("application/problem+json"));
-    let events = events.lock().unwrap();
-    let ours: Vec<_> = events.iter().filter(|event| event.contains("a request was not decided on")).collect();
-    assert_eq!(ours.len(), 2, "{events:?}");
-    assert!(ours[0].contains("Allow") && ours[1].contains("Deny"), "{ours:?}");
+    let app = Router::new().route("/", get(show)).layer(named("inner", 5)).layer(named("outer", 7));
+    let response = by(serve(app).await, "a").await;
+    assert_eq!((response.status, response.names()), (200, vec!["inner".to_owned(), "outer".to_owned()]));
+    assert_eq!(response.body, "rl:outer:{a} 6\nrl:inner:{a} 4");
 }
 
-/// Keeps the warnings of this test binary.
-struct Events;
+/// Bodies of other layers, inside and outside, and of ours within another of ours.
+#[tokio::test]
+async fn it_stands_among_other_layers() {
+    let server = Server::start(Has::Module).await;
+    let limiter = server.limiter().await;
+    let timeout = || TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, Duration::from_secs(60));
+    let builder = ServiceBuilder::new()
+        .layer(TraceLayer::new_for_http())
+        .layer(layer(&limiter, &sliding("9/hour")))
+        .layer(layer(&limiter, &sliding("3/hour")))
+        .layer(TraceLayer::new_for_http())
+        .layer(timeout());
+    let address = serve(hello().layer(builder)).await;
+    for _ in 0..3 {
+        assert_eq!(by(address, "a").await.body, "hello");
+    }
+    assert_eq!(by(address, "a").await.status, 429);
+}
 
-static SEEN: Mutex<Vec<String>> = Mutex::new(Vec::new());
+#[tokio::test]
+async fn each_request_has_its_rules_and_costs() {
+    let server = Server::frozen(Has::Module).await;
+    let limiter = server.limiter().await;
+    // By plan and by the route's template.
+    let plans = RateLimitLayer::per_request(limiter.clone(), |request| {
+        let rates = if request.headers.contains_key("x-paid") { "4/minute" } else { "2/minute" };
+        let route = request.extensions.get::<MatchedPath>().unwrap().as_str();
+        vec![Check::new(sliding(rates).name(route).unwrap(), by_api_key(request))]
+    })
+    .timeout(Duration::from_secs(60))
+    .skip(|request| request.headers.contains_key("x-internal"))
+    .cost(|request| request.headers.get("x-cost").map_or(1, |cost| cost.to_str().unwrap().parse().unwrap()));
+    let app = Router::new().route("/item/{id}", get(|| async { "item" })).route_layer(plans);
+    let address = serve(app).await;
+    let free = |path: &'static str, more: &'static [(&'static str, &'static str)]| async move {
+        ask(address, path, &[&[("x-api-key", "a")], more].concat()).await
+    };
+    assert_eq!(free("/item/1", &[]).await.names(), ["/item/{id}"]);
+    assert_eq!(free("/item/2", &[]).await.status, 200);
+    assert_eq!(free("/item/3", &[]).await.status, 429, "one route is one limit");
+    // The plan is another, the count is the same.
+    assert_eq!(free("/item/3", &[("x-paid", "1")]).await.list("ratelimit")[0].1[0].1, "1");
+    assert_eq!(free("/item/3", &[("x-paid", "1"), ("x-cost", "2")]).await.status, 429);
+    for quiet in [("x-internal", "1"), ("x-cost", "0")] {
+        let response = ask(address, "/item/3", &[("x-api-key", "a"), quiet]).await;
+        assert_eq!((response.status, response.header("ratelimit")), (200, None));
+    }
+    assert_eq!(ask(address, "/item/3", &[("x-api-key", "b"), ("x-cost", "2")]).await.status, 200);
+    assert_eq!(ask(address, "/item/3", &[("x-api-key", "b")]).await.status, 429);
+}
 
-impl Events {
-    fn start() -> &'static Mutex<Vec<String>> {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| tracing::subscriber::set_global_default(Self).unwrap());
-        &SEEN
+#[tokio::test]
+async fn several_rules_are_decided_together() {
+    let server = Server::frozen(Has::Module).await;
+    let limiter = server.limiter().await;
+    let rules = layer(&limiter, &sliding("2/minute").name("key").unwrap())
+        .and(Rule::fixed("3/hour").unwrap().name("all").unwrap(), |_| Some("all"));
+    let address = serve(hello().layer(rules)).await;
+    assert_eq!(by(address, "a").await.names(), ["key", "all"]);
+    assert_eq!(by(address, "a").await.status, 200);
+    for _ in 0..5 {
+        let denied = by(address, "a").await;
+        assert_eq!(denied.status, 429);
+        assert!(denied.body.ends_with(r#""violated-policies":["key"]}"#), "{}", denied.body);
+    }
+    assert_eq!(by(address, "b").await.status, 200, "what was denied has counted nowhere");
+    let denied = by(address, "b").await;
+    assert!(denied.body.ends_with(r#""violated-policies":["all"]}"#), "{}", denied.body);
+}
+
+#[tokio::test]
+async fn a_request_without_an_identity() {
+    let server = Server::frozen(Has::Module).await;
+    let limiter = server.limiter().await;
+    let refuses = serve(hello().layer(layer(&limiter, &sliding("1/minute")))).await;
+    let response = ask(refuses, "/", &[]).await;
+    assert_eq!((response.status, response.header("ratelimit")), (403, None));
+    assert_eq!(by(refuses, "").await.status, 403);
+    let allows = layer(&limiter, &sliding("1/minute")).without_identity(WithoutIdentity::Allow);
+    let allows = serve(hello().layer(allows)).await;
+    for _ in 0..3 {
+        let response = ask(allows, "/", &[]).await;
+        assert_eq!((response.status, response.header("ratelimit")), (200, None));
+    }
+    assert_eq!(server.run::<u64>("DBSIZE").await, 0);
+}
+
+#[tokio::test]
+async fn addresses_behind_proxies() {
+    let server = Server::frozen(Has::Module).await;
+    let limiter = server.limiter().await;
+    let peer = |request: &Parts| Some(request.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip());
+    let app = |by: ByAddress, name: &str| {
+        let rule = sliding("1/minute").name(name).unwrap();
+        let layer = RateLimitLayer::new(limiter.clone(), rule, move |request| by.identity(request));
+        hello().layer(layer.timeout(Duration::from_secs(60)))
+    };
+    let status = async |address, forwarded: &str| ask(address, "/", &[("x-forwarded-for", forwarded)]).await.status;
+    // Nobody is trusted, so everybody is the peer.
+    let bare = serve(app(ByAddress::new(peer), "bare")).await;
+    assert_eq!((status(bare, "198.51.100.1").await, status(bare, "198.51.100.2").await), (200, 429));
+    let behind = ByAddress::new(peer).trusted_proxies(["127.0.0.0/8", "10.0.0.0/8"]).unwrap();
+    let behind = serve(app(behind, "behind")).await;
+    assert_eq!((status(behind, "198.51.100.1").await, status(behind, "198.51.100.2").await), (200, 200));
+    assert_eq!(status(behind, "6.6.6.6, 198.51.100.1, 10.0.0.7").await, 429, "what the client writes is not believed");
+    assert_eq!((status(behind, "2001:db8::1").await, status(behind, "2001:db8::2").await), (200, 429));
+    assert_eq!(status(behind, "unknown").await, 403);
+    let keys: Vec<String> = server.run("KEYS *2001*").await;
+    assert_eq!(keys, ["rl:behind:{2001:db8::/64}"]);
+}
+
+#[tokio::test]
+async fn a_denial_is_answered_as_the_user_says() {
+    let server = Server::frozen(Has::Module).await;
+    let handler = |denial: &redis_rl_client::Denial<'_>| {
+        let wait = denial.retry_after.unwrap().as_secs();
+        let text = format!("{} {wait} {:?}", denial.request.uri.path(), denial.violated_policies);
+        HttpResponse::builder().status(418).body(text).unwrap()
+    };
+    let layer = layer(&server.limiter().await, &sliding("1/minute")).on_denied(handler);
+    let address = serve(hello().layer(layer)).await;
+    assert_eq!(by(address, "a").await.status, 200);
+    let denied = by(address, "a").await;
+    // Two answers: that of the server, and that of the memory.
+    for denied in [denied, by(address, "a").await] {
+        assert_eq!((denied.status, denied.header("retry-after").as_deref()), (418, Some("60")));
+        assert!(denied.body.ends_with(r#"["60s"]"#) && denied.body.starts_with("/ "), "{}", denied.body);
+        assert!(denied.header("ratelimit-policy").is_some());
     }
 }
 
-impl tracing::Subscriber for Events {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.target().starts_with("redis_rl_client") && *metadata.level() == tracing::Level::WARN
+/// A flood of denied requests costs the server a call a second.
+#[tokio::test]
+async fn denials_are_remembered() {
+    let server = Server::start(Has::Module).await;
+    let limiter = server.limiter().await;
+    let address = serve(hello().layer(layer(&limiter, &sliding("2/hour")))).await;
+    let started = std::time::Instant::now();
+    let mut allowed = 0;
+    for _ in 0..300 {
+        allowed += u64::from(by(address, "a").await.status == 200);
     }
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        struct Text(String);
-        impl tracing::field::Visit for Text {
-            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-                self.0 += &format!("{field}={value:?} ");
-            }
-        }
-        let mut text = Text(String::new());
-        event.record(&mut text);
-        SEEN.lock().unwrap().push(text.0);
+    let most = 3 + started.elapsed().as_secs() + 1;
+    assert_eq!(allowed, 2);
+    assert!(server.calls("rl.sliding").await <= most);
+    let stats = limiter.stats();
+    assert_eq!(stats.allowed() + stats.denied() + stats.denied_from_memory(), 300);
+    assert!(stats.denied_from_memory() >= 297 - most);
+    // Without a memory each of them is a call.
+    let before = server.calls("rl.sliding").await;
+    let address = serve(hello().layer(layer(&limiter, &sliding("2/hour")).deny_cache(0))).await;
+    for _ in 0..20 {
+        assert_eq!(by(address, "a").await.status, 429);
     }
+    assert_eq!(server.calls("rl.sliding").await, before + 20);
+}
 
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
+#[tokio::test]
+async fn permanent_errors_are_no_policy_to_let_through() {
+    let server = Server::start(Has::Module).await;
+    let limiter = server.limiter().await;
+    let _: () = server.run("LPUSH rl:sliding-5/60s:{a} x").await;
+    let address =
+        serve(hello().layer(layer(&limiter, &sliding("5/minute")).when_unavailable(WhenUnavailable::Open))).await;
+    for _ in 0..60 {
+        let response = by(address, "a").await;
+        assert_eq!(
+            (response.status, response.header("content-type").as_deref()),
+            (500, Some("application/problem+json"))
+        );
     }
+    assert_eq!(by(address, "b").await.status, 200, "other keys are decided on");
+    let _: () = server.run("ACL SETUSER default -rl.sliding").await;
+    assert_eq!(by(address, "b").await.status, 500);
+}
 
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
+/// The app starts while there is no server, serves as it was told, and uses the server when it comes.
+#[tokio::test]
+async fn without_a_server_it_serves_as_it_was_told() {
+    let events = Events::start();
+    let port = free_port();
+    let url = format!("redis://127.0.0.1:{port}");
+    let app = |name: &str, policy| {
+        let options = Options::default().name(name);
+        let limiter = Limiter::with_options(redis_rl_client::redis::Client::open(url.as_str()).unwrap(), options);
+        let layer = RateLimitLayer::new(limiter, sliding("3/hour").name(name).unwrap(), by_api_key);
+        serve(hello().layer(layer.when_unavailable(policy)))
+    };
+    let (open, closed) = (app("open", WhenUnavailable::Open).await, app("closed", WhenUnavailable::Closed).await);
+    for _ in 0..20 {
+        let response = by(open, "a").await;
+        assert_eq!((response.status, response.header("ratelimit")), (200, None));
+        let response = by(closed, "a").await;
+        assert_eq!((response.status, response.header("ratelimit")), (503, None));
+        assert_eq!(response.header("content-type").as_deref(), Some("application/problem+json"));
+    }
+    #[cfg(feature = "local")]
+    {
+        let local = app("local", WhenUnavailable::Local { processes: 3 }).await;
+        assert_eq!(by(local, "a").await.status, 200);
+        let denied = by(local, "a").await;
+        assert_eq!((denied.status, denied.header("retry-after").is_some()), (429, true));
+        assert!(denied.body.ends_with(r#""violated-policies":["local"]}"#), "{}", denied.body);
+        assert_eq!(by(local, "b").await.status, 200);
+    }
+    let _server = Server::at(port, Has::Module).await;
+    for (name, address) in [("open", open), ("closed", closed)] {
+        until("the server decides", || async { by(address, "b").await.header("ratelimit").is_some() }).await;
+        let count = |text: &str| events.of(name).iter().filter(|event| event.contains(text)).count();
+        assert_eq!((count("the server is unavailable"), count("the server decides again")), (1, 1), "{name}");
+    }
+}
+
+/// Requests at the same time, while the server hangs: none waits longer than the layer's deadline, by much.
+#[tokio::test]
+async fn a_server_that_hangs_delays_nobody_for_long() {
+    let server = Server::start(Has::Module).await;
+    let limiter =
+        Limiter::with_options(redis_rl_client::redis::Client::open(server.url()).unwrap(), patient(Options::default()));
+    let layer = RateLimitLayer::new(limiter, sliding("100/hour"), by_api_key);
+    let address = serve(hello().layer(layer)).await;
+    until("it decides", || async { by(address, "a").await.header("ratelimit").is_some() }).await;
+    server.hang();
+    let started = std::time::Instant::now();
+    let asked: Vec<_> = (0..20).map(|_| tokio::spawn(by(address, "a"))).collect();
+    for response in asked {
+        assert_eq!(response.await.unwrap().status, 200);
+    }
+    // Then at once, but for one a second that probes.
+    for _ in 0..20 {
+        assert_eq!(by(address, "a").await.status, 200);
+    }
+    // One after another they would take more than ten seconds.
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    server.resume();
+    until("the server decides again", || async { by(address, "a").await.header("ratelimit").is_some() }).await;
 }

@@ -2,10 +2,14 @@
 
 mod answers;
 mod cluster;
+mod faults;
+#[cfg(feature = "tower")]
 mod http;
 mod lease;
 mod lost;
 mod modes;
 mod reservation;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod sources;
 mod support;

@@ -1,8 +1,8 @@
 //! How the mode is found, kept, and found again.
 
-use redis_rl_client::{Error, Limiter, Mode, Options, Rule};
+use redis_rl_client::{Error, Limiter, Mode, Options, Rule, redis};
 
-use crate::support::{Has, Server};
+use crate::support::{Has, Server, until};
 
 #[tokio::test]
 async fn one_probe_is_enough() {
@@ -28,23 +28,22 @@ async fn one_probe_is_enough() {
 
 #[tokio::test]
 async fn a_mode_that_is_gone_is_found_anew() {
-    let server = Server::start(Has::Module).await;
-    let mut connection = server.connection().await;
-    let limiter = Limiter::with_options(connection.clone(), crate::support::patient(Options::default()));
-    let rule = Rule::sliding("100/minute").unwrap();
+    let server = Server::start(Has::Functions).await;
+    let limiter = server.limiter().await;
+    let rule = Rule::fixed("100/minute").unwrap();
     let used = async || limiter.hit("k", &rule).await.unwrap().used;
-    assert_eq!((used().await, limiter.mode()), (1, Some(Mode::Module)));
-    // As after a failover to a server without the module. It does not go while a client's last command was one of its own.
-    let _: () = redis::cmd("PING").query_async(&mut connection).await.unwrap();
-    let _: () = server.run("MODULE UNLOAD rl").await;
-    assert_eq!((used().await, limiter.mode()), (2, Some(Mode::Functions)));
+    assert_eq!((used().await, limiter.mode()), (1, Some(Mode::Functions)));
+    // As after a failover to a server without the library.
     let _: () = server.run("FUNCTION FLUSH").await;
-    assert_eq!((used().await, limiter.mode()), (3, Some(Mode::Functions)));
+    assert_eq!((used().await, limiter.mode()), (2, Some(Mode::Functions)));
     // As after one to a server with the module and without the library.
     let _: () = server.run("FUNCTION FLUSH").await;
     let module = Has::Module.arguments().pop().unwrap();
     let _: () = server.run(&format!("MODULE LOAD {module}")).await;
-    assert_eq!((used().await, limiter.mode()), (4, Some(Mode::Module)));
+    assert_eq!((used().await, limiter.mode()), (3, Some(Mode::Functions)));
+    let again = server.limiter().await;
+    assert_eq!(again.hit("k", &rule).await.unwrap().used, 4);
+    assert_eq!(again.mode(), Some(Mode::Module));
 }
 
 #[tokio::test]
@@ -96,4 +95,34 @@ async fn keys_get_their_prefix() {
     limiter.all([("a", (&rule).into()), ("b", (&rule).into())]).await.unwrap();
     assert_eq!(server.run::<u64>("EXISTS app:k app:a app:b").await, 3);
     assert_eq!(server.run::<u64>("DBSIZE").await, 3);
+}
+
+#[tokio::test]
+async fn an_older_library_is_replaced_and_a_newer_one_never() {
+    let source = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/functions/rl.library.lua")).unwrap();
+    let version =
+        source.lines().find(|line| line.starts_with("-- Version ")).expect("the library's version").to_owned();
+    for mode in [Mode::Auto, Mode::Functions] {
+        for (other, replaced) in [("-- As it once was", true), ("-- Version 99999", false)] {
+            let server = Server::start(Has::Functions).await;
+            let mut connection = server.connection().await;
+            let theirs = source.replace(&version, other);
+            let _: String = redis::cmd("FUNCTION").arg("LOAD").arg(theirs).query_async(&mut connection).await.unwrap();
+            let limiter = server.limiter_with(Options::default().mode(mode)).await;
+            let rule = Rule::fixed("100/minute").unwrap();
+            assert_eq!(limiter.hit("k", &rule).await.unwrap().used, 1);
+            let has = async |line: &str| {
+                let code = format!("{:?}", server.run::<redis::Value>("FUNCTION LIST WITHCODE").await);
+                code.contains(&format!("{line}\\n"))
+            };
+            if replaced {
+                until("it is replaced", || has(&version)).await;
+            } else {
+                until("it was asked for its version", || async { server.calls("function|list").await >= 1 }).await;
+                assert_eq!(limiter.hit("k", &rule).await.unwrap().used, 2);
+                assert!(has(other).await);
+            }
+            assert_eq!(limiter.hit("other", &rule).await.unwrap().used, 1);
+        }
+    }
 }

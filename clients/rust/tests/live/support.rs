@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
@@ -93,7 +93,7 @@ impl Server {
         // Between the probe and the server's own bind somebody may take the port; then another one is tried.
         let mut log = String::new();
         for _ in 0..5 {
-            match Self::try_start(arguments, frozen_at).await {
+            match Self::try_start(free_port(), arguments, frozen_at).await {
                 Ok(server) => return server,
                 Err(text) => log = text,
             }
@@ -101,8 +101,48 @@ impl Server {
         panic!("the server does not start:\n{log}");
     }
 
-    async fn try_start(arguments: &[String], frozen_at: Option<i64>) -> Result<Self, String> {
+    /// At a port that a client knows already.
+    pub async fn at(port: u16, has: Has) -> Self {
+        Self::try_start(port, &has.arguments(), None).await.unwrap_or_else(|log| panic!("it does not start:\n{log}"))
+    }
+
+    /// A sentinel that watches a primary under the name `limits`.
+    #[cfg(feature = "sentinel")]
+    pub async fn sentinel(primary: u16) -> Self {
+        let folder = tempfile::Builder::new().prefix("redis-rl-client-").tempdir().unwrap();
         let port = free_port();
+        let config = folder.path().join("sentinel.conf");
+        let text = format!("port {port}\nbind 127.0.0.1\nsentinel monitor limits 127.0.0.1 {primary} 1\n");
+        std::fs::write(&config, text).unwrap();
+        let log = File::create(folder.path().join("log")).unwrap();
+        let mut command = Command::new(program());
+        command.arg(&config).arg("--sentinel").current_dir(folder.path()).stdin(Stdio::null()).stdout(log);
+        let child = command.spawn().unwrap();
+        let server = Self { child, port, folder, clock: None, own: OnceCell::new() };
+        until("the sentinel answers", || async { server.try_connect().await.is_ok() }).await;
+        server
+    }
+
+    /// Another server in its place, which has nothing of it.
+    pub async fn restart(&mut self, has: Has) {
+        self.kill();
+        *self = Self::at(self.port, has).await;
+    }
+
+    /// Stops it from running, while its port stays open and accepts connections.
+    pub fn hang(&self) {
+        self.signal("-STOP");
+    }
+
+    pub fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
+    }
+
+    async fn try_start(port: u16, arguments: &[String], frozen_at: Option<i64>) -> Result<Self, String> {
         let folder = tempfile::Builder::new().prefix("redis-rl-client-").tempdir().unwrap();
         let output = File::create(folder.path().join("log")).unwrap();
         let mut command = Command::new(program());
@@ -268,4 +308,50 @@ pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut()
         assert!(Instant::now() < deadline, "it did not come to this: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Keeps what the package logs in this run of the tests.
+pub struct Events;
+
+static SEEN: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+impl Events {
+    pub fn start() -> Self {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| tracing::subscriber::set_global_default(Self).unwrap());
+        Self
+    }
+
+    /// Those that name this limiter.
+    pub fn of(&self, limiter: &str) -> Vec<String> {
+        let named = format!("limiter=\"{limiter}\"");
+        SEEN.lock().unwrap().iter().filter(|event| event.contains(&named)).cloned().collect()
+    }
+}
+
+impl tracing::Subscriber for Events {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target().starts_with("redis_rl_client") && *metadata.level() <= tracing::Level::INFO
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0 += &format!("{field}={value:?} ");
+            }
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        SEEN.lock().unwrap().push(text.0);
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
 }

@@ -46,7 +46,6 @@ impl Denials {
     }
 
     fn place(&self, key: &[u8]) -> &AtomicU64 {
-        #[allow(clippy::cast_possible_truncation)] // The remainder is small.
         let place = (self.hasher.hash_one(key) % EPOCHS as u64) as usize;
         &self.epochs[place]
     }

@@ -72,7 +72,6 @@ impl<'de> Deserialize<'de> for Integer {
             fn visit_f64<E: de::Error>(self, value: f64) -> Result<Integer, E> {
                 // 5.0 and 1e3 are integers there.
                 let whole = value.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(&value);
-                #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
                 if whole { Ok(Integer(value as u64)) } else { Err(E::custom("not an integer")) }
             }
 
@@ -191,7 +190,6 @@ fn structure(from: &Struct) -> Value {
 fn plain(value: &ProtoValue) -> Value {
     match &value.kind {
         None | Some(Kind::NullValue(_)) => Value::Null,
-        #[allow(clippy::cast_possible_truncation)] // Whole numbers are written without a fraction.
         Some(Kind::NumberValue(number)) if number.fract() == 0.0 && number.abs() < 9e15 => json!(*number as i64),
         Some(Kind::NumberValue(number)) => json!(number),
         Some(Kind::StringValue(text)) => json!(text),

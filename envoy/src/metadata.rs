@@ -55,7 +55,6 @@ fn descriptor(descriptor: &RateLimitDescriptor) -> Value {
         fields.insert("limit".to_owned(), value(Kind::StringValue(parts.join(" "))));
     }
     if let Some(hits) = &descriptor.hits_addend {
-        #[allow(clippy::cast_precision_loss)] // As in JSON, all numbers are doubles.
         fields.insert("hitsAddend".to_owned(), value(Kind::NumberValue(hits.value as f64)));
     }
     value(Kind::StructValue(Struct { fields }))

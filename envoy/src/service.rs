@@ -457,7 +457,6 @@ impl Service {
         let hits = asked.hits;
         stats.total_hits.add(hits);
         let before = if charged { state.used.saturating_sub(units) } else { state.used };
-        #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let near = (state.limit as f32 * self.near_limit_ratio).floor() as u64;
         if state.allowed {
             stats.within(hits, before.saturating_add(hits), near);

@@ -27,7 +27,6 @@ pub async fn run(sink: Sink, stats: Arc<Stats>, every: Duration, tags: Vec<(Stri
         let mut now = stats.flat();
         let times = &stats.response_time.0;
         now.push(("response_time_count".to_owned(), times.get_sample_count()));
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Microseconds of this process' life.
         now.push(("response_time_micros".to_owned(), (times.get_sample_sum() * 1e6) as u64));
         let lines = lines(&sink, &now, &last, &tags);
         let sent = tokio::time::timeout(PATIENCE, send(&sink, &lines)).await;

@@ -172,10 +172,11 @@ impl Store {
         Ok((decision.allowed, decision.each.iter().map(|decision| State::from(&**decision)).collect()))
     }
 
-    /// The state as it is; `allowed` says whether the units fit, or any unit if there are none.
+    /// The state as it is; `allowed` says whether the units fit, or any unit if there are none. Of places, the state that
+    /// the holder would make.
     pub async fn peek(&self, item: &Item) -> Result<State, Failure> {
         let mut state = State::from(&*self.limiter.peek(&item.key, item.rule()).await?);
-        if item.units == 0 {
+        if item.units == 0 && !matches!(item.kind, Kind::Concurrency { .. }) {
             state.allowed = state.remaining > 0;
         }
         Ok(state)

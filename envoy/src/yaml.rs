@@ -221,7 +221,6 @@ fn resolve(text: &str, plain: bool, tag: Option<&Tag>, line: usize) -> Result<Sc
     let fits = match (tag.suffix.as_str(), &scalar) {
         ("str", _) => return Ok(Scalar::Text),
         ("float", Scalar::Int(integer)) => {
-            #[allow(clippy::cast_precision_loss)]
             return Ok(Scalar::Float(*integer as f64));
         }
         ("bool", Scalar::Bool(_))

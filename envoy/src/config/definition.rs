@@ -373,7 +373,6 @@ fn structure(node: &Node, null: &str) -> Result<Struct, Refusal> {
 }
 
 fn json(node: &Node) -> Result<Value, Refusal> {
-    #[allow(clippy::cast_precision_loss)] // As in JSON, all numbers are doubles.
     let kind = match &node.kind {
         Kind::Scalar { text, scalar } => match scalar {
             Scalar::Null => value::Kind::NullValue(NullValue::NullValue.into()),

@@ -119,10 +119,11 @@ async fn connect(settings: &Xds) -> Result<Channel, String> {
     let endpoint = if settings.use_tls {
         let read = |path: &str| std::fs::read(path).map_err(|error| format!("{path}: {error}"));
         let files = &settings.tls;
-        let mut tls = ClientTlsConfig::new().with_enabled_roots();
-        if !files.ca.is_empty() {
-            tls = tls.ca_certificate(Certificate::from_pem(read(&files.ca)?));
-        }
+        let mut tls = if files.ca.is_empty() {
+            ClientTlsConfig::new().with_enabled_roots()
+        } else {
+            ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&files.ca)?))
+        };
         if !files.cert.is_empty() {
             tls = tls.identity(Identity::from_pem(read(&files.cert)?, read(&files.key)?));
         }

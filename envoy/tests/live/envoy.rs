@@ -123,10 +123,13 @@ async fn places_of_a_dead_envoy_come_free() {
         let port = gateway.port;
         tokio::task::spawn_blocking(move || http_with(port, "GET", "/slow", &format!("x-stream: {id}\r\n"), ""))
     };
-    let held = || redis.ask(&["KEYS", "*concurrency*"]).is_some_and(|keys| keys.starts_with("*1"));
-    let (first, second) = (slow(1), slow(2));
-    until("places are held", async || gateway.get("/free", "x-stream: 3\r\n").await.0 == 429).await;
-    assert!(held());
+    let held =
+        |places: u32| redis.ask(&["ZCARD", "gateway|stream=all|concurrency"]) == Some(format!(":{places}\r\n+OK\r\n"));
+    let first = slow(1);
+    until("a place is held", async || held(1)).await;
+    let second = slow(2);
+    until("both are held", async || held(2)).await;
+    assert_eq!(gateway.get("/free", "x-stream: 3\r\n").await.0, 429);
     gateway.process.signal("KILL");
     let _ = (first.await, second.await);
     let Some(gateway) = Gateway::start(&service).await else { return };

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tonic::Code;
 
-use crate::support::{Redis, Service, descriptor, hits, limited, negative, request, said, until};
+use crate::support::{Process, Redis, Service, descriptor, hits, limited, negative, request, said, until};
 
 const CONFIG: &str = "
 domain: d
@@ -126,4 +126,56 @@ async fn what_is_given_back_is_not_denied_from_memory() {
     let mut other = Service::start(&redis, CONFIG, &[]).await;
     assert_eq!(other.hit("d", negative("one=a", 1)).await, "OK 1");
     until("it is seen", async || service.hit("d", descriptor("one=a")).await == "OK 0").await;
+}
+
+/// One server below a sentinel's name, with another behind it.
+#[tokio::test]
+async fn a_failover_by_sentinel_is_followed() {
+    let mut primary = Redis::with_module();
+    let replica = Redis::with_module();
+    let port = primary.port.to_string();
+    replica.ask(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
+    until("the replica is in sync", async || {
+        replica.ask(&["INFO", "replication"]).is_some_and(|info| info.contains("master_link_status:up"))
+    })
+    .await;
+
+    let folder = tempfile::tempdir().unwrap();
+    let (sentinel, config) = (crate::support::free_port(), folder.path().join("sentinel.conf"));
+    let lines = [
+        format!("port {sentinel}"),
+        format!("sentinel monitor main 127.0.0.1 {port} 1"),
+        "sentinel down-after-milliseconds main 500".to_owned(),
+        "sentinel failover-timeout main 2000".to_owned(),
+    ];
+    std::fs::write(&config, lines.join("\n")).unwrap();
+    let mut command = std::process::Command::new(std::env::var("REDIS_SERVER").unwrap_or("redis-server".to_owned()));
+    let _sentinel = Process::start(command.arg(&config).arg("--sentinel"), &folder.path().join("log"));
+
+    let url = format!("main,127.0.0.1:{sentinel}");
+    let variables = [
+        ("REDIS_TYPE", "SENTINEL"),
+        ("REDIS_URL", url.as_str()),
+        ("REDIS_STARTUP_INITIAL_INTERVAL", "100ms"),
+        ("REDIS_STARTUP_MAX_INTERVAL", "100ms"),
+        ("REDIS_DEADLINE", "200ms"),
+    ];
+    let mut service = Service::start(&primary, CONFIG, &variables).await;
+    assert_eq!(service.hit("d", descriptor("five=a")).await, "OK 4");
+    until("the replica has the count", async || {
+        replica.ask(&["KEYS", "*five*"]).is_some_and(|keys| keys.starts_with("*1"))
+    })
+    .await;
+    // The sentinel learns of replicas from the primary, every ten seconds.
+    until("the sentinel knows the replica", async || sentinel_knows(sentinel)).await;
+    primary.kill();
+    until("the replica is asked", async || service.ask(request("d", [hits("five=a", 0)])).await.is_ok()).await;
+    assert_eq!(service.hit("d", descriptor("five=a")).await, "OK 3");
+}
+
+/// A sentinel does not close a connection when it is asked to, so its own client asks.
+fn sentinel_knows(port: u16) -> bool {
+    let mut command = std::process::Command::new("redis-cli");
+    let output = command.args(["-p", &port.to_string(), "SENTINEL", "MASTER", "main"]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).contains("num-slaves\n1\n")
 }

@@ -126,18 +126,23 @@ impl Redis {
 
     /// A command's reply as it comes over the wire.
     pub fn ask(&self, words: &[&str]) -> Option<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut text = format!("*{}\r\n", words.len());
-        for word in words {
-            text += &format!("${}\r\n{word}\r\n", word.len());
-        }
-        stream.write_all(text.as_bytes()).ok()?;
-        stream.write_all(b"*1\r\n$4\r\nQUIT\r\n").ok()?;
-        let mut reply = String::new();
-        stream.read_to_string(&mut reply).ok()?;
-        Some(reply)
+        redis(self.port, words)
     }
+}
+
+/// The reply of the server at a port.
+pub fn redis(port: u16, words: &[&str]) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut text = format!("*{}\r\n", words.len());
+    for word in words {
+        text += &format!("${}\r\n{word}\r\n", word.len());
+    }
+    stream.write_all(text.as_bytes()).ok()?;
+    stream.write_all(b"*1\r\n$4\r\nQUIT\r\n").ok()?;
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).ok()?;
+    Some(reply)
 }
 
 /// The service, on a Redis, with a folder of files.

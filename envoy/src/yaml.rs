@@ -42,8 +42,11 @@ pub enum Kind {
     },
     List(Vec<Rc<Node>>),
     /// In the order of the file, keys given twice included.
-    Map(Vec<(Rc<Node>, Rc<Node>)>),
+    Map(Vec<Pair>),
 }
+
+/// A key and its value.
+pub type Pair = (Rc<Node>, Rc<Node>);
 
 /// What a scalar means.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,13 +82,13 @@ impl Node {
     ///
     /// # Errors
     /// If the node is not a map, or something else than maps is to be merged.
-    pub fn pairs(&self) -> Result<Vec<(Rc<Node>, Rc<Node>)>, Refusal> {
+    pub fn pairs(&self) -> Result<Vec<Pair>, Refusal> {
         let mut pairs = Vec::new();
         self.collect(&mut pairs)?;
         Ok(pairs)
     }
 
-    fn collect(&self, pairs: &mut Vec<(Rc<Self>, Rc<Self>)>) -> Result<(), Refusal> {
+    fn collect(&self, pairs: &mut Vec<Pair>) -> Result<(), Refusal> {
         let Kind::Map(own) = &self.kind else {
             return Err(Refusal::new(self.line, format!("a map is needed here, not {}", self.describe())));
         };

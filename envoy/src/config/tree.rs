@@ -527,10 +527,10 @@ fn rule(algorithm: Algorithm, windows: &[Window], burst: Option<u32>) -> Result<
                 return Rule::fixed(windows).map(Kind::Fixed).map_err(|error| error.to_string());
             }
             Rule::throttle(*window)
-                .and_then(|rule| match burst {
+                .map(|rule| match burst {
                     // The command counts what may come beyond the first.
-                    Some(burst) => Ok(rule.burst(u64::from(burst).saturating_sub(1))),
-                    None => Ok(rule),
+                    Some(burst) => rule.burst(u64::from(burst).saturating_sub(1)),
+                    None => rule,
                 })
                 .map(Kind::Throttle)
         }

@@ -86,20 +86,22 @@ local function expiry_of(key, now)
   local left = call('PTTL', key)
   return left >= 0 and now + left or nil
 end
+local function renewed_expiry(log, exists)
+  local wanted = log.now + 2 * log.window
+  local expiry = exists and expiry_of(log.key, log.now)
+  local lag = expiry and wanted - expiry
+  if not lag or lag < 0 or lag >= max(1, min(1000, floor(log.window / 10))) then
+    return wanted
+  end
+end
 local function make_logs()
   local function later(time)
     return time < 0 and '0' or format('(%d', time)
   end
-  local function refuse_log(key, line)
-    if sub(line, 1, 9) == 'WRONGTYPE' and call('TYPE', key).ok == 'string' and call('GETRANGE', key, 0, 2) == 'RLS' then
-      fail('ERR the log at this key is compact, and only the module reads it; RL.RESET removes it')
-    end
-    fail(line)
-  end
   local function read_log(key, window, now, pruned)
     local live = redis.pcall('ZCOUNT', key, later(now - window), now + window)
     if type(live) == 'table' then
-      refuse_log(key, live.err)
+      return sub(live.err, 1, 9) ~= 'WRONGTYPE' and refuse(live.err) or nil
     end
     local card = call('ZCARD', key)
     local log = {key = key, window = window, now = now, card = card, live = live, units = live}
@@ -165,17 +167,16 @@ local function make_logs()
     if units > 0 then
       add_units(log, units)
     end
-    if units > 0 or log.units > 0 then
-      local wanted = log.now + 2 * log.window
-      local expiry = log.units > 0 and expiry_of(log.key, log.now)
-      local lag = expiry and wanted - expiry
-      if not lag or lag < 0 or lag >= max(1, min(1000, floor(log.window / 10))) then
-        call('PEXPIREAT', log.key, wanted)
-      end
+    local renewed = (units > 0 or log.units > 0) and renewed_expiry(log, log.units > 0)
+    if renewed then
+      call('PEXPIREAT', log.key, renewed)
     end
   end
   local function plain_sliding(key, window, limit)
     local log = read_log(key, window, clock(), true)
+    if not log then
+      return nil
+    end
     local used = log.units
     if used < limit then
       write_log(log, 1)
@@ -190,6 +191,555 @@ local logs = nil
 local function get_logs()
   logs = logs or make_logs()
   return logs
+end
+local function make_compact()
+  local byte, char, rep, concat = string.byte, string.char, string.rep, table.concat
+  local HEADER, BLOCK, BLOCK_HEAD = 4, 256, 13
+  local LONGEST_LOG = 16777216
+  local LAST_END = LONGEST_LOG - 64 -- The last offset at which entries may end.
+  local LATEST = 281474976710655 -- 2^48 - 1
+  local UNITS = MOST + 1 -- Units before a place are counted modulo this.
+  local FEWEST_DEAD = 8 -- Fewer dead bytes stay where they are.
+  local FEWEST_DEAD_WHEN_FULL = 65536
+  local MOST_BLOCKS = 128 -- One call writes this many blocks of later entries anew at most.
+  local NARROW_GAP = 64
+  local AT_ONCE = 1024 -- A log up to this length is fetched as a whole.
+  local function damaged()
+    fail('ERR rl: the log at this key is damaged; RL.RESET removes it')
+  end
+  local function full()
+    fail('ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units')
+  end
+  local function bytes_of(log, from, to)
+    if from >= log.base and to <= log.length then
+      return log.text, log.base
+    elseif log.piece and from >= log.piece_base and to <= log.piece_base + #log.piece then
+      return log.piece, log.piece_base
+    end
+    log.piece, log.piece_base = call('GETRANGE', log.key, from, to - 1), from
+    return log.piece, from
+  end
+  local function varint(text, at, last, most)
+    local value, factor = 0, 1
+    for place = at, min(last, at + most - 1) do
+      local digit = byte(text, place)
+      if digit < 128 then
+        if digit == 0 and place > at then
+          return nil -- Not the shortest form.
+        end
+        return value + digit * factor, place + 1
+      end
+      value, factor = value + (digit - 128) * factor, factor * 128
+    end
+  end
+  local function put_varint(value)
+    if value < 128 then
+      return char(value)
+    elseif value < 16384 then
+      return char(value % 128 + 128, floor(value / 128))
+    end
+    local digits, size = {}, 0
+    while value >= 128 do
+      size = size + 1
+      digits[size] = value % 128 + 128
+      value = floor(value / 128)
+    end
+    digits[size + 1] = value
+    return char(unpack(digits))
+  end
+  local function stamp_at(text, at)
+    local a, b, c, d, e, f = byte(text, at, at + 5)
+    return a + b * 256 + c * 65536 + d * 16777216 + e * 4294967296 + f * 1099511627776
+  end
+  local function put_stamp(value)
+    local low, high = value % 16777216, floor(value / 16777216)
+    return char(low % 256, floor(low / 256) % 256, floor(low / 65536), high % 256, floor(high / 256) % 256, floor(high / 65536))
+  end
+  local function block_of(at)
+    return floor((at - HEADER) / BLOCK)
+  end
+  local function block_start(block)
+    return block * BLOCK + HEADER
+  end
+  local function is_boundary(at)
+    return at > HEADER and (at - HEADER) % BLOCK == 0
+  end
+  local function holds_entries(at)
+    return at >= HEADER and ((at - HEADER) % BLOCK >= BLOCK_HEAD or at < HEADER + BLOCK)
+  end
+  local function last_block(log)
+    return block_of(log.end_at - 1)
+  end
+  local function check_of(length, end_at, head_at, before, units, age, newest)
+    local mixed = (length % 65521 * 4099 + end_at % 65521) % 65521
+    mixed = (mixed * 4099 + head_at % 65521) % 65521
+    mixed = (mixed * 4099 + before % 65521) % 65521
+    mixed = (mixed * 4099 + units % 65521) % 65521
+    mixed = (mixed * 4099 + age % 65521) % 65521
+    return (mixed * 4099 + newest % 65521) % 65521
+  end
+  local function wrong_type()
+    fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+  end
+  local function read_footer(log)
+    local text, length = log.text, log.length
+    local size = byte(text, -1)
+    local footer = length - size
+    if length > LONGEST_LOG or size < 14 or size > 40 or footer < log.base then
+      damaged()
+    end
+    local last, at = #text - 9, #text - size + 1
+    local end_at, head_at, before, units, age
+    end_at, at = varint(text, at, last, 4)
+    if at then head_at, at = varint(text, at, last, 4) end
+    if at then before, at = varint(text, at, last, 8) end
+    if at then units, at = varint(text, at, last, 8) end
+    if at then age, at = varint(text, at, last, 7) end
+    local newest = stamp_at(text, #text - 8)
+    local low, high = byte(text, -3, -2)
+    if at ~= last + 1 or check_of(length, end_at, head_at, before, units, age, newest) ~= low + high * 256
+      or not holds_entries(head_at) or end_at <= head_at or end_at > min(footer, LAST_END)
+      or not (is_boundary(end_at) or holds_entries(end_at - 1))
+      or age > newest or before > MOST or units < 1 or units > MOST then
+      damaged()
+    end
+    log.footer, log.origin = footer, before
+    log.head_at, log.head_units, log.head_stamp = head_at, 0, newest - age
+    log.end_at, log.end_units, log.end_stamp = end_at, units, newest
+  end
+  local function open_log(key, window, now, exists)
+    local log = {compact = true, key = key, window = window, now = now, lasting = 0, length = 0, base = 0, text = ''}
+    if not exists then
+      log.is_empty, log.units = true, 0
+      return log
+    end
+    local text = call('GETRANGE', key, -AT_ONCE, -1)
+    local head = text
+    log.text, log.length = text, #text
+    if #text == AT_ONCE then
+      log.length = call('STRLEN', key)
+      log.base = log.length - AT_ONCE
+      head = log.base > 0 and call('GETRANGE', key, 0, 3) or text
+    end
+    if sub(head, 1, 3) ~= 'RLS' or #head < 4 then
+      wrong_type()
+    elseif byte(head, 4) ~= 1 then
+      fail('ERR rl: the log at this key was written by a later version of the module, which alone can read it')
+    end
+    read_footer(log)
+    log.units = log.end_units
+    return log
+  end
+  local function block_end(log, at)
+    return min(block_start(block_of(at) + 1), log.end_at)
+  end
+  local function is_within(log, units, stamp)
+    return log.head_stamp <= stamp and stamp <= log.end_stamp and log.head_units <= units and units <= log.end_units
+  end
+  local function block_mark(log, block)
+    local at = block_start(block)
+    if at + BLOCK_HEAD > log.length then
+      damaged()
+    end
+    local text, base = bytes_of(log, at, at + BLOCK_HEAD)
+    local position = at - base + 1
+    local stamp = stamp_at(text, position)
+    local a, b, c, d, e, f, g = byte(text, position + 6, position + 12)
+    local units = a + b * 256 + c * 65536 + d * 16777216 + e * 4294967296 + f * 1099511627776 + g * 281474976710656
+    if units > MOST then
+      damaged()
+    end
+    units = units - log.origin
+    if units < 0 then
+      units = units + UNITS
+    end
+    if not is_within(log, units, stamp) then
+      damaged()
+    end
+    return at, units, stamp
+  end
+  local function entry_at(log, at)
+    local to = block_end(log, at)
+    local text, base = bytes_of(log, at, to)
+    local last = to - base
+    local packed, behind = varint(text, at - base + 1, last, 7)
+    local weight = 1
+    if packed and packed % 2 == 1 then
+      weight, behind = varint(text, behind, last, 8)
+      weight = weight and weight + 2
+    end
+    if not behind or weight > MOST then
+      return nil
+    end
+    return floor(packed / 2), weight, behind + base - 1
+  end
+  local function head_mark(log)
+    local difference = entry_at(log, log.head_at) or damaged()
+    return log.head_at, log.head_units, log.head_stamp - difference
+  end
+  local function step(log, at, units, stamp)
+    local before, difference, weight, behind = at, nil, nil, nil
+    if at < log.end_at and not is_boundary(at) then
+      difference, weight, behind = entry_at(log, at)
+      if not difference then
+        local to = block_end(log, at)
+        local text, base = bytes_of(log, at, to)
+        if not is_boundary(to) or to - at >= 15 or sub(text, at - base + 1, to - base) ~= rep('\255', to - at) then
+          damaged()
+        end
+        before = to
+      end
+    end
+    if not difference then
+      if before >= log.end_at then
+        if before ~= log.end_at or units ~= log.end_units or stamp ~= log.end_stamp then
+          damaged()
+        end
+        return nil
+      end
+      local _, block_units, block_stamp = block_mark(log, block_of(before))
+      if block_units ~= units or block_stamp ~= stamp then
+        damaged()
+      end
+      at = before + BLOCK_HEAD
+      difference, weight, behind = entry_at(log, at)
+      if not difference then
+        damaged()
+      end
+    end
+    units, stamp = units + weight, stamp + difference
+    if not is_within(log, units, stamp) then
+      damaged()
+    end
+    return at, before, behind, units, stamp
+  end
+  local function seek(log, by_units, bound)
+    local first = block_of(log.head_at)
+    local low, high = first, last_block(log) + 1
+    local middle = first + 1
+    if middle < high then
+      bytes_of(log, log.head_at, min(block_start(middle) + BLOCK_HEAD, log.length))
+    end
+    while low < middle and middle < high do
+      local _, units, stamp = block_mark(log, middle)
+      if (by_units and units or stamp) <= bound then
+        low = middle
+      else
+        high = middle
+      end
+      middle = floor((low + high) / 2)
+    end
+    local at, units, stamp
+    if low == first then
+      at, units, stamp = head_mark(log)
+    else
+      at, units, stamp = block_mark(log, low)
+    end
+    while true do
+      local entry, before, after_at, after_units, after_stamp = step(log, at, units, stamp)
+      if not entry then
+        damaged()
+      elseif (by_units and after_units or after_stamp) > bound then
+        return entry, before, units, stamp, after_at, after_units, after_stamp
+      end
+      at, units, stamp = after_at, after_units, after_stamp
+    end
+  end
+  local function clear(log)
+    log.is_empty, log.is_pruned, log.units = true, true, 0
+  end
+  local function prune(log)
+    local expired_to, latest = log.now - log.window, log.now + log.window
+    if log.is_empty or log.head_stamp > expired_to and log.end_stamp <= latest then
+      return
+    elseif log.end_stamp <= expired_to or log.head_stamp > latest then
+      return clear(log)
+    end
+    log.is_pruned = true
+    if log.head_stamp <= expired_to then
+      local entry, _, units, _, _, _, stamp = seek(log, false, expired_to)
+      log.head_at, log.head_units, log.head_stamp = entry, units, stamp
+    end
+    if log.head_stamp > latest then
+      return clear(log)
+    elseif log.end_stamp > latest then
+      local _, before, units, stamp = seek(log, false, latest)
+      log.end_at, log.end_units, log.end_stamp = before, units, stamp
+    end
+    log.units = log.end_units - log.head_units
+  end
+  local function later_than(log, time)
+    if log.is_empty or time >= log.end_stamp then
+      return 0
+    elseif time < log.head_stamp then
+      return log.units
+    end
+    local _, _, units = seek(log, false, time)
+    return log.end_units - units
+  end
+  local function stamp_of(log, rank)
+    if rank < log.units then
+      local _, _, _, _, _, _, stamp = seek(log, true, log.end_units - rank - 1)
+      return stamp
+    end
+  end
+  local function new_writer(at, units, stamp, origin)
+    return {begin = at, at = at, units = units, stamp = stamp, origin = origin}
+  end
+  local function put(writer, text)
+    writer[#writer + 1] = text
+    writer.at = writer.at + #text
+  end
+  local function push(writer, stamp, weight)
+    if writer.at == HEADER then
+      writer.stamp = stamp -- The first entry of a new string.
+    end
+    local difference = stamp - writer.stamp
+    if difference < 0 then
+      damaged()
+    end
+    local entry
+    if weight == 1 then
+      entry = put_varint(difference * 2)
+    else
+      entry = put_varint(difference * 2 + 1) .. put_varint(weight - 2)
+    end
+    local room = BLOCK - (writer.at - HEADER) % BLOCK
+    if #entry > room then
+      put(writer, rep('\255', room))
+    end
+    if is_boundary(writer.at) then
+      local units = writer.units - (UNITS - writer.origin)
+      if units < 0 then
+        units = units + UNITS
+      end
+      put(writer, put_stamp(writer.stamp) .. put_stamp(units % 281474976710656) .. char(floor(units / 281474976710656)))
+    end
+    local at = writer.at
+    put(writer, entry)
+    writer.units, writer.stamp = writer.units + weight, stamp
+    return at
+  end
+  local function footer_of(writer, head_at, head_units, head_stamp, length)
+    local end_at, newest = writer.at, writer.stamp
+    if end_at > LAST_END then
+      return nil
+    end
+    local before = head_units - (UNITS - writer.origin)
+    if before < 0 then
+      before = before + UNITS
+    end
+    local units, age = writer.units - head_units, newest - head_stamp
+    local fields = put_varint(end_at) .. put_varint(head_at) .. put_varint(before) .. put_varint(units) .. put_varint(age)
+    local size = #fields + 9
+    length = max(length, end_at + size)
+    local check = check_of(length, end_at, head_at, before, units, age, newest)
+    local footer = fields .. put_stamp(newest) .. char(check % 256, floor(check / 256), size)
+    return footer, length - end_at - size
+  end
+  local function put_rest(log, writer, from_at, head_at, head_stamp, new, rest_at, rest_units, rest_stamp)
+    local first_at, first_stamp
+    if new then
+      first_at, first_stamp = push(writer, new.stamp, new.weight), new.stamp
+    end
+    if rest_at < log.end_at then
+      bytes_of(log, rest_at, log.end_at) -- At once.
+    end
+    while rest_at ~= log.end_at do
+      local entry, _, after_at, after_units, after_stamp = step(log, rest_at, rest_units, rest_stamp)
+      if not entry then
+        break
+      end
+      local at = push(writer, after_stamp, after_units - rest_units)
+      if not first_at then
+        first_at, first_stamp = at, after_stamp
+      end
+      rest_at, rest_units, rest_stamp = after_at, after_units, after_stamp
+    end
+    if from_at ~= log.head_at then
+      return head_at, head_stamp
+    elseif not first_at then
+      damaged()
+    end
+    return first_at, first_stamp
+  end
+  local function live_bytes(log)
+    return log.end_at - log.head_at
+  end
+  local function droppable(log)
+    local first = block_of(log.head_at)
+    if first == last_block(log) then
+      return max(0, log.footer - live_bytes(log) - HEADER)
+    end
+    return max(0, log.footer - (log.end_at - block_start(first)) - HEADER)
+  end
+  local function is_due(log)
+    local dead = droppable(log)
+    return dead >= FEWEST_DEAD and dead * 4 >= live_bytes(log)
+  end
+  local function moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+    local writer = new_writer(HEADER, 0, 0, 0)
+    writer[1] = 'RLS\1'
+    local head_at, head_units = HEADER, 0
+    local first = block_of(log.head_at)
+    if from_at == log.head_at then
+    elseif first == block_of(from_at - 1) then
+      local _, weight, behind = entry_at(log, log.head_at)
+      if not weight then
+        damaged()
+      end
+      push(writer, log.head_stamp, weight)
+      local text, base = bytes_of(log, behind, from_at)
+      put(writer, (string.gsub(sub(text, behind - base + 1, from_at - base), '\255+$', '')))
+      writer.units, writer.stamp, writer.origin = from_units - log.head_units, from_stamp, 0
+    else
+      local begin = block_start(first)
+      local text, base = bytes_of(log, begin, from_at)
+      put(writer, sub(text, begin - base + 1, from_at - base))
+      writer.units, writer.stamp, writer.origin = from_units, from_stamp, log.origin
+      head_at, head_units = log.head_at - begin + HEADER, log.head_units
+    end
+    local head_stamp
+    head_at, head_stamp = put_rest(log, writer, from_at, head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
+    writer[#writer + 1] = footer_of(writer, head_at, head_units, head_stamp, 0) or full()
+    return {whole = concat(writer)}
+  end
+  local function rewrite(log, may_move, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+    if may_move and is_due(log) then
+      return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+    end
+    local stamp = new and min(new.stamp, from_stamp) or from_stamp
+    local writer = new_writer(from_at, from_units, stamp, log.origin)
+    local head_at, head_stamp =
+      put_rest(log, writer, from_at, log.head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
+    local footer, gap = footer_of(writer, head_at, log.head_units, head_stamp, log.length)
+    if not footer then
+      if not may_move then
+        return nil
+      elseif droppable(log) < FEWEST_DEAD_WHEN_FULL then
+        full()
+      end
+      return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+    end
+    if gap > NARROW_GAP then
+      local change = {offset = writer.at + gap, bytes = footer}
+      if writer.at > from_at then
+        change.first_offset, change.first_bytes = from_at, concat(writer)
+      end
+      return change
+    end
+    return {offset = from_at, bytes = concat(writer) .. rep('\0', gap) .. footer}
+  end
+  local function first_rewritable(log)
+    local first = last_block(log) + 1 - MOST_BLOCKS
+    if first > block_of(log.head_at) then
+      return block_mark(log, first)
+    end
+  end
+  local function plan(log, units, may_move)
+    local at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
+    log.change, log.added = nil, units
+    if units == 0 then
+      if log.is_pruned then
+        log.change = log.is_empty and {remove = true}
+          or rewrite(log, may_move, at, end_units, end_stamp, nil, at, end_units, end_stamp)
+      end
+      return true
+    end
+    local new = {stamp = log.now, weight = units}
+    if new.stamp > LATEST then
+      fail("ERR rl: the server's clock is before 1970 or after 10889")
+    elseif units > MOST - log.units then
+      full()
+    elseif log.is_empty then
+      local writer = new_writer(HEADER, 0, 0, 0)
+      push(writer, new.stamp, units)
+      log.change = {whole = 'RLS\1' .. concat(writer) .. footer_of(writer, HEADER, 0, new.stamp, 0)}
+      return true
+    end
+    if new.stamp < end_stamp then
+      local _, _, stamp = first_rewritable(log)
+      new.stamp = stamp and max(stamp, new.stamp) or new.stamp
+      if new.stamp < end_stamp then
+        _, at, end_units, end_stamp = seek(log, false, new.stamp)
+      end
+    end
+    log.change = rewrite(log, may_move, at, end_units, end_stamp, new, at, end_units, end_stamp)
+    return log.change ~= nil
+  end
+  local function take(log, units, time)
+    local since, until_at, until_units, until_stamp = log.head_units, log.end_at, log.end_units, log.end_stamp
+    if log.is_empty then
+      since, until_units = 0, 0
+    elseif time and (time < log.head_stamp or time > log.end_stamp) then
+      since = until_units
+    elseif time then
+      local _
+      if time < log.end_stamp then
+        _, until_at, until_units, until_stamp = seek(log, false, time)
+      end
+      _, _, since = seek(log, false, time - 1)
+      local _, first = first_rewritable(log)
+      since = first and max(since, first) or since
+    end
+    local taken = min(max(0, until_units - since), units)
+    if taken == 0 then
+      plan(log, 0, true)
+      return 0
+    elseif taken == log.units then
+      log.change = {remove = true}
+      return taken
+    end
+    local first = until_units - taken
+    local _, from_at, from_units, from_stamp, _, _, stamp = seek(log, true, first)
+    local kept = first - from_units
+    local lighter = kept > 0 and {stamp = stamp, weight = kept} or nil
+    local whole = {log.end_at, log.end_units, log.end_stamp}
+    if until_at == log.end_at then
+      log.end_at, log.end_units, log.end_stamp = from_at, from_units, from_stamp
+      until_at, until_units, until_stamp = from_at, from_units, from_stamp
+    end
+    log.change = rewrite(log, true, from_at, from_units, from_stamp, lighter, until_at, until_units, until_stamp)
+    log.end_at, log.end_units, log.end_stamp = unpack(whole)
+    return taken
+  end
+  local function write(log, kept)
+    local change, key = log.change, log.key
+    local renewed = kept and (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty)
+    if change and change.remove then
+      call('UNLINK', key)
+    elseif change and change.whole then
+      if renewed then
+        call('SET', key, change.whole, 'PXAT', renewed)
+      else
+        call('SET', key, change.whole, 'KEEPTTL')
+      end
+    else
+      if change then
+        if change.first_bytes then
+          call('SETRANGE', key, change.first_offset, change.first_bytes)
+        end
+        call('SETRANGE', key, change.offset, change.bytes)
+      end
+      if renewed then
+        call('PEXPIREAT', key, renewed)
+      end
+    end
+  end
+  local function read(key, window, now, exists)
+    local log = open_log(key, window, now, exists)
+    prune(log)
+    return log
+  end
+  return {
+    read = read, later_than = later_than, stamped_after = later_than, stamp_of = stamp_of, plan = plan, take = take,
+    write = write, is_due = is_due, refuse_as_full = full,
+  }
+end
+local compact_logs = nil
+local function get_compact_logs()
+  compact_logs = compact_logs or make_compact()
+  return compact_logs
 end
 local function make_counters()
   local in_cluster = nil
@@ -306,6 +856,7 @@ local function make_commands()
     map.ye, map.rt, map.bex, map.xl, map.bcm, map.ij, map.aru, map.br = nil, nil, nil, nil, nil, nil, nil, nil
     return {map = map}
   end
+  local SHORT = 'short'
   local function bad_words(command, name)
     if command == 'all' then
       fail('ERR syntax error: expected one rule a key and then FULL')
@@ -385,6 +936,7 @@ local function make_commands()
       bad_words(command, name)
     end
     rule.anchored, rule.force, rule.full, rule.each = seen.ANCHORED, seen.FORCE, seen.FULL, seen.EACH
+    rule.has_cost, rule.refunds = seen.COST, command == 'refund'
     rule.need = max(1, rule.cost) -- COST 0 looks whether there is room for a unit.
     return rule, at
   end
@@ -424,38 +976,104 @@ local function make_commands()
     return maps
   end
   local function make_sliding()
-    local logs = get_logs()
-    local later = logs.later
     local MOST_LOOKS = 2048 -- A wait looks into so many windows at most.
-    local function stamped_after(log, time)
-      return call('ZCOUNT', log.key, later(time), log.now + log.window)
+    local function make_sorted()
+      local logs = get_logs()
+      local later = logs.later
+      local sorted = {}
+      function sorted.stamped_after(log, time)
+        return call('ZCOUNT', log.key, later(time), log.now + log.window)
+      end
+      function sorted.later_than(log, time)
+        return sorted.stamped_after(log, time) + log.lasting
+      end
+      function sorted.stamp_of(log, rank)
+        if rank < log.live then
+          rank = rank + log.ahead
+          return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
+        end
+      end
+      local function check_cost(cost)
+        if cost > MOST_ADDED then
+          fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit '
+            .. '(rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
+        end
+      end
+      sorted.check_cost = check_cost
+      function sorted.plan(log, units)
+        log.added = units
+        return true
+      end
+      function sorted.write(log)
+        if log.members then
+          call('ZREM', log.key, unpack(log.members))
+        elseif log.added then
+          logs.write(log, log.added)
+        end
+      end
+      function sorted.take(log, cost, at)
+        local now, window, members = log.now, log.window, {}
+        if log.card == 0 then
+          return 0
+        end
+        check_cost(cost)
+        if not at then
+          members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, cost)
+        elseif at > now - window and at <= now + window then
+          members = call('ZREVRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, cost)
+        end
+        log.members = #members > 0 and members or nil
+        return #members
+      end
+      return sorted
     end
-    local function newer(state, time)
-      return stamped_after(state.log, time) + (time < state.now and state.added or 0)
+    local sorted = nil
+    local function read_sorted(rule, key, now, pruned)
+      local log = get_logs().read(key, rule.longest, now, pruned and rule.cost <= MOST_ADDED)
+      if log then
+        sorted = sorted or make_sorted()
+        log.store = sorted
+      end
+      return log
+    end
+    local function read_log(rule, key, now, pruned)
+      local log = not rule.has_cost and read_sorted(rule, key, now, pruned)
+      if log then
+        return log
+      end
+      local kind = call('TYPE', key).ok
+      if kind == 'zset' then
+        log = read_sorted(rule, key, now, pruned)
+      end
+      if not log then
+        if kind ~= 'string' and kind ~= 'none' then
+          fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+        end
+        local store = get_compact_logs()
+        log = store.read(key, rule.longest, now, kind == 'string')
+        log.store = store
+      end
+      return log
     end
     local function stamp_of(state, rank)
       local log = state.log
       if state.added > 0 then
-        state.newest = state.newest or stamped_after(log, log.now)
-        if rank >= state.newest then
-          if rank < state.newest + state.added then
-            return log.now
+        state.newer = state.newer or log.store.stamped_after(log, state.now)
+        if rank >= state.newer then
+          if rank < state.newer + state.added then
+            return state.now
           end
           rank = rank - state.added
         end
       end
-      if rank >= log.live then
-        return nil
-      end
-      rank = rank + log.ahead
-      return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
+      return log.store.stamp_of(log, rank)
     end
     local function room_at(state, windows, leftovers, from)
-      local at = from
+      local log, at = state.log, from
       for round = 0, state.rounds do
         local begun = at
         for index = 1, #windows do
-          local ahead = round < state.rounds and newer(state, at + windows[index]) or 0
+          local ahead = round < state.rounds and log.store.stamped_after(log, at + windows[index]) or 0
           local stamp = stamp_of(state, leftovers[index] + ahead)
           if stamp then
             at = max(at, stamp + windows[index])
@@ -467,37 +1085,53 @@ local function make_commands()
       end
       return at
     end
+    local function wait(state, window, leftover)
+      return room_at(state, {window}, {leftover}, state.now) - state.now
+    end
     local function leftover(rule, state, index)
       return rule.limits[index] - rule.need - state.log.lasting
     end
-    local function own_wait(rule, state, index)
+    local function retry_in_one(rule, state, index)
       local left = leftover(rule, state, index)
-      if left < 0 then
-        return -1
+      local after = left >= 0 and wait(state, rule.windows[index], left) or 0
+      return after > 0 and after or -1
+    end
+    local function retry_in_all(rule, state, after)
+      local windows, leftovers = {}, {}
+      for index = 1, rule.count do
+        local left = leftover(rule, state, index)
+        if left >= 0 then
+          windows[#windows + 1], leftovers[#windows + 1] = rule.windows[index], left
+        end
       end
-      local wait = room_at(state, {rule.windows[index]}, {left}, state.now) - state.now
-      return wait > 0 and wait or -1
+      return room_at(state, windows, leftovers, state.now + after) - state.now
+    end
+    local function used_in(rule, state, index)
+      local log, window = state.log, rule.windows[index]
+      if index == rule.count then
+        return log.units
+      end
+      local used = log.store.later_than(log, state.now - window)
+      return state.rounds > 0 and used - log.store.stamped_after(log, state.now + window) or used
     end
     local sliding = {}
     function sliding.parse(words, at, command)
       return parse_windows(words, at, command, 'SLIDING')
     end
     function sliding.read(rule, key, now, _, _, _, pruned)
-      local log = logs.read(key, rule.longest, now, pruned and rule.cost <= MOST_ADDED)
+      local log = read_log(rule, key, now, pruned)
       local state = {log = log, now = now, quotas = {}, fits = true, rounds = 0, added = 0}
-      if rule.count > 1 and stamped_after(log, now) > 0 then
+      if rule.refunds then
+        return state
+      end
+      if rule.count > 1 and log.store.stamped_after(log, now) > 0 then
         state.rounds = floor(MOST_LOOKS / rule.count)
       end
       for index = 1, rule.count do
-        local window, used = rule.windows[index], log.units
-        if index < rule.count then
-          used = stamped_after(log, now - window) + log.lasting
-          if state.rounds > 0 then
-            used = used - stamped_after(log, now + window)
-          end
-        end
+        local used = used_in(rule, state, index)
         local fits = rule.limits[index] - used >= rule.need
-        state.quotas[index] = {limit = rule.limits[index], window = window, used = used, before = used, fits = fits}
+        state.quotas[index] =
+          {limit = rule.limits[index], window = rule.windows[index], index = index, before = used, used = used, fits = fits}
         state.fits = state.fits and fits
       end
       return state
@@ -505,85 +1139,73 @@ local function make_commands()
     function sliding.counts(rule)
       return rule.force
     end
-    local function check_cost(rule)
-      if rule.cost > MOST_ADDED then
-        fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit '
-          .. '(rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
+    function sliding.settle(rule, state, counted, detail)
+      local log, quotas = state.log, state.quotas
+      if log.store.check_cost then
+        log.store.check_cost(rule.cost)
       end
-    end
-    function sliding.settle(rule, state, counted)
-      check_cost(rule)
-      state.added = counted and rule.cost or 0
-      for index = 1, rule.count do
-        local quota = state.quotas[index]
-        quota.index, quota.used = index, quota.before + state.added
-      end
-      state.binding = binding_of(rule, state, function(index) return own_wait(rule, state, index) end)
-    end
-    function sliding.wait(rule, state)
-      if state.fits then
-        return 0
-      end
-      local longest, windows, leftovers = 0, {}, {}
-      for index = 1, rule.count do
-        windows[index], leftovers[index] = rule.windows[index], leftover(rule, state, index)
-        if leftovers[index] < 0 then
-          return -1
+      local binding = quotas[1]
+      state.added, state.newer = counted and rule.force and rule.cost or 0, nil
+      if rule.count > 1 then
+        for index = 1, rule.count do
+          quotas[index].used = quotas[index].before
+          quotas[index].retry = quotas[index].fits and 0 or retry_in_one(rule, state, index)
         end
-        if not state.quotas[index].fits or state.added > 0 then
-          local wait = own_wait(rule, state, index)
-          if wait < 0 and not state.quotas[index].fits then
-            return -1
-          end
-          longest = max(longest, wait)
-        end
+        binding = binding_of(rule, state, function(index) return quotas[index].retry end)
+      elseif not binding.fits and detail ~= SHORT then
+        binding.retry = retry_in_one(rule, state, 1)
       end
-      if state.rounds > 0 then
-        return max(1, room_at(state, windows, leftovers, state.now + longest) - state.now)
+      state.retry = binding.retry or 0
+      if binding.fits then
+        state.added, state.newer = counted and rule.cost or 0, nil
+      elseif state.retry > 0 and (state.rounds > 0 or state.added > 0 and rule.count > 1) then
+        state.retry = retry_in_all(rule, state, state.retry)
       end
-      return longest
+      for index = 1, rule.count do
+        quotas[index].used = quotas[index].before + state.added
+      end
+      state.binding = binding
+      state.can_be_done = log.store.plan(log, state.added, not state.stays)
+    end
+    function sliding.wait(_, state)
+      return state.retry
     end
     function sliding.reply(_, state)
       local binding = state.binding
       return {state.fits and 1 or 0, binding.before, whole_seconds(binding.window)}
     end
-    local function figures(rule, state, quota)
-      local now, window, windows = state.now, quota.window, {quota.window}
+    local function figures(_, state, quota)
       local next_after, left = 0, min(quota.used, quota.limit) - 1 - state.log.lasting
       if quota.used > 0 then
-        next_after = left < 0 and -1 or room_at(state, windows, {left}, now) - now
+        next_after = left < 0 and -1 or wait(state, quota.window, left)
       end
-      local reset = room_at(state, windows, {0}, now) - now
-      return {limit = quota.limit, used = quota.used, next = next_after, reset = reset, window = window, at = now}
+      local reset = wait(state, quota.window, 0)
+      return {
+        limit = quota.limit, used = quota.used, next = next_after, reset = reset, window = quota.window, at = state.now,
+      }
     end
     function sliding.maps(rule, state, each)
-      return maps_of_quotas(sliding, rule, state, each, figures, own_wait)
+      return maps_of_quotas(sliding, rule, state, each, figures, retry_in_one)
     end
     function sliding.write(_, state)
-      logs.write(state.log, state.added)
+      state.log.store.write(state.log, true)
+    end
+    function sliding.is_due(state)
+      return state.log.store.is_due and not state.log.is_empty and state.log.store.is_due(state.log)
     end
     function sliding.refund(rule, state)
-      local log, now, window, first, at = state.log, state.now, state.log.window, state.quotas[1], rule.at
-      if log.card == 0 then
-        return {0, 0, whole_seconds(first.window)}
-      end
-      check_cost(rule)
-      local members = {}
-      if not at then
-        members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, rule.cost)
-      elseif at > now - window and at <= now + window then
-        members = call('ZREVRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, rule.cost)
-      end
-      local gone = #members
+      local log, now, window, at = state.log, state.now, rule.windows[1], rule.at
+      local taken = log.store.take(log, rule.cost, at)
+      state.rounds = 1
+      local used = used_in(rule, state, 1)
+      local gone = taken
       if at then
-        gone = at > now - first.window and at <= now + first.window and gone or 0
-      elseif rule.count > 1 then
-        gone = min(first.used, max(0, gone - stamped_after(log, now + first.window)))
+        gone = at > now - window and at <= now + window and taken or 0
+      elseif taken > 0 then
+        gone = min(used, max(0, taken - log.store.stamped_after(log, now + window)))
       end
-      if #members > 0 then
-        call('ZREM', log.key, unpack(members))
-      end
-      return {#members, first.used - gone, whole_seconds(first.window)}
+      log.store.write(log, false)
+      return {taken, used - gone, whole_seconds(window)}
     end
     return sliding
   end
@@ -1141,7 +1763,7 @@ local function make_commands()
     local writes = command ~= 'peek'
     local now, seconds, nanos = clock()
     local state = kind.read(rule, key, now, seconds, nanos, declared, writes)
-    kind.settle(rule, state, state.fits or kind.counts(rule, state))
+    kind.settle(rule, state, state.fits or kind.counts(rule, state), not (rule.full or rule.each) and SHORT)
     local reply
     if rule.each then
       reply = maps_of(kind, rule, state, true)
@@ -1274,6 +1896,27 @@ local function make_commands()
     end
     return declared
   end
+  local function plan_move(rules)
+    local chosen
+    for index = 1, #rules do
+      local state = rules[index].state
+      if state.can_be_done == false then
+        if chosen then
+          get_compact_logs().refuse_as_full()
+        end
+        chosen = state
+      end
+    end
+    for index = 1, #rules do
+      local each = rules[index]
+      if not chosen and each.kind.is_due and each.kind.is_due(each.state) then
+        chosen = each.state
+      end
+    end
+    if chosen then
+      chosen.log.store.plan(chosen.log, chosen.added, true)
+    end
+  end
   local function check_apart(rules, now, declared)
     local taken = {}
     for index = 1, #rules do
@@ -1325,6 +1968,7 @@ local function make_commands()
     for index = 1, #rules do
       local each = rules[index]
       each.state = each.kind.read(each.rule, each.key, now, seconds, nanos, declared, false)
+      each.state.stays = true
       fits = fits and (each.state.fits or each.rule.force)
     end
     local binding, longest, left, limit
@@ -1355,6 +1999,7 @@ local function make_commands()
       reply[5] = maps
     end
     if fits then
+      plan_move(rules)
       for index = 1, #rules do
         rules[index].kind.write(rules[index].rule, rules[index].state)
       end
@@ -1391,7 +2036,10 @@ local function answer(command, keys, words, at)
   local key = keys[1]
   if key and #words == at + 1 then
     if command == 'sliding' then
-      return get_logs().plain(key, quota(words[at], words[at + 1]))
+      local reply = get_logs().plain(key, quota(words[at], words[at + 1]))
+      if reply then
+        return reply
+      end
     elseif command == 'fixed' then
       local window, limit = quota(words[at], words[at + 1])
       return get_counters().plain(key, window, limit, declared_of(keys))

@@ -132,26 +132,31 @@ end
 
 -- The log of a sliding window ------------------------------------------------------------------------------------------
 
+-- The expiry to give to the key of a log, or nothing if the one that it has will do: one that lags behind by little.
+local function renewed_expiry(log, exists)
+  local wanted = log.now + 2 * log.window
+  local expiry = exists and expiry_of(log.key, log.now)
+  local lag = expiry and wanted - expiry
+  if not lag or lag < 0 or lag >= max(1, min(1000, floor(log.window / 10))) then
+    return wanted
+  end
+end
+
+-- Sorted sets.
 local function make_logs()
   -- The lower bound of the scores later than a time, of those that a clock can have written.
   local function later(time)
     return time < 0 and '0' or format('(%d', time)
   end
 
-  local function refuse_log(key, line)
-    if sub(line, 1, 9) == 'WRONGTYPE' and call('TYPE', key).ok == 'string' and call('GETRANGE', key, 0, 2) == 'RLS' then
-      fail('ERR the log at this key is compact, and only the module reads it; RL.RESET removes it')
-    end
-    fail(line)
-  end
-
   -- Reads a log for its longest window. `lasting`: members before the epoch, which were planted by hand; they count for
   -- ever. `ahead`: members further ahead of the clock than the window; they do not count, no more than those that have
-  -- `expired`. If `pruned`, what has expired is removed at once where that is little, which saves counting it.
+  -- `expired`. If `pruned`, what has expired is removed at once where that is little, which saves counting it. Nothing if there
+  -- is something else at the key.
   local function read_log(key, window, now, pruned)
     local live = redis.pcall('ZCOUNT', key, later(now - window), now + window)
     if type(live) == 'table' then
-      refuse_log(key, live.err)
+      return sub(live.err, 1, 9) ~= 'WRONGTYPE' and refuse(live.err) or nil
     end
     local card = call('ZCARD', key)
     local log = {key = key, window = window, now = now, card = card, live = live, units = live}
@@ -217,25 +222,24 @@ local function make_logs()
     end
   end
 
-  -- Prunes a log, adds units, and keeps it for two windows. An expiry that lags behind by little will do.
+  -- Prunes a log, adds units, and keeps it for two windows.
   local function write_log(log, units)
     prune_log(log)
     if units > 0 then
       add_units(log, units)
     end
-    if units > 0 or log.units > 0 then
-      local wanted = log.now + 2 * log.window
-      local expiry = log.units > 0 and expiry_of(log.key, log.now)
-      local lag = expiry and wanted - expiry
-      if not lag or lag < 0 or lag >= max(1, min(1000, floor(log.window / 10))) then
-        call('PEXPIREAT', log.key, wanted)
-      end
+    local renewed = (units > 0 or log.units > 0) and renewed_expiry(log, log.units > 0)
+    if renewed then
+      call('PEXPIREAT', log.key, renewed)
     end
   end
 
-  -- The plain form.
+  -- The plain form, on a key that has no compact log.
   local function plain_sliding(key, window, limit)
     local log = read_log(key, window, clock(), true)
+    if not log then
+      return nil
+    end
     local used = log.units
     if used < limit then
       write_log(log, 1)
@@ -253,6 +257,650 @@ local logs = nil
 local function get_logs()
   logs = logs or make_logs()
   return logs
+end
+
+-- Compact logs ---------------------------------------------------------------------------------------------------------
+
+-- The log of a sliding window in one string; docs/COMPACT.md describes the bytes, and src/state/compact/ reads and writes the
+-- same. Offsets count from 0. A place between two entries is three numbers: the offset, the units of all entries before it, from
+-- the oldest that counted when the log was opened, and the stamp of the entry before it.
+local function make_compact()
+  local byte, char, rep, concat = string.byte, string.char, string.rep, table.concat
+  local HEADER, BLOCK, BLOCK_HEAD = 4, 256, 13
+  local LONGEST_LOG = 16777216
+  local LAST_END = LONGEST_LOG - 64 -- The last offset at which entries may end.
+  local LATEST = 281474976710655 -- 2^48 - 1
+  local UNITS = MOST + 1 -- Units before a place are counted modulo this.
+  local FEWEST_DEAD = 8 -- Fewer dead bytes stay where they are.
+  local FEWEST_DEAD_WHEN_FULL = 65536
+  local MOST_BLOCKS = 128 -- One call writes this many blocks of later entries anew at most.
+  local NARROW_GAP = 64
+  local AT_ONCE = 1024 -- A log up to this length is fetched as a whole.
+
+  local function damaged()
+    fail('ERR rl: the log at this key is damaged; RL.RESET removes it')
+  end
+
+  local function full()
+    fail('ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units')
+  end
+
+  -- Bytes ----------------------------------------------------------------------------------------------------------------
+
+  -- A text that has the bytes from one offset to another, and the offset at which it begins.
+  local function bytes_of(log, from, to)
+    if from >= log.base and to <= log.length then
+      return log.text, log.base
+    elseif log.piece and from >= log.piece_base and to <= log.piece_base + #log.piece then
+      return log.piece, log.piece_base
+    end
+    log.piece, log.piece_base = call('GETRANGE', log.key, from, to - 1), from
+    return log.piece, from
+  end
+
+  -- The varint at a position of a text, of at most `most` bytes and none behind `last`, and the position behind it.
+  local function varint(text, at, last, most)
+    local value, factor = 0, 1
+    for place = at, min(last, at + most - 1) do
+      local digit = byte(text, place)
+      if digit < 128 then
+        if digit == 0 and place > at then
+          return nil -- Not the shortest form.
+        end
+        return value + digit * factor, place + 1
+      end
+      value, factor = value + (digit - 128) * factor, factor * 128
+    end
+  end
+
+  local function put_varint(value)
+    if value < 128 then
+      return char(value)
+    elseif value < 16384 then
+      return char(value % 128 + 128, floor(value / 128))
+    end
+    local digits, size = {}, 0
+    while value >= 128 do
+      size = size + 1
+      digits[size] = value % 128 + 128
+      value = floor(value / 128)
+    end
+    digits[size + 1] = value
+    return char(unpack(digits))
+  end
+
+  -- A number of six bytes.
+  local function stamp_at(text, at)
+    local a, b, c, d, e, f = byte(text, at, at + 5)
+    return a + b * 256 + c * 65536 + d * 16777216 + e * 4294967296 + f * 1099511627776
+  end
+
+  local function put_stamp(value)
+    local low, high = value % 16777216, floor(value / 16777216)
+    return char(low % 256, floor(low / 256) % 256, floor(low / 65536), high % 256, floor(high / 256) % 256, floor(high / 65536))
+  end
+
+  local function block_of(at)
+    return floor((at - HEADER) / BLOCK)
+  end
+
+  local function block_start(block)
+    return block * BLOCK + HEADER
+  end
+
+  -- Whether a block ends at an offset, and the next one begins.
+  local function is_boundary(at)
+    return at > HEADER and (at - HEADER) % BLOCK == 0
+  end
+
+  -- Whether an offset lies behind the head of its block. The first block has none.
+  local function holds_entries(at)
+    return at >= HEADER and ((at - HEADER) % BLOCK >= BLOCK_HEAD or at < HEADER + BLOCK)
+  end
+
+  local function last_block(log)
+    return block_of(log.end_at - 1)
+  end
+
+  -- The check of a footer.
+  local function check_of(length, end_at, head_at, before, units, age, newest)
+    local mixed = (length % 65521 * 4099 + end_at % 65521) % 65521
+    mixed = (mixed * 4099 + head_at % 65521) % 65521
+    mixed = (mixed * 4099 + before % 65521) % 65521
+    mixed = (mixed * 4099 + units % 65521) % 65521
+    mixed = (mixed * 4099 + age % 65521) % 65521
+    return (mixed * 4099 + newest % 65521) % 65521
+  end
+
+  -- Reading --------------------------------------------------------------------------------------------------------------
+
+  local function wrong_type()
+    fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+  end
+
+  -- Reads the footer of a log.
+  local function read_footer(log)
+    local text, length = log.text, log.length
+    local size = byte(text, -1)
+    local footer = length - size
+    if length > LONGEST_LOG or size < 14 or size > 40 or footer < log.base then
+      damaged()
+    end
+    local last, at = #text - 9, #text - size + 1
+    local end_at, head_at, before, units, age
+    end_at, at = varint(text, at, last, 4)
+    if at then head_at, at = varint(text, at, last, 4) end
+    if at then before, at = varint(text, at, last, 8) end
+    if at then units, at = varint(text, at, last, 8) end
+    if at then age, at = varint(text, at, last, 7) end
+    local newest = stamp_at(text, #text - 8)
+    local low, high = byte(text, -3, -2)
+    if at ~= last + 1 or check_of(length, end_at, head_at, before, units, age, newest) ~= low + high * 256
+      or not holds_entries(head_at) or end_at <= head_at or end_at > min(footer, LAST_END)
+      or not (is_boundary(end_at) or holds_entries(end_at - 1))
+      or age > newest or before > MOST or units < 1 or units > MOST then
+      damaged()
+    end
+    log.footer, log.origin = footer, before
+    log.head_at, log.head_units, log.head_stamp = head_at, 0, newest - age
+    log.end_at, log.end_units, log.end_stamp = end_at, units, newest
+  end
+
+  -- Opens the log at a key that has a string, or nothing.
+  local function open_log(key, window, now, exists)
+    local log = {compact = true, key = key, window = window, now = now, lasting = 0, length = 0, base = 0, text = ''}
+    if not exists then
+      log.is_empty, log.units = true, 0
+      return log
+    end
+    local text = call('GETRANGE', key, -AT_ONCE, -1)
+    local head = text
+    log.text, log.length = text, #text
+    if #text == AT_ONCE then
+      log.length = call('STRLEN', key)
+      log.base = log.length - AT_ONCE
+      head = log.base > 0 and call('GETRANGE', key, 0, 3) or text
+    end
+    if sub(head, 1, 3) ~= 'RLS' or #head < 4 then
+      wrong_type()
+    elseif byte(head, 4) ~= 1 then
+      fail('ERR rl: the log at this key was written by a later version of the module, which alone can read it')
+    end
+    read_footer(log)
+    log.units = log.end_units
+    return log
+  end
+
+  local function block_end(log, at)
+    return min(block_start(block_of(at) + 1), log.end_at)
+  end
+
+  local function is_within(log, units, stamp)
+    return log.head_stamp <= stamp and stamp <= log.end_stamp and log.head_units <= units and units <= log.end_units
+  end
+
+  -- The place at the beginning of a block behind the oldest entry.
+  local function block_mark(log, block)
+    local at = block_start(block)
+    if at + BLOCK_HEAD > log.length then
+      damaged()
+    end
+    local text, base = bytes_of(log, at, at + BLOCK_HEAD)
+    local position = at - base + 1
+    local stamp = stamp_at(text, position)
+    local a, b, c, d, e, f, g = byte(text, position + 6, position + 12)
+    local units = a + b * 256 + c * 65536 + d * 16777216 + e * 4294967296 + f * 1099511627776 + g * 281474976710656
+    if units > MOST then
+      damaged()
+    end
+    units = units - log.origin
+    if units < 0 then
+      units = units + UNITS
+    end
+    if not is_within(log, units, stamp) then
+      damaged()
+    end
+    return at, units, stamp
+  end
+
+  -- The difference and the weight of the entry at an offset, and where it ends.
+  local function entry_at(log, at)
+    local to = block_end(log, at)
+    local text, base = bytes_of(log, at, to)
+    local last = to - base
+    local packed, behind = varint(text, at - base + 1, last, 7)
+    local weight = 1
+    if packed and packed % 2 == 1 then
+      weight, behind = varint(text, behind, last, 8)
+      weight = weight and weight + 2
+    end
+    if not behind or weight > MOST then
+      return nil
+    end
+    return floor(packed / 2), weight, behind + base - 1
+  end
+
+  -- The place before the oldest entry. What was before it may be gone; its stamp follows from the difference.
+  local function head_mark(log)
+    local difference = entry_at(log, log.head_at) or damaged()
+    return log.head_at, log.head_units, log.head_stamp - difference
+  end
+
+  -- The entry at a place: its offset, the place before it by the offset alone, and the place after it. Nothing at the end.
+  local function step(log, at, units, stamp)
+    local before, difference, weight, behind = at, nil, nil, nil
+    if at < log.end_at and not is_boundary(at) then
+      difference, weight, behind = entry_at(log, at)
+      if not difference then
+        local to = block_end(log, at)
+        local text, base = bytes_of(log, at, to)
+        if not is_boundary(to) or to - at >= 15 or sub(text, at - base + 1, to - base) ~= rep('\255', to - at) then
+          damaged()
+        end
+        before = to
+      end
+    end
+    if not difference then
+      if before >= log.end_at then
+        if before ~= log.end_at or units ~= log.end_units or stamp ~= log.end_stamp then
+          damaged()
+        end
+        return nil
+      end
+      local _, block_units, block_stamp = block_mark(log, block_of(before))
+      if block_units ~= units or block_stamp ~= stamp then
+        damaged()
+      end
+      at = before + BLOCK_HEAD
+      difference, weight, behind = entry_at(log, at)
+      if not difference then
+        damaged()
+      end
+    end
+    units, stamp = units + weight, stamp + difference
+    if not is_within(log, units, stamp) then
+      damaged()
+    end
+    return at, before, behind, units, stamp
+  end
+
+  -- The first entry after which the units (`by_units`) or the stamp are above a bound. Returns its offset, the place before it
+  -- and the place after it.
+  local function seek(log, by_units, bound)
+    local first = block_of(log.head_at)
+    local low, high = first, last_block(log) + 1
+    local middle = first + 1
+    if middle < high then
+      -- What is looked for is often near the head: its block and the next one's head are fetched at once.
+      bytes_of(log, log.head_at, min(block_start(middle) + BLOCK_HEAD, log.length))
+    end
+    while low < middle and middle < high do
+      local _, units, stamp = block_mark(log, middle)
+      if (by_units and units or stamp) <= bound then
+        low = middle
+      else
+        high = middle
+      end
+      middle = floor((low + high) / 2)
+    end
+    local at, units, stamp
+    if low == first then
+      at, units, stamp = head_mark(log)
+    else
+      at, units, stamp = block_mark(log, low)
+    end
+    while true do
+      local entry, before, after_at, after_units, after_stamp = step(log, at, units, stamp)
+      if not entry then
+        damaged()
+      elseif (by_units and after_units or after_stamp) > bound then
+        return entry, before, units, stamp, after_at, after_units, after_stamp
+      end
+      at, units, stamp = after_at, after_units, after_stamp
+    end
+  end
+
+  local function clear(log)
+    log.is_empty, log.is_pruned, log.units = true, true, 0
+  end
+
+  -- Drops what does not count, in memory.
+  local function prune(log)
+    local expired_to, latest = log.now - log.window, log.now + log.window
+    if log.is_empty or log.head_stamp > expired_to and log.end_stamp <= latest then
+      return
+    elseif log.end_stamp <= expired_to or log.head_stamp > latest then
+      return clear(log)
+    end
+    log.is_pruned = true
+    if log.head_stamp <= expired_to then
+      local entry, _, units, _, _, _, stamp = seek(log, false, expired_to)
+      log.head_at, log.head_units, log.head_stamp = entry, units, stamp
+    end
+    if log.head_stamp > latest then
+      return clear(log)
+    elseif log.end_stamp > latest then
+      local _, before, units, stamp = seek(log, false, latest)
+      log.end_at, log.end_units, log.end_stamp = before, units, stamp
+    end
+    log.units = log.end_units - log.head_units
+  end
+
+  -- Units stamped later than a time.
+  local function later_than(log, time)
+    if log.is_empty or time >= log.end_stamp then
+      return 0
+    elseif time < log.head_stamp then
+      return log.units
+    end
+    local _, _, units = seek(log, false, time)
+    return log.end_units - units
+  end
+
+  -- The stamp of the unit with `rank` newer ones.
+  local function stamp_of(log, rank)
+    if rank < log.units then
+      local _, _, _, _, _, _, stamp = seek(log, true, log.end_units - rank - 1)
+      return stamp
+    end
+  end
+
+  -- Writing --------------------------------------------------------------------------------------------------------------
+
+  -- Puts entries one behind the other, and blocks as they come, at a place.
+  local function new_writer(at, units, stamp, origin)
+    return {begin = at, at = at, units = units, stamp = stamp, origin = origin}
+  end
+
+  local function put(writer, text)
+    writer[#writer + 1] = text
+    writer.at = writer.at + #text
+  end
+
+  -- Puts an entry that is no earlier than the one before, and answers its offset.
+  local function push(writer, stamp, weight)
+    if writer.at == HEADER then
+      writer.stamp = stamp -- The first entry of a new string.
+    end
+    local difference = stamp - writer.stamp
+    if difference < 0 then
+      damaged()
+    end
+    local entry
+    if weight == 1 then
+      entry = put_varint(difference * 2)
+    else
+      entry = put_varint(difference * 2 + 1) .. put_varint(weight - 2)
+    end
+    local room = BLOCK - (writer.at - HEADER) % BLOCK
+    if #entry > room then
+      put(writer, rep('\255', room))
+    end
+    if is_boundary(writer.at) then
+      local units = writer.units - (UNITS - writer.origin)
+      if units < 0 then
+        units = units + UNITS
+      end
+      put(writer, put_stamp(writer.stamp) .. put_stamp(units % 281474976710656) .. char(floor(units / 281474976710656)))
+    end
+    local at = writer.at
+    put(writer, entry)
+    writer.units, writer.stamp = writer.units + weight, stamp
+    return at
+  end
+
+  -- The footer of a log that ends where a writer has come to, in a string that gets at least this length; and the gap before it.
+  local function footer_of(writer, head_at, head_units, head_stamp, length)
+    local end_at, newest = writer.at, writer.stamp
+    if end_at > LAST_END then
+      return nil
+    end
+    local before = head_units - (UNITS - writer.origin)
+    if before < 0 then
+      before = before + UNITS
+    end
+    local units, age = writer.units - head_units, newest - head_stamp
+    local fields = put_varint(end_at) .. put_varint(head_at) .. put_varint(before) .. put_varint(units) .. put_varint(age)
+    local size = #fields + 9
+    length = max(length, end_at + size)
+    local check = check_of(length, end_at, head_at, before, units, age, newest)
+    local footer = fields .. put_stamp(newest) .. char(check % 256, floor(check / 256), size)
+    return footer, length - end_at - size
+  end
+
+  -- Writes the new entry, if there is one, and the entries from a place on. Answers the head of what is written, which is the
+  -- head that is handed in unless the first of these entries becomes it.
+  local function put_rest(log, writer, from_at, head_at, head_stamp, new, rest_at, rest_units, rest_stamp)
+    local first_at, first_stamp
+    if new then
+      first_at, first_stamp = push(writer, new.stamp, new.weight), new.stamp
+    end
+    if rest_at < log.end_at then
+      bytes_of(log, rest_at, log.end_at) -- At once.
+    end
+    while rest_at ~= log.end_at do
+      local entry, _, after_at, after_units, after_stamp = step(log, rest_at, rest_units, rest_stamp)
+      if not entry then
+        break
+      end
+      local at = push(writer, after_stamp, after_units - rest_units)
+      if not first_at then
+        first_at, first_stamp = at, after_stamp
+      end
+      rest_at, rest_units, rest_stamp = after_at, after_units, after_stamp
+    end
+    if from_at ~= log.head_at then
+      return head_at, head_stamp
+    elseif not first_at then
+      damaged()
+    end
+    return first_at, first_stamp
+  end
+
+  local function live_bytes(log)
+    return log.end_at - log.head_at
+  end
+
+  -- The dead bytes that moving a log would drop.
+  local function droppable(log)
+    local first = block_of(log.head_at)
+    if first == last_block(log) then
+      return max(0, log.footer - live_bytes(log) - HEADER)
+    end
+    return max(0, log.footer - (log.end_at - block_start(first)) - HEADER)
+  end
+
+  -- Whether the dead bytes that can go are worth moving a log for.
+  local function is_due(log)
+    local dead = droppable(log)
+    return dead >= FEWEST_DEAD and dead * 4 >= live_bytes(log)
+  end
+
+  -- A change that replaces the string by one with the live entries alone, or without the dead blocks.
+  local function moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+    local writer = new_writer(HEADER, 0, 0, 0)
+    writer[1] = 'RLS\1'
+    local head_at, head_units = HEADER, 0
+    local first = block_of(log.head_at)
+    if from_at == log.head_at then
+      -- No entry stays where it is.
+    elseif first == block_of(from_at - 1) then
+      -- All stay as they are but the oldest: it has no other before it now.
+      local _, weight, behind = entry_at(log, log.head_at)
+      if not weight then
+        damaged()
+      end
+      push(writer, log.head_stamp, weight)
+      local text, base = bytes_of(log, behind, from_at)
+      -- The block may end in filler, as no entry does.
+      put(writer, (string.gsub(sub(text, behind - base + 1, from_at - base), '\255+$', '')))
+      writer.units, writer.stamp, writer.origin = from_units - log.head_units, from_stamp, 0
+    else
+      local begin = block_start(first)
+      local text, base = bytes_of(log, begin, from_at)
+      put(writer, sub(text, begin - base + 1, from_at - base))
+      writer.units, writer.stamp, writer.origin = from_units, from_stamp, log.origin
+      head_at, head_units = log.head_at - begin + HEADER, log.head_units
+    end
+    local head_stamp
+    head_at, head_stamp = put_rest(log, writer, from_at, head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
+    writer[#writer + 1] = footer_of(writer, head_at, head_units, head_stamp, 0) or full()
+    return {whole = concat(writer)}
+  end
+
+  -- The change that rewrites a log from a place on: first the new entry, if there is one, then the entries from another place
+  -- on. `may_move`: whether it may replace the string to get rid of dead bytes. Nothing if it may not and the log is full.
+  local function rewrite(log, may_move, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+    if may_move and is_due(log) then
+      return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+    end
+    -- The entry before may be dead and later than one that becomes the head, whose difference does not count.
+    local stamp = new and min(new.stamp, from_stamp) or from_stamp
+    local writer = new_writer(from_at, from_units, stamp, log.origin)
+    local head_at, head_stamp =
+      put_rest(log, writer, from_at, log.head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
+    local footer, gap = footer_of(writer, head_at, log.head_units, head_stamp, log.length)
+    if not footer then
+      if not may_move then
+        return nil
+      elseif droppable(log) < FEWEST_DEAD_WHEN_FULL then
+        full()
+      end
+      return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+    end
+    if gap > NARROW_GAP then
+      local change = {offset = writer.at + gap, bytes = footer}
+      if writer.at > from_at then
+        change.first_offset, change.first_bytes = from_at, concat(writer)
+      end
+      return change
+    end
+    return {offset = from_at, bytes = concat(writer) .. rep('\0', gap) .. footer}
+  end
+
+  -- The first place from which one call may rewrite a log up to its end. Nothing if it may rewrite all of it.
+  local function first_rewritable(log)
+    local first = last_block(log) + 1 - MOST_BLOCKS
+    if first > block_of(log.head_at) then
+      return block_mark(log, first)
+    end
+  end
+
+  -- Plans to add units, if there are any to add, and to drop what does not count. Answers whether it can be done: a log that is
+  -- full may have to be moved.
+  local function plan(log, units, may_move)
+    local at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
+    log.change, log.added = nil, units
+    if units == 0 then
+      if log.is_pruned then
+        log.change = log.is_empty and {remove = true}
+          or rewrite(log, may_move, at, end_units, end_stamp, nil, at, end_units, end_stamp)
+      end
+      return true
+    end
+    local new = {stamp = log.now, weight = units}
+    if new.stamp > LATEST then
+      fail("ERR rl: the server's clock is before 1970 or after 10889")
+    elseif units > MOST - log.units then
+      full()
+    elseif log.is_empty then
+      local writer = new_writer(HEADER, 0, 0, 0)
+      push(writer, new.stamp, units)
+      log.change = {whole = 'RLS\1' .. concat(writer) .. footer_of(writer, HEADER, 0, new.stamp, 0)}
+      return true
+    end
+    if new.stamp < end_stamp then
+      local _, _, stamp = first_rewritable(log)
+      new.stamp = stamp and max(stamp, new.stamp) or new.stamp
+      if new.stamp < end_stamp then
+        _, at, end_units, end_stamp = seek(log, false, new.stamp)
+      end
+    end
+    log.change = rewrite(log, may_move, at, end_units, end_stamp, new, at, end_units, end_stamp)
+    return log.change ~= nil
+  end
+
+  -- Plans to take out the newest units, or some stamped at this time. Answers how many.
+  local function take(log, units, time)
+    local since, until_at, until_units, until_stamp = log.head_units, log.end_at, log.end_units, log.end_stamp
+    if log.is_empty then
+      since, until_units = 0, 0
+    elseif time and (time < log.head_stamp or time > log.end_stamp) then
+      since = until_units
+    elseif time then
+      local _
+      if time < log.end_stamp then
+        _, until_at, until_units, until_stamp = seek(log, false, time)
+      end
+      _, _, since = seek(log, false, time - 1)
+      local _, first = first_rewritable(log)
+      since = first and max(since, first) or since
+    end
+    local taken = min(max(0, until_units - since), units)
+    if taken == 0 then
+      plan(log, 0, true)
+      return 0
+    elseif taken == log.units then
+      log.change = {remove = true}
+      return taken
+    end
+    -- The units before this one stay, those from it to `until` go.
+    local first = until_units - taken
+    local _, from_at, from_units, from_stamp, _, _, stamp = seek(log, true, first)
+    local kept = first - from_units
+    local lighter = kept > 0 and {stamp = stamp, weight = kept} or nil
+    local whole = {log.end_at, log.end_units, log.end_stamp}
+    if until_at == log.end_at then
+      log.end_at, log.end_units, log.end_stamp = from_at, from_units, from_stamp
+      until_at, until_units, until_stamp = from_at, from_units, from_stamp
+    end
+    log.change = rewrite(log, true, from_at, from_units, from_stamp, lighter, until_at, until_units, until_stamp)
+    log.end_at, log.end_units, log.end_stamp = unpack(whole)
+    return taken
+  end
+
+  -- Carries out what is planned. `kept`: whether the key's expiry is looked after.
+  local function write(log, kept)
+    local change, key = log.change, log.key
+    local renewed = kept and (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty)
+    if change and change.remove then
+      call('UNLINK', key)
+    elseif change and change.whole then
+      if renewed then
+        call('SET', key, change.whole, 'PXAT', renewed)
+      else
+        call('SET', key, change.whole, 'KEEPTTL')
+      end
+    else
+      if change then
+        if change.first_bytes then
+          call('SETRANGE', key, change.first_offset, change.first_bytes)
+        end
+        call('SETRANGE', key, change.offset, change.bytes)
+      end
+      if renewed then
+        call('PEXPIREAT', key, renewed)
+      end
+    end
+  end
+
+  local function read(key, window, now, exists)
+    local log = open_log(key, window, now, exists)
+    prune(log)
+    return log
+  end
+
+  return {
+    read = read, later_than = later_than, stamped_after = later_than, stamp_of = stamp_of, plan = plan, take = take,
+    write = write, is_due = is_due, refuse_as_full = full,
+  }
+end
+
+local compact_logs = nil
+
+local function get_compact_logs()
+  compact_logs = compact_logs or make_compact()
+  return compact_logs
 end
 
 -- The counters of fixed windows ---------------------------------------------------------------------------------------
@@ -414,11 +1062,14 @@ local function make_commands()
   -- parse(words, at, command)        the rule that begins at words[at], and where it ends
   -- read(rule, key, time, declared)  a state: what is stored, and whether the request `fits`; changes nothing
   -- counts(rule, state)              whether the request counts though it does not fit
-  -- settle(rule, state, counted)     puts into the state what there is after a call that `counted`, or was not
+  -- settle(rule, state, counted, detail)  puts into the state what there is after a call that `counted`, or did not. `detail`:
+  --                                  whether the reply is SHORT, else it has waits
   -- wait(rule, state)                until the request fits, in ms; -1 for never
   -- reply(rule, state)               the short reply
   -- maps(rule, state, each)          the figures of the binding window, or of each
   -- write(rule, state)               carries out a call that counted, or else prunes
+
+  local SHORT = 'short'
 
   -- The line for words that do not belong to a rule.
   local function bad_words(command, name)
@@ -507,6 +1158,7 @@ local function make_commands()
       bad_words(command, name)
     end
     rule.anchored, rule.force, rule.full, rule.each = seen.ANCHORED, seen.FORCE, seen.FULL, seen.EACH
+    rule.has_cost, rule.refunds = seen.COST, command == 'refund'
     rule.need = max(1, rule.cost) -- COST 0 looks whether there is room for a unit.
     return rule, at
   end
@@ -553,48 +1205,131 @@ local function make_commands()
 
   -- SLIDING --------------------------------------------------------------------------------------------------------------
 
+  -- The wait is exact: a request fits as soon as enough units have left the window, and the stamp of the last of them says
+  -- when. src/limit/sliding.rs is the same in prose and code.
   local function make_sliding()
-    local logs = get_logs()
-    local later = logs.later
     local MOST_LOOKS = 2048 -- A wait looks into so many windows at most.
 
-    local function stamped_after(log, time)
-      return call('ZCOUNT', log.key, later(time), log.now + log.window)
+    -- Sorted sets, with what is asked of a log beyond the plain form.
+    local function make_sorted()
+      local logs = get_logs()
+      local later = logs.later
+      local sorted = {}
+
+      -- Without the members before the epoch.
+      function sorted.stamped_after(log, time)
+        return call('ZCOUNT', log.key, later(time), log.now + log.window)
+      end
+
+      function sorted.later_than(log, time)
+        return sorted.stamped_after(log, time) + log.lasting
+      end
+
+      -- The stamp of the unit with `rank` newer ones. Nothing for a unit that never expires.
+      function sorted.stamp_of(log, rank)
+        if rank < log.live then
+          rank = rank + log.ahead
+          return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
+        end
+      end
+
+      local function check_cost(cost)
+        if cost > MOST_ADDED then
+          fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit '
+            .. '(rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
+        end
+      end
+
+      sorted.check_cost = check_cost
+
+      function sorted.plan(log, units)
+        log.added = units
+        return true
+      end
+
+      function sorted.write(log)
+        if log.members then
+          call('ZREM', log.key, unpack(log.members))
+        elseif log.added then
+          logs.write(log, log.added)
+        end
+      end
+
+      -- Plans to take out the newest units that a clock has stamped, or some of one stamp. Answers how many.
+      function sorted.take(log, cost, at)
+        local now, window, members = log.now, log.window, {}
+        if log.card == 0 then
+          return 0
+        end
+        check_cost(cost)
+        if not at then
+          members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, cost)
+        elseif at > now - window and at <= now + window then
+          members = call('ZREVRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, cost)
+        end
+        log.members = #members > 0 and members or nil
+        return #members
+      end
+
+      return sorted
     end
 
-    -- As stamped_after, after the call.
-    local function newer(state, time)
-      return stamped_after(state.log, time) + (time < state.now and state.added or 0)
+    local sorted = nil
+
+    local function read_sorted(rule, key, now, pruned)
+      local log = get_logs().read(key, rule.longest, now, pruned and rule.cost <= MOST_ADDED)
+      if log then
+        sorted = sorted or make_sorted()
+        log.store = sorted
+      end
+      return log
     end
 
-    -- The stamp of the unit with `rank` newer ones after the call. None for a unit that never expires.
+    -- The log at a key, in the form that it has. A new one is compact where the call has a COST.
+    local function read_log(rule, key, now, pruned)
+      local log = not rule.has_cost and read_sorted(rule, key, now, pruned)
+      if log then
+        return log
+      end
+      local kind = call('TYPE', key).ok
+      if kind == 'zset' then
+        log = read_sorted(rule, key, now, pruned)
+      end
+      if not log then
+        if kind ~= 'string' and kind ~= 'none' then
+          fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+        end
+        local store = get_compact_logs()
+        log = store.read(key, rule.longest, now, kind == 'string')
+        log.store = store
+      end
+      return log
+    end
+
+    -- The stamp of the unit with `rank` newer ones, of those in the log and those that the call adds.
     local function stamp_of(state, rank)
       local log = state.log
       if state.added > 0 then
-        state.newest = state.newest or stamped_after(log, log.now)
-        if rank >= state.newest then
-          if rank < state.newest + state.added then
-            return log.now
+        state.newer = state.newer or log.store.stamped_after(log, state.now)
+        if rank >= state.newer then
+          if rank < state.newer + state.added then
+            return state.now
           end
           rank = rank - state.added
         end
       end
-      if rank >= log.live then
-        return nil
-      end
-      rank = rank + log.ahead
-      return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
+      return log.store.stamp_of(log, rank)
     end
 
     -- The first time from `from` on at which each of these windows holds no more units, of those that expire, than may be
     -- left in it. Units ahead of a shorter window come in as time goes on; then more have to expire, which is another
     -- round.
     local function room_at(state, windows, leftovers, from)
-      local at = from
+      local log, at = state.log, from
       for round = 0, state.rounds do
         local begun = at
         for index = 1, #windows do
-          local ahead = round < state.rounds and newer(state, at + windows[index]) or 0
+          local ahead = round < state.rounds and log.store.stamped_after(log, at + windows[index]) or 0
           local stamp = stamp_of(state, leftovers[index] + ahead)
           if stamp then
             at = max(at, stamp + windows[index])
@@ -607,19 +1342,42 @@ local function make_commands()
       return at
     end
 
+    local function wait(state, window, leftover)
+      return room_at(state, {window}, {leftover}, state.now) - state.now
+    end
+
     -- How many units of those that expire may be left in a window for the request to fit; negative if it never does.
     local function leftover(rule, state, index)
       return rule.limits[index] - rule.need - state.log.lasting
     end
 
     -- Until one window by itself has room.
-    local function own_wait(rule, state, index)
+    local function retry_in_one(rule, state, index)
       local left = leftover(rule, state, index)
-      if left < 0 then
-        return -1
+      local after = left >= 0 and wait(state, rule.windows[index], left) or 0
+      return after > 0 and after or -1
+    end
+
+    -- Until all of them have, where one of them has after some time.
+    local function retry_in_all(rule, state, after)
+      local windows, leftovers = {}, {}
+      for index = 1, rule.count do
+        local left = leftover(rule, state, index)
+        if left >= 0 then
+          windows[#windows + 1], leftovers[#windows + 1] = rule.windows[index], left
+        end
       end
-      local wait = room_at(state, {rule.windows[index]}, {left}, state.now) - state.now
-      return wait > 0 and wait or -1
+      return room_at(state, windows, leftovers, state.now + after) - state.now
+    end
+
+    -- Units in the window of a quota.
+    local function used_in(rule, state, index)
+      local log, window = state.log, rule.windows[index]
+      if index == rule.count then
+        return log.units
+      end
+      local used = log.store.later_than(log, state.now - window)
+      return state.rounds > 0 and used - log.store.stamped_after(log, state.now + window) or used
     end
 
     local sliding = {}
@@ -629,21 +1387,19 @@ local function make_commands()
     end
 
     function sliding.read(rule, key, now, _, _, _, pruned)
-      local log = logs.read(key, rule.longest, now, pruned and rule.cost <= MOST_ADDED)
+      local log = read_log(rule, key, now, pruned)
       local state = {log = log, now = now, quotas = {}, fits = true, rounds = 0, added = 0}
-      if rule.count > 1 and stamped_after(log, now) > 0 then
+      if rule.refunds then
+        return state
+      end
+      if rule.count > 1 and log.store.stamped_after(log, now) > 0 then
         state.rounds = floor(MOST_LOOKS / rule.count)
       end
       for index = 1, rule.count do
-        local window, used = rule.windows[index], log.units
-        if index < rule.count then
-          used = stamped_after(log, now - window) + log.lasting
-          if state.rounds > 0 then
-            used = used - stamped_after(log, now + window)
-          end
-        end
+        local used = used_in(rule, state, index)
         local fits = rule.limits[index] - used >= rule.need
-        state.quotas[index] = {limit = rule.limits[index], window = window, used = used, before = used, fits = fits}
+        state.quotas[index] =
+          {limit = rule.limits[index], window = rule.windows[index], index = index, before = used, used = used, fits = fits}
         state.fits = state.fits and fits
       end
       return state
@@ -653,45 +1409,37 @@ local function make_commands()
       return rule.force
     end
 
-    local function check_cost(rule)
-      if rule.cost > MOST_ADDED then
-        fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit '
-          .. '(rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
+    function sliding.settle(rule, state, counted, detail)
+      local log, quotas = state.log, state.quotas
+      if log.store.check_cost then
+        log.store.check_cost(rule.cost)
       end
+      local binding = quotas[1]
+      state.added, state.newer = counted and rule.force and rule.cost or 0, nil
+      if rule.count > 1 then
+        for index = 1, rule.count do
+          quotas[index].used = quotas[index].before
+          quotas[index].retry = quotas[index].fits and 0 or retry_in_one(rule, state, index)
+        end
+        binding = binding_of(rule, state, function(index) return quotas[index].retry end)
+      elseif not binding.fits and detail ~= SHORT then
+        binding.retry = retry_in_one(rule, state, 1)
+      end
+      state.retry = binding.retry or 0
+      if binding.fits then
+        state.added, state.newer = counted and rule.cost or 0, nil
+      elseif state.retry > 0 and (state.rounds > 0 or state.added > 0 and rule.count > 1) then
+        state.retry = retry_in_all(rule, state, state.retry)
+      end
+      for index = 1, rule.count do
+        quotas[index].used = quotas[index].before + state.added
+      end
+      state.binding = binding
+      state.can_be_done = log.store.plan(log, state.added, not state.stays)
     end
 
-    function sliding.settle(rule, state, counted)
-      check_cost(rule)
-      state.added = counted and rule.cost or 0
-      for index = 1, rule.count do
-        local quota = state.quotas[index]
-        quota.index, quota.used = index, quota.before + state.added
-      end
-      state.binding = binding_of(rule, state, function(index) return own_wait(rule, state, index) end)
-    end
-
-    function sliding.wait(rule, state)
-      if state.fits then
-        return 0
-      end
-      local longest, windows, leftovers = 0, {}, {}
-      for index = 1, rule.count do
-        windows[index], leftovers[index] = rule.windows[index], leftover(rule, state, index)
-        if leftovers[index] < 0 then
-          return -1
-        end
-        if not state.quotas[index].fits or state.added > 0 then
-          local wait = own_wait(rule, state, index)
-          if wait < 0 and not state.quotas[index].fits then
-            return -1
-          end
-          longest = max(longest, wait)
-        end
-      end
-      if state.rounds > 0 then
-        return max(1, room_at(state, windows, leftovers, state.now + longest) - state.now)
-      end
-      return longest
+    function sliding.wait(_, state)
+      return state.retry
     end
 
     function sliding.reply(_, state)
@@ -699,47 +1447,44 @@ local function make_commands()
       return {state.fits and 1 or 0, binding.before, whole_seconds(binding.window)}
     end
 
-    local function figures(rule, state, quota)
-      local now, window, windows = state.now, quota.window, {quota.window}
+    local function figures(_, state, quota)
       local next_after, left = 0, min(quota.used, quota.limit) - 1 - state.log.lasting
       if quota.used > 0 then
-        next_after = left < 0 and -1 or room_at(state, windows, {left}, now) - now
+        next_after = left < 0 and -1 or wait(state, quota.window, left)
       end
-      local reset = room_at(state, windows, {0}, now) - now
-      return {limit = quota.limit, used = quota.used, next = next_after, reset = reset, window = window, at = now}
+      local reset = wait(state, quota.window, 0)
+      return {
+        limit = quota.limit, used = quota.used, next = next_after, reset = reset, window = quota.window, at = state.now,
+      }
     end
 
     function sliding.maps(rule, state, each)
-      return maps_of_quotas(sliding, rule, state, each, figures, own_wait)
+      return maps_of_quotas(sliding, rule, state, each, figures, retry_in_one)
     end
 
     function sliding.write(_, state)
-      logs.write(state.log, state.added)
+      state.log.store.write(state.log, true)
+    end
+
+    -- Whether moving the log would drop many dead bytes.
+    function sliding.is_due(state)
+      return state.log.store.is_due and not state.log.is_empty and state.log.store.is_due(state.log)
     end
 
     -- Takes out the newest units that a clock has stamped, or some of one stamp.
     function sliding.refund(rule, state)
-      local log, now, window, first, at = state.log, state.now, state.log.window, state.quotas[1], rule.at
-      if log.card == 0 then
-        return {0, 0, whole_seconds(first.window)}
-      end
-      check_cost(rule)
-      local members = {}
-      if not at then
-        members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, rule.cost)
-      elseif at > now - window and at <= now + window then
-        members = call('ZREVRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, rule.cost)
-      end
-      local gone = #members
+      local log, now, window, at = state.log, state.now, rule.windows[1], rule.at
+      local taken = log.store.take(log, rule.cost, at)
+      state.rounds = 1
+      local used = used_in(rule, state, 1)
+      local gone = taken
       if at then
-        gone = at > now - first.window and at <= now + first.window and gone or 0
-      elseif rule.count > 1 then
-        gone = min(first.used, max(0, gone - stamped_after(log, now + first.window)))
+        gone = at > now - window and at <= now + window and taken or 0
+      elseif taken > 0 then
+        gone = min(used, max(0, taken - log.store.stamped_after(log, now + window)))
       end
-      if #members > 0 then
-        call('ZREM', log.key, unpack(members))
-      end
-      return {#members, first.used - gone, whole_seconds(first.window)}
+      log.store.write(log, false)
+      return {taken, used - gone, whole_seconds(window)}
     end
 
     return sliding
@@ -1402,7 +2147,7 @@ local function make_commands()
     local writes = command ~= 'peek'
     local now, seconds, nanos = clock()
     local state = kind.read(rule, key, now, seconds, nanos, declared, writes)
-    kind.settle(rule, state, state.fits or kind.counts(rule, state))
+    kind.settle(rule, state, state.fits or kind.counts(rule, state), not (rule.full or rule.each) and SHORT)
     local reply
     if rule.each then
       reply = maps_of(kind, rule, state, true)
@@ -1545,6 +2290,30 @@ local function make_commands()
     return declared
   end
 
+  -- Lets one compact log be moved: the first that cannot take its entry otherwise, or else the first that is due. Another one
+  -- that cannot take its entry refuses the call.
+  local function plan_move(rules)
+    local chosen
+    for index = 1, #rules do
+      local state = rules[index].state
+      if state.can_be_done == false then
+        if chosen then
+          get_compact_logs().refuse_as_full()
+        end
+        chosen = state
+      end
+    end
+    for index = 1, #rules do
+      local each = rules[index]
+      if not chosen and each.kind.is_due and each.kind.is_due(each.state) then
+        chosen = each.state
+      end
+    end
+    if chosen then
+      chosen.log.store.plan(chosen.log, chosen.added, true)
+    end
+  end
+
   -- Refuses rules of which one would count in the state of another.
   local function check_apart(rules, now, declared)
     local taken = {}
@@ -1599,6 +2368,7 @@ local function make_commands()
     for index = 1, #rules do
       local each = rules[index]
       each.state = each.kind.read(each.rule, each.key, now, seconds, nanos, declared, false)
+      each.state.stays = true
       fits = fits and (each.state.fits or each.rule.force)
     end
 
@@ -1630,6 +2400,7 @@ local function make_commands()
       reply[5] = maps
     end
     if fits then
+      plan_move(rules)
       for index = 1, #rules do
         rules[index].kind.write(rules[index].rule, rules[index].state)
       end
@@ -1673,7 +2444,10 @@ local function answer(command, keys, words, at)
   local key = keys[1]
   if key and #words == at + 1 then
     if command == 'sliding' then
-      return get_logs().plain(key, quota(words[at], words[at + 1]))
+      local reply = get_logs().plain(key, quota(words[at], words[at + 1]))
+      if reply then
+        return reply
+      end
     elseif command == 'fixed' then
       local window, limit = quota(words[at], words[at + 1])
       return get_counters().plain(key, window, limit, declared_of(keys))

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # Generates from functions/rl.lua what a server loads: a library for FUNCTION LOAD and a script for EVALSHA. Comment lines are
 # left out, since servers keep the text. While a library is being loaded it has no math, no string and no redis.call, so its
-# rules are built in the first call. With --check it only checks that all files are up to date. The
-# client packages replace a library whose version is lower than that of their own: raise it with every change of what the
-# functions do.
+# rules are built in the first call. With --check it only checks that all files are up to date. The client packages
+# replace a library whose version is lower than that of their own: raise it with every change of what the functions do.
 set -euo pipefail
 cd "$(dirname "$0")/../functions"
 

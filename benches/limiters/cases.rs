@@ -72,7 +72,7 @@ pub enum Traffic {
     /// Every key is at its limit and stays there.
     Denied,
     /// Every key holds one request less than its limit, spread over the window. Calls are sent at a pace at which one request
-    /// leaves the window for each one that is added.
+    /// leaves the window for each new one.
     Moving,
 }
 

@@ -13,8 +13,11 @@ const LEASE: Argument = Argument::double(c"leaseSec");
 impl Rule for Lease {
     const NAME: &'static str = "ACQUIRE";
     const WORDS: Argument = Argument::block(c"acquire", &[Argument::word(c"ACQUIRE"), LIMIT, LEASE, HOLDER]);
-    const GRAMMAR: Grammar =
-        Grammar { syntax: c"ERR syntax error: expected limit leaseSec holder and FULL", takes_each: false };
+    const GRAMMAR: Grammar = Grammar {
+        syntax: c"ERR syntax error: expected limit leaseSec holder and FULL",
+        peek_syntax: c"ERR syntax error: expected limit leaseSec holder, FULL or EACH",
+        takes_each: false,
+    };
     const COMMAND: Command = Command {
         name: c"rl.acquire",
         entry: Entry::to::<Decide<Self>>(),

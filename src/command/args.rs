@@ -33,9 +33,11 @@ pub enum Place {
 
 /// What the words of a rule have of their own.
 pub struct Grammar {
-    /// The reply to a word that the rule does not take.
+    /// The reply to a word that its command does not take.
     pub syntax: &'static CStr,
-    /// Whether its command takes EACH.
+    /// The reply to a word that RL.PEEK does not take behind the rule.
+    pub peek_syntax: &'static CStr,
+    /// Whether its command takes EACH, as RL.PEEK does.
     pub takes_each: bool,
 }
 
@@ -135,7 +137,8 @@ pub fn options(
 /// The reply to a word that does not belong there.
 fn syntax(grammar: &Grammar, place: Place) -> Error {
     match place {
-        Place::Command | Place::Peek => Error::Line(grammar.syntax),
+        Place::Command => Error::Line(grammar.syntax),
+        Place::Peek => Error::Line(grammar.peek_syntax),
         Place::Refund => BAD_REFUND,
         Place::All => BAD_ALL,
     }

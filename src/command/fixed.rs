@@ -1,5 +1,7 @@
 //! `RL.FIXED key windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL | EACH]`: one counter per window.
 
+use std::ffi::CStr;
+
 use super::args::{self, Grammar, Place, Request, Said, is};
 use super::rule::{Decide, Rule};
 use super::words::{ANCHORED, COST, DETAIL, FORCE, KEY, QUOTAS};
@@ -8,13 +10,12 @@ use crate::metrics::Outcomes;
 use crate::server::{Access, Args, Argument, Call, Command, Context, Entry, Error, Keys, Mode};
 use crate::state::{CounterKey, Counters, Fixed, Suffix};
 
+const SYNTAX: &CStr = c"ERR syntax error: expected windowSec limit, ANCHORED, COST n, FORCE, FULL or EACH";
+
 impl Rule for Fixed {
     const NAME: &'static str = "FIXED";
     const WORDS: Argument = Argument::block(c"fixed", &[Argument::word(c"FIXED"), QUOTAS, ANCHORED, COST, FORCE]);
-    const GRAMMAR: Grammar = Grammar {
-        syntax: c"ERR syntax error: expected windowSec limit, ANCHORED, COST n, FORCE, FULL or EACH",
-        takes_each: true,
-    };
+    const GRAMMAR: Grammar = Grammar { syntax: SYNTAX, peek_syntax: SYNTAX, takes_each: true };
     const COMMAND: Command = Command {
         name: c"rl.fixed",
         entry: Entry::to::<Decide<Self>>(),

@@ -1,5 +1,7 @@
 //! `RL.SLIDING key windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]`: an exact sliding window.
 
+use std::ffi::CStr;
+
 use super::args::{self, Grammar, Place, Request, Said};
 use super::rule::{Decide, Rule};
 use super::words::{COST, DETAIL, FORCE, KEY, QUOTAS};
@@ -9,13 +11,12 @@ use crate::metrics::Outcomes;
 use crate::server::{Access, Args, Argument, Call, Command, Context, Entry, Error, Keys, Mode};
 use crate::state::{Log, Sliding};
 
+const SYNTAX: &CStr = c"ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH";
+
 impl Rule for Sliding {
     const NAME: &'static str = "SLIDING";
     const WORDS: Argument = Argument::block(c"sliding", &[Argument::word(c"SLIDING"), QUOTAS, COST, FORCE]);
-    const GRAMMAR: Grammar = Grammar {
-        syntax: c"ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH",
-        takes_each: true,
-    };
+    const GRAMMAR: Grammar = Grammar { syntax: SYNTAX, peek_syntax: SYNTAX, takes_each: true };
     const COMMAND: Command = Command {
         name: c"rl.sliding",
         entry: Entry::to::<Decide<Self>>(),

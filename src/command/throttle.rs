@@ -30,8 +30,11 @@ impl Rule for Throttle {
     const NAME: &'static str = "THROTTLE";
     const WORDS: Argument =
         Argument::block(c"throttle", &[Argument::word(c"THROTTLE"), MAX_BURST, COUNT, PERIOD, QUANTITY]);
-    const GRAMMAR: Grammar =
-        Grammar { syntax: c"ERR syntax error: expected max_burst count period, quantity and FULL", takes_each: false };
+    const GRAMMAR: Grammar = Grammar {
+        syntax: c"ERR syntax error: expected max_burst count period, quantity and FULL",
+        peek_syntax: c"ERR syntax error: expected max_burst count period, quantity, FULL or EACH",
+        takes_each: false,
+    };
     const COMMAND: Command = command(c"rl.throttle");
     const YIELDS: bool = true;
 

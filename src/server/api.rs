@@ -1,8 +1,8 @@
 //! The table of functions that the server hands to a module.
 //!
-//! The crate keeps each function in a `static mut Option`, filled once while the module loads. Functions that every
-//! supported server has are listed at the end, checked at load, and called through [`call!`]; functions that
-//! only some servers have are asked for with [`optional!`]. Functions that are newer than the crate are looked up by name.
+//! The crate keeps each function in a `static mut Option`, which is filled while the module loads. Functions that every supported
+//! server has are listed at the end, checked at load, and called through [`call!`]. [`optional!`] gives those that only some
+//! servers have. Functions that are newer than the crate are looked up by name.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -12,8 +12,8 @@ use redis_module::raw;
 
 /// Calls a required function of the module API. Expands to an unsafe call: use it in an `unsafe` block.
 ///
-/// That the function is there is not asked again: the module loads only where [`missing`] finds nothing, and a function
-/// that is not in its list does not compile here.
+/// There is no check in the call: the module loads only if [`missing`] finds nothing, and a function that is not in its list does not
+/// compile here.
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {{
         const { $crate::server::api::required::$name };
@@ -24,7 +24,7 @@ macro_rules! call {
     }};
 }
 
-/// A function of the module API that not every server has: `Some(function)` where it has. Needs an `unsafe` block.
+/// A function of the module API that not every server has. Needs an `unsafe` block.
 macro_rules! optional {
     ($name:ident) => {
         redis_module::raw::$name
@@ -63,7 +63,7 @@ pub(super) fn look_up() {
         }
         function
     };
-    // By the name that only Valkey uses: a function of Redis that is called alike may take something else.
+    // By the name that only Valkey uses: a function of Redis with a similar name may take other arguments.
     ACL_CHECK_PERMISSIONS.store(find(c"ValkeyModule_ACLCheckPermissions"), Relaxed);
 }
 

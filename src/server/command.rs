@@ -1,4 +1,4 @@
-//! Commands: how they are declared to the server and how the server comes in.
+//! Commands: how they are declared to the server, and their entry points.
 
 use std::ffi::CStr;
 use std::io;
@@ -15,7 +15,7 @@ use super::string::Args;
 
 /// What a command does.
 pub trait Handler {
-    /// Handles one call. The reply is the last thing it does; an error is returned instead and replied by the caller.
+    /// Handles one call. The reply is its last step; an error is returned, and replied by the caller.
     fn handle(ctx: &mut Context, args: Args<'_>) -> Result<(), Error>;
 }
 
@@ -28,7 +28,7 @@ pub enum Access {
     RemoveElements,
     /// Removes the key.
     Remove,
-    /// It has none.
+    /// The command has no keys.
     None,
 }
 
@@ -42,7 +42,7 @@ pub enum Keys {
     Counted,
 }
 
-/// A command with all that the server can tell of it.
+/// A command with everything that `COMMAND` shows of it.
 #[derive(Clone, Copy)]
 pub struct Command {
     pub name: &'static CStr,
@@ -104,12 +104,12 @@ impl Argument {
         Self::new(name, ArgKind::String)
     }
 
-    /// A word that stands for itself, and is called as it is.
+    /// A literal word, which is also the argument's name.
     pub const fn word(word: &'static CStr) -> Self {
         Self::token(word, word)
     }
 
-    /// A word that stands for itself.
+    /// A literal word.
     pub const fn token(name: &'static CStr, word: &'static CStr) -> Self {
         Self::new(name, ArgKind::Token).behind(word)
     }
@@ -118,7 +118,7 @@ impl Argument {
         Self::new(name, ArgKind::OneOf(choices))
     }
 
-    /// Arguments that come together.
+    /// Arguments that are given together.
     pub const fn block(name: &'static CStr, parts: &'static [Argument]) -> Self {
         Self::new(name, ArgKind::Block(parts))
     }
@@ -163,7 +163,7 @@ pub struct Entry(
 );
 
 impl Entry {
-    /// The way in to `H`, with the guard around it.
+    /// The entry point of `H`, behind the guard.
     pub const fn to<H: Handler>() -> Self {
         Self(enter::<H>)
     }
@@ -175,7 +175,7 @@ impl Entry {
     }
 }
 
-/// Where the server comes in, also to ask where the keys are.
+/// The entry point of a command whose keys are counted: the server also calls it to ask where the keys are.
 ///
 /// # Safety
 /// As [`enter`].
@@ -191,7 +191,7 @@ unsafe extern "C" fn enter_counted<H: Handler>(
         }
         let mut words = Args::new(argv, argc).skip(1);
         let number = words.next().and_then(|number| parse_i64(number.as_bytes())).unwrap_or(0);
-        // Fewer words than that make no such call.
+        // A number of more keys than words is not valid.
         let number = if (1..=i64::from(argc) - 2).contains(&number) { number as usize } else { 0 };
         let flags = raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
         for position in (2..argc).take(number) {
@@ -201,7 +201,7 @@ unsafe extern "C" fn enter_counted<H: Handler>(
     raw::REDISMODULE_OK as libc::c_int
 }
 
-/// Where the server comes in.
+/// The entry point of a command.
 ///
 /// # Safety
 /// Called by the server alone, with a context and arguments that last for the call.
@@ -225,7 +225,7 @@ unsafe extern "C" fn enter<H: Handler>(
     raw::REDISMODULE_OK as libc::c_int
 }
 
-/// Adds an ACL category of the module's own. False where the server has no such thing.
+/// Adds an ACL category of the module's own. False if the server has no categories of modules.
 ///
 /// Some servers keep the category of a module that failed to load, so one that is there already will do.
 pub fn add_category(ctx: &Context, name: &CStr) -> bool {
@@ -249,7 +249,7 @@ pub fn register(ctx: &Context, command: &Command, categories: &CStr, tips: Optio
     // what it keeps.
     unsafe {
         let name = command.name.as_ptr();
-        // The place of the one key. Those that are counted are described below.
+        // The position of the one key. Those that are counted are described below.
         let place = match command.keys {
             Keys::First => 1,
             Keys::Counted | Keys::None => 0,
@@ -341,7 +341,7 @@ unsafe fn describe(
 struct ArgumentLists(Vec<Vec<raw::RedisModuleCommandArg>>);
 
 impl ArgumentLists {
-    /// Writes a list down, with all the lists within it. Where it stands does not change any more.
+    /// Stores a list and the lists in it, and returns its address, which does not change.
     fn add(&mut self, arguments: &[Argument]) -> *mut raw::RedisModuleCommandArg {
         // SAFETY: a plain C struct of integers and pointers, for which all zeros is a value: the one that ends a list.
         let nothing: raw::RedisModuleCommandArg = unsafe { std::mem::zeroed() };
@@ -359,7 +359,7 @@ impl ArgumentLists {
             });
         }
         list.push(nothing);
-        let start = list.as_mut_ptr(); // A Vec that is moved keeps its elements where they are.
+        let start = list.as_mut_ptr(); // The elements of a Vec stay where they are when it is moved.
         self.0.push(list);
         start
     }

@@ -18,7 +18,7 @@ pub struct Setting {
     mutable: bool,
     /// The index of the current word.
     value: AtomicUsize,
-    /// What is done after the server has set it.
+    /// Called after the server has set it.
     after: fn(),
 }
 
@@ -28,7 +28,7 @@ impl Setting {
         Self { name, words, mutable, value: AtomicUsize::new(0), after: || {} }
     }
 
-    /// The same, with something to do each time after the server has set it.
+    /// The same, with a function that is called each time after the server has set it.
     pub const fn with(self, after: fn()) -> Self {
         Self { after, ..self }
     }
@@ -38,7 +38,7 @@ impl Setting {
         self.value.load(Relaxed)
     }
 
-    /// Makes a word the default, which holds unless the server's configuration has another one. False if it is none of the
+    /// Makes a word the default, which holds unless the server's configuration has another. False if it is not one of the setting's
     /// words.
     pub fn preset(&self, word: &[u8]) -> bool {
         let index = self.words.iter().position(|known| known.to_bytes().eq_ignore_ascii_case(word));
@@ -53,7 +53,7 @@ impl Setting {
         self.value.store(0, Relaxed);
     }
 
-    /// Its name and the words it can be, for messages.
+    /// Its name and its words, for messages.
     pub fn usage(&self) -> String {
         let words: Vec<_> = self.words.iter().map(|word| word.to_string_lossy()).collect();
         format!("{} {}", self.name.to_string_lossy(), words.join("|"))
@@ -63,8 +63,8 @@ impl Setting {
         let mut words: Vec<*const c_char> = self.words.iter().map(|word| word.as_ptr()).collect();
         let values: Vec<c_int> = (0..).take(self.words.len()).collect();
         let flags = if self.mutable { raw::REDISMODULE_CONFIG_DEFAULT } else { raw::REDISMODULE_CONFIG_IMMUTABLE };
-        // SAFETY: the context is that of the loading module. The server copies name, words and values, and hands the
-        // private data, which lives for ever, to the functions below alone.
+        // SAFETY: the context is that of the loading module. The server copies name, words and values, and passes the private data,
+        // which is static, only to the functions below.
         let answer = unsafe {
             call!(RedisModule_RegisterEnumConfig(
                 ctx.as_ptr(),
@@ -109,13 +109,12 @@ unsafe extern "C" fn write(
             guard(setting.after); // A panic is logged; the value is set.
             raw::REDISMODULE_OK as c_int
         }
-        _ => raw::REDISMODULE_ERR as c_int, // The server sends none but the values that it was given.
+        _ => raw::REDISMODULE_ERR as c_int, // The server sends only the values that it was given.
     }
 }
 
 impl Context {
-    /// Declares settings, and gives them the values that the server's configuration has for them. Only while the module
-    /// loads.
+    /// Declares settings, and gives them their values from the server's configuration. Only while the module loads.
     pub fn declare(&self, settings: &[&'static Setting]) -> Result<(), String> {
         if let Some(refused) = settings.iter().find(|setting| !setting.register(self)) {
             return Err(format!("the server refused the setting {}", refused.name.to_string_lossy()));
@@ -125,7 +124,7 @@ impl Context {
         if answer == raw::REDISMODULE_OK as c_int {
             Ok(())
         } else {
-            Err("the server's configuration gives a setting of the module a value that it cannot have".into())
+            Err("the server's configuration gives a setting of the module a value that is not valid".into())
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One call of a command: what it may ask of the server besides its keys.
+//! One call into the module: replies, effects, the log, and what else it asks of the server besides its keys.
 
 use std::cell::OnceCell;
 use std::ffi::{CStr, CString};
@@ -11,7 +11,7 @@ use super::api::{call, optional};
 use super::caller::Caller;
 use super::string::Str;
 
-/// The context of one call. Neither copied nor kept: the server takes it back when the call ends.
+/// The context of one call. It is neither copied nor kept: the server frees it when the call ends.
 pub struct Context {
     ctx: NonNull<raw::RedisModuleCtx>,
     /// Looked up when it is first asked for, and forgotten before other code runs.
@@ -21,7 +21,7 @@ pub struct Context {
 /// The classes of keyspace events, as `notify-keyspace-events` names them.
 #[derive(Debug, Clone, Copy)]
 pub enum EventClass {
-    /// `g`: DEL, EXPIRE and their kind.
+    /// `g`: commands that work on keys of any type, such as DEL and EXPIRE.
     Generic,
     /// `$`
     String,
@@ -140,7 +140,7 @@ impl Context {
         }
     }
 
-    /// Says that a key's value or expiry has changed, to WATCH and to client-side caches.
+    /// Tells WATCH and client-side caches that a key's value or expiry has changed.
     pub fn signal_modified(&mut self, key: Str<'_>) {
         // SAFETY: context and key are alive.
         unsafe { call!(RedisModule_SignalModifiedKey(self.as_ptr(), key.as_ptr())) };
@@ -184,7 +184,7 @@ impl Context {
 
 #[cfg(feature = "test-hooks")]
 impl Context {
-    /// Runs a command of three words as a module that acts for no user. Answers whether it succeeded.
+    /// Runs a command of three words as a module that acts for no user. Returns whether it succeeded.
     pub fn call_as_nobody(&mut self, command: &CStr, words: [Str<'_>; 3]) -> bool {
         self.before_other_code();
         let [first, second, third] = words.map(Str::as_ptr);
@@ -208,7 +208,7 @@ pub fn log_notice(line: &str) {
 
 /// Logs with or without a context.
 pub(super) fn log(ctx: *mut raw::RedisModuleCtx, level: &CStr, line: &CStr) {
-    // SAFETY: the function is asked for, because this runs when all else fails too; the format names one string.
+    // SAFETY: the function is optional here because this also runs where the table is not checked; the format names one string.
     unsafe {
         if let Some(log) = optional!(RedisModule_Log) {
             log(ctx, level.as_ptr(), c"%s".as_ptr(), line.as_ptr());

@@ -29,11 +29,11 @@ pub trait Module {
     const NAME: &'static CStr;
     const VERSION: i32;
 
-    /// Declares settings and commands. An error is the reason for which the module is not loaded.
+    /// Declares settings and commands. An error is logged, and the module is not loaded.
     fn load(loading: &mut Loading<'_>) -> Result<(), String>;
 }
 
-/// Makes a type that implements [`Module`] the one that this library is.
+/// Exports the entry points of a library that is this [`Module`].
 macro_rules! export {
     ($module:ty) => {
         /// # Safety

@@ -1,7 +1,7 @@
 //! The guard against panics.
 //!
-//! A panic that unwinds into C aborts the process, and everybody's data is gone. So each entry point runs its body in
-//! [`guard`]. A panic is caught there, logged with its place, and counted; the entry point answers for it.
+//! A panic that unwinds into C aborts the server. So each entry point runs its body in [`guard`], where a panic is caught. It is logged
+//! with its location, and counted; the entry point replies with an error.
 
 use std::ffi::CString;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
@@ -19,14 +19,12 @@ pub fn panics() -> u64 {
 
 /// Runs `body`; `None` if it panicked.
 pub(super) fn guard<T>(body: impl FnOnce() -> T) -> Option<T> {
-    // Unwind safety: a panic drops what it interrupts, and so closes the open keys. What outlives a call is atomic numbers,
-    // which are whole after every step, what a Mutex guards, whose steps do not panic in the middle, and the keyspace, where
-    // `state` sees to it that no change goes unpublished.
+    // Unwind safety: a panic drops the values of the call, which closes the open keys. What outlives a call: atomic numbers; values in
+    // a Mutex, whose methods do not panic half-way; and the keyspace, where the callers see to it that each change is published.
     panic::catch_unwind(AssertUnwindSafe(body)).ok()
 }
 
-/// Makes panics go to the server's log. The module has its own copy of the standard library, so no other module's
-/// panics come here.
+/// Sends panics to the server's log. The module has its own copy of the standard library, so the hook sees no other module's panics.
 pub(super) fn install() {
     panic::set_hook(Box::new(report));
 }
@@ -47,7 +45,7 @@ fn report(panic: &PanicHookInfo<'_>) {
 }
 
 /// A step of a call. In builds for the tests a panic can be asked for at any of them.
-#[inline(always)]
+#[inline]
 pub fn step() {
     #[cfg(feature = "test-hooks")]
     countdown::step();
@@ -57,10 +55,10 @@ pub fn step() {
 pub mod countdown {
     use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-    /// Steps to go until one panics; none does while this is 0.
+    /// Steps left until one panics; 0: none does.
     static STEPS: AtomicI64 = AtomicI64::new(0);
 
-    /// The step of this number from here on panics, and no other.
+    /// Makes only the step of this number, counted from here, panic.
     pub fn panic_at(step: i64) {
         STEPS.store(step, Relaxed);
     }

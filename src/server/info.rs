@@ -1,4 +1,4 @@
-//! INFO: what the module adds to it, and what the server says of itself there.
+//! INFO: the module's part of it, and fields of the server's.
 
 use std::ffi::{CStr, c_int};
 use std::ptr::NonNull;

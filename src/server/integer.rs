@@ -9,7 +9,7 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// Reads an integer by the same rule from the front of a string. Answers with what is behind it, too.
+/// Reads an integer by the same rule from the start of a string. Returns the rest, too.
 #[inline]
 pub fn split_i64(text: &[u8]) -> Option<(i64, &[u8])> {
     let (negative, digits) = match text {
@@ -23,7 +23,7 @@ pub fn split_i64(text: &[u8]) -> Option<(i64, &[u8])> {
         value = value.wrapping_mul(10).wrapping_add(u64::from(byte & 0x0f));
         length += 1;
     }
-    // A u64 holds any number of so many digits.
+    // The most digits of which any number fits into a u64.
     const MOST: usize = 19;
     let leading_zero = length > 1 && digits.first() == Some(&b'0');
     if length == 0 || length > MOST || leading_zero || (negative && value == 0) {
@@ -33,7 +33,7 @@ pub fn split_i64(text: &[u8]) -> Option<(i64, &[u8])> {
     Some((value?, digits.get(length..)?))
 }
 
-/// Text put together on the stack from integers and single bytes. There is room for the longest that can be made.
+/// Text made on the stack of integers and single bytes. There is room for the longest of its forms.
 #[derive(Debug, Clone)]
 pub struct Digits {
     bytes: [u8; Self::CAPACITY],
@@ -41,7 +41,7 @@ pub struct Digits {
 }
 
 impl Digits {
-    /// Two integers of 20 characters and what stands between them.
+    /// Two integers of 20 characters and a separator.
     const CAPACITY: usize = 48;
 
     /// The decimal form of an integer.
@@ -60,7 +60,7 @@ impl Digits {
         digits
     }
 
-    /// Milliseconds, not negative, as seconds in the shortest decimal form, and what stands behind them.
+    /// Milliseconds, not negative, as seconds in the shortest decimal form, followed by a unit.
     pub fn seconds(millis: i64, unit: u8) -> Self {
         let mut digits = Self { bytes: [0; Self::CAPACITY], start: Self::CAPACITY };
         digits.push(unit);
@@ -84,7 +84,7 @@ impl Digits {
         &self.bytes[self.start..]
     }
 
-    // Text grows towards the front: the last digit of a number is known first.
+    // Text grows towards the start: the last digit of a number is known first.
     fn push(&mut self, byte: u8) {
         self.start -= 1;
         self.bytes[self.start] = byte;
@@ -123,7 +123,7 @@ impl Digits {
     }
 }
 
-/// `00` to `99`: an integer takes half as many divisions by a hundred as by ten.
+/// `00` to `99`: two digits at a time take half as many divisions.
 static PAIRS: [[u8; 2]; 100] = {
     let mut pairs = [[b'0'; 2]; 100];
     let mut value = 0;

@@ -1,9 +1,8 @@
 //! An open key, and what its value may be: nothing, a string, a sorted set, something else. Sorted sets are read and written in
 //! [`super::sorted_set`].
 //!
-//! A key is open for reading alone or for writing too, which is part of its type. It borrows the context for as long as
-//! it is open, and what may run other code takes the context mutably: so while keys are open none of our code runs that
-//! could change their values.
+//! Whether a key is open for writing is part of its type. A key borrows the context for as long as it is open, and functions that may
+//! run other code take the context mutably: so nothing changes the value of an open key but the key itself.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -20,11 +19,11 @@ pub trait Mode: sealed::Mode {
     const WRITABLE: bool;
 }
 
-/// For reading alone. The key must exist to have a value; one that does not is empty.
+/// For reading only.
 pub enum ReadOnly {}
 
-/// For reading and writing. The key need not exist; a write creates it. (The server fires `new` while it creates a key.
-/// Listeners of other modules must not touch the key then, which no module can prevent.)
+/// For reading and writing. A write creates a key that does not exist. (The server fires `new` while it creates a key. Listeners of
+/// other modules must not touch the key then, which no module can prevent.)
 pub enum Writable {}
 
 impl Mode for ReadOnly {
@@ -53,16 +52,16 @@ mod sealed {
 
 /// An open key; closed when dropped.
 pub struct Key<'a, M: Mode> {
-    /// Null where there is no value: only in a key that is open for reading alone.
+    /// Null if there is no value and the key is open for reading only.
     pub(super) key: *mut raw::RedisModuleKey,
     pub(super) ctx: &'a Context,
     pub(super) name: Str<'a>,
-    /// Asked for once; what changes it here keeps it up to date.
+    /// Looked up once; the methods that change it keep it up to date.
     pub(super) kind: Kind,
     /// Where the bytes of a string are, once they were asked for and until they may move. In a key that is open for writing
     /// nothing else refers to them, so that they can be changed in place.
     bytes: Cell<Option<NonNull<[u8]>>>,
-    /// Asked for once, too.
+    /// Looked up once, too.
     expiry: Cell<Option<Option<i64>>>,
     mode: PhantomData<M>,
 }
@@ -77,7 +76,7 @@ pub enum Kind {
 }
 
 impl<'a, M: Mode> Key<'a, M> {
-    /// Opens a key. One that has expired goes, and listeners of other modules hear of it.
+    /// Opens a key. If it has expired, the server removes it and tells listeners of other modules.
     pub fn open(ctx: &'a Context, name: Str<'_>) -> Self {
         // SAFETY: context and name are alive.
         let key = unsafe { call!(RedisModule_OpenKey(ctx.as_ptr(), name.as_ptr(), M::FLAGS as libc::c_int)) };
@@ -88,8 +87,7 @@ impl<'a, M: Mode> Key<'a, M> {
             raw::REDISMODULE_KEYTYPE_ZSET => Kind::SortedSet,
             _ => Kind::Other,
         };
-        // SAFETY: an open key holds a reference to its name. Where none was opened, there is no value, and the name is not
-        // used.
+        // SAFETY: an open key holds a reference to its name. If none was opened, there is no value, and the name is not used.
         let name = unsafe { name.extend_lifetime() };
         Self { key, ctx, name, kind, bytes: Cell::new(None), expiry: Cell::new(None), mode: PhantomData }
     }
@@ -112,7 +110,7 @@ impl<'a, M: Mode> Key<'a, M> {
     /// The unix time in milliseconds at which the key expires, if it does.
     pub fn expiry(&self) -> Option<i64> {
         if self.kind == Kind::Empty {
-            return None; // Redis 8.6 reads through a null pointer when it is asked all the same.
+            return None; // Redis 8.6 would read through a null pointer.
         }
         if let Some(known) = self.expiry.get() {
             return known;
@@ -124,7 +122,7 @@ impl<'a, M: Mode> Key<'a, M> {
         expiry
     }
 
-    /// The bytes of a string. Empty where there is none.
+    /// The bytes of a string. Empty if the key has no string.
     ///
     /// A server that keeps a short string as an integer, or in one piece with its object, lays it out anew here, which takes
     /// 8 to 24 bytes more. No call of the module API shows the bytes otherwise.

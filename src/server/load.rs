@@ -9,7 +9,7 @@ use super::context::Context;
 use super::info::ServerInfo;
 use super::string::{Args, Str};
 
-/// The module while it is being loaded: its arguments, and the context to register with.
+/// The module while it is loaded: its arguments, and the context to register with.
 pub struct Loading<'a> {
     pub ctx: &'a mut Context,
     pub(super) arguments: Args<'a>,
@@ -24,13 +24,12 @@ impl<'a> Loading<'a> {
 
 static IN_CLUSTER: AtomicBool = AtomicBool::new(false);
 
-/// Whether the server runs in cluster mode. A server never changes its mode while it runs, and asking it costs more
-/// than remembering.
+/// Whether the server runs in cluster mode, which does not change while it runs.
 pub fn in_cluster() -> bool {
     IN_CLUSTER.load(Relaxed)
 }
 
-/// Prepares the layer. To be called before anything else is asked of the server.
+/// Prepares the layer. To be called before any other function of it.
 pub(super) fn prepare(ctx: &Context) -> Result<(), String> {
     if let Some(function) = missing() {
         return Err(format!("this server is too old: it has no {function}"));
@@ -43,8 +42,8 @@ pub(super) fn prepare(ctx: &Context) -> Result<(), String> {
 
 /// What the module promises the server.
 fn set_options(ctx: &Context) {
-    // Valkey's own options, which the crate's header does not name. Other servers give these bits no meaning, but a
-    // later one may, so they are set on Valkey alone.
+    // Options of Valkey, which the crate's header does not name. They are set on Valkey only: a later Redis may give these bits another
+    // meaning.
     const SKIP_COMMAND_VALIDATION: u32 = 1 << 4; // What we replicate are the server's own commands.
     const HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5; // Without it a loaded module blocks slot migrations.
 

@@ -1,4 +1,4 @@
-//! Memory that is aligned to 16 bytes at least, out of such as is aligned to 8.
+//! Memory aligned to at least 16 bytes, from an allocator that aligns to 8.
 //!
 //! A server that is built against musl without jemalloc notes the length of each piece of memory in the 8 bytes in front of
 //! it. The unwinder takes the exception that a panic throws to be aligned to 16, as what other allocators give is, and the
@@ -81,7 +81,7 @@ mod tests {
                 // SAFETY: the size is not 0.
                 let place = unsafe { memory.alloc(layout) };
                 assert_eq!(place.addr() % align.max(16), 0);
-                // SAFETY: so many bytes are ours.
+                // SAFETY: the piece has this size.
                 unsafe { place.write_bytes(pieces.len() as u8, size) };
                 pieces.push((place, layout));
             }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_is_refused() {
+    fn a_size_that_overflows_is_refused() {
         let layout = Layout::from_size_align(isize::MAX as usize - 15, 16).unwrap();
         // SAFETY: the size is not 0.
         assert!(unsafe { Aligned(System).alloc(layout) }.is_null());

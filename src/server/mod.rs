@@ -1,15 +1,15 @@
 //! A thin, safe layer over the module API of Redis and Valkey.
 //!
-//! The only unsafe code of the module lives here. The layer knows nothing of rate limiting; it wraps what we call
-//! and no more. Three rules make it safe:
+//! All unsafe code of the module is here. The layer knows nothing of rate limiting, and wraps only the functions that the module
+//! calls. Three rules make it safe:
 //!
 //! * [`Context`] lives for one call into the module, and only entry points make one.
-//! * What may run other code (calling a command that writes, firing an event) takes the context mutably, and a [`Key`]
-//!   borrows it for as long as it is open. So we never start code that could change a value we hold open. Commands that
-//!   only read are called beside open keys, and other keys are opened beside them, as the server's own commands of several
-//!   keys do. (Where a key has expired by then, listeners of other modules hear of it; they must not touch other keys.)
-//! * Every entry point from C goes through [`guard`], so that a panic never crosses into the server. (But for those
-//!   that move one number and cannot panic.)
+//! * A function that may run other code (a command that writes, an event) takes the context mutably, and a [`Key`] borrows it for as
+//!   long as it is open. So no other code runs that could change a value that is open. Commands that only read are called
+//!   while keys are open, and further keys are opened, as in the server's own commands of several keys. (If such a key has
+//!   expired, listeners of other modules are told; they must not touch other keys.)
+//! * Every entry point from C goes through [`guard`], so that a panic never crosses into the server, except those that only load or
+//!   store a number and cannot panic.
 
 // Indices and sums here are of what the server hands over, in bounds by its contract; release builds check them, and the guard
 // catches the panic.
@@ -54,7 +54,7 @@ pub use string::{Args, OwnedStr, Str, Word};
 
 use std::ffi::CStr;
 
-/// What a command answers when it does not succeed.
+/// The reply of a command that does not succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Error {
     /// The server's own line for a wrong number of arguments.

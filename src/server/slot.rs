@@ -1,7 +1,7 @@
 //! May a call rely on a key that its command does not declare, while their slot is on its way to another node?
 //!
-//! A slot that is moved key by key is served by two nodes. The server sends each caller to the one that has the key its
-//! command declares. A key that a module derives from it may lie on the other node, and the server does not know.
+//! Two nodes serve a slot that is moved key by key. The server sends each caller to the node with the key that its command declares. A
+//! key that a module derives from it may be on the other node, which the server does not check.
 
 use std::io;
 
@@ -9,10 +9,10 @@ use super::api::call;
 use super::context::Context;
 use super::string::Str;
 
-/// Whether a key that this node lacks is nowhere else either. Both keys hash to one slot.
+/// Whether a key that does not exist on this node exists on no other. Both keys hash to one slot.
 ///
-/// The server knows: while a slot moves, it refuses a call that declares several keys and finds one missing. So it is
-/// asked with such a call, which declares both.
+/// While a slot moves, the server refuses a call that declares several keys of which one is missing. So such a call is made, which
+/// declares both.
 pub fn is_missing_everywhere(ctx: &Context, declared: Str<'_>, derived: Str<'_>) -> bool {
     // SAFETY: context and keys are alive, the format names two strings, and the reply is freed.
     unsafe {

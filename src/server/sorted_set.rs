@@ -54,8 +54,8 @@ enum End {
 const MOST_STEPS: i64 = 48;
 
 impl<M: Mode> Key<'_, M> {
-    /// How many members of a sorted set have a score in the range. Few are counted one by one, more by a nested command
-    /// in logarithmic time, which reads this very key and changes nothing.
+    /// How many members of a sorted set have a score in the range. A few are counted one by one, more by a nested command in
+    /// logarithmic time.
     pub fn count_in(&self, range: ScoreRange) -> i64 {
         let mut counted: i64 = 0;
         // SAFETY: the iterator stands on a member wherever it is moved, nothing changes meanwhile, and it is stopped.
@@ -126,7 +126,7 @@ impl<M: Mode> Key<'_, M> {
         unsafe { self.seek(range, End::Last).then(|| self.take_score()) }
     }
 
-    /// The first members with a score in the range, at most `N`, if there are any; the rest of the array stays empty.
+    /// The first members with a score in the range, at most `N`; the rest of the array is empty. `None` if there are none.
     pub fn first_in<const N: usize>(&self, range: ScoreRange) -> Option<[Option<OwnedStr>; N]> {
         let mut members = [const { None }; N];
         // SAFETY: the iterator stands on a member wherever it is asked, and is stopped before the value may change; the
@@ -148,7 +148,7 @@ impl<M: Mode> Key<'_, M> {
         Some(members)
     }
 
-    /// The members of highest score in the range, at most so many, the highest first.
+    /// The members of highest score in the range, at most `most`, the highest first.
     pub fn last_in(&self, range: ScoreRange, most: usize) -> Vec<OwnedStr> {
         let mut members = Vec::new();
         // SAFETY: as above.
@@ -191,10 +191,10 @@ impl<M: Mode> Key<'_, M> {
         score
     }
 
-    /// Puts the iterator on a member at one end of the range. Answers whether there is one.
+    /// Puts the iterator on the member at one end of the range. Returns whether there is one.
     ///
     /// # Safety
-    /// The caller stops the iterator before it changes the value, if there is one.
+    /// If there is one, the caller stops the iterator before it changes the value.
     #[inline]
     unsafe fn seek(&self, range: ScoreRange, end: End) -> bool {
         if self.kind != Kind::SortedSet {
@@ -214,7 +214,7 @@ impl<M: Mode> Key<'_, M> {
 }
 
 impl Key<'_, Writable> {
-    /// Adds a member unless it is there already. Answers whether it was added.
+    /// Adds a member if it is new. Returns whether it was.
     pub fn add_new(&mut self, score: f64, member: Str<'_>) -> bool {
         let mut flags = raw::REDISMODULE_ZADD_NX as libc::c_int;
         self.add(score, member, &mut flags);

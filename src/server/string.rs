@@ -11,7 +11,7 @@ use redis_module::raw;
 use super::api::call;
 use super::integer::Digits;
 
-/// The words of a command from one of them on, which are handed out one by one.
+/// Words of a command, an iterator over those that are left.
 #[derive(Clone, Copy)]
 pub struct Args<'a> {
     words: &'a [*mut raw::RedisModuleString],
@@ -35,7 +35,7 @@ impl<'a> Args<'a> {
         self.words.is_empty()
     }
 
-    /// The next word, which stays.
+    /// The next word, which is not consumed.
     pub fn peek(&self) -> Option<Str<'a>> {
         Str::wrap(*self.words.first()?)
     }
@@ -44,7 +44,7 @@ impl<'a> Args<'a> {
         self.words
     }
 
-    /// All that is left, if it is exactly `N` words.
+    /// The words that are left, if they are exactly `N`.
     pub fn exactly<const N: usize>(self) -> Option<[Str<'a>; N]> {
         let words: &[*mut raw::RedisModuleString; N] = self.words.try_into().ok()?;
         let mut strings = [Str::wrap(*words.first()?)?; N];
@@ -110,7 +110,7 @@ impl<'a> Str<'a> {
     }
 }
 
-/// A string of the server that is ours; given back when dropped.
+/// A string of the server that is ours; freed when dropped.
 pub struct OwnedStr {
     string: NonNull<raw::RedisModuleString>,
 }
@@ -130,7 +130,7 @@ impl OwnedStr {
         Self::new(Digits::of(value).as_bytes())
     }
 
-    /// The pieces, one behind the other.
+    /// The pieces, joined.
     #[inline]
     pub fn concat(pieces: &[&[u8]]) -> Self {
         // Most names are short. They are put together on the stack.
@@ -159,13 +159,12 @@ impl OwnedStr {
 
 impl Drop for OwnedStr {
     fn drop(&mut self) {
-        // SAFETY: the string is ours, made outside any context's memory, and given back once.
+        // SAFETY: the string is ours, does not belong to a context, and is freed once.
         unsafe { call!(RedisModule_FreeString(ptr::null_mut(), self.string.as_ptr())) };
     }
 }
 
-/// A string of the server that is made when it is first needed and kept: a word that goes with many commands costs no
-/// allocation then.
+/// A string of the server that is made when it is first needed, and kept: a word of many replicated commands.
 pub struct Word {
     text: &'static str,
     string: AtomicPtr<raw::RedisModuleString>,

@@ -26,17 +26,18 @@ pub struct Fixed {
 pub struct Counters<'a, M: Mode> {
     rule: &'a Fixed,
     now: Time,
-    first: Found<'a, M>,
-    others: Vec<Found<'a, M>>,
+    first: Found,
+    place: Place<'a, M>,
+    /// A counter has no place if a shorter window has the same one, which is counted once.
+    others: Vec<(Found, Option<Place<'a, M>>)>,
 }
 
 /// The counter of a quota as it was read.
-struct Found<'a, M: Mode> {
+#[derive(Clone, Copy)]
+struct Found {
     counter: Counter,
     /// Whether the counter exists. The key of a counter that is over may still exist.
     exists: bool,
-    /// `None` if a shorter window has the same counter, which is counted once.
-    place: Option<Place<'a, M>>,
 }
 
 impl Fixed {
@@ -47,18 +48,18 @@ impl Fixed {
         now: Micros,
     ) -> Result<Counters<'a, M>, Error> {
         let now = now.time();
-        let first = self.find(ctx, call, self.demand.quotas.first(), now)?;
-        let mut counters = Counters { rule: self, now, first, others: Vec::new() };
+        let (first, place) = self.find(ctx, call, self.demand.quotas.first(), now)?;
+        let mut others: Vec<(Found, _)> = Vec::new();
         for quota in self.demand.quotas.iter().skip(1) {
-            let (suffix, shorter) = (self.suffix(quota, now), counters.others.last().unwrap_or(&counters.first));
-            let found = if suffix == self.suffix(shorter.counter.quota, now) {
-                Found { counter: Counter { quota, ..shorter.counter }, exists: shorter.exists, place: None }
+            let shorter = others.last().map_or(first, |(found, _)| *found);
+            others.push(if self.suffix(quota, now) == self.suffix(shorter.counter.quota, now) {
+                (Found { counter: Counter { quota, ..shorter.counter }, ..shorter }, None)
             } else {
-                self.find(ctx, call, quota, now)?
-            };
-            counters.others.push(found);
+                let (found, place) = self.find(ctx, call, quota, now)?;
+                (found, Some(place))
+            });
         }
-        Ok(counters)
+        Ok(Counters { rule: self, now, first, place, others })
     }
 
     /// Reads the counter of a quota.
@@ -68,7 +69,7 @@ impl Fixed {
         call: Call<'_>,
         quota: Quota,
         now: Time,
-    ) -> Result<Found<'a, M>, Error> {
+    ) -> Result<(Found, Place<'a, M>), Error> {
         let name = CounterName::of(ctx, call, self.suffix(quota, now))?;
         let key = Key::open(ctx, name.as_str());
         if key.kind() == Kind::Empty {
@@ -85,7 +86,7 @@ impl Fixed {
             _ => (0, None, false),
         };
         let counter = Counter { quota, life, value, expiry, anchored: self.anchored };
-        Ok(Found { counter, exists, place: Some(Place { key, name: Some(name.into_str()), stale: None }) })
+        Ok((Found { counter, exists }, Place { key, name: Some(name.into_str()), stale: None }))
     }
 
     fn suffix(&self, quota: Quota, now: Time) -> Suffix {
@@ -106,9 +107,9 @@ impl Fixed {
     }
 }
 
-impl<'a, M: Mode> Counters<'a, M> {
+impl<M: Mode> Counters<'_, M> {
     fn others(&self) -> impl Iterator<Item = Counter> + Clone + '_ {
-        self.others.iter().map(|found| found.counter)
+        self.others.iter().map(|(found, _)| found.counter)
     }
 
     fn demand(&self) -> &Demand {
@@ -116,12 +117,9 @@ impl<'a, M: Mode> Counters<'a, M> {
     }
 
     /// A plan of what `change` returns for each counter.
-    fn plan(&self, change: impl Fn(&Found<'a, M>) -> Changes) -> Plan {
-        if self.others.is_empty() {
-            return Plan::one(change(&self.first));
-        }
-        let found = std::iter::once(&self.first).chain(&self.others);
-        Plan::each(found.filter(|found| found.place.is_some()).map(change))
+    fn plan(&self, change: impl Fn(Found) -> Changes) -> Plan {
+        let others = self.others.iter().filter(|(_, place)| place.is_some()).map(|(found, _)| change(*found));
+        Plan::several(change(self.first), others)
     }
 }
 
@@ -142,15 +140,12 @@ impl<'a, M: Mode> Open<'a, M> for Counters<'a, M> {
     }
 
     fn into_places(self) -> Places<'a, M> {
-        let others = self.others.into_iter().filter_map(|found| found.place);
-        let mut places: Places<'a, M> = self.first.place.into_iter().collect();
-        places.extend(others);
-        places
+        Places { first: self.place, others: self.others.into_iter().filter_map(|(_, place)| place).collect() }
     }
 }
 
-impl<M: Mode> Found<'_, M> {
-    fn count(&self, cost: Cost, now: Time) -> Changes {
+impl Found {
+    fn count(self, cost: Cost, now: Time) -> Changes {
         // The decision has refused what would overflow.
         let Ok(Counter { value, expiry: Some(until), .. }) = self.counter.after(cost, now) else {
             return [None, None, None];
@@ -163,12 +158,12 @@ impl<M: Mode> Found<'_, M> {
     }
 
     /// A counter without an expiry would never end: it gets one.
-    fn heal(&self, now: Time) -> Option<Change> {
+    fn heal(self, now: Time) -> Option<Change> {
         let Self { counter, exists, .. } = self;
-        (*exists && counter.expiry.is_none()).then(|| Change::Expire { at: now.plus(counter.life) })
+        (exists && counter.expiry.is_none()).then(|| Change::Expire { at: now.plus(counter.life) })
     }
 
-    fn give_back(&self, cost: Cost, at: Option<Time>, now: Time) -> Option<Change> {
+    fn give_back(self, cost: Cost, at: Option<Time>, now: Time) -> Option<Change> {
         let units = self.counter.refundable(cost, at, now);
         let value = self.counter.value.saturating_sub(units);
         (units > 0).then_some(Change::Count { by: units.saturating_neg(), value })

@@ -109,7 +109,7 @@ impl<'a, M: Mode> Open<'a, M> for Requested<'a, M> {
     }
 
     fn into_places(self) -> Places<'a, M> {
-        Places::from_buf([self.leases.place])
+        Places::one(self.leases.place)
     }
 }
 
@@ -123,5 +123,5 @@ pub fn release(ctx: &Context, key: Str<'_>, holders: Args<'_>, now: Micros) -> R
     let expire = (released > 0).then_some(Change::ExpireWithLast { now: leases.now, at: None });
     let take_out = (released > 0).then_some(Change::TakeOut { members, emptied: false });
     let plan = Plan::one([leases.prune(), take_out, expire]);
-    Ok((released, plan.apply(Places::from_buf([leases.place]))))
+    Ok((released, plan.apply(Places::one(leases.place))))
 }

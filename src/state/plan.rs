@@ -43,15 +43,23 @@ pub enum Change {
     Remove,
 }
 
-/// The changes of one key, in their order.
+/// The changes of a key, in their order.
 pub type Changes = [Option<Change>; 3];
 
-/// What a call changes: an entry for each open key, in their order.
-#[derive(Default)]
+/// What a call changes.
 pub struct Plan {
-    keys: SmallVec<[Changes; 1]>,
+    first: KeyPlan,
+    /// Of further keys, in the order in which they are open.
+    others: Vec<KeyPlan>,
     /// Whether a log is due to be compacted, which the terms have forbidden.
     pub compaction_is_due: bool,
+}
+
+/// The changes of one key.
+struct KeyPlan {
+    changes: Changes,
+    /// The key's name, if it is not the one that the caller has given; once the changes are carried out.
+    name: Option<OwnedStr>,
 }
 
 /// An open key, and what was found there that a plan may prune.
@@ -62,28 +70,42 @@ pub struct Place<'a, M: Mode> {
     pub stale: Option<Box<Stale>>,
 }
 
-pub type Places<'a, M> = SmallVec<[Place<'a, M>; 1]>;
+/// The open keys of a call.
+pub struct Places<'a, M: Mode> {
+    pub first: Place<'a, M>,
+    pub others: Vec<Place<'a, M>>,
+}
+
+impl<'a, M: Mode> Places<'a, M> {
+    pub const fn one(place: Place<'a, M>) -> Self {
+        Self { first: place, others: Vec::new() }
+    }
+}
 
 impl<'a, M: Mode> Place<'a, M> {
-    pub fn new(key: Key<'a, M>) -> Self {
+    pub const fn new(key: Key<'a, M>) -> Self {
         Self { key, name: None, stale: None }
     }
 }
 
 impl Plan {
     /// A plan for one key.
-    pub fn one(changes: Changes) -> Self {
-        Self { keys: SmallVec::from_buf([changes]), compaction_is_due: false }
+    pub const fn one(changes: Changes) -> Self {
+        Self::each(changes, Vec::new())
     }
 
     /// A plan for several keys.
-    pub fn each(changes: impl Iterator<Item = Changes>) -> Self {
-        Self { keys: changes.collect(), compaction_is_due: false }
+    pub fn several(first: Changes, others: impl Iterator<Item = Changes>) -> Self {
+        Self::each(first, others.map(KeyPlan::new).collect())
+    }
+
+    const fn each(first: Changes, others: Vec<KeyPlan>) -> Self {
+        Self { first: KeyPlan::new(first), others, compaction_is_due: false }
     }
 
     /// How many members are added to sorted sets.
     pub fn added_members(&self) -> i64 {
-        let changes = self.keys.iter().flatten().flatten();
+        let changes = iter::once(&self.first).chain(&self.others).flat_map(|plan| plan.changes.iter().flatten());
         changes
             .map(|change| if let Change::Add { count, .. } = change { *count } else { 0 })
             .fold(0, i64::saturating_add)
@@ -91,40 +113,59 @@ impl Plan {
 
     /// Carries the plan out at these keys, and closes them. Cannot be refused. What is done has to be published.
     pub fn apply(mut self, places: Places<'_, Writable>) -> Done {
-        let mut names = SmallVec::new();
-        for (mut place, changes) in places.into_iter().zip(&mut self.keys) {
-            for change in changes.iter_mut().flatten() {
-                change.carry_out(&mut place);
-            }
-            names.push(place.name);
+        self.first.apply(places.first);
+        for (plan, place) in self.others.iter_mut().zip(places.others) {
+            plan.apply(place);
         }
-        Done { names, changes: self.keys }
+        Done(self)
     }
 }
 
-/// Changes that were carried out.
+/// A plan that was carried out.
 #[must_use]
-pub struct Done {
-    names: SmallVec<[Option<OwnedStr>; 1]>,
-    changes: SmallVec<[Changes; 1]>,
-}
+pub struct Done(Plan);
 
 impl Done {
     /// Publishes the changes: to replicas and the AOF, to WATCH and client-side caches, and to the listeners of keyspace
     /// events. `key`: the key that the caller has given.
     pub fn publish(&self, ctx: &mut Context, key: Str<'_>) {
-        for (name, changes) in self.names.iter().zip(&self.changes) {
-            let key = name.as_ref().map_or(key, OwnedStr::as_str);
-            if changes.iter().all(Option::is_none) {
-                continue; // Most denials change nothing.
-            }
-            for change in changes.iter().flatten() {
-                change.replicate(ctx, key);
-            }
-            ctx.signal_modified(key);
-            for change in changes.iter().flatten() {
-                change.notify(ctx, key);
-            }
+        self.0.first.publish(ctx, key);
+        for plan in &self.0.others {
+            plan.publish(ctx, key);
+        }
+    }
+}
+
+impl KeyPlan {
+    const fn new(changes: Changes) -> Self {
+        Self { changes, name: None }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.changes.iter().all(Option::is_none)
+    }
+
+    fn apply(&mut self, mut place: Place<'_, Writable>) {
+        if self.is_empty() {
+            return; // Most denials change nothing.
+        }
+        for change in self.changes.iter_mut().flatten() {
+            change.carry_out(&mut place);
+        }
+        self.name = place.name;
+    }
+
+    fn publish(&self, ctx: &mut Context, key: Str<'_>) {
+        if self.is_empty() {
+            return;
+        }
+        let key = self.name.as_ref().map_or(key, OwnedStr::as_str);
+        for change in self.changes.iter().flatten() {
+            change.replicate(ctx, key);
+        }
+        ctx.signal_modified(key);
+        for change in self.changes.iter().flatten() {
+            change.notify(ctx, key);
         }
     }
 }

@@ -41,7 +41,7 @@ fn remove(ctx: &mut Context, name: Str<'_>) -> bool {
     if key.kind() == Kind::Empty {
         return false;
     }
-    let done = Plan::one([Some(Change::Remove), None, None]).apply(Places::from_buf([Place::new(key)]));
+    let done = Plan::one([Some(Change::Remove), None, None]).apply(Places::one(Place::new(key)));
     done.publish(ctx, name);
     true
 }

@@ -54,7 +54,7 @@ impl<'a, M: Mode> Open<'a, M> for Stored<'a, M> {
     }
 
     fn into_places(self) -> Places<'a, M> {
-        Places::from_buf([self.place])
+        Places::one(self.place)
     }
 }
 

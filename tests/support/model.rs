@@ -12,7 +12,7 @@ pub const OTHER_VERSION: &str =
 pub const DAMAGED: &str = "ERR rl: the log at this key is damaged; RL.RESET removes it";
 
 /// Only what is forced can come to this.
-pub const LOG_IS_FULL: &str = "ERR rl: the log at this key is full: half a gigabyte, or 2^53 - 1 units";
+pub const LOG_IS_FULL: &str = "ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units";
 
 /// In a sorted set a unit is a member. No call adds more of them than this.
 const ADDED_AT_MOST: i64 = 1000;

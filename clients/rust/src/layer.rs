@@ -12,7 +12,7 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
-use http_body::Body;
+use http_body::{Body, Frame, SizeHint};
 use http_body_util::{Either, Full};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -202,7 +202,7 @@ impl RateLimitLayer {
             #[cfg(feature = "local")]
             local: None,
         };
-        Self { shared: Arc::new(shared) }.with(|_| {})
+        Self { shared: Arc::new(shared) }
     }
 
     /// Holds requests to another rule as well. They are decided together, all or nothing. In a cluster, the identities
@@ -288,7 +288,6 @@ impl RateLimitLayer {
     fn with(self, change: impl FnOnce(&mut Shared)) -> Self {
         let mut shared = Shared::clone(&self.shared);
         change(&mut shared);
-        shared.limiter = shared.limiter.timeout(shared.timeout).remembering(shared.deny_cache);
         Self { shared: Arc::new(shared) }
     }
 }
@@ -313,7 +312,9 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RateLimit { inner, shared: Arc::clone(&self.shared) }
+        let mut shared = Shared::clone(&self.shared);
+        shared.limiter = shared.limiter.timeout(shared.timeout).remembering(shared.deny_cache);
+        RateLimit { inner, shared: Arc::new(shared) }
     }
 }
 
@@ -327,8 +328,45 @@ pub struct RateLimit<S> {
 /// The future of a [`RateLimit`].
 pub type ResponseFuture<R, E> = Pin<Box<dyn Future<Output = Result<R, E>> + Send>>;
 
-/// The body of a response: that of the service, or that of a denial.
-pub type ResponseBody<T> = Either<T, Full<<T as Body>::Data>>;
+pin_project_lite::pin_project! {
+    /// The body of a response: that of the service, or that of a denial.
+    #[derive(Debug)]
+    pub struct ResponseBody<T: Body> {
+        #[pin]
+        inner: Either<T, Full<T::Data>>,
+    }
+}
+
+impl<T: Body + Default> Default for ResponseBody<T> {
+    fn default() -> Self {
+        Self { inner: Either::Left(T::default()) }
+    }
+}
+
+impl<T: Body> Body for ResponseBody<T>
+where
+    T::Error: Into<BoxError>,
+{
+    type Data = T::Data;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        self.project().inner.poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl<S, B, T> Service<Request<B>> for RateLimit<S>
 where
@@ -398,7 +436,7 @@ where
             if let Some(fields) = fields {
                 describe(&mut response, &fields);
             }
-            Ok(response.map(Either::Left))
+            Ok(response.map(|body| ResponseBody { inner: Either::Left(body) }))
         })
     }
 }
@@ -568,7 +606,7 @@ fn own<T: Body>(response: Response<String>) -> Response<ResponseBody<T>>
 where
     T::Data: From<String>,
 {
-    response.map(|body| Either::Right(Full::new(T::Data::from(body))))
+    response.map(|body| ResponseBody { inner: Either::Right(Full::new(T::Data::from(body))) })
 }
 
 /// Adds the headers. There may be some of another layer; both then stand, as one list.

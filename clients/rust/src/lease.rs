@@ -108,13 +108,15 @@ impl Held {
                 loop {
                     ticks.tick().await;
                     if let Err(error) = renew(&limiter, &key, &rule, &ends).await {
-                        tracing::warn!(key = %key.escape_ascii(), %error, "a lease was not renewed");
+                        tracing::warn!(limiter = limiter.name(), key = %key.escape_ascii(), %error, "a lease was not renewed");
                     }
                 }
             };
             tokio::select! {
                 () = renewing => {}
-                () = lost(&ends) => tracing::warn!(key = %key.escape_ascii(), "a lease was lost"),
+                () = lost(&ends) => {
+                    tracing::warn!(limiter = limiter.name(), key = %key.escape_ascii(), "a lease was lost");
+                }
             }
         };
         if let Some(renewals) = self.renewals.take() {
@@ -135,7 +137,7 @@ impl Held {
         match released {
             Ok(released) => released > 0 && !lost,
             Err(error) => {
-                not_given_back(&self.key, &error);
+                not_given_back(&self.limiter, &self.key, &error);
                 !lost
             }
         }
@@ -193,8 +195,8 @@ async fn renew(
     Ok(Some(decision))
 }
 
-fn not_given_back(key: &[u8], error: &Error) {
-    tracing::warn!(key = %key.escape_ascii(), %error, "a lease was not given back, and ends by itself");
+fn not_given_back(limiter: &Limiter, key: &[u8], error: &Error) {
+    tracing::warn!(limiter = limiter.name(), key = %key.escape_ascii(), %error, "a lease was not given back, and ends by itself");
 }
 
 impl Drop for Held {
@@ -210,7 +212,7 @@ impl Drop for Held {
                 let _ = renewals.await;
             }
             if let Err(error) = limiter.release(&key, [holder]).await {
-                not_given_back(&key, &error);
+                not_given_back(&limiter, &key, &error);
             }
         });
     }

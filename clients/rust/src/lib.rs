@@ -32,8 +32,6 @@ mod options;
 mod reservation;
 mod rule;
 
-#[cfg(feature = "cluster")]
-pub use cluster::SendsOnce;
 pub use connection::Connection;
 pub use decision::{AllDecision, Attempt, Decision, Refund, State};
 pub use error::{Error, InvalidRule};

@@ -72,10 +72,10 @@ impl<'a, M: Mode> Open<'a, M> for Log<'a, M> {
     }
 
     fn into_places(self) -> Places<'a, M> {
-        Places::from_buf([match self {
+        Places::one(match self {
             Self::Sorted(log) => log.place,
             Self::Compact(log) => log.place,
-        }])
+        })
     }
 }
 

@@ -215,17 +215,19 @@ async fn it_stands_among_other_layers() {
     let server = Server::start(Has::Module).await;
     let limiter = server.limiter().await;
     let timeout = || TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, Duration::from_secs(60));
-    let builder = ServiceBuilder::new()
-        .layer(TraceLayer::new_for_http())
-        .layer(layer(&limiter, &sliding("9/hour")))
-        .layer(layer(&limiter, &sliding("3/hour")))
-        .layer(TraceLayer::new_for_http())
-        .layer(timeout());
-    let address = serve(hello().layer(builder)).await;
-    for _ in 0..3 {
-        assert_eq!(by(address, "a").await.body, "hello");
+    let ours = |rates| layer(&limiter, &sliding(rates));
+    let trace = TraceLayer::new_for_http;
+    let inside = ServiceBuilder::new().layer(ours("9/hour")).layer(ours("3/hour")).layer(trace()).layer(timeout());
+    // This one needs a body that can be empty.
+    let outside = ServiceBuilder::new().layer(trace()).layer(timeout()).layer(ours("8/hour")).layer(ours("3/day"));
+    for app in [hello().layer(inside), hello().layer(outside)] {
+        let address = serve(app).await;
+        for _ in 0..3 {
+            let response = by(address, "a").await;
+            assert_eq!((response.body.as_str(), response.header("content-length").as_deref()), ("hello", Some("5")));
+        }
+        assert_eq!(by(address, "a").await.status, 429);
     }
-    assert_eq!(by(address, "a").await.status, 429);
 }
 
 #[tokio::test]

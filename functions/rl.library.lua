@@ -754,7 +754,7 @@ local function make_counters()
     local slot = redis.pcall('CLUSTER', 'KEYSLOT', '')
     if type(slot) == 'number' then
       in_cluster = true
-    elseif find(slot.err, 'cluster support disabled', 1, true) then
+    elseif find(tostring(slot.err), 'cluster support disabled', 1, true) then
       in_cluster = false
     end
     return in_cluster

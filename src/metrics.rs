@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-use crate::sketch::{Entry, Sketch};
+use crate::sketch::{Counted, Sketch};
 
 /// A number that only goes up. Commands run one at a time, so a load and a store are enough.
 pub struct Total(AtomicU64);
@@ -56,7 +56,7 @@ impl DeniedKeys {
     }
 
     /// Hands them to `show`, those with the highest counts first. `None` if they are in use.
-    pub fn show(&self, show: impl FnOnce(&[Entry<'_>])) -> Option<()> {
+    pub fn show(&self, show: impl FnOnce(&[Counted<'_>])) -> Option<()> {
         self.lock().map(|sketch| show(&sketch.as_deref().map(Sketch::entries).unwrap_or_default()))
     }
 

@@ -1,25 +1,25 @@
 //! The most frequent of any number of keys, counted in memory that does not grow.
 //!
 //! The algorithm is Space-Saving (A. Metwally, D. Agrawal, A. El Abbadi, "Efficient Computation of Frequent and Top-k
-//! Elements in Data Streams", 2005). There is a fixed number of counters, and each counts one key. When a key comes that
-//! has a counter, that counter goes up by one. When another key comes, it takes over the lowest counter: it counts on
-//! from there, and the value that it found is its *error*, since the key may have come so often before, or not at all.
+//! Elements in Data Streams", 2005). There is a fixed number of counters, and each counts one key. A key that has a
+//! counter increments it. A key that has none takes over the lowest counter and increments it from there. The value that
+//! it found is its *error*: the key may have been seen that often before, or not at all.
 //!
 //! After *N* keys in *K* counters, with the *count* and the *error* of a key that has a counter:
 //!
 //! * The counts add up to *N*, so the lowest of them is at most *N* / *K*.
-//! * The key came at most *count* times, and at least *count* - *error* times. No error is above the lowest count.
-//! * A key that has no counter came at most as often as the lowest count says. So each key that came more than *N* / *K*
+//! * The key was seen at most *count* times, and at least *count* - *error* times. No error is above the lowest count.
+//! * A key without a counter was seen at most as often as the lowest count. So each key that was seen more than *N* / *K*
 //!   times has a counter.
 //!
-//! The counters are kept in order, lowest first. One that goes up trades places with the last of those that have the same
-//! count, which leaves them in order. So nothing is ever sorted, and a step takes a bounded time, whatever keys come.
+//! The counters are kept in order, lowest first. A counter that is incremented trades places with the last counter of the
+//! same count, which keeps the order. So nothing is sorted, and a step takes a bounded time for any sequence of keys.
 //!
-//! Who chooses the keys must not be able to choose which of them are looked up together. So they are hashed with a seed
-//! that nobody knows. Two keys are taken for one if they are equally long and their hashes are the same: of two keys, one
-//! chance in 2^64.
+//! A caller that chooses the keys must not be able to choose which of them share a chain, so keys are hashed with a random
+//! seed. Two keys of the same length and hash are counted as one: a chance of 1 in 2^64 for two keys.
 
 #![forbid(unsafe_code)]
+
 use std::array;
 use std::cmp::Reverse;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -28,10 +28,10 @@ use std::mem;
 use foldhash::SharedSeed;
 use foldhash::fast::FoldHasher;
 
-/// How many bytes of a key are kept, to be shown. Keys are told apart by their length and a hash of all their bytes.
+/// The bytes of a key that are kept, to be shown. Keys are identified by their length and a hash of all their bytes.
 pub const KEPT: usize = 256;
 
-/// How many counters there are.
+/// The number of counters.
 pub const COUNTERS: usize = 128;
 
 /// `K` is [`COUNTERS`], but in tests, and never above 255: a counter is named by its index in a byte.
@@ -41,7 +41,7 @@ pub struct Sketch<const K: usize = COUNTERS> {
     counters: [Counter; K],
     /// The indices of the counters by count, lowest first.
     order: [u8; K],
-    /// How many counters share the lowest count. They come first in the order.
+    /// The number of counters that share the lowest count. They are first in the order.
     lowest: u8,
     /// The first counter of each chain. A counter is in the chain that the last byte of its key's hash names.
     chains: [u8; 256],
@@ -56,7 +56,7 @@ struct Counter {
     hash: u64,
     /// The length of the key, which may be more than is kept.
     length: usize,
-    /// Where it stands in the order.
+    /// Its place in the order.
     place: u8,
     /// The next counter of its chain.
     next: u8,
@@ -65,14 +65,14 @@ struct Counter {
 
 /// A key that has a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct Counted<'a> {
     /// The key, or its first [`KEPT`] bytes.
     pub key: &'a [u8],
-    /// How many bytes of the key are not kept.
+    /// The number of bytes of the key that are not kept.
     pub cut: usize,
-    /// It came at most so often,
+    /// The key was seen at most this often.
     pub count: u64,
-    /// and at least so much less often.
+    /// It was seen at least `count - error` times.
     pub error: u64,
 }
 
@@ -99,23 +99,21 @@ impl<const K: usize> Sketch<K> {
     }
 
     /// Counts a key once.
-    #[inline]
     pub fn count(&mut self, key: &[u8]) {
         let mut hasher = FoldHasher::with_seed(self.seed.0, &self.seed.1);
         hasher.write(key);
         let hash = hasher.finish();
-        // Every index is one of a counter, so the steps below never miss one.
+        // Every index is in range, so the steps below never return early.
         match self.find(hash, key.len()) {
             Some(index) => self.raise(index),
             None => self.take_over(hash, key),
         };
     }
 
-    /// The keys that have counters: those with the highest counts first, of equal counts those with the least error, of
-    /// equals by their bytes.
-    pub fn entries(&self) -> Vec<Entry<'_>> {
+    /// The keys that have counters, by descending count, then by error, then by their bytes.
+    pub fn entries(&self) -> Vec<Counted<'_>> {
         let counted = self.counters.iter().filter(|counter| counter.count > 0);
-        let mut entries: Vec<_> = counted.map(Counter::entry).collect();
+        let mut entries: Vec<_> = counted.map(Counter::counted).collect();
         entries.sort_unstable_by_key(|entry| (Reverse(entry.count), entry.error, entry.key, entry.cut));
         entries
     }
@@ -124,7 +122,7 @@ impl<const K: usize> Sketch<K> {
     fn find(&self, hash: u64, length: usize) -> Option<u8> {
         let mut index = *self.chains.get(chain_of(hash))?;
         loop {
-            let counter = self.counters.get(usize::from(index))?; // None at the end of the chain.
+            let counter = self.counters.get(usize::from(index))?; // `None` at the end of the chain.
             if counter.hash == hash && counter.length == length {
                 return Some(index);
             }
@@ -132,13 +130,12 @@ impl<const K: usize> Sketch<K> {
         }
     }
 
-    /// Gives the lowest counter to a key that has none, and adds one to it.
-    #[inline(always)]
+    /// Gives the lowest counter to a key without one, and increments it.
     fn take_over(&mut self, hash: u64, key: &[u8]) -> Option<()> {
-        // Of those that are equally low, the one that is to be the last of them as it goes up.
+        // Of the counters with the lowest count, the last one: it keeps its place when it is incremented.
         let last = self.lowest.checked_sub(1)?;
         let index = *self.order.get(usize::from(last))?;
-        let raised = self.counters.get(usize::from(index))?.count.checked_add(1)?; // One that is full stays as it is.
+        let raised = self.counters.get(usize::from(index))?.count.checked_add(1)?; // At its maximum it stays as it is.
         self.leave_chain(index);
         let chain = self.chains.get_mut(chain_of(hash))?;
         let counter = self.counters.get_mut(usize::from(index))?;
@@ -152,8 +149,7 @@ impl<const K: usize> Sketch<K> {
         self.one_less_is_lowest(last)
     }
 
-    /// Takes a counter out of the chain of its key. One that has counted nothing yet is in none.
-    #[inline(always)]
+    /// Takes a counter out of the chain of its key. An unused counter is not in a chain.
     fn leave_chain(&mut self, index: u8) -> Option<()> {
         let counter = self.counters.get(usize::from(index))?;
         let (chain, next) = (chain_of(counter.hash), counter.next);
@@ -173,12 +169,11 @@ impl<const K: usize> Sketch<K> {
         }
     }
 
-    /// Adds one to a counter.
-    #[inline(always)]
+    /// Increments a counter.
     fn raise(&mut self, index: u8) -> Option<()> {
         let counter = self.counters.get(usize::from(index))?;
         let (place, count) = (counter.place, counter.count);
-        let raised = count.checked_add(1)?; // One that is full stays as it is.
+        let raised = count.checked_add(1)?; // At its maximum it stays as it is.
         let is_lowest = place < self.lowest;
         let last = if is_lowest { self.lowest } else { self.end_of(count, place)? }.checked_sub(1)?;
 
@@ -194,7 +189,7 @@ impl<const K: usize> Sketch<K> {
         if is_lowest { self.one_less_is_lowest(last) } else { Some(()) }
     }
 
-    /// Notes that so many counters still share the lowest count. If none does, the next count is the lowest.
+    /// Records that `left` counters still share the lowest count. At 0 the next count becomes the lowest.
     fn one_less_is_lowest(&mut self, left: u8) -> Option<()> {
         self.lowest = left;
         if left == 0 {
@@ -204,12 +199,12 @@ impl<const K: usize> Sketch<K> {
         Some(())
     }
 
-    /// The place behind the last counter with this count, of which there is one at this place.
+    /// The place after the last counter with this count. There is one at `place`.
     fn end_of(&self, count: u64, place: u8) -> Option<u8> {
         let next = place.checked_add(1)?;
         let has_it = |&index: &u8| self.counters.get(usize::from(index)).is_some_and(|counter| counter.count <= count);
         match self.order.get(usize::from(next)..)? {
-            // A count that no other counter has, as the high ones mostly are.
+            // No other counter has this count, as is usual for high ones.
             [after, ..] if !has_it(after) => Some(next),
             behind => next.checked_add(u8::try_from(behind.partition_point(has_it)).ok()?),
         }
@@ -221,9 +216,9 @@ impl Counter {
         self.bytes.get(..self.length).unwrap_or(&self.bytes)
     }
 
-    fn entry(&self) -> Entry<'_> {
+    fn counted(&self) -> Counted<'_> {
         let key = self.kept();
-        Entry { key, cut: self.length.saturating_sub(key.len()), count: self.count, error: self.error }
+        Counted { key, cut: self.length.saturating_sub(key.len()), count: self.count, error: self.error }
     }
 }
 
@@ -309,7 +304,7 @@ mod tests {
         check(&sketch, &keys);
         for (entry, number) in sketch.entries().iter().zip((0..128).rev()) {
             let key = format!("user:{number}").into_bytes();
-            assert_eq!(*entry, Entry { key: &key, cut: 0, count: number + 1, error: 0 });
+            assert_eq!(*entry, Counted { key: &key, cut: 0, count: number + 1, error: 0 });
         }
     }
 

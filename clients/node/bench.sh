@@ -1,6 +1,6 @@
 #!/bin/sh
-# Measures the stores beside those that their users have today. Arguments go to bench/bench.js.
+# Measures the stores beside those that their users have today. Arguments go to bench/bench.mjs.
 set -eu
 cd "$(dirname "$0")"
-npm ci --no-audit --no-fund --loglevel=error >&2
+npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >&2
 npm run --silent bench -- "$@"

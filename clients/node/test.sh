@@ -3,6 +3,6 @@
 # say where it is; functions and script need none.
 set -eu
 cd "$(dirname "$0")"
-npm ci --no-audit --no-fund --loglevel=error
+npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 npm run --silent lint
 npm test --silent

@@ -16,6 +16,7 @@ fi
 
 "$venv/bin/ruff" format --check .
 "$venv/bin/ruff" check .
+"$venv/bin/python" scripts/make_sync.py --check
 "$venv/bin/mypy"
 
 # limits' own tests come with its sources, which are not kept here. Without them that test is skipped.

@@ -5,7 +5,7 @@ use super::rule::{Decide, Rule};
 use super::words::{FULL, HOLDER, KEY, LIMIT};
 use crate::limit::Micros;
 use crate::metrics::Outcomes;
-use crate::server::{Access, Args, Argument, Call, Command, Context, Entry, Error, Keys, Mode};
+use crate::server::{Access, Args, Argument, Call, Command, Context, EntryPoint, Error, Keys, Mode};
 use crate::state::{Lease, Requested};
 
 const LEASE: Argument = Argument::double(c"leaseSec");
@@ -20,7 +20,7 @@ impl Rule for Lease {
     };
     const COMMAND: Command = Command {
         name: c"rl.acquire",
-        entry: Entry::to::<Decide<Self>>(),
+        entry: EntryPoint::to::<Decide<Self>>(),
         flags: c"write deny-oom fast",
         access: Access::ReadAndUpdate,
         keys: Keys::First,

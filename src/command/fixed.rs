@@ -7,7 +7,7 @@ use super::rule::{Decide, Rule};
 use super::words::{ANCHORED, COST, DETAIL, FORCE, KEY, QUOTAS};
 use crate::limit::{Micros, Window};
 use crate::metrics::Outcomes;
-use crate::server::{Access, Args, Argument, Call, Command, Context, Entry, Error, Keys, Mode};
+use crate::server::{Access, Args, Argument, Call, Command, Context, EntryPoint, Error, Keys, Mode};
 use crate::state::{CounterKey, Counters, Fixed, Suffix};
 
 const SYNTAX: &CStr = c"ERR syntax error: expected windowSec limit, ANCHORED, COST n, FORCE, FULL or EACH";
@@ -18,7 +18,7 @@ impl Rule for Fixed {
     const GRAMMAR: Grammar = Grammar { syntax: SYNTAX, peek_syntax: SYNTAX, takes_each: true };
     const COMMAND: Command = Command {
         name: c"rl.fixed",
-        entry: Entry::to::<Decide<Self>>(),
+        entry: EntryPoint::to::<Decide<Self>>(),
         flags: c"write deny-oom fast",
         access: Access::ReadAndUpdate,
         keys: Keys::First,

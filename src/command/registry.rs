@@ -12,7 +12,7 @@ use super::throttle;
 use super::top::Top;
 use super::words::{DETAIL, FULL, HOLDER, KEY, WINDOW};
 use crate::config;
-use crate::server::{Access, Argument, Command, Context, Entry, Keys, add_category, register};
+use crate::server::{Access, Argument, Command, Context, EntryPoint, Keys, add_category, register};
 
 /// The module's own ACL category, where the server has categories of modules.
 const CATEGORY: &CStr = c"ratelimit";
@@ -21,7 +21,7 @@ const CATEGORY: &CStr = c"ratelimit";
 const COMMANDS: &[Command] = &[
     Command {
         name: c"rl.peek",
-        entry: Entry::to::<Peek>(),
+        entry: EntryPoint::to::<Peek>(),
         flags: c"readonly fast",
         access: Access::Read,
         keys: Keys::First,
@@ -33,7 +33,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: c"rl.reset",
-        entry: Entry::to::<Reset>(),
+        entry: EntryPoint::to::<Reset>(),
         flags: c"write fast",
         access: Access::Remove,
         keys: Keys::First,
@@ -45,7 +45,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: c"rl.release",
-        entry: Entry::to::<Release>(),
+        entry: EntryPoint::to::<Release>(),
         flags: c"write fast",
         access: Access::RemoveElements,
         keys: Keys::First,
@@ -57,7 +57,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: c"rl.all",
-        entry: Entry::counted::<All>(),
+        entry: EntryPoint::counted::<All>(),
         flags: c"write deny-oom fast getkeys-api",
         access: Access::ReadAndUpdate,
         keys: Keys::Counted,
@@ -69,7 +69,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: c"rl.refund",
-        entry: Entry::to::<Refund>(),
+        entry: EntryPoint::to::<Refund>(),
         flags: c"write fast",
         access: Access::ReadAndUpdate,
         keys: Keys::First,
@@ -81,7 +81,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: c"rl.top",
-        entry: Entry::to::<Top>(),
+        entry: EntryPoint::to::<Top>(),
         flags: c"admin allow-loading allow-stale",
         access: Access::None,
         keys: Keys::None,
@@ -97,7 +97,7 @@ const COMMANDS: &[Command] = &[
     #[cfg(feature = "test-hooks")]
     Command {
         name: c"rl.panic",
-        entry: Entry::to::<super::hooks::Panic>(),
+        entry: EntryPoint::to::<super::hooks::Panic>(),
         flags: c"write",
         access: Access::ReadAndUpdate,
         keys: Keys::First,
@@ -110,7 +110,7 @@ const COMMANDS: &[Command] = &[
     #[cfg(feature = "test-hooks")]
     Command {
         name: c"rl.panic-at",
-        entry: Entry::to::<super::hooks::PanicAt>(),
+        entry: EntryPoint::to::<super::hooks::PanicAt>(),
         flags: c"write",
         access: Access::ReadAndUpdate,
         keys: Keys::First,
@@ -123,7 +123,7 @@ const COMMANDS: &[Command] = &[
     #[cfg(feature = "test-hooks")]
     Command {
         name: c"rl.indirect",
-        entry: Entry::to::<super::hooks::Indirect>(),
+        entry: EntryPoint::to::<super::hooks::Indirect>(),
         flags: c"write",
         access: Access::ReadAndUpdate,
         keys: Keys::First,

@@ -8,7 +8,7 @@ use super::words::{COST, DETAIL, FORCE, KEY, QUOTAS};
 use crate::config;
 use crate::limit::Micros;
 use crate::metrics::Outcomes;
-use crate::server::{Access, Args, Argument, Call, Command, Context, Entry, Error, Keys, Mode};
+use crate::server::{Access, Args, Argument, Call, Command, Context, EntryPoint, Error, Keys, Mode};
 use crate::state::{Log, Sliding};
 
 const SYNTAX: &CStr = c"ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH";
@@ -19,7 +19,7 @@ impl Rule for Sliding {
     const GRAMMAR: Grammar = Grammar { syntax: SYNTAX, peek_syntax: SYNTAX, takes_each: true };
     const COMMAND: Command = Command {
         name: c"rl.sliding",
-        entry: Entry::to::<Decide<Self>>(),
+        entry: EntryPoint::to::<Decide<Self>>(),
         flags: c"write deny-oom fast",
         access: Access::ReadAndUpdate,
         keys: Keys::First,

@@ -8,7 +8,7 @@ use super::words::{FULL, KEY};
 use crate::limit::throttle::{BadRate, Rate};
 use crate::limit::{Decision, Limit, Micros, Retry, Window, seconds};
 use crate::metrics::Outcomes;
-use crate::server::{Access, Args, Argument, Call, Command, Context, Entry, Error, Keys, Mode, Str};
+use crate::server::{Access, Args, Argument, Call, Command, Context, EntryPoint, Error, Keys, Mode, Str};
 use crate::state::{Stored, Throttle};
 
 const BAD_BURST: Error = Error::Line(c"ERR max_burst must be an integer from 0 to 9007199254740990");
@@ -100,7 +100,7 @@ fn is_quantity(word: Str<'_>, place: Place) -> bool {
 pub const fn command(name: &'static CStr) -> Command {
     Command {
         name,
-        entry: Entry::to::<Decide<Throttle>>(),
+        entry: EntryPoint::to::<Decide<Throttle>>(),
         flags: c"write deny-oom fast",
         access: Access::ReadAndUpdate,
         keys: Keys::First,

@@ -3,7 +3,7 @@
 use super::args::{is, within};
 use crate::metrics::{ERRORS, TOP};
 use crate::server::{Args, Context, Error, Handler, Str};
-use crate::sketch::{COUNTERS, Entry};
+use crate::sketch::{COUNTERS, Counted};
 use crate::{config, state};
 
 const BAD_COUNT: Error = Error::Line(c"ERR COUNT must be an integer from 1 to 128");
@@ -69,8 +69,8 @@ fn parse(mut words: Args<'_>) -> Result<(usize, bool), Error> {
 }
 
 /// `[key, denied, error]`. A long key is cut as SLOWLOG cuts long words.
-fn reply(ctx: &Context, entry: &Entry<'_>) {
-    let Entry { key, cut, count, error } = *entry;
+fn reply(ctx: &Context, entry: &Counted<'_>) {
+    let Counted { key, cut, count, error } = *entry;
     ctx.reply_array(3);
     if cut == 0 {
         ctx.reply_string(key);

@@ -449,7 +449,7 @@ mod tests {
         let now = 1_800_000_000_000; // Both windows have the number 0.
         let decision = decide_over(&[(0, None), (0, None)], &demand(&[(short, 3), (long, 9)], 1), now);
         assert_eq!((decision.status.window, decision.ttl), (short, 2_100_000_000));
-        // The shorter one is over with its number all the same.
+        // The shorter one is still over with its number.
         assert_eq!(decision.status.waits.unwrap().reset, short - now);
     }
 

@@ -46,7 +46,7 @@ pub enum Keys {
 #[derive(Clone, Copy)]
 pub struct Command {
     pub name: &'static CStr,
-    pub entry: Entry,
+    pub entry: EntryPoint,
     /// Flags as RM_CreateCommand takes them.
     pub flags: &'static CStr,
     /// What it does to its keys.
@@ -158,11 +158,11 @@ impl Argument {
 
 /// The way in to a command from C.
 #[derive(Clone, Copy)]
-pub struct Entry(
+pub struct EntryPoint(
     unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, libc::c_int) -> libc::c_int,
 );
 
-impl Entry {
+impl EntryPoint {
     /// The entry point of `H`, behind the guard.
     pub const fn to<H: Handler>() -> Self {
         Self(enter::<H>)

@@ -106,7 +106,6 @@ impl Digits {
         }
     }
 
-    #[inline(always)] // A number is put together in every call that writes.
     fn push_integer(&mut self, integer: i64) {
         let mut value = integer.unsigned_abs();
         while value >= 100 {

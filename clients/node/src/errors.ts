@@ -1,17 +1,23 @@
-/** The errors that are this package's own. What the server replies with comes through as the client's error. */
+/** The errors that are this package's own, and what the error lines of a server mean. */
 
 import type { Result } from "./result.js";
 
 /**
- * The connection broke after the call was written and before its reply came. Nobody can know whether it was counted.
- * It was not sent again, because a call that is sent twice may be counted twice.
+ * The server cannot decide now: no connection, no reply in time, or a reply such as `LOADING` or `READONLY`. `cause` says
+ * what it was. `status` is what an HTTP framework answers where nothing else is said.
  */
-export class LostReplyError extends Error {
-  override readonly name = "LostReplyError";
+export class UnavailableError extends Error {
+  override readonly name: string = "UnavailableError";
+  readonly status = 503;
+  readonly statusCode = 503;
+}
 
-  constructor(cause: unknown) {
-    super("The connection closed before the reply came: the call may have been counted, or not", { cause });
-  }
+/**
+ * The call was sent, and no reply came: the connection broke, or the deadline passed. Nobody can know whether it was
+ * counted. It was not sent again, because a call that is sent twice may be counted twice.
+ */
+export class LostReplyError extends UnavailableError {
+  override readonly name = "LostReplyError";
 }
 
 /** The server has no `RL.*` commands, and takes neither the function library nor the script. */
@@ -23,7 +29,7 @@ export class UnsupportedServerError extends Error {
 
   constructor(attempts: readonly Error[]) {
     super(
-      `The server has no RL commands and takes neither the function library nor the script: ${attempts
+      `The server takes the commands in no form that the mode allows: ${attempts
         .map((error) => error.message)
         .join("; ")}`,
     );
@@ -43,4 +49,44 @@ export class DeniedError extends Error {
     super(wait === undefined ? "Denied: it never fits" : `Denied: retry after ${wait} s`);
     this.result = result;
   }
+}
+
+/** A request has no identity, such as an address, to be counted by. */
+export class NoIdentityError extends Error {
+  override readonly name = "NoIdentityError";
+  readonly status = 403;
+  readonly statusCode = 403;
+
+  constructor() {
+    super("The request has no identity to be counted by");
+  }
+}
+
+/**
+ * What an error line of the server means. `unavailable`: it cannot decide now, through no fault of the call. `retry`:
+ * unavailable, nothing was counted, and the call is sent again until its deadline. `probe`: the server does not have what
+ * the mode needs. `permanent`: everything else.
+ */
+export type Meaning = "unavailable" | "retry" | "probe" | "permanent";
+
+const UNAVAILABLE =
+  /^(?:(?:LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|READONLY|OOM|NOREPLICAS|MISCONF|REDIRECT)(?: |$)|ERR max number of clients )/;
+
+/** `cluster`: whether a cluster client raised it, which follows redirections for as long as it can. */
+export function meaning(line: string, cluster = false): Meaning {
+  if (/^TRYAGAIN(?: |$)/.test(line)) return "retry";
+  if (UNAVAILABLE.test(line) || (cluster && /^(?:MOVED|ASK) /.test(line))) return "unavailable";
+  // Servers that are no Redis, and proxies, have words of their own for a command they do not know.
+  if (
+    /^ERR (?:.*unknown command|function not found|.*unsupported command|.*command is not (?:available|supported))/i.test(
+      line,
+    )
+  )
+    return "probe";
+  return line.startsWith("NOSCRIPT") ? "probe" : "permanent";
+}
+
+/** Whether an error is a reply of the server, whose line is the message, and no failure of the connection. */
+export function isReply(error: unknown): error is Error {
+  return error instanceof Error && /^[A-Z][A-Z0-9_]*(?: |$)/.test(error.message) && !(error instanceof TypeError);
 }

@@ -1,17 +1,18 @@
 /** A store for @fastify/rate-limit, version 10 or 11. */
 
-import type { StoreOptions } from "./hit-store.js";
-import type { RateLimiter } from "./limiter.js";
+import { asking, dynamicPolicy, identified, keysOf, policyOf, ruleOf, type StoreOptions } from "./adapter.js";
+import type { Asking, Limiter } from "./limiter.js";
 import type { Result } from "./result.js";
-import { type FixedRule, fixed, type SlidingRule, sliding } from "./rules.js";
+import type { FixedRule, SlidingRule } from "./rules.js";
 
-export type { StoreOptions } from "./hit-store.js";
+export type { AdapterOptions, StoreOptions } from "./adapter.js";
 
 /** What the plugin calls with the outcome. */
 export type FastifyCallback = (error: Error | null, result?: { current: number; ttl: number }) => void;
 
 /** The plugin's settings, global or of one route, as far as the store needs them. */
 export interface FastifySettings {
+  readonly max?: unknown;
   readonly continueExceeding?: boolean;
   readonly exponentialBackoff?: boolean;
   readonly ban?: number;
@@ -32,54 +33,82 @@ export interface FastifyRateLimitStore {
  * await app.register(rateLimit, { max: 100, timeWindow: "1 minute", store: fastifyRateLimitStore(limiter) });
  * ```
  *
- * With `continueExceeding` or `ban` a sliding window counts denied requests, too; without them it does not. With
- * `continueExceeding` the window is always a sliding one. `exponentialBackoff` is not supported.
+ * With `ban` a sliding window counts as many denied requests as it takes; without it none. With `continueExceeding` it
+ * counts them all, and is always a sliding one. `exponentialBackoff` is not supported.
  */
 export function fastifyRateLimitStore(
-  limiter: RateLimiter,
-  { algorithm = "sliding", prefix = "fastify-rate-limit:" }: StoreOptions = {},
+  limiter: Limiter,
+  options: StoreOptions = {},
 ): new (
   settings: object,
 ) => FastifyRateLimitStore {
+  const { algorithm = "sliding", prefix = "rl:", name, withoutIdentity } = options;
+  const how = asking(limiter, options);
   return class Store implements FastifyRateLimitStore {
     readonly #settings: FastifySettings;
-    readonly #prefix: string;
+    /** The limit's name, and the route that the settings are of. */
+    readonly #named: string;
+    readonly #asking: Asking;
+    #policy: string | undefined;
+    #keyOf = keysOf(prefix, "");
 
-    constructor(settings: FastifySettings, parent = prefix) {
+    constructor(settings: FastifySettings) {
       if (settings.exponentialBackoff) throw new Error("redis-rl does not support exponentialBackoff");
       this.#settings = settings;
-      this.#prefix = parent;
+      // A ban needs every denial counted.
+      this.#asking = (settings.ban ?? -1) >= 0 ? { ...how, denyCache: 0 } : how;
+      const { method = "", url } = settings.routeInfo ?? {};
+      const route = url === undefined ? "" : `${String(method)}${url}`;
+      this.#named = [name, route].filter(Boolean).join(" ");
     }
 
     incr(key: string, callback: FastifyCallback, timeWindow: number, max: number): void {
-      answer(limiter.limit(this.#prefix + key, this.#rule(timeWindow, max)), callback);
+      try {
+        if (identified(key, withoutIdentity)) {
+          const rule = this.#rule(timeWindow, max);
+          answer(limiter.ask(this.#key(key, rule, timeWindow), rule, this.#asking), max, callback);
+        } else callback(null, { current: 1, ttl: timeWindow });
+      } catch (error) {
+        callback(error as Error);
+      }
     }
 
     read(key: string, callback: FastifyCallback, timeWindow: number, max: number): void {
-      answer(limiter.peek(this.#prefix + key, this.#rule(timeWindow, max), { cost: 0 }), callback, true);
+      const rule = this.#rule(timeWindow, max);
+      answer(limiter.peek(this.#key(key, rule, timeWindow), rule, { cost: 0 }), max, callback, true);
     }
 
     child(settings: object): FastifyRateLimitStore {
-      const { method = "", url = "" } = (settings as FastifySettings).routeInfo ?? {};
-      return new Store(settings, `${this.#prefix}${method}${url}-`);
+      return new Store(settings as FastifySettings);
+    }
+
+    /** A route is called by its template, and the plugin's own limit by what it allows. */
+    #key(key: string, rule: SlidingRule | FixedRule, timeWindow: number): string {
+      const policy = typeof this.#settings.max === "function" ? dynamicPolicy(algorithm, timeWindow) : policyOf(rule);
+      const named = this.#named || policy;
+      if (this.#policy !== named) {
+        this.#policy = named;
+        this.#keyOf = keysOf(prefix, named);
+      }
+      return this.#keyOf(String(key));
     }
 
     #rule(timeWindow: number, max: number): SlidingRule | FixedRule {
-      const quota = { limit: max, window: timeWindow / 1000 };
       const { continueExceeding = false, ban = -1 } = this.#settings;
-      if (algorithm === "fixed" && !continueExceeding) return fixed(quota, { anchored: true });
-      return sliding(quota, { force: continueExceeding || ban !== -1 });
+      if (continueExceeding) return ruleOf("sliding", max, timeWindow, true);
+      // The plugin bans a key that exceeds the limit by more than `ban`: so many denials have to be counted.
+      return ruleOf(algorithm, algorithm === "sliding" && ban >= 0 ? max + ban + 1 : max, timeWindow);
     }
   };
 }
 
 /** A denial is a count above the limit; a peek without a request of its own is none. */
-function answer(asked: Promise<Result>, callback: FastifyCallback, peek = false): void {
+function answer(asked: Promise<Result>, max: number, callback: FastifyCallback, peek = false): void {
   asked.then(
     (result) => {
       const counted = result.allowed || peek;
       const ttl = (counted ? result.resetAfterMs : result.retryAfterMs) ?? result.windowMs;
-      callback(null, { current: counted ? result.used : Math.max(result.used, result.limit + 1), ttl });
+      callback(null, { current: counted ? result.used : Math.max(result.used, max + 1, result.limit + 1), ttl });
     },
     (error) => callback(error),
   );

@@ -1,19 +1,15 @@
 /** A store for hono-rate-limiter. */
 
-import { HitStore, type StoreOptions } from "./hit-store.js";
-import type { RateLimiter } from "./limiter.js";
+import { HitStore } from "./hit-store.js";
 
-export type { Hits, StoreOptions } from "./hit-store.js";
+export type { AdapterOptions, StoreOptions } from "./adapter.js";
+export type { HitStoreOptions, Hits } from "./hit-store.js";
 
 /**
  * ```ts
  * app.use(rateLimiter({ windowMs: 60_000, limit: 100, keyGenerator, store: new HonoRateLimiterStore(limiter) }));
  * ```
  *
- * Each middleware needs a store of its own; give those that share a limiter different prefixes.
+ * Each middleware needs a store of its own. Two with the same limit and window need a `name`.
  */
-export class HonoRateLimiterStore extends HitStore {
-  constructor(limiter: RateLimiter, { algorithm = "sliding", prefix = "hono-rate-limiter:" }: StoreOptions = {}) {
-    super(limiter, { algorithm, prefix });
-  }
-}
+export class HonoRateLimiterStore extends HitStore {}

@@ -1,6 +1,7 @@
 /** The headers and the problem that HTTP clients are told, after draft-ietf-httpapi-ratelimit-headers-11. */
 
 import type { WindowResult } from "./result.js";
+import { type Rule, seconds } from "./rules.js";
 
 export interface HeaderOptions {
   /** Also send `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds) of the policy that binds. */
@@ -16,48 +17,76 @@ export interface Problem {
   readonly "violated-policies": readonly string[];
 }
 
+/** A window of a rule, and what is known of it. */
+export interface Policy {
+  readonly name: string;
+  readonly limit: number;
+  readonly windowMs: number;
+  readonly rule: Rule;
+  /** Not known of the windows of a forced call, or of `all`, that do not bind. */
+  readonly state: WindowResult | undefined;
+}
+
 /** The largest integer of a structured field, RFC 9651. */
 const LARGEST = 999_999_999_999_999;
 
+/** The policies of rules, each with the windows that a reply told of. Names are unique within one answer. */
+export function policies(rules: readonly { rule: Rule; states: readonly WindowResult[] }[]): Policy[] {
+  const taken = new Set<string>();
+  return rules.flatMap(({ rule, states }) => {
+    const windows = rule.kind === "sliding" || rule.kind === "fixed" ? rule.windows : states.slice(0, 1);
+    return windows.map(({ limit, windowMs }) => {
+      const window = `${seconds(windowMs)}s`;
+      const base = rule.name === undefined ? window : windows.length === 1 ? rule.name : `${rule.name}-${window}`;
+      let name = base;
+      for (let i = 2; taken.has(name); i++) name = `${base}-${i}`;
+      taken.add(name);
+      return { name, limit, windowMs, rule, state: states.find((state) => state.windowMs === windowMs) };
+    });
+  });
+}
+
 export function httpHeaders(
   decision: { readonly allowed: boolean; readonly retryAfter: number | undefined },
-  windows: readonly WindowResult[],
-  binding: WindowResult | undefined,
+  policies: readonly Policy[],
+  binding: WindowResult,
   { legacy = false }: HeaderOptions,
 ): Record<string, string> {
+  const wait = decision.allowed ? undefined : decision.retryAfter;
   const headers: Record<string, string> = {
-    "RateLimit-Policy": windows.map(policy).join(", "),
-    RateLimit: windows.map(state).join(", "),
+    "RateLimit-Policy": policies.map(policy).join(", "),
+    RateLimit: policies.flatMap(({ name, state }) => (state ? [told(name, state, wait)] : [])).join(", "),
   };
-  if (legacy && binding) {
+  if (legacy) {
     headers["X-RateLimit-Limit"] = String(binding.limit);
     headers["X-RateLimit-Remaining"] = String(binding.remaining);
     if (binding.resetAfter !== undefined) headers["X-RateLimit-Reset"] = String(binding.resetAfter);
   }
-  if (!decision.allowed && decision.retryAfter !== undefined) headers["Retry-After"] = String(decision.retryAfter);
+  if (wait !== undefined) headers["Retry-After"] = String(wait);
   return headers;
 }
 
-export function quotaExceeded(windows: readonly WindowResult[]): Problem {
+export function quotaExceeded(policies: readonly Policy[]): Problem {
   return {
     type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
     title: "Request cannot be satisfied as assigned quota has been exceeded",
     status: 429,
-    "violated-policies": windows.filter((window) => !window.allowed).map((window) => window.policy),
+    "violated-policies": policies.flatMap(({ name, state }) => (state && !state.allowed ? [name] : [])),
   };
 }
 
-function policy(window: WindowResult): string {
-  let text = `${quoted(window.policy)};q=${fieldInteger(window.limit)}`;
-  if (window.unit !== undefined && window.unit !== "requests") text += `;qu=${quoted(window.unit)}`;
+function policy({ name, limit, windowMs, rule }: Policy): string {
+  let text = `${quoted(name)};q=${fieldInteger(limit)}`;
+  if (rule.unit !== undefined && rule.unit !== "requests") text += `;qu=${quoted(rule.unit)}`;
   // A lease is no window, and w takes whole seconds only.
-  if (window.unit !== "concurrent-requests" && window.windowMs % 1000 === 0) text += `;w=${window.windowMs / 1000}`;
+  if (rule.kind !== "lease" && windowMs % 1000 === 0) text += `;w=${windowMs / 1000}`;
   return text;
 }
 
-function state(window: WindowResult): string {
-  const text = `${quoted(window.policy)};r=${fieldInteger(window.remaining)}`;
-  return window.nextAfter === undefined ? text : `${text};t=${window.nextAfter}`;
+/** `t` is not sent beyond Retry-After, which a client would then wait for in vain. */
+function told(name: string, { remaining, nextAfter }: WindowResult, retryAfter: number | undefined): string {
+  const text = `${quoted(name)};r=${fieldInteger(remaining)}`;
+  return !nextAfter || nextAfter > (retryAfter ?? nextAfter) ? text : `${text};t=${nextAfter}`;
 }
 
 function fieldInteger(value: number): number {

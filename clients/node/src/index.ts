@@ -1,16 +1,29 @@
-/** Rate limits in Redis and Valkey, over node-redis or ioredis. See {@link RateLimiter}. */
+/** Rate limits in Redis and Valkey, over node-redis or ioredis. See {@link Limiter}. */
 
 export type { Connection, IoredisLike, NodeRedisLike, RedisClient, Route, Word } from "./connection.js";
-export { DeniedError, LostReplyError, UnsupportedServerError } from "./errors.js";
+export {
+  DeniedError,
+  LostReplyError,
+  NoIdentityError,
+  UnavailableError,
+  UnsupportedServerError,
+} from "./errors.js";
 export type { HeaderOptions, Problem } from "./http.js";
+export { clientAddress, type IdentityOptions, type RequestLike } from "./identity.js";
 export { Lease, type LeaseOptions } from "./lease.js";
 export {
+  type Decision,
   type Demand,
+  type HitOptions,
+  type HoldOptions,
+  Limiter,
   type LimiterOptions,
-  type LimitOptions,
+  type Logger,
   type PeekOptions,
-  RateLimiter,
   type RefundOptions,
+  type Statistics,
+  type WaitOptions,
+  type WhenUnavailable,
 } from "./limiter.js";
 export { Reservation } from "./reservation.js";
 export { AllResult, type Refund, Result, WindowResult } from "./result.js";
@@ -20,11 +33,12 @@ export {
   type FixedRule,
   fixed,
   type LeaseRule,
+  type LeaseRuleOptions,
   lease,
   type Naming,
-  type Quota,
   type QuotaRule,
   type QuotaUnit,
+  type Rate,
   type Rule,
   type SlidingOptions,
   type SlidingRule,

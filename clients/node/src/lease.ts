@@ -1,39 +1,51 @@
 /** A lease that is held: renewed while it is needed, released at the end, over by itself if its holder dies. */
 
 import type { Word } from "./connection.js";
-import type { RateLimiter } from "./limiter.js";
+import type { Limiter } from "./limiter.js";
 import type { LeaseRule } from "./rules.js";
 
 export interface LeaseOptions {
-  /** Who holds the lease; a random UUID unless given. */
-  readonly holder?: Word;
   /** Renew the lease by itself, each time a third of it has passed. By default true. */
   readonly renew?: boolean;
+  /** The time by `performance.now()` before the call that took it was sent; unless given, now. */
+  readonly takenAt?: number;
 }
 
 /**
- * A lease, taken by {@link RateLimiter.lease} or {@link RateLimiter.withLease}. Make one directly for a lease that was
- * taken in {@link RateLimiter.all}.
+ * A lease, taken by {@link Limiter.hold}. Make one directly for a lease that was taken in {@link Limiter.all}.
+ *
+ * It ends by the clock of this process, counted from before the call that took or renewed it, and so never later than on
+ * the server.
  */
 export class Lease {
   /** The key it lies at. */
   readonly key: Word;
   /** Who holds it. */
   readonly holder: Word;
-  readonly #limiter: RateLimiter;
+  readonly #limiter: Limiter;
   readonly #rule: LeaseRule;
+  readonly #renews: boolean;
   readonly #abort = new AbortController();
   #endsAt: number;
-  #timer: NodeJS.Timeout | undefined;
+  #end: NodeJS.Timeout | undefined;
+  #renewal: NodeJS.Timeout | undefined;
   #released = false;
 
-  constructor(limiter: RateLimiter, key: Word, rule: LeaseRule, holder: Word, options: LeaseOptions = {}) {
+  constructor(limiter: Limiter, key: Word, rule: LeaseRule, holder: Word, options: LeaseOptions = {}) {
     this.#limiter = limiter;
     this.#rule = rule;
+    this.#renews = options.renew ?? true;
     this.key = key;
     this.holder = holder;
-    this.#endsAt = performance.now() + rule.leaseMs;
-    if (options.renew ?? true) this.#schedule();
+    this.#endsAt = (options.takenAt ?? performance.now()) + rule.leaseMs;
+    this.#schedule();
+  }
+
+  /** Whether the lease has ended without being released. Then others may hold it. */
+  get lost(): boolean {
+    // By the clock, and not by the timer alone, which a busy process runs late.
+    if (!this.#released && !this.signal.aborted && performance.now() >= this.#endsAt) this.#lose(ENDED);
+    return this.signal.aborted;
   }
 
   /** Aborts when the lease is lost: it could not be renewed in time, or others hold all there are. */
@@ -44,60 +56,73 @@ export class Lease {
   /**
    * Renews the lease now. Resolves with whether it is held.
    *
-   * @throws the client's error if the server cannot be asked; the lease goes on until its end.
+   * @throws UnavailableError if the server cannot be asked; the lease goes on until its end.
    */
   async renew(): Promise<boolean> {
-    if (this.#released || this.signal.aborted) return false;
+    if (this.#released || this.lost) return false;
     const asked = performance.now();
     const { allowed } = await this.#limiter.acquire(this.key, this.#rule, this.holder);
-    if (this.#released) {
-      // Released while the renewal was under way: what it took is given back.
+    if (this.#released || this.lost) {
+      // Released, or lost to those who have been told so, while the call was under way: what it took is given back.
       if (allowed) await this.#limiter.release(this.key, this.holder);
       return false;
     }
-    if (allowed) this.#endsAt = asked + this.#rule.leaseMs;
-    else this.#lose(new Error("The lease has ended, and others hold all there are"));
+    if (allowed) {
+      this.#endsAt = asked + this.#rule.leaseMs;
+      this.#schedule();
+    } else this.#lose("The lease has ended, and others hold all there are");
     return allowed;
   }
 
   /** Ends the lease. Resolves with whether it was still held. Releasing twice is no error. */
   async release(): Promise<boolean> {
     this.#released = true;
-    clearTimeout(this.#timer);
+    this.#stop();
     return (await this.#limiter.release(this.key, this.holder)) > 0;
   }
 
-  /** Releases the lease at the end of an `await using`. If that fails, it ends by itself. */
+  /** Releases the lease at the end of an `await using`. An error of that is logged: the work is done. */
   async [Symbol.asyncDispose](): Promise<void> {
     try {
       await this.release();
-    } catch {
-      // The work is done, and its outcome must not depend on this.
+    } catch (error) {
+      this.#limiter.warn(`a lease could not be released and ends by itself: ${(error as Error).message}`);
     }
   }
 
   #schedule(): void {
-    if (this.#released || this.signal.aborted) return;
+    this.#stop();
     const left = this.#endsAt - performance.now();
-    if (left <= 0) {
-      this.#lose(new Error("The lease has ended before it could be renewed"));
-      return;
-    }
-    // A renewal that fails is tried again, in time before the end.
-    this.#timer = setTimeout(
-      () => {
-        this.renew().then(
-          () => this.#schedule(),
-          () => this.#schedule(),
-        );
-      },
-      Math.min(left, Math.max(1, Math.min(left / 3, 2 ** 30))),
-    );
-    this.#timer.unref();
+    const tell = () => {
+      if (!this.lost && !this.#released) this.#schedule();
+    };
+    this.#end = setTimeout(tell, Math.min(Math.max(0, Math.ceil(left)), LONGEST_TIMER_MS)).unref();
+    if (this.#renews) this.#renewIn(left / 3);
   }
 
-  #lose(reason: Error): void {
-    clearTimeout(this.#timer);
-    this.#abort.abort(reason);
+  /** A renewal that fails is tried again in a third of the time that is left then. */
+  #renewIn(ms: number): void {
+    this.#renewal = setTimeout(
+      () => {
+        this.renew().catch(() => {
+          if (!this.#released && !this.lost) this.#renewIn((this.#endsAt - performance.now()) / 3);
+        });
+      },
+      Math.min(Math.max(1, ms), LONGEST_TIMER_MS),
+    ).unref();
+  }
+
+  #lose(reason: string): void {
+    this.#stop();
+    this.#abort.abort(new Error(reason));
+  }
+
+  #stop(): void {
+    clearTimeout(this.#end);
+    clearTimeout(this.#renewal);
   }
 }
+
+const ENDED = "The lease has ended before it could be renewed";
+/** setTimeout takes no more. */
+const LONGEST_TIMER_MS = 2 ** 31 - 1;

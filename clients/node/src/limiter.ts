@@ -1,47 +1,111 @@
 /** The limiter: every command of redis-rl as a method. */
 
 import { randomUUID } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
 import { type Connection, connect, type RedisClient, type Word } from "./connection.js";
-import { DeniedError } from "./errors.js";
-import { Lease, type LeaseOptions } from "./lease.js";
+import { DenialCache } from "./denials.js";
+import { DeniedError, UnavailableError } from "./errors.js";
+import { describe } from "./identity.js";
+import { Lease } from "./lease.js";
+import { LocalLimits } from "./local.js";
 import { Reservation } from "./reservation.js";
-import { AllResult, fromEach, fromFull, type Refund, type Result, readFigures, WindowResult } from "./result.js";
 import {
+  type AllResult,
+  type Refund,
+  type Result,
+  readInteger,
+  readIntegers,
+  readWindows,
+  repliesEach,
+  toAllResult,
+  toResult,
+} from "./result.js";
+import {
+  checked,
   type FixedRule,
+  keyword,
   type LeaseRule,
   type QuotaRule,
   type Rule,
   type SlidingRule,
   seconds,
+  type ThrottleRule,
   words,
 } from "./rules.js";
-import { type Call, type Mode, Server } from "./server.js";
+import { type Call, type Mode, type Server, serverOf } from "./server.js";
+
+/** What a limiter does when the server is unavailable: let all through, reject with an error, or count in this process. */
+export type WhenUnavailable = "open" | "closed" | "local";
+
+/** Where a limiter writes a line; `console` unless given. */
+export interface Logger {
+  warn(line: string): void;
+}
+
+/** A decision, for {@link LimiterOptions.onDecision}. */
+export interface Decision {
+  /** The limiter's name. */
+  readonly limiter: string;
+  readonly command: Call["name"];
+  /** The key as the caller gave it; of `all` the first. */
+  readonly key: Word;
+  readonly rule: Rule;
+  readonly allowed: boolean;
+  /** Who decided: the server, the denial that was remembered, the limits of this process, or nobody (`open`). */
+  readonly by: "server" | "memory" | "local" | "open";
+  readonly durationMs: number;
+}
+
+/** How many decisions a limiter made, by whom. */
+export interface Statistics {
+  readonly allowed: number;
+  readonly denied: number;
+  /** Of the denied, those that a remembered denial decided. */
+  readonly deniedFromMemory: number;
+  /** Calls that found the server unavailable. */
+  readonly unavailable: number;
+}
 
 export interface LimiterOptions {
   /** Put in front of every key, behind a `keyPrefix` of the client. */
   readonly prefix?: string;
   /**
-   * How the commands are sent: `module` (`RL.*`), `function` (`FCALL`, the library is loaded where it is missing),
+   * How the commands are sent: `module` (`RL.*`), `functions` (`FCALL`, the library is loaded where it is missing),
    * `script` (`EVALSHA`), or `auto` for the first of them that the server takes. By default `auto`.
    */
   readonly mode?: Mode | "auto";
-  /** For how many milliseconds a call is sent again that the server answers with `TRYAGAIN`. By default 2000. */
-  readonly patienceMs?: number;
+  /** For how many milliseconds a call waits for its reply. By default 1000; in the adapters at most 250. */
+  readonly timeout?: number;
   /**
-   * Whether a call whose reply was lost is sent again. It may then be counted twice, and a client near its limit is
-   * denied too early; without it the call rejects with a {@link LostReplyError}. By default false. Calls that do no
-   * harm when sent twice (`peek`, `acquire`, `release`, `reset`) are always sent again.
+   * What `hit` does when the server is unavailable: `closed` rejects with an {@link UnavailableError}, `open` allows,
+   * `local` counts in the memory of this process (needs the package rate-limiter-flexible). By default `closed`.
    */
-  readonly resendLost?: boolean;
+  readonly whenUnavailable?: WhenUnavailable;
+  /** Among how many processes `local` divides the limits. By default 1. */
+  readonly processes?: number;
+  /**
+   * How many denials are remembered: for its wait, at most a second, a denied key is denied without asking the server.
+   * By default 0; the adapters remember 10,000.
+   */
+  readonly denyCache?: number;
+  /** What log lines and the hook call the limiter. By default the prefix. */
+  readonly name?: string;
+  readonly logger?: Logger;
+  /** Called with every decision. */
+  readonly onDecision?: (decision: Decision) => void;
 }
 
 /** What a call may say instead of its rule. */
-export interface LimitOptions {
-  /** Units that this request weighs: an integer from 1. */
-  readonly cost?: number;
-  /** Count the request whether it fits or not. Not for a throttle rule. */
-  readonly force?: boolean;
-}
+export type HitOptions<R extends Rule = SlidingRule> = R extends LeaseRule
+  ? { /** Who asks for the lease. */ readonly holder?: Word }
+  : R extends ThrottleRule
+    ? { /** Units that this request weighs: an integer from 1. */ readonly cost?: number }
+    : {
+        /** Units that this request weighs: an integer from 1. */
+        readonly cost?: number;
+        /** Count the request whether it fits or not. */
+        readonly force?: boolean;
+      };
 
 export interface PeekOptions {
   /** Units that the request would weigh: an integer from 0. With 0 the state as it is, without a request of one's own. */
@@ -57,37 +121,94 @@ export interface RefundOptions {
   readonly atMs?: number;
 }
 
-/** One key and rule of {@link RateLimiter.all}. */
+export interface WaitOptions {
+  /** Units that this request weighs: an integer from 1. */
+  readonly cost?: number;
+  /** For how many milliseconds to wait; as long as it takes unless given. */
+  readonly timeout?: number;
+  /** Ends the wait with its reason. */
+  readonly signal?: AbortSignal;
+}
+
+export interface HoldOptions {
+  /** Who holds the lease; a random UUID unless given. */
+  readonly holder?: Word;
+  /** Renew the lease by itself, each time a third of it has passed. By default true. */
+  readonly renew?: boolean;
+  /** For how many milliseconds to wait for a place. By default 0. */
+  readonly timeout?: number;
+  /** Ends the wait for a place with its reason. */
+  readonly signal?: AbortSignal;
+}
+
+/** One key and rule of {@link Limiter.all}. */
 export interface Demand {
   readonly key: Word;
   readonly rule: Rule;
+  /** Units; 0 checks whether there is room and takes none. */
   readonly cost?: number;
   readonly force?: boolean;
   /** Who holds the lease; needed by a lease rule. */
   readonly holder?: Word;
 }
 
+/** How an adapter asks, where it differs from the limiter's options. */
+export interface Asking {
+  readonly cost?: number | undefined;
+  readonly force?: boolean | undefined;
+  readonly holder?: Word | undefined;
+  readonly timeout?: number | undefined;
+  readonly whenUnavailable?: WhenUnavailable | undefined;
+  readonly denyCache?: number | undefined;
+}
+
+/** setTimeout takes no more. */
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
+
 /**
  * Limits over one client of node-redis or ioredis, a cluster client too.
  *
- * Calls reject with the client's error if the server cannot be reached or refuses the call, with
- * {@link LostReplyError} if the connection breaks before the reply, and with {@link UnsupportedServerError} if the server
- * takes the commands in no form.
+ * Calls reject with the server's error if it is permanent (`WRONGTYPE`, `NOPERM`, …), with {@link UnavailableError} if
+ * the server cannot decide now, with its subclass {@link LostReplyError} if the call may have been counted, and with
+ * {@link UnsupportedServerError} if the server takes the commands in no form.
  */
-export class RateLimiter {
+export class Limiter {
   /** The client behind the limiter. */
   readonly connection: Connection;
+  /** What log lines and the hook call the limiter. */
+  readonly name: string;
+  /** For how many milliseconds a call waits for its reply. */
+  readonly timeout: number;
   readonly #prefix: string;
   readonly #server: Server;
+  readonly #logger: Logger;
+  readonly #onDecision: ((decision: Decision) => void) | undefined;
+  readonly #whenUnavailable: WhenUnavailable;
+  readonly #processes: number;
+  readonly #denyCache: number;
+  #denials: DenialCache | undefined;
+  #local: LocalLimits | undefined;
+  /** Whether the last call found the server unavailable; the log says when that changes. */
+  #unavailable = false;
+  readonly #statistics = { allowed: 0, denied: 0, deniedFromMemory: 0, unavailable: 0 };
 
   constructor(client: RedisClient, options: LimiterOptions = {}) {
+    const { prefix = "", mode = "auto", timeout = 1000, denyCache = 0, processes = 1 } = options;
+    if (typeof prefix !== "string") throw new TypeError(`prefix must be a string, not ${String(prefix)}`);
     this.connection = connect(client);
-    this.#prefix = options.prefix ?? "";
-    this.#server = new Server(this.connection, {
-      mode: options.mode ?? "auto",
-      patienceMs: options.patienceMs ?? 2000,
-      resendLost: options.resendLost ?? false,
-    });
+    this.#server = serverOf(this.connection, mode);
+    this.#prefix = prefix;
+    this.name = options.name ?? (prefix === "" ? "redis-rl" : prefix);
+    this.timeout = positive("timeout", timeout);
+    this.#logger = options.logger ?? console;
+    this.#onDecision = options.onDecision;
+    this.#processes = processes;
+    if (!Number.isSafeInteger(denyCache) || denyCache < 0) {
+      throw new RangeError(`denyCache must be an integer from 0, not ${denyCache}`);
+    }
+    this.#denyCache = denyCache;
+    this.#whenUnavailable = options.whenUnavailable ?? "closed";
+    this.prepare({ whenUnavailable: this.#whenUnavailable });
   }
 
   /** How the commands are sent; `undefined` before the first call. */
@@ -95,98 +216,125 @@ export class RateLimiter {
     return this.#server.mode;
   }
 
+  /** How many decisions this limiter made since it was made. */
+  get statistics(): Statistics {
+    return { ...this.#statistics };
+  }
+
   /**
-   * Takes units from a quota: `RL.SLIDING`, `RL.FIXED` or `RL.THROTTLE`.
+   * Decides on a request, and counts it if it fits: `RL.SLIDING`, `RL.FIXED` or `RL.THROTTLE`. With a lease rule it is
+   * {@link acquire}.
    *
    * ```ts
-   * const result = await limiter.limit("user:7", sliding("100/minute"));
+   * const result = await limiter.hit("user:7", sliding("100/minute"));
    * if (!result.allowed) return reply.code(429).headers(result.headers()).send(result.problem());
    * ```
    */
-  async limit(key: Word, rule: QuotaRule, options: LimitOptions = {}): Promise<Result> {
-    return this.#decide(rule.kind, key, rule, words(rule, options));
+  async hit<R extends Rule>(key: Word, rule: R, options: HitOptions<R> = {} as HitOptions<R>): Promise<Result> {
+    return this.ask(key, rule, options as Asking);
   }
 
-  /** Says what {@link limit} or {@link acquire} would answer, and changes nothing: `RL.PEEK`. */
+  /** Says what {@link hit} would answer, and changes nothing: `RL.PEEK`. */
   async peek(key: Word, rule: Rule, { cost, holder }: PeekOptions = {}): Promise<Result> {
-    const asked = words(rule, { cost, holder: holder ?? (rule.kind === "lease" ? randomUUID() : undefined) });
-    return this.#decide("peek", key, rule, [keyword(rule), ...asked]);
+    checked(rule);
+    const who = rule.kind === "lease" ? (holder ?? rule.holder ?? randomUUID()) : holder;
+    const behind = (implied: boolean) => [keyword(rule), ...words(rule, { cost, holder: who }, 0, implied)];
+    // A rule that is forced is peeked at as one that is not: the question is whether there is room.
+    return this.#decide("peek", key, rule, rule.kind !== "lease" && rule.kind !== "throttle" && rule.force, behind, {});
   }
 
   /** Gives back what the same rule took: `RL.REFUND`. What lies in a window that is over is not given back. */
   async refund(key: Word, rule: QuotaRule, { cost, atMs }: RefundOptions = {}): Promise<Refund> {
+    if (checked<Rule>(rule).kind === "lease") throw new TypeError("a lease is not refunded but released");
     const at = atMs === undefined ? [] : ["AT", String(atMs)];
-    const reply = await this.#call("refund", [key], [keyword(rule), ...words(rule, { cost, force: false }), ...at]);
-    const [refunded, used, ttl] = integers(reply, 3) as [number, number, number];
+    const behind = (implied: boolean) => [keyword(rule), ...words(rule, { cost }, 1, implied), ...at];
+    const reply = await this.#call("refund", [key], behind, this.timeout);
+    const [refunded, used, ttl] = readIntegers(reply, 3) as [number, number, number];
     return { refunded, used, ttl };
   }
 
   /** Gives a key its whole quota back: `RL.RESET`. A fixed rule is needed to find its counters. Resolves with the number of keys removed. */
   async reset(key: Word, rule?: Rule): Promise<number> {
-    const windows = rule?.kind === "fixed" ? rule.windows.map(({ windowMs }) => seconds(windowMs)) : [];
-    return Number(await this.#call("reset", [key], windows));
+    const windows = rule !== undefined && checked(rule).kind === "fixed" ? (rule as FixedRule).windows : [];
+    const behind = () => windows.map(({ windowMs }) => seconds(windowMs));
+    return readInteger(await this.#call("reset", [key], behind, this.timeout), "a number of keys");
   }
 
-  /** Takes or renews a lease: `RL.ACQUIRE`. {@link lease} does the same and renews it. */
-  async acquire(key: Word, rule: LeaseRule, holder: Word): Promise<Result> {
-    return this.#decide("acquire", key, rule, words(rule, { holder }));
+  /**
+   * Hits until the request is allowed, and sleeps for the exact wait between. Resolves with the denial at once where the
+   * wait is longer than the time that is left, or there is no waiting for it.
+   */
+  async wait(key: Word, rule: QuotaRule, options: WaitOptions = {}): Promise<Result> {
+    const { cost, timeout = Number.POSITIVE_INFINITY, signal } = options;
+    const deadline = performance.now() + timeout;
+    for (;;) {
+      signal?.throwIfAborted();
+      const result = await this.ask(key, rule, { cost, denyCache: 0 });
+      const wait = result.retryAfterMs;
+      if (result.allowed || wait === undefined || wait > deadline - performance.now()) return result;
+      await pauseFor(wait, signal);
+    }
+  }
+
+  /**
+   * Takes or renews a lease: `RL.ACQUIRE`. The result has the `holder`, a random UUID where none is given. {@link hold}
+   * does the same and renews it.
+   */
+  async acquire(key: Word, rule: LeaseRule, holder?: Word): Promise<Result> {
+    return this.ask(key, rule, { holder: holder ?? rule.holder ?? randomUUID() });
   }
 
   /** Ends leases: `RL.RELEASE`. Resolves with how many there were; releasing twice is no error. */
   async release(key: Word, ...holders: [Word, ...Word[]]): Promise<number> {
-    return Number(await this.#call("release", [key], holders));
+    if (holders.length === 0) throw new TypeError("release needs a holder");
+    return readInteger(await this.#call("release", [key], () => holders, this.timeout), "a number of leases");
   }
 
   /**
    * One decision over 1 to 64 keys: `RL.ALL`. Allowed only if every rule has room; otherwise nothing is consumed
    * anywhere. In a cluster all keys need the same hash tag, as in `{org7}:rpm` and `{org7}:tpm`.
    */
-  async all(demands: readonly [Demand, ...Demand[]]): Promise<AllResult> {
+  async all(demands: readonly Demand[]): Promise<AllResult> {
+    if (demands.length < 1 || demands.length > 64)
+      throw new RangeError(`all takes 1 to 64 keys, not ${demands.length}`);
+    const [first] = demands as readonly [Demand, ...Demand[]];
+    const start = performance.now();
+    const rules = demands.map(({ rule }) => rule);
+    const behind = (implied: boolean) => [
+      ...demands.flatMap((demand) => [keyword(demand.rule), ...words(demand.rule, demand, 0, implied)]),
+      "FULL",
+    ];
     const keys = demands.map(({ key }) => key) as [Word, ...Word[]];
-    const rules = demands.flatMap((demand) => [keyword(demand.rule), ...words(demand.rule, demand)]);
-    const reply = await this.#call("all", keys, [...rules, "FULL"]);
-    if (!Array.isArray(reply) || !Array.isArray(reply[4])) throw new TypeError("not a FULL reply of RL.ALL");
-    const [allowed, index, remaining, wait] = integers(reply, 4) as [number, number, number, number];
-    const each = reply[4].map((map, i) => {
-      const rule = demands[i]?.rule;
-      const name = rule?.name ?? (demands.length === 1 ? "default" : `${rule?.kind}-${i}`);
-      return new WindowResult(readFigures(map), name, rule?.unit);
-    });
-    return new AllResult(allowed === 1, index, remaining, wait, each);
+    const result = toAllResult(rules, await this.#call("all", keys, behind, this.timeout));
+    this.#decided("all", first.key, first.rule, result.allowed, "server", start);
+    return result;
   }
 
   /**
-   * Takes a lease and renews it until it is released.
+   * Takes a lease and renews it until it is released; waits for a place for `timeout` milliseconds. With a function it is
+   * held while that runs, and the function gets the lease, whose `signal` says when it is lost.
    *
    * ```ts
-   * await using lease = await limiter.lease("jobs", rule);
+   * await limiter.hold("jobs", rule, async (held) => work({ signal: held.signal }));
+   * await using held = await limiter.hold("jobs", rule);
    * ```
    *
    * @throws DeniedError if as many leases are held as the rule has.
    */
-  async lease(key: Word, rule: LeaseRule, options: LeaseOptions = {}): Promise<Lease> {
-    const holder = options.holder ?? randomUUID();
-    const result = await this.acquire(key, rule, holder);
-    if (!result.allowed) throw new DeniedError(result);
-    return new Lease(this, key, rule, holder, options);
-  }
-
-  /**
-   * Runs a function while holding a lease. The function gets the lease, whose `signal` says when it is lost.
-   *
-   * @throws DeniedError if as many leases are held as the rule has.
-   */
-  async withLease<T>(
+  async hold(key: Word, rule: LeaseRule, options?: HoldOptions): Promise<Lease>;
+  async hold<T>(key: Word, rule: LeaseRule, work: (lease: Lease) => Promise<T> | T, options?: HoldOptions): Promise<T>;
+  async hold<T>(
     key: Word,
     rule: LeaseRule,
-    work: (lease: Lease) => Promise<T> | T,
-    options: LeaseOptions = {},
-  ): Promise<T> {
-    const lease = await this.lease(key, rule, options);
+    work?: ((lease: Lease) => Promise<T> | T) | HoldOptions,
+    options: HoldOptions = {},
+  ): Promise<T | Lease> {
+    if (typeof work !== "function") return this.#held(key, rule, work ?? {});
+    const held = await this.#held(key, rule, options);
     try {
-      return await work(lease);
+      return await work(held);
     } finally {
-      await lease[Symbol.asyncDispose]();
+      await held[Symbol.asyncDispose]();
     }
   }
 
@@ -200,35 +348,189 @@ export class RateLimiter {
    * ```
    */
   async reserve(key: Word, rule: SlidingRule | FixedRule, units: number): Promise<Reservation> {
-    const result = await this.limit(key, rule, { cost: units, force: false });
+    const result = await this.ask(key, rule, { cost: units, force: false });
     return new Reservation(this, key, rule, units, result);
   }
 
   /** The whole key that a name stands for: with the prefixes of client and limiter. */
   keyOf(name: Word): Word {
+    if (typeof name !== "string" && !(name instanceof Uint8Array)) {
+      throw new TypeError(`a key is a string or bytes, and is not ${String(name)}`);
+    }
     const prefix = this.connection.keyPrefix + this.#prefix;
     if (prefix === "") return name;
     return typeof name === "string" ? prefix + name : Buffer.concat([Buffer.from(prefix), name]);
   }
 
-  async #decide(name: Call["name"], key: Word, rule: Rule, behind: readonly Word[]): Promise<Result> {
-    const several = (rule.kind === "sliding" || rule.kind === "fixed") && rule.windows.length > 1;
-    const reply = await this.#call(name, [key], [...behind, several ? "EACH" : "FULL"]);
-    return several ? fromEach(rule, reply) : fromFull(rule, reply);
+  /** A request, asked as an adapter asks. @internal */
+  async ask(key: Word, rule: Rule, asking: Asking): Promise<Result> {
+    const { cost, force, holder } = asking;
+    const overrides = { cost, force, holder };
+    const forced = checked(rule).kind !== "lease" && (force ?? (rule as SlidingRule).force ?? false);
+    const name = rule.kind === "lease" ? "acquire" : rule.kind;
+    try {
+      return await this.#decide(name, key, rule, forced, (implied) => words(rule, overrides, 1, implied), asking);
+    } catch (error) {
+      const policy = asking.whenUnavailable ?? this.#whenUnavailable;
+      if (!(error instanceof UnavailableError) || policy === "closed" || rule.kind === "lease") throw error;
+      return this.#withoutServer(policy, key, rule, cost ?? rule.cost ?? 1, forced);
+    }
   }
 
-  #call(name: Call["name"], keys: readonly [Word, ...Word[]], behind: readonly Word[]): Promise<unknown> {
+  /** Fails at once where an adapter asks for what cannot be had. @internal */
+  prepare({ whenUnavailable }: Asking): void {
+    if (whenUnavailable !== undefined && !["open", "closed", "local"].includes(whenUnavailable)) {
+      throw new TypeError(
+        `whenUnavailable must be "open", "closed" or "local", not ${JSON.stringify(whenUnavailable)}`,
+      );
+    }
+    if (whenUnavailable === "local") this.#local ??= new LocalLimits(this.#processes);
+  }
+
+  /** Writes a line with the limiter's name. @internal */
+  warn(line: string): void {
+    this.#logger.warn(`redis-rl (${this.name}): ${line}`);
+  }
+
+  async #decide(
+    name: Call["name"],
+    key: Word,
+    rule: Rule,
+    forced: boolean,
+    behind: (implied: boolean) => Word[],
+    { cost, holder, timeout = this.timeout, denyCache = this.#denyCache }: Asking,
+  ): Promise<Result> {
+    const start = performance.now();
+    const remembers = denyCache > 0 && !forced && name !== "peek" && name !== "acquire";
+    const [policy, units] = remembers ? [describe(rule), cost ?? (rule as SlidingRule).cost ?? 1] : ["", 1];
+    if (remembers) {
+      this.#denials ??= new DenialCache(denyCache);
+      const known = this.#denials.find(asText(key), policy, units, start);
+      if (known) {
+        this.#statistics.deniedFromMemory++;
+        this.#decided(name, key, rule, false, "memory", start);
+        return toResult(rule, known);
+      }
+    }
+    const last = repliesEach(rule, forced) ? "EACH" : "FULL";
+    const reply = await this.#call(name, [key], (implied) => [...behind(implied), last], timeout);
+    const windows = readWindows(rule, forced, reply);
+    const result = toResult(rule, windows, name === "acquire" ? holder : undefined);
+    if (remembers && !result.allowed) {
+      this.#denials?.remember(asText(key), policy, units, windows, result.retryAfterMs ?? -1, start);
+    }
+    this.#decided(name, key, rule, result.allowed, "server", start);
+    return result;
+  }
+
+  async #call(
+    name: Call["name"],
+    keys: readonly [Word, ...Word[]],
+    behind: (implied: boolean) => readonly Word[],
+    timeout: number,
+  ): Promise<unknown> {
+    if (name === "refund" || name === "reset" || name === "release") this.#denials?.forget(asText(keys[0]));
     const repeatable = name === "peek" || name === "acquire" || name === "release" || name === "reset";
     const whole = keys.map((key) => this.keyOf(key)) as [Word, ...Word[]];
-    return this.#server.call({ name, keys: whole, words: behind, repeatable });
+    const call = { name, keys: whole, words: behind(true), luaWords: () => behind(false), repeatable };
+    try {
+      const reply = await this.#server.call(call, timeout);
+      if (this.#unavailable) {
+        this.#unavailable = false;
+        this.warn("the server is available again");
+      }
+      return reply;
+    } catch (error) {
+      if (error instanceof UnavailableError) {
+        this.#statistics.unavailable++;
+        if (!this.#unavailable) this.warn(`the server is unavailable: ${error.message}`);
+        this.#unavailable = true;
+      }
+      throw error;
+    } finally {
+      // A denial that came while this call was under way is from before it.
+      if (name === "refund" || name === "reset" || name === "release") this.#denials?.forget(asText(keys[0]));
+    }
+  }
+
+  async #withoutServer(
+    policy: "open" | "local",
+    key: Word,
+    rule: QuotaRule,
+    cost: number,
+    forced: boolean,
+  ): Promise<Result> {
+    const start = performance.now();
+    if (policy === "local") this.prepare({ whenUnavailable: policy });
+    const local = policy === "local" ? this.#local : undefined;
+    const result = (await local?.hit(asText(key), rule, cost, forced)) ?? unlimited(rule);
+    this.#decided(rule.kind, key, rule, result.allowed, policy, start);
+    return result;
+  }
+
+  #decided(command: Call["name"], key: Word, rule: Rule, allowed: boolean, by: Decision["by"], start: number): void {
+    if (command !== "peek") this.#statistics[allowed ? "allowed" : "denied"]++;
+    if (!this.#onDecision) return;
+    const durationMs = performance.now() - start;
+    try {
+      this.#onDecision({ limiter: this.name, command, key, rule, allowed, by, durationMs });
+    } catch (error) {
+      this.warn(`onDecision failed: ${String(error)}`);
+    }
+  }
+
+  async #held(key: Word, rule: LeaseRule, options: HoldOptions): Promise<Lease> {
+    const { timeout = 0, signal } = options;
+    const holder = options.holder ?? rule.holder ?? randomUUID();
+    const deadline = performance.now() + timeout;
+    for (let pause = 25; ; pause = Math.min(2 * pause, 500)) {
+      signal?.throwIfAborted();
+      const takenAt = performance.now();
+      const result = await this.acquire(key, rule, holder);
+      if (result.allowed) return new Lease(this, key, rule, holder, { renew: options.renew ?? true, takenAt });
+      const left = deadline - performance.now();
+      if (left <= 0 || result.retryAfterMs === undefined) throw new DeniedError(result);
+      // Nobody knows when a holder releases its lease. Half of the pause is random, so that not all ask at once.
+      const wait = Math.min(result.retryAfterMs, pause * (0.5 + Math.random() / 2), left);
+      await pauseFor(wait, signal);
+    }
   }
 }
 
-function keyword(rule: Rule): string {
-  return rule.kind === "lease" ? "ACQUIRE" : rule.kind.toUpperCase();
+/** The decision where nobody decides. */
+function unlimited(rule: QuotaRule): Result {
+  const windows = rule.kind === "throttle" ? [{ limit: rule.burst + 1, windowMs: rule.period * 1000 }] : rule.windows;
+  return toResult(
+    rule,
+    windows.map(({ limit, windowMs }) => ({
+      allowed: 1,
+      limit,
+      used: 0,
+      remaining: limit,
+      "retry-after-ms": 0,
+      "next-after-ms": 0,
+      "reset-after-ms": 0,
+      "window-ms": windowMs,
+      "at-ms": Date.now(),
+    })),
+  );
 }
 
-function integers(reply: unknown, count: number): number[] {
-  if (!Array.isArray(reply) || reply.length < count) throw new TypeError(`not ${count} integers: ${String(reply)}`);
-  return reply.slice(0, count).map(Number);
+async function pauseFor(ms: number, signal: AbortSignal | undefined): Promise<void> {
+  try {
+    await sleep(Math.min(Math.ceil(ms), LONGEST_TIMER_MS), undefined, signal ? { signal } : {});
+  } catch {
+    signal?.throwIfAborted();
+  }
+}
+
+/** A key in a map: bytes are not confused with text. */
+function asText(key: Word): string {
+  return typeof key === "string" ? key : `\0${Buffer.from(key).toString("latin1")}`;
+}
+
+function positive(what: string, ms: number): number {
+  if (!Number.isFinite(ms) || ms <= 0)
+    throw new RangeError(`${what} must be a number of milliseconds above 0, not ${ms}`);
+  return ms;
 }

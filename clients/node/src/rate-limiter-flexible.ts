@@ -3,14 +3,19 @@
 import { type IRateLimiterStoreOptions, RateLimiterRes, type RateLimiterStoreAbstract } from "rate-limiter-flexible";
 // @ts-expect-error It is not exported from the index, and has no declarations of its own.
 import untyped from "rate-limiter-flexible/lib/RateLimiterStoreAbstract.js";
-import type { RateLimiter } from "./limiter.js";
+import { type AdapterOptions, asking, keysOf, policyOf, ruleOf } from "./adapter.js";
+import type { Asking, Limiter } from "./limiter.js";
 import type { Result } from "./result.js";
-import { type FixedRule, fixed, type SlidingRule, seconds, sliding } from "./rules.js";
+import { type FixedRule, type SlidingRule, seconds } from "./rules.js";
+
+export type { AdapterOptions } from "./adapter.js";
 
 const Abstract = untyped as typeof RateLimiterStoreAbstract;
 
-export interface RateLimiterRlOptions extends Omit<IRateLimiterStoreOptions, "storeClient" | "storeType"> {
-  readonly limiter: RateLimiter;
+export interface RateLimiterRlOptions
+  extends Omit<IRateLimiterStoreOptions, "storeClient" | "storeType">,
+    AdapterOptions {
+  readonly limiter: Limiter;
   /**
    * `fixed`: a counter whose window begins with its first request and that counts denials, as in the package's own
    * limiters. `sliding`: exact, and denials consume nothing; `set`, `block` and `blockDuration` are not supported.
@@ -36,13 +41,17 @@ const FOR_EVER_MS = 2_147_483_647_000;
 
 /**
  * ```ts
- * const limiter = new RateLimiterRl({ limiter: new RateLimiter(redis), points: 100, duration: 60 });
- * await limiter.consume(request.ip);
+ * const flexible = new RateLimiterRl({ limiter: new Limiter(redis), points: 100, duration: 60 });
+ * await flexible.consume(request.ip);
  * ```
+ *
+ * Two limits with the same points and duration need a `keyPrefix` each.
  */
 export class RateLimiterRl extends Abstract {
-  readonly #limiter: RateLimiter;
+  readonly #limiter: Limiter;
   readonly #algorithm: "sliding" | "fixed";
+  readonly #asking: Asking;
+  readonly #keyOf: (identity: string) => string;
 
   constructor({ limiter, algorithm = "fixed", ...options }: RateLimiterRlOptions) {
     if (algorithm === "sliding" && options.blockDuration) {
@@ -51,6 +60,10 @@ export class RateLimiterRl extends Abstract {
     super({ ...options, storeClient: limiter });
     this.#limiter = limiter;
     this.#algorithm = algorithm;
+    const ask = asking(limiter, options);
+    // An insurance limiter decides when the server is unavailable, and nothing else.
+    this.#asking = options.insuranceLimiter ? { ...ask, whenUnavailable: "closed" } : ask;
+    this.#keyOf = keysOf(options.prefix ?? "rl:", options.keyPrefix || policyOf(this.#rule(this.#ms())));
   }
 
   /** @internal */
@@ -60,7 +73,7 @@ export class RateLimiterRl extends Abstract {
       await this.#set(key, points, msDuration);
       return this.#limiter.peek(key, this.#rule(this.#ms()), { cost: 0 });
     }
-    if (points > 0) return this.#limiter.limit(key, rule, { cost: points });
+    if (points > 0) return this.#limiter.ask(key, rule, { ...this.#asking, cost: points });
     if (points < 0) await this.#limiter.refund(key, rule, { cost: -points });
     return this.#limiter.peek(key, rule, { cost: 0 });
   }
@@ -69,7 +82,7 @@ export class RateLimiterRl extends Abstract {
   async _penalty(key: string | number, points = 1, options: KeyOptions = {}): Promise<RateLimiterRes> {
     const rlKey = (this as unknown as Inherited).getKey(key);
     const rule = this.#rule(this.#ms(options));
-    const result = await this.#limiter.limit(this.#key(rlKey), rule, { cost: points, force: true });
+    const result = await this.#limiter.ask(this.#key(rlKey), rule, { ...this.#asking, cost: points, force: true });
     return outcome(result, result.used, points);
   }
 
@@ -97,20 +110,18 @@ export class RateLimiterRl extends Abstract {
     const counter = String(this.#limiter.keyOf(`${key}:${seconds(this.#ms())}s`));
     const ms = msDuration > 0 ? msDuration : FOR_EVER_MS;
     const command = ["SET", counter, String(points), "PX", String(ms)];
-    await this.#limiter.connection.send(command, { key: counter, readOnly: false });
+    const { timeout } = this.#limiter;
+    await this.#limiter.connection.send(command, { key: counter, readOnly: false, timeout });
   }
 
-  /** With a hash tag the counter's name is the same in a cluster and outside. */
   #key(rlKey: string): string {
-    return this.#algorithm === "sliding" || /\{[^}]+\}/.test(rlKey) ? rlKey : `{${rlKey}}`;
+    const { keyPrefix } = this as unknown as Inherited;
+    return this.#keyOf(keyPrefix === "" ? rlKey : rlKey.slice(keyPrefix.length + 1));
   }
 
   #rule(msDuration: number): SlidingRule | FixedRule {
-    const quota = {
-      limit: Math.max(0, (this as unknown as Inherited).points),
-      window: (msDuration > 0 ? msDuration : FOR_EVER_MS) / 1000,
-    };
-    return this.#algorithm === "sliding" ? sliding(quota) : fixed(quota, { anchored: true, force: true });
+    const limit = Math.max(0, (this as unknown as Inherited).points);
+    return ruleOf(this.#algorithm, limit, msDuration > 0 ? msDuration : FOR_EVER_MS, this.#algorithm === "fixed");
   }
 
   #ms(options: KeyOptions = {}): number {

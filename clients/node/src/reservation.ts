@@ -1,24 +1,24 @@
 /** A token budget: reserve an estimate, settle what it really was. */
 
 import type { Word } from "./connection.js";
-import type { RateLimiter } from "./limiter.js";
+import type { Limiter } from "./limiter.js";
 import type { Result } from "./result.js";
 import type { FixedRule, SlidingRule } from "./rules.js";
 
-/** Units taken on an estimate by {@link RateLimiter.reserve}. */
+/** Units taken on an estimate by {@link Limiter.reserve}. */
 export class Reservation {
   /** Whether the estimate fitted. If not, nothing was taken and there is nothing to settle. */
   readonly allowed: boolean;
   /** The decision on the estimate. */
   readonly result: Result;
-  readonly #limiter: RateLimiter;
+  readonly #limiter: Limiter;
   readonly #key: Word;
   readonly #rule: SlidingRule | FixedRule;
   readonly #units: number;
   #settled = false;
 
   /** @internal */
-  constructor(limiter: RateLimiter, key: Word, rule: SlidingRule | FixedRule, units: number, result: Result) {
+  constructor(limiter: Limiter, key: Word, rule: SlidingRule | FixedRule, units: number, result: Result) {
     this.#limiter = limiter;
     this.#key = key;
     this.#rule = rule;
@@ -43,7 +43,7 @@ export class Reservation {
     this.#settled = true;
     const more = units - this.#units;
     try {
-      if (more > 0) await this.#limiter.limit(this.#key, this.#rule, { cost: more, force: true });
+      if (more > 0) await this.#limiter.hit(this.#key, this.#rule, { cost: more, force: true });
       if (more < 0) await this.#limiter.refund(this.#key, this.#rule, { cost: -more, atMs: this.result.atMs });
     } catch (error) {
       this.#settled = false;

@@ -1,7 +1,8 @@
 /** What a call was answered: the figures of the decision, and the HTTP headers they make. */
 
-import { type HeaderOptions, httpHeaders, type Problem, quotaExceeded } from "./http.js";
-import { policyName, type Rule } from "./rules.js";
+import type { Word } from "./connection.js";
+import { type HeaderOptions, httpHeaders, type Problem, policies, quotaExceeded } from "./http.js";
+import type { FixedRule, Rule, SlidingRule } from "./rules.js";
 
 /**
  * The figures of one window after the call. Times in milliseconds are exact and relative to {@link atMs}; those in
@@ -26,13 +27,9 @@ export class WindowResult {
   readonly windowMs: number;
   /** The server's unix time in milliseconds at which the call was decided. */
   readonly atMs: number;
-  /** The policy's name in HTTP headers. */
-  readonly policy: string;
-  /** What is counted, if the rule says so. */
-  readonly unit: string | undefined;
 
   /** @internal */
-  constructor(figures: Figures, policy: string, unit: string | undefined) {
+  constructor(figures: Figures) {
     this.allowed = figures.allowed === 1;
     this.limit = figures.limit;
     this.used = figures.used;
@@ -42,8 +39,6 @@ export class WindowResult {
     this.resetAfterMs = wait(figures["reset-after-ms"]);
     this.windowMs = figures["window-ms"];
     this.atMs = figures["at-ms"];
-    this.policy = policy;
-    this.unit = unit;
   }
 
   /** Seconds until the same call will be allowed, rounded up: 0 if it was, `undefined` if it never will be. */
@@ -64,13 +59,21 @@ export class WindowResult {
 
 /** The decision on a call. With several windows its figures are those of the one that binds. */
 export class Result extends WindowResult {
-  /** The figures of each window, shortest first. `allowed` there says whether that window by itself had room. */
+  /**
+   * The figures of each window, shortest first. `allowed` there says whether that window by itself had room. Of a forced
+   * call with several windows, the one that binds alone.
+   */
   readonly each: readonly WindowResult[];
+  /** Who holds the lease that was asked for. */
+  readonly holder: Word | undefined;
+  readonly #rule: Rule;
 
   /** @internal */
-  constructor(figures: Figures, each: readonly WindowResult[], binding: WindowResult) {
-    super(figures, binding.policy, binding.unit);
+  constructor(rule: Rule, figures: Figures, each: readonly WindowResult[], holder?: Word) {
+    super(figures);
+    this.#rule = rule;
     this.each = each;
+    this.holder = holder;
   }
 
   /**
@@ -78,50 +81,52 @@ export class Result extends WindowResult {
    * `Retry-After` if the request was denied and will fit one day.
    */
   headers(options: HeaderOptions = {}): Record<string, string> {
-    return httpHeaders(this, this.each, this, options);
+    return httpHeaders(this, this.#policies(), this, options);
   }
 
-  /** The body of a denial: an `application/problem+json` object of type `quota-exceeded`. */
-  problem(): Problem {
-    return quotaExceeded(this.each);
+  /** The body of a denial, an `application/problem+json` object of type `quota-exceeded`; `undefined` if allowed. */
+  problem(): Problem | undefined {
+    return this.allowed ? undefined : quotaExceeded(this.#policies());
+  }
+
+  #policies() {
+    return policies([{ rule: this.#rule, states: this.each }]);
   }
 }
 
-/** The decision on several keys; see {@link RateLimiter.all}. */
-export class AllResult {
-  /** Whether every rule had room. If not, nothing was consumed anywhere. */
-  readonly allowed: boolean;
+/**
+ * The decision on several keys; see {@link Limiter.all}. `allowed`, `remaining` and the wait until the same call will be
+ * allowed are those of the whole call, the other figures those of the rule that binds.
+ */
+export class AllResult extends WindowResult {
   /** The position, from 0, of the rule that binds. */
   readonly index: number;
-  /** Units left by the rule that binds. */
-  readonly remaining: number;
-  /** Milliseconds until the same call will be allowed: 0 if it was, `undefined` if it never will be. */
-  readonly retryAfterMs: number | undefined;
   /** The figures of each rule's binding window, in the order of the rules. `allowed` there is that rule's own answer. */
   readonly each: readonly WindowResult[];
+  readonly #rules: readonly Rule[];
 
   /** @internal */
-  constructor(allowed: boolean, index: number, remaining: number, retryAfterMs: number, each: readonly WindowResult[]) {
-    this.allowed = allowed;
+  constructor(rules: readonly Rule[], figures: Figures, index: number, each: readonly WindowResult[]) {
+    super(figures);
     this.index = index;
-    this.remaining = remaining;
-    this.retryAfterMs = wait(retryAfterMs);
     this.each = each;
+    this.#rules = rules;
   }
 
-  /** Seconds until the same call will be allowed, rounded up: 0 if it was, `undefined` if it never will be. */
-  get retryAfter(): number | undefined {
-    return upToSeconds(this.retryAfterMs);
-  }
-
-  /** As {@link Result.headers}, with one policy a rule. */
+  /** As {@link Result.headers}, with the policies of all rules. */
   headers(options: HeaderOptions = {}): Record<string, string> {
-    return httpHeaders(this, this.each, this.each[this.index], options);
+    return httpHeaders(this, this.#policies(), this, options);
   }
 
   /** As {@link Result.problem}. */
-  problem(): Problem {
-    return quotaExceeded(this.each);
+  problem(): Problem | undefined {
+    // A forced rule never denies, also where it has no room.
+    const denying = this.#policies().filter(({ rule }) => !("force" in rule && rule.force));
+    return this.allowed ? undefined : quotaExceeded(denying);
+  }
+
+  #policies() {
+    return policies(this.#rules.map((rule, i) => ({ rule, states: this.each.slice(i, i + 1) })));
   }
 }
 
@@ -174,39 +179,66 @@ export function readFigures(reply: unknown): Figures {
     Object.assign(found, reply);
   }
   const figures = {} as Figures;
-  for (const field of FIELDS) {
-    const value = Number(found[field]);
-    if (!Number.isFinite(value)) throw new TypeError(`a FULL reply without ${field}`);
-    figures[field] = value;
-  }
+  for (const field of FIELDS) figures[field] = readInteger(found[field], `${field} of a FULL reply`);
   return figures;
 }
 
 /** Whether a flat reply has these fields in this order and numbers behind them, as nearly every one has. */
 function isInOrder(reply: readonly unknown[]): boolean {
-  return FIELDS.every((field, i) => reply[2 * i] === field && typeof reply[2 * i + 1] === "number");
+  return FIELDS.every((field, i) => reply[2 * i] === field && Number.isInteger(reply[2 * i + 1]));
 }
 
-/** The result of a FULL reply. */
-export function fromFull(rule: Rule, reply: unknown): Result {
-  const figures = readFigures(reply);
-  const only = new WindowResult(figures, policyName(rule), rule.unit);
-  return new Result(figures, [only], only);
+/** An integer of a reply. A client may give it as text or as a BigInt. */
+export function readInteger(value: unknown, what: string): number {
+  const number = typeof value === "string" && /^-?[0-9]+$/.test(value) ? Number(value) : value;
+  if (typeof number === "bigint") return Number(number);
+  if (typeof number === "number" && Number.isInteger(number)) return number;
+  throw new UnreadableReplyError(value, what);
 }
 
-/** The result of an EACH reply: the binding window is found as the server finds it. */
-export function fromEach(rule: Rule, reply: unknown): Result {
-  if (!Array.isArray(reply)) throw new TypeError(`not an EACH reply: ${String(reply)}`);
-  const maps = reply.map(readFigures);
-  const windows = maps.map((map, i) => new WindowResult(map, policyName(rule, i, maps.length), rule.unit));
-  let binding = 0;
-  for (let i = 1; i < maps.length; i++) {
-    if (bindsMore(maps[i] as Figures, maps[binding] as Figures)) binding = i;
-  }
-  const figures = maps[binding];
-  const window = windows[binding];
-  if (!figures || !window) throw new TypeError("an empty EACH reply");
-  return new Result(figures, windows, window);
+/** The first integers of a reply. */
+export function readIntegers(reply: unknown, count: number): number[] {
+  if (!Array.isArray(reply) || reply.length < count)
+    throw new UnreadableReplyError(reply, `a list of ${count} integers`);
+  return reply.slice(0, count).map((value) => readInteger(value, "an integer"));
+}
+
+/** The figures of the windows of a reply to a rule. */
+export function readWindows(rule: Rule, forced: boolean, reply: unknown): Figures[] {
+  if (!repliesEach(rule, forced)) return [readFigures(reply)];
+  const { length } = (rule as SlidingRule | FixedRule).windows;
+  if (!Array.isArray(reply) || reply.length !== length)
+    throw new UnreadableReplyError(reply, `a list of ${length} maps`);
+  return reply.map(readFigures);
+}
+
+/** Whether the call asks for EACH: the server gives it for several windows that are not forced. */
+export function repliesEach(rule: Rule, forced: boolean): boolean {
+  return (rule.kind === "sliding" || rule.kind === "fixed") && rule.windows.length > 1 && !forced;
+}
+
+/** The result of the figures of its windows: the binding one is found as the server finds it. */
+export function toResult(rule: Rule, windows: readonly Figures[], holder?: Word): Result {
+  const binding = windows.reduce((one, other) => (bindsMore(other, one) ? other : one));
+  return new Result(
+    rule,
+    binding,
+    windows.map((figures) => new WindowResult(figures)),
+    holder,
+  );
+}
+
+/** The result of a reply of RL.ALL with FULL. */
+export function toAllResult(rules: readonly Rule[], reply: unknown): AllResult {
+  const [allowed, index, remaining, wait] = readIntegers(reply, 4) as [number, number, number, number];
+  const maps = (reply as unknown[])[4];
+  if (!Array.isArray(maps) || maps.length !== rules.length)
+    throw new UnreadableReplyError(reply, `${rules.length} maps`);
+  const figures = maps.map(readFigures);
+  const binding = figures[index];
+  if (!binding) throw new UnreadableReplyError(reply, "the index of a rule");
+  const each = figures.map((map) => new WindowResult(map));
+  return new AllResult(rules, { ...binding, allowed, remaining, "retry-after-ms": wait }, index, each);
 }
 
 /** Whether one window binds more than another that is shorter. */
@@ -217,6 +249,13 @@ function bindsMore(one: Figures, other: Figures): boolean {
     if (wait !== otherWait) return wait > otherWait;
   }
   return one.limit - one.used < other.limit - other.used;
+}
+
+/** A reply that cannot be read is an error, and never a decision. */
+class UnreadableReplyError extends TypeError {
+  constructor(reply: unknown, expected: string) {
+    super(`The server replied ${JSON.stringify(reply) ?? String(reply)}, which is not ${expected}`);
+  }
 }
 
 function waitOrEver(ms: number): number {

@@ -1,30 +1,21 @@
 /** Rules as values: what to limit, and by how much. A rule is made once and used for any number of keys. */
 
+import type { Word } from "./connection.js";
+
 const UNITS: ReadonlyMap<string, number> = new Map(
-  Object.entries({
-    ms: 1,
-    millisecond: 1,
-    s: 1000,
-    sec: 1000,
-    second: 1000,
-    m: 60_000,
-    min: 60_000,
-    minute: 60_000,
-    h: 3_600_000,
-    hour: 3_600_000,
-    d: 86_400_000,
-    day: 86_400_000,
-    w: 604_800_000,
-    week: 604_800_000,
-  }),
+  (
+    [
+      [1, "ms millisecond milliseconds"],
+      [1000, "s sec secs second seconds"],
+      [60_000, "m min mins minute minutes"],
+      [3_600_000, "h hr hrs hour hours"],
+      [86_400_000, "d day days"],
+      [604_800_000, "w week weeks"],
+    ] as const
+  ).flatMap(([ms, names]) => names.split(" ").map((name) => [name, ms] as const)),
 );
-const NAMES: ReadonlyMap<number, string> = new Map([
-  [1000, "second"],
-  [60_000, "minute"],
-  [3_600_000, "hour"],
-  [86_400_000, "day"],
-  [604_800_000, "week"],
-]);
+const MOST = Number.MAX_SAFE_INTEGER;
+const MOST_WINDOWS = 16;
 const LONGEST_MS = 2_147_483_647_000;
 
 /**
@@ -34,14 +25,15 @@ const LONGEST_MS = 2_147_483_647_000;
 export type Duration = number | string;
 
 /**
- * A quota: `"100/minute"`, `"5 / 10s"`, `"1000/2 hours"`, or an object for numbers that are computed.
+ * A rate: `"100/minute"`, `"5 per 2 seconds"`, `"200_000/15min"`, several joined by commas, or, for numbers that are
+ * computed, a pair of limit and seconds.
  *
- * `limit` is an integer from 0 to 2^53 − 1; 0 denies everything.
+ * The limit is an integer from 0 to 2^53 − 1; 0 denies everything. Units are ms, s, min, h, d, w, and their names.
  */
-export type Quota = string | { readonly limit: number; readonly window: Duration };
+export type Rate = string | readonly [limit: number, seconds: number];
 
-/** What a quota counts, as `RateLimit-Policy` names it. Without one it is requests. */
-export type QuotaUnit = "requests" | "content-bytes" | "concurrent-requests";
+/** What a rule counts, as `RateLimit-Policy` names it: `requests` unless given. Printable ASCII. */
+export type QuotaUnit = "requests" | "content-bytes" | "concurrent-requests" | (string & {});
 
 /** One window of a rule. */
 export interface Window {
@@ -53,14 +45,14 @@ export interface Window {
 
 /** What every kind of rule may be given. */
 export interface Naming {
-  /** The policy's name in HTTP headers: printable ASCII. Without it `default`, or the windows' names if there are several. */
+  /** The policy's name in HTTP headers and in the keys of adapters: printable ASCII. Without it the windows name it. */
   readonly name?: string;
   /** What is counted, for `RateLimit-Policy`. */
   readonly unit?: QuotaUnit;
 }
 
 export interface SlidingOptions extends Naming {
-  /** Units that a request weighs unless the call says otherwise: an integer from 1, by default 1. */
+  /** Units that a request weighs unless the call says otherwise: an integer from 1, by default 1. In `all`, 0 checks only. */
   readonly cost?: number;
   /** Count the request whether it fits or not. `allowed` still says whether it fitted. */
   readonly force?: boolean;
@@ -72,10 +64,15 @@ export interface FixedOptions extends SlidingOptions {
 }
 
 export interface ThrottleOptions extends Naming {
-  /** Requests that may come at once beyond the first. By default the quota's limit − 1. */
+  /** Requests that may come at once beyond the first. By default the rate's limit − 1. */
   readonly burst?: number;
-  /** Units that a request weighs unless the call says otherwise: an integer from 1, by default 1. */
+  /** Units that a request weighs unless the call says otherwise: an integer from 1, by default 1. In `all`, 0 checks only. */
   readonly cost?: number;
+}
+
+export interface LeaseRuleOptions extends Naming {
+  /** Who asks for the lease, where the call does not say. */
+  readonly holder?: Word;
 }
 
 /** An exact sliding window; see {@link sliding}. */
@@ -105,11 +102,12 @@ export interface ThrottleRule extends Naming {
   readonly cost?: number;
 }
 
-/** At most so many holders at a time; see {@link lease}. */
+/** At most a number of holders at a time; see {@link lease}. */
 export interface LeaseRule extends Naming {
   readonly kind: "lease";
   readonly limit: number;
   readonly leaseMs: number;
+  readonly holder?: Word;
 }
 
 /** A rule that takes units from a quota. */
@@ -117,20 +115,18 @@ export type QuotaRule = SlidingRule | FixedRule | ThrottleRule;
 export type Rule = QuotaRule | LeaseRule;
 
 /**
- * An exact sliding window: no stretch of time as long as the window ever holds more than the limit. With several quotas
+ * An exact sliding window: no stretch of time as long as the window ever holds more than the limit. With several rates
  * a request is allowed only if every window has room, and a denied one consumes nothing.
  *
  * ```ts
  * sliding("100/minute")
- * sliding("10/second", "100/minute", "1000/hour", { cost: 2 })
+ * sliding("10/second, 100/minute", "1000/hour", { cost: 2 })
  * ```
  *
- * The windows are sorted, shortest first.
- *
- * @throws RangeError if a quota cannot be read or is out of range.
+ * @throws RangeError if a rate cannot be read or is out of range, or two windows have the same length.
  */
-export function sliding(...quotas: [Quota, ...Quota[]] | [Quota, ...Quota[], SlidingOptions]): SlidingRule {
-  const [windows, options] = split<SlidingOptions>(quotas);
+export function sliding(...rates: [Rate, ...Rate[]] | [Rate, ...Rate[], SlidingOptions]): SlidingRule {
+  const [windows, options] = split<SlidingOptions>(rates);
   return { kind: "sliding", windows, force: options.force ?? false, ...costing(options), ...naming(options) };
 }
 
@@ -138,12 +134,12 @@ export function sliding(...quotas: [Quota, ...Quota[]] | [Quota, ...Quota[], Sli
  * One small counter a window. Windows begin at multiples of their length since the epoch, so that up to twice the limit
  * can pass around a boundary; with `anchored: true` a window begins with its first request.
  *
- * A rule with one window and cost 1 counts its denials, too.
+ * A rule with one window and no cost counts its denials, too.
  *
- * @throws RangeError if a quota cannot be read or is out of range.
+ * @throws RangeError if a rate cannot be read or is out of range, or two windows have the same length.
  */
-export function fixed(...quotas: [Quota, ...Quota[]] | [Quota, ...Quota[], FixedOptions]): FixedRule {
-  const [windows, options] = split<FixedOptions>(quotas);
+export function fixed(...rates: [Rate, ...Rate[]] | [Rate, ...Rate[], FixedOptions]): FixedRule {
+  const [windows, options] = split<FixedOptions>(rates);
   const { anchored = false, force = false } = options;
   return { kind: "fixed", windows, anchored, force, ...costing(options), ...naming(options) };
 }
@@ -152,55 +148,46 @@ export function fixed(...quotas: [Quota, ...Quota[]] | [Quota, ...Quota[], Fixed
  * A steady rate (GCRA, as redis-cell's `CL.THROTTLE`): `throttle("30/minute", { burst: 15 })` lets 16 in at once, and
  * then one every two seconds.
  *
- * @throws RangeError if the quota cannot be read or is out of range.
+ * @throws RangeError if the rate cannot be read or is out of range.
  */
-export function throttle(quota: Quota, options: ThrottleOptions = {}): ThrottleRule {
-  const { limit, windowMs } = parseQuota(quota);
+export function throttle(rate: Rate, options: ThrottleOptions = {}): ThrottleRule {
+  const [window, ...more] = readRate(rate);
+  if (!window || more.length > 0) throw new RangeError(`a throttle takes one rate, not ${show(rate)}`);
+  const { limit, windowMs } = window;
   // The command takes whole seconds: 5 in half a second are 10 in one.
   const factor = 1000 / gcd(windowMs, 1000);
-  return {
-    kind: "throttle",
-    burst: integer("burst", options.burst ?? limit - 1, 0),
-    count: integer("count", limit * factor, 1),
-    period: (windowMs * factor) / 1000,
-    ...costing(options),
-    ...naming(options),
-  };
+  const count = integer("the limit of a throttle", limit * factor, 1);
+  const period = (windowMs * factor) / 1000;
+  if (count > period * 1e9) throw new RangeError(`${show(rate)} is more than one unit a nanosecond`);
+  const burst = integer("burst", options.burst ?? limit - 1, 0, MOST - 1);
+  return { kind: "throttle", burst, count, period, ...costing(options), ...naming(options) };
 }
 
 /**
  * At most `limit` holders at a time: concurrent requests, jobs, connections. A lease that is neither renewed nor
- * released ends by itself after `length`.
+ * released ends by itself after `ttl`: seconds, or text such as `"2 minutes"`.
  *
  * @throws RangeError if the limit or the length is out of range.
  */
-export function lease(limit: number, length: Duration, options: Naming = {}): LeaseRule {
+export function lease(limit: number, ttl: Duration, options: LeaseRuleOptions = {}): LeaseRule {
   return {
     kind: "lease",
-    limit: integer("limit", limit, 0),
-    leaseMs: parseDuration(length),
+    limit: integer("the limit", limit, 0),
+    leaseMs: readDuration(ttl),
+    ...(options.holder !== undefined && { holder: holding(options.holder) }),
     ...naming({ unit: "concurrent-requests", ...options }),
   };
 }
 
 /** Milliseconds of a {@link Duration}, from 1 to 2147483647 seconds. */
-export function parseDuration(duration: Duration): number {
-  let ms = Number.NaN;
-  if (typeof duration === "number") {
-    ms = Math.round(duration * 1000);
-    if (Math.abs(ms / 1000 - duration) > 1e-9 * Math.abs(duration)) ms = Number.NaN;
-  } else {
-    const match = /^\s*(\d+(?:\.\d{1,3})?)?\s*([a-z]+)\s*$/i.exec(duration);
-    const word = match?.[2]?.toLowerCase() ?? "";
-    const unit = UNITS.get(word) ?? UNITS.get(word.replace(/s$/, ""));
-    if (match && unit !== undefined) ms = Math.round(Number(match[1] ?? 1) * unit * 1000) / 1000;
+export function readDuration(duration: Duration): number {
+  if (typeof duration === "number") return milliseconds(String(duration), 1000, duration);
+  const match = typeof duration === "string" ? DURATION.exec(duration) : null;
+  const unit = UNITS.get(match?.[2]?.toLowerCase() ?? "");
+  if (!match || unit === undefined) {
+    throw new RangeError(`${show(duration)} is not a length of time such as 60, "10s" or "2 minutes"`);
   }
-  if (!Number.isInteger(ms) || ms < 1 || ms > LONGEST_MS) {
-    throw new RangeError(
-      `${JSON.stringify(duration)} is no length of time from 0.001 to 2147483647 seconds in whole milliseconds, such as 60, "10s" or "2 minutes"`,
-    );
-  }
-  return ms;
+  return milliseconds(match[1] ?? "1", unit, duration);
 }
 
 /** A length in seconds as the commands take it: shortest decimal, at most three places. */
@@ -210,77 +197,133 @@ export function seconds(ms: number): string {
   return rest === 0 ? String(whole) : `${whole}.${String(rest).padStart(3, "0").replace(/0+$/, "")}`;
 }
 
-/** The name of a policy in HTTP headers. `index` and `of` say which window of how many. */
-export function policyName(rule: Rule, index = 0, of = 1): string {
-  if (of === 1) return rule.name ?? "default";
-  const windowMs = rule.kind === "sliding" || rule.kind === "fixed" ? (rule.windows[index]?.windowMs ?? 0) : 0;
-  const window = NAMES.get(windowMs) ?? `${seconds(windowMs)}s`;
-  return rule.name === undefined ? window : `${rule.name}-${window}`;
-}
-
 /** What a call may say instead of the rule. */
 export interface Overrides {
   readonly cost?: number | undefined;
   readonly force?: boolean | undefined;
-  readonly holder?: string | Uint8Array | undefined;
+  readonly holder?: Word | undefined;
 }
 
-/** The words of a rule as its command takes them behind the key. */
-export function words(rule: Rule, { cost, force, holder }: Overrides = {}): (string | Uint8Array)[] {
-  switch (rule.kind) {
-    case "throttle": {
-      const units = cost ?? rule.cost;
-      const plain = [String(rule.burst), String(rule.count), String(rule.period)];
-      return units === undefined ? plain : [...plain, String(units)];
-    }
-    case "lease":
-      if (holder === undefined) throw new TypeError("a lease needs a holder");
-      return [String(rule.limit), seconds(rule.leaseMs), holder];
-    default: {
-      const list = rule.windows.flatMap(({ limit, windowMs }) => [seconds(windowMs), String(limit)]);
-      if (rule.kind === "fixed" && rule.anchored) list.push("ANCHORED");
-      const units = cost ?? rule.cost;
-      // A cost of 1 is sent, too: the module stores a log in another form if requests have a weight.
-      if (units !== undefined) list.push("COST", String(units));
-      if (force ?? rule.force) list.push("FORCE");
-      return list;
-    }
+/**
+ * The words of a rule as its command takes them behind the key. `least` is the smallest cost that the command takes.
+ * `implied` says whether a sliding rule sends the cost that it has where none is given: it makes the module store the log
+ * in its compact form.
+ */
+export function words(rule: Rule, overrides: Overrides = {}, least: 0 | 1 = 1, implied = true): Word[] {
+  checked(rule);
+  const { cost, force, holder } = overrides;
+  if (rule.kind === "lease") {
+    if (cost !== undefined || force !== undefined) throw new TypeError("a lease has neither cost nor force");
+    return [String(rule.limit), seconds(rule.leaseMs), holding(holder ?? rule.holder)];
   }
-}
-
-function parseQuota(quota: Quota): Window {
-  if (typeof quota === "object") {
-    return { limit: integer("limit", quota.limit, 0), windowMs: parseDuration(quota.window) };
+  const given = cost ?? rule.cost;
+  const units = given === undefined ? undefined : String(integer("cost", given, least));
+  if (rule.kind === "throttle") {
+    if (force !== undefined) throw new TypeError("a throttle cannot be forced");
+    const plain = [String(rule.burst), String(rule.count), String(rule.period)];
+    return units === undefined ? plain : [...plain, units];
   }
-  const match = /^\s*(\d+)\s*\/(.*)$/s.exec(quota);
-  if (!match) throw new RangeError(`${JSON.stringify(quota)} is no quota such as "100/minute"`);
-  return { limit: integer("limit", Number(match[1]), 0), windowMs: parseDuration(match[2] ?? "") };
+  const list: string[] = [];
+  for (const { limit, windowMs } of rule.windows) list.push(seconds(windowMs), String(limit));
+  if (rule.kind === "fixed" && rule.anchored) list.push("ANCHORED");
+  if (units !== undefined) list.push("COST", units);
+  else if (rule.kind === "sliding" && implied) list.push("COST", "1");
+  if (force ?? rule.force) list.push("FORCE");
+  return list;
 }
 
-function split<Options extends object>(quotas: readonly (Quota | Options)[]): [Window[], Partial<Options>] {
-  const last = quotas.at(-1);
-  const options = typeof last === "object" && !("limit" in last) ? (last as Options) : undefined;
-  const windows = (options ? quotas.slice(0, -1) : quotas).map((quota) => parseQuota(quota as Quota));
-  if (windows.length === 0) throw new RangeError("a rule needs a quota");
-  return [windows.sort((a, b) => a.windowMs - b.windowMs), options ?? {}];
+/** The rule, or an error that says what was given in its place. */
+export function checked<R extends Rule>(rule: R): R {
+  if (typeof rule === "object" && rule !== null && KINDS.has(rule.kind)) return rule;
+  throw new TypeError(`a rule is made by sliding(), fixed(), throttle() or lease(), and is not ${show(rule)}`);
+}
+
+const KINDS = new Set(["sliding", "fixed", "throttle", "lease"]);
+
+/** The keyword of a rule. */
+export function keyword(rule: Rule): string {
+  return checked(rule).kind === "lease" ? "ACQUIRE" : rule.kind.toUpperCase();
+}
+
+/** The windows of a rate, as written. */
+function readRate(rate: Rate): Window[] {
+  if (Array.isArray(rate) && rate.length === 2) {
+    const [limit, length] = rate as [number, number];
+    return [{ limit: integer("the limit", limit, 0), windowMs: milliseconds(String(length), 1000, length) }];
+  }
+  if (typeof rate !== "string") throw notARate(rate);
+  return rate.split(",").map((text) => {
+    const match = RATE.exec(text);
+    const unit = UNITS.get(match?.[3]?.toLowerCase() ?? "");
+    if (!match || unit === undefined) throw notARate(text.trim() === "" ? rate : text);
+    const limit = integer("the limit", Number(match[1]?.replaceAll("_", "")), 0);
+    return { limit, windowMs: milliseconds(match[2] ?? "1", unit, text.trim()) };
+  });
+}
+
+/** Of ASCII alone, as in every language: \s takes other white space, too. */
+const DURATION = /^[ \t\n\r\f\v]*([0-9]+(?:\.[0-9]{1,3})?)?[ \t\n\r\f\v]*([a-z]+)[ \t\n\r\f\v]*$/i;
+const RATE =
+  /^[ \t\n\r\f\v]*([0-9]+(?:_[0-9]+)*)(?:[ \t\n\r\f\v]*\/|[ \t\n\r\f\v]+per(?=[ \t\n\r\f\v]))[ \t\n\r\f\v]*([0-9]+(?:\.[0-9]{1,3})?)?[ \t\n\r\f\v]*([a-z]+)[ \t\n\r\f\v]*$/i;
+
+function notARate(given: unknown): RangeError {
+  return new RangeError(`${show(given)} is not a rate such as "100/minute" or [100, 60]`);
+}
+
+/** A decimal number of units in whole milliseconds, without rounding. */
+function milliseconds(decimal: string, unit: number, given: unknown): number {
+  const [whole = "", places = ""] = decimal.split(".");
+  const thousandths = Number(whole + places.padEnd(3, "0"));
+  const ms = (thousandths * unit) / 1000;
+  if (!/^[0-9]+$/.test(whole) || !/^[0-9]{0,3}$/.test(places) || !Number.isInteger(ms) || ms < 1 || ms > LONGEST_MS) {
+    throw new RangeError(
+      `a window is a whole number of milliseconds from 0.001 to 2147483647 seconds, not ${show(given)}`,
+    );
+  }
+  return ms;
+}
+
+function split<Options extends object>(rates: readonly (Rate | Options)[]): [Window[], Partial<Options>] {
+  const last = rates.at(-1);
+  const options = typeof last === "object" && last !== null && !Array.isArray(last) ? (last as Options) : undefined;
+  const windows = (options ? rates.slice(0, -1) : rates).flatMap((rate) => readRate(rate as Rate));
+  if (windows.length < 1 || windows.length > MOST_WINDOWS) {
+    throw new RangeError(`a rule has 1 to ${MOST_WINDOWS} windows, not ${windows.length}`);
+  }
+  windows.sort((a, b) => a.windowMs - b.windowMs);
+  if (windows.some(({ windowMs }, i) => windowMs === windows[i + 1]?.windowMs)) {
+    throw new RangeError("each window of a rule has another length");
+  }
+  return [windows, options ?? {}];
 }
 
 function costing({ cost }: { readonly cost?: number | undefined }): { cost?: number } {
-  return cost === undefined ? {} : { cost: integer("cost", cost, 1) };
+  return cost === undefined ? {} : { cost: integer("cost", cost, 0) };
 }
 
 function naming({ name, unit }: Naming): Naming {
-  if (name !== undefined && !/^[\x20-\x7e]+$/.test(name)) {
-    throw new RangeError("the name of a policy is printable ASCII");
+  for (const [what, text] of Object.entries({ name, unit })) {
+    if (text !== undefined && !/^[\x20-\x7e]+$/.test(text)) {
+      throw new RangeError(`the ${what} of a policy is printable ASCII, not ${show(text)}`);
+    }
   }
   return { ...(name !== undefined && { name }), ...(unit !== undefined && { unit }) };
 }
 
-function integer(what: string, value: number, least: number): number {
-  if (!Number.isSafeInteger(value) || value < least) {
-    throw new RangeError(`${what} must be an integer from ${least} to ${Number.MAX_SAFE_INTEGER}, not ${value}`);
+function holding(holder: Word | undefined): Word {
+  if (holder === undefined || holder.length === 0) throw new TypeError("a lease needs a holder");
+  return holder;
+}
+
+function integer(what: string, value: number, least: number, most = MOST): number {
+  if (!Number.isSafeInteger(value) || value < least || value > most) {
+    throw new RangeError(`${what} must be an integer from ${least} to ${most}, not ${show(value)}`);
   }
   return value;
+}
+
+function show(value: unknown): string {
+  return typeof value === "number" ? String(value) : (JSON.stringify(value) ?? String(value));
 }
 
 function gcd(a: number, b: number): number {

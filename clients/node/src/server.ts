@@ -1,15 +1,19 @@
 /**
- * How the server takes the commands: as the module's own, as functions, or as a script. The first call finds out, and
- * all others go that way. It is asked anew when a reply says that the way is gone, as after a failover.
+ * How the server is asked: in which form it takes the commands, until when a reply is waited for, and when it is not asked
+ * at all. One of these per client, shared by all its limiters.
+ *
+ * The commands are the module's own, functions, or a script. The first call finds out which, by being sent in each form
+ * until the server knows one. That is done again when a reply says that the form is gone, as after a failover. A server
+ * without the module is asked for it again after a reconnection and once a minute, beside the calls.
  */
 
 import { setTimeout as sleep } from "node:timers/promises";
-import type { Connection, Word } from "./connection.js";
-import { LostReplyError, UnsupportedServerError } from "./errors.js";
+import { type Connection, failure, type Word } from "./connection.js";
+import { isReply, LostReplyError, meaning, UnavailableError, UnsupportedServerError } from "./errors.js";
 import { library, script, scriptSha } from "./lua.js";
 
-/** The way the commands are sent: `RL.*`, `FCALL rl_*`, or `EVALSHA`. */
-export type Mode = "module" | "function" | "script";
+/** How the commands are sent: as `RL.*`, as `FCALL rl_*`, or as `EVALSHA`. */
+export type Mode = "module" | "functions" | "script";
 
 /** One call, before it is known in which form it is sent. */
 export interface Call {
@@ -18,64 +22,175 @@ export interface Call {
   readonly keys: readonly [Word, ...Word[]];
   /** What stands behind the keys. */
   readonly words: readonly Word[];
+  /** The same for functions and script, where it is not: see {@link IMPLIED_COST_IN_LUA}. */
+  readonly luaWords?: () => readonly Word[];
   /** Whether sending it twice does no harm. */
   readonly repeatable: boolean;
 }
 
-export interface ServerOptions {
-  readonly mode: Mode | "auto";
-  readonly patienceMs: number;
-  readonly resendLost: boolean;
+/** What a call knows of itself while it is under way. */
+interface Attempt {
+  readonly deadline: number;
+  /** The last refusal that says to ask again: a slot is on the move. */
+  refusal: UnavailableError | undefined;
+}
+
+/**
+ * Whether functions and script are sent the cost of 1 that a sliding rule has where none is given, as the module is. They
+ * cannot store a log in the compact form that it asks for yet. To be switched when they can; then `luaWords` goes.
+ */
+export const IMPLIED_COST_IN_LUA: boolean = false;
+
+/** For how long a server that was unavailable is not asked. */
+const PAUSE_MS = 1000;
+/** How often a server without the module is asked for it. */
+const PROBE_MS = 60_000;
+
+const ALL_MODES: readonly Mode[] = ["module", "functions", "script"];
+const servers = new WeakMap<Connection, Map<string, Server>>();
+const breakers = new WeakMap<Connection, Breaker>();
+
+/** The server behind a connection, in the modes that are allowed. */
+export function serverOf(connection: Connection, mode: Mode | "auto"): Server {
+  if (mode !== "auto" && !ALL_MODES.includes(mode)) {
+    throw new TypeError(`mode must be "auto", "module", "functions" or "script", not ${JSON.stringify(mode)}`);
+  }
+  const known = servers.get(connection) ?? new Map<string, Server>();
+  servers.set(connection, known);
+  const server = known.get(mode) ?? new Server(connection, mode === "auto" ? ALL_MODES : [mode]);
+  known.set(mode, server);
+  return server;
 }
 
 export class Server {
   readonly #connection: Connection;
-  readonly #options: ServerOptions;
-  readonly #ways: readonly Mode[];
+  readonly #modes: readonly Mode[];
+  readonly #breaker: Breaker;
   #mode: Mode | undefined;
-  #looking: Promise<unknown> | undefined;
+  #finding: Promise<unknown> | undefined;
+  /** When the server is asked again for what is better than the mode in use. */
+  #probeAt = Number.POSITIVE_INFINITY;
+  /** Redis 6.2 has no EVALSHA_RO. */
+  #readOnlyScripts = true;
+  #answers = 0;
 
-  constructor(connection: Connection, options: ServerOptions) {
+  constructor(connection: Connection, modes: readonly Mode[]) {
     this.#connection = connection;
-    this.#options = options;
-    this.#ways = options.mode === "auto" ? ["module", "function", "script"] : [options.mode];
+    this.#modes = modes;
+    const breaker = breakers.get(connection) ?? new Breaker(connection);
+    breakers.set(connection, breaker);
+    this.#breaker = breaker;
+    connection.onReconnect?.(() => {
+      this.#probeAt = 0;
+    });
   }
 
   get mode(): Mode | undefined {
     return this.#mode;
   }
 
-  async call(call: Call): Promise<unknown> {
-    // A crowd of first calls waits for one of them to find the way.
-    if (this.#mode === undefined && this.#looking) await this.#looking.catch(() => {});
+  /**
+   * Resolves with the reply, after `timeout` milliseconds at the latest. Rejects with the server's own error if that is
+   * permanent, else with an {@link UnavailableError}.
+   */
+  async call(call: Call, timeout: number): Promise<unknown> {
+    const now = performance.now();
+    const node = this.#breaker.enter(call.keys[0], now);
+    const attempt: Attempt = { deadline: now + timeout, refusal: undefined };
+    try {
+      const reply = await this.#until(attempt.deadline, timeout, this.#ask(call, attempt));
+      this.#breaker.close(node);
+      if (now >= this.#probeAt) this.#probe(call);
+      return reply;
+    } catch (error) {
+      // A reply, whatever it says, shows that the server is there. That of a slot on the move says nothing of others.
+      if (!(error instanceof UnavailableError) || attempt.refusal) this.#breaker.close(node);
+      else this.#breaker.open(call.keys[0], error);
+      throw error;
+    }
+  }
+
+  /**
+   * Waits for an answer until the deadline. Replies that have arrived by then are read first: a process that was busy finds
+   * its timer and the reply at the same time, and timers come first.
+   */
+  #until<T>(deadline: number, timeout: number, answer: Promise<T>): Promise<T> {
+    return new Promise((resolve, reject) => {
+      let turns = 0;
+      let answers = this.#answers;
+      let until = deadline;
+      const giveUp = () => {
+        const now = performance.now();
+        if (turns++ === 0 && now - until > 20) {
+          // The process was busy, and may not even have written the call: it gets that time again.
+          until = now + Math.min(now - until, 1000);
+          timer = setTimeout(giveUp, until - now);
+        } else if (turns < 5 || (this.#answers !== answers && now - until < 500)) {
+          answers = this.#answers;
+          setImmediate(giveUp);
+        } else {
+          reject(new LostReplyError(`No reply within ${timeout} ms: the call may have been counted, or not`));
+        }
+      };
+      let timer = setTimeout(giveUp, timeout);
+      const settled = () => {
+        clearTimeout(timer);
+        this.#answers++;
+      };
+      answer.then(
+        (value) => {
+          settled();
+          resolve(value);
+        },
+        (error) => {
+          settled();
+          reject(error);
+        },
+      );
+    });
+  }
+
+  async #ask(call: Call, attempt: Attempt): Promise<unknown> {
+    // A crowd of first calls lets one of them find the mode. Each waits for it until its own deadline.
+    if (this.#mode === undefined && this.#finding) {
+      try {
+        await this.#finding;
+      } catch (error) {
+        // What kept that call from an answer would keep this one from it.
+        if (this.#mode === undefined && error instanceof UnavailableError) throw error;
+      }
+    }
     const mode = this.#mode;
     if (mode !== undefined) {
       try {
-        return await this.#send(inForm(mode, call), call);
+        return await this.#send(this.#inForm(mode, call), call, attempt);
       } catch (error) {
-        if (!isGone(mode, error)) throw error;
+        if (!isGone(error) && !(call.name === "peek" && isForbidden(error))) throw error;
+        // Another call may have found the new mode meanwhile.
         if (this.#mode === mode) this.#mode = undefined;
       }
     }
-    const look = this.#look(call);
-    this.#looking = look;
+    const finding = this.#find(call, attempt);
+    this.#finding = finding;
     try {
-      return await look;
+      return await finding;
     } finally {
-      if (this.#looking === look) this.#looking = undefined;
+      if (this.#finding === finding) this.#finding = undefined;
     }
   }
 
   /** Sends the call in each form until the server knows one. Any other answer, an error too, shows that it does. */
-  async #look(call: Call): Promise<unknown> {
+  async #find(call: Call, attempt: Attempt): Promise<unknown> {
     const attempts: Error[] = [];
-    for (const mode of this.#ways) {
+    for (const mode of this.#modes) {
       try {
-        const reply = await this.#introduce(mode, call);
+        const reply = await this.#introduce(mode, call, attempt);
         this.#mode = mode;
+        this.#probeAt = performance.now() + PROBE_MS;
+        if (mode === "functions") this.#checkLibrary(call.keys[0]);
         return reply;
       } catch (error) {
-        if (!(error instanceof NotThisWay)) throw error;
+        if (!(error instanceof NotThisMode)) throw error;
         attempts.push(error.cause as Error);
       }
     }
@@ -83,87 +198,199 @@ export class Server {
   }
 
   /** The call in a form that the server may not know yet: the library and the script are sent along. */
-  async #introduce(mode: Mode, call: Call): Promise<unknown> {
+  async #introduce(mode: Mode, call: Call, attempt: Attempt): Promise<unknown> {
     try {
-      return await this.#send(inForm(mode, call), call);
+      return await this.#send(this.#inForm(mode, call), call, attempt);
     } catch (error) {
-      if (!isGone(mode, error) && !(mode !== "module" && isForbidden(error))) throw error;
-      if (mode === "module" || !/not found|NOSCRIPT/i.test((error as Error).message)) throw new NotThisWay(error);
+      if (!isGone(error) && !isForbidden(error)) throw error;
+      if (!isMissing(error)) {
+        if (mode === "module" && isForbidden(error)) throw error;
+        if (mode !== "script" || call.name !== "peek" || !this.#readOnlyScripts) throw new NotThisMode(error);
+        this.#readOnlyScripts = false;
+        return this.#introduce(mode, call, attempt);
+      }
     }
     try {
-      if (mode === "function") await this.#load(call);
-      return await this.#send(mode === "script" ? inSource(call) : inForm(mode, call), call);
+      if (mode === "functions") await this.#load(call, attempt);
+      return await this.#send(mode === "script" ? this.#inSource(call) : this.#inForm(mode, call), call, attempt);
     } catch (error) {
-      if (error instanceof LoadFailed) throw new NotThisWay(error.cause);
-      if (isGone(mode, error) || isForbidden(error)) throw new NotThisWay(error);
+      if (isGone(error) || isForbidden(error)) throw new NotThisMode(error);
       throw error;
     }
   }
 
-  /** Puts the library where the call goes. One that is there already is left alone: it may be somebody else's. */
-  async #load(call: Call): Promise<void> {
+  /** Puts the library where the call goes. One of that name is replaced if it is ours and older. */
+  async #load(call: Call, attempt: Attempt): Promise<void> {
+    const send = (...command: Word[]) => this.#send(command, { ...call, name: "reset", repeatable: true }, attempt);
     try {
-      await this.#send(["FUNCTION", "LOAD", library], { ...call, name: "reset", repeatable: true });
+      await send("FUNCTION", "LOAD", library).catch((error) => {
+        if (!isReply(error) || !/already exists/i.test(error.message)) throw error;
+        return replaceOlder(send);
+      });
     } catch (error) {
-      if (!(error instanceof Error) || error instanceof LostReplyError) throw error;
-      if (!/already exists/i.test(error.message)) throw new LoadFailed(error);
+      throw isReply(error) ? new NotThisMode(error) : error;
     }
+  }
+
+  /**
+   * Asks the server whether it has got the module meanwhile, and for an older library. No call waits for that, and no error
+   * of it is seen: what is in use goes on.
+   */
+  #probe({ keys: [key] }: Call): void {
+    this.#probeAt = performance.now() + PROBE_MS;
+    if (this.#mode !== "module" && this.#modes.includes("module")) {
+      this.#beside(key)("RL.PEEK", key, "SLIDING", "1", "1", "COST", "0").then(
+        () => {
+          this.#mode = "module";
+        },
+        () => {},
+      );
+    }
+    if (this.#mode === "functions") this.#checkLibrary(key);
+  }
+
+  #checkLibrary(key: Word): void {
+    replaceOlder(this.#beside(key)).catch(() => {});
+  }
+
+  /** Sends commands to the node of a key, beside the calls. */
+  #beside(key: Word): (...command: Word[]) => Promise<unknown> {
+    return (...command) => this.#connection.send(command, { key, readOnly: false, timeout: PAUSE_MS });
   }
 
   /** Sends one command; asks again while a slot is on the move, and after a lost reply if that does no harm. */
-  async #send(command: readonly Word[], call: Call): Promise<unknown> {
-    const route = { key: call.keys[0], readOnly: call.name === "peek" };
-    const deadline = performance.now() + this.#options.patienceMs;
+  async #send(command: readonly Word[], call: Call, attempt: Attempt): Promise<unknown> {
     for (let pause = 4; ; pause = Math.min(pause * 2, 128)) {
+      const left = attempt.deadline - performance.now();
+      // The caller has been told by now that there is no answer.
+      if (left <= 0) throw new UnavailableError("The deadline has passed");
+      let cause: UnavailableError;
       try {
-        return await this.#connection.send(command, route);
+        return await this.#connection.send(command, {
+          key: call.keys[0],
+          readOnly: call.name === "peek",
+          timeout: left,
+        });
       } catch (error) {
-        const again =
-          (error instanceof Error && error.message.startsWith("TRYAGAIN")) ||
-          (error instanceof LostReplyError && (call.repeatable || this.#options.resendLost));
-        // Half of the pause is random, so that callers do not come back in step.
-        const wait = pause * (0.5 + Math.random() / 2);
-        if (!again || performance.now() + wait > deadline) throw error;
-        await sleep(wait);
+        if (error instanceof TypeError || error instanceof RangeError) throw error;
+        if (isReply(error)) {
+          const what = meaning(error.message, this.#connection.cluster);
+          if (what === "probe" || what === "permanent") throw error;
+          cause = new UnavailableError(`The server cannot decide now: ${error.message}`, { cause: error });
+          if (what === "unavailable") throw cause;
+          attempt.refusal = cause;
+        } else {
+          attempt.refusal = undefined;
+          cause = failure(error);
+          if (!(cause instanceof LostReplyError && call.repeatable)) throw cause;
+        }
       }
+      // Half of the pause is random, so that callers do not come back in step.
+      const wait = pause * (0.5 + Math.random() / 2);
+      if (performance.now() + wait > attempt.deadline) throw cause;
+      await sleep(wait);
     }
+  }
+
+  #inForm(mode: Mode, call: Call): Word[] {
+    const { name, keys, words } = call;
+    const count = String(keys.length);
+    switch (mode) {
+      case "module":
+        return [`RL.${name.toUpperCase()}`, ...(name === "all" ? [count] : []), ...keys, ...words];
+      case "functions":
+        return [name === "peek" ? "FCALL_RO" : "FCALL", `rl_${name}`, count, ...keys, ...luaWords(call)];
+      case "script":
+        return [this.#scripted("EVALSHA", name), scriptSha, count, ...keys, name, ...luaWords(call)];
+    }
+  }
+
+  #inSource(call: Call): Word[] {
+    const { name, keys } = call;
+    return [this.#scripted("EVAL", name), script, String(keys.length), ...keys, name, ...luaWords(call)];
+  }
+
+  #scripted(command: string, name: Call["name"]): string {
+    return name === "peek" && this.#readOnlyScripts ? `${command}_RO` : command;
   }
 }
 
-class NotThisWay extends Error {
+function luaWords({ words, luaWords }: Call): readonly Word[] {
+  return IMPLIED_COST_IN_LUA || !luaWords ? words : luaWords();
+}
+
+/** Replaces a library of ours that is older than the one of this package; never one that is newer, or another's. */
+async function replaceOlder(send: (...command: Word[]) => Promise<unknown>): Promise<void> {
+  const list = JSON.stringify(await send("FUNCTION", "LIST", "LIBRARYNAME", "rl", "WITHCODE"));
+  const older = list.includes("redis-rl") && libraryVersion(list) < libraryVersion(library);
+  if (older) await send("FUNCTION", "LOAD", "REPLACE", library);
+}
+
+/** The version that a library says it has; 0 for one from before there were versions. */
+export function libraryVersion(code: string): number {
+  return Number(/(?:^|\n|\\n)-- Version (\d+)\b/.exec(code)?.[1] ?? 0);
+}
+
+class NotThisMode extends Error {
   constructor(cause: unknown) {
     super("the server does not know this form", { cause });
   }
 }
 
-class LoadFailed extends NotThisWay {}
+/**
+ * Which nodes are not asked, because they were unavailable a moment ago. When the pause is over one call goes through, and
+ * the others are refused until it has an answer. Outside of a cluster there is one node.
+ */
+class Breaker {
+  readonly #connection: Connection;
+  readonly #open = new Map<string, { until: number; trying: boolean; cause: UnavailableError }>();
 
-function inForm(mode: Mode, { name, keys, words }: Call): Word[] {
-  const count = String(keys.length);
-  switch (mode) {
-    case "module":
-      return [`RL.${name.toUpperCase()}`, ...(name === "all" ? [count] : []), ...keys, ...words];
-    case "function":
-      return [name === "peek" ? "FCALL_RO" : "FCALL", `rl_${name}`, count, ...keys, ...words];
-    case "script":
-      return ["EVALSHA", scriptSha, count, ...keys, name, ...words];
+  constructor(connection: Connection) {
+    this.#connection = connection;
+  }
+
+  /** Throws if the node of a key is not to be asked. Returns the node if this call finds out whether it is back. */
+  enter(key: Word, now: number): string | undefined {
+    if (this.#open.size === 0) return undefined;
+    const node = this.#nodeOf(key);
+    const state = this.#open.get(node);
+    if (!state) return undefined;
+    if (state.trying || now < state.until) {
+      throw new UnavailableError(
+        `The call was not sent: the server was unavailable a moment ago: ${state.cause.message}`,
+        {
+          cause: state.cause,
+        },
+      );
+    }
+    state.trying = true;
+    return node;
+  }
+
+  open(key: Word, cause: UnavailableError): void {
+    this.#open.set(this.#nodeOf(key), { until: performance.now() + PAUSE_MS, trying: false, cause });
+  }
+
+  close(node: string | undefined): void {
+    if (node !== undefined) this.#open.delete(node);
+  }
+
+  #nodeOf(key: Word): string {
+    return this.#connection.nodeOf?.(key) ?? "";
   }
 }
 
-function inSource({ name, keys, words }: Call): Word[] {
-  return ["EVAL", script, String(keys.length), ...keys, name, ...words];
-}
-
 /** Whether a reply says that the server does not take this form (any more). */
-function isGone(mode: Mode, error: unknown): boolean {
-  if (!(error instanceof Error)) return false;
-  // Servers that are no Redis, and proxies, have words of their own for a command they do not know.
-  if (/unknown command|unsupported command|command is not (available|supported)/i.test(error.message)) return true;
-  if (mode === "function") return /function not found/i.test(error.message);
-  return mode === "script" && error.message.startsWith("NOSCRIPT");
+function isGone(error: unknown): boolean {
+  return isReply(error) && meaning(error.message) === "probe";
 }
 
-/** Whether the user may not run FCALL, FUNCTION or EVALSHA. A key that is forbidden is forbidden in every form. */
+/** Whether it takes the form, and only lacks the library or the script. */
+function isMissing(error: unknown): boolean {
+  return error instanceof Error && /function not found|NOSCRIPT/i.test(error.message);
+}
+
+/** Whether the user may not run the command. A key that is forbidden is forbidden in every form. */
 function isForbidden(error: unknown): boolean {
   return error instanceof Error && /^NOPERM.*command/i.test(error.message);
 }

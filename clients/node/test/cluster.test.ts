@@ -2,13 +2,13 @@
 
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
-import { fixed, lease, RateLimiter, sliding } from "redis-rl";
+import { fixed, Limiter, lease, sliding, UnavailableError } from "redis-rl";
 import { clients } from "./support/clients.js";
 import { Cluster } from "./support/cluster.js";
 import { eventually, modes, type Server } from "./support/server.js";
 
 /** What a peek is on the wire. */
-const sentAs = { module: "rl.peek", function: "fcall_ro", script: "evalsha" };
+const sentAs = { module: "rl.peek", functions: "fcall_ro", script: "evalsha_ro" };
 
 for (const mode of modes) {
   describe(mode, () => {
@@ -24,19 +24,19 @@ for (const mode of modes) {
     for (const kind of clients) {
       test(`${kind.name}: no call goes astray`, async () => {
         const { client, close } = await kind.openCluster(cluster.ports, { keyPrefix: "{pre}fix:" });
-        const prefixed = new RateLimiter(client, { mode });
+        const prefixed = new Limiter(client, { mode, timeout: 10_000 });
         const plain = await kind.openCluster(cluster.ports);
-        const limiter = new RateLimiter(plain.client, { prefix: `${kind.name}:` });
+        const limiter = new Limiter(plain.client, { prefix: `${kind.name}:`, timeout: 10_000 });
         // Each node gets the library or the script once.
-        await Promise.all(Array.from({ length: 30 }, (_, i) => limiter.limit(`warm${i}`, sliding("5/minute"))));
+        await Promise.all(Array.from({ length: 30 }, (_, i) => limiter.hit(`warm${i}`, sliding("5/minute"))));
         for (const node of nodes) await node.run("CONFIG", "RESETSTAT");
 
         const results = await Promise.all(
-          Array.from({ length: 60 }, (_, i) => limiter.limit(`k${i}`, sliding("5/minute"))),
+          Array.from({ length: 60 }, (_, i) => limiter.hit(`k${i}`, sliding("5/minute"))),
         );
         assert.ok(results.every(({ used }) => used === 1));
         const counters = await Promise.all(
-          Array.from({ length: 30 }, (_, i) => limiter.limit(`f${i}`, fixed("5/minute", "9/hour", { anchored: true }))),
+          Array.from({ length: 30 }, (_, i) => limiter.hit(`f${i}`, fixed("5/minute", "9/hour", { anchored: true }))),
         );
         assert.ok(counters.every(({ used, each }) => used === 1 && each.length === 2));
         const rules = [
@@ -44,7 +44,7 @@ for (const mode of modes) {
           { key: "{org7}:busy", rule: lease(5, 60), holder: "me" },
         ] as const;
         assert.equal((await limiter.all(rules)).allowed, true);
-        assert.equal((await prefixed.limit("k", sliding("5/minute"))).allowed, true);
+        assert.equal((await prefixed.hit("k", sliding("5/minute"))).allowed, true);
         for (const status of ["MOVED", "ASK"]) {
           assert.equal(await Cluster.sum(nodes, "errorstats", `errorstat_${status}`), 0, status);
         }
@@ -64,9 +64,9 @@ for (const mode of modes) {
       test(`${kind.name}: a peek goes where the client reads`, async () => {
         const peeks = async (replicas: boolean) => {
           const { client, close } = await kind.openCluster(cluster.ports, { replicas });
-          const limiter = new RateLimiter(client);
+          const limiter = new Limiter(client, { timeout: 10_000 });
           // Each primary has the library or the script before its replica is asked.
-          await Promise.all(Array.from({ length: 30 }, (_, i) => limiter.limit(`warm${i}`, sliding("5/minute"))));
+          await Promise.all(Array.from({ length: 30 }, (_, i) => limiter.hit(`warm${i}`, sliding("5/minute"))));
           for (const primary of cluster.primaries) await primary.run("WAIT", 1, 10_000);
           await Promise.all(Array.from({ length: 60 }, (_, i) => limiter.peek(`k${i}`, sliding("5/minute"))));
           for (const node of nodes) await node.run("CONFIG", "RESETSTAT");
@@ -98,16 +98,21 @@ for (const mode of modes) {
         for (const node of nodes) await node.run("CONFIG", "RESETSTAT");
         const refusals = () => Cluster.sum(nodes, "errorstats", "errorstat_TRYAGAIN");
 
-        const impatient = new RateLimiter(client, { patienceMs: 40 });
-        await assert.rejects(impatient.limit(key, rule), /TRYAGAIN/);
+        // Each client knows the cluster before the deadline is a short one.
+        const patient = new Limiter(client, { timeout: 15_000 });
+        await patient.hit("known", rule);
+        const impatient = new Limiter(client, { timeout: 200 });
+        await assert.rejects(impatient.hit(key, rule), UnavailableError);
         const before = await refusals();
 
-        const patient = new RateLimiter(client, { patienceMs: 15_000 }).limit(key, rule);
+        const other = await impatient.hit(`other:${kind.name}`, rule);
+        assert.equal(other.allowed, true, "other slots go on");
+        const waiting = patient.hit(key, rule);
         await eventually("it was refused again", async () => (await refusals()) > before + 1);
         for (const server of [target, owner, ...cluster.primaries]) {
           await server.run("CLUSTER", "SETSLOT", slot, "NODE", to ?? "");
         }
-        assert.equal((await patient).used, 1);
+        assert.equal((await waiting).used, 1);
         close();
       });
     }

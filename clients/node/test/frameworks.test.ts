@@ -11,7 +11,7 @@ import { rateLimit } from "express-rate-limit";
 import fastify from "fastify";
 import { Hono } from "hono";
 import { rateLimiter } from "hono-rate-limiter";
-import { RateLimiter, sliding } from "redis-rl";
+import { Limiter, sliding } from "redis-rl";
 import { ExpressRateLimitStore } from "redis-rl/express-rate-limit";
 import { fastifyRateLimitStore } from "redis-rl/fastify-rate-limit";
 import { HonoRateLimiterStore } from "redis-rl/hono-rate-limiter";
@@ -51,12 +51,12 @@ for (const mode of modes) {
   describe(mode, () => {
     let server: Server;
     let open: OpenClient;
-    let limiter: RateLimiter;
+    let limiter: Limiter;
 
     before(async () => {
       server = await Server.start({ mode });
       open = (await clients[0]?.open(server.port)) as OpenClient;
-      limiter = new RateLimiter(open.client);
+      limiter = new Limiter(open.client, { timeout: 10_000 });
     });
     after(async () => {
       open.close();
@@ -93,7 +93,10 @@ for (const mode of modes) {
           const [[, policy] = []] = parseList(headers.get("ratelimit-policy") ?? "");
           assert.deepEqual([policy?.get("q"), policy?.get("w")], [LIMIT, 60]);
         }
-        assert.equal((await store.get("one"))?.totalHits, algorithm === "sliding" ? LIMIT : 100);
+        const { totalHits = 0 } = (await store.get("one")) ?? {};
+        // A counter counts denials, except for those that are remembered in this process.
+        if (algorithm === "sliding") assert.equal(totalHits, LIMIT);
+        else assert.ok(totalHits > LIMIT && totalHits <= 100, `${totalHits}`);
         await store.resetKey("one");
         assert.equal(await store.get("one"), undefined);
       });
@@ -237,7 +240,7 @@ for (const mode of modes) {
       const rule = sliding(`${LIMIT}/minute`, "1000/hour");
       const http = await listen(
         createServer(async (_request, response) => {
-          const result = await limiter.limit("plain", rule);
+          const result = await limiter.hit("plain", rule);
           if (result.allowed) response.writeHead(200, result.headers()).end("ok");
           else {
             const headers = { ...result.headers(), "Content-Type": "application/problem+json" };
@@ -252,8 +255,8 @@ for (const mode of modes) {
         assert.deepEqual(
           policies.map(([name, parameters]) => [name, parameters.get("q"), parameters.get("w")]),
           [
-            ["minute", LIMIT, 60],
-            ["hour", 1000, 3600],
+            ["60s", LIMIT, 60],
+            ["3600s", 1000, 3600],
           ],
         );
         const wait = Number(parseList(headers.get("ratelimit") ?? "")[0]?.[1].get("t"));
@@ -265,7 +268,7 @@ for (const mode of modes) {
         );
       }
       const problem = (await (await fetch(http.url)).json()) as Record<string, unknown>;
-      assert.deepEqual(problem["violated-policies"], ["minute"]);
+      assert.deepEqual(problem["violated-policies"], ["60s"]);
       await http.close();
     });
   });

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
-import { DeniedError, fixed, lease, RateLimiter, type Result, sliding, throttle } from "redis-rl";
+import { DeniedError, fixed, Limiter, lease, type Result, sliding, throttle } from "redis-rl";
 import { clients, type OpenClient } from "./support/clients.js";
 import { modes, Server } from "./support/server.js";
 
@@ -17,12 +17,12 @@ for (const mode of modes) {
   describe(mode, () => {
     let server: Server;
     let open: OpenClient;
-    let limiter: RateLimiter;
+    let limiter: Limiter;
 
     before(async () => {
       server = await Server.start({ mode, frozenAt: T });
       open = (await clients[0]?.open(server.port)) as OpenClient;
-      limiter = new RateLimiter(open.client, { prefix: "app:" });
+      limiter = new Limiter(open.client, { prefix: "app:", timeout: 10_000 });
     });
     after(async () => {
       open.close();
@@ -33,7 +33,7 @@ for (const mode of modes) {
       const rule = sliding("2/minute");
       const at = async (ms: number) => {
         server.setTime(T + ms);
-        return figures(await limiter.limit("s", rule));
+        return figures(await limiter.hit("s", rule));
       };
       const common = { limit: 2, windowMs: 60_000 };
       assert.deepEqual(await at(0), {
@@ -85,19 +85,19 @@ for (const mode of modes) {
     test("seconds are rounded up", async () => {
       server.setTime(T);
       const rule = sliding("1/minute");
-      await limiter.limit("seconds", rule);
+      await limiter.hit("seconds", rule);
       server.setTime(T + 1);
-      const { retryAfter, nextAfter, resetAfter } = await limiter.limit("seconds", rule);
+      const { retryAfter, nextAfter, resetAfter } = await limiter.hit("seconds", rule);
       assert.deepEqual([retryAfter, nextAfter, resetAfter], [60, 60, 60]);
       server.setTime(T + 59_999);
-      assert.equal((await limiter.limit("seconds", rule)).retryAfter, 1);
+      assert.equal((await limiter.hit("seconds", rule)).retryAfter, 1);
     });
 
     test("several windows: all or nothing, and the one that binds", async () => {
       const rule = sliding("3/minute", "2/second");
       const at = async (ms: number) => {
         server.setTime(T + ms);
-        return limiter.limit("several", rule);
+        return limiter.hit("several", rule);
       };
       await at(0);
       assert.equal((await at(0)).allowed, true);
@@ -123,49 +123,45 @@ for (const mode of modes) {
 
     test("fixed: by the clock, and anchored at the first request", async () => {
       server.setTime(T);
-      const byClock = await limiter.limit("f", fixed("2/minute"));
+      const byClock = await limiter.hit("f", fixed("2/minute"));
       assert.deepEqual([byClock.used, byClock.resetAfterMs], [1, 40_000]);
       const anchored = fixed("2/minute", { anchored: true });
-      assert.equal((await limiter.limit("a", anchored)).resetAfterMs, 60_000);
+      assert.equal((await limiter.hit("a", anchored)).resetAfterMs, 60_000);
       server.setTime(T + 30_000);
-      assert.equal((await limiter.limit("a", anchored)).resetAfterMs, 30_000);
-      const denied = await limiter.limit("a", anchored);
+      assert.equal((await limiter.hit("a", anchored)).resetAfterMs, 30_000);
+      const denied = await limiter.hit("a", anchored);
       assert.deepEqual([denied.allowed, denied.remaining, denied.retryAfterMs], [false, 0, 30_000]);
       assert.equal(await server.run("EXISTS", "app:a:60s"), 1);
       server.setTime(T + 60_000);
-      assert.equal((await limiter.limit("a", anchored)).allowed, true);
+      assert.equal((await limiter.hit("a", anchored)).allowed, true);
     });
 
     test("throttle", async () => {
       server.setTime(T);
       const rule = throttle("30/minute", { burst: 2 });
-      const first = await limiter.limit("t", rule);
+      const first = await limiter.hit("t", rule);
       assert.deepEqual([first.limit, first.used, first.remaining, first.nextAfterMs], [3, 1, 2, 2000]);
-      assert.equal((await limiter.limit("t", rule, { cost: 2 })).allowed, true);
-      const denied = await limiter.limit("t", rule);
+      assert.equal((await limiter.hit("t", rule, { cost: 2 })).allowed, true);
+      const denied = await limiter.hit("t", rule);
       assert.deepEqual([denied.allowed, denied.retryAfter, denied.resetAfter], [false, 2, 6]);
-      assert.equal(
-        (await limiter.limit("t", rule, { cost: 4 })).retryAfter,
-        undefined,
-        "more than the burst never fits",
-      );
+      assert.equal((await limiter.hit("t", rule, { cost: 4 })).retryAfter, undefined, "more than the burst never fits");
     });
 
     test("cost and force", async () => {
       server.setTime(T);
       const rule = sliding("100/minute", { cost: 60 });
-      assert.equal((await limiter.limit("c", rule)).remaining, 40);
-      const denied = await limiter.limit("c", rule);
+      assert.equal((await limiter.hit("c", rule)).remaining, 40);
+      const denied = await limiter.hit("c", rule);
       assert.deepEqual([denied.allowed, denied.used], [false, 60]);
-      const forced = await limiter.limit("c", rule, { force: true });
+      const forced = await limiter.hit("c", rule, { force: true });
       assert.deepEqual([forced.allowed, forced.used, forced.remaining], [false, 120, 0]);
-      assert.equal((await limiter.limit("c2", rule, { cost: 101 })).retryAfter, undefined);
+      assert.equal((await limiter.hit("c2", rule, { cost: 101 })).retryAfter, undefined);
     });
 
     test("peek changes nothing", async () => {
       server.setTime(T);
       const rule = sliding("2/minute");
-      await limiter.limit("p", rule);
+      await limiter.hit("p", rule);
       const would = await limiter.peek("p", rule);
       assert.deepEqual([would.allowed, would.used], [true, 2]);
       const state = await limiter.peek("p", rule, { cost: 0 });
@@ -185,7 +181,7 @@ for (const mode of modes) {
       server.setTime(T);
       for (const rule of [sliding("10/minute"), fixed("10/minute"), fixed("10/minute", { anchored: true })]) {
         const key = `r:${rule.kind}:${"anchored" in rule && rule.anchored}`;
-        const { atMs } = await limiter.limit(key, rule, { cost: 5 });
+        const { atMs } = await limiter.hit(key, rule, { cost: 5 });
         const back = await limiter.refund(key, rule, { cost: 3 });
         assert.deepEqual([back.refunded, back.used], [3, 2], key);
         assert.equal(
@@ -194,12 +190,12 @@ for (const mode of modes) {
           "another window",
         );
         assert.equal((await limiter.refund(key, rule, { cost: 9, atMs })).refunded, 2);
-        await limiter.limit(key, rule);
+        await limiter.hit(key, rule);
         assert.equal(await limiter.reset(key, rule), 1);
         assert.equal((await limiter.peek(key, rule, { cost: 0 })).used, 0);
       }
       const rule = throttle("10/minute");
-      await limiter.limit("r:t", rule, { cost: 5 });
+      await limiter.hit("r:t", rule, { cost: 5 });
       assert.equal((await limiter.refund("r:t", rule, { cost: 2 })).used, 3);
       assert.equal(await limiter.reset("r:t"), 1);
       assert.equal(await limiter.reset("r:t"), 0);
@@ -239,14 +235,14 @@ for (const mode of modes) {
       server.setTime(T + 15_000);
       const second = await ask(21, "two");
       assert.deepEqual([second.allowed, second.index, second.retryAfter], [false, 1, 45]);
-      assert.deepEqual(second.problem()["violated-policies"], ["tokens"]);
+      assert.deepEqual(second.problem()?.["violated-policies"], ["tokens"]);
       assert.deepEqual(
         second.each.map(({ used }) => used),
         [1, 180, 1],
         "nothing was taken",
       );
       assert.equal((await ask(201, "two")).retryAfter, undefined);
-      assert.equal(second.headers().RateLimit, '"requests";r=4;t=45, "tokens";r=20;t=45, "busy";r=1;t=105');
+      assert.equal(second.headers().RateLimit, '"requests";r=4;t=45, "tokens";r=20;t=45, "busy";r=1');
     });
 
     test("a token budget: reserve and settle", async () => {
@@ -273,55 +269,51 @@ for (const mode of modes) {
         server.setTime(T);
         const rule = sliding("200000/minute");
         await (await limiter.reserve("tokens", rule, 1)).settle(1800);
-        assert.equal((await limiter.limit("tokens", rule, { cost: 100_000 })).used, 101_800);
+        assert.equal((await limiter.hit("tokens", rule, { cost: 100_000 })).used, 101_800);
       });
     }
 
-    test("withLease releases, also when the work fails", async () => {
+    test("hold releases, also when the work fails", async () => {
       server.setTime(T);
       const rule = lease(1, 60);
-      await limiter.withLease("w", rule, async () => {
-        const denied = await limiter.lease("w", rule).catch((error) => error);
+      await limiter.hold("w", rule, async () => {
+        const denied = await limiter.hold("w", rule).catch((error) => error);
         assert.ok(denied instanceof DeniedError);
         assert.equal(denied.result.retryAfter, 60);
       });
       await assert.rejects(
-        limiter.withLease("w", rule, () => Promise.reject(new Error("mine"))),
+        limiter.hold("w", rule, () => Promise.reject(new Error("mine"))),
         /mine/,
       );
-      await using again = await limiter.lease("w", rule);
+      await using again = await limiter.hold("w", rule);
       assert.equal(again.signal.aborted, false);
     });
 
     test("a lease that was lost says so", async () => {
       server.setTime(T);
       const rule = lease(1, 60);
-      const held = await limiter.lease("lost", rule, { renew: false });
+      const held = await limiter.hold("lost", rule, { renew: false });
       assert.equal(await held.renew(), true);
       server.setTime(T + 60_000);
       assert.equal((await limiter.acquire("lost", rule, "another")).allowed, true);
       assert.equal(await held.renew(), false);
       assert.equal(held.signal.aborted, true);
       assert.equal(await held.release(), false);
-      assert.equal(
-        (await limiter.peek("lost", rule, { cost: 0, holder: "another" })).used,
-        1,
-        "the other's is untouched",
-      );
+      assert.equal((await limiter.peek("lost", rule, { holder: "another" })).used, 1, "the other's is untouched");
     });
 
     test("what the server refuses comes through", async () => {
       await server.run("LPUSH", "app:list", "x");
-      await assert.rejects(limiter.limit("list", sliding("1/minute")), /WRONGTYPE/);
-      await assert.rejects(limiter.limit("x", sliding("1/minute"), { cost: 0 }), /ERR COST must be an integer from 1/);
+      await assert.rejects(limiter.hit("list", sliding("1/minute")), /WRONGTYPE/);
+      await assert.rejects(limiter.hit("x", sliding("1/minute"), { cost: 0 }), /cost must be an integer from 1/);
       assert.equal(limiter.mode, mode);
     });
 
     test("keys are bytes", async () => {
       const rule = sliding("1/minute");
       const key = Buffer.from([0, 255, 10, 13]);
-      assert.equal((await limiter.limit(key, rule)).allowed, true);
-      assert.equal((await limiter.limit(new Uint8Array(key), rule)).allowed, false);
+      assert.equal((await limiter.hit(key, rule)).allowed, true);
+      assert.equal((await limiter.hit(new Uint8Array(key), rule)).allowed, false);
       assert.equal(await server.run("EXISTS", Buffer.concat([Buffer.from("app:"), key])), 1);
     });
 
@@ -330,10 +322,10 @@ for (const mode of modes) {
       for (const kind of clients) {
         server.setTime(T);
         const other = await kind.open(server.port, { keyPrefix: `${kind.name}:` });
-        const through = new RateLimiter(other.client, { prefix: "p:" });
-        await through.limit("k", rule);
-        await through.limit("k", rule);
-        const denied = await through.limit("k", rule);
+        const through = new Limiter(other.client, { prefix: "p:" });
+        await through.hit("k", rule);
+        await through.hit("k", rule);
+        const denied = await through.hit("k", rule);
         assert.deepEqual(
           { ...figures(denied), each: denied.each.length },
           {
@@ -350,12 +342,15 @@ for (const mode of modes) {
           },
           kind.name,
         );
-        assert.equal((await through.limit("one", throttle("1/minute"))).used, 1, kind.name);
+        assert.equal((await through.hit("one", throttle("1/minute"))).used, 1, kind.name);
         const all = await through.all([{ key: "x", rule: sliding("1/minute") }]);
         assert.equal(all.each[0]?.used, 1, kind.name);
         assert.equal((await through.refund("k", rule)).refunded, 1, kind.name);
-        const prefix = kind.name.startsWith("node-redis 5") ? "" : `${kind.name}:`;
-        assert.equal(await server.run("EXISTS", `${prefix}p:k`), 1, `${kind.name}: the key is behind both prefixes`);
+        assert.equal(
+          await server.run("EXISTS", `${kind.name}:p:k`),
+          1,
+          `${kind.name}: the key is behind both prefixes`,
+        );
         other.close();
       }
     });
@@ -365,9 +360,9 @@ for (const mode of modes) {
 test("a lease is renewed while it is held", async () => {
   const server = await Server.start({ mode: "module" });
   const open = (await clients[0]?.open(server.port)) as OpenClient;
-  const limiter = new RateLimiter(open.client);
+  const limiter = new Limiter(open.client, { timeout: 10_000 });
   const rule = lease(1, 0.3);
-  const held = await limiter.lease("renewed", rule);
+  const held = await limiter.hold("renewed", rule);
   const end = async () => Number(((await server.run("ZRANGE", "renewed", 0, -1, "WITHSCORES")) as string[])[1]);
   const first = await end();
   while ((await end()) < first + 600) assert.equal((await limiter.acquire("renewed", rule, "another")).allowed, false);

@@ -2,8 +2,9 @@
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { existsSync, readFileSync } from "node:fs";
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
 import { root } from "./support/server.js";
@@ -18,13 +19,13 @@ test("the Lua sources are those of functions/", async () => {
 });
 
 test("CommonJS can require every entry", () => {
-  const require = createRequire(import.meta.url);
+  const require = createRequire(__filename);
   const { exports } = JSON.parse(read("clients/node/package.json"));
   for (const entry of Object.keys(exports)) {
     const name = `redis-rl${entry.slice(1)}`;
     assert.ok(Object.keys(require(name)).length > 0, name);
   }
-  assert.equal(typeof require("redis-rl").RateLimiter, "function");
+  assert.equal(typeof require("redis-rl").Limiter, "function");
 });
 
 test("the package has what it exports, and nothing else", () => {
@@ -37,7 +38,7 @@ test("the package has what it exports, and nothing else", () => {
   const [packed] = Array.isArray(answer) ? answer : Object.values<{ files: { path: string }[] }>(answer);
   const files: string[] = packed.files.map((file: { path: string }) => file.path);
   const { exports, dependencies } = JSON.parse(read("clients/node/package.json"));
-  assert.equal(dependencies, undefined);
+  assert.deepEqual(Object.keys(dependencies), ["cluster-key-slot"]);
   for (const target of Object.values<string | { types: string; default: string }>(exports)) {
     for (const path of typeof target === "string" ? [target] : [target.types, target.default]) {
       assert.ok(files.includes(path.slice(2)), path);
@@ -61,4 +62,36 @@ test("the lockfile says what is installed and not from where", () => {
 test("the licence is that of the repository", () => {
   assert.equal(read("clients/node/LICENSE"), read("LICENSE"));
   assert.ok(existsSync(join(folder, "README.md")));
+});
+
+test("a folder that has none of what the build needs builds when it is installed", () => {
+  const place = mkdtempSync(join(tmpdir(), "redis-rl-install-"));
+  try {
+    // As in a clone of the repository.
+    for (const path of ["functions", "clients/node"]) {
+      cpSync(join(root, path), join(place, "clone", path), {
+        recursive: true,
+        filter: (from) => !/\/(node_modules|dist|build)$|src\/lua\.ts$/.test(from),
+      });
+    }
+    const app = join(place, "app");
+    mkdirSync(app);
+    const run = (program: string, ...args: string[]) =>
+      execFileSync(program, args, { cwd: app, encoding: "utf8", stdio: ["ignore", "pipe", "pipe"] });
+    run("npm", "install", "--no-audit", "--no-fund", "--prefer-offline", "../clone/clients/node");
+    for (const script of [
+      'require("redis-rl/express-rate-limit")',
+      'import("redis-rl").then((all) => all.sliding("1/s"))',
+    ]) {
+      run(process.execPath, "-e", script);
+    }
+  } finally {
+    rmSync(place, { recursive: true, force: true });
+  }
+});
+
+test("an ES module imports every name", () => {
+  const names = Object.keys(createRequire(__filename)("redis-rl"));
+  const script = `import { ${names.join(", ")} } from "redis-rl"; if (typeof Limiter !== "function") throw 1;`;
+  execFileSync(process.execPath, ["--input-type=module", "-e", script], { cwd: folder });
 });

@@ -1,10 +1,11 @@
 /** How the limiter finds out in which form the server takes the commands, and notices that it has changed. */
 
 import assert from "node:assert/strict";
+import { join } from "node:path";
 import { type TestContext, test } from "node:test";
-import { type Mode, RateLimiter, sliding, UnsupportedServerError } from "redis-rl";
-import { clients, type OpenClient } from "./support/clients.js";
-import { modes, modulePath, Server, type ServerOptions } from "./support/server.js";
+import { Limiter, type Mode, sliding, UnsupportedServerError } from "redis-rl";
+import { type ClientKind, clients, type OpenClient } from "./support/clients.js";
+import { eventually, modes, modulePath, root, Server, type ServerOptions } from "./support/server.js";
 
 const [nodeRedis, ioredis] = [clients[0], clients[3]];
 const rule = sliding("10/minute");
@@ -26,9 +27,9 @@ async function calls(server: Server, command: string): Promise<number> {
 for (const mode of modes) {
   test(`a crowd of first calls: ${mode}`, async (t) => {
     const [server, { client }] = await start(t, { mode });
-    const limiter = new RateLimiter(client);
+    const limiter = new Limiter(client, { timeout: 10_000 });
     assert.equal(limiter.mode, undefined);
-    const results = await Promise.all(Array.from({ length: 100 }, () => limiter.limit("crowd", rule)));
+    const results = await Promise.all(Array.from({ length: 100 }, () => limiter.hit("crowd", rule)));
     assert.equal(results.filter(({ allowed }) => allowed).length, 10);
     assert.equal(limiter.mode, mode);
     assert.ok((await calls(server, "function\\|load")) <= 1, "one of them loads the library");
@@ -38,12 +39,12 @@ for (const mode of modes) {
 
 test("the library is gone, and comes back; the module comes", async (t) => {
   const [server, { client }] = await start(t, {});
-  const limiter = new RateLimiter(client);
-  const used = async () => (await limiter.limit("k", rule)).used;
+  const limiter = new Limiter(client, { timeout: 10_000 });
+  const used = async () => (await limiter.hit("k", rule)).used;
   assert.equal(await used(), 1);
   await server.run("FUNCTION", "FLUSH");
   assert.equal(await used(), 2);
-  assert.equal(limiter.mode, "function");
+  assert.equal(limiter.mode, "functions");
   await server.run("FUNCTION", "FLUSH");
   await server.run("MODULE", "LOAD", modulePath());
   assert.equal(await used(), 3, "the key carries on");
@@ -52,11 +53,11 @@ test("the library is gone, and comes back; the module comes", async (t) => {
 
 test("a script that was flushed is sent again", async (t) => {
   const [server, { client }] = await start(t, { mode: "script" });
-  const limiter = new RateLimiter(client);
-  await limiter.limit("k", rule);
+  const limiter = new Limiter(client, { timeout: 10_000 });
+  await limiter.hit("k", rule);
   await server.run("SCRIPT", "FLUSH");
-  assert.equal((await limiter.limit("k", rule)).used, 2);
-  assert.equal((await limiter.limit("k", rule)).used, 3);
+  assert.equal((await limiter.hit("k", rule)).used, 2);
+  assert.equal((await limiter.hit("k", rule)).used, 3);
   assert.equal(await calls(server, "eval"), 2);
 });
 
@@ -64,13 +65,13 @@ test("after a failover to a server without the module", async (t) => {
   for (const kind of [nodeRedis, ioredis]) {
     const first = await Server.start({ mode: "module" });
     const open = (await kind?.open(first.port)) as OpenClient;
-    const limiter = new RateLimiter(open.client);
-    await limiter.limit("k", rule);
+    const limiter = new Limiter(open.client, { timeout: 10_000 });
+    await limiter.hit("k", rule);
     await first.stop();
     const second = await Server.start({ port: first.port });
     t.after(() => second.stop());
-    assert.equal((await limiter.limit("k", rule)).used, 1);
-    assert.equal(limiter.mode, "function");
+    assert.equal((await limiter.hit("k", rule)).used, 1);
+    assert.equal(limiter.mode, "functions");
     open.close();
   }
 });
@@ -86,17 +87,17 @@ test("a user who may not call functions runs the script, and one who may do neit
     client.on("error", () => {}); // The server ends before the client does.
     await client.connect();
     t.after(() => client.destroy());
-    return new RateLimiter(client);
+    return new Limiter(client, { timeout: 10_000 });
   };
   const noLoad = await as("-function");
-  await noLoad.limit("k", rule);
+  await noLoad.hit("k", rule);
   assert.equal(noLoad.mode, "script");
   const noFunctions = await as("-fcall", "-fcall_ro", "-function");
-  await noFunctions.limit("k", rule);
+  await noFunctions.hit("k", rule);
   await noFunctions.peek("k", rule);
   assert.equal(noFunctions.mode, "script");
   const nothing = await as("-fcall", "-function", "-eval", "-evalsha");
-  await assert.rejects(nothing.limit("k", rule), (error) => {
+  await assert.rejects(nothing.hit("k", rule), (error) => {
     assert.ok(error instanceof UnsupportedServerError);
     assert.equal(error.attempts.length, 3);
     assert.match(error.message, /unknown command.*NOPERM.*NOPERM/);
@@ -108,8 +109,8 @@ test("somebody else's library of the same name is left alone", async (t) => {
   const [server, { client }] = await start(t, {});
   const theirs = "#!lua name=rl\nredis.register_function('theirs', function() return 7 end)";
   await server.run("FUNCTION", "LOAD", theirs);
-  const limiter = new RateLimiter(client);
-  await limiter.limit("k", rule);
+  const limiter = new Limiter(client, { timeout: 10_000 });
+  await limiter.hit("k", rule);
   assert.equal(limiter.mode, "script");
   assert.equal(await server.run("FCALL", "theirs", 0), 7);
 });
@@ -117,11 +118,89 @@ test("somebody else's library of the same name is left alone", async (t) => {
 test("a form can be prescribed", async (t) => {
   const [, { client }] = await start(t, { mode: "module" });
   let used = 0;
-  for (const mode of ["function", "script", "module"] satisfies Mode[]) {
-    const limiter = new RateLimiter(client, { mode });
-    assert.equal((await limiter.limit("k", rule)).used, ++used);
+  for (const mode of ["functions", "script", "module"] satisfies Mode[]) {
+    const limiter = new Limiter(client, { mode, timeout: 10_000 });
+    assert.equal((await limiter.hit("k", rule)).used, ++used);
     assert.equal(limiter.mode, mode);
   }
   const [, plain] = await start(t, {});
-  await assert.rejects(new RateLimiter(plain.client, { mode: "module" }).limit("k", rule), UnsupportedServerError);
+  await assert.rejects(new Limiter(plain.client, { mode: "module" }).hit("k", rule), UnsupportedServerError);
+});
+
+/** Lets a minute pass for the package, which measures time by this clock. */
+function aMinuteLater(t: TestContext): void {
+  const { now } = performance;
+  const later = now.call(performance) + 61_000;
+  t.mock.method(performance, "now", () => Math.max(later, now.call(performance) + 61_000));
+}
+
+test("a module that is loaded later is used after a minute, without delaying a call", async (t) => {
+  const [server, { client }] = await start(t, {});
+  const limiter = new Limiter(client, { timeout: 10_000 });
+  await limiter.hit("k", rule);
+  await server.run("MODULE", "LOAD", modulePath());
+  await limiter.hit("k", rule);
+  assert.equal(limiter.mode, "functions", "not asked in every call");
+  aMinuteLater(t);
+  const limiters = [limiter, new Limiter(client, { timeout: 10_000 })];
+  await eventually("the module is used", async () => {
+    for (const each of limiters) await each.hit("k", rule);
+    return limiters.every(({ mode }) => mode === "module");
+  });
+});
+
+test("after a reconnection the module is asked for at once", async (t) => {
+  for (const kind of [nodeRedis, ioredis] as ClientKind[]) {
+    const [server] = await start(t, {});
+    const { client, close } = await kind.open(server.port);
+    t.after(close);
+    const limiter = new Limiter(client, { timeout: 10_000 });
+    await limiter.hit("k", rule);
+    await server.run("MODULE", "LOAD", modulePath());
+    await server.run("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes");
+    await eventually("the module is used", async () => {
+      await limiter.hit("k", rule).catch(() => {});
+      return limiter.mode === "module";
+    });
+  }
+});
+
+test("an older library is replaced, and a newer one never", async (t) => {
+  const [server, { client }] = await start(t, {});
+  const { library } = require(join(root, "clients/node/dist/lua.js"));
+  const version = async () =>
+    /-- Version (\d+)/.exec(JSON.stringify(await server.run("FUNCTION", "LIST", "LIBRARYNAME", "rl", "WITHCODE")))?.[1];
+  const ours = Number(/-- Version (\d+)/.exec(library)?.[1]);
+  await server.run("FUNCTION", "LOAD", library.replace(/-- Version \d+/, "-- Version 0"));
+  const limiter = new Limiter(client, { mode: "functions" });
+  await limiter.hit("k", rule);
+  await eventually("it is replaced", async () => (await version()) === String(ours));
+  await server.run("FUNCTION", "LOAD", "REPLACE", library.replace(/-- Version \d+/, "-- Version 99"));
+  aMinuteLater(t);
+  await limiter.hit("k", rule);
+  const asked = await calls(server, "function\\|list");
+  await eventually("it was asked for", async () => {
+    await limiter.hit("k", rule);
+    return (await calls(server, "function\\|list")) >= asked;
+  });
+  assert.equal(await version(), "99");
+  const old =
+    "#!lua name=rl\n-- The commands of redis-rl as functions.\nredis.register_function('rl_old', function() end)";
+  await server.run("FUNCTION", "LOAD", "REPLACE", old);
+  assert.equal((await limiter.hit("k", rule)).allowed, true, "one without the function is replaced by the call");
+});
+
+test("what is not a client is refused where it is made", () => {
+  class Bun {
+    send() {}
+    connect() {}
+  }
+  for (const wrong of [undefined, null, "redis://localhost", {}, new Bun(), 7]) {
+    assert.throws(() => new Limiter(wrong as never), /must be one of node-redis or ioredis/, String(wrong));
+  }
+  const client = { keyPrefix: "", send: async () => 1 };
+  assert.throws(() => new Limiter(client, { mode: "function" as never }), /"functions"/);
+  assert.throws(() => new Limiter(client, { timeout: 0 }), /timeout/);
+  assert.throws(() => new Limiter(client, { whenUnavailable: "away" as never }), /whenUnavailable/);
+  assert.throws(() => new Limiter(client, { whenUnavailable: "local", processes: 0 }), /processes/);
 });

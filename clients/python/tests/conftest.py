@@ -58,11 +58,11 @@ def cluster(request: pytest.FixtureRequest, clusters: dict[str, Cluster]) -> Clu
 
 @pytest.fixture
 def limiter(server: Server) -> Iterator[Limiter]:
-    with redis.Redis(port=server.port, socket_timeout=10) as client:
-        yield Limiter(client)
+    with redis.Redis(port=server.port) as client, Limiter(client, timeout=10) as limiter:
+        yield limiter
 
 
 @pytest.fixture
 async def aio(server: Server) -> AsyncIterator[AsyncLimiter]:
-    async with redis.asyncio.Redis(port=server.port, socket_timeout=10) as client:
-        yield AsyncLimiter(client)
+    async with redis.asyncio.Redis(port=server.port) as client, AsyncLimiter(client, timeout=10) as limiter:
+        yield limiter

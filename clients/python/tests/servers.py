@@ -185,6 +185,35 @@ class Server:
             return False
 
 
+class Sentinel:
+    """A sentinel that names a server ``limits``."""
+
+    def __init__(self, server: Server) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="redis-rl-py-"))
+        self.port = free_port()
+        config = self.folder / "sentinel.conf"
+        config.write_text(
+            f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\nlogfile {self.folder}/log\n"
+            f"sentinel monitor limits 127.0.0.1 {server.port} 1\n"
+        )
+        self.process = subprocess.Popen(
+            [program(), config, "--sentinel"], stdout=subprocess.DEVNULL, preexec_fn=end_with_parent
+        )
+        until("the sentinel answers", self._answers)
+
+    def _answers(self) -> bool:
+        try:
+            with redis.Redis(port=self.port) as client:
+                return bool(client.sentinel_masters())
+        except redis.ConnectionError:
+            return False
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
 class Cluster:
     """Three primaries, of which the first has a replica, on the real clock."""
 
@@ -256,7 +285,8 @@ class Cluster:
 class Proxy:
     """Stands between a client and a server, and loses replies: it breaks the connection in place of passing one on."""
 
-    CALLS = (b"RL.SLIDING", b"FCALL", b"EVALSHA")
+    CALLS = (b"RL.", b"FCALL", b"EVALSHA")
+    PROBES = (b"RL.ALL", b"rl_all")
 
     def __init__(self, server: Server) -> None:
         self.lose = 0
@@ -285,9 +315,77 @@ class Proxy:
                     if not data or (doomed and ready is server):
                         return
                     if ready is client:
-                        if self.lose and any(call in data for call in self.CALLS):
+                        if self.lose and has(data, self.CALLS) and not has(data, self.PROBES):
                             self.lose -= 1
                             doomed = True
                         server.sendall(data)
                     else:
                         client.sendall(data)
+
+
+def has(data: bytes, parts: Sequence[bytes]) -> bool:
+    return any(part in data for part in parts)
+
+
+class Forwarder:
+    """Passes connections on to a server, or to no one: what hangs or refuses is on a port that stays."""
+
+    def __init__(self, server: Server) -> None:
+        self._port = server.port
+        self._open: list[socket.socket] = []
+        self._passes = threading.Event()
+        self._passes.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def lead_to(self, server: Server) -> None:
+        """Breaks the connections, and passes new ones on to this server."""
+        self._port = server.port
+        self.cut()
+
+    def cut(self) -> None:
+        """Breaks the connections."""
+        for each in self._open:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self._open.clear()
+
+    def hang(self) -> None:
+        """Accepts connections and what they bring, and passes nothing on."""
+        self._passes.clear()
+
+    def resume(self) -> None:
+        """Passes on what has come, and what comes."""
+        self._passes.set()
+
+    def close(self) -> None:
+        self.resume()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+    def __enter__(self) -> Forwarder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._port))
+                self._open += [client, server]
+                for one, other in ((client, server), (server, client)):
+                    threading.Thread(target=self._pass, args=(one, other), daemon=True).start()
+
+    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                self._passes.wait()
+                other.sendall(data)
+        for each in (one, other):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()

@@ -44,7 +44,7 @@ def everything(tag: str) -> dict[str | bytes, Rule]:
         f"{tag}:day": fixed("100/day"),
         f"{tag}:hour": fixed("100/hour", anchored=True),
         f"{tag}:pace": throttle("100/minute"),
-        f"{tag}:busy": lease(100, 60),
+        f"{tag}:busy": lease(100, 60, holder="me"),
     }
 
 
@@ -64,7 +64,7 @@ def reset_statistics(cluster: Cluster) -> None:
 
 
 def test_every_call_goes_to_its_node_at_once(cluster: Cluster, client: Any) -> None:
-    limiter = Limiter(client)
+    limiter = Limiter(client, timeout=10)
     limiter.hit("a", RULE)
     assert limiter.mode == cluster.mode
     reset_statistics(cluster)
@@ -73,7 +73,7 @@ def test_every_call_goes_to_its_node_at_once(cluster: Cluster, client: Any) -> N
         for key, rule in everything(tag).items():
             assert limiter.peek(key, rule)
             assert limiter.hit(key, rule).used == 1
-        assert limiter.all(everything(tag)).results[1].used == 2
+        assert limiter.all(everything(tag)).each[1].used == 2
         assert limiter.refund(f"{tag}:rpm", RULE)
         assert limiter.reset(f"{tag}:day", fixed("100/day")) == 1
         assert limiter.release(f"{tag}:busy", "nobody") == 0
@@ -84,7 +84,7 @@ def test_every_call_goes_to_its_node_at_once(cluster: Cluster, client: Any) -> N
 
 
 async def test_asyncio_call_goes_to_its_node_at_once(cluster: Cluster, aio_client: Any) -> None:
-    limiter = AsyncLimiter(aio_client)
+    limiter = AsyncLimiter(aio_client, timeout=10)
     await limiter.hit("a", RULE)
     assert limiter.mode == cluster.mode
     reset_statistics(cluster)
@@ -93,22 +93,22 @@ async def test_asyncio_call_goes_to_its_node_at_once(cluster: Cluster, aio_clien
         for key, rule in everything(tag).items():
             assert await limiter.peek(key, rule)
             assert (await limiter.hit(key, rule)).used == 1
-        assert (await limiter.all(everything(tag))).results[1].used == 2
+        assert (await limiter.all(everything(tag))).each[1].used == 2
         assert await limiter.refund(f"{tag}:rpm", RULE)
         assert await limiter.reset(f"{tag}:day", fixed("100/day")) == 1
     assert calls(cluster) == 0
 
 
 def test_keys_of_several_slots_are_refused(client: Any) -> None:
-    limiter = Limiter(client)
+    limiter = Limiter(client, timeout=10)
     with pytest.raises(limiter.client_errors) as refused:
         limiter.all({"a": RULE, "b": RULE})
-    assert not limiter.is_away(refused.value)
+    assert not limiter.is_unavailable(refused.value)
 
 
 def test_a_new_node_without_functions(cluster: Cluster, client: Any) -> None:
     """Functions do not reach other shards by themselves."""
-    limiter = Limiter(client)
+    limiter = Limiter(client, timeout=10)
     limiter.hit("a", RULE)
     cluster.nodes[1].forget_functions()
     cluster.nodes[1].run("SCRIPT", "FLUSH")
@@ -154,7 +154,7 @@ def try_agains(server: Server) -> int:
 @pytest.mark.skipif(is_old(), reason="Redis 6.2 does not count its TRYAGAIN")
 def test_a_slot_on_its_way(cluster: Cluster, client: Any) -> None:
     """A call whose keys are in two places is asked again until they are in one, and counted once."""
-    limiter = Limiter(client, try_again_for=30)
+    limiter = Limiter(client, timeout=30)
     tag = cluster.key_on(1, client.__class__.__name__)
     rules = {f"{tag}:a": RULE, f"{tag}:b": RULE}
     assert limiter.all(rules)
@@ -173,14 +173,14 @@ def test_a_slot_on_its_way(cluster: Cluster, client: Any) -> None:
         other.start()
         result = limiter.all(rules)
         other.join()
-        assert [each.used for each in result.results] == [2, 2]
-        assert [each.used for each in limiter.all(rules).results] == [3, 3]
+        assert [each.used for each in result.each] == [2, 2]
+        assert [each.used for each in limiter.all(rules).each] == [3, 3]
         assert limiter.hit(f"{tag}:a", RULE).used == 4
 
 
 @pytest.mark.skipif(is_old(), reason="Redis 6.2 does not count its TRYAGAIN")
 async def test_asyncio_slot_on_its_way(cluster: Cluster, aio_client: Any) -> None:
-    limiter = AsyncLimiter(aio_client, try_again_for=30)
+    limiter = AsyncLimiter(aio_client, timeout=30)
     tag = cluster.key_on(1, aio_client.__module__.partition(".")[0])
     rules = {f"{tag}:a": RULE, f"{tag}:b": RULE}
     assert await limiter.all(rules)
@@ -193,12 +193,12 @@ async def test_asyncio_slot_on_its_way(cluster: Cluster, aio_client: Any) -> Non
             until, "the call has been asked again many times", lambda: try_agains(move.source) > before + 20
         )
         move.carry(f"{tag}:b")
-        assert [each.used for each in (await asked).results] == [2, 2]
+        assert [each.used for each in (await asked).each] == [2, 2]
 
 
 def test_a_slot_that_stays_on_its_way(cluster: Cluster, client: Any) -> None:
     """There is a deadline, and nothing is counted."""
-    limiter = Limiter(client, try_again_for=0.2)
+    limiter = Limiter(client, timeout=5)
     tag = cluster.key_on(2, client.__class__.__name__)
     rules = {f"{tag}:a": RULE, f"{tag}:b": RULE}
     assert limiter.all(rules)
@@ -206,7 +206,7 @@ def test_a_slot_that_stays_on_its_way(cluster: Cluster, client: Any) -> None:
         move.carry(f"{tag}:a")
         with pytest.raises(limiter.client_errors) as error:
             limiter.all(rules)
-        assert limiter.is_away(error.value)
+        assert limiter.is_unavailable(error.value)
         assert limiter.peek(f"{tag}:b", RULE, cost=0).used == 1
 
 
@@ -224,7 +224,7 @@ async def test_a_peek_may_go_to_a_replica(cluster: Cluster, library: str) -> Non
     make: Any = redis.RedisCluster if library == "redis" else valkey.ValkeyCluster
     make_aio: Any = AsyncRedisCluster if library == "redis" else valkey.asyncio.cluster.ValkeyCluster
     with make(**options) as client:
-        limiter = Limiter(client)
+        limiter = Limiter(client, timeout=10)
         limiter.hit(key, RULE)
         until("the replica has it", lambda: reads(cluster, key))
         for _ in range(2):
@@ -235,7 +235,7 @@ async def test_a_peek_may_go_to_a_replica(cluster: Cluster, library: str) -> Non
         limiter.hit(key, RULE)
     answered = peeks(cluster.replica)
     async with make_aio(**options) as client:
-        aio = AsyncLimiter(client)
+        aio = AsyncLimiter(client, timeout=10)
         for _ in range(10):
             assert (await aio.peek(key, RULE, cost=0)).used in (1, 2)
     assert calls(cluster) == 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -21,7 +21,6 @@ import slowapi
 import uvicorn
 import werkzeug.serving
 from fastapi import FastAPI, Request, Response
-from redis.backoff import NoBackoff
 from slowapi.errors import RateLimitExceeded
 from slowapi.middleware import SlowAPIMiddleware
 from starlette.applications import Starlette
@@ -31,7 +30,7 @@ from starlette.routing import Route
 
 import redis_rl.limits
 from redis_rl import AsyncLimiter, Rule, fixed, lease, sliding
-from redis_rl.asgi import RateLimitMiddleware, client_address
+from redis_rl.asgi import ClientAddress, RateLimitMiddleware
 from servers import START_MS, Server, free_port, until
 
 REQUESTS = 100
@@ -45,10 +44,11 @@ def parsed(field: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 class Closing:
-    """An application that closes its client in the end, in the loop where it was used."""
+    """An application that closes its limiter and client in the end, in the loop where they were used."""
 
-    def __init__(self, app: Any, client: Any) -> None:
+    def __init__(self, app: Any, limiter: AsyncLimiter, client: Any) -> None:
         self._app = app
+        self._limiter = limiter
         self._client = client
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -58,16 +58,17 @@ class Closing:
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        await self._limiter.aclose()
         await self._client.aclose()
         await send({"type": "lifespan.shutdown.complete"})
 
 
 @contextmanager
-def serving(app: Any, client: Any = None) -> Iterator[str]:
+def serving(app: Any, limiter: AsyncLimiter | None = None) -> Iterator[str]:
     """An ASGI application on a port of its own, run by uvicorn."""
     port = free_port()
-    lifespan: Any = "on" if client else "off"
-    served = Closing(app, client) if client else app
+    lifespan: Any = "on" if limiter else "off"
+    served = Closing(app, limiter, limiter._core._client.client) if limiter else app
     config = uvicorn.Config(served, port=port, log_level="error", lifespan=lifespan, ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
@@ -107,16 +108,15 @@ def fastapi_app(limiter: AsyncLimiter, **options: Any) -> FastAPI:
     return app
 
 
-def connect(server: Server) -> Any:
-    """A client for an application, which has an event loop of its own. It does not wait to connect again."""
-    retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
-    return redis.asyncio.Redis(port=server.port, socket_timeout=30, retry=retry)
+def connect(server: Server) -> AsyncLimiter:
+    """A limiter for an application, which has an event loop of its own."""
+    return AsyncLimiter(redis.asyncio.Redis(port=server.port), timeout=30)
 
 
 async def test_fastapi(server: Server) -> None:
-    redis_client = connect(server)
-    app = fastapi_app(AsyncLimiter(redis_client), rule=sliding(f"{LIMIT}/minute", name="api"), timeout=30)
-    with serving(app, redis_client) as url:
+    limiter = connect(server)
+    app = fastapi_app(limiter, rule=sliding(f"{LIMIT}/minute", name="api"), timeout=30)
+    with serving(app, limiter) as url:
         async with requests(url) as client:
             responses = await burst(client)
             assert statuses(responses) == {200: LIMIT, 429: REQUESTS - LIMIT}
@@ -147,15 +147,7 @@ async def test_fastapi(server: Server) -> None:
 def user(scope: Any) -> str | None:
     """The user by a header; without it, unlimited."""
     header = dict(scope["headers"]).get(b"x-user")
-    return f"{{{header.decode()}}}" if header else None
-
-
-def part(name: str) -> Callable[[Any], str | None]:
-    def key(scope: Any) -> str | None:
-        tag = user(scope)
-        return f"{tag}:{name}" if tag else None
-
-    return key
+    return header.decode() if header else None
 
 
 async def test_starlette_with_several_rules(server: Server) -> None:
@@ -163,12 +155,12 @@ async def test_starlette_with_several_rules(server: Server) -> None:
         return PlainTextResponse("hello", headers={"X-Own": "kept"})
 
     rules: list[tuple[Any, Rule]] = [
-        (part("rate"), sliding("5/second", "8/minute", name="rate")),
-        (part("day"), fixed("100/day")),
+        (user, sliding("5/second", "8/minute", name="rate")),
+        (user, fixed("100/day")),
     ]
-    redis_client = connect(server)
-    middleware = Middleware(RateLimitMiddleware, limiter=AsyncLimiter(redis_client), rules=rules, timeout=30)
-    with serving(Starlette(routes=[Route("/", hello)], middleware=[middleware]), redis_client) as url:
+    limiter = connect(server)
+    middleware = Middleware(RateLimitMiddleware, limiter=limiter, rules=rules, without_identity="allow", timeout=30)
+    with serving(Starlette(routes=[Route("/", hello)], middleware=[middleware]), limiter) as url:
         async with requests(url) as client:
             assert statuses(await burst(client, count=20)) == {200: 20}  # No user, no limit.
             client.headers["X-User"] = "7"
@@ -178,7 +170,7 @@ async def test_starlette_with_several_rules(server: Server) -> None:
                 assert parsed(response.headers["RateLimit-Policy"]) == [
                     ("rate-1s", {"q": 5, "w": 1}),
                     ("rate-60s", {"q": 8, "w": 60}),
-                    ("policy-1", {"q": 100, "w": 86400}),
+                    ("86400s", {"q": 100, "w": 86400}),
                 ]
                 if response.status_code == 429:
                     assert response.json()["violated-policies"] == ["rate-1s"]
@@ -207,15 +199,15 @@ async def test_concurrent_requests(server: Server) -> None:
         inside -= 1
         return PlainTextResponse("done")
 
-    redis_client = connect(server)
-    middleware = Middleware(RateLimitMiddleware, limiter=AsyncLimiter(redis_client), rule=lease(4, 30), timeout=30)
-    with serving(Starlette(routes=[Route("/", slow)], middleware=[middleware]), redis_client) as url:
+    limiter = connect(server)
+    middleware = Middleware(RateLimitMiddleware, limiter=limiter, rule=lease(4, 30), timeout=30)
+    with serving(Starlette(routes=[Route("/", slow)], middleware=[middleware]), limiter) as url:
         async with requests(url) as client:
             held = [asyncio.create_task(client.get("/")) for _ in range(4)]
             await full.wait()
             denied = await burst(client, count=10)
             assert statuses(denied) == {429: 10}
-            policy = [("default", {"q": 4, "qu": "concurrent-requests"})]
+            policy = [("30s", {"q": 4, "qu": "concurrent-requests"})]
             assert parsed(denied[0].headers["RateLimit-Policy"]) == policy
             assert 0 < int(denied[0].headers["Retry-After"]) <= 30
             gate.set()
@@ -224,34 +216,45 @@ async def test_concurrent_requests(server: Server) -> None:
             assert most == 4
 
 
-@pytest.mark.parametrize("choice", ["open", "closed"])
-async def test_a_server_that_is_away(choice: Any, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("choice", ["open", "closed", "local"])
+async def test_a_server_that_is_unavailable(choice: Any, caplog: pytest.LogCaptureFixture) -> None:
     server = Server("script")
     try:
-        redis_client = connect(server)
-        limiter = AsyncLimiter(redis_client)
-        app = fastapi_app(limiter, rule=sliding("1000/minute"), when_away=choice)
-        with serving(app, redis_client) as url, caplog.at_level(logging.WARNING, "redis_rl.asgi"):
+        limiter = connect(server)
+        app = fastapi_app(limiter, rule=sliding("20/minute"), when_unavailable=choice, processes=2, timeout=10)
+        with serving(app, limiter) as url, caplog.at_level(logging.INFO, "redis_rl.asgi"):
             async with requests(url) as client:
-                assert (await client.get("/")).json() == {"remaining": 999}
+                assert (await client.get("/")).json() == {"remaining": 19}
                 server.process.kill()
                 server.process.wait()
-                away = await burst(client, count=20)
+                responses = await burst(client, count=25)
+                first = responses[0]
                 if choice == "open":
-                    assert statuses(away) == {200: 20}
-                    assert away[0].json() == {"remaining": None}
+                    assert statuses(responses) == {200: 25}
+                    assert first.json() == {"remaining": None}
+                elif choice == "closed":
+                    assert statuses(responses) == {503: 25}
+                    assert first.json() == {"title": "The rate limiter is not available", "status": 503}
+                if choice == "local":
+                    # Half of the limit, as there are two processes.
+                    assert statuses(responses) == {200: 10, 429: 15}
+                    assert parsed(first.headers["RateLimit-Policy"]) == [("60s", {"q": 20, "w": 60})]
                 else:
-                    assert statuses(away) == {503: 20}
-                    problem = {"title": "The rate limiter is not available", "status": 503}
-                    assert away[0].json() == problem
-                assert not {"ratelimit", "ratelimit-policy", "retry-after"} & set(away[0].headers)
+                    assert not {"ratelimit", "ratelimit-policy", "retry-after"} & set(first.headers)
                 server.start()
-                assert (await client.get("/")).json() == {"remaining": 999}
+
+                async def back() -> bool:
+                    return bool((await client.get("/")).json() == {"remaining": 19})
+
+                deadline = time.monotonic() + 30
+                while not await back():
+                    assert time.monotonic() < deadline
+                    await asyncio.sleep(0.05)
         # One line for the beginning and one for the end, whatever the number of requests.
         lines = [record.getMessage() for record in caplog.records if record.name == "redis_rl.asgi"]
-        assert [line.partition(",")[0].partition(":")[0] for line in lines] == [
-            "the rate limiter's server is away",
-            "the rate limiter's server is back",
+        assert [line.partition(",")[0] for line in lines] == [
+            "limiter 'redis-rl': the server is unavailable",
+            "limiter 'redis-rl': the server is available again",
         ]
     finally:
         server.kill()
@@ -270,37 +273,134 @@ async def call(app: Callable[..., Awaitable[None]], scope: dict[str, Any]) -> li
     return sent
 
 
-async def test_a_server_that_does_not_answer(caplog: pytest.LogCaptureFixture) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        async with redis.asyncio.Redis(port=silent.getsockname()[1], socket_timeout=60) as client:
-            app = fastapi_app(AsyncLimiter(client), rule=sliding("1/minute"), timeout=0.05)
-            transport = httpx.ASGITransport(app=app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://api") as http:
-                assert (await http.get("/")).json() == {"remaining": None}
-    assert caplog.messages == ["the rate limiter's server is away, requests are let pass unlimited: timeout"]
+async def nothing(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def from_address(address: str | None, *forwarded: str, path: str = "/") -> dict[str, Any]:
+    headers = [(b"x-forwarded-for", each.encode()) for each in forwarded]
+    return {"type": "http", "path": path, "client": (address, 1) if address else None, "headers": headers}
+
+
+async def status(app: Any, scope: dict[str, Any]) -> int:
+    return int((await call(app, scope))[0]["status"])
+
+
+async def test_two_limits_at_one_address(server: Server, aio: AsyncLimiter) -> None:
+    """Default options: neither counts or removes the requests of the other."""
+    login = RateLimitMiddleware(nothing, limiter=aio, rule=sliding("3/hour"), timeout=10, deny_cache=0)
+    api = RateLimitMiddleware(nothing, limiter=aio, rule=sliding("100/second"), timeout=10, deny_cache=0)
+    seen = []
+    for _ in range(4):
+        seen += [await status(login, from_address("203.0.113.7")), await status(api, from_address("203.0.113.7"))]
+        server.set_clock(START_MS + 2000 * len(seen))
+    assert seen == [204, 204] * 3 + [429, 204]
+    assert [await status(api, from_address("203.0.113.7")) for _ in range(101)] == [204] * 100 + [429]
+    with server.client() as client:
+        expected = {"rl:sliding-3/3600s:{203.0.113.7}", "rl:sliding-100/1s:{203.0.113.7}"}
+        assert set(client.keys()) == expected
+
+
+async def test_identities(server: Server, aio: AsyncLimiter) -> None:
+    def limited(**options: Any) -> Any:
+        return RateLimitMiddleware(nothing, limiter=aio, rule=sliding("1/minute"), timeout=10, **options)
+
+    app = limited(prefix="a:")
+    # A network of IPv6 is one client.
+    assert await status(app, from_address("2001:db8:1:2::1")) == 204
+    assert await status(app, from_address("2001:db8:1:2:ffff::9")) == 429
+    assert await status(app, from_address("2001:db8:1:3::1")) == 204
+    # Nobody's word is taken for an address.
+    assert await status(app, from_address("10.0.0.1", "203.0.113.7")) == 204
+    assert await status(app, from_address("10.0.0.1", "203.0.113.8")) == 429
+    # Behind proxies that are trusted it is.
+    behind = limited(prefix="b:", key=ClientAddress(trusted_proxies=["10.0.0.0/8"]))
+    assert await status(behind, from_address("10.0.0.1", "6.6.6.6, 203.0.113.7", "10.0.0.2")) == 204
+    assert await status(behind, from_address("10.0.0.1", "7.7.7.7, 203.0.113.7", "10.0.0.2")) == 429
+    assert await status(behind, from_address("10.0.0.1", "203.0.113.8")) == 204
+    # Who has no identity shares none with others.
+    assert [await status(app, from_address(None)) for _ in range(2)] == [403, 403]
+    assert [await status(limited(without_identity="allow"), from_address(None)) for _ in range(3)] == [204] * 3
+    assert await status(behind, from_address("10.0.0.1", "unknown")) == 403
+
+
+async def test_limits_that_depend_on_the_request(server: Server, aio: AsyncLimiter) -> None:
+    def rule(scope: Any) -> Rule | None:
+        path = scope["path"]
+        if path == "/health":
+            return None
+        return sliding("10/minute", cost=5 if path == "/export" else 1, name="api")
+
+    async def denied(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 420, "headers": []})
+        await send({"type": "http.response.body", "body": scope["state"]["rate_limit"].violated[0].encode()})
+
+    app = RateLimitMiddleware(nothing, limiter=aio, rule=rule, key=lambda scope: "k", on_denied=denied, timeout=10)
+    paths = ["/health", "/export", "/", "/export", "/health", "/"]
+    seen = [await status(app, from_address("203.0.113.7", path=path)) for path in paths]
+    assert seen == [204, 204, 204, 420, 204, 204]
+    sent = await call(app, from_address("203.0.113.7", path="/export"))
+    assert sent[1]["body"] == b"api"
+    assert b"retry-after" in dict(sent[0]["headers"])
+
+
+async def test_a_flood_is_denied_from_memory(server: Server, aio: AsyncLimiter) -> None:
+    app = RateLimitMiddleware(nothing, limiter=aio, rule=sliding("1/hour"), key=lambda scope: "k", timeout=10)
+    server.run("CONFIG", "RESETSTAT")
+    began = time.monotonic()
+    seen = [await status(app, from_address("203.0.113.7")) for _ in range(500)]
+    took = time.monotonic() - began
+    assert seen == [204] + [429] * 499
+    # A call a second, and the first denial, and what was left of the first second.
+    assert aio.statistics.denied - aio.statistics.denied_from_memory <= took + 2
+    assert aio.statistics.denied == 499
 
 
 async def test_mistakes_are_loud(server: Server, aio: AsyncLimiter) -> None:
     """A limit is not off because a key holds something else."""
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 204})
-
-    middleware = RateLimitMiddleware(app, limiter=aio, rule=sliding("1/minute"))
-    server.run("LPUSH", "unknown", "x")
+    middleware = RateLimitMiddleware(nothing, limiter=aio, rule=sliding("1/minute", name="a"), timeout=10)
+    server.run("LPUSH", "rl:a:{10.0.0.7}", "x")
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        await call(middleware, {"type": "http", "client": None})
-    other = RateLimitMiddleware(app, limiter=aio, rule=sliding("1/minute"), key=lambda scope: "k")
+        await call(middleware, from_address("10.0.0.7"))
+    other = RateLimitMiddleware(nothing, limiter=aio, rule=sliding("1/minute"), key=lambda scope: "k", timeout=10)
     sent = await call(other, {"type": "http"})
-    assert (b"ratelimit", b'"default";r=0;t=60') in sent[0]["headers"]
+    assert (b"ratelimit", b'"60s";r=0;t=60') in sent[0]["headers"]
     # What is no request is none of its business.
-    assert len(await call(other, {"type": "websocket"})) == 1
-    assert client_address({"client": ("10.0.0.7", 1)}) == "10.0.0.7"
-    for options in ({}, {"rule": sliding("1/s"), "rules": [(user, sliding("1/s"))]}):
+    assert len(await call(other, {"type": "websocket"})) == 2
+    rule = sliding("1/s")
+    impossible: list[dict[str, Any]] = [{}, {"rule": rule, "rules": [(user, rule)]}, {"rule": "1/s"}]
+    for options in (*impossible, {"rules": [(user, "1/s")]}):
         with pytest.raises(TypeError):
-            RateLimitMiddleware(app, limiter=aio, **options)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="when_away"):
-        RateLimitMiddleware(app, limiter=aio, rule=sliding("1/s"), when_away="maybe")  # type: ignore[arg-type]
+            RateLimitMiddleware(nothing, limiter=aio, **options)
+    with pytest.raises(TypeError, match="AsyncLimiter"):
+        RateLimitMiddleware(nothing, limiter=redis.asyncio.Redis(), rule=rule)  # type: ignore[arg-type]
+    mistakes: list[dict[str, Any]] = [{"when_unavailable": "maybe"}, {"without_identity": "maybe"}, {"deny_cache": -1}]
+    for wrong in mistakes:
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            RateLimitMiddleware(nothing, limiter=aio, rule=rule, **wrong)
+    with pytest.raises(ValueError, match="processes"):
+        RateLimitMiddleware(nothing, limiter=aio, rule=rule, when_unavailable="local", processes=0)
+
+
+async def test_a_lease_is_kept_for_a_long_response(server: Server, aio: AsyncLimiter) -> None:
+    server.set_clock(0)
+    going, more = asyncio.Event(), asyncio.Event()
+
+    async def long(scope: Any, receive: Any, send: Any) -> None:
+        going.set()
+        await more.wait()
+        await nothing(scope, receive, send)
+
+    app = RateLimitMiddleware(long, limiter=aio, rule=lease(1, 1.5), key=lambda scope: "k", timeout=10)
+    first = asyncio.create_task(status(app, from_address("203.0.113.7")))
+    await going.wait()
+    # Longer than the lease.
+    await asyncio.sleep(2.5)
+    assert await status(app, from_address("203.0.113.7")) == 429
+    more.set()
+    assert await first == 204
+    assert await status(app, from_address("203.0.113.7")) == 204
 
 
 @pytest.mark.parametrize("strategy", ["fixed-window", "moving-window"])
@@ -311,6 +411,7 @@ async def test_flask_limiter(server: Server, strategy: str) -> None:
         lambda: "everybody",
         app=app,
         storage_uri=f"rl+{server.url}",
+        storage_options={"timeout": "30"},
         strategy=strategy,
         headers_enabled=True,
         default_limits=[f"{LIMIT} per hour"],
@@ -338,7 +439,7 @@ async def test_flask_limiter(server: Server, strategy: str) -> None:
         http.shutdown()
         thread.join()
         http.server_close()
-        limiter.storage.client.close()
+        limiter.storage.close()
 
 
 async def test_slowapi(server: Server) -> None:
@@ -346,6 +447,7 @@ async def test_slowapi(server: Server) -> None:
     limiter = slowapi.Limiter(
         key_func=lambda: "everybody",
         storage_uri=f"rl+{server.url}",
+        storage_options={"timeout": "30"},
         strategy="moving-window",
         headers_enabled=True,
         default_limits=[f"{LIMIT}/hour"],
@@ -368,4 +470,4 @@ async def test_slowapi(server: Server) -> None:
         async with requests(url) as client:
             assert statuses(await burst(client)) == {200: LIMIT, 429: REQUESTS - LIMIT}
     assert isinstance(limiter._storage, redis_rl.limits.RlStorage)
-    limiter._storage.client.close()
+    limiter._storage.close()

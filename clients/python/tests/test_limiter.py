@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import random
 import threading
+import time
 from typing import Any, Literal
 
 import pytest
@@ -17,6 +19,7 @@ from redis_rl import (
     AllResult,
     AsyncLimiter,
     Denied,
+    Event,
     Limiter,
     Refunded,
     Result,
@@ -27,7 +30,7 @@ from redis_rl import (
     throttle,
 )
 from redis_rl._protocol import source
-from servers import MODULE, ROOT, START_MS, Server
+from servers import MODULE, ROOT, START_MS, Server, until
 
 
 def figures(result: Result) -> tuple[int, ...]:
@@ -46,12 +49,10 @@ def test_the_carried_sources_are_those_of_the_repository() -> None:
     whats: tuple[Literal["library"], Literal["script"]] = ("library", "script")
     for what in whats:
         repository = ROOT / "functions" / f"rl.{what}.lua"
-        if not repository.exists():
-            pytest.skip(f"not here: {repository}")
         assert source(what) == repository.read_text(encoding="utf-8")
 
 
-def test_the_server_is_looked_at_once(server: Server, limiter: Limiter) -> None:
+def test_the_mode_is_detected_once(server: Server, limiter: Limiter) -> None:
     assert limiter.mode is None
     limiter.hit("a", sliding("10/minute"))
     assert limiter.mode == server.mode
@@ -123,7 +124,7 @@ def test_anchored(server: Server, limiter: Limiter) -> None:
 
 
 def test_throttle(server: Server, limiter: Limiter) -> None:
-    rule = throttle("60/minute", max_burst=2)
+    rule = throttle("60/minute", burst=2)
     assert [limiter.hit("a", rule).remaining for _ in range(3)] == [2, 1, 0]
     result = limiter.hit("a", rule)
     assert figures(result) == (0, 3, 3, 0)
@@ -150,7 +151,7 @@ def test_peek(server: Server, limiter: Limiter) -> None:
         assert figures(limiter.peek("a", rule)) == (1, 2, 1, 1)
         assert figures(limiter.peek("a", rule, cost=0)) == (1, 2, 0, 2)
         assert limiter.peek("a", rule, cost=3).retry_after is None
-    assert figures(limiter.peek("a", lease(2, 30))) == (1, 2, 1, 1)
+    assert figures(limiter.peek("a", lease(2, 30, holder="me"))) == (1, 2, 1, 1)
     assert [state.used for state in limiter.peek("a", sliding("1/s", "2/m")).each] == [1, 1]
     with server.client() as client:
         assert client.dbsize() == 0
@@ -194,7 +195,7 @@ def test_leases(server: Server, limiter: Limiter) -> None:
     assert limiter.release("a", first.holder, "nobody") == 1
     assert limiter.release("a", first.holder) == 0
     server.set_clock(START_MS + 50_000)
-    assert limiter.peek("a", rule).used == 1
+    assert limiter.peek("a", lease(2, 30, holder="other")).used == 1
 
 
 def test_a_held_lease(limiter: Limiter) -> None:
@@ -205,8 +206,9 @@ def test_a_held_lease(limiter: Limiter) -> None:
             pytest.fail("entered")
         assert denied.value.result.retry_after == 30
         assert "30 s" in str(denied.value)
+        assert pickle.loads(pickle.dumps(denied.value)).result.retry_after == 30
         assert limiter.peek("a", lease(1, 30, holder=held.holder))
-    assert limiter.peek("a", rule).used == 1
+    assert limiter.peek("a", lease(1, 30, holder="other")).used == 1
     with pytest.raises(ZeroDivisionError), limiter.hold("a", rule):
         raise ZeroDivisionError
     assert limiter.acquire("a", rule)
@@ -226,85 +228,202 @@ def test_a_held_lease_is_renewed(server: Server, limiter: Limiter) -> None:
         return result
 
     limiter.hit = watched  # type: ignore[method-assign]
-    with limiter.hold("a", lease(1, 0.03), renew=True) as held:
+    with limiter.hold("a", lease(1, 3)) as held:
         assert enough.wait(30)
         assert not held.lost
-    assert renewals[:4] == [START_MS + 30, START_MS + 50, START_MS + 70, START_MS + 90]
-    assert limiter.peek("a", lease(1, 1)).used == 1
+    assert renewals[:4] == [START_MS + 3000, START_MS + 3020, START_MS + 3040, START_MS + 3060]
+    assert limiter.peek("a", lease(1, 1, holder="other")).used == 1
 
 
 def test_a_held_lease_may_be_lost(server: Server, limiter: Limiter) -> None:
-    with limiter.hold("a", lease(1, 10)) as held:
-        server.set_clock(START_MS + 10_000)
+    """Another has it since the server's clock was set: the next renewal tells."""
+    with limiter.hold("a", lease(1, 3)) as held:
+        server.set_clock(START_MS + 3000)
         assert limiter.acquire("a", lease(1, 10), holder="other")
-        assert not held.renew()
+        assert held.lost_event.wait(30)
         assert held.lost
     assert not limiter.acquire("a", lease(1, 10))
+
+
+def test_a_place_is_waited_for(limiter: Limiter) -> None:
+    rule = lease(1, 30)
+    with limiter.hold("a", rule):
+        other = threading.Timer(0.1, lambda: limiter.release("b", "me"))
+        limiter.acquire("b", rule, holder="me")
+        other.start()
+        with limiter.hold("b", rule, timeout=30) as held:
+            assert not held.lost
+        other.join()
+        with pytest.raises(Denied), limiter.hold("a", rule, timeout=0.05):
+            pytest.fail("entered")
 
 
 def test_all(server: Server, limiter: Limiter) -> None:
     rules: dict[str | bytes, Rule] = {
         "rpm": sliding("10/minute"),
         "tpm": sliding("2000/minute", cost=900, name="tokens", unit="tokens"),
-        "busy": lease(2, 120),
+        "busy": lease(2, 120, holder="first"),
         "pace": throttle("100/minute"),
         "day": fixed("50/day"),
     }
     first = limiter.all(rules)
     assert isinstance(first, AllResult)
     assert (first.allowed, first.index, first.remaining, first.retry_after) == (True, 2, 1, 0)
-    assert [result.used for result in first.results] == [1, 900, 1, 1, 1]
-    second = limiter.all(rules.items())
-    holders = [each.results[2].holder for each in (first, second)]
-    assert None not in holders
-    assert holders[0] != holders[1]
+    assert [result.used for result in first.each] == [1, 900, 1, 1, 1]
+    second = limiter.all((rules | {"busy": lease(2, 120, holder="second")}).items())
+    assert [each.each[2].holder for each in (first, second)] == ["first", "second"]
     server.set_clock(START_MS + 500)
-    third = limiter.all(rules)
+    third = limiter.all(rules | {"busy": lease(2, 120, holder="third")})
     assert (third.allowed, third.index, third.retry_after_ms) == (False, 2, 119_500)
-    assert [result.allowed for result in third.results] == [True, False, False, True, True]
-    assert [result.used for result in third.results] == [2, 1800, 2, 2, 2]
-    assert third.violated == ["tokens", "policy-2"]
+    assert [result.allowed for result in third.each] == [True, False, False, True, True]
+    assert [result.used for result in third.each] == [2, 1800, 2, 2, 2]
+    assert third.violated == ["tokens", "120s"]
     assert third.headers()["Retry-After"] == "120"
     assert third.at_ms == START_MS + 500
 
 
-def test_budget(server: Server, limiter: Limiter) -> None:
-    budget = limiter.budget("a", sliding("1000/minute"))
-    with budget.reserve(1) as least, budget.reserve(600) as reservation:
+def test_reservations(server: Server, limiter: Limiter) -> None:
+    rule = sliding("1000/minute")
+    with limiter.reserve("a", rule, 1) as least, limiter.reserve("a", rule, 600) as reservation:
         assert reservation.result.used == 601
         with pytest.raises(Denied):
-            budget.reserve(600)
+            limiter.reserve("a", rule, 600)
         server.set_clock(START_MS + 5000)
-        other = budget.reserve(300)
+        other = limiter.reserve("a", rule, 300)
         reservation.settle(250)
         least.cancel()
-    assert budget.peek().used == 550
+    assert limiter.peek("a", rule, cost=0).used == 550
     with pytest.raises(RuntimeError):
         reservation.settle(100)
     other.settle(900)
-    assert (budget.peek().used, budget.peek().remaining) == (1150, 0)
+    state = limiter.peek("a", rule, cost=0)
+    assert (state.used, state.remaining) == (1150, 0)
     # What was given back is of the moment when it was taken.
     server.set_clock(START_MS + 60_000)
-    assert budget.peek().used == 900
-    for rule in (throttle("1/s"), lease(1, 1)):
+    assert limiter.peek("a", rule, cost=0).used == 900
+    for wrong in (throttle("1/s"), lease(1, 1)):
         with pytest.raises(TypeError):
-            limiter.budget("a", rule)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="the cost"):
+            limiter.reserve("a", wrong, 1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="units"):
         other.settle(-1)
-    with budget.reserve(50):
+    with limiter.reserve("a", rule, 50):
         pass
-    assert budget.peek().used == 950
+    assert limiter.peek("a", rule, cost=0).used == 950
 
 
-def test_a_budget_of_any_size(server: Server, limiter: Limiter) -> None:
-    if server.mode != "module":
+def test_reservations_of_any_size(server: Server, limiter: Limiter) -> None:
+    if server.mode != "module" and not compact(server):
         with pytest.raises(redis.ResponseError, match="COST above 1000 needs a compact log"):
-            limiter.budget("a", sliding("200000/minute")).reserve(128_000)
-    rule = sliding("200000/minute") if server.mode == "module" else fixed("200000/minute", anchored=True)
-    budget = limiter.budget("b", rule)
-    budget.reserve(1).settle(2)
-    budget.reserve(128_000).settle(131_072)
-    assert budget.peek().used == 131_074
+            limiter.reserve("a", sliding("200000/minute"), 128_000)
+        rule: Any = fixed("200000/minute", anchored=True)
+    else:
+        rule = sliding("200000/minute")
+    limiter.reserve("b", rule, 1).settle(2)
+    limiter.reserve("b", rule, 128_000).settle(131_072)
+    assert limiter.peek("b", rule, cost=0).used == 131_074
+
+
+def test_waiting(server: Server, limiter: Limiter) -> None:
+    """The exact wait between, by the real clock."""
+    server.set_clock(0)
+    rule = sliding("2/300ms")
+    results = [limiter.wait("a", rule) for _ in range(6)]
+    assert all(results)
+    assert results[2].at_ms - results[0].at_ms >= 300
+    assert results[4].at_ms - results[2].at_ms >= 300
+    # Denied attempts are few: one for each wait.
+    assert limiter.statistics.denied <= 4
+    assert limiter.wait("b", sliding("1/hour"), timeout=5)
+    began = time.monotonic()
+    assert limiter.wait("b", sliding("1/hour"), timeout=5).retry_after in (3599, 3600)
+    assert limiter.wait("b", sliding("1/hour"), cost=2).retry_after is None
+    assert time.monotonic() - began < 5
+
+
+def test_a_denial_is_remembered(server: Server) -> None:
+    events: list[Event] = []
+    with redis.Redis(port=server.port) as client, Limiter(client, deny_cache=100, hook=events.append) as limiter:
+        rule = sliding("3/minute")
+
+        def asked(call: Any) -> Any:
+            """The answer, and whether the server has given it."""
+            before = calls(server)
+            result = call()
+            return bool(result), calls(server) > before
+
+        assert [asked(lambda: limiter.hit("a", rule)) for _ in range(4)] == [(True, True)] * 3 + [(False, True)]
+        assert asked(lambda: limiter.hit("a", rule)) == (False, False)
+        assert asked(lambda: limiter.hit("a", sliding("3/minute"), cost=2)) == (False, False)
+        # Another rule, another key, and a forced call are asked.
+        assert asked(lambda: limiter.hit("a", sliding("4/minute"))) == (True, True)
+        assert asked(lambda: limiter.hit("b", rule)) == (True, True)
+        assert asked(lambda: limiter.hit("a", rule, force=True)) == (False, True)
+        assert asked(lambda: limiter.peek("a", rule, cost=0)) == (False, True)
+        # A lighter request may fit.
+        assert asked(lambda: limiter.hit("c", rule, cost=2)) == (True, True)
+        assert asked(lambda: limiter.hit("c", rule, cost=2)) == (False, True)
+        assert asked(lambda: limiter.hit("c", rule)) == (True, True)
+        # What was given back is known at once.
+        assert limiter.refund("a", rule)
+        assert not asked(lambda: limiter.hit("a", rule))[0]
+        assert asked(lambda: limiter.hit("a", rule)) == (False, False)
+        assert limiter.reset("a")
+        assert asked(lambda: limiter.hit("a", rule)) == (True, True)
+        # Several rules are one request.
+        pairs = [("a", rule), ("b", sliding("1/minute"))]
+        assert asked(lambda: limiter.all(pairs)) == (False, True)
+        assert asked(lambda: limiter.all(pairs)) == (False, False)
+        assert asked(lambda: limiter.all([("a", rule)])) == (True, True)
+        remembered = limiter.all(pairs)
+        assert (remembered.index, remembered.violated) == (1, ["60s-2"])
+        assert remembered.retry_after_ms is not None
+        assert limiter.statistics.denied_from_memory == 5
+        assert sum(event.source == "memory" for event in events) == 5
+        assert {event.limiter for event in events} == {"redis-rl"}
+
+
+def test_a_denial_is_forgotten_after_its_wait(server: Server) -> None:
+    with redis.Redis(port=server.port) as client, Limiter(client, deny_cache=2) as limiter:
+        rule = sliding("1/200ms")
+        server.set_clock(0)
+        for _ in range(3):
+            until("it is let in", lambda: limiter.hit("a", rule), seconds=10)
+        # By the clock of the server, it was let in as soon as it could be.
+        assert limiter.statistics.denied_from_memory > limiter.statistics.denied / 2
+        # Of more keys than it has entries it remembers the last ones.
+        for key in "xyz":
+            limiter.hit(key, sliding("1/hour"))
+            limiter.hit(key, sliding("1/hour"))
+        before = limiter.statistics.denied_from_memory
+        for key in "zyx":
+            limiter.hit(key, sliding("1/hour"))
+        assert limiter.statistics.denied_from_memory == before + 2
+
+
+def test_the_hook(server: Server) -> None:
+    events: list[Event] = []
+
+    def hook(event: Event) -> None:
+        events.append(event)
+        raise ZeroDivisionError
+
+    with redis.Redis(port=server.port) as client, Limiter(client, name="api", hook=hook) as limiter:
+        limiter.hit("a", sliding("1/minute"))
+        limiter.all([("a", sliding("1/minute")), ("b", fixed("1/minute"))])
+        server.run("LPUSH", "list", "x")
+        with pytest.raises(redis.ResponseError):
+            limiter.hit("list", sliding("1/minute"))
+        limiter.reset("a")
+    seen = [(event.limiter, event.call, event.keys, bool(event.result), event.error is not None) for event in events]
+    assert seen == [
+        ("api", "hit", ("a",), True, False),
+        ("api", "all", ("a", "b"), False, False),
+        ("api", "hit", ("list",), False, True),
+        ("api", "reset", ("a",), False, False),
+    ]
+    assert all(0 <= event.seconds < 60 for event in events)
+    statistics = limiter.statistics
+    assert (statistics.allowed, statistics.denied, statistics.unavailable) == (1, 1, 0)
 
 
 def test_prefix_and_bytes(server: Server) -> None:
@@ -314,6 +433,19 @@ def test_prefix_and_bytes(server: Server) -> None:
         limiter.hit(b"\xff\x00", sliding("1/minute"))
         limiter.hit(b"a", sliding("2/minute"))
         assert sorted(raw.keys()) == [b"app:a", b"app:\xff\x00"]
+
+
+def calls(server: Server) -> int:
+    """Calls of ours that the server has had."""
+    with server.client() as client:
+        stats = client.info("commandstats")
+    kinds = ("rl.sliding", "rl.fixed", "rl.all", "rl.peek", "fcall", "fcall_ro", "evalsha", "evalsha_ro", "eval")
+    return sum(stats[name]["calls"] for kind in kinds if (name := f"cmdstat_{kind}") in stats)
+
+
+def compact(server: Server) -> bool:
+    """Whether functions and scripts have compact logs."""
+    return "needs a compact log" not in source("library")
 
 
 def test_errors_are_the_servers_own(server: Server, limiter: Limiter) -> None:
@@ -340,16 +472,14 @@ async def test_clients(server: Server, library: str, protocol: int, decode: bool
     sync = redis.Redis(**options) if library == "redis" else valkey.Valkey(**options)
     aio = redis.asyncio.Redis(**options) if library == "redis" else valkey.asyncio.Valkey(**options)
     pairs: dict[str | bytes, Rule] = {"a": sliding("5/s", "10/minute"), "b": throttle("7/s")}
-    with sync:
-        limiter = Limiter(sync)
-        assert limiter.all(pairs).results[0].used == 1
+    with sync, Limiter(sync) as limiter:
+        assert limiter.all(pairs).each[0].used == 1
         assert limiter.hit("a", pairs["a"]).each[1].remaining == 8
         assert limiter.refund("a", pairs["a"]) == Refunded(1, 1, 1)
         with pytest.raises(limiter.client_errors, match=r"WRONGTYPE|not an integer|syntax|kind of value|out of range"):
             limiter.hit("a", pairs["b"])
-    async with aio:
-        limiter_aio = AsyncLimiter(aio)
-        assert (await limiter_aio.all(pairs)).results[0].used == 2
+    async with aio, AsyncLimiter(aio) as limiter_aio:
+        assert (await limiter_aio.all(pairs)).each[0].used == 2
         assert (await limiter_aio.hit("a", pairs["a"])).each[1].remaining == 7
         assert await limiter_aio.refund("a", pairs["a"]) == Refunded(1, 2, 1)
 
@@ -360,7 +490,7 @@ async def test_asyncio(server: Server, aio: AsyncLimiter) -> None:
     assert aio.mode is None
     assert [(await aio.hit("a", rule)).remaining for _ in range(3)] == [2, 1, 0]
     assert aio.mode == server.mode
-    assert await aio.look() == server.mode
+    assert await aio.probe() == server.mode
     assert (await aio.hit("a", rule)).retry_after == 60
     assert (await aio.peek("a", rule, cost=0)).used == 3
     assert await aio.refund("a", rule) == Refunded(1, 2, 60)
@@ -374,13 +504,17 @@ async def test_asyncio(server: Server, aio: AsyncLimiter) -> None:
             async with aio.hold("l", lease(1, 30)):
                 pytest.fail("entered")
         assert held.holder
-    budget = aio.budget("b", sliding("1000/minute"))
-    async with await budget.reserve(600) as reservation:
+    budget = sliding("1000/minute")
+    async with await aio.reserve("b", budget, 600) as reservation:
         await reservation.settle(700)
-    await (await budget.reserve(300)).cancel()
-    assert (await budget.peek()).used == 700
+    await (await aio.reserve("b", budget, 300)).cancel()
+    assert (await aio.peek("b", budget, cost=0)).used == 700
     with pytest.raises(Denied):
-        await budget.reserve(400)
+        await aio.reserve("b", budget, 400)
+    server.set_clock(0)
+    waited = [await aio.wait("w", sliding("1/100ms")) for _ in range(2)]
+    assert waited[1].at_ms - waited[0].at_ms >= 100
+    assert not await aio.wait("w", sliding("1/hour"), timeout=10)
 
 
 async def test_asyncio_renews(server: Server, aio: AsyncLimiter) -> None:
@@ -392,17 +526,17 @@ async def test_asyncio_renews(server: Server, aio: AsyncLimiter) -> None:
         nonlocal renewals
         server.set_clock(START_MS + 20 * renewals)
         result = await hit(*args, **options)
-        assert result.reset_after_ms == 30
+        assert result.reset_after_ms == 3000
         renewals += 1
         if renewals == 4:
             enough.set()
         return result
 
     aio.hit = watched  # type: ignore[method-assign]
-    async with aio.hold("a", lease(1, 0.03), renew=True) as held:
+    async with aio.hold("a", lease(1, 3)) as held:
         await asyncio.wait_for(enough.wait(), 30)
         assert not held.lost
-    assert (await aio.peek("a", lease(1, 1))).used == 1
+    assert (await aio.peek("a", lease(1, 1, holder="other"))).used == 1
 
 
 def test_threads(server: Server, limiter: Limiter) -> None:
@@ -472,7 +606,7 @@ def test_clients_with_an_encoding_of_their_own(server: Server, library: Any) -> 
         assert limiter.hit("gr\u00f6\u00dfe", sliding("5/minute")).used == 1
         limiter.acquire("busy", lease(1, 60), holder="J\u00fcrgen")
         assert client.zscore("p\u00e4:busy", "J\u00fcrgen")
-        assert client.zcard("p\u00e4:gr\u00f6\u00dfe") == 1
+        assert client.exists("p\u00e4:gr\u00f6\u00dfe")
     # hiredis, with which redis-py packs here, takes UTF-8 alone.
     with valkey.Valkey(port=server.port, encoding_errors="surrogateescape") as client:
         assert Limiter(client).hit("\udcff", sliding("5/minute")).used == 1

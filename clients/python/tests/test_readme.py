@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fakeredis
+import fakeredis.aioredis
 import httpx
 import pytest
 
+from redis_rl import AsyncLimiter, Limiter, fixed, lease, sliding, throttle
 from servers import Server
 
 SNIPPETS = re.findall(
@@ -22,15 +26,14 @@ def snippet(words: str, server: Server) -> str:
     """The one snippet that contains the words, on this server."""
     found: str
     (found,) = (text for text in SNIPPETS if words in text)
-    if server.mode != "module":
-        # As the README says.
-        found = found.replace('sliding("200000/minute"', 'fixed("200000/minute", anchored=True')
-        found = f"from redis_rl import fixed\n{found}"
-    return found.replace("Redis(", f"Redis(port={server.port}, ").replace("localhost:6379", f"localhost:{server.port}")
+    found = found.replace(".Redis(", f".Redis(port={server.port}").replace(
+        "Limiter(redis", "Limiter(timeout=10, client=redis"
+    )
+    return found.replace("localhost:6379", f"localhost:{server.port}")
 
 
 def test_no_snippet_is_forgotten() -> None:
-    assert len(SNIPPETS) == 7
+    assert len(SNIPPETS) == 9
 
 
 def test_the_first_minute(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,28 +41,43 @@ def test_the_first_minute(server: Server, capsys: pytest.CaptureFixture[str]) ->
     exec(snippet("for _ in range(6)", server), names)
     printed = capsys.readouterr().out.splitlines()
     assert printed == [*(f"allowed, {left} left" for left in (4, 3, 2, 1, 0)), "denied, try again in 60 s"]
-    with names["limiter"]._transport._client:
+    limiter = names["limiter"]
+    with limiter:
         exec(snippet("limiter.all(", server), names)
         assert names["result"].allowed
         exec(snippet("limiter.hold(", server), names)
         assert not names["held"].lost
-        names["call_the_model"] = lambda max_tokens: SimpleNamespace(usage=SimpleNamespace(total_tokens=1234))
-        exec(snippet("budget.reserve(4000)", server), names)
-        assert names["budget"].peek().used == 1234
+        names["call_the_model"] = lambda max_tokens: SimpleNamespace(usage=SimpleNamespace(total_tokens=234))
+        budget = snippet("limiter.reserve(", server)
+        if server.mode != "module":
+            # Where a log is a sorted set.
+            budget = budget.replace("4000", "400")
+        exec(budget, names)
+        assert limiter.peek("tokens:user:7", sliding("200_000/minute"), cost=0).used == 234
 
 
 def test_asyncio(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(snippet("asyncio.run(main())", server), {"__name__": "readme"})
+    code = snippet("asyncio.run(main())", server).replace("AsyncLimiter(client)", "AsyncLimiter(client, timeout=10)")
+    exec(code, {"__name__": "readme"})
     assert "Result(allowed=True, limit=5, used=1" in capsys.readouterr().out
 
 
 def test_fastapi(server: Server) -> None:
     names: dict[str, Any] = {}
-    exec(snippet("FastAPI()", server), names)
+    code = snippet("FastAPI(lifespan", server).replace(
+        'when_unavailable="open",', 'when_unavailable="open", timeout=10,'
+    )
+    exec(code, names)
+    exec(snippet("trusted_proxies", server), names)
+    assert names["key"]({"client": ("10.0.0.1", 1), "headers": [(b"x-forwarded-for", b"203.0.113.7")]}) == "203.0.113.7"
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(app=names["app"])
-        async with names["client"], httpx.AsyncClient(transport=transport, base_url="http://api") as client:
+        # As a server would, for httpx does not.
+        async with (
+            names["lifespan"](names["app"]),
+            httpx.AsyncClient(transport=transport, base_url="http://a") as client,
+        ):
             return await client.get("/")
 
     response = asyncio.run(ask())
@@ -68,9 +86,39 @@ def test_fastapi(server: Server) -> None:
 
 def test_flask(server: Server) -> None:
     names: dict[str, Any] = {}
-    exec(snippet("Flask(__name__)", server), {"__name__": "readme"} | names, names)
+    code = snippet("Flask(__name__)", server).replace("strategy=", 'storage_options={"timeout": "10"}, strategy=')
+    exec(code, {"__name__": "readme"} | names, names)
     app, limiter = names["app"], names["limiter"]
-    with limiter.storage.client:
-        app.route("/")(lambda: "hello")
-        assert app.test_client().get("/").status_code == 200
-        assert server.run("KEYS", "RL-LIMITS:*")
+    app.route("/")(lambda: "hello")
+    assert app.test_client().get("/").status_code == 200
+    assert server.run("KEYS", "RL-LIMITS:*")
+    limiter.storage.close()
+
+
+def test_fakeredis() -> None:
+    (code,) = (text for text in SNIPPETS if "fakeredis.FakeRedis()" in text)
+    exec(code, {})
+
+
+async def test_all_of_it_works_with_fakeredis(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_700_000_000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    for mode in ("auto", "functions", "script"):
+        limiter = Limiter(fakeredis.FakeRedis(), mode=mode)
+        rules: list[Any] = [sliding("2/minute"), fixed("2/minute"), fixed("2/h", anchored=True), throttle("2/minute")]
+        for number, rule in enumerate(rules):
+            key = f"{mode}{number}"
+            assert [limiter.hit(key, rule).allowed for _ in range(3)] == [True, True, False]
+            assert limiter.peek(key, rule).allowed is False
+            assert limiter.reset(key, rule)
+            assert limiter.hit(key, rule)
+            assert limiter.refund(key, rule)
+        with limiter.hold(f"{mode}l", lease(1, 30)):
+            assert not limiter.acquire(f"{mode}l", lease(1, 30))
+        assert limiter.all([(f"{mode}a", sliding("2/minute")), (f"{mode}b", fixed("2/minute"))])
+        # Its time is that of the test.
+        assert [limiter.hit(f"{mode}c", sliding("1/minute")).allowed for _ in range(2)] == [True, False]
+        now += 60
+        assert limiter.hit(f"{mode}c", sliding("1/minute"))
+    aio = AsyncLimiter(fakeredis.aioredis.FakeRedis())
+    assert [(await aio.hit("a", sliding("2/minute"))).allowed for _ in range(3)] == [True, True, False]

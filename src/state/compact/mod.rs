@@ -307,7 +307,7 @@ impl Compact {
 
     /// As [`Self::rewrite`], with the live entries in a new string: without the dead bytes if all are in one block, otherwise
     /// without the dead blocks.
-    #[inline(never)]
+    #[cold] // Keeps an ordinary call short.
     fn moved(&self, bytes: &[u8], from: Mark, new: Option<Entry>, rest: Mark) -> Result<Change, Flaw> {
         let Ends { head, origin, .. } = self.ends;
         let capacity = self.live_bytes().saturating_add(BLOCK).saturating_add(ROOM_FOR_ENDS);

@@ -1,6 +1,6 @@
 /** A result made of figures, through a connection that replies with them. */
 
-import { type Connection, RateLimiter, type Result, type Rule } from "redis-rl";
+import { type Connection, Limiter, type Result, type Rule } from "redis-rl";
 
 type Figures = Record<string, number>;
 
@@ -21,5 +21,5 @@ export async function fakeResult(rule: Rule, ...windows: [Figures, ...Figures[]]
     return Object.entries(map).flat();
   });
   const connection: Connection = { keyPrefix: "", send: async () => (maps.length > 1 ? maps : maps[0]) };
-  return new RateLimiter(connection).peek("key", rule);
+  return new Limiter(connection).hit("key", rule);
 }

@@ -16,16 +16,15 @@ import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { fileURLToPath } from "node:url";
 import { Redis } from "ioredis";
 import type { Mode } from "redis-rl";
 
 /** The repository: this file runs as clients/node/build/test/support/server.js. */
-export const root = fileURLToPath(new URL("../../../../../", import.meta.url));
+export const root = join(__dirname, "../../../../../");
 const program = process.env.REDIS_SERVER ?? "redis-server";
 
 /** How the server under test takes the commands. */
-export const modes: readonly Mode[] = ["module", "function", "script"];
+export const modes: readonly Mode[] = ["module", "functions", "script"];
 
 export interface ServerOptions {
   /** `script` is a server that knows no functions, as Redis 6.2. */
@@ -92,6 +91,15 @@ export class Server {
   /** Moves a stopped clock. */
   setTime(millis: number): void {
     writeClock(this.folder, millis);
+  }
+
+  /** Stops the process, which keeps its connections and takes new ones: a server that hangs. */
+  pause(): void {
+    this.#child.kill("SIGSTOP");
+  }
+
+  resume(): void {
+    this.#child.kill("SIGCONT");
   }
 
   kill(): void {

@@ -3,7 +3,7 @@
     import redis
     from redis_rl import Limiter, sliding
 
-    limiter = Limiter(redis.Redis(socket_timeout=1))
+    limiter = Limiter(redis.Redis())
     result = limiter.hit("user:7", sliding("100/minute"))
     if not result:
         print("try again in", result.retry_after, "s")
@@ -13,20 +13,21 @@ script. `AsyncLimiter` is the same for asyncio, `redis_rl.asgi` a middleware, `r
 Flask-Limiter and slowapi.
 """
 
-from ._aio import AsyncBudget, AsyncHeldLease, AsyncLimiter, AsyncReservation
+from ._async.limiter import AsyncHeldLease, AsyncLimiter, AsyncReservation
+from ._memory import Event, Statistics
 from ._rates import Rate, Seconds, Window
-from ._result import AllResult, Denied, Refunded, Result, State
+from ._result import AllResult, Decision, Denied, Refunded, Result, State
 from ._rules import Fixed, Lease, Rule, Sliding, Throttle, fixed, lease, sliding, throttle
-from ._sync import Budget, HeldLease, Limiter, Reservation
+from ._sync.limiter import HeldLease, Limiter, Reservation
 
 __all__ = [
     "AllResult",
-    "AsyncBudget",
     "AsyncHeldLease",
     "AsyncLimiter",
     "AsyncReservation",
-    "Budget",
+    "Decision",
     "Denied",
+    "Event",
     "Fixed",
     "HeldLease",
     "Lease",
@@ -39,6 +40,7 @@ __all__ = [
     "Seconds",
     "Sliding",
     "State",
+    "Statistics",
     "Throttle",
     "Window",
     "fixed",

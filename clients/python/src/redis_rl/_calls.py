@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ._protocol import Command
-from ._rates import Rate, Window, units
-from ._result import AllResult, Refunded, Result, State
-from ._rules import Lease, Rule, Windowed, Word
+from ._rates import MAX_UNITS, Rate, Window, units
+from ._result import AllResult, Refunded, Result, State, unreadable
+from ._rules import Fixed, Lease, Rule, Sliding, Word
 
 Key = str | bytes
 Rules = Mapping[Key, Rule] | Mapping[str, Rule] | Iterable[tuple[Key, Rule]]
@@ -18,9 +17,11 @@ MAX_KEYS = 64
 
 
 class Calls:
-    """Makes commands for keys with a prefix, and reads their replies."""
+    """Makes commands for keys with a prefix."""
 
     def __init__(self, prefix: Key) -> None:
+        if not isinstance(prefix, str | bytes):
+            raise TypeError(f"the prefix must be str or bytes, not {prefix!r}")
         self._prefix = prefix
 
     def key(self, key: Key) -> Key:
@@ -36,7 +37,7 @@ class Calls:
 
     def rule(self, key: Key, rule: Rule) -> Command:
         """The rule's own command."""
-        return Command(rule.KIND, (self.key(key),), rule.sent, rule.frames)
+        return Command(rule.KIND, (self.key(key),), rule.sent)
 
     def peek(self, key: Key, rule: Rule) -> Command:
         """RL.PEEK."""
@@ -52,8 +53,8 @@ class Calls:
     def refund(self, key: Key, rule: Rule, at_ms: int | None) -> Command:
         """RL.REFUND."""
         if isinstance(rule, Lease):
-            raise TypeError("a lease is given back with release()")
-        words = [rule.KIND, *rule.words()]
+            raise TypeError("a lease is not refunded: release() gives it back")
+        words = [checked(rule).KIND, *rule.words()]
         if at_ms is not None:
             words += ["AT", units(at_ms, "at_ms")]
         return Command("REFUND", [self.key(key)], words)
@@ -62,7 +63,7 @@ class Calls:
         """RL.RESET."""
         windows: dict[str, None] = {}
         for rule in rules:
-            if isinstance(rule, Windowed):
+            if isinstance(rule, Fixed):
                 windows.update(dict.fromkeys(window.seconds for window in rule.windows))
             elif not isinstance(rule, Rule):
                 windows[Window.parse(rule).seconds] = None
@@ -79,54 +80,85 @@ def _bytes(key: Key) -> bytes:
     return key.encode() if isinstance(key, str) else key
 
 
-def weighed(rule: Rule, cost: int | None, force: bool | None = None) -> Rule:
-    """The rule as this call wants it. A lease without a holder gets one."""
+def checked(rule: Rule) -> Rule:
+    """The rule, or TypeError if it is not one."""
+    if not isinstance(rule, Rule):
+        raise TypeError(f"a rule is made by sliding(), fixed(), throttle() or lease(), not {rule!r}")
+    return rule
+
+
+def weighed(rule: Rule, cost: int | None, force: bool = False) -> Rule:
+    """The rule as this call wants it."""
+    checked(rule)
     if cost is not None:
         rule = rule.with_cost(cost)
     if force:
         rule = rule.forced()
-    if isinstance(rule, Lease):
-        rule = rule.held_by()
+    if rule.cost == 0:
+        raise ValueError(f"the cost must be from 1 to {MAX_UNITS}, not 0: only peek() and all() check without counting")
     return rule
 
 
 def peeked(rule: Rule, cost: int | None) -> Rule:
     """The rule as a peek wants it, which may weigh nothing."""
-    if cost == 0 and not isinstance(cost, bool) and not isinstance(rule, Lease):
-        return replace(rule, cost=0)
-    return weighed(rule, cost)
+    return checked(rule) if cost is None else checked(rule).with_cost(cost)
+
+
+def chargeable(rule: Rule) -> Sliding | Fixed:
+    """The rule, or TypeError if it cannot be charged afterwards."""
+    if not isinstance(checked(rule), Sliding | Fixed):
+        raise TypeError("a reservation needs a sliding or a fixed rule: only these can be charged over their limit")
+    return rule  # type: ignore[return-value]
 
 
 def several(rules: Rules) -> list[tuple[Key, Rule]]:
     """The keys and rules of one call."""
     pairs: Iterable[tuple[Key, Rule]] = rules.items() if isinstance(rules, Mapping) else rules
-    checked = [(key, weighed(rule, None)) for key, rule in pairs]
-    if not 1 <= len(checked) <= MAX_KEYS:
-        raise ValueError(f"a call takes 1 to {MAX_KEYS} keys, not {len(checked)}")
-    return checked
+    listed = [(key, checked(rule)) for key, rule in pairs]
+    if not 1 <= len(listed) <= MAX_KEYS:
+        raise ValueError(f"a call takes 1 to {MAX_KEYS} keys, not {len(listed)}")
+    return listed
 
 
 def read_rule(rule: Rule, reply: Any) -> Result:
     """Reads FULL or EACH."""
-    states = tuple(map(State.read, reply)) if rule.form == "EACH" else (State.read(reply),)
-    return Result.of(rule, states)
+    if rule.form == "FULL":
+        return Result.of(rule, (State.read(reply),))
+    if not isinstance(reply, list) or len(reply) != len(rule.policies()):
+        raise unreadable(reply)
+    return Result.of(rule, tuple(map(State.read, reply)))
 
 
 def read_all(rules: Sequence[tuple[Key, Rule]], reply: Any) -> AllResult:
     """Reads the reply of RL.ALL with FULL."""
-    allowed, index, remaining, retry, states = reply
-    return AllResult(
-        allowed=int(allowed) == 1,
-        index=int(index),
-        remaining=int(remaining),
-        retry_after_ms=None if int(retry) < 0 else int(retry),
-        results=tuple(
-            Result.of(rule, (State.read(state),), f"policy-{number}")
-            for number, ((_, rule), state) in enumerate(zip(rules, states, strict=True))
-        ),
+    try:
+        allowed, index, remaining, retry, states = reply
+        allowed, index, remaining, retry = map(read_number, (allowed, index, remaining, retry))
+        if len(states) != len(rules) or not 0 <= index < len(rules):
+            raise unreadable(reply)
+    except (TypeError, ValueError):
+        raise unreadable(reply) from None
+    return AllResult.of(
+        [rule for _, rule in rules],
+        [State.read(state) for state in states],
+        allowed=allowed == 1,
+        index=index,
+        remaining=remaining,
+        retry=retry,
     )
 
 
 def read_refund(reply: Any) -> Refunded:
     """Reads the reply of RL.REFUND."""
-    return Refunded(*(int(number) for number in reply))
+    try:
+        refunded, used, ttl = map(read_number, reply)
+    except (TypeError, ValueError):
+        raise unreadable(reply) from None
+    return Refunded(refunded, used, ttl)
+
+
+def read_number(reply: Any) -> int:
+    """Reads the reply of RL.RESET and RL.RELEASE."""
+    if type(reply) is not int:
+        raise unreadable(reply)
+    return reply

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 # An integer of a structured field has at most 15 digits. A larger quota is understated, never overstated.
 MAX_INTEGER = 10**15 - 1
@@ -27,14 +28,30 @@ class Item:
     unit: str | None
     remaining: int | None
     next_after_ms: int | None
+    denied: bool
 
 
-def check_name(name: str) -> None:
+def called_apart(items: Sequence[Item]) -> list[Item]:
+    """The policies of one answer, of which those with a name that was there before get a number."""
+    seen: dict[str, int] = {}
+    named = []
+    for item in items:
+        seen[item.name] = number = seen.get(item.name, 0) + 1
+        named.append(item if number == 1 else replace(item, name=f"{item.name}-{number}"))
+    return named
+
+
+def problem(violated: list[str]) -> dict[str, Any]:
+    """The problem document (RFC 9457) of a denial."""
+    return {"type": PROBLEM_TYPE, "title": PROBLEM_TITLE, "status": 429, "violated-policies": violated}
+
+
+def check_name(name: str, what: str) -> None:
     """ValueError unless the name can be a string of a structured field."""
     if not isinstance(name, str):
-        raise TypeError(f"a name in a header must be a string, not {name!r}")
+        raise TypeError(f"the {what} must be a string, not {name!r}")
     if not name or not all(" " <= char <= "~" for char in name):
-        raise ValueError(f"a name in a header must be printable ASCII, not {name!r}")
+        raise ValueError(f"the {what} must be printable ASCII, not {name!r}")
 
 
 def ceil_seconds(ms: int) -> int:
@@ -48,7 +65,7 @@ def _string(text: str) -> str:
 
 
 def headers(
-    items: Iterable[Item], *, allowed: bool, retry_after_ms: int | None, partition_key: bytes | None = None
+    items: Sequence[Item], *, allowed: bool, retry_after_ms: int | None, partition_key: bytes | None = None
 ) -> dict[str, str]:
     """RateLimit-Policy, RateLimit and, for a denied request that will fit one day, Retry-After."""
     pk = f";pk=:{base64.b64encode(partition_key).decode()}:" if partition_key is not None else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
@@ -13,26 +14,18 @@ MAX_SECONDS = 2**31 - 1
 Seconds = int | float | Decimal | timedelta
 """A length of time in seconds, or a timedelta. Whole milliseconds, from 0.001 to 2147483647 seconds."""
 
-_UNITS = {
-    "ms": 1,
-    "millisecond": 1,
-    "s": 1000,
-    "sec": 1000,
-    "second": 1000,
-    "m": 60_000,
-    "min": 60_000,
-    "minute": 60_000,
-    "h": 3_600_000,
-    "hr": 3_600_000,
-    "hour": 3_600_000,
-    "d": 86_400_000,
-    "day": 86_400_000,
-    "w": 604_800_000,
-    "week": 604_800_000,
+_MS = {
+    1: ("ms", "millisecond", "milliseconds"),
+    1000: ("s", "sec", "secs", "second", "seconds"),
+    60_000: ("m", "min", "mins", "minute", "minutes"),
+    3_600_000: ("h", "hr", "hrs", "hour", "hours"),
+    86_400_000: ("d", "day", "days"),
+    604_800_000: ("w", "week", "weeks"),
 }
+_UNITS = {name: ms for ms, names in _MS.items() for name in names}
 
 _RATE = re.compile(
-    r"\s*(?P<limit>\d[\d_]*)\s*(?:/|\bper\b)\s*(?P<times>\d+(?:\.\d+)?)?\s*(?P<unit>[a-z]+)\s*",
+    r"\s*(?P<limit>\d+(?:_\d+)*)(?:\s*/\s*|\s+per\s+)(?:(?P<times>\d+(?:\.\d{1,3})?)\s*)?(?P<unit>[a-z]+)\s*",
     re.ASCII | re.IGNORECASE,
 )
 
@@ -50,8 +43,12 @@ def milliseconds(time: Seconds, what: str) -> int:
             exact = Decimal(str(time)) * 1000
         except InvalidOperation:  # pragma: no cover - Decimal takes whatever str(number) gives
             raise ValueError(f"{what} must be a number of seconds, not {time!r}") from None
+    return _milliseconds(exact, what, time)
+
+
+def _milliseconds(exact: Decimal, what: str, given: object) -> int:
     if not exact.is_finite() or exact != exact.to_integral_value() or not 1 <= exact <= MAX_SECONDS * 1000:
-        raise ValueError(f"{what} must be from 0.001 to {MAX_SECONDS} seconds, in whole milliseconds, not {time!r}")
+        raise ValueError(f"{what} must be from 0.001 to {MAX_SECONDS} seconds, in whole milliseconds, not {given!r}")
     return int(exact)
 
 
@@ -64,7 +61,7 @@ def seconds(ms: int) -> str:
 def units(value: int, what: str, least: int = 0) -> int:
     """The value, if the server takes it for a limit or a cost."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{what} must be an integer, not {value!r}")
+        raise TypeError(f"{what} must be an integer from {least} to {MAX_UNITS}, not {value!r}")
     if not least <= value <= MAX_UNITS:
         raise ValueError(f"{what} must be from {least} to {MAX_UNITS}, not {value}")
     return value
@@ -84,17 +81,15 @@ class Window:
             return rate
         if isinstance(rate, str):
             match = _RATE.fullmatch(rate)
-            unit = match["unit"].lower() if match else ""
-            length = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s"))
+            length = _UNITS.get(match["unit"].lower()) if match else None
             if match is None or length is None:
                 raise ValueError(
                     f"a rate looks like '100/minute', '10/s' or '5 per 2 hours' "
                     f"(ms, second, minute, hour, day, week), not {rate!r}"
                 )
-            times = Decimal(match["times"] or 1)
             return cls(
-                milliseconds(times * length / 1000, "the window"),
-                units(int(match["limit"].replace("_", "")), "the limit"),
+                _milliseconds(Decimal(match["times"] or 1) * length, "the window", rate),
+                units(int(match["limit"]), "the limit"),
             )
         if not isinstance(rate, tuple) or len(rate) != 2:
             raise TypeError(f"a rate is a string such as '100/minute' or a pair (limit, seconds), not {rate!r}")
@@ -109,3 +104,9 @@ class Window:
 
 Rate = str | tuple[int, Seconds] | Window
 """``"100/minute"``, ``(100, 60)``, or a `Window`."""
+
+
+def windows(rates: Iterable[Rate]) -> list[Window]:
+    """The windows of some rates, of which a text may hold several, joined by commas."""
+    parts = (part for rate in rates for part in (rate.split(",") if isinstance(rate, str) else [rate]))
+    return [Window.parse(part) for part in parts]

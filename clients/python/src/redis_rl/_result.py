@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
-from ._http import Item, ceil_seconds
+from ._http import Item, called_apart, ceil_seconds
 from ._http import headers as http_headers
+from ._http import problem as http_problem
 from ._rules import Lease, Rule
 
 
@@ -20,10 +21,13 @@ class Denied(Exception):
     """
 
     def __init__(self, result: Result) -> None:
-        super().__init__(
-            "denied: it can never fit" if result.retry_after is None else f"denied: it fits in {result.retry_after} s"
-        )
+        # The result alone, so that the exception can be pickled.
+        super().__init__(result)
         self.result = result
+
+    def __str__(self) -> str:
+        wait = self.result.retry_after
+        return "denied: it can never fit" if wait is None else f"denied: it fits in {wait} s"
 
 
 # The names of FULL, which are bytes unless the client decodes replies.
@@ -33,6 +37,16 @@ _NAMES = (
 )
 _by_text = itemgetter(*_NAMES)
 _by_bytes = itemgetter(*(name.encode() for name in _NAMES))
+
+
+_INTEGERS = {int}
+
+AnyState = TypeVar("AnyState", bound="State")
+
+
+def unreadable(reply: object) -> ValueError:
+    """What is raised for a reply that is not one of ours. It is never taken for "allowed"."""
+    return ValueError(f"the server's reply cannot be read: {reply!r}")
 
 
 def _wait(ms: int) -> int | None:
@@ -87,58 +101,43 @@ class State:
     @classmethod
     def read(cls, reply: Any) -> State:
         """Reads the map of FULL: a dict over RESP3, a flat array over RESP2."""
-        fields = reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
-        values = _by_bytes(fields) if b"allowed" in fields else _by_text(fields)
+        try:
+            fields = reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
+            values = _by_bytes(fields) if b"allowed" in fields else _by_text(fields)
+        except (KeyError, TypeError, ValueError):
+            raise unreadable(reply) from None
+        if set(map(type, values)) != _INTEGERS:
+            raise unreadable(reply)
         allowed, limit, used, remaining, retry, following, reset, window, at = values
         return cls(allowed == 1, limit, used, remaining, _wait(retry), _wait(following), _wait(reset), window, at)
 
+    def later(self: AnyState, ms: int) -> AnyState:
+        """The same state some milliseconds later, if nothing else has happened."""
+
+        def wait(time: int | None) -> int | None:
+            return None if time is None else max(time - ms, 0)
+
+        return replace(
+            self,
+            retry_after_ms=wait(self.retry_after_ms),
+            next_after_ms=wait(self.next_after_ms),
+            reset_after_ms=wait(self.reset_after_ms),
+            at_ms=self.at_ms + ms,
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class Result(State):
-    """The answer to one rule: the state of its binding window, and of each window.
+class Decision(State):
+    """What the answers to one rule and to several have in common. True if the request was allowed."""
 
-    The binding window is the one that denies with the longest wait or, if the request is allowed, the one with the
-    fewest units left. A result is true if the request was allowed.
-    """
-
-    each: tuple[State, ...] = ()
-    """Every window of the rule, shortest first. With ``force``, and in `Limiter.all`, only the binding one."""
-    rule: Rule = field(kw_only=True, repr=False)
-    """The rule that was asked."""
-    fallback: str = field(default="default", kw_only=True, repr=False)
-
-    @property
-    def holder(self) -> str | bytes | None:
-        """Who holds the lease, if the rule is one."""
-        return self.rule.holder if isinstance(self.rule, Lease) else None
+    def items(self) -> list[Item]:
+        """The policies with their state, for headers. A window whose state was not asked for has none."""
+        raise NotImplementedError
 
     @property
     def violated(self) -> list[str]:
         """The names of the policies that the request did not fit into."""
-        return [
-            item.name for item, state in zip(self.items(), self._states(), strict=True) if not (state or state is None)
-        ]
-
-    def _states(self) -> list[State | None]:
-        known: dict[int, State] = {state.window_ms: state for state in self.each}
-        policies = self.rule.policies(self.fallback)
-        if len(policies) == 1:
-            return [self.each[0]]
-        return [known.get(policy.window_ms or 0) for policy in policies]
-
-    def items(self) -> list[Item]:
-        """The rule's policies with their state, for headers. A window whose state was not asked for has none."""
-        return [
-            Item(
-                policy.name,
-                policy.limit,
-                policy.window_ms,
-                policy.unit,
-                None if state is None else state.remaining,
-                None if state is None else state.next_after_ms,
-            )
-            for policy, state in zip(self.rule.policies(self.fallback), self._states(), strict=True)
-        ]
+        return [item.name for item in self.items() if item.denied]
 
     def headers(self, *, partition_key: bytes | None = None) -> dict[str, str]:
         """The HTTP fields RateLimit-Policy, RateLimit and (only if denied, and it can fit) Retry-After.
@@ -156,8 +155,52 @@ class Result(State):
             partition_key=partition_key,
         )
 
+    def problem(self) -> dict[str, Any] | None:
+        """The problem document of a denial, for a body of type application/problem+json; None if it was allowed."""
+        return None if self.allowed else http_problem(self.violated)
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Decision):
+    """The answer to one rule: the state of its binding window, and of each window.
+
+    The binding window is the one that denies with the longest wait or, if the request is allowed, the one with the
+    fewest units left. A result is true if the request was allowed.
+    """
+
+    each: tuple[State, ...] = ()
+    """Every window of the rule, shortest first. With ``force``, and in `Limiter.all`, only the binding one."""
+    rule: Rule = field(kw_only=True, repr=False)
+    """The rule that was asked."""
+
+    @property
+    def holder(self) -> str | bytes | None:
+        """Who holds the lease, if the rule is one."""
+        return self.rule.holder if isinstance(self.rule, Lease) else None
+
+    def items(self) -> list[Item]:
+        return called_apart(list(self._items()))
+
+    def _items(self) -> Iterator[Item]:
+        policies = self.rule.policies()
+        known = {state.window_ms: state for state in self.each}
+        for policy in policies:
+            state = self.each[0] if len(policies) == 1 else known.get(policy.window_ms or 0)
+            yield Item(
+                policy.name,
+                policy.limit,
+                policy.window_ms,
+                policy.unit,
+                None if state is None else state.remaining,
+                None if state is None else state.next_after_ms,
+                denied=state is not None and not state,
+            )
+
+    def later(self, ms: int) -> Result:
+        return Result.of(self.rule, [state.later(ms) for state in self.each])
+
     @classmethod
-    def of(cls, rule: Rule, states: Sequence[State], fallback: str = "default") -> Result:
+    def of(cls, rule: Rule, states: Sequence[State]) -> Result:
         """The result of a rule whose windows are in these states."""
         # It is allowed if all of them allow, as one that denies binds before those that do not.
         binding = states[0] if len(states) == 1 else _binding(states)
@@ -173,7 +216,6 @@ class Result(State):
             binding.at_ms,
             tuple(states),
             rule=rule,
-            fallback=fallback,
         )
 
 
@@ -193,45 +235,52 @@ def _binding(states: Sequence[State]) -> State:
 
 
 @dataclass(frozen=True, slots=True)
-class AllResult:
-    """The answer to several rules at once. True if all of them had room."""
+class AllResult(Decision):
+    """The answer to several rules at once: the state of the rule that binds, and a result of each.
 
-    allowed: bool
-    """Whether every rule had room. If not, nothing was counted anywhere."""
-    index: int
+    ``allowed``, ``remaining`` and ``retry_after`` are those of the whole call: if it was denied, nothing was counted
+    anywhere.
+    """
+
+    index: int = field(kw_only=True)
     """The position of the rule that binds, from 0."""
-    remaining: int
-    """Units of that rule that are free after the call."""
-    retry_after_ms: int | None
-    """Milliseconds until the rules that deny have room: 0 if allowed, None if one never fits."""
-    results: tuple[Result, ...]
+    each: tuple[Result, ...] = field(kw_only=True)
     """One result a rule, in the order of the call; of several windows, the binding one."""
 
-    @property
-    def retry_after(self) -> int | None:
-        """Seconds until the rules that deny have room, rounded up: 0 if allowed, None if one never fits."""
-        return _seconds(self.retry_after_ms)
+    def items(self) -> list[Item]:
+        return called_apart(
+            # A rule that is forced never denies.
+            [
+                replace(item, denied=item.denied and not getattr(result.rule, "force", False))
+                for result in self.each
+                for item in result.items()
+            ]
+        )
 
-    @property
-    def at_ms(self) -> int:
-        """The server's time of the decision, in milliseconds since the epoch."""
-        return self.results[0].at_ms
+    def later(self, ms: int) -> AllResult:
+        # Not super(): slots make another class of this one.
+        aged = State.later(self, ms)
+        return replace(aged, each=tuple(result.later(ms) for result in self.each))
 
-    @property
-    def violated(self) -> list[str]:
-        """The names of the policies that the request did not fit into."""
-        return [name for result in self.results for name in result.violated]
-
-    def __bool__(self) -> bool:
-        return self.allowed
-
-    def headers(self, *, partition_key: bytes | None = None) -> dict[str, str]:
-        """As `Result.headers`, with the policies of all rules. Those without a name are policy-0, policy-1, ..."""
-        return http_headers(
-            [item for result in self.results for item in result.items()],
-            allowed=self.allowed,
-            retry_after_ms=self.retry_after_ms,
-            partition_key=partition_key,
+    @classmethod
+    def of(
+        cls, rules: Sequence[Rule], states: Sequence[State], *, allowed: bool, index: int, remaining: int, retry: int
+    ) -> AllResult:
+        """The result of several rules in these states."""
+        each = tuple(Result.of(rule, (state,)) for rule, state in zip(rules, states, strict=True))
+        binding = each[index]
+        return cls(
+            allowed,
+            binding.limit,
+            binding.used,
+            remaining,
+            _wait(retry),
+            binding.next_after_ms,
+            binding.reset_after_ms,
+            binding.window_ms,
+            binding.at_ms,
+            index=index,
+            each=each,
         )
 
 
@@ -239,7 +288,7 @@ class AllResult:
 class Refunded:
     """The answer to a refund. True if anything was given back."""
 
-    units: int
+    refunded: int
     """Units given back."""
     used: int
     """Units still in use in the first (shortest) window."""
@@ -247,4 +296,4 @@ class Refunded:
     """Seconds: the first window's length, or what is left of it (fixed), or until all is free (throttle)."""
 
     def __bool__(self) -> bool:
-        return self.units > 0
+        return self.refunded > 0

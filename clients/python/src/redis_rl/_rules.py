@@ -5,20 +5,19 @@ A rule never changes and holds no connection. Make it once, use it for every key
 
 from __future__ import annotations
 
+import math
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NoReturn, TypeVar
 
 from ._http import check_name
-from ._rates import MAX_SECONDS, Rate, Seconds, Window, milliseconds, seconds, units
+from ._rates import MAX_SECONDS, MAX_UNITS, Rate, Seconds, Window, milliseconds, seconds, units
+from ._rates import windows as read_windows
 
 Word = str | bytes | int
-
-Frames = dict[str, tuple[bytes, bytes]]
-"""By mode: the bytes of a command of one key, before and behind that key."""
 
 MAX_WINDOWS = 16
 
@@ -33,27 +32,31 @@ class Rule(ABC):
     """The rule's word in RL.PEEK and RL.ALL, and behind ``RL.`` the command of its own."""
 
     cost: int | None
-    """Units that one request weighs. None is one, said without COST, which lets the server store small keys plainly."""
+    """Units that one request weighs. None is one."""
 
     name: str | None
-    """The policy's name in HTTP headers; ``"default"`` where there is none."""
+    """The policy's name in HTTP headers and in the keys of adapters. Without it, it is called by its window."""
 
     unit: str | None
     """What is counted, for the header RateLimit-Policy: ``"requests"``, ``"content-bytes"``, ..."""
 
     def __post_init__(self) -> None:
         if self.name is not None:
-            check_name(self.name)
+            check_name(self.name, "name")
         if self.unit is not None:
-            check_name(self.unit)
+            check_name(self.unit, "unit")
 
     @abstractmethod
     def words(self) -> list[Word]:
         """The rule as the commands take it."""
 
     @abstractmethod
-    def policies(self, fallback: str = "default") -> list[Policy]:
+    def policies(self) -> list[Policy]:
         """The quota policies that the rule stands for, shortest window first."""
+
+    @abstractmethod
+    def described(self) -> str:
+        """The kind, the limits and the windows: what the keys of adapters have in place of a name."""
 
     @property
     def form(self) -> str:
@@ -66,18 +69,13 @@ class Rule(ABC):
         """All that stands behind the key of the rule's own command."""
         return (*self.words(), self.form)
 
-    @cached_property
-    def frames(self) -> Frames:
-        """That command as it goes over the wire. Filled in by the first call."""
-        return {}
-
     def with_cost(self: AnyRule, cost: int) -> AnyRule:
         """The same rule for a request of another weight."""
         return replace(self, cost=_cost(cost))
 
-    def forced(self: AnyRule) -> AnyRule:
+    @abstractmethod
+    def forced(self) -> Rule:
         """The same rule, counting the request whether it fits or not."""
-        raise TypeError(f"{self.KIND} has no FORCE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +100,9 @@ class Windowed(Rule):
         for window in self.windows:
             words += [window.seconds, window.limit]
         words += self._options()
-        if self.cost is not None:
-            words += ["COST", self.cost]
+        cost = self._sent_cost()
+        if cost is not None:
+            words += ["COST", cost]
         if self.force:
             words.append("FORCE")
         return words
@@ -118,12 +117,22 @@ class Windowed(Rule):
         """Options of one kind of rule alone."""
         return []
 
-    def policies(self, fallback: str = "default") -> list[Policy]:
-        name = self.name or fallback
-        if len(self.windows) == 1:
-            (window,) = self.windows
-            return [Policy(name, window.limit, window.ms, self.unit)]
-        return [Policy(f"{name}-{each.seconds}s", each.limit, each.ms, self.unit) for each in self.windows]
+    def _sent_cost(self) -> int | None:
+        return self.cost
+
+    def policies(self) -> list[Policy]:
+        several = len(self.windows) > 1
+
+        def name(window: Window) -> str:
+            length = f"{window.seconds}s"
+            if self.name is None:
+                return length
+            return f"{self.name}-{length}" if several else self.name
+
+        return [Policy(name(each), each.limit, each.ms, self.unit) for each in self.windows]
+
+    def _described(self, kind: str) -> str:
+        return f"{kind}-" + ",".join(f"{window.limit}/{window.seconds}s" for window in self.windows)
 
     def forced(self: AnyRule) -> AnyRule:
         return replace(self, force=True)  # type: ignore[call-arg]
@@ -134,6 +143,13 @@ class Sliding(Windowed):
     """RL.SLIDING: see `sliding`."""
 
     KIND = "SLIDING"
+
+    def _sent_cost(self) -> int:
+        # Always said, so that the log is stored compactly from its first request on.
+        return 1 if self.cost is None else self.cost
+
+    def described(self) -> str:
+        return self._described("sliding")
 
 
 @dataclass(frozen=True)
@@ -147,6 +163,9 @@ class Fixed(Windowed):
     def _options(self) -> list[Word]:
         return ["ANCHORED"] if self.anchored else []
 
+    def described(self) -> str:
+        return self._described("anchored" if self.anchored else "fixed")
+
 
 @dataclass(frozen=True)
 class Throttle(Rule):
@@ -154,21 +173,27 @@ class Throttle(Rule):
 
     KIND = "THROTTLE"
 
-    max_burst: int
+    burst: int
     count: int
     period: int
 
     def words(self) -> list[Word]:
-        words: list[Word] = [self.max_burst, self.count, self.period]
+        words: list[Word] = [self.burst, self.count, self.period]
         if self.cost is not None:
             words.append(self.cost)
         return words
 
-    def policies(self, fallback: str = "default") -> list[Policy]:
+    def policies(self) -> list[Policy]:
         # The window is the time in which an empty bucket fills, which the server rounds up to milliseconds.
-        interval_ns = self.period * 1_000_000_000 // self.count
-        window_ms = -(-interval_ns * (self.max_burst + 1) // 1_000_000)
-        return [Policy(self.name or fallback, self.max_burst + 1, window_ms, self.unit)]
+        interval_ns = -(-self.period * 1_000_000_000 // self.count)
+        window_ms = -(-interval_ns * (self.burst + 1) // 1_000_000)
+        return [Policy(self.name or f"{seconds(window_ms)}s", self.burst + 1, window_ms, self.unit)]
+
+    def described(self) -> str:
+        return f"throttle-{self.burst}-{self.count}/{self.period}s"
+
+    def forced(self) -> NoReturn:
+        raise TypeError("a throttle cannot be forced: it has nothing to be overdrawn")
 
 
 @dataclass(frozen=True)
@@ -183,27 +208,41 @@ class Lease(Rule):
 
     def words(self) -> list[Word]:
         if self.holder is None:
-            raise ValueError("the lease has no holder yet")
+            raise ValueError("the lease needs a holder: give it one, or call acquire() or hold()")
         return [self.limit, seconds(self.ms), self.holder]
 
-    def policies(self, fallback: str = "default") -> list[Policy]:
+    def policies(self) -> list[Policy]:
         # A quota of concurrent requests is not bound to a time.
-        return [Policy(self.name or fallback, self.limit, None, self.unit)]
+        return [Policy(self.name or f"{seconds(self.ms)}s", self.limit, None, self.unit)]
+
+    def described(self) -> str:
+        return f"lease-{self.limit}/{seconds(self.ms)}s"
 
     def held_by(self, holder: str | bytes | None = None) -> Lease:
         """The same lease for one holder; without a name, for one with a new random name."""
-        return replace(self, holder=holder or self.holder or secrets.token_hex(8))
+        if holder is None:
+            holder = self.holder or secrets.token_hex(8)
+        return replace(self, holder=_holder(holder))
 
-    def with_cost(self, cost: int) -> Lease:
+    def with_cost(self, cost: int) -> NoReturn:
         raise TypeError("a lease has no cost: each holder counts once")
+
+    def forced(self) -> NoReturn:
+        raise TypeError("a lease cannot be forced: only as many as the limit are held")
+
+
+def _holder(holder: str | bytes) -> str | bytes:
+    if not isinstance(holder, str | bytes) or not holder:
+        raise ValueError(f"the holder must be a name, not {holder!r}")
+    return holder
 
 
 def _cost(cost: int | None) -> int | None:
-    return None if cost is None else units(cost, "the cost", 1)
+    return None if cost is None else units(cost, "the cost")
 
 
 def _windows(rates: Sequence[Rate]) -> tuple[Window, ...]:
-    windows = tuple(sorted(map(Window.parse, rates)))
+    windows = tuple(sorted(read_windows(rates)))
     if not 1 <= len(windows) <= MAX_WINDOWS:
         raise ValueError(f"a rule has 1 to {MAX_WINDOWS} windows, not {len(windows)}")
     if len({window.ms for window in windows}) < len(windows):
@@ -224,12 +263,13 @@ def sliding(
     Give the same rates in every call on a key.
 
     Args:
-        rates: such as ``"100/minute"``, ``"5 per 2 seconds"`` or ``(100, 60)``; 1 to 16 of them, in any order.
-        cost: units that a request weighs, 1 to 2**53 - 1. It fits whole or not at all. Without it, one. On a key
-            whose requests differ in cost, give it always, also where it is 1: the module then stores the key in a
-            form that takes any cost. In a sorted set (without the module, always) a call adds at most 1000 units.
+        rates: such as ``"100/minute"``, ``"5 per 2 seconds"``, ``"10/second, 1000/hour"`` or ``(100, 60)``; 1 to 16
+            windows, in any order.
+        cost: units that a request weighs, 1 to 2**53 - 1, 1 unless given. It fits whole or not at all. 0 is for `all`
+            and `peek`: the rule is checked, and nothing is counted.
         force: count the request whether it fits or not; the result still says whether it fitted.
-        name: the policy's name in HTTP headers. With several rates, each window's length is added to it.
+        name: what the policy is called in HTTP headers and in the keys of adapters. Without it, by its window
+            (``60s``). With several windows, each one's length is added to it.
         unit: what is counted, for HTTP headers: ``"requests"`` (which is understood), ``"content-bytes"``, ...
 
     Raises:
@@ -267,7 +307,7 @@ def fixed(
 def throttle(
     rate: Rate,
     *,
-    max_burst: int | None = None,
+    burst: int | None = None,
     cost: int | None = None,
     name: str | None = None,
     unit: str | None = None,
@@ -275,35 +315,38 @@ def throttle(
     """A steady rate with a burst (the generic cell rate algorithm; the arguments of redis-cell's CL.THROTTLE).
 
     Args:
-        rate: requests in a period of whole seconds. One comes back every period / count seconds.
-        max_burst: how many may come at once beyond the first; without it, one less than the rate's count, so that
-            a whole period's requests may come at once.
+        rate: one rate; one request comes back every window / limit. A window that is not whole seconds is scaled up
+            to whole ones: ``"5/500ms"`` is 10 a second.
+        burst: how many may come at once beyond the first, 0 to 2**53 - 2; without it, the rate's limit less one, so
+            that a whole window's requests may come at once.
         cost: units that a request weighs.
         name, unit: as in `sliding`.
 
     Raises:
         ValueError, TypeError: for a rate, burst or cost that the server would not take.
     """
-    window = Window.parse(rate)
-    if window.ms % 1000:
-        raise ValueError(f"the period of a throttle must be whole seconds, 1 to {MAX_SECONDS}, not {window.seconds}")
-    count = units(window.limit, "the count of a throttle", 1)
-    if count > window.ms * 1_000_000:
+    rates = read_windows([rate])
+    if len(rates) != 1:
+        raise ValueError(f"a throttle takes one rate, not {len(rates)}")
+    (window,) = rates
+    limit = units(window.limit, "the limit of a throttle", 1)
+    if burst is None:
+        burst = limit - 1
+    elif units(burst, "burst") == MAX_UNITS:
+        raise ValueError(f"burst must be from 0 to {MAX_UNITS - 1}, not {burst}")
+    # The command takes whole seconds.
+    scale = 1000 // math.gcd(window.ms, 1000)
+    count, period = limit * scale, window.ms * scale // 1000
+    if count > period * 1_000_000_000:
         raise ValueError("the rate of a throttle must be at most one request a nanosecond")
-    burst = count - 1 if max_burst is None else units(max_burst, "max_burst")
-    return Throttle(
-        cost=_cost(cost),
-        name=name,
-        unit=unit,
-        max_burst=burst,
-        count=count,
-        period=window.ms // 1000,
-    )
+    if period > MAX_SECONDS:
+        raise ValueError(f"the window of a throttle must be at most {MAX_SECONDS} s in whole seconds, not {rate!r}")
+    return Throttle(cost=_cost(cost), name=name, unit=unit, burst=burst, count=count, period=period)
 
 
 def lease(
     limit: int,
-    seconds: Seconds,
+    ttl: Seconds,
     *,
     holder: str | bytes | None = None,
     name: str | None = None,
@@ -311,25 +354,23 @@ def lease(
 ) -> Lease:
     """At most ``limit`` holders at a time: concurrent requests, jobs, connections.
 
-    A lease ends when it is released, or by itself after ``seconds``, so that a client that dies blocks nobody for
+    A lease ends when it is released, or by itself after ``ttl`` seconds, so that a client that dies blocks nobody for
     longer. Acquiring again with the same holder renews it.
 
     Args:
         limit: leases that can be held at once.
-        seconds: how long a lease lasts unless it is renewed, 0.001 to 2147483647.
-        holder: who holds it; without it, every call that acquires makes a new random name.
+        ttl: seconds (or a timedelta) that a lease lasts unless it is renewed, 0.001 to 2147483647.
+        holder: who holds it. ``acquire`` and ``hold`` make a random name where there is none.
         name, unit: as in `sliding`.
 
     Raises:
         ValueError, TypeError: for a limit or time that the server would not take.
     """
-    if holder is not None and not holder:
-        raise ValueError("the holder must have a name")
     return Lease(
         cost=None,
         name=name,
         unit=unit,
         limit=units(limit, "the limit"),
-        ms=milliseconds(seconds, "the lease"),
-        holder=holder,
+        ms=milliseconds(ttl, "the ttl of a lease"),
+        holder=None if holder is None else _holder(holder),
     )

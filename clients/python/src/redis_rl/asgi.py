@@ -7,57 +7,85 @@ problem document of the type quota-exceeded.
 
 from __future__ import annotations
 
-import asyncio
+import copy
 import json
 import logging
-import sys
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal, TypeVar
+import time
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from typing import Any, Literal
 
-from ._aio import AsyncLimiter
-from ._http import PROBLEM_TITLE, PROBLEM_TYPE
+from ._async.limiter import AsyncHeldLease, AsyncLimiter
+from ._calls import checked
+from ._identity import Addresses, key_for
+from ._local import Local
+from ._memory import Denials
+from ._rates import units
 from ._result import AllResult, Result
 from ._rules import Lease, Rule
 
-__all__ = ["RateLimitMiddleware", "client_address"]
+__all__ = ["ClientAddress", "RateLimitMiddleware"]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-Answer = TypeVar("Answer")
 KeyOf = Callable[[Scope], str | bytes | None]
+RuleOf = Rule | Callable[[Scope], Rule | None]
 
 log = logging.getLogger("redis_rl.asgi")
 
 
-def client_address(scope: Scope) -> str:
-    """The address that the request comes from. Behind a proxy, have the server set it (uvicorn: --proxy-headers)."""
-    client = scope.get("client")
-    return str(client[0]) if client else "unknown"
+class ClientAddress:
+    """Reads the client's address from a request: the key of `RateLimitMiddleware` unless another is given.
+
+    An IPv6 address counts by its network of 64 bits, as one client usually has at least that.
+
+    Args:
+        trusted_proxies: addresses and networks (``"10.0.0.0/8"``) of your proxies. From these ``X-Forwarded-For`` is
+            believed: it is read from right to left, up to the first address that is not one of them. Without it the
+            client is who has connected. Leave it out where the server itself (``uvicorn --proxy-headers``) does that.
+        ipv6_prefix: how many bits of an IPv6 address count.
+    """
+
+    def __init__(self, trusted_proxies: Iterable[str] = (), ipv6_prefix: int = 64) -> None:
+        self._addresses = Addresses(trusted_proxies, ipv6_prefix)
+
+    def __call__(self, scope: Scope) -> str | None:
+        """The identity of the request, None if it has none."""
+        client = scope.get("client")
+        forwarded = [
+            value.decode("latin-1") for name, value in scope.get("headers", ()) if name.lower() == b"x-forwarded-for"
+        ]
+        return self._addresses.of(str(client[0]) if client else None, forwarded)
 
 
 class RateLimitMiddleware:
     """Limits the requests of an ASGI application.
 
-    The result is left in ``scope["state"]["rate_limit"]`` (``request.state.rate_limit``); it is None while the
-    server is away. A `lease` rule is held until the response has been sent.
+    The answer is left in ``scope["state"]["rate_limit"]`` (``request.state.rate_limit``); it is None where a request
+    was let through undecided. A `lease` rule is held until the response has been sent.
 
     Args:
         app: the application.
         limiter: an `AsyncLimiter`.
-        rule: the limit of a request, made by `sliding`, `fixed`, `throttle` or `lease`.
-        key: who is limited, from the request's scope; None lets the request pass unlimited. Without it, the
-            client's address.
-        rules: several limits in one decision, as pairs of key and rule, in place of ``rule`` and ``key``. In a
-            cluster the keys must share a hash tag.
-        when_away: what happens to requests while the server cannot be reached or cannot answer: ``"open"`` lets
-            them pass unlimited, ``"closed"`` answers them with status 503. Beginning and end of such a time are
-            logged as warnings of ``redis_rl.asgi``. Errors that do not go away by themselves (missing permissions,
-            a key that holds something else, keys in different slots) are raised: a limit is never off for them.
-        timeout: seconds after which the server counts as away; None waits as long as the client does.
+        rule: the limit of a request, made by `sliding`, `fixed`, `throttle` or `lease`; or a function of the request's
+            scope that returns one, or None for a request that is not limited.
+        key: who is limited, from the request's scope: the client's address unless given. See `ClientAddress`.
+        rules: several limits in one decision, as pairs of key and rule, in place of ``rule`` and ``key``.
+        prefix: put before every key, behind the limiter's own prefix. A key is the prefix, the rule's name (else its
+            kind and windows), and the identity, so that limits never count each other's requests. Give names to rules
+            that are the same and shall be two limits. Rules about several identities need a hash tag here in a cluster.
+        without_identity: what happens to a request for which the key is None: ``"refuse"`` answers with status 403,
+            ``"allow"`` lets it through without that rule.
+        when_unavailable: what happens to requests while the server cannot be reached or cannot answer: ``"open"`` lets
+            them pass unlimited, ``"closed"`` answers with status 503, ``"local"`` limits them in this process' memory
+            (it needs the package limits). Beginning and end of such a time are logged. Errors that do not pass by
+            themselves (missing permissions, a key that holds something else) are raised: a limit is never off for them.
+        processes: among how many processes the limits are divided with ``"local"``.
+        timeout: seconds after which the server counts as unavailable.
+        deny_cache: for how many keys a denial is remembered, as in `AsyncLimiter`; 0 for none.
+        on_denied: an ASGI application that answers denied requests in place of the problem document.
     """
 
     def __init__(
@@ -65,101 +93,123 @@ class RateLimitMiddleware:
         app: App,
         *,
         limiter: AsyncLimiter,
-        rule: Rule | None = None,
-        key: KeyOf = client_address,
-        rules: Sequence[tuple[KeyOf, Rule]] = (),
-        when_away: Literal["open", "closed"] = "open",
-        timeout: float | None = 5.0,
+        rule: RuleOf | None = None,
+        key: KeyOf | None = None,
+        rules: Sequence[tuple[KeyOf, RuleOf]] = (),
+        prefix: str = "rl:",
+        without_identity: Literal["refuse", "allow"] = "refuse",
+        when_unavailable: Literal["open", "closed", "local"] = "open",
+        processes: int = 1,
+        timeout: float = 0.25,
+        deny_cache: int = 10_000,
+        on_denied: App | None = None,
     ) -> None:
-        if (rule is None) == (not rules):
-            raise TypeError("the middleware takes either rule or rules")
-        if when_away not in ("open", "closed"):
-            raise ValueError(f"when_away must be 'open' or 'closed', not {when_away!r}")
+        if not isinstance(limiter, AsyncLimiter):
+            raise TypeError(f"the middleware needs an AsyncLimiter, not {limiter!r}")
+        if (rule is None) == (not rules) or (rules and key is not None):
+            raise TypeError("the middleware takes either rule (and key) or rules")
+        for name, value, choices in (
+            ("when_unavailable", when_unavailable, ("open", "closed", "local")),
+            ("without_identity", without_identity, ("refuse", "allow")),
+        ):
+            if value not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+        self._rules = [(key or ClientAddress(), rule)] if rule is not None else list(rules)
+        for _, each in self._rules:
+            if not callable(each):
+                checked(each)
         self._app = app
-        self._limiter = limiter
-        if rule is not None:
-            rules = [(key, rule)]
-        elif len(rules) > 1:
-            # So that a policy keeps its name where another does not apply.
-            rules = [
-                (key_of, each if each.name else replace(each, name=f"policy-{number}"))
-                for number, (key_of, each) in enumerate(rules)
-            ]
-        self._rules = list(rules)
-        self._open = when_away == "open"
-        self._timeout = timeout
-        self._away = False
+        # As the limiter, with settings of our own.
+        self._limiter = copy.copy(limiter)
+        self._limiter._timeout = timeout
+        self._limiter._denials = Denials(deny_cache) if units(deny_cache, "deny_cache") else None
+        self._prefix = prefix
+        self._refuses = without_identity == "refuse"
+        self._opens = when_unavailable == "open"
+        self._local = Local(processes) if when_unavailable == "local" else None
+        self._on_denied = on_denied
+        self._unavailable = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        keyed = [(key_of(scope), rule) for key_of, rule in self._rules]
-        limited = [(key, rule) for key, rule in keyed if key is not None]
+        limited: list[tuple[str | bytes, Rule]] = []
+        for key_of, rule_of in self._rules:
+            rule = rule_of if isinstance(rule_of, Rule) else rule_of(scope)
+            if rule is None:
+                continue
+            identity = key_of(scope)
+            if identity is not None:
+                rule = rule.held_by() if isinstance(rule, Lease) else rule
+                limited.append((key_for(self._prefix, rule, identity), rule))
+            elif self._refuses:
+                await _problem(send, {"title": "The request has no address to count by", "status": 403}, {})
+                return
+        state = scope.setdefault("state", {})
+        state["rate_limit"] = None
         if not limited:
             await self._app(scope, receive, send)
             return
-        result = await self._decide(limited)
-        scope.setdefault("state", {})["rate_limit"] = result
-        if result is None and self._open:
+        asked_at = time.monotonic()
+        result, local = await self._decide(limited)
+        state["rate_limit"] = result
+        if result is None and self._opens:
             await self._app(scope, receive, send)
         elif result is None:
-            await _problem(send, 503, {"title": "The rate limiter is not available"}, {})
+            await _problem(send, {"title": "The rate limiter is not available", "status": 503}, {})
         elif not result:
-            body = {"type": PROBLEM_TYPE, "title": PROBLEM_TITLE, "violated-policies": result.violated}
-            await _problem(send, 429, body, result.headers())
+            headers = result.headers()
+            if self._on_denied is None:
+                await _problem(send, result.problem() or {}, headers)
+            else:
+                await self._on_denied(scope, receive, _with_headers(send, headers))
         else:
+            leases = [(key, rule) for key, rule in limited if isinstance(rule, Lease)]
+            kept = [] if local else [self._keep(key, rule, asked_at) for key, rule in leases]
             try:
                 await self._app(scope, receive, _with_headers(send, result.headers()))
             finally:
-                await self._release(limited, result)
+                for lease in kept:
+                    await lease.__aexit__(None, None, None)
+                if local is not None:
+                    for key, rule in leases:
+                        local.release(key, rule.holder or "")
 
-    async def _decide(self, limited: list[tuple[str | bytes, Rule]]) -> Result | AllResult | None:
-        """The limiter's answer, or None if the server is away."""
+    def _keep(self, key: str | bytes, rule: Lease, asked_at: float) -> AsyncHeldLease:
+        lease = self._limiter.hold(key, rule)
+        lease.keep(asked_at + rule.ms / 1000)
+        return lease
+
+    async def _decide(self, limited: list[tuple[str | bytes, Rule]]) -> tuple[Result | AllResult | None, Local | None]:
+        """The answer, None if the server is unavailable and nothing else decides; and who decided in its place."""
+        limiter = self._limiter
+        began = time.monotonic()
         try:
-            result = await _within(self._timeout, self._ask(limited))
+            result = await self._ask(limited)
         except Exception as error:
-            if not (isinstance(error, asyncio.TimeoutError) or self._limiter.is_away(error)):
+            if not limiter.is_unavailable(error):
                 raise
-            if not self._away:
-                self._away = True
-                what = "let pass unlimited" if self._open else "refused"
-                log.warning("the rate limiter's server is away, requests are %s: %s", what, str(error) or "timeout")
-            return None
-        if self._away:
-            self._away = False
-            log.warning("the rate limiter's server is back")
-        return result
+            if not self._unavailable:
+                self._unavailable = True
+                what = "let through" if self._opens else "limited in memory" if self._local else "refused"
+                log.warning("limiter %r: the server is unavailable, requests are %s: %s", limiter.name, what, error)
+            if self._local is None:
+                return None, None
+            decided = self._local.decide(limited)
+            keys = tuple(key for key, _ in limited)
+            limiter._counter.count("all" if len(keys) > 1 else "hit", keys, began, decided, source="local")
+            return decided, self._local
+        if self._unavailable and limiter._core.breaker.reason is None:
+            self._unavailable = False
+            log.warning("limiter %r: the server is available again", limiter.name)
+        return result, None
 
     async def _ask(self, limited: list[tuple[str | bytes, Rule]]) -> Result | AllResult:
         if len(limited) > 1:
             return await self._limiter.all(limited)
         ((key, rule),) = limited
         return await self._limiter.hit(key, rule)
-
-    async def _release(self, limited: list[tuple[str | bytes, Rule]], result: Result | AllResult) -> None:
-        """Gives back the leases that the request held."""
-        results = result.results if isinstance(result, AllResult) else (result,)
-        for (key, _), each in zip(limited, results, strict=True):
-            if isinstance(each.rule, Lease) and each.holder is not None:
-                try:
-                    await self._limiter.release(key, each.holder)
-                except Exception as error:
-                    # It ends by itself; the response is not the place to say so.
-                    log.warning("a lease could not be released: %s", error)
-
-
-if sys.version_info >= (3, 11):
-
-    async def _within(seconds: float | None, answer: Awaitable[Answer]) -> Answer:
-        # Unlike wait_for, which before Python 3.12 makes a task of each call.
-        async with asyncio.timeout(seconds):
-            return await answer
-
-else:
-
-    async def _within(seconds: float | None, answer: Awaitable[Answer]) -> Answer:
-        return await asyncio.wait_for(answer, seconds)
 
 
 def _fields(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
@@ -175,13 +225,13 @@ def _with_headers(send: Send, headers: dict[str, str]) -> Send:
     return sending
 
 
-async def _problem(send: Send, status: int, problem: dict[str, Any], headers: dict[str, str]) -> None:
+async def _problem(send: Send, problem: dict[str, Any], headers: dict[str, str]) -> None:
     """An answer as RFC 9457 has it."""
-    body = json.dumps({**problem, "status": status}).encode()
+    body = json.dumps(problem).encode()
     fields = [
         *_fields(headers),
         (b"content-type", b"application/problem+json"),
         (b"content-length", str(len(body)).encode()),
     ]
-    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.start", "status": problem["status"], "headers": fields})
     await send({"type": "http.response.body", "body": body})

@@ -6,7 +6,7 @@
  * are those of one request, in this process and in the server.
  *
  * Called by `make bench-clients`. Prints a table in Markdown. `--json FILE` writes the figures, `--seconds N` is the
- * length of a round.
+ * length of a round, `--rounds N` how many there are, `--only NAME` one framework.
  */
 
 import { writeFileSync } from "node:fs";
@@ -17,18 +17,19 @@ import { Redis } from "ioredis";
 import { RedisStore as RateLimitRedis } from "rate-limit-redis";
 import { RateLimiterRedis } from "rate-limiter-flexible";
 import { createClient } from "redis";
-import { RateLimiter } from "redis-rl";
+import { Limiter } from "redis-rl";
 import { ExpressRateLimitStore } from "redis-rl/express-rate-limit";
 import { fastifyRateLimitStore } from "redis-rl/fastify-rate-limit";
 import { HonoRateLimiterStore } from "redis-rl/hono-rate-limiter";
 import { RateLimiterRl } from "redis-rl/rate-limiter-flexible";
-import { Server } from "../build/test/support/server.js";
+import support from "../build/test/support/server.js";
 
 const { values } = parseArgs({
   options: {
     json: { type: "string" },
     seconds: { type: "string", default: "0.25" },
     rounds: { type: "string", default: "7" },
+    only: { type: "string", default: "" },
   },
 });
 const ROUND_MS = Number(values.seconds) * 1000;
@@ -42,7 +43,7 @@ const WINDOW_MS = 60_000;
 /** Each adapter: a row's names, and a function that makes what is called once a request. */
 function adapters(nodeRedis, ioredis) {
   const settings = { windowMs: WINDOW_MS, limit: LIMIT };
-  const ours = (client, mode) => new RateLimiter(client, { mode, prefix: `${mode}:` });
+  const ours = (client, mode) => new Limiter(client, { mode, prefix: `${mode}:`, timeout: 10_000 });
   const hits = (store) => {
     store.init(settings);
     return (key) => store.increment(key);
@@ -53,12 +54,12 @@ function adapters(nodeRedis, ioredis) {
       store.incr(key, (error, result) => (error ? reject(error) : resolve(result)), WINDOW_MS, LIMIT),
     );
   const forUs = (framework, client, make) =>
-    ["module", "function", "script"].flatMap((mode) =>
+    ["module", "functions", "script"].flatMap((mode) =>
       ["sliding", "fixed"].map((algorithm) => ({
         framework,
         store: `redis-rl, ${algorithm}`,
         mode,
-        request: make(ours(client, mode), { algorithm, prefix: `${framework}:${algorithm}:` }),
+        request: make(ours(client, mode), { algorithm, prefix: `${framework}:${algorithm}:`, timeout: 10_000 }),
       })),
     );
   const points = { points: LIMIT, duration: WINDOW_MS / 1000 };
@@ -162,11 +163,13 @@ function shown(ratio) {
   return `${ratio.median.toFixed(2)} (${ratio.least.toFixed(2)} to ${ratio.most.toFixed(2)})`;
 }
 
-const server = await Server.start({ mode: "module" });
+const server = await support.Server.start({ mode: "module" });
 const nodeRedis = createClient({ socket: { host: "127.0.0.1", port: server.port } });
 await nodeRedis.connect();
 const ioredis = new Redis(server.port, "127.0.0.1");
-const rows = adapters(nodeRedis, ioredis).map((adapter) => ({ ...adapter, rounds: [] }));
+const rows = adapters(nodeRedis, ioredis)
+  .filter(({ framework }) => framework.includes(values.only))
+  .map((adapter) => ({ ...adapter, rounds: [] }));
 for (let i = 0; i < ROUNDS; i++) {
   for (const row of rows) row.rounds.push(await round(server, row.request));
 }

@@ -1,0 +1,80 @@
+/** What the adapters have in common: their options, their keys, and how they ask. */
+
+import { NoIdentityError } from "./errors.js";
+import { adapterKey, policyOf } from "./identity.js";
+import type { Asking, Limiter, WhenUnavailable } from "./limiter.js";
+import { type FixedRule, fixed, type SlidingRule, seconds, sliding } from "./rules.js";
+
+/** How long a request waits for a decision at most, unless the limiter or the adapter is given less or more. */
+const TIMEOUT_MS = 250;
+const REMEMBERED_DENIALS = 10_000;
+
+export interface AdapterOptions {
+  /** Put in front of every key, behind the limiter's own prefix. By default `rl:`. */
+  readonly prefix?: string;
+  /** For how many milliseconds a request waits for the decision. By default the limiter's `timeout`, and at most 250. */
+  readonly timeout?: number;
+  /** What is done when the server is unavailable; unless given, what the limiter does. */
+  readonly whenUnavailable?: WhenUnavailable;
+  /** How many denials are remembered; 0 for none. By default 10,000. */
+  readonly denyCache?: number;
+}
+
+export interface StoreOptions extends AdapterOptions {
+  /**
+   * `sliding`: never more than the limit in any stretch of time as long as the window. `fixed`: one small counter, whose
+   * window begins with its first request, as in the framework's own stores. By default `sliding`.
+   */
+  readonly algorithm?: "sliding" | "fixed";
+  /** The name of the limit in the keys: needed where two limits have the same number and window. */
+  readonly name?: string;
+  /** What is done with a request whose key is empty: `refuse` fails with a {@link NoIdentityError}. By default `refuse`. */
+  readonly withoutIdentity?: "refuse" | "allow";
+}
+
+/** How an adapter asks a limiter. Throws where its options cannot be kept. */
+export function asking(limiter: Limiter, options: AdapterOptions): Asking {
+  const { timeout = Math.min(limiter.timeout, TIMEOUT_MS), denyCache = REMEMBERED_DENIALS, whenUnavailable } = options;
+  if (!Number.isFinite(timeout) || timeout <= 0) throw new RangeError(`timeout must be above 0, not ${timeout}`);
+  limiter.prepare({ whenUnavailable });
+  return { timeout, denyCache, whenUnavailable };
+}
+
+export type Algorithm = "sliding" | "fixed";
+
+/** Rules are made once: requests come with the same few limits. */
+const rules = new Map<string, SlidingRule | FixedRule>();
+const MOST_RULES = 1000;
+
+/** The rule of a limit and a window in milliseconds. */
+export function ruleOf(algorithm: Algorithm, limit: number, windowMs: number, force = false): SlidingRule | FixedRule {
+  const id = `${algorithm} ${limit}/${windowMs} ${force}`;
+  let rule = rules.get(id);
+  if (!rule) {
+    const rate = [limit, windowMs / 1000] as const;
+    rule = algorithm === "fixed" ? fixed(rate, { anchored: true, force }) : sliding(rate, { force });
+    if (rules.size >= MOST_RULES) rules.clear();
+    rules.set(id, rule);
+  }
+  return rule;
+}
+
+/** The policy of a limit that is another one for each request: without its number. */
+export function dynamicPolicy(algorithm: Algorithm, windowMs: number): string {
+  return `${algorithm === "fixed" ? "anchored" : "sliding"}-${seconds(windowMs)}s`;
+}
+
+/** Makes the keys of one policy. */
+export function keysOf(prefix: string, policy: string): (identity: string) => string {
+  const start = adapterKey(prefix, policy, "").slice(0, -1);
+  return (identity) => `${start}${/[%{}]/.test(identity) ? identity.replace(/[%{}]/g, encodeURIComponent) : identity}}`;
+}
+
+/** Whether there is something to count by; throws if there is not and the request is to be refused. */
+export function identified(key: unknown, withoutIdentity: "refuse" | "allow" = "refuse"): key is string {
+  if (typeof key === "number" || (typeof key === "string" && key !== "")) return true;
+  if (withoutIdentity === "allow") return false;
+  throw new NoIdentityError();
+}
+
+export { policyOf };

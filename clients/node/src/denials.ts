@@ -1,0 +1,63 @@
+/** Denials that are remembered, so that a flood at one key does not reach the server. */
+
+import type { Figures } from "./result.js";
+
+/** For how long a denial is believed at most: another process may have given something back. */
+const LONGEST_MS = 1000;
+
+interface Denial {
+  readonly rule: string;
+  readonly cost: number;
+  readonly windows: readonly Figures[];
+  /** When the reply came: what it says about waits counts from then, and is never too short. */
+  readonly receivedAt: number;
+  /** Counted from before the call was sent, so that nobody is denied for longer than the server would. */
+  readonly until: number;
+}
+
+/** One denial a key, since one key belongs to one rule; the oldest makes room. */
+export class DenialCache {
+  readonly #entries: number;
+  readonly #denials = new Map<string, Denial>();
+
+  constructor(entries: number) {
+    this.#entries = entries;
+  }
+
+  /** The figures of a denial of the same or a lighter request, as they are now. */
+  find(key: string, rule: string, cost: number, now: number): Figures[] | undefined {
+    const denial = this.#denials.get(key);
+    if (!denial || denial.rule !== rule || cost < denial.cost) return undefined;
+    if (now >= denial.until) {
+      this.#denials.delete(key);
+      return undefined;
+    }
+    const passed = Math.floor(now - denial.receivedAt);
+    const left = (ms: number) => (ms > 0 ? Math.max(1, ms - passed) : ms);
+    return denial.windows.map((figures) => ({
+      ...figures,
+      "retry-after-ms": left(figures["retry-after-ms"]),
+      "next-after-ms": left(figures["next-after-ms"]),
+      "reset-after-ms": left(figures["reset-after-ms"]),
+      "at-ms": figures["at-ms"] + passed,
+    }));
+  }
+
+  remember(key: string, rule: string, cost: number, windows: readonly Figures[], waitMs: number, sentAt: number): void {
+    const until = sentAt + (waitMs < 0 ? LONGEST_MS : Math.min(waitMs, LONGEST_MS));
+    const now = performance.now();
+    if (until <= now) return;
+    this.#denials.delete(key);
+    this.#denials.set(key, { rule, cost, windows, receivedAt: now, until });
+    if (this.#denials.size > this.#entries) {
+      for (const oldest of this.#denials.keys()) {
+        this.#denials.delete(oldest);
+        break;
+      }
+    }
+  }
+
+  forget(key: string): void {
+    this.#denials.delete(key);
+  }
+}

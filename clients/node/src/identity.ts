@@ -1,0 +1,135 @@
+/** What a request is counted by: the address of its client, and the keys of adapters. */
+
+import { BlockList, isIPv4, isIPv6 } from "node:net";
+import { type Rule, seconds } from "./rules.js";
+
+export interface IdentityOptions {
+  /**
+   * The proxies in front of this process: addresses and networks, such as `["10.0.0.0/8", "fd00::/8"]`. `X-Forwarded-For`
+   * is read only if the request comes from one of them; none unless given.
+   */
+  readonly trustedProxies?: readonly string[];
+  /** Bits of an IPv6 address that belong to one client, 1 to 128. By default 64: a home or a server has at least a /64. */
+  readonly ipv6Prefix?: number;
+}
+
+/** What is read of a request: those of node:http, Express and Fastify (`request.raw`) have it. */
+export interface RequestLike {
+  readonly socket?: { readonly remoteAddress?: string | undefined } | null;
+  readonly headers: Readonly<Record<string, string | readonly string[] | undefined>>;
+}
+
+/**
+ * Makes a function that says by which address a request is counted: `undefined` if it has none, as behind a Unix socket
+ * or when the connection is closed already.
+ *
+ * ```ts
+ * const identify = clientAddress({ trustedProxies: ["10.0.0.0/8"] });
+ * app.use(rateLimit({ keyGenerator: (request) => identify(request), store, ... }));
+ * ```
+ *
+ * @throws RangeError if a proxy is not an address or a network, or the prefix is out of range.
+ */
+export function clientAddress(options: IdentityOptions = {}): (request: RequestLike) => string | undefined {
+  const { trustedProxies = [], ipv6Prefix = 64 } = options;
+  if (!Number.isInteger(ipv6Prefix) || ipv6Prefix < 1 || ipv6Prefix > 128) {
+    throw new RangeError(`ipv6Prefix must be an integer from 1 to 128, not ${ipv6Prefix}`);
+  }
+  const trusted = networks(trustedProxies);
+  const isProxy = (address: string) => trusted.check(address, isIPv4(address) ? "ipv4" : "ipv6");
+  return ({ socket, headers }) => {
+    let address = readAddress(socket?.remoteAddress ?? "");
+    const forwarded = headers["x-forwarded-for"];
+    const list = (typeof forwarded === "string" ? forwarded : (forwarded ?? []).join(",")).trim();
+    const hops = list === "" ? [] : list.split(",");
+    // From the nearest proxy outwards, as far as proxies that are trusted say who asked them.
+    while (address !== undefined && hops.length > 0 && isProxy(address)) {
+      address = readAddress((hops.pop() as string).trim());
+    }
+    return address === undefined || isIPv4(address) ? address : network(address, ipv6Prefix);
+  };
+}
+
+function networks(list: readonly string[]): BlockList {
+  const result = new BlockList();
+  for (const text of list) {
+    const [address = "", bits, ...more] = text.split("/");
+    const family = isIPv4(address) ? "ipv4" : isIPv6(address) ? "ipv6" : undefined;
+    const most = family === "ipv4" ? 32 : 128;
+    const prefix = bits === undefined ? most : /^[0-9]{1,3}$/.test(bits) ? Number(bits) : -1;
+    if (!family || prefix < 0 || prefix > most || more.length > 0) {
+      throw new RangeError(`${JSON.stringify(text)} is not an address or a network such as "10.0.0.0/8"`);
+    }
+    result.addSubnet(address, prefix, family);
+  }
+  return result;
+}
+
+/** An address as proxies write it, perhaps with a port; an IPv4 address in IPv6 form as IPv4. */
+function readAddress(text: string): string | undefined {
+  const bare = /^\[([^\]]*)\](?::[0-9]+)?$/.exec(text)?.[1] ?? /^([0-9.]+):[0-9]+$/.exec(text)?.[1] ?? text;
+  // The zone of a link-local address is this machine's affair.
+  const address = bare.split("%", 1)[0] as string;
+  if (isIPv4(address)) return address;
+  if (!isIPv6(address)) return undefined;
+  const groups = expand(address);
+  if (groups.slice(0, 5).some((group) => group !== 0) || groups[5] !== 0xffff) return address;
+  return [6, 7].flatMap((i) => [(groups[i] as number) >> 8, (groups[i] as number) & 255]).join(".");
+}
+
+/** The network of an IPv6 address, as text in its shortest form. */
+function network(address: string, prefix: number): string {
+  const groups = expand(address).map((group, i) => {
+    const bits = Math.max(0, Math.min(16, prefix - 16 * i));
+    return group & (0xffff << (16 - bits));
+  });
+  const text = compress(groups.map((group) => (group & 0xffff).toString(16)).join(":"));
+  return prefix === 128 ? text : `${text}/${prefix}`;
+}
+
+/** URLs have the shortest form of an address. */
+function compress(address: string): string {
+  return new URL(`http://[${address}]/`).hostname.slice(1, -1);
+}
+
+function expand(address: string): number[] {
+  const [head = "", tail] = compress(address).split("::");
+  const numbers = (text: string) => (text === "" ? [] : text.split(":").map((group) => Number.parseInt(group, 16)));
+  const [first, last] = [numbers(head), numbers(tail ?? "")];
+  return [...first, ...Array.from({ length: 8 - first.length - last.length }, () => 0), ...last];
+}
+
+/** The policy of a rule in the keys of adapters: its name, else its kind with its limits and windows. */
+export function policyOf(rule: Rule): string {
+  return rule.name ?? describe(rule);
+}
+
+const descriptions = new WeakMap<Rule, string>();
+
+/** A rule as text: its kind with its limits and windows. */
+export function describe(rule: Rule): string {
+  let text = descriptions.get(rule);
+  if (text === undefined) {
+    text = made(rule);
+    descriptions.set(rule, text);
+  }
+  return text;
+}
+
+function made(rule: Rule): string {
+  switch (rule.kind) {
+    case "throttle":
+      return `throttle-${rule.burst}-${rule.count}/${rule.period}s`;
+    case "lease":
+      return `lease-${rule.limit}/${seconds(rule.leaseMs)}s`;
+    default: {
+      const kind = rule.kind === "fixed" && rule.anchored ? "anchored" : rule.kind;
+      return `${kind}-${rule.windows.map(({ limit, windowMs }) => `${limit}/${seconds(windowMs)}s`).join(",")}`;
+    }
+  }
+}
+
+/** The key of an adapter: prefix, policy, and the identity in a hash tag. No two of them make the same key. */
+export function adapterKey(prefix: string, policy: string, identity: string): string {
+  return `${prefix}${policy.replace(/[%:{}]/g, encodeURIComponent)}:{${identity.replace(/[%{}]/g, encodeURIComponent)}}`;
+}

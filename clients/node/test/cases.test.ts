@@ -1,0 +1,266 @@
+/** The cases that all packages share: ../../cases. */
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, describe, test } from "node:test";
+import { type Connection, clientAddress, fixed, Limiter, lease, type Rule, sliding, throttle } from "redis-rl";
+import { clients, type OpenClient } from "./support/clients.js";
+import { modes, root, Server } from "./support/server.js";
+
+// biome-ignore lint/suspicious/noExplicitAny: the cases are data, and the wrong ones are not typed.
+type Any = any;
+
+const read = (name: string): Any => JSON.parse(readFileSync(join(root, "clients/cases", `${name}.json`), "utf8"));
+/** What is not exported: an error of the server is only seen through a call, and a key through a store. */
+const internal = (name: string): Any => require(join(root, "clients/node/dist", `${name}.js`));
+
+/** Fails on a field that the test does not know, which it would otherwise pass over. */
+function knows(given: object, ...fields: string[]): void {
+  for (const field of Object.keys(given)) assert.ok(fields.includes(field), `an unknown field ${field}`);
+}
+
+function says(attempt: () => unknown, parts: readonly string[]): Promise<void> {
+  return assert.rejects(
+    async () => attempt(),
+    (error: Error) => {
+      for (const part of parts) assert.ok(error.message.includes(part), `${part} is not in: ${error.message}`);
+      return true;
+    },
+  );
+}
+
+function ruleOf(given: Any): Rule {
+  if (typeof given !== "object" || given === null) return given;
+  knows(given, "kind", "rates", "rate", "limit", "ttl", "burst", "cost", "force", "anchored", "name", "unit", "holder");
+  const { kind, rates, rate, limit, ttl, ...options } = given;
+  switch (kind) {
+    case "sliding":
+      return (sliding as Any)(...rates, options);
+    case "fixed":
+      return (fixed as Any)(...rates, options);
+    case "throttle":
+      return throttle(rate, options);
+    default:
+      return lease(limit, ttl, options);
+  }
+}
+
+/** A connection that keeps what it is sent, and replies as it is told. */
+function recorder(reply: unknown = new Error("WRONGTYPE none of that")): Connection & { sent: string[][] } {
+  const sent: string[][] = [];
+  return {
+    keyPrefix: "",
+    sent,
+    async send(command) {
+      sent.push(command.map(String));
+      if (reply instanceof Error) throw reply;
+      return reply;
+    },
+  };
+}
+
+/** Makes the call of a case. */
+async function call(limiter: Limiter, given: Any): Promise<Any> {
+  const { key, keys, rule, rules, options = {} } = given;
+  const { at_ms: atMs, holder, holders, ...more } = options;
+  knows(more, "cost", "force");
+  const made = rule && ruleOf(rule);
+  switch (given.call) {
+    case "hit":
+      return limiter.hit(key, made, more);
+    case "peek":
+      return limiter.peek(key, made, more);
+    case "refund":
+      return limiter.refund(key, made, { ...more, ...(atMs !== undefined && { atMs }) });
+    case "reset":
+      return limiter.reset(key, made);
+    case "acquire":
+      return limiter.acquire(key, made, holder);
+    case "release":
+      return (limiter as Any).release(key, ...holders);
+    case "all":
+      return limiter.all(rules.map((each: Any, i: number) => ({ key: keys[i], rule: ruleOf(each) })));
+    default:
+      throw new Error(`an unknown call ${given.call}`);
+  }
+}
+
+describe("rates", () => {
+  const { valid, invalid } = read("rates");
+  for (const given of valid) {
+    test(JSON.stringify(given.rates), () => {
+      knows(given, "rates", "windows");
+      for (const make of [sliding, fixed]) {
+        const windows = (make as Any)(...given.rates).windows.map((window: Any) => [window.limit, window.windowMs]);
+        assert.deepEqual(windows, given.windows);
+      }
+    });
+  }
+  for (const given of invalid) {
+    test(`not ${JSON.stringify(given.rates)}`, async () => {
+      knows(given, "rates", "error", "typed");
+      for (const make of [sliding, fixed]) await says(() => (make as Any)(...given.rates), given.error);
+    });
+  }
+});
+
+describe("words", () => {
+  const { valid, modes: forms, invalid } = read("words");
+  const fields = ["call", "key", "keys", "rule", "rules", "prefix", "options"];
+  const sentBy = async (given: Any, mode: Any) => {
+    const connection = recorder();
+    const limiter = new Limiter(connection, { prefix: given.prefix ?? "", mode });
+    await assert.rejects(call(limiter, given), /WRONGTYPE/);
+    return connection.sent.at(-1);
+  };
+  for (const given of valid) {
+    test(given.words.join(" "), async () => {
+      knows(given, ...fields, "words", "live");
+      assert.deepEqual(await sentBy(given, "module"), given.words);
+    });
+  }
+  for (const given of forms.calls ?? forms) {
+    test(`in every mode: ${given.module.join(" ")}`, async () => {
+      knows(given, ...fields, "module", "functions", "script");
+      for (const mode of modes) {
+        const sha = internal("lua").scriptSha;
+        assert.deepEqual(
+          (await sentBy(given, mode))?.map((word) => (word === sha ? "SHA1" : word)),
+          given[mode],
+        );
+      }
+    });
+  }
+  for (const given of invalid) {
+    test(`not ${JSON.stringify(given).slice(0, 150)}`, async () => {
+      knows(given, ...fields, "error", "typed");
+      const connection = recorder();
+      await says(() => call(new Limiter(connection), given), given.error);
+      assert.deepEqual(connection.sent, [], "it fails before it is sent");
+    });
+  }
+
+  describe("live", () => {
+    let server: Server;
+    let open: OpenClient;
+    before(async () => {
+      server = await Server.start({ mode: "module" });
+      open = (await clients[0]?.open(server.port)) as OpenClient;
+    });
+    after(async () => {
+      open.close();
+      await server.stop();
+    });
+    test("the server takes them", async () => {
+      for (const given of valid) {
+        if (given.live === false) continue;
+        await server.run("FLUSHALL");
+        await call(new Limiter(open.client, { prefix: given.prefix ?? "", mode: "module" }), given);
+      }
+    });
+  });
+});
+
+describe("replies", () => {
+  const { valid, numbers, invalid } = read("replies");
+  const underscored = (name: string) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+  const shown = (result: Any, expected: Any): Any => {
+    const names =
+      "allowed limit used remaining retryAfterMs retryAfter nextAfterMs nextAfter resetAfterMs resetAfter windowMs atMs";
+    const made: Any = {};
+    for (const name of names.split(" ")) made[underscored(name)] = result[name] ?? null;
+    if ("index" in expected) made.index = result.index;
+    if ("each" in expected) made.each = result.each.map((one: Any) => shown(one, {}));
+    return made;
+  };
+  const answered = (given: Any, reply: unknown) => {
+    const rules = given.rules?.map((rule: Any) => (rule.kind === "lease" ? { holder: "h", ...rule } : rule));
+    const keys = given.rules?.map((_: unknown, i: number) => `k${i}`);
+    const rule = given.rule?.kind === "lease" ? { holder: "h", ...given.rule } : given.rule;
+    const fallback = { kind: "sliding", rates: ["100/minute"] };
+    const whole = { ...given, key: "k", keys, rules, rule: given.rules ? undefined : (rule ?? fallback) };
+    if (given.call === "release") whole.options = { holders: ["a"] };
+    return call(new Limiter(recorder(reply), { mode: "module" }), whole);
+  };
+  for (const given of valid) {
+    test(given.name, async () => {
+      knows(given, "name", "call", "rule", "rules", "resp2", "resp3", "result", "headers", "problem");
+      const asMaps = (value: Any): Any =>
+        Array.isArray(value) ? value.map(asMaps) : typeof value === "object" ? new Map(Object.entries(value)) : value;
+      for (const reply of [given.resp2, given.resp3, asMaps(given.resp3)]) {
+        const result = await answered(given, reply);
+        assert.deepEqual(shown(result, given.result), given.result);
+        assert.deepEqual(result.headers(), given.headers);
+        assert.deepEqual(result.problem() ?? null, given.problem);
+      }
+    });
+  }
+  for (const given of numbers) {
+    test(given.name, async () => {
+      knows(given, "name", "call", "reply", "result");
+      assert.deepEqual(await answered(given, given.reply), given.result);
+    });
+  }
+  for (const given of invalid) {
+    test(`not ${given.name}`, async () => {
+      knows(given, "name", "call", "rule", "rules", "reply");
+      await assert.rejects(answered(given, given.reply), /The server replied/);
+    });
+  }
+});
+
+describe("errors", () => {
+  const { meaning } = internal("errors");
+  for (const given of read("errors").lines) {
+    test(given.line || "an empty line", () => {
+      knows(given, "line", "unavailable", "retry", "permanent", "probe", "cluster");
+      const found = meaning(given.line, given.cluster ?? false);
+      const { unavailable, retry, permanent, probe } = given;
+      assert.deepEqual(
+        {
+          unavailable: found === "unavailable" || found === "retry",
+          retry: found === "retry",
+          permanent: found === "permanent",
+          probe: found === "probe",
+        },
+        { unavailable, retry, permanent, probe },
+      );
+    });
+  }
+});
+
+describe("keys", () => {
+  const { keys, addresses, invalid } = read("keys");
+  const { keysOf, policyOf } = internal("adapter");
+  for (const given of keys) {
+    test(given.key, () => {
+      knows(given, "rule", "identity", "prefix", "policy", "key");
+      const rule = ruleOf(given.rule);
+      assert.equal(policyOf(rule).replace(/[%:{}]/g, encodeURIComponent), given.policy);
+      assert.equal(keysOf(given.prefix ?? "rl:", policyOf(rule))(given.identity), given.key);
+    });
+  }
+  const options = ({ trusted, ipv6_prefix: ipv6Prefix }: Any) => ({
+    ...(trusted && { trustedProxies: trusted }),
+    ...(ipv6Prefix !== undefined && { ipv6Prefix }),
+  });
+  for (const given of addresses) {
+    test(JSON.stringify(given), () => {
+      knows(given, "peer", "forwarded", "trusted", "ipv6_prefix", "identity");
+      const { peer, forwarded } = given;
+      const identify = clientAddress(options(given));
+      // node:http joins the lines with ", "; others give a list.
+      for (const lines of [forwarded, forwarded?.join(", ")]) {
+        const request = { socket: { remoteAddress: peer ?? undefined }, headers: { "x-forwarded-for": lines } };
+        assert.equal(identify(request) ?? null, given.identity);
+      }
+    });
+  }
+  for (const given of invalid) {
+    test(`not ${JSON.stringify(given)}`, () => {
+      knows(given, "trusted", "ipv6_prefix");
+      assert.throws(() => clientAddress(options(given)), RangeError);
+    });
+  }
+});

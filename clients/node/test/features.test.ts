@@ -1,0 +1,245 @@
+/** What the limiter does beyond one call: waiting, remembered denials, leases for a while, the hook, the connections. */
+
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { after, before, describe, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { Redis } from "ioredis";
+import { type Decision, DeniedError, fixed, Limiter, lease, sliding, throttle, UnavailableError } from "redis-rl";
+import { clients, type OpenClient } from "./support/clients.js";
+import { eventually, Server } from "./support/server.js";
+
+describe("features", () => {
+  let server: Server;
+  let open: OpenClient;
+  before(async () => {
+    server = await Server.start({ mode: "module" });
+    open = (await clients[0]?.open(server.port)) as OpenClient;
+  });
+  after(async () => {
+    open.close();
+    await server.stop();
+  });
+  const calls = async (name: string) =>
+    Number(/calls=(\d+)/.exec(await server.info("commandstats", `cmdstat_${name}`))?.[1] ?? 0);
+
+  test("wait: sleeps the exact wait, and gives up at once where there is no time for it", async () => {
+    const limiter = new Limiter(open.client, { denyCache: 100 });
+    const rule = sliding("2/300ms");
+    await limiter.hit("w", rule);
+    await limiter.hit("w", rule);
+    const before = await calls("rl.sliding");
+    const start = performance.now();
+    const result = await limiter.wait("w", rule, { timeout: 20_000 });
+    assert.equal(result.allowed, true);
+    assert.ok(performance.now() - start > 150, "it has waited");
+    // A timer may fire a millisecond early, by which the server denies once more.
+    assert.ok((await calls("rl.sliding")) - before <= 4);
+    const long = sliding("1/hour");
+    await limiter.hit("w:long", long);
+    const denied = await limiter.wait("w:long", long, { timeout: 60_000 });
+    assert.deepEqual([denied.allowed, denied.retryAfter], [false, 3600]);
+    assert.equal((await limiter.wait("w:never", sliding("0/s"))).retryAfter, undefined);
+    const controller = new AbortController();
+    const waiting = limiter.wait("w:long", long, { signal: controller.signal });
+    setTimeout(() => controller.abort(new Error("closing")), 20);
+    await assert.rejects(waiting, /closing/);
+  });
+
+  test("a crowd that waits gets in at the rate, and nobody twice", async () => {
+    const limiter = new Limiter(open.client, { timeout: 10_000 });
+    const rule = sliding("5/200ms");
+    const results = await Promise.all(Array.from({ length: 20 }, () => limiter.wait("crowd", rule)));
+    assert.ok(results.every(({ allowed }) => allowed));
+    const times = results.map(({ atMs }) => atMs).sort((a, b) => a - b);
+    for (let i = 0; i + 5 < times.length; i++) {
+      assert.ok((times[i + 5] as number) - (times[i] as number) >= 200, "no window holds more than five");
+    }
+  });
+
+  test("a denial is remembered for the same or a heavier request by the same rule, and for nobody else", async () => {
+    const limiter = new Limiter(open.client, { denyCache: 100 });
+    const rule = sliding("10/hour");
+    await limiter.hit("d", rule, { cost: 8 });
+    const first = await limiter.hit("d", rule, { cost: 5 });
+    const sent = () => calls("rl.sliding");
+    const asked = await sent();
+    const again = await limiter.hit("d", rule, { cost: 5 });
+    const heavier = await limiter.hit("d", rule, { cost: 6 });
+    assert.equal(await sent(), asked, "denied in the process");
+    for (const denied of [again, heavier]) {
+      assert.deepEqual([denied.allowed, denied.used, denied.limit, denied.remaining], [false, 8, 10, 2]);
+      assert.ok((denied.retryAfterMs ?? 0) <= (first.retryAfterMs ?? 0));
+      assert.ok(denied.atMs >= first.atMs);
+      assert.equal(denied.problem()?.["violated-policies"][0], "3600s");
+    }
+    assert.equal((await limiter.hit("d", rule, { cost: 2 })).allowed, true, "a lighter one is asked for");
+    await limiter.hit("d", rule, { cost: 5, force: true });
+    await limiter.hit("d", sliding("11/hour"), { cost: 5 });
+    await limiter.hit("e", rule, { cost: 5 });
+    assert.equal(await sent(), asked + 4, "neither a forced one nor another rule or key is denied from memory");
+    assert.equal(limiter.statistics.deniedFromMemory, 2);
+    // Each of these gives something back.
+    await limiter.hit("f", rule, { cost: 10 });
+    for (const giveBack of [() => limiter.refund("f", rule, { cost: 9 }), () => limiter.reset("f")]) {
+      assert.equal((await limiter.hit("f", rule, { cost: 10 })).allowed, false);
+      await giveBack();
+      const { used, allowed } = await limiter.hit("f", rule, { cost: 9 });
+      assert.deepEqual([used, allowed], [allowed && used === 9 ? 9 : 10, true]);
+    }
+  });
+
+  test("what another process gives back is seen within a second, and never later than the wait", async () => {
+    const [one, other] = [new Limiter(open.client, { denyCache: 10 }), new Limiter(open.client, { timeout: 10_000 })];
+    const rule = sliding("1/hour");
+    await one.hit("o", rule);
+    assert.equal((await one.hit("o", rule)).allowed, false);
+    await other.reset("o");
+    const start = performance.now();
+    await eventually("it is seen", async () => (await one.hit("o", rule)).allowed);
+    assert.ok(performance.now() - start < 5000);
+    const short = sliding("1/100ms");
+    await one.hit("s", short);
+    const { retryAfterMs = 0 } = await one.hit("s", short);
+    await sleep(retryAfterMs + 5);
+    assert.equal((await one.hit("s", short)).allowed, true);
+    for (let i = 0; i < 50; i++) {
+      await one.hit(`many${i}`, rule);
+      await one.hit(`many${i}`, rule);
+    }
+    const asked = await calls("rl.sliding");
+    await one.hit("many0", rule);
+    assert.equal(await calls("rl.sliding"), asked + 1, "the oldest has made room");
+  });
+
+  test("hold: waits for a place, and an abort ends the wait", async () => {
+    const limiter = new Limiter(open.client, { timeout: 10_000 });
+    const rule = lease(1, 60);
+    const first = await limiter.hold("h", rule);
+    await assert.rejects(limiter.hold("h", rule), DeniedError);
+    await assert.rejects(limiter.hold("h", rule, { timeout: 60 }), DeniedError);
+    const second = limiter.hold("h", rule, () => "in", { timeout: 20_000 });
+    const controller = new AbortController();
+    const third = limiter.hold("h", rule, { timeout: 20_000, signal: controller.signal });
+    controller.abort(new Error("closing"));
+    await assert.rejects(third, /closing/);
+    assert.equal(await first.release(), true);
+    assert.equal(await second, "in");
+    assert.deepEqual([first.lost, first.signal.aborted], [false, false], "what is released is not lost");
+  });
+
+  test("a lease that is not renewed is lost at its end", async () => {
+    const limiter = new Limiter(open.client, { timeout: 10_000 });
+    const held = await limiter.hold("nr", lease(1, 0.15), { renew: false });
+    await once(held.signal, "abort");
+    assert.equal(held.lost, true);
+    assert.equal(await held.renew(), false);
+    const busy = await limiter.hold("busy", lease(1, 0.05), { renew: false });
+    const until = performance.now() + 60;
+    while (performance.now() < until);
+    assert.equal(busy.lost, true, "also where no timer has run");
+  });
+
+  test("acquire makes a holder", async () => {
+    const limiter = new Limiter(open.client, { timeout: 10_000 });
+    const { holder, allowed } = await limiter.acquire("a", lease(1, 60));
+    assert.equal(allowed, true);
+    assert.equal(await limiter.release("a", holder as string), 1);
+    assert.equal((await limiter.hit("a", lease(1, 60), { holder: "me" })).used, 1);
+  });
+
+  test("all: a list whose length is not known, and a rule that only checks", async () => {
+    const limiter = new Limiter(open.client, { timeout: 10_000 });
+    const list = ["x", "y"].map((key) => ({ key: `all:${key}`, rule: fixed("1/hour") }));
+    assert.equal((await limiter.all(list)).allowed, true);
+    assert.equal((await limiter.all(list)).allowed, false);
+    const checked = await limiter.all([{ key: "all:z", rule: sliding("1/hour"), cost: 0 }]);
+    assert.deepEqual([checked.allowed, checked.each[0]?.used], [true, 0]);
+  });
+
+  test("the hook gets every decision, and cannot break one", async () => {
+    const seen: Decision[] = [];
+    const lines: string[] = [];
+    const limiter = new Limiter(open.client, {
+      name: "api",
+      denyCache: 10,
+      logger: { warn: (line) => lines.push(line) },
+      onDecision(decision) {
+        seen.push(decision);
+        if (seen.length === 1) throw new Error("mine");
+      },
+    });
+    const rule = sliding("1/hour");
+    await limiter.hit("hook", rule);
+    await limiter.hit("hook", rule);
+    await limiter.hit("hook", rule);
+    await limiter.all([{ key: "hook:t", rule: throttle("5/minute") }]);
+    assert.deepEqual(
+      seen.map(({ limiter, command, key, allowed, by }) => [limiter, command, key, allowed, by]),
+      [
+        ["api", "sliding", "hook", true, "server"],
+        ["api", "sliding", "hook", false, "server"],
+        ["api", "sliding", "hook", false, "memory"],
+        ["api", "all", "hook:t", true, "server"],
+      ],
+    );
+    assert.ok(seen.every(({ durationMs }) => durationMs >= 0));
+    assert.deepEqual(lines, ["redis-rl (api): onDecision failed: Error: mine"]);
+    assert.deepEqual(limiter.statistics, { allowed: 2, denied: 2, deniedFromMemory: 1, unavailable: 0 });
+  });
+
+  for (const kind of clients.filter(({ name }) => name.startsWith("ioredis"))) {
+    test(`${kind.name}: its own connection has the user's options, and ends with the user's client`, async () => {
+      await server.run("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all");
+      const clientList = async () => String(await server.run("CLIENT", "LIST"));
+      const { client, close } = await kind.open(server.port);
+      const own = (client as Redis).duplicate({
+        username: "app",
+        password: "secret",
+        db: 3,
+        connectionName: "mine",
+        keyPrefix: "pre:",
+      });
+      close();
+      own.on("error", () => {});
+      const limiter = new Limiter(own);
+      await limiter.hit("k", sliding("5/minute"));
+      const rows = (await clientList()).split("\n").filter((row) => row.includes("name=mine"));
+      assert.equal(rows.length, 2, "the user's and ours");
+      assert.ok(rows.every((row) => row.includes("user=app") && row.includes("db=3")));
+      await server.run("SELECT", 3);
+      assert.equal(await server.run("EXISTS", "pre:k"), 1);
+      await server.run("SELECT", 0);
+      await own.quit();
+      await eventually("both are closed", async () => !(await clientList()).includes("name=mine"));
+      await assert.rejects(limiter.hit("k", sliding("5/minute")), /client is closed/);
+    });
+  }
+
+  test("calls are seen by what watches the client library", async () => {
+    const { channel } = await import("node:diagnostics_channel");
+    const commands: string[] = [];
+    const watch = (message: unknown) => commands.push(String((message as { command?: string }).command));
+    const started = channel("tracing:ioredis:command:start");
+    started.subscribe(watch);
+    const redis = new Redis(server.port);
+    await new Limiter(redis, { mode: "module" }).hit("seen", sliding("5/minute"));
+    started.unsubscribe(watch);
+    redis.disconnect();
+    assert.ok(
+      commands.some((command) => command.toLowerCase() === "rl.sliding"),
+      commands.join(),
+    );
+  });
+});
+
+test("an app is tested without a server: a stand-in, and the limits of the process", async () => {
+  const nowhere = { keyPrefix: "", send: () => Promise.reject(new UnavailableError("no server in tests")) };
+  const limiter = new Limiter(nowhere, { whenUnavailable: "local", logger: { warn() {} } });
+  const rule = sliding("2/minute");
+  const results = [await limiter.hit("k", rule), await limiter.hit("k", rule), await limiter.hit("k", rule)];
+  assert.deepEqual(
+    results.map(({ allowed }) => allowed),
+    [true, true, false],
+  );
+});

@@ -1,0 +1,141 @@
+"""The storage for limits."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from .._limits import (
+    PREFIX,
+    Windows,
+    clients_of,
+    count,
+    counter,
+    enter,
+    make_client,
+    moving,
+    moving_window,
+    patterns,
+    sliding_window,
+)
+from .._rates import MAX_UNITS
+from .._result import State
+from .limiter import AsyncLimiter
+from .peer import PACKAGE, SCHEMES, MovingWindowSupport, SlidingWindowCounterSupport, Storage
+
+
+class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
+    """The storage for the strategies of limits.
+
+    Args:
+        uri: a server, with one of the schemes of `redis_rl.limits`.
+        wrap_exceptions: raise ``limits.errors.StorageError`` in place of the client's errors.
+        key_prefix: put before every key, with a colon. limits' own storages have another one, so that both can use
+            one server.
+        client: a client to use in place of one for the uri.
+        mode, timeout, deny_cache, load_functions, name, hook: as in the limiter; the timeout is 0.25 s unless given.
+        options: for the client: ``connection_pool``, ``socket_keepalive``, for a sentinel ``service_name`` and
+            ``sentinel_kwargs``, and so on.
+    """
+
+    STORAGE_SCHEME = SCHEMES
+
+    def __init__(
+        self,
+        uri: str,
+        wrap_exceptions: bool = False,
+        key_prefix: str = PREFIX,
+        client: Any = None,
+        mode: str = "auto",
+        timeout: float | str = 0.25,
+        deny_cache: int = 0,
+        load_functions: bool = True,
+        name: str = "limits",
+        hook: Any = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(uri, wrap_exceptions=wrap_exceptions, **options)
+        self.key_prefix = key_prefix
+        self.storage = client or make_client(uri.removeprefix("async+").removeprefix("rl+"), PACKAGE, options)
+        self._owned = client is None
+        self._prefix = f"{key_prefix}:"
+        self.limiter = AsyncLimiter(
+            self.storage,
+            prefix=self._prefix,
+            mode=mode,
+            timeout=float(timeout),
+            deny_cache=deny_cache,
+            load_functions=load_functions,
+            name=name,
+            hook=hook,
+        )
+        self._remembers = deny_cache > 0
+        self._windows = Windows()
+
+    @property
+    def base_exceptions(self) -> type[Exception]:
+        return self.limiter.client_errors
+
+    async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        self._windows.learn(key, expiry)
+        if amount < 1:
+            return await self.get(key)
+        _, counted, _ = await self.limiter.ask(count(self._prefix + key, expiry, amount), key)
+        return int(counted)
+
+    async def get(self, key: str) -> int:
+        state = await self._state(key)
+        return state.used if state else 0
+
+    async def get_expiry(self, key: str) -> float:
+        state = await self._state(key)
+        return time.time() + (state.reset_after_ms or 0) / 1000 if state else time.time()
+
+    async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        if amount < 1:
+            return (await self.limiter.peek(key, moving(limit, expiry), cost=0)).used <= limit
+        if self._remembers:
+            return bool(await self.limiter.hit(key, moving(limit, expiry, amount)))
+        allowed, _, _ = await self.limiter.ask(enter(self._prefix + key, limit, expiry, amount), key)
+        return bool(allowed)
+
+    async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
+        return moving_window(await self.limiter.peek(key, moving(limit, expiry), cost=0), expiry)
+
+    async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        return await self.acquire_entry(key, limit, expiry, amount)
+
+    async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
+        return sliding_window(await self.limiter.peek(key, moving(MAX_UNITS, expiry), cost=0), expiry)
+
+    async def clear_sliding_window(self, key: str, expiry: int) -> None:
+        await self.clear(key)
+
+    async def check(self) -> bool:
+        try:
+            await self.limiter.peek("check", counter(60), cost=0)
+        except self.limiter.client_errors:
+            return False
+        return True
+
+    async def clear(self, key: str) -> None:
+        window = self._windows.of(key)
+        await self.limiter.reset(key, *([counter(window)] if window else []))
+
+    async def reset(self) -> int | None:
+        gone = 0
+        for pattern in patterns(self.storage, self.key_prefix):
+            async for name in self.storage.scan_iter(pattern, count=1000):
+                gone += await self.storage.unlink(name)
+        return gone
+
+    async def aclose(self) -> None:
+        """Closes the connections, also those of the client if the storage has made it."""
+        await self.limiter.aclose()
+        if self._owned:
+            for client in clients_of(self.storage):
+                await client.aclose()
+
+    async def _state(self, key: str) -> State | None:
+        window = self._windows.of(key)
+        return await self.limiter.peek(key, counter(window), cost=0) if window else None

@@ -1,0 +1,89 @@
+"""Who a request counts for: the client's address, and the key that an adapter makes of it. No I/O."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Sequence
+
+from ._rules import Rule
+
+# An address with a port, or in brackets, as X-Forwarded-For may have it.
+_WITH_PORT = re.compile(r"(\d[\d.]*):\d+|\[([^\]]*)\](?::\d+)?")
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class Addresses:
+    """Reads the address that a request counts for.
+
+    Args:
+        trusted_proxies: addresses and networks of proxies whose ``X-Forwarded-For`` is believed.
+        ipv6_prefix: bits of an IPv6 address that count: whoever has a /64 has as many addresses as they like.
+    """
+
+    def __init__(self, trusted_proxies: Iterable[str] = (), ipv6_prefix: int = 64) -> None:
+        if isinstance(trusted_proxies, str):
+            raise TypeError(f"trusted_proxies must be a list of addresses and networks, not {trusted_proxies!r}")
+        if isinstance(ipv6_prefix, bool) or not isinstance(ipv6_prefix, int) or not 1 <= ipv6_prefix <= 128:
+            raise ValueError(f"ipv6_prefix must be from 1 to 128, not {ipv6_prefix!r}")
+        self._trusted = [ipaddress.ip_network(each, strict=False) for each in trusted_proxies]
+        self._ipv6_prefix = ipv6_prefix
+
+    def of(self, peer: str | None, forwarded: Sequence[str] = ()) -> str | None:
+        """The identity of a request, None if it has none.
+
+        Args:
+            peer: the address of the connection.
+            forwarded: the lines of X-Forwarded-For.
+        """
+        if not peer:
+            return None
+        address = _read(peer)
+        if address is None:
+            # Not an address, as in tests: the server made it, and no client.
+            return peer
+        if forwarded and any(forwarded) and self._trusts(address):
+            # The last proxy has added the last address. Of a trusted one, the address before it is believed, too.
+            for text in reversed(",".join(forwarded).split(",")):
+                read = _read(text.strip())
+                if read is None:
+                    return None
+                address = read
+                if not self._trusts(address):
+                    break
+        return self._counted(address)
+
+    def _trusts(self, address: Address) -> bool:
+        return any(address in network for network in self._trusted)
+
+    def _counted(self, address: Address) -> str:
+        if address.version == 4 or self._ipv6_prefix == 128:
+            return str(address)
+        return str(ipaddress.ip_network((address, self._ipv6_prefix), strict=False))
+
+
+def _read(text: str) -> Address | None:
+    found = _WITH_PORT.fullmatch(text)
+    try:
+        address = ipaddress.ip_address((found[1] or found[2]) if found else text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _escaped(text: str, characters: str) -> str:
+    return "".join(f"%{ord(char):02X}" if char in characters else char for char in text)
+
+
+def policy_of(rule: Rule) -> str:
+    """What the rule is called in keys: its name, else its kind with its limits and windows."""
+    return _escaped(rule.name or rule.described(), "%:{}")
+
+
+def key_for(prefix: str, rule: Rule, identity: str | bytes) -> str | bytes:
+    """The key of an identity under a rule. Other rules have other keys, and all of one identity lie in one slot."""
+    start = f"{prefix}{policy_of(rule)}:"
+    if isinstance(identity, str):
+        return f"{start}{{{_escaped(identity, '%{}')}}}"
+    return start.encode() + b"{" + re.sub(rb"[%{}]", lambda found: b"%%%02X" % found[0][0], identity) + b"}"

@@ -1,0 +1,159 @@
+"""What the storages for limits share: the windows of keys, the rules, and clients for URIs. No I/O."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from limits.limits import TIME_TYPES
+
+from ._protocol import Command
+from ._rates import MAX_UNITS
+from ._result import State
+from ._rules import Fixed, Sliding, Word, fixed, sliding
+
+_KINDS = ("{}", "{}s", "{}+unix", "{}+cluster", "{}+sentinel")
+SCHEMES = [f"rl+{kind.format(library)}" for library in ("redis", "valkey") for kind in _KINDS]
+_SIZES = {name: granularity.seconds for name, granularity in TIME_TYPES.items()}
+
+# Not that of limits' own storages, which keep other types at the same keys: one may follow the other on a server.
+PREFIX = "RL-LIMITS"
+
+# Windows of keys that do not tell them, for as many keys as are remembered.
+_REMEMBERED = 10_000
+
+
+class Windows:
+    """Knows the window of a key: limits asks for a counter's value by its key alone.
+
+    The keys of limits' items end in ``/{amount}/{multiples}/{granularity}``. For others, what was counted last here.
+    """
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, int] = OrderedDict()
+
+    def learn(self, key: str, expiry: int) -> None:
+        if not key.endswith(_endings(expiry)):
+            self._seen[key] = expiry
+            self._seen.move_to_end(key)
+            if len(self._seen) > _REMEMBERED:
+                self._seen.popitem(last=False)
+
+    def of(self, key: str) -> int | None:
+        return self._seen.get(key) or self._parsed(key)
+
+    @staticmethod
+    def _parsed(key: str) -> int | None:
+        parts = key.rsplit("/", 2)
+        size = _SIZES.get(parts[-1])
+        if len(parts) < 3 or size is None or not parts[-2].isdecimal():
+            return None
+        return size * int(parts[-2])
+
+
+@lru_cache(maxsize=1024)
+def _endings(expiry: int) -> tuple[str, ...]:
+    """How the keys of limits' items end whose window this is."""
+    return tuple(f"/{expiry // size}/{name}" for name, size in _SIZES.items() if expiry % size == 0)
+
+
+@lru_cache(maxsize=1024)
+def counter(expiry: int, amount: int | None = None) -> Fixed:
+    """The rule of a counter. The storage does not learn the limit: it counts, and the strategy decides."""
+    return fixed((MAX_UNITS, expiry), anchored=True, cost=amount)
+
+
+@lru_cache(maxsize=1024)
+def moving(limit: int, expiry: int, amount: int | None = None) -> Sliding:
+    """The rule of a log."""
+    return sliding((limit, expiry), cost=amount)
+
+
+@lru_cache(maxsize=1024)
+def _words(rule: Fixed | Sliding) -> Sequence[Word]:
+    return tuple(rule.words())
+
+
+def count(key: str, expiry: int, amount: int) -> Command:
+    """Counts in a counter. The reply is the short one: allowed, count, ttl."""
+    return Command("FIXED", (key,), _words(counter(expiry, amount if amount > 1 else None)))
+
+
+def enter(key: str, limit: int, expiry: int, amount: int) -> Command:
+    """Puts entries into a log, for the short reply."""
+    return Command("SLIDING", (key,), _words(moving(limit, expiry, amount)))
+
+
+def make_client(uri: str, package: str, options: dict[str, Any]) -> Any:
+    """A client for a URI like ``redis+cluster://...``; ``package`` is ``""`` or ``".asyncio"``."""
+    library = "valkey" if uri.startswith("valkey") else "redis"
+    module = importlib.import_module(f"{library}{package}")
+    scheme, _, rest = uri.partition("://")
+    pool = options.pop("connection_pool", None)
+    if pool is not None:
+        return getattr(module, library.capitalize())(connection_pool=pool, **options)
+    if scheme.endswith("+sentinel"):
+        return _of_sentinel(library, package, urlsplit(uri), options)
+    if scheme.endswith("+cluster"):
+        return _of_cluster(library, package, urlsplit(uri), options)
+    return module.from_url(f"unix://{rest}" if scheme.endswith("+unix") else uri, **options)
+
+
+def _hosts(parts: SplitResult, port: int) -> list[tuple[str | None, int]]:
+    nodes = [urlsplit(f"//{node}") for node in parts.netloc.rpartition("@")[2].split(",")]
+    return [(node.hostname, node.port or port) for node in nodes]
+
+
+def _login(parts: SplitResult) -> dict[str, str]:
+    login = {"username": parts.username, "password": parts.password}
+    return {name: value for name, value in login.items() if value}
+
+
+def _of_cluster(library: str, package: str, parts: SplitResult, options: dict[str, Any]) -> Any:
+    module = importlib.import_module(f"{library}{package}.cluster")
+    nodes = [module.ClusterNode(host, port) for host, port in _hosts(parts, 6379)]
+    return getattr(module, f"{library.capitalize()}Cluster")(startup_nodes=nodes, **{**_login(parts), **options})
+
+
+def _of_sentinel(library: str, package: str, parts: SplitResult, options: dict[str, Any]) -> Any:
+    """The primary that sentinels name, with the options of limits' own storage for them."""
+    service = options.pop("service_name", None) or parts.path.strip("/")
+    if not service:
+        raise ValueError("the name of the service is missing: rl+redis+sentinel://host:26379/name")
+    options.pop("use_replicas", None)
+    login = _login(parts)
+    sentinel_kwargs = {**login, **(options.pop("sentinel_kwargs", None) or {})}
+    module = importlib.import_module(f"{library}{package}.sentinel")
+    sentinel = module.Sentinel(_hosts(parts, 26379), sentinel_kwargs=sentinel_kwargs, **{**login, **options})
+    return sentinel.master_for(service)
+
+
+def clients_of(client: Any) -> list[Any]:
+    """The client, and those that it asks for the primary."""
+    manager = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
+    return [client, *(manager.sentinels if manager else ())]
+
+
+def patterns(client: Any, prefix: str) -> list[str]:
+    """Where the keys of the storage are. In a cluster the counter of ``key`` is ``{key}:60s``."""
+    return [f"{prefix}:*", f"{{{prefix}:*"] if hasattr(client, "nodes_manager") else [f"{prefix}:*"]
+
+
+def moving_window(state: State, expiry: int) -> tuple[float, int]:
+    """The start of the window, as the time of its oldest hit, and the hits in it."""
+    now = time.time()
+    if not state.used or state.next_after_ms is None:
+        return now, state.used
+    return now + state.next_after_ms / 1000 - expiry, state.used
+
+
+def sliding_window(state: State, expiry: int) -> tuple[int, float, int, float]:
+    """No estimate from a window before: the present one has the exact count."""
+    # limits takes the remainder of the time by the window, and would make nothing of a whole one.
+    wait = min(state.next_after_ms or 0, expiry * 1000 - 1)
+    return 0, 0.0, state.used, wait / 1000

@@ -1,0 +1,132 @@
+"""Limits in this process' memory, by the library limits, for as long as the server is unavailable.
+
+The same rules, divided by the number of processes. What differs: a throttle is a sliding window as long as its empty
+bucket takes to fill, a fixed window begins with its first request, and limits above 10,000 are counted in fixed
+windows, as an exact log would take too much memory.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from ._calls import Key
+from ._result import AllResult, Result, State
+from ._rules import Fixed, Lease, Policy, Rule
+
+# A log of limits has an object for each unit.
+LONGEST_LOG = 10_000
+
+
+class Local:
+    """Decides on requests as long as the server cannot."""
+
+    def __init__(self, processes: int) -> None:
+        try:
+            from limits.storage import MemoryStorage
+        except ModuleNotFoundError as missing:
+            raise ImportError("when_unavailable='local' needs limits: pip install redis-rl[limits]") from missing
+        if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
+            raise ValueError(f"processes must be an integer from 1, not {processes!r}")
+        self._processes = processes
+        self._storage = MemoryStorage()
+        self._leases: dict[Key, dict[str | bytes, float]] = {}
+        self._lock = threading.Lock()
+
+    def decide(self, rules: Sequence[tuple[Key, Rule]]) -> Result | AllResult:
+        """Decides on a request, and counts it if it fits everywhere."""
+        with self._lock:
+            allowed = all(self._fits(key, rule, limited) for key, rule in rules for limited in self._share(rule))
+            if allowed:
+                for key, rule in rules:
+                    for limited in self._share(rule):
+                        self._take(key, rule, limited)
+            results = [
+                Result.of(rule, [self._state(key, rule, limited, allowed) for limited in self._share(rule)])
+                for key, rule in rules
+            ]
+        if len(results) == 1:
+            return results[0]
+        index = next((number for number, result in enumerate(results) if not result), 0)
+        return AllResult.of(
+            [rule for _, rule in rules],
+            results,
+            allowed=allowed,
+            index=index,
+            remaining=results[index].remaining,
+            retry=results[index].retry_after_ms or 0,
+        )
+
+    def release(self, key: Key, holder: str | bytes) -> None:
+        """Ends a lease."""
+        with self._lock:
+            self._leases.get(key, {}).pop(holder, None)
+            if not self._leases.get(key):
+                self._leases.pop(key, None)
+
+    def _share(self, rule: Rule) -> list[Policy]:
+        """The windows of the rule, with the part of each limit that is this process'."""
+        return [
+            Policy(
+                policy.name, max(policy.limit // self._processes, min(policy.limit, 1)), policy.window_ms, policy.unit
+            )
+            for policy in rule.policies()
+        ]
+
+    @staticmethod
+    def _logs(rule: Rule, policy: Policy) -> bool:
+        return not isinstance(rule, Fixed) and policy.limit <= LONGEST_LOG
+
+    def _used(self, key: Key, rule: Rule, policy: Policy) -> tuple[int, float]:
+        """Units in use, and the seconds until the first of them is free."""
+        now = time.time()
+        if isinstance(rule, Lease):
+            held = {holder: end for holder, end in self._leases.get(key, {}).items() if end > now}
+            others = [end for holder, end in held.items() if holder != rule.holder]
+            return len(others), (min(others) - now if others else 0.0)
+        name, seconds = f"{key!r}:{policy.window_ms}", (policy.window_ms or 0) / 1000
+        if self._logs(rule, policy):
+            start, used = self._storage.get_moving_window(name, policy.limit, seconds)  # type: ignore[arg-type]
+            return used, (start + seconds - now if used else 0.0)
+        used = self._storage.get(name)
+        return used, (self._storage.get_expiry(name) - now if used else 0.0)
+
+    def _fits(self, key: Key, rule: Rule, policy: Policy) -> bool:
+        cost = 1 if rule.cost is None else rule.cost
+        return getattr(rule, "force", False) or self._used(key, rule, policy)[0] + max(cost, 1) <= policy.limit
+
+    def _take(self, key: Key, rule: Rule, policy: Policy) -> None:
+        cost = 1 if rule.cost is None else rule.cost
+        if isinstance(rule, Lease):
+            self._leases.setdefault(key, {})[rule.holder or ""] = time.time() + rule.ms / 1000
+            return
+        name, seconds = f"{key!r}:{policy.window_ms}", (policy.window_ms or 0) / 1000
+        if self._logs(rule, policy) and cost <= LONGEST_LOG:
+            most = max(policy.limit, self._used(key, rule, policy)[0] + cost)
+            self._storage.acquire_entry(name, most, seconds, cost)  # type: ignore[arg-type]
+        elif cost:
+            self._storage.incr(name, seconds, cost)
+
+    def _state(self, key: Key, rule: Rule, policy: Policy, allowed: bool) -> State:
+        used, free_in = self._used(key, rule, policy)
+        window_ms = rule.ms if isinstance(rule, Lease) else policy.window_ms or 0
+        had_room = allowed or self._fits(key, rule, policy)
+        if allowed and isinstance(rule, Lease):
+            used += 1
+        following = max(round(free_in * 1000), 1) if used else 0
+        cost = 1 if rule.cost is None else rule.cost
+        retry: int | None = 0
+        if not had_room:
+            retry = None if cost > policy.limit else following if cost == 1 else window_ms
+        return State(
+            had_room,
+            policy.limit,
+            used,
+            max(policy.limit - used, 0),
+            retry,
+            following,
+            window_ms if used else 0,
+            window_ms,
+            round(time.time() * 1000),
+        )

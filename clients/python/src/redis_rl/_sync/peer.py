@@ -1,0 +1,12 @@
+"""What the library limits wants of a storage for threads."""
+
+from __future__ import annotations
+
+from limits.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
+
+from .._limits import SCHEMES
+
+__all__ = ["PACKAGE", "SCHEMES", "MovingWindowSupport", "SlidingWindowCounterSupport", "Storage"]
+
+PACKAGE = ""
+"""Behind the name of a client library."""

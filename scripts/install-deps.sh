@@ -5,8 +5,8 @@
 #
 # build: a C compiler and libclang, for the bindings to the server's module API. server: Redis, for demo, tests and
 # benchmark. valgrind: to count instructions, and to find lost memory in the soak. clients: Python and Node.js, for the packages
-# of those languages. package: the tools that build the packages of a release. installations: the tools that install them in
-# fresh systems. Prints what it installs, and installs only what is missing.
+# of those languages. envoy: Python, for the Envoy of that service's tests. package: the tools that build the packages of a
+# release. installations: the tools that install them in fresh systems. Prints what it installs, and installs only what is missing.
 set -euo pipefail
 
 say() { printf 'dependencies: %s\n' "$*" >&2; }

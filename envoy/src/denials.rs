@@ -28,14 +28,20 @@ pub struct Denials {
 
 #[derive(Debug)]
 struct Denial {
-    at: Instant,
+    asked: Asking,
     until: Instant,
-    epoch: u64,
     outcome: Outcome,
 }
 
+/// The moment before Redis was asked: a wait counts from then at the earliest.
+#[derive(Debug, Clone)]
+pub struct Asking {
+    at: Instant,
+    epoch: u64,
+}
+
 impl Denials {
-    /// Remembers so many at most; none if it is 0.
+    /// Remembers at most `most` denials; 0 switches it off.
     pub fn new(most: usize) -> Self {
         Self {
             most,
@@ -50,8 +56,13 @@ impl Denials {
         &self.epochs[place]
     }
 
-    /// Changes when units of one of the keys are given back. To be asked before Redis is.
-    pub fn epoch(&self, parts: &[Part]) -> u64 {
+    /// To be called before Redis is asked.
+    pub fn asking(&self, parts: &[Part]) -> Asking {
+        Asking { at: Instant::now(), epoch: self.epoch(parts) }
+    }
+
+    /// Changes when units of one of the keys are given back.
+    fn epoch(&self, parts: &[Part]) -> u64 {
         parts.iter().fold(0, |sum, part| sum.wrapping_add(self.place(&part.item.key).load(Relaxed)))
     }
 
@@ -67,11 +78,11 @@ impl Denials {
         let now = Instant::now();
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let denial = kept.get(&request(parts))?;
-        if denial.until <= now || denial.epoch != self.epoch(parts) {
+        if denial.until <= now || denial.asked.epoch != self.epoch(parts) {
             return None;
         }
         let mut outcome = denial.outcome.clone();
-        let passed = now.duration_since(denial.at);
+        let passed = now.duration_since(denial.asked.at);
         drop(kept);
         for state in &mut outcome.states {
             state.at += passed;
@@ -81,8 +92,8 @@ impl Denials {
         Some(outcome)
     }
 
-    /// Remembers the outcome if it is a denial. `epoch`: as it was before Redis was asked.
-    pub fn remember(&self, parts: &[Part], outcome: &Outcome, epoch: u64) {
+    /// Remembers the outcome if it is a denial.
+    pub fn remember(&self, parts: &[Part], outcome: &Outcome, asked: &Asking) {
         let denying = || {
             let both = parts.iter().zip(&outcome.states);
             both.filter(|(part, state)| part.mode == Mode::Enforced && !state.allowed).map(|(_, state)| state)
@@ -103,7 +114,7 @@ impl Denials {
         if kept.len() >= self.most {
             kept.clear();
         }
-        let denial = Denial { at: now, until: now + wait.min(LONGEST), epoch, outcome: outcome.clone() };
+        let denial = Denial { asked: asked.clone(), until: asked.at + wait.min(LONGEST), outcome: outcome.clone() };
         kept.insert(request(parts), denial);
     }
 }

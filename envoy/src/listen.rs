@@ -133,7 +133,7 @@ pub fn accept(
                 let _ = connections.send(Ok(Connection(stream))).await;
                 continue;
             };
-            // A client that is slow to agree on a key keeps nobody else waiting.
+            // A client that is slow to agree on a key does not delay others.
             tokio::spawn(async move {
                 let acceptor = TlsAcceptor::from(certificates.config());
                 match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {

@@ -26,9 +26,6 @@ const MOST_HITS: u64 = i64::MAX as u64;
 /// The most units of a call of Redis; a request of more fits nowhere.
 const MOST_UNITS: u64 = (1 << 53) - 1;
 
-/// So that a call that ends at its deadline says itself what was wrong.
-const MARGIN: Duration = Duration::from_millis(1);
-
 pub struct Service {
     config: RwLock<Option<Arc<Config>>>,
     store: Arc<Store>,
@@ -294,7 +291,7 @@ impl Service {
         passing_quota: bool,
     ) -> Result<(Outcome, Vec<State>), Failure> {
         let asked = async {
-            let epoch = self.denials.epoch(parts);
+            let asked = self.denials.asking(parts);
             let mut states = Vec::with_capacity(refunds.len());
             for item in refunds {
                 states.push(self.refund(item).await?);
@@ -304,15 +301,15 @@ impl Service {
             }
             let outcome = decide(&self.store, &self.stats, parts, passing_quota).await?;
             if refunds.is_empty() {
-                self.denials.remember(parts, &outcome, epoch);
+                self.denials.remember(parts, &outcome, &asked);
             }
             Ok((outcome, states))
         };
         if parts.is_empty() && refunds.is_empty() {
             return Ok((Outcome { states: Vec::new(), charged: Vec::new() }, Vec::new()));
         }
-        // Each call of Redis has this deadline; a request that takes several gets no more for it.
-        match tokio::time::timeout(self.deadline.saturating_add(MARGIN), asked).await {
+        // Each call of Redis has its deadline. A request that needs several gets twice as long for all of them.
+        match tokio::time::timeout(self.deadline.saturating_mul(2), asked).await {
             Ok(answer) => answer,
             Err(_) => Err(Failure(format!("Redis has not answered within {:?}", self.deadline))),
         }

@@ -123,7 +123,7 @@ pub struct Settings {
     pub flush_interval: Duration,
     pub extra_tags: Vec<(String, String)>,
     pub threads: usize,
-    /// Sentences for the log about what is set and has no effect here.
+    /// What is set and has no effect here: lines for the log.
     pub notes: Vec<String>,
 }
 

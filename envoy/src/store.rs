@@ -89,7 +89,7 @@ pub const MOST_KEYS: usize = 64;
 /// How long Redis may take to answer for the first time.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A key that nobody counts at.
+/// A key at which nothing is counted.
 const PROBE: &str = "redis-rl-envoy:probe";
 
 #[derive(Debug)]

@@ -31,7 +31,7 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// # Errors
-    /// If there is none of this name.
+    /// If no algorithm has this name.
     pub fn parse(name: &str) -> Result<Self, String> {
         match name {
             "fixed" => Ok(Self::Fixed),
@@ -112,7 +112,7 @@ pub enum Kind {
     Fixed(redis_rl_client::Fixed),
     Sliding(redis_rl_client::Sliding),
     Throttle(redis_rl_client::Throttle),
-    /// At most so many at a time. The entry with the key `holder` says who.
+    /// A number of holders at a time. The value of the entry with the key `holder` names the holder.
     Concurrency {
         rule: redis_rl_client::Lease,
         holder: String,

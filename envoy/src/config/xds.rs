@@ -91,7 +91,8 @@ pub mod message {
     }
 }
 
-/// Subscribes, and sends what the server says, for as long as anybody listens. After a failure waits, longer each time.
+/// Subscribes, and sends each configuration of the server on, until the receiver is dropped. Waits after a failure, longer
+/// each time.
 pub async fn watch(settings: Xds, updates: mpsc::Sender<Update>) {
     let mut wait = settings.backoff_initial;
     loop {

@@ -12,6 +12,7 @@ descriptors:
   - {key: one, rate_limit: {unit: day, requests_per_unit: 1}}
   - {key: five, rate_limit: {unit: day, requests_per_unit: 5}}
   - {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: short, rate_limit: {unit: second, requests_per_unit: 20}}
 ";
 
 /// What an answer may take at most, with a margin for a machine that is busy: the deadline is 20 ms.
@@ -126,6 +127,36 @@ async fn what_is_given_back_is_not_denied_from_memory() {
     let mut other = Service::start(&redis, CONFIG, &[]).await;
     assert_eq!(other.hit("d", negative("one=a", 1)).await, "OK 1");
     until("it is seen", async || service.hit("d", descriptor("one=a")).await == "OK 0").await;
+}
+
+/// Around the turns of windows none is over its limit, and none is denied because the one before was full: what is allowed
+/// in a window counts down from 19 to 0.
+#[tokio::test]
+async fn windows_hold_around_their_turns() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, CONFIG, &[]).await;
+    let end = Instant::now() + Duration::from_millis(3200);
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let mut client = service.client.clone();
+        tasks.spawn(async move {
+            let mut left = Vec::new();
+            while Instant::now() < end {
+                let answer =
+                    client.should_rate_limit(request("d", [descriptor("short=a")])).await.unwrap().into_inner();
+                if answer.overall_code().as_str_name() == "OK" {
+                    left.push(answer.statuses[0].limit_remaining);
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            left
+        });
+    }
+    let left: Vec<_> = tasks.join_all().await.concat();
+    let windows = left.iter().filter(|left| **left == 19).count();
+    // In 3.2 seconds there are at least three turns, unless a second went by without a request.
+    assert!(windows >= 2, "{windows}");
+    assert!(left.len() <= windows * 20, "{} in {windows} windows", left.len());
 }
 
 /// One server below a sentinel's name, with another behind it.

@@ -122,10 +122,12 @@ async fn more_descriptors_than_one_decision_takes_are_several() {
 
 #[tokio::test]
 async fn shadow_mode_counts_and_never_denies() {
-    let (_redis, mut service) = start(&[]).await;
+    let (redis, mut service) = start(&[]).await;
     for left in [1, 0, 0, 0] {
         assert_eq!(service.all(["shadow=a"]).await, format!("OK {left}"));
     }
+    let count = "return redis.call('GET', redis.call('KEYS', '*shadow=a*')[1])";
+    assert!(redis.ask(&["EVAL", count, "0"]).unwrap().starts_with("$1\r\n4\r\n"), "what is over the limit counts");
     assert_eq!(service.all(["shadow=a", "five=a"]).await, "OK: OK 0, OK 4");
     let metric =
         |name: &str| service.metric(&format!("ratelimit_service_rate_limit_{name}{{domain=\"d\",key1=\"shadow\"}}"));

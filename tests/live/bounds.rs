@@ -1,4 +1,4 @@
-//! What a call may cost the server: a value that is none of the module's is not read as a whole, and no request takes more
+//! What a call may cost the server: a value that the module did not write is not read as a whole, and no request takes more
 //! memory than a small multiple of its own bytes.
 
 use redis::Value;
@@ -24,7 +24,7 @@ const DAMAGED: &str = "ERR rl: the log at this key is damaged; RL.RESET removes 
 /// Much more than what a server touches for any call.
 const LONG_VALUE: usize = 32 << 20;
 
-/// The value at the key, where there is none at the counter's: longer than any that the module writes.
+/// Values at the key, where the counter's key is missing: longer than any that the module writes.
 fn long_values() -> [(Vec<u8>, &'static str); 2] {
     let mut log = vec![b'7'; LONG_VALUE];
     log[..4].copy_from_slice(b"RLS\x01");
@@ -41,7 +41,7 @@ fn refused_unread(server: &Server, client: &mut Client, call: &str, line: &str) 
         *bytes = read();
         *bytes < LONG_VALUE as u64 / 8
     });
-    assert!(is_less, "{call} has read so many bytes: {tries:?}");
+    assert!(is_less, "{call} has read too many bytes: {tries:?}");
 }
 
 fn a_peek_refuses_a_long_value_without_reading_it(engine: &Engine) {

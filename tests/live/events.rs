@@ -13,7 +13,7 @@ tests![
     fixed_fires_what_the_plain_commands_fire,
     a_denial_fires_rl_denied_with_the_key_that_was_named,
     a_quiet_denial_fires_nothing_but_rl_denied,
-    who_does_not_ask_for_events_of_modules_hears_of_no_denial,
+    a_listener_without_the_class_of_modules_gets_no_denial,
     options_fire_what_the_plain_commands_fire,
     watch_sees_a_change_and_no_quiet_denial,
     client_side_caches_are_told,
@@ -139,7 +139,7 @@ fn a_quiet_denial_fires_nothing_but_rl_denied(engine: &Engine) {
     assert_eq!(events, ["rl.denied k"; 20]);
 }
 
-fn who_does_not_ask_for_events_of_modules_hears_of_no_denial(engine: &Engine) {
+fn a_listener_without_the_class_of_modules_gets_no_denial(engine: &Engine) {
     let (server, mut client) = frozen(engine);
     client.sliding("k", "60", 1);
     let events = heard(&server, &mut client, PLAIN, |client| {

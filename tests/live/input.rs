@@ -317,7 +317,7 @@ fn a_key_of_another_type_stops_all_of_it(engine: &Engine) {
     {
         assert_eq!(client.refused(line), WRONG_TYPE, "{line}");
     }
-    // A counter that is no number, and an arrival that is none.
+    // A counter that is not a number, and an arrival time that is not a number.
     const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
     client.call::<Value>("SET g:60s words");
     for line in [

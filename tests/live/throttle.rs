@@ -357,7 +357,7 @@ fn replies_are_those_of_redis_cell(engine: &Engine) {
         let own: [usize; 3] = [rng.usize(..rates.len()), rng.usize(..rates.len()), rng.usize(..rates.len())];
         for number in 0..150 {
             let key = rng.usize(..3);
-            // Mostly its own rate, and sometimes another: rates are changed.
+            // Usually its own rate, and sometimes another: rates are changed.
             let rate = rates[if rng.u32(..20) == 0 { rng.usize(..rates.len()) } else { own[key] }];
             let (burst, count, period) = rate;
             let interval = period * 1_000 / count;

@@ -416,9 +416,8 @@ export class Limiter {
     const reply = await this.#call(name, [key], (implied) => [...behind(implied), last], timeout);
     const windows = readWindows(rule, forced, reply);
     const result = toResult(rule, windows, name === "acquire" ? holder : undefined);
-    if (remembers && !result.allowed) {
-      this.#denials?.remember(asText(key), policy, units, windows, result.retryAfterMs ?? -1, start);
-    }
+    if (remembers && result.allowed) this.#denials?.refute(asText(key), policy, units);
+    else if (remembers) this.#denials?.remember(asText(key), policy, units, windows, result.retryAfterMs ?? -1, start);
     this.#decided(name, key, rule, result.allowed, "server", start);
     return result;
   }

@@ -17,7 +17,8 @@ pub fn possible(verdict: &Verdict, reply: &Reply) -> Result<(), String> {
         Verdict::Reset(windows) => model::possible_reset(windows.len(), reply),
         Verdict::Lease(asked) => model::possible_lease(asked, reply),
         Verdict::Release(holders) => model::possible_release(holders.len(), reply),
-        Verdict::Loose(kind) => model::possible_loose(*kind, reply),
+        Verdict::Refund(..) => model::possible_refund(reply),
+        Verdict::All(_) => model::possible_all(reply),
     };
     if fits { Ok(()) } else { Err(format!("an impossible reply for {verdict:?}")) }
 }
@@ -108,10 +109,8 @@ pub fn exactly(moment: Moment, call: &Call, before: &Seen, reply: &Reply, after:
             right(leased.reply.clone())?;
             left_of_leases(before, &members, leased, after)
         }),
-        Verdict::Loose(kind) => {
-            if !model::possible_loose(*kind, reply) {
-                return Err(format!("an impossible reply for {kind:?}"));
-            }
+        Verdict::Refund(..) | Verdict::All(_) => {
+            possible(&call.verdict, reply)?;
             return if matches!(reply, Reply::Error(_)) { before.unchanged(after) } else { Ok(()) };
         }
         Verdict::Reset(_) => {

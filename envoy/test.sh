@@ -21,4 +21,4 @@ export ENVOY
 
 "$cargo" fmt --check
 "$cargo" clippy --locked --all-targets -- -D warnings
-"$cargo" test --locked -- "$@"
+"$cargo" test --locked -- --include-ignored "$@"

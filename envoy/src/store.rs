@@ -1,5 +1,6 @@
 //! Redis, as the service asks it: the only file that knows the client package.
 
+use std::sync::Once;
 use std::time::{Duration, SystemTime};
 
 use redis::cluster::ClusterClient;
@@ -148,6 +149,12 @@ impl Store {
 
     /// The items that can be decided together, by their positions: those of one slot, at most 64.
     pub fn batches(&self, items: &[&Item]) -> Vec<Vec<usize>> {
+        if items.len() > MOST_KEYS {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                tracing::warn!("a request meets more than {MOST_KEYS} limits, which takes several decisions");
+            });
+        }
         let mut slots: Vec<(Option<Slot>, Vec<usize>)> = Vec::new();
         for (index, item) in items.iter().enumerate() {
             let slot = self.cluster.then(|| Slot::for_key(&item.key));

@@ -68,7 +68,7 @@ pub async fn decide(store: &Arc<Store>, stats: &Stats, parts: &[Part], quota_pas
         deciding.peek(&unknown).await?;
     }
     let states = deciding.states.into_iter().collect::<Option<Vec<_>>>();
-    let states = states.ok_or_else(|| Failure("a limit was not decided".to_owned()))?;
+    let states = states.ok_or_else(|| Failure::Unavailable("a limit was not decided".to_owned()))?;
     Ok(Outcome { states, charged: deciding.charged })
 }
 
@@ -115,7 +115,7 @@ impl Deciding<'_> {
             }
         }
         if passed.is_empty() && out.is_empty() {
-            return Err(Failure("Redis denied a request without a reason".to_owned()));
+            return Err(Failure::Unavailable("Redis denied a request without a reason".to_owned()));
         }
         Ok((passed, out))
     }
@@ -137,7 +137,7 @@ impl Deciding<'_> {
                         state.remaining = state.limit.saturating_sub(state.used);
                     }
                 }
-                Err(Failure(reason)) => tracing::warn!("a denied request stays charged: {reason}"),
+                Err(failure) => tracing::warn!("a denied request stays charged: {}", failure.reason()),
             }
         }
     }

@@ -34,7 +34,7 @@ use health::Health;
 use service::{Door, Service};
 use settings::{Settings, Sink};
 use stats::Stats;
-use store::{Failure, Store};
+use store::Store;
 use tls::Certificates;
 
 /// How long requests that have come in may take once the service is told to end.
@@ -222,14 +222,14 @@ async fn connect(settings: &Settings, mut stopped: watch::Receiver<bool>) -> Res
     let start = Instant::now();
     let mut wait = redis.startup_initial;
     loop {
-        let Failure(reason) = match Store::connect(redis).await {
+        let failure = match Store::connect(redis).await {
             Ok(store) => return Ok(Some(Arc::new(store))),
             Err(failure) => failure,
         };
         if !redis.startup_elapsed.is_zero() && start.elapsed() >= redis.startup_elapsed {
-            return Err(format!("no Redis after {:?}: {reason}", start.elapsed()));
+            return Err(format!("no Redis after {:?}: {}", start.elapsed(), failure.reason()));
         }
-        tracing::warn!("no connection to Redis, next attempt in {wait:?}: {reason}");
+        tracing::warn!("no connection to Redis, next attempt in {wait:?}: {}", failure.reason());
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),

@@ -1,6 +1,7 @@
 //! ShouldRateLimit: from a request to its answer.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -40,6 +41,8 @@ pub struct Service {
     shadow_mode: bool,
     quota_mode: bool,
     dynamic_metadata: bool,
+    /// Whether Redis has not decided the last request.
+    failing: AtomicBool,
 }
 
 /// What a descriptor of the request comes to.
@@ -77,6 +80,7 @@ impl Service {
             shadow_mode: settings.shadow_mode,
             quota_mode: settings.quota_mode,
             dynamic_metadata: settings.dynamic_metadata,
+            failing: AtomicBool::new(false),
         }
     }
 
@@ -118,8 +122,13 @@ impl Service {
             None => self.ask(&parts, &refunds, asked.passing_quota).await,
         };
         let (outcome, refunded) = match decided {
-            Ok(decided) => decided,
-            Err(Failure(reason)) => return self.failed(&asked, &reason),
+            Ok(decided) => {
+                if self.failing.load(Relaxed) && !from_cache && self.failing.swap(false, Relaxed) {
+                    tracing::warn!("Redis decides again");
+                }
+                decided
+            }
+            Err(failure) => return self.failed(&asked, &failure),
         };
         Ok(self.response(request, &asked, &parts, &outcome, &refunded, from_cache))
     }
@@ -311,7 +320,7 @@ impl Service {
         // Each call of Redis has its deadline. A request that needs several gets twice as long for all of them.
         match tokio::time::timeout(self.deadline.saturating_mul(2), asked).await {
             Ok(answer) => answer,
-            Err(_) => Err(Failure(format!("Redis has not answered within {:?}", self.deadline))),
+            Err(_) => Err(Failure::Unavailable(format!("Redis has not answered within {:?}", self.deadline))),
         }
     }
 
@@ -356,9 +365,15 @@ impl Service {
     }
 
     /// The answer where Redis could not be asked.
-    fn failed(&self, asked: &AskedAll, reason: &str) -> Result<RateLimitResponse, Status> {
+    fn failed(&self, asked: &AskedAll, failure: &Failure) -> Result<RateLimitResponse, Status> {
         self.stats.redis_error.inc();
-        tracing::debug!("no decision: {reason}");
+        let reason = failure.reason();
+        if !self.failing.swap(true, Relaxed) {
+            tracing::warn!("Redis does not decide: {reason}");
+        }
+        if matches!(failure, Failure::Permanent(_)) {
+            return Err(Status::unknown(format!("redis: {reason}")));
+        }
         let mut code = Code::Ok;
         let statuses = asked.limits.iter().zip(&asked.unlimited).map(|(asked, unlimited)| match asked {
             _ if *unlimited => unlimited_status(),

@@ -43,11 +43,24 @@ pub struct State {
 
 /// Why Redis has not decided.
 #[derive(Debug, Clone)]
-pub struct Failure(pub String);
+pub enum Failure {
+    /// It cannot decide now.
+    Unavailable(String),
+    /// It refuses the call for good: a key of another type, no permission. No policy lets such a request in.
+    Permanent(String),
+}
+
+impl Failure {
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Unavailable(reason) | Self::Permanent(reason) => reason,
+        }
+    }
+}
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self(error.to_string())
+        if error.is_unavailable() { Self::Unavailable(error.to_string()) } else { Self::Permanent(error.to_string()) }
     }
 }
 
@@ -105,7 +118,7 @@ impl Store {
     /// # Errors
     /// If there is no server, or the settings do not say where.
     pub async fn connect(settings: &Redis) -> Result<Self, Failure> {
-        let failed = |error: redis::RedisError| Failure(error.to_string());
+        let failed = |error: redis::RedisError| Failure::Unavailable(error.to_string());
         let connection: Connection = match settings.kind {
             RedisType::Single => client(settings, &settings.url)?.into(),
             RedisType::Sentinel => sentinels(settings)?.into(),
@@ -128,7 +141,9 @@ impl Store {
             "functions" => Mode::Functions,
             "script" => Mode::Script,
             other => {
-                return Err(Failure(format!("REDIS_RL_MODE must be auto, module, functions or script, not '{other}'")));
+                return Err(Failure::Unavailable(format!(
+                    "REDIS_RL_MODE must be auto, module, functions or script, not '{other}'"
+                )));
             }
         };
         let options = Options::default().name("redis-rl-envoy").mode(mode).timeout(settings.deadline);
@@ -209,17 +224,17 @@ fn client(settings: &Redis, url: &str) -> Result<redis::Client, Failure> {
         Some(files) => redis::Client::build_with_tls(address(settings, url)?, files),
         None => redis::Client::open(address(settings, url)?),
     };
-    client.map_err(|error| Failure(error.to_string()))
+    client.map_err(|error| Failure::Unavailable(error.to_string()))
 }
 
 /// `name,sentinel:port,sentinel:port`: the primary of this name, which the sentinels know.
 fn sentinels(settings: &Redis) -> Result<SentinelClient, Failure> {
     let Some((name, nodes)) = settings.url.split_once(',') else {
-        return Err(Failure(
+        return Err(Failure::Unavailable(
             "REDIS_URL must be the name of the primary and its sentinels: name,host:port,…".to_owned(),
         ));
     };
-    let failed = |error: redis::RedisError| Failure(error.to_string());
+    let failed = |error: redis::RedisError| Failure::Unavailable(error.to_string());
     let nodes = nodes.split(',').map(|node| address(settings, node).map(|info| info.addr().clone()));
     let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
     let mut builder = SentinelClientBuilder::new(nodes, name, SentinelServerType::Master).map_err(failed)?;
@@ -259,7 +274,7 @@ fn login(auth: &str) -> (Option<&str>, Option<&str>) {
 fn address(settings: &Redis, text: &str) -> Result<ConnectionInfo, Failure> {
     let text = text.trim();
     if text.contains("://") {
-        return text.into_connection_info().map_err(|error| Failure(format!("REDIS_URL: {error}")));
+        return text.into_connection_info().map_err(|error| Failure::Unavailable(format!("REDIS_URL: {error}")));
     }
     let address = if settings.socket_type == "unix" && settings.kind == RedisType::Single {
         ConnectionAddr::Unix(text.into())
@@ -267,7 +282,7 @@ fn address(settings: &Redis, text: &str) -> Result<ConnectionInfo, Failure> {
         let (host, port) = text
             .rsplit_once(':')
             .and_then(|(host, port)| Some((host.trim_matches(['[', ']']), port.parse().ok()?)))
-            .ok_or_else(|| Failure(format!("REDIS_URL must be host:port, not '{text}'")))?;
+            .ok_or_else(|| Failure::Unavailable(format!("REDIS_URL must be host:port, not '{text}'")))?;
         let host = if host.is_empty() { "localhost" } else { host }.to_owned();
         if settings.tls {
             ConnectionAddr::TcpTls { host, port, insecure: settings.skip_hostname_verification, tls_params: None }
@@ -283,13 +298,13 @@ fn address(settings: &Redis, text: &str) -> Result<ConnectionInfo, Failure> {
     if let Some(password) = password {
         redis = redis.set_password(password);
     }
-    let info = address.into_connection_info().map_err(|error| Failure(format!("REDIS_URL: {error}")))?;
+    let info = address.into_connection_info().map_err(|error| Failure::Unavailable(format!("REDIS_URL: {error}")))?;
     Ok(info.set_redis_settings(redis))
 }
 
 /// The files of TLS, where any is named.
 fn tls(settings: &Redis) -> Result<Option<TlsCertificates>, Failure> {
-    let read = |path: &str| std::fs::read(path).map_err(|error| Failure(format!("{path}: {error}")));
+    let read = |path: &str| std::fs::read(path).map_err(|error| Failure::Unavailable(format!("{path}: {error}")));
     let files = &settings.tls_files;
     if !settings.tls || (files.cert.is_empty() && files.ca.is_empty()) {
         return Ok(None);

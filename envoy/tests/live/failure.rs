@@ -73,6 +73,18 @@ async fn failures_allow_or_deny_as_told() {
 }
 
 #[tokio::test]
+async fn an_error_that_stays_is_never_allowed() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[("ON_ERROR", "allow"), ("DEFAULT_ALGORITHM", "sliding")]).await;
+    redis.ask(&["HSET", "d|five=a|sliding 86400", "a", "b"]).unwrap();
+    let error = service.ask(request("d", [descriptor("five=a")])).await.unwrap_err();
+    assert!(error.message().contains("WRONGTYPE"), "{error}");
+    assert_eq!(service.hit("d", descriptor("five=b")).await, "OK 4");
+    let log = service.process.log();
+    assert!(log.contains("Redis does not decide") && log.contains("Redis decides again"), "{log}");
+}
+
+#[tokio::test]
 async fn a_killed_service_loses_nothing() {
     let redis = Redis::with_module();
     let mut first = Service::start(&redis, CONFIG, &[]).await;

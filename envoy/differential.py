@@ -108,9 +108,9 @@ def descriptor(charging):
         return {"key": random.choice(KEYS), "value": random.choice(VALUES)}
 
     made = {"entries": [entry() for _ in range(random.choice([1, 1, 1, 2, 2, 3]))]}
-    if random.random() < 0.1:
-        limit = 1_000_000 if charging else random.choice([0, 1, 3])
-        made["limit"] = {"requestsPerUnit": limit, "unit": random.choice(UNITS).upper()}
+    # Where a limit can deny, another limit at its counter would see what the denials have charged there.
+    if charging and random.random() < 0.1:
+        made["limit"] = {"requestsPerUnit": 1_000_000, "unit": random.choice(UNITS).upper()}
     if charging and random.random() < 0.2:
         made["hitsAddend"] = str(random.choice([0, 1, 2, 7, 100]))
     return made

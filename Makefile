@@ -6,7 +6,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export ENGINES
 export MODULE := $(TARGET)/release/libredis_rl.so
 
-.PHONY: help demo test test-clients test-monitoring bench bench-quick bench-instructions bench-clients functions pictures soak lint build package test-packages run engines clean
+.PHONY: help demo test test-repeatedly test-clients test-monitoring fuzz test-baseline bench bench-quick bench-instructions bench-clients functions pictures soak lint build package test-packages run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -18,6 +18,9 @@ demo: deps-build deps-server build ## Show the module at work on a private serve
 test: deps-build deps-server build build-hooks ## Run all tests, live on every installed engine (ENGINES="name ..." for some)
 	PROPTEST_RNG_SEED=$(or $(RL_SEED),20) $(CARGO) test --locked --release --lib
 	$(CARGO) test --locked --release --test live
+
+test-repeatedly: deps-build deps-server build build-hooks ## Run the live tests TIMES=20 in a row under load (ENGINE=redis-7.0)
+	scripts/test-repeatedly.sh $(or $(TIMES),20) $(or $(ENGINE),redis-7.0)
 
 test-clients: deps-build deps-server deps-clients build ## Test the packages for Python, Node.js and Rust, live
 	clients/python/test.sh
@@ -49,6 +52,12 @@ bench-clients: deps-build deps-server deps-clients build ## Measure the adapters
 soak: deps-build deps-server deps-valgrind build ## Hostile calls and floods (MINUTES=8 for both), memcheck, pruning (SEED=n ENGINE=name)
 	$(CARGO) bench --locked --bench soak -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(ENGINE),--engine $(ENGINE))
+
+fuzz: deps-build ## Fuzz what needs no server, SECONDS=600 each (FUZZ=compact, words or all); takes cargo-fuzz
+	SECONDS_EACH=$(or $(SECONDS),600) TARGET="$(FUZZ)" scripts/fuzz.sh
+
+test-baseline: deps-build deps-server deps-baseline build ## Check that the module runs on any x86-64 processor
+	scripts/test-baseline.sh
 
 lint: deps-build ## Check formatting, lints, scripts and licences
 	$(CARGO) fmt --check
@@ -82,9 +91,9 @@ clean: ## Remove what was built
 	$(CARGO) clean
 
 # The module with additional commands for the tests.
-.PHONY: build-hooks deps-build deps-server deps-valgrind deps-clients deps-package deps-installations
+.PHONY: build-hooks deps-build deps-server deps-valgrind deps-baseline deps-clients deps-package deps-installations
 build-hooks:
 	$(CARGO) build --locked --features test-hooks --target-dir $(TARGET)/test-hooks
 
-deps-build deps-server deps-valgrind deps-clients deps-package deps-installations: deps-%:
+deps-build deps-server deps-valgrind deps-baseline deps-clients deps-package deps-installations: deps-%:
 	@scripts/install-deps.sh $*

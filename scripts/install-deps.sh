@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs the packages that a target of the Makefile needs, on Debian and Ubuntu.
 #
-#   scripts/install-deps.sh build|server|valgrind|clients|package|installations ...
+#   scripts/install-deps.sh build|server|valgrind|baseline|clients|package|installations ...
 #
 # build: a C compiler and libclang, for the bindings to the server's module API. server: Redis, for demo, tests and
-# benchmark. valgrind: to count instructions, and to find lost memory in the soak. clients: Python and Node.js, for the packages
+# benchmark. valgrind: to count instructions, and to find lost memory in the soak. baseline: a disassembler and an emulated
+# processor. clients: Python and Node.js, for the packages
 # of those languages. package: the tools that build the packages of a release. installations: the tools that install them in
 # fresh systems. Prints what it installs, and installs only what is missing.
 set -euo pipefail
@@ -49,6 +50,10 @@ for need in "$@"; do
             ;;
         valgrind)
             command -v valgrind >/dev/null || packages+=(valgrind)
+            ;;
+        baseline)
+            command -v objdump >/dev/null || packages+=(binutils)
+            command -v qemu-x86_64 >/dev/null || packages+=(qemu-user)
             ;;
         clients)
             python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)

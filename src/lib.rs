@@ -23,6 +23,11 @@ mod server;
 mod sketch;
 mod state;
 
+/// What `make fuzz` runs.
+#[cfg(fuzzing)]
+#[path = "../fuzz/mod.rs"]
+pub mod fuzzing;
+
 use std::ffi::CStr;
 
 use server::{Loading, Module};

@@ -53,7 +53,7 @@ use tests;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Servers are processes of their own and mostly wait; a few at a time keep a small machine busy.
+    // Servers are processes of their own and usually wait; a few at a time keep a small machine busy.
     arguments.test_threads.get_or_insert_with(|| 2 * std::thread::available_parallelism().map_or(2, usize::from));
 
     let mut engines = Engine::all();

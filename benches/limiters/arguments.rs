@@ -8,7 +8,7 @@ use lexopt::prelude::*;
 use super::venues;
 
 pub const USAGE: &str = "\
-options: --quick              fewer and shorter cases, two rounds, writes no file
+options: --quick              fewer and shorter cases, one round, writes no file
          --instructions       counts instructions in place of time
          --plots              measures nothing: draws the plots again from docs/bench/results.json
          --engine NAME        a server of tests/engines.tsv
@@ -60,7 +60,7 @@ impl Arguments {
             mode,
             engine,
             redis_cell: venues::redis_cell(redis_cell),
-            rounds: rounds.unwrap_or(if mode == Mode::Quick { 2 } else { 5 }),
+            rounds: rounds.unwrap_or(if mode == Mode::Quick { 1 } else { 5 }),
             time: Duration::from_secs_f64(minutes * 60.0),
             seed,
             filter,

@@ -5,6 +5,8 @@
 
 use std::cmp::{Ordering, Reverse};
 
+use smallvec::SmallVec;
+
 use super::args::{self, BAD_ALL, Place, is};
 use super::reply;
 use super::rule::{enforced, now};
@@ -14,7 +16,7 @@ use crate::config;
 use crate::limit::{Charge, Decision, Detail, Micros, Retry, Status};
 use crate::metrics::{ALL, ERRORS};
 use crate::server::{Args, Call, Context, Error, Handler, Keys, Writable, step};
-use crate::state::{Compaction, LOG_FULL, MOST_ADDED, Open, Plan, TOO_MANY_MEMBERS, Terms};
+use crate::state::{Compaction, CounterKey, LOG_FULL, MOST_ADDED, Open, Plan, TOO_MANY_MEMBERS, Terms};
 
 /// The most keys of one call.
 const MOST_KEYS: i64 = 64;
@@ -31,8 +33,11 @@ impl Handler for All {
     }
 }
 
+/// One element for each rule. Most calls have few of them, which need no allocation.
+pub(super) type List<T> = SmallVec<[T; 3]>;
+
 /// One of the keys, and the rule about it.
-type Part<'a> = (Call<'a>, AnyRule);
+pub(super) type Part<'a> = (Call<'a>, AnyRule);
 
 fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
     let (parts, detail) = parse(words)?;
@@ -40,14 +45,14 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
     check_apart(&parts, now)?;
 
     let reading: &Context = ctx;
-    let states: Vec<_> = try_map(&parts, |(call, rule)| rule.read::<Writable>(reading, *call, now))?;
+    let states = try_map(&parts, |(call, rule)| rule.read::<Writable>(reading, *call, now))?;
     step();
     // First without counting: whether one of them counts depends on all of them.
     let terms = Terms { detail, charge: Charge::Never, compaction: Compaction::Forbidden };
     let mut outcomes = try_map(&states, |state| state.decide(terms))?;
     step();
     let denies = |((decision, _), (_, rule)): (&(Decision, Plan), &Part<'_>)| !decision.allowed() && !rule.forces();
-    let denying: Vec<bool> = outcomes.iter().zip(&parts).map(denies).collect();
+    let denying: List<bool> = outcomes.iter().zip(&parts).map(denies).collect();
     let allowed = !denying.contains(&true);
     if allowed {
         outcomes = decide_together(&states, Terms { charge: Charge::Together, ..terms })?;
@@ -56,8 +61,8 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
 
     // All keys are closed before the first change is published: listeners of events may run then.
     let apply = |(state, (decision, plan)): (AnyState<'_, _>, (_, Plan))| (decision, plan.apply(state.into_places()));
-    let (decisions, done): (Vec<Decision>, Vec<_>) = states.into_iter().zip(outcomes).map(apply).unzip();
-    for (done, (call, _)) in done.iter().zip(&parts) {
+    let decided: List<_> = states.into_iter().zip(outcomes).map(apply).collect();
+    for ((_, done), (call, _)) in decided.iter().zip(&parts) {
         done.publish(ctx, call.key);
     }
     step();
@@ -67,7 +72,7 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
         denied(ctx, call.key);
     }
     step();
-    let statuses = (0..).zip(&decisions).map(|(index, decision)| (index, decision.status));
+    let statuses = (0..).zip(&decided).map(|(index, (decision, _))| (index, decision.status));
     let binding = if allowed {
         statuses.min_by(|(_, one), (_, other)| by_share(one, other))
     } else {
@@ -78,14 +83,14 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
     let allowed = allowed || !config::enforces();
     let retry = if allowed { Retry::Now } else { status.retry };
     let outcome = [i64::from(allowed), index, status.remaining(), reply::retry_after(retry)];
-    let decisions: Vec<_> = decisions.into_iter().map(enforced).collect();
-    reply::all(ctx, outcome, (detail == Detail::Full).then_some(&decisions), now);
+    let decisions = (detail == Detail::Full).then(|| decided.into_iter().map(|(decision, _)| enforced(decision)));
+    reply::all(ctx, outcome, decisions, now);
     Ok(())
 }
 
 /// Decides by all rules for a call that is allowed. What bounds one call bounds all of them together: the members that are
 /// added to sorted sets, and the one log that may be compacted.
-fn decide_together(states: &[AnyState<'_, Writable>], terms: Terms) -> Result<Vec<(Decision, Plan)>, Error> {
+fn decide_together(states: &[AnyState<'_, Writable>], terms: Terms) -> Result<List<(Decision, Plan)>, Error> {
     let compacting = Terms { compaction: Compaction::Allowed, ..terms };
     let mut has_compacted = false;
     let mut outcomes = try_map(states, |state| match state.decide(terms) {
@@ -107,12 +112,12 @@ fn decide_together(states: &[AnyState<'_, Writable>], terms: Terms) -> Result<Ve
 }
 
 /// The keys with their rules, and how much is replied.
-fn parse(words: Args<'_>) -> Result<(Vec<Part<'_>>, Detail), Error> {
+pub(super) fn parse(words: Args<'_>) -> Result<(List<Part<'_>>, Detail), Error> {
     let mut rest = words;
     rest.next(); // The command's name.
     let number = args::within(rest.next().ok_or(Error::WrongArity)?, 1, MOST_KEYS).ok_or(BAD_NUMBER)?;
     let number = usize::try_from(number).map_err(|_| BAD_NUMBER)?;
-    let mut calls: Vec<Call<'_>> = Vec::with_capacity(number);
+    let mut calls: List<Call<'_>> = List::new();
     for _ in 0..number {
         let key = rest.next().ok_or(Error::WrongArity)?;
         if calls.iter().any(|call| call.key.as_bytes() == key.as_bytes()) {
@@ -120,7 +125,7 @@ fn parse(words: Args<'_>) -> Result<(Vec<Part<'_>>, Detail), Error> {
         }
         calls.push(Call { words, key, keys: Keys::Counted });
     }
-    let mut parts = Vec::with_capacity(number);
+    let mut parts = List::new();
     for call in calls {
         if rest.is_empty() {
             return Err(BAD_ALL);
@@ -136,8 +141,8 @@ fn parse(words: Args<'_>) -> Result<(Vec<Part<'_>>, Detail), Error> {
 }
 
 /// Refuses rules of which one would count in the state of another.
-fn check_apart(parts: &[Part<'_>], now: Micros) -> Result<(), Error> {
-    let (mut counters, mut keys) = (Vec::new(), Vec::new());
+pub(super) fn check_apart(parts: &[Part<'_>], now: Micros) -> Result<(), Error> {
+    let (mut counters, mut keys): (List<CounterKey<'_>>, List<&[u8]>) = (List::new(), List::new());
     for (call, rule) in parts {
         let key = call.key.as_bytes();
         match rule.counters(key, now) {
@@ -159,6 +164,6 @@ fn by_share(one: &Status, other: &Status) -> Ordering {
 }
 
 /// Maps each element, unless that fails for one of them.
-fn try_map<T, U>(list: impl IntoIterator<Item = T>, map: impl FnMut(T) -> Result<U, Error>) -> Result<Vec<U>, Error> {
+fn try_map<T, U>(list: impl IntoIterator<Item = T>, map: impl FnMut(T) -> Result<U, Error>) -> Result<List<U>, Error> {
     list.into_iter().map(map).collect()
 }

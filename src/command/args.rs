@@ -90,12 +90,7 @@ fn several_quotas_and_options(
     let (quotas, mut cost, mut force) = (quotas(words)?, None, false);
     let said = options(grammar, words, place, |word, words| {
         if is(word, "COST") && cost.is_none() {
-            let (least, bad) = match place {
-                Place::Peek | Place::All => (Cost::NOTHING, BAD_COST_OR_CHECK),
-                Place::Command | Place::Refund => (Cost::ONE, BAD_COST),
-            };
-            let units = parse_i64(words.next().ok_or_else(|| syntax(grammar, place))?.as_bytes());
-            cost = Some(units.and_then(Cost::new).filter(|&cost| cost >= least).ok_or(bad)?);
+            cost = Some(self::cost(grammar, words, place)?);
         } else if is(word, "FORCE") && !force {
             force = true;
         } else {
@@ -132,6 +127,16 @@ pub fn options(
         *words = rest;
     }
     if place == Place::All || words.is_empty() { Ok(said) } else { Err(syntax(grammar, place)) }
+}
+
+/// The units behind COST. In a check they may be 0.
+pub fn cost(grammar: &Grammar, words: &mut Args<'_>, place: Place) -> Result<Cost, Error> {
+    let (least, bad) = match place {
+        Place::Peek | Place::All => (Cost::NOTHING, BAD_COST_OR_CHECK),
+        Place::Command | Place::Refund => (Cost::ONE, BAD_COST),
+    };
+    let units = parse_i64(words.next().ok_or_else(|| syntax(grammar, place))?.as_bytes());
+    units.and_then(Cost::new).filter(|&cost| cost >= least).ok_or(bad)
 }
 
 /// The reply to a word that does not belong there.
@@ -204,8 +209,9 @@ pub fn is_number(word: &[u8]) -> bool {
     word.first().is_some_and(|first| matches!(first, b'0'..=b'9' | b'+' | b'-' | b'.'))
 }
 
+/// `windowSec limit`
 #[inline]
-fn quota(window: Str<'_>, limit: Str<'_>) -> Result<Quota, Error> {
+pub fn quota(window: Str<'_>, limit: Str<'_>) -> Result<Quota, Error> {
     Ok(Quota { window: self::window(window)?, limit: self::limit(limit)? })
 }
 

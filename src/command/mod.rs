@@ -6,6 +6,9 @@ mod acquire;
 mod all;
 mod args;
 mod fixed;
+#[cfg(fuzzing)]
+#[path = "../../fuzz/words.rs"]
+pub mod fuzzing;
 #[cfg(feature = "test-hooks")]
 mod hooks;
 mod info;

@@ -18,12 +18,12 @@ pub fn decision(ctx: &Context, decision: &Decision, detail: Detail, now: Micros,
 }
 
 /// The reply to a request by several rules, with a map of each if there are decisions.
-pub fn all(ctx: &Context, outcome: [i64; 4], decisions: Option<&Vec<Decision>>, now: Micros) {
+pub fn all(ctx: &Context, outcome: [i64; 4], decisions: Option<impl ExactSizeIterator<Item = Decision>>, now: Micros) {
     ctx.reply_array(outcome.len().saturating_add(usize::from(decisions.is_some())));
     outcome.into_iter().for_each(|integer| ctx.reply_integer(integer));
     if let Some(decisions) = decisions {
         ctx.reply_array(decisions.len());
-        decisions.iter().for_each(|decision| map(ctx, &decision.status, now));
+        decisions.for_each(|decision| map(ctx, &decision.status, now));
     }
 }
 

@@ -1,6 +1,6 @@
 //! The list of rules, and one of them as RL.PEEK, RL.REFUND and RL.ALL take it.
 //!
-//! A rule is added here by its name alone. Error lines, COMMAND DOCS, INFO and RL.RESET are made of the list.
+//! A rule is added here by its name. Error lines, COMMAND DOCS, INFO and RL.RESET are made from the list.
 
 use std::ffi::{CStr, CString};
 use std::sync::LazyLock;

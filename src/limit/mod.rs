@@ -55,7 +55,7 @@ pub struct Status {
     pub window: i64,
     /// When the same request is admitted. At [`Detail::Short`] a denial may say [`Retry::Never`] whatever the wait.
     pub retry: Retry,
-    /// `None` below [`Detail::Full`].
+    /// May be `None` below [`Detail::Full`].
     pub waits: Option<Waits>,
 }
 

@@ -14,12 +14,12 @@ use super::load::{self, Loading};
 use super::string::Args;
 use super::unload;
 
-/// Rust's memory is the server's: it shows in INFO and counts for `maxmemory`. Unit tests run without a server.
-#[cfg(all(not(test), not(target_env = "musl")))]
+/// Rust's memory is the server's: it shows in INFO and counts for `maxmemory`. Unit tests and fuzz targets run without a server.
+#[cfg(all(not(any(test, fuzzing)), not(target_env = "musl")))]
 #[global_allocator]
 static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAlloc;
 
-#[cfg(all(not(test), target_env = "musl"))]
+#[cfg(all(not(any(test, fuzzing)), target_env = "musl"))]
 #[global_allocator]
 static ALLOCATOR: super::memory::Aligned<redis_module::alloc::RedisAlloc> =
     super::memory::Aligned(redis_module::alloc::RedisAlloc);

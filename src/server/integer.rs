@@ -37,101 +37,75 @@ pub fn split_i64(text: &[u8]) -> Option<(i64, &[u8])> {
 #[derive(Debug, Clone)]
 pub struct Digits {
     bytes: [u8; Self::CAPACITY],
-    start: usize,
+    length: usize,
 }
 
 impl Digits {
     /// Two integers of 20 characters and a separator.
     const CAPACITY: usize = 48;
 
+    const NONE: Self = Self { bytes: [0; Self::CAPACITY], length: 0 };
+
     /// The decimal form of an integer.
     pub fn of(value: i64) -> Self {
-        let mut digits = Self { bytes: [0; Self::CAPACITY], start: Self::CAPACITY };
+        let mut digits = Self::NONE;
         digits.push_integer(value);
         digits
     }
 
     /// `left`, the separator, and `right` in base 36.
     pub fn joined(left: i64, separator: u8, right: u64) -> Self {
-        let mut digits = Self { bytes: [0; Self::CAPACITY], start: Self::CAPACITY };
-        digits.push_base_36(right);
-        digits.push(separator);
+        let mut digits = Self::NONE;
         digits.push_integer(left);
+        digits.push(&[separator]);
+        digits.push_base_36(right);
         digits
     }
 
     /// Milliseconds, not negative, as seconds in the shortest decimal form, followed by a unit.
     pub fn seconds(millis: i64, unit: u8) -> Self {
-        let mut digits = Self { bytes: [0; Self::CAPACITY], start: Self::CAPACITY };
-        digits.push(unit);
-        let mut places = millis % 1000;
-        for position in 0..3 {
-            // Zeros at the end are left out.
-            if places % 10 != 0 || (position > 0 && digits.start + 1 < Self::CAPACITY) {
-                digits.push(b'0' + (places % 10) as u8);
-            }
-            places /= 10;
-        }
-        if digits.start + 1 < Self::CAPACITY {
-            digits.push(b'.');
-        }
+        let mut digits = Self::NONE;
         digits.push_integer(millis / 1000);
+        let digit = |value: i64| b'0' + (value % 10) as u8;
+        let places = [b'.', digit(millis / 100), digit(millis / 10), digit(millis)];
+        // Zeros at the end are left out, and so is the point before nothing.
+        let last = places.iter().rposition(|&place| place != b'0').unwrap_or(0);
+        digits.push(if last == 0 { &[] } else { &places[..=last] });
+        digits.push(&[unit]);
         digits
     }
 
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[self.start..]
+        &self.bytes[..self.length]
     }
 
-    // Text grows towards the start: the last digit of a number is known first.
-    fn push(&mut self, byte: u8) {
-        self.start -= 1;
-        self.bytes[self.start] = byte;
+    #[inline]
+    fn push(&mut self, text: &[u8]) {
+        let end = self.length + text.len();
+        self.bytes[self.length..end].copy_from_slice(text);
+        self.length = end;
     }
 
-    fn push_pair(&mut self, pair: [u8; 2]) {
-        self.start -= 2;
-        self.bytes[self.start..self.start + 2].copy_from_slice(&pair);
+    fn push_integer(&mut self, integer: i64) {
+        self.push(itoa::Buffer::new().format(integer).as_bytes());
     }
 
     fn push_base_36(&mut self, mut value: u64) {
         const SYMBOLS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+        let mut text = [0; 13]; // 36^13 is more than 2^64.
+        let mut first = text.len();
         loop {
-            self.push(SYMBOLS[(value % 36) as usize]);
+            first -= 1;
+            text[first] = SYMBOLS[(value % 36) as usize];
             value /= 36;
             if value == 0 {
                 break;
             }
         }
-    }
-
-    fn push_integer(&mut self, integer: i64) {
-        let mut value = integer.unsigned_abs();
-        while value >= 100 {
-            self.push_pair(PAIRS[(value % 100) as usize]);
-            value /= 100;
-        }
-        match value as u8 {
-            digit @ 0..10 => self.push(b'0' + digit),
-            pair => self.push_pair(PAIRS[usize::from(pair)]),
-        }
-        if integer < 0 {
-            self.push(b'-');
-        }
+        self.push(&text[first..]);
     }
 }
-
-/// `00` to `99`: two digits at a time take half as many divisions.
-static PAIRS: [[u8; 2]; 100] = {
-    let mut pairs = [[b'0'; 2]; 100];
-    let mut value = 0;
-    while value < 100 {
-        pairs[value] = [b'0' + (value / 10) as u8, b'0' + (value % 10) as u8];
-        value += 1;
-    }
-    pairs
-};
 
 #[cfg(test)]
 mod tests {

@@ -23,6 +23,8 @@ mod command;
 mod config;
 mod context;
 mod entry;
+#[cfg(fuzzing)]
+mod fuzzing;
 mod guard;
 mod info;
 mod integer;
@@ -42,6 +44,8 @@ pub use config::Setting;
 pub use context::{Context, EventClass, log_notice};
 pub(crate) use entry::export;
 pub use entry::{Module, on_load, on_unload};
+#[cfg(fuzzing)]
+pub use fuzzing::with_words;
 #[cfg(feature = "test-hooks")]
 pub use guard::countdown;
 pub use guard::{panics, step};

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use redis_module::raw;
 
 use super::api::call;
-use super::integer::Digits;
 
 /// Words of a command, an iterator over those that are left.
 #[derive(Clone, Copy)]
@@ -127,7 +126,7 @@ impl OwnedStr {
 
     /// The decimal form of an integer.
     pub fn integer(value: i64) -> Self {
-        Self::new(Digits::of(value).as_bytes())
+        Self::new(itoa::Buffer::new().format(value).as_bytes())
     }
 
     /// The pieces, joined.

@@ -27,9 +27,9 @@ pub struct Counters<'a, M: Mode> {
     rule: &'a Fixed,
     now: Time,
     first: Found,
-    place: Place<'a, M>,
-    /// A counter has no place if a shorter window has the same one, which is counted once.
-    others: Vec<(Found, Option<Place<'a, M>>)>,
+    others: Vec<Found>,
+    /// The keys of those that are not shared.
+    places: Places<'a, M>,
 }
 
 /// The counter of a quota as it was read.
@@ -38,6 +38,8 @@ struct Found {
     counter: Counter,
     /// Whether the counter exists. The key of a counter that is over may still exist.
     exists: bool,
+    /// Whether it is the counter of a shorter window, too, where it is counted.
+    is_shared: bool,
 }
 
 impl Fixed {
@@ -49,17 +51,18 @@ impl Fixed {
     ) -> Result<Counters<'a, M>, Error> {
         let now = now.time();
         let (first, place) = self.find(ctx, call, self.demand.quotas.first(), now)?;
-        let mut others: Vec<(Found, _)> = Vec::new();
+        let (mut others, mut places): (Vec<Found>, _) = (Vec::new(), Places::one(place));
         for quota in self.demand.quotas.iter().skip(1) {
-            let shorter = others.last().map_or(first, |(found, _)| *found);
+            let shorter = others.last().copied().unwrap_or(first);
             others.push(if self.suffix(quota, now) == self.suffix(shorter.counter.quota, now) {
-                (Found { counter: Counter { quota, ..shorter.counter }, ..shorter }, None)
+                Found { counter: Counter { quota, ..shorter.counter }, is_shared: true, ..shorter }
             } else {
                 let (found, place) = self.find(ctx, call, quota, now)?;
-                (found, Some(place))
+                places.others.push(place);
+                found
             });
         }
-        Ok(Counters { rule: self, now, first, place, others })
+        Ok(Counters { rule: self, now, first, others, places })
     }
 
     /// Reads the counter of a quota.
@@ -86,7 +89,7 @@ impl Fixed {
             _ => (0, None, false),
         };
         let counter = Counter { quota, life, value, expiry, anchored: self.anchored };
-        Ok((Found { counter, exists }, Place { key, name: Some(name.into_str()), stale: None }))
+        Ok((Found { counter, exists, is_shared: false }, Place { key, name: Some(name.into_str()), stale: None }))
     }
 
     fn suffix(&self, quota: Quota, now: Time) -> Suffix {
@@ -109,7 +112,7 @@ impl Fixed {
 
 impl<M: Mode> Counters<'_, M> {
     fn others(&self) -> impl Iterator<Item = Counter> + Clone + '_ {
-        self.others.iter().map(|(found, _)| found.counter)
+        self.others.iter().map(|found| found.counter)
     }
 
     fn demand(&self) -> &Demand {
@@ -117,13 +120,15 @@ impl<M: Mode> Counters<'_, M> {
     }
 
     /// A plan of what `change` returns for each counter.
+    #[inline]
     fn plan(&self, change: impl Fn(Found) -> Changes) -> Plan {
-        let others = self.others.iter().filter(|(_, place)| place.is_some()).map(|(found, _)| change(*found));
+        let others = self.others.iter().filter(|found| !found.is_shared).map(|found| change(*found));
         Plan::several(change(self.first), others)
     }
 }
 
 impl<'a, M: Mode> Open<'a, M> for Counters<'a, M> {
+    #[inline]
     fn decide(&self, Terms { detail, charge, .. }: Terms) -> Result<(Decision, Plan), Error> {
         let (decision, count) =
             fixed::decide(self.first.counter, self.others(), self.demand(), detail, charge, self.now)?;
@@ -140,7 +145,7 @@ impl<'a, M: Mode> Open<'a, M> for Counters<'a, M> {
     }
 
     fn into_places(self) -> Places<'a, M> {
-        Places { first: self.place, others: self.others.into_iter().filter_map(|(_, place)| place).collect() }
+        self.places
     }
 }
 

@@ -6,7 +6,7 @@ use super::plan::{Change, Done, Place};
 use super::stale::{self, Bounds, score};
 use super::{Open, Places, Plan, Terms, WRONG_TYPE};
 use crate::limit::lease::{self, End, Leases};
-use crate::limit::{Charge, Decision, Limit, Micros, Refund, Time, Window};
+use crate::limit::{Decision, Limit, Micros, Refund, Time, Window};
 use crate::server::{Args, Context, Error, Key, Kind, Mode, OwnedStr, ScoreRange, Str, Writable};
 
 /// The rule of leases, and the holder that asks for one.
@@ -91,16 +91,19 @@ impl<M: Mode> Leases for Requested<'_, M> {
 }
 
 impl<'a, M: Mode> Open<'a, M> for Requested<'a, M> {
-    fn decide(&self, Terms { detail, charge, .. }: Terms) -> Result<(Decision, Plan), Error> {
+    #[inline]
+    fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         let (Lease { limit, lease, holder }, Held { place, now, held }) = (self.rule, &self.leases);
-        let (decision, end) = lease::decide(self, *limit, *lease, detail, charge, *now);
-        let prune = if charge == Charge::Never { None } else { self.leases.prune() };
+        let (decision, end) = lease::decide(self, *limit, *lease, terms.detail, terms.charge, *now);
+        if !terms.may_change::<M>() {
+            return Ok((decision, Plan::NOTHING));
+        }
         // A lease that ends then already stays as it is.
         let end = end.filter(|&end| self.own != Some(End::At(end)));
         let put = end.map(|at| Change::Put { at, member: holder.as_str().retain() });
         let lacks_expiry = *held > 0 && place.key.expiry().is_none();
         let expire = (put.is_some() || lacks_expiry).then_some(Change::ExpireWithLast { now: *now, at: None });
-        Ok((decision, Plan::one([prune, put, expire])))
+        Ok((decision, Plan::one([self.leases.prune(), put, expire])))
     }
 
     /// Leases are released, not refunded: the grammar does not take this rule in a refund.

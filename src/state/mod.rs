@@ -6,7 +6,7 @@
 
 #![forbid(unsafe_code)]
 
-mod compact;
+pub mod compact;
 mod counter_name;
 mod fixed;
 mod lease;
@@ -36,6 +36,13 @@ pub struct Terms {
     pub detail: Detail,
     pub charge: Charge,
     pub compaction: Compaction,
+}
+
+impl Terms {
+    /// Whether what is stored may change: not where keys are open for reading only, nor where no request is counted.
+    fn may_change<M: Mode>(self) -> bool {
+        M::WRITABLE && self.charge != Charge::Never
+    }
 }
 
 /// What a rule has read of its keys, which are open.

@@ -31,6 +31,8 @@ pub enum Change {
     Count { by: i64, value: i64 },
     /// A counter is created.
     Start { value: i64, until: Time },
+    /// An integer is stored, with this expiry.
+    Store { value: i64, until: Time },
     /// Bytes are put at an offset of a string.
     Patch(Patch),
     /// A string is created, or replaced, and has this expiry, which may be a new one.
@@ -91,16 +93,16 @@ impl<'a, M: Mode> Place<'a, M> {
 impl Plan {
     /// A plan for one key.
     pub const fn one(changes: Changes) -> Self {
-        Self::each(changes, Vec::new())
+        Self { first: KeyPlan::new(changes), others: Vec::new(), compaction_is_due: false }
     }
+
+    /// A plan that changes nothing.
+    pub const NOTHING: Self = Self::one([None, None, None]);
 
     /// A plan for several keys.
+    #[inline]
     pub fn several(first: Changes, others: impl Iterator<Item = Changes>) -> Self {
-        Self::each(first, others.map(KeyPlan::new).collect())
-    }
-
-    const fn each(first: Changes, others: Vec<KeyPlan>) -> Self {
-        Self { first: KeyPlan::new(first), others, compaction_is_due: false }
+        Self { others: others.map(KeyPlan::new).collect(), ..Self::one(first) }
     }
 
     /// How many members are added to sorted sets.
@@ -112,6 +114,7 @@ impl Plan {
     }
 
     /// Carries the plan out at these keys, and closes them. Cannot be refused. What is done has to be published.
+    #[inline]
     pub fn apply(mut self, places: Places<'_, Writable>) -> Done {
         self.first.apply(places.first);
         for (plan, place) in self.others.iter_mut().zip(places.others) {
@@ -128,6 +131,7 @@ pub struct Done(Plan);
 impl Done {
     /// Publishes the changes: to replicas and the AOF, to WATCH and client-side caches, and to the listeners of keyspace
     /// events. `key`: the key that the caller has given.
+    #[inline]
     pub fn publish(&self, ctx: &mut Context, key: Str<'_>) {
         self.0.first.publish(ctx, key);
         for plan in &self.0.others {
@@ -145,6 +149,7 @@ impl KeyPlan {
         self.changes.iter().all(Option::is_none)
     }
 
+    #[inline]
     fn apply(&mut self, mut place: Place<'_, Writable>) {
         if self.is_empty() {
             return; // Most denials change nothing.
@@ -155,6 +160,7 @@ impl KeyPlan {
         self.name = place.name;
     }
 
+    #[inline]
     fn publish(&self, ctx: &mut Context, key: Str<'_>) {
         if self.is_empty() {
             return;
@@ -192,6 +198,10 @@ impl Change {
                 if key.kind() != Kind::Empty {
                     key.unlink(); // A counter of a window that is over.
                 }
+                key.set_bytes(Digits::of(*value).as_bytes());
+                key.set_expiry(until.millis());
+            }
+            Self::Store { value, until } => {
                 key.set_bytes(Digits::of(*value).as_bytes());
                 key.set_expiry(until.millis());
             }
@@ -245,7 +255,7 @@ impl Change {
             }
             Self::Count { by: 1, .. } => ctx.replicate(c"INCR", &[key]),
             Self::Count { by, .. } => ctx.replicate(c"INCRBY", &[key, integer(*by).as_str()]),
-            Self::Start { value, until } => {
+            Self::Start { value, until } | Self::Store { value, until } => {
                 ctx.replicate(c"SET", &[key, integer(*value).as_str(), PXAT.as_str(), time(until).as_str()]);
             }
             Self::Patch(Patch { offset, bytes }) => {
@@ -272,6 +282,7 @@ impl Change {
             Self::TakeOut { emptied, .. } => (EventClass::SortedSet, c"zrem", emptied.then_some(c"del")),
             Self::Count { .. } => (EventClass::String, c"incrby", None),
             Self::Start { .. } => (EventClass::String, c"incrby", Some(c"expire")),
+            Self::Store { .. } => (EventClass::String, c"set", Some(c"expire")),
             Self::Patch(_) => (EventClass::String, c"setrange", None),
             Self::Replace { renewed, .. } => (EventClass::String, c"set", renewed.then_some(c"expire")),
             Self::Expire { .. } | Self::ExpireWithLast { .. } => (EventClass::Generic, c"expire", None),

@@ -70,7 +70,7 @@ pub enum Removed {
     /// Those from 0, or from the lowest score, up to a time.
     Few { from_epoch: bool, to: Time },
     /// None yet: [`Many::remove`] does it once the key is closed.
-    Later(Many),
+    Later(Box<Many>),
 }
 
 /// The number of members that count, and those that do not.
@@ -129,7 +129,7 @@ impl Stale {
                 members.iter().flatten().for_each(|member| key.remove(member.as_str()));
                 Removed::Few { from_epoch: bounds.before_epoch, to: bounds.expired }
             }
-            Self::Many(many) => Removed::Later(many),
+            Self::Many(many) => Removed::Later(Box::new(many)),
         }
     }
 }

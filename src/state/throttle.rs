@@ -1,12 +1,11 @@
 //! The theoretical arrival time of a throttle, as a string of digits: nanoseconds since the epoch, the form in which
 //! redis-cell stores it. The key expires when that time has passed, since it has no effect from then on.
 
-use super::compact::Bytes;
 use super::plan::{Change, Place};
 use super::{NOT_AN_INTEGER, Open, Places, Plan, Terms, read_integer};
 use crate::limit::throttle::{self, Arrival, BeyondTime, Rate};
 use crate::limit::{Decision, Micros, Refund, Time};
-use crate::server::{Call, Context, Digits, Error, Key, Kind, Mode};
+use crate::server::{Call, Context, Error, Key, Kind, Mode};
 
 const BEYOND_TIME: Error = Error::Line(c"ERR rl: RL.THROTTLE cannot count beyond 2262-04-11");
 
@@ -41,6 +40,7 @@ impl Throttle {
 }
 
 impl<'a, M: Mode> Open<'a, M> for Stored<'a, M> {
+    #[inline]
     fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         let Throttle { rate, quantity } = *self.rule;
         let (decision, arrival) = throttle::decide(self.arrival, rate, quantity, terms.charge, self.now)?;
@@ -65,11 +65,7 @@ impl<M: Mode> Stored<'_, M> {
         let change = match arrival {
             None => None,
             Some(arrival) if has_passed(arrival) => (self.place.key.kind() != Kind::Empty).then_some(Change::Remove),
-            Some(arrival) => Some(Change::Replace {
-                bytes: Bytes::from_slice(Digits::of(arrival.nanos()).as_bytes()),
-                until: Some(arrival.passed_at()),
-                renewed: true,
-            }),
+            Some(arrival) => Some(Change::Store { value: arrival.nanos(), until: arrival.passed_at() }),
         };
         Plan::one([change, None, None])
     }

@@ -1,4 +1,4 @@
-//! Who may: the ACL's commands, categories and keys, the counter's own key among them.
+//! The ACL: permissions for commands, categories and keys, the counter's own key among them.
 
 use std::collections::HashMap;
 

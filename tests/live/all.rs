@@ -381,7 +381,7 @@ fn one_decision_over_several_keys_is_one_transaction(engine: &Engine) {
     let end = rest.iter().position(|head| head == "EXEC").expect("the end of the second transaction");
     assert_eq!(rest[0], "MULTI", "{lines:?}");
     let mut inside = rest[1..end].to_vec();
-    inside.retain(|head| head != "ZADD l"); // Whether it is written again is nobody's business.
+    inside.retain(|head| head != "ZADD l"); // A renewal to the same time is no change, and may be written.
     inside.sort();
     assert_eq!(inside, second, "{lines:?}");
     assert_eq!(rest[end + 1..], [format!("INCR {long}")], "{lines:?}");

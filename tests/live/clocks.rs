@@ -291,7 +291,7 @@ fn caught_up(primary: &mut Client, replica: &mut Client) {
     assert_eq!(replica.digest(), primary.digest());
 }
 
-/// To a replica whose clock is ahead every key of a short window has expired; it must go on counting in it all the same.
+/// To a replica whose clock is ahead every key of a short window has expired; it must still go on counting in it.
 fn a_replica_whose_clock_differs_by_an_hour_holds_the_same_data(engine: &Engine) {
     for apart in [HOUR, -HOUR] {
         let (server, mut primary, _replica, mut replica) = pair(engine, apart);

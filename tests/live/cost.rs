@@ -88,7 +88,7 @@ fn the_heaviest_request(engine: &Engine) {
     }
 }
 
-/// A unit is a member there: so many in one call would hold up everybody else.
+/// A unit is a member there: more in one call would hold up all other clients.
 fn more_than_a_thousand_units_are_refused_on_a_sorted_set(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
     client.script(SLIDING_SCRIPT, "script", "60", 9);

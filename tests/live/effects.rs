@@ -5,7 +5,7 @@ use redis::Value;
 use super::histories::ask;
 use super::replication::{in_step, propagated, replica_of, settled};
 use super::{START, frozen};
-use crate::support::policy::draw::{Draw, Kinds};
+use crate::support::keyspace::draw::{Draw, Kinds};
 use crate::support::server::Module;
 use crate::support::{Client, Engine, Options, Server};
 use crate::tests;
@@ -119,17 +119,17 @@ fn a_call_with_several_effects_is_one_transaction(engine: &Engine) {
         format!("PEXPIREAT k {}", START + 120_000),
         "EXEC".to_owned(),
         "MULTI".to_owned(),
-        format!("SET f:{long} 1 PXAT {}", START + 60_000),
         format!("SET f:{short} 1 PXAT {}", START + 1_000),
+        format!("SET f:{long} 1 PXAT {}", START + 60_000),
         "EXEC".to_owned(),
         "MULTI".to_owned(),
-        format!("INCRBY f:{long} 3"),
         format!("INCRBY f:{short} 3"),
+        format!("INCRBY f:{long} 3"),
         "EXEC".to_owned(),
         format!("INCRBY f:{long} 2"),
         "MULTI".to_owned(),
-        format!("INCR f:{long}"),
         format!("SET f:{} 1 PXAT {}", short + 1, START + 2_000),
+        format!("INCR f:{long}"),
         "EXEC".to_owned(),
     ];
     // Keys that expire in between are the server's own affair.

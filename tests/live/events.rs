@@ -13,7 +13,7 @@ tests![
     fixed_fires_what_the_plain_commands_fire,
     a_denial_fires_rl_denied_with_the_key_that_was_named,
     a_quiet_denial_fires_nothing_but_rl_denied,
-    who_does_not_ask_for_events_of_modules_hears_of_no_denial,
+    a_listener_without_the_class_of_modules_gets_no_denial,
     options_fire_what_the_plain_commands_fire,
     watch_sees_a_change_and_no_quiet_denial,
     client_side_caches_are_told,
@@ -62,7 +62,10 @@ fn sliding_fires_what_the_plain_commands_fire(engine: &Engine) {
     let theirs = history(&|client, limit| client.script(SLIDING_SCRIPT, "k", "60", limit));
     server.client().run::<Value>(&["FLUSHALL"]);
     let ours = history(&|client, limit| client.sliding("k", "60", limit));
-    assert_eq!(ours, theirs);
+    // What a call creates is told first: all of it is written before the first of its changes is published.
+    let but_new =
+        |events: &[String]| events.iter().filter(|event| !event.starts_with("new ")).cloned().collect::<Vec<_>>();
+    assert_eq!(but_new(&ours), but_new(&theirs));
     assert_eq!(
         ours,
         [
@@ -75,9 +78,9 @@ fn sliding_fires_what_the_plain_commands_fire(engine: &Engine) {
             "zremrangebyscore k",
             "zadd k",
             "expire k", // at 60 s: the first one has gone
+            "new k",
             "zremrangebyscore k",
             "del k",
-            "new k",
             "zadd k",
             "expire k",  // at 150 s: all have gone
             "expired k", // at 400 s: the key too
@@ -139,7 +142,7 @@ fn a_quiet_denial_fires_nothing_but_rl_denied(engine: &Engine) {
     assert_eq!(events, ["rl.denied k"; 20]);
 }
 
-fn who_does_not_ask_for_events_of_modules_hears_of_no_denial(engine: &Engine) {
+fn a_listener_without_the_class_of_modules_gets_no_denial(engine: &Engine) {
     let (server, mut client) = frozen(engine);
     client.sliding("k", "60", 1);
     let events = heard(&server, &mut client, PLAIN, |client| {
@@ -164,8 +167,8 @@ fn options_fire_what_the_plain_commands_fire(engine: &Engine) {
         client.call::<Value>("RL.RESET none 1");
     });
     let expected = format!(
-        "new s, zadd s, expire s, new {long}, incrby {long}, expire {long}, new {short}, incrby {short}, \
-         expire {short}, incrby {long}, incrby {short}, new t, set t, expire t, del {short}, del {long}, del s"
+        "new s, zadd s, expire s, new {short}, new {long}, incrby {short}, expire {short}, incrby {long}, \
+         expire {long}, incrby {short}, incrby {long}, new t, set t, expire t, del {short}, del {long}, del s"
     );
     assert_eq!(events.join(", "), expected);
 }

@@ -1,4 +1,5 @@
-//! Long random histories of every command and option, each reply beside that of tests/support/policy, to the last integer.
+//! Long random histories of every command and option. Each reply must equal that of tests/support/keyspace, to the last
+//! integer.
 //!
 //! Before a call that RL.PEEK can be asked about it is asked, must say the same, and must change nothing.
 
@@ -8,8 +9,8 @@ use fastrand::Rng;
 use redis::Value;
 
 use super::{START, frozen, seeded};
-use crate::support::policy::draw::{Draw, Kinds, OTHER};
-use crate::support::policy::{Call, Space, Stored};
+use crate::support::keyspace::draw::{Draw, Kinds, OTHER};
+use crate::support::keyspace::{Call, Space, Stored};
 use crate::support::server::error_line;
 use crate::support::{Client, Engine, Server};
 use crate::tests;
@@ -58,7 +59,7 @@ impl Pair {
     }
 
     /// One call, at a time of its own. Gives the call and what the model says.
-    pub fn step(&mut self) -> (Call, crate::support::policy::Reply) {
+    pub fn step(&mut self) -> (Call, crate::support::keyspace::Reply) {
         self.now = self.draw.step(self.now);
         self.server.set_time(self.now);
         let call = self.draw.call();
@@ -117,7 +118,7 @@ impl Pair {
         self.space.drop_expired(&all, now);
         for (key, stored) in &self.space.keys {
             if is_doubtful(stored) {
-                continue; // A look could be the end of it.
+                continue; // Asking for it could drop it.
             }
             let expiry: i64 = self.client.run(&["PEXPIRETIME", key]);
             match stored {
@@ -202,9 +203,9 @@ fn stepped_clocks_are_as_the_model_says(engine: &Engine) {
     }
 }
 
-/// The histories are no use if they do not reach every room of the house.
+/// The histories reach every kind of outcome.
 fn every_outcome_is_reached(engine: &Engine) {
-    use crate::support::policy::{HEAVY, Reply, Report, WRONG_TYPE};
+    use crate::support::keyspace::{HEAVY, Reply, Report, WRONG_TYPE};
     let mut pair = Pair::new(engine, "zset", false, false);
     let mut seen = BTreeMap::new();
     // As long as it takes, whatever the seed.

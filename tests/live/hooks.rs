@@ -82,7 +82,7 @@ const CASES: &[Case] = &[
     case("counters that go on", &["RL.FIXED KEY 1 9 60 9 3600 9"], 0, "RL.FIXED KEY 1 9 60 9 3600 9 COST 3"),
     case("counters of which one begins", &["RL.FIXED KEY 1 9 3600 9"], 0, "RL.FIXED KEY 1 9 60 9 3600 9"),
     case("counters that are denied", &["RL.FIXED KEY 60 5 COST 5"], 0, "RL.FIXED KEY 1 5 60 5 3600 5"),
-    case("counters of which the last is none", &["SET KEY:3600 x"], 0, "RL.FIXED KEY 1 5 60 5 3600 5"),
+    case("counters of which the last is not a string", &["SET KEY:3600 x"], 0, "RL.FIXED KEY 1 5 60 5 3600 5"),
     case("an arrival that begins", &[], 0, "RL.THROTTLE KEY 4 1 60"),
     case("an arrival that moves", &["RL.THROTTLE KEY 4 1 60"], 500, "RL.THROTTLE KEY 4 1 60 3"),
     case("an arrival that is denied", &["RL.THROTTLE KEY 4 1 60 5"], 0, "RL.THROTTLE KEY 4 1 60"),

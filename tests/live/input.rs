@@ -183,7 +183,7 @@ fn options_that_cannot_be(engine: &Engine) {
             assert_eq!(client.refused(&call), line, "{call}");
         }
     }
-    for call in ["RL.SLIDING k 60 5 COST 0", "RL.FIXED k 60 5 COST 0", "RL.ALL 1 k FIXED 60 5 COST 0"] {
+    for call in ["RL.SLIDING k 60 5 COST 0", "RL.FIXED k 60 5 COST 0", "RL.REFUND k FIXED 60 5 COST 0"] {
         assert_eq!(client.refused(call), COST, "{call}");
     }
     assert_eq!(client.refused("RL.SLIDING k 60 5 ANCHORED"), SLIDING);
@@ -317,7 +317,7 @@ fn a_key_of_another_type_stops_all_of_it(engine: &Engine) {
     {
         assert_eq!(client.refused(line), WRONG_TYPE, "{line}");
     }
-    // A counter that is no number, and an arrival that is none.
+    // A counter that is not a number, and an arrival time that is not a number.
     const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
     client.call::<Value>("SET g:60s words");
     for line in [

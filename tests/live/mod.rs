@@ -209,7 +209,7 @@ impl Client {
         pairs.into_iter().map(|(member, score)| (member, score as i64)).collect()
     }
 
-    /// How many requests are in a log, in whatever form, by the word of RL.PEEK.
+    /// How many requests are in a log of either form, as RL.PEEK has it.
     pub fn used(&mut self, key: impl AsRef<[u8]>, window: &str) -> i64 {
         let key = key.as_ref();
         let reply: Reply = self.run(&[b"RL.PEEK", key, b"SLIDING", window.as_bytes(), b"0"]);

@@ -182,7 +182,7 @@ fn command_info_and_getkeys(engine: &Engine) {
         assert_eq!(shown, name);
         assert_eq!(info[0][1], Value::Int(arity), "{name}");
         assert_eq!(words(&info[0][2]), sorted(flags), "{name}");
-        // One key, right behind the name; or a number and so many keys, which clients that know no more find nowhere; or none.
+        // One key, right behind the name; or a number of keys, which the legacy positions cannot describe; or none.
         let counted = flags.contains(&"movablekeys");
         assert_eq!(info[0][3..6], [i64::from(!counted && !expected.is_empty()); 3].map(Value::Int), "{name}");
         // Redis 7.0 gives the commands of modules no category at all.
@@ -549,7 +549,7 @@ fn the_server_finds_every_key(engine: &Engine) {
         let words: Vec<&str> = ["COMMAND", "GETKEYS"].into_iter().chain(call.split(' ')).collect();
         assert_eq!(client.run::<Vec<String>>(&words), keys, "{call}");
     }
-    // Where there is no number of keys, there are none.
+    // Without a valid number of keys there are no keys.
     for call in ["RL.ALL x a b SLIDING 60 5", "RL.ALL -1 a b SLIDING 60 5"] {
         let words: Vec<&str> = ["COMMAND", "GETKEYS"].into_iter().chain(call.split(' ')).collect();
         assert!(client.try_run::<Vec<String>>(&words).is_err(), "{call}");

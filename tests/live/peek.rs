@@ -181,7 +181,7 @@ fn it_sees_a_log_that_a_call_prunes_in_steps(engine: &Engine) {
             client.run::<Value>(&["COPY", "k", "copy", "REPLACE"]);
             assert_eq!(client.call::<Value>(&format!("RL.SLIDING copy {demand}")), said, "{left} left: {demand}");
         }
-        assert_eq!(client.run::<i64>(&["ZCARD", "k"]), left, "a look removes nothing");
+        assert_eq!(client.run::<i64>(&["ZCARD", "k"]), left, "a peek removes nothing");
         client.sliding("k", "60", 100);
     }
 }

@@ -88,7 +88,7 @@ fn promise_5_del_gives_the_whole_quota_back(engine: &Engine) {
 
 fn promise_6_concurrent_clients_never_get_more_than_the_limit(engine: &Engine) {
     for command in BOTH {
-        // The clock stands: one window takes it all, and exactly the limit passes, whoever asks.
+        // The clock stands: one window takes it all, and exactly the limit passes, over all clients.
         let (server, _) = frozen(engine);
         let passed = concurrently(&server, |client| client.limiter(command, "k", "60", 777).0);
         assert_eq!(passed, 777, "{command}");

@@ -189,7 +189,7 @@ fn a_disk_that_takes_no_aof(engine: &Engine) {
 }
 
 fn a_server_that_is_loading(engine: &Engine) {
-    // Slow enough for all that is asked, until the delay is taken away; and a look at the clients after every key.
+    // Slow enough for all calls below, until the delay is removed; clients are served after every key.
     let options = Options { frozen_at: Some(START), ..Options::default() };
     let server = Server::start(engine, &options.with(&["--loading-process-events-interval-bytes", "1024"]));
     let mut client = server.client();

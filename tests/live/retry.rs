@@ -158,7 +158,7 @@ fn throttle_admits_after_the_wait_and_not_a_second_before(engine: &Engine) {
             client.call::<Value>(&format!("RL.THROTTLE k {rate} {}", rng.i64(0..4)));
         }
         let quantity = rng.i64(1..=burst + 1);
-        // On a copy, so that the look is none, and the key does not expire under the clock that goes ahead and back.
+        // On a copy: the key itself is not changed, and does not expire while the clock goes ahead and back.
         let value: Option<String> = client.run(&["GET", "k"]);
         let look = |client: &mut Client, quantity: i64| -> Throttled {
             client.run::<Value>(&["DEL", "copy"]);
@@ -195,7 +195,7 @@ fn throttle_admits_after_the_wait_and_not_a_second_before(engine: &Engine) {
                 }
             }
         }
-        // The reset is told of the key as it is now, which the clock must not have outlived.
+        // The reset is told of the key as it is now, which must not have expired by the clock.
         server.set_time(begun);
         let (_, _, _, _, reset_now) = look(&mut client, 0);
         assert!(limited == 0 || reset == reset_now, "{place}");

@@ -44,7 +44,7 @@ struct Admitted {
     at: i64,
     /// What it was charged with, less what was paid back.
     tokens: i64,
-    /// Until when its lease lives, by the word of nobody but the client.
+    /// Until when its lease lives, as the client alone counts it.
     ends: i64,
 }
 
@@ -138,7 +138,7 @@ impl Gateway {
         let (allowed, held, _): (i64, i64, i64) = self.client.call(&line);
         let (place, now) = (self.place(customer), self.now);
         let customer = &mut self.customers[customer];
-        assert_eq!(allowed, 1, "{place}: whoever holds a lease may renew it");
+        assert_eq!(allowed, 1, "{place}: the holder of a lease may renew it");
         customer.admitted[request].ends = now + LEASE;
         assert_eq!(held, customer.admitted.iter().filter(|admitted| admitted.ends > now).count() as i64, "{place}");
     }
@@ -446,7 +446,7 @@ fn an_api_edge_keeps_every_limit_while_its_slot_moves(engine: &Engine) {
     assert!(addresses.iter().all(|&count| count <= OF_AN_ADDRESS), "{shown}");
     assert!(users.iter().all(|&count| count <= OF_A_USER), "{shown}");
     assert!(all <= OF_ALL, "{shown}");
-    // Whoever is denied is so for a reason that the log knows.
+    // Every denial has a reason in the log.
     for (address, user) in (0..ADDRESSES).flat_map(|address| (0..USERS).map(move |user| (address, user))) {
         let is_full = addresses[address] == OF_AN_ADDRESS || users[user] == OF_A_USER || all == OF_ALL;
         assert!(is_full, "address {address} and user {user} are denied for nothing: {shown}");

@@ -209,7 +209,7 @@ fn arguments_that_cannot_be(engine: &Engine) {
         ("k", number),
         ("k 1", number),
         ("k 1 1", number),
-        ("k 1 1 1 1 1", number),
+        ("k 1 1 1 1 1", "ERR syntax error: expected max_burst count period, quantity and FULL"),
         ("k -1 1 1", burst),
         ("k x 0 0 x", burst),
         ("k 1.5 1 1", burst),
@@ -307,7 +307,8 @@ impl Cell {
     /// Its reply, and the waits and the room in nanoseconds from which it comes: retry, reset, room, interval.
     fn ask(&mut self, key: usize, rate: (i64, i64, i64), quantity: i64, now_millis: i64) -> (Throttled, [i64; 4]) {
         let (burst, count, period) = rate;
-        let interval = ((period * 1_000_000_000) as f64 / count as f64) as i64;
+        // redis-cell cuts this to whole nanoseconds, and so lets a little more than count through in a period.
+        let interval = (period * 1_000_000_000 + count - 1) / count;
         let tolerance = interval * (burst + 1);
         let increment = interval * quantity;
         let now = now_millis * 1_000_000;
@@ -357,7 +358,7 @@ fn replies_are_those_of_redis_cell(engine: &Engine) {
         let own: [usize; 3] = [rng.usize(..rates.len()), rng.usize(..rates.len()), rng.usize(..rates.len())];
         for number in 0..150 {
             let key = rng.usize(..3);
-            // Mostly its own rate, and sometimes another: rates are changed.
+            // Usually its own rate, and sometimes another: rates are changed.
             let rate = rates[if rng.u32(..20) == 0 { rng.usize(..rates.len()) } else { own[key] }];
             let (burst, count, period) = rate;
             let interval = period * 1_000 / count;

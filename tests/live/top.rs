@@ -1,4 +1,4 @@
-//! RL.TOP: the keys that were denied most, how they are counted, who may see them, and what they cost.
+//! RL.TOP: the keys that were denied most, how they are counted, which users may see them, and what they cost.
 
 use std::collections::HashMap;
 

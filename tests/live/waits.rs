@@ -9,8 +9,8 @@ use redis::Value;
 
 use super::histories::ask;
 use super::{START, frozen, seeded};
-use crate::support::policy::draw::{Draw, Kinds};
-use crate::support::policy::{Call, Quota, Report, Rule};
+use crate::support::keyspace::draw::{Draw, Kinds};
+use crate::support::keyspace::{Call, Quota, Report, Rule};
 use crate::support::{Client, Engine, Server};
 use crate::tests;
 
@@ -87,7 +87,7 @@ impl Past {
         ask(&mut self.client, &call.words(&mut Rng::with_seed(0)))
     }
 
-    /// What a look at a rule tells of each of its windows, at a time from now.
+    /// What RL.PEEK replies about each window of a rule, at a time from now.
     fn look(&mut self, key: &str, rule: &Rule, after: i64) -> Vec<Value> {
         self.server.set_time(self.now + after);
         let peek = Call::Peek { key: key.to_owned(), rule: rule.clone(), report: Report::Each };
@@ -109,7 +109,7 @@ fn idle(rule: &Rule) -> Rule {
     rule
 }
 
-/// Units that are used by the word of a look that asks for nothing. A lease is asked for all the same.
+/// Units in use, as RL.PEEK with COST 0 has them. A lease has no such form: there the peek asks for one.
 fn used(map: &Value, rule: &Rule) -> i64 {
     let own = if matches!(rule, Rule::Acquire { .. }) { field(map, "allowed") } else { 0 };
     field(map, "used") - own
@@ -247,7 +247,7 @@ fn full_call(past: &mut Past) -> (String, Rule, Value) {
 /// Which of a rule's windows a map is about.
 fn place_of(rule: &Rule, map: &Value) -> usize {
     let quota = Quota { window: field(map, "window-ms"), limit: field(map, "limit") };
-    rule.quotas().iter().position(|own| *own == quota).unwrap_or_else(|| panic!("{quota:?} is none of {rule:?}"))
+    rule.quotas().iter().position(|own| *own == quota).unwrap_or_else(|| panic!("{quota:?} is not in {rule:?}"))
 }
 
 fn more_is_free_at_the_next_time_and_not_before(engine: &Engine) {

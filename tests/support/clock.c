@@ -1,6 +1,6 @@
 /* A wall clock under the test's hand, preloaded into a server.
  *
- * The file named by RL_CLOCK holds eight bytes: microseconds since the epoch, or 0 for the real clock. Whoever maps
+ * The file named by RL_CLOCK holds eight bytes: microseconds since the epoch, or 0 for the real clock. Writing to
  * the file sets the time. The monotonic clock is left alone, so timers and time-outs run on. */
 
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-//! A cluster of one's own: three primaries with a replica each, on the real clock.
+//! A private cluster: three primaries with a replica each, on the real clock.
 
 use std::time::{Duration, Instant};
 

@@ -11,6 +11,17 @@ const TOO_MANY_TO_RESET: &str = "ERR windowSec can be given for at most 16 windo
 const COST_OR_NONE: &str = "ERR COST must be an integer from 0 to 9007199254740991";
 const SLIDING_WORDS: &str = "ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH";
 const FIXED_WORDS: &str = "ERR syntax error: expected windowSec limit, ANCHORED, COST n, FORCE, FULL or EACH";
+const THROTTLE_WORDS: &str = "ERR syntax error: expected max_burst count period, quantity and FULL";
+const THROTTLE_WORDS_TO_PEEK: &str = "ERR syntax error: expected max_burst count period, quantity, FULL or EACH";
+const LEASE_WORDS: &str = "ERR syntax error: expected limit leaseSec holder and FULL";
+const LEASE_WORDS_TO_PEEK: &str = "ERR syntax error: expected limit leaseSec holder, FULL or EACH";
+const REFUND_WORDS: &str = "ERR syntax error: expected a rule and AT ms";
+const ALL_WORDS: &str = "ERR syntax error: expected one rule a key and then FULL";
+const RULE_OF_REFUND: &str = "ERR rule must be SLIDING, FIXED or THROTTLE";
+const AT: &str = "ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991";
+const NUMBER: &str = "ERR numkeys must be an integer from 1 to 64";
+const TWICE: &str = "ERR RL.ALL takes each key once";
+const SHARED: &str = "ERR two rules of RL.ALL would share a counter";
 const LEASE: &str =
     "ERR leaseSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places";
 const RULE: &str = "ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE";
@@ -22,6 +33,9 @@ const TOO_FAST: &str = "ERR count must be at most one request a nanosecond of th
 const TOO_LONG: &str =
     "ERR max_burst must be less: at this count and period the burst takes more than 146 years to refill";
 
+/// The largest limit and cost.
+const MOST: i64 = (1 << 53) - 1;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     /// Milliseconds.
@@ -29,13 +43,13 @@ pub struct Quota {
     pub limit: i64,
 }
 
-/// What RL.SLIDING, RL.FIXED and RL.PEEK ask.
+/// What a rule of quotas asks.
 #[derive(Debug, Clone)]
 pub struct Request {
     pub sliding: bool,
     pub peek: bool,
     pub quotas: Vec<Quota>,
-    /// Units to be counted; 0 in RL.PEEK alone.
+    /// Units to be counted; 0 in RL.PEEK and RL.ALL alone.
     pub cost: i64,
     pub anchored: bool,
     pub force: bool,
@@ -49,7 +63,7 @@ pub enum Report {
     Each,
 }
 
-/// What RL.THROTTLE asks. Times in nanoseconds.
+/// What a throttle asks. Times in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Rate {
     pub interval: i128,
@@ -59,7 +73,7 @@ pub struct Rate {
     pub report: Report,
 }
 
-/// What RL.ACQUIRE asks.
+/// What a holder asks.
 #[derive(Debug, Clone)]
 pub struct Lease {
     /// The limit, and a lease in milliseconds.
@@ -69,11 +83,34 @@ pub struct Lease {
     pub report: Report,
 }
 
-/// What the commands reply that are not held to the one right answer here: the model of tests/support/policy is for that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Loose {
-    Refund,
-    All,
+#[derive(Debug, Clone)]
+pub enum Rule {
+    Request(Request),
+    Throttle(Rate),
+    Lease(Lease),
+}
+
+impl Rule {
+    /// What it lets through. A throttle has one window, in which its burst refills; a lease is one, too.
+    pub fn quotas(&self) -> Vec<Quota> {
+        match self {
+            Self::Request(request) => request.quotas.clone(),
+            Self::Throttle(rate) => {
+                let nanos = rate.interval * i128::from(rate.limit);
+                vec![Quota { window: ((nanos + 999_999) / 1_000_000) as i64, limit: rate.limit }]
+            }
+            Self::Lease(lease) => vec![lease.quota],
+        }
+    }
+
+    /// Units of one request.
+    pub fn cost(&self) -> i64 {
+        match self {
+            Self::Request(request) => request.cost,
+            Self::Throttle(rate) => rate.quantity,
+            Self::Lease(_) => 1,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -88,14 +125,30 @@ pub enum Verdict {
     Lease(Lease),
     /// The holders.
     Release(Vec<Vec<u8>>),
-    /// Whether it is refused is not said here.
-    Loose(Loose),
+    Refund(Rule),
+    All(All),
 }
 
-/// The verdict on a call of one of our commands.
-pub fn verdict(words: &[Vec<u8>]) -> Verdict {
+/// What RL.ALL asks: a rule for each of the keys.
+#[derive(Debug, Clone)]
+pub struct All {
+    pub parts: Vec<(Vec<u8>, Rule)>,
+    pub full: bool,
+}
+
+/// Where a rule is given, which determines the options behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Command,
+    Peek,
+    Refund,
+    All,
+}
+
+/// The verdict on a call of one of our commands at a time.
+pub fn verdict(words: &[Vec<u8>], now: i64) -> Verdict {
     let name = String::from_utf8_lossy(&words[0]).to_lowercase();
-    let arity = || format!("ERR wrong number of arguments for '{name}' command");
+    let arity = format!("ERR wrong number of arguments for '{name}' command");
     let least = match &*name {
         "rl.reset" => 2,
         "rl.release" => 3,
@@ -104,85 +157,250 @@ pub fn verdict(words: &[Vec<u8>]) -> Verdict {
         _ => 5,
     };
     if words.len() < least {
-        return Verdict::Uncalled(arity());
+        return Verdict::Uncalled(arity);
     }
     let rest = &words[2..];
+    let of = |rule: Rule| match rule {
+        Rule::Request(request) => Verdict::Request(request),
+        Rule::Throttle(rate) => Verdict::Throttle(rate),
+        Rule::Lease(lease) => Verdict::Lease(lease),
+    };
+    let mut reading = Reading { words: rest, place: Place::Command, arity: &arity, has_time: false };
     let read = match &*name {
-        "rl.sliding" => request(rest, true, false, arity).map(Verdict::Request),
-        "rl.fixed" => request(rest, false, false, arity).map(Verdict::Request),
-        "rl.peek" => match &*rest[0].to_ascii_uppercase() {
-            rule @ (b"SLIDING" | b"FIXED") => {
-                request(&rest[1..], rule == b"SLIDING", true, arity).map(Verdict::Request)
-            }
-            b"THROTTLE" => rate(&rest[1..], true, arity).map(Verdict::Throttle),
-            b"ACQUIRE" => lease(&rest[1..], true, arity).map(Verdict::Lease),
-            _ => Err(RULE.to_owned()),
-        },
+        "rl.sliding" => reading.request(true).map(of),
+        "rl.fixed" => reading.request(false).map(of),
+        "rl.throttle" => reading.rate().map(of),
+        "rl.acquire" => reading.lease().map(of),
+        "rl.peek" => {
+            reading.place = Place::Peek;
+            reading.rule().map(of)
+        }
+        "rl.refund" => {
+            reading.place = Place::Refund;
+            reading.rule().map(Verdict::Refund)
+        }
+        "rl.all" => all(&words[1..], &arity, now).map(Verdict::All),
         "rl.reset" => windows(rest).map(Verdict::Reset),
-        "rl.throttle" => rate(rest, false, arity).map(Verdict::Throttle),
-        "rl.acquire" => lease(rest, false, arity).map(Verdict::Lease),
         "rl.release" => Ok(Verdict::Release(rest.to_vec())),
-        "rl.refund" => Ok(Verdict::Loose(Loose::Refund)),
-        "rl.all" => Ok(Verdict::Loose(Loose::All)),
-        _ => panic!("{name} is none of ours"),
+        _ => panic!("{name} is not a command of the module"),
     };
     read.unwrap_or_else(Verdict::Refused)
 }
 
-/// `windowSec limit [windowSec limit ...]` and options, read from left to right: the first thing that is wrong is what the
-/// line says.
-fn request(words: &[Vec<u8>], sliding: bool, peek: bool, arity: impl Fn() -> String) -> Result<Request, String> {
-    // A word that begins as a number does is meant as one; the first is in any case.
-    let looks_like_a_number = |word: &Vec<u8>| word.first().is_some_and(|byte| b"0123456789+-.".contains(byte));
-    let pairs = (0..words.len()).step_by(2).take_while(|&at| at == 0 || looks_like_a_number(&words[at]));
-    let mut quotas: Vec<Quota> = Vec::new();
-    let mut options = words;
-    for at in pairs {
-        let word = words.get(at + 1).ok_or_else(&arity)?;
-        let window = window(&words[at]).ok_or(WINDOW)?;
-        let limit = within(word, 0, (1 << 53) - 1).ok_or(LIMIT)?;
-        if quotas.last().is_some_and(|last| last.window >= window) {
-            return Err(ORDER.to_owned());
+/// `numkeys key [key ...] rule [rule ...] [FULL]`
+fn all(words: &[Vec<u8>], arity: &str, now: i64) -> Result<All, String> {
+    let number = within(&words[0], 1, 64).ok_or(NUMBER)? as usize;
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    for at in 1..=number {
+        let key = words.get(at).ok_or(arity)?;
+        if keys.contains(key) {
+            return Err(TWICE.to_owned());
         }
-        if quotas.len() == 16 {
-            return Err(TOO_MANY.to_owned());
-        }
-        quotas.push(Quota { window, limit });
-        options = &words[at + 2..];
+        keys.push(key.clone());
     }
-    let (mut cost, mut force, mut anchored, mut report) = (None, false, false, Report::Short);
-    let (least, cost_line) = if peek { (0, COST_OR_NONE) } else { (1, COST) };
-    loop {
-        let is = |word: &[u8], name: &str| word.eq_ignore_ascii_case(name.as_bytes());
-        options = match options {
-            [] => break,
-            [word, behind @ ..] if is(word, "FULL") && report == Report::Short => {
-                report = Report::Full;
-                behind
-            }
-            [word, behind @ ..] if is(word, "EACH") && report == Report::Short => {
-                report = Report::Each;
-                behind
-            }
-            [word, behind @ ..] if is(word, "FORCE") && !force => {
-                force = true;
-                behind
-            }
-            [word, behind @ ..] if is(word, "ANCHORED") && !anchored && !sliding => {
-                anchored = true;
-                behind
-            }
-            [word, units, behind @ ..] if is(word, "COST") && cost.is_none() => {
-                cost = Some(within(units, least, (1 << 53) - 1).ok_or(cost_line)?);
-                behind
-            }
-            _ => return Err(if sliding { SLIDING_WORDS } else { FIXED_WORDS }.to_owned()),
+    let mut reading = Reading { words: &words[number + 1..], place: Place::All, arity, has_time: false };
+    let mut parts = Vec::new();
+    for key in keys {
+        if reading.words.is_empty() {
+            return Err(ALL_WORDS.to_owned());
+        }
+        parts.push((key, reading.rule()?));
+    }
+    let full = match reading.words {
+        [] => false,
+        [word] if is(word, "FULL") => true,
+        _ => return Err(ALL_WORDS.to_owned()),
+    };
+    // No rule counts in the state of another.
+    let mut places = Vec::new();
+    for (key, rule) in &parts {
+        let own = match rule {
+            Rule::Request(request) if !request.sliding => counters(key, request, now),
+            _ => vec![key.clone()],
         };
+        if own.iter().any(|place| places.contains(place)) {
+            return Err(SHARED.to_owned());
+        }
+        places.extend(own);
     }
-    Ok(Request { sliding, peek, quotas, cost: cost.unwrap_or(1), anchored, force, report })
+    Ok(All { parts, full })
 }
 
-/// `[windowSec ...]`, read as [`request`] reads windows with limits.
+/// The keys of a fixed rule's counters. Long windows can share one.
+pub fn counters(key: &[u8], request: &Request, now: i64) -> Vec<Vec<u8>> {
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    for quota in &request.quotas {
+        let suffix = match request.anchored {
+            true => format!(":{}s", seconds(quota.window)),
+            false => format!(":{}", now.div_euclid(quota.window)),
+        };
+        let name = [key, suffix.as_bytes()].concat();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// Milliseconds as seconds, in the shortest decimal.
+pub fn seconds(millis: i64) -> String {
+    let (whole, rest) = (millis / 1000, millis % 1000);
+    if rest == 0 { whole.to_string() } else { format!("{whole}.{rest:03}").trim_end_matches('0').to_owned() }
+}
+
+fn is(word: &[u8], name: &str) -> bool {
+    word.eq_ignore_ascii_case(name.as_bytes())
+}
+
+/// A word that begins as a number does is meant as one.
+fn is_number(word: &[u8]) -> bool {
+    word.first().is_some_and(|byte| b"0123456789+-.".contains(byte))
+}
+
+/// Rules are read from left to right: the first thing that is wrong is what the line says.
+struct Reading<'a> {
+    /// What is left.
+    words: &'a [Vec<u8>],
+    place: Place,
+    arity: &'a str,
+    /// Whether RL.REFUND was given a time.
+    has_time: bool,
+}
+
+impl<'a> Reading<'a> {
+    fn next(&mut self) -> Result<&'a [u8], String> {
+        let (word, rest) = self.words.split_first().ok_or(self.arity)?;
+        self.words = rest;
+        Ok(word)
+    }
+
+    fn rule(&mut self) -> Result<Rule, String> {
+        let name = self.next()?;
+        match &*name.to_ascii_uppercase() {
+            b"SLIDING" => self.request(true),
+            b"FIXED" => self.request(false),
+            b"THROTTLE" => self.rate(),
+            b"ACQUIRE" if self.place != Place::Refund => self.lease(),
+            _ if self.place == Place::Refund => Err(RULE_OF_REFUND.to_owned()),
+            _ => Err(RULE.to_owned()),
+        }
+    }
+
+    /// `windowSec limit [windowSec limit ...]` and options.
+    fn request(&mut self, sliding: bool) -> Result<Rule, String> {
+        let mut quotas: Vec<Quota> = Vec::new();
+        while quotas.is_empty() || self.words.first().is_some_and(|word| is_number(word)) {
+            let (window, limit) = (self.next()?, self.next()?);
+            let window = self::window(window).ok_or(WINDOW)?;
+            let limit = within(limit, 0, MOST).ok_or(LIMIT)?;
+            if quotas.last().is_some_and(|last| last.window >= window) {
+                return Err(ORDER.to_owned());
+            }
+            if quotas.len() == 16 {
+                return Err(TOO_MANY.to_owned());
+            }
+            quotas.push(Quota { window, limit });
+        }
+        let (mut cost, mut force, mut anchored) = (None, false, false);
+        let check = matches!(self.place, Place::Peek | Place::All);
+        let (least, cost_line) = if check { (0, COST_OR_NONE) } else { (1, COST) };
+        let line = if sliding { SLIDING_WORDS } else { FIXED_WORDS };
+        let report = self.options([line, line], true, |word, rest| {
+            if is(word, "COST") && cost.is_none() {
+                let (units, behind) = rest.split_first().ok_or(None)?;
+                cost = Some(within(units, least, MOST).ok_or_else(|| Some(cost_line.to_owned()))?);
+                *rest = behind;
+            } else if is(word, "FORCE") && !force {
+                force = true;
+            } else if is(word, "ANCHORED") && !anchored && !sliding {
+                anchored = true;
+            } else {
+                return Ok(false);
+            }
+            Ok(true)
+        })?;
+        let peek = self.place == Place::Peek;
+        Ok(Rule::Request(Request { sliding, peek, quotas, cost: cost.unwrap_or(1), anchored, force, report }))
+    }
+
+    /// `max_burst count period [quantity]` and options.
+    fn rate(&mut self) -> Result<Rule, String> {
+        let [max_burst, count, period] = [self.next()?, self.next()?, self.next()?];
+        let max_burst = within(max_burst, 0, MOST - 1).ok_or(BURST)?;
+        let count = within(count, 1, MOST).ok_or(COUNT)?;
+        let period = within(period, 1, i64::from(i32::MAX)).ok_or(PERIOD)?;
+        let mut quantity = 1;
+        let is_quantity = |word: &Vec<u8>| match self.place {
+            Place::Command => !is(word, "FULL"),
+            Place::Peek => !is(word, "FULL") && !is(word, "EACH"),
+            Place::Refund => !is(word, "AT"),
+            Place::All => is_number(word),
+        };
+        if self.words.first().is_some_and(is_quantity) {
+            quantity = within(self.next()?, 0, MOST).ok_or(QUANTITY)?;
+        }
+        let report = self.options([THROTTLE_WORDS, THROTTLE_WORDS_TO_PEEK], false, |_, _| Ok(false))?;
+        if i128::from(count) > i128::from(period) * 1_000_000_000 {
+            return Err(TOO_FAST.to_owned());
+        }
+        // Never more than count a period: rounded up.
+        let interval = (i128::from(period) * 1_000_000_000 + i128::from(count) - 1) / i128::from(count);
+        let limit = max_burst + 1;
+        if interval * i128::from(limit) > 1 << 62 {
+            return Err(TOO_LONG.to_owned());
+        }
+        Ok(Rule::Throttle(Rate { interval, limit, quantity, peek: self.place == Place::Peek, report }))
+    }
+
+    /// `limit leaseSec holder` and options.
+    fn lease(&mut self) -> Result<Rule, String> {
+        let [limit, seconds, holder] = [self.next()?, self.next()?, self.next()?];
+        let limit = within(limit, 0, MOST).ok_or(LIMIT)?;
+        let window = window(seconds).ok_or(LEASE)?;
+        let report = self.options([LEASE_WORDS, LEASE_WORDS_TO_PEEK], false, |_, _| Ok(false))?;
+        let peek = self.place == Place::Peek;
+        Ok(Rule::Lease(Lease { quota: Quota { window, limit }, holder: holder.to_vec(), peek, report }))
+    }
+
+    /// Options in any order, each once. `lines`: those for words that do not belong, of the command and of RL.PEEK. In RL.ALL what is no option is left for the next rule. `own` reads one of the rule's
+    /// own; its error is a line, or nothing for the line of the rule.
+    fn options(
+        &mut self,
+        lines: [&str; 2],
+        takes_each: bool,
+        mut own: impl FnMut(&[u8], &mut &'a [Vec<u8>]) -> Result<bool, Option<String>>,
+    ) -> Result<Report, String> {
+        let line = match self.place {
+            Place::Command => lines[0],
+            Place::Peek => lines[1],
+            Place::Refund => REFUND_WORDS,
+            Place::All => ALL_WORDS,
+        };
+        let mut report = Report::Short;
+        while let Some((word, mut rest)) = self.words.split_first() {
+            let asked = match self.place {
+                Place::Command | Place::Peek if is(word, "FULL") => Some(Report::Full),
+                Place::Command if takes_each && is(word, "EACH") => Some(Report::Each),
+                Place::Peek if is(word, "EACH") => Some(Report::Each),
+                _ => None,
+            };
+            if let Some(asked) = asked.filter(|_| report == Report::Short) {
+                report = asked;
+            } else if self.place == Place::Refund && is(word, "AT") && !self.has_time {
+                let (at, behind) = rest.split_first().ok_or(line)?;
+                within(at, 0, MOST).ok_or(AT)?;
+                self.has_time = true;
+                rest = behind;
+            } else if !own(word, &mut rest).map_err(|error| error.unwrap_or_else(|| line.to_owned()))? {
+                break;
+            }
+            self.words = rest;
+        }
+        if self.place == Place::All || self.words.is_empty() { Ok(report) } else { Err(line.to_owned()) }
+    }
+}
+
+/// `[windowSec ...]`
 fn windows(words: &[Vec<u8>]) -> Result<Vec<i64>, String> {
     let mut windows: Vec<i64> = Vec::new();
     for word in words {
@@ -196,53 +414,6 @@ fn windows(words: &[Vec<u8>]) -> Result<Vec<i64>, String> {
         windows.push(window);
     }
     Ok(windows)
-}
-
-/// `max_burst count period [quantity] [FULL]`, and EACH in RL.PEEK.
-fn rate(words: &[Vec<u8>], peek: bool, arity: impl Fn() -> String) -> Result<Rate, String> {
-    if words.len() < 3 {
-        return Err(arity());
-    }
-    let max_burst = within(&words[0], 0, (1 << 53) - 2).ok_or(BURST)?;
-    let count = within(&words[1], 1, (1 << 53) - 1).ok_or(COUNT)?;
-    let period = within(&words[2], 1, i64::from(i32::MAX)).ok_or(PERIOD)?;
-    let report_of = |word: &[u8]| match &*word.to_ascii_uppercase() {
-        b"FULL" => Some(Report::Full),
-        b"EACH" if peek => Some(Report::Each),
-        _ => None,
-    };
-    let (quantity, rest) = match &words[3..] {
-        [word, rest @ ..] if report_of(word).is_none() => (within(word, 0, (1 << 53) - 1).ok_or(QUANTITY)?, rest),
-        rest => (1, rest),
-    };
-    let report = match rest {
-        [] => Report::Short,
-        [word] => report_of(word).ok_or_else(&arity)?,
-        _ => return Err(arity()),
-    };
-    let interval = i128::from(period) * 1_000_000_000 / i128::from(count);
-    if interval == 0 {
-        return Err(TOO_FAST.to_owned());
-    }
-    let limit = max_burst + 1;
-    if interval * i128::from(limit) > 1 << 62 {
-        return Err(TOO_LONG.to_owned());
-    }
-    Ok(Rate { interval, limit, quantity, peek, report })
-}
-
-/// `limit leaseSec holder [FULL]`, and EACH in RL.PEEK.
-fn lease(words: &[Vec<u8>], peek: bool, arity: impl Fn() -> String) -> Result<Lease, String> {
-    let [limit, seconds, holder, rest @ ..] = words else { return Err(arity()) };
-    let limit = within(limit, 0, (1 << 53) - 1).ok_or(LIMIT)?;
-    let window = window(seconds).ok_or(LEASE)?;
-    let report = match rest {
-        [] => Report::Short,
-        [word] if word.eq_ignore_ascii_case(b"FULL") => Report::Full,
-        [word] if peek && word.eq_ignore_ascii_case(b"EACH") => Report::Each,
-        _ => return Err(arity()),
-    };
-    Ok(Lease { quota: Quota { window, limit }, holder: holder.clone(), peek, report })
 }
 
 fn within(text: &[u8], least: i64, most: i64) -> Option<i64> {

@@ -7,12 +7,12 @@ pub mod compact;
 pub mod driver;
 pub mod engine;
 pub mod grammar;
+#[allow(dead_code)] // The tests'.
+pub mod keyspace;
 pub mod log;
 #[allow(dead_code)] // The tests'.
 pub mod memory;
 pub mod model;
-#[allow(dead_code)] // The tests'.
-pub mod policy;
 pub mod server;
 pub mod wire;
 
@@ -55,7 +55,7 @@ pub fn machine() -> String {
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !holds() {
-        assert!(Instant::now() < deadline, "it did not come to this: {what}");
+        assert!(Instant::now() < deadline, "this did not happen in time: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

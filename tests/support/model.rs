@@ -1,7 +1,7 @@
 //! The one right answer to a call, from what lies at its keys: the contract once more, without a thought for speed.
 
 use super::compact::{self, Reading};
-use super::grammar::{Lease, Loose, Quota, Rate, Report, Request, canonical};
+use super::grammar::{All, Lease, Quota, Rate, Report, Request, Rule, canonical};
 use super::wire::Reply;
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -46,7 +46,7 @@ pub struct Found {
 pub enum Log {
     /// Stamps, lowest first, and how many units bear each; a member of a sorted set is one.
     Entries(Vec<(f64, i64)>),
-    /// Damaged somewhere, within a footer that speaks of so many units.
+    /// Damaged somewhere, within a footer that counts this many units.
     Doubtful(i64),
 }
 
@@ -284,7 +284,7 @@ pub fn slide(request: &Request, entries: &[(f64, i64)], compact: bool, now: i64)
     Logged { answer, kind, left }
 }
 
-/// Whether a reply is possible on a damaged compact log whose footer speaks of so many units.
+/// Whether a reply is possible on a damaged compact log whose footer counts this many units.
 pub fn possible_within(request: &Request, units: i64, reply: &Reply) -> bool {
     let Reply::Array(parts) = reply else { return false };
     let longest = request.quotas.last().expect("a quota").window;
@@ -359,7 +359,12 @@ pub fn count(request: &Request, found: &[&Found], now: i64) -> Result<Counted, &
         } else {
             fresh(until)
         };
-        written.push(is_counted.then_some(Standing { value: after, expires }));
+        // One that never ended would lock its key for ever.
+        let is_endless = found[index].kind == "string" && found[index].expires < 0;
+        written.push(match is_counted {
+            true => Some(Standing { value: after, expires }),
+            false => is_endless.then_some(Standing { value, expires: now + longest }),
+        });
         let reset = if used > 0 { fresh(until) } else { 0 };
         let next = if used > 0 && quota.limit == 0 { NEVER } else { reset };
         // Where nothing is written, the counter's own life; without one, what it would get.
@@ -448,6 +453,12 @@ fn end(score: f64) -> Option<i64> {
 /// When the last of these leases ends.
 fn last_end(leases: &[(Vec<u8>, f64)]) -> Option<i64> {
     end(leases.iter().map(|&(_, score)| score).fold(f64::NEG_INFINITY, f64::max))
+}
+
+/// When the last of the leases ends that have not ended yet.
+pub fn last_end_of_held(members: &[(Vec<u8>, f64)], now: i64) -> Option<i64> {
+    let held = held(members, now);
+    if held.is_empty() { None } else { last_end(&held) }
 }
 
 /// The leases that have not ended.
@@ -652,42 +663,61 @@ pub fn possible_throttle(rate: Rate, reply: &Reply) -> bool {
     }
 }
 
-/// Whether a reply is one that the command could make at all. Which of the errors is right is not said, but none of them
-/// is the module's own failure.
-pub fn possible_loose(kind: Loose, reply: &Reply) -> bool {
-    let is_map = |part: &Reply| match part {
-        Reply::Array(parts) => maps(parts, Report::Full).is_some_and(|maps| maps[0][0] & !1 == 0),
-        _ => false,
-    };
+/// An error that a call may meet at its keys: not one about its words, and not the module's own failure.
+fn is_of_the_keys(line: &str) -> bool {
+    [WRONG_TYPE, OTHER_VERSION, DAMAGED, NOT_AN_INTEGER, OVERFLOW, LOG_IS_FULL].contains(&line)
+        || refuses_the_cost(line)
+}
+
+/// Whether a reply to a refund is possible, whatever lies at the key.
+pub fn possible_refund(rule: &Rule, reply: &Reply) -> bool {
     match reply {
-        Reply::Error(line) => {
-            (line.starts_with("ERR ") || line.starts_with("WRONGTYPE ")) && !line.contains("internal error")
-        }
-        Reply::Array(parts) => match (kind, &parts[..]) {
-            (Loose::Refund, [Reply::Integer(refunded), Reply::Integer(_), Reply::Integer(ttl)]) => {
-                *refunded >= 0 && *ttl >= 0
-            }
-            (
-                Loose::All,
-                [
-                    Reply::Integer(allowed @ (0 | 1)),
-                    Reply::Integer(index),
-                    Reply::Integer(free),
-                    Reply::Integer(wait),
-                    rest @ ..,
-                ],
-            ) => {
-                let maps = match rest {
-                    [] => true,
-                    [Reply::Array(maps)] => maps.iter().all(is_map) && *index < maps.len() as i64,
-                    _ => false,
-                };
-                maps && *index >= 0 && *free >= 0 && (*allowed == 1) == (*wait == 0) && *wait >= -1
-            }
-            _ => false,
-        },
+        Reply::Error(line) => is_of_the_keys(line),
+        Reply::Array(parts) => matches!(
+            integers(parts, false).as_deref(),
+            Some(&[refunded, _, ttl]) if (0..=rule.cost()).contains(&refunded) && ttl >= 0
+        ),
         _ => false,
     }
+}
+
+/// Whether a reply about several keys is possible, whatever lies there.
+pub fn possible_all(asked: &All, reply: &Reply) -> bool {
+    let is_map_of = |part: &Reply, rule: &Rule| match part {
+        Reply::Array(parts) => matches!(
+            maps(parts, Report::Full).as_deref(),
+            Some(&[[0 | 1, limit, used, remaining, _, _, _, window, _]])
+                if rule.quotas().contains(&Quota { window, limit })
+                    && remaining == limit.saturating_sub(used).max(0)
+        ),
+        _ => false,
+    };
+    let parts = match reply {
+        Reply::Error(line) => return is_of_the_keys(line),
+        Reply::Array(parts) => parts,
+        _ => return false,
+    };
+    let [
+        Reply::Integer(allowed @ (0 | 1)),
+        Reply::Integer(index),
+        Reply::Integer(free),
+        Reply::Integer(wait),
+        rest @ ..,
+    ] = &parts[..]
+    else {
+        return false;
+    };
+    let has_rule = (0..asked.parts.len() as i64).contains(index);
+    let has_maps = match rest {
+        [] => !asked.full,
+        [Reply::Array(maps)] => {
+            asked.full
+                && maps.len() == asked.parts.len()
+                && maps.iter().zip(&asked.parts).all(|(map, (_, rule))| is_map_of(map, rule))
+        }
+        _ => false,
+    };
+    has_rule && has_maps && *free >= 0 && (*allowed == 1) == (*wait == 0) && *wait >= -1
 }
 
 /// Whether a reply to a request for a lease is possible, whatever lies at the key.
@@ -728,7 +758,7 @@ pub fn possible_release(holders: usize, reply: &Reply) -> bool {
     }
 }
 
-/// Whether a reply to a reset with so many windows is possible.
+/// Whether a reply to a reset with this many windows is possible.
 pub fn possible_reset(windows: usize, reply: &Reply) -> bool {
     match reply {
         Reply::Error(line) => line == WRONG_TYPE,

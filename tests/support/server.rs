@@ -1,4 +1,4 @@
-//! A server of one's own: private folder, private port, gone when dropped, its log shown if the test fails.
+//! A private server: its own folder and port, killed when dropped, its log shown if the test fails.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -146,7 +146,7 @@ impl Server {
     }
 
     /// Where the clock is moved by hand, keys expire when they are looked at and not in rounds of the server's own, which
-    /// go by the processor's leisure.
+    /// depend on the load of the machine.
     fn keep_keys_until_they_are_looked_at(&self) {
         if self.clock.is_some() {
             self.client().run::<Value>(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);

@@ -4,6 +4,8 @@ import type { Figures } from "./result.js";
 
 /** For how long a denial is believed at most: another process may have given something back. */
 const LONGEST_MS = 1000;
+/** Before that one request is let through to ask again, so that not all of a flood do at once. */
+const ASK_AGAIN_MS = 900;
 
 interface Denial {
   readonly rule: string;
@@ -13,6 +15,8 @@ interface Denial {
   readonly receivedAt: number;
   /** Counted from before the call was sent, so that nobody is denied for longer than the server would. */
   readonly until: number;
+  /** From when one request may ask again; after that `until`. */
+  askAgain: number;
 }
 
 /** One denial a key, since one key belongs to one rule; the oldest makes room. */
@@ -32,6 +36,10 @@ export class DenialCache {
       this.#denials.delete(key);
       return undefined;
     }
+    if (now >= denial.askAgain) {
+      denial.askAgain = denial.until;
+      return undefined;
+    }
     const passed = Math.floor(now - denial.receivedAt);
     const left = (ms: number) => (ms > 0 ? Math.max(1, ms - passed) : ms);
     return denial.windows.map((figures) => ({
@@ -45,16 +53,23 @@ export class DenialCache {
 
   remember(key: string, rule: string, cost: number, windows: readonly Figures[], waitMs: number, sentAt: number): void {
     const until = sentAt + (waitMs < 0 ? LONGEST_MS : Math.min(waitMs, LONGEST_MS));
+    const askAgain = sentAt + ASK_AGAIN_MS;
     const now = performance.now();
     if (until <= now) return;
     this.#denials.delete(key);
-    this.#denials.set(key, { rule, cost, windows, receivedAt: now, until });
+    this.#denials.set(key, { rule, cost, windows, receivedAt: now, until, askAgain });
     if (this.#denials.size > this.#entries) {
       for (const oldest of this.#denials.keys()) {
         this.#denials.delete(oldest);
         break;
       }
     }
+  }
+
+  /** A request that was allowed shows that the denial of a request that was not heavier is over. */
+  refute(key: string, rule: string, cost: number): void {
+    const denial = this.#denials.get(key);
+    if (denial && denial.rule === rule && cost >= denial.cost) this.#denials.delete(key);
   }
 
   forget(key: string): void {

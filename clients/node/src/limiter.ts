@@ -238,7 +238,7 @@ export class Limiter {
   async peek(key: Word, rule: Rule, { cost, holder }: PeekOptions = {}): Promise<Result> {
     checked(rule);
     const who = rule.kind === "lease" ? (holder ?? rule.holder ?? randomUUID()) : holder;
-    const behind = (implied: boolean) => [keyword(rule), ...words(rule, { cost, holder: who }, 0, implied)];
+    const behind = [keyword(rule), ...words(rule, { cost, holder: who }, 0)];
     // A rule that is forced is peeked at as one that is not: the question is whether there is room.
     return this.#decide("peek", key, rule, rule.kind !== "lease" && rule.kind !== "throttle" && rule.force, behind, {});
   }
@@ -247,7 +247,7 @@ export class Limiter {
   async refund(key: Word, rule: QuotaRule, { cost, atMs }: RefundOptions = {}): Promise<Refund> {
     if (checked<Rule>(rule).kind === "lease") throw new TypeError("a lease is not refunded but released");
     const at = atMs === undefined ? [] : ["AT", String(atMs)];
-    const behind = (implied: boolean) => [keyword(rule), ...words(rule, { cost }, 1, implied), ...at];
+    const behind = [keyword(rule), ...words(rule, { cost }, 1), ...at];
     const reply = await this.#call("refund", [key], behind, this.timeout);
     const [refunded, used, ttl] = readIntegers(reply, 3) as [number, number, number];
     return { refunded, used, ttl };
@@ -256,7 +256,7 @@ export class Limiter {
   /** Gives a key its whole quota back: `RL.RESET`. A fixed rule is needed to find its counters. Resolves with the number of keys removed. */
   async reset(key: Word, rule?: Rule): Promise<number> {
     const windows = rule !== undefined && checked(rule).kind === "fixed" ? (rule as FixedRule).windows : [];
-    const behind = () => windows.map(({ windowMs }) => seconds(windowMs));
+    const behind = windows.map(({ windowMs }) => seconds(windowMs));
     return readInteger(await this.#call("reset", [key], behind, this.timeout), "a number of keys");
   }
 
@@ -287,7 +287,7 @@ export class Limiter {
   /** Ends leases: `RL.RELEASE`. Resolves with how many there were; releasing twice is no error. */
   async release(key: Word, ...holders: [Word, ...Word[]]): Promise<number> {
     if (holders.length === 0) throw new TypeError("release needs a holder");
-    return readInteger(await this.#call("release", [key], () => holders, this.timeout), "a number of leases");
+    return readInteger(await this.#call("release", [key], holders, this.timeout), "a number of leases");
   }
 
   /**
@@ -300,10 +300,7 @@ export class Limiter {
     const [first] = demands as readonly [Demand, ...Demand[]];
     const start = performance.now();
     const rules = demands.map(({ rule }) => rule);
-    const behind = (implied: boolean) => [
-      ...demands.flatMap((demand) => [keyword(demand.rule), ...words(demand.rule, demand, 0, implied)]),
-      "FULL",
-    ];
+    const behind = [...demands.flatMap((demand) => [keyword(demand.rule), ...words(demand.rule, demand, 0)]), "FULL"];
     const keys = demands.map(({ key }) => key) as [Word, ...Word[]];
     const result = toAllResult(rules, await this.#call("all", keys, behind, this.timeout));
     this.#decided("all", first.key, first.rule, result.allowed, "server", start);
@@ -369,7 +366,7 @@ export class Limiter {
     const forced = checked(rule).kind !== "lease" && (force ?? (rule as SlidingRule).force ?? false);
     const name = rule.kind === "lease" ? "acquire" : rule.kind;
     try {
-      return await this.#decide(name, key, rule, forced, (implied) => words(rule, overrides, 1, implied), asking);
+      return await this.#decide(name, key, rule, forced, words(rule, overrides, 1), asking);
     } catch (error) {
       const policy = asking.whenUnavailable ?? this.#whenUnavailable;
       if (!(error instanceof UnavailableError) || policy === "closed" || rule.kind === "lease") throw error;
@@ -397,7 +394,7 @@ export class Limiter {
     key: Word,
     rule: Rule,
     forced: boolean,
-    behind: (implied: boolean) => Word[],
+    behind: readonly Word[],
     { cost, holder, timeout = this.timeout, denyCache = this.#denyCache }: Asking,
   ): Promise<Result> {
     const start = performance.now();
@@ -413,12 +410,11 @@ export class Limiter {
       }
     }
     const last = repliesEach(rule, forced) ? "EACH" : "FULL";
-    const reply = await this.#call(name, [key], (implied) => [...behind(implied), last], timeout);
+    const reply = await this.#call(name, [key], [...behind, last], timeout);
     const windows = readWindows(rule, forced, reply);
     const result = toResult(rule, windows, name === "acquire" ? holder : undefined);
-    if (remembers && !result.allowed) {
-      this.#denials?.remember(asText(key), policy, units, windows, result.retryAfterMs ?? -1, start);
-    }
+    if (remembers && result.allowed) this.#denials?.refute(asText(key), policy, units);
+    else if (remembers) this.#denials?.remember(asText(key), policy, units, windows, result.retryAfterMs ?? -1, start);
     this.#decided(name, key, rule, result.allowed, "server", start);
     return result;
   }
@@ -426,13 +422,13 @@ export class Limiter {
   async #call(
     name: Call["name"],
     keys: readonly [Word, ...Word[]],
-    behind: (implied: boolean) => readonly Word[],
+    behind: readonly Word[],
     timeout: number,
   ): Promise<unknown> {
     if (name === "refund" || name === "reset" || name === "release") this.#denials?.forget(asText(keys[0]));
     const repeatable = name === "peek" || name === "acquire" || name === "release" || name === "reset";
     const whole = keys.map((key) => this.keyOf(key)) as [Word, ...Word[]];
-    const call = { name, keys: whole, words: behind(true), luaWords: () => behind(false), repeatable };
+    const call = { name, keys: whole, words: behind, repeatable };
     try {
       const reply = await this.#server.call(call, timeout);
       if (this.#unavailable) {

@@ -205,11 +205,10 @@ export interface Overrides {
 }
 
 /**
- * The words of a rule as its command takes them behind the key. `least` is the smallest cost that the command takes.
- * `implied` says whether a sliding rule sends the cost that it has where none is given: it makes the module store the log
- * in its compact form.
+ * The words of a rule as its command takes them behind the key. `least` is the smallest cost that the command takes. A
+ * sliding rule always sends a cost, which makes the server store the log in its compact form.
  */
-export function words(rule: Rule, overrides: Overrides = {}, least: 0 | 1 = 1, implied = true): Word[] {
+export function words(rule: Rule, overrides: Overrides = {}, least: 0 | 1 = 1): Word[] {
   checked(rule);
   const { cost, force, holder } = overrides;
   if (rule.kind === "lease") {
@@ -227,7 +226,7 @@ export function words(rule: Rule, overrides: Overrides = {}, least: 0 | 1 = 1, i
   for (const { limit, windowMs } of rule.windows) list.push(seconds(windowMs), String(limit));
   if (rule.kind === "fixed" && rule.anchored) list.push("ANCHORED");
   if (units !== undefined) list.push("COST", units);
-  else if (rule.kind === "sliding" && implied) list.push("COST", "1");
+  else if (rule.kind === "sliding") list.push("COST", "1");
   if (force ?? rule.force) list.push("FORCE");
   return list;
 }

@@ -22,8 +22,6 @@ export interface Call {
   readonly keys: readonly [Word, ...Word[]];
   /** What stands behind the keys. */
   readonly words: readonly Word[];
-  /** The same for functions and script, where it is not: see {@link IMPLIED_COST_IN_LUA}. */
-  readonly luaWords?: () => readonly Word[];
   /** Whether sending it twice does no harm. */
   readonly repeatable: boolean;
 }
@@ -34,12 +32,6 @@ interface Attempt {
   /** The last refusal that says to ask again: a slot is on the move. */
   refusal: UnavailableError | undefined;
 }
-
-/**
- * Whether functions and script are sent the cost of 1 that a sliding rule has where none is given, as the module is. They
- * cannot store a log in the compact form that it asks for yet. To be switched when they can; then `luaWords` goes.
- */
-export const IMPLIED_COST_IN_LUA: boolean = false;
 
 /** For how long a server that was unavailable is not asked. */
 const PAUSE_MS = 1000;
@@ -299,24 +291,20 @@ export class Server {
       case "module":
         return [`RL.${name.toUpperCase()}`, ...(name === "all" ? [count] : []), ...keys, ...words];
       case "functions":
-        return [name === "peek" ? "FCALL_RO" : "FCALL", `rl_${name}`, count, ...keys, ...luaWords(call)];
+        return [name === "peek" ? "FCALL_RO" : "FCALL", `rl_${name}`, count, ...keys, ...words];
       case "script":
-        return [this.#scripted("EVALSHA", name), scriptSha, count, ...keys, name, ...luaWords(call)];
+        return [this.#scripted("EVALSHA", name), scriptSha, count, ...keys, name, ...words];
     }
   }
 
   #inSource(call: Call): Word[] {
-    const { name, keys } = call;
-    return [this.#scripted("EVAL", name), script, String(keys.length), ...keys, name, ...luaWords(call)];
+    const { name, keys, words } = call;
+    return [this.#scripted("EVAL", name), script, String(keys.length), ...keys, name, ...words];
   }
 
   #scripted(command: string, name: Call["name"]): string {
     return name === "peek" && this.#readOnlyScripts ? `${command}_RO` : command;
   }
-}
-
-function luaWords({ words, luaWords }: Call): readonly Word[] {
-  return IMPLIED_COST_IN_LUA || !luaWords ? words : luaWords();
 }
 
 /** Replaces a library of ours that is older than the one of this package; never one that is newer, or another's. */

@@ -11,6 +11,7 @@ import { type Options, rateLimit } from "express-rate-limit";
 import fastify from "fastify";
 import { Hono } from "hono";
 import { rateLimiter } from "hono-rate-limiter";
+import { RateLimiterMemory } from "rate-limiter-flexible";
 import { clientAddress, Limiter } from "redis-rl";
 import { ExpressRateLimitStore, type HitStoreOptions } from "redis-rl/express-rate-limit";
 import { fastifyRateLimitStore } from "redis-rl/fastify-rate-limit";
@@ -208,6 +209,17 @@ describe("adapters", () => {
     assert.deepEqual(await statuses([other, other, other]), [200, 200, 429]);
   });
 
+  test("rate-limiter-flexible: an insurance limiter takes over where the server is unavailable", async () => {
+    const nowhere = { keyPrefix: "", send: () => Promise.reject(new Error("connect ECONNREFUSED")) };
+    const insuranceLimiter = new RateLimiterMemory({ points: 1, duration: 60 });
+    const gone = new Limiter(nowhere, { whenUnavailable: "open", logger: { warn() {} } });
+    const flexible = new RateLimiterRl({ limiter: gone, points: 5, duration: 60, insuranceLimiter });
+    assert.equal((await flexible.consume("one")).remainingPoints, 0);
+    await assert.rejects(flexible.consume("one"), (denial) => !(denial instanceof Error));
+    const open = new RateLimiterRl({ limiter: gone, points: 5, duration: 60 });
+    assert.equal((await open.consume("one")).remainingPoints, 5);
+  });
+
   test("names part limits that are the same, and an identifier is a name", async (t) => {
     await fresh();
     const app = express();
@@ -251,19 +263,19 @@ describe("adapters", () => {
     await fresh();
     const store = new ExpressRateLimitStore(limiter);
     store.init({ windowMs: HOUR, limit: 2 });
-    const flood = async (ms: number) => {
-      let hits = 0;
-      for (const until = performance.now() + ms; performance.now() < until; hits++) {
-        const { totalHits, resetTime } = await store.increment("one");
-        if (hits > 2) assert.ok(totalHits === 3 && resetTime.getTime() > Date.now() + HOUR - 60_000);
-        if (hits % 100 === 0) await new Promise(setImmediate);
+    let hits = 0;
+    for (; hits < 4; hits++) await store.increment("one");
+    for (const until = performance.now() + 1500; performance.now() < until; hits += 32) {
+      const crowd = await Promise.all(Array.from({ length: 32 }, () => store.increment("one")));
+      for (const { totalHits, resetTime } of crowd) {
+        assert.ok(totalHits === 3 && resetTime.getTime() > Date.now() + HOUR - 60_000);
       }
-      return hits;
-    };
-    const hits = await flood(1500);
+      await new Promise(setImmediate);
+    }
     const asked = await calls("sliding");
-    assert.ok(hits > 200 && asked >= 4 && asked <= 10, `${asked} of ${hits} reached the server`);
-    assert.ok(limiter.statistics.deniedFromMemory >= hits - 10);
+    // About six. A machine that stands still for a moment lets a whole crowd ask again.
+    assert.ok(hits > 1000 && asked >= 4 && asked < 80, `${asked} of ${hits} reached the server`);
+    assert.ok(limiter.statistics.deniedFromMemory >= hits - asked);
     await store.resetKey("one");
     assert.equal((await store.increment("one")).totalHits, 1, "a reset forgets the denial");
     t.diagnostic(`${asked} of ${hits} reached the server`);

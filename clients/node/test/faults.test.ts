@@ -331,3 +331,36 @@ test("a cluster: one node that hangs does not keep others from answering", async
     close();
   }
 });
+
+test("a cluster: after a failover the replica's keys are served, and no call is counted twice", async (t) => {
+  const cluster = await Cluster.start({ mode: "module", replicas: true });
+  t.after(() => cluster.stop());
+  const kinds = [clients[0], clients[3], clients[5]] as ClientKind[];
+  const open = await Promise.all(kinds.map((kind) => kind.openCluster(cluster.ports)));
+  t.after(() => {
+    for (const { close } of open) close();
+  });
+  const limiters = open.map(({ client }, i) => new Limiter(client, { prefix: `${i}:`, timeout: 1000, logger: quiet }));
+  const keys = Array.from({ length: 30 }, (_, i) => `k${i}`);
+  const asked = new Map<string, number>();
+  const served = async (limiter: Limiter, i: number) => {
+    const answers = await Promise.allSettled(
+      keys.map(async (key) => {
+        asked.set(`${i}${key}`, (asked.get(`${i}${key}`) ?? 0) + 1);
+        const { used } = await limiter.hit(key, rule);
+        assert.ok(used <= (asked.get(`${i}${key}`) ?? 0), "counted more often than asked");
+      }),
+    );
+    return answers.every(({ status }) => status === "fulfilled");
+  };
+  await eventually("all are served", async () => (await Promise.all(limiters.map(served))).every(Boolean));
+  for (const primary of cluster.primaries) await primary.run("WAIT", 1, 10_000);
+  cluster.primaries[0]?.kill();
+  for (const [i, limiter] of limiters.entries()) {
+    await eventually(`${kinds[i]?.name}: all are served again`, async () => {
+      const all = await served(limiter, i);
+      if (!all) await sleep(200);
+      return all;
+    });
+  }
+});

@@ -2,12 +2,13 @@
 
 import assert from "node:assert/strict";
 import { once } from "node:events";
+import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Redis } from "ioredis";
 import { type Decision, DeniedError, fixed, Limiter, lease, sliding, throttle, UnavailableError } from "redis-rl";
 import { clients, type OpenClient } from "./support/clients.js";
-import { eventually, Server } from "./support/server.js";
+import { eventually, root, Server } from "./support/server.js";
 
 describe("features", () => {
   let server: Server;
@@ -231,6 +232,30 @@ describe("features", () => {
       commands.join(),
     );
   });
+});
+
+test("of a crowd one asks again, a moment before a remembered denial ends", () => {
+  const { DenialCache } = require(join(root, "clients/node/dist/denials.js"));
+  const cache = new DenialCache(10);
+  const now = performance.now();
+  const figures = {
+    allowed: 0,
+    "retry-after-ms": 60_000,
+    "next-after-ms": 60_000,
+    "reset-after-ms": 60_000,
+    "at-ms": 1,
+  };
+  cache.remember("k", "rule", 1, [figures], 60_000, now);
+  const found = (ms: number, cost = 1) => cache.find("k", "rule", cost, now + ms) !== undefined;
+  assert.deepEqual(
+    [found(0), found(890), found(910), found(920), found(990), found(1000)],
+    [true, true, false, true, true, false],
+  );
+  cache.remember("k", "rule", 2, [figures], 60_000, now);
+  cache.refute("k", "rule", 1);
+  assert.equal(found(10, 2), true, "a lighter request that was allowed refutes nothing");
+  cache.refute("k", "rule", 2);
+  assert.equal(found(10, 2), false);
 });
 
 test("an app is tested without a server: a stand-in, and the limits of the process", async () => {

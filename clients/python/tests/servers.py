@@ -23,6 +23,8 @@ from typing import Any
 import redis
 from redis.crc import key_slot
 
+from redis_rl import Limiter, sliding
+
 ROOT = Path(__file__).resolve().parents[3]
 MODULE = Path(os.environ.get("MODULE", ROOT / "target/release/libredis_rl.so"))
 START_MS = 1_700_000_000_000
@@ -183,6 +185,19 @@ class Server:
             return bool(self.run("PING"))
         except redis.ConnectionError:
             return False
+
+
+def compact(server: Server) -> bool:
+    """Whether new logs are compact, so that a request may weigh anything."""
+    with redis.Redis(port=server.port) as client, Limiter(client, timeout=30) as limiter:
+        try:
+            return bool(limiter.hit("compact?", sliding("5000/s"), cost=1001))
+        except redis.ResponseError as error:
+            if "COST above 1000 needs a compact log" not in str(error):
+                raise
+            return False
+        finally:
+            client.delete("compact?")
 
 
 class Sentinel:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import os
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -16,6 +19,7 @@ import flask_limiter
 import http_sfv
 import httpx
 import pytest
+import redis
 import redis.asyncio
 import slowapi
 import uvicorn
@@ -29,7 +33,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 import redis_rl.limits
-from redis_rl import AsyncLimiter, Rule, fixed, lease, sliding
+from redis_rl import AsyncLimiter, Limiter, Rule, fixed, lease, sliding
 from redis_rl.asgi import ClientAddress, RateLimitMiddleware
 from servers import START_MS, Server, free_port, until
 
@@ -355,6 +359,34 @@ async def test_a_flood_is_denied_from_memory(server: Server, aio: AsyncLimiter) 
     # A call a second, and the first denial, and what was left of the first second.
     assert aio.statistics.denied - aio.statistics.denied_from_memory <= took + 2
     assert aio.statistics.denied == 499
+
+
+def test_a_loop_for_each_request(server: Server) -> None:
+    """As test clients have."""
+    limiter = connect(server)
+    app = RateLimitMiddleware(nothing, limiter=limiter, rule=sliding("3/minute"), timeout=30, deny_cache=0)
+    with warnings.catch_warnings():
+        # The connections of the loops that are gone.
+        warnings.simplefilter("ignore", ResourceWarning)
+        assert [asyncio.run(status(app, from_address("10.0.0.7"))) for _ in range(4)] == [204, 204, 204, 429]
+        del limiter, app
+        gc.collect()
+
+
+def test_a_fork(server: Server) -> None:
+    """A limiter that was made and used before: each process has connections of its own."""
+    with redis.Redis(port=server.port) as client, Limiter(client, timeout=30) as limiter:
+        limiter.hit("a", sliding("100/minute"))
+        child = os.fork()
+        if child == 0:
+            try:
+                limiter.hit("a", sliding("100/minute"))
+                os._exit(0)
+            finally:
+                os._exit(1)
+        limiter.hit("a", sliding("100/minute"))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert limiter.hit("a", sliding("100/minute")).used == 4
 
 
 async def test_mistakes_are_loud(server: Server, aio: AsyncLimiter) -> None:

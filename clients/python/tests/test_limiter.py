@@ -30,7 +30,7 @@ from redis_rl import (
     throttle,
 )
 from redis_rl._protocol import source
-from servers import MODULE, ROOT, START_MS, Server, until
+from servers import MODULE, ROOT, START_MS, Server, compact, until
 
 
 def figures(result: Result) -> tuple[int, ...]:
@@ -312,12 +312,11 @@ def test_reservations(server: Server, limiter: Limiter) -> None:
 
 
 def test_reservations_of_any_size(server: Server, limiter: Limiter) -> None:
-    if server.mode != "module" and not compact(server):
+    rule: Any = sliding("200000/minute")
+    if not compact(server):
         with pytest.raises(redis.ResponseError, match="COST above 1000 needs a compact log"):
-            limiter.reserve("a", sliding("200000/minute"), 128_000)
-        rule: Any = fixed("200000/minute", anchored=True)
-    else:
-        rule = sliding("200000/minute")
+            limiter.reserve("a", rule, 128_000)
+        rule = fixed("200000/minute", anchored=True)
     limiter.reserve("b", rule, 1).settle(2)
     limiter.reserve("b", rule, 128_000).settle(131_072)
     assert limiter.peek("b", rule, cost=0).used == 131_074
@@ -441,11 +440,6 @@ def calls(server: Server) -> int:
         stats = client.info("commandstats")
     kinds = ("rl.sliding", "rl.fixed", "rl.all", "rl.peek", "fcall", "fcall_ro", "evalsha", "evalsha_ro", "eval")
     return sum(stats[name]["calls"] for kind in kinds if (name := f"cmdstat_{kind}") in stats)
-
-
-def compact(server: Server) -> bool:
-    """Whether functions and scripts have compact logs."""
-    return "needs a compact log" not in source("library")
 
 
 def test_errors_are_the_servers_own(server: Server, limiter: Limiter) -> None:

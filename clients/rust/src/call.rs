@@ -16,7 +16,7 @@ pub(crate) struct Call<'a> {
     /// Whether it can be sent again after its reply was lost: it counts nothing twice.
     pub repeatable: bool,
     pub keys: Vec<Vec<u8>>,
-    pub words: &'a (dyn Fn(&mut Cmd, Mode) + Send + Sync),
+    pub words: &'a (dyn Fn(&mut Cmd) + Send + Sync),
 }
 
 impl Call<'_> {
@@ -41,7 +41,7 @@ impl Call<'_> {
                 cmd.arg(eval).arg(SCRIPT_SHA.as_str()).arg(self.keys.len()).arg(&self.keys).arg(word);
             }
         }
-        (self.words)(&mut cmd, mode);
+        (self.words)(&mut cmd);
         cmd
     }
 
@@ -50,7 +50,7 @@ impl Call<'_> {
         let mut cmd = Cmd::new();
         let eval = if read_only { "EVAL_RO" } else { "EVAL" };
         cmd.arg(eval).arg(SCRIPT).arg(self.keys.len()).arg(&self.keys).arg(self.command.2);
-        (self.words)(&mut cmd, Mode::Script);
+        (self.words)(&mut cmd);
         cmd
     }
 

@@ -168,6 +168,8 @@ mod tests {
                     b"HELLO" if resp3 => b"%1\r\n$5\r\nproto\r\n:3\r\n".to_vec(),
                     b"HELLO" => b"-ERR unknown command `HELLO`\r\n".to_vec(),
                     b"CLIENT" => b"+OK\r\n".to_vec(),
+                    // Whether the library is an older one is asked beside the calls.
+                    b"FUNCTION" => b"*0\r\n".to_vec(),
                     _ => {
                         let _ = tell.send(words);
                         reply.clone()

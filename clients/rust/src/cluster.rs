@@ -16,6 +16,7 @@ use redis::{
     make_extension_error,
 };
 
+use crate::connection::QUEUE;
 use crate::error::{Meaning, REPLY_LATE, REPLY_LOST, meaning};
 
 /// The connection to one node of a cluster. Not to be used by itself: see
@@ -100,6 +101,7 @@ impl Connect for SendsOnce {
         T: IntoConnectionInfo + Send + 'a,
     {
         Box::pin(async move {
+            let config = config.set_pipeline_buffer_size(QUEUE);
             let connection = MultiplexedConnection::connect_with_config(info, config).await?;
             Ok(Self { connection, broken: Arc::default() })
         })

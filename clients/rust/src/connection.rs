@@ -26,6 +26,8 @@ use tokio::sync::watch;
 use crate::cluster::SendsOnce;
 use crate::error::no_answer;
 
+/// How many calls may wait to be written to a connection.
+pub(crate) const QUEUE: usize = 16_384;
 /// For how long a connection may take to be made. Calls wait no longer than their own time for it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -134,7 +136,9 @@ async fn connect(client: &Client, alive: Arc<AtomicBool>) -> RedisResult<Multipl
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
         // Each call has its own deadline.
-        .set_response_timeout(None);
+        .set_response_timeout(None)
+        // Calls do not queue in this process while others are being sent.
+        .set_pipeline_buffer_size(QUEUE);
     let given = client.get_connection_info();
     let settings = given.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
     let told = config.clone().set_push_sender(move |push: PushInfo| {

@@ -192,8 +192,8 @@ impl Limiter {
             self.observe("hit", &asked, Ok(&decision), started, true);
             return Ok(decision);
         }
-        let words = |cmd: &mut Cmd, mode: Mode| {
-            rule.write(cmd, mode);
+        let words = |cmd: &mut Cmd| {
+            rule.write(cmd);
             cmd.arg(form(rule));
         };
         let call = Call {
@@ -224,9 +224,9 @@ impl Limiter {
     pub async fn peek(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<Decision, Error> {
         let rule = rule.into();
         rule.check(Use::Check)?;
-        let words = |cmd: &mut Cmd, mode: Mode| {
+        let words = |cmd: &mut Cmd| {
             cmd.arg(rule.word());
-            rule.write(cmd, mode);
+            rule.write(cmd);
             cmd.arg(form(&rule));
         };
         let keys = vec![self.prefixed(key.as_ref())];
@@ -267,10 +267,10 @@ impl Limiter {
             self.observe("all", &asked, Ok(&decision), started, true);
             return Ok(decision);
         }
-        let words = |cmd: &mut Cmd, mode: Mode| {
+        let words = |cmd: &mut Cmd| {
             for (_, rule) in &asked {
                 cmd.arg(rule.word());
-                rule.write(cmd, mode);
+                rule.write(cmd);
             }
             cmd.arg("FULL");
         };
@@ -339,9 +339,9 @@ impl Limiter {
 
     async fn refund_units(&self, key: &[u8], rule: Rule, at: Option<u64>) -> Result<Refund, Error> {
         rule.check(Use::Hit)?;
-        let words = |cmd: &mut Cmd, mode: Mode| {
+        let words = |cmd: &mut Cmd| {
             cmd.arg(rule.word());
-            rule.write(cmd, mode);
+            rule.write(cmd);
             if let Some(at) = at {
                 cmd.arg("AT").arg(at);
             }
@@ -356,7 +356,7 @@ impl Limiter {
     /// As [`Error`] says.
     pub async fn reset(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<u64, Error> {
         let rule = rule.into();
-        let words = |cmd: &mut Cmd, _| {
+        let words = |cmd: &mut Cmd| {
             if let Rule::Fixed(_) = rule {
                 for window in rule.windows() {
                     cmd.arg(seconds(window.millis));
@@ -424,7 +424,7 @@ impl Limiter {
         if holders.is_empty() || holders.iter().any(Vec::is_empty) {
             return Err(InvalidRule("a release needs a holder of at least one byte".to_owned()).into());
         }
-        let words = |cmd: &mut Cmd, _| {
+        let words = |cmd: &mut Cmd| {
             cmd.arg(&holders);
         };
         unsigned(&self.change(("RL.RELEASE", "rl_release", "release"), true, key.as_ref(), &words).await?)
@@ -484,7 +484,7 @@ impl Limiter {
         command: (&'static str, &'static str, &'static str),
         repeatable: bool,
         key: &[u8],
-        words: &(dyn Fn(&mut Cmd, Mode) + Send + Sync),
+        words: &(dyn Fn(&mut Cmd) + Send + Sync),
     ) -> Result<Value, Error> {
         let key = self.prefixed(key);
         let forget = |key: &[u8]| {
@@ -631,7 +631,7 @@ impl Limiter {
     }
 
     async fn probe(&self, key: Vec<u8>) {
-        let words = |cmd: &mut Cmd, _| {
+        let words = |cmd: &mut Cmd| {
             cmd.arg(&["SLIDING", "1", "1", "COST", "0"]);
         };
         let call = Call { counted: false, reads: true, repeatable: true, keys: vec![key], words: &words, ..PEEK };
@@ -705,7 +705,7 @@ const PEEK: Call<'static> = Call {
     reads: true,
     repeatable: true,
     keys: Vec::new(),
-    words: &|_, _| {},
+    words: &|_| {},
 };
 
 /// Whether the reply says that the server does not have what the mode needs, and so that nothing was done.
@@ -762,4 +762,28 @@ async fn within<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Ou
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_arrived_is_read_before_a_call_is_given_up() {
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let (reply, arrived) = tokio::sync::oneshot::channel();
+        // As the task that reads replies, which gets its turn late.
+        tokio::spawn(async move {
+            tokio::time::sleep_until(deadline).await;
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+            }
+            reply.send(7)
+        });
+        assert_eq!(within(Some(deadline), arrived).await, Some(Ok(7)));
+        let started = Instant::now();
+        let deadline = started + Duration::from_secs(1);
+        assert_eq!(within(Some(deadline), std::future::pending::<()>()).await, None);
+        assert_eq!(started.elapsed().as_secs(), 1);
+    }
 }

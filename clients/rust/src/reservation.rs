@@ -13,9 +13,6 @@ use crate::rule::Metered;
 /// [`settle`](Self::settle) gives back what was not used, or charges what was used above it, over the limit if need be.
 /// A reservation that is dropped stays charged in full until its window is over.
 ///
-/// With the script or the function library, a sliding window takes at most 1000 units a call. For larger costs there,
-/// use [`Rule::fixed`](crate::Rule::fixed).
-///
 /// ```no_run
 /// # use redis_rl_client::{Attempt, Limiter, Rule};
 /// # async fn run(limiter: Limiter) -> Result<(), Box<dyn std::error::Error>> {

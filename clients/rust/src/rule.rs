@@ -6,18 +6,11 @@ use std::time::Duration;
 use redis::Cmd;
 
 use crate::error::InvalidRule;
-use crate::mode::Mode;
 
 /// 2^53 - 1, the largest limit and cost.
 pub(crate) const MOST_UNITS: u64 = (1 << 53) - 1;
 const MOST_MILLIS: u64 = 2_147_483_647_000;
 const MOST_WINDOWS: usize = 16;
-
-/// Whether a sliding rule without a cost says `COST 1` in this mode, which has the server store its log compactly.
-/// THE ONE PLACE TO CHANGE when the functions and the script store compact logs, too: then it is always so.
-fn says_cost_of_one(mode: Mode) -> bool {
-    mode == Mode::Module
-}
 
 /// At most `limit` units in a length of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -509,11 +502,12 @@ impl Rule {
     }
 
     /// The rule as the commands take it.
-    pub(crate) fn write(&self, cmd: &mut Cmd, mode: Mode) {
+    pub(crate) fn write(&self, cmd: &mut Cmd) {
         match self {
             Self::Sliding(rule) => {
                 rule.write_windows(cmd);
-                rule.write_options(cmd, rule.cost.or(says_cost_of_one(mode).then_some(1)));
+                // Always said, whatever it is: then the server stores a new log compactly.
+                rule.write_options(cmd, rule.cost.or(Some(1)));
             }
             Self::Fixed(rule) => {
                 rule.write_windows(cmd);

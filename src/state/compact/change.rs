@@ -26,7 +26,7 @@ pub struct Patch {
     pub bytes: Bytes,
 }
 
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 impl Change {
     /// The patches, if the string is not replaced or removed as a whole.
     pub fn patches(&self) -> &[Patch] {

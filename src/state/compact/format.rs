@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::Flaw;
 
 /// Bytes being put together. What an ordinary call writes needs no allocation: filler, a block head, an entry, a footer.
-pub type Bytes = SmallVec<[u8; 32]>;
+pub type Bytes = SmallVec<[u8; 64]>;
 
 pub const MAGIC: &[u8] = b"RLS";
 pub const VERSION: u8 = 1;

@@ -7,9 +7,8 @@ use super::super::WRONG_TYPE;
 use super::super::compact::{self, Compact, Compaction, Flaw};
 use super::super::plan::{Change, Place};
 use super::super::{Plan, Terms};
-use super::expiry_to_set;
 use crate::limit::sliding::{self, History, Span};
-use crate::limit::{Charge, Cost, Decision, Demand, Refund, Time};
+use crate::limit::{Cost, Decision, Demand, Refund, Time};
 use crate::server::{Error, Key, Kind, Mode};
 
 const OTHER_VERSION: Error =
@@ -53,18 +52,19 @@ impl<'a, M: Mode> CompactLog<'a, M> {
         Ok(Self { place: Place::new(key), demand, now, log, units })
     }
 
-    pub fn decide(&self, Terms { detail, charge, compaction }: Terms) -> Result<(Decision, Plan), Error> {
+    #[inline]
+    pub fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
+        let Terms { detail, charge, compaction } = terms;
         let (decision, added) = sliding::decide(self, self.demand, detail, charge, self.now)?;
+        if !terms.may_change::<M>() {
+            return Ok((decision, Plan::NOTHING));
+        }
         let bytes = self.place.key.bytes();
-        let change = match charge {
-            _ if !M::WRITABLE => None,
-            Charge::Never => None,
-            Charge::Alone | Charge::Together => {
-                self.log.commit(bytes, added.map(|cost| (self.now, units_of(cost))), compaction)?
-            }
+        let change = self.log.commit(bytes, added.map(|cost| (self.now, units_of(cost))), compaction)?;
+        let expiry = match added.is_some() || !self.log.is_empty() {
+            true => sliding::renewed_expiry(self.expiry(), self.now, self.demand.quotas.longest()),
+            false => None,
         };
-        let counts = added.is_some() || !self.log.is_empty();
-        let expiry = expiry_to_set(self.expiry(), counts, self.demand, charge, self.now);
         let is_due = compaction == Compaction::Forbidden && change.is_some() && self.log.is_compaction_due(bytes);
         let mut plan = self.plan(change, expiry);
         plan.compaction_is_due = is_due;

@@ -9,8 +9,8 @@ pub use compact_log::LOG_FULL;
 use self::compact_log::CompactLog;
 use self::sorted::SortedLog;
 use super::{Open, Places, Plan, Terms, WRONG_TYPE};
-use crate::limit::sliding::{self, History};
-use crate::limit::{Charge, Decision, Demand, Micros, Refund, Time};
+use crate::limit::sliding::History;
+use crate::limit::{Decision, Demand, Micros, Refund, Time};
 use crate::server::{Call, Context, Error, Key, Kind, Mode};
 
 /// A unit is a member of a sorted set. One call adds at most this many, so that it does not stall the server.
@@ -57,6 +57,7 @@ impl Sliding {
 }
 
 impl<'a, M: Mode> Open<'a, M> for Log<'a, M> {
+    #[inline]
     fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         match self {
             Self::Sorted(log) => log.decide(terms),
@@ -77,13 +78,4 @@ impl<'a, M: Mode> Open<'a, M> for Log<'a, M> {
             Self::Compact(log) => log.place,
         })
     }
-}
-
-/// The expiry to set for the key of a log, if any. `counts`: whether anything in it counts.
-fn expiry_to_set(current: Option<Time>, counts: bool, demand: &Demand, charge: Charge, now: Time) -> Option<Time> {
-    let is_due = match charge {
-        Charge::Alone | Charge::Together => true,
-        Charge::Never => current.is_none(),
-    };
-    if counts && is_due { sliding::renewed_expiry(current, now, demand.quotas.longest()) } else { None }
 }

@@ -8,9 +8,9 @@ use std::convert::Infallible;
 use super::super::plan::{Change, Place};
 use super::super::stale::{self, BEFORE_EPOCH, Bounds, Stale, score};
 use super::super::{Plan, Terms};
-use super::{History, MOST_ADDED, TOO_MANY_MEMBERS, expiry_to_set};
+use super::{History, MOST_ADDED, TOO_MANY_MEMBERS};
 use crate::limit::sliding::{self, Span};
-use crate::limit::{Charge, Decision, Demand, Refund, Time};
+use crate::limit::{Decision, Demand, Refund, Time};
 use crate::server::{Error, Key, Kind, Mode, ScoreRange};
 
 pub struct SortedLog<'a, M: Mode> {
@@ -30,17 +30,23 @@ impl<'a, M: Mode> SortedLog<'a, M> {
         Self { place: Place { key, name: None, stale }, demand, now, span, units }
     }
 
-    pub fn decide(&self, Terms { detail, charge, .. }: Terms) -> Result<(Decision, Plan), Error> {
+    #[inline]
+    pub fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         if self.demand.cost.units() > MOST_ADDED {
             return Err(TOO_MANY_MEMBERS);
         }
-        let (decision, added) = sliding::decide(self, self.demand, detail, charge, self.now)?;
-        let prune = (charge != Charge::Never && self.place.stale.is_some()).then_some(Change::PRUNE);
+        let (decision, added) = sliding::decide(self, self.demand, terms.detail, terms.charge, self.now)?;
+        if !terms.may_change::<M>() {
+            return Ok((decision, Plan::NOTHING));
+        }
+        let prune = self.place.stale.is_some().then_some(Change::PRUNE);
         let add = added.map(|cost| Change::add(self.now, cost.units()));
         // A key without a member that counts is removed, or created anew.
         let current = if self.units == 0 { None } else { self.place.key.expiry().map(Time::from_millis) };
-        let counts = added.is_some() || self.units > 0;
-        let expiry = expiry_to_set(current, counts, self.demand, charge, self.now);
+        let expiry = match added.is_some() || self.units > 0 {
+            true => sliding::renewed_expiry(current, self.now, self.demand.quotas.longest()),
+            false => None,
+        };
         Ok((decision, Plan::one([prune, add, expiry.map(|at| Change::Expire { at })])))
     }
 

@@ -44,7 +44,7 @@ pub enum Sent {
 pub struct Generator {
     pub rng: fastrand::Rng,
     pub moment: Moment,
-    /// One call in so many is probed.
+    /// One call in this many is probed.
     pub probe_every: u32,
 }
 
@@ -80,7 +80,7 @@ impl Generator {
         };
         let mut key = self.key();
         if kind == Kind::Throttle && self.rng.u32(..8) != 0 {
-            key.insert(0, b't'); // A string of its own, mostly.
+            key.insert(0, b't'); // Usually a string of its own.
         }
         let quotas = self.quotas();
         let rate = self.rate();
@@ -137,7 +137,7 @@ impl Generator {
         if self.rng.u32(..12) == 0 {
             self.mangle(&mut words);
         }
-        let verdict = verdict(&words);
+        let verdict = verdict(&words, self.moment.now);
         let state = match &verdict {
             Verdict::Uncalled(_) | Verdict::Refused(_) => case.state.clone(),
             Verdict::Request(request) if request.anchored => {
@@ -154,9 +154,10 @@ impl Generator {
             | Verdict::Throttle(_)
             | Verdict::Lease(_)
             | Verdict::Release(_)
-            | Verdict::Loose(_) => vec![words[1].clone()],
+            | Verdict::Refund(..)
+            | Verdict::All(_) => vec![words[1].clone()],
         };
-        // By way of a script, which hears the same. (Not for counters: Lua's numbers round a planted 2^63-2.)
+        // Through a script, which gets the same reply. (Not for counters: Lua's numbers round a planted 2^63-2.)
         let by_script = match &verdict {
             Verdict::Uncalled(_) => false,
             Verdict::Request(request) => request.sliding,
@@ -224,7 +225,7 @@ impl Generator {
         if self.rng.u32(..12) == 0 {
             self.mangle(&mut words);
         }
-        let verdict = verdict(&words);
+        let verdict = verdict(&words, self.moment.now);
         let windows: Vec<i64> = case.quotas.iter().step_by(2).filter_map(|word| grammar::window(word)).collect();
         let mut state = keys.clone();
         for key in &keys {
@@ -242,7 +243,7 @@ impl Generator {
         Call { words, verdict, state, probed: self.rng.u32(..self.probe_every) == 0 }
     }
 
-    /// A rule, mostly that of a case.
+    /// A rule, usually that of a case.
     fn rule(&mut self, case: &Case) -> Words {
         let name = match (case.kind, self.rng.u32(..6)) {
             (_, 0) => "ACQUIRE",

@@ -17,7 +17,8 @@ pub fn possible(verdict: &Verdict, reply: &Reply) -> Result<(), String> {
         Verdict::Reset(windows) => model::possible_reset(windows.len(), reply),
         Verdict::Lease(asked) => model::possible_lease(asked, reply),
         Verdict::Release(holders) => model::possible_release(holders.len(), reply),
-        Verdict::Loose(kind) => model::possible_loose(*kind, reply),
+        Verdict::Refund(rule) => model::possible_refund(rule, reply),
+        Verdict::All(asked) => model::possible_all(asked, reply),
     };
     if fits { Ok(()) } else { Err(format!("an impossible reply for {verdict:?}")) }
 }
@@ -99,7 +100,11 @@ pub fn exactly(moment: Moment, call: &Call, before: &Seen, reply: &Reply, after:
             (0..1000).map(at).find(|outcome| *outcome == Ok(Ok(()))).unwrap_or_else(|| at(0))
         }
         Verdict::Lease(asked) => before.keys[0].members().map(|members| {
-            let leased = model::lease(asked, &members, moment.now);
+            let mut leased = model::lease(asked, &members, moment.now);
+            if before.keys[0].expires < 0 {
+                // A key without an expiry gets one, also where the call is denied.
+                leased.expires = model::last_end_of_held(&leased.left, moment.now);
+            }
             right(leased.reply.clone())?;
             if asked.peek { before.unchanged(after) } else { left_of_leases(before, &members, leased, after) }
         }),
@@ -108,10 +113,8 @@ pub fn exactly(moment: Moment, call: &Call, before: &Seen, reply: &Reply, after:
             right(leased.reply.clone())?;
             left_of_leases(before, &members, leased, after)
         }),
-        Verdict::Loose(kind) => {
-            if !model::possible_loose(*kind, reply) {
-                return Err(format!("an impossible reply for {kind:?}"));
-            }
+        Verdict::Refund(..) | Verdict::All(_) => {
+            possible(&call.verdict, reply)?;
             return if matches!(reply, Reply::Error(_)) { before.unchanged(after) } else { Ok(()) };
         }
         Verdict::Reset(_) => {

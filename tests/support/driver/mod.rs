@@ -18,7 +18,7 @@ mod seen;
 mod totals;
 
 use super::wire::{Reply, Wire, pack};
-use super::{Client, Server, policy};
+use super::{Client, Server, grammar};
 use calls::{Call, Generator, Sent};
 use seen::Seen;
 #[allow(unused_imports)] // The soak reads totals as a whole.
@@ -62,7 +62,7 @@ impl Moment {
 
 /// The key of a window that begins with its first request.
 fn anchored(key: &[u8], window: i64) -> Vec<u8> {
-    [key, format!(":{}s", policy::seconds(window)).as_bytes()].concat()
+    [key, format!(":{}s", grammar::seconds(window)).as_bytes()].concat()
 }
 
 impl<'a> Driver<'a> {
@@ -74,7 +74,7 @@ impl<'a> Driver<'a> {
         Self { server, wire, generator, seed, batches: 0, totals }
     }
 
-    /// Makes at least so many calls more.
+    /// Makes at least this many more calls.
     pub fn run(&mut self, calls: u64) {
         let until = self.totals.calls + calls;
         while self.totals.calls < until {

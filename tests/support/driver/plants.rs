@@ -41,7 +41,7 @@ impl Generator {
                 add
             }
             11 if self.rng.u32(..20) == 0 => {
-                // So many expired, or ahead of the clock, that no call may remove them all.
+                // More expired, or ahead of the clock, than one call may remove.
                 let mut add = words(&[b"ZADD", state]);
                 let ahead = self.rng.bool();
                 for index in 0..self.rng.i64(900..2_600) {
@@ -67,7 +67,7 @@ impl Generator {
                 words(&[b"SETRANGE", state, offset.as_bytes(), &bytes])
             }
             16 => {
-                /// Keeps so many percent of whatever log the module has written there.
+                /// Keeps a percentage of the log that the module has written there, if any.
                 const CUT: &[u8] = b"local log = redis.call('GET', KEYS[1]) or ''
                     redis.call('SET', KEYS[1], string.sub(log, 1, #log * ARGV[1] / 100), 'KEEPTTL')";
                 if self.rng.bool() {
@@ -81,7 +81,7 @@ impl Generator {
     }
 
     /// A compact log as the module would write it, with stamps at the edges of a window and such of another clock; and
-    /// as it would not, with a footer that fits all the same.
+    /// as it would not, with a footer that still fits.
     fn compact_log(&mut self, window: i64) -> Vec<u8> {
         let count = match self.rng.u32(..16) {
             0 => self.rng.usize(1..3_000),
@@ -145,7 +145,7 @@ impl Generator {
         if kind == Kind::Throttle { self.arrival() } else { self.counter_value() }
     }
 
-    /// An arrival time, mostly near the clock.
+    /// An arrival time, usually near the clock.
     fn arrival(&mut self) -> Vec<u8> {
         let now = self.moment.now * 1_000_000;
         match self.rng.u32(..10) {

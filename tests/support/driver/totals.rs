@@ -5,7 +5,7 @@ use std::fmt;
 use super::calls::Call;
 use super::seen::Seen;
 use crate::support::Client;
-use crate::support::grammar::{Loose, Report, Verdict};
+use crate::support::grammar::{Report, Verdict};
 use crate::support::model;
 use crate::support::wire::Reply;
 
@@ -87,11 +87,11 @@ impl Totals {
                 self.released += first.unsigned_abs();
                 return;
             }
-            Verdict::Loose(Loose::Refund) => {
+            Verdict::Refund(..) => {
                 self.refunded += 1;
                 return;
             }
-            Verdict::Loose(Loose::All) => (&mut self.all, first == 1),
+            Verdict::All(_) => (&mut self.all, first == 1),
             Verdict::Lease(asked) => {
                 (if asked.peek { &mut self.peek } else { &mut self.acquire }, allowed(asked.report))
             }

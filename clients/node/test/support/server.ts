@@ -111,7 +111,8 @@ export class Server {
 
   /** Ends the server and waits until its port is free again. */
   async stop(): Promise<void> {
-    const ended = this.#child.exitCode !== null || new Promise((resolve) => this.#child.once("exit", resolve));
+    const over = this.#child.exitCode !== null || this.#child.signalCode !== null;
+    const ended = over || new Promise((resolve) => this.#child.once("exit", resolve));
     this.kill();
     await ended;
   }

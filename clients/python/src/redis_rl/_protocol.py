@@ -163,35 +163,41 @@ def _code(error: BaseException) -> str:
 
 
 class Breaker:
-    """Fails calls at once for a second after the server was unavailable, and then lets one of them through."""
+    """Fails calls at once for a second after a server was unavailable, and then lets one of them through.
+
+    The nodes of a cluster are judged each by itself. Outside of a cluster the one place is ``""``.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._until = 0.0
-        self.reason: str | None = None
-        """Why the server was unavailable; None while it is not known to be."""
+        self._open: dict[str, tuple[float, str]] = {}
 
-    def refuses(self) -> bool:
-        """Whether a call fails at once."""
-        return self.reason is not None and time.monotonic() < self._until
+    @property
+    def is_open(self) -> bool:
+        """Whether any place is known to be unavailable."""
+        return bool(self._open)
 
-    def enter(self, seconds: float) -> bool:
-        """Whether a call may be sent. If it is a probe, it is the only one until these seconds are over."""
+    def refusal(self, place: str) -> str | None:
+        """Why a call fails at once, if it does."""
+        until, reason = self._open.get(place, (0.0, ""))
+        return reason if time.monotonic() < until else None
+
+    def enter(self, place: str, seconds: float) -> str | None:
+        """As `refusal`. If the call is let through as a probe, it is the only one until these seconds are over."""
         with self._lock:
-            if self.refuses():
-                return False
-            if self.reason is not None:
-                self._until = time.monotonic() + seconds
-            return True
+            refused = self.refusal(place)
+            if refused is None and place in self._open:
+                self._open[place] = (time.monotonic() + seconds, self._open[place][1])
+            return refused
 
-    def open(self, error: BaseException) -> bool:
-        """The server was unavailable. Returns whether that is new."""
+    def open(self, place: str, error: BaseException) -> bool:
+        """The place was unavailable. Returns whether that is new."""
         with self._lock:
-            new = self.reason is None
-            self.reason = str(error) or type(error).__name__
-            self._until = time.monotonic() + PAUSE
+            new = place not in self._open
+            self._open[place] = (time.monotonic() + PAUSE, str(error) or type(error).__name__)
             return new
 
-    def close(self) -> None:
-        """The server has answered."""
-        self.reason = None
+    def close(self, place: str) -> bool:
+        """The place has answered. Returns whether that is new."""
+        with self._lock:
+            return self._open.pop(place, None) is not None

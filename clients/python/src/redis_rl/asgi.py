@@ -200,7 +200,7 @@ class RateLimitMiddleware:
             keys = tuple(key for key, _ in limited)
             limiter._counter.count("all" if len(keys) > 1 else "hit", keys, began, decided, source="local")
             return decided, self._local
-        if self._unavailable and limiter._core.breaker.reason is None:
+        if self._unavailable and not limiter._core.breaker.is_open:
             self._unavailable = False
             log.warning("limiter %r: the server is available again", limiter.name)
         return result, None

@@ -72,19 +72,28 @@ async fn no_call_outlasts_its_deadline_nor_waits_for_another() {
 #[tokio::test]
 async fn a_process_that_was_busy_reads_what_has_arrived() {
     let server = Server::start(Has::Module).await;
-    let limiter = Limiter::with_options(client(server.port), Options::default().timeout(SHORT));
+    let limiter = Limiter::with_options(client(server.port), Options::default().timeout(LONG));
     until("it is connected", || async { limiter.hit("k", rule()).await.is_ok() }).await;
     let before = limiter.hit("k", rule()).await.unwrap().used;
+    let started = Instant::now();
     let calls: Vec<_> = (0..200)
         .map(|_| {
             let limiter = limiter.clone();
             tokio::spawn(async move { limiter.hit("k", rule()).await })
         })
         .collect();
-    // They are sent, and then nobody reads the replies for longer than the deadline.
-    tokio::task::yield_now().await;
-    tokio::task::yield_now().await;
-    std::thread::sleep(SHORT * 3);
+    // The process gets to do little but to send them, and nothing at all once the server has decided on the last.
+    let mut own = client(server.port).get_connection().unwrap();
+    loop {
+        tokio::task::yield_now().await;
+        std::thread::sleep(Duration::from_millis(20));
+        let peek = redis::cmd("RL.PEEK").arg(&["k", "SLIDING", "3600", "1000", "COST", "0"]).query(&mut own);
+        let (_, used, _): (u64, i64, u64) = peek.unwrap();
+        if used == before + 200 {
+            break;
+        }
+    }
+    std::thread::sleep((LONG + SHORT).saturating_sub(started.elapsed()));
     for call in calls {
         call.await.unwrap().unwrap();
     }

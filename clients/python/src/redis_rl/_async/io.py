@@ -21,6 +21,8 @@ IS_ASYNC = True
 # When a deadline is over, the loop gets these turns, and each this long, to read the replies that have arrived.
 _TURNS = 10
 _TURN = 0.001
+# A timer that is called as late as this shows that the loop was busy with something else.
+_BUSY = 0.02
 
 
 class AnyClient(Protocol):
@@ -46,8 +48,17 @@ class Deadline:
         self._scope = asyncio.timeout(None)
         await self._scope.__aenter__()
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(self._seconds, self._over, _TURNS)
+        self._timer = self._loop.call_later(self._seconds, self._due)
         return self
+
+    def _due(self) -> None:
+        # A deadline judges the server: a call that the loop had no time for gets that time again, once.
+        late = self._loop.time() - self._timer.when()
+        if late > _BUSY:
+            self._at += late
+            self._timer = self._loop.call_later(min(late, self._seconds), self._over, _TURNS)
+        else:
+            self._over(_TURNS)
 
     def _over(self, turns: int) -> None:
         if turns:
@@ -73,6 +84,11 @@ class Flight(Generic[Answer]):
         # Its error is not reported as one that nobody has seen.
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
+    @property
+    def is_current(self) -> bool:
+        """Whether it belongs to the running loop: tests have one after the other."""
+        return self._task.get_loop() is asyncio.get_running_loop()
+
     async def result(self) -> Answer:
         """Waits for it, until the caller's deadline at most."""
         return await asyncio.shield(self._task)
@@ -84,17 +100,35 @@ class Connections:
     def __init__(self, client: Client, timeout: float, reconnected: Callable[[], object]) -> None:
         self._errors = client.errors
         self._is_cluster = client.is_cluster
-        # The deadline is kept by `Deadline`; the time-outs are for what it has left behind.
-        own = client.derive(socket_timeout=2 * timeout + 1, socket_connect_timeout=2 * timeout + 1)
-        self._own = own
-        self.client = own or client.client
-        self.gate: AbstractAsyncContextManager[object] = nullcontext()
+        self._client = client
+        self._timeout = timeout
+        self._reconnected = reconnected
+        self._own: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._gate: AbstractAsyncContextManager[object] = nullcontext()
+        self.client: Any = client.client
+
+    @property
+    def gate(self) -> AbstractAsyncContextManager[object]:
         """Held by each call that is under way, so that a crowd does not open as many connections."""
-        if own is not None:
-            self.gate = asyncio.Semaphore(client.most_at_once)
-            watch(own.connection_pool, f"{client.library}_connect_func", reconnected)
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            # At first, and in tests, which have one loop after the other: connections belong to a loop.
+            self._loop = loop
+            self._open()
+        return self._gate
+
+    def _open(self) -> None:
+        client = self._client
+        # The deadline is kept by `Deadline`; the time-outs are for what it has left behind.
+        patience = 2 * self._timeout + 1
+        self._own = client.derive(socket_timeout=patience, socket_connect_timeout=patience)
+        self.client = self._own or client.client
+        if self._own is not None:
+            self._gate = asyncio.Semaphore(client.most_at_once)
+            watch(self._own.connection_pool, f"{client.library}_connect_func", self._reconnected)
         elif self._is_cluster:
-            self.gate = asyncio.Semaphore(MOST_AT_ONCE)
+            self._gate = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def send(self, command: Command, words: Sequence[Word], place: list[Any]) -> Any:
         """Sends a command to the server that has its key, which in a cluster is the node in ``place`` or put there."""
@@ -106,6 +140,16 @@ class Connections:
         if not place:
             place.append((reader if words[0] in READS else writer)(client, command.keys[0]))
         return await client.execute_command(*words, target_nodes=place[0])
+
+    def place_of(self, key: str | bytes) -> str:
+        """The name of the cluster's node that has the key, ``""`` if it is not known or there is no cluster."""
+        if not self._is_cluster:
+            return ""
+        try:
+            return str(writer(self.client, key).name)
+        except Exception:
+            # The nodes are not known yet.
+            return ""
 
     async def everywhere(self, *words: Word) -> list[Any]:
         """Sends a command to each primary. Returns their replies, and errors that are replies."""

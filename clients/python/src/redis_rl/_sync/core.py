@@ -75,45 +75,50 @@ class Core:
     def ask(self, command: Command, timeout: float, name: str) -> Any:
         """The server's answer to a command."""
         breaker = self.breaker
-        if breaker.refuses():
-            raise self._unavailable()
+        if breaker.is_open:
+            self._check(breaker.refusal(self._place(command)))
         with self._connections.gate:
-            # Of those that have waited there, too, only one goes on as a probe.
-            if not breaker.enter(timeout):
-                raise self._unavailable()
+            if breaker.is_open:
+                # Of those that have waited there, too, only one goes on as a probe.
+                self._check(breaker.enter(self._place(command), timeout))
             try:
                 with Deadline(timeout, self.errors) as deadline:
                     answer = self._decide(command, deadline)
             except Exception as error:
                 unavailable = self.errors.is_unavailable(error)
-                self._judge(error, unavailable, name)
+                self._judge(command, error, unavailable, name)
                 if unavailable and not isinstance(error, self.errors.all):
                     # What cluster clients and sockets raise is not of the class that users catch.
                     raise self.errors.connection(str(error)) from error
                 raise
-        if breaker.reason is not None:
-            self._available(name)
+        if breaker.is_open:
+            self._available(command, name)
         if time.monotonic() >= self._probe_at:
             self._probe_in_background()
         return answer
 
-    def _unavailable(self) -> Exception:
-        return self.errors.connection(f"the server was unavailable less than a second ago: {self.breaker.reason}")
+    def _place(self, command: Command) -> str:
+        """The node of a cluster that has the command's key, as far as that is known."""
+        return self._connections.place_of(command.keys[0])
 
-    def _judge(self, error: Exception, unavailable: bool, name: str) -> None:
+    def _check(self, refused: str | None) -> None:
+        if refused is not None:
+            raise self.errors.connection(f"the server was unavailable less than a second ago: {refused}")
+
+    def _judge(self, command: Command, error: Exception, unavailable: bool, name: str) -> None:
         if self.errors.is_try_again(error):
             # A slot on the move. Other calls are answered.
             return
         if unavailable:
             self._probe_at = 0.0
-            if self.breaker.open(error):
-                log.info("limiter %r: the server is unavailable: %s", name, self.breaker.reason)
-        elif isinstance(error, self.errors.response) and self.breaker.reason is not None:
-            self._available(name)
+            if self.breaker.open(self._place(command), error):
+                log.info("limiter %r: the server is unavailable: %s", name, error)
+        elif isinstance(error, self.errors.response) and self.breaker.is_open:
+            self._available(command, name)
 
-    def _available(self, name: str) -> None:
-        self.breaker.close()
-        log.info("limiter %r: the server is available again", name)
+    def _available(self, command: Command, name: str) -> None:
+        if self.breaker.close(self._place(command)):
+            log.info("limiter %r: the server is available again", name)
 
     def _decide(self, command: Command, deadline: Deadline) -> Any:
         mode = self._mode or self.probe(None)
@@ -168,7 +173,7 @@ class Core:
 
     def _start_probe(self) -> Flight[Mode]:
         flight = self._probing
-        if flight is None:
+        if flight is None or not flight.is_current:
             flight = self._probing = Flight(self._probe, self.errors)
         return flight
 

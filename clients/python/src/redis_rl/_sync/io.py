@@ -112,6 +112,12 @@ class Flight(Generic[Answer]):
     def __init__(self, call: Callable[[], Answer], errors: Errors) -> None:
         self._future = helpers.start(call)
         self._errors = errors
+        self._process = os.getpid()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it belongs to this process: a fork has none of the threads of the other one."""
+        return self._process == os.getpid()
 
     def result(self) -> Answer:
         """Waits for it, until the caller's deadline at most."""
@@ -198,6 +204,16 @@ class Connections:
             return client.execute_command(*words, target_nodes=place[0])
 
         return self._in_helper(call)
+
+    def place_of(self, key: str | bytes) -> str:
+        """The name of the cluster's node that has the key, ``""`` if it is not known or there is no cluster."""
+        if not self._is_cluster:
+            return ""
+        try:
+            return str(writer(self.client, key).name)
+        except Exception:
+            # The nodes are not known yet.
+            return ""
 
     def everywhere(self, *words: Word) -> list[Any]:
         """Sends a command to each primary. Returns their replies, and errors that are replies."""

@@ -1,6 +1,6 @@
 //! The contract a third time, as a keyspace of limits in plain collections: what each call must reply, and what it leaves.
 //!
-//! Nothing here is quick or clever. A limit is anything of which so many units are *used* at a given time. A call is decided
+//! Nothing here is quick or clever. A limit is anything of which a number of units are *used* at a given time. A call is decided
 //! by looking at what is used now, it is carried out on a copy of everything, and each wait is found by trying, in their
 //! order, all the times at which something can change, on that copy.
 
@@ -116,7 +116,10 @@ impl Rule {
     /// Nanoseconds from one unit of a throttle to the next.
     fn interval(&self) -> i128 {
         match self {
-            Self::Throttle { count, period, .. } => i128::from(*period) * 1_000_000_000 / i128::from(*count),
+            // Rounded up: never more than count a period.
+            Self::Throttle { count, period, .. } => {
+                (i128::from(*period) * 1_000_000_000 + i128::from(*count) - 1) / i128::from(*count)
+            }
             _ => 1,
         }
     }
@@ -521,7 +524,7 @@ impl Space {
                     let Some(Stored::Counter { value, expires }) = self.keys.get_mut(place) else { continue };
                     let is_of_this_window = at.is_none_or(|at| {
                         if *anchored {
-                            at >= *expires - window
+                            (*expires - window..*expires).contains(&at)
                         } else {
                             at.div_euclid(window) == now.div_euclid(window)
                         }
@@ -580,6 +583,12 @@ impl Space {
         let denies = |index: usize| !rules[index].force() && !untouched[index].allowed;
         let denying: Vec<usize> = (0..rules.len()).filter(|&index| denies(index)).collect();
         let allowed = denying.is_empty();
+        // A unit is a member of a sorted set, and all the rules together may add a thousand.
+        let is_sliding = |rule: &&Rule| matches!(rule, Rule::Sliding { .. });
+        let added: i64 = rules.iter().filter(is_sliding).map(Rule::cost).sum();
+        if allowed && self.only_sorted_sets && added > 1000 {
+            return Reply::Error(HEAVY.to_owned());
+        }
         let (decisions, after) = if allowed { decide_all(Settle::Counted) } else { decide_all(Settle::Untouched) };
         let bound = |index: usize| &decisions[index].windows[decisions[index].binding];
         let free = |index: usize| (bound(index).quota.limit - bound(index).used).max(0);
@@ -635,7 +644,7 @@ impl Space {
 }
 
 impl Reply {
-    /// The same as the client hears it. RESP2 has no maps.
+    /// The same as the client reads it. RESP2 has no maps.
     fn value(&self, resp3: bool) -> Value {
         match self {
             Self::Integer(integer) => Value::Int(*integer),

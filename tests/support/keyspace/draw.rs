@@ -1,4 +1,4 @@
-//! Draws calls and steps of the clock, so that limits are met, overdrawn, paid back and outlived all the time.
+//! Draws calls and steps of the clock, so that limits are reached, exceeded, refunded and expire all the time.
 
 use fastrand::Rng;
 
@@ -115,7 +115,14 @@ impl Draw {
                 keys.sort();
                 keys.dedup();
                 self.rng.shuffle(&mut keys);
-                let rules = keys.iter().map(|key| self.rule(key)).collect();
+                let mut rules: Vec<Rule> = keys.iter().map(|key| self.rule(key)).collect();
+                for rule in &mut rules {
+                    if let Rule::Sliding { cost, .. } | Rule::Fixed { cost, .. } = rule
+                        && self.rng.u32(..8) == 0
+                    {
+                        *cost = Some(0); // A check.
+                    }
+                }
                 Call::All { keys, rules, full: self.rng.bool() }
             }
             _ => {

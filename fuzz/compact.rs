@@ -1,0 +1,214 @@
+//! Compact logs: bytes of any kind, and random calls on them.
+//!
+//! A log that is sound by docs/COMPACT.md, as tests/support/compact.rs reads it, is held to a plain list of its entries. On
+//! other bytes no call may panic, and what a call changes stays within bounds.
+
+use super::Input;
+use crate::limit::sliding::Span;
+use crate::limit::{Time, Window};
+use crate::state::compact::{Change, Compact, Compaction, Flaw};
+use reader::{Entry, Reading};
+
+#[path = "../tests/support/compact.rs"]
+#[allow(dead_code)]
+mod reader;
+
+/// Stamps and their units, oldest first.
+type Entries = Vec<(i64, u64)>;
+
+const NOW: i64 = 1_700_000_000_000;
+/// The limits of the format.
+const MOST_UNITS: u64 = (1 << 53) - 1;
+const LATEST: i64 = (1 << 48) - 1;
+
+pub fn compact(input: &[u8]) {
+    let mut input = Input(input);
+    let mut bytes = first_bytes(&mut input);
+    let mut model = read(&bytes);
+    let mut now = NOW;
+    while !input.is_empty() {
+        now = match input.choice(8) {
+            0 => now.saturating_sub(input.integer() as i64),
+            1 => input.integer() as i64,
+            _ => now.saturating_add(i64::from(input.byte())),
+        };
+        let window = Window::from_millis(1 + (input.integer() % 2_147_483_647_000) as i64).expect("a window");
+        let Some(change) = call(&mut input, &bytes, model.as_mut(), now, window) else { return };
+        apply(change, &mut bytes);
+        if let Some(model) = &model {
+            assert_eq!(read(&bytes).as_ref(), Some(model), "the entries that are left");
+        }
+    }
+}
+
+/// No log, a sound one, one that was sound, or anything.
+fn first_bytes(input: &mut Input<'_>) -> Vec<u8> {
+    let kind = input.choice(4);
+    if kind == 0 {
+        return Vec::new();
+    }
+    if kind == 1 {
+        let length = usize::from(input.byte()) * 4;
+        return input.take(length).to_vec();
+    }
+    let mut stamp = NOW as u64 - 10_000;
+    let entries: Vec<Entry> = (0..=input.byte())
+        .map(|_| {
+            stamp += u64::from(input.byte());
+            Entry { stamp, weight: 1 + input.integer() % 1_000_000 }
+        })
+        .collect();
+    let dead = usize::from(input.byte()) % entries.len();
+    let mut log = reader::write(&entries, dead, input.integer() % MOST_UNITS, usize::from(input.byte()));
+    if kind == 2 {
+        return log;
+    }
+    for _ in 0..input.choice(8) {
+        let at = input.integer() as usize % log.len();
+        log[at] = input.byte();
+    }
+    if input.choice(2) == 0 {
+        reader::seal(&mut log);
+    }
+    log
+}
+
+/// The entries of a sound log, in one piece each stamp; those of no log.
+fn read(bytes: &[u8]) -> Option<Entries> {
+    match bytes {
+        [] => Some(Entries::new()),
+        bytes => match reader::read(bytes) {
+            Reading::Sound(entries) => {
+                Some(joined(entries.into_iter().map(|entry| (entry.stamp as i64, entry.weight)).collect()))
+            }
+            _ => None,
+        },
+    }
+}
+
+fn joined(entries: Entries) -> Entries {
+    let mut joined = Entries::new();
+    for (stamp, units) in entries {
+        match joined.last_mut() {
+            Some(last) if last.0 == stamp => last.1 += units,
+            _ => joined.push((stamp, units)),
+        }
+    }
+    joined.retain(|&(_, units)| units > 0);
+    joined
+}
+
+fn sum(entries: &Entries) -> u64 {
+    entries.iter().map(|&(_, units)| units).sum()
+}
+
+/// One call. `None` where it is refused and nothing more can be said of the bytes.
+fn call(
+    input: &mut Input<'_>,
+    bytes: &[u8],
+    model: Option<&mut Entries>,
+    now: i64,
+    window: Window,
+) -> Option<Option<Change>> {
+    let opened = if bytes.is_empty() { Ok(Compact::EMPTY) } else { Compact::open(bytes) };
+    let Ok(mut log) = opened else {
+        assert!(model.is_none(), "{opened:?} of a sound log");
+        return None;
+    };
+    let span = Span::at(Time::from_millis(now), window);
+    let pruned = log.prune(bytes, span);
+    let (time, units) = (Time::from_millis(now.saturating_sub(input.integer() as i64)), input.integer());
+    let Some(model) = model else {
+        pruned.ok()?;
+        if let Ok(later) = log.later_than(bytes, time) {
+            assert!(later <= log.units(), "more units than there are");
+        }
+        let _ = log.newest_unit(bytes, units);
+        let change = match input.choice(2) {
+            0 => log.commit(bytes, Some((time, units)), compaction(input)),
+            _ => log.refund(bytes, units, Some(time).filter(|_| units % 2 == 0)).map(|(refunded, change)| {
+                assert!(refunded <= units.min(log.units()), "more given back than there was");
+                change
+            }),
+        };
+        return change.ok();
+    };
+
+    assert_eq!(pruned, Ok(()));
+    let mut left = model.clone();
+    left.retain(|&(stamp, _)| stamp > span.expired.millis() && stamp <= span.latest.millis());
+    assert_eq!(log.units(), sum(&left));
+    let later = left.iter().filter(|&&(stamp, _)| stamp > time.millis()).map(|&(_, units)| units).sum();
+    assert_eq!(log.later_than(bytes, time), Ok(later));
+    let mut newer = 0;
+    let unit = left.iter().rev().find(|&&(_, here)| {
+        newer += here;
+        newer > units
+    });
+    assert_eq!(log.newest_unit(bytes, units), Ok(unit.map(|&(stamp, _)| Time::from_millis(stamp))));
+    let change = match input.choice(3) {
+        0 => log.commit(bytes, None, compaction(input)),
+        1 => {
+            let change = log.commit(bytes, Some((Time::from_millis(now), units)), compaction(input));
+            if change.is_ok() {
+                let place = left.partition_point(|&(stamp, _)| stamp <= now);
+                left.insert(place, (now, units));
+            } else {
+                let fits = sum(&left).checked_add(units).is_some_and(|units| units <= MOST_UNITS);
+                let can_be_stored = (0..=LATEST).contains(&now) && (1..=MOST_UNITS).contains(&units);
+                assert!(!fits || !can_be_stored, "{change:?}");
+            }
+            change
+        }
+        _ => {
+            let at = Some(time).filter(|_| input.choice(2) == 0);
+            let refund = log.refund(bytes, units, at);
+            refund.map(|(refunded, change)| {
+                assert_eq!(refunded, take_back(&mut left, units, at.map(Time::millis)));
+                change
+            })
+        }
+    };
+    match change {
+        Ok(change) => {
+            *model = joined(left);
+            Some(change)
+        }
+        Err(Flaw::Full | Flaw::OutOfRange) => Some(None),
+        Err(flaw) => panic!("{flaw:?} of a sound log"),
+    }
+}
+
+fn compaction(input: &mut Input<'_>) -> Compaction {
+    [Compaction::Allowed, Compaction::Forbidden][usize::from(input.choice(2))]
+}
+
+/// Takes the newest units, or those with a stamp, and answers how many.
+fn take_back(entries: &mut Entries, most: u64, at: Option<i64>) -> u64 {
+    let mut left = most;
+    for (stamp, units) in entries.iter_mut().rev() {
+        if at.is_none_or(|at| at == *stamp) {
+            let taken = left.min(*units);
+            *units -= taken;
+            left -= taken;
+        }
+    }
+    most - left
+}
+
+/// What the server does with a change.
+fn apply(change: Option<Change>, bytes: &mut Vec<u8>) {
+    match change {
+        None => {}
+        Some(Change::Remove) => bytes.clear(),
+        Some(Change::Replace(whole)) => *bytes = whole.to_vec(),
+        Some(change) => {
+            for patch in change.patches() {
+                assert!(patch.offset <= bytes.len(), "a write leaves a hole");
+                let end = patch.offset + patch.bytes.len();
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[patch.offset..end].copy_from_slice(&patch.bytes);
+            }
+        }
+    }
+}

@@ -7,13 +7,11 @@ local function rules()
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 local find, sub, upper, format = string.find, string.sub, string.upper, string.format
 local byte, char, concat = string.byte, string.char, table.concat
+local function make()
 local refusal = nil
 local function fail(line)
   refusal = line
   error(line, 0)
-end
-local function wrong_arity(command)
-  fail("ERR wrong number of arguments for 'rl." .. command .. "' command")
 end
 local function refuse(line)
   local _, _, dash, text = find(line, '^@user_script: %d+: (%-?)(.*)')
@@ -35,12 +33,12 @@ local function integer(word, least, most)
   end
 end
 local function millis(word)
-  local whole_seconds = integer(word, 1, 2147483647)
-  if whole_seconds then
-    return whole_seconds * 1000
+  local seconds = integer(word, 1, 2147483647)
+  if seconds then
+    return seconds * 1000
   end
   local _, _, whole, places = find(word, '^(%d+)%.(%d%d?%d?)$')
-  local seconds = whole and integer(whole, 0, 2147483647)
+  seconds = whole and integer(whole, 0, 2147483647)
   if seconds then
     local value = seconds * 1000 + tonumber(places) * 10 ^ (3 - #places)
     if value >= 1 and value <= 2147483647 * 1000 then
@@ -48,15 +46,9 @@ local function millis(word)
     end
   end
 end
-local function bad_seconds(name)
-  fail('ERR ' .. name .. ' must be a number of seconds from 0.001 to 2147483647 with at most three decimal places')
-end
 local function quota(window_word, limit_word)
-  local window = millis(window_word) or bad_seconds('windowSec')
+  local window = millis(window_word) or fail(format('ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places', 'windowSec'))
   return window, integer(limit_word, 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991')
-end
-local function is_number(word)
-  return find(word, '^[%d+.-]') ~= nil
 end
 local function clock()
   local time = call('TIME')
@@ -80,760 +72,783 @@ local function expiry_of(key, now)
   local left = call('PTTL', key)
   return left >= 0 and now + left or nil
 end
-local function renewed_expiry(log, exists)
-  local wanted = log.now + 2 * log.window
-  local expiry = exists and expiry_of(log.key, log.now)
-  local lag = expiry and wanted - expiry
-  if not lag or lag < 0 or lag >= max(1, min(1000, floor(log.window / 10))) then
-    return wanted
-  end
-end
-local function make_sorted()
-  local sorted = {}
-  local function later(time)
-    return time < 0 and '0' or format('(%d', time)
-  end
-  function sorted.read(key, window, now, pruned)
-    local live = redis.pcall('ZCOUNT', key, later(now - window), now + window)
-    if type(live) == 'table' then
-      return sub(live.err, 1, 9) ~= 'WRONGTYPE' and refuse(live.err) or nil
+local function make_logs()
+  local function renewed_expiry(log, exists)
+    local wanted = log.now + 2 * log.window
+    local expiry = exists and expiry_of(log.key, log.now)
+    local lag = expiry and wanted - expiry
+    if not lag or lag < 0 or lag >= max(1, min(1000, floor(log.window / 10))) then
+      return wanted
     end
-    local card = call('ZCARD', key)
-    local log = {
-      key = key, window = window, now = now, card = card, live = live, units = live, lasting = 0, ahead = 0, expired = 0,
-      added = 0, members = false,
-    }
-    local stale = card - live
-    if stale > 0 then
-      local expired
-      if pruned and stale <= 1000 then
-        expired = call('ZREMRANGEBYSCORE', key, 0, now - window)
-        stale = stale - expired
-      else
-        expired = call('ZCOUNT', key, 0, now - window)
-        stale = stale - expired
-        log.expired = expired
+  end
+  local function make_sorted()
+    local sorted = {}
+    local function later(time)
+      return time < 0 and '0' or format('(%d', time)
+    end
+    function sorted.read(key, window, now, pruned)
+      local live = redis.pcall('ZCOUNT', key, later(now - window), now + window)
+      if type(live) == 'table' then
+        return sub(live.err, 1, 9) ~= 'WRONGTYPE' and refuse(live.err) or nil
       end
+      local card = call('ZCARD', key)
+      local log = {
+        key = key, window = window, now = now, card = card, live = live, units = live, lasting = 0, ahead = 0, expired = 0,
+        added = 0, members = false,
+      }
+      local stale = card - live
       if stale > 0 then
-        log.lasting = call('ZCOUNT', key, '-inf', '(0')
-        log.ahead = stale - log.lasting
-        log.units = live + log.lasting
+        local expired
+        if pruned and stale <= 1000 then
+          expired = call('ZREMRANGEBYSCORE', key, 0, now - window)
+          stale = stale - expired
+        else
+          expired = call('ZCOUNT', key, 0, now - window)
+          stale = stale - expired
+          log.expired = expired
+        end
+        if stale > 0 then
+          log.lasting = call('ZCOUNT', key, '-inf', '(0')
+          log.ahead = stale - log.lasting
+          log.units = live + log.lasting
+        end
       end
+      return log
     end
-    return log
-  end
-  local function prune_log(log)
-    local key, now, window = log.key, log.now, log.window
-    if log.expired + log.ahead == 0 then
-      return
-    end
-    if log.units == 0 then
-      call('UNLINK', key)
-      return
-    end
-    if log.expired > 1000 then
-      call('ZREMRANGEBYRANK', key, log.lasting, log.lasting + 1000 - 1)
-    elseif log.expired > 0 then
-      call('ZREMRANGEBYSCORE', key, 0, now - window)
-    end
-    if log.ahead > 1000 then
-      call('ZREMRANGEBYRANK', key, -log.ahead, 1000 - 1 - log.ahead)
-    elseif log.ahead > 0 then
-      call('ZREMRANGEBYSCORE', key, format('(%d', now + window), '+inf')
-    end
-  end
-  local function add_units(log, units)
-    local key, now, suffix = log.key, log.now, log.card
-    while units == 1 do
-      if call('ZADD', key, 'NX', now, format('%d-%d', now, suffix)) == 1 then
+    local function prune_log(log)
+      local key, now, window = log.key, log.now, log.window
+      if log.expired + log.ahead == 0 then
         return
       end
-      suffix = suffix + 1
+      if log.units == 0 then
+        call('UNLINK', key)
+        return
+      end
+      if log.expired > 1000 then
+        call('ZREMRANGEBYRANK', key, log.lasting, log.lasting + 1000 - 1)
+      elseif log.expired > 0 then
+        call('ZREMRANGEBYSCORE', key, 0, now - window)
+      end
+      if log.ahead > 1000 then
+        call('ZREMRANGEBYRANK', key, -log.ahead, 1000 - 1 - log.ahead)
+      elseif log.ahead > 0 then
+        call('ZREMRANGEBYSCORE', key, format('(%d', now + window), '+inf')
+      end
     end
-    while units > 0 do
-      local words = {}
-      for index = 1, units do
-        words[2 * index - 1], words[2 * index] = now, format('%d-%d', now, suffix)
+    local function add_units(log, units)
+      local key, now, suffix = log.key, log.now, log.card
+      while units == 1 do
+        if call('ZADD', key, 'NX', now, format('%d-%d', now, suffix)) == 1 then
+          return
+        end
         suffix = suffix + 1
       end
-      units = units - call('ZADD', key, 'NX', unpack(words))
-    end
-  end
-  function sorted.stamped_after(log, time)
-    return call('ZCOUNT', log.key, later(time), log.now + log.window)
-  end
-  function sorted.later_than(log, time)
-    return sorted.stamped_after(log, time) + log.lasting
-  end
-  function sorted.stamp_of(log, rank)
-    if rank < log.live then
-      rank = rank + log.ahead
-      return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
-    end
-  end
-  function sorted.check_cost(cost)
-    if cost > 1000 then
-      fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit '
-        .. '(rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
-    end
-  end
-  function sorted.plan(log, units)
-    log.added = units
-    return true
-  end
-  function sorted.take(log, cost, at)
-    local now, window, members = log.now, log.window, {}
-    if log.card == 0 then
-      return 0
-    end
-    sorted.check_cost(cost)
-    if not at then
-      members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, cost)
-    elseif at > now - window and at <= now + window then
-      members = call('ZREVRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, cost)
-    end
-    log.members = #members > 0 and members
-    return #members
-  end
-  function sorted.write(log, kept)
-    if not kept then
-      if log.members then
-        call('ZREM', log.key, unpack(log.members))
-      end
-      return
-    end
-    prune_log(log)
-    if log.added > 0 then
-      add_units(log, log.added)
-    end
-    local expiry = (log.added > 0 or log.units > 0) and renewed_expiry(log, log.units > 0)
-    if expiry then
-      call('PEXPIREAT', log.key, expiry)
-    end
-  end
-  return sorted
-end
-local sorted = nil
-local function get_sorted()
-  sorted = sorted or make_sorted()
-  return sorted
-end
-local function make_compact()
-  local function refuse_damaged()
-    fail('ERR rl: the log at this key is damaged; RL.RESET removes it')
-  end
-  local function refuse_full()
-    fail('ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units')
-  end
-  local function check_of(length, end_at, head_at, before, units, age, newest)
-    local mixed = (length % 65521 * 4099 + end_at % 65521) % 65521
-    mixed = (mixed * 4099 + head_at % 65521) % 65521
-    mixed = (mixed * 4099 + before % 65521) % 65521
-    mixed = (mixed * 4099 + units % 65521) % 65521
-    mixed = (mixed * 4099 + age % 65521) % 65521
-    return (mixed * 4099 + newest % 65521) % 65521
-  end
-  local function varint(bytes, at, last, most)
-    local value, factor, from = 0, 1, at
-    last = last - at >= most and at + most - 1 or last
-    while at <= last do
-      local digit = bytes[at]
-      at = at + 1
-      if digit < 128 then
-        if digit == 0 and at > from + 1 then
-          return nil -- Not the shortest form.
+      while units > 0 do
+        local words = {}
+        for index = 1, units do
+          words[2 * index - 1], words[2 * index] = now, format('%d-%d', now, suffix)
+          suffix = suffix + 1
         end
-        return value + digit * factor, at
+        units = units - call('ZADD', key, 'NX', unpack(words))
       end
-      value, factor = value + (digit - 128) * factor, factor * 128
     end
-  end
-  local function stamp_at(bytes, at)
-    return bytes[at] + bytes[at + 1] * 256 + bytes[at + 2] * 65536 + bytes[at + 3] * 16777216
-      + bytes[at + 4] * 4294967296 + bytes[at + 5] * 1099511627776
-  end
-  local function block_of(at)
-    return floor((at - 4) / 256)
-  end
-  local function is_boundary(at)
-    return (at - 4) % 256 == 0 and at > 4
-  end
-  local function holds_entries(at)
-    return at >= 4 and (at < 4 + 256 or (at - 4) % 256 >= 13)
-  end
-  local function text_of(log, from, to)
-    if from >= log.base then
-      return log.text, log.base
-    elseif not log.piece or from < log.piece_base or to > log.piece_base + #log.piece then
-      log.piece, log.piece_base = call('GETRANGE', log.key, from, to - 1), from
+    function sorted.stamped_after(log, time)
+      return call('ZCOUNT', log.key, later(time), log.now + log.window)
     end
-    return log.piece, log.piece_base
-  end
-  local function bytes_of(log, from, to, further)
-    if from <= log.shift or to > log.upto then
-      further = min(further, from + 64)
-      further = further > to and further or to
-      local text, base = text_of(log, from, further)
-      log.bytes, log.shift, log.upto = {byte(text, from - base + 1, further - base)}, from - 1, further
+    function sorted.later_than(log, time)
+      return sorted.stamped_after(log, time) + log.lasting
     end
-    return log.bytes, log.shift
-  end
-  local function open_log(key, window, now, exists)
-    if not exists then
-      return {key = key, window = window, now = now, lasting = 0, is_empty = true, units = 0, length = 0, added = 0}
-    end
-    local text = call('GETRANGE', key, -1024, -1)
-    local length, head = #text, text
-    if length == 1024 then
-      length = call('STRLEN', key)
-      head = length > 1024 and call('GETRANGE', key, 0, 3) or text
-    end
-    if sub(head, 1, 4) ~= 'RLS\1' then
-      if sub(head, 1, 3) ~= 'RLS' or #head < 4 then
-        fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+    function sorted.stamp_of(log, rank)
+      if rank < log.live then
+        rank = rank + log.ahead
+        return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
       end
-      fail('ERR rl: the log at this key was written by a later version of the module, which alone can read it')
     end
-    local tail = {byte(text, -40, -1)}
-    local last = #tail
-    local size = tail[last]
-    local footer, at, behind = length - size, last - size + 1, last - 9
-    if length > 16777216 or size < 14 or at < 1 then
-      refuse_damaged()
+    function sorted.check_cost(cost)
+      if cost > 1000 then
+        fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit '
+          .. '(rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
+      end
     end
-    local end_at, head_at, before, units, age
-    end_at, at = varint(tail, at, behind, 4)
-    if at then head_at, at = varint(tail, at, behind, 4) end
-    if at then before, at = varint(tail, at, behind, 8) end
-    if at then units, at = varint(tail, at, behind, 8) end
-    if at then age, at = varint(tail, at, behind, 7) end
-    if at ~= last - 8 then
-      refuse_damaged()
+    function sorted.plan(log, units)
+      log.added = units
+      return true
     end
-    local newest = stamp_at(tail, at)
-    if check_of(length, end_at, head_at, before, units, age, newest) ~= tail[last - 2] + tail[last - 1] * 256
-      or head_at >= end_at or end_at > footer or end_at > 16777152 or age > newest
-      or before > 9007199254740991 or units < 1 or units > 9007199254740991
-      or not (holds_entries(head_at) and (is_boundary(end_at) or holds_entries(end_at - 1))) then
-      refuse_damaged()
+    function sorted.take(log, cost, at)
+      local now, window, members = log.now, log.window, {}
+      if log.card == 0 then
+        return 0
+      end
+      sorted.check_cost(cost)
+      if not at then
+        members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, cost)
+      elseif at > now - window and at <= now + window then
+        members = call('ZREVRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, cost)
+      end
+      log.members = #members > 0 and members
+      return #members
     end
-    return {
-      key = key, window = window, now = now, lasting = 0, is_empty = false, is_pruned = false, units = units,
-      length = length, text = text, base = length - #text, bytes = tail, shift = length, upto = 0,
-      footer = footer, origin = before, head_at = head_at, head_units = 0, head_stamp = newest - age,
-      end_at = end_at, end_units = units, end_stamp = newest, added = 0, change = false,
-    }
+    function sorted.write(log, kept)
+      if not kept then
+        if log.members then
+          call('ZREM', log.key, unpack(log.members))
+        end
+        return
+      end
+      prune_log(log)
+      if log.added > 0 then
+        add_units(log, log.added)
+      end
+      local expiry = (log.added > 0 or log.units > 0) and renewed_expiry(log, log.units > 0)
+      if expiry then
+        call('PEXPIREAT', log.key, expiry)
+      end
+    end
+    return sorted
   end
-  local function is_within(log, units, stamp)
-    return log.head_stamp <= stamp and stamp <= log.end_stamp and log.head_units <= units and units <= log.end_units
+  local sorted = nil
+  local function get_sorted()
+    sorted = sorted or make_sorted()
+    return sorted
   end
-  local function block_mark(log, block)
-    local at = block * 256 + 4
-    if at + 13 > log.length then
-      refuse_damaged()
+  local function make_compact()
+    local function refuse_damaged()
+      fail('ERR rl: the log at this key is damaged; RL.RESET removes it')
     end
-    local bytes, shift = bytes_of(log, at, at + 13, log.length)
-    local stamp = stamp_at(bytes, at - shift)
-    local units = stamp_at(bytes, at - shift + 6) + bytes[at - shift + 12] * 281474976710656
-    if units > 9007199254740991 then
-      refuse_damaged()
+    local function refuse_full()
+      fail('ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units')
     end
-    units = units - log.origin
-    units = units < 0 and units + 9007199254740992 or units
-    if not is_within(log, units, stamp) then
-      refuse_damaged()
+    local function check_of(length, end_at, head_at, before, units, age, newest)
+      local mixed = (length % 65521 * 4099 + end_at % 65521) % 65521
+      mixed = (mixed * 4099 + head_at % 65521) % 65521
+      mixed = (mixed * 4099 + before % 65521) % 65521
+      mixed = (mixed * 4099 + units % 65521) % 65521
+      mixed = (mixed * 4099 + age % 65521) % 65521
+      return (mixed * 4099 + newest % 65521) % 65521
     end
-    return at, units, stamp
-  end
-  local function block_end(log, at)
-    return min((block_of(at) + 1) * 256 + 4, log.end_at)
-  end
-  local function entry_at(log, at)
-    local to = block_end(log, at)
-    local bytes, shift = bytes_of(log, at, min(at + 15, to), to)
-    local weight, last = 1, to - 1 - shift
-    local packed, behind = varint(bytes, at - shift, last, 7)
-    if packed and packed % 2 == 1 then
-      weight, behind = varint(bytes, behind, last, 8)
-      weight, packed = weight and weight + 2, packed - 1
+    local function varint(bytes, at, last, most)
+      local value, factor, from = 0, 1, at
+      last = last - at >= most and at + most - 1 or last
+      while at <= last do
+        local digit = bytes[at]
+        at = at + 1
+        if digit < 128 then
+          if digit == 0 and at > from + 1 then
+            return nil -- Not the shortest form.
+          end
+          return value + digit * factor, at
+        end
+        value, factor = value + (digit - 128) * factor, factor * 128
+      end
     end
-    if behind and weight <= 9007199254740991 then
-      return packed / 2, weight, behind + shift
+    local function stamp_at(bytes, at)
+      return bytes[at] + bytes[at + 1] * 256 + bytes[at + 2] * 65536 + bytes[at + 3] * 16777216
+        + bytes[at + 4] * 4294967296 + bytes[at + 5] * 1099511627776
     end
-  end
-  local function head_mark(log)
-    local difference = entry_at(log, log.head_at) or refuse_damaged()
-    return log.head_at, log.head_units, log.head_stamp - difference
-  end
-  local function skip_filler(log, at)
-    local to = block_end(log, at)
-    if not is_boundary(to) or to - at >= 15 then
-      refuse_damaged()
+    local function block_of(at)
+      return floor((at - 4) / 256)
     end
-    local bytes, shift = bytes_of(log, at, to, to)
-    for place = at, to - 1 do
-      if bytes[place - shift] ~= 255 then
+    local function is_boundary(at)
+      return (at - 4) % 256 == 0 and at > 4
+    end
+    local function holds_entries(at)
+      return at >= 4 and (at < 4 + 256 or (at - 4) % 256 >= 13)
+    end
+    local function open_log(key, window, now, exists)
+      if not exists then
+        return {key = key, window = window, now = now, lasting = 0, is_empty = true, units = 0, length = 0, added = 0}
+      end
+      local text = call('GETRANGE', key, -1024, -1)
+      local length, head = #text, text
+      if length == 1024 then
+        length = call('STRLEN', key)
+        head = length > 1024 and call('GETRANGE', key, 0, 3) or text
+      end
+      if sub(head, 1, 4) ~= 'RLS\1' then
+        if sub(head, 1, 3) ~= 'RLS' or #head < 4 then
+          fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+        end
+        fail('ERR rl: the log at this key was written by a later version of the module, which alone can read it')
+      end
+      local tail = {byte(text, -40, -1)}
+      local last = #tail
+      local size = tail[last]
+      local footer, at, behind = length - size, last - size + 1, last - 9
+      if length > 16777216 or size < 14 or at < 1 then
         refuse_damaged()
       end
+      local end_at, head_at, before, units, age
+      end_at, at = varint(tail, at, behind, 4)
+      if at then head_at, at = varint(tail, at, behind, 4) end
+      if at then before, at = varint(tail, at, behind, 8) end
+      if at then units, at = varint(tail, at, behind, 8) end
+      if at then age, at = varint(tail, at, behind, 7) end
+      if at ~= last - 8 then
+        refuse_damaged()
+      end
+      local newest = stamp_at(tail, at)
+      if check_of(length, end_at, head_at, before, units, age, newest) ~= tail[last - 2] + tail[last - 1] * 256
+        or head_at >= end_at or end_at > footer or end_at > 16777152 or age > newest
+        or before > 9007199254740991 or units < 1 or units > 9007199254740991
+        or not (holds_entries(head_at) and (is_boundary(end_at) or holds_entries(end_at - 1))) then
+        refuse_damaged()
+      end
+      return {
+        key = key, window = window, now = now, lasting = 0, is_empty = false, is_pruned = false, units = units,
+        length = length, text = text, base = length - #text, bytes = tail, shift = length, upto = 0,
+        footer = footer, origin = before, head_at = head_at, head_units = 0, head_stamp = newest - age,
+        end_at = end_at, end_units = units, end_stamp = newest, added = 0, change = false,
+      }
     end
-    return to
-  end
-  local function step(log, at, units, stamp)
-    local before, difference, weight, behind = at, nil, nil, nil
-    if at < log.end_at and not is_boundary(at) then
-      difference, weight, behind = entry_at(log, at)
-      before = difference and at or skip_filler(log, at)
-    end
-    if not difference then
-      if before >= log.end_at then
-        if before ~= log.end_at or units ~= log.end_units or stamp ~= log.end_stamp then
+    local function make_reader()
+      local function text_of(log, from, to)
+        if from >= log.base then
+          return log.text, log.base
+        elseif not log.piece or from < log.piece_base or to > log.piece_base + #log.piece then
+          log.piece, log.piece_base = call('GETRANGE', log.key, from, to - 1), from
+        end
+        return log.piece, log.piece_base
+      end
+      local function bytes_of(log, from, to, further)
+        if from <= log.shift or to > log.upto then
+          further = min(further, from + 64)
+          further = further > to and further or to
+          local text, base = text_of(log, from, further)
+          log.bytes, log.shift, log.upto = {byte(text, from - base + 1, further - base)}, from - 1, further
+        end
+        return log.bytes, log.shift
+      end
+      local function is_within(log, units, stamp)
+        return log.head_stamp <= stamp and stamp <= log.end_stamp and log.head_units <= units and units <= log.end_units
+      end
+      local function block_mark(log, block)
+        local at = block * 256 + 4
+        if at + 13 > log.length then
           refuse_damaged()
         end
-        return nil
+        local bytes, shift = bytes_of(log, at, at + 13, log.length)
+        local stamp = stamp_at(bytes, at - shift)
+        local units = stamp_at(bytes, at - shift + 6) + bytes[at - shift + 12] * 281474976710656
+        if units > 9007199254740991 then
+          refuse_damaged()
+        end
+        units = units - log.origin
+        units = units < 0 and units + 9007199254740992 or units
+        if not is_within(log, units, stamp) then
+          refuse_damaged()
+        end
+        return at, units, stamp
       end
-      local _, block_units, block_stamp = block_mark(log, block_of(before))
-      if block_units ~= units or block_stamp ~= stamp then
-        refuse_damaged()
+      local function block_end(log, at)
+        return min((block_of(at) + 1) * 256 + 4, log.end_at)
       end
-      at = before + 13
-      difference, weight, behind = entry_at(log, at)
-      if not difference then
-        refuse_damaged()
+      local function entry_at(log, at)
+        local to = block_end(log, at)
+        local bytes, shift = bytes_of(log, at, min(at + 15, to), to)
+        local weight, last = 1, to - 1 - shift
+        local packed, behind = varint(bytes, at - shift, last, 7)
+        if packed and packed % 2 == 1 then
+          weight, behind = varint(bytes, behind, last, 8)
+          weight, packed = weight and weight + 2, packed - 1
+        end
+        if behind and weight <= 9007199254740991 then
+          return packed / 2, weight, behind + shift
+        end
       end
-    end
-    units, stamp = units + weight, stamp + difference
-    if not is_within(log, units, stamp) then
-      refuse_damaged()
-    end
-    return at, before, behind, units, stamp
-  end
-  local function seek(log, by_units, bound)
-    local first = block_of(log.head_at)
-    local low, high, middle = first, block_of(log.end_at - 1) + 1, first + 1
-    if middle < high then
-      text_of(log, log.head_at, min(middle * 256 + 4 + 13, log.length))
-    end
-    while low < middle and middle < high do
-      local _, units, stamp = block_mark(log, middle)
-      if (by_units and units or stamp) <= bound then
-        low = middle
-      else
-        high = middle
+      local function head_mark(log)
+        local difference = entry_at(log, log.head_at) or refuse_damaged()
+        return log.head_at, log.head_units, log.head_stamp - difference
       end
-      middle = floor((low + high) / 2)
-    end
-    local at, units, stamp
-    if low == first then
-      at, units, stamp = head_mark(log)
-    else
-      at, units, stamp = block_mark(log, low)
-      text_of(log, at, block_end(log, at))
-    end
-    while true do
-      local entry, before, after_at, after_units, after_stamp = step(log, at, units, stamp)
-      if not entry then
-        refuse_damaged()
-      elseif (by_units and after_units or after_stamp) > bound then
-        return entry, before, units, stamp, after_at, after_units, after_stamp
+      local function skip_filler(log, at)
+        local to = block_end(log, at)
+        if not is_boundary(to) or to - at >= 15 then
+          refuse_damaged()
+        end
+        local bytes, shift = bytes_of(log, at, to, to)
+        for place = at, to - 1 do
+          if bytes[place - shift] ~= 255 then
+            refuse_damaged()
+          end
+        end
+        return to
       end
-      at, units, stamp = after_at, after_units, after_stamp
-    end
-  end
-  local function clear(log)
-    log.is_empty, log.is_pruned, log.units = true, true, 0
-  end
-  local function prune(log)
-    local expired_to, latest = log.now - log.window, log.now + log.window
-    if log.head_stamp > expired_to and log.end_stamp <= latest then
-      return
-    elseif log.end_stamp <= expired_to or log.head_stamp > latest then
-      return clear(log)
-    end
-    log.is_pruned = true
-    if log.head_stamp <= expired_to then
-      local entry, _, units, _, _, _, stamp = seek(log, false, expired_to)
-      log.head_at, log.head_units, log.head_stamp = entry, units, stamp
-    end
-    if log.head_stamp > latest then
-      return clear(log)
-    elseif log.end_stamp > latest then
-      local _, before, units, stamp = seek(log, false, latest)
-      log.end_at, log.end_units, log.end_stamp = before, units, stamp
-    end
-    log.units = log.end_units - log.head_units
-  end
-  local compact = {is_compact = true, refuse_full = refuse_full}
-  function compact.read(key, window, now, exists)
-    local log = open_log(key, window, now, exists)
-    if exists then
-      prune(log)
-    end
-    return log
-  end
-  function compact.later_than(log, time)
-    if log.is_empty or time >= log.end_stamp then
-      return 0
-    elseif time < log.head_stamp then
-      return log.units
-    end
-    local _, _, units = seek(log, false, time)
-    return log.end_units - units
-  end
-  compact.stamped_after = compact.later_than
-  function compact.stamp_of(log, rank)
-    if rank < log.units then
-      local _, _, _, _, _, _, stamp = seek(log, true, log.end_units - rank - 1)
-      return stamp
-    end
-  end
-  local function expiry_to_set(log)
-    return (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty)
-  end
-  local function make_writer()
-    local function writer_at(at, units, stamp, origin)
-      return {at = at, units = units, stamp = stamp, origin = origin, size = 0}
-    end
-    local function put_varint(writer, value)
-      local size = writer.size
-      while value >= 128 do
-        local low = value % 128
-        size = size + 1
-        writer[size] = low + 128
-        value = (value - low) / 128
+      local function step(log, at, units, stamp)
+        local before, difference, weight, behind = at, nil, nil, nil
+        if at < log.end_at and not is_boundary(at) then
+          difference, weight, behind = entry_at(log, at)
+          before = difference and at or skip_filler(log, at)
+        end
+        if not difference then
+          if before >= log.end_at then
+            if before ~= log.end_at or units ~= log.end_units or stamp ~= log.end_stamp then
+              refuse_damaged()
+            end
+            return nil
+          end
+          local _, block_units, block_stamp = block_mark(log, block_of(before))
+          if block_units ~= units or block_stamp ~= stamp then
+            refuse_damaged()
+          end
+          at = before + 13
+          difference, weight, behind = entry_at(log, at)
+          if not difference then
+            refuse_damaged()
+          end
+        end
+        units, stamp = units + weight, stamp + difference
+        if not is_within(log, units, stamp) then
+          refuse_damaged()
+        end
+        return at, before, behind, units, stamp
       end
-      writer[size + 1], writer.size = value, size + 1
-    end
-    local function put_fixed(writer, value, count)
-      local size = writer.size
-      for place = size + 1, size + count do
-        local low = value % 256
-        writer[place] = low
-        value = (value - low) / 256
-      end
-      writer.size = size + count
-    end
-    local function put_same(writer, value, count)
-      for place = writer.size + 1, writer.size + count do
-        writer[place] = value
-      end
-      writer.size = writer.size + count
-    end
-    local function text_of_writer(writer)
-      if writer.size <= 1000 then
-        return char(unpack(writer, 1, writer.size))
-      end
-      local parts = {}
-      for from = 1, writer.size, 1000 do
-        parts[#parts + 1] = char(unpack(writer, from, min(from + 999, writer.size)))
-      end
-      return concat(parts)
-    end
-    local function stored_units(units, origin)
-      units = units - (9007199254740992 - origin)
-      return units < 0 and units + 9007199254740992 or units
-    end
-    local function push(writer, stamp, weight)
-      local at = writer.at
-      if at == 4 then
-        writer.stamp = stamp -- The first entry of a new string.
-      end
-      local difference, begin = stamp - writer.stamp, writer.size
-      if difference < 0 then
-        refuse_damaged()
-      end
-      local room = 256 - (at - 4) % 256
-      if room == 256 and at > 4 then
-        room = 0 -- A block head comes first.
-      end
-      if room > 0 then
-        if weight == 1 then
-          put_varint(writer, difference * 2)
+      local function seek(log, by_units, bound)
+        local first = block_of(log.head_at)
+        local low, high, middle = first, block_of(log.end_at - 1) + 1, first + 1
+        if middle < high then
+          text_of(log, log.head_at, min(middle * 256 + 4 + 13, log.length))
+        end
+        while low < middle and middle < high do
+          local _, units, stamp = block_mark(log, middle)
+          if (by_units and units or stamp) <= bound then
+            low = middle
+          else
+            high = middle
+          end
+          middle = floor((low + high) / 2)
+        end
+        local at, units, stamp
+        if low == first then
+          at, units, stamp = head_mark(log)
         else
-          put_varint(writer, difference * 2 + 1)
-          put_varint(writer, weight - 2)
+          at, units, stamp = block_mark(log, low)
+          text_of(log, at, block_end(log, at))
+        end
+        while true do
+          local entry, before, after_at, after_units, after_stamp = step(log, at, units, stamp)
+          if not entry then
+            refuse_damaged()
+          elseif (by_units and after_units or after_stamp) > bound then
+            return entry, before, units, stamp, after_at, after_units, after_stamp
+          end
+          at, units, stamp = after_at, after_units, after_stamp
         end
       end
-      if writer.size - begin > room or room == 0 then
-        writer.size = begin
-        put_same(writer, 255, room)
-        put_fixed(writer, writer.stamp, 6)
-        put_fixed(writer, stored_units(writer.units, writer.origin), 7)
-        at = at + room + 13
-        put_varint(writer, difference * 2 + (weight == 1 and 0 or 1))
-        if weight > 1 then
-          put_varint(writer, weight - 2)
+      return {text_of = text_of, bytes_of = bytes_of, block_mark = block_mark, entry_at = entry_at, step = step, seek = seek}
+    end
+    local reader = nil
+    local function get_reader()
+      reader = reader or make_reader()
+      return reader
+    end
+    local function seek(...)
+      return get_reader().seek(...)
+    end
+    local function clear(log)
+      log.is_empty, log.is_pruned, log.units = true, true, 0
+    end
+    local function prune(log)
+      local expired_to, latest = log.now - log.window, log.now + log.window
+      if log.head_stamp > expired_to and log.end_stamp <= latest then
+        return
+      elseif log.end_stamp <= expired_to or log.head_stamp > latest then
+        return clear(log)
+      end
+      log.is_pruned = true
+      if log.head_stamp <= expired_to then
+        local entry, _, units, _, _, _, stamp = seek(log, false, expired_to)
+        log.head_at, log.head_units, log.head_stamp = entry, units, stamp
+      end
+      if log.head_stamp > latest then
+        return clear(log)
+      elseif log.end_stamp > latest then
+        local _, before, units, stamp = seek(log, false, latest)
+        log.end_at, log.end_units, log.end_stamp = before, units, stamp
+      end
+      log.units = log.end_units - log.head_units
+    end
+    local compact = {is_compact = true, refuse_full = refuse_full}
+    function compact.read(key, window, now, exists)
+      local log = open_log(key, window, now, exists)
+      if exists then
+        prune(log)
+      end
+      return log
+    end
+    function compact.later_than(log, time)
+      if log.is_empty or time >= log.end_stamp then
+        return 0
+      elseif time < log.head_stamp then
+        return log.units
+      end
+      local _, _, units = seek(log, false, time)
+      return log.end_units - units
+    end
+    compact.stamped_after = compact.later_than
+    function compact.stamp_of(log, rank)
+      if rank < log.units then
+        local _, _, _, _, _, _, stamp = seek(log, true, log.end_units - rank - 1)
+        return stamp
+      end
+    end
+    local function expiry_to_set(log)
+      return (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty)
+    end
+    local function make_writer()
+      local function writer_at(at, units, stamp, origin)
+        return {at = at, units = units, stamp = stamp, origin = origin, size = 0}
+      end
+      local function put_varint(writer, value)
+        local size = writer.size
+        while value >= 128 do
+          local low = value % 128
+          size = size + 1
+          writer[size] = low + 128
+          value = (value - low) / 128
         end
+        writer[size + 1], writer.size = value, size + 1
       end
-      writer.at = writer.at + writer.size - begin
-      writer.units, writer.stamp = writer.units + weight, stamp
-      return at
-    end
-    local function footer_of(writer, head_at, head_units, head_stamp, length)
-      local end_at, newest = writer.at, writer.stamp
-      if end_at > 16777152 then
-        return nil
-      end
-      local before, units, age = stored_units(head_units, writer.origin), writer.units - head_units, newest - head_stamp
-      local footer = {size = 0}
-      put_varint(footer, end_at)
-      put_varint(footer, head_at)
-      put_varint(footer, before)
-      put_varint(footer, units)
-      put_varint(footer, age)
-      put_fixed(footer, newest, 6)
-      local size = footer.size + 3
-      local gap = max(0, length - end_at - size)
-      put_fixed(footer, check_of(end_at + gap + size, end_at, head_at, before, units, age, newest), 2)
-      footer[size], footer.size = size, size
-      return footer, gap
-    end
-    local function put_rest(log, writer, from_at, head_at, head_stamp, new, rest_at, rest_units, rest_stamp)
-      local first_at, first_stamp
-      if new then
-        first_at, first_stamp = push(writer, new.stamp, new.weight), new.stamp
-      end
-      if rest_at < log.end_at then
-        text_of(log, rest_at, log.end_at) -- At once.
-      end
-      while rest_at ~= log.end_at do
-        local entry, _, after_at, after_units, after_stamp = step(log, rest_at, rest_units, rest_stamp)
-        if not entry then
-          break
+      local function put_fixed(writer, value, count)
+        local size = writer.size
+        for place = size + 1, size + count do
+          local low = value % 256
+          writer[place] = low
+          value = (value - low) / 256
         end
-        local at = push(writer, after_stamp, after_units - rest_units)
-        if not first_at then
-          first_at, first_stamp = at, after_stamp
+        writer.size = size + count
+      end
+      local function put_same(writer, value, count)
+        for place = writer.size + 1, writer.size + count do
+          writer[place] = value
         end
-        rest_at, rest_units, rest_stamp = after_at, after_units, after_stamp
+        writer.size = writer.size + count
       end
-      if from_at ~= log.head_at then
-        return head_at, head_stamp
-      elseif not first_at then
-        refuse_damaged()
+      local function text_of_writer(writer)
+        if writer.size <= 1000 then
+          return char(unpack(writer, 1, writer.size))
+        end
+        local parts = {}
+        for from = 1, writer.size, 1000 do
+          parts[#parts + 1] = char(unpack(writer, from, min(from + 999, writer.size)))
+        end
+        return concat(parts)
       end
-      return first_at, first_stamp
-    end
-    local function droppable(log)
-      local first = block_of(log.head_at)
-      local from = first == block_of(log.end_at - 1) and log.head_at or first * 256 + 4
-      return max(0, log.footer - (log.end_at - from) - 4)
-    end
-    local function is_due(log)
-      local dead = droppable(log)
-      return dead >= 8 and dead * 4 >= log.end_at - log.head_at
-    end
-    local function moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
-      local writer, prefix = writer_at(4, 0, 0, 0), 'RLS\1'
-      local head_at, head_units = 4, 0
-      local first = block_of(log.head_at)
-      if from_at == log.head_at then
-      elseif first == block_of(from_at - 1) then
-        local _, weight, behind = entry_at(log, log.head_at)
-        if not weight then
+      local function stored_units(units, origin)
+        units = units - (9007199254740992 - origin)
+        return units < 0 and units + 9007199254740992 or units
+      end
+      local function push(writer, stamp, weight)
+        local at = writer.at
+        if at == 4 then
+          writer.stamp = stamp -- The first entry of a new string.
+        end
+        local difference, begin = stamp - writer.stamp, writer.size
+        if difference < 0 then
           refuse_damaged()
         end
-        push(writer, log.head_stamp, weight)
-        local bytes, shift = bytes_of(log, behind, from_at, from_at)
-        local last = from_at - 1 - shift
-        while last >= behind - shift and bytes[last] == 255 do
-          last = last - 1 -- The block may end in filler, as no entry does.
+        local room = 256 - (at - 4) % 256
+        if room == 256 and at > 4 then
+          room = 0 -- A block head comes first.
         end
-        for place = behind - shift, last do
-          writer.size = writer.size + 1
-          writer[writer.size] = bytes[place]
+        if room > 0 then
+          if weight == 1 then
+            put_varint(writer, difference * 2)
+          else
+            put_varint(writer, difference * 2 + 1)
+            put_varint(writer, weight - 2)
+          end
         end
-        writer.at = 4 + writer.size
-        writer.units, writer.stamp = from_units - log.head_units, from_stamp
-      else
-        local begin = first * 256 + 4
-        local text, base = text_of(log, begin, from_at)
-        prefix = prefix .. sub(text, begin - base + 1, from_at - base)
-        writer = writer_at(from_at - begin + 4, from_units, from_stamp, log.origin)
-        head_at, head_units = log.head_at - begin + 4, log.head_units
+        if writer.size - begin > room or room == 0 then
+          writer.size = begin
+          put_same(writer, 255, room)
+          put_fixed(writer, writer.stamp, 6)
+          put_fixed(writer, stored_units(writer.units, writer.origin), 7)
+          at = at + room + 13
+          put_varint(writer, difference * 2 + (weight == 1 and 0 or 1))
+          if weight > 1 then
+            put_varint(writer, weight - 2)
+          end
+        end
+        writer.at = writer.at + writer.size - begin
+        writer.units, writer.stamp = writer.units + weight, stamp
+        return at
       end
-      local head_stamp
-      head_at, head_stamp = put_rest(log, writer, from_at, head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
-      local footer = footer_of(writer, head_at, head_units, head_stamp, 0) or refuse_full()
-      return {whole = prefix .. text_of_writer(writer) .. text_of_writer(footer)}
-    end
-    local function rewrite(log, may_move, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
-      if may_move and is_due(log) then
-        return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
-      end
-      local stamp = new and new.stamp < from_stamp and new.stamp or from_stamp
-      local writer = writer_at(from_at, from_units, stamp, log.origin)
-      local head_at, head_stamp =
-        put_rest(log, writer, from_at, log.head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
-      local footer, gap = footer_of(writer, head_at, log.head_units, head_stamp, log.length)
-      if not footer then
-        if not may_move then
+      local function footer_of(writer, head_at, head_units, head_stamp, length)
+        local end_at, newest = writer.at, writer.stamp
+        if end_at > 16777152 then
           return nil
-        elseif droppable(log) < 65536 then
+        end
+        local before, units, age = stored_units(head_units, writer.origin), writer.units - head_units, newest - head_stamp
+        local footer = {size = 0}
+        put_varint(footer, end_at)
+        put_varint(footer, head_at)
+        put_varint(footer, before)
+        put_varint(footer, units)
+        put_varint(footer, age)
+        put_fixed(footer, newest, 6)
+        local size = footer.size + 3
+        local gap = max(0, length - end_at - size)
+        put_fixed(footer, check_of(end_at + gap + size, end_at, head_at, before, units, age, newest), 2)
+        footer[size], footer.size = size, size
+        return footer, gap
+      end
+      local function put_rest(log, writer, from_at, head_at, head_stamp, new, rest_at, rest_units, rest_stamp)
+        local first_at, first_stamp
+        if new then
+          first_at, first_stamp = push(writer, new.stamp, new.weight), new.stamp
+        end
+        if rest_at < log.end_at then
+          get_reader().text_of(log, rest_at, log.end_at) -- At once.
+        end
+        while rest_at ~= log.end_at do
+          local entry, _, after_at, after_units, after_stamp = reader.step(log, rest_at, rest_units, rest_stamp)
+          if not entry then
+            break
+          end
+          local at = push(writer, after_stamp, after_units - rest_units)
+          if not first_at then
+            first_at, first_stamp = at, after_stamp
+          end
+          rest_at, rest_units, rest_stamp = after_at, after_units, after_stamp
+        end
+        if from_at ~= log.head_at then
+          return head_at, head_stamp
+        elseif not first_at then
+          refuse_damaged()
+        end
+        return first_at, first_stamp
+      end
+      local function droppable(log)
+        local first = block_of(log.head_at)
+        local from = first == block_of(log.end_at - 1) and log.head_at or first * 256 + 4
+        return max(0, log.footer - (log.end_at - from) - 4)
+      end
+      local function is_due(log)
+        local dead = droppable(log)
+        return dead >= 8 and dead * 4 >= log.end_at - log.head_at
+      end
+      local function moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+        local writer, prefix = writer_at(4, 0, 0, 0), 'RLS\1'
+        local head_at, head_units = 4, 0
+        local first = block_of(log.head_at)
+        if from_at == log.head_at then
+        elseif first == block_of(from_at - 1) then
+          local _, weight, behind = get_reader().entry_at(log, log.head_at)
+          if not weight then
+            refuse_damaged()
+          end
+          push(writer, log.head_stamp, weight)
+          local bytes, shift = reader.bytes_of(log, behind, from_at, from_at)
+          local last = from_at - 1 - shift
+          while last >= behind - shift and bytes[last] == 255 do
+            last = last - 1 -- The block may end in filler, as no entry does.
+          end
+          for place = behind - shift, last do
+            writer.size = writer.size + 1
+            writer[writer.size] = bytes[place]
+          end
+          writer.at = 4 + writer.size
+          writer.units, writer.stamp = from_units - log.head_units, from_stamp
+        else
+          local begin = first * 256 + 4
+          local text, base = get_reader().text_of(log, begin, from_at)
+          prefix = prefix .. sub(text, begin - base + 1, from_at - base)
+          writer = writer_at(from_at - begin + 4, from_units, from_stamp, log.origin)
+          head_at, head_units = log.head_at - begin + 4, log.head_units
+        end
+        local head_stamp
+        head_at, head_stamp = put_rest(log, writer, from_at, head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
+        local footer = footer_of(writer, head_at, head_units, head_stamp, 0) or refuse_full()
+        return {whole = prefix .. text_of_writer(writer) .. text_of_writer(footer)}
+      end
+      local function rewrite(log, may_move, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+        if may_move and is_due(log) then
+          return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+        end
+        local stamp = new and new.stamp < from_stamp and new.stamp or from_stamp
+        local writer = writer_at(from_at, from_units, stamp, log.origin)
+        local head_at, head_stamp =
+          put_rest(log, writer, from_at, log.head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
+        local footer, gap = footer_of(writer, head_at, log.head_units, head_stamp, log.length)
+        if not footer then
+          if not may_move then
+            return nil
+          elseif droppable(log) < 65536 then
+            refuse_full()
+          end
+          return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+        end
+        if gap > 64 then
+          local change = {offset = writer.at + gap, text = text_of_writer(footer)}
+          if writer.size > 0 then
+            change.first_offset, change.first_text = from_at, text_of_writer(writer)
+          end
+          return change
+        end
+        put_same(writer, 0, gap)
+        for place = 1, footer.size do
+          writer[writer.size + place] = footer[place]
+        end
+        writer.size = writer.size + footer.size
+        return {offset = from_at, text = text_of_writer(writer)}
+      end
+      local function first_rewritable(log)
+        local first = block_of(log.end_at - 1) + 1 - 128
+        if first > block_of(log.head_at) then
+          return get_reader().block_mark(log, first)
+        end
+      end
+      local writer = {is_due = is_due}
+      function writer.plan(log, units, may_move)
+        local at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
+        if units == 0 then
+          log.change = log.is_empty and {removed = true}
+            or rewrite(log, may_move, at, end_units, end_stamp, nil, at, end_units, end_stamp)
+          return true
+        end
+        local new = {stamp = log.now, weight = units}
+        if new.stamp > 281474976710655 then
+          fail("ERR rl: the server's clock is before 1970 or after 10889")
+        elseif units > 9007199254740991 - log.units then
           refuse_full()
+        elseif log.is_empty then
+          local begun = writer_at(4, 0, 0, 0)
+          push(begun, new.stamp, units)
+          local footer = footer_of(begun, 4, 0, new.stamp, 0)
+          log.change = {whole = 'RLS\1' .. text_of_writer(begun) .. text_of_writer(footer)}
+          return true
         end
-        return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
-      end
-      if gap > 64 then
-        local change = {offset = writer.at + gap, text = text_of_writer(footer)}
-        if writer.size > 0 then
-          change.first_offset, change.first_text = from_at, text_of_writer(writer)
-        end
-        return change
-      end
-      put_same(writer, 0, gap)
-      for place = 1, footer.size do
-        writer[writer.size + place] = footer[place]
-      end
-      writer.size = writer.size + footer.size
-      return {offset = from_at, text = text_of_writer(writer)}
-    end
-    local function first_rewritable(log)
-      local first = block_of(log.end_at - 1) + 1 - 128
-      if first > block_of(log.head_at) then
-        return block_mark(log, first)
-      end
-    end
-    local writer = {is_due = is_due}
-    function writer.plan(log, units, may_move)
-      local at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
-      if units == 0 then
-        log.change = log.is_empty and {removed = true}
-          or rewrite(log, may_move, at, end_units, end_stamp, nil, at, end_units, end_stamp)
-        return true
-      end
-      local new = {stamp = log.now, weight = units}
-      if new.stamp > 281474976710655 then
-        fail("ERR rl: the server's clock is before 1970 or after 10889")
-      elseif units > 9007199254740991 - log.units then
-        refuse_full()
-      elseif log.is_empty then
-        local begun = writer_at(4, 0, 0, 0)
-        push(begun, new.stamp, units)
-        local footer = footer_of(begun, 4, 0, new.stamp, 0)
-        log.change = {whole = 'RLS\1' .. text_of_writer(begun) .. text_of_writer(footer)}
-        return true
-      end
-      if new.stamp < end_stamp then
-        local _, _, stamp = first_rewritable(log)
-        new.stamp = stamp and max(stamp, new.stamp) or new.stamp
         if new.stamp < end_stamp then
-          _, at, end_units, end_stamp = seek(log, false, new.stamp)
+          local _, _, stamp = first_rewritable(log)
+          new.stamp = stamp and max(stamp, new.stamp) or new.stamp
+          if new.stamp < end_stamp then
+            _, at, end_units, end_stamp = seek(log, false, new.stamp)
+          end
         end
+        log.change = rewrite(log, may_move, at, end_units, end_stamp, new, at, end_units, end_stamp)
+        return log.change ~= nil
       end
-      log.change = rewrite(log, may_move, at, end_units, end_stamp, new, at, end_units, end_stamp)
-      return log.change ~= nil
-    end
-    function writer.take(log, units, time)
-      local since, until_at, until_units, until_stamp = log.head_units, log.end_at, log.end_units, log.end_stamp
-      if log.is_empty then
-        since, until_units = 0, 0
-      elseif time and (time < log.head_stamp or time > log.end_stamp) then
-        since = until_units
-      elseif time then
-        local _, first
-        if time < log.end_stamp then
-          _, until_at, until_units, until_stamp = seek(log, false, time)
+      function writer.take(log, units, time)
+        local since, until_at, until_units, until_stamp = log.head_units, log.end_at, log.end_units, log.end_stamp
+        if log.is_empty then
+          since, until_units = 0, 0
+        elseif time and (time < log.head_stamp or time > log.end_stamp) then
+          since = until_units
+        elseif time then
+          local _, first
+          if time < log.end_stamp then
+            _, until_at, until_units, until_stamp = seek(log, false, time)
+          end
+          _, _, since = seek(log, false, time - 1)
+          _, first = first_rewritable(log)
+          since = first and max(since, first) or since
         end
-        _, _, since = seek(log, false, time - 1)
-        _, first = first_rewritable(log)
-        since = first and max(since, first) or since
-      end
-      local taken = min(max(0, until_units - since), units)
-      if taken == 0 then
-        return log.is_pruned and writer.plan(log, 0, true) and 0 or 0
-      elseif taken == log.units then
-        log.change = {removed = true}
+        local taken = min(max(0, until_units - since), units)
+        if taken == 0 then
+          return log.is_pruned and writer.plan(log, 0, true) and 0 or 0
+        elseif taken == log.units then
+          log.change = {removed = true}
+          return taken
+        end
+        local first = until_units - taken
+        local _, from_at, from_units, from_stamp, _, _, stamp = seek(log, true, first)
+        local kept = first - from_units
+        local lighter = kept > 0 and {stamp = stamp, weight = kept} or nil
+        local end_at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
+        if until_at == log.end_at then
+          log.end_at, log.end_units, log.end_stamp = from_at, from_units, from_stamp
+          until_at, until_units, until_stamp = from_at, from_units, from_stamp
+        end
+        log.change = rewrite(log, true, from_at, from_units, from_stamp, lighter, until_at, until_units, until_stamp)
+        log.end_at, log.end_units, log.end_stamp = end_at, end_units, end_stamp
         return taken
       end
-      local first = until_units - taken
-      local _, from_at, from_units, from_stamp, _, _, stamp = seek(log, true, first)
-      local kept = first - from_units
-      local lighter = kept > 0 and {stamp = stamp, weight = kept} or nil
-      local end_at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
-      if until_at == log.end_at then
-        log.end_at, log.end_units, log.end_stamp = from_at, from_units, from_stamp
-        until_at, until_units, until_stamp = from_at, from_units, from_stamp
-      end
-      log.change = rewrite(log, true, from_at, from_units, from_stamp, lighter, until_at, until_units, until_stamp)
-      log.end_at, log.end_units, log.end_stamp = end_at, end_units, end_stamp
-      return taken
+      return writer
     end
-    return writer
-  end
-  local writer = nil
-  local function get_writer()
-    writer = writer or make_writer()
-    return writer
-  end
-  function compact.plan(log, units, may_move)
-    log.change, log.added = nil, units
-    return units == 0 and not log.is_pruned or get_writer().plan(log, units, may_move)
-  end
-  function compact.take(log, units, time)
-    return get_writer().take(log, units, time)
-  end
-  function compact.is_due(log)
-    return log.change and not log.is_empty and get_writer().is_due(log)
-  end
-  function compact.write(log, kept)
-    local change, key = log.change, log.key
-    local expiry = kept and expiry_to_set(log)
-    if change and change.removed then
-      call('UNLINK', key)
-    elseif change and change.whole then
-      if expiry then
-        call('SET', key, change.whole, 'PXAT', expiry)
-      else
-        call('SET', key, change.whole, 'KEEPTTL')
-      end
-    else
-      if change then
-        if change.first_text then
-          call('SETRANGE', key, change.first_offset, change.first_text)
+    local writer = nil
+    local function get_writer()
+      writer = writer or make_writer()
+      return writer
+    end
+    function compact.plan(log, units, may_move)
+      log.change, log.added = nil, units
+      return units == 0 and not log.is_pruned or get_writer().plan(log, units, may_move)
+    end
+    function compact.take(log, units, time)
+      return get_writer().take(log, units, time)
+    end
+    function compact.is_due(log)
+      return log.change and not log.is_empty and get_writer().is_due(log)
+    end
+    function compact.write(log, kept)
+      local change, key = log.change, log.key
+      local expiry = kept and expiry_to_set(log)
+      if change and change.removed then
+        call('UNLINK', key)
+      elseif change and change.whole then
+        if expiry then
+          call('SET', key, change.whole, 'PXAT', expiry)
+        else
+          call('SET', key, change.whole, 'KEEPTTL')
         end
-        call('SETRANGE', key, change.offset, change.text)
-      end
-      if expiry then
-        call('PEXPIREAT', key, expiry)
+      else
+        if change then
+          if change.first_text then
+            call('SETRANGE', key, change.first_offset, change.first_text)
+          end
+          call('SETRANGE', key, change.offset, change.text)
+        end
+        if expiry then
+          call('PEXPIREAT', key, expiry)
+        end
       end
     end
+    return compact
   end
-  return compact
-end
-local compact = nil
-local function get_compact()
-  compact = compact or make_compact()
-  return compact
-end
-local function open_log(key, window, now, has_cost, pruned)
-  if not has_cost then
-    local store = get_sorted()
-    local log = store.read(key, window, now, pruned)
-    if log then
-      return log, store
+  local compact = nil
+  local function get_compact()
+    compact = compact or make_compact()
+    return compact
+  end
+  local function open_log(key, window, now, has_cost, pruned)
+    if not has_cost then
+      local store = get_sorted()
+      local log = store.read(key, window, now, pruned)
+      if log then
+        return log, store
+      end
     end
+    local kind = call('TYPE', key).ok
+    if kind == 'zset' then
+      local store = get_sorted()
+      return store.read(key, window, now, pruned), store
+    elseif kind ~= 'string' and kind ~= 'none' then
+      fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+    end
+    local store = get_compact()
+    return store.read(key, window, now, kind == 'string'), store
   end
-  local kind = call('TYPE', key).ok
-  if kind == 'zset' then
-    local store = get_sorted()
-    return store.read(key, window, now, pruned), store
-  elseif kind ~= 'string' and kind ~= 'none' then
-    fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+  local function plain_sliding(key, window, limit, cost)
+    local log, store = open_log(key, window, clock(), cost, not cost or cost <= 1000)
+    cost = cost or 1
+    if store.check_cost then
+      store.check_cost(cost)
+    end
+    local used = log.units
+    local fits = limit - used >= cost
+    store.plan(log, fits and cost or 0, true)
+    store.write(log, true)
+    return {fits and 1 or 0, used, whole_seconds(window)}
   end
-  local store = get_compact()
-  return store.read(key, window, now, kind == 'string'), store
+  return {
+    open = open_log, plain = plain_sliding,
+    refuse_members = function(count) get_sorted().check_cost(count) end,
+    refuse_full = function() get_compact().refuse_full() end,
+  }
 end
-local function plain_sliding(key, window, limit, cost)
-  local log, store = open_log(key, window, clock(), cost, not cost or cost <= 1000)
-  cost = cost or 1
-  if store.check_cost then
-    store.check_cost(cost)
-  end
-  local used = log.units
-  local fits = limit - used >= cost
-  store.plan(log, fits and cost or 0, true)
-  store.write(log, true)
-  return {fits and 1 or 0, used, whole_seconds(window)}
+local logs = nil
+local function get_logs()
+  logs = logs or make_logs()
+  return logs
 end
 local function make_counters()
   local in_cluster = nil
@@ -939,6 +954,12 @@ local function declared_of(keys)
   return declared
 end
 local function make_commands()
+  local function is_number(word)
+    return find(word, '^[%d+.-]') ~= nil
+  end
+  local function wrong_arity(command)
+    fail("ERR wrong number of arguments for 'rl." .. command .. "' command")
+  end
   local function map_of(figures)
     local map = {
       ye = 0, rt = 0, bex = 0, xl = 0, bcm = 0, ij = 0, aru = 0, br = 0,
@@ -1136,7 +1157,7 @@ local function make_commands()
       return parse_windows(words, at, command, 'SLIDING')
     end
     function sliding.read(rule, key, now, _, _, _, pruned)
-      local log, store = open_log(key, rule.longest, now, rule.has_cost, pruned and rule.cost <= 1000)
+      local log, store = get_logs().open(key, rule.longest, now, rule.has_cost, pruned and rule.cost <= 1000)
       local state = {log = log, store = store, now = now, quotas = {}, fits = true, rounds = 0, added = 0}
       if rule.refunds then
         return state
@@ -1705,7 +1726,7 @@ local function make_commands()
         wrong_arity(command)
       end
       local rule = {limit = integer(words[at], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991')}
-      rule.lease = millis(words[at + 1]) or bad_seconds('leaseSec')
+      rule.lease = millis(words[at + 1]) or fail(format('ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places', 'leaseSec'))
       rule.holder = words[at + 2]
       return rule, parse_full(rule, words, at + 3, command, 'ACQUIRE')
     end
@@ -1879,7 +1900,7 @@ local function make_commands()
   local function reset(words, at, key, declared)
     local windows = {}
     for index = at, #words do
-      local window = millis(words[index]) or bad_seconds('windowSec')
+      local window = millis(words[index]) or fail(format('ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places', 'windowSec'))
       if #windows > 0 and window <= windows[#windows] then
         fail('ERR windowSec must increase from one window to the next')
       elseif #windows == 16 then
@@ -1953,7 +1974,7 @@ local function make_commands()
       added = added + (each.kind.members and each.kind.members(each.state) or 0)
     end
     if added > 1000 then
-      get_sorted().check_cost(added)
+      get_logs().refuse_members(added)
     end
   end
   local function plan_move(rules)
@@ -1962,7 +1983,7 @@ local function make_commands()
       local state = rules[index].state
       if state.can_be_done == false then
         if chosen then
-          get_compact().refuse_full()
+          get_logs().refuse_full()
         end
         chosen = state
       end
@@ -2031,11 +2052,20 @@ local function make_commands()
       each.state.stays, each.state.plans = true, false
       fits = fits and (each.state.fits or each.rule.force)
     end
+    for index = 1, #rules do
+      local each = rules[index]
+      each.kind.settle(each.rule, each.state, false)
+      if full and each.state.store then
+        each.kind.maps(each.rule, each.state)
+      end
+    end
     local binding, longest, left, limit
     for index = 1, #rules do
       local each = rules[index]
-      each.state.plans = fits
-      each.kind.settle(each.rule, each.state, fits)
+      if fits then
+        each.state.plans = true
+        each.kind.settle(each.rule, each.state, true)
+      end
       local quota = each.state.binding
       local remaining, share_of = max(0, quota.limit - quota.used), max(1, quota.limit)
       if fits then
@@ -2102,7 +2132,7 @@ local function answer(command, keys, words, at)
   local key, more = keys[1], #words - at
   if key and command == 'sliding' and (more == 1 or more == 3 and upper(words[at + 2]) == 'COST') then
     local window, limit = quota(words[at], words[at + 1])
-    return plain_sliding(key, window, limit, more == 3 and (integer(words[at + 3], 1, 9007199254740991) or fail('ERR COST must be an integer from 1 to 9007199254740991')))
+    return get_logs().plain(key, window, limit, more == 3 and (integer(words[at + 3], 1, 9007199254740991) or fail('ERR COST must be an integer from 1 to 9007199254740991')))
   elseif key and command == 'fixed' and more == 1 then
     local window, limit = quota(words[at], words[at + 1])
     return get_counters().plain(key, window, limit, declared_of(keys))
@@ -2121,6 +2151,8 @@ local function serve(command, keys, words, at)
   return {err = 'ERR rl: internal error: ' .. tostring(reply)}
 end
 return serve
+end
+return make()
 end
 local serve = nil
 local function register(command, flags)

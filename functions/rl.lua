@@ -30,6 +30,7 @@ local BAD_LIMIT = 'ERR limit must be an integer from 0 to 9007199254740991'
 local BAD_COST = 'ERR COST must be an integer from 1 to 9007199254740991'
 local NOT_AN_INTEGER = 'ERR value is not an integer or out of range'
 local NOT_INCREASING = 'ERR windowSec must increase from one window to the next'
+local BAD_SECONDS = 'ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places'
 local WRONG_TYPE = 'WRONGTYPE Operation against a key holding the wrong kind of value'
 
 -- Compact logs.
@@ -58,10 +59,6 @@ local refusal = nil
 local function fail(line)
   refusal = line
   error(line, 0)
-end
-
-local function wrong_arity(command)
-  fail("ERR wrong number of arguments for 'rl." .. command .. "' command")
 end
 
 -- Ends the call with an error of the server's. Redis 6.2 puts the place in the script before some of them.
@@ -93,12 +90,12 @@ end
 
 -- Seconds with up to three decimal places, in milliseconds.
 local function millis(word)
-  local whole_seconds = integer(word, 1, MOST_SECONDS)
-  if whole_seconds then
-    return whole_seconds * 1000
+  local seconds = integer(word, 1, MOST_SECONDS)
+  if seconds then
+    return seconds * 1000
   end
   local _, _, whole, places = find(word, '^(%d+)%.(%d%d?%d?)$')
-  local seconds = whole and integer(whole, 0, MOST_SECONDS)
+  seconds = whole and integer(whole, 0, MOST_SECONDS)
   if seconds then
     local value = seconds * 1000 + tonumber(places) * 10 ^ (3 - #places)
     if value >= 1 and value <= MOST_SECONDS * 1000 then
@@ -107,19 +104,10 @@ local function millis(word)
   end
 end
 
-local function bad_seconds(name)
-  fail('ERR ' .. name .. ' must be a number of seconds from 0.001 to 2147483647 with at most three decimal places')
-end
-
 -- `windowSec limit`
 local function quota(window_word, limit_word)
-  local window = millis(window_word) or bad_seconds('windowSec')
+  local window = millis(window_word) or fail(format(BAD_SECONDS, 'windowSec'))
   return window, integer(limit_word, 0, MOST) or fail(BAD_LIMIT)
-end
-
--- Whether a word is meant as a number, be it a good one or not; all the others are meant as options.
-local function is_number(word)
-  return find(word, '^[%d+.-]') ~= nil
 end
 
 -- Time -----------------------------------------------------------------------------------------------------------------
@@ -155,906 +143,936 @@ end
 
 -- The log of a sliding window ------------------------------------------------------------------------------------------
 
--- The expiry to give to the key of a log, or nothing if the one that it has will do: one that lags behind by little.
-local function renewed_expiry(log, exists)
-  local wanted = log.now + 2 * log.window
-  local expiry = exists and expiry_of(log.key, log.now)
-  local lag = expiry and wanted - expiry
-  if not lag or lag < 0 or lag >= max(1, min(1000, floor(log.window / 10))) then
-    return wanted
-  end
-end
-
--- A member a unit, its score the time in milliseconds.
-local function make_sorted()
-  local sorted = {}
-
-  -- The lower bound of the scores later than a time, of those that a clock can have written.
-  local function later(time)
-    return time < 0 and '0' or format('(%d', time)
-  end
-
-  -- Reads a log for its longest window. `lasting`: members before the epoch, which were planted by hand; they count for
-  -- ever. `ahead`: members further ahead of the clock than the window; they do not count, no more than those that have
-  -- `expired`. If `pruned`, what has expired is removed at once where that is little, which saves counting it. Nothing if there
-  -- is something else at the key.
-  function sorted.read(key, window, now, pruned)
-    local live = redis.pcall('ZCOUNT', key, later(now - window), now + window)
-    if type(live) == 'table' then
-      return sub(live.err, 1, 9) ~= 'WRONGTYPE' and refuse(live.err) or nil
+local function make_logs()
+  -- The expiry to give to the key of a log, or nothing if the one that it has will do: one that lags behind by little.
+  local function renewed_expiry(log, exists)
+    local wanted = log.now + 2 * log.window
+    local expiry = exists and expiry_of(log.key, log.now)
+    local lag = expiry and wanted - expiry
+    if not lag or lag < 0 or lag >= max(1, min(1000, floor(log.window / 10))) then
+      return wanted
     end
-    local card = call('ZCARD', key)
-    local log = {
-      key = key, window = window, now = now, card = card, live = live, units = live, lasting = 0, ahead = 0, expired = 0,
-      added = 0, members = false,
-    }
-    local stale = card - live
-    if stale > 0 then
-      local expired
-      if pruned and stale <= MOST_REMOVED then
-        expired = call('ZREMRANGEBYSCORE', key, 0, now - window)
-        stale = stale - expired
-      else
-        expired = call('ZCOUNT', key, 0, now - window)
-        stale = stale - expired
-        log.expired = expired
+  end
+
+  -- A member a unit, its score the time in milliseconds.
+  local function make_sorted()
+    local sorted = {}
+
+    -- The lower bound of the scores later than a time, of those that a clock can have written.
+    local function later(time)
+      return time < 0 and '0' or format('(%d', time)
+    end
+
+    -- Reads a log for its longest window. `lasting`: members before the epoch, which were planted by hand; they count for
+    -- ever. `ahead`: members further ahead of the clock than the window; they do not count, no more than those that have
+    -- `expired`. If `pruned`, what has expired is removed at once where that is little, which saves counting it. Nothing if there
+    -- is something else at the key.
+    function sorted.read(key, window, now, pruned)
+      local live = redis.pcall('ZCOUNT', key, later(now - window), now + window)
+      if type(live) == 'table' then
+        return sub(live.err, 1, 9) ~= 'WRONGTYPE' and refuse(live.err) or nil
       end
+      local card = call('ZCARD', key)
+      local log = {
+        key = key, window = window, now = now, card = card, live = live, units = live, lasting = 0, ahead = 0, expired = 0,
+        added = 0, members = false,
+      }
+      local stale = card - live
       if stale > 0 then
-        log.lasting = call('ZCOUNT', key, '-inf', '(0')
-        log.ahead = stale - log.lasting
-        log.units = live + log.lasting
+        local expired
+        if pruned and stale <= MOST_REMOVED then
+          expired = call('ZREMRANGEBYSCORE', key, 0, now - window)
+          stale = stale - expired
+        else
+          expired = call('ZCOUNT', key, 0, now - window)
+          stale = stale - expired
+          log.expired = expired
+        end
+        if stale > 0 then
+          log.lasting = call('ZCOUNT', key, '-inf', '(0')
+          log.ahead = stale - log.lasting
+          log.units = live + log.lasting
+        end
       end
+      return log
     end
-    return log
-  end
 
-  -- Removes stale members, and no more at once than what takes a short time.
-  local function prune_log(log)
-    local key, now, window = log.key, log.now, log.window
-    if log.expired + log.ahead == 0 then
-      return
-    end
-    if log.units == 0 then
-      call('UNLINK', key)
-      return
-    end
-    if log.expired > MOST_REMOVED then
-      call('ZREMRANGEBYRANK', key, log.lasting, log.lasting + MOST_REMOVED - 1)
-    elseif log.expired > 0 then
-      call('ZREMRANGEBYSCORE', key, 0, now - window)
-    end
-    if log.ahead > MOST_REMOVED then
-      call('ZREMRANGEBYRANK', key, -log.ahead, MOST_REMOVED - 1 - log.ahead)
-    elseif log.ahead > 0 then
-      call('ZREMRANGEBYSCORE', key, format('(%d', now + window), '+inf')
-    end
-  end
-
-  -- Adds units under names that are new. So many members as there are is mostly a suffix that this millisecond lacks.
-  local function add_units(log, units)
-    local key, now, suffix = log.key, log.now, log.card
-    while units == 1 do
-      if call('ZADD', key, 'NX', now, format('%d-%d', now, suffix)) == 1 then
+    -- Removes stale members, and no more at once than what takes a short time.
+    local function prune_log(log)
+      local key, now, window = log.key, log.now, log.window
+      if log.expired + log.ahead == 0 then
         return
       end
-      suffix = suffix + 1
+      if log.units == 0 then
+        call('UNLINK', key)
+        return
+      end
+      if log.expired > MOST_REMOVED then
+        call('ZREMRANGEBYRANK', key, log.lasting, log.lasting + MOST_REMOVED - 1)
+      elseif log.expired > 0 then
+        call('ZREMRANGEBYSCORE', key, 0, now - window)
+      end
+      if log.ahead > MOST_REMOVED then
+        call('ZREMRANGEBYRANK', key, -log.ahead, MOST_REMOVED - 1 - log.ahead)
+      elseif log.ahead > 0 then
+        call('ZREMRANGEBYSCORE', key, format('(%d', now + window), '+inf')
+      end
     end
-    while units > 0 do
-      local words = {}
-      for index = 1, units do
-        words[2 * index - 1], words[2 * index] = now, format('%d-%d', now, suffix)
+
+    -- Adds units under names that are new. So many members as there are is mostly a suffix that this millisecond lacks.
+    local function add_units(log, units)
+      local key, now, suffix = log.key, log.now, log.card
+      while units == 1 do
+        if call('ZADD', key, 'NX', now, format('%d-%d', now, suffix)) == 1 then
+          return
+        end
         suffix = suffix + 1
       end
-      units = units - call('ZADD', key, 'NX', unpack(words))
-    end
-  end
-
-  -- Units stamped later than a time, without the members before the epoch.
-  function sorted.stamped_after(log, time)
-    return call('ZCOUNT', log.key, later(time), log.now + log.window)
-  end
-
-  function sorted.later_than(log, time)
-    return sorted.stamped_after(log, time) + log.lasting
-  end
-
-  -- The stamp of the unit with `rank` newer ones. Nothing for a unit that never expires.
-  function sorted.stamp_of(log, rank)
-    if rank < log.live then
-      rank = rank + log.ahead
-      return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
-    end
-  end
-
-  function sorted.check_cost(cost)
-    if cost > MOST_ADDED then
-      fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit '
-        .. '(rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
-    end
-  end
-
-  -- Plans to add units, if there are any to add, and to remove what is stale.
-  function sorted.plan(log, units)
-    log.added = units
-    return true
-  end
-
-  -- Plans to take out the newest units that a clock has stamped, or some of one stamp. Answers how many.
-  function sorted.take(log, cost, at)
-    local now, window, members = log.now, log.window, {}
-    if log.card == 0 then
-      return 0
-    end
-    sorted.check_cost(cost)
-    if not at then
-      members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, cost)
-    elseif at > now - window and at <= now + window then
-      members = call('ZREVRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, cost)
-    end
-    log.members = #members > 0 and members
-    return #members
-  end
-
-  -- Carries out what is planned. `kept`: whether a request was decided on, and not taken back.
-  function sorted.write(log, kept)
-    if not kept then
-      if log.members then
-        call('ZREM', log.key, unpack(log.members))
-      end
-      return
-    end
-    prune_log(log)
-    if log.added > 0 then
-      add_units(log, log.added)
-    end
-    local expiry = (log.added > 0 or log.units > 0) and renewed_expiry(log, log.units > 0)
-    if expiry then
-      call('PEXPIREAT', log.key, expiry)
-    end
-  end
-
-  return sorted
-end
-
-local sorted = nil
-
-local function get_sorted()
-  sorted = sorted or make_sorted()
-  return sorted
-end
-
--- Compact logs ---------------------------------------------------------------------------------------------------------
-
--- The log of a sliding window in one string; docs/COMPACT.md describes the bytes, and src/state/compact/ reads and writes the
--- same. Offsets count from 0. A place between two entries is three numbers: the offset, the units of all entries before it, from
--- the oldest that counted when the log was opened, and the stamp of the entry before it. Bytes are worked on as tables of
--- numbers: a call of string.byte or string.char costs more than a look into a table.
-local function make_compact()
-  local function refuse_damaged()
-    fail('ERR rl: the log at this key is damaged; RL.RESET removes it')
-  end
-
-  local function refuse_full()
-    fail('ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units')
-  end
-
-  -- The check of a footer.
-  local function check_of(length, end_at, head_at, before, units, age, newest)
-    local mixed = (length % 65521 * 4099 + end_at % 65521) % 65521
-    mixed = (mixed * 4099 + head_at % 65521) % 65521
-    mixed = (mixed * 4099 + before % 65521) % 65521
-    mixed = (mixed * 4099 + units % 65521) % 65521
-    mixed = (mixed * 4099 + age % 65521) % 65521
-    return (mixed * 4099 + newest % 65521) % 65521
-  end
-
-  -- The varint at a place of a table, of at most `most` bytes and none behind `last`, and the place behind it.
-  local function varint(bytes, at, last, most)
-    local value, factor, from = 0, 1, at
-    last = last - at >= most and at + most - 1 or last
-    while at <= last do
-      local digit = bytes[at]
-      at = at + 1
-      if digit < 128 then
-        if digit == 0 and at > from + 1 then
-          return nil -- Not the shortest form.
+      while units > 0 do
+        local words = {}
+        for index = 1, units do
+          words[2 * index - 1], words[2 * index] = now, format('%d-%d', now, suffix)
+          suffix = suffix + 1
         end
-        return value + digit * factor, at
+        units = units - call('ZADD', key, 'NX', unpack(words))
       end
-      value, factor = value + (digit - 128) * factor, factor * 128
     end
-  end
 
-  -- A number of six bytes.
-  local function stamp_at(bytes, at)
-    return bytes[at] + bytes[at + 1] * 256 + bytes[at + 2] * 65536 + bytes[at + 3] * 16777216
-      + bytes[at + 4] * 4294967296 + bytes[at + 5] * 1099511627776
-  end
-
-  -- Which block an offset lies in.
-  local function block_of(at)
-    return floor((at - HEADER) / BLOCK)
-  end
-
-  -- Whether a block ends at an offset, and the next one begins.
-  local function is_boundary(at)
-    return (at - HEADER) % BLOCK == 0 and at > HEADER
-  end
-
-  -- Whether an offset lies behind the head of its block. The first block has none.
-  local function holds_entries(at)
-    return at >= HEADER and (at < HEADER + BLOCK or (at - HEADER) % BLOCK >= BLOCK_HEAD)
-  end
-
-  -- Reading --------------------------------------------------------------------------------------------------------------
-
-  -- The bytes from one offset to another, of a text that may have more. Answers the text and the offset at which it begins.
-  local function text_of(log, from, to)
-    if from >= log.base then
-      return log.text, log.base
-    elseif not log.piece or from < log.piece_base or to > log.piece_base + #log.piece then
-      log.piece, log.piece_base = call('GETRANGE', log.key, from, to - 1), from
+    -- Units stamped later than a time, without the members before the epoch.
+    function sorted.stamped_after(log, time)
+      return call('ZCOUNT', log.key, later(time), log.now + log.window)
     end
-    return log.piece, log.piece_base
-  end
 
-  -- A table of these bytes, and what is to be taken from an offset to find its byte there. `further`: up to where more may be
-  -- asked for next.
-  local function bytes_of(log, from, to, further)
-    if from <= log.shift or to > log.upto then
-      further = min(further, from + 64)
-      further = further > to and further or to
-      local text, base = text_of(log, from, further)
-      log.bytes, log.shift, log.upto = {byte(text, from - base + 1, further - base)}, from - 1, further
+    function sorted.later_than(log, time)
+      return sorted.stamped_after(log, time) + log.lasting
     end
-    return log.bytes, log.shift
-  end
 
-  -- Opens the log at a key that has a string, or nothing.
-  local function open_log(key, window, now, exists)
-    if not exists then
-      return {key = key, window = window, now = now, lasting = 0, is_empty = true, units = 0, length = 0, added = 0}
-    end
-    local text = call('GETRANGE', key, -AT_ONCE, -1)
-    local length, head = #text, text
-    if length == AT_ONCE then
-      length = call('STRLEN', key)
-      head = length > AT_ONCE and call('GETRANGE', key, 0, 3) or text
-    end
-    if sub(head, 1, 4) ~= 'RLS\1' then
-      if sub(head, 1, 3) ~= 'RLS' or #head < 4 then
-        fail(WRONG_TYPE)
+    -- The stamp of the unit with `rank` newer ones. Nothing for a unit that never expires.
+    function sorted.stamp_of(log, rank)
+      if rank < log.live then
+        rank = rank + log.ahead
+        return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
       end
-      fail('ERR rl: the log at this key was written by a later version of the module, which alone can read it')
     end
-    local tail = {byte(text, -40, -1)}
-    local last = #tail
-    local size = tail[last]
-    local footer, at, behind = length - size, last - size + 1, last - 9
-    if length > LONGEST_LOG or size < 14 or at < 1 then
-      refuse_damaged()
+
+    function sorted.check_cost(cost)
+      if cost > MOST_ADDED then
+        fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit '
+          .. '(rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
+      end
     end
-    local end_at, head_at, before, units, age
-    end_at, at = varint(tail, at, behind, 4)
-    if at then head_at, at = varint(tail, at, behind, 4) end
-    if at then before, at = varint(tail, at, behind, 8) end
-    if at then units, at = varint(tail, at, behind, 8) end
-    if at then age, at = varint(tail, at, behind, 7) end
-    if at ~= last - 8 then
-      refuse_damaged()
+
+    -- Plans to add units, if there are any to add, and to remove what is stale.
+    function sorted.plan(log, units)
+      log.added = units
+      return true
     end
-    local newest = stamp_at(tail, at)
-    if check_of(length, end_at, head_at, before, units, age, newest) ~= tail[last - 2] + tail[last - 1] * 256
-      or head_at >= end_at or end_at > footer or end_at > LAST_END or age > newest
-      or before > MOST or units < 1 or units > MOST
-      or not (holds_entries(head_at) and (is_boundary(end_at) or holds_entries(end_at - 1))) then
-      refuse_damaged()
+
+    -- Plans to take out the newest units that a clock has stamped, or some of one stamp. Answers how many.
+    function sorted.take(log, cost, at)
+      local now, window, members = log.now, log.window, {}
+      if log.card == 0 then
+        return 0
+      end
+      sorted.check_cost(cost)
+      if not at then
+        members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, cost)
+      elseif at > now - window and at <= now + window then
+        members = call('ZREVRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, cost)
+      end
+      log.members = #members > 0 and members
+      return #members
     end
-    return {
-      key = key, window = window, now = now, lasting = 0, is_empty = false, is_pruned = false, units = units,
-      length = length, text = text, base = length - #text, bytes = tail, shift = length, upto = 0,
-      footer = footer, origin = before, head_at = head_at, head_units = 0, head_stamp = newest - age,
-      end_at = end_at, end_units = units, end_stamp = newest, added = 0, change = false,
-    }
+
+    -- Carries out what is planned. `kept`: whether a request was decided on, and not taken back.
+    function sorted.write(log, kept)
+      if not kept then
+        if log.members then
+          call('ZREM', log.key, unpack(log.members))
+        end
+        return
+      end
+      prune_log(log)
+      if log.added > 0 then
+        add_units(log, log.added)
+      end
+      local expiry = (log.added > 0 or log.units > 0) and renewed_expiry(log, log.units > 0)
+      if expiry then
+        call('PEXPIREAT', log.key, expiry)
+      end
+    end
+
+    return sorted
   end
 
-  local function is_within(log, units, stamp)
-    return log.head_stamp <= stamp and stamp <= log.end_stamp and log.head_units <= units and units <= log.end_units
+  local sorted = nil
+
+  local function get_sorted()
+    sorted = sorted or make_sorted()
+    return sorted
   end
 
-  -- The place at the beginning of a block behind the oldest entry.
-  local function block_mark(log, block)
-    local at = block * BLOCK + HEADER
-    if at + BLOCK_HEAD > log.length then
-      refuse_damaged()
-    end
-    local bytes, shift = bytes_of(log, at, at + BLOCK_HEAD, log.length)
-    local stamp = stamp_at(bytes, at - shift)
-    local units = stamp_at(bytes, at - shift + 6) + bytes[at - shift + 12] * 281474976710656
-    if units > MOST then
-      refuse_damaged()
-    end
-    units = units - log.origin
-    units = units < 0 and units + UNITS or units
-    if not is_within(log, units, stamp) then
-      refuse_damaged()
-    end
-    return at, units, stamp
-  end
+  -- Compact logs ---------------------------------------------------------------------------------------------------------
 
-  -- The end of the block that an offset lies in, or of the entries.
-  local function block_end(log, at)
-    return min((block_of(at) + 1) * BLOCK + HEADER, log.end_at)
-  end
-
-  -- The difference and the weight of the entry at an offset, and where it ends.
-  local function entry_at(log, at)
-    local to = block_end(log, at)
-    local bytes, shift = bytes_of(log, at, min(at + LONGEST_ENTRY, to), to)
-    local weight, last = 1, to - 1 - shift
-    local packed, behind = varint(bytes, at - shift, last, 7)
-    if packed and packed % 2 == 1 then
-      weight, behind = varint(bytes, behind, last, 8)
-      weight, packed = weight and weight + 2, packed - 1
+  -- The log of a sliding window in one string; docs/COMPACT.md describes the bytes, and src/state/compact/ reads and writes the
+  -- same. Offsets count from 0. A place between two entries is three numbers: the offset, the units of all entries before
+  -- it, from the oldest that counted when the log was opened, and the stamp of the entry before it. Bytes are worked on as tables of
+  -- numbers: a call of string.byte or string.char costs more than a look into a table.
+  local function make_compact()
+    local function refuse_damaged()
+      fail('ERR rl: the log at this key is damaged; RL.RESET removes it')
     end
-    if behind and weight <= MOST then
-      return packed / 2, weight, behind + shift
-    end
-  end
 
-  -- The place before the oldest entry. What was before it may be gone; its stamp follows from the difference.
-  local function head_mark(log)
-    local difference = entry_at(log, log.head_at) or refuse_damaged()
-    return log.head_at, log.head_units, log.head_stamp - difference
-  end
-
-  -- The offset behind the filler at an offset.
-  local function skip_filler(log, at)
-    local to = block_end(log, at)
-    if not is_boundary(to) or to - at >= LONGEST_ENTRY then
-      refuse_damaged()
+    local function refuse_full()
+      fail('ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units')
     end
-    local bytes, shift = bytes_of(log, at, to, to)
-    for place = at, to - 1 do
-      if bytes[place - shift] ~= 255 then
+
+    -- The check of a footer.
+    local function check_of(length, end_at, head_at, before, units, age, newest)
+      local mixed = (length % 65521 * 4099 + end_at % 65521) % 65521
+      mixed = (mixed * 4099 + head_at % 65521) % 65521
+      mixed = (mixed * 4099 + before % 65521) % 65521
+      mixed = (mixed * 4099 + units % 65521) % 65521
+      mixed = (mixed * 4099 + age % 65521) % 65521
+      return (mixed * 4099 + newest % 65521) % 65521
+    end
+
+    -- The varint at a place of a table, of at most `most` bytes and none behind `last`, and the place behind it.
+    local function varint(bytes, at, last, most)
+      local value, factor, from = 0, 1, at
+      last = last - at >= most and at + most - 1 or last
+      while at <= last do
+        local digit = bytes[at]
+        at = at + 1
+        if digit < 128 then
+          if digit == 0 and at > from + 1 then
+            return nil -- Not the shortest form.
+          end
+          return value + digit * factor, at
+        end
+        value, factor = value + (digit - 128) * factor, factor * 128
+      end
+    end
+
+    -- A number of six bytes.
+    local function stamp_at(bytes, at)
+      return bytes[at] + bytes[at + 1] * 256 + bytes[at + 2] * 65536 + bytes[at + 3] * 16777216
+        + bytes[at + 4] * 4294967296 + bytes[at + 5] * 1099511627776
+    end
+
+    -- Which block an offset lies in.
+    local function block_of(at)
+      return floor((at - HEADER) / BLOCK)
+    end
+
+    -- Whether a block ends at an offset, and the next one begins.
+    local function is_boundary(at)
+      return (at - HEADER) % BLOCK == 0 and at > HEADER
+    end
+
+    -- Whether an offset lies behind the head of its block. The first block has none.
+    local function holds_entries(at)
+      return at >= HEADER and (at < HEADER + BLOCK or (at - HEADER) % BLOCK >= BLOCK_HEAD)
+    end
+
+    -- Reading --------------------------------------------------------------------------------------------------------------
+
+    -- Opens the log at a key that has a string, or nothing.
+    local function open_log(key, window, now, exists)
+      if not exists then
+        return {key = key, window = window, now = now, lasting = 0, is_empty = true, units = 0, length = 0, added = 0}
+      end
+      local text = call('GETRANGE', key, -AT_ONCE, -1)
+      local length, head = #text, text
+      if length == AT_ONCE then
+        length = call('STRLEN', key)
+        head = length > AT_ONCE and call('GETRANGE', key, 0, 3) or text
+      end
+      if sub(head, 1, 4) ~= 'RLS\1' then
+        if sub(head, 1, 3) ~= 'RLS' or #head < 4 then
+          fail(WRONG_TYPE)
+        end
+        fail('ERR rl: the log at this key was written by a later version of the module, which alone can read it')
+      end
+      local tail = {byte(text, -40, -1)}
+      local last = #tail
+      local size = tail[last]
+      local footer, at, behind = length - size, last - size + 1, last - 9
+      if length > LONGEST_LOG or size < 14 or at < 1 then
         refuse_damaged()
       end
+      local end_at, head_at, before, units, age
+      end_at, at = varint(tail, at, behind, 4)
+      if at then head_at, at = varint(tail, at, behind, 4) end
+      if at then before, at = varint(tail, at, behind, 8) end
+      if at then units, at = varint(tail, at, behind, 8) end
+      if at then age, at = varint(tail, at, behind, 7) end
+      if at ~= last - 8 then
+        refuse_damaged()
+      end
+      local newest = stamp_at(tail, at)
+      if check_of(length, end_at, head_at, before, units, age, newest) ~= tail[last - 2] + tail[last - 1] * 256
+        or head_at >= end_at or end_at > footer or end_at > LAST_END or age > newest
+        or before > MOST or units < 1 or units > MOST
+        or not (holds_entries(head_at) and (is_boundary(end_at) or holds_entries(end_at - 1))) then
+        refuse_damaged()
+      end
+      return {
+        key = key, window = window, now = now, lasting = 0, is_empty = false, is_pruned = false, units = units,
+        length = length, text = text, base = length - #text, bytes = tail, shift = length, upto = 0,
+        footer = footer, origin = before, head_at = head_at, head_units = 0, head_stamp = newest - age,
+        end_at = end_at, end_units = units, end_stamp = newest, added = 0, change = false,
+      }
     end
-    return to
-  end
 
-  -- The entry at a place: its offset, the offset of the place before it, and the place after it. Nothing at the end.
-  local function step(log, at, units, stamp)
-    local before, difference, weight, behind = at, nil, nil, nil
-    if at < log.end_at and not is_boundary(at) then
-      difference, weight, behind = entry_at(log, at)
-      before = difference and at or skip_filler(log, at)
-    end
-    if not difference then
-      if before >= log.end_at then
-        if before ~= log.end_at or units ~= log.end_units or stamp ~= log.end_stamp then
+    local function make_reader()
+      -- The bytes from one offset to another, of a text that may have more. Answers the text and the offset at which it begins.
+      local function text_of(log, from, to)
+        if from >= log.base then
+          return log.text, log.base
+        elseif not log.piece or from < log.piece_base or to > log.piece_base + #log.piece then
+          log.piece, log.piece_base = call('GETRANGE', log.key, from, to - 1), from
+        end
+        return log.piece, log.piece_base
+      end
+
+      -- A table of these bytes, and what is to be taken from an offset to find its byte there. `further`: up to where more may be
+      -- asked for next.
+      local function bytes_of(log, from, to, further)
+        if from <= log.shift or to > log.upto then
+          further = min(further, from + 64)
+          further = further > to and further or to
+          local text, base = text_of(log, from, further)
+          log.bytes, log.shift, log.upto = {byte(text, from - base + 1, further - base)}, from - 1, further
+        end
+        return log.bytes, log.shift
+      end
+
+      local function is_within(log, units, stamp)
+        return log.head_stamp <= stamp and stamp <= log.end_stamp and log.head_units <= units and units <= log.end_units
+      end
+
+      -- The place at the beginning of a block behind the oldest entry.
+      local function block_mark(log, block)
+        local at = block * BLOCK + HEADER
+        if at + BLOCK_HEAD > log.length then
           refuse_damaged()
         end
-        return nil
+        local bytes, shift = bytes_of(log, at, at + BLOCK_HEAD, log.length)
+        local stamp = stamp_at(bytes, at - shift)
+        local units = stamp_at(bytes, at - shift + 6) + bytes[at - shift + 12] * 281474976710656
+        if units > MOST then
+          refuse_damaged()
+        end
+        units = units - log.origin
+        units = units < 0 and units + UNITS or units
+        if not is_within(log, units, stamp) then
+          refuse_damaged()
+        end
+        return at, units, stamp
       end
-      local _, block_units, block_stamp = block_mark(log, block_of(before))
-      if block_units ~= units or block_stamp ~= stamp then
-        refuse_damaged()
+
+      -- The end of the block that an offset lies in, or of the entries.
+      local function block_end(log, at)
+        return min((block_of(at) + 1) * BLOCK + HEADER, log.end_at)
       end
-      at = before + BLOCK_HEAD
-      difference, weight, behind = entry_at(log, at)
-      if not difference then
-        refuse_damaged()
+
+      -- The difference and the weight of the entry at an offset, and where it ends.
+      local function entry_at(log, at)
+        local to = block_end(log, at)
+        local bytes, shift = bytes_of(log, at, min(at + LONGEST_ENTRY, to), to)
+        local weight, last = 1, to - 1 - shift
+        local packed, behind = varint(bytes, at - shift, last, 7)
+        if packed and packed % 2 == 1 then
+          weight, behind = varint(bytes, behind, last, 8)
+          weight, packed = weight and weight + 2, packed - 1
+        end
+        if behind and weight <= MOST then
+          return packed / 2, weight, behind + shift
+        end
       end
-    end
-    units, stamp = units + weight, stamp + difference
-    if not is_within(log, units, stamp) then
-      refuse_damaged()
-    end
-    return at, before, behind, units, stamp
-  end
 
-  -- The first entry after which the units (`by_units`) or the stamp are above a bound: its offset, the place before it, and the
-  -- place after it.
-  local function seek(log, by_units, bound)
-    local first = block_of(log.head_at)
-    local low, high, middle = first, block_of(log.end_at - 1) + 1, first + 1
-    if middle < high then
-      -- What is looked for is often near the head: its block and the next one's head are fetched at once.
-      text_of(log, log.head_at, min(middle * BLOCK + HEADER + BLOCK_HEAD, log.length))
-    end
-    while low < middle and middle < high do
-      local _, units, stamp = block_mark(log, middle)
-      if (by_units and units or stamp) <= bound then
-        low = middle
-      else
-        high = middle
+      -- The place before the oldest entry. What was before it may be gone; its stamp follows from the difference.
+      local function head_mark(log)
+        local difference = entry_at(log, log.head_at) or refuse_damaged()
+        return log.head_at, log.head_units, log.head_stamp - difference
       end
-      middle = floor((low + high) / 2)
-    end
-    local at, units, stamp
-    if low == first then
-      at, units, stamp = head_mark(log)
-    else
-      at, units, stamp = block_mark(log, low)
-      text_of(log, at, block_end(log, at))
-    end
-    while true do
-      local entry, before, after_at, after_units, after_stamp = step(log, at, units, stamp)
-      if not entry then
-        refuse_damaged()
-      elseif (by_units and after_units or after_stamp) > bound then
-        return entry, before, units, stamp, after_at, after_units, after_stamp
+
+      -- The offset behind the filler at an offset.
+      local function skip_filler(log, at)
+        local to = block_end(log, at)
+        if not is_boundary(to) or to - at >= LONGEST_ENTRY then
+          refuse_damaged()
+        end
+        local bytes, shift = bytes_of(log, at, to, to)
+        for place = at, to - 1 do
+          if bytes[place - shift] ~= 255 then
+            refuse_damaged()
+          end
+        end
+        return to
       end
-      at, units, stamp = after_at, after_units, after_stamp
-    end
-  end
 
-  local function clear(log)
-    log.is_empty, log.is_pruned, log.units = true, true, 0
-  end
-
-  -- Drops what does not count, in memory.
-  local function prune(log)
-    local expired_to, latest = log.now - log.window, log.now + log.window
-    if log.head_stamp > expired_to and log.end_stamp <= latest then
-      return
-    elseif log.end_stamp <= expired_to or log.head_stamp > latest then
-      return clear(log)
-    end
-    log.is_pruned = true
-    if log.head_stamp <= expired_to then
-      local entry, _, units, _, _, _, stamp = seek(log, false, expired_to)
-      log.head_at, log.head_units, log.head_stamp = entry, units, stamp
-    end
-    if log.head_stamp > latest then
-      return clear(log)
-    elseif log.end_stamp > latest then
-      local _, before, units, stamp = seek(log, false, latest)
-      log.end_at, log.end_units, log.end_stamp = before, units, stamp
-    end
-    log.units = log.end_units - log.head_units
-  end
-
-  local compact = {is_compact = true, refuse_full = refuse_full}
-
-  function compact.read(key, window, now, exists)
-    local log = open_log(key, window, now, exists)
-    if exists then
-      prune(log)
-    end
-    return log
-  end
-
-  -- Units stamped later than a time.
-  function compact.later_than(log, time)
-    if log.is_empty or time >= log.end_stamp then
-      return 0
-    elseif time < log.head_stamp then
-      return log.units
-    end
-    local _, _, units = seek(log, false, time)
-    return log.end_units - units
-  end
-
-  compact.stamped_after = compact.later_than
-
-  -- The stamp of the unit with `rank` newer ones.
-  function compact.stamp_of(log, rank)
-    if rank < log.units then
-      local _, _, _, _, _, _, stamp = seek(log, true, log.end_units - rank - 1)
-      return stamp
-    end
-  end
-
-  -- The expiry of a key in which something counts, if it is to change.
-  local function expiry_to_set(log)
-    return (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty)
-  end
-
-  -- Writing --------------------------------------------------------------------------------------------------------------
-
-  local function make_writer()
-    -- A writer is a table of bytes that belong at an offset, `size` of them, and the place that they have come to.
-    local function writer_at(at, units, stamp, origin)
-      return {at = at, units = units, stamp = stamp, origin = origin, size = 0}
-    end
-
-    local function put_varint(writer, value)
-      local size = writer.size
-      while value >= 128 do
-        local low = value % 128
-        size = size + 1
-        writer[size] = low + 128
-        value = (value - low) / 128
+      -- The entry at a place: its offset, the offset of the place before it, and the place after it. Nothing at the end.
+      local function step(log, at, units, stamp)
+        local before, difference, weight, behind = at, nil, nil, nil
+        if at < log.end_at and not is_boundary(at) then
+          difference, weight, behind = entry_at(log, at)
+          before = difference and at or skip_filler(log, at)
+        end
+        if not difference then
+          if before >= log.end_at then
+            if before ~= log.end_at or units ~= log.end_units or stamp ~= log.end_stamp then
+              refuse_damaged()
+            end
+            return nil
+          end
+          local _, block_units, block_stamp = block_mark(log, block_of(before))
+          if block_units ~= units or block_stamp ~= stamp then
+            refuse_damaged()
+          end
+          at = before + BLOCK_HEAD
+          difference, weight, behind = entry_at(log, at)
+          if not difference then
+            refuse_damaged()
+          end
+        end
+        units, stamp = units + weight, stamp + difference
+        if not is_within(log, units, stamp) then
+          refuse_damaged()
+        end
+        return at, before, behind, units, stamp
       end
-      writer[size + 1], writer.size = value, size + 1
-    end
 
-    -- A number of so many bytes.
-    local function put_fixed(writer, value, count)
-      local size = writer.size
-      for place = size + 1, size + count do
-        local low = value % 256
-        writer[place] = low
-        value = (value - low) / 256
-      end
-      writer.size = size + count
-    end
-
-    local function put_same(writer, value, count)
-      for place = writer.size + 1, writer.size + count do
-        writer[place] = value
-      end
-      writer.size = writer.size + count
-    end
-
-    local function text_of_writer(writer)
-      if writer.size <= 1000 then
-        return char(unpack(writer, 1, writer.size))
-      end
-      local parts = {}
-      for from = 1, writer.size, 1000 do
-        parts[#parts + 1] = char(unpack(writer, from, min(from + 999, writer.size)))
-      end
-      return concat(parts)
-    end
-
-    -- Units before a place as they are stored.
-    local function stored_units(units, origin)
-      units = units - (UNITS - origin)
-      return units < 0 and units + UNITS or units
-    end
-
-    -- Puts an entry that is no earlier than the one before, and answers its offset.
-    local function push(writer, stamp, weight)
-      local at = writer.at
-      if at == HEADER then
-        writer.stamp = stamp -- The first entry of a new string.
-      end
-      local difference, begin = stamp - writer.stamp, writer.size
-      if difference < 0 then
-        refuse_damaged()
-      end
-      local room = BLOCK - (at - HEADER) % BLOCK
-      if room == BLOCK and at > HEADER then
-        room = 0 -- A block head comes first.
-      end
-      if room > 0 then
-        if weight == 1 then
-          put_varint(writer, difference * 2)
+      -- The first entry after which the units (`by_units`) or the stamp are above a bound: its offset, the place before it,
+      -- and the place after it.
+      local function seek(log, by_units, bound)
+        local first = block_of(log.head_at)
+        local low, high, middle = first, block_of(log.end_at - 1) + 1, first + 1
+        if middle < high then
+          -- What is looked for is often near the head: its block and the next one's head are fetched at once.
+          text_of(log, log.head_at, min(middle * BLOCK + HEADER + BLOCK_HEAD, log.length))
+        end
+        while low < middle and middle < high do
+          local _, units, stamp = block_mark(log, middle)
+          if (by_units and units or stamp) <= bound then
+            low = middle
+          else
+            high = middle
+          end
+          middle = floor((low + high) / 2)
+        end
+        local at, units, stamp
+        if low == first then
+          at, units, stamp = head_mark(log)
         else
-          put_varint(writer, difference * 2 + 1)
-          put_varint(writer, weight - 2)
+          at, units, stamp = block_mark(log, low)
+          text_of(log, at, block_end(log, at))
+        end
+        while true do
+          local entry, before, after_at, after_units, after_stamp = step(log, at, units, stamp)
+          if not entry then
+            refuse_damaged()
+          elseif (by_units and after_units or after_stamp) > bound then
+            return entry, before, units, stamp, after_at, after_units, after_stamp
+          end
+          at, units, stamp = after_at, after_units, after_stamp
         end
       end
-      if writer.size - begin > room or room == 0 then
-        writer.size = begin
-        put_same(writer, 255, room)
-        put_fixed(writer, writer.stamp, 6)
-        put_fixed(writer, stored_units(writer.units, writer.origin), 7)
-        at = at + room + BLOCK_HEAD
-        put_varint(writer, difference * 2 + (weight == 1 and 0 or 1))
-        if weight > 1 then
-          put_varint(writer, weight - 2)
+
+      return {text_of = text_of, bytes_of = bytes_of, block_mark = block_mark, entry_at = entry_at, step = step, seek = seek}
+    end
+
+    local reader = nil
+
+    local function get_reader()
+      reader = reader or make_reader()
+      return reader
+    end
+
+    local function seek(...)
+      return get_reader().seek(...)
+    end
+
+    local function clear(log)
+      log.is_empty, log.is_pruned, log.units = true, true, 0
+    end
+
+    -- Drops what does not count, in memory.
+    local function prune(log)
+      local expired_to, latest = log.now - log.window, log.now + log.window
+      if log.head_stamp > expired_to and log.end_stamp <= latest then
+        return
+      elseif log.end_stamp <= expired_to or log.head_stamp > latest then
+        return clear(log)
+      end
+      log.is_pruned = true
+      if log.head_stamp <= expired_to then
+        local entry, _, units, _, _, _, stamp = seek(log, false, expired_to)
+        log.head_at, log.head_units, log.head_stamp = entry, units, stamp
+      end
+      if log.head_stamp > latest then
+        return clear(log)
+      elseif log.end_stamp > latest then
+        local _, before, units, stamp = seek(log, false, latest)
+        log.end_at, log.end_units, log.end_stamp = before, units, stamp
+      end
+      log.units = log.end_units - log.head_units
+    end
+
+    local compact = {is_compact = true, refuse_full = refuse_full}
+
+    function compact.read(key, window, now, exists)
+      local log = open_log(key, window, now, exists)
+      if exists then
+        prune(log)
+      end
+      return log
+    end
+
+    -- Units stamped later than a time.
+    function compact.later_than(log, time)
+      if log.is_empty or time >= log.end_stamp then
+        return 0
+      elseif time < log.head_stamp then
+        return log.units
+      end
+      local _, _, units = seek(log, false, time)
+      return log.end_units - units
+    end
+
+    compact.stamped_after = compact.later_than
+
+    -- The stamp of the unit with `rank` newer ones.
+    function compact.stamp_of(log, rank)
+      if rank < log.units then
+        local _, _, _, _, _, _, stamp = seek(log, true, log.end_units - rank - 1)
+        return stamp
+      end
+    end
+
+    -- The expiry of a key in which something counts, if it is to change.
+    local function expiry_to_set(log)
+      return (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty)
+    end
+
+    -- Writing --------------------------------------------------------------------------------------------------------------
+
+    local function make_writer()
+      -- A writer is a table of bytes that belong at an offset, `size` of them, and the place that they have come to.
+      local function writer_at(at, units, stamp, origin)
+        return {at = at, units = units, stamp = stamp, origin = origin, size = 0}
+      end
+
+      local function put_varint(writer, value)
+        local size = writer.size
+        while value >= 128 do
+          local low = value % 128
+          size = size + 1
+          writer[size] = low + 128
+          value = (value - low) / 128
         end
+        writer[size + 1], writer.size = value, size + 1
       end
-      writer.at = writer.at + writer.size - begin
-      writer.units, writer.stamp = writer.units + weight, stamp
-      return at
-    end
 
-    -- The footer of a log that ends where a writer has come to, in a string that has this length or gets longer: a writer, and
-    -- the gap before it. Nothing if the log would be too long.
-    local function footer_of(writer, head_at, head_units, head_stamp, length)
-      local end_at, newest = writer.at, writer.stamp
-      if end_at > LAST_END then
-        return nil
-      end
-      local before, units, age = stored_units(head_units, writer.origin), writer.units - head_units, newest - head_stamp
-      local footer = {size = 0}
-      put_varint(footer, end_at)
-      put_varint(footer, head_at)
-      put_varint(footer, before)
-      put_varint(footer, units)
-      put_varint(footer, age)
-      put_fixed(footer, newest, 6)
-      local size = footer.size + 3
-      local gap = max(0, length - end_at - size)
-      put_fixed(footer, check_of(end_at + gap + size, end_at, head_at, before, units, age, newest), 2)
-      footer[size], footer.size = size, size
-      return footer, gap
-    end
-
-    -- Writes the new entry, if there is one, and the entries from a place on. Answers the head of what is written, which is the
-    -- head that is handed in unless the first of these entries becomes it.
-    local function put_rest(log, writer, from_at, head_at, head_stamp, new, rest_at, rest_units, rest_stamp)
-      local first_at, first_stamp
-      if new then
-        first_at, first_stamp = push(writer, new.stamp, new.weight), new.stamp
-      end
-      if rest_at < log.end_at then
-        text_of(log, rest_at, log.end_at) -- At once.
-      end
-      while rest_at ~= log.end_at do
-        local entry, _, after_at, after_units, after_stamp = step(log, rest_at, rest_units, rest_stamp)
-        if not entry then
-          break
+      -- A number of so many bytes.
+      local function put_fixed(writer, value, count)
+        local size = writer.size
+        for place = size + 1, size + count do
+          local low = value % 256
+          writer[place] = low
+          value = (value - low) / 256
         end
-        local at = push(writer, after_stamp, after_units - rest_units)
-        if not first_at then
-          first_at, first_stamp = at, after_stamp
+        writer.size = size + count
+      end
+
+      local function put_same(writer, value, count)
+        for place = writer.size + 1, writer.size + count do
+          writer[place] = value
         end
-        rest_at, rest_units, rest_stamp = after_at, after_units, after_stamp
+        writer.size = writer.size + count
       end
-      if from_at ~= log.head_at then
-        return head_at, head_stamp
-      elseif not first_at then
-        refuse_damaged()
+
+      local function text_of_writer(writer)
+        if writer.size <= 1000 then
+          return char(unpack(writer, 1, writer.size))
+        end
+        local parts = {}
+        for from = 1, writer.size, 1000 do
+          parts[#parts + 1] = char(unpack(writer, from, min(from + 999, writer.size)))
+        end
+        return concat(parts)
       end
-      return first_at, first_stamp
-    end
 
-    -- The dead bytes that moving a log would drop.
-    local function droppable(log)
-      local first = block_of(log.head_at)
-      local from = first == block_of(log.end_at - 1) and log.head_at or first * BLOCK + HEADER
-      return max(0, log.footer - (log.end_at - from) - HEADER)
-    end
+      -- Units before a place as they are stored.
+      local function stored_units(units, origin)
+        units = units - (UNITS - origin)
+        return units < 0 and units + UNITS or units
+      end
 
-    -- Whether the dead bytes that can go are worth moving a log for.
-    local function is_due(log)
-      local dead = droppable(log)
-      return dead >= FEWEST_DEAD and dead * 4 >= log.end_at - log.head_at
-    end
-
-    -- A change that replaces the string by one with the live entries alone, or without the dead blocks.
-    local function moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
-      local writer, prefix = writer_at(HEADER, 0, 0, 0), 'RLS\1'
-      local head_at, head_units = HEADER, 0
-      local first = block_of(log.head_at)
-      if from_at == log.head_at then
-        -- No entry stays where it is.
-      elseif first == block_of(from_at - 1) then
-        -- All stay as they are but the oldest: it has no other before it now.
-        local _, weight, behind = entry_at(log, log.head_at)
-        if not weight then
+      -- Puts an entry that is no earlier than the one before, and answers its offset.
+      local function push(writer, stamp, weight)
+        local at = writer.at
+        if at == HEADER then
+          writer.stamp = stamp -- The first entry of a new string.
+        end
+        local difference, begin = stamp - writer.stamp, writer.size
+        if difference < 0 then
           refuse_damaged()
         end
-        push(writer, log.head_stamp, weight)
-        local bytes, shift = bytes_of(log, behind, from_at, from_at)
-        local last = from_at - 1 - shift
-        while last >= behind - shift and bytes[last] == 255 do
-          last = last - 1 -- The block may end in filler, as no entry does.
+        local room = BLOCK - (at - HEADER) % BLOCK
+        if room == BLOCK and at > HEADER then
+          room = 0 -- A block head comes first.
         end
-        for place = behind - shift, last do
-          writer.size = writer.size + 1
-          writer[writer.size] = bytes[place]
+        if room > 0 then
+          if weight == 1 then
+            put_varint(writer, difference * 2)
+          else
+            put_varint(writer, difference * 2 + 1)
+            put_varint(writer, weight - 2)
+          end
         end
-        writer.at = HEADER + writer.size
-        writer.units, writer.stamp = from_units - log.head_units, from_stamp
-      else
-        local begin = first * BLOCK + HEADER
-        local text, base = text_of(log, begin, from_at)
-        prefix = prefix .. sub(text, begin - base + 1, from_at - base)
-        writer = writer_at(from_at - begin + HEADER, from_units, from_stamp, log.origin)
-        head_at, head_units = log.head_at - begin + HEADER, log.head_units
+        if writer.size - begin > room or room == 0 then
+          writer.size = begin
+          put_same(writer, 255, room)
+          put_fixed(writer, writer.stamp, 6)
+          put_fixed(writer, stored_units(writer.units, writer.origin), 7)
+          at = at + room + BLOCK_HEAD
+          put_varint(writer, difference * 2 + (weight == 1 and 0 or 1))
+          if weight > 1 then
+            put_varint(writer, weight - 2)
+          end
+        end
+        writer.at = writer.at + writer.size - begin
+        writer.units, writer.stamp = writer.units + weight, stamp
+        return at
       end
-      local head_stamp
-      head_at, head_stamp = put_rest(log, writer, from_at, head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
-      local footer = footer_of(writer, head_at, head_units, head_stamp, 0) or refuse_full()
-      return {whole = prefix .. text_of_writer(writer) .. text_of_writer(footer)}
-    end
 
-    -- The change that rewrites a log from a place on: first the new entry, if there is one, then the entries from another place
-    -- on. `may_move`: whether it may replace the string to get rid of dead bytes. Nothing if it may not and the log is full.
-    local function rewrite(log, may_move, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
-      if may_move and is_due(log) then
-        return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
-      end
-      -- The entry before may be dead and later than one that becomes the head, whose difference does not count.
-      local stamp = new and new.stamp < from_stamp and new.stamp or from_stamp
-      local writer = writer_at(from_at, from_units, stamp, log.origin)
-      local head_at, head_stamp =
-        put_rest(log, writer, from_at, log.head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
-      local footer, gap = footer_of(writer, head_at, log.head_units, head_stamp, log.length)
-      if not footer then
-        if not may_move then
+      -- The footer of a log that ends where a writer has come to, in a string that has this length or gets longer: a writer, and
+      -- the gap before it. Nothing if the log would be too long.
+      local function footer_of(writer, head_at, head_units, head_stamp, length)
+        local end_at, newest = writer.at, writer.stamp
+        if end_at > LAST_END then
           return nil
-        elseif droppable(log) < FEWEST_DEAD_WHEN_FULL then
+        end
+        local before, units, age = stored_units(head_units, writer.origin), writer.units - head_units, newest - head_stamp
+        local footer = {size = 0}
+        put_varint(footer, end_at)
+        put_varint(footer, head_at)
+        put_varint(footer, before)
+        put_varint(footer, units)
+        put_varint(footer, age)
+        put_fixed(footer, newest, 6)
+        local size = footer.size + 3
+        local gap = max(0, length - end_at - size)
+        put_fixed(footer, check_of(end_at + gap + size, end_at, head_at, before, units, age, newest), 2)
+        footer[size], footer.size = size, size
+        return footer, gap
+      end
+
+      -- Writes the new entry, if there is one, and the entries from a place on. Answers the head of what is written, which is the
+      -- head that is handed in unless the first of these entries becomes it.
+      local function put_rest(log, writer, from_at, head_at, head_stamp, new, rest_at, rest_units, rest_stamp)
+        local first_at, first_stamp
+        if new then
+          first_at, first_stamp = push(writer, new.stamp, new.weight), new.stamp
+        end
+        if rest_at < log.end_at then
+          get_reader().text_of(log, rest_at, log.end_at) -- At once.
+        end
+        while rest_at ~= log.end_at do
+          local entry, _, after_at, after_units, after_stamp = reader.step(log, rest_at, rest_units, rest_stamp)
+          if not entry then
+            break
+          end
+          local at = push(writer, after_stamp, after_units - rest_units)
+          if not first_at then
+            first_at, first_stamp = at, after_stamp
+          end
+          rest_at, rest_units, rest_stamp = after_at, after_units, after_stamp
+        end
+        if from_at ~= log.head_at then
+          return head_at, head_stamp
+        elseif not first_at then
+          refuse_damaged()
+        end
+        return first_at, first_stamp
+      end
+
+      -- The dead bytes that moving a log would drop.
+      local function droppable(log)
+        local first = block_of(log.head_at)
+        local from = first == block_of(log.end_at - 1) and log.head_at or first * BLOCK + HEADER
+        return max(0, log.footer - (log.end_at - from) - HEADER)
+      end
+
+      -- Whether the dead bytes that can go are worth moving a log for.
+      local function is_due(log)
+        local dead = droppable(log)
+        return dead >= FEWEST_DEAD and dead * 4 >= log.end_at - log.head_at
+      end
+
+      -- A change that replaces the string by one with the live entries alone, or without the dead blocks.
+      local function moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+        local writer, prefix = writer_at(HEADER, 0, 0, 0), 'RLS\1'
+        local head_at, head_units = HEADER, 0
+        local first = block_of(log.head_at)
+        if from_at == log.head_at then
+          -- No entry stays where it is.
+        elseif first == block_of(from_at - 1) then
+          -- All stay as they are but the oldest: it has no other before it now.
+          local _, weight, behind = get_reader().entry_at(log, log.head_at)
+          if not weight then
+            refuse_damaged()
+          end
+          push(writer, log.head_stamp, weight)
+          local bytes, shift = reader.bytes_of(log, behind, from_at, from_at)
+          local last = from_at - 1 - shift
+          while last >= behind - shift and bytes[last] == 255 do
+            last = last - 1 -- The block may end in filler, as no entry does.
+          end
+          for place = behind - shift, last do
+            writer.size = writer.size + 1
+            writer[writer.size] = bytes[place]
+          end
+          writer.at = HEADER + writer.size
+          writer.units, writer.stamp = from_units - log.head_units, from_stamp
+        else
+          local begin = first * BLOCK + HEADER
+          local text, base = get_reader().text_of(log, begin, from_at)
+          prefix = prefix .. sub(text, begin - base + 1, from_at - base)
+          writer = writer_at(from_at - begin + HEADER, from_units, from_stamp, log.origin)
+          head_at, head_units = log.head_at - begin + HEADER, log.head_units
+        end
+        local head_stamp
+        head_at, head_stamp = put_rest(log, writer, from_at, head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
+        local footer = footer_of(writer, head_at, head_units, head_stamp, 0) or refuse_full()
+        return {whole = prefix .. text_of_writer(writer) .. text_of_writer(footer)}
+      end
+
+      -- The change that rewrites a log from a place on: first the new entry, if there is one, then the entries from another place
+      -- on. `may_move`: whether it may replace the string to get rid of dead bytes. Nothing if it may not and the log is full.
+      local function rewrite(log, may_move, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+        if may_move and is_due(log) then
+          return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+        end
+        -- The entry before may be dead and later than one that becomes the head, whose difference does not count.
+        local stamp = new and new.stamp < from_stamp and new.stamp or from_stamp
+        local writer = writer_at(from_at, from_units, stamp, log.origin)
+        local head_at, head_stamp =
+          put_rest(log, writer, from_at, log.head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
+        local footer, gap = footer_of(writer, head_at, log.head_units, head_stamp, log.length)
+        if not footer then
+          if not may_move then
+            return nil
+          elseif droppable(log) < FEWEST_DEAD_WHEN_FULL then
+            refuse_full()
+          end
+          return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+        end
+        if gap > NARROW_GAP then
+          local change = {offset = writer.at + gap, text = text_of_writer(footer)}
+          if writer.size > 0 then
+            change.first_offset, change.first_text = from_at, text_of_writer(writer)
+          end
+          return change
+        end
+        put_same(writer, 0, gap)
+        for place = 1, footer.size do
+          writer[writer.size + place] = footer[place]
+        end
+        writer.size = writer.size + footer.size
+        return {offset = from_at, text = text_of_writer(writer)}
+      end
+
+      -- The first place from which one call may rewrite a log up to its end. Nothing if it may rewrite all of it.
+      local function first_rewritable(log)
+        local first = block_of(log.end_at - 1) + 1 - MOST_BLOCKS
+        if first > block_of(log.head_at) then
+          return get_reader().block_mark(log, first)
+        end
+      end
+
+      local writer = {is_due = is_due}
+
+      -- Plans to add units, if there are any to add, and to drop what does not count. Answers whether it can be done: a log
+      -- that is full may have to be moved.
+      function writer.plan(log, units, may_move)
+        local at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
+        if units == 0 then
+          log.change = log.is_empty and {removed = true}
+            or rewrite(log, may_move, at, end_units, end_stamp, nil, at, end_units, end_stamp)
+          return true
+        end
+        local new = {stamp = log.now, weight = units}
+        if new.stamp > LATEST then
+          fail("ERR rl: the server's clock is before 1970 or after 10889")
+        elseif units > MOST - log.units then
           refuse_full()
+        elseif log.is_empty then
+          local begun = writer_at(HEADER, 0, 0, 0)
+          push(begun, new.stamp, units)
+          local footer = footer_of(begun, HEADER, 0, new.stamp, 0)
+          log.change = {whole = 'RLS\1' .. text_of_writer(begun) .. text_of_writer(footer)}
+          return true
         end
-        return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
-      end
-      if gap > NARROW_GAP then
-        local change = {offset = writer.at + gap, text = text_of_writer(footer)}
-        if writer.size > 0 then
-          change.first_offset, change.first_text = from_at, text_of_writer(writer)
+        if new.stamp < end_stamp then
+          local _, _, stamp = first_rewritable(log)
+          new.stamp = stamp and max(stamp, new.stamp) or new.stamp
+          if new.stamp < end_stamp then
+            _, at, end_units, end_stamp = seek(log, false, new.stamp)
+          end
         end
-        return change
+        log.change = rewrite(log, may_move, at, end_units, end_stamp, new, at, end_units, end_stamp)
+        return log.change ~= nil
       end
-      put_same(writer, 0, gap)
-      for place = 1, footer.size do
-        writer[writer.size + place] = footer[place]
+
+      -- Plans to take out the newest units, or some stamped at this time. Answers how many.
+      function writer.take(log, units, time)
+        local since, until_at, until_units, until_stamp = log.head_units, log.end_at, log.end_units, log.end_stamp
+        if log.is_empty then
+          since, until_units = 0, 0
+        elseif time and (time < log.head_stamp or time > log.end_stamp) then
+          since = until_units
+        elseif time then
+          local _, first
+          if time < log.end_stamp then
+            _, until_at, until_units, until_stamp = seek(log, false, time)
+          end
+          _, _, since = seek(log, false, time - 1)
+          _, first = first_rewritable(log)
+          since = first and max(since, first) or since
+        end
+        local taken = min(max(0, until_units - since), units)
+        if taken == 0 then
+          return log.is_pruned and writer.plan(log, 0, true) and 0 or 0
+        elseif taken == log.units then
+          log.change = {removed = true}
+          return taken
+        end
+        -- The units before this one stay, those from it to `until` go.
+        local first = until_units - taken
+        local _, from_at, from_units, from_stamp, _, _, stamp = seek(log, true, first)
+        local kept = first - from_units
+        local lighter = kept > 0 and {stamp = stamp, weight = kept} or nil
+        local end_at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
+        if until_at == log.end_at then
+          log.end_at, log.end_units, log.end_stamp = from_at, from_units, from_stamp
+          until_at, until_units, until_stamp = from_at, from_units, from_stamp
+        end
+        log.change = rewrite(log, true, from_at, from_units, from_stamp, lighter, until_at, until_units, until_stamp)
+        log.end_at, log.end_units, log.end_stamp = end_at, end_units, end_stamp
+        return taken
       end
-      writer.size = writer.size + footer.size
-      return {offset = from_at, text = text_of_writer(writer)}
+
+      return writer
     end
 
-    -- The first place from which one call may rewrite a log up to its end. Nothing if it may rewrite all of it.
-    local function first_rewritable(log)
-      local first = block_of(log.end_at - 1) + 1 - MOST_BLOCKS
-      if first > block_of(log.head_at) then
-        return block_mark(log, first)
-      end
-    end
+    local writer = nil
 
-    local writer = {is_due = is_due}
+    local function get_writer()
+      writer = writer or make_writer()
+      return writer
+    end
 
     -- Plans to add units, if there are any to add, and to drop what does not count. Answers whether it can be done: a log that is
     -- full may have to be moved.
-    function writer.plan(log, units, may_move)
-      local at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
-      if units == 0 then
-        log.change = log.is_empty and {removed = true}
-          or rewrite(log, may_move, at, end_units, end_stamp, nil, at, end_units, end_stamp)
-        return true
-      end
-      local new = {stamp = log.now, weight = units}
-      if new.stamp > LATEST then
-        fail("ERR rl: the server's clock is before 1970 or after 10889")
-      elseif units > MOST - log.units then
-        refuse_full()
-      elseif log.is_empty then
-        local begun = writer_at(HEADER, 0, 0, 0)
-        push(begun, new.stamp, units)
-        local footer = footer_of(begun, HEADER, 0, new.stamp, 0)
-        log.change = {whole = 'RLS\1' .. text_of_writer(begun) .. text_of_writer(footer)}
-        return true
-      end
-      if new.stamp < end_stamp then
-        local _, _, stamp = first_rewritable(log)
-        new.stamp = stamp and max(stamp, new.stamp) or new.stamp
-        if new.stamp < end_stamp then
-          _, at, end_units, end_stamp = seek(log, false, new.stamp)
-        end
-      end
-      log.change = rewrite(log, may_move, at, end_units, end_stamp, new, at, end_units, end_stamp)
-      return log.change ~= nil
+    function compact.plan(log, units, may_move)
+      log.change, log.added = nil, units
+      return units == 0 and not log.is_pruned or get_writer().plan(log, units, may_move)
     end
 
     -- Plans to take out the newest units, or some stamped at this time. Answers how many.
-    function writer.take(log, units, time)
-      local since, until_at, until_units, until_stamp = log.head_units, log.end_at, log.end_units, log.end_stamp
-      if log.is_empty then
-        since, until_units = 0, 0
-      elseif time and (time < log.head_stamp or time > log.end_stamp) then
-        since = until_units
-      elseif time then
-        local _, first
-        if time < log.end_stamp then
-          _, until_at, until_units, until_stamp = seek(log, false, time)
-        end
-        _, _, since = seek(log, false, time - 1)
-        _, first = first_rewritable(log)
-        since = first and max(since, first) or since
-      end
-      local taken = min(max(0, until_units - since), units)
-      if taken == 0 then
-        return log.is_pruned and writer.plan(log, 0, true) and 0 or 0
-      elseif taken == log.units then
-        log.change = {removed = true}
-        return taken
-      end
-      -- The units before this one stay, those from it to `until` go.
-      local first = until_units - taken
-      local _, from_at, from_units, from_stamp, _, _, stamp = seek(log, true, first)
-      local kept = first - from_units
-      local lighter = kept > 0 and {stamp = stamp, weight = kept} or nil
-      local end_at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
-      if until_at == log.end_at then
-        log.end_at, log.end_units, log.end_stamp = from_at, from_units, from_stamp
-        until_at, until_units, until_stamp = from_at, from_units, from_stamp
-      end
-      log.change = rewrite(log, true, from_at, from_units, from_stamp, lighter, until_at, until_units, until_stamp)
-      log.end_at, log.end_units, log.end_stamp = end_at, end_units, end_stamp
-      return taken
+    function compact.take(log, units, time)
+      return get_writer().take(log, units, time)
     end
 
-    return writer
-  end
+    -- Whether moving a log would drop many dead bytes.
+    function compact.is_due(log)
+      return log.change and not log.is_empty and get_writer().is_due(log)
+    end
 
-  local writer = nil
-
-  local function get_writer()
-    writer = writer or make_writer()
-    return writer
-  end
-
-  -- Plans to add units, if there are any to add, and to drop what does not count. Answers whether it can be done: a log that is
-  -- full may have to be moved.
-  function compact.plan(log, units, may_move)
-    log.change, log.added = nil, units
-    return units == 0 and not log.is_pruned or get_writer().plan(log, units, may_move)
-  end
-
-  -- Plans to take out the newest units, or some stamped at this time. Answers how many.
-  function compact.take(log, units, time)
-    return get_writer().take(log, units, time)
-  end
-
-  -- Whether moving a log would drop many dead bytes.
-  function compact.is_due(log)
-    return log.change and not log.is_empty and get_writer().is_due(log)
-  end
-
-  -- Carries out what is planned. `kept`: whether the key's expiry is looked after.
-  function compact.write(log, kept)
-    local change, key = log.change, log.key
-    local expiry = kept and expiry_to_set(log)
-    if change and change.removed then
-      call('UNLINK', key)
-    elseif change and change.whole then
-      if expiry then
-        call('SET', key, change.whole, 'PXAT', expiry)
+    -- Carries out what is planned. `kept`: whether the key's expiry is looked after.
+    function compact.write(log, kept)
+      local change, key = log.change, log.key
+      local expiry = kept and expiry_to_set(log)
+      if change and change.removed then
+        call('UNLINK', key)
+      elseif change and change.whole then
+        if expiry then
+          call('SET', key, change.whole, 'PXAT', expiry)
+        else
+          call('SET', key, change.whole, 'KEEPTTL')
+        end
       else
-        call('SET', key, change.whole, 'KEEPTTL')
-      end
-    else
-      if change then
-        if change.first_text then
-          call('SETRANGE', key, change.first_offset, change.first_text)
+        if change then
+          if change.first_text then
+            call('SETRANGE', key, change.first_offset, change.first_text)
+          end
+          call('SETRANGE', key, change.offset, change.text)
         end
-        call('SETRANGE', key, change.offset, change.text)
-      end
-      if expiry then
-        call('PEXPIREAT', key, expiry)
+        if expiry then
+          call('PEXPIREAT', key, expiry)
+        end
       end
     end
+
+    return compact
   end
 
-  return compact
-end
+  local compact = nil
 
-local compact = nil
+  local function get_compact()
+    compact = compact or make_compact()
+    return compact
+  end
 
-local function get_compact()
-  compact = compact or make_compact()
-  return compact
-end
-
--- The log at a key, in the form that it has, and the functions for it. A new one is compact where the call has a COST.
-local function open_log(key, window, now, has_cost, pruned)
-  if not has_cost then
-    local store = get_sorted()
-    local log = store.read(key, window, now, pruned)
-    if log then
-      return log, store
+  -- The log at a key, in the form that it has, and the functions for it. A new one is compact where the call has a COST.
+  local function open_log(key, window, now, has_cost, pruned)
+    if not has_cost then
+      local store = get_sorted()
+      local log = store.read(key, window, now, pruned)
+      if log then
+        return log, store
+      end
     end
+    local kind = call('TYPE', key).ok
+    if kind == 'zset' then
+      local store = get_sorted()
+      return store.read(key, window, now, pruned), store
+    elseif kind ~= 'string' and kind ~= 'none' then
+      fail(WRONG_TYPE)
+    end
+    local store = get_compact()
+    return store.read(key, window, now, kind == 'string'), store
   end
-  local kind = call('TYPE', key).ok
-  if kind == 'zset' then
-    local store = get_sorted()
-    return store.read(key, window, now, pruned), store
-  elseif kind ~= 'string' and kind ~= 'none' then
-    fail(WRONG_TYPE)
+
+  -- The plain form: one window, and no option but COST.
+  local function plain_sliding(key, window, limit, cost)
+    local log, store = open_log(key, window, clock(), cost, not cost or cost <= MOST_ADDED)
+    cost = cost or 1
+    if store.check_cost then
+      store.check_cost(cost)
+    end
+    local used = log.units
+    local fits = limit - used >= cost
+    store.plan(log, fits and cost or 0, true)
+    store.write(log, true)
+    return {fits and 1 or 0, used, whole_seconds(window)}
   end
-  local store = get_compact()
-  return store.read(key, window, now, kind == 'string'), store
+
+  return {
+    open = open_log, plain = plain_sliding,
+    refuse_members = function(count) get_sorted().check_cost(count) end,
+    refuse_full = function() get_compact().refuse_full() end,
+  }
 end
 
--- The plain form: one window, and no option but COST.
-local function plain_sliding(key, window, limit, cost)
-  local log, store = open_log(key, window, clock(), cost, not cost or cost <= MOST_ADDED)
-  cost = cost or 1
-  if store.check_cost then
-    store.check_cost(cost)
-  end
-  local used = log.units
-  local fits = limit - used >= cost
-  store.plan(log, fits and cost or 0, true)
-  store.write(log, true)
-  return {fits and 1 or 0, used, whole_seconds(window)}
+local logs = nil
+
+local function get_logs()
+  logs = logs or make_logs()
+  return logs
 end
 
 -- The counters of fixed windows ---------------------------------------------------------------------------------------
@@ -1191,6 +1209,15 @@ end
 
 -- All the other forms: makes what answers them.
 local function make_commands()
+  -- Whether a word is meant as a number, in or out of range. All other words are meant as options.
+  local function is_number(word)
+    return find(word, '^[%d+.-]') ~= nil
+  end
+
+  local function wrong_arity(command)
+    fail("ERR wrong number of arguments for 'rl." .. command .. "' command")
+  end
+
   -- Replies --------------------------------------------------------------------------------------------------------------
 
   -- How one limit stands after the call, as a map. Servers send a map in the order in which Lua walks through it. Names
@@ -1445,7 +1472,7 @@ local function make_commands()
     end
 
     function sliding.read(rule, key, now, _, _, _, pruned)
-      local log, store = open_log(key, rule.longest, now, rule.has_cost, pruned and rule.cost <= MOST_ADDED)
+      local log, store = get_logs().open(key, rule.longest, now, rule.has_cost, pruned and rule.cost <= MOST_ADDED)
       local state = {log = log, store = store, now = now, quotas = {}, fits = true, rounds = 0, added = 0}
       if rule.refunds then
         return state
@@ -2119,7 +2146,7 @@ local function make_commands()
         wrong_arity(command)
       end
       local rule = {limit = integer(words[at], 0, MOST) or fail(BAD_LIMIT)}
-      rule.lease = millis(words[at + 1]) or bad_seconds('leaseSec')
+      rule.lease = millis(words[at + 1]) or fail(format(BAD_SECONDS, 'leaseSec'))
       rule.holder = words[at + 2]
       return rule, parse_full(rule, words, at + 3, command, 'ACQUIRE')
     end
@@ -2317,7 +2344,7 @@ local function make_commands()
   local function reset(words, at, key, declared)
     local windows = {}
     for index = at, #words do
-      local window = millis(words[index]) or bad_seconds('windowSec')
+      local window = millis(words[index]) or fail(format(BAD_SECONDS, 'windowSec'))
       if #windows > 0 and window <= windows[#windows] then
         fail(NOT_INCREASING)
       elseif #windows == MOST_WINDOWS then
@@ -2398,7 +2425,7 @@ local function make_commands()
       added = added + (each.kind.members and each.kind.members(each.state) or 0)
     end
     if added > MOST_ADDED then
-      get_sorted().check_cost(added)
+      get_logs().refuse_members(added)
     end
   end
 
@@ -2410,7 +2437,7 @@ local function make_commands()
       local state = rules[index].state
       if state.can_be_done == false then
         if chosen then
-          get_compact().refuse_full()
+          get_logs().refuse_full()
         end
         chosen = state
       end
@@ -2483,12 +2510,22 @@ local function make_commands()
       each.state.stays, each.state.plans = true, false
       fits = fits and (each.state.fits or each.rule.force)
     end
+    -- First without counting, as in the module: both find the same damage.
+    for index = 1, #rules do
+      local each = rules[index]
+      each.kind.settle(each.rule, each.state, false)
+      if full and each.state.store then
+        each.kind.maps(each.rule, each.state)
+      end
+    end
 
     local binding, longest, left, limit
     for index = 1, #rules do
       local each = rules[index]
-      each.state.plans = fits
-      each.kind.settle(each.rule, each.state, fits)
+      if fits then
+        each.state.plans = true
+        each.kind.settle(each.rule, each.state, true)
+      end
       local quota = each.state.binding
       local remaining, share_of = max(0, quota.limit - quota.used), max(1, quota.limit)
       if fits then
@@ -2562,7 +2599,7 @@ local function answer(command, keys, words, at)
   local key, more = keys[1], #words - at
   if key and command == 'sliding' and (more == 1 or more == 3 and upper(words[at + 2]) == 'COST') then
     local window, limit = quota(words[at], words[at + 1])
-    return plain_sliding(key, window, limit, more == 3 and (integer(words[at + 3], 1, MOST) or fail(BAD_COST)))
+    return get_logs().plain(key, window, limit, more == 3 and (integer(words[at + 3], 1, MOST) or fail(BAD_COST)))
   elseif key and command == 'fixed' and more == 1 then
     local window, limit = quota(words[at], words[at + 1])
     return get_counters().plain(key, window, limit, declared_of(keys))

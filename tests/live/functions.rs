@@ -8,6 +8,7 @@ use fastrand::Rng;
 use redis::Value;
 
 use super::{START, seeded};
+use crate::support::compact::{self, Entry};
 use crate::support::log::fill_log;
 use crate::support::server::{Module, error_line};
 use crate::support::{Client, Cluster, Engine, Options, Server, root};
@@ -22,7 +23,12 @@ tests![
     a_window_ends_in_the_millisecond_of_its_counters_expiry,
     a_long_stale_log_goes_as_the_modules_does,
     what_others_have_stored_is_taken_as_the_module_takes_it,
-    a_compact_log_is_refused_and_left_alone,
+    compact_logs_of_any_length_are_the_modules,
+    damaged_logs_get_the_modules_lines,
+    a_new_log_is_compact_where_the_call_has_a_cost,
+    the_call_compacts_one_log_of_several,
+    a_call_on_a_long_log_takes_few_commands,
+    the_library_tells_its_version,
     a_peek_runs_on_a_replica_and_the_effects_arrive_there,
     counters_may_be_declared,
     a_plain_call_takes_few_commands,
@@ -87,9 +93,9 @@ impl Hand {
     }
 }
 
-/// A frozen server with the module, whose new logs are sorted sets whatever the cost.
+/// A frozen server with the module, whose new logs are what the functions create.
 fn with_module(engine: &Engine) -> Server {
-    let arguments = ["sliding-storage", "zset"].map(str::to_owned).to_vec();
+    let arguments = ["sliding-storage", "auto"].map(str::to_owned).to_vec();
     let options = Options { frozen_at: Some(START), module_arguments: arguments, ..Options::default() };
     Server::start(engine, &options)
 }
@@ -118,7 +124,8 @@ fn state(client: &mut Client, key: &str) -> [Vec<String>; 3] {
                 if expiry ~= -2 and kind ~= 'none' then
                     local line = string.format('%s %s %.0f', string.sub(key, 3), kind, expiry)
                     if kind == 'string' then
-                        line = line .. ' ' .. redis.call('GET', key)
+                        local hex = function(byte) return string.format('\\%02x', string.byte(byte)) end
+                        line = line .. ' ' .. string.gsub(redis.call('GET', key), '[^%w-]', hex)
                     elseif kind == 'zset' then
                         local members = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
                         for place = 1, #members, 2 do
@@ -198,6 +205,42 @@ impl Three {
         self.call(&words[0].clone(), keys, rest)
     }
 
+    /// Puts a string at a key of each set, which expires long after the test.
+    fn plant_log(&mut self, key: &str, bytes: &[u8]) {
+        let until = (START + 10_000_000_000).to_string();
+        for set in ["m", "l", "b"] {
+            let key = format!("{set}:{key}");
+            self.at(set).run::<()>(&[b"SET", key.as_bytes(), bytes, b"PXAT", until.as_bytes()]);
+        }
+    }
+
+    /// As [`Self::call`], for keys whose values are too long to be compared as text. The keys are all that there are.
+    fn call_on_logs(&mut self, name: &str, keys: &[&str], rest: &str) -> Result<Value, String> {
+        const DIGEST: &str = "
+            local all = {}
+            for index, key in ipairs(KEYS) do
+                local text = redis.call('GET', key) or ''
+                all[index] = string.format('%s %d %s', redis.sha1hex(text), #text, redis.call('PTTL', key))
+            end
+            return all";
+        self.calls += 1;
+        let turn = if self.rng.bool() { Hand::Module } else { self.other.clone() };
+        let place = format!("seed {}, call {}: {name} {keys:?} {rest}", self.seed, self.calls);
+        let words: Vec<String> = rest.split_whitespace().map(str::to_owned).collect();
+        let [ours, theirs, both] =
+            [("m", Hand::Module), ("l", self.other.clone()), ("b", turn.clone())].map(|(set, hand)| {
+                let keys: Vec<String> = keys.iter().map(|key| format!("{set}:{key}")).collect();
+                let reply = hand.ask(self.at(set), name, &keys, &words);
+                let number = keys.len().to_string();
+                let mut look: Vec<&str> = vec!["EVAL", DIGEST, &number];
+                look.extend(keys.iter().map(|key| &**key));
+                (reply, self.at(set).run::<Vec<String>>(&look))
+            });
+        assert_eq!(theirs, ours, "{place}: left the functions, right the module");
+        assert_eq!(both, ours, "{place}: left the turn of {turn:?}, right the module");
+        ours.0
+    }
+
     /// Runs a command of the server's on each set; `key` in its words stands for the key.
     fn plant(&mut self, key: &str, words: &[&str]) {
         for set in ["m", "l", "b"] {
@@ -228,16 +271,31 @@ fn step(rng: &mut Rng) -> i64 {
     }
 }
 
-const WINDOWS: [&str; 10] =
-    ["60 5", "1 3", "0.5 2", "10 40", "2 3 10 8", "0.25 2 1 3 60 5", "1 0", "5 1000", "1 2 5 2 30 30", "30 12"];
+const WINDOWS: [&str; 12] = [
+    "60 5",
+    "1 3",
+    "0.5 2",
+    "10 40",
+    "2 3 10 8",
+    "0.25 2 1 3 60 5",
+    "1 0",
+    "5 1000",
+    "1 2 5 2 30 30",
+    "30 12",
+    "60 200000",
+    "1 90000 600 9007199254740991",
+];
 
 /// Options of a rule of windows, in any order.
 fn options(rng: &mut Rng, fixed: bool, place: &str) -> String {
     let mut options = Vec::new();
     if rng.u32(..3) == 0 {
-        let costs: &[&str] =
-            if fixed { &["1", "2", "3", "7", "1001", "1000000"] } else { &["1", "2", "3", "5", "13", "1000", "1001"] };
-        let cost = if place == "peek" && rng.bool() { "0" } else { pick(rng, costs) };
+        let costs: &[&str] = if fixed {
+            &["1", "2", "3", "7", "1001", "1000000"]
+        } else {
+            &["1", "2", "3", "5", "13", "1000", "1800", "9000000000000000"]
+        };
+        let cost = if (place == "peek" || place == "all") && rng.bool() { "0" } else { pick(rng, costs) };
         options.push(format!("COST {cost}"));
     }
     if rng.u32(..6) == 0 {
@@ -648,11 +706,6 @@ fn what_others_have_stored_is_taken_as_the_module_takes_it(engine: &Engine) {
             if engine.counts_microseconds() && line.to_lowercase().contains("throttle") {
                 continue; // It stores microseconds.
             }
-            let is_log = line.contains("sliding") || line.contains("SLIDING");
-            // The module reads compact logs, or finds them damaged.
-            if is_log && plant.contains(&"RLSx") {
-                continue;
-            }
             // Numbers above 2^53 are shown rounded; see docs/FUNCTIONS.md. What would go beyond 64 bits is refused.
             let overflows = ["fixed KEY 1 5", "fixed KEY 1 0 COST 9007199254740991 FORCE"].contains(&line);
             if plant.contains(&"9223372036854775807") && line.to_lowercase().contains("fixed") && !overflows {
@@ -667,24 +720,216 @@ fn what_others_have_stored_is_taken_as_the_module_takes_it(engine: &Engine) {
     }
 }
 
-fn a_compact_log_is_refused_and_left_alone(engine: &Engine) {
+/// A log that somebody has written: its entries run up to about now, some are dead, and there may be a gap.
+fn random_log(rng: &mut Rng, length: usize, now: i64) -> (Vec<Entry>, Vec<u8>) {
+    let (bytes_each, heaviest) = [(1, 1), (2, 2), (11, 1 << 45)][rng.usize(..3)];
+    let count = (length / bytes_each).max(1);
+    let span = [count as i64 / 50 + 1, count as i64 * 2, 50][rng.usize(..3)];
+    let newest = now + [0, 0, -5, -span / 3, span / 2][rng.usize(..5)];
+    let mut stamps: Vec<u64> = (0..count).map(|_| (newest - rng.i64(0..=span)) as u64).collect();
+    stamps.sort_unstable();
+    let entries: Vec<Entry> =
+        stamps.into_iter().map(|stamp| Entry { stamp, weight: rng.u64(1..=heaviest).min(1 << 43) }).collect();
+    let dead = [0, 0, count / 5, rng.usize(..count)][rng.usize(..4)];
+    let origin = [0, (1 << 53) - 9][rng.usize(..2)];
+    let gap = [0, 0, 1, 64, 65, length / 8][rng.usize(..6)];
+    let log = compact::write(&entries, dead, origin, gap);
+    (entries, log)
+}
+
+/// A call on one log: its name and the words behind the key.
+fn call_on_log(rng: &mut Rng, entries: &[Entry]) -> (&'static str, String) {
+    let span = (entries[entries.len() - 1].stamp - entries[0].stamp + 1) as i64;
+    let window = [span / 2, span, span * 2][rng.usize(..3)].max(3);
+    let seconds = |millis: i64| format!("{}.{:03}", millis / 1000, millis % 1000);
+    let limit = [1_i64 << 50, (1 << 53) - 1, entries.len() as i64][rng.usize(..3)];
+    let mut windows = format!("{} {limit}", seconds(window));
+    if rng.u32(..3) == 0 {
+        windows = format!("{} {} {windows}", seconds(window / 3), limit / 2);
+    }
+    let cost = [1, 1, 2, 1000, 1 << 30][rng.usize(..5)];
+    let detail = pick(rng, &["", "FULL", "EACH"]);
+    match rng.u32(..20) {
+        0..11 => {
+            ("sliding", format!("{windows} COST {cost} {} {detail}", if rng.u32(..5) == 0 { "FORCE" } else { "" }))
+        }
+        11..13 => ("peek", format!("SLIDING {windows} COST {cost} {detail}")),
+        13..15 => {
+            ("refund", format!("SLIDING {windows} COST {}", [1, 50, entries.len() as i64 / 3 + 1][rng.usize(..3)]))
+        }
+        15..19 => {
+            let near = [5, 300, entries.len()][rng.usize(..3)].min(entries.len());
+            let stamp = entries[entries.len() - rng.usize(1..=near)].stamp;
+            ("refund", format!("SLIDING {windows} COST {cost} AT {stamp}"))
+        }
+        _ => ("all", format!("SLIDING {windows} COST {cost}")),
+    }
+}
+
+/// From one entry to the longest log that there is, with the clock going forth and back.
+fn compact_logs_of_any_length_are_the_modules(engine: &Engine) {
     let server = with_module(engine);
     let mut client = connect(&server, false);
-    client.run::<()>(&["CONFIG", "SET", "rl.sliding-storage", "compact"]);
-    assert_eq!(client.sliding("k", "60", 5), (1, 0, 60));
-    let before = client.everything();
-    for hand in [Hand::library(&mut client), Hand::script(&mut client)] {
-        for line in ["sliding k 60 5", "peek k SLIDING 60 5", "refund k SLIDING 60 5", "all k SLIDING 60 5"] {
-            assert_eq!(
-                hand.call(&mut client, line),
-                Err("ERR the log at this key is compact, and only the module reads it; RL.RESET removes it".to_owned()),
-                "{line}"
-            );
+    let hands = [Hand::library(&mut client), Hand::script(&mut client)];
+    let mut three = Three::new(client, hands[0].clone());
+    let mut rng = three.rng.fork();
+    let mut answered = 0;
+    for round in 0..60 {
+        three.other = hands[round % 2].clone();
+        let length = match round {
+            0 => 16 << 20,
+            1 => 9 << 20,
+            2..12 => rng.usize(20_000..200_000),
+            _ => 1 << rng.u32(1..15),
+        };
+        let mut now = START + round as i64 * 1_000_000_000;
+        server.set_time(now);
+        let (entries, log) = random_log(&mut rng, (length as f64 * 0.93) as usize, now);
+        if log.len() > 16 << 20 {
+            continue;
         }
-        assert_eq!(client.everything(), before);
+        three.plant_log("s", &log);
+        for _ in 0..if length > 1 << 20 { 6 } else { 25 } {
+            now += match rng.u32(..8) {
+                0..4 => 0,
+                4 => rng.i64(0..3),
+                5 | 6 => rng.i64(0..=entries.len() as i64 / 50),
+                _ => -rng.i64(0..=entries.len() as i64 / 10),
+            };
+            server.set_time(now);
+            let (name, words) = call_on_log(&mut rng, &entries);
+            answered += usize::from(three.call_on_logs(name, &["s"], &words).is_ok());
+        }
     }
-    let library = Hand::Library;
-    assert_eq!(library.call(&mut client, "reset k"), Ok(Value::Int(1)));
+    assert!(answered > 700, "{answered} calls were answered");
+}
+
+/// What bytes are refused, and what is read from those that are not.
+fn damaged_logs_get_the_modules_lines(engine: &Engine) {
+    let server = with_module(engine);
+    let mut client = connect(&server, false);
+    let hands = [Hand::library(&mut client), Hand::script(&mut client)];
+    let mut three = Three::new(client, hands[0].clone());
+    let mut rng = three.rng.fork();
+    let (mut answered, mut refused) = (0, 0);
+    for round in 0..400 {
+        three.other = hands[round % 2].clone();
+        let now = START + round as i64 * 1_000_000;
+        server.set_time(now);
+        let length = 1 << rng.u32(1..12);
+        let (entries, mut log) = random_log(&mut rng, length, now);
+        for _ in 0..rng.u32(1..4) {
+            let place = rng.usize(..log.len());
+            let near_the_end = log.len() - rng.usize(1..=log.len().min(30));
+            match rng.u32(..8) {
+                0 => log.truncate(place.max(1)),
+                1 => log.extend((0..rng.usize(1..40)).map(|_| rng.u8(..))),
+                2 => log[place..].iter_mut().take(10).for_each(|byte| *byte = 0xff),
+                3 | 4 => log[near_the_end] = rng.u8(..),
+                _ => log[place] ^= 1 << rng.u32(..8),
+            }
+        }
+        if rng.u32(..4) > 0 {
+            compact::seal(&mut log);
+        }
+        three.plant_log("s", &log);
+        for _ in 0..6 {
+            let (name, words) = call_on_log(&mut rng, &entries);
+            match three.call_on_logs(name, &["s"], &words) {
+                Ok(_) => answered += 1,
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    assert!(answered > 300 && refused > 300, "{answered} calls were answered, {refused} refused");
+}
+
+fn a_new_log_is_compact_where_the_call_has_a_cost(engine: &Engine) {
+    let server = with_module(engine);
+    let mut client = connect(&server, false);
+    for hand in [Hand::library(&mut client), Hand::script(&mut client)] {
+        for (line, kind) in [
+            ("sliding k 60 5", "zset"),
+            ("sliding k 60 5 COST 1", "string"),
+            ("sliding k 60 5 cost 1 FULL", "string"),
+            ("all k SLIDING 60 200000 COST 1800", "string"),
+            ("all k SLIDING 60 5 FORCE", "zset"),
+        ] {
+            client.run::<i64>(&["DEL", "k"]);
+            hand.call(&mut client, line).expect("a reply");
+            for line in [line, "sliding k 60 9", "sliding k 60 9 COST 2"] {
+                hand.call(&mut client, line).expect("a reply");
+                assert_eq!(client.run::<String>(&["TYPE", "k"]), kind, "{hand:?}: {line}");
+            }
+        }
+    }
+}
+
+/// RL.ALL moves the first log that could not grow otherwise, or else the first that is due.
+fn the_call_compacts_one_log_of_several(engine: &Engine) {
+    let server = with_module(engine);
+    let mut client = connect(&server, false);
+    let hands = [Hand::library(&mut client), Hand::script(&mut client)];
+    let mut three = Three::new(client, hands[0].clone());
+    let log = |count: i64, dead: usize, gap: usize| {
+        let entries: Vec<Entry> = (0..count)
+            .map(|number| Entry { stamp: (START - 1_000 + 1_000 * number / count) as u64, weight: 1 })
+            .collect();
+        compact::write(&entries, dead, 0, gap)
+    };
+    // The most entries of a byte, a fifth of them dead; and a few, most of them dead.
+    let most = 256 + (65_535 - 1) * 243 + 175;
+    let (full, due, small) = (log(most, 100_000, 0), log(3_000, 2_000, 0), log(100, 0, 0));
+    for (logs, moves) in [
+        ([&due, &due, &small], Ok([true, false, false])),
+        ([&small, &due, &due], Ok([false, true, false])),
+        ([&due, &full, &small], Ok([false, true, false])),
+        ([&full, &small, &full], Err(())),
+    ] {
+        for hand in &hands {
+            three.other = hand.clone();
+            let keys = ["a", "b", "c"];
+            keys.iter().zip(logs).for_each(|(key, log)| three.plant_log(key, log));
+            let rule = "SLIDING 3600 90000000 COST 1 ";
+            let reply = three.call_on_logs("all", &keys, &rule.repeat(3));
+            let shorter = keys.map(|key| three.client.run::<usize>(&["STRLEN", &format!("l:{key}")]));
+            let shorter = [0, 1, 2].map(|place| shorter[place] < logs[place].len());
+            match moves {
+                Ok(moves) => assert_eq!((reply.is_ok(), shorter), (true, moves), "{reply:?}"),
+                Err(()) => assert!(reply.is_err_and(|line| line.contains("is full")) && shorter == [false; 3]),
+            }
+        }
+    }
+}
+
+fn a_call_on_a_long_log_takes_few_commands(engine: &Engine) {
+    let server = bare(engine, &[]);
+    let mut client = connect(&server, false);
+    let entries: Vec<Entry> =
+        (0..3_000_000).map(|number| Entry { stamp: (START - 60_000 + number / 50) as u64, weight: 1 }).collect();
+    let log = compact::write(&entries, 1_000, 0, 0);
+    for hand in [Hand::library(&mut client), Hand::script(&mut client)] {
+        let until = (START + 120_000).to_string();
+        client.run::<()>(&[b"SET", b"k".as_ref(), &log, b"PXAT", until.as_bytes()]);
+        for step in 0..20 {
+            server.set_time(START + step);
+            let (sent, ..) = commands_of(&mut client, |client| {
+                hand.call(client, "sliding k 60 9000000 COST 7").expect("a reply");
+            });
+            assert!(sent <= 10, "{hand:?}: {sent} commands");
+        }
+    }
+}
+
+fn the_library_tells_its_version(engine: &Engine) {
+    let server = bare(engine, &[]);
+    let mut client = connect(&server, false);
+    Hand::library(&mut client);
+    let line = source("rl.library.lua").lines().find_map(|line| line.strip_prefix("-- Version ").map(str::to_owned));
+    let version: i64 = client.run(&["FCALL_RO", "rl_version", "0"]);
+    assert_eq!(Some(version.to_string()), line);
+    client.run::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    assert_eq!(client.run::<i64>(&["FCALL_RO", "rl_version", "0"]), version);
 }
 
 /// A server without the module.
@@ -794,6 +1039,19 @@ fn counters_may_be_declared(engine: &Engine) {
     }
 }
 
+/// How many commands of the server's a call runs, and what the server tells of them.
+fn commands_of(client: &mut Client, call: impl FnOnce(&mut Client)) -> (usize, String) {
+    client.run::<()>(&["CONFIG", "RESETSTAT"]);
+    call(client);
+    let stats: String = client.run(&["INFO", "commandstats"]);
+    let calls = |line: &str| -> Option<usize> {
+        let (name, fields) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let count = fields.split(',').next()?.parse().ok()?;
+        (!["fcall", "evalsha", "info", "config|resetstat"].contains(&name)).then_some(count)
+    };
+    (stats.lines().filter_map(calls).sum(), stats)
+}
+
 fn a_plain_call_takes_few_commands(engine: &Engine) {
     let server = bare(engine, &[]);
     let mut client = connect(&server, false);
@@ -804,6 +1062,9 @@ fn a_plain_call_takes_few_commands(engine: &Engine) {
             ("sliding k 60 2", 5),
             ("sliding k 60 2", 5),
             ("sliding k 60 2", 4),
+            ("sliding budget 60 200000 COST 150000", 5),
+            ("sliding budget 60 200000 COST 50000", 5),
+            ("sliding budget 60 200000 COST 50000", 4),
             ("fixed k 60 2", 3 + probe),
             ("fixed k 60 2", 3 + probe),
             ("fixed k 60 2", 3 + probe),
@@ -811,15 +1072,9 @@ fn a_plain_call_takes_few_commands(engine: &Engine) {
             if line.starts_with("fixed") {
                 hand.call(&mut client, "fixed another 60 2").expect("a reply"); // The library has asked.
             }
-            client.run::<()>(&["CONFIG", "RESETSTAT"]);
-            hand.call(&mut client, line).expect("a reply");
-            let stats: String = client.run(&["INFO", "commandstats"]);
-            let calls = |line: &str| -> Option<usize> {
-                let (name, fields) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-                let count = fields.split(',').next()?.parse().ok()?;
-                (!["fcall", "evalsha", "info", "config|resetstat"].contains(&name)).then_some(count)
-            };
-            let total: usize = stats.lines().filter_map(calls).sum();
+            let (total, stats) = commands_of(&mut client, |client| {
+                hand.call(client, line).expect("a reply");
+            });
             assert!(total > 0 && total <= most, "{hand:?} {line}: {total} commands\n{stats}");
         }
     }

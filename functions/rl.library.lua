@@ -396,6 +396,21 @@ local function make_logs()
         end
         return at, before, behind, units, stamp
       end
+      local function skip(log, at, units, stamp, by_units, bound)
+        if at >= log.end_at or is_boundary(at) then
+          return at, units, stamp
+        end
+        local to = block_end(log, at)
+        local bytes, shift = bytes_of(log, at, to, log.end_at)
+        while at < to do
+          local digit = bytes[at - shift]
+          if digit >= 128 or digit % 2 == 1 or (by_units and units + 1 or stamp + digit / 2) > bound then
+            break
+          end
+          at, units, stamp = at + 1, units + 1, stamp + digit / 2
+        end
+        return at, units, stamp
+      end
       local function seek(log, by_units, bound)
         local first = block_of(log.head_at)
         local low, high, middle = first, block_of(log.end_at - 1) + 1, first + 1
@@ -433,7 +448,7 @@ local function make_logs()
           elseif (by_units and after_units or after_stamp) > bound then
             return entry, before, units, stamp, after_at, after_units, after_stamp
           end
-          at, units, stamp = after_at, after_units, after_stamp
+          at, units, stamp = skip(log, after_at, after_units, after_stamp, by_units, bound)
         end
       end
       return {text_of = text_of, bytes_of = bytes_of, block_mark = block_mark, entry_at = entry_at, step = step, seek = seek}
@@ -584,6 +599,27 @@ local function make_logs()
         footer[size], footer.size = size, size
         return footer, gap
       end
+      local function copy(log, writer, at, units, stamp)
+        local room = 256 - (writer.at - 4) % 256
+        local to = at - (at - 4) % 256 + 256
+        to = min(to, log.end_at, at + room)
+        if room == 256 or (at - 4) % 256 == 0 or at >= to then
+          return at, units, stamp
+        end
+        local bytes, shift = reader.bytes_of(log, at, to, to)
+        local size = writer.size
+        while at < to do
+          local digit = bytes[at - shift]
+          if digit >= 128 or digit % 2 == 1 then
+            break
+          end
+          size, at, units, stamp = size + 1, at + 1, units + 1, stamp + digit / 2
+          writer[size] = digit
+        end
+        writer.at, writer.units = writer.at + size - writer.size, writer.units + size - writer.size
+        writer.size, writer.stamp = size, stamp
+        return at, units, stamp
+      end
       local function put_rest(log, writer, from_at, head_at, head_stamp, new, rest_at, rest_units, rest_stamp)
         local first_at, first_stamp
         if new then
@@ -601,7 +637,7 @@ local function make_logs()
           if not first_at then
             first_at, first_stamp = at, after_stamp
           end
-          rest_at, rest_units, rest_stamp = after_at, after_units, after_stamp
+          rest_at, rest_units, rest_stamp = copy(log, writer, after_at, after_units, after_stamp)
         end
         if from_at ~= log.head_at then
           return head_at, head_stamp

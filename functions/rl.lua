@@ -535,6 +535,23 @@ local function make_logs()
         return at, before, behind, units, stamp
       end
 
+      -- Skips entries of one byte, which weigh 1, to the end of their block at most. The next step checks the place.
+      local function skip(log, at, units, stamp, by_units, bound)
+        if at >= log.end_at or is_boundary(at) then
+          return at, units, stamp
+        end
+        local to = block_end(log, at)
+        local bytes, shift = bytes_of(log, at, to, log.end_at)
+        while at < to do
+          local digit = bytes[at - shift]
+          if digit >= 128 or digit % 2 == 1 or (by_units and units + 1 or stamp + digit / 2) > bound then
+            break
+          end
+          at, units, stamp = at + 1, units + 1, stamp + digit / 2
+        end
+        return at, units, stamp
+      end
+
       -- The first entry after which the units (`by_units`) or the stamp are above a bound: its offset, the place before it,
       -- and the place after it.
       local function seek(log, by_units, bound)
@@ -576,7 +593,7 @@ local function make_logs()
           elseif (by_units and after_units or after_stamp) > bound then
             return entry, before, units, stamp, after_at, after_units, after_stamp
           end
-          at, units, stamp = after_at, after_units, after_stamp
+          at, units, stamp = skip(log, after_at, after_units, after_stamp, by_units, bound)
         end
       end
 
@@ -755,6 +772,29 @@ local function make_logs()
         return footer, gap
       end
 
+      -- Copies entries of one byte, which are the same behind any other, to the end of a block at most. Answers where they end.
+      local function copy(log, writer, at, units, stamp)
+        local room = BLOCK - (writer.at - HEADER) % BLOCK
+        local to = at - (at - HEADER) % BLOCK + BLOCK
+        to = min(to, log.end_at, at + room)
+        if room == BLOCK or (at - HEADER) % BLOCK == 0 or at >= to then
+          return at, units, stamp
+        end
+        local bytes, shift = reader.bytes_of(log, at, to, to)
+        local size = writer.size
+        while at < to do
+          local digit = bytes[at - shift]
+          if digit >= 128 or digit % 2 == 1 then
+            break
+          end
+          size, at, units, stamp = size + 1, at + 1, units + 1, stamp + digit / 2
+          writer[size] = digit
+        end
+        writer.at, writer.units = writer.at + size - writer.size, writer.units + size - writer.size
+        writer.size, writer.stamp = size, stamp
+        return at, units, stamp
+      end
+
       -- Writes the new entry, if there is one, and the entries from a place on. Answers the head of what is written, which is the
       -- head that is handed in unless the first of these entries becomes it.
       local function put_rest(log, writer, from_at, head_at, head_stamp, new, rest_at, rest_units, rest_stamp)
@@ -774,7 +814,7 @@ local function make_logs()
           if not first_at then
             first_at, first_stamp = at, after_stamp
           end
-          rest_at, rest_units, rest_stamp = after_at, after_units, after_stamp
+          rest_at, rest_units, rest_stamp = copy(log, writer, after_at, after_units, after_stamp)
         end
         if from_at ~= log.head_at then
           return head_at, head_stamp

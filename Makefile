@@ -6,7 +6,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export ENGINES
 export MODULE := $(TARGET)/release/libredis_rl.so
 
-.PHONY: help demo test test-repeatedly test-clients test-monitoring fuzz test-baseline bench bench-quick bench-instructions bench-clients functions pictures soak lint build package test-packages run engines clean
+.PHONY: help demo test test-repeatedly test-clients test-envoy envoy test-monitoring fuzz test-baseline bench bench-quick bench-instructions bench-clients functions pictures soak lint build package test-packages run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -26,6 +26,13 @@ test-clients: deps-build deps-server deps-clients build ## Test the packages for
 	clients/python/test.sh
 	clients/node/test.sh
 	clients/rust/test.sh
+
+test-envoy: deps-build deps-server deps-envoy build ## Test the rate limit service of Envoy's protocol, behind a real Envoy too
+	envoy/test.sh
+
+envoy: deps-build deps-server build ## Run that service with an example configuration, on a private server
+	cd envoy && $(CARGO) build --locked --release
+	envoy/run.sh
 
 test-monitoring: deps-build deps-server build ## Test docker/monitoring with a live Prometheus (PICTURE=yes draws the dashboard)
 	scripts/test-monitoring.sh $(if $(PICTURE),--picture)
@@ -91,9 +98,9 @@ clean: ## Remove what was built
 	$(CARGO) clean
 
 # The module with additional commands for the tests.
-.PHONY: build-hooks deps-build deps-server deps-valgrind deps-baseline deps-clients deps-package deps-installations
+.PHONY: build-hooks deps-build deps-server deps-valgrind deps-baseline deps-clients deps-envoy deps-package deps-installations
 build-hooks:
 	$(CARGO) build --locked --features test-hooks --target-dir $(TARGET)/test-hooks
 
-deps-build deps-server deps-valgrind deps-baseline deps-clients deps-package deps-installations: deps-%:
+deps-build deps-server deps-valgrind deps-baseline deps-clients deps-envoy deps-package deps-installations: deps-%:
 	@scripts/install-deps.sh $*

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Installs the packages that a target of the Makefile needs, on Debian and Ubuntu.
 #
-#   scripts/install-deps.sh build|server|valgrind|baseline|clients|package|installations ...
+#   scripts/install-deps.sh build|server|valgrind|baseline|clients|envoy|package|installations ...
 #
 # build: a C compiler and libclang, for the bindings to the server's module API. server: Redis, for demo, tests and
 # benchmark. valgrind: to count instructions, and to find lost memory in the soak. baseline: a disassembler and an emulated
-# processor. clients: Python and Node.js, for the packages
-# of those languages. package: the tools that build the packages of a release. installations: the tools that install them in
-# fresh systems. Prints what it installs, and installs only what is missing.
+# processor. clients: Python and Node.js, for the packages of those languages. envoy: Python, for the Envoy of that service's
+# tests. package: the tools that build the packages of a release. installations: the tools that install them in fresh
+# systems. Prints what it installs, and installs only what is missing.
 set -euo pipefail
 
 say() { printf 'dependencies: %s\n' "$*" >&2; }
@@ -59,6 +59,9 @@ for need in "$@"; do
             python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
             command -v node >/dev/null || packages+=(nodejs)
             command -v npm >/dev/null || packages+=(npm)
+            ;;
+        envoy)
+            python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
             ;;
         package)
             python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)

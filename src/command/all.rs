@@ -57,6 +57,8 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
     if allowed {
         outcomes = decide_together(&states, Terms { charge: Charge::Together, ..terms })?;
         step();
+    } else {
+        outcomes.iter_mut().zip(&states).for_each(|((_, plan), state)| *plan = state.heal());
     }
 
     // All keys are closed before the first change is published: listeners of events may run then.

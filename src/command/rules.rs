@@ -79,6 +79,12 @@ macro_rules! rules {
                 }
             }
 
+            fn heal(&self) -> Plan {
+                match self {
+                    $(Self::$rule(state) => state.heal()),+
+                }
+            }
+
             fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
                 match self {
                     $(Self::$rule(state) => state.refund(at)),+

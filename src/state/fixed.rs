@@ -134,9 +134,13 @@ impl<'a, M: Mode> Open<'a, M> for Counters<'a, M> {
             fixed::decide(self.first.counter, self.others(), self.demand(), detail, charge, self.now)?;
         let plan = match count {
             Some(cost) => self.plan(|found| found.count(cost, self.now)),
-            None => self.plan(|found| [found.heal(self.now), None, None]),
+            None => self.heal(),
         };
         Ok((decision, plan))
+    }
+
+    fn heal(&self) -> Plan {
+        self.plan(|found| [found.heal(self.now), None, None])
     }
 
     fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {

@@ -106,6 +106,12 @@ impl<'a, M: Mode> Open<'a, M> for Requested<'a, M> {
         Ok((decision, Plan::one([self.leases.prune(), put, expire])))
     }
 
+    fn heal(&self) -> Plan {
+        let Held { place, now, held } = &self.leases;
+        let lacks_expiry = *held > 0 && place.key.expiry().is_none();
+        Plan::one([None, None, lacks_expiry.then_some(Change::ExpireWithLast { now: *now, at: None })])
+    }
+
     /// Leases are released, not refunded: the grammar does not take this rule in a refund.
     fn refund(&self, _at: Option<Time>) -> Result<(Refund, Plan), Error> {
         Err(Error::WrongArity)

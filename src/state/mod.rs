@@ -50,6 +50,9 @@ pub trait Open<'a, M: Mode>: Sized {
     /// Decides on a request. Everything that can refuse it does so here.
     fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error>;
 
+    /// Sets an expiry that is missing, where a request was denied together with others.
+    fn heal(&self) -> Plan;
+
     /// Takes back a request that was made now, or at a time.
     fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error>;
 

@@ -47,6 +47,11 @@ impl<'a, M: Mode> Open<'a, M> for Stored<'a, M> {
         Ok((decision, self.plan(arrival)))
     }
 
+    /// An arrival time ends by itself.
+    fn heal(&self) -> Plan {
+        Plan::NOTHING
+    }
+
     fn refund(&self, _at: Option<Time>) -> Result<(Refund, Plan), Error> {
         let Throttle { rate, quantity } = *self.rule;
         let (refund, arrival) = throttle::refund(self.arrival, rate, quantity, self.now)?;

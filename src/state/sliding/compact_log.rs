@@ -71,6 +71,12 @@ impl<'a, M: Mode> CompactLog<'a, M> {
         Ok((decision, plan))
     }
 
+    pub fn heal(&self) -> Plan {
+        let lacks_expiry = !self.log.is_empty() && self.place.key.expiry().is_none();
+        let expiry = sliding::renewed_expiry(None, self.now, self.demand.quotas.longest());
+        Plan::one([None, None, expiry.filter(|_| lacks_expiry).map(|at| Change::Expire { at })])
+    }
+
     /// Takes the newest units, or units stamped at a time.
     pub fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
         let (taken, change) = self.log.refund(self.place.key.bytes(), units_of(self.demand.cost), at)?;

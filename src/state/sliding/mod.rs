@@ -65,6 +65,13 @@ impl<'a, M: Mode> Open<'a, M> for Log<'a, M> {
         }
     }
 
+    fn heal(&self) -> Plan {
+        match self {
+            Self::Sorted(log) => log.heal(),
+            Self::Compact(log) => log.heal(),
+        }
+    }
+
     fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
         match self {
             Self::Sorted(log) => log.refund(at),

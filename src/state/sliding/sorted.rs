@@ -50,6 +50,12 @@ impl<'a, M: Mode> SortedLog<'a, M> {
         Ok((decision, Plan::one([prune, add, expiry.map(|at| Change::Expire { at })])))
     }
 
+    pub fn heal(&self) -> Plan {
+        let lacks_expiry = self.units > 0 && self.place.key.expiry().is_none();
+        let expiry = sliding::renewed_expiry(None, self.now, self.demand.quotas.longest());
+        Plan::one([None, None, expiry.filter(|_| lacks_expiry).map(|at| Change::Expire { at })])
+    }
+
     /// Takes the newest units, or units stamped at a time.
     pub fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
         let (Self { demand, place, .. }, Span { expired, latest }) = (self, self.span);

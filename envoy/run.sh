@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Runs the service in the foreground, with the example configuration, on a private Redis with the module. Change
+# examples/config while it runs.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+module=${MODULE:-../target/release/libredis_rl.so}
+folder=$(mktemp -d)
+redis-server --port 0 --unixsocket "$folder/redis.sock" --loadmodule "$(realpath "$module")" --save '' --dir "$folder" \
+    >"$folder/redis.log" &
+redis=$!
+trap 'kill $redis; wait $redis || true; rm -rf "$folder"' EXIT
+
+cat <<'HELP'
+gRPC at 8081, JSON at 8080, the configuration at http://localhost:6070/rlconfig, metrics at http://localhost:9090/metrics.
+
+    curl -s localhost:8080/json -d '{"domain": "example", "descriptors":
+        [{"entries": [{"key": "remote_address", "value": "10.0.0.1"}]}]}'
+
+Five of them in a minute are let in. Ctrl-C ends it.
+HELP
+# Here and not with exec, so that the server goes, too.
+RUNTIME_ROOT=$PWD/examples USE_STATSD=false USE_PROMETHEUS=true REDIS_SOCKET_TYPE=unix REDIS_URL=$folder/redis.sock \
+    "${SERVICE:-target/release/redis-rl-envoy}"

@@ -1,0 +1,391 @@
+//! What a configuration says, as it is written: read from a file here, from a message of an xDS server in `xds.rs`. What
+//! it means, and whether it can be, is `tree.rs`.
+//!
+//! A file is taken as Envoy's rate limit service takes it: its own keys anywhere, even where they mean nothing, and no
+//! unknown key at all. The keys that only this service has are taken where they mean something, and nowhere else.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use envoy_types::pb::google::protobuf::{ListValue, NullValue, Struct, Value, value};
+
+use crate::yaml::{self, Kind, Node, Refusal, Scalar};
+
+/// One file, or one resource of the xDS server.
+#[derive(Debug, Default)]
+pub struct Definition {
+    /// What errors call it.
+    pub name: String,
+    pub domain: String,
+    pub hash_tag: Option<HashTag>,
+    pub descriptors: Vec<Descriptor>,
+}
+
+/// What is put into the braces of a key, so that in a cluster keys share a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HashTag {
+    /// The domain: one slot for all of it.
+    Domain,
+    /// The value of the entry with this key.
+    Entry(String),
+}
+
+#[derive(Debug, Default)]
+pub struct Descriptor {
+    /// In the file, from 1; 0 without one.
+    pub line: usize,
+    pub key: String,
+    pub value: String,
+    pub limit: Option<Limit>,
+    pub descriptors: Vec<Self>,
+    pub shadow_mode: bool,
+    pub quota_mode: bool,
+    pub detailed_metric: bool,
+    pub value_to_metric: bool,
+    pub share_threshold: bool,
+    pub metadata: Option<Struct>,
+}
+
+#[derive(Debug, Default)]
+pub struct Limit {
+    pub line: usize,
+    pub rate: Rate,
+    pub unlimited: bool,
+    pub name: String,
+    pub replaces: Vec<String>,
+    /// From here on the keys of this service.
+    pub algorithm: Option<String>,
+    pub burst: Option<u32>,
+    /// Further rates, all of which have to have room.
+    pub rates: Vec<Rate>,
+    pub concurrency: Option<Concurrency>,
+    /// Units that a check reserves, until the hits of the same request are known.
+    pub reserve: Option<u32>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rate {
+    pub unit: String,
+    pub requests_per_unit: u32,
+    pub unit_multiplier: Option<u32>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Concurrency {
+    pub limit: u32,
+    pub lease: String,
+    pub holder: String,
+}
+
+/// The keys that Envoy's own rate limit service knows. It takes each of them in every map.
+const KEYS: [&str; 16] = [
+    "domain",
+    "key",
+    "value",
+    "descriptors",
+    "rate_limit",
+    "unit",
+    "requests_per_unit",
+    "unlimited",
+    "shadow_mode",
+    "quota_mode",
+    "name",
+    "replaces",
+    "detailed_metric",
+    "value_to_metric",
+    "share_threshold",
+    "metadata",
+];
+
+/// The keys of this service, by the map that they stand in.
+const OWN_KEYS: [(&str, &[&str]); 5] = [
+    ("", &["hash_tag"]),
+    ("rate_limit", &["algorithm", "burst", "concurrency", "rates", "reserve", "unit_multiplier"]),
+    ("rates", &["unit_multiplier"]),
+    ("concurrency", &["limit", "lease", "holder"]),
+    ("reserve", &["estimate"]),
+];
+
+impl Definition {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// The place and the reason, as one line.
+    pub fn parse(name: &str, text: &str) -> Result<Self, String> {
+        Self::read(name, text).map_err(|refusal| format!("{name}:{}: {}", refusal.line, refusal.reason))
+    }
+
+    fn read(name: &str, text: &str) -> Result<Self, Refusal> {
+        let mut definition = Self { name: name.to_owned(), ..Self::default() };
+        let Some(root) = yaml::parse(text)?.filter(|root| !root.is_null()) else {
+            return Ok(definition);
+        };
+        check_keys(&root, "")?;
+        for (key, value) in root.pairs()? {
+            match name_of(&key) {
+                "domain" => definition.domain = string(&value)?,
+                "descriptors" => definition.descriptors = list(&value, Descriptor::read)?,
+                "hash_tag" => {
+                    definition.hash_tag = match &value.kind {
+                        Kind::Scalar { scalar: Scalar::Bool(true), .. } => Some(HashTag::Domain),
+                        Kind::Scalar { scalar: Scalar::Bool(false) | Scalar::Null, .. } => None,
+                        _ => Some(HashTag::Entry(string(&value)?)),
+                    };
+                }
+                _ => {}
+            }
+        }
+        Ok(definition)
+    }
+}
+
+impl Descriptor {
+    fn read(node: &Rc<Node>) -> Result<Self, Refusal> {
+        let mut descriptor = Self { line: node.line, ..Self::default() };
+        for (key, value) in node.pairs()? {
+            match name_of(&key) {
+                "key" => descriptor.key = string(&value)?,
+                "value" => descriptor.value = string(&value)?,
+                "rate_limit" if is_absent(&value) => descriptor.limit = None,
+                "rate_limit" => {
+                    let limit = descriptor.limit.get_or_insert_default();
+                    limit.line = value.line;
+                    // Written as NULL it is an empty one, which is refused later for want of a unit.
+                    if !value.is_null() {
+                        limit.read(&value)?;
+                    }
+                }
+                "descriptors" => descriptor.descriptors = list(&value, Self::read)?,
+                "shadow_mode" => descriptor.shadow_mode = boolean(&value)?,
+                "quota_mode" => descriptor.quota_mode = boolean(&value)?,
+                "detailed_metric" => descriptor.detailed_metric = boolean(&value)?,
+                "value_to_metric" => descriptor.value_to_metric = boolean(&value)?,
+                "share_threshold" => descriptor.share_threshold = boolean(&value)?,
+                "metadata" => descriptor.metadata = metadata(&value)?,
+                _ => {}
+            }
+        }
+        Ok(descriptor)
+    }
+}
+
+impl Limit {
+    /// Adds what the map says: of a `rate_limit` given twice, the keys of both count.
+    fn read(&mut self, node: &Node) -> Result<(), Refusal> {
+        for (key, value) in node.pairs()? {
+            match name_of(&key) {
+                "unlimited" => self.unlimited = boolean(&value)?,
+                "name" => self.name = string(&value)?,
+                "replaces" => {
+                    self.replaces = list(&value, |node| {
+                        let mut name = String::new();
+                        for (key, value) in node.pairs()? {
+                            if name_of(&key) == "name" {
+                                name = string(&value)?;
+                            }
+                        }
+                        Ok(name)
+                    })?;
+                }
+                "algorithm" => self.algorithm = Some(string(&value)?),
+                "burst" => self.burst = Some(number(&value)?),
+                "rates" => self.rates = list(&value, Rate::read)?,
+                "concurrency" => self.concurrency = Some(Concurrency::read(&value)?),
+                "reserve" => {
+                    for (key, value) in value.pairs()? {
+                        if name_of(&key) == "estimate" {
+                            self.reserve = Some(number(&value)?);
+                        }
+                    }
+                }
+                other => self.rate.set(other, &value)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Rate {
+    fn read(node: &Rc<Node>) -> Result<Self, Refusal> {
+        let mut rate = Self::default();
+        for (key, value) in node.pairs()? {
+            rate.set(name_of(&key), &value)?;
+        }
+        Ok(rate)
+    }
+
+    fn set(&mut self, key: &str, value: &Node) -> Result<(), Refusal> {
+        match key {
+            "unit" => self.unit = string(value)?,
+            "requests_per_unit" => self.requests_per_unit = number(value)?,
+            "unit_multiplier" => self.unit_multiplier = Some(number(value)?),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Concurrency {
+    fn read(node: &Node) -> Result<Self, Refusal> {
+        let mut concurrency = Self::default();
+        for (key, value) in node.pairs()? {
+            match name_of(&key) {
+                "limit" => concurrency.limit = number(&value)?,
+                "lease" => concurrency.lease = string(&value)?,
+                "holder" => concurrency.holder = string(&value)?,
+                _ => {}
+            }
+        }
+        Ok(concurrency)
+    }
+}
+
+/// Refuses unknown keys, and values that no key takes, in the map and all that is in it.
+fn check_keys(node: &Node, within: &str) -> Result<(), Refusal> {
+    // Of a key given twice only the last counts.
+    let mut last = BTreeMap::new();
+    for (key, value) in node.pairs()? {
+        let Kind::Scalar { text, scalar: Scalar::Text } = &key.kind else {
+            let hint = if matches!(key.kind, Kind::Scalar { scalar: Scalar::Bool(_), .. }) {
+                ", which is a boolean in YAML 1.1"
+            } else {
+                ""
+            };
+            return Err(Refusal::new(key.line, format!("a key must be a string, not {}{hint}", key.describe())));
+        };
+        last.insert(text.clone(), (key.line, value));
+    }
+    for (key, (line, value)) in last {
+        let own = OWN_KEYS.iter().find(|(place, _)| *place == within);
+        if !KEYS.contains(&key.as_str()) && !own.is_some_and(|(_, keys)| keys.contains(&key.as_str())) {
+            let place = OWN_KEYS.iter().find(|(_, keys)| keys.contains(&key.as_str()));
+            let reason = match place {
+                Some(("", _)) => format!("'{key}' belongs beside 'domain'"),
+                Some((place, _)) => format!("'{key}' belongs into '{place}'"),
+                None => format!("unknown key '{key}'{}", suggestion(&key)),
+            };
+            return Err(Refusal::new(line, reason));
+        }
+        // Metadata is free in form; what cannot be is seen when it is read.
+        if key == "metadata" {
+            continue;
+        }
+        match &value.kind {
+            Kind::Map(_) => check_keys(&value, &key)?,
+            Kind::List(items) => {
+                for item in items {
+                    if !matches!(item.kind, Kind::Map(_)) {
+                        let reason = format!("the list of '{key}' takes maps, not {}", item.describe());
+                        return Err(Refusal::new(item.line, reason));
+                    }
+                    check_keys(item, &key)?;
+                }
+            }
+            Kind::Scalar { text, scalar: Scalar::Float(_) | Scalar::Large(_) } => {
+                return Err(Refusal::new(value.line, format!("'{key}' cannot be the number {text}")));
+            }
+            Kind::Scalar { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+/// The known key that was probably meant.
+fn suggestion(key: &str) -> String {
+    let plain = |key: &str| key.replace(['_', '-'], "").to_ascii_lowercase();
+    let own = OWN_KEYS.iter().flat_map(|(_, keys)| keys.iter());
+    let meant = KEYS.iter().chain(own).find(|known| plain(known) == plain(key));
+    meant.map(|known| format!(" (did you mean '{known}'?)")).unwrap_or_default()
+}
+
+/// The name that a key means for a map of fixed keys. Everything but a string has been refused by then.
+fn name_of(key: &Node) -> &str {
+    match &key.kind {
+        Kind::Scalar { text, .. } => text,
+        _ => "",
+    }
+}
+
+/// Whether the value is written as nothing at all, `~` or `null`.
+fn is_absent(node: &Node) -> bool {
+    matches!(&node.kind, Kind::Scalar { text, scalar: Scalar::Null } if matches!(text.as_str(), "" | "~" | "null"))
+}
+
+/// Every scalar is taken as a string, as it is written.
+fn string(node: &Node) -> Result<String, Refusal> {
+    match &node.kind {
+        Kind::Scalar { scalar: Scalar::Null, .. } => Ok(String::new()),
+        Kind::Scalar { text, .. } => Ok(text.clone()),
+        _ => Err(Refusal::new(node.line, format!("a string is needed here, not {}", node.describe()))),
+    }
+}
+
+fn boolean(node: &Node) -> Result<bool, Refusal> {
+    match &node.kind {
+        Kind::Scalar { scalar: Scalar::Null, .. } => Ok(false),
+        Kind::Scalar { scalar: Scalar::Bool(value), .. } => Ok(*value),
+        _ => Err(Refusal::new(node.line, format!("true or false is needed here, not {}", node.describe()))),
+    }
+}
+
+fn number(node: &Node) -> Result<u32, Refusal> {
+    let number = match &node.kind {
+        Kind::Scalar { scalar: Scalar::Null, .. } => Some(0),
+        Kind::Scalar { scalar: Scalar::Int(value), .. } => u32::try_from(*value).ok(),
+        _ => None,
+    };
+    number.ok_or_else(|| {
+        Refusal::new(node.line, format!("an integer from 0 to {} is needed here, not {}", u32::MAX, node.describe()))
+    })
+}
+
+fn list<T>(node: &Node, read: impl Fn(&Rc<Node>) -> Result<T, Refusal>) -> Result<Vec<T>, Refusal> {
+    match &node.kind {
+        Kind::List(items) => items.iter().map(read).collect(),
+        Kind::Scalar { scalar: Scalar::Null, .. } => Ok(Vec::new()),
+        _ => Err(Refusal::new(node.line, format!("a list is needed here, not {}", node.describe()))),
+    }
+}
+
+/// Metadata, as the JSON-like structure that Envoy gets it in. None where there is nothing in it.
+fn metadata(node: &Node) -> Result<Option<Struct>, Refusal> {
+    if node.is_null() {
+        return Ok(None);
+    }
+    let fields = structure(node, "")?;
+    Ok(if fields.fields.is_empty() { None } else { Some(fields) })
+}
+
+/// `null`: what a null as a key is called.
+fn structure(node: &Node, null: &str) -> Result<Struct, Refusal> {
+    let mut fields = Struct::default();
+    for (key, value) in node.pairs()? {
+        let name = match &key.kind {
+            Kind::Scalar { scalar: Scalar::Null, .. } => null.to_owned(),
+            Kind::Scalar { scalar: Scalar::Bool(value), .. } if !null.is_empty() => value.to_string(),
+            Kind::Scalar { scalar: Scalar::Int(value), .. } if !null.is_empty() => value.to_string(),
+            Kind::Scalar { text, .. } => text.clone(),
+            _ => return Err(Refusal::new(key.line, format!("a key must be a string, not {}", key.describe()))),
+        };
+        fields.fields.insert(name, json(&value)?);
+    }
+    Ok(fields)
+}
+
+fn json(node: &Node) -> Result<Value, Refusal> {
+    let kind = match &node.kind {
+        Kind::Scalar { text, scalar } => match scalar {
+            Scalar::Null => value::Kind::NullValue(NullValue::NullValue.into()),
+            Scalar::Bool(value) => value::Kind::BoolValue(*value),
+            Scalar::Int(value) => value::Kind::NumberValue(*value as f64),
+            Scalar::Large(value) => value::Kind::NumberValue(*value as f64),
+            Scalar::Float(value) => value::Kind::NumberValue(*value),
+            Scalar::Text | Scalar::Merge => value::Kind::StringValue(text.clone()),
+        },
+        Kind::List(items) => {
+            value::Kind::ListValue(ListValue { values: items.iter().map(|item| json(item)).collect::<Result<_, _>>()? })
+        }
+        Kind::Map(_) => value::Kind::StructValue(structure(node, "<nil>")?),
+    };
+    Ok(Value { kind: Some(kind) })
+}

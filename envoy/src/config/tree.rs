@@ -1,0 +1,558 @@
+//! The limits of all domains, and which of them a descriptor meets.
+//!
+//! Descriptors are matched level by level, an entry of the request a level. At each level counts, in this order: the
+//! entry's `key_value`, the first pattern (`*`) of the file that fits it, the entry's key alone. A limit counts only where
+//! the request ends. All of this, and how statistics are named, is what Envoy's rate limit service does.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::RateLimit as Shown;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use envoy_types::pb::google::protobuf::Struct;
+use redis_rl_client::{Rule, Window};
+
+use super::definition::{self, Definition, HashTag, Rate};
+use crate::settings::duration;
+use crate::stats::{LimitStats, Stats};
+
+/// How limits count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Windows of the clock.
+    Fixed,
+    /// Any stretch of time as long as the window.
+    Sliding,
+    /// A steady rate with a burst.
+    Throttle,
+}
+
+impl Algorithm {
+    /// # Errors
+    /// If no algorithm has this name.
+    pub fn parse(name: &str) -> Result<Self, String> {
+        match name {
+            "fixed" => Ok(Self::Fixed),
+            "sliding" => Ok(Self::Sliding),
+            "throttle" => Ok(Self::Throttle),
+            other => Err(format!("an algorithm is fixed, sliding or throttle, not '{other}'")),
+        }
+    }
+}
+
+/// What the environment says of all configurations.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Whether several files may speak of one domain.
+    pub merge_domains: bool,
+    /// Of limits that name none.
+    pub algorithm: Algorithm,
+}
+
+/// A configuration that can be. Cheap to ask; never changed.
+#[derive(Debug, Default)]
+pub struct Config {
+    domains: HashMap<String, Domain>,
+}
+
+#[derive(Debug, Default)]
+struct Domain {
+    hash_tag: Option<HashTag>,
+    level: Level,
+}
+
+/// The descriptors that stand beside each other.
+#[derive(Debug, Default)]
+struct Level {
+    /// By `key_value`, or by the key alone.
+    exact: HashMap<String, Entry>,
+    /// Those with a `*`, in the order of the file.
+    patterns: Vec<Pattern>,
+}
+
+#[derive(Debug)]
+struct Pattern {
+    key: String,
+    /// What stands between the stars.
+    parts: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    limit: Option<Arc<Limit>>,
+    below: Level,
+    value_to_metric: bool,
+    share_threshold: bool,
+    metadata: Option<Arc<Struct>>,
+}
+
+/// One `rate_limit`.
+#[derive(Debug)]
+pub struct Limit {
+    /// What statistics and /rlconfig call it: `domain.key_value.key`.
+    pub full_key: String,
+    pub stats: Arc<LimitStats>,
+    pub rates: Vec<Shown>,
+    /// How it is asked for in Redis. `None`: unlimited.
+    pub rule: Option<Kind>,
+    pub shadow_mode: bool,
+    pub quota_mode: bool,
+    pub name: String,
+    pub replaces: Vec<String>,
+    /// Units that a check takes, until the hits of the same request are known.
+    pub reserve: Option<u64>,
+    detailed_metric: bool,
+}
+
+/// The rule of a limit, without the units of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Kind {
+    Fixed(redis_rl_client::Fixed),
+    Sliding(redis_rl_client::Sliding),
+    Throttle(redis_rl_client::Throttle),
+    /// A number of holders at a time. The value of the entry with the key `holder` names the holder.
+    Concurrency {
+        rule: redis_rl_client::Lease,
+        holder: String,
+    },
+}
+
+/// The limit that a descriptor meets.
+#[derive(Debug, Clone)]
+pub struct Found {
+    pub limit: Arc<Limit>,
+    /// Those of the limit, or of the value at hand.
+    pub stats: Arc<LimitStats>,
+    pub metadata: Option<Arc<Struct>>,
+    /// By entry: the pattern that stands in for the value, where all values share a threshold.
+    pub shared: Vec<Option<String>>,
+    pub hash_tag: Option<String>,
+}
+
+/// Why a descriptor cannot be served.
+#[derive(Debug, PartialEq, Eq)]
+pub struct UnknownUnit;
+
+impl Config {
+    /// Makes a configuration of all that was read.
+    ///
+    /// # Errors
+    /// The first thing that cannot be, with its place.
+    pub fn load(definitions: &[Definition], stats: &Stats, options: &Options) -> Result<Self, String> {
+        let mut config = Self::default();
+        let mut named = HashMap::new();
+        for definition in definitions {
+            let name = &definition.name;
+            if definition.domain.is_empty() {
+                return Err(format!("{name}: a configuration needs a domain"));
+            }
+            if let Some(other) = named.insert(&definition.domain, name).filter(|_| !options.merge_domains) {
+                return Err(format!(
+                    "{name}: the domain '{}' is in {other} already (MERGE_DOMAIN_CONFIG=true allows it)",
+                    definition.domain
+                ));
+            }
+            let domain = config.domains.entry(definition.domain.clone()).or_default();
+            if definition.hash_tag.is_some() {
+                domain.hash_tag.clone_from(&definition.hash_tag);
+            }
+            let mut loader = Loader { stats, options, file: name };
+            loader.load(&mut domain.level, &format!("{}.", definition.domain), &definition.descriptors)?;
+        }
+        Ok(config)
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+
+    /// The domains whose descriptors lie in several slots of a cluster.
+    pub fn domains_without_hash_tag(&self) -> Vec<&str> {
+        let without = self.domains.iter().filter(|(_, domain)| domain.hash_tag.is_none());
+        let mut names: Vec<_> = without.map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    pub fn has_domain(&self, domain: &str) -> bool {
+        self.domains.contains_key(domain)
+    }
+
+    /// The limit that the descriptor meets, if any: its own, where the request brings one, else that of the
+    /// configuration.
+    ///
+    /// # Errors
+    /// If the request's own limit has no unit.
+    pub fn find(
+        &self,
+        name: &str,
+        descriptor: &RateLimitDescriptor,
+        stats: &Stats,
+        options: &Options,
+    ) -> Result<Option<Found>, UnknownUnit> {
+        let Some(domain) = self.domains.get(name) else {
+            return Ok(None);
+        };
+        let found = match &descriptor.limit {
+            Some(limit) => {
+                let unit = Unit::try_from(limit.unit).map_err(|_| UnknownUnit)?;
+                Some(overriding(name, descriptor, limit.requests_per_unit, unit, stats, options)?)
+            }
+            None => domain.level.find(name, descriptor, stats),
+        };
+        let tag = match &domain.hash_tag {
+            None => None,
+            Some(HashTag::Domain) => Some(name.to_owned()),
+            Some(HashTag::Entry(key)) => {
+                descriptor.entries.iter().find(|entry| entry.key == *key).map(|entry| entry.value.clone())
+            }
+        };
+        Ok(found.map(|found| Found { hash_tag: tag.filter(|tag| !tag.is_empty()), ..found }))
+    }
+
+    /// All limits, a line each.
+    pub fn dump(&self) -> String {
+        let mut lines = Vec::new();
+        for domain in self.domains.values() {
+            domain.level.dump(&mut lines);
+        }
+        lines.sort_unstable();
+        lines.concat()
+    }
+}
+
+/// The limit that the request itself brings.
+fn overriding(
+    domain: &str,
+    descriptor: &RateLimitDescriptor,
+    requests_per_unit: u32,
+    unit: Unit,
+    stats: &Stats,
+    options: &Options,
+) -> Result<Found, UnknownUnit> {
+    let seconds = seconds_of(unit).ok_or(UnknownUnit)?;
+    let entries = descriptor.entries.iter().map(|entry| match entry.value.as_str() {
+        "" => entry.key.clone(),
+        value => format!("{}_{value}", entry.key),
+    });
+    let full_key = format!("{domain}.{}", entries.collect::<Vec<_>>().join("."));
+    let stats = stats.limit(&full_key);
+    let window = window(requests_per_unit, seconds).map_err(|_| UnknownUnit)?;
+    let limit = Limit {
+        full_key,
+        stats: Arc::clone(&stats),
+        rates: vec![Shown { name: String::new(), requests_per_unit, unit: unit.into() }],
+        rule: Some(rule(options.algorithm, &[window], None).map_err(|_| UnknownUnit)?),
+        shadow_mode: false,
+        quota_mode: false,
+        name: String::new(),
+        replaces: Vec::new(),
+        reserve: None,
+        detailed_metric: false,
+    };
+    Ok(Found { limit: Arc::new(limit), stats, metadata: None, shared: Vec::new(), hash_tag: None })
+}
+
+impl Level {
+    /// The entry's `key_value`, the first pattern that fits it, or its key: and how it was found.
+    fn entry(&self, key: &str, value: &str) -> Option<(&Entry, How<'_>)> {
+        let joined = format!("{key}_{value}");
+        if let Some(entry) = self.exact.get(&joined) {
+            return Some((entry, How::Value));
+        }
+        if let Some(pattern) = self.patterns.iter().find(|pattern| pattern.fits(&joined)) {
+            return self.exact.get(&pattern.key).map(|entry| (entry, How::Pattern(&pattern.key)));
+        }
+        self.exact.get(key).map(|entry| (entry, How::Key))
+    }
+
+    fn find(&self, domain: &str, descriptor: &RateLimitDescriptor, stats: &Stats) -> Option<Found> {
+        let entries = &descriptor.entries;
+        let mut level = self;
+        let mut shared = vec![None; entries.len()];
+        // What statistics are named after, with values where they are asked for.
+        let mut named = domain.to_owned();
+        let mut last = None;
+        for (index, entry) in entries.iter().enumerate() {
+            let (found, how) = level.entry(&entry.key, &entry.value)?;
+            let under_key =
+                |pattern: &str| pattern.strip_prefix(&format!("{}_", entry.key)).unwrap_or(pattern).to_owned();
+            let value = match how {
+                How::Pattern(pattern) if found.share_threshold => {
+                    let pattern = under_key(pattern);
+                    shared[index] = Some(pattern.clone());
+                    pattern
+                }
+                How::Pattern(pattern) if !found.value_to_metric => under_key(pattern),
+                How::Key if !found.value_to_metric => String::new(),
+                How::Value | How::Pattern(_) | How::Key => entry.value.clone(),
+            };
+            named.push('.');
+            named.push_str(&entry.key);
+            if !value.is_empty() {
+                named.push('_');
+                named.push_str(&value);
+            }
+            last = Some(found);
+            if index + 1 < entries.len() && found.below.exact.is_empty() {
+                return None;
+            }
+            level = &found.below;
+        }
+        let entry = last?;
+        let limit = entry.limit.as_ref()?;
+        let any_shared = shared.iter().any(Option::is_some);
+        let (key, keeps_metadata) = if limit.detailed_metric {
+            let key = entries.iter().zip(&shared).fold(domain.to_owned(), |key, (entry, pattern)| match pattern {
+                Some(pattern) => format!("{key}.{}_{pattern}", entry.key),
+                None if any_shared && entry.value.is_empty() => format!("{key}.{}", entry.key),
+                None => format!("{key}.{}_{}", entry.key, entry.value),
+            });
+            // Envoy's service loses metadata here, and so does a client that knows it see none.
+            (key, !level.exact.is_empty())
+        } else {
+            let same = named == limit.full_key;
+            (named, same)
+        };
+        Some(Found {
+            stats: if key == limit.full_key { Arc::clone(&limit.stats) } else { stats.limit(&key) },
+            limit: Arc::clone(limit),
+            metadata: entry.metadata.clone().filter(|_| keeps_metadata),
+            shared: if any_shared { shared } else { Vec::new() },
+            hash_tag: None,
+        })
+    }
+
+    fn dump(&self, lines: &mut Vec<String>) {
+        for entry in self.exact.values() {
+            if let Some(limit) = &entry.limit {
+                for rate in &limit.rates {
+                    lines.push(format!(
+                        "{}: unit={} requests_per_unit={}, shadow_mode: {}, quota_mode: {}\n",
+                        limit.full_key,
+                        rate.unit().as_str_name(),
+                        rate.requests_per_unit,
+                        limit.shadow_mode,
+                        limit.quota_mode
+                    ));
+                }
+            }
+            entry.below.dump(lines);
+        }
+    }
+}
+
+/// How an entry was found.
+enum How<'a> {
+    Value,
+    Pattern(&'a str),
+    Key,
+}
+
+impl Pattern {
+    fn new(key: &str) -> Self {
+        Self { key: key.to_owned(), parts: key.split('*').map(str::to_owned).collect() }
+    }
+
+    /// Each star stands for any text, the empty one too.
+    fn fits(&self, text: &str) -> bool {
+        let [first, middle @ .., last] = self.parts.as_slice() else {
+            return false;
+        };
+        let Some(mut rest) = text.strip_prefix(first.as_str()).and_then(|rest| rest.strip_suffix(last.as_str())) else {
+            return false;
+        };
+        for part in middle {
+            match rest.find(part.as_str()) {
+                Some(at) => rest = &rest[at + part.len()..],
+                None => return false,
+            }
+        }
+        true
+    }
+}
+
+struct Loader<'a> {
+    stats: &'a Stats,
+    options: &'a Options,
+    file: &'a str,
+}
+
+impl Loader<'_> {
+    fn refuse(&self, line: usize, reason: impl std::fmt::Display) -> String {
+        if line == 0 { format!("{}: {reason}", self.file) } else { format!("{}:{line}: {reason}", self.file) }
+    }
+
+    fn load(&mut self, level: &mut Level, parent: &str, from: &[definition::Descriptor]) -> Result<(), String> {
+        for descriptor in from {
+            let refuse = |reason: String| self.refuse(descriptor.line, reason);
+            if descriptor.key.is_empty() {
+                return Err(refuse(format!("a descriptor of '{}' has no key", parent.trim_end_matches('.'))));
+            }
+            let key = match descriptor.value.as_str() {
+                "" => descriptor.key.clone(),
+                value => format!("{}_{value}", descriptor.key),
+            };
+            let full_key = format!("{parent}{key}");
+            if level.exact.contains_key(&key) {
+                return Err(refuse(format!("the descriptor '{full_key}' is there already")));
+            }
+            if descriptor.share_threshold && !key.contains('*') {
+                return Err(refuse(format!("share_threshold needs a value with '*', which '{key}' is not")));
+            }
+            let limit = descriptor.limit.as_ref().map(|limit| self.limit(descriptor, limit, &full_key)).transpose()?;
+            if key.contains('*') {
+                level.patterns.push(Pattern::new(&key));
+            }
+            let mut entry = Entry {
+                limit: limit.map(Arc::new),
+                below: Level::default(),
+                value_to_metric: descriptor.value_to_metric,
+                share_threshold: descriptor.share_threshold,
+                metadata: descriptor.metadata.clone().map(Arc::new),
+            };
+            self.load(&mut entry.below, &format!("{full_key}."), &descriptor.descriptors)?;
+            level.exact.insert(key, entry);
+        }
+        Ok(())
+    }
+
+    fn limit(
+        &self,
+        descriptor: &definition::Descriptor,
+        limit: &definition::Limit,
+        full_key: &str,
+    ) -> Result<Limit, String> {
+        let refuse = |reason: String| self.refuse(limit.line, reason);
+        let (rates, rule) = self.rule(limit, &descriptor.key).map_err(refuse)?;
+        if limit.reserve == Some(0) {
+            return Err(refuse("an estimate is at least 1".to_owned()));
+        }
+        if limit.reserve.is_some() && !matches!(rule, Some(Kind::Fixed(_) | Kind::Sliding(_))) {
+            return Err(refuse("only fixed and sliding windows can reserve".to_owned()));
+        }
+        for replaced in &limit.replaces {
+            if replaced.is_empty() {
+                return Err(refuse(format!("'{full_key}' replaces something without a name")));
+            }
+            if *replaced == limit.name {
+                return Err(refuse(format!("'{full_key}' replaces itself")));
+            }
+        }
+        Ok(Limit {
+            stats: self.stats.limit(full_key),
+            full_key: full_key.to_owned(),
+            rates,
+            rule,
+            shadow_mode: descriptor.shadow_mode,
+            quota_mode: descriptor.quota_mode,
+            name: limit.name.clone(),
+            replaces: limit.replaces.clone(),
+            reserve: limit.reserve.map(u64::from),
+            detailed_metric: descriptor.detailed_metric,
+        })
+    }
+
+    fn rule(&self, limit: &definition::Limit, key: &str) -> Result<(Vec<Shown>, Option<Kind>), String> {
+        let shown = |rate: &Rate, unit: Unit| Shown {
+            name: limit.name.clone(),
+            requests_per_unit: rate.requests_per_unit,
+            unit: unit.into(),
+        };
+        if limit.unlimited {
+            if unit_of(&limit.rate.unit).is_some() {
+                return Err("what is unlimited has no unit".to_owned());
+            }
+            return Ok((vec![shown(&limit.rate, Unit::Unknown)], None));
+        }
+        if let Some(concurrency) = &limit.concurrency {
+            let length = match concurrency.lease.parse() {
+                Ok(seconds) => Duration::from_secs(seconds),
+                Err(_) => duration(&concurrency.lease)
+                    .map_err(|_| format!("a lease is a time such as 60s, not '{}'", concurrency.lease))?,
+            };
+            let rule = Rule::lease(concurrency.limit.into(), length).map_err(|error| error.to_string())?;
+            let rate = Rate { requests_per_unit: concurrency.limit, ..Rate::default() };
+            return Ok((
+                vec![shown(&rate, Unit::Unknown)],
+                Some(Kind::Concurrency {
+                    rule,
+                    // Unless it says otherwise, the descriptor itself is the entry that says whose place it is.
+                    holder: if concurrency.holder.is_empty() { key.to_owned() } else { concurrency.holder.clone() },
+                }),
+            ));
+        }
+        let algorithm = limit.algorithm.as_deref().map(Algorithm::parse).transpose()?.unwrap_or(self.options.algorithm);
+        // The first rate stands in the limit itself, unless they are all in the list.
+        let own = if limit.rate.unit.is_empty() && !limit.rates.is_empty() { None } else { Some(&limit.rate) };
+        let (mut rates, mut windows, mut lengths) = (Vec::new(), Vec::new(), HashSet::new());
+        for rate in own.into_iter().chain(&limit.rates) {
+            let Some((unit, seconds)) = unit_of(&rate.unit) else {
+                return Err(format!("a unit is second, minute, hour, day, week, month or year, not '{}'", rate.unit));
+            };
+            let seconds = match rate.unit_multiplier {
+                Some(0) => return Err("a unit_multiplier is at least 1".to_owned()),
+                multiplier => seconds.saturating_mul(multiplier.unwrap_or(1).into()),
+            };
+            if !lengths.insert(seconds) {
+                return Err(format!("two rates have the same length of {seconds} seconds"));
+            }
+            windows.push(window(rate.requests_per_unit, seconds)?);
+            rates.push(shown(rate, unit));
+        }
+        Ok((rates, Some(rule(algorithm, &windows, limit.burst)?)))
+    }
+}
+
+fn window(limit: u32, seconds: u64) -> Result<Window, String> {
+    Window::new(limit.into(), Duration::from_secs(seconds)).map_err(|error| error.to_string())
+}
+
+fn rule(algorithm: Algorithm, windows: &[Window], burst: Option<u32>) -> Result<Kind, String> {
+    if burst.is_some() && algorithm != Algorithm::Throttle {
+        return Err("a burst belongs to 'algorithm: throttle'".to_owned());
+    }
+    let made = match algorithm {
+        Algorithm::Fixed => Rule::fixed(windows).map(Kind::Fixed),
+        Algorithm::Sliding => Rule::sliding(windows).map(Kind::Sliding),
+        Algorithm::Throttle => {
+            let [window] = windows else {
+                return Err("a throttle has one rate".to_owned());
+            };
+            // A limit of 0 denies everything, which a steady rate cannot say.
+            if window.limit() == 0 {
+                return Rule::fixed(windows).map(Kind::Fixed).map_err(|error| error.to_string());
+            }
+            Rule::throttle(*window)
+                .map(|rule| match burst {
+                    // The command counts what may come beyond the first.
+                    Some(burst) => rule.burst(u64::from(burst).saturating_sub(1)),
+                    None => rule,
+                })
+                .map(Kind::Throttle)
+        }
+    };
+    made.map_err(|error| error.to_string())
+}
+
+fn unit_of(name: &str) -> Option<(Unit, u64)> {
+    let unit = Unit::from_str_name(&name.to_uppercase())?;
+    Some((unit, seconds_of(unit)?))
+}
+
+/// A month is 30 days and a year 365, both counted from the epoch.
+pub fn seconds_of(unit: Unit) -> Option<u64> {
+    Some(match unit {
+        Unit::Unknown => return None,
+        Unit::Second => 1,
+        Unit::Minute => 60,
+        Unit::Hour => 3600,
+        Unit::Day => 86_400,
+        Unit::Week => 604_800,
+        Unit::Month => 2_592_000,
+        Unit::Year => 31_536_000,
+    })
+}

@@ -1,0 +1,245 @@
+//! Configurations from an xDS server, state of the world, as Envoy Gateway serves them: an aggregated stream of messages
+//! of the type `ratelimit.config.ratelimit.v3.RateLimitConfig`, which is the rate limit service's own.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::core::v3::Node;
+use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use envoy_types::pb::google::protobuf::{Struct, Value, value};
+use envoy_types::pb::google::rpc::Status;
+use prost::Message;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::{MetadataKey, MetadataValue};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+
+use super::definition::{Definition, Descriptor, Limit, Rate};
+use super::{Origin, Update};
+use crate::settings::Xds;
+
+const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+/// `INVALID_ARGUMENT`, as a configuration that cannot be is refused.
+const INVALID: i32 = 3;
+
+/// The messages of rls_conf.proto.
+pub mod message {
+    use envoy_types::pb::google::protobuf::Struct;
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct RateLimitConfig {
+        #[prost(string, tag = "1")]
+        pub name: String,
+        #[prost(string, tag = "2")]
+        pub domain: String,
+        #[prost(message, repeated, tag = "3")]
+        pub descriptors: Vec<RateLimitDescriptor>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct RateLimitDescriptor {
+        #[prost(string, tag = "1")]
+        pub key: String,
+        #[prost(string, tag = "2")]
+        pub value: String,
+        #[prost(message, optional, tag = "3")]
+        pub rate_limit: Option<RateLimitPolicy>,
+        #[prost(message, repeated, tag = "4")]
+        pub descriptors: Vec<RateLimitDescriptor>,
+        #[prost(bool, tag = "5")]
+        pub shadow_mode: bool,
+        #[prost(bool, tag = "6")]
+        pub detailed_metric: bool,
+        #[prost(bool, tag = "7")]
+        pub quota_mode: bool,
+        #[prost(message, optional, tag = "8")]
+        pub metadata: Option<Struct>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct RateLimitPolicy {
+        #[prost(enumeration = "RateLimitUnit", tag = "1")]
+        pub unit: i32,
+        #[prost(uint32, tag = "2")]
+        pub requests_per_unit: u32,
+        #[prost(bool, tag = "3")]
+        pub unlimited: bool,
+        #[prost(string, tag = "4")]
+        pub name: String,
+        #[prost(message, repeated, tag = "5")]
+        pub replaces: Vec<RateLimitReplace>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct RateLimitReplace {
+        #[prost(string, tag = "1")]
+        pub name: String,
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+    #[repr(i32)]
+    pub enum RateLimitUnit {
+        Unknown = 0,
+        Second = 1,
+        Minute = 2,
+        Hour = 3,
+        Day = 4,
+        Month = 5,
+        Year = 6,
+        Week = 7,
+    }
+}
+
+/// Subscribes, and sends each configuration of the server on, until the receiver is dropped. Waits after a failure, longer
+/// each time.
+pub async fn watch(settings: Xds, updates: mpsc::Sender<Update>) {
+    let mut wait = settings.backoff_initial;
+    loop {
+        let reason = match subscribe(&settings, &updates, || wait = settings.backoff_initial).await {
+            Ok(()) => "the server has ended the stream".to_owned(),
+            Err(reason) => reason,
+        };
+        if updates.is_closed() {
+            return;
+        }
+        tracing::error!("no configurations from the xDS server {}, next attempt in {wait:?}: {reason}", settings.url);
+        tokio::time::sleep(wait).await;
+        wait = wait.saturating_mul(2).min(settings.backoff_max);
+    }
+}
+
+async fn connect(settings: &Xds) -> Result<Channel, String> {
+    let scheme = if settings.use_tls { "https" } else { "http" };
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{}", settings.url))
+        .map_err(|error| format!("CONFIG_GRPC_XDS_SERVER_URL: {error}"))?
+        .connect_timeout(Duration::from_secs(5))
+        // A server that is gone without a word is noticed.
+        .http2_keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_while_idle(true);
+    let endpoint = if settings.use_tls {
+        let read = |path: &str| std::fs::read(path).map_err(|error| format!("{path}: {error}"));
+        let files = &settings.tls;
+        let mut tls = if files.ca.is_empty() {
+            ClientTlsConfig::new().with_enabled_roots()
+        } else {
+            ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&files.ca)?))
+        };
+        if !files.cert.is_empty() {
+            tls = tls.identity(Identity::from_pem(read(&files.cert)?, read(&files.key)?));
+        }
+        if !files.san.is_empty() {
+            tls = tls.domain_name(&files.san);
+        }
+        endpoint.tls_config(tls).map_err(|error| error.to_string())?
+    } else {
+        endpoint
+    };
+    endpoint.connect().await.map_err(|error| chain(&error))
+}
+
+/// The error with all that it is due to.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}
+
+async fn subscribe(settings: &Xds, updates: &mpsc::Sender<Update>, mut taken: impl FnMut()) -> Result<(), String> {
+    let mut client =
+        AggregatedDiscoveryServiceClient::new(connect(settings).await?).max_decoding_message_size(settings.max_message);
+    let (requests, stream) = mpsc::channel(4);
+    let mut next = DiscoveryRequest { node: Some(node(settings)), type_url: TYPE_URL.to_owned(), ..Default::default() };
+    let ended = |_| "the stream has ended".to_owned();
+    requests.send(next.clone()).await.map_err(ended)?;
+
+    let mut request = tonic::Request::new(ReceiverStream::new(stream));
+    for (name, value) in &settings.headers {
+        let name = MetadataKey::from_bytes(name.to_ascii_lowercase().as_bytes()).map_err(|error| error.to_string())?;
+        let value = MetadataValue::try_from(value.as_str()).map_err(|error| error.to_string())?;
+        request.metadata_mut().insert(name, value);
+    }
+    let responses = client.stream_aggregated_resources(request).await;
+    let mut responses = responses.map_err(|status| chain(&status))?.into_inner();
+    while let Some(response) = responses.message().await.map_err(|status| chain(&status))? {
+        next.response_nonce.clone_from(&response.nonce);
+        next.error_detail = match take(&response, updates).await {
+            Ok(()) => {
+                next.version_info.clone_from(&response.version_info);
+                taken();
+                None
+            }
+            Err(message) => Some(Status { code: INVALID, message, ..Default::default() }),
+        };
+        requests.send(next.clone()).await.map_err(ended)?;
+    }
+    Ok(())
+}
+
+/// Hands the configurations over, and waits until they are taken or refused.
+async fn take(response: &DiscoveryResponse, updates: &mpsc::Sender<Update>) -> Result<(), String> {
+    let mut definitions = Vec::with_capacity(response.resources.len());
+    for resource in &response.resources {
+        if resource.type_url != TYPE_URL {
+            return Err(format!("a resource of the type {}, not {TYPE_URL}", resource.type_url));
+        }
+        let message = message::RateLimitConfig::decode(resource.value.as_slice()).map_err(|error| error.to_string())?;
+        definitions.push(message.into());
+    }
+    let (answer, answered) = oneshot::channel();
+    let update = Update { definitions: Ok(definitions), origin: Origin::Xds(answer) };
+    updates.send(update).await.map_err(|_| "the service is going down".to_owned())?;
+    answered.await.unwrap_or_else(|_| Err("the service is going down".to_owned()))
+}
+
+fn node(settings: &Xds) -> Node {
+    let fields: HashMap<_, _> = settings
+        .node_metadata
+        .iter()
+        .map(|(name, text)| (name.clone(), Value { kind: Some(value::Kind::StringValue(text.clone())) }))
+        .collect();
+    Node { id: settings.node_id.clone(), metadata: Some(Struct { fields }), ..Default::default() }
+}
+
+impl From<message::RateLimitConfig> for Definition {
+    fn from(message: message::RateLimitConfig) -> Self {
+        Self {
+            name: message.name,
+            domain: message.domain,
+            hash_tag: None,
+            descriptors: message.descriptors.into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<message::RateLimitDescriptor> for Descriptor {
+    fn from(message: message::RateLimitDescriptor) -> Self {
+        let limit = message.rate_limit.map(|policy| Limit {
+            rate: Rate {
+                unit: format!("{:?}", policy.unit()),
+                requests_per_unit: policy.requests_per_unit,
+                unit_multiplier: None,
+            },
+            unlimited: policy.unlimited,
+            name: policy.name,
+            replaces: policy.replaces.into_iter().map(|replace| replace.name).collect(),
+            ..Limit::default()
+        });
+        Self {
+            key: message.key,
+            value: message.value,
+            limit,
+            descriptors: message.descriptors.into_iter().map(Into::into).collect(),
+            shadow_mode: message.shadow_mode,
+            quota_mode: message.quota_mode,
+            detailed_metric: message.detailed_metric,
+            metadata: message.metadata.filter(|metadata| !metadata.fields.is_empty()),
+            ..Self::default()
+        }
+    }
+}

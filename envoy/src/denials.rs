@@ -1,0 +1,144 @@
+//! Denials that are remembered, so that a flood of one client stays in the service.
+//!
+//! A denied request, asked again, is denied until its wait is over. It is remembered for that long, and at most a
+//! second, since another process may give units back. The request is the same if its keys, rules and units are: a limit
+//! that has changed is another request. What this process gives back is forgotten at once.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::config::tree::Kind;
+use crate::decide::{Mode, Outcome, Part};
+
+const LONGEST: Duration = Duration::from_secs(1);
+/// Keys share these; a refund of one forgets denials of all that share its place.
+const EPOCHS: usize = 1024;
+
+#[derive(Debug)]
+pub struct Denials {
+    most: usize,
+    hasher: RandomState,
+    /// How often units were given back, by hash of the key.
+    epochs: Vec<AtomicU64>,
+    kept: Mutex<HashMap<Vec<u8>, Denial>>,
+}
+
+#[derive(Debug)]
+struct Denial {
+    asked: Asking,
+    until: Instant,
+    outcome: Outcome,
+}
+
+/// The moment before Redis was asked: a wait counts from then at the earliest.
+#[derive(Debug, Clone)]
+pub struct Asking {
+    at: Instant,
+    epoch: u64,
+}
+
+impl Denials {
+    /// Remembers at most `most` denials; 0 switches it off.
+    pub fn new(most: usize) -> Self {
+        Self {
+            most,
+            hasher: RandomState::new(),
+            epochs: (0..EPOCHS).map(|_| AtomicU64::new(0)).collect(),
+            kept: Mutex::default(),
+        }
+    }
+
+    fn place(&self, key: &[u8]) -> &AtomicU64 {
+        let place = (self.hasher.hash_one(key) % EPOCHS as u64) as usize;
+        &self.epochs[place]
+    }
+
+    /// To be called before Redis is asked.
+    pub fn asking(&self, parts: &[Part]) -> Asking {
+        Asking { at: Instant::now(), epoch: self.epoch(parts) }
+    }
+
+    /// Changes when units of one of the keys are given back.
+    fn epoch(&self, parts: &[Part]) -> u64 {
+        parts.iter().fold(0, |sum, part| sum.wrapping_add(self.place(&part.item.key).load(Relaxed)))
+    }
+
+    /// Units of the key are about to be given back.
+    pub fn forget(&self, key: &[u8]) {
+        self.place(key).fetch_add(1, Relaxed);
+    }
+
+    pub fn find(&self, parts: &[Part]) -> Option<Outcome> {
+        if self.most == 0 || parts.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let denial = kept.get(&request(parts))?;
+        if denial.until <= now || denial.asked.epoch != self.epoch(parts) {
+            return None;
+        }
+        let mut outcome = denial.outcome.clone();
+        let passed = now.duration_since(denial.asked.at);
+        drop(kept);
+        for state in &mut outcome.states {
+            state.at += passed;
+            state.retry_after = state.retry_after.map(|wait| wait.saturating_sub(passed));
+            state.reset_after = state.reset_after.map(|wait| wait.saturating_sub(passed));
+        }
+        Some(outcome)
+    }
+
+    /// Remembers the outcome if it is a denial.
+    pub fn remember(&self, parts: &[Part], outcome: &Outcome, asked: &Asking) {
+        let denying = || {
+            let both = parts.iter().zip(&outcome.states);
+            both.filter(|(part, state)| part.mode == Mode::Enforced && !state.allowed).map(|(_, state)| state)
+        };
+        let Some(wait) = denying().map(|state| state.retry_after.unwrap_or(LONGEST)).max() else {
+            return;
+        };
+        // A place that is held somewhere else comes free at any time.
+        let places = parts.iter().any(|part| matches!(part.item.kind, Kind::Concurrency { .. }));
+        if self.most == 0 || wait.is_zero() || places {
+            return;
+        }
+        let now = Instant::now();
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= self.most {
+            kept.retain(|_, denial| denial.until > now);
+        }
+        if kept.len() >= self.most {
+            kept.clear();
+        }
+        let denial = Denial { asked: asked.clone(), until: asked.at + wait.min(LONGEST), outcome: outcome.clone() };
+        kept.insert(request(parts), denial);
+    }
+}
+
+/// The request as bytes.
+fn request(parts: &[Part]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(parts.len() * 96);
+    for Part { item, mode } in parts {
+        bytes.extend_from_slice(&(item.key.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(&item.key);
+        bytes.extend_from_slice(&item.units.to_le_bytes());
+        bytes.push(*mode as u8);
+        let windows = match &item.kind {
+            Kind::Fixed(rule) => rule.windows(),
+            Kind::Sliding(rule) => rule.windows(),
+            Kind::Throttle(rule) => {
+                bytes.extend_from_slice(format!("{rule:?}").as_bytes());
+                &[]
+            }
+            Kind::Concurrency { .. } => &[],
+        };
+        for window in windows {
+            bytes.extend_from_slice(&window.limit().to_le_bytes());
+        }
+    }
+    bytes
+}

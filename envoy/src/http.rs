@@ -1,0 +1,75 @@
+//! What the service answers over HTTP/1.1: /json and /healthcheck, the debug port, the metrics.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+
+use crate::health::Health;
+use crate::service::Service;
+use crate::stats::Stats;
+use crate::{json, metrics};
+
+/// /healthcheck and /json.
+pub fn doors(service: Arc<Service>, health: Arc<Health>) -> Router {
+    let healthcheck = move || async move {
+        if health.is_healthy() { (StatusCode::OK, "OK") } else { (StatusCode::INTERNAL_SERVER_ERROR, "") }
+    };
+    Router::new().route("/healthcheck", any(healthcheck)).route("/json", any(decide)).with_state(service)
+}
+
+async fn decide(State(service): State<Arc<Service>>, body: Bytes) -> Response {
+    let bad = |reason: &str| {
+        tracing::warn!("error: {reason}");
+        (StatusCode::BAD_REQUEST, "Bad Request\n").into_response()
+    };
+    let request = match json::request(&body) {
+        Ok(request) => request,
+        Err(reason) => return bad(&reason),
+    };
+    match service.answer(&request).await {
+        Err(status) => bad(status.message()),
+        Ok(answer) => {
+            let status = match answer.overall_code() {
+                Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
+                Code::Ok => StatusCode::OK,
+                Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
+            };
+            (status, [(header::CONTENT_TYPE, "application/json")], json::response(&answer)).into_response()
+        }
+    }
+}
+
+/// What an operator looks at.
+pub fn debug(service: Arc<Service>) -> Router {
+    let stats = Arc::clone(&service.stats);
+    let help = "/rlconfig: print out the currently loaded configuration for debugging\n/stats: print out stats\n";
+    Router::new()
+        .route("/", get(move || async move { help }))
+        .route(
+            "/rlconfig",
+            get(move || async move { service.config().map(|config| config.dump()).unwrap_or_default() }),
+        )
+        .route(
+            "/stats",
+            get(move || async move {
+                stats.flat().into_iter().map(|(name, value)| format!("{name}: {value}\n")).collect::<String>()
+            }),
+        )
+}
+
+/// The metrics, for Prometheus.
+pub fn metrics(stats: Arc<Stats>, path: &str) -> Router {
+    let scrape = move || async move {
+        match metrics::scrape(&stats) {
+            Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
+            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+        }
+    };
+    Router::new().route(path, get(scrape))
+}

@@ -1,0 +1,91 @@
+//! Lines of the log, in the forms of Envoy's rate limit service: `time="…" level=warning msg="…"`, or JSON.
+
+use std::fmt::{self, Write as _};
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+struct Lines {
+    json: bool,
+}
+
+/// Writes the log to standard error from here on.
+///
+/// # Errors
+/// If there is no such level.
+pub fn start(level: &str, json: bool) -> Result<(), String> {
+    let level = match level.to_ascii_lowercase().as_str() {
+        "panic" | "fatal" | "error" => Level::ERROR,
+        "warn" | "warning" => Level::WARN,
+        "info" => Level::INFO,
+        "debug" => Level::DEBUG,
+        "trace" => Level::TRACE,
+        other => return Err(format!("LOG_LEVEL must be error, warn, info, debug or trace, not '{other}'")),
+    };
+    let ours = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
+    ours.event_format(Lines { json }).init();
+    Ok(())
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut time = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        let mut message = Message::default();
+        event.record(&mut message);
+        let Message { text, fields } = message;
+        let level = match *event.metadata().level() {
+            Level::ERROR => "error",
+            Level::WARN => "warning",
+            Level::INFO => "info",
+            Level::DEBUG => "debug",
+            Level::TRACE => "trace",
+        };
+        let quoted = |text: &str| serde_json::Value::from(text).to_string();
+        if self.json {
+            write!(writer, "{{\"@message\":{},\"@timestamp\":{}", quoted(&text), quoted(&time))?;
+            for (name, value) in &fields {
+                write!(writer, ",{}:{}", quoted(name), quoted(value))?;
+            }
+            writeln!(writer, ",\"level\":\"{level}\"}}")
+        } else {
+            write!(writer, "time=\"{time}\" level={level} msg={}", quoted(&text))?;
+            for (name, value) in &fields {
+                write!(writer, " {name}={}", quoted(value))?;
+            }
+            writeln!(writer)
+        }
+    }
+}
+
+#[derive(Default)]
+struct Message {
+    text: String,
+    fields: Vec<(&'static str, String)>,
+}
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            let _ = write!(self.text, "{value:?}");
+        } else {
+            self.fields.push((field.name(), format!("{value:?}")));
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            self.text.push_str(value);
+        } else {
+            self.fields.push((field.name(), value.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,292 @@
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+//! Envoy's rate limit service on Redis with redis-rl. See README.md.
+
+mod config;
+mod decide;
+mod denials;
+mod health;
+mod http;
+mod json;
+mod listen;
+mod log;
+mod metadata;
+mod metrics;
+mod service;
+mod settings;
+mod stats;
+mod statsd;
+mod store;
+mod tls;
+mod yaml;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+
+use config::{Config, Origin, Update};
+use health::Health;
+use service::{Door, Service};
+use settings::{Settings, Sink};
+use stats::Stats;
+use store::Store;
+use tls::Certificates;
+
+/// How long requests that have come in may take once the service is told to end.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// What the program is told to do.
+const USAGE: &str = "redis-rl-envoy [--check PATH ... | --version | --help]
+
+Without arguments it serves, as the environment says. --check reads each file, or all files of each folder, as one
+configuration, says what is wrong with it, and ends.";
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [] => {}
+        ["--check", paths @ ..] if !paths.is_empty() => return check(paths),
+        ["--version"] => {
+            println!("redis-rl-envoy {}", env!("CARGO_PKG_VERSION"));
+            return ExitCode::SUCCESS;
+        }
+        ["--help"] => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    }
+    let ended = Settings::from_env().and_then(|settings| {
+        log::start(&settings.log_level, settings.log_json)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(settings.threads).enable_all().build();
+        runtime.map_err(|error| error.to_string())?.block_on(run(settings))
+    });
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("redis-rl-envoy: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Reads configurations, and says of each whether it can be.
+fn check(paths: &[&str]) -> ExitCode {
+    let mut failed = false;
+    let checked = Settings::from_env().map(|settings| settings.options());
+    for path in paths {
+        let loaded = checked.clone().and_then(|options| {
+            let definitions = config::files::read_all(std::path::Path::new(path))?;
+            Config::load(&definitions, &Stats::default(), &options)
+        });
+        match loaded {
+            Ok(_) => println!("{path}: ok"),
+            Err(reason) => {
+                failed = true;
+                println!("{path}: {reason}");
+            }
+        }
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+async fn run(settings: Settings) -> Result<(), String> {
+    for note in &settings.notes {
+        tracing::warn!("{note}");
+    }
+    let (stop, stopped) = watch::channel(false);
+    tokio::spawn(async move {
+        let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+            return;
+        };
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        let _ = stop.send(true);
+    });
+    let mut early = stopped.clone();
+    tokio::select! {
+        served = serve(&settings, stopped) => served,
+        // Before there is anything to drain.
+        () = async { let _ = early.wait_for(|stopped| *stopped).await; tokio::time::sleep(DRAIN + Duration::from_secs(5)).await } => Ok(()),
+    }
+}
+
+async fn serve(settings: &Settings, stopped: watch::Receiver<bool>) -> Result<(), String> {
+    let certificates = settings.grpc_tls.as_ref().map(Certificates::read).transpose()?.map(Arc::new);
+    let Some(store) = connect(settings, stopped.clone()).await? else { return Ok(()) };
+    let stats = Arc::new(Stats::default());
+    let service = Arc::new(Service::new(settings, Arc::clone(&store), Arc::clone(&stats)));
+    let (reporter, health_service) = tonic_health::server::health_reporter();
+    let health = Arc::new(Health::new(reporter, settings.healthy_with_config));
+    health.report().await;
+
+    let (updates, mut updated) = mpsc::channel(1);
+    match &settings.xds {
+        Some(xds) => drop(tokio::spawn(config::xds::watch(xds.clone(), updates))),
+        None => drop(tokio::spawn(config::files::watch(settings.files.clone(), updates))),
+    }
+    let keeper = Keeper { settings: settings.clone(), service: Arc::clone(&service), health: Arc::clone(&health) };
+    if !settings.force_start {
+        let mut stopped = stopped.clone();
+        tokio::select! {
+            update = updated.recv() => if let Some(update) = update { keeper.take(update).await },
+            _ = stopped.wait_for(|stopped| *stopped) => return Ok(()),
+        }
+    }
+    tokio::spawn(async move {
+        while let Some(update) = updated.recv().await {
+            keeper.take(update).await;
+        }
+    });
+
+    match settings.sink.clone() {
+        Sink::None => {}
+        Sink::Prometheus { address, path } => {
+            if !path.starts_with('/') {
+                return Err(format!("PROMETHEUS_PATH must begin with a slash, not be '{path}'"));
+            }
+            open("metrics", &address, http::metrics(Arc::clone(&stats), &path))?;
+        }
+        sink => drop(tokio::spawn(statsd::run(
+            sink,
+            Arc::clone(&stats),
+            settings.flush_interval,
+            settings.extra_tags.clone(),
+        ))),
+    }
+    if settings.redis.health_check {
+        tokio::spawn(check_redis(Arc::clone(&store), Arc::clone(&health)));
+    }
+    open("debug", &settings.debug, http::debug(Arc::clone(&service)))?;
+    open("HTTP", &settings.http, http::doors(Arc::clone(&service), Arc::clone(&health)))?;
+
+    let listener = match &settings.grpc_socket {
+        Some(path) => {
+            listen::unix(path).map(listen::Listener::Unix).map_err(|error| format!("{}: {error}", path.display()))?
+        }
+        None => listen::tcp(&settings.grpc)
+            .map(listen::Listener::Tcp)
+            .map_err(|error| format!("{}: {error}", settings.grpc))?,
+    };
+    let place = settings.grpc_socket.as_ref().map_or(settings.grpc.clone(), |path| path.display().to_string());
+    tracing::warn!("Listening for gRPC on '{place}'");
+    if let Some(certificates) = &certificates {
+        tokio::spawn(Arc::clone(certificates).watch());
+    }
+    let incoming = ReceiverStream::new(listen::accept(listener, certificates));
+    let mut server = tonic::transport::Server::builder();
+    // Zero is without an end.
+    if !settings.max_connection_age.is_zero() {
+        server = server.max_connection_age(settings.max_connection_age);
+        if !settings.max_connection_age_grace.is_zero() {
+            server = server.max_connection_age_grace(settings.max_connection_age_grace);
+        }
+    }
+    let mut told = stopped.clone();
+    let serving = server
+        .add_service(RateLimitServiceServer::new(Door(service)))
+        .add_service(health_service)
+        .serve_with_incoming_shutdown(incoming, async move {
+            let _ = told.wait_for(|stopped| *stopped).await;
+            health.stop().await;
+            tracing::warn!("ending: requests that have come in are answered");
+        });
+    let mut told = stopped;
+    tokio::select! {
+        served = serving => served.map_err(|error| error.to_string()),
+        () = async { let _ = told.wait_for(|stopped| *stopped).await; tokio::time::sleep(DRAIN).await } => Ok(()),
+    }
+}
+
+/// Serves in the background.
+fn open(what: &str, address: &str, router: axum::Router) -> Result<(), String> {
+    let listener = listen::tcp(address).map_err(|error| format!("{what} at {address}: {error}"))?;
+    tracing::warn!("Listening for {what} on '{address}'");
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    Ok(())
+}
+
+/// Connects to Redis, again and again until it is there. `None` if the service is told to end meanwhile.
+async fn connect(settings: &Settings, mut stopped: watch::Receiver<bool>) -> Result<Option<Arc<Store>>, String> {
+    let redis = &settings.redis;
+    let start = Instant::now();
+    let mut wait = redis.startup_initial;
+    loop {
+        let failure = match Store::connect(redis).await {
+            Ok(store) => return Ok(Some(Arc::new(store))),
+            Err(failure) => failure,
+        };
+        if !redis.startup_elapsed.is_zero() && start.elapsed() >= redis.startup_elapsed {
+            return Err(format!("no Redis after {:?}: {}", start.elapsed(), failure.reason()));
+        }
+        tracing::warn!("no connection to Redis, next attempt in {wait:?}: {}", failure.reason());
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
+        }
+        wait = wait.saturating_mul(2).min(redis.startup_max);
+    }
+}
+
+async fn check_redis(store: Arc<Store>, health: Arc<Health>) {
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        health.set_redis(store.answers().await).await;
+    }
+}
+
+/// Puts new configurations in place of old ones.
+struct Keeper {
+    settings: Settings,
+    service: Arc<Service>,
+    health: Arc<Health>,
+}
+
+impl Keeper {
+    async fn take(&self, update: Update) {
+        let stats = &self.service.stats;
+        let options = self.settings.options();
+        let loaded = update.definitions.and_then(|definitions| Config::load(&definitions, stats, &options));
+        let taken = match loaded {
+            Ok(config) => {
+                self.warn(&config);
+                if self.settings.healthy_with_config {
+                    self.health.set_config(!config.is_empty()).await;
+                }
+                self.service.set_config(config);
+                stats.config_load_success.inc();
+                tracing::info!("the configuration was loaded");
+                Ok(())
+            }
+            Err(reason) => {
+                stats.config_load_error.inc();
+                tracing::error!("the configuration is refused, and the one before stays: {reason}");
+                Err(reason)
+            }
+        };
+        if let Origin::Xds(answer) = update.origin {
+            let _ = answer.send(taken);
+        }
+    }
+
+    fn warn(&self, config: &Config) {
+        let domains = config.domains_without_hash_tag();
+        if self.settings.redis.kind == settings::RedisType::Cluster && !domains.is_empty() {
+            tracing::warn!(
+                "in a cluster the limits of one request lie in several slots and are decided one by one, unless \
+                 hash_tag brings them together; domains without one: {}",
+                domains.join(", ")
+            );
+        }
+    }
+}

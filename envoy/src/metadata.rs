@@ -1,0 +1,72 @@
+//! The dynamic metadata of an answer, where RESPONSE_DYNAMIC_METADATA asks for it: the request, and what the
+//! configuration says about the limits that it passed.
+
+use std::collections::HashMap;
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{ListValue, Struct, Value};
+
+fn value(kind: Kind) -> Value {
+    Value { kind: Some(kind) }
+}
+
+fn list(values: Vec<Value>) -> Value {
+    value(Kind::ListValue(ListValue { values }))
+}
+
+/// `passed`: the positions of the descriptors that passed. `metadata`: by descriptor.
+pub fn dynamic_metadata(request: &RateLimitRequest, passed: &[usize], metadata: &[Option<&Struct>]) -> Struct {
+    let mut fields = HashMap::new();
+    fields.insert("domain".to_owned(), value(Kind::StringValue(request.domain.clone())));
+    fields.insert("descriptors".to_owned(), list(request.descriptors.iter().map(descriptor).collect()));
+    if request.hits_addend != 0 {
+        fields.insert("hitsAddend".to_owned(), value(Kind::NumberValue(request.hits_addend.into())));
+    }
+    let mut merged = Struct::default();
+    for index in passed {
+        if let Some(Some(metadata)) = metadata.get(*index) {
+            merge(&mut merged, metadata);
+        }
+    }
+    if !merged.fields.is_empty() {
+        fields.insert("metadata".to_owned(), value(Kind::StructValue(merged)));
+    }
+    Struct { fields }
+}
+
+fn descriptor(descriptor: &RateLimitDescriptor) -> Value {
+    let mut fields = HashMap::new();
+    let entries = descriptor.entries.iter().map(|entry| {
+        let text = format!("{}={}", entry.key, entry.value);
+        value(Kind::StringValue(text))
+    });
+    fields.insert("entries".to_owned(), list(entries.collect()));
+    if let Some(limit) = &descriptor.limit {
+        let unit = limit.unit().as_str_name();
+        let mut parts = Vec::new();
+        if limit.requests_per_unit != 0 {
+            parts.push(format!("requests_per_unit:{}", limit.requests_per_unit));
+        }
+        if limit.unit != 0 {
+            parts.push(format!("unit:{unit}"));
+        }
+        fields.insert("limit".to_owned(), value(Kind::StringValue(parts.join(" "))));
+    }
+    if let Some(hits) = &descriptor.hits_addend {
+        fields.insert("hitsAddend".to_owned(), value(Kind::NumberValue(hits.value as f64)));
+    }
+    value(Kind::StructValue(Struct { fields }))
+}
+
+/// Adds what is not there yet. Two structures of one name become one.
+fn merge(into: &mut Struct, from: &Struct) {
+    for (name, value) in &from.fields {
+        match (into.fields.get_mut(name).map(|there| &mut there.kind), &value.kind) {
+            (None, _) => drop(into.fields.insert(name.clone(), value.clone())),
+            (Some(Some(Kind::StructValue(there))), Some(Kind::StructValue(more))) => merge(there, more),
+            (Some(_), _) => {}
+        }
+    }
+}

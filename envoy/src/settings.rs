@@ -1,0 +1,464 @@
+//! What the environment says: the variables of Envoy's rate limit service by the same names and with the same defaults,
+//! and those of this service.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::config::tree::{Algorithm, Options};
+
+/// What happens to a request that Redis cannot decide in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnError {
+    Allow,
+    Deny,
+    /// The call ends with an error, and Envoy's `failure_mode_deny` decides.
+    Error,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RedisType {
+    Single,
+    Sentinel,
+    Cluster,
+}
+
+/// Where statistics are sent to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sink {
+    None,
+    /// Lines of the log.
+    Log,
+    /// Over TCP.
+    Statsd(String),
+    /// Over UDP.
+    DogStatsd(String),
+    /// Asked for at an address and path.
+    Prometheus {
+        address: String,
+        path: String,
+    },
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Tls {
+    pub cert: String,
+    pub key: String,
+    pub ca: String,
+    /// The name that the other side's certificate must have.
+    pub san: String,
+}
+
+#[derive(Debug, Clone)]
+pub struct Redis {
+    pub kind: RedisType,
+    pub socket_type: String,
+    pub url: String,
+    pub auth: String,
+    pub sentinel_auth: String,
+    pub tls: bool,
+    pub tls_files: Tls,
+    pub skip_hostname_verification: bool,
+    pub health_check: bool,
+    pub startup_initial: Duration,
+    pub startup_max: Duration,
+    /// Zero: without an end.
+    pub startup_elapsed: Duration,
+    /// No answer takes longer.
+    pub deadline: Duration,
+    pub deny_cache: usize,
+    /// `auto`, `module`, `functions` or `script`.
+    pub mode: String,
+}
+
+#[derive(Debug, Clone)]
+pub struct Xds {
+    pub url: String,
+    pub node_id: String,
+    pub node_metadata: Vec<(String, String)>,
+    pub headers: Vec<(String, String)>,
+    pub use_tls: bool,
+    pub tls: Tls,
+    pub backoff_initial: Duration,
+    pub backoff_max: Duration,
+    pub max_message: usize,
+}
+
+#[derive(Debug, Clone)]
+pub struct Files {
+    /// Where relative names start.
+    pub root: PathBuf,
+    pub app_directory: String,
+    /// Whether everything below the root belongs to it whose name starts with the app directory's.
+    pub watch_root: bool,
+    pub ignore_dot_files: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub http: String,
+    pub debug: String,
+    pub grpc: String,
+    pub grpc_socket: Option<PathBuf>,
+    pub grpc_tls: Option<Tls>,
+    pub max_connection_age: Duration,
+    pub max_connection_age_grace: Duration,
+    pub log_level: String,
+    pub log_json: bool,
+    pub files: Files,
+    pub xds: Option<Xds>,
+    pub force_start: bool,
+    pub healthy_with_config: bool,
+    pub merge_domains: bool,
+    pub algorithm: Algorithm,
+    pub on_error: OnError,
+    pub redis: Redis,
+    pub key_prefix: String,
+    pub near_limit_ratio: f32,
+    pub headers: Option<Headers>,
+    pub shadow_mode: bool,
+    pub quota_mode: bool,
+    pub dynamic_metadata: bool,
+    pub sink: Sink,
+    pub flush_interval: Duration,
+    pub extra_tags: Vec<(String, String)>,
+    pub threads: usize,
+    /// What is set and has no effect here: lines for the log.
+    pub notes: Vec<String>,
+}
+
+/// Names of the response headers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Headers {
+    pub limit: String,
+    pub remaining: String,
+    pub reset: String,
+}
+
+/// What Envoy's service has and this one has no use for: and why.
+const NEEDLESS: [(&str, &str); 22] = [
+    ("LOCAL_CACHE_SIZE_IN_BYTES", "denials are remembered by DENY_CACHE, as long as they hold"),
+    ("EXPIRATION_JITTER_MAX_SECONDS", "counters end with their window"),
+    ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "a denied request never counts"),
+    ("REDIS_POOL_SIZE", "one connection carries all calls at once"),
+    ("REDIS_PIPELINE_WINDOW", "one connection carries all calls at once"),
+    ("REDIS_PIPELINE_LIMIT", "one connection carries all calls at once"),
+    ("REDIS_CLUSTER_PIPELINE_PARALLELISM", "calls of several slots are always sent in parallel"),
+    ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "there is no pool"),
+    ("REDIS_POOL_ON_EMPTY_WAIT_DURATION", "there is no pool"),
+    ("REDIS_TIMEOUT", "REDIS_DEADLINE bounds an answer (20ms unless set)"),
+    ("REDIS_PERSECOND", "all limits are in one Redis, so that a request is one decision"),
+    ("REDIS_PERSECOND_URL", "all limits are in one Redis"),
+    ("REDIS_PERSECOND_TYPE", "all limits are in one Redis"),
+    ("REDIS_PERSECOND_SOCKET_TYPE", "all limits are in one Redis"),
+    ("REDIS_PERSECOND_POOL_SIZE", "all limits are in one Redis"),
+    ("REDIS_PERSECOND_AUTH", "all limits are in one Redis"),
+    ("REDIS_PERSECOND_TLS", "all limits are in one Redis"),
+    ("REDIS_PERSECOND_TIMEOUT", "all limits are in one Redis"),
+    ("PROMETHEUS_MAPPER_YAML", "the names of the metrics are fixed"),
+    ("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "response times are in seconds"),
+    ("USE_DOG_STATSD_MOGRIFIERS", "the names of the metrics are fixed"),
+    ("TRACING_ENABLED", "traces are not sent"),
+];
+
+struct Env(HashMap<String, String>);
+
+impl Env {
+    /// The variable's value. Set to nothing is set, as there.
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    fn text(&self, name: &str, default: &str) -> String {
+        self.get(name).unwrap_or(default).to_owned()
+    }
+
+    fn read<T>(&self, name: &str, default: T, read: impl Fn(&str) -> Option<T>, wanted: &str) -> Result<T, String> {
+        match self.get(name) {
+            None => Ok(default),
+            Some(value) => read(value).ok_or_else(|| format!("{name} must be {wanted}, not '{value}'")),
+        }
+    }
+
+    fn boolean(&self, name: &str, default: bool) -> Result<bool, String> {
+        let read = |value: &str| match value {
+            "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+            "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+            _ => None,
+        };
+        self.read(name, default, read, "true or false")
+    }
+
+    fn port(&self, name: &str, default: u16) -> Result<u16, String> {
+        self.read(name, default, |value| value.parse().ok(), "a port")
+    }
+
+    fn duration(&self, name: &str, default: Duration) -> Result<Duration, String> {
+        self.read(name, default, |value| duration(value).ok(), "a time such as 10s or 250ms")
+    }
+
+    /// `k1:v1,k2:v2`, or with another sign between key and value.
+    fn pairs(&self, name: &str, between: char) -> Result<Vec<(String, String)>, String> {
+        let pairs = self.get(name).unwrap_or_default().split(',').filter(|pair| !pair.trim().is_empty());
+        let read = |pair: &str| {
+            let (key, value) = pair.split_once(between)?;
+            Some((key.trim().to_owned(), value.trim().to_owned()))
+        };
+        pairs
+            .map(|pair| read(pair).ok_or_else(|| format!("{name} must be k1{between}v1,k2{between}v2, not '{pair}'")))
+            .collect()
+    }
+}
+
+impl Settings {
+    /// What all configurations share.
+    pub fn options(&self) -> Options {
+        Options { merge_domains: self.merge_domains, algorithm: self.algorithm }
+    }
+
+    /// Reads the environment of the process.
+    ///
+    /// # Errors
+    /// The variable, what it takes and what it is.
+    pub fn from_env() -> Result<Self, String> {
+        Self::read(std::env::vars().collect())
+    }
+
+    /// # Errors
+    /// The variable, what it takes and what it is.
+    #[allow(clippy::too_many_lines)] // One line a variable.
+    pub fn read(variables: HashMap<String, String>) -> Result<Self, String> {
+        let env = Env(variables);
+        let seconds = Duration::from_secs;
+        let mut notes = Vec::new();
+        for (name, why) in NEEDLESS {
+            let idle = matches!(env.get(name), None | Some("" | "0" | "false"));
+            if !idle {
+                notes.push(format!("{name} has no effect here: {why}"));
+            }
+        }
+        match env.text("BACKEND_TYPE", "redis").as_str() {
+            "redis" | "" => {}
+            other => {
+                return Err(format!("BACKEND_TYPE must be redis, not '{other}': limits are enforced inside Redis"));
+            }
+        }
+        let address = |host: &str, port: &str, default: u16| -> Result<String, String> {
+            let host = env.text(host, "0.0.0.0");
+            let host = if host.contains(':') { format!("[{host}]") } else { host };
+            Ok(format!("{host}:{}", env.port(port, default)?))
+        };
+        let tls = |cert: &str, key: &str, ca: &str, san: &str| Tls {
+            cert: env.text(cert, ""),
+            key: env.text(key, ""),
+            ca: env.text(ca, ""),
+            san: env.text(san, ""),
+        };
+        let grpc_tls = env.boolean("GRPC_SERVER_USE_TLS", false)?.then(|| {
+            tls("GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN")
+        });
+        let xds = match env.text("CONFIG_TYPE", "FILE").as_str() {
+            "FILE" => None,
+            "GRPC_XDS_SOTW" => Some(Xds {
+                url: env.text("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000"),
+                node_id: env.text("CONFIG_GRPC_XDS_NODE_ID", "default"),
+                node_metadata: env.pairs("CONFIG_GRPC_XDS_NODE_METADATA", '=').unwrap_or_default(),
+                headers: env.pairs("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", ':')?,
+                use_tls: env.boolean("CONFIG_GRPC_XDS_SERVER_USE_TLS", false)?,
+                tls: tls(
+                    "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+                    "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+                    "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+                    "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
+                ),
+                backoff_initial: env.duration("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", seconds(10))?,
+                backoff_max: env.duration("XDS_CLIENT_BACKOFF_MAX_INTERVAL", seconds(60))?,
+                max_message: env.read(
+                    "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+                    4 << 20,
+                    |value| if value.is_empty() { Some(4 << 20) } else { value.parse().ok() },
+                    "a number of bytes",
+                )?,
+            }),
+            other => return Err(format!("CONFIG_TYPE must be FILE or GRPC_XDS_SOTW, not '{other}'")),
+        };
+        let kind = match env.text("REDIS_TYPE", "SINGLE").to_ascii_lowercase().as_str() {
+            "single" => RedisType::Single,
+            "sentinel" => RedisType::Sentinel,
+            "cluster" => RedisType::Cluster,
+            other => return Err(format!("REDIS_TYPE must be SINGLE, SENTINEL or CLUSTER, not '{other}'")),
+        };
+        let redis = Redis {
+            kind,
+            socket_type: env.text("REDIS_SOCKET_TYPE", "unix"),
+            url: env.text("REDIS_URL", "/var/run/nutcracker/ratelimit.sock"),
+            auth: env.text("REDIS_AUTH", ""),
+            sentinel_auth: env.text("REDIS_SENTINEL_AUTH", ""),
+            tls: env.boolean("REDIS_TLS", false)?,
+            tls_files: tls("REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY", "REDIS_TLS_CACERT", ""),
+            skip_hostname_verification: env.boolean("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", false)?,
+            health_check: env.boolean("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", false)?,
+            startup_initial: env.duration("REDIS_STARTUP_INITIAL_INTERVAL", seconds(1))?,
+            startup_max: env.duration("REDIS_STARTUP_MAX_INTERVAL", seconds(30))?,
+            startup_elapsed: env.duration("REDIS_STARTUP_MAX_ELAPSED_TIME", Duration::ZERO)?,
+            deadline: env.duration("REDIS_DEADLINE", Duration::from_millis(20))?,
+            deny_cache: env.read("DENY_CACHE", 10_000, |value| value.parse().ok(), "a number of entries")?,
+            mode: env.text("REDIS_RL_MODE", "auto"),
+        };
+        let root = PathBuf::from(env.text("RUNTIME_ROOT", "/srv/runtime_data/current"));
+        Ok(Self {
+            http: address("HOST", "PORT", 8080)?,
+            debug: address("DEBUG_HOST", "DEBUG_PORT", 6070)?,
+            grpc: address("GRPC_HOST", "GRPC_PORT", 8081)?,
+            grpc_socket: env.get("GRPC_UDS").filter(|path| !path.is_empty()).map(PathBuf::from),
+            grpc_tls,
+            max_connection_age: env.duration("GRPC_MAX_CONNECTION_AGE", seconds(24 * 3600))?,
+            max_connection_age_grace: env.duration("GRPC_MAX_CONNECTION_AGE_GRACE", seconds(3600))?,
+            log_level: env.text("LOG_LEVEL", "WARN"),
+            log_json: env.text("LOG_FORMAT", "text").eq_ignore_ascii_case("json"),
+            files: Files {
+                root: root.join(env.text("RUNTIME_SUBDIRECTORY", "")),
+                app_directory: env.text("RUNTIME_APPDIRECTORY", "config"),
+                watch_root: env.boolean("RUNTIME_WATCH_ROOT", true)?,
+                ignore_dot_files: env.boolean("RUNTIME_IGNOREDOTFILES", false)?,
+            },
+            xds,
+            force_start: env.boolean("FORCE_START_WITHOUT_INITIAL_CONFIG", false)?,
+            healthy_with_config: env.boolean("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", false)?,
+            merge_domains: env.boolean("MERGE_DOMAIN_CONFIG", false)?,
+            algorithm: Algorithm::parse(&env.text("DEFAULT_ALGORITHM", "fixed"))
+                .map_err(|error| format!("DEFAULT_ALGORITHM: {error}"))?,
+            on_error: match env.text("ON_ERROR", "error").as_str() {
+                "allow" => OnError::Allow,
+                "deny" => OnError::Deny,
+                "error" => OnError::Error,
+                other => return Err(format!("ON_ERROR must be allow, deny or error, not '{other}'")),
+            },
+            redis,
+            key_prefix: env.text("CACHE_KEY_PREFIX", ""),
+            near_limit_ratio: env.read("NEAR_LIMIT_RATIO", 0.8, |value| value.parse().ok(), "a number from 0 to 1")?,
+            headers: env.boolean("LIMIT_RESPONSE_HEADERS_ENABLED", false)?.then(|| Headers {
+                limit: env.text("LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
+                remaining: env.text("LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
+                reset: env.text("LIMIT_RESET_HEADER", "RateLimit-Reset"),
+            }),
+            shadow_mode: env.boolean("SHADOW_MODE", false)?,
+            quota_mode: env.boolean("QUOTA_MODE", false)?,
+            dynamic_metadata: env.boolean("RESPONSE_DYNAMIC_METADATA", false)?,
+            sink: sink(&env)?,
+            flush_interval: env.duration("STATS_FLUSH_INTERVAL", seconds(10))?,
+            extra_tags: env.pairs("EXTRA_TAGS", ':')?,
+            threads: env.read(
+                "WORKER_THREADS",
+                std::thread::available_parallelism().map_or(1, Into::into),
+                |value| value.parse().ok().filter(|threads| *threads > 0),
+                "a number of threads",
+            )?,
+            notes,
+        })
+    }
+}
+
+fn sink(env: &Env) -> Result<Sink, String> {
+    if env.boolean("DISABLE_STATS", false)? {
+        return Ok(Sink::None);
+    }
+    let statsd = env.boolean("USE_STATSD", true)?;
+    let dog = env.boolean("USE_DOG_STATSD", false)?;
+    let prometheus = env.boolean("USE_PROMETHEUS", false)?;
+    if usize::from(statsd) + usize::from(dog) + usize::from(prometheus) > 1 {
+        return Err(
+            "only one of USE_STATSD (true unless set), USE_DOG_STATSD and USE_PROMETHEUS can be true".to_owned()
+        );
+    }
+    let address = format!("{}:{}", env.text("STATSD_HOST", "localhost"), env.port("STATSD_PORT", 8125)?);
+    Ok(if statsd {
+        Sink::Statsd(address)
+    } else if dog {
+        Sink::DogStatsd(address)
+    } else if prometheus {
+        let address = env.text("PROMETHEUS_ADDR", ":9090");
+        let address = if address.starts_with(':') { format!("0.0.0.0{address}") } else { address };
+        Sink::Prometheus { address, path: env.text("PROMETHEUS_PATH", "/metrics") }
+    } else {
+        Sink::Log
+    })
+}
+
+/// Reads a time as Go writes it: `10s`, `1h30m`, `250ms`, `0`.
+///
+/// # Errors
+/// If it is not one.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let bad = || format!("'{text}' is not a time");
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let mut rest = text;
+    let mut sum = Duration::ZERO;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
+        let number: f64 = rest[..digits].parse().map_err(|_| bad())?;
+        rest = &rest[digits..];
+        let end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
+        let unit = match &rest[..end] {
+            "ns" => 1e-9,
+            "us" | "µs" | "μs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return Err(bad()),
+        };
+        let part = Duration::try_from_secs_f64(number * unit).map_err(|_| bad())?;
+        sum = sum.checked_add(part).ok_or_else(bad)?;
+        rest = &rest[end..];
+    }
+    if text.is_empty() { Err(bad()) } else { Ok(sum) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Settings, String> {
+        Settings::read(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    }
+
+    #[test]
+    fn times_are_those_of_go() {
+        assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("150us"), Ok(Duration::from_micros(150)));
+        for bad in ["", "5", "s", "-1s", "1d", "1s2", "1..2s"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_envoys_service() {
+        let settings = read(&[]).unwrap();
+        assert_eq!((settings.http.as_str(), settings.grpc.as_str()), ("0.0.0.0:8080", "0.0.0.0:8081"));
+        assert_eq!(settings.sink, Sink::Statsd("localhost:8125".to_owned()));
+        assert_eq!(settings.redis.socket_type, "unix");
+        assert!(settings.notes.is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        for (name, value) in [
+            ("USE_PROMETHEUS", "true"),
+            ("BACKEND_TYPE", "memcache"),
+            ("PORT", "http"),
+            ("SHADOW_MODE", "maybe"),
+            ("REDIS_TYPE", "ring"),
+            ("ON_ERROR", "panic"),
+            ("DEFAULT_ALGORITHM", "leaky"),
+            ("GRPC_MAX_CONNECTION_AGE", "1d"),
+        ] {
+            assert!(read(&[(name, value)]).is_err(), "{name}={value}");
+        }
+        let settings = read(&[("LOCAL_CACHE_SIZE_IN_BYTES", "1000"), ("REDIS_PERSECOND", "false")]).unwrap();
+        assert_eq!(settings.notes.len(), 1);
+    }
+}

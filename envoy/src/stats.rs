@@ -1,0 +1,268 @@
+//! What is counted, by the names of Envoy's rate limit service, so that dashboards go on working, and what only this
+//! service counts beside them. How it is published is `metrics.rs` and `statsd.rs`.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, RwLock};
+
+use prometheus::{Histogram, HistogramOpts};
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, units: u64) {
+        self.0.fetch_add(units, Relaxed);
+    }
+
+    pub fn inc(&self) {
+        self.add(1);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// The hits of one limit.
+#[derive(Debug, Default)]
+pub struct LimitStats {
+    /// All, whatever became of them.
+    pub total_hits: Counter,
+    pub over_limit: Counter,
+    /// Within the limit, above the share of it that NEAR_LIMIT_RATIO names.
+    pub near_limit: Counter,
+    /// Of those over the limit, the ones that the deny cache answered.
+    pub over_limit_with_local_cache: Counter,
+    pub within_limit: Counter,
+    /// Over the limit, and let in by shadow_mode.
+    pub shadow_mode: Counter,
+}
+
+impl LimitStats {
+    pub fn each(&self) -> [(&'static str, &Counter); 6] {
+        [
+            ("total_hits", &self.total_hits),
+            ("over_limit", &self.over_limit),
+            ("near_limit", &self.near_limit),
+            ("over_limit_with_local_cache", &self.over_limit_with_local_cache),
+            ("within_limit", &self.within_limit),
+            ("shadow_mode", &self.shadow_mode),
+        ]
+    }
+
+    /// Hits that were within the limit. `after`: the units in use with them; `near`: from where on a hit is near it.
+    pub fn within(&self, hits: u64, after: u64, near: u64) {
+        self.within_limit.add(hits);
+        self.near_limit.add(hits.min(after.saturating_sub(near)));
+    }
+
+    /// Hits that went over the limit. `before`: the units in use without them. Of hits that would have filled the limit
+    /// on their way, only the rest counts as over it.
+    pub fn over(&self, hits: u64, before: u64, limit: u64, near: u64) -> u64 {
+        let over = hits.min(before.saturating_add(hits).saturating_sub(limit));
+        self.over_limit.add(over);
+        if before < limit {
+            self.near_limit.add(limit.saturating_sub(near.max(before)));
+        }
+        over
+    }
+}
+
+/// Everything that the process counts.
+#[derive(Debug, Default)]
+pub struct Stats {
+    limits: RwLock<HashMap<String, Arc<LimitStats>>>,
+    unknown_domains: RwLock<HashMap<String, Arc<Counter>>>,
+    pub config_load_success: Counter,
+    pub config_load_error: Counter,
+    /// Requests that Redis could not decide in time.
+    pub redis_error: Counter,
+    pub service_error: Counter,
+    pub global_shadow_mode: Counter,
+    pub total_requests: Counter,
+    pub response_time: ResponseTime,
+    pub own: OwnStats,
+}
+
+/// How long answers took, in seconds.
+#[derive(Debug)]
+pub struct ResponseTime(pub Histogram);
+
+impl Default for ResponseTime {
+    fn default() -> Self {
+        let options = HistogramOpts::new("ratelimit_service_response_time_seconds", "How long answers took.")
+            .const_label("grpc_method", "ShouldRateLimit")
+            // Prometheus' usual ones, with finer steps below.
+            .buckets(vec![
+                0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+            ]);
+        #[allow(clippy::expect_used)] // The options are those above.
+        Self(Histogram::with_opts(options).expect("the name and the buckets are valid"))
+    }
+}
+
+/// What Envoy's rate limit service has no name for.
+#[derive(Debug, Default)]
+pub struct OwnStats {
+    /// Requests let in because Redis could not be asked.
+    pub failed_open: Counter,
+    /// Requests denied because Redis could not be asked.
+    pub failed_closed: Counter,
+    /// Units given back by negative hits.
+    pub refunded: Counter,
+    /// Requests answered by the deny cache.
+    pub deny_cache_hits: Counter,
+    /// Calls of Redis.
+    pub redis_calls: Counter,
+}
+
+impl OwnStats {
+    pub fn each(&self) -> [(&'static str, &'static str, &Counter); 5] {
+        [
+            ("failed_open", "Requests let in because Redis could not be asked.", &self.failed_open),
+            ("failed_closed", "Requests denied because Redis could not be asked.", &self.failed_closed),
+            ("refunded_units", "Units given back by negative hits.", &self.refunded),
+            ("deny_cache_hits", "Requests answered by the deny cache.", &self.deny_cache_hits),
+            ("redis_calls", "Calls of Redis.", &self.redis_calls),
+        ]
+    }
+}
+
+impl Stats {
+    /// Those of the limit with this full key.
+    pub fn limit(&self, full_key: &str) -> Arc<LimitStats> {
+        get_or_make(&self.limits, full_key)
+    }
+
+    /// Requests of a domain that no configuration speaks of.
+    pub fn unknown_domain(&self, domain: &str) -> Arc<Counter> {
+        get_or_make(&self.unknown_domains, domain)
+    }
+
+    pub fn limits(&self) -> Vec<(String, Arc<LimitStats>)> {
+        all(&self.limits)
+    }
+
+    pub fn unknown_domains(&self) -> Vec<(String, Arc<Counter>)> {
+        all(&self.unknown_domains)
+    }
+
+    /// All counters by their full names, those of each limit included.
+    pub fn flat(&self) -> Vec<(String, u64)> {
+        let mut flat = Vec::new();
+        for (key, stats) in self.limits() {
+            let key = sanitized(&key);
+            for (name, counter) in stats.each() {
+                flat.push((format!("ratelimit.service.rate_limit.{key}.{name}"), counter.get()));
+            }
+        }
+        for (domain, counter) in self.unknown_domains() {
+            let domain = sanitized(&domain);
+            flat.push((format!("ratelimit.service.rate_limit.{domain}.domain_not_found"), counter.get()));
+        }
+        for (name, counter) in [
+            ("ratelimit.service.config_load_success", &self.config_load_success),
+            ("ratelimit.service.config_load_error", &self.config_load_error),
+            ("ratelimit.service.call.should_rate_limit.redis_error", &self.redis_error),
+            ("ratelimit.service.call.should_rate_limit.service_error", &self.service_error),
+            ("ratelimit.service.global_shadow_mode", &self.global_shadow_mode),
+            ("ratelimit_server.ShouldRateLimit.total_requests", &self.total_requests),
+        ] {
+            flat.push((name.to_owned(), counter.get()));
+        }
+        for (name, _, counter) in self.own.each() {
+            flat.push((format!("redis_rl.{name}"), counter.get()));
+        }
+        flat
+    }
+}
+
+/// The names are text that clients send where `detailed_metric` or `value_to_metric` is on, and never forgotten. More of
+/// them than this share one, so that a client cannot fill the memory.
+const MOST_NAMES: usize = 100_000;
+
+fn get_or_make<T: Default>(map: &RwLock<HashMap<String, Arc<T>>>, name: &str) -> Arc<T> {
+    let read = map.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(found) = read.get(name) {
+        return Arc::clone(found);
+    }
+    let full = read.len() >= MOST_NAMES;
+    drop(read);
+    let mut write = map.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+    Arc::clone(write.entry(if full { "other".to_owned() } else { name.to_owned() }).or_default())
+}
+
+fn all<T>(map: &RwLock<HashMap<String, Arc<T>>>) -> Vec<(String, Arc<T>)> {
+    let read = map.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut all: Vec<_> = read.iter().map(|(name, value)| (name.clone(), Arc::clone(value))).collect();
+    drop(read);
+    all.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+    all
+}
+
+/// Without the characters that mean something to statsd, and without the dots of IPv4 addresses, which would look like
+/// further keys.
+pub fn sanitized(name: &str) -> String {
+    let mut clean: Vec<u8> = name.bytes().map(|byte| if matches!(byte, b':' | b'|') { b'_' } else { byte }).collect();
+    let mut at = 0;
+    while at < clean.len() {
+        match address_at(&clean[at..]) {
+            Some(length) => {
+                for byte in &mut clean[at..at + length] {
+                    if *byte == b'.' {
+                        *byte = b'_';
+                    }
+                }
+                at += length;
+            }
+            None => at += 1,
+        }
+    }
+    String::from_utf8(clean).unwrap_or_else(|_| name.to_owned())
+}
+
+/// The length of the text that starts like an IPv4 address: four times one to three digits.
+fn address_at(text: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    for part in 0..4 {
+        if part > 0 {
+            if text.get(at) != Some(&b'.') {
+                return None;
+            }
+            at += 1;
+        }
+        let digits = text[at..].iter().take(3).take_while(|byte| byte.is_ascii_digit()).count();
+        if digits == 0 {
+            return None;
+        }
+        at += digits;
+    }
+    Some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_clean() {
+        assert_eq!(sanitized("a.b_50.0.0.5.c:d|e"), "a.b_50_0_0_5.c_d_e");
+        assert_eq!(sanitized("1.2.3"), "1.2.3");
+        assert_eq!(sanitized("1234.5.6.78901.2"), "1234_5_6_78901.2");
+        assert_eq!(sanitized("über.x"), "über.x");
+    }
+
+    #[test]
+    fn hits_are_split_at_the_limit() {
+        let stats = LimitStats::default();
+        // Limit 10, near from 8: five hits on seven are three near, two over.
+        assert_eq!(stats.over(5, 7, 10, 8), 2);
+        assert_eq!((stats.over_limit.get(), stats.near_limit.get()), (2, 2));
+        stats.over(3, 12, 10, 8);
+        assert_eq!((stats.over_limit.get(), stats.near_limit.get()), (5, 2));
+        stats.within(4, 10, 8);
+        assert_eq!((stats.within_limit.get(), stats.near_limit.get()), (4, 4));
+    }
+}

@@ -1,0 +1,319 @@
+//! Redis, as the service asks it: the only file that knows the client package.
+
+use std::sync::Once;
+use std::time::{Duration, SystemTime};
+
+use redis::cluster::ClusterClient;
+use redis::cluster_routing::Slot;
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use redis::{
+    ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, TlsCertificates, TlsMode,
+};
+use redis_rl_client::{Connection, Error, Limiter, Mode, Options, Rule};
+
+use crate::config::tree::Kind;
+use crate::settings::{Redis, RedisType};
+
+/// One key, its rule, and what the request wants of it.
+#[derive(Debug, Clone)]
+pub struct Item {
+    pub key: Vec<u8>,
+    pub kind: Kind,
+    pub units: u64,
+    /// Counted whether it fits or not.
+    pub force: bool,
+    /// Whose place it is, where places are counted.
+    pub holder: String,
+}
+
+/// One limit after a call, or as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    pub allowed: bool,
+    pub limit: u64,
+    pub used: u64,
+    pub remaining: u64,
+    /// Until the same request fits; `None`: it never does.
+    pub retry_after: Option<Duration>,
+    pub reset_after: Option<Duration>,
+    pub window: Duration,
+    /// The server's time of the decision.
+    pub at: SystemTime,
+}
+
+/// Why Redis has not decided.
+#[derive(Debug, Clone)]
+pub enum Failure {
+    /// It cannot decide now.
+    Unavailable(String),
+    /// It refuses the call for good: a key of another type, no permission. No policy lets such a request in.
+    Permanent(String),
+}
+
+impl Failure {
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Unavailable(reason) | Self::Permanent(reason) => reason,
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        if error.is_unavailable() { Self::Unavailable(error.to_string()) } else { Self::Permanent(error.to_string()) }
+    }
+}
+
+impl From<&redis_rl_client::State> for State {
+    fn from(decision: &redis_rl_client::State) -> Self {
+        Self {
+            allowed: decision.allowed,
+            limit: decision.limit,
+            used: u64::try_from(decision.used).unwrap_or(0),
+            remaining: decision.remaining,
+            retry_after: decision.retry_after,
+            reset_after: decision.reset_after,
+            window: decision.window,
+            at: decision.at,
+        }
+    }
+}
+
+impl Item {
+    fn rule(&self) -> Rule {
+        match &self.kind {
+            Kind::Fixed(rule) if self.force && self.units > 0 => rule.clone().cost(self.units).force().into(),
+            Kind::Fixed(rule) => rule.clone().cost(self.units).into(),
+            // With a cost, whatever it is, the log is the compact one, which takes requests of any weight.
+            Kind::Sliding(rule) if self.force && self.units > 0 => rule.clone().cost(self.units).force().into(),
+            Kind::Sliding(rule) => rule.clone().cost(self.units).into(),
+            Kind::Throttle(rule) => rule.clone().cost(self.units).into(),
+            Kind::Concurrency { rule, .. } => rule.clone().holder(&self.holder).into(),
+        }
+    }
+
+    /// Whether the rule can count what does not fit.
+    pub fn can_be_forced(&self) -> bool {
+        matches!(self.kind, Kind::Fixed(_) | Kind::Sliding(_))
+    }
+}
+
+/// The most keys that one decision takes.
+pub const MOST_KEYS: usize = 64;
+/// How long Redis may take to answer for the first time.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A key at which nothing is counted.
+const PROBE: &str = "redis-rl-envoy:probe";
+
+#[derive(Debug)]
+pub struct Store {
+    limiter: Limiter,
+    cluster: bool,
+}
+
+impl Store {
+    /// Connects.
+    ///
+    /// # Errors
+    /// If there is no server, or the settings do not say where.
+    pub async fn connect(settings: &Redis) -> Result<Self, Failure> {
+        let failed = |error: redis::RedisError| Failure::Unavailable(error.to_string());
+        let connection: Connection = match settings.kind {
+            RedisType::Single => client(settings, &settings.url)?.into(),
+            RedisType::Sentinel => sentinels(settings)?.into(),
+            RedisType::Cluster => {
+                let nodes =
+                    settings.url.split(',').map(|node| address(settings, node)).collect::<Result<Vec<_>, _>>()?;
+                let mut builder = ClusterClient::builder(nodes)
+                    .use_protocol(redis::ProtocolVersion::RESP3)
+                    .connection_timeout(Duration::from_secs(1))
+                    .response_timeout(Duration::from_secs(1));
+                if let Some(files) = tls(settings)? {
+                    builder = builder.certs(files);
+                }
+                builder.build().map_err(failed)?.into()
+            }
+        };
+        let mode = match settings.mode.as_str() {
+            "auto" => Mode::Auto,
+            "module" => Mode::Module,
+            "functions" => Mode::Functions,
+            "script" => Mode::Script,
+            other => {
+                return Err(Failure::Unavailable(format!(
+                    "REDIS_RL_MODE must be auto, module, functions or script, not '{other}'"
+                )));
+            }
+        };
+        let options = Options::default().name("redis-rl-envoy").mode(mode).timeout(settings.deadline);
+        let limiter = Limiter::with_options(connection, options);
+        // The first call finds out how the server is asked; no request should have to wait for it.
+        limiter.timeout(PATIENCE).peek(PROBE, &Rule::fixed("1/second").map_err(Error::from)?).await?;
+        Ok(Self { limiter, cluster: settings.kind == RedisType::Cluster })
+    }
+
+    /// Whether Redis can be asked now.
+    pub async fn answers(&self) -> bool {
+        let probe = async {
+            let rule = Rule::fixed("1/second").map_err(Error::from)?;
+            self.limiter.peek(PROBE, &rule).await
+        };
+        probe.await.is_ok()
+    }
+
+    /// The items that can be decided together, by their positions: those of one slot, at most 64.
+    pub fn batches(&self, items: &[&Item]) -> Vec<Vec<usize>> {
+        if items.len() > MOST_KEYS {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                tracing::warn!("a request meets more than {MOST_KEYS} limits, which takes several decisions");
+            });
+        }
+        let mut slots: Vec<(Option<Slot>, Vec<usize>)> = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            let slot = self.cluster.then(|| Slot::for_key(&item.key));
+            match slots.iter_mut().find(|(there, batch)| *there == slot && batch.len() < MOST_KEYS) {
+                Some((_, batch)) => batch.push(index),
+                None => slots.push((slot, vec![index])),
+            }
+        }
+        slots.into_iter().map(|(_, batch)| batch).collect()
+    }
+
+    /// One decision, all or nothing.
+    pub async fn decide(&self, items: &[&Item]) -> Result<(bool, Vec<State>), Failure> {
+        if let [item] = items
+            // The plain form of a fixed window would count its denials.
+            && !matches!(item.kind, Kind::Fixed(_))
+        {
+            let state = State::from(&*self.limiter.hit(&item.key, item.rule()).await?);
+            return Ok((state.allowed || item.force, vec![state]));
+        }
+        let decision = self.limiter.all(items.iter().map(|item| (&item.key, item.rule()))).await?;
+        Ok((decision.allowed, decision.each.iter().map(|decision| State::from(&**decision)).collect()))
+    }
+
+    /// The state as it is; `allowed` says whether the units fit, or any unit if there are none. Of places, the state that
+    /// the holder would make.
+    pub async fn peek(&self, item: &Item) -> Result<State, Failure> {
+        let mut state = State::from(&*self.limiter.peek(&item.key, item.rule()).await?);
+        if item.units == 0 && !matches!(item.kind, Kind::Concurrency { .. }) {
+            state.allowed = state.remaining > 0;
+        }
+        Ok(state)
+    }
+
+    /// Gives units back: the newest, or those of a time. Answers how many, and how many are still in use.
+    pub async fn refund(&self, item: &Item, at: Option<SystemTime>) -> Result<(u64, u64), Failure> {
+        let Item { key, kind, units, holder, .. } = item;
+        let refund = match (kind, at) {
+            (Kind::Fixed(rule), None) => self.limiter.refund(key, rule.clone().cost(*units)).await?,
+            (Kind::Fixed(rule), Some(at)) => self.limiter.refund_at(key, rule.clone().cost(*units), at).await?,
+            (Kind::Sliding(rule), None) => self.limiter.refund(key, rule.clone().cost(*units)).await?,
+            (Kind::Sliding(rule), Some(at)) => self.limiter.refund_at(key, rule.clone().cost(*units), at).await?,
+            (Kind::Throttle(rule), _) => self.limiter.refund(key, rule.clone().cost(*units)).await?,
+            (Kind::Concurrency { .. }, _) => return Ok((self.limiter.release(key, [holder]).await?, 0)),
+        };
+        Ok((refund.refunded, u64::try_from(refund.used).unwrap_or(0)))
+    }
+}
+
+fn client(settings: &Redis, url: &str) -> Result<redis::Client, Failure> {
+    let client = match tls(settings)? {
+        Some(files) => redis::Client::build_with_tls(address(settings, url)?, files),
+        None => redis::Client::open(address(settings, url)?),
+    };
+    client.map_err(|error| Failure::Unavailable(error.to_string()))
+}
+
+/// `name,sentinel:port,sentinel:port`: the primary of this name, which the sentinels know.
+fn sentinels(settings: &Redis) -> Result<SentinelClient, Failure> {
+    let Some((name, nodes)) = settings.url.split_once(',') else {
+        return Err(Failure::Unavailable(
+            "REDIS_URL must be the name of the primary and its sentinels: name,host:port,…".to_owned(),
+        ));
+    };
+    let failed = |error: redis::RedisError| Failure::Unavailable(error.to_string());
+    let nodes = nodes.split(',').map(|node| address(settings, node).map(|info| info.addr().clone()));
+    let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
+    let mut builder = SentinelClientBuilder::new(nodes, name, SentinelServerType::Master).map_err(failed)?;
+    if settings.tls {
+        let mode = if settings.skip_hostname_verification { TlsMode::Insecure } else { TlsMode::Secure };
+        builder = builder.set_client_to_redis_tls_mode(mode).set_client_to_sentinel_tls_mode(mode);
+    }
+    if let Some(files) = tls(settings)? {
+        builder = builder.set_client_to_redis_certificates(files.clone()).set_client_to_sentinel_certificates(files);
+    }
+    let (user, password) = login(&settings.auth);
+    if let Some(user) = user {
+        builder = builder.set_client_to_redis_username(user);
+    }
+    if let Some(password) = password {
+        builder = builder.set_client_to_redis_password(password);
+    }
+    let (user, password) = login(&settings.sentinel_auth);
+    if let Some(user) = user {
+        builder = builder.set_client_to_sentinel_username(user);
+    }
+    if let Some(password) = password {
+        builder = builder.set_client_to_sentinel_password(password);
+    }
+    builder.build().map_err(failed)
+}
+
+/// `password`, or `user:password`.
+fn login(auth: &str) -> (Option<&str>, Option<&str>) {
+    match auth.split_once(':') {
+        _ if auth.is_empty() => (None, None),
+        Some((user, password)) => (Some(user), Some(password)),
+        None => (None, Some(auth)),
+    }
+}
+
+fn address(settings: &Redis, text: &str) -> Result<ConnectionInfo, Failure> {
+    let text = text.trim();
+    if text.contains("://") {
+        return text.into_connection_info().map_err(|error| Failure::Unavailable(format!("REDIS_URL: {error}")));
+    }
+    let address = if settings.socket_type == "unix" && settings.kind == RedisType::Single {
+        ConnectionAddr::Unix(text.into())
+    } else {
+        let (host, port) = text
+            .rsplit_once(':')
+            .and_then(|(host, port)| Some((host.trim_matches(['[', ']']), port.parse().ok()?)))
+            .ok_or_else(|| Failure::Unavailable(format!("REDIS_URL must be host:port, not '{text}'")))?;
+        let host = if host.is_empty() { "localhost" } else { host }.to_owned();
+        if settings.tls {
+            ConnectionAddr::TcpTls { host, port, insecure: settings.skip_hostname_verification, tls_params: None }
+        } else {
+            ConnectionAddr::Tcp(host, port)
+        }
+    };
+    let mut redis = RedisConnectionInfo::default().set_protocol(redis::ProtocolVersion::RESP3);
+    let (user, password) = login(&settings.auth);
+    if let Some(user) = user {
+        redis = redis.set_username(user);
+    }
+    if let Some(password) = password {
+        redis = redis.set_password(password);
+    }
+    let info = address.into_connection_info().map_err(|error| Failure::Unavailable(format!("REDIS_URL: {error}")))?;
+    Ok(info.set_redis_settings(redis))
+}
+
+/// The files of TLS, where any is named.
+fn tls(settings: &Redis) -> Result<Option<TlsCertificates>, Failure> {
+    let read = |path: &str| std::fs::read(path).map_err(|error| Failure::Unavailable(format!("{path}: {error}")));
+    let files = &settings.tls_files;
+    if !settings.tls || (files.cert.is_empty() && files.ca.is_empty()) {
+        return Ok(None);
+    }
+    let client_tls = if files.cert.is_empty() || files.key.is_empty() {
+        None
+    } else {
+        Some(ClientTlsConfig { client_cert: read(&files.cert)?, client_key: read(&files.key)? })
+    };
+    let root_cert = if files.ca.is_empty() { None } else { Some(read(&files.ca)?) };
+    Ok(Some(TlsCertificates { client_tls, root_cert }))
+}

@@ -1,0 +1,359 @@
+//! What is charged, what is denied, and what the statuses say of it.
+
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
+use envoy_types::pb::google::protobuf::value::Kind;
+use tonic::Code;
+
+use crate::support::{Redis, Service, descriptor, hits, limited, negative, request, said};
+
+const MINUTE: i32 = 2;
+const DAY: i32 = 4;
+
+const CONFIG: &str = "
+domain: d
+descriptors:
+  - {key: one, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: five, rate_limit: {unit: day, requests_per_unit: 5, name: fives}}
+  - {key: ten, rate_limit: {unit: day, requests_per_unit: 10}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: quota, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tier: {gold: true}}}
+  - {key: other_quota, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 2}, metadata: {tier: {silver: 1}}}
+  - {key: free, rate_limit: {unlimited: true}}
+  - {key: sliding, rate_limit: {unit: day, requests_per_unit: 3, algorithm: sliding}}
+  - {key: steady, rate_limit: {unit: hour, requests_per_unit: 2, algorithm: throttle}}
+  - {key: burst, rate_limit: {unit: hour, requests_per_unit: 2, algorithm: throttle, burst: 4}}
+  - {key: shadow_steady, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: throttle}}
+  - key: several
+    rate_limit:
+      algorithm: sliding
+      rates:
+        - {unit: hour, requests_per_unit: 2}
+        - {unit: day, unit_multiplier: 2, requests_per_unit: 3}
+  - {key: tokens, rate_limit: {unit: day, requests_per_unit: 100, reserve: {estimate: 40}}}
+  - {key: places, descriptors: [{key: stream, rate_limit: {concurrency: {limit: 2, lease: 60s}}}]}
+";
+
+async fn start(variables: &[(&str, &str)]) -> (Redis, Service) {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, CONFIG, variables).await;
+    (redis, service)
+}
+
+impl Service {
+    async fn all(&mut self, descriptors: impl IntoIterator<Item = &str>) -> String {
+        said(&self.ask(request("d", descriptors.into_iter().map(descriptor))).await.unwrap())
+    }
+}
+
+#[tokio::test]
+async fn a_denial_charges_nothing() {
+    let (_redis, mut service) = start(&[]).await;
+    assert_eq!(service.all(["one=a", "five=a"]).await, "OK: OK 0, OK 4");
+    for _ in 0..3 {
+        assert_eq!(service.all(["one=a", "five=a"]).await, "OVER_LIMIT: OVER_LIMIT 0, OK 4");
+    }
+    assert_eq!(service.all(["five=a"]).await, "OK 3");
+    // Hits that do not fit leave what is there, and say how much it is.
+    assert_eq!(service.hit("d", hits("five=a", 4)).await, "OVER_LIMIT 3");
+    assert_eq!(service.hit("d", hits("five=a", 3)).await, "OK 0");
+}
+
+#[tokio::test]
+async fn statuses_tell_the_limit_and_its_reset() {
+    let (_redis, mut service) = start(&[]).await;
+    let answer =
+        service.ask(request("d", [descriptor("five=a"), descriptor("free"), descriptor("none")])).await.unwrap();
+    assert_eq!(said(&answer), "OK: OK 4, OK 4294967295, OK 0");
+    let [five, free, none] = answer.statuses.as_slice() else { panic!("{answer:?}") };
+    let limit = five.current_limit.as_ref().unwrap();
+    assert_eq!((limit.requests_per_unit, limit.unit, limit.name.as_str()), (5, DAY, "fives"));
+    assert!((1..=86_400).contains(&five.duration_until_reset.as_ref().unwrap().seconds));
+    assert!(free.current_limit.is_none() && free.duration_until_reset.is_none());
+    assert!(none.current_limit.is_none() && none.duration_until_reset.is_none());
+    assert_eq!(service.hit("nowhere", descriptor("five=a")).await, "OK 0");
+}
+
+#[tokio::test]
+async fn a_request_has_hits_and_a_descriptor_its_own() {
+    let (_redis, mut service) = start(&[]).await;
+    let mut both = request("d", [descriptor("ten=a"), hits("five=a", 1)]);
+    both.hits_addend = 3;
+    assert_eq!(said(&service.ask(both).await.unwrap()), "OK: OK 7, OK 4");
+}
+
+#[tokio::test]
+async fn a_check_denies_where_nothing_is_left() {
+    let (_redis, mut service) = start(&[]).await;
+    assert_eq!(service.hit("d", hits("one=a", 0)).await, "OK 1");
+    assert_eq!(service.hit("d", hits("one=a", 0)).await, "OK 1");
+    assert_eq!(service.hit("d", descriptor("one=a")).await, "OK 0");
+    assert_eq!(service.hit("d", hits("one=a", 0)).await, "OVER_LIMIT 0");
+    // Beside what is charged, too.
+    let both = || request("d", [hits("one=a", 0), descriptor("five=a")]);
+    assert_eq!(said(&service.ask(both()).await.unwrap()), "OVER_LIMIT: OVER_LIMIT 0, OK 5");
+    let both = || request("d", [hits("one=b", 0), descriptor("five=a")]);
+    assert_eq!(said(&service.ask(both()).await.unwrap()), "OK: OK 1, OK 4");
+}
+
+#[tokio::test]
+async fn the_same_descriptor_twice_is_one_with_the_sum() {
+    let (_redis, mut service) = start(&[]).await;
+    assert_eq!(service.all(["five=a", "five=a", "five=b"]).await, "OK: OK 3, OK 3, OK 4");
+    assert_eq!(
+        service.all(["five=a", "five=a", "five=a", "five=a"]).await,
+        "OVER_LIMIT: OVER_LIMIT 3, OVER_LIMIT 3, OVER_LIMIT 3, OVER_LIMIT 3"
+    );
+}
+
+#[tokio::test]
+async fn more_descriptors_than_one_decision_takes_are_several() {
+    let (_redis, mut service) = start(&[]).await;
+    let names: Vec<_> = (0..100).map(|number| format!("one={number}")).collect();
+    let answer = service.ask(request("d", names.iter().map(|name| descriptor(name)))).await.unwrap();
+    assert!(said(&answer).starts_with("OK: OK 0, OK 0"));
+    assert!(service.process.log().contains("more than 64 limits"));
+    let again = service.ask(request("d", names.iter().map(|name| descriptor(name)))).await.unwrap();
+    assert!(said(&again).starts_with("OVER_LIMIT: OVER_LIMIT 0, OVER_LIMIT 0"));
+    // One that denies takes the others of the request with it, whatever decision they are in.
+    let names: Vec<_> = (50..150).map(|number| format!("one={number}")).collect();
+    let mixed = service.ask(request("d", names.iter().map(|name| descriptor(name)))).await.unwrap();
+    assert_eq!(mixed.overall_code().as_str_name(), "OVER_LIMIT");
+    assert_eq!(service.all(["one=149"]).await, "OK 0");
+}
+
+#[tokio::test]
+async fn shadow_mode_counts_and_never_denies() {
+    let (redis, mut service) = start(&[]).await;
+    for left in [1, 0, 0, 0] {
+        assert_eq!(service.all(["shadow=a"]).await, format!("OK {left}"));
+    }
+    let count = "return redis.call('GET', redis.call('KEYS', '*shadow=a*')[1])";
+    assert!(redis.ask(&["EVAL", count, "0"]).unwrap().starts_with("$1\r\n4\r\n"), "what is over the limit counts");
+    assert_eq!(service.all(["shadow=a", "five=a"]).await, "OK: OK 0, OK 4");
+    let metric =
+        |name: &str| service.metric(&format!("ratelimit_service_rate_limit_{name}{{domain=\"d\",key1=\"shadow\"}}"));
+    assert_eq!((metric("total_hits"), metric("shadow_mode"), metric("over_limit")), (5.0, 3.0, 3.0));
+    assert_eq!(service.all(["shadow_steady=a"]).await, "OK 0");
+    assert_eq!(service.all(["shadow_steady=a", "five=b"]).await, "OK: OK 0, OK 4");
+}
+
+#[tokio::test]
+async fn shadow_mode_of_the_service_lets_everything_in() {
+    let (_redis, mut service) = start(&[("SHADOW_MODE", "true")]).await;
+    assert_eq!(service.all(["one=a"]).await, "OK 0");
+    assert_eq!(service.all(["one=a", "five=a"]).await, "OK: OVER_LIMIT 0, OK 4");
+    assert_eq!(service.metric("ratelimit_service_global_shadow_mode").to_string(), "1");
+}
+
+#[tokio::test]
+async fn quotas_deny_together() {
+    let (_redis, mut service) = start(&[]).await;
+    assert_eq!(service.all(["quota=a", "other_quota=a"]).await, "OK: OK 0, OK 1");
+    // One of two is over: the request passes, and only the other is charged.
+    assert_eq!(service.all(["quota=a", "other_quota=a"]).await, "OK: OVER_LIMIT 0, OK 0");
+    assert_eq!(
+        service.all(["quota=a", "other_quota=a", "five=a"]).await,
+        "OVER_LIMIT: OVER_LIMIT 0, OVER_LIMIT 0, OK 5"
+    );
+    assert_eq!(service.all(["quota=b", "one=a"]).await, "OK: OK 0, OK 0");
+    assert_eq!(service.all(["other_quota=b", "one=a"]).await, "OVER_LIMIT: OK 2, OVER_LIMIT 0");
+}
+
+#[tokio::test]
+async fn quota_mode_of_the_service_needs_all_to_fail() {
+    let (_redis, mut service) = start(&[("QUOTA_MODE", "true")]).await;
+    assert_eq!(service.all(["one=a", "five=a"]).await, "OK: OK 0, OK 4");
+    assert_eq!(service.all(["one=a", "five=a"]).await, "OK: OVER_LIMIT 0, OK 3");
+    assert_eq!(service.all(["one=a"]).await, "OVER_LIMIT 0");
+    // What meets no limit is a quota that never fails.
+    assert_eq!(service.all(["one=a", "none"]).await, "OK: OVER_LIMIT 0, OK 0");
+}
+
+#[tokio::test]
+async fn a_request_may_bring_its_limit() {
+    let (_redis, mut service) = start(&[]).await;
+    assert_eq!(service.hit("d", descriptor("one=a")).await, "OK 0");
+    // It shares the counter of the configured limit of the same unit.
+    assert_eq!(service.hit("d", limited("one=a", 3, DAY)).await, "OK 1");
+    assert_eq!(service.hit("d", limited("one=a", 3, MINUTE)).await, "OK 2");
+    assert_eq!(service.hit("nowhere", limited("one=a", 0, DAY)).await, "OK 0");
+    let error = service.ask(request("d", [limited("one=a", 3, 0)])).await.unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn what_cannot_be_counted_is_refused() {
+    let (_redis, mut service) = start(&[]).await;
+    let error = service.ask(request("d", [hits("five=a", 1 << 63)])).await.unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument);
+    assert_eq!(service.hit("d", hits("five=a", (1 << 63) - 1)).await, "OVER_LIMIT 5");
+    for (wrong, text) in [
+        (request("", [descriptor("one=a")]), "rate limit domain must not be empty"),
+        (request("d", []), "rate limit descriptor list must not be empty"),
+    ] {
+        let error = service.ask(wrong).await.unwrap_err();
+        assert_eq!((error.code(), error.message()), (Code::Unknown, text));
+    }
+}
+
+#[tokio::test]
+async fn negative_hits_give_back() {
+    let (_redis, mut service) = start(&[]).await;
+    for entries in ["five=a", "sliding=a"] {
+        let limit = if entries == "five=a" { 5 } else { 3 };
+        assert_eq!(service.hit("d", hits(entries, 3)).await, format!("OK {}", limit - 3));
+        assert_eq!(service.hit("d", negative(entries, 2)).await, format!("OK {}", limit - 1));
+        // Never below 0.
+        assert_eq!(service.hit("d", negative(entries, 100)).await, format!("OK {limit}"));
+        assert_eq!(service.hit("d", hits(entries, limit + 1)).await, format!("OVER_LIMIT {limit}"));
+    }
+}
+
+#[tokio::test]
+async fn other_algorithms_are_a_key_away() {
+    let (_redis, mut service) = start(&[]).await;
+    for left in ["OK 2", "OK 1", "OK 0", "OVER_LIMIT 0"] {
+        assert_eq!(service.all(["sliding=a"]).await, left);
+    }
+    let denied = service.ask(request("d", [descriptor("sliding=a")])).await.unwrap();
+    let reset = denied.statuses[0].duration_until_reset.as_ref().unwrap().seconds;
+    // Until the first of the three is a day old, and not until midnight.
+    assert!((86_000..=86_400).contains(&reset), "{reset}");
+    for left in ["OK 1", "OK 0", "OVER_LIMIT 0"] {
+        assert_eq!(service.all(["steady=a"]).await, left);
+    }
+    for left in ["OK 3", "OK 2", "OK 1", "OK 0", "OVER_LIMIT 0"] {
+        assert_eq!(service.all(["burst=a"]).await, left);
+    }
+    assert_eq!(service.all(["steady=b", "sliding=b", "five=b"]).await, "OK: OK 1, OK 2, OK 4");
+}
+
+#[tokio::test]
+async fn several_rates_hold_at_once() {
+    let (_redis, mut service) = start(&[]).await;
+    assert_eq!(service.all(["several=a"]).await, "OK 1");
+    assert_eq!(service.all(["several=a"]).await, "OK 0");
+    let denied = service.ask(request("d", [descriptor("several=a")])).await.unwrap();
+    assert_eq!(denied.statuses[0].current_limit.as_ref().unwrap().requests_per_unit, 2);
+    assert_eq!(said(&denied), "OVER_LIMIT 0");
+}
+
+#[tokio::test]
+async fn the_default_algorithm_turns_all() {
+    let (redis, mut service) = start(&[("DEFAULT_ALGORITHM", "sliding")]).await;
+    assert_eq!(service.all(["five=a"]).await, "OK 4");
+    assert!(redis.ask(&["KEYS", "*"]).unwrap().contains("sliding 86400"));
+}
+
+#[tokio::test]
+async fn places_are_taken_and_given_back() {
+    let (_redis, mut service) = start(&[]).await;
+    assert_eq!(service.all(["places,stream=a"]).await, "OK 1");
+    assert_eq!(service.all(["places,stream=b"]).await, "OK 0");
+    assert_eq!(service.all(["places,stream=c"]).await, "OVER_LIMIT 0");
+    // A holder that is there is let in again.
+    assert_eq!(service.all(["places,stream=a"]).await, "OK 0");
+    assert_eq!(service.hit("d", negative("places,stream=a", 1)).await, "OK 1");
+    assert_eq!(service.all(["places,stream=c"]).await, "OK 0");
+}
+
+#[tokio::test]
+async fn a_check_reserves_and_the_hits_settle() {
+    let (_redis, mut service) = start(&[]).await;
+    for left in ["OK 60", "OK 20", "OVER_LIMIT 20"] {
+        assert_eq!(service.hit("d", hits("tokens=a", 0)).await, left);
+    }
+    // Less than was reserved is given back, more is charged, also above the limit.
+    assert_eq!(service.hit("d", hits("tokens=a", 10)).await, "OK 50");
+    assert_eq!(service.hit("d", hits("tokens=a", 70)).await, "OK 20");
+    assert_eq!(service.hit("d", hits("tokens=a", 90)).await, "OK 0");
+    assert_eq!(service.hit("d", hits("tokens=a", 40)).await, "OK 0");
+    assert_eq!(service.hit("d", negative("tokens=a", 30)).await, "OK 0");
+    assert_eq!(service.hit("d", negative("tokens=a", 30)).await, "OK 30");
+}
+
+#[tokio::test]
+async fn keys_of_different_descriptors_never_meet() {
+    let (redis, mut service) = start(&[("CACHE_KEY_PREFIX", "p:")]).await;
+    assert_eq!(service.all(["one=a|one"]).await, "OK 0");
+    assert_eq!(service.all(["one={a}"]).await, "OK 0");
+    assert_eq!(service.all(["one=%7Ba%7D"]).await, "OK 0");
+    let keys = redis.ask(&["KEYS", "*"]).unwrap();
+    assert!(keys.starts_with("*3") && keys.contains("p:d|one=%7Ba%7D|86400:"), "{keys}");
+}
+
+#[tokio::test]
+async fn response_headers_speak_of_the_closest_limit() {
+    let (_redis, mut service) =
+        start(&[("LIMIT_RESPONSE_HEADERS_ENABLED", "true"), ("LIMIT_REMAINING_HEADER", "x-left")]).await;
+    let headers = |answer: &RateLimitResponse| {
+        let headers = answer.response_headers_to_add.iter();
+        headers.take(2).map(|header| format!("{}: {}", header.key, header.value)).collect::<Vec<_>>().join(", ")
+    };
+    let answer = service.ask(request("d", [descriptor("ten=a"), descriptor("five=a")])).await.unwrap();
+    assert_eq!(headers(&answer), "RateLimit-Limit: 5, x-left: 4");
+    let answer = service.ask(request("d", [descriptor("one=a"), descriptor("quota=a")])).await.unwrap();
+    assert_eq!(headers(&answer), "RateLimit-Limit: 1, x-left: 0");
+    let answer = service.ask(request("d", [descriptor("ten=a"), descriptor("one=a")])).await.unwrap();
+    assert_eq!(headers(&answer), "RateLimit-Limit: 1, x-left: 0");
+    let answer = service.ask(request("d", [descriptor("none"), descriptor("free")])).await.unwrap();
+    assert_eq!(headers(&answer), "");
+}
+
+#[tokio::test]
+async fn dynamic_metadata_tells_what_passed() {
+    let (_redis, mut service) = start(&[("RESPONSE_DYNAMIC_METADATA", "true")]).await;
+    let metadata = |answer: &RateLimitResponse| {
+        let fields = &answer.dynamic_metadata.as_ref().unwrap().fields;
+        let Some(Kind::StructValue(tier)) = fields.get("metadata").and_then(|value| match &value.kind {
+            Some(Kind::StructValue(metadata)) => metadata.fields["tier"].kind.clone(),
+            _ => None,
+        }) else {
+            return Vec::new();
+        };
+        let mut names: Vec<_> = tier.fields.into_keys().collect();
+        names.sort();
+        names
+    };
+    let both = || request("d", [descriptor("quota=a"), descriptor("other_quota=a")]);
+    assert_eq!(metadata(&service.ask(both()).await.unwrap()), ["gold", "silver"]);
+    assert_eq!(metadata(&service.ask(both()).await.unwrap()), ["silver"]);
+    assert_eq!(metadata(&service.ask(request("d", [descriptor("five=a")])).await.unwrap()), [""; 0]);
+    let answer = service.ask(request("d", [hits("five=a", 2)])).await.unwrap();
+    let fields = &answer.dynamic_metadata.unwrap().fields;
+    assert_eq!(fields["domain"].kind, Some(Kind::StringValue("d".to_owned())));
+    assert!(fields.contains_key("descriptors") && !fields.contains_key("hitsAddend"));
+}
+
+#[tokio::test]
+async fn one_slot_of_a_cluster_is_one_decision() {
+    let module = std::env::var("MODULE")
+        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../target/release/libredis_rl.so").to_owned());
+    let redis = Redis::start(&["--loadmodule", &module, "--cluster-enabled", "yes"]);
+    redis.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).unwrap();
+    crate::support::until("the cluster is up", async || {
+        redis.ask(&["CLUSTER", "INFO"]).is_some_and(|info| info.contains("cluster_state:ok"))
+    })
+    .await;
+    let tagged = CONFIG.replace("domain: d", "domain: tagged\nhash_tag: true");
+    let files = [("a.yaml", CONFIG), ("b.yaml", tagged.as_str())];
+    let mut service = Service::with_files(&redis, &files, &[("REDIS_TYPE", "cluster")]).await;
+    let log = service.process.log();
+    assert!(log.contains("domains without one: d\""), "{log}");
+    for domain in ["d", "tagged"] {
+        let both = || request(domain, [descriptor("one=a"), descriptor("five=a"), descriptor("ten={b}")]);
+        assert_eq!(said(&service.ask(both()).await.unwrap()), "OK: OK 0, OK 4, OK 9", "{domain}");
+        assert_eq!(said(&service.ask(both()).await.unwrap()), "OVER_LIMIT: OVER_LIMIT 0, OK 4, OK 9", "{domain}");
+        assert_eq!(service.hit(domain, descriptor("five=a")).await, "OK 3", "{domain}");
+    }
+}
+
+#[tokio::test]
+async fn functions_and_scripts_decide_alike() {
+    let redis = Redis::start(&[]);
+    for mode in ["functions", "script"] {
+        let mut service = Service::start(&redis, CONFIG, &[("REDIS_RL_MODE", mode), ("CACHE_KEY_PREFIX", mode)]).await;
+        assert_eq!(service.all(["one=a", "five=a", "sliding=a"]).await, "OK: OK 0, OK 4, OK 2", "{mode}");
+        assert_eq!(service.all(["one=a", "five=a"]).await, "OVER_LIMIT: OVER_LIMIT 0, OK 4", "{mode}");
+    }
+}

@@ -1,0 +1,202 @@
+//! The doors beside gRPC, health, metrics, and how the service starts and ends.
+
+use std::fs;
+use std::io::Read as _;
+use std::net::TcpListener;
+use std::process::Command;
+
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::support::{Redis, Service, descriptor, free_port, http, until};
+
+const CONFIG: &str = "
+domain: d
+descriptors:
+  - {key: one, value: 10.0.0.1, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: a, descriptors: [{key: b, rate_limit: {unit: hour, requests_per_unit: 10}, descriptors: [{key: c, shadow_mode: true, rate_limit: {unlimited: true}}]}]}
+";
+
+#[tokio::test]
+async fn json_is_a_door_too() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, CONFIG, &[]).await;
+    let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"one","value":"10.0.0.1"}]}]}"#;
+    let (status, text) = http(service.http, "POST", "/json", body);
+    let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, &answer["overallCode"]), (200, &"OK".into()));
+    assert_eq!(answer["statuses"][0]["currentLimit"]["unit"], "DAY");
+    let (status, text) = http(service.http, "PUT", "/json", body);
+    assert_eq!(status, 429, "{text}");
+    for wrong in ["", "{", r#"{"domain":"d"}"#, r#"{"domain":"d","descriptors":[],"more":1}"#] {
+        assert_eq!(http(service.http, "POST", "/json", wrong), (400, "Bad Request\n".to_owned()), "{wrong}");
+    }
+    assert_eq!(http(service.http, "GET", "/else", "").0, 404);
+}
+
+#[tokio::test]
+async fn the_debug_port_shows_configuration_and_statistics() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[]).await;
+    service.hit("d", descriptor("one=10.0.0.1")).await;
+    assert_eq!(
+        http(service.debug, "GET", "/rlconfig", "").1,
+        "d.a.b.c: unit=UNKNOWN requests_per_unit=0, shadow_mode: true, quota_mode: false\n\
+         d.a.b: unit=HOUR requests_per_unit=10, shadow_mode: false, quota_mode: false\n\
+         d.one_10.0.0.1: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false\n"
+    );
+    let (_, stats) = http(service.debug, "GET", "/stats", "");
+    assert!(stats.contains("ratelimit.service.rate_limit.d.one_10_0_0_1.total_hits: 1\n"), "{stats}");
+}
+
+#[tokio::test]
+async fn metrics_have_the_names_that_dashboards_know() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[]).await;
+    for _ in 0..3 {
+        service.hit("d", descriptor("one=10.0.0.1")).await;
+    }
+    service.hit("d", descriptor("a=x,b=y")).await;
+    service.hit("nowhere", descriptor("a=x")).await;
+    service.ask(crate::support::request("", [])).await.unwrap_err();
+    for (name, wanted) in [
+        ("ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"one_10_0_0_1\"}", 3.0),
+        ("ratelimit_service_rate_limit_over_limit{domain=\"d\",key1=\"one_10_0_0_1\"}", 2.0),
+        ("ratelimit_service_rate_limit_over_limit_with_local_cache{domain=\"d\",key1=\"one_10_0_0_1\"}", 1.0),
+        ("ratelimit_service_rate_limit_near_limit{domain=\"d\",key1=\"one_10_0_0_1\"}", 1.0),
+        ("ratelimit_service_rate_limit_within_limit{domain=\"d\",key1=\"one_10_0_0_1\"}", 1.0),
+        ("ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"a\",key2=\"b\"}", 1.0),
+        ("ratelimit_service_rate_limit_domain_not_found{domain=\"nowhere\"}", 1.0),
+        ("ratelimit_service_should_rate_limit_error{err_type=\"service_error\"}", 1.0),
+        ("ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"}", 6.0),
+        ("ratelimit_service_response_time_seconds_count{grpc_method=\"ShouldRateLimit\"}", 6.0),
+        ("ratelimit_service_config_load_success", 1.0),
+        ("redis_rl_deny_cache_hits_total", 1.0),
+    ] {
+        assert_eq!(service.metric(name).to_string(), wanted.to_string(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn statsd_gets_what_was_added() {
+    let redis = Redis::with_module();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let mut service = Service::start(
+        &redis,
+        CONFIG,
+        &[
+            ("USE_STATSD", "true"),
+            ("USE_PROMETHEUS", "false"),
+            ("STATSD_HOST", "127.0.0.1"),
+            ("STATSD_PORT", &port),
+            ("STATS_FLUSH_INTERVAL", "100ms"),
+            ("EXTRA_TAGS", "zone:a"),
+        ],
+    )
+    .await;
+    service.hit("d", descriptor("a=x,b=y")).await;
+    let text = tokio::task::spawn_blocking(move || {
+        let mut text = String::new();
+        while !text.contains("total_hits") {
+            listener.accept().unwrap().0.read_to_string(&mut text).unwrap();
+        }
+        text
+    });
+    let text = tokio::time::timeout(crate::support::PATIENCE, text).await.unwrap().unwrap();
+    assert!(text.contains("ratelimit.service.rate_limit.d.a.b.total_hits.__zone=a:1|c\n"), "{text}");
+}
+
+#[tokio::test]
+async fn health_ends_with_sigterm_and_requests_do_not() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[]).await;
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://127.0.0.1:{}", service.grpc)).unwrap();
+    let mut health = HealthClient::new(channel.connect_lazy());
+    for name in ["", "ratelimit"] {
+        let request = HealthCheckRequest { service: name.to_owned() };
+        assert_eq!(health.check(request).await.unwrap().into_inner().status, 1, "{name}");
+    }
+    assert_eq!(http(service.http, "GET", "/healthcheck", ""), (200, "OK".to_owned()));
+    let mut watched = health.watch(HealthCheckRequest { service: "ratelimit".to_owned() }).await.unwrap().into_inner();
+    assert_eq!(watched.message().await.unwrap().unwrap().status, 1);
+    service.process.signal("TERM");
+    assert_eq!(watched.message().await.unwrap().unwrap().status, 2);
+    drop((watched, health));
+    until("the service ends", async || service.process.ended().is_some()).await;
+    assert_eq!(service.process.ended(), Some(0));
+}
+
+#[tokio::test]
+async fn without_redis_nothing_listens_and_it_tries_again() {
+    let mut redis = Redis::with_module();
+    redis.kill();
+    let mut service = Service::spawn(redis.port, &[("c.yaml", CONFIG)], &[("REDIS_STARTUP_INITIAL_INTERVAL", "50ms")]);
+    until("the service has tried", async || service.process.log().matches("no connection to Redis").count() > 1).await;
+    assert_eq!(http(service.http, "GET", "/healthcheck", "").0, 0);
+    redis.again();
+    until("the service listens", async || http(service.http, "GET", "/healthcheck", "").0 == 200).await;
+    assert_eq!(service.hit("d", descriptor("a=x,b=y")).await, "OK 9");
+    let mut gone = Service::spawn(
+        free_port(),
+        &[],
+        &[("REDIS_STARTUP_INITIAL_INTERVAL", "10ms"), ("REDIS_STARTUP_MAX_ELAPSED_TIME", "100ms")],
+    );
+    until("the service gives up", async || gone.process.ended().is_some()).await;
+    assert_eq!(gone.process.ended(), Some(1));
+}
+
+#[tokio::test]
+async fn what_has_no_effect_is_named_in_the_log() {
+    let redis = Redis::with_module();
+    let service =
+        Service::start(&redis, CONFIG, &[("REDIS_POOL_SIZE", "20"), ("LOCAL_CACHE_SIZE_IN_BYTES", "1000")]).await;
+    let log = service.process.log();
+    assert!(log.contains("REDIS_POOL_SIZE has no effect") && log.contains("DENY_CACHE"), "{log}");
+    let mut refused = Service::spawn(redis.port, &[], &[("BACKEND_TYPE", "memcache")]);
+    until("the service refuses memcache", async || refused.process.ended().is_some()).await;
+    assert!(refused.process.log().contains("BACKEND_TYPE must be redis"));
+}
+
+#[tokio::test]
+async fn the_log_is_json_where_it_is_asked_for() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, CONFIG, &[("LOG_FORMAT", "json")]).await;
+    for line in service.process.log().lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert!(line["@message"].is_string() && line["@timestamp"].is_string() && line["level"].is_string());
+    }
+}
+
+#[test]
+fn a_configuration_is_checked_without_a_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |text: &str| {
+        let path = folder.path().join("c.yaml");
+        fs::write(&path, text).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_redis-rl-envoy")).arg("--check").arg(&path).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    };
+    assert!(check(CONFIG).0);
+    for (text, reason) in [
+        (
+            "domain: d\ndescriptors:\n  - key: a\n    ratelimit: {}\n",
+            "c.yaml:4: unknown key 'ratelimit' (did you mean 'rate_limit'?)",
+        ),
+        ("domain: d\ndescriptors:\n  - value: a\n", "c.yaml:3: a descriptor of 'd' has no key"),
+        ("descriptors: []\n", "c.yaml: a configuration needs a domain"),
+        ("domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: foo}\n", "not 'foo'"),
+        (
+            "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day, requests_per_unit: -1}\n",
+            "an integer from 0",
+        ),
+        ("domain: d\ndescriptors:\n  - key: a\n    algorithm: sliding\n", "'algorithm' belongs into 'rate_limit'"),
+        ("domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day, algorithm: leaky}\n", "not 'leaky'"),
+        ("domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day, unlimited: yes}\n", "unlimited has no unit"),
+        ("on: d\n", "a boolean in YAML 1.1"),
+        ("domain: [\n", "not YAML"),
+    ] {
+        let (ok, said) = check(text);
+        assert!(!ok && said.contains(reason), "{text}: {said}");
+    }
+}

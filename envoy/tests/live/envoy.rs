@@ -1,0 +1,143 @@
+//! Behind a real Envoy: what a user of a gateway sees. ENVOY names the program, as test.sh does; `cargo test` alone ignores
+//! these tests.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::any;
+use tempfile::TempDir;
+
+use crate::support::{PATIENCE, Process, Redis, Service, free_port, http_with, until};
+
+const CONFIG: &str = "
+domain: gateway
+descriptors:
+  - {key: path, value: /limited, rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: user, rate_limit: {unit: day, requests_per_unit: 3}}
+  - {key: tokens, rate_limit: {unit: day, requests_per_unit: 100}}
+  - key: shadow
+    shadow_mode: true
+    rate_limit: {unit: day, requests_per_unit: 1}
+  - key: stream
+    descriptors: [{key: id, rate_limit: {concurrency: {limit: 50, lease: 2s}}}]
+";
+
+/// An Envoy before a backend, which asks the service about each request.
+struct Gateway {
+    process: Process,
+    port: u16,
+    _folder: TempDir,
+}
+
+impl Gateway {
+    async fn start(service: &Service) -> Self {
+        let envoy = std::env::var("ENVOY").expect("ENVOY names an Envoy; ./test.sh installs one");
+        let (port, backend) = (free_port(), free_port());
+        let slow = |request: axum::extract::Request| async move {
+            if request.uri().path() == "/slow" {
+                tokio::time::sleep(PATIENCE).await;
+            }
+            "hello"
+        };
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", backend)).await.unwrap();
+        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(any(slow))).await });
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("envoy.yaml");
+        let text = include_str!("envoy.yaml")
+            .replace("$PORT", &port.to_string())
+            .replace("$BACKEND", &backend.to_string())
+            .replace("$SERVICE", &service.grpc.to_string());
+        fs::write(&path, text).unwrap();
+        let mut command = Command::new(envoy);
+        command.args(["--log-level", "warning", "--concurrency", "1", "--disable-hot-restart", "-c"]).arg(&path);
+        let process = Process::start(&mut command, &folder.path().join("log"));
+        let gateway = Self { process, port, _folder: folder };
+        until("Envoy listens", async || gateway.get("/free", "").await.0 == 200).await;
+        gateway
+    }
+
+    async fn get(&self, path: &str, headers: &str) -> (u16, String) {
+        let (port, path, headers) = (self.port, path.to_owned(), headers.to_owned());
+        tokio::task::spawn_blocking(move || http_with(port, "GET", &path, &headers, "")).await.unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an Envoy: ./test.sh"]
+async fn requests_over_the_limit_are_429() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, CONFIG, &[("LIMIT_RESPONSE_HEADERS_ENABLED", "true")]).await;
+    let gateway = Gateway::start(&service).await;
+    assert_eq!(gateway.get("/limited", "").await, (200, "hello".to_owned()));
+    assert_eq!(gateway.get("/limited", "").await.0, 200);
+    assert_eq!(gateway.get("/limited", "").await.0, 429);
+    assert_eq!(gateway.get("/free", "").await.0, 200);
+    // A denial of the path has charged the user nothing.
+    for wanted in [429, 429, 429] {
+        assert_eq!(gateway.get("/limited", "x-user: a\r\n").await.0, wanted);
+    }
+    for wanted in [200, 200, 200, 429] {
+        assert_eq!(gateway.get("/free", "x-user: a\r\n").await.0, wanted);
+    }
+    for _ in 0..3 {
+        assert_eq!(gateway.get("/free", "x-shadow: a\r\n").await.0, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an Envoy: ./test.sh"]
+async fn response_headers_reach_the_client() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, CONFIG, &[("LIMIT_RESPONSE_HEADERS_ENABLED", "true")]).await;
+    let gateway = Gateway::start(&service).await;
+    let port = gateway.port;
+    let answer = tokio::task::spawn_blocking(move || crate::support::head(port, "/limited")).await.unwrap();
+    let answer = answer.to_ascii_lowercase();
+    assert!(answer.contains("ratelimit-limit: 2\r\n") && answer.contains("ratelimit-remaining: 1\r\n"), "{answer}");
+    assert!(answer.contains("x-ratelimit-limit: 2, 2;w=86400\r\n"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an Envoy: ./test.sh"]
+async fn a_service_that_is_gone_is_what_envoy_says() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, CONFIG, &[]).await;
+    let gateway = Gateway::start(&service).await;
+    service.process.signal("KILL");
+    // The filter of the test lets requests in then.
+    until("requests are let in", async || gateway.get("/limited", "").await.0 == 200).await;
+    assert_eq!(gateway.get("/limited", "").await.0, 200);
+    assert_eq!(gateway.get("/limited", "").await.0, 200);
+}
+
+/// Open streams hold places; when Envoy dies without a word, they are free after one lease.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an Envoy: ./test.sh"]
+async fn places_of_a_dead_envoy_come_free() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, CONFIG, &[]).await;
+    let gateway = Gateway::start(&service).await;
+    let slow = |id: u32| {
+        let port = gateway.port;
+        tokio::task::spawn_blocking(move || http_with(port, "GET", "/slow", &format!("x-stream: {id}\r\n"), ""))
+    };
+    let held =
+        |places: u32| redis.ask(&["ZCARD", "gateway|stream=all|concurrency"]) == Some(format!(":{places}\r\n+OK\r\n"));
+    let open: Vec<_> = (1..=50).map(slow).collect();
+    until("all places are held", async || held(50)).await;
+    assert_eq!(gateway.get("/free", "x-stream: 51\r\n").await.0, 429);
+    gateway.process.signal("KILL");
+    for stream in open {
+        let _ = stream.await;
+    }
+    let gateway = Gateway::start(&service).await;
+    until("places come free", async || gateway.get("/free", "x-stream: 52\r\n").await.0 == 200).await;
+    // A stream that ends gives its place back at once.
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    for id in 60..120 {
+        until("a place is given back", async || gateway.get("/free", &format!("x-stream: {id}\r\n")).await.0 == 200)
+            .await;
+    }
+}

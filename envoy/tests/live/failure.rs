@@ -1,0 +1,224 @@
+//! Redis that is slow, hangs, or is gone; and denials that are remembered.
+
+use std::time::{Duration, Instant};
+
+use tonic::Code;
+
+use crate::support::{Process, Redis, Service, descriptor, hits, limited, negative, request, said, until};
+
+const CONFIG: &str = "
+domain: d
+descriptors:
+  - {key: one, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: five, rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: short, rate_limit: {unit: second, requests_per_unit: 20}}
+";
+
+/// What an answer may take at most, with a margin for a machine that is busy: the deadline is 20 ms.
+const SOON: Duration = Duration::from_millis(500);
+
+const USUAL: (&str, &str) = ("REDIS_DEADLINE", "20ms");
+
+#[tokio::test]
+async fn a_redis_that_hangs_is_an_answer_in_time() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[USUAL]).await;
+    until("Redis answers", async || service.ask(request("d", [descriptor("five=a")])).await.is_ok()).await;
+    redis.process.signal("STOP");
+    for _ in 0..20 {
+        let start = Instant::now();
+        let error = service.ask(request("d", [descriptor("five=a"), descriptor("one=a")])).await.unwrap_err();
+        assert_eq!(error.code(), Code::Unknown);
+        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    }
+    assert!(service.metric("ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"}") >= 20.0);
+    redis.process.signal("CONT");
+    until("Redis is asked again", async || service.ask(request("d", [descriptor("five=b")])).await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn a_redis_that_is_gone_is_an_answer_in_time_and_comes_back() {
+    let mut redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[USUAL, ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true")]).await;
+    redis.kill();
+    for _ in 0..20 {
+        let start = Instant::now();
+        service.ask(request("d", [descriptor("five=a")])).await.unwrap_err();
+        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    }
+    until("the service is not healthy", async || {
+        crate::support::http(service.http, "GET", "/healthcheck", "").0 == 500
+    })
+    .await;
+    redis.again();
+    until("Redis is asked again", async || service.ask(request("d", [descriptor("five=a")])).await.is_ok()).await;
+    until("the service is healthy", async || crate::support::http(service.http, "GET", "/healthcheck", "").0 == 200)
+        .await;
+}
+
+#[tokio::test]
+async fn failures_allow_or_deny_as_told() {
+    for (on_error, wanted, metric) in [
+        ("allow", "OK: OK 0, OK 0", "redis_rl_failed_open_total"),
+        ("deny", "OVER_LIMIT: OVER_LIMIT 0, OK 0", "redis_rl_failed_closed_total"),
+    ] {
+        let mut redis = Redis::with_module();
+        let mut service = Service::start(&redis, CONFIG, &[USUAL, ("ON_ERROR", on_error)]).await;
+        redis.kill();
+        let both = request("d", [descriptor("five=a"), descriptor("shadow=a")]);
+        assert_eq!(said(&service.ask(both).await.unwrap()), wanted);
+        assert_eq!(service.metric(metric).to_string(), "1");
+    }
+}
+
+#[tokio::test]
+async fn an_error_that_stays_is_never_allowed() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[("ON_ERROR", "allow"), ("DEFAULT_ALGORITHM", "sliding")]).await;
+    redis.ask(&["HSET", "d|five=a|sliding 86400", "a", "b"]).unwrap();
+    let error = service.ask(request("d", [descriptor("five=a")])).await.unwrap_err();
+    assert!(error.message().contains("WRONGTYPE"), "{error}");
+    assert_eq!(service.hit("d", descriptor("five=b")).await, "OK 4");
+    let log = service.process.log();
+    assert!(log.contains("Redis does not decide") && log.contains("Redis decides again"), "{log}");
+}
+
+#[tokio::test]
+async fn a_killed_service_loses_nothing() {
+    let redis = Redis::with_module();
+    let mut first = Service::start(&redis, CONFIG, &[]).await;
+    assert_eq!(first.hit("d", hits("five=a", 3)).await, "OK 2");
+    first.process.signal("KILL");
+    let mut second = Service::start(&redis, CONFIG, &[]).await;
+    assert_eq!(second.hit("d", descriptor("five=a")).await, "OK 1");
+}
+
+#[tokio::test]
+async fn a_flood_of_one_key_stays_in_the_service() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[]).await;
+    assert_eq!(service.hit("d", descriptor("one=a")).await, "OK 0");
+    let start = Instant::now();
+    for _ in 0..200 {
+        assert_eq!(service.hit("d", descriptor("one=a")).await, "OVER_LIMIT 0");
+    }
+    // One call a second goes to Redis, and the first two.
+    let calls = service.metric("redis_rl_redis_calls_total");
+    assert!(calls <= 3.0 + start.elapsed().as_secs_f64(), "{calls}");
+    let of = |name: &str| service.metric(&format!("ratelimit_service_rate_limit_{name}{{domain=\"d\",key1=\"one\"}}"));
+    assert_eq!((of("total_hits"), of("over_limit")), (201.0, 200.0));
+    assert_eq!(of("over_limit_with_local_cache") + calls, 201.0);
+}
+
+#[tokio::test]
+async fn a_limit_that_grows_is_not_denied_from_memory() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[]).await;
+    assert_eq!(service.hit("d", limited("five=a", 1, 4)).await, "OK 0");
+    assert_eq!(service.hit("d", limited("five=a", 1, 4)).await, "OVER_LIMIT 0");
+    assert_eq!(service.hit("d", limited("five=a", 1, 4)).await, "OVER_LIMIT 0");
+    assert_eq!(service.hit("d", limited("five=a", 2, 4)).await, "OK 0");
+    assert_eq!(service.hit("d", hits("five=a", 3)).await, "OK 0");
+    // A heavy request that does not fit says nothing of a light one.
+    assert_eq!(service.hit("d", hits("five=b", 6)).await, "OVER_LIMIT 5");
+    assert_eq!(service.hit("d", hits("five=b", 5)).await, "OK 0");
+}
+
+#[tokio::test]
+async fn what_is_given_back_is_not_denied_from_memory() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[]).await;
+    assert_eq!(service.hit("d", descriptor("one=a")).await, "OK 0");
+    assert_eq!(service.hit("d", descriptor("one=a")).await, "OVER_LIMIT 0");
+    assert_eq!(service.hit("d", descriptor("one=a")).await, "OVER_LIMIT 0");
+    assert_eq!(service.hit("d", negative("one=a", 1)).await, "OK 1");
+    assert_eq!(service.hit("d", descriptor("one=a")).await, "OK 0");
+    // By another process it is seen within a second.
+    assert_eq!(service.hit("d", descriptor("one=a")).await, "OVER_LIMIT 0");
+    let mut other = Service::start(&redis, CONFIG, &[]).await;
+    assert_eq!(other.hit("d", negative("one=a", 1)).await, "OK 1");
+    until("it is seen", async || service.hit("d", descriptor("one=a")).await == "OK 0").await;
+}
+
+/// Around the turns of windows none is over its limit, and none is denied because the one before was full: what is allowed
+/// in a window counts down from 19 to 0.
+#[tokio::test]
+async fn windows_hold_around_their_turns() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, CONFIG, &[]).await;
+    let end = Instant::now() + Duration::from_millis(3200);
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let mut client = service.client.clone();
+        tasks.spawn(async move {
+            let mut left = Vec::new();
+            while Instant::now() < end {
+                let answer =
+                    client.should_rate_limit(request("d", [descriptor("short=a")])).await.unwrap().into_inner();
+                if answer.overall_code().as_str_name() == "OK" {
+                    left.push(answer.statuses[0].limit_remaining);
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            left
+        });
+    }
+    let left: Vec<_> = tasks.join_all().await.concat();
+    let windows = left.iter().filter(|left| **left == 19).count();
+    // In 3.2 seconds there are at least three turns, unless a second went by without a request.
+    assert!(windows >= 2, "{windows}");
+    assert!(left.len() <= windows * 20, "{} in {windows} windows", left.len());
+}
+
+/// One server below a sentinel's name, with another behind it.
+#[tokio::test]
+async fn a_failover_by_sentinel_is_followed() {
+    let mut primary = Redis::with_module();
+    let replica = Redis::with_module();
+    let port = primary.port.to_string();
+    replica.ask(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
+    until("the replica is in sync", async || {
+        replica.ask(&["INFO", "replication"]).is_some_and(|info| info.contains("master_link_status:up"))
+    })
+    .await;
+
+    let folder = tempfile::tempdir().unwrap();
+    let (sentinel, config) = (crate::support::free_port(), folder.path().join("sentinel.conf"));
+    let lines = [
+        format!("port {sentinel}"),
+        format!("sentinel monitor main 127.0.0.1 {port} 1"),
+        "sentinel down-after-milliseconds main 500".to_owned(),
+        "sentinel failover-timeout main 2000".to_owned(),
+    ];
+    std::fs::write(&config, lines.join("\n")).unwrap();
+    let mut command = std::process::Command::new(std::env::var("REDIS_SERVER").unwrap_or("redis-server".to_owned()));
+    let _sentinel = Process::start(command.arg(&config).arg("--sentinel"), &folder.path().join("log"));
+
+    let url = format!("main,127.0.0.1:{sentinel}");
+    let variables = [
+        ("REDIS_TYPE", "SENTINEL"),
+        ("REDIS_URL", url.as_str()),
+        ("REDIS_STARTUP_INITIAL_INTERVAL", "100ms"),
+        ("REDIS_STARTUP_MAX_INTERVAL", "100ms"),
+        ("REDIS_DEADLINE", "200ms"),
+    ];
+    let mut service = Service::start(&primary, CONFIG, &variables).await;
+    assert_eq!(service.hit("d", descriptor("five=a")).await, "OK 4");
+    until("the replica has the count", async || {
+        replica.ask(&["KEYS", "*five*"]).is_some_and(|keys| keys.starts_with("*1"))
+    })
+    .await;
+    // The sentinel learns of replicas from the primary, every ten seconds.
+    until("the sentinel knows the replica", async || sentinel_knows(sentinel)).await;
+    primary.kill();
+    until("the replica is asked", async || service.ask(request("d", [hits("five=a", 0)])).await.is_ok()).await;
+    assert_eq!(service.hit("d", descriptor("five=a")).await, "OK 3");
+}
+
+/// A sentinel does not close a connection when it is asked to, so its own client asks.
+fn sentinel_knows(port: u16) -> bool {
+    let mut command = std::process::Command::new("redis-cli");
+    let output = command.args(["-p", &port.to_string(), "SENTINEL", "MASTER", "main"]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).contains("num-slaves\n1\n")
+}

@@ -1,0 +1,11 @@
+//! The service on live servers, over its own doors.
+
+mod decisions;
+mod doors;
+mod envoy;
+mod examples;
+mod failure;
+mod reload;
+mod support;
+mod tls;
+mod xds;

@@ -1,0 +1,107 @@
+//! Configurations that change while the service runs.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use crate::support::{Redis, Service, descriptor, http, until};
+
+fn limit(requests: u32) -> String {
+    format!("domain: d\ndescriptors: [{{key: a, rate_limit: {{unit: day, requests_per_unit: {requests}}}}}]\n")
+}
+
+/// Waits until the configuration says this limit.
+async fn says(service: &Service, requests: u32) {
+    let wanted = format!("requests_per_unit={requests},");
+    until("the configuration is read", async || http(service.debug, "GET", "/rlconfig", "").1.contains(&wanted)).await;
+}
+
+#[tokio::test]
+async fn files_are_read_again_and_a_bad_one_changes_nothing() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, &limit(10), &[]).await;
+    assert_eq!(service.hit("d", descriptor("a")).await, "OK 9");
+    fs::write(service.config().join("config.yaml"), limit(20)).unwrap();
+    says(&service, 20).await;
+    // The count stays.
+    assert_eq!(service.hit("d", descriptor("a")).await, "OK 18");
+
+    fs::write(service.config().join("config.yaml"), "domain: d\ndescriptors: [{key: a, rate: 5}]\n").unwrap();
+    until("the file is refused", async || service.process.log().contains("config.yaml:2: unknown key 'rate'")).await;
+    assert_eq!(service.hit("d", descriptor("a")).await, "OK 17");
+    assert_eq!(service.metric("ratelimit_service_config_load_error").to_string(), "1");
+
+    fs::create_dir(service.config().join("more")).unwrap();
+    fs::write(service.config().join("config.yaml"), limit(30)).unwrap();
+    says(&service, 30).await;
+    fs::write(service.config().join("more/second.yaml"), limit(30)).unwrap();
+    until("a domain given twice is refused", async || service.process.log().contains("the domain 'd' is in")).await;
+    fs::write(service.config().join("more/second.yaml"), limit(40).replace("domain: d", "domain: e")).unwrap();
+    says(&service, 40).await;
+    fs::remove_file(service.config().join("more/second.yaml")).unwrap();
+    until("the domain is gone", async || !http(service.debug, "GET", "/rlconfig", "").1.contains("e.a:")).await;
+}
+
+#[tokio::test]
+async fn a_link_that_moves_is_followed() {
+    let redis = Redis::with_module();
+    let files = tempfile::tempdir().unwrap();
+    for (name, requests) in [("v1", 10), ("v2", 20)] {
+        fs::create_dir_all(files.path().join(name).join("app/config")).unwrap();
+        fs::write(files.path().join(name).join("app/config/c.yaml"), limit(requests)).unwrap();
+    }
+    let current = files.path().join("current");
+    symlink("v1", &current).unwrap();
+    let variables = [("RUNTIME_ROOT", current.to_str().unwrap()), ("RUNTIME_SUBDIRECTORY", "app")];
+    let service = Service::with_files(&redis, &[], &variables).await;
+    says(&service, 10).await;
+    symlink("v2", files.path().join("next")).unwrap();
+    fs::rename(files.path().join("next"), &current).unwrap();
+    says(&service, 20).await;
+}
+
+/// As Kubernetes lays a ConfigMap out: files are links through a link to a folder that is replaced as a whole.
+#[tokio::test]
+async fn a_configmap_is_followed() {
+    let redis = Redis::with_module();
+    let files = tempfile::tempdir().unwrap();
+    let config = files.path().join("config");
+    for (name, requests) in [("..1", 10), ("..2", 20)] {
+        fs::create_dir_all(config.join(name)).unwrap();
+        fs::write(config.join(name).join("c.yaml"), limit(requests)).unwrap();
+    }
+    fs::rename(config.join("..2"), files.path().join("later")).unwrap();
+    symlink("..1", config.join("..data")).unwrap();
+    symlink("..data/c.yaml", config.join("c.yaml")).unwrap();
+    let variables = [
+        ("RUNTIME_ROOT", files.path().to_str().unwrap()),
+        ("RUNTIME_WATCH_ROOT", "false"),
+        ("RUNTIME_IGNOREDOTFILES", "true"),
+    ];
+    let service = Service::with_files(&redis, &[], &variables).await;
+    says(&service, 10).await;
+    fs::rename(files.path().join("later"), config.join("..2")).unwrap();
+    symlink("..2", config.join("..next")).unwrap();
+    fs::rename(config.join("..next"), config.join("..data")).unwrap();
+    fs::remove_dir_all(config.join("..1")).unwrap();
+    says(&service, 20).await;
+}
+
+#[tokio::test]
+async fn the_health_may_depend_on_a_configuration() {
+    let redis = Redis::with_module();
+    let service = Service::with_files(&redis, &[], &[("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")]).await;
+    assert_eq!(http(service.http, "GET", "/healthcheck", "").0, 500);
+    fs::write(service.config().join("c.yaml"), limit(1)).unwrap();
+    until("the service is healthy", async || http(service.http, "GET", "/healthcheck", "").0 == 200).await;
+}
+
+#[tokio::test]
+async fn started_with_a_bad_file_it_has_no_configuration() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, "domain: [", &[]).await;
+    assert_eq!(http(service.http, "GET", "/healthcheck", "").0, 200);
+    let error = service.ask(crate::support::request("d", [descriptor("a")])).await.unwrap_err();
+    assert_eq!(error.message(), "no rate limit configuration loaded");
+    fs::write(service.config().join("config.yaml"), limit(5)).unwrap();
+    says(&service, 5).await;
+}

@@ -1,0 +1,115 @@
+//! TLS, clients with certificates, a Unix socket, and connections that are told to go.
+
+use std::fs;
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+
+use crate::support::{Redis, Service, descriptor, until};
+
+const CONFIG: &str = "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1000}}]\n";
+
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// Certificate and key, as PEM.
+    fn issue(&self, name: &str) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        (params.signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem())
+    }
+}
+
+fn client(authority: &Authority, identity: Option<(String, String)>) -> ClientTlsConfig {
+    let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority.0.pem())).domain_name("service");
+    match identity {
+        Some((cert, key)) => tls.identity(Identity::from_pem(cert, key)),
+        None => tls,
+    }
+}
+
+/// Whether a client gets an answer.
+async fn answers(service: &mut Service, tls: ClientTlsConfig) -> bool {
+    let endpoint = Endpoint::from_shared(format!("https://127.0.0.1:{}", service.grpc)).unwrap();
+    let channel = endpoint.tls_config(tls).unwrap().connect_lazy();
+    service.client =
+        envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient::new(channel);
+    service.ask(crate::support::request("d", [descriptor("a")])).await.is_ok()
+}
+
+#[tokio::test]
+async fn clients_are_known_by_their_certificates() {
+    let redis = Redis::with_module();
+    let (ours, others) = (Authority::new(), Authority::new());
+    let files = tempfile::tempdir().unwrap();
+    let path = |name: &str| files.path().join(name).to_str().unwrap().to_owned();
+    let (cert, key) = ours.issue("service");
+    fs::write(path("cert"), cert).unwrap();
+    fs::write(path("key"), key).unwrap();
+    fs::write(path("ca"), ours.0.pem()).unwrap();
+    let (cert_path, key_path, ca_path) = (path("cert"), path("key"), path("ca"));
+    let tls = [
+        ("GRPC_SERVER_USE_TLS", "true"),
+        ("GRPC_SERVER_TLS_CERT", cert_path.as_str()),
+        ("GRPC_SERVER_TLS_KEY", key_path.as_str()),
+    ];
+    let mut service = Service::start(&redis, CONFIG, &tls).await;
+    assert!(answers(&mut service, client(&ours, None)).await);
+    assert!(!answers(&mut service, client(&others, None)).await);
+
+    let mutual =
+        [&tls[..], &[("GRPC_CLIENT_TLS_CACERT", ca_path.as_str()), ("GRPC_CLIENT_TLS_SAN", "gateway")]].concat();
+    let mut service = Service::start(&redis, CONFIG, &mutual).await;
+    assert!(answers(&mut service, client(&ours, Some(ours.issue("gateway")))).await);
+    assert!(!answers(&mut service, client(&ours, Some(ours.issue("somebody")))).await);
+    assert!(!answers(&mut service, client(&ours, Some(others.issue("gateway")))).await);
+    assert!(!answers(&mut service, client(&ours, None)).await);
+
+    // A certificate that is replaced is used from then on.
+    let (cert, key) = others.issue("service");
+    fs::write(path("cert"), cert).unwrap();
+    fs::write(path("key"), key).unwrap();
+    until("the new certificate is shown", async || {
+        answers(&mut service, client(&others, Some(ours.issue("gateway")))).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_unix_socket_is_a_door() {
+    let redis = Redis::with_module();
+    let files = tempfile::tempdir().unwrap();
+    let path = files.path().join("service.sock");
+    // One that a process has left behind is no obstacle.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let mut service = Service::start(&redis, CONFIG, &[("GRPC_UDS", path.to_str().unwrap())]).await;
+    let endpoint = Endpoint::from_shared(format!("unix:{}", path.display())).unwrap();
+    service.client =
+        envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient::new(
+            endpoint.connect_lazy(),
+        );
+    assert_eq!(service.hit("d", descriptor("a")).await, "OK 999");
+}
+
+#[tokio::test]
+async fn old_connections_are_told_to_go() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(
+        &redis,
+        CONFIG,
+        &[("GRPC_MAX_CONNECTION_AGE", "200ms"), ("GRPC_MAX_CONNECTION_AGE_GRACE", "1s")],
+    )
+    .await;
+    for _ in 0..20 {
+        // The client makes a new connection each time; no request is lost.
+        service.hit("d", descriptor("a")).await;
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+}

@@ -612,6 +612,9 @@ local function make_logs()
           size, at, units, stamp = size + 1, at + 1, units + 1, stamp + digit / 2
           writer[size] = digit
         end
+        if stamp > log.end_stamp or units > log.end_units then
+          refuse_damaged()
+        end
         writer.at, writer.units = writer.at + size - writer.size, writer.units + size - writer.size
         writer.size, writer.stamp = size, stamp
         return at, units, stamp

@@ -122,11 +122,6 @@ local function clock()
   return seconds * 1000 + floor(micros / 1000), seconds, micros * 1000
 end
 
--- Milliseconds as the TTL command rounds them.
-local function nearest_seconds(time)
-  return floor((time + 500) / 1000)
-end
-
 local function whole_seconds(time)
   return ceil(time / 1000)
 end
@@ -147,17 +142,15 @@ local function make_logs()
   -- The expiry to give to the key of a log, or nothing if the one that it has will do: one that lags behind by little.
   local function renewed_expiry(log, exists)
     local wanted = log.now + 2 * log.window
-    local expiry = exists and expiry_of(log.key, log.now)
-    local lag = expiry and wanted - expiry
-    if not lag or lag < 0 or lag >= max(1, min(1000, floor(log.window / 10))) then
+    local lag = exists and wanted - (expiry_of(log.key, log.now) or math.huge)
+    -- Less than a second, and less than a tenth of the window.
+    if lag ~= 0 and not (lag and lag > 0 and lag < 1000 and (lag + 1) * 10 <= log.window) then
       return wanted
     end
   end
 
   -- A member a unit, its score the time in milliseconds.
   local function make_sorted()
-    local sorted = {}
-
     -- The lower bound of the scores later than a time, of those that a clock can have written.
     local function later(time)
       return time < 0 and '0' or format('(%d', time)
@@ -167,7 +160,7 @@ local function make_logs()
     -- ever. `ahead`: members further ahead of the clock than the window; they do not count, no more than those that have
     -- `expired`. If `pruned`, what has expired is removed at once where that is little, which saves counting it. Nothing if there
     -- is something else at the key.
-    function sorted.read(key, window, now, pruned)
+    local function read(key, window, now, pruned)
       local live = redis.pcall('ZCOUNT', key, later(now - window), now + window)
       if type(live) == 'table' then
         return sub(live.err, 1, 9) ~= 'WRONGTYPE' and refuse(live.err) or nil
@@ -239,23 +232,23 @@ local function make_logs()
     end
 
     -- Units stamped later than a time, without the members before the epoch.
-    function sorted.stamped_after(log, time)
+    local function stamped_after(log, time)
       return call('ZCOUNT', log.key, later(time), log.now + log.window)
     end
 
-    function sorted.later_than(log, time)
-      return sorted.stamped_after(log, time) + log.lasting
+    local function later_than(log, time)
+      return stamped_after(log, time) + log.lasting
     end
 
     -- The stamp of the unit with `rank` newer ones. Nothing for a unit that never expires.
-    function sorted.stamp_of(log, rank)
+    local function stamp_of(log, rank)
       if rank < log.live then
         rank = rank + log.ahead
         return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
       end
     end
 
-    function sorted.check_cost(cost)
+    local function check_cost(cost)
       if cost > MOST_ADDED then
         fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit '
           .. '(rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
@@ -263,18 +256,18 @@ local function make_logs()
     end
 
     -- Plans to add units, if there are any to add, and to remove what is stale.
-    function sorted.plan(log, units)
+    local function plan(log, units)
       log.added = units
       return true
     end
 
     -- Plans to take out the newest units that a clock has stamped, or some of one stamp. Answers how many.
-    function sorted.take(log, cost, at)
+    local function take(log, cost, at)
       local now, window, members = log.now, log.window, {}
       if log.card == 0 then
         return 0
       end
-      sorted.check_cost(cost)
+      check_cost(cost)
       if not at then
         members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, cost)
       elseif at > now - window and at <= now + window then
@@ -285,7 +278,7 @@ local function make_logs()
     end
 
     -- Carries out what is planned. `kept`: whether a request was decided on, and not taken back.
-    function sorted.write(log, kept)
+    local function write(log, kept)
       if not kept then
         if log.members then
           call('ZREM', log.key, unpack(log.members))
@@ -302,7 +295,10 @@ local function make_logs()
       end
     end
 
-    return sorted
+    return {
+      read = read, stamped_after = stamped_after, later_than = later_than, stamp_of = stamp_of, check_cost = check_cost,
+      plan = plan, take = take, write = write,
+    }
   end
 
   local sorted = nil
@@ -314,10 +310,10 @@ local function make_logs()
 
   -- Compact logs ---------------------------------------------------------------------------------------------------------
 
-  -- The log of a sliding window in one string; docs/COMPACT.md describes the bytes, and src/state/compact/ reads and writes the
-  -- same. Offsets count from 0. A place between two entries is three numbers: the offset, the units of all entries before
-  -- it, from the oldest that counted when the log was opened, and the stamp of the entry before it. Bytes are worked on as tables of
-  -- numbers: a call of string.byte or string.char costs more than a look into a table.
+  -- The log of a sliding window in one string; docs/COMPACT.md describes the bytes, and src/state/compact/ reads and
+  -- writes the same. Offsets count from 0. A place between two entries is three numbers: the offset, the units of all
+  -- entries before it, from the oldest that counted when the log was opened, and the stamp of the entry before it. Bytes
+  -- are worked on as tables of numbers: a call of string.byte or string.char costs more than an index of a table.
   local function make_compact()
     local function refuse_damaged()
       fail('ERR rl: the log at this key is damaged; RL.RESET removes it')
@@ -362,7 +358,7 @@ local function make_logs()
 
     -- Which block an offset lies in.
     local function block_of(at)
-      return floor((at - HEADER) / BLOCK)
+      return (at - HEADER - (at - HEADER) % BLOCK) / BLOCK
     end
 
     -- Whether a block ends at an offset, and the next one begins.
@@ -440,7 +436,7 @@ local function make_logs()
       -- asked for next.
       local function bytes_of(log, from, to, further)
         if from <= log.shift or to > log.upto then
-          further = min(further, from + 64)
+          further = from + 32 < further and from + 32 or further
           further = further > to and further or to
           local text, base = text_of(log, from, further)
           log.bytes, log.shift, log.upto = {byte(text, from - base + 1, further - base)}, from - 1, further
@@ -474,13 +470,14 @@ local function make_logs()
 
       -- The end of the block that an offset lies in, or of the entries.
       local function block_end(log, at)
-        return min((block_of(at) + 1) * BLOCK + HEADER, log.end_at)
+        local to = at - (at - HEADER) % BLOCK + BLOCK
+        return to < log.end_at and to or log.end_at
       end
 
       -- The difference and the weight of the entry at an offset, and where it ends.
       local function entry_at(log, at)
         local to = block_end(log, at)
-        local bytes, shift = bytes_of(log, at, min(at + LONGEST_ENTRY, to), to)
+        local bytes, shift = bytes_of(log, at, at + LONGEST_ENTRY < to and at + LONGEST_ENTRY or to, to)
         local weight, last = 1, to - 1 - shift
         local packed, behind = varint(bytes, at - shift, last, 7)
         if packed and packed % 2 == 1 then
@@ -490,12 +487,6 @@ local function make_logs()
         if behind and weight <= MOST then
           return packed / 2, weight, behind + shift
         end
-      end
-
-      -- The place before the oldest entry. What was before it may be gone; its stamp follows from the difference.
-      local function head_mark(log)
-        local difference = entry_at(log, log.head_at) or refuse_damaged()
-        return log.head_at, log.head_units, log.head_stamp - difference
       end
 
       -- The offset behind the filler at an offset.
@@ -544,6 +535,23 @@ local function make_logs()
         return at, before, behind, units, stamp
       end
 
+      -- Skips entries of one byte, which weigh 1, to the end of their block at most. The next step checks the place.
+      local function skip(log, at, units, stamp, by_units, bound)
+        if at >= log.end_at or is_boundary(at) then
+          return at, units, stamp
+        end
+        local to = block_end(log, at)
+        local bytes, shift = bytes_of(log, at, to, log.end_at)
+        while at < to do
+          local digit = bytes[at - shift]
+          if digit >= 128 or digit % 2 == 1 or (by_units and units + 1 or stamp + digit / 2) > bound then
+            break
+          end
+          at, units, stamp = at + 1, units + 1, stamp + digit / 2
+        end
+        return at, units, stamp
+      end
+
       -- The first entry after which the units (`by_units`) or the stamp are above a bound: its offset, the place before it,
       -- and the place after it.
       local function seek(log, by_units, bound)
@@ -564,7 +572,16 @@ local function make_logs()
         end
         local at, units, stamp
         if low == first then
-          at, units, stamp = head_mark(log)
+          -- What was before the oldest entry may be gone; its stamp follows from the difference.
+          local difference, weight, behind = entry_at(log, log.head_at)
+          if not difference or weight > log.end_units - log.head_units then
+            refuse_damaged()
+          end
+          at, units, stamp = log.head_at, log.head_units, log.head_stamp - difference
+          if (by_units and units + weight or log.head_stamp) > bound then
+            return at, at, units, stamp, behind, units + weight, log.head_stamp
+          end
+          at, units, stamp = behind, units + weight, log.head_stamp
         else
           at, units, stamp = block_mark(log, low)
           text_of(log, at, block_end(log, at))
@@ -576,7 +593,7 @@ local function make_logs()
           elseif (by_units and after_units or after_stamp) > bound then
             return entry, before, units, stamp, after_at, after_units, after_stamp
           end
-          at, units, stamp = after_at, after_units, after_stamp
+          at, units, stamp = skip(log, after_at, after_units, after_stamp, by_units, bound)
         end
       end
 
@@ -590,12 +607,8 @@ local function make_logs()
       return reader
     end
 
-    local function seek(...)
-      return get_reader().seek(...)
-    end
-
-    local function clear(log)
-      log.is_empty, log.is_pruned, log.units = true, true, 0
+    local function seek(log, by_units, bound)
+      return get_reader().seek(log, by_units, bound)
     end
 
     -- Drops what does not count, in memory.
@@ -603,26 +616,22 @@ local function make_logs()
       local expired_to, latest = log.now - log.window, log.now + log.window
       if log.head_stamp > expired_to and log.end_stamp <= latest then
         return
-      elseif log.end_stamp <= expired_to or log.head_stamp > latest then
-        return clear(log)
       end
       log.is_pruned = true
-      if log.head_stamp <= expired_to then
+      log.is_empty = log.end_stamp <= expired_to or log.head_stamp > latest
+      if not log.is_empty and log.head_stamp <= expired_to then
         local entry, _, units, _, _, _, stamp = seek(log, false, expired_to)
         log.head_at, log.head_units, log.head_stamp = entry, units, stamp
       end
-      if log.head_stamp > latest then
-        return clear(log)
-      elseif log.end_stamp > latest then
+      log.is_empty = log.is_empty or log.head_stamp > latest
+      if not log.is_empty and log.end_stamp > latest then
         local _, before, units, stamp = seek(log, false, latest)
         log.end_at, log.end_units, log.end_stamp = before, units, stamp
       end
-      log.units = log.end_units - log.head_units
+      log.units = log.is_empty and 0 or log.end_units - log.head_units
     end
 
-    local compact = {is_compact = true, refuse_full = refuse_full}
-
-    function compact.read(key, window, now, exists)
+    local function read(key, window, now, exists)
       local log = open_log(key, window, now, exists)
       if exists then
         prune(log)
@@ -631,7 +640,7 @@ local function make_logs()
     end
 
     -- Units stamped later than a time.
-    function compact.later_than(log, time)
+    local function later_than(log, time)
       if log.is_empty or time >= log.end_stamp then
         return 0
       elseif time < log.head_stamp then
@@ -641,19 +650,12 @@ local function make_logs()
       return log.end_units - units
     end
 
-    compact.stamped_after = compact.later_than
-
     -- The stamp of the unit with `rank` newer ones.
-    function compact.stamp_of(log, rank)
+    local function stamp_of(log, rank)
       if rank < log.units then
         local _, _, _, _, _, _, stamp = seek(log, true, log.end_units - rank - 1)
         return stamp
       end
-    end
-
-    -- The expiry of a key in which something counts, if it is to change.
-    local function expiry_to_set(log)
-      return (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty)
     end
 
     -- Writing --------------------------------------------------------------------------------------------------------------
@@ -770,6 +772,32 @@ local function make_logs()
         return footer, gap
       end
 
+      -- Copies entries of one byte, which are the same behind any other, to the end of a block at most. Answers where they end.
+      local function copy(log, writer, at, units, stamp)
+        local room = BLOCK - (writer.at - HEADER) % BLOCK
+        local to = at - (at - HEADER) % BLOCK + BLOCK
+        to = min(to, log.end_at, at + room)
+        if room == BLOCK or (at - HEADER) % BLOCK == 0 or at >= to then
+          return at, units, stamp
+        end
+        local bytes, shift = reader.bytes_of(log, at, to, to)
+        local size = writer.size
+        while at < to do
+          local digit = bytes[at - shift]
+          if digit >= 128 or digit % 2 == 1 then
+            break
+          end
+          size, at, units, stamp = size + 1, at + 1, units + 1, stamp + digit / 2
+          writer[size] = digit
+        end
+        if stamp > log.end_stamp or units > log.end_units then
+          refuse_damaged()
+        end
+        writer.at, writer.units = writer.at + size - writer.size, writer.units + size - writer.size
+        writer.size, writer.stamp = size, stamp
+        return at, units, stamp
+      end
+
       -- Writes the new entry, if there is one, and the entries from a place on. Answers the head of what is written, which is the
       -- head that is handed in unless the first of these entries becomes it.
       local function put_rest(log, writer, from_at, head_at, head_stamp, new, rest_at, rest_units, rest_stamp)
@@ -789,7 +817,7 @@ local function make_logs()
           if not first_at then
             first_at, first_stamp = at, after_stamp
           end
-          rest_at, rest_units, rest_stamp = after_at, after_units, after_stamp
+          rest_at, rest_units, rest_stamp = copy(log, writer, after_at, after_units, after_stamp)
         end
         if from_at ~= log.head_at then
           return head_at, head_stamp
@@ -977,25 +1005,25 @@ local function make_logs()
 
     -- Plans to add units, if there are any to add, and to drop what does not count. Answers whether it can be done: a log that is
     -- full may have to be moved.
-    function compact.plan(log, units, may_move)
+    local function plan(log, units, may_move)
       log.change, log.added = nil, units
       return units == 0 and not log.is_pruned or get_writer().plan(log, units, may_move)
     end
 
     -- Plans to take out the newest units, or some stamped at this time. Answers how many.
-    function compact.take(log, units, time)
+    local function take(log, units, time)
       return get_writer().take(log, units, time)
     end
 
     -- Whether moving a log would drop many dead bytes.
-    function compact.is_due(log)
+    local function is_due(log)
       return log.change and not log.is_empty and get_writer().is_due(log)
     end
 
     -- Carries out what is planned. `kept`: whether the key's expiry is looked after.
-    function compact.write(log, kept)
+    local function write(log, kept)
       local change, key = log.change, log.key
-      local expiry = kept and expiry_to_set(log)
+      local expiry = kept and (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty)
       if change and change.removed then
         call('UNLINK', key)
       elseif change and change.whole then
@@ -1017,7 +1045,10 @@ local function make_logs()
       end
     end
 
-    return compact
+    return {
+      is_compact = true, refuse_full = refuse_full, read = read, later_than = later_than, stamped_after = later_than,
+      stamp_of = stamp_of, plan = plan, take = take, is_due = is_due, write = write,
+    }
   end
 
   local compact = nil
@@ -1061,11 +1092,7 @@ local function make_logs()
     return {fits and 1 or 0, used, whole_seconds(window)}
   end
 
-  return {
-    open = open_log, plain = plain_sliding,
-    refuse_members = function(count) get_sorted().check_cost(count) end,
-    refuse_full = function() get_compact().refuse_full() end,
-  }
+  return {open = open_log, plain = plain_sliding, get_sorted = get_sorted, get_compact = get_compact}
 end
 
 local logs = nil
@@ -1078,6 +1105,11 @@ end
 -- The counters of fixed windows ---------------------------------------------------------------------------------------
 
 local function make_counters()
+  -- Milliseconds as the TTL command rounds them.
+  local function nearest_seconds(time)
+    return floor((time + 500) / 1000)
+  end
+
   -- Whether this server is a node of a cluster, once that is known. A library keeps it, a script asks in each call.
   local in_cluster = nil
 
@@ -1185,6 +1217,7 @@ local function make_counters()
 
   return {
     plain = plain_fixed, name = counter_name, call = call_counter, check_missing = check_missing,
+    nearest_seconds = nearest_seconds,
   }
 end
 
@@ -1609,6 +1642,7 @@ local function make_commands()
 
   local function make_fixed()
     local counters = get_counters()
+    local nearest_seconds = counters.nearest_seconds
 
     -- The seconds of a window in their shortest form.
     local function shown(window)
@@ -2425,7 +2459,7 @@ local function make_commands()
       added = added + (each.kind.members and each.kind.members(each.state) or 0)
     end
     if added > MOST_ADDED then
-      get_logs().refuse_members(added)
+      get_logs().get_sorted().check_cost(added)
     end
   end
 
@@ -2437,7 +2471,7 @@ local function make_commands()
       local state = rules[index].state
       if state.can_be_done == false then
         if chosen then
-          get_logs().refuse_full()
+          get_logs().get_compact().refuse_full()
         end
         chosen = state
       end

@@ -54,9 +54,6 @@ local function clock()
   end
   return seconds * 1000 + floor(micros / 1000), seconds, micros * 1000
 end
-local function nearest_seconds(time)
-  return floor((time + 500) / 1000)
-end
 local function whole_seconds(time)
   return ceil(time / 1000)
 end
@@ -71,18 +68,16 @@ end
 local function make_logs()
   local function renewed_expiry(log, exists)
     local wanted = log.now + 2 * log.window
-    local expiry = exists and expiry_of(log.key, log.now)
-    local lag = expiry and wanted - expiry
-    if not lag or lag < 0 or lag >= max(1, min(1000, floor(log.window / 10))) then
+    local lag = exists and wanted - (expiry_of(log.key, log.now) or math.huge)
+    if lag ~= 0 and not (lag and lag > 0 and lag < 1000 and (lag + 1) * 10 <= log.window) then
       return wanted
     end
   end
   local function make_sorted()
-    local sorted = {}
     local function later(time)
       return time < 0 and '0' or format('(%d', time)
     end
-    function sorted.read(key, window, now, pruned)
+    local function read(key, window, now, pruned)
       local live = redis.pcall('ZCOUNT', key, later(now - window), now + window)
       if type(live) == 'table' then
         return sub(live.err, 1, 9) ~= 'WRONGTYPE' and refuse(live.err) or nil
@@ -148,34 +143,34 @@ local function make_logs()
         units = units - call('ZADD', key, 'NX', unpack(words))
       end
     end
-    function sorted.stamped_after(log, time)
+    local function stamped_after(log, time)
       return call('ZCOUNT', log.key, later(time), log.now + log.window)
     end
-    function sorted.later_than(log, time)
-      return sorted.stamped_after(log, time) + log.lasting
+    local function later_than(log, time)
+      return stamped_after(log, time) + log.lasting
     end
-    function sorted.stamp_of(log, rank)
+    local function stamp_of(log, rank)
       if rank < log.live then
         rank = rank + log.ahead
         return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
       end
     end
-    function sorted.check_cost(cost)
+    local function check_cost(cost)
       if cost > 1000 then
         fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit '
           .. '(rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
       end
     end
-    function sorted.plan(log, units)
+    local function plan(log, units)
       log.added = units
       return true
     end
-    function sorted.take(log, cost, at)
+    local function take(log, cost, at)
       local now, window, members = log.now, log.window, {}
       if log.card == 0 then
         return 0
       end
-      sorted.check_cost(cost)
+      check_cost(cost)
       if not at then
         members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, cost)
       elseif at > now - window and at <= now + window then
@@ -184,7 +179,7 @@ local function make_logs()
       log.members = #members > 0 and members
       return #members
     end
-    function sorted.write(log, kept)
+    local function write(log, kept)
       if not kept then
         if log.members then
           call('ZREM', log.key, unpack(log.members))
@@ -200,7 +195,10 @@ local function make_logs()
         call('PEXPIREAT', log.key, expiry)
       end
     end
-    return sorted
+    return {
+      read = read, stamped_after = stamped_after, later_than = later_than, stamp_of = stamp_of, check_cost = check_cost,
+      plan = plan, take = take, write = write,
+    }
   end
   local sorted = nil
   local function get_sorted()
@@ -242,7 +240,7 @@ local function make_logs()
         + bytes[at + 4] * 4294967296 + bytes[at + 5] * 1099511627776
     end
     local function block_of(at)
-      return floor((at - 4) / 256)
+      return (at - 4 - (at - 4) % 256) / 256
     end
     local function is_boundary(at)
       return (at - 4) % 256 == 0 and at > 4
@@ -307,7 +305,7 @@ local function make_logs()
       end
       local function bytes_of(log, from, to, further)
         if from <= log.shift or to > log.upto then
-          further = min(further, from + 64)
+          further = from + 32 < further and from + 32 or further
           further = further > to and further or to
           local text, base = text_of(log, from, further)
           log.bytes, log.shift, log.upto = {byte(text, from - base + 1, further - base)}, from - 1, further
@@ -336,11 +334,12 @@ local function make_logs()
         return at, units, stamp
       end
       local function block_end(log, at)
-        return min((block_of(at) + 1) * 256 + 4, log.end_at)
+        local to = at - (at - 4) % 256 + 256
+        return to < log.end_at and to or log.end_at
       end
       local function entry_at(log, at)
         local to = block_end(log, at)
-        local bytes, shift = bytes_of(log, at, min(at + 15, to), to)
+        local bytes, shift = bytes_of(log, at, at + 15 < to and at + 15 or to, to)
         local weight, last = 1, to - 1 - shift
         local packed, behind = varint(bytes, at - shift, last, 7)
         if packed and packed % 2 == 1 then
@@ -350,10 +349,6 @@ local function make_logs()
         if behind and weight <= 9007199254740991 then
           return packed / 2, weight, behind + shift
         end
-      end
-      local function head_mark(log)
-        local difference = entry_at(log, log.head_at) or refuse_damaged()
-        return log.head_at, log.head_units, log.head_stamp - difference
       end
       local function skip_filler(log, at)
         local to = block_end(log, at)
@@ -397,6 +392,21 @@ local function make_logs()
         end
         return at, before, behind, units, stamp
       end
+      local function skip(log, at, units, stamp, by_units, bound)
+        if at >= log.end_at or is_boundary(at) then
+          return at, units, stamp
+        end
+        local to = block_end(log, at)
+        local bytes, shift = bytes_of(log, at, to, log.end_at)
+        while at < to do
+          local digit = bytes[at - shift]
+          if digit >= 128 or digit % 2 == 1 or (by_units and units + 1 or stamp + digit / 2) > bound then
+            break
+          end
+          at, units, stamp = at + 1, units + 1, stamp + digit / 2
+        end
+        return at, units, stamp
+      end
       local function seek(log, by_units, bound)
         local first = block_of(log.head_at)
         local low, high, middle = first, block_of(log.end_at - 1) + 1, first + 1
@@ -414,7 +424,15 @@ local function make_logs()
         end
         local at, units, stamp
         if low == first then
-          at, units, stamp = head_mark(log)
+          local difference, weight, behind = entry_at(log, log.head_at)
+          if not difference or weight > log.end_units - log.head_units then
+            refuse_damaged()
+          end
+          at, units, stamp = log.head_at, log.head_units, log.head_stamp - difference
+          if (by_units and units + weight or log.head_stamp) > bound then
+            return at, at, units, stamp, behind, units + weight, log.head_stamp
+          end
+          at, units, stamp = behind, units + weight, log.head_stamp
         else
           at, units, stamp = block_mark(log, low)
           text_of(log, at, block_end(log, at))
@@ -426,7 +444,7 @@ local function make_logs()
           elseif (by_units and after_units or after_stamp) > bound then
             return entry, before, units, stamp, after_at, after_units, after_stamp
           end
-          at, units, stamp = after_at, after_units, after_stamp
+          at, units, stamp = skip(log, after_at, after_units, after_stamp, by_units, bound)
         end
       end
       return {text_of = text_of, bytes_of = bytes_of, block_mark = block_mark, entry_at = entry_at, step = step, seek = seek}
@@ -436,41 +454,35 @@ local function make_logs()
       reader = reader or make_reader()
       return reader
     end
-    local function seek(...)
-      return get_reader().seek(...)
-    end
-    local function clear(log)
-      log.is_empty, log.is_pruned, log.units = true, true, 0
+    local function seek(log, by_units, bound)
+      return get_reader().seek(log, by_units, bound)
     end
     local function prune(log)
       local expired_to, latest = log.now - log.window, log.now + log.window
       if log.head_stamp > expired_to and log.end_stamp <= latest then
         return
-      elseif log.end_stamp <= expired_to or log.head_stamp > latest then
-        return clear(log)
       end
       log.is_pruned = true
-      if log.head_stamp <= expired_to then
+      log.is_empty = log.end_stamp <= expired_to or log.head_stamp > latest
+      if not log.is_empty and log.head_stamp <= expired_to then
         local entry, _, units, _, _, _, stamp = seek(log, false, expired_to)
         log.head_at, log.head_units, log.head_stamp = entry, units, stamp
       end
-      if log.head_stamp > latest then
-        return clear(log)
-      elseif log.end_stamp > latest then
+      log.is_empty = log.is_empty or log.head_stamp > latest
+      if not log.is_empty and log.end_stamp > latest then
         local _, before, units, stamp = seek(log, false, latest)
         log.end_at, log.end_units, log.end_stamp = before, units, stamp
       end
-      log.units = log.end_units - log.head_units
+      log.units = log.is_empty and 0 or log.end_units - log.head_units
     end
-    local compact = {is_compact = true, refuse_full = refuse_full}
-    function compact.read(key, window, now, exists)
+    local function read(key, window, now, exists)
       local log = open_log(key, window, now, exists)
       if exists then
         prune(log)
       end
       return log
     end
-    function compact.later_than(log, time)
+    local function later_than(log, time)
       if log.is_empty or time >= log.end_stamp then
         return 0
       elseif time < log.head_stamp then
@@ -479,15 +491,11 @@ local function make_logs()
       local _, _, units = seek(log, false, time)
       return log.end_units - units
     end
-    compact.stamped_after = compact.later_than
-    function compact.stamp_of(log, rank)
+    local function stamp_of(log, rank)
       if rank < log.units then
         local _, _, _, _, _, _, stamp = seek(log, true, log.end_units - rank - 1)
         return stamp
       end
-    end
-    local function expiry_to_set(log)
-      return (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty)
     end
     local function make_writer()
       local function writer_at(at, units, stamp, origin)
@@ -587,6 +595,30 @@ local function make_logs()
         footer[size], footer.size = size, size
         return footer, gap
       end
+      local function copy(log, writer, at, units, stamp)
+        local room = 256 - (writer.at - 4) % 256
+        local to = at - (at - 4) % 256 + 256
+        to = min(to, log.end_at, at + room)
+        if room == 256 or (at - 4) % 256 == 0 or at >= to then
+          return at, units, stamp
+        end
+        local bytes, shift = reader.bytes_of(log, at, to, to)
+        local size = writer.size
+        while at < to do
+          local digit = bytes[at - shift]
+          if digit >= 128 or digit % 2 == 1 then
+            break
+          end
+          size, at, units, stamp = size + 1, at + 1, units + 1, stamp + digit / 2
+          writer[size] = digit
+        end
+        if stamp > log.end_stamp or units > log.end_units then
+          refuse_damaged()
+        end
+        writer.at, writer.units = writer.at + size - writer.size, writer.units + size - writer.size
+        writer.size, writer.stamp = size, stamp
+        return at, units, stamp
+      end
       local function put_rest(log, writer, from_at, head_at, head_stamp, new, rest_at, rest_units, rest_stamp)
         local first_at, first_stamp
         if new then
@@ -604,7 +636,7 @@ local function make_logs()
           if not first_at then
             first_at, first_stamp = at, after_stamp
           end
-          rest_at, rest_units, rest_stamp = after_at, after_units, after_stamp
+          rest_at, rest_units, rest_stamp = copy(log, writer, after_at, after_units, after_stamp)
         end
         if from_at ~= log.head_at then
           return head_at, head_stamp
@@ -765,19 +797,19 @@ local function make_logs()
       writer = writer or make_writer()
       return writer
     end
-    function compact.plan(log, units, may_move)
+    local function plan(log, units, may_move)
       log.change, log.added = nil, units
       return units == 0 and not log.is_pruned or get_writer().plan(log, units, may_move)
     end
-    function compact.take(log, units, time)
+    local function take(log, units, time)
       return get_writer().take(log, units, time)
     end
-    function compact.is_due(log)
+    local function is_due(log)
       return log.change and not log.is_empty and get_writer().is_due(log)
     end
-    function compact.write(log, kept)
+    local function write(log, kept)
       local change, key = log.change, log.key
-      local expiry = kept and expiry_to_set(log)
+      local expiry = kept and (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty)
       if change and change.removed then
         call('UNLINK', key)
       elseif change and change.whole then
@@ -798,7 +830,10 @@ local function make_logs()
         end
       end
     end
-    return compact
+    return {
+      is_compact = true, refuse_full = refuse_full, read = read, later_than = later_than, stamped_after = later_than,
+      stamp_of = stamp_of, plan = plan, take = take, is_due = is_due, write = write,
+    }
   end
   local compact = nil
   local function get_compact()
@@ -835,11 +870,7 @@ local function make_logs()
     store.write(log, true)
     return {fits and 1 or 0, used, whole_seconds(window)}
   end
-  return {
-    open = open_log, plain = plain_sliding,
-    refuse_members = function(count) get_sorted().check_cost(count) end,
-    refuse_full = function() get_compact().refuse_full() end,
-  }
+  return {open = open_log, plain = plain_sliding, get_sorted = get_sorted, get_compact = get_compact}
 end
 local logs = nil
 local function get_logs()
@@ -847,6 +878,9 @@ local function get_logs()
   return logs
 end
 local function make_counters()
+  local function nearest_seconds(time)
+    return floor((time + 500) / 1000)
+  end
   local in_cluster = nil
   local asked_cluster = not KEEPS_STATE
   local function learn_cluster()
@@ -932,6 +966,7 @@ local function make_counters()
   end
   return {
     plain = plain_fixed, name = counter_name, call = call_counter, check_missing = check_missing,
+    nearest_seconds = nearest_seconds,
   }
 end
 local counters = nil
@@ -1268,6 +1303,7 @@ local function make_commands()
   end
   local function make_fixed()
     local counters = get_counters()
+    local nearest_seconds = counters.nearest_seconds
     local function shown(window)
       local text = format('%d', floor(window / 1000))
       local places = window % 1000
@@ -1970,7 +2006,7 @@ local function make_commands()
       added = added + (each.kind.members and each.kind.members(each.state) or 0)
     end
     if added > 1000 then
-      get_logs().refuse_members(added)
+      get_logs().get_sorted().check_cost(added)
     end
   end
   local function plan_move(rules)
@@ -1979,7 +2015,7 @@ local function make_commands()
       local state = rules[index].state
       if state.can_be_done == false then
         if chosen then
-          get_logs().refuse_full()
+          get_logs().get_compact().refuse_full()
         end
         chosen = state
       end

@@ -25,6 +25,10 @@ tests![
     what_others_have_stored_is_taken_as_the_module_takes_it,
     compact_logs_of_any_length_are_the_modules,
     damaged_logs_get_the_modules_lines,
+    what_bounds_a_call_bounds_it_in_lua,
+    what_lacks_an_expiry_gets_one_in_every_form,
+    a_refund_gives_back_what_the_module_gives_back,
+    words_that_do_not_belong_there_get_the_modules_lines,
     a_new_log_is_compact_where_the_call_has_a_cost,
     the_call_compacts_one_log_of_several,
     a_call_on_a_long_log_takes_few_commands,
@@ -842,6 +846,164 @@ fn damaged_logs_get_the_modules_lines(engine: &Engine) {
         }
     }
     assert!(answered > 300 && refused > 300, "{answered} calls were answered, {refused} refused");
+}
+
+/// The module, and functions and script in turn.
+fn with_each_hand(engine: &Engine, run: impl Fn(&Server, &mut Three)) {
+    for hand in [Hand::library, Hand::script] {
+        let server = with_module(engine);
+        let mut client = connect(&server, false);
+        let other = hand(&mut client);
+        run(&server, &mut Three::new(client, other));
+    }
+}
+
+fn all(three: &mut Three, keys: &[&str], rest: &str) -> Result<Value, String> {
+    let words: Vec<String> = rest.split_whitespace().map(str::to_owned).collect();
+    three.call("all", &keys.iter().map(|&key| key.to_owned()).collect::<Vec<_>>(), &words)
+}
+
+fn what_bounds_a_call_bounds_it_in_lua(engine: &Engine) {
+    with_each_hand(engine, |_server, three| {
+        for key in ["s1", "s2"] {
+            three.line(&format!("sliding {key} 60 5000")).expect("a sorted set");
+        }
+        let ask = |three: &mut Three, first: i64, second: i64| {
+            all(three, &["s1", "s2"], &format!("SLIDING 60 9000 COST {first} SLIDING 60 9000 COST {second}"))
+        };
+        assert!(ask(three, 500, 500).is_ok());
+        assert!(ask(three, 500, 501).is_err_and(|line| line.contains("COST above 1000")));
+        assert!(ask(three, 1, 1_001).is_err());
+        // Others do not count.
+        all(
+            three,
+            &["s1", "c", "f", "a"],
+            "SLIDING 60 9000 COST 999 SLIDING 60 9000 COST 70 FIXED 60 9000 COST 70 ACQUIRE 9 60 me",
+        )
+        .expect("a reply");
+        // A check takes nothing.
+        let check = "SLIDING 60 1 COST 0 FIXED 60 70 COST 0 THROTTLE 4 30 60 0";
+        assert!(all(three, &["new", "f", "t"], check).is_ok());
+        all(three, &["s1", "f"], "SLIDING 60 1500 COST 0 FIXED 60 71 COST 0 FULL").expect("a reply");
+    });
+}
+
+fn what_lacks_an_expiry_gets_one_in_every_form(engine: &Engine) {
+    with_each_hand(engine, |server, three| {
+        let lines = [
+            "fixed KEY 1 0",
+            "fixed KEY 1 0 COST 2",
+            "fixed KEY 1 0 60 9",
+            "fixed KEY 1 0 ANCHORED",
+            "fixed KEY 1 0 ANCHORED COST 2 FULL",
+            "all KEY FIXED 1 0",
+            "all KEY FIXED 1 9 COST 0",
+            "all KEY FIXED 1 0 60 9 ANCHORED",
+            "sliding KEY 1 0",
+            "sliding KEY 1 0 COST 2",
+            "all KEY SLIDING 1 0",
+            "all KEY SLIDING 1 0 COST 1",
+            "acquire KEY 0 60 other",
+            "all KEY ACQUIRE 0 60 other",
+            "acquire KEY 5 60 me",
+        ];
+        for (number, line) in lines.into_iter().enumerate() {
+            let key = format!("k{number}");
+            for cost in ["", "COST 1"] {
+                let begin = match line {
+                    _ if line.to_lowercase().contains("acquire") => format!("acquire {key} 9 60 me"),
+                    _ if line.to_lowercase().contains("sliding") => format!("sliding {key} 60 9 {cost}"),
+                    _ if line.contains("ANCHORED") => format!("fixed {key} 1 9 60 9 ANCHORED"),
+                    _ => format!("fixed {key} 1 9 60 9"),
+                };
+                three.line(&begin).expect("a reply");
+                let names = [
+                    key.clone(),
+                    format!("{key}:{}", START / 1_000),
+                    format!("{key}:{}", START / 60_000),
+                    format!("{key}:1s"),
+                    format!("{key}:60s"),
+                ];
+                names.iter().for_each(|name| three.plant(name, &["PERSIST", "KEY"]));
+                server.set_time(START + 10);
+                three.line(&line.replace("KEY", &key)).expect("a reply");
+                three.states(&key).iter().flatten().for_each(|state| {
+                    let counted_here = line.contains(" 60 ")
+                        || !state.contains(":60s") && !state.contains(&(START / 60_000).to_string());
+                    assert!(!counted_here || !state.contains(" -1"), "{line}: {state}");
+                });
+                server.set_time(START);
+                three.plant(&key, &["DEL", "KEY"]);
+            }
+        }
+    });
+}
+
+fn a_refund_gives_back_what_the_module_gives_back(engine: &Engine) {
+    with_each_hand(engine, |server, three| {
+        for (number, at) in [-1, 0, 500, 999, 1_000, 70_000].into_iter().enumerate() {
+            let key = format!("f{number}");
+            server.set_time(START);
+            three.line(&format!("fixed {key} 1 9 60 9 ANCHORED COST 3")).expect("a reply");
+            server.set_time(START + 600);
+            three.line(&format!("refund {key} FIXED 1 9 60 9 ANCHORED AT {}", START + at)).expect("a reply");
+            three.line(&format!("refund {key} FIXED 1 9 60 9 ANCHORED COST 9")).expect("a reply");
+        }
+        if !engine.counts_microseconds() {
+            // Far ahead: the units in use cannot be told exactly in a double, those that are refunded can.
+            let ahead = ((START * 1_000_000) + (1 << 61) + 7).to_string();
+            for quantity in ["1", "999983", "9007199254740991"] {
+                three.plant("t", &["SET", "KEY", &ahead]);
+                let reply = three.line(&format!("throttle t 4 1000000000 1 {quantity}"));
+                assert!(reply.is_ok(), "{reply:?}");
+                let words = format!("refund t THROTTLE 4 1000000000 1 {quantity}");
+                let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+                let ask = |three: &mut Three, hand: &Hand, set: &str| {
+                    let reply =
+                        hand.ask(&mut three.client, "refund", &[format!("{set}:t")], &words[2..]).expect("a reply");
+                    redis::from_redis_value::<Vec<i64>>(reply).expect("integers")[0]
+                };
+                let other = three.other.clone();
+                assert_eq!(ask(three, &other, "l"), ask(three, &Hand::Module, "m"), "{quantity}");
+            }
+        }
+    });
+}
+
+fn words_that_do_not_belong_there_get_the_modules_lines(engine: &Engine) {
+    with_each_hand(engine, |_server, three| {
+        for line in [
+            "acquire k 5 60 h FOO",
+            "acquire k 5 60 h EACH",
+            "acquire k 5 60 h FULL FULL",
+            "throttle k 4 30 60 1 EACH",
+            "throttle k 4 30 60 FULL 1",
+            "throttle k 4 30 60 x",
+            "peek k ACQUIRE 5 60 h FOO",
+            "peek k ACQUIRE 5 60 h FULL EACH",
+            "peek k THROTTLE 4 30 60 1 FOO",
+            "peek k FIXED 4 30 FOO",
+            "peek k SLIDING 4 30 ANCHORED",
+            "peek k FOO 4 30 60",
+            "refund k ACQUIRE 5 60 h",
+            "refund k THROTTLE 4 30 60 1 FULL",
+            "refund k THROTTLE 4 30 60 AT",
+            "refund k THROTTLE 4 30 60 AT x",
+            "refund k SLIDING 4 30 COST 0",
+            "sliding k 4 30 COST 0",
+            "sliding k 4 30 COST",
+            "sliding k 4 30 FULL COST 2 EACH",
+            "fixed k 4 30 COST -1",
+            "all k SLIDING 4 30 COST -1",
+            "all k SLIDING 4 30 FULL EACH",
+            "all k THROTTLE 4 30 60 1 FOO",
+            "all k ACQUIRE 5 60 h FOO",
+        ] {
+            assert!(three.line(line).is_err(), "{line}");
+        }
+        assert!(all(three, &["a", "b"], "SLIDING 4 30").is_err());
+        assert!(all(three, &["a", "b"], "SLIDING 4 30 FOO 4 30").is_err());
+    });
 }
 
 fn a_new_log_is_compact_where_the_call_has_a_cost(engine: &Engine) {

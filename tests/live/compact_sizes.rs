@@ -145,7 +145,9 @@ fn a_million_requests_are_asked_right_and_go_in_one_call(engine: &Engine) {
     }
     let all = times.len() as i64;
     let large = memory(&mut client, "k");
-    assert!(large < 2 * all, "{large} bytes for {all} requests");
+    // The length of the log, and not its memory: servers reserve up to as much again for a string that grows.
+    let length: i64 = client.run(&["STRLEN", "k"]);
+    assert!(length * 10 < all * 11, "{length} bytes for {all} requests");
     // The single windows, and the waits of all sorts of costs.
     let ago = |share: i64| ((now - START) * share / 100).max(1);
     for share in [0, 1, 3, 10, 37, 50, 83, 99, 100, 150] {

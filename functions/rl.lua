@@ -212,7 +212,7 @@ local function make_logs()
       end
     end
 
-    -- Adds units under names that are new. So many members as there are is mostly a suffix that this millisecond lacks.
+    -- Adds units under names that are new. The number of members is usually a suffix that is free in this millisecond.
     local function add_units(log, units)
       local key, now, suffix = log.key, log.now, log.card
       while units == 1 do
@@ -677,7 +677,7 @@ local function make_logs()
         writer[size + 1], writer.size = value, size + 1
       end
 
-      -- A number of so many bytes.
+      -- A number of this many bytes.
       local function put_fixed(writer, value, count)
         local size = writer.size
         for place = size + 1, size + count do

@@ -96,7 +96,7 @@ export function fastifyRateLimitStore(
     #rule(timeWindow: number, max: number): SlidingRule | FixedRule {
       const { continueExceeding = false, ban = -1 } = this.#settings;
       if (continueExceeding) return ruleOf("sliding", max, timeWindow, true);
-      // The plugin bans a key that exceeds the limit by more than `ban`: so many denials have to be counted.
+      // The plugin bans a key that exceeds the limit by more than `ban`, so denials have to be counted up to there.
       return ruleOf(algorithm, algorithm === "sliding" && ban >= 0 ? max + ban + 1 : max, timeWindow);
     }
   };

@@ -399,7 +399,7 @@ async def test_mistakes_are_loud(server: Server, aio: AsyncLimiter) -> None:
     other = RateLimitMiddleware(nothing, limiter=aio, rule=sliding("1/minute"), key=lambda scope: "k", timeout=10)
     sent = await call(other, {"type": "http"})
     assert (b"ratelimit", b'"60s";r=0;t=60') in sent[0]["headers"]
-    # What is no request is none of its business.
+    # Other scopes than requests are passed on.
     assert len(await call(other, {"type": "websocket"})) == 2
     rule = sliding("1/s")
     impossible: list[dict[str, Any]] = [{}, {"rule": rule, "rules": [(user, rule)]}, {"rule": "1/s"}]

@@ -242,7 +242,7 @@ pub(crate) struct Failure {
     pub sent: bool,
 }
 
-/// The progress of a call, for whoever gives it up.
+/// The progress of a call, for the caller that gives it up.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     sent: AtomicBool,

@@ -102,7 +102,7 @@ struct History {
     heaviest: u64,
     /// The usual step of the clock.
     stride: i64,
-    /// One call in so many comes after the clock was stepped, either way.
+    /// One call in this many comes after the clock was stepped, either way.
     steps: u32,
     calls: usize,
 }

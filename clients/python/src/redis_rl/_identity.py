@@ -19,7 +19,7 @@ class Addresses:
 
     Args:
         trusted_proxies: addresses and networks of proxies whose ``X-Forwarded-For`` is believed.
-        ipv6_prefix: bits of an IPv6 address that count: whoever has a /64 has as many addresses as they like.
+        ipv6_prefix: bits of an IPv6 address that count: a host that has a /64 has as many addresses as it likes.
     """
 
     def __init__(self, trusted_proxies: Iterable[str] = (), ipv6_prefix: int = 64) -> None:

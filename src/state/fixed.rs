@@ -129,9 +129,13 @@ impl<M: Mode> Counters<'_, M> {
 
 impl<'a, M: Mode> Open<'a, M> for Counters<'a, M> {
     #[inline]
-    fn decide(&self, Terms { detail, charge, .. }: Terms) -> Result<(Decision, Plan), Error> {
+    fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
+        let Terms { detail, charge, .. } = terms;
         let (decision, count) =
             fixed::decide(self.first.counter, self.others(), self.demand(), detail, charge, self.now)?;
+        if !terms.may_change::<M>() {
+            return Ok((decision, Plan::NOTHING));
+        }
         let plan = match count {
             Some(cost) => self.plan(|found| found.count(cost, self.now)),
             None => self.heal(),

@@ -38,6 +38,10 @@ impl<'a, M: Mode> Held<'a, M> {
         self.place.key.score_of(holder).filter(|&end| end > score(self.now)).map(end_at)
     }
 
+    fn lacks_expiry(&self) -> bool {
+        self.held > 0 && self.place.key.expiry().is_none()
+    }
+
     fn prune(&self) -> Option<Change> {
         self.place.stale.is_some().then_some(Change::PRUNE)
     }
@@ -93,7 +97,7 @@ impl<M: Mode> Leases for Requested<'_, M> {
 impl<'a, M: Mode> Open<'a, M> for Requested<'a, M> {
     #[inline]
     fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
-        let (Lease { limit, lease, holder }, Held { place, now, held }) = (self.rule, &self.leases);
+        let (Lease { limit, lease, holder }, now) = (self.rule, &self.leases.now);
         let (decision, end) = lease::decide(self, *limit, *lease, terms.detail, terms.charge, *now);
         if !terms.may_change::<M>() {
             return Ok((decision, Plan::NOTHING));
@@ -101,15 +105,14 @@ impl<'a, M: Mode> Open<'a, M> for Requested<'a, M> {
         // A lease that ends then already stays as it is.
         let end = end.filter(|&end| self.own != Some(End::At(end)));
         let put = end.map(|at| Change::Put { at, member: holder.as_str().retain() });
-        let lacks_expiry = *held > 0 && place.key.expiry().is_none();
-        let expire = (put.is_some() || lacks_expiry).then_some(Change::ExpireWithLast { now: *now, at: None });
+        let expire =
+            (put.is_some() || self.leases.lacks_expiry()).then_some(Change::ExpireWithLast { now: *now, at: None });
         Ok((decision, Plan::one([self.leases.prune(), put, expire])))
     }
 
     fn heal(&self) -> Plan {
-        let Held { place, now, held } = &self.leases;
-        let lacks_expiry = *held > 0 && place.key.expiry().is_none();
-        Plan::one([None, None, lacks_expiry.then_some(Change::ExpireWithLast { now: *now, at: None })])
+        let expire = Change::ExpireWithLast { now: self.leases.now, at: None };
+        Plan::one([None, None, self.leases.lacks_expiry().then_some(expire)])
     }
 
     /// Leases are released, not refunded: the grammar does not take this rule in a refund.

@@ -7,6 +7,7 @@ use super::super::WRONG_TYPE;
 use super::super::compact::{self, Compact, Compaction, Flaw};
 use super::super::plan::{Change, Place};
 use super::super::{Plan, Terms};
+use super::heal;
 use crate::limit::sliding::{self, History, Span};
 use crate::limit::{Cost, Decision, Demand, Refund, Time};
 use crate::server::{Error, Key, Kind, Mode};
@@ -72,9 +73,7 @@ impl<'a, M: Mode> CompactLog<'a, M> {
     }
 
     pub fn heal(&self) -> Plan {
-        let lacks_expiry = !self.log.is_empty() && self.place.key.expiry().is_none();
-        let expiry = sliding::renewed_expiry(None, self.now, self.demand.quotas.longest());
-        Plan::one([None, None, expiry.filter(|_| lacks_expiry).map(|at| Change::Expire { at })])
+        heal(&self.place, !self.log.is_empty(), self.demand, self.now)
     }
 
     /// Takes the newest units, or units stamped at a time.

@@ -8,8 +8,9 @@ pub use compact_log::LOG_FULL;
 
 use self::compact_log::CompactLog;
 use self::sorted::SortedLog;
+use super::plan::{Change, Place};
 use super::{Open, Places, Plan, Terms, WRONG_TYPE};
-use crate::limit::sliding::History;
+use crate::limit::sliding;
 use crate::limit::{Decision, Demand, Micros, Refund, Time};
 use crate::server::{Call, Context, Error, Key, Kind, Mode};
 
@@ -85,4 +86,11 @@ impl<'a, M: Mode> Open<'a, M> for Log<'a, M> {
             Self::Compact(log) => log.place,
         })
     }
+}
+
+/// Gives the key of a log in which something counts an expiry, if it has none.
+fn heal<M: Mode>(place: &Place<'_, M>, counts: bool, demand: &Demand, now: Time) -> Plan {
+    let lacks_expiry = counts && place.key.expiry().is_none();
+    let expiry = sliding::renewed_expiry(None, now, demand.quotas.longest());
+    Plan::one([None, None, expiry.filter(|_| lacks_expiry).map(|at| Change::Expire { at })])
 }

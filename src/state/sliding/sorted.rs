@@ -8,8 +8,8 @@ use std::convert::Infallible;
 use super::super::plan::{Change, Place};
 use super::super::stale::{self, BEFORE_EPOCH, Bounds, Stale, score};
 use super::super::{Plan, Terms};
-use super::{History, MOST_ADDED, TOO_MANY_MEMBERS};
-use crate::limit::sliding::{self, Span};
+use super::{MOST_ADDED, TOO_MANY_MEMBERS, heal};
+use crate::limit::sliding::{self, History, Span};
 use crate::limit::{Decision, Demand, Refund, Time};
 use crate::server::{Error, Key, Kind, Mode, ScoreRange};
 
@@ -51,9 +51,7 @@ impl<'a, M: Mode> SortedLog<'a, M> {
     }
 
     pub fn heal(&self) -> Plan {
-        let lacks_expiry = self.units > 0 && self.place.key.expiry().is_none();
-        let expiry = sliding::renewed_expiry(None, self.now, self.demand.quotas.longest());
-        Plan::one([None, None, expiry.filter(|_| lacks_expiry).map(|at| Change::Expire { at })])
+        heal(&self.place, self.units > 0, self.demand, self.now)
     }
 
     /// Takes the newest units, or units stamped at a time.

@@ -10,6 +10,9 @@ use crate::server::{Args, Error, with_words};
 use crate::state::{Fixed, Lease, Sliding, Throttle};
 use grammar::Verdict;
 
+#[path = "../tests/support/call.rs"]
+#[allow(dead_code)]
+mod call;
 #[path = "../tests/support/grammar.rs"]
 #[allow(dead_code)]
 mod grammar;

@@ -5,7 +5,7 @@ use redis::Value;
 use super::histories::ask;
 use super::replication::{in_step, propagated, replica_of, settled};
 use super::{START, frozen};
-use crate::support::keyspace::draw::{Draw, Kinds};
+use crate::support::draw::{Draw, Kinds};
 use crate::support::server::Module;
 use crate::support::{Client, Engine, Options, Server};
 use crate::tests;

@@ -1,4 +1,4 @@
-//! Long random histories of every command and option. Each reply must equal that of tests/support/keyspace, to the last
+//! Long random histories of every command and option. Each reply must equal that of tests/support/model.rs, to the last
 //! integer.
 //!
 //! Before a call that RL.PEEK can be asked about it is asked, must say the same, and must change nothing.
@@ -9,8 +9,9 @@ use fastrand::Rng;
 use redis::Value;
 
 use super::{START, frozen, seeded};
-use crate::support::keyspace::draw::{Draw, Kinds, OTHER};
-use crate::support::keyspace::{Call, Space, Stored};
+use crate::support::call::{Call, Report};
+use crate::support::draw::{Draw, Kinds, OTHER};
+use crate::support::model::{self, HEAVY, Reply, Space, Storage, Stored, WRONG_TYPE};
 use crate::support::server::error_line;
 use crate::support::{Client, Engine, Server};
 use crate::tests;
@@ -27,8 +28,34 @@ tests![
 const CALLS: usize = 2_500;
 
 /// Asks, and gives the error line in place of the reply.
-pub fn ask(client: &mut Client, words: &[String]) -> Result<Value, String> {
+pub fn ask(client: &mut Client, words: &[Vec<u8>]) -> Result<Value, String> {
     client.try_run(words).map_err(|error| error_line(&error))
+}
+
+/// What counts at a key of a drawn call, in the longest of its windows.
+fn live(key: &[u8], stored: &Option<Stored>, now: i64) -> Option<model::Value> {
+    let is_held = |end: f64| end > now as f64;
+    let value = &stored.as_ref()?.value;
+    match key[0] {
+        b'l' => value.live(true, is_held),
+        _ => value.live(false, |score| model::counts(score, Draw::longest(key), now)),
+    }
+}
+
+impl Client {
+    fn stored(&mut self, key: &[u8]) -> Option<Stored> {
+        let expires: i64 = self.run(&[b"PEXPIRETIME", key]);
+        let value = match &*self.run::<String>(&[b"TYPE", key]) {
+            "none" => return None,
+            "string" => model::Value::of_string(&self.run::<Vec<u8>>(&[b"GET", key])),
+            "zset" => {
+                let members: Vec<(Vec<u8>, f64)> = self.run(&[b"ZRANGE", key, b"0", b"-1", b"WITHSCORES"]);
+                model::Value::Set(members)
+            }
+            _ => model::Value::Other,
+        };
+        Some(Stored { value, expires: (expires >= 0).then_some((expires, expires)) })
+    }
 }
 
 /// A server, its model, and what is drawn for both.
@@ -53,118 +80,99 @@ impl Pair {
 
     pub fn of(server: Server, mut client: Client, storage: &str, resp3: bool, draw: Draw, place: String) -> Self {
         client.call::<()>(&format!("CONFIG SET rl.sliding-storage {storage}"));
-        client.call::<Value>(&format!("RPUSH {OTHER} 1"));
-        let space = Space::with_another(storage == "zset");
+        client.run::<Value>(&[b"RPUSH", OTHER, b"1"]);
+        let mut space = Space::new(match storage {
+            "zset" => Storage::Sorted,
+            "compact" => Storage::Compact,
+            _ => Storage::Auto,
+        });
+        space.keys.insert(OTHER.to_vec(), Stored { value: model::Value::Other, expires: None });
         Self { server, client, space, draw, now: START, resp3, place }
     }
 
-    /// One call, at a time of its own. Gives the call and what the model says.
-    pub fn step(&mut self) -> (Call, crate::support::keyspace::Reply) {
+    /// Sets the clock and makes a call. Returns the call and its reply.
+    pub fn step(&mut self) -> (Call, Reply) {
         self.now = self.draw.step(self.now);
         self.server.set_time(self.now);
         let call = self.draw.call();
-        if self.space.is_doubtful(&call, self.now) {
-            for place in Space::places(&call, self.now) {
-                if let Some(Stored::Log { .. }) = self.space.keys.get(&place) {
-                    self.client.run::<i64>(&["DEL", &place]);
-                    self.space.keys.remove(&place);
+        let places = call.places(self.now);
+        if self.space.may_have_expired(&call, self.now) {
+            for place in &places {
+                if let Some(Stored { value: model::Value::Set(_) | model::Value::Compact(_), .. }) =
+                    self.space.keys.get(place)
+                {
+                    self.client.run::<i64>(&[b"DEL", &place[..]]);
+                    self.space.keys.remove(place);
                 }
             }
         }
-        let mut touched = vec!["EXISTS".to_owned()];
-        touched.extend(Space::places(&call, self.now));
-        self.client.run::<i64>(&touched); // What has expired goes now, also where the clock goes back then.
+        self.touch(&places);
         let mut spelling = Rng::with_seed(self.draw.rng.u64(..));
         let words = call.words(&mut spelling);
-        let place = format!("{}, at {} (+{}): {}", self.place, self.now, self.now - START, words.join(" "));
+        let shown: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word)).collect();
+        let place = format!("{}, at {} (+{}): {}", self.place, self.now, self.now - START, shown.join(" "));
         let before = self.space.clone();
         if let Call::Take { key, rule, report } = &call {
             let peek = Call::Peek { key: key.clone(), rule: rule.clone(), report: *report };
             let told = self.unchanged(&peek, &mut spelling, &place);
             let right = before.clone().answer(&peek, self.now);
-            assert!(right.is(&told, self.resp3), "{place}\npeeked {told:?}\nright  {right:?}\n{before:#?}");
+            assert!(right.is(&told), "{place}\npeeked {told:?}\nright  {right:?}\n{before:#?}");
         }
         let told = match &call {
             Call::Peek { .. } => self.unchanged(&call, &mut spelling, &place),
-            _ => ask(&mut self.client, &words),
+            _ => Reply::read(&ask(&mut self.client, &words), self.resp3),
         };
         let right = self.space.answer(&call, self.now);
-        assert!(right.is(&told, self.resp3), "{place}\ntold  {told:?}\nright {right:?}\n{before:#?}");
+        assert!(right.is(&told), "{place}\ntold  {told:?}\nright {right:?}\n{before:#?}");
         self.draw.hear(&right.waits(), self.now);
         (call, right)
     }
 
     /// Asks something that must not change anything.
-    fn unchanged(&mut self, call: &Call, spelling: &mut Rng, place: &str) -> Result<Value, String> {
+    fn unchanged(&mut self, call: &Call, spelling: &mut Rng, place: &str) -> Reply {
         let before = self.client.digest();
         let told = ask(&mut self.client, &call.words(spelling));
         assert_eq!(self.client.digest(), before, "{place}: RL.PEEK has changed something");
-        told
+        Reply::read(&told, self.resp3)
     }
 
-    /// The keys of the server must hold what those of the model hold.
+    /// Has the server drop those of some keys that have expired, also if the clock goes back afterwards.
+    fn touch(&mut self, places: &[Vec<u8>]) {
+        let words: Vec<&[u8]> = std::iter::once(&b"EXISTS"[..]).chain(places.iter().map(|place| &place[..])).collect();
+        self.client.run::<i64>(&words);
+    }
+
+    /// The keys of the server must hold what those of the model hold, as far as it counts.
     pub fn compare(&mut self) {
         let (now, place) = (self.now, format!("{}, at {} (+{})", self.place, self.now, self.now - START));
-        let mut keys: Vec<String> = self.client.run(&["KEYS", "*"]);
-        keys.retain(|key| !matches!(self.space.keys.get(key), Some(Stored::Log { .. })));
-        for key in &keys {
-            assert!(self.space.keys.contains_key(key), "{place}: {key} should not be there");
+        let is_sure = |stored: &&Stored| match stored.expires {
+            Some((least, most)) => least == most || now < least,
+            None => true,
+        };
+        let sure: Vec<Vec<u8>> =
+            self.space.keys.iter().filter(|(_, stored)| is_sure(stored)).map(|(key, _)| key.clone()).collect();
+        self.touch(&sure);
+        self.space.drop_expired(&sure, now);
+        let there: Vec<Vec<u8>> = self.client.run(&["KEYS", "*"]);
+        for key in &there {
+            // A key that holds nothing but what has ended may remain.
+            let may_be_there = self.space.keys.contains_key(key) || live(key, &self.client.stored(key), now).is_none();
+            assert!(may_be_there, "{place}: {key:?} should not be there");
         }
-        let is_doubtful = |stored: &Stored| matches!(stored, Stored::Log { expires: (least, _), .. } if now >= *least);
-        let sure = self.space.keys.iter().filter(|(_, stored)| !is_doubtful(stored));
-        let all: Vec<String> = sure.map(|(key, _)| key.clone()).collect();
-        let touched: Vec<String> = std::iter::once("EXISTS".to_owned()).chain(all.iter().cloned()).collect();
-        self.client.run::<i64>(&touched);
-        self.space.drop_expired(&all, now);
-        for (key, stored) in &self.space.keys {
-            if is_doubtful(stored) {
-                continue; // Asking for it could drop it.
+        for key in sure {
+            let Some(right) = self.space.keys.get(&key) else { continue };
+            if right.value == model::Value::Other {
+                continue;
             }
-            let expiry: i64 = self.client.run(&["PEXPIRETIME", key]);
-            match stored {
-                Stored::Counter { value, expires } if now <= *expires => {
-                    let there: i64 = self.client.run(&["GET", key]);
-                    assert_eq!((there, expiry), (*value, *expires), "{place}: {key}");
-                }
-                Stored::Arrival(arrival) if *arrival > i128::from(now) * 1_000_000 => {
-                    assert_eq!(self.client.run::<String>(&["GET", key]), arrival.to_string(), "{place}: {key}");
-                }
-                Stored::Leases(leases) if leases.values().any(|&end| end > now) => {
-                    let mut there = self.client.log(key);
-                    let mut right: Vec<(String, i64)> =
-                        leases.iter().map(|(holder, end)| (holder.clone(), *end)).collect();
-                    there.sort();
-                    right.sort();
-                    assert_eq!(there, right, "{place}: {key}");
-                    assert_eq!(Some(&expiry), leases.values().max(), "{place}: {key} expires with its last lease");
-                }
-                Stored::Log { entries, expires: (least, most) } => {
-                    assert!((*least..=*most).contains(&expiry), "{place}: {key} expires at {expiry}: {stored:?}");
-                    if self.client.run::<String>(&["TYPE", key]) == "zset" {
-                        let live = |stamp: &i64| *stamp > now - 1_000;
-                        let mut right: Vec<i64> = Vec::new();
-                        for (stamp, units) in entries {
-                            right.extend(std::iter::repeat_n(*stamp, *units as usize));
-                        }
-                        right.retain(live);
-                        right.sort_unstable();
-                        let there: Vec<i64> = self.client.stamps(key).into_iter().filter(live).collect();
-                        // What is dead in the windows of its own key goes sooner or later.
-                        let longest = if key == "s0" {
-                            200
-                        } else if key == "h0" {
-                            500
-                        } else {
-                            1_000
-                        };
-                        let counted = |stamps: &[i64]| -> Vec<i64> {
-                            stamps.iter().copied().filter(|stamp| *stamp > now - longest).collect()
-                        };
-                        assert_eq!(counted(&there), counted(&right), "{place}: {key}");
-                    }
-                }
-                _ => {}
-            }
+            let there = self.client.stored(&key);
+            let told = live(&key, &there, now);
+            assert_eq!(told, live(&key, &Some(right.clone()), now), "{place}: {key:?}");
+            let expires = there.and_then(|there| there.expires).map(|(expires, _)| expires);
+            let is_right = match (expires, right.expires) {
+                (Some(expires), Some((least, most))) => (least..=most).contains(&expires),
+                _ => false,
+            };
+            assert!(is_right || told.is_none(), "{place}: {key:?} expires at {expires:?}: {right:?}");
         }
     }
 
@@ -205,7 +213,6 @@ fn stepped_clocks_are_as_the_model_says(engine: &Engine) {
 
 /// The histories reach every kind of outcome.
 fn every_outcome_is_reached(engine: &Engine) {
-    use crate::support::keyspace::{HEAVY, Reply, Report, WRONG_TYPE};
     let mut pair = Pair::new(engine, "zset", false, false);
     let mut seen = BTreeMap::new();
     // As long as it takes, whatever the seed.
@@ -221,7 +228,7 @@ fn every_outcome_is_reached(engine: &Engine) {
                 [Reply::Integer(first), ..] => Some(*first),
                 _ => None,
             },
-            Reply::Map(fields) => fields.first().map(|&(_, value)| value),
+            Reply::Map([first, ..]) => Some(*first),
             _ => None,
         };
         let outcome = match &reply {

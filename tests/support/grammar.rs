@@ -1,5 +1,6 @@
-//! What the arguments of a call alone say of it, by the words of the contract and not by the module's code: the one line
-//! that refuses it, or what it asks for.
+//! Reads the words of a call, by the contract and not by the module's code: the error line that refuses them, or the call.
+
+use super::call::{Call, Quota, Report, Rule};
 
 pub const WINDOW: &str =
     "ERR windowSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places";
@@ -36,104 +37,12 @@ const TOO_LONG: &str =
 /// The largest limit and cost.
 const MOST: i64 = (1 << 53) - 1;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Quota {
-    /// Milliseconds.
-    pub window: i64,
-    pub limit: i64,
-}
-
-/// What a rule of quotas asks.
-#[derive(Debug, Clone)]
-pub struct Request {
-    pub sliding: bool,
-    pub peek: bool,
-    pub quotas: Vec<Quota>,
-    /// Units to be counted; 0 in RL.PEEK and RL.ALL alone.
-    pub cost: i64,
-    pub anchored: bool,
-    pub force: bool,
-    pub report: Report,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Report {
-    Short,
-    Full,
-    Each,
-}
-
-/// What a throttle asks. Times in nanoseconds.
-#[derive(Debug, Clone, Copy)]
-pub struct Rate {
-    pub interval: i128,
-    pub limit: i64,
-    pub quantity: i64,
-    pub peek: bool,
-    pub report: Report,
-}
-
-/// What a holder asks.
-#[derive(Debug, Clone)]
-pub struct Lease {
-    /// The limit, and a lease in milliseconds.
-    pub quota: Quota,
-    pub holder: Vec<u8>,
-    pub peek: bool,
-    pub report: Report,
-}
-
-#[derive(Debug, Clone)]
-pub enum Rule {
-    Request(Request),
-    Throttle(Rate),
-    Lease(Lease),
-}
-
-impl Rule {
-    /// What it lets through. A throttle has one window, in which its burst refills; a lease is one, too.
-    pub fn quotas(&self) -> Vec<Quota> {
-        match self {
-            Self::Request(request) => request.quotas.clone(),
-            Self::Throttle(rate) => {
-                let nanos = rate.interval * i128::from(rate.limit);
-                vec![Quota { window: ((nanos + 999_999) / 1_000_000) as i64, limit: rate.limit }]
-            }
-            Self::Lease(lease) => vec![lease.quota],
-        }
-    }
-
-    /// Units of one request.
-    pub fn cost(&self) -> i64 {
-        match self {
-            Self::Request(request) => request.cost,
-            Self::Throttle(rate) => rate.quantity,
-            Self::Lease(_) => 1,
-        }
-    }
-}
-
 #[derive(Debug, Clone)]
 pub enum Verdict {
     /// By the server itself, which counts the words before it calls the module.
     Uncalled(String),
     Refused(String),
-    Request(Request),
-    Throttle(Rate),
-    /// The windows in milliseconds.
-    Reset(Vec<i64>),
-    Lease(Lease),
-    /// The holders.
-    Release(Vec<Vec<u8>>),
-    Refund(Rule),
-    All(All),
-}
-
-/// What RL.ALL asks: a rule for each of the keys.
-#[derive(Debug, Clone)]
-pub struct All {
-    pub parts: Vec<(Vec<u8>, Rule)>,
-    pub full: bool,
+    Call(Call),
 }
 
 /// Where a rule is given, which determines the options behind it.
@@ -145,7 +54,7 @@ enum Place {
     All,
 }
 
-/// The verdict on a call of one of our commands at a time.
+/// Reads the words of one of the module's commands. Counters are compared as they are named at `now`.
 pub fn verdict(words: &[Vec<u8>], now: i64) -> Verdict {
     let name = String::from_utf8_lossy(&words[0]).to_lowercase();
     let arity = format!("ERR wrong number of arguments for '{name}' command");
@@ -159,36 +68,30 @@ pub fn verdict(words: &[Vec<u8>], now: i64) -> Verdict {
     if words.len() < least {
         return Verdict::Uncalled(arity);
     }
-    let rest = &words[2..];
-    let of = |rule: Rule| match rule {
-        Rule::Request(request) => Verdict::Request(request),
-        Rule::Throttle(rate) => Verdict::Throttle(rate),
-        Rule::Lease(lease) => Verdict::Lease(lease),
-    };
-    let mut reading = Reading { words: rest, place: Place::Command, arity: &arity, has_time: false };
+    let (key, rest) = (words[1].clone(), &words[2..]);
+    let mut reading = Reading { words: rest, place: Place::Command, arity: &arity, at: None };
     let read = match &*name {
-        "rl.sliding" => reading.request(true).map(of),
-        "rl.fixed" => reading.request(false).map(of),
-        "rl.throttle" => reading.rate().map(of),
-        "rl.acquire" => reading.lease().map(of),
+        "rl.sliding" | "rl.fixed" | "rl.throttle" | "rl.acquire" => {
+            reading.rule_of(&name.as_bytes()[3..]).map(|(rule, report)| Call::Take { key, rule, report })
+        }
         "rl.peek" => {
             reading.place = Place::Peek;
-            reading.rule().map(of)
+            reading.rule().map(|(rule, report)| Call::Peek { key, rule, report })
         }
         "rl.refund" => {
             reading.place = Place::Refund;
-            reading.rule().map(Verdict::Refund)
+            reading.rule().map(|(rule, _)| Call::Refund { key, rule, at: reading.at })
         }
-        "rl.all" => all(&words[1..], &arity, now).map(Verdict::All),
-        "rl.reset" => windows(rest).map(Verdict::Reset),
-        "rl.release" => Ok(Verdict::Release(rest.to_vec())),
+        "rl.all" => all(&words[1..], &arity, now),
+        "rl.reset" => windows(rest).map(|windows| Call::Reset { key, windows }),
+        "rl.release" => Ok(Call::Release { key, holders: rest.to_vec() }),
         _ => panic!("{name} is not a command of the module"),
     };
-    read.unwrap_or_else(Verdict::Refused)
+    read.map_or_else(Verdict::Refused, Verdict::Call)
 }
 
 /// `numkeys key [key ...] rule [rule ...] [FULL]`
-fn all(words: &[Vec<u8>], arity: &str, now: i64) -> Result<All, String> {
+fn all(words: &[Vec<u8>], arity: &str, now: i64) -> Result<Call, String> {
     let number = within(&words[0], 1, 64).ok_or(NUMBER)? as usize;
     let mut keys: Vec<Vec<u8>> = Vec::new();
     for at in 1..=number {
@@ -198,13 +101,13 @@ fn all(words: &[Vec<u8>], arity: &str, now: i64) -> Result<All, String> {
         }
         keys.push(key.clone());
     }
-    let mut reading = Reading { words: &words[number + 1..], place: Place::All, arity, has_time: false };
-    let mut parts = Vec::new();
-    for key in keys {
+    let mut reading = Reading { words: &words[number + 1..], place: Place::All, arity, at: None };
+    let mut rules = Vec::new();
+    for _ in &keys {
         if reading.words.is_empty() {
             return Err(ALL_WORDS.to_owned());
         }
-        parts.push((key, reading.rule()?));
+        rules.push(reading.rule()?.0);
     }
     let full = match reading.words {
         [] => false,
@@ -213,39 +116,14 @@ fn all(words: &[Vec<u8>], arity: &str, now: i64) -> Result<All, String> {
     };
     // No rule counts in the state of another.
     let mut places = Vec::new();
-    for (key, rule) in &parts {
-        let own = match rule {
-            Rule::Request(request) if !request.sliding => counters(key, request, now),
-            _ => vec![key.clone()],
-        };
+    for (key, rule) in keys.iter().zip(&rules) {
+        let own = rule.places(key, now);
         if own.iter().any(|place| places.contains(place)) {
             return Err(SHARED.to_owned());
         }
         places.extend(own);
     }
-    Ok(All { parts, full })
-}
-
-/// The keys of a fixed rule's counters. Long windows can share one.
-pub fn counters(key: &[u8], request: &Request, now: i64) -> Vec<Vec<u8>> {
-    let mut names: Vec<Vec<u8>> = Vec::new();
-    for quota in &request.quotas {
-        let suffix = match request.anchored {
-            true => format!(":{}s", seconds(quota.window)),
-            false => format!(":{}", now.div_euclid(quota.window)),
-        };
-        let name = [key, suffix.as_bytes()].concat();
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names
-}
-
-/// Milliseconds as seconds, in the shortest decimal.
-pub fn seconds(millis: i64) -> String {
-    let (whole, rest) = (millis / 1000, millis % 1000);
-    if rest == 0 { whole.to_string() } else { format!("{whole}.{rest:03}").trim_end_matches('0').to_owned() }
+    Ok(Call::All { keys, rules, full })
 }
 
 fn is(word: &[u8], name: &str) -> bool {
@@ -263,8 +141,8 @@ struct Reading<'a> {
     words: &'a [Vec<u8>],
     place: Place,
     arity: &'a str,
-    /// Whether RL.REFUND was given a time.
-    has_time: bool,
+    /// The time of RL.REFUND.
+    at: Option<i64>,
 }
 
 impl<'a> Reading<'a> {
@@ -274,11 +152,15 @@ impl<'a> Reading<'a> {
         Ok(word)
     }
 
-    fn rule(&mut self) -> Result<Rule, String> {
+    fn rule(&mut self) -> Result<(Rule, Report), String> {
         let name = self.next()?;
+        self.rule_of(name)
+    }
+
+    fn rule_of(&mut self, name: &[u8]) -> Result<(Rule, Report), String> {
         match &*name.to_ascii_uppercase() {
-            b"SLIDING" => self.request(true),
-            b"FIXED" => self.request(false),
+            b"SLIDING" => self.windows(true),
+            b"FIXED" => self.windows(false),
             b"THROTTLE" => self.rate(),
             b"ACQUIRE" if self.place != Place::Refund => self.lease(),
             _ if self.place == Place::Refund => Err(RULE_OF_REFUND.to_owned()),
@@ -287,7 +169,7 @@ impl<'a> Reading<'a> {
     }
 
     /// `windowSec limit [windowSec limit ...]` and options.
-    fn request(&mut self, sliding: bool) -> Result<Rule, String> {
+    fn windows(&mut self, sliding: bool) -> Result<(Rule, Report), String> {
         let mut quotas: Vec<Quota> = Vec::new();
         while quotas.is_empty() || self.words.first().is_some_and(|word| is_number(word)) {
             let (window, limit) = (self.next()?, self.next()?);
@@ -319,17 +201,20 @@ impl<'a> Reading<'a> {
             }
             Ok(true)
         })?;
-        let peek = self.place == Place::Peek;
-        Ok(Rule::Request(Request { sliding, peek, quotas, cost: cost.unwrap_or(1), anchored, force, report }))
+        let rule = match sliding {
+            true => Rule::Sliding { quotas, cost, force },
+            false => Rule::Fixed { quotas, anchored, cost, force },
+        };
+        Ok((rule, report))
     }
 
     /// `max_burst count period [quantity]` and options.
-    fn rate(&mut self) -> Result<Rule, String> {
+    fn rate(&mut self) -> Result<(Rule, Report), String> {
         let [max_burst, count, period] = [self.next()?, self.next()?, self.next()?];
-        let max_burst = within(max_burst, 0, MOST - 1).ok_or(BURST)?;
+        let burst = within(max_burst, 0, MOST - 1).ok_or(BURST)?;
         let count = within(count, 1, MOST).ok_or(COUNT)?;
         let period = within(period, 1, i64::from(i32::MAX)).ok_or(PERIOD)?;
-        let mut quantity = 1;
+        let mut quantity = None;
         let is_quantity = |word: &Vec<u8>| match self.place {
             Place::Command => !is(word, "FULL"),
             Place::Peek => !is(word, "FULL") && !is(word, "EACH"),
@@ -337,33 +222,31 @@ impl<'a> Reading<'a> {
             Place::All => is_number(word),
         };
         if self.words.first().is_some_and(is_quantity) {
-            quantity = within(self.next()?, 0, MOST).ok_or(QUANTITY)?;
+            quantity = Some(within(self.next()?, 0, MOST).ok_or(QUANTITY)?);
         }
         let report = self.options([THROTTLE_WORDS, THROTTLE_WORDS_TO_PEEK], false, |_, _| Ok(false))?;
         if i128::from(count) > i128::from(period) * 1_000_000_000 {
             return Err(TOO_FAST.to_owned());
         }
-        // Never more than count a period: rounded up.
-        let interval = (i128::from(period) * 1_000_000_000 + i128::from(count) - 1) / i128::from(count);
-        let limit = max_burst + 1;
-        if interval * i128::from(limit) > 1 << 62 {
+        let rule = Rule::Throttle { burst, count, period, quantity };
+        if rule.interval() * i128::from(burst + 1) > 1 << 62 {
             return Err(TOO_LONG.to_owned());
         }
-        Ok(Rule::Throttle(Rate { interval, limit, quantity, peek: self.place == Place::Peek, report }))
+        Ok((rule, report))
     }
 
     /// `limit leaseSec holder` and options.
-    fn lease(&mut self) -> Result<Rule, String> {
+    fn lease(&mut self) -> Result<(Rule, Report), String> {
         let [limit, seconds, holder] = [self.next()?, self.next()?, self.next()?];
         let limit = within(limit, 0, MOST).ok_or(LIMIT)?;
-        let window = window(seconds).ok_or(LEASE)?;
+        let lease = window(seconds).ok_or(LEASE)?;
         let report = self.options([LEASE_WORDS, LEASE_WORDS_TO_PEEK], false, |_, _| Ok(false))?;
-        let peek = self.place == Place::Peek;
-        Ok(Rule::Lease(Lease { quota: Quota { window, limit }, holder: holder.to_vec(), peek, report }))
+        Ok((Rule::Acquire { limit, lease, holder: holder.to_vec() }, report))
     }
 
-    /// Options in any order, each once. `lines`: those for words that do not belong, of the command and of RL.PEEK. In RL.ALL what is no option is left for the next rule. `own` reads one of the rule's
-    /// own; its error is a line, or nothing for the line of the rule.
+    /// Options in any order, each once. `lines` are the errors for unknown words: of the command, and of RL.PEEK. In RL.ALL a
+    /// word that is not an option is left for the next rule. `own` reads an option of the rule; `Err(None)` stands for the
+    /// rule's own line.
     fn options(
         &mut self,
         lines: [&str; 2],
@@ -386,10 +269,9 @@ impl<'a> Reading<'a> {
             };
             if let Some(asked) = asked.filter(|_| report == Report::Short) {
                 report = asked;
-            } else if self.place == Place::Refund && is(word, "AT") && !self.has_time {
+            } else if self.place == Place::Refund && is(word, "AT") && self.at.is_none() {
                 let (at, behind) = rest.split_first().ok_or(line)?;
-                within(at, 0, MOST).ok_or(AT)?;
-                self.has_time = true;
+                self.at = Some(within(at, 0, MOST).ok_or(AT)?);
                 rest = behind;
             } else if !own(word, &mut rest).map_err(|error| error.unwrap_or_else(|| line.to_owned()))? {
                 break;

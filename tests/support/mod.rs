@@ -1,17 +1,19 @@
 //! What the live tests and the benchmark stand on: the engines of this machine, servers, their clocks.
 
+pub mod call;
 pub mod clock;
 #[allow(dead_code)] // The benchmark measures one server.
 pub mod cluster;
 pub mod compact;
+#[allow(dead_code)] // The tests'.
+pub mod draw;
 pub mod driver;
 pub mod engine;
 pub mod grammar;
-#[allow(dead_code)] // The tests'.
-pub mod keyspace;
 pub mod log;
 #[allow(dead_code)] // The tests'.
 pub mod memory;
+#[allow(dead_code)] // The tests'.
 pub mod model;
 pub mod server;
 pub mod wire;

@@ -1,178 +1,38 @@
-//! The one right answer to a call, from what lies at its keys: the contract once more, without a thought for speed.
+//! The contract once more, without regard to speed: what each call must reply, and what it leaves at its keys.
+//!
+//! A limit is anything of which a number of units are *used* at a given time. A call is decided by what is used now. Each
+//! wait is found by trying, in order, the times at which something changes.
+//!
+//! histories.rs keeps a [`Space`] beside a server over thousands of calls. driver/ plants hostile state, and reads the
+//! keys of a call into a space before it.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use redis::Value as Heard;
+
+use super::call::{Call, Quota, Report, Rule, up};
 use super::compact::{self, Reading};
-use super::grammar::{All, Lease, Quota, Rate, Report, Request, Rule, canonical};
-use super::wire::Reply;
+use super::grammar::canonical;
 
-const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
-const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
-const OVERFLOW: &str = "ERR increment or decrement would overflow";
+pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+pub const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+pub const OVERFLOW: &str = "ERR increment or decrement would overflow";
+pub const HEAVY: &str = "ERR COST above 1000 needs a compact log: a sorted set takes one member a unit \
+    (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)";
 pub const OTHER_VERSION: &str =
     "ERR rl: the log at this key was written by a later version of the module, which alone can read it";
 pub const DAMAGED: &str = "ERR rl: the log at this key is damaged; RL.RESET removes it";
-
-/// Only what is forced can come to this.
 pub const LOG_IS_FULL: &str = "ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units";
 
-/// In a sorted set a unit is a member. No call adds more of them than this.
+/// The most members that a call adds to sorted sets.
 const ADDED_AT_MOST: i64 = 1000;
 
-/// Whether a request weighs too much for a sorted set, whatever is in it.
-pub fn is_too_heavy(request: &Request) -> bool {
-    request.sliding && request.cost > ADDED_AT_MOST
-}
-
-/// Whether a line refuses such a request: it names the way out.
-pub fn refuses_the_cost(line: &str) -> bool {
-    line.starts_with("ERR COST ") && line.contains("compact")
-}
-
-/// No call removes more expired members than this, unless nothing else is in the log.
+/// The most expired members that a call removes, unless nothing else is in the set.
 pub const PRUNED_AT_MOST: i64 = 1000;
 
-/// What the server's own commands say of a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
-    /// As TYPE has it.
-    pub kind: String,
-    /// As PEXPIRETIME has it.
-    pub expires: i64,
-    /// GET of a string, ZRANGE of a sorted set.
-    pub value: Reply,
-}
-
-/// What a log in either form holds.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Log {
-    /// Stamps, lowest first, and how many units bear each; a member of a sorted set is one.
-    Entries(Vec<(f64, i64)>),
-    /// Damaged somewhere, within a footer that counts this many units.
-    Doubtful(i64),
-}
-
-impl Found {
-    /// An integer that is kept as a string; none where there is no key.
-    pub fn integer(&self) -> Result<Option<i64>, &'static str> {
-        match (&*self.kind, &self.value) {
-            ("none", _) => Ok(None),
-            ("string", Reply::Bulk(Some(text))) => canonical(text).map(Some).ok_or(NOT_AN_INTEGER),
-            _ => Err(WRONG_TYPE),
-        }
-    }
-
-    /// The members of a sorted set with their scores, lowest first; none where there is no key.
-    pub fn members(&self) -> Result<Vec<(Vec<u8>, f64)>, &'static str> {
-        match (&*self.kind, &self.value) {
-            ("none", _) => Ok(Vec::new()),
-            ("zset", Reply::Array(parts)) => {
-                let name = |part: &Reply| match part {
-                    Reply::Bulk(Some(name)) => name.clone(),
-                    part => panic!("{part:?} is no member"),
-                };
-                Ok(parts.chunks(2).map(|pair| (name(&pair[0]), score(&pair[1]))).collect())
-            }
-            _ => Err(WRONG_TYPE),
-        }
-    }
-
-    pub fn log(&self) -> Result<Log, &'static str> {
-        match (&*self.kind, &self.value) {
-            ("none", _) => Ok(Log::Entries(Vec::new())),
-            ("zset", Reply::Array(parts)) => {
-                Ok(Log::Entries(parts.iter().skip(1).step_by(2).map(|part| (score(part), 1)).collect()))
-            }
-            ("string", Reply::Bulk(Some(bytes))) => match compact::read(bytes) {
-                Reading::NotALog => Err(WRONG_TYPE),
-                Reading::OtherVersion => Err(OTHER_VERSION),
-                Reading::Damaged => Err(DAMAGED),
-                Reading::Doubtful(units) => Ok(Log::Doubtful(units)),
-                Reading::Sound(entries) => {
-                    Ok(Log::Entries(entries.iter().map(|entry| (entry.stamp as f64, entry.weight as i64)).collect()))
-                }
-            },
-            _ => Err(WRONG_TYPE),
-        }
-    }
-}
-
-fn score(part: &Reply) -> f64 {
-    let Reply::Bulk(Some(text)) = part else { panic!("{part:?} is no score") };
-    String::from_utf8_lossy(text).parse().unwrap_or_else(|_| panic!("{part:?} is no score"))
-}
-
-/// A wait that never ends. Longer than every other.
+/// A wait that never ends. Longer than any other.
 const NEVER: i64 = i64::MAX;
-
-/// How a request stands in one window.
-#[derive(Debug, Clone, Copy)]
-struct Standard {
-    quota: Quota,
-    fits: bool,
-    /// Units in the window before the call.
-    before: i64,
-    /// And after it.
-    used: i64,
-    /// The second and third integer of the short reply.
-    count: i64,
-    ttl: i64,
-    /// Milliseconds; 0 if the request fits.
-    retry: i64,
-    next: i64,
-    reset: i64,
-}
-
-/// What a request is answered.
-#[derive(Debug, Clone)]
-pub struct Answer {
-    windows: Vec<Standard>,
-    /// Until the request fits in every window.
-    retry: i64,
-}
-
-impl Answer {
-    pub fn allowed(&self) -> bool {
-        self.windows.iter().all(|window| window.fits)
-    }
-
-    /// The one that binds: of those that deny, the one with the longest wait; if none does, the one with the least room.
-    /// Of equals, the one with the least room, and then the shortest window.
-    fn binding(&self) -> &Standard {
-        let key = |window: &&Standard| {
-            (window.fits, std::cmp::Reverse(window.retry), window.quota.limit.saturating_sub(window.before))
-        };
-        self.windows.iter().min_by_key(key).expect("a window")
-    }
-
-    pub fn reply(&self, report: Report, now: i64) -> Reply {
-        let bound = self.binding();
-        match report {
-            Report::Short => {
-                Reply::Array([i64::from(self.allowed()), bound.count, bound.ttl].map(Reply::Integer).to_vec())
-            }
-            Report::Full => bound.map(self.allowed(), self.retry, now),
-            Report::Each => {
-                Reply::Array(self.windows.iter().map(|window| window.map(window.fits, window.retry, now)).collect())
-            }
-        }
-    }
-}
-
-impl Standard {
-    fn map(&self, allowed: bool, retry: i64, now: i64) -> Reply {
-        let or_never = |wait: i64| if wait == NEVER { -1 } else { wait };
-        map([
-            i64::from(allowed),
-            self.quota.limit,
-            self.used,
-            self.quota.limit.saturating_sub(self.used).max(0),
-            or_never(retry),
-            or_never(self.next),
-            self.reset,
-            self.quota.window,
-            now,
-        ])
-    }
-}
 
 /// The names in a reply with FULL.
 pub const NAMES: [&str; 9] = [
@@ -187,582 +47,849 @@ pub const NAMES: [&str; 9] = [
     "at-ms",
 ];
 
-/// The reply with FULL.
-fn map(values: [i64; 9]) -> Reply {
-    let name = |name: &str| Reply::Bulk(Some(name.as_bytes().to_vec()));
-    let pairs = NAMES.iter().zip(values);
-    Reply::Array(pairs.flat_map(|(field, value)| [name(field), Reply::Integer(value)]).collect())
+/// A value at a key.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// Members with their scores, lowest first. The names of the members that RL.SLIDING adds are not predicted: they are
+    /// empty here.
+    Set(Vec<(Vec<u8>, f64)>),
+    /// A sound compact log: stamps, lowest first, and the units of each.
+    Compact(Vec<(f64, i64)>),
+    /// A compact log whose sound footer counts this many units, which its entries contradict.
+    Doubtful(i64),
+    /// A string that is an integer: a counter, or the arrival time of a throttle.
+    Integer(i64),
+    /// Any other string, and the line with which RL.SLIDING refuses it.
+    Text(&'static str),
+    /// Of a type that no rule takes.
+    Other,
 }
 
-/// What becomes of a log.
-#[derive(Debug)]
-pub struct Logged {
-    pub answer: Answer,
-    /// As TYPE has it.
-    pub kind: &'static str,
-    /// The entries that are left.
-    pub left: Vec<(f64, i64)>,
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stored {
+    pub value: Value,
+    /// The earliest and the latest time at which the key may expire: the contract leaves the expiry of a log some room.
+    pub expires: Option<(i64, i64)>,
 }
 
-/// Decides on a request to a log with these entries. `compact`: whether it is a compact one.
-pub fn slide(request: &Request, entries: &[(f64, i64)], compact: bool, now: i64) -> Logged {
-    let longest = request.quotas.last().expect("a quota").window;
-    // The range that goes begins at 0: a member with a negative score counts, and never leaves.
-    let leaves = |score: f64, window: i64| if score < 0.0 { NEVER } else { score.ceil() as i64 + window };
-    let is_ahead = |score: f64| score > (now + longest) as f64;
-    let is_expired = |score: f64, window: i64| score >= 0.0 && score <= (now - window) as f64;
-    let (expired, rest): (Vec<_>, Vec<_>) = entries.iter().partition(|(score, _)| is_expired(*score, longest));
-    let (ahead, counted): (Vec<_>, Vec<_>) = rest.into_iter().partition(|&(score, _)| is_ahead(score));
-    // What a stepped clock has left ahead of a window does not count in it yet.
-    let is_inside =
-        |score: f64, window: i64, at: i64| score < 0.0 || leaves(score, window) > at && score <= (at + window) as f64;
-    let units_at = |window: i64, at: i64| -> i64 {
-        counted.iter().filter(|&&(score, _)| is_inside(score, window, at)).map(|&(_, units)| units).sum()
-    };
-    let needed = request.cost.max(1);
-    let fits: Vec<bool> =
-        request.quotas.iter().map(|quota| units_at(quota.window, now).saturating_add(needed) <= quota.limit).collect();
-    let allowed = fits.iter().all(|&fits| fits);
-    let is_counted = request.cost > 0 && (allowed || request.force);
-    let before: Vec<i64> = request.quotas.iter().map(|quota| units_at(quota.window, now)).collect();
-    let mut after = counted.clone();
-    if is_counted {
-        after.push((now as f64, request.cost));
-    }
-    let units_at = |window: i64, at: i64| -> i64 {
-        let inside = after.iter().filter(|&&(score, _)| is_inside(score, window, at));
-        inside.fold(0, |sum: i64, &(_, units)| sum.saturating_add(units))
-    };
-    // Counts fall only as an entry leaves a window.
-    let first_time = |windows: &[i64], holds: &dyn Fn(i64) -> bool| {
-        let times = windows.iter().flat_map(|&window| after.iter().map(move |&(score, _)| leaves(score, window)));
-        let mut times: Vec<i64> = times.filter(|&at| now < at && at < NEVER).chain([now]).collect();
-        times.sort_unstable();
-        times.dedup();
-        times.into_iter().find(|&at| holds(at)).map_or(NEVER, |at| at - now)
-    };
-    let fits_at = |quota: &Quota, at: i64| units_at(quota.window, at).saturating_add(needed) <= quota.limit;
-    let windows = request.quotas.iter().zip(fits).zip(before).map(|((&quota, fits), before)| {
-        let window = quota.window;
-        let retry = if fits { 0 } else { first_time(&[window], &|at| fits_at(&quota, at)) };
-        // Units that never leave are not waited for.
-        let lasting = counted.iter().filter(|&&(score, _)| score < 0.0).map(|&(_, units)| units).sum();
-        let reset = first_time(&[window], &|at| units_at(window, at) <= lasting);
-        let free = |at: i64| quota.limit.saturating_sub(units_at(window, at)).max(0);
-        let used = units_at(window, now);
-        let next = if used == 0 { 0 } else { first_time(&[window], &|at| free(at) > free(now)) };
-        Standard { quota, fits, before, used, count: before, ttl: (window + 999) / 1000, retry, next, reset }
-    });
-    let windows: Vec<Standard> = windows.collect();
-    let lengths: Vec<i64> = request.quotas.iter().map(|quota| quota.window).collect();
-    // While the one that binds is waited for, others may fill again.
-    let retry = match () {
-        () if allowed => 0,
-        () if windows.iter().any(|window| window.retry == NEVER) => NEVER,
-        () => first_time(&lengths, &|at| request.quotas.iter().all(|quota| fits_at(quota, at))),
-    };
-    let answer = Answer { windows, retry };
-    // A sorted set is pruned in steps, the oldest and the nearest first, unless nothing in it counts.
-    let in_steps = !compact && !counted.is_empty();
-    let left_over = |from: &[(f64, i64)]| if in_steps { from.len().saturating_sub(PRUNED_AT_MOST as usize) } else { 0 };
-    let late = &expired[expired.len() - left_over(&expired)..];
-    let far = &ahead[ahead.len() - left_over(&ahead)..];
-    let mut left = [late, &counted, far].concat();
-    if is_counted {
-        if compact {
-            left.push((now as f64, request.cost));
-        } else {
-            left.extend((0..request.cost).map(|_| (now as f64, 1)));
+impl Value {
+    pub fn of_string(bytes: &[u8]) -> Self {
+        match compact::read(bytes) {
+            Reading::Sound(entries) => {
+                Self::Compact(entries.iter().map(|entry| (entry.stamp as f64, entry.weight as i64)).collect())
+            }
+            Reading::Doubtful(units) => Self::Doubtful(units),
+            Reading::Damaged => Self::Text(DAMAGED),
+            Reading::OtherVersion => Self::Text(OTHER_VERSION),
+            Reading::NotALog => canonical(bytes).map_or(Self::Text(WRONG_TYPE), Self::Integer),
         }
     }
-    left.sort_by(|(one, _), (other, _)| one.total_cmp(other));
-    let kind = match (left.is_empty(), compact) {
-        (true, _) => "none",
-        (false, true) => "string",
-        (false, false) => "zset",
-    };
-    Logged { answer, kind, left }
-}
 
-/// Whether a reply is possible on a damaged compact log whose footer counts this many units.
-pub fn possible_within(request: &Request, units: i64, reply: &Reply) -> bool {
-    let Reply::Array(parts) = reply else { return false };
-    let longest = request.quotas.last().expect("a quota").window;
-    possible(request, reply)
-        && match request.report {
-            Report::Short => matches!(integers(parts, false).as_deref(), Some(&[_, count, _]) if count <= units),
-            // What counts in the longest window leaves it some time.
-            Report::Full | Report::Each => maps(parts, request.report).iter().flatten().all(|map| {
-                let [allowed, limit, used, _, retry, _, reset, window, _] = *map;
-                let own = if allowed == 1 || request.force { request.cost } else { 0 };
-                used - own <= units
-                    && (window != longest || (retry >= 0 || limit < request.cost.max(1)) && (used == 0 || reset > 0))
-            }),
+    /// The part that is live, in a form in which equal states are equal: the names of members only if `named`, the units of
+    /// each stamp added up, nothing if nothing is live.
+    pub fn live(&self, named: bool, is_live: impl Fn(f64) -> bool) -> Option<Self> {
+        match self {
+            Self::Set(members) => {
+                let live = members.iter().filter(|&&(_, score)| is_live(score));
+                let name = |name: &Vec<u8>| if named { name.clone() } else { Vec::new() };
+                let mut live: Vec<_> = live.map(|(member, score)| (name(member), *score)).collect();
+                live.sort_by(|one, other| one.1.total_cmp(&other.1).then_with(|| one.0.cmp(&other.0)));
+                (!live.is_empty()).then_some(Self::Set(live))
+            }
+            Self::Compact(entries) => {
+                let mut live: Vec<(f64, i64)> = Vec::new();
+                for &(stamp, units) in entries.iter().filter(|&&(stamp, _)| is_live(stamp)) {
+                    match live.last_mut() {
+                        Some(last) if last.0 == stamp => last.1 += units,
+                        _ => live.push((stamp, units)),
+                    }
+                }
+                (!live.is_empty()).then_some(Self::Compact(live))
+            }
+            other => Some(other.clone()),
         }
+    }
 }
 
-/// The state of a counter after a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    Integer(i64),
+    Array(Vec<Reply>),
+    Map([i64; 9]),
+    Error(String),
+    /// An integer in this range.
+    Within(i64, i64),
+}
+
+/// How RL.SLIDING stores new logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
-    pub value: i64,
-    pub expires: i64,
+pub enum Storage {
+    Sorted,
+    Compact,
+    Auto,
 }
 
-/// What becomes of counters.
-#[derive(Debug)]
-pub struct Counted {
-    pub answer: Answer,
-    /// Those that are written, by their place among the quotas; nothing if none is.
-    pub written: Vec<Option<Standing>>,
+#[derive(Debug, Clone)]
+pub struct Space {
+    pub keys: BTreeMap<Vec<u8>, Stored>,
+    pub storage: Storage,
+    /// What a throttle's clock is ahead of the milliseconds: Valkey 9 counts microseconds.
+    pub micros: i64,
 }
 
-/// Decides on a request to counters. `found`: for each quota its own.
-pub fn count(request: &Request, found: &[&Found], now: i64) -> Result<Counted, &'static str> {
-    let mut values = Vec::new();
-    for found in found {
-        // An anchored window is over in the very millisecond of its expiry.
-        let is_over = request.anchored && found.expires >= 0 && now >= found.expires;
-        let value = found.integer()?.unwrap_or(0);
-        values.push(if is_over { (0, None) } else { (value, (found.expires >= 0).then_some(found.expires)) });
-    }
-    // The script's own counts each call, and overflows as INCR does.
-    let always = request.quotas.len() == 1 && request.cost == 1;
-    let needed = request.cost.max(1);
-    let fits =
-        |index: usize| i128::from(values[index].0) + i128::from(needed) <= i128::from(request.quotas[index].limit);
-    let allowed = (0..values.len()).all(fits);
-    let is_counted = request.cost > 0 && (allowed || always || request.force);
-    if is_counted && values.iter().any(|(value, _)| value.checked_add(request.cost).is_none()) {
-        return Err(OVERFLOW);
-    }
-    let number = |quota: &Quota| now.div_euclid(quota.window);
-    let mut written = Vec::new();
-    let windows = request.quotas.iter().enumerate().map(|(index, &quota)| {
-        let (value, expiry) = values[index];
-        // Long windows of the same number share a counter, which lives as long as the longest of them.
-        let sharing = request.quotas.iter().filter(|other| !request.anchored && number(other) == number(&quota));
-        let longest = sharing.map(|other| other.window).chain([quota.window]).max().expect("itself");
-        let expires = expiry.filter(|_| value != 0).unwrap_or(now + longest);
-        let next_window = now - now.rem_euclid(quota.window) + quota.window;
-        // The server keeps a key through the millisecond of its expiry.
-        let fresh = |expiry: Option<i64>| match expiry {
-            _ if request.anchored => expiry.unwrap_or(now + quota.window) - now,
-            None => next_window - now,
-            Some(expiry) => next_window.min(expiry + 1) - now,
-        };
-        let after = value.saturating_add(request.cost);
-        let (used, until) = if is_counted { (after, Some(expires)) } else { (value, expiry) };
-        let retry = if fits(index) {
-            0
-        } else if needed > quota.limit {
-            NEVER
-        } else {
-            fresh(until)
-        };
-        // One that never ended would lock its key for ever.
-        let is_endless = found[index].kind == "string" && found[index].expires < 0;
-        written.push(match is_counted {
-            true => Some(Standing { value: after, expires }),
-            false => is_endless.then_some(Standing { value, expires: now + longest }),
-        });
-        let reset = if used > 0 { fresh(until) } else { 0 };
-        let next = if used > 0 && quota.limit == 0 { NEVER } else { reset };
-        // Where nothing is written, the counter's own life; without one, what it would get.
-        let told = until.unwrap_or(now + longest);
-        let ttl = ((told - now).max(0) + 500) / 1000;
-        Standard { quota, fits: fits(index), before: value, used, count: used, ttl, retry, next, reset }
-    });
-    let windows: Vec<Standard> = windows.collect();
-    // Of what is forced, another window can be full now that had room before.
-    let until_it_fits = |window: &Standard| match i128::from(window.used) + i128::from(needed) {
-        units if units <= i128::from(window.quota.limit) => 0,
-        _ => window.retry.max(window.reset),
-    };
-    let retry = match () {
-        () if allowed => 0,
-        () => windows.iter().map(|window| window.retry.max(until_it_fits(window))).max().expect("a window"),
-    };
-    Ok(Counted { answer: Answer { windows, retry }, written })
+/// A window, decided.
+#[derive(Debug, Clone, Copy)]
+struct Standard {
+    quota: Quota,
+    fits: bool,
+    /// Units before the call, and after it.
+    before: i64,
+    used: i64,
+    /// 0 if the call fits in this window.
+    wait: i64,
+    next: i64,
+    reset: i64,
+    /// What is left of a counter's life.
+    life: i64,
 }
 
-/// What a throttle answers, and the arrival time that it stores if it moves. `now` in microseconds.
-pub fn throttle(rate: Rate, found: &Found, now: i64) -> Result<(Reply, Option<Standing>), &'static str> {
-    let stored = found.integer()?;
-    if stored.is_some_and(|stored| stored < 0) {
-        return Err(NOT_AN_INTEGER);
-    }
-    let seconds = |nanos: i128| i64::try_from((nanos + 999_999_999).div_euclid(1_000_000_000)).expect("seconds");
-    let now = i128::from(now) * 1000;
-    let tolerance = rate.interval * i128::from(rate.limit);
-    let before = stored.map_or(now, |stored| now.max(i128::from(stored)));
-    let increment = rate.interval * i128::from(rate.quantity);
-    let after = before + increment;
-    let wait = after - tolerance - now;
-    let limited = wait > 0;
-    let ahead = if limited { before } else { after } - now;
-    let remaining = ((tolerance - ahead).max(0) / rate.interval) as i64;
-    let retry = if limited && increment <= tolerance { seconds(wait) } else { -1 };
-    let millis = |nanos: i128| i64::try_from((nanos + 999_999).div_euclid(1_000_000)).expect("milliseconds");
-    let used = i64::try_from((ahead.max(0) + rate.interval - 1) / rate.interval).expect("units");
-    // Until one unit more than now is free.
-    let next = match used {
-        0 => 0,
-        _ => millis(ahead - rate.interval * i128::from(used.min(rate.limit) - 1)),
-    };
-    let retry_ms = match limited {
-        false => 0,
-        true if increment > tolerance => -1,
-        true => millis(wait),
-    };
-    let full = [
-        i64::from(!limited),
-        rate.limit,
-        used,
-        (rate.limit - used).max(0),
-        retry_ms,
-        next,
-        millis(ahead),
-        millis(tolerance),
-        i64::try_from(now / 1_000_000).expect("milliseconds"),
-    ];
-    let short = [i64::from(limited), rate.limit, remaining, retry, seconds(ahead)];
-    let reply = match rate.report {
-        Report::Short => Reply::Array(short.map(Reply::Integer).to_vec()),
-        Report::Full => map(full),
-        Report::Each => Reply::Array(vec![map(full)]),
-    };
-    let standing = || Standing { value: after as i64, expires: (after as i64 - 1) / 1_000_000 + 1 };
-    Ok((reply, (!limited && rate.quantity > 0 && !rate.peek).then(standing)))
+/// A rule, decided.
+struct Decision {
+    allowed: bool,
+    windows: Vec<Standard>,
+    /// Until the call fits in every window.
+    wait: i64,
 }
 
-/// What becomes of leases.
-#[derive(Debug)]
-pub struct Leased {
-    pub reply: Reply,
-    /// The members that are left, with their scores.
-    pub left: Vec<(Vec<u8>, f64)>,
-    /// When the key expires, where that is not as before.
-    pub expires: Option<i64>,
+/// What a rule counts at a time.
+#[derive(Debug, Clone)]
+struct Usage<'a> {
+    rule: &'a Rule,
+    quotas: Vec<Quota>,
+    now: i64,
+    micros: i64,
+    units: Units,
+}
+
+#[derive(Debug, Clone)]
+enum Units {
+    /// Stamps, lowest first, and the units of each.
+    Log(Vec<(f64, i64)>),
+    Counters(Vec<Counter>),
+    /// The arrival time in nanoseconds.
+    Arrival(i128),
+    Leases(Vec<(Vec<u8>, f64)>),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Counter {
+    value: i64,
+    expires: i64,
+    /// How long a counter lives that begins now.
+    life: i64,
+    lacks_expiry: bool,
+}
+
+/// When a call counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Charge {
+    /// As the rule's own command does.
+    ByRule,
+    /// As RL.ALL does if it is allowed.
+    Always,
+    /// As RL.ALL does if it is denied.
+    Never,
+}
+
+/// When an entry leaves a window. The range that is removed begins at 0: a negative score stays for ever.
+fn leaves(score: f64, window: i64) -> i64 {
+    if score < 0.0 { NEVER } else { (score.ceil() as i64).saturating_add(window) }
+}
+
+/// Whether an entry counts in a window. One that a stepped clock has left further ahead does not count yet.
+pub fn counts(score: f64, window: i64, at: i64) -> bool {
+    score < 0.0 || leaves(score, window) > at && score <= (at + window) as f64
 }
 
 /// When a lease with this score ends. Scores that no clock has written are not told apart.
-fn end(score: f64) -> Option<i64> {
-    score.is_finite().then_some((score.ceil() as i64).min((1 << 62) - 1))
+fn end(score: f64) -> i64 {
+    if score.is_finite() { (score.ceil() as i64).min((1 << 62) - 1) } else { NEVER }
 }
 
 /// When the last of these leases ends.
 fn last_end(leases: &[(Vec<u8>, f64)]) -> Option<i64> {
-    end(leases.iter().map(|&(_, score)| score).fold(f64::NEG_INFINITY, f64::max))
+    leases.iter().map(|&(_, score)| end(score)).max().filter(|&end| end != NEVER)
 }
 
-/// When the last of the leases ends that have not ended yet.
-pub fn last_end_of_held(members: &[(Vec<u8>, f64)], now: i64) -> Option<i64> {
-    let held = held(members, now);
-    if held.is_empty() { None } else { last_end(&held) }
+fn seconds_up(millis: i64) -> i64 {
+    up(millis.into(), 1000)
 }
 
-/// The leases that have not ended.
-fn held(members: &[(Vec<u8>, f64)], now: i64) -> Vec<(Vec<u8>, f64)> {
-    members.iter().filter(|&&(_, score)| score > now as f64).cloned().collect()
+/// As TTL rounds.
+fn nearest_seconds(millis: i64) -> i64 {
+    (millis + 500) / 1000
 }
 
-/// The members that are left where these leases are: they, and what has ended and is too much for one call.
-fn left_with(
-    leases: Vec<(Vec<u8>, f64)>,
-    members: &[(Vec<u8>, f64)],
-    now: i64,
-    removes_all: bool,
-) -> Vec<(Vec<u8>, f64)> {
-    let ended = members.iter().filter(|&&(_, score)| score <= now as f64);
-    let most = if removes_all { usize::MAX } else { PRUNED_AT_MOST as usize };
-    let again = |name: &Vec<u8>| leases.iter().any(|(holder, _)| holder == name);
-    let late: Vec<_> = ended.skip(most).filter(|(name, _)| !again(name)).cloned().collect();
-    [late, leases].concat()
+/// When the key of a log may expire after a call.
+fn log_expiry(rule: &Rule, now: i64) -> Option<(i64, i64)> {
+    let window = rule.longest();
+    Some((now + 2 * window - (window / 10).min(1000), now + 2 * window))
 }
 
-/// Decides on a request for a lease. `members`: those of the sorted set, lowest score first.
-pub fn lease(asked: &Lease, members: &[(Vec<u8>, f64)], now: i64) -> Leased {
-    let Quota { window, limit } = asked.quota;
-    let held = held(members, now);
-    let has_one = held.iter().any(|(name, _)| *name == asked.holder);
-    let allowed = has_one || (held.len() as i64) < limit;
-    let mut after = held.clone();
-    if allowed {
-        after.retain(|(name, _)| *name != asked.holder);
-        after.push((asked.holder.clone(), (now + window) as f64));
+impl Usage<'_> {
+    fn nanos(&self, at: i64) -> i128 {
+        i128::from(at) * 1_000_000 + i128::from(self.micros) * 1_000
     }
-    let held_at = |at: i64| after.iter().filter(|&&(_, score)| end(score).is_none_or(|end| end > at)).count() as i64;
-    let free_at = |at: i64| (limit - held_at(at)).max(0);
-    let wait = |holds: &dyn Fn(i64) -> bool| {
-        let mut ends: Vec<i64> = after.iter().filter_map(|&(_, score)| end(score)).collect();
-        ends.sort_unstable();
-        ends.into_iter().find(|&at| holds(at)).map_or(-1, |at| at - now)
-    };
-    let used = after.len() as i64;
-    let full = map([
-        i64::from(allowed),
-        limit,
-        used,
-        (limit - used).max(0),
-        if allowed { 0 } else { wait(&|at| free_at(at) > 0) },
-        if used == 0 { 0 } else { wait(&|at| free_at(at) > free_at(now)) },
-        if used == 0 { 0 } else { wait(&|at| held_at(at) == 0) },
-        window,
-        now,
-    ]);
-    let reply = match asked.report {
-        Report::Short => Reply::Array([i64::from(allowed), used, (window + 999) / 1000].map(Reply::Integer).to_vec()),
-        Report::Full => full,
-        Report::Each => Reply::Array(vec![full]),
-    };
-    let expires = if allowed { last_end(&after) } else { None };
-    Leased { reply, left: left_with(after, members, now, held.is_empty()), expires }
-}
 
-/// Gives leases back.
-pub fn release(holders: &[Vec<u8>], members: &[(Vec<u8>, f64)], now: i64) -> Leased {
-    let held = held(members, now);
-    let after: Vec<_> = held.iter().filter(|(name, _)| !holders.contains(name)).cloned().collect();
-    let released = held.len() - after.len();
-    let expires = if released > 0 { last_end(&after) } else { None };
-    let is_last = after.is_empty();
-    let left = left_with(after, members, now, is_last);
-    Leased { reply: Reply::Integer(released as i64), left, expires }
-}
-
-/// How many keys go.
-pub fn reset(key: &Found, counters: &[&Found]) -> Result<i64, &'static str> {
-    let takes = |found: &Found, kinds: &[&str]| kinds.contains(&&*found.kind);
-    if !takes(key, &["none", "string", "zset"]) || counters.iter().any(|found| !takes(found, &["none", "string"])) {
-        return Err(WRONG_TYPE);
-    }
-    let there = |found: &&Found| found.kind != "none";
-    Ok(i64::from(there(&key)) + counters.iter().copied().filter(there).count() as i64)
-}
-
-/// Whether a reply to a request is possible, whatever lies at the key.
-pub fn possible(request: &Request, reply: &Reply) -> bool {
-    let parts = match reply {
-        Reply::Error(line) if request.sliding => {
-            return [WRONG_TYPE, OTHER_VERSION, DAMAGED].contains(&&**line)
-                || is_too_heavy(request) && refuses_the_cost(line)
-                || request.force && line == LOG_IS_FULL;
-        }
-        Reply::Error(line) => return [WRONG_TYPE, NOT_AN_INTEGER, OVERFLOW].contains(&&**line),
-        Reply::Array(parts) => parts,
-        _ => return false,
-    };
-    let plain = !request.sliding && request.quotas.len() == 1 && request.cost == 1;
-    let needed = request.cost.max(1);
-    // The units before the call, which say whether it fits.
-    let decided = |allowed: i64, quota: &Quota, used: i64, counted: bool| {
-        let before = if counted { used.saturating_sub(request.cost) } else { used };
-        (!request.sliding || before >= 0) && allowed == i64::from(before.saturating_add(needed) <= quota.limit)
-    };
-    // A counter that somebody has set below 0 lets in more than the limit, until its window is over.
-    let hopeless = request.quotas.iter().any(|quota| quota.limit < needed);
-    let never = request.sliding && hopeless;
-    match request.report {
-        Report::Short => match integers(parts, false).as_deref() {
-            Some(&[allowed, count, ttl]) => request.quotas.iter().any(|quota| {
-                let counted = !request.sliding && (plain || allowed == 1 || request.force) && request.cost > 0;
-                let lives = if request.sliding {
-                    ttl == (quota.window + 999) / 1000
-                } else {
-                    (0..=10_000_000_000).contains(&ttl)
+    /// Units used in a window at a time from now on, if nothing else happens.
+    fn used(&self, index: usize, at: i64) -> i64 {
+        let window = self.quotas[index].window;
+        match &self.units {
+            Units::Log(entries) => {
+                let inside = entries.iter().filter(|&&(score, _)| counts(score, window, at));
+                inside.fold(0, |sum: i64, &(_, units)| sum.saturating_add(units))
+            }
+            Units::Counters(counters) => {
+                let Counter { value, expires, .. } = counters[index];
+                // The server keeps a key through the millisecond of its expiry. An anchored window is over by then.
+                let is_over = match self.rule.is_anchored() {
+                    true => at >= expires,
+                    false => at > expires || at.div_euclid(window) != self.now.div_euclid(window),
                 };
-                lives && decided(allowed, quota, count, counted) && !(never && allowed == 1)
-            }),
+                if is_over { 0 } else { value }
+            }
+            Units::Arrival(arrival) => up((arrival - self.nanos(at)).max(0), self.rule.interval()),
+            Units::Leases(leases) => leases.iter().filter(|&&(_, score)| end(score) > at).count() as i64,
+        }
+    }
+
+    /// The times after now at which less can be used in a window, in order.
+    fn changes(&self, index: usize) -> Vec<i64> {
+        let Quota { window, limit } = self.quotas[index];
+        let mut times: Vec<i64> = match &self.units {
+            Units::Log(entries) => entries.iter().map(|&(score, _)| leaves(score, window)).collect(),
+            Units::Counters(counters) => {
+                let expires = counters[index].expires;
+                vec![(self.now.div_euclid(window) + 1) * window, expires, expires.saturating_add(1)]
+            }
+            Units::Arrival(arrival) => {
+                // When the request fits, when one unit more is free, and when the bucket is full.
+                let units = [limit - self.rule.needed(), self.used(index, self.now).min(limit) - 1, 0];
+                let interval = self.rule.interval();
+                let offset = self.nanos(0);
+                units.map(|units| up(arrival - i128::from(units.max(0)) * interval - offset, 1_000_000)).to_vec()
+            }
+            Units::Leases(leases) => leases.iter().map(|&(_, score)| end(score)).collect(),
+        };
+        times.retain(|&at| self.now < at && at < NEVER);
+        times.sort_unstable();
+        times.dedup();
+        times
+    }
+
+    /// How long it takes until something holds, if it begins to hold only where one of these windows changes.
+    fn wait(&self, windows: std::ops::Range<usize>, holds: impl Fn(i64) -> bool) -> i64 {
+        let mut times: Vec<i64> = windows.flat_map(|index| self.changes(index)).collect();
+        times.sort_unstable();
+        std::iter::once(self.now).chain(times).find(|&at| holds(at)).map_or(NEVER, |at| at - self.now)
+    }
+
+    /// Counts the call.
+    fn count(&mut self) -> Result<(), &'static str> {
+        let (now, cost, nanos) = (self.now, self.rule.cost(), self.nanos(self.now));
+        match (&mut self.units, self.rule) {
+            (Units::Log(entries), _) => {
+                let at = entries.partition_point(|&(score, _)| score <= now as f64);
+                entries.insert(at, (now as f64, cost));
+            }
+            (Units::Counters(counters), _) => {
+                for counter in counters {
+                    if counter.value == 0 {
+                        counter.expires = now + counter.life;
+                    }
+                    counter.value = counter.value.checked_add(cost).ok_or(OVERFLOW)?;
+                }
+            }
+            (Units::Arrival(arrival), rule) => {
+                *arrival = nanos.max(*arrival) + rule.interval() * i128::from(cost);
+            }
+            (Units::Leases(leases), Rule::Acquire { lease, holder, .. }) => {
+                leases.retain(|(name, _)| name != holder);
+                leases.push((holder.clone(), (now + lease) as f64));
+            }
+            (units, rule) => panic!("{units:?} are not of {rule:?}"),
+        }
+        Ok(())
+    }
+
+    /// Decides on the call. Gives what is used after it, and whether it counts.
+    fn decide(&self, charge: Charge) -> Result<(Decision, Self, bool), &'static str> {
+        let (rule, quotas, now) = (self.rule, &self.quotas, self.now);
+        let is_renewal = match (&self.units, rule) {
+            (Units::Leases(leases), Rule::Acquire { holder, .. }) => leases.iter().any(|(name, _)| name == holder),
             _ => false,
-        },
-        Report::Full | Report::Each => {
-            let Some(maps) = maps(parts, request.report) else { return false };
-            let all_fit = maps.iter().all(|map| map[0] == 1);
-            let is_complete = request.report == Report::Full || maps.len() == request.quotas.len();
-            is_complete
-                && maps.iter().all(|&[allowed, limit, used, remaining, retry, next, reset, window, _]| {
-                    let counted = plain || all_fit || request.force;
-                    let never = request.sliding && limit < needed || never && request.report == Report::Full;
-                    request.quotas.contains(&Quota { window, limit })
-                        && decided(allowed, &Quota { window, limit }, used, counted)
-                        && remaining == limit.saturating_sub(used).max(0)
-                        && match allowed {
-                            1 => retry == 0 && !never,
-                            _ => {
-                                let may_never = limit < needed || hopeless && request.report == Report::Full;
-                                retry >= 1 || retry == -1 && (request.sliding || may_never)
+        };
+        let fits_at = |usage: &Self, index: usize, at: i64| {
+            is_renewal || usage.used(index, at).saturating_add(rule.needed()) <= quotas[index].limit
+        };
+        let all = 0..quotas.len();
+        let allowed = all.clone().all(|index| fits_at(self, index, now));
+        let is_counted = match charge {
+            Charge::ByRule => allowed || rule.force() || rule.counts_denials(),
+            Charge::Always => true,
+            Charge::Never => false,
+        } && rule.cost() > 0;
+        let mut after = self.clone();
+        if is_counted {
+            after.count()?;
+        }
+        let never_fits = |index: usize| rule.needed() > quotas[index].limit && !is_renewal;
+        // Units that never leave are not waited for.
+        let lasting = match &self.units {
+            Units::Log(entries) => entries.iter().filter(|&&(score, _)| score < 0.0).map(|&(_, units)| units).sum(),
+            _ => 0,
+        };
+        let window = |index: usize| {
+            let quota = quotas[index];
+            let fits = fits_at(self, index, now);
+            let used = |at: i64| after.used(index, at);
+            let free = |at: i64| quota.limit.saturating_sub(used(at)).max(0);
+            let wait = |holds: &dyn Fn(i64) -> bool| after.wait(index..index + 1, holds);
+            Standard {
+                quota,
+                fits,
+                before: self.used(index, now),
+                used: used(now),
+                wait: match fits {
+                    true => 0,
+                    false if never_fits(index) => NEVER,
+                    false => wait(&|at| fits_at(&after, index, at)),
+                },
+                next: if used(now) <= 0 { 0 } else { wait(&|at| free(at) > free(now)) },
+                reset: wait(&|at| used(at) <= lasting),
+                life: match &after.units {
+                    Units::Counters(counters) => (counters[index].expires - now).max(0),
+                    _ => 0,
+                },
+            }
+        };
+        let windows: Vec<Standard> = all.clone().map(window).collect();
+        // While one window is waited for, others may fill again.
+        let wait = match allowed {
+            true => 0,
+            false if windows.iter().any(|window| window.wait == NEVER) => NEVER,
+            false => after.wait(all.clone(), |at| all.clone().all(|index| fits_at(&after, index, at))),
+        };
+        Ok((Decision { allowed, windows, wait }, after, is_counted))
+    }
+}
+
+impl Decision {
+    /// The window that binds: of those that deny the one with the longest wait; of equals, and if none denies, the one with
+    /// the least room, and then the shortest.
+    fn binding(&self) -> &Standard {
+        let rank =
+            |window: &&Standard| (window.fits, Reverse(window.wait), window.quota.limit.saturating_sub(window.before));
+        self.windows.iter().min_by_key(rank).expect("a window")
+    }
+
+    fn reply(&self, rule: &Rule, report: Report, now: i64) -> Reply {
+        let bound = self.binding();
+        match report {
+            Report::Full => bound.map(self.allowed, self.wait, now),
+            Report::Each => {
+                Reply::Array(self.windows.iter().map(|window| window.map(window.fits, window.wait, now)).collect())
+            }
+            Report::Short => {
+                let (allowed, window) = (i64::from(self.allowed), seconds_up(bound.quota.window));
+                let integers = match rule {
+                    Rule::Sliding { .. } => vec![allowed, bound.before, window],
+                    Rule::Fixed { .. } => vec![allowed, bound.used, nearest_seconds(bound.life)],
+                    Rule::Acquire { .. } => vec![allowed, bound.used, window],
+                    Rule::Throttle { .. } => {
+                        let retry = if self.allowed || self.wait == NEVER { -1 } else { seconds_up(self.wait) };
+                        vec![1 - allowed, bound.quota.limit, bound.remaining(), retry, seconds_up(bound.reset)]
+                    }
+                };
+                Reply::integers(&integers)
+            }
+        }
+    }
+}
+
+impl Standard {
+    fn remaining(&self) -> i64 {
+        self.quota.limit.saturating_sub(self.used).max(0)
+    }
+
+    fn map(&self, allowed: bool, wait: i64, now: i64) -> Reply {
+        let or_never = |wait: i64| if wait == NEVER { -1 } else { wait };
+        let Quota { window, limit } = self.quota;
+        let [wait, next, reset] = [wait, self.next, self.reset].map(or_never);
+        Reply::Map([i64::from(allowed), limit, self.used, self.remaining(), wait, next, reset, window, now])
+    }
+}
+
+impl Space {
+    pub fn new(storage: Storage) -> Self {
+        Self { keys: BTreeMap::new(), storage, micros: 0 }
+    }
+
+    /// What a call replies. The space is then as the call leaves it.
+    pub fn answer(&mut self, call: &Call, now: i64) -> Reply {
+        self.drop_expired(&call.places(now), now);
+        let before = self.clone();
+        let reply = match call {
+            Call::Take { key, rule, report } => self.take(key, rule, *report, now),
+            Call::Peek { key, rule, report } => self.clone().take(key, rule, *report, now),
+            Call::Refund { key, rule, at } => self.refund(key, rule, *at, now),
+            Call::Release { key, holders } => self.release(key, holders, now),
+            Call::All { keys, rules, full } => self.all(keys, rules, *full, now),
+            Call::Reset { key, .. } => self.reset(key, &call.places(now), now),
+        };
+        reply.unwrap_or_else(|line| {
+            *self = before; // An error changes nothing.
+            Reply::Error(line.to_owned())
+        })
+    }
+
+    /// Whether nobody can say if a key of the call still exists.
+    pub fn may_have_expired(&self, call: &Call, now: i64) -> bool {
+        call.places(now).iter().any(|place| match self.keys.get(place) {
+            Some(&Stored { expires: Some((least, most)), .. }) => least < most && (least..=most).contains(&now),
+            _ => false,
+        })
+    }
+
+    /// Drops those of some keys that have expired. In a server, too, an expired key goes when it is accessed: if the clock
+    /// goes back before, it lives on.
+    pub fn drop_expired(&mut self, places: &[Vec<u8>], now: i64) {
+        let lives = |stored: &Stored| stored.expires.is_none_or(|(_, most)| now <= most);
+        self.keys.retain(|key, stored| lives(stored) || !places.contains(key));
+    }
+
+    /// What a rule counts now.
+    fn read<'a>(&self, key: &[u8], rule: &'a Rule, now: i64) -> Result<Usage<'a>, &'static str> {
+        let (quotas, places) = (rule.quotas(), rule.places(key, now));
+        let value = |place: &Vec<u8>| self.keys.get(place).map(|stored| &stored.value);
+        let integer = |place: &Vec<u8>| match value(place) {
+            None => Ok(None),
+            Some(Value::Integer(value)) => Ok(Some(*value)),
+            Some(Value::Set(_) | Value::Other) => Err(WRONG_TYPE),
+            Some(_) => Err(NOT_AN_INTEGER),
+        };
+        let units = match rule {
+            Rule::Sliding { .. } => {
+                let mut entries = match value(&places[0]) {
+                    None => Vec::new(),
+                    Some(Value::Set(members)) => members.iter().map(|&(_, score)| (score, 1)).collect(),
+                    Some(Value::Compact(entries)) => entries.clone(),
+                    Some(Value::Doubtful(_)) => return Err(DAMAGED),
+                    Some(Value::Text(line)) => return Err(line),
+                    Some(Value::Integer(_) | Value::Other) => return Err(WRONG_TYPE),
+                };
+                entries.retain(|&(score, _)| counts(score, rule.longest(), now));
+                Units::Log(entries)
+            }
+            Rule::Fixed { .. } => {
+                let mut counters = Vec::new();
+                for place in &places {
+                    let found = integer(place)?;
+                    let expires = self.keys.get(place).and_then(|stored| stored.expires).map(|(expires, _)| expires);
+                    // Long windows of the same number share a counter, which lives as long as the longest of them.
+                    let sharing = quotas.iter().zip(&places).filter(|&(_, other)| other == place);
+                    let life = sharing.map(|(quota, _)| quota.window).max().expect("itself");
+                    let is_over = rule.is_anchored() && expires.is_some_and(|expires| now >= expires);
+                    counters.push(Counter {
+                        value: if is_over { 0 } else { found.unwrap_or(0) },
+                        expires: expires.filter(|_| !is_over).unwrap_or(now + life),
+                        life,
+                        lacks_expiry: found.is_some() && expires.is_none(),
+                    });
+                }
+                Units::Counters(counters)
+            }
+            Rule::Throttle { .. } => {
+                let arrival = integer(&places[0])?.unwrap_or(0);
+                Units::Arrival(if arrival < 0 { return Err(NOT_AN_INTEGER) } else { arrival.into() })
+            }
+            Rule::Acquire { .. } => Units::Leases(self.leases(key, now)?),
+        };
+        Ok(Usage { rule, quotas, now, micros: self.micros, units })
+    }
+
+    /// The leases that have not ended.
+    fn leases(&self, key: &[u8], now: i64) -> Result<Vec<(Vec<u8>, f64)>, &'static str> {
+        match self.keys.get(key).map(|stored| &stored.value) {
+            None => Ok(Vec::new()),
+            Some(Value::Set(members)) => {
+                Ok(members.iter().filter(|&&(_, score)| score > now as f64).cloned().collect())
+            }
+            Some(_) => Err(WRONG_TYPE),
+        }
+    }
+
+    /// Whether the log of a rule is compact, or will be.
+    fn is_compact(&self, key: &[u8], rule: &Rule) -> bool {
+        match (self.keys.get(key), self.storage) {
+            (Some(stored), _) => matches!(stored.value, Value::Compact(_)),
+            (None, Storage::Auto) => matches!(rule, Rule::Sliding { cost: Some(_), .. }),
+            (None, storage) => storage == Storage::Compact,
+        }
+    }
+
+    /// Members that a rule adds to a sorted set.
+    fn added(&self, key: &[u8], rule: &Rule) -> i64 {
+        match rule {
+            Rule::Sliding { .. } if !self.is_compact(key, rule) => rule.cost(),
+            _ => 0,
+        }
+    }
+
+    /// Decides, and gives what is to be written.
+    fn decide<'a>(
+        &self,
+        key: &[u8],
+        usage: &Usage<'a>,
+        charge: Charge,
+    ) -> Result<(Decision, Usage<'a>, bool), &'static str> {
+        if self.added(key, usage.rule) > ADDED_AT_MOST {
+            return Err(HEAVY);
+        }
+        let decided = usage.decide(charge)?;
+        if let Units::Log(entries) = &decided.1.units
+            && decided.2
+            && entries.iter().map(|&(_, units)| i128::from(units)).sum::<i128>() >= 1 << 53
+        {
+            return Err(LOG_IS_FULL);
+        }
+        Ok(decided)
+    }
+
+    fn take(&mut self, key: &[u8], rule: &Rule, report: Report, now: i64) -> Result<Reply, &'static str> {
+        let usage = self.read(key, rule, now)?;
+        let (decision, after, is_counted) = self.decide(key, &usage, Charge::ByRule)?;
+        self.write(key, &usage, &after, is_counted);
+        Ok(decision.reply(rule, report, now))
+    }
+
+    /// Writes what a call leaves.
+    fn write(&mut self, key: &[u8], before: &Usage<'_>, after: &Usage<'_>, is_counted: bool) {
+        let (rule, now) = (before.rule, before.now);
+        match (&before.units, &after.units) {
+            (Units::Log(counted), _) => {
+                let compact = self.is_compact(key, rule);
+                let value = match self.keys.get(key).map(|stored| &stored.value) {
+                    _ if compact => {
+                        let Units::Log(entries) = &after.units else { unreachable!() };
+                        Value::Compact(entries.clone())
+                    }
+                    Some(Value::Set(members)) => {
+                        // A sorted set is pruned in steps, the oldest and the nearest first, unless nothing in it counts.
+                        let most = if counted.is_empty() { usize::MAX } else { PRUNED_AT_MOST as usize };
+                        let is_expired = |score: f64| score >= 0.0 && leaves(score, rule.longest()) <= now;
+                        let (mut expired, mut ahead) = (0, 0);
+                        let mut left = members.clone();
+                        left.retain(|&(_, score)| match counts(score, rule.longest(), now) {
+                            true => true,
+                            false => {
+                                let removed = if is_expired(score) { &mut expired } else { &mut ahead };
+                                *removed += 1;
+                                *removed > most
+                            }
+                        });
+                        Value::Set(left)
+                    }
+                    _ => Value::Set(Vec::new()),
+                };
+                let value = match value {
+                    Value::Set(mut members) if is_counted => {
+                        let added = std::iter::repeat_n((Vec::new(), now as f64), rule.cost() as usize);
+                        members.extend(added);
+                        members.sort_by(|one, other| one.1.total_cmp(&other.1));
+                        Value::Set(members)
+                    }
+                    value => value,
+                };
+                self.put(key, value, log_expiry(rule, now));
+            }
+            (_, Units::Counters(counters)) => {
+                for (counter, place) in counters.iter().zip(rule.places(key, now)) {
+                    if is_counted || counter.lacks_expiry {
+                        self.put(&place, Value::Integer(counter.value), Some((counter.expires, counter.expires)));
+                    }
+                }
+            }
+            (_, Units::Arrival(arrival)) => {
+                if is_counted {
+                    self.put_arrival(key, *arrival);
+                }
+            }
+            (Units::Leases(held), Units::Leases(leases)) => {
+                // Where no lease changes, an expiry that is there stays.
+                let has_changed = leases.iter().any(|lease| !held.contains(lease));
+                let last = last_end(leases).filter(|_| has_changed || self.lacks_expiry(key));
+                self.put_leases(key, leases, held.is_empty(), last, now);
+            }
+            (before, after) => panic!("{before:?} cannot become {after:?}"),
+        }
+    }
+
+    fn put(&mut self, key: &[u8], value: Value, expires: Option<(i64, i64)>) {
+        match &value {
+            Value::Set(members) if members.is_empty() => drop(self.keys.remove(key)),
+            Value::Compact(entries) if entries.is_empty() => drop(self.keys.remove(key)),
+            _ => drop(self.keys.insert(key.to_vec(), Stored { value, expires })),
+        }
+    }
+
+    fn put_arrival(&mut self, key: &[u8], arrival: i128) {
+        let expires = up(arrival, 1_000_000);
+        let arrival = i64::try_from(arrival).expect("the contract bounds it");
+        self.put(key, Value::Integer(arrival), Some((expires, expires)));
+    }
+
+    /// Writes leases, beside those that have ended and are more than a call removes. `expires`: if it changes.
+    fn put_leases(&mut self, key: &[u8], leases: &[(Vec<u8>, f64)], removes_all: bool, expires: Option<i64>, now: i64) {
+        let (members, old) = match self.keys.get(key) {
+            Some(Stored { value: Value::Set(members), expires }) => (members.clone(), *expires),
+            _ => (Vec::new(), None),
+        };
+        let most = if removes_all { usize::MAX } else { PRUNED_AT_MOST as usize };
+        let ended = members.into_iter().filter(|&(_, score)| score <= now as f64).skip(most);
+        let mut left: Vec<_> = ended.filter(|(name, _)| !leases.iter().any(|(holder, _)| holder == name)).collect();
+        left.extend_from_slice(leases);
+        left.sort_by(|one, other| one.1.total_cmp(&other.1));
+        self.put(key, Value::Set(left), expires.map(|at| (at, at)).or(old));
+    }
+
+    fn lacks_expiry(&self, key: &[u8]) -> bool {
+        self.keys.get(key).is_some_and(|stored| stored.expires.is_none())
+    }
+
+    fn refund(&mut self, key: &[u8], rule: &Rule, at: Option<i64>, now: i64) -> Result<Reply, &'static str> {
+        let usage = self.read(key, rule, now)?;
+        let (places, before) = (rule.places(key, now), usage.used(0, now));
+        let mut refunded = 0;
+        let ttl = match &usage.units {
+            Units::Log(_) => {
+                if self.keys.contains_key(key) && self.added(key, rule) > ADDED_AT_MOST {
+                    return Err(HEAVY);
+                }
+                // A negative score is not a time, so nothing was taken then.
+                let fits = |score: f64| {
+                    score >= 0.0 && counts(score, rule.longest(), now) && at.is_none_or(|at| at as f64 == score)
+                };
+                // The newest first.
+                match self.keys.get_mut(key).map(|stored| &mut stored.value) {
+                    Some(Value::Set(members)) => {
+                        for index in (0..members.len()).rev() {
+                            if refunded < rule.cost() && fits(members[index].1) {
+                                members.remove(index);
+                                refunded += 1;
                             }
                         }
-                        && (!never || retry == -1)
-                        && (reset >= 0 && next >= -1)
-                })
-        }
-    }
-}
-
-/// The integers of a reply, or of one that names them.
-fn integers(parts: &[Reply], named: bool) -> Option<Vec<i64>> {
-    let integer = |part: &Reply| match part {
-        Reply::Integer(integer) => Some(*integer),
-        _ => None,
-    };
-    if !named {
-        return parts.iter().map(integer).collect();
-    }
-    let names = parts.iter().step_by(2).map(|part| match part {
-        Reply::Bulk(Some(name)) => name.clone(),
-        _ => Vec::new(),
-    });
-    names.eq(NAMES.map(|name| name.as_bytes().to_vec())).then_some(())?;
-    parts.iter().skip(1).step_by(2).map(integer).collect()
-}
-
-/// The map of a reply with FULL, or those of one with EACH.
-fn maps(parts: &[Reply], report: Report) -> Option<Vec<[i64; 9]>> {
-    let one = |parts: &[Reply]| integers(parts, true)?.try_into().ok();
-    if report == Report::Full {
-        return Some(vec![one(parts)?]);
-    }
-    let each = parts.iter().map(|part| match part {
-        Reply::Array(parts) => one(parts),
-        _ => None,
-    });
-    each.collect()
-}
-
-/// Whether a reply of a throttle is possible, whatever lies at the key.
-pub fn possible_throttle(rate: Rate, reply: &Reply) -> bool {
-    let parts = match reply {
-        Reply::Error(line) => return [WRONG_TYPE, NOT_AN_INTEGER].contains(&&**line),
-        Reply::Array(parts) => parts,
-        _ => return false,
-    };
-    if rate.report != Report::Short {
-        return maps(parts, rate.report).is_some_and(|maps| {
-            matches!(maps[..], [[allowed, limit, used, remaining, retry, next, reset, _, _]]
-                if limit == rate.limit
-                    && used >= 0
-                    && remaining == (limit - used).max(0)
-                    && (allowed == 1) == (retry == 0)
-                    && (retry == -1) == (allowed == 0 && rate.quantity > rate.limit)
-                    && (used == 0) == (next == 0)
-                    && (used == 0) == (reset == 0))
-        });
-    }
-    match integers(parts, false).as_deref() {
-        Some(&[limited, limit, remaining, retry, reset]) => {
-            limit == rate.limit
-                && (0..=limit).contains(&remaining)
-                && reset >= 0
-                && match limited {
-                    0 => retry == -1,
-                    _ => limited == 1 && (retry >= 1) == (rate.quantity <= rate.limit) && (retry >= 1 || retry == -1),
+                    }
+                    Some(Value::Compact(entries)) => {
+                        for (_, units) in entries.iter_mut().rev().filter(|(stamp, _)| fits(*stamp)) {
+                            let taken = (*units).min(rule.cost() - refunded);
+                            *units -= taken;
+                            refunded += taken;
+                        }
+                        entries.retain(|&(_, units)| units > 0);
+                    }
+                    _ => {}
                 }
-        }
-        _ => false,
-    }
-}
-
-/// An error that a call may meet at its keys: not one about its words, and not the module's own failure.
-fn is_of_the_keys(line: &str) -> bool {
-    [WRONG_TYPE, OTHER_VERSION, DAMAGED, NOT_AN_INTEGER, OVERFLOW, LOG_IS_FULL].contains(&line)
-        || refuses_the_cost(line)
-}
-
-/// Whether a reply to a refund is possible, whatever lies at the key.
-pub fn possible_refund(rule: &Rule, reply: &Reply) -> bool {
-    match reply {
-        Reply::Error(line) => is_of_the_keys(line),
-        Reply::Array(parts) => matches!(
-            integers(parts, false).as_deref(),
-            Some(&[refunded, _, ttl]) if (0..=rule.cost()).contains(&refunded) && ttl >= 0
-        ),
-        _ => false,
-    }
-}
-
-/// Whether a reply about several keys is possible, whatever lies there.
-pub fn possible_all(asked: &All, reply: &Reply) -> bool {
-    let is_map_of = |part: &Reply, rule: &Rule| match part {
-        Reply::Array(parts) => matches!(
-            maps(parts, Report::Full).as_deref(),
-            Some(&[[0 | 1, limit, used, remaining, _, _, _, window, _]])
-                if rule.quotas().contains(&Quota { window, limit })
-                    && remaining == limit.saturating_sub(used).max(0)
-        ),
-        _ => false,
-    };
-    let parts = match reply {
-        Reply::Error(line) => return is_of_the_keys(line),
-        Reply::Array(parts) => parts,
-        _ => return false,
-    };
-    let [
-        Reply::Integer(allowed @ (0 | 1)),
-        Reply::Integer(index),
-        Reply::Integer(free),
-        Reply::Integer(wait),
-        rest @ ..,
-    ] = &parts[..]
-    else {
-        return false;
-    };
-    let has_rule = (0..asked.parts.len() as i64).contains(index);
-    let has_maps = match rest {
-        [] => !asked.full,
-        [Reply::Array(maps)] => {
-            asked.full
-                && maps.len() == asked.parts.len()
-                && maps.iter().zip(&asked.parts).all(|(map, (_, rule))| is_map_of(map, rule))
-        }
-        _ => false,
-    };
-    has_rule && has_maps && *free >= 0 && (*allowed == 1) == (*wait == 0) && *wait >= -1
-}
-
-/// Whether a reply to a request for a lease is possible, whatever lies at the key.
-pub fn possible_lease(asked: &Lease, reply: &Reply) -> bool {
-    let parts = match reply {
-        Reply::Error(line) => return line == WRONG_TYPE,
-        Reply::Array(parts) => parts,
-        _ => return false,
-    };
-    let Quota { window, limit } = asked.quota;
-    if asked.report == Report::Short {
-        return matches!(integers(parts, false).as_deref(), Some(&[allowed, held, ttl])
-        if ttl == (window + 999) / 1000
-            && match allowed {
-                1 => held >= 1,
-                _ => allowed == 0 && held >= limit,
-            });
-    }
-    maps(parts, asked.report).is_some_and(|maps| {
-        matches!(maps[..], [[allowed, told, used, remaining, retry, next, reset, lease, _]]
-            if (told, lease) == (limit, window)
-                && remaining == (limit - used).max(0)
-                && match allowed {
-                    1 => used >= 1 && retry == 0,
-                    _ => allowed == 0 && used >= limit && retry == if used == 0 { -1 } else { next },
+                if let Some(Stored { value, expires }) = self.keys.remove(key) {
+                    // The contract is silent on whether the expiry moves, and on whether what does not count goes.
+                    let (least, most) = log_expiry(rule, now).expect("an expiry");
+                    let all_count = value.live(false, |score| counts(score, rule.longest(), now)) == value.live(false, |_| true);
+                    let expires = expires.filter(|_| all_count).map(|(old_least, old_most)| (least.min(old_least), most.max(old_most)));
+                    self.put(key, value, expires.or(Some((i64::MIN, i64::MAX))));
                 }
-                && (used == 0) == (next == 0)
-                && (used == 0) == (reset == 0))
-    })
-}
+                seconds_up(usage.quotas[0].window)
+            }
+            Units::Counters(counters) => {
+                for (index, counter) in counters.iter().enumerate() {
+                    let window = usage.quotas[index].window;
+                    let is_of_this_window = at.is_none_or(|at| match rule.is_anchored() {
+                        true => (counter.expires - window..counter.expires).contains(&at),
+                        false => at.div_euclid(window) == now.div_euclid(window),
+                    });
+                    let taken = usage.used(index, now).min(rule.cost());
+                    if is_of_this_window && taken > 0 {
+                        let stored = self.keys.get_mut(&places[index]).expect("a counter");
+                        stored.value = Value::Integer(counter.value - taken);
+                        refunded = refunded.max(taken);
+                    }
+                }
+                nearest_seconds(counters[0].expires - now)
+            }
+            Units::Arrival(arrival) => {
+                let (after, nanos) = (arrival - rule.interval() * i128::from(rule.cost()), usage.nanos(now));
+                // One that has passed is the same as none.
+                if *arrival > nanos && after > nanos {
+                    self.put_arrival(key, after);
+                } else if *arrival > nanos {
+                    self.keys.remove(key);
+                }
+                let left = self.read(key, rule, now)?;
+                refunded = before - left.used(0, now);
+                seconds_up(left.wait(0..1, |at| left.used(0, at) == 0))
+            }
+            Units::Leases(_) => panic!("leases are released, not refunded"),
+        };
+        let left = self.read(key, rule, now)?.used(0, now);
+        Ok(Reply::integers(&[refunded, left, ttl]))
+    }
 
-/// Whether a reply to a release is possible, whatever lies at the key.
-pub fn possible_release(holders: usize, reply: &Reply) -> bool {
-    match reply {
-        Reply::Error(line) => line == WRONG_TYPE,
-        Reply::Integer(released) => (0..=holders as i64).contains(released),
-        _ => false,
+    fn release(&mut self, key: &[u8], holders: &[Vec<u8>], now: i64) -> Result<Reply, &'static str> {
+        let mut leases = self.leases(key, now)?;
+        let before = leases.len();
+        leases.retain(|(name, _)| !holders.contains(name));
+        let released = before - leases.len();
+        let expires = last_end(&leases).filter(|_| released > 0);
+        self.put_leases(key, &leases, leases.is_empty(), expires, now);
+        Ok(Reply::Integer(released as i64))
+    }
+
+    fn all(&mut self, keys: &[Vec<u8>], rules: &[Rule], full: bool, now: i64) -> Result<Reply, &'static str> {
+        let parts = || keys.iter().zip(rules);
+        let usages = parts().map(|(key, rule)| self.read(key, rule, now)).collect::<Result<Vec<_>, _>>()?;
+        let decide_all = |charge: Charge| {
+            keys.iter().zip(&usages).map(|(key, usage)| self.decide(key, usage, charge)).collect::<Result<Vec<_>, _>>()
+        };
+        let mut decided = decide_all(Charge::Never)?;
+        let denies = |index: &usize| !rules[*index].force() && !decided[*index].0.allowed;
+        let denying: Vec<usize> = (0..rules.len()).filter(denies).collect();
+        let allowed = denying.is_empty();
+        if allowed {
+            decided = decide_all(Charge::Always)?;
+            if parts().map(|(key, rule)| self.added(key, rule)).sum::<i64>() > ADDED_AT_MOST {
+                return Err(HEAVY);
+            }
+        }
+        for ((key, before), (_, after, is_counted)) in keys.iter().zip(&usages).zip(&decided) {
+            if allowed {
+                self.write(key, before, after, *is_counted);
+            } else {
+                self.heal(key, before);
+            }
+        }
+        // The share of a limit that is free, as a fraction.
+        let share = |decision: &Decision| match decision.binding().quota.limit {
+            0 => (0, 1),
+            limit => (i128::from(decision.binding().remaining()), i128::from(limit)),
+        };
+        // Of equals the first.
+        let index = if allowed {
+            (0..rules.len()).min_by(|&one, &other| {
+                let (one, other) = (share(&decided[one].0), share(&decided[other].0));
+                (one.0 * other.1).cmp(&(other.0 * one.1))
+            })
+        } else {
+            denying.iter().copied().min_by_key(|&index| Reverse(decided[index].0.wait))
+        };
+        let index = index.expect("a rule");
+        let wait = match decided[index].0.wait {
+            _ if allowed => 0,
+            NEVER => -1,
+            wait => wait,
+        };
+        let integers = [i64::from(allowed), index as i64, decided[index].0.binding().remaining(), wait];
+        let mut parts: Vec<Reply> = integers.map(Reply::Integer).to_vec();
+        if full {
+            let map = |decision: &Decision| decision.binding().map(decision.allowed, decision.wait, now);
+            parts.push(Reply::Array(decided.iter().map(|(decision, ..)| map(decision)).collect()));
+        }
+        Ok(Reply::Array(parts))
+    }
+
+    /// Sets an expiry where there is none, as a denied RL.ALL does.
+    fn heal(&mut self, key: &[u8], usage: &Usage<'_>) {
+        match &usage.units {
+            Units::Log(entries) if !entries.is_empty() && self.lacks_expiry(key) => {
+                self.keys.get_mut(key).expect("a log").expires = log_expiry(usage.rule, usage.now);
+            }
+            Units::Counters(_) => self.write(key, usage, usage, false),
+            Units::Leases(leases) if self.lacks_expiry(key) => {
+                self.keys.get_mut(key).expect("leases").expires = last_end(leases).map(|end| (end, end));
+            }
+            _ => {}
+        }
+    }
+
+    fn reset(&mut self, key: &[u8], places: &[Vec<u8>], now: i64) -> Result<Reply, &'static str> {
+        let is_refused = |place: &Vec<u8>| match self.keys.get(place).map(|stored| &stored.value) {
+            Some(Value::Other) => true,
+            Some(Value::Set(_)) => place != key,
+            _ => false,
+        };
+        if places.iter().any(is_refused) {
+            return Err(WRONG_TYPE);
+        }
+        let (mut least, mut most) = (0, 0);
+        for place in places {
+            let Some(stored) = self.keys.remove(place) else { continue };
+            most += 1;
+            // In the very millisecond in which it ends a key may be there or not.
+            least += i64::from(stored.expires.is_none_or(|(_, expires)| expires > now));
+        }
+        Ok(Reply::Within(least, most))
     }
 }
 
-/// Whether a reply to a reset with this many windows is possible.
-pub fn possible_reset(windows: usize, reply: &Reply) -> bool {
-    match reply {
-        Reply::Error(line) => line == WRONG_TYPE,
-        Reply::Integer(removed) => (0..=1 + 2 * windows as i64).contains(removed),
-        _ => false,
+impl Reply {
+    fn integers(integers: &[i64]) -> Self {
+        Self::Array(integers.iter().copied().map(Self::Integer).collect())
+    }
+
+    /// A reply of a server. RESP2 has no maps: there a flat array is one.
+    pub fn read(heard: &Result<Heard, String>, resp3: bool) -> Self {
+        match heard {
+            Ok(value) => Self::of(value, resp3).unwrap_or_else(|| Self::Error(format!("of no such form: {value:?}"))),
+            Err(line) => Self::Error(line.clone()),
+        }
+    }
+
+    fn of(value: &Heard, resp3: bool) -> Option<Self> {
+        match value {
+            Heard::Int(integer) => Some(Self::Integer(*integer)),
+            Heard::Array(words) if !resp3 && matches!(words[..], [Heard::BulkString(_), ..]) => {
+                Self::map(words.chunks_exact(2).map(|pair| (&pair[0], &pair[1])))
+            }
+            Heard::Array(parts) => parts.iter().map(|part| Self::of(part, resp3)).collect::<Option<_>>().map(Self::Array),
+            Heard::Map(pairs) if resp3 => Self::map(pairs.iter().map(|(name, value)| (name, value))),
+            _ => None,
+        }
+    }
+
+    fn map<'a>(pairs: impl Iterator<Item = (&'a Heard, &'a Heard)>) -> Option<Self> {
+        let value = |(index, (name, value)): (usize, (&Heard, &Heard))| match (name, value) {
+            (Heard::BulkString(name), Heard::Int(value)) if NAMES.get(index)?.as_bytes() == name => Some(*value),
+            _ => None,
+        };
+        let values: Option<Vec<i64>> = pairs.enumerate().map(value).collect();
+        values?.try_into().ok().map(Self::Map)
+    }
+
+    /// Whether a server may reply this.
+    pub fn is(&self, told: &Self) -> bool {
+        match (self, told) {
+            (Self::Within(least, most), Self::Integer(told)) => (least..=most).contains(&told),
+            _ => self == told,
+        }
+    }
+
+    /// The waits in a reply.
+    pub fn waits(&self) -> Vec<i64> {
+        match self {
+            Self::Map([_, _, _, _, retry, next, reset, ..]) => vec![*retry, *next, *reset],
+            Self::Array(parts) => match &parts[..] {
+                [Self::Integer(_), _, _, Self::Integer(wait)] => vec![*wait],
+                parts => parts.iter().flat_map(Self::waits).collect(),
+            },
+            _ => Vec::new(),
+        }
     }
 }

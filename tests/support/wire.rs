@@ -5,6 +5,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use redis::Value;
+
 #[derive(Clone, PartialEq, Eq)]
 pub enum Reply {
     Status(String),
@@ -13,6 +15,19 @@ pub enum Reply {
     Integer(i64),
     Bulk(Option<Vec<u8>>),
     Array(Vec<Reply>),
+}
+
+impl Reply {
+    /// As the client library has it, which tells errors apart.
+    pub fn heard(&self) -> Result<Value, String> {
+        Ok(match self {
+            Self::Error(line) => return Err(line.clone()),
+            Self::Status(text) => Value::SimpleString(text.clone()),
+            Self::Integer(integer) => Value::Int(*integer),
+            Self::Bulk(bytes) => bytes.clone().map_or(Value::Nil, Value::BulkString),
+            Self::Array(parts) => Value::Array(parts.iter().map(Self::heard).collect::<Result<_, _>>()?),
+        })
+    }
 }
 
 /// Short, for failures that show many.

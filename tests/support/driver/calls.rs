@@ -1,8 +1,9 @@
 //! What is sent: the generator of calls. Some are what an ordinary client sends, some are ordinary calls with mistakes in
 //! them, and some have hostile words. The seed determines all of them.
 
+use super::Moment;
 use super::seen;
-use super::{Moment, anchored};
+use crate::support::call::{Call as Asked, Quota, Rule};
 use crate::support::grammar::{self, Verdict, verdict};
 use crate::support::wire::pack;
 
@@ -85,8 +86,11 @@ impl Generator {
         let quotas = self.quotas();
         let rate = self.rate();
         let windows = quotas.iter().step_by(2).filter_map(|word| grammar::window(word));
+        let quota = |window: i64| Quota { window, limit: 0 };
+        let counters =
+            Rule::Fixed { quotas: windows.map(quota).collect(), anchored: false, cost: None, force: false };
         let state = match kind {
-            Kind::Fixed => self.moment.counters(&key, windows),
+            Kind::Fixed => counters.places(&key, self.moment.now),
             _ => vec![],
         };
         let state = if state.is_empty() { vec![key.clone()] } else { state };
@@ -137,30 +141,24 @@ impl Generator {
         if self.rng.u32(..12) == 0 {
             self.mangle(&mut words);
         }
+        self.sent(words, case)
+    }
+
+    /// A call of these words; some are made by a script, which gets the same reply.
+    fn sent(&mut self, mut words: Words, case: &Case) -> Call {
         let verdict = verdict(&words, self.moment.now);
         let state = match &verdict {
-            Verdict::Uncalled(_) | Verdict::Refused(_) => case.state.clone(),
-            Verdict::Request(request) if request.anchored => {
-                request.quotas.iter().map(|quota| anchored(&words[1], quota.window)).collect()
-            }
-            Verdict::Request(request) if !request.sliding => {
-                self.moment.counters(&words[1], request.quotas.iter().map(|quota| quota.window))
-            }
-            Verdict::Reset(windows) => {
-                let own = windows.iter().map(|&window| anchored(&words[1], window)).collect();
-                [vec![words[1].clone()], self.moment.counters(&words[1], windows.iter().copied()), own].concat()
-            }
-            Verdict::Request(_)
-            | Verdict::Throttle(_)
-            | Verdict::Lease(_)
-            | Verdict::Release(_)
-            | Verdict::Refund(..)
-            | Verdict::All(_) => vec![words[1].clone()],
+            Verdict::Call(call) => call.places(self.moment.now),
+            _ => case.state.clone(),
         };
-        // Through a script, which gets the same reply. (Not for counters: Lua's numbers round a planted 2^63-2.)
+        // Not for counters: Lua's numbers round a planted 2^63-2.
+        let is_of_counters = |rule: &Rule| matches!(rule, Rule::Fixed { .. });
         let by_script = match &verdict {
             Verdict::Uncalled(_) => false,
-            Verdict::Request(request) => request.sliding,
+            Verdict::Call(Asked::Take { rule, .. } | Asked::Peek { rule, .. } | Asked::Refund { rule, .. }) => {
+                !is_of_counters(rule)
+            }
+            Verdict::Call(Asked::All { rules, .. }) => !rules.iter().any(is_of_counters),
             _ => true,
         };
         if by_script && self.rng.u32(..16) == 0 {
@@ -225,22 +223,7 @@ impl Generator {
         if self.rng.u32(..12) == 0 {
             self.mangle(&mut words);
         }
-        let verdict = verdict(&words, self.moment.now);
-        let windows: Vec<i64> = case.quotas.iter().step_by(2).filter_map(|word| grammar::window(word)).collect();
-        let mut state = keys.clone();
-        for key in &keys {
-            state.extend(self.moment.counters(key, windows.iter().copied()));
-            state.extend(windows.iter().map(|&window| anchored(key, window)));
-        }
-        let is_of_leases = matches!(verdict, Verdict::Lease(_) | Verdict::Release(_));
-        if is_of_leases {
-            state = vec![words[1].clone()];
-        }
-        // Not for counters, as above.
-        if is_of_leases && self.rng.u32(..16) == 0 {
-            words.splice(0..0, ["EVAL", "return redis.pcall(unpack(ARGV))", "0"].map(Into::into));
-        }
-        Call { words, verdict, state, probed: self.rng.u32(..self.probe_every) == 0 }
+        self.sent(words, case)
     }
 
     /// A rule, usually that of a case.
@@ -471,20 +454,6 @@ impl Generator {
 }
 
 impl Call {
-    pub fn is_sliding(&self) -> bool {
-        matches!(&self.verdict, Verdict::Request(request) if request.sliding)
-    }
-
-    /// Whether it is about the members of a sorted set.
-    pub fn needs_members(&self) -> bool {
-        self.is_sliding() || matches!(self.verdict, Verdict::Lease(_) | Verdict::Release(_))
-    }
-
-    /// The key that the caller named.
-    pub fn key(&self) -> &Vec<u8> {
-        &self.words[if self.is_by_script() { 4 } else { 1 }]
-    }
-
     /// Whether a script makes the call.
     pub fn is_by_script(&self) -> bool {
         self.words[0] == b"EVAL"

@@ -1,206 +1,198 @@
-//! What is right: a probed call must have the one right reply and leave the right state. Any other call must have a reply
+//! What is right: a checked call must have the one right reply and leave the right state. Any other call must have a reply
 //! that is possible for its words.
 
-use super::calls::Call;
+use super::Moment;
+use super::calls::Call as Sent;
 use super::seen::Seen;
-use super::{Moment, anchored};
-use crate::support::grammar::{Request, Verdict};
-use crate::support::model::{self, Found, Log};
-use crate::support::wire::Reply;
+use crate::support::call::{Call, Quota, Report, Rule};
+use crate::support::grammar::Verdict;
+use crate::support::model::{
+    DAMAGED, HEAVY, LOG_IS_FULL, NOT_AN_INTEGER, OTHER_VERSION, OVERFLOW, Reply, Space, Stored, Value, WRONG_TYPE, counts,
+};
 
-/// Whether a call that was not probed has a reply that its arguments allow.
-pub fn possible(verdict: &Verdict, reply: &Reply) -> Result<(), String> {
+/// Whether a call that is not checked has a reply that its words allow.
+pub fn possible(verdict: &Verdict, told: &Reply) -> Result<(), String> {
     let fits = match verdict {
-        Verdict::Uncalled(line) | Verdict::Refused(line) => *reply == Reply::Error(line.clone()),
-        Verdict::Request(request) => model::possible(request, reply),
-        Verdict::Throttle(rate) => model::possible_throttle(*rate, reply),
-        Verdict::Reset(windows) => model::possible_reset(windows.len(), reply),
-        Verdict::Lease(asked) => model::possible_lease(asked, reply),
-        Verdict::Release(holders) => model::possible_release(holders.len(), reply),
-        Verdict::Refund(rule) => model::possible_refund(rule, reply),
-        Verdict::All(asked) => model::possible_all(asked, reply),
+        Verdict::Uncalled(line) | Verdict::Refused(line) => *told == Reply::Error(line.clone()),
+        Verdict::Call(call) => is_possible(call, told),
     };
     if fits { Ok(()) } else { Err(format!("an impossible reply for {verdict:?}")) }
 }
 
-/// Holds a probed call to the one right reply, and to what it may leave.
-pub fn exactly(moment: Moment, call: &Call, before: &Seen, reply: &Reply, after: &Seen) -> Result<(), String> {
-    let right = |right: Reply| {
-        let right = if call.is_by_script() { through_a_script(right) } else { right };
-        if *reply == right { Ok(()) } else { Err(format!("a wrong reply, {right:?} is right")) }
-    };
-    let result = match &call.verdict {
-        Verdict::Uncalled(line) | Verdict::Refused(line) => {
-            right(Reply::Error(line.clone()))?;
-            return before.unchanged(after);
+fn is_possible(call: &Call, told: &Reply) -> bool {
+    let errors = [WRONG_TYPE, NOT_AN_INTEGER, OVERFLOW, HEAVY, OTHER_VERSION, DAMAGED, LOG_IS_FULL];
+    match (call, told) {
+        (_, Reply::Error(line)) => errors.contains(&&**line),
+        (Call::Release { holders, .. }, Reply::Integer(released)) => (0..=holders.len() as i64).contains(released),
+        (Call::Reset { windows, .. }, Reply::Integer(removed)) => (0..=1 + 2 * windows.len() as i64).contains(removed),
+        (Call::Refund { rule, .. }, Reply::Array(parts)) => {
+            matches!(parts[..], [Reply::Integer(refunded), Reply::Integer(_), Reply::Integer(ttl)]
+                if (0..=rule.cost()).contains(&refunded) && ttl >= 0)
         }
-        Verdict::Request(request) if request.sliding => before.keys[0].log().map(|log| match log {
-            Log::Entries(entries) => {
-                // A key that exists is used as it is.
-                let compact = match &*before.keys[0].kind {
-                    "none" => moment.compact,
-                    kind => kind == "string",
+        (Call::All { rules, full, .. }, Reply::Array(parts)) => match &parts[..] {
+            [Reply::Integer(allowed), Reply::Integer(index), Reply::Integer(free), Reply::Integer(wait), maps @ ..] => {
+                let has_maps = match maps {
+                    [] => !full,
+                    [Reply::Array(maps)] => *full && maps.len() == rules.len() && rules.iter().zip(maps).all(is_map_of),
+                    _ => false,
                 };
-                if !compact && model::is_too_heavy(request) {
-                    return match reply {
-                        Reply::Error(line) if model::refuses_the_cost(line) => before.unchanged(after),
-                        _ => Err("a cost too high for a sorted set has to be refused".to_owned()),
-                    };
-                }
-                let logged = model::slide(request, &entries, compact, moment.now);
-                let units: i128 = logged.left.iter().map(|&(_, units)| i128::from(units)).sum();
-                if compact && units >= 1 << 53 {
-                    right(Reply::Error(model::LOG_IS_FULL.to_owned()))?;
-                    return before.unchanged(after);
-                }
-                right(logged.answer.reply(request.report, moment.now))?;
-                if request.peek {
-                    before.unchanged(after)
-                } else {
-                    left_of_a_log(moment.now, request, before, &entries, &logged, after)
-                }
+                let is_sound = (0..=1).contains(allowed) && (*allowed == 1) == (*wait == 0) && *wait >= -1;
+                has_maps && is_sound && *free >= 0 && (0..rules.len() as i64).contains(index)
             }
-            Log::Doubtful(units) => {
-                let refused = *reply == Reply::Error(model::DAMAGED.to_owned());
-                if !refused && !model::possible_within(request, units, reply) {
-                    return Err(format!("neither refused nor within {units} units"));
-                }
-                if refused || request.peek { before.unchanged(after) } else { Ok(()) }
+            _ => false,
+        },
+        (Call::Take { rule, report, .. } | Call::Peek { rule, report, .. }, told) => match (report, told) {
+            (Report::Full, map) => is_map_of((rule, map)),
+            (Report::Each, Reply::Array(maps)) => {
+                maps.len() == rule.quotas().len() && maps.iter().all(|map| is_map_of((rule, map)))
             }
-        }),
-        Verdict::Request(request) => {
-            // Each quota's own place among the keys, which several can share.
-            let name = |window: i64| match request.anchored {
-                true => anchored(call.key(), window),
-                false => moment.counters(&call.key()[..], [window].into_iter()).remove(0),
-            };
-            let places: Vec<usize> = request
-                .quotas
-                .iter()
-                .map(|quota| call.state.iter().position(|key| *key == name(quota.window)).expect("a counter"))
-                .collect();
-            let found: Vec<&Found> = places.iter().map(|&place| &before.keys[place]).collect();
-            model::count(request, &found, moment.now).map(|counted| {
-                right(counted.answer.reply(request.report, moment.now))?;
-                let mut written = vec![None; call.state.len()];
-                if !request.peek {
-                    counted.written.iter().zip(&places).for_each(|(standing, &place)| written[place] = *standing);
-                }
-                before.written(&written, after)
-            })
-        }
-        Verdict::Throttle(rate) => {
-            let at = |micros: i64| {
-                model::throttle(*rate, &before.keys[0], moment.now * 1000 + micros).map(|(reply, moved)| {
-                    right(reply)?;
-                    before.written(&[moved], after)
-                })
-            };
-            // Valkey 9 counts microseconds with a clock of its own: one of the thousand has to explain it all.
-            (0..1000).map(at).find(|outcome| *outcome == Ok(Ok(()))).unwrap_or_else(|| at(0))
-        }
-        Verdict::Lease(asked) => before.keys[0].members().map(|members| {
-            let mut leased = model::lease(asked, &members, moment.now);
-            if before.keys[0].expires < 0 {
-                // A key without an expiry gets one, also where the call is denied.
-                leased.expires = model::last_end_of_held(&leased.left, moment.now);
+            (Report::Short, Reply::Array(parts)) => {
+                let length = if matches!(rule, Rule::Throttle { .. }) { 5 } else { 3 };
+                parts.len() == length
+                    && matches!(parts[0], Reply::Integer(0 | 1))
+                    && parts.iter().all(|part| matches!(part, Reply::Integer(_)))
             }
-            right(leased.reply.clone())?;
-            if asked.peek { before.unchanged(after) } else { left_of_leases(before, &members, leased, after) }
-        }),
-        Verdict::Release(holders) => before.keys[0].members().map(|members| {
-            let leased = model::release(holders, &members, moment.now);
-            right(leased.reply.clone())?;
-            left_of_leases(before, &members, leased, after)
-        }),
-        Verdict::Refund(..) | Verdict::All(_) => {
-            possible(&call.verdict, reply)?;
-            return if matches!(reply, Reply::Error(_)) { before.unchanged(after) } else { Ok(()) };
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// Whether a map is about a window of a rule and does not contradict itself.
+fn is_map_of((rule, map): (&Rule, &Reply)) -> bool {
+    matches!(*map, Reply::Map([allowed, limit, used, remaining, retry, next, reset, window, _])
+        if rule.quotas().contains(&Quota { window, limit })
+            && remaining == limit.saturating_sub(used).max(0)
+            && (0..=1).contains(&allowed)
+            && (allowed == 1) == (retry == 0)
+            && [retry, next, reset].iter().all(|&wait| wait >= -1))
+}
+
+/// Holds a checked call to the one right reply, and to what it may leave.
+pub fn exactly(moment: Moment, sent: &Sent, before: &Seen, told: &Reply, after: &Seen) -> Result<(), String> {
+    let Verdict::Call(call) = &sent.verdict else {
+        possible(&sent.verdict, told)?;
+        return before.unchanged(after);
+    };
+    if let Some(units) = doubtful_units(call, before) {
+        possible(&sent.verdict, told)?;
+        if !is_within(call, units, told) {
+            return Err(format!("not within {units} units"));
         }
-        Verdict::Reset(_) => {
-            let counters: Vec<&Found> = before.keys[1..].iter().collect();
-            model::reset(&before.keys[0], &counters).map(|removed| {
-                right(Reply::Integer(removed))?;
-                let gone = after.keys.iter().all(|key| key.kind == "none");
-                if gone && after.size == before.size - removed {
-                    Ok(())
-                } else {
-                    Err(format!("not all has gone: {after:?}"))
-                }
-            })
+        let changes_nothing = matches!(told, Reply::Error(_)) || matches!(call, Call::Peek { .. });
+        return if changes_nothing { before.unchanged(after) } else { Ok(()) };
+    }
+    let has_throttle = match call {
+        Call::Take { rule, .. } | Call::Peek { rule, .. } | Call::Refund { rule, .. } => {
+            matches!(rule, Rule::Throttle { .. })
+        }
+        Call::All { rules, .. } => rules.iter().any(|rule| matches!(rule, Rule::Throttle { .. })),
+        _ => false,
+    };
+    // Valkey 9 counts microseconds with a clock of its own: one of the thousand has to explain it all.
+    let at = |micros: i64| {
+        let mut space = Space { micros, ..before.space(sent, moment) };
+        let mut right = space.answer(call, moment.now);
+        if sent.is_by_script() {
+            right = through_a_script(right);
+        }
+        if !right.is(told) {
+            return Err(format!("a wrong reply, {right:?} is right"));
+        }
+        match right {
+            Reply::Error(_) => before.unchanged(after),
+            _ => left(sent, call, before, &space, after, moment.now),
         }
     };
-    result.unwrap_or_else(|line| {
-        right(Reply::Error(line.to_owned()))?;
-        before.unchanged(after)
+    let right = at(0);
+    if right.is_ok() || !has_throttle { right } else { (1..1000).map(at).find(Result::is_ok).unwrap_or(right) }
+}
+
+/// The units of a log that RL.SLIDING may find damaged or not.
+fn doubtful_units(call: &Call, before: &Seen) -> Option<i64> {
+    if matches!(call, Call::Reset { .. }) {
+        return None;
+    }
+    before.keys.iter().flatten().find_map(|stored| match stored.value {
+        Value::Doubtful(units) => Some(units),
+        _ => None,
     })
+}
+
+/// Whether a reply about such a log counts no more units than its footer states.
+fn is_within(call: &Call, units: i64, told: &Reply) -> bool {
+    let (Call::Take { rule: rule @ Rule::Sliding { .. }, .. } | Call::Peek { rule: rule @ Rule::Sliding { .. }, .. }) = call
+    else {
+        return true;
+    };
+    let is_within = |map: &Reply| match *map {
+        Reply::Map([allowed, _, used, ..]) => {
+            used - if allowed == 1 || rule.force() { rule.cost() } else { 0 } <= units
+        }
+        _ => true,
+    };
+    match told {
+        Reply::Array(parts) => match parts[..] {
+            [Reply::Integer(_), Reply::Integer(count), _] => count <= units,
+            _ => parts.iter().all(is_within),
+        },
+        map => is_within(map),
+    }
 }
 
 /// A reply as a script hands it on: its numbers are of double precision.
 fn through_a_script(reply: Reply) -> Reply {
+    let double = |integer: i64| integer as f64 as i64;
     match reply {
-        Reply::Integer(integer) => Reply::Integer(integer as f64 as i64),
+        Reply::Integer(integer) => Reply::Integer(double(integer)),
+        Reply::Map(values) => Reply::Map(values.map(double)),
         Reply::Array(parts) => Reply::Array(parts.into_iter().map(through_a_script).collect()),
         other => other,
     }
 }
 
-/// What a call leaves of a log: the entries that are right, and an expiry that does not lag.
-fn left_of_a_log(
-    now: i64,
-    request: &Request,
-    before: &Seen,
-    entries: &[(f64, i64)],
-    logged: &model::Logged,
-    after: &Seen,
-) -> Result<(), String> {
-    let Found { kind, expires, .. } = &after.keys[0];
-    if kind != logged.kind {
-        return Err(format!("{kind} is left, not {}", logged.kind));
+/// Holds what a call has left to what it must leave.
+fn left(sent: &Sent, call: &Call, before: &Seen, right: &Space, after: &Seen, now: i64) -> Result<(), String> {
+    if matches!(call, Call::Peek { .. }) {
+        return before.unchanged(after);
     }
-    let left = after.keys[0].log();
-    if left != Ok(Log::Entries(logged.left.clone())) {
-        return Err(format!("{left:?} is left"));
+    if before.others() != after.others() {
+        return Err("there are other keys than before".to_owned());
     }
-    before.same_others(after)?;
-    if kind == "none" {
-        return Ok(());
-    }
-    let window = request.quotas.last().expect("a quota").window;
-    let lag = now + 2 * window - expires;
-    if !(0..=(window / 10).min(1000)).contains(&lag) {
-        return Err(format!("the expiry lags by {lag} ms"));
-    }
-    // An expiry that is new shows in the digest.
-    if entries == logged.left && before.keys[0].expires >= 0 && before.digest != after.digest {
-        return Err("a denial changed the log".to_owned());
+    for (index, place) in sent.state.iter().enumerate() {
+        let (old, right, there) = (&before.keys[index], right.keys.get(place), &after.keys[index]);
+        let value = |stored: Option<&Stored>| match call {
+            // A refund may drop what does not count, and may move the expiry of a log.
+            Call::Refund { rule, .. } => stored?.value.live(false, |score| counts(score, rule.longest(), now)),
+            _ => stored?.value.live(has_leases(call, place), |_| true),
+        };
+        if value(right) != value(there.as_ref()) {
+            return Err(format!("{there:?} is left of key {index}, {right:?} is right"));
+        }
+        let (Some(right), Some(there)) = (right, there) else { continue };
+        let expires_right = match (right.expires, there.expires) {
+            (Some((least, most)), Some((expires, _))) => (least..=most).contains(&expires),
+            (right, there) => right == there,
+        };
+        if !expires_right && !matches!(call, Call::Refund { .. }) {
+            return Err(format!("key {index} expires at {:?}, {:?} is right", there.expires, right.expires));
+        }
+        // The names of members are in the digest, and an expiry that is new.
+        let is_as_before = |old: &Stored| old.value == right.value && old.expires.is_some() == there.expires.is_some();
+        if old.as_ref().is_some_and(is_as_before) && before.digests[index] != after.digests[index] {
+            return Err(format!("key {index} has changed"));
+        }
     }
     Ok(())
 }
 
-/// What a call leaves of leases: those that are right, and the key's expiry.
-fn left_of_leases(
-    before: &Seen,
-    members: &[(Vec<u8>, f64)],
-    mut leased: model::Leased,
-    after: &Seen,
-) -> Result<(), String> {
-    let by_name = |members: &mut Vec<(Vec<u8>, f64)>| members.sort_by(|(one, _), (other, _)| one.cmp(other));
-    let (mut old, key) = (members.to_vec(), &after.keys[0]);
-    by_name(&mut old);
-    by_name(&mut leased.left);
-    let expires = leased.expires.unwrap_or(before.keys[0].expires);
-    if leased.left == old && (expires == before.keys[0].expires || old.is_empty()) {
-        return before.unchanged(after);
+/// Whether the names of members are those of holders.
+fn has_leases(call: &Call, place: &[u8]) -> bool {
+    let is_lease = |rule: &Rule| matches!(rule, Rule::Acquire { .. });
+    match call {
+        Call::Release { .. } => true,
+        Call::Take { rule, .. } => is_lease(rule),
+        Call::All { keys, rules, .. } => keys.iter().zip(rules).any(|(key, rule)| key == place && is_lease(rule)),
+        _ => false,
     }
-    let mut left = key.members()?;
-    by_name(&mut left);
-    if left != leased.left {
-        return Err(format!("{left:?} is left, not {:?}", leased.left));
-    }
-    before.same_others(after)?;
-    if key.kind != "none" && key.expires != expires {
-        return Err(format!("the key expires at {}, not at {expires}", key.expires));
-    }
-    Ok(())
 }

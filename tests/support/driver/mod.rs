@@ -18,7 +18,8 @@ mod seen;
 mod totals;
 
 use super::wire::{Reply, Wire, pack};
-use super::{Client, Server, grammar};
+use super::model;
+use super::{Client, Server};
 use calls::{Call, Generator, Sent};
 use seen::Seen;
 #[allow(unused_imports)] // The soak reads totals as a whole.
@@ -44,25 +45,6 @@ struct Moment {
     now: i64,
     /// Whether new logs are compact.
     compact: bool,
-}
-
-impl Moment {
-    /// The keys of some windows' counters. Long windows can share one.
-    fn counters(&self, key: &[u8], windows: impl Iterator<Item = i64>) -> Vec<Vec<u8>> {
-        let mut names: Vec<Vec<u8>> = Vec::new();
-        for window in windows {
-            let name = [key, format!(":{}", self.now.div_euclid(window)).as_bytes()].concat();
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        names
-    }
-}
-
-/// The key of a window that begins with its first request.
-fn anchored(key: &[u8], window: i64) -> Vec<u8> {
-    [key, format!(":{}s", grammar::seconds(window)).as_bytes()].concat()
 }
 
 impl<'a> Driver<'a> {
@@ -162,7 +144,7 @@ impl<'a> Driver<'a> {
 
     fn judge(&mut self, call: &Call) {
         let before = call.probed.then(|| Seen::hear(&mut self.wire, call));
-        let reply = self.wire.receive();
+        let reply = model::Reply::read(&self.wire.receive().heard(), false);
         let outcome = match &before {
             Some(before) => {
                 let after = Seen::hear(&mut self.wire, call);

@@ -1,92 +1,88 @@
-//! What is asked: the questions to the server's own commands before and after a probed call, their answers, and whether a
-//! call has changed what it may not.
+//! The state around a checked call: questions to the server's own commands before and after it, and their answers.
 
+use super::Moment;
 use super::calls::Call;
-use crate::support::model::{self, Found};
+use crate::support::model::{Space, Storage, Stored, Value};
 use crate::support::wire::{Reply, Wire, pack};
 
 /// Appends the questions about the keys of a call.
 pub fn ask(bytes: &mut Vec<u8>, call: &Call) {
-    // First the types: an expired key goes now.
     for key in &call.state {
+        // First the type: an expired key goes now.
         for question in [&b"TYPE"[..], b"PEXPIRETIME", b"GET"] {
             pack(bytes, &[question, key]);
         }
-        if call.needs_members() {
-            pack(bytes, &[b"ZRANGE".as_ref(), key, b"0", b"-1", b"WITHSCORES"]);
-        }
+        pack(bytes, &[b"ZRANGE".as_ref(), key, b"0", b"-1", b"WITHSCORES"]);
     }
-    let mut digest = vec![&b"DEBUG"[..], b"DIGEST-VALUE"];
-    digest.extend(call.state.iter().map(|key| &key[..]));
-    pack(bytes, &digest);
+    let mut digests = vec![&b"DEBUG"[..], b"DIGEST-VALUE"];
+    digests.extend(call.state.iter().map(|key| &key[..]));
+    pack(bytes, &digests);
     pack(bytes, &["DBSIZE"]);
 }
 
-/// The answers to the questions around a call.
+/// The answers.
 #[derive(Debug)]
 pub struct Seen {
-    pub keys: Vec<Found>,
-    pub digest: Reply,
+    /// In the order of the call's keys.
+    pub keys: Vec<Option<Stored>>,
+    pub digests: Vec<Reply>,
     pub size: i64,
 }
 
 impl Seen {
     /// Takes the answers in the order of the questions.
     pub fn hear(wire: &mut Wire, call: &Call) -> Self {
-        let mut keys = Vec::new();
-        for _ in &call.state {
-            let Reply::Status(kind) = wire.receive() else { panic!("TYPE has no such reply") };
-            let (expires, mut value) = (integer(wire), wire.receive());
-            if call.needs_members() {
-                let members = wire.receive();
-                value = if kind == "zset" { members } else { value };
-            }
-            keys.push(Found { kind, expires, value });
-        }
-        Self { keys, digest: wire.receive(), size: integer(wire) }
+        let keys = call.state.iter().map(|_| stored(wire)).collect();
+        let Reply::Array(digests) = wire.receive() else { panic!("DEBUG DIGEST-VALUE has no such reply") };
+        Self { keys, digests, size: integer(wire) }
+    }
+
+    pub fn space(&self, call: &Call, moment: Moment) -> Space {
+        let mut space = Space::new(if moment.compact { Storage::Compact } else { Storage::Sorted });
+        let there = call.state.iter().zip(&self.keys).filter_map(|(key, stored)| Some((key.clone(), stored.clone()?)));
+        space.keys.extend(there);
+        space
     }
 
     pub fn unchanged(&self, after: &Self) -> Result<(), String> {
-        let expiries = |seen: &Self| seen.keys.iter().map(|key| key.expires).collect::<Vec<_>>();
-        if expiries(self) == expiries(after) && self.digest == after.digest && self.size == after.size {
+        let expiries = |seen: &Self| -> Vec<_> {
+            seen.keys.iter().map(|key| key.as_ref().map(|stored| stored.expires)).collect()
+        };
+        if expiries(self) == expiries(after) && self.digests == after.digests && self.size == after.size {
             Ok(())
         } else {
             Err(format!("something has changed that should not, now {after:?}"))
         }
     }
 
-    /// Whether there are as many keys as before beside the first of the call.
-    pub fn same_others(&self, after: &Self) -> Result<(), String> {
-        let others = |seen: &Self| seen.size - i64::from(seen.keys[0].kind != "none");
-        if others(self) == others(after) { Ok(()) } else { Err("there are other keys than before".to_owned()) }
+    /// Keys in the server besides those of the call.
+    pub fn others(&self) -> i64 {
+        self.size - self.keys.iter().flatten().count() as i64
     }
+}
 
-    /// Whether just these keys hold these integers now, and the others are as they were.
-    pub fn written(&self, written: &[Option<model::Standing>], after: &Self) -> Result<(), String> {
-        if written.iter().all(Option::is_none) {
-            return self.unchanged(after);
-        }
-        for (index, (standing, key)) in written.iter().zip(&after.keys).enumerate() {
-            let as_it_should = match standing {
-                Some(standing) => (standing.expires, Ok(Some(standing.value))) == (key.expires, key.integer()),
-                None => self.keys[index].expires == key.expires,
+fn stored(wire: &mut Wire) -> Option<Stored> {
+    let Reply::Status(kind) = wire.receive() else { panic!("TYPE has no such reply") };
+    let (expires, string, members) = (integer(wire), wire.receive(), wire.receive());
+    let value = match (&*kind, string, members) {
+        ("none", ..) => return None,
+        ("string", Reply::Bulk(Some(bytes)), _) => Value::of_string(&bytes),
+        ("zset", _, Reply::Array(parts)) => {
+            let word = |part: &Reply| match part {
+                Reply::Bulk(Some(word)) => word.clone(),
+                part => panic!("{part:?} is neither a member nor a score"),
             };
-            if !as_it_should {
-                return Err(format!("key {index} is left as {key:?}, not {standing:?}"));
-            }
+            let score = |part: &Reply| String::from_utf8_lossy(&word(part)).parse().expect("a score");
+            Value::Set(parts.chunks(2).map(|pair| (word(&pair[0]), score(&pair[1]))).collect())
         }
-        let created = written.iter().zip(&self.keys).filter(|(standing, key)| standing.is_some() && key.kind == "none");
-        if after.size == self.size + created.count() as i64 {
-            Ok(())
-        } else {
-            Err("there are other keys than before".to_owned())
-        }
-    }
+        _ => Value::Other,
+    };
+    Some(Stored { value, expires: (expires >= 0).then_some((expires, expires)) })
 }
 
 fn integer(wire: &mut Wire) -> i64 {
     match wire.receive() {
         Reply::Integer(integer) => integer,
-        reply => panic!("{reply:?} is no integer"),
+        reply => panic!("{reply:?} is not an integer"),
     }
 }

@@ -5,9 +5,9 @@ use std::fmt;
 use super::calls::Call;
 use super::seen::Seen;
 use crate::support::Client;
-use crate::support::grammar::{Report, Verdict};
-use crate::support::model;
-use crate::support::wire::Reply;
+use crate::support::call::{Call as Asked, Report, Rule};
+use crate::support::grammar::Verdict;
+use crate::support::model::{self, Reply, Value};
 
 /// What has been sent and what came back.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -63,43 +63,53 @@ impl Totals {
             self.uncalled += u64::from(matches!(call.verdict, Verdict::Uncalled(_)));
             return;
         }
+        let Verdict::Call(asked) = &call.verdict else { panic!("{reply:?} for what is refused") };
         let first = first_integer(reply).unwrap_or_default();
-        // Of several windows each says whether it has room by itself; the call is allowed if all of them have.
-        let of_each = |reply: &Reply| match reply {
-            Reply::Array(maps) => maps.iter().all(|map| first_integer(map) == Some(1)),
-            _ => false,
+        let allowed = |rule: &Rule, report: Report| match (rule, report) {
+            (Rule::Throttle { .. }, Report::Short) => first == 0,
+            // Of several windows each says whether it has room by itself; the call is allowed if all of them have.
+            (_, Report::Each) => match reply {
+                Reply::Array(maps) => maps.iter().all(|map| first_integer(map) == Some(1)),
+                _ => false,
+            },
+            _ => first == 1,
         };
-        let allowed = |report: Report| if report == Report::Each { of_each(reply) } else { first == 1 };
-        let (outcomes, allowed) = match &call.verdict {
-            Verdict::Request(request) if request.peek => (&mut self.peek, allowed(request.report)),
-            Verdict::Request(request) if request.sliding => (&mut self.sliding, allowed(request.report)),
-            Verdict::Throttle(rate) => {
-                let is_peek = rate.peek || rate.quantity == 0;
-                let allowed = if rate.report == Report::Short { first == 0 } else { allowed(rate.report) };
-                (if is_peek { &mut self.peek } else { &mut self.throttle }, allowed)
-            }
-            Verdict::Reset(_) => {
+        let (outcomes, rule, allowed) = match asked {
+            Asked::Reset { .. } => {
                 self.resets += 1;
                 self.reset_keys += first.unsigned_abs();
                 return;
             }
-            Verdict::Release(_) => {
+            Asked::Release { .. } => {
                 self.released += first.unsigned_abs();
                 return;
             }
-            Verdict::Refund(..) => {
+            Asked::Refund { .. } => {
                 self.refunded += 1;
                 return;
             }
-            Verdict::All(_) => (&mut self.all, first == 1),
-            Verdict::Lease(asked) => {
-                (if asked.peek { &mut self.peek } else { &mut self.acquire }, allowed(asked.report))
+            Asked::All { .. } => {
+                self.all.add(first == 1);
+                return;
             }
-            Verdict::Request(request) => (&mut self.fixed, allowed(request.report)),
-            Verdict::Uncalled(_) | Verdict::Refused(_) => panic!("{reply:?} for what is refused"),
+            Asked::Peek { rule, report, .. } => (&mut self.peek, rule, allowed(rule, *report)),
+            Asked::Take { rule, report, .. } => {
+                let outcomes = match rule {
+                    Rule::Sliding { .. } => &mut self.sliding,
+                    Rule::Fixed { .. } => &mut self.fixed,
+                    Rule::Throttle { quantity: Some(0), .. } => &mut self.peek,
+                    Rule::Throttle { .. } => &mut self.throttle,
+                    Rule::Acquire { .. } => &mut self.acquire,
+                };
+                (outcomes, rule, allowed(rule, *report))
+            }
         };
         outcomes.add(allowed);
-        if call.is_sliding() && before.is_some_and(|before| before.keys[0].kind == "string") {
+        let is_compact = |before: &Seen| {
+            matches!(before.keys.first().and_then(|key| key.as_ref()), Some(stored)
+                if matches!(stored.value, Value::Compact(_) | Value::Doubtful(_)))
+        };
+        if matches!(rule, Rule::Sliding { .. }) && before.is_some_and(is_compact) {
             self.compact.add(allowed);
         }
     }
@@ -133,11 +143,11 @@ impl Totals {
     }
 }
 
-/// `allowed` is the first integer of a short reply, and the first behind its name of a full one.
+/// `allowed` is the first integer of every reply.
 fn first_integer(reply: &Reply) -> Option<i64> {
     match reply {
         Reply::Array(parts) => parts.iter().find_map(first_integer),
-        Reply::Integer(integer) => Some(*integer),
+        Reply::Integer(integer) | Reply::Map([integer, ..]) => Some(*integer),
         _ => None,
     }
 }

@@ -1,8 +1,9 @@
-//! Draws calls and steps of the clock, so that limits are reached, exceeded, refunded and expire all the time.
+//! Draws calls and steps of the clock, so that limits are reached, exceeded, refunded and expire all the time. Writes a
+//! call as words.
 
 use fastrand::Rng;
 
-use super::{Call, Quota, Report, Rule, Space, Stored};
+use super::call::{Call, Quota, Report, Rule, seconds};
 
 /// Which kinds of rules are drawn.
 #[derive(Debug, Clone, Copy)]
@@ -13,11 +14,11 @@ pub struct Kinds {
 }
 
 /// A key that holds something else.
-pub const OTHER: &str = "w0";
+pub const OTHER: &[u8] = b"w0";
 /// A key for units by the thousand.
-const HEAVY: &str = "h0";
+const HEAVY: &[u8] = b"h0";
 /// A key that is used with windows of all lengths.
-const MIXED: &str = "m0";
+const MIXED: &[u8] = b"m0";
 
 pub struct Draw {
     pub rng: Rng,
@@ -86,7 +87,7 @@ impl Draw {
             }
             22..27 => {
                 let mut key = key;
-                while key.starts_with('l') {
+                while key.starts_with(b"l") {
                     key = self.key();
                 }
                 let mut rule = self.rule(&key);
@@ -106,12 +107,12 @@ impl Draw {
                 Call::Refund { key, rule, at }
             }
             27..29 => {
-                let key = format!("l{}", self.rng.u32(..2));
+                let key = format!("l{}", self.rng.u32(..2)).into_bytes();
                 let holders = (0..self.rng.u32(1..4)).map(|_| self.holder()).collect();
                 Call::Release { key, holders }
             }
             29..39 => {
-                let mut keys: Vec<String> = (0..self.rng.usize(1..6)).map(|_| self.key()).collect();
+                let mut keys: Vec<Vec<u8>> = (0..self.rng.usize(1..6)).map(|_| self.key()).collect();
                 keys.sort();
                 keys.dedup();
                 self.rng.shuffle(&mut keys);
@@ -126,7 +127,7 @@ impl Draw {
                 Call::All { keys, rules, full: self.rng.bool() }
             }
             _ => {
-                let windows = match key.starts_with('f') {
+                let windows = match key.starts_with(b"f") {
                     true => self.some_windows(&key),
                     false => Vec::new(),
                 };
@@ -135,45 +136,49 @@ impl Draw {
         }
     }
 
-    fn key(&mut self) -> String {
+    fn key(&mut self) -> Vec<u8> {
         loop {
             let key = match self.rng.u32(..100) {
                 0 => OTHER,
-                1..16 => "s0",
-                16..28 => "s1",
+                1..16 => b"s0",
+                16..28 => b"s1",
                 28..38 => MIXED,
                 38..46 => HEAVY,
-                46..58 => "f0",
-                58..68 => "f1",
-                68..80 => "t0",
-                80..92 => "l0",
-                _ => "l1",
+                46..58 => b"f0",
+                58..68 => b"f1",
+                68..80 => b"t0",
+                80..92 => b"l0",
+                _ => b"l1",
             };
-            if self.kinds.throttle || !key.starts_with('t') {
-                return key.to_owned();
+            if self.kinds.throttle || !key.starts_with(b"t") {
+                return key.to_vec();
             }
         }
     }
 
-    fn windows(key: &str) -> &'static [i64] {
+    pub fn longest(key: &[u8]) -> i64 {
+        *Self::windows(key).last().expect("a window")
+    }
+
+    fn windows(key: &[u8]) -> &'static [i64] {
         match key {
-            "s0" => &[20, 75, 200],
+            b"s0" => &[20, 75, 200],
             HEAVY => &[100, 500],
             _ => &[50, 200, 1000],
         }
     }
 
     /// Some of a key's windows. A log is always used with the longest of them, but for one key.
-    fn some_windows(&mut self, key: &str) -> Vec<i64> {
+    fn some_windows(&mut self, key: &[u8]) -> Vec<i64> {
         let windows = Self::windows(key);
-        let any_longest = key.starts_with('f') || key == MIXED;
+        let any_longest = key.starts_with(b"f") || key == MIXED;
         let last = if any_longest { self.rng.usize(..windows.len()) } else { windows.len() - 1 };
         let mut chosen: Vec<i64> = windows[..last].iter().copied().filter(|_| self.rng.u32(..3) == 0).collect();
         chosen.push(windows[last]);
         chosen
     }
 
-    fn quotas(&mut self, key: &str) -> Vec<Quota> {
+    fn quotas(&mut self, key: &[u8]) -> Vec<Quota> {
         let limit = |rng: &mut Rng| match (key == HEAVY, rng.u32(..30)) {
             (_, 0) => 0,
             (true, _) => rng.i64(1_000..6_000),
@@ -182,8 +187,8 @@ impl Draw {
         self.some_windows(key).into_iter().map(|window| Quota { window, limit: limit(&mut self.rng) }).collect()
     }
 
-    fn rule(&mut self, key: &str) -> Rule {
-        let kind = if key == OTHER { ["s", "f", "t", "l"][self.rng.usize(..4)] } else { &key[..1] };
+    fn rule(&mut self, key: &[u8]) -> Rule {
+        let kind = if key == OTHER { b"sftl"[self.rng.usize(..4)] } else { key[0] };
         let force = self.rng.u32(..7) == 0;
         let cost = match self.rng.u32(..8) {
             _ if key == HEAVY => Some(self.rng.i64(300..3_000)),
@@ -193,17 +198,17 @@ impl Draw {
             _ => Some(self.rng.i64(1..4)),
         };
         match kind {
-            "f" => {
+            b'f' => {
                 // Where the clock goes back, only windows that begin with their first request are clear.
                 let anchored = self.kinds.steps_back || self.rng.bool();
                 Rule::Fixed { quotas: self.quotas(key), anchored, cost, force }
             }
-            "t" => {
+            b't' => {
                 let (burst, count, period) = [(4, 10, 1), (4, 10, 1), (2, 3, 1), (0, 7, 1)][self.rng.usize(..4)];
                 let quantity = if self.rng.bool() { None } else { Some(self.rng.i64(0..7)) };
                 Rule::Throttle { burst, count, period, quantity }
             }
-            "l" => {
+            b'l' => {
                 let lease = [50, 200, 1000][self.rng.usize(..3)];
                 Rule::Acquire { limit: self.rng.i64(0..4), lease, holder: self.holder() }
             }
@@ -211,16 +216,87 @@ impl Draw {
         }
     }
 
-    fn holder(&mut self) -> String {
-        ["a", "b", "c", "d", "e"][self.rng.usize(..5)].to_owned()
+    fn holder(&mut self) -> Vec<u8> {
+        vec![self.rng.u8(b'a'..=b'e')]
     }
 }
 
-impl Space {
-    /// A space with a key that no rule takes.
-    pub fn with_another(only_sorted_sets: bool) -> Self {
-        let mut space = Self { only_sorted_sets, ..Self::default() };
-        space.keys.insert(OTHER.to_owned(), Stored::Other);
-        space
+/// Words for the wire.
+type Words = Vec<Vec<u8>>;
+
+fn word(word: impl ToString) -> Vec<u8> {
+    word.to_string().into_bytes()
+}
+
+impl Rule {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Sliding { .. } => "SLIDING",
+            Self::Fixed { .. } => "FIXED",
+            Self::Throttle { .. } => "THROTTLE",
+            Self::Acquire { .. } => "ACQUIRE",
+        }
+    }
+
+    /// The words behind the name. Options come in any order.
+    fn words(&self, rng: &mut Rng) -> Words {
+        let mut options: Vec<Words> = Vec::new();
+        let mut words = match self {
+            Self::Sliding { quotas, cost, force } | Self::Fixed { quotas, cost, force, .. } => {
+                options.extend(cost.map(|cost| vec![word("COST"), word(cost)]));
+                options.extend(force.then(|| vec![word("FORCE")]));
+                options.extend(self.is_anchored().then(|| vec![word("ANCHORED")]));
+                quotas.iter().flat_map(|quota| [word(seconds(quota.window)), word(quota.limit)]).collect()
+            }
+            Self::Throttle { burst, count, period, quantity } => {
+                [Some(*burst), Some(*count), Some(*period), *quantity].into_iter().flatten().map(word).collect()
+            }
+            Self::Acquire { limit, lease, holder } => vec![word(limit), word(seconds(*lease)), holder.clone()],
+        };
+        rng.shuffle(&mut options);
+        words.extend(options.into_iter().flatten());
+        words
+    }
+}
+
+impl Call {
+    pub fn words(&self, rng: &mut Rng) -> Words {
+        let mut words = match self {
+            Self::Take { key, rule, .. } => vec![word(format!("RL.{}", rule.name())), key.clone()],
+            Self::Peek { key, rule, .. } => vec![word("RL.PEEK"), key.clone(), word(rule.name())],
+            Self::Refund { key, rule, .. } => vec![word("RL.REFUND"), key.clone(), word(rule.name())],
+            Self::Release { key, .. } => vec![word("RL.RELEASE"), key.clone()],
+            Self::All { keys, .. } => [&[word("RL.ALL"), word(keys.len())], &keys[..]].concat(),
+            Self::Reset { key, .. } => vec![word("RL.RESET"), key.clone()],
+        };
+        match self {
+            Self::Take { rule, report, .. } | Self::Peek { rule, report, .. } => {
+                words.extend(rule.words(rng));
+                words.extend(match report {
+                    Report::Short => None,
+                    Report::Full => Some(word("FULL")),
+                    Report::Each => Some(word("EACH")),
+                });
+            }
+            Self::Refund { rule, at, .. } => {
+                words.extend(rule.words(rng));
+                words.extend(at.iter().flat_map(|at| [word("AT"), word(at)]));
+            }
+            Self::Release { holders, .. } => words.extend(holders.iter().cloned()),
+            Self::All { rules, full, .. } => {
+                for rule in rules {
+                    words.push(word(rule.name()));
+                    words.extend(rule.words(rng));
+                }
+                words.extend(full.then(|| word("FULL")));
+            }
+            Self::Reset { windows, .. } => words.extend(windows.iter().map(|&window| word(seconds(window)))),
+        }
+        // Keywords are taken in any case. No other words here are in capitals.
+        if rng.u32(..4) == 0 {
+            let is_keyword = |word: &&mut Vec<u8>| word.iter().all(|&byte| byte.is_ascii_uppercase() || byte == b'.');
+            words.iter_mut().filter(is_keyword).for_each(|word| word.make_ascii_lowercase());
+        }
+        words
     }
 }

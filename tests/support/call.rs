@@ -26,12 +26,34 @@ pub enum Report {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Call {
     /// The command named after the rule.
-    Take { key: Vec<u8>, rule: Rule, report: Report },
-    Peek { key: Vec<u8>, rule: Rule, report: Report },
-    Refund { key: Vec<u8>, rule: Rule, at: Option<i64> },
-    Release { key: Vec<u8>, holders: Vec<Vec<u8>> },
-    All { keys: Vec<Vec<u8>>, rules: Vec<Rule>, full: bool },
-    Reset { key: Vec<u8>, windows: Vec<i64> },
+    Take {
+        key: Vec<u8>,
+        rule: Rule,
+        report: Report,
+    },
+    Peek {
+        key: Vec<u8>,
+        rule: Rule,
+        report: Report,
+    },
+    Refund {
+        key: Vec<u8>,
+        rule: Rule,
+        at: Option<i64>,
+    },
+    Release {
+        key: Vec<u8>,
+        holders: Vec<Vec<u8>>,
+    },
+    All {
+        keys: Vec<Vec<u8>>,
+        rules: Vec<Rule>,
+        full: bool,
+    },
+    Reset {
+        key: Vec<u8>,
+        windows: Vec<i64>,
+    },
 }
 
 impl Rule {

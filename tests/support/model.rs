@@ -703,8 +703,11 @@ impl Space {
                 if let Some(Stored { value, expires }) = self.keys.remove(key) {
                     // The contract is silent on whether the expiry moves, and on whether what does not count goes.
                     let (least, most) = log_expiry(rule, now).expect("an expiry");
-                    let all_count = value.live(false, |score| counts(score, rule.longest(), now)) == value.live(false, |_| true);
-                    let expires = expires.filter(|_| all_count).map(|(old_least, old_most)| (least.min(old_least), most.max(old_most)));
+                    let all_count =
+                        value.live(false, |score| counts(score, rule.longest(), now)) == value.live(false, |_| true);
+                    let expires = expires
+                        .filter(|_| all_count)
+                        .map(|(old_least, old_most)| (least.min(old_least), most.max(old_most)));
                     self.put(key, value, expires.or(Some((i64::MIN, i64::MAX))));
                 }
                 seconds_up(usage.quotas[0].window)
@@ -858,7 +861,9 @@ impl Reply {
             Heard::Array(words) if !resp3 && matches!(words[..], [Heard::BulkString(_), ..]) => {
                 Self::map(words.chunks_exact(2).map(|pair| (&pair[0], &pair[1])))
             }
-            Heard::Array(parts) => parts.iter().map(|part| Self::of(part, resp3)).collect::<Option<_>>().map(Self::Array),
+            Heard::Array(parts) => {
+                parts.iter().map(|part| Self::of(part, resp3)).collect::<Option<_>>().map(Self::Array)
+            }
             Heard::Map(pairs) if resp3 => Self::map(pairs.iter().map(|(name, value)| (name, value))),
             _ => None,
         }

@@ -87,8 +87,7 @@ impl Generator {
         let rate = self.rate();
         let windows = quotas.iter().step_by(2).filter_map(|word| grammar::window(word));
         let quota = |window: i64| Quota { window, limit: 0 };
-        let counters =
-            Rule::Fixed { quotas: windows.map(quota).collect(), anchored: false, cost: None, force: false };
+        let counters = Rule::Fixed { quotas: windows.map(quota).collect(), anchored: false, cost: None, force: false };
         let state = match kind {
             Kind::Fixed => counters.places(&key, self.moment.now),
             _ => vec![],

@@ -17,8 +17,8 @@ mod plants;
 mod seen;
 mod totals;
 
-use super::wire::{Reply, Wire, pack};
 use super::model;
+use super::wire::{Reply, Wire, pack};
 use super::{Client, Server};
 use calls::{Call, Generator, Sent};
 use seen::Seen;

@@ -45,9 +45,8 @@ impl Seen {
     }
 
     pub fn unchanged(&self, after: &Self) -> Result<(), String> {
-        let expiries = |seen: &Self| -> Vec<_> {
-            seen.keys.iter().map(|key| key.as_ref().map(|stored| stored.expires)).collect()
-        };
+        let expiries =
+            |seen: &Self| -> Vec<_> { seen.keys.iter().map(|key| key.as_ref().map(|stored| stored.expires)).collect() };
         if expiries(self) == expiries(after) && self.digests == after.digests && self.size == after.size {
             Ok(())
         } else {

@@ -37,7 +37,7 @@ fn counter(key: &str) -> String {
     format!("{key}:{}", START / 60_000)
 }
 
-/// Redis 7.0 gives the commands of modules no category at all, and has no way to ask for one.
+/// Redis 7.0 gives the commands of modules no category at all, and has no call with which to ask for one.
 fn has_categories(engine: &Engine) -> bool {
     !engine.is_redis_7_0()
 }
@@ -96,7 +96,7 @@ fn a_user_sees_only_its_keys(engine: &Engine) {
         let line = limited.error(&[command, "other", "60", "5"]);
         assert!(line.starts_with("NOPERM "), "{line}");
     }
-    // Keys that may be read but not written are no better.
+    // Permission to read the key is not enough.
     user(&mut admin, "watcher", &["%R~*", "+@all"]);
     let mut watcher = server.client_as("watcher", "secret");
     for command in ["RL.SLIDING", "RL.FIXED"] {
@@ -117,7 +117,7 @@ fn the_counters_key_is_checked_too(engine: &Engine) {
         user(&mut admin, name, &[rules, &["+@all"]].concat());
         assert_eq!(server.client_as(name, "secret").fixed("k", "60", 5).0, 1, "{name}");
     }
-    // To read it or to write it alone is not enough.
+    // It takes permission to read and to write.
     for rule in ["%R~k:*", "%W~k:*"] {
         user(&mut admin, "half", &["~k", rule, "+@all"]);
         let mut half = server.client_as("half", "secret");
@@ -162,7 +162,7 @@ fn a_refusal_stands_in_the_acl_log(engine: &Engine) {
     for expected in ["exact".to_owned(), counter("k"), "key".to_owned(), "module".to_owned()] {
         assert!(entry.contains(&expected), "{expected} is missing: {entry}");
     }
-    // One entry for each refusal, also where the command stands in another set of rules.
+    // ACL LOG has one entry for each refusal, also if another set of rules grants the command.
     admin.run::<Value>(&["ACL", "LOG", "RESET"]);
     user(&mut admin, "apart", &["+rl.peek", "~k", "(+get ~k:*)"]);
     server.client_as("apart", "secret").error(&["RL.PEEK", "k", "FIXED", "60", "5"]);
@@ -191,7 +191,7 @@ fn scripts_and_transactions_are_checked_alike(engine: &Engine) {
     assert_eq!(admin.run::<i64>(&["DBSIZE"]), 0);
     let mut prefix = server.client_as("prefix", "secret");
     assert_eq!(prefix.run::<(i64, i64, i64)>(&script), (1, 1, 60));
-    // The one user's right is not the other's, in whatever order they come.
+    // Users do not get each other's rights, in whatever order they call.
     for _ in 0..3 {
         assert!(exact.try_run::<Value>(&script).is_err());
         assert!(prefix.try_run::<Value>(&script).is_ok());
@@ -230,7 +230,7 @@ const WITH_COUNTERS: [(&str, &str, &str, &[&str]); 3] = [
     ("rl.reset", "RL.RESET app 60", "%W~", &["%R~"]),
 ];
 
-/// A rule for the counter alone, or for the command alone, is no right to both. Rules in brackets are a set of their own.
+/// A rule that grants the counter alone, or the command alone, does not grant both. Rules in brackets are a selector.
 fn one_set_of_rules_grants_the_command_and_the_counter(engine: &Engine) {
     let (server, mut admin) = frozen(engine);
     for (command, call, enough, too_little) in WITH_COUNTERS {
@@ -277,7 +277,7 @@ fn one_set_of_rules_grants_the_command_and_the_counter(engine: &Engine) {
             assert_eq!(try_with(&rules), Err(NO_KEY.to_owned()), "{call}: {rules}");
         }
     }
-    // Two halves in two sets of rules make no whole.
+    // Half of the permission in each of two selectors is not enough.
     user(&mut admin, "one", &in_brackets("+rl.fixed ~app (+rl.fixed %R~app:*) (+rl.fixed %W~app:*)"));
     assert_eq!(server.client_as("one", "secret").error(&["RL.FIXED", "app", "60", "5"]), NO_KEY);
     // However the command is written.
@@ -289,7 +289,7 @@ fn one_set_of_rules_grants_the_command_and_the_counter(engine: &Engine) {
     }
 }
 
-/// Words of rules, where what stands in brackets is one word.
+/// The rules in a line. A selector, in brackets, is one rule.
 pub fn in_brackets(rules: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = rules.trim();
@@ -324,7 +324,7 @@ fn every_counter_has_a_set_of_rules_that_grants_all(engine: &Engine) {
             user(&mut admin, "some", &rules.iter().map(String::as_str).collect::<Vec<_>>());
             let mut some = server.client_as("some", "secret");
             if command == "rl.reset" {
-                // It removes the counters of windows that begin with their first request, too.
+                // It also removes the counters of ANCHORED.
                 rules.extend([1, 60, 3_600].map(|window| format!("(+{command} ~app:{window}s)")));
                 user(&mut admin, "some", &rules.iter().map(String::as_str).collect::<Vec<_>>());
                 some = server.client_as("some", "secret");
@@ -355,7 +355,7 @@ fn each_counter_of_rl_all_is_granted_with_its_own_key(engine: &Engine) {
         ("+rl.all ~app ~org ~app:* ~org:*", [true, true]),
         ("+rl.all ~app ~org (+rl.all ~app ~app:*) (+rl.all ~org ~org:*)", [true, true]),
         ("+rl.all ~app ~org (+rl.all ~app ~app:*)", [true, false]),
-        // The one key with the other's counter.
+        // One key with the counter of the other.
         ("+rl.all ~app ~org (+rl.all ~app ~org:*) (+rl.all ~org ~app:*)", [false, false]),
         // A counter without its key, and for another command.
         ("+rl.all ~app ~org (+rl.all ~app:* ~org:*)", [false, false]),
@@ -400,7 +400,7 @@ fn selectors_hold_in_scripts_and_transactions(engine: &Engine) {
         apart.run::<Value>(&["RL.FIXED", "app", "60", "5"]);
         let line = apart.error(&["EXEC"]);
         assert!(line.contains("No permissions to access a key"), "{line}");
-        // The refusals of the one user are not the other's.
+        // ACL LOG tells the users' refusals apart.
         for (call, counted) in [(&script[..], 3 * count - 2), (&function, 3 * count - 1)] {
             assert_eq!(together.run::<(i64, i64, i64)>(call).1, counted);
         }
@@ -427,17 +427,17 @@ fn rules_for_databases_hold_for_counters(engine: &Engine) {
     assert_eq!(outcome("+select +rl.fixed ~app (+rl.fixed ~app:*)", "1"), Ok(()));
 }
 
-/// The server knows the declared key alone. What follows from that is on the page of RL.FIXED.
+/// The server knows only the declared key. The page of RL.FIXED says what follows from that.
 fn what_the_server_alone_would_say_of_a_call(engine: &Engine) {
     let (server, mut admin) = frozen(engine);
-    // A try without a call does not come to the counter.
+    // ACL DRYRUN does not call the module, which knows the counter.
     user(&mut admin, "exact", &["+rl.fixed", "~app"]);
     assert_eq!(admin.call::<String>("ACL DRYRUN exact RL.FIXED app 60 5"), "OK");
     assert_eq!(server.client_as("exact", "secret").error(&["RL.FIXED", "app", "60", "5"]), NO_KEY);
     // A command that is granted for its first argument alone is not granted for the counter.
     user(&mut admin, "first", &["+rl.fixed|app", "~app*"]);
     assert_eq!(server.client_as("first", "secret").error(&["RL.FIXED", "app", "60", "5"]), NO_KEY);
-    // A connection lives on when its user is switched off, with the user's rights.
+    // A connection outlives its user's being switched off, and keeps the user's rights.
     user(&mut admin, "off", &["+rl.fixed", "~app*"]);
     let mut off = server.client_as("off", "secret");
     admin.call::<Value>("ACL SETUSER off off");
@@ -530,7 +530,7 @@ fn every_key_and_counter_needs_a_right(engine: &Engine) {
             let line = one.error(&split(call));
             assert!(line.starts_with("NOPERM "), "{call}: {rules}: {line}");
             assert_eq!(admin.everything(), before, "{call}: {rules}");
-            // From a script too.
+            // Also from a script.
             if !call.starts_with("RL.PEEK") {
                 user_one(&mut admin, &format!("{rules} +eval"));
                 let line = server

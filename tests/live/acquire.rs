@@ -57,7 +57,7 @@ fn a_lease_planted_at_infinity_is_renewed_like_any_other(engine: &Engine) {
     assert_eq!((full.used, full.remaining, full.retry, full.next, full.reset), (1, 1, 0, 60_000, 60_000));
     assert_eq!(client.log("k"), [("a".to_owned(), START + 60_000)]);
     assert_eq!(client.call::<i64>("PEXPIRETIME k"), START + 60_000);
-    // Beside another lease, which ends sooner or later, in each of the calls that tell the waits.
+    // Beside another lease, which ends earlier or later. Every call whose reply has waits.
     for (other, next, reset) in [(9_000, 9_000, 60_000), (90_000, 60_000, 90_000)] {
         for call in ["RL.PEEK k ACQUIRE 2 60 a FULL", "RL.ACQUIRE k 2 60 a FULL"] {
             client.call::<()>("DEL k");

@@ -53,13 +53,13 @@ fn a_cost_of_zero_is_a_check(engine: &Engine) {
         assert_eq!((field(&shown[1], "allowed"), field(&shown[1], "used")), (1, 3), "{check}");
         assert_eq!(client.everything(), before, "{check}");
     }
-    // A limit of 0 never has a unit left; FORCE never denies, and counts nothing of nothing.
+    // A limit of 0 never has a unit left. FORCE never denies, and COST 0 counts nothing.
     client.call::<()>("FLUSHALL");
     assert_eq!(client.call::<[i64; 4]>("RL.ALL 1 k SLIDING 60 0 COST 0"), [0, 0, 0, -1]);
     assert_eq!(client.call::<[i64; 4]>("RL.ALL 1 k FIXED 60 0 COST 0"), [0, 0, 0, -1]);
     assert_eq!(client.call::<[i64; 4]>("RL.ALL 1 k SLIDING 60 0 COST 0 FORCE"), [1, 0, 0, 0]);
     assert_eq!(client.call::<i64>("DBSIZE"), 0);
-    // Alone, a request still weighs something.
+    // Outside RL.ALL and RL.PEEK a cost of 0 is an error.
     for call in ["RL.SLIDING k 60 2 COST 0", "RL.FIXED k 60 2 COST 0", "RL.REFUND k SLIDING 60 2 COST 0"] {
         assert_eq!(client.refused(call), "ERR COST must be an integer from 1 to 9007199254740991", "{call}");
     }
@@ -102,7 +102,7 @@ fn a_call_adds_a_thousand_members_at_most(engine: &Engine) {
     }
     for call in [
         "RL.ALL 2 a b SLIDING 60 9000 COST 500 SLIDING 60 9000 COST 500",
-        // Units of a counter are no members.
+        // The units of a counter are not members.
         "RL.ALL 3 a b c SLIDING 60 9000 COST 500 SLIDING 60 9000 COST 499 FIXED 60 9000 COST 5000",
     ] {
         assert_eq!(client.call::<[i64; 4]>(call)[0], 1, "{call}");
@@ -114,8 +114,8 @@ fn a_call_adds_a_thousand_members_at_most(engine: &Engine) {
     assert_eq!(client.call::<[i64; 4]>(call), [1, 0, 8000, 0]);
 }
 
-/// Four logs that are alike are asked as one, while their requests expire as new ones come. No call may write what two
-/// logs need to be written anew. How long that is, a fifth log tells, which is asked by itself.
+/// RL.ALL calls on four equal logs, in which requests expire as new ones come: no call may compact two of them. How many
+/// bytes a compaction writes is measured on a fifth log, which is called alone.
 fn a_call_compacts_one_log_at_most(engine: &Engine) {
     const STEP: i64 = 2_000;
     let (server, mut client) = recorded(engine);
@@ -152,7 +152,7 @@ fn a_log_that_outgrows_a_bulk_string_stops_nothing_halfway(engine: &Engine) {
     let options = Options { frozen_at: Some(START), ..Options::default() };
     let server = Server::start(engine, &options.with(&["--proto-max-bulk-len", "1mb"]));
     let mut client = server.client();
-    // Heavy entries are long: a few thousand fill the megabyte but for some bytes.
+    // Heavy entries are long: a few thousand fill the megabyte almost.
     let entry = |at: usize| compact::Entry { stamp: START as u64 - 200_000 + at as u64, weight: 1 << 35 };
     let mut log = Vec::new();
     let mut count = MEGABYTE / 8;
@@ -179,9 +179,9 @@ fn a_log_that_outgrows_a_bulk_string_stops_nothing_halfway(engine: &Engine) {
     }
 }
 
-/// Patterns that have to be matched against long names are what such a call could be made to spend its time on. It is
-/// compared, by the processor time of the server alone, with the same rules as calls of their own: as many counters, each
-/// to be checked once. Were each checked with the keys of all rules, the call would take sixty-four times as much.
+/// Matching patterns against long names takes the most time in such a call. Its processor time is compared with that of the
+/// same rules in a call each: as many counters, each checked once. If each were checked with the keys of all rules, the
+/// call would take sixty-four times as long.
 fn sixty_four_keys_under_a_pattern_cost_what_they_cost_one_by_one(engine: &Engine) {
     let (server, mut admin) = frozen(engine);
     let rules = "ACL SETUSER one reset on >secret +rl.all +rl.fixed";
@@ -208,7 +208,7 @@ fn sixty_four_keys_under_a_pattern_cost_what_they_cost_one_by_one(engine: &Engin
     for number in [0, 31, 63] {
         assert_eq!(admin.run::<i64>(&["GET", &counter(&name(number), 16_000)]), 3);
     }
-    // One counter that is out of the pattern stops all of it.
+    // One counter that does not match the pattern refuses the call.
     admin.run::<Value>(&["ACL", "SETUSER", "one", "resetkeys", "~*:rl:*", "%R~plain:*", "%W~plain"]);
     let before = admin.everything();
     let call = "RL.ALL 2 a:rl:1 plain FIXED 60 5 FIXED 60 5".split(' ').collect::<Vec<_>>();
@@ -216,7 +216,7 @@ fn sixty_four_keys_under_a_pattern_cost_what_they_cost_one_by_one(engine: &Engin
     assert_eq!(admin.everything(), before);
 }
 
-/// What the server's main thread has run, in nanoseconds.
+/// The processor time of the server's main thread in nanoseconds.
 fn processor_time(server: &Server) -> u64 {
     let path = format!("/proc/{0}/task/{0}/schedstat", server.pid());
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}, of Linux: {error}"));
@@ -240,7 +240,7 @@ fn keys_that_meet_are_refused(engine: &Engine) {
         format!("RL.ALL 2 f {number} FIXED 60 9 ANCHORED SLIDING 60 9"),
         "RL.ALL 2 g g:60s FIXED 60 9 SLIDING 60 9".to_owned(),
         "RL.ALL 2 h h:1s FIXED 60 9 ANCHORED FIXED 60 9 ANCHORED".to_owned(),
-        // The key of a fixed rule is a name and no more.
+        // Nothing is stored at the key of a fixed rule itself.
         "RL.ALL 2 i j:60s FIXED 60 9 FIXED 60 9 ANCHORED".to_owned(),
         // Long windows of one rule share a counter here as in RL.FIXED.
         "RL.ALL 1 long FIXED 2147483646 9 2147483647 9".to_owned(),
@@ -281,7 +281,7 @@ fn sixty_four_keys_and_sixteen_windows(engine: &Engine) {
     assert_eq!(client.refused(&format!("RL.ALL 65 k64 {keys} SLIDING 60 5 {rules}")), NUMBER);
 }
 
-/// Every way in which a decision over several keys is denied, while the keys before the one that denies have room.
+/// Each rule denies in turn, while the keys before it have room.
 fn what_is_denied_by_several_keys_sends_nothing(engine: &Engine) {
     let (server, mut client) = recorded(engine);
     client.call::<Value>("RL.SLIDING s 60 3 COST 3");
@@ -292,7 +292,7 @@ fn what_is_denied_by_several_keys_sends_nothing(engine: &Engine) {
     client.call::<Value>("RL.SLIDING old 1 9 COST 3");
     client.call::<Value>("RL.ACQUIRE leases 9 1 a");
     client.call::<Value>("RL.ACQUIRE leases 9 60 z");
-    // By now what is old has ended.
+    // By now the old requests and leases have ended.
     server.set_time(START + 1_500);
     let before = (client.written(), client.everything());
     for denies in [

@@ -31,10 +31,10 @@ fn long_values() -> [(Vec<u8>, &'static str); 2] {
     [(vec![b'7'; LONG_VALUE], WRONG_TYPE), (log, DAMAGED)]
 }
 
-/// Makes a call that must fail, and sees that it reads less of the server's memory than an eighth of the value.
+/// Makes a call that must fail, and checks that it reads less than an eighth of the value from the server's memory.
 fn refused_unread(server: &Server, client: &mut Client, call: &str, line: &str) {
     let words: Vec<&str> = call.split(' ').collect();
-    // Now and then the server looks after its own buffers meanwhile, but hardly three times in a row.
+    // The server may resize its own buffers meanwhile, but hardly three times in a row.
     let mut read = || touched(server, || assert_eq!(client.error(&words), line, "{call}"));
     let mut tries = [u64::MAX; 3];
     let is_less = tries.iter_mut().any(|bytes| {
@@ -46,7 +46,7 @@ fn refused_unread(server: &Server, client: &mut Client, call: &str, line: &str) 
 
 fn a_peek_refuses_a_long_value_without_reading_it(engine: &Engine) {
     let (server, mut client) = frozen(engine);
-    // Digits: the first one alone does not say that it is no number.
+    // Digits: the first one alone does not show that it is not an integer.
     client.run::<Value>(&[b"SET".as_ref(), counter("k", 60_000).as_bytes(), &vec![b'7'; LONG_VALUE]]);
     for windows in ["60 5", "60 5 COST 2", "1 5 60 5", "60 5 3600 5 FULL"] {
         refused_unread(&server, &mut client, &format!("RL.PEEK k FIXED {windows}"), NOT_AN_INTEGER);
@@ -81,7 +81,7 @@ fn a_call_refuses_a_long_value_without_reading_it(engine: &Engine) {
 /// Bytes of a key, and so of a request with it.
 const LONG_KEY: usize = 4 << 20;
 
-/// Sixteen counters are open at once under names as long as the key, and the request is there, too.
+/// Sixteen counters are open at once, under names as long as the key, besides the request itself.
 const A_NAME_EACH: f64 = 20.0;
 
 /// The words behind a key: sixteen windows whose counters have names of their own, each with a limit if there is one.
@@ -96,7 +96,7 @@ fn takes_less_than(most: f64, server: &Server, client: &mut Client, command: &st
         let words = words.iter().map(|word| word.as_bytes());
         client.run(&[command.as_bytes(), &key].into_iter().chain(words).collect::<Vec<_>>())
     };
-    // The request itself is in the server's memory about once.
+    // The server keeps about one copy of the request itself.
     let plain = highest_rise(server, || _ = run("EXISTS", &[]));
     assert!(plain < 2 * LONG_KEY as u64, "EXISTS takes {plain} bytes");
     let mut reply = Value::Nil;
@@ -145,7 +145,7 @@ fn a_denied_fixed_on_a_long_key_takes_one_name_for_each_window(engine: &Engine) 
     }
 }
 
-/// Where the counters are there already: what is stored is no cost of the call.
+/// The counters exist before the call: what is stored does not count as the call's memory.
 fn an_allowed_fixed_on_a_long_key_takes_one_name_for_each_window(engine: &Engine) {
     let (server, mut client) = frozen(engine);
     long_counters(&mut client);

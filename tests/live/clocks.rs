@@ -1,7 +1,7 @@
 //! Bad clocks: steps of a millisecond, a second, an hour and a year, in both directions, and clocks that disagree.
 //!
-//! Two things are held to: how long a step may lock a client out, and how many requests more it may let in. The bounds
-//! stand above the tests, and are met to the millisecond.
+//! Two things are tested, to the millisecond: how long a step may deny a client, and how many more requests it may allow.
+//! The bounds are in the comments on the tests.
 
 use redis::Value;
 
@@ -47,7 +47,7 @@ fn denied_at(server: &Server, client: &mut Client, command: &str, key: &str, win
 /// The clock goes back by d. Stamps that lie ahead by no more than a window go on to count, and each of them counts
 /// until a window after its own time. So a client that had used its quota waits a window and d, where it would have
 /// waited a window: two windows at most, since for a longer d the stamps are dropped and it does not wait at all. No
-/// request more than the limit gets in where they count; one limit more where they are dropped.
+/// more requests than the limit pass if they count; one limit more if they are dropped.
 fn sliding_stepped_back_denies_for_a_window_and_the_step_at_most(engine: &Engine) {
     let (server, mut client) = frozen(engine);
     for window in [MINUTE, 2 * HOUR] {
@@ -66,7 +66,7 @@ fn sliding_stepped_back_denies_for_a_window_and_the_step_at_most(engine: &Engine
             for at in [stepped, stepped + step / 2, START, START + window / 2, START + window - 1] {
                 assert!(denied_at(&server, &mut client, "RL.SLIDING", key, window, at), "{key}: {}", at - START);
             }
-            // A window and the step after the step.
+            // The window and d have passed since the step.
             assert!(!denied_at(&server, &mut client, "RL.SLIDING", key, window, stepped + step + window), "{key}");
         }
     }
@@ -89,7 +89,7 @@ fn several_windows_stepped_back_deny_each_as_it_would_alone(engine: &Engine) {
             assert_eq!((reply.allowed, reply.window, reply.retry), (false, SECOND, step + SECOND), "{key}");
             continue;
         }
-        // Where this call leaves when the five have come in, the quota is whole once they have left, too.
+        // If this request leaves after the five have entered the window, the quota is free once the five have left it.
         let reset = if step > 2 * SECOND { SECOND } else { step + SECOND };
         assert_eq!((reply.allowed, reply.window, reply.used, reply.reset), (true, SECOND, 1, reset), "{key}");
         // The five count again from a window before their own time on.
@@ -121,8 +121,8 @@ fn sliding_stepped_forward_ends_windows_early(engine: &Engine) {
     }
 }
 
-/// Back by d and forward again: as if nothing had happened where d is no longer than a window. Where it is longer each
-/// of the two steps empties the log, which lets in one limit more.
+/// Back by d and forward again: no effect if d is at most a window. If it is longer, each of the two steps empties the log,
+/// and one limit more may pass.
 fn sliding_stepped_to_and_fro_lets_one_limit_more_in_a_step_at_most(engine: &Engine) {
     let (server, mut client) = frozen(engine);
     for window in [MINUTE, 2 * HOUR] {
@@ -190,9 +190,9 @@ fn fixed_stepped_forward_begins_another_window(engine: &Engine) {
     }
 }
 
-/// A server drops expired keys when it gets round to it. A counter that had expired but was still there when the clock
-/// went back is alive again, so a client may be denied in every window that it had used up: for the step and the rest
-/// of the window, until the clock is where it was. No window ever lets in more than its limit.
+/// A server removes an expired key some time later. A counter that had expired but still existed when the clock went back
+/// counts again, so a client may be denied in every window that it had used up: for the step and the rest of the window,
+/// until the clock is where it was. No window ever allows more than its limit.
 fn a_fixed_window_that_comes_again_counts_what_was_used_in_it(engine: &Engine) {
     for lazy in [true, false] {
         let (server, mut client) = frozen(engine);
@@ -291,7 +291,7 @@ fn caught_up(primary: &mut Client, replica: &mut Client) {
     assert_eq!(replica.digest(), primary.digest());
 }
 
-/// To a replica whose clock is ahead every key of a short window has expired; it must still go on counting in it.
+/// To a replica whose clock is ahead every key of a short window has expired. It must still apply what the primary sends.
 fn a_replica_whose_clock_differs_by_an_hour_holds_the_same_data(engine: &Engine) {
     for apart in [HOUR, -HOUR] {
         let (server, mut primary, _replica, mut replica) = pair(engine, apart);

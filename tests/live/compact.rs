@@ -32,7 +32,7 @@ pub fn compact(engine: &Engine) -> (Server, Client) {
 
 // ---- The same answers ------------------------------------------------------------------------------------------
 
-/// A compact key and one with a sorted set that are asked the same, on one frozen server.
+/// A compact log and a sorted set on one frozen server, which get the same calls.
 struct Twins<'a> {
     server: &'a Server,
     wire: Wire,
@@ -41,7 +41,7 @@ struct Twins<'a> {
 
 impl Twins<'_> {
     fn new(server: &Server) -> Twins<'_> {
-        // What has expired goes when it is asked for, which is when its twin is: the clock may be stepped back.
+        // Expired keys go when they are accessed, both in the same call: the clock may be stepped back.
         server.client().run::<Value>(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
         Twins { server, wire: Wire::open(server.port), place: String::new() }
     }
@@ -116,7 +116,7 @@ fn random_call(rng: &mut fastrand::Rng, pair: usize, repertoire: &Repertoire) ->
     words.into_iter().map(str::to_owned).collect()
 }
 
-/// Makes a history, and answers how many requests were admitted.
+/// Makes a history. Returns how many requests were allowed.
 fn history(engine: &Engine, repertoire: &Repertoire, steps: usize, step: impl Fn(&mut fastrand::Rng) -> i64) -> usize {
     let (server, mut client) = frozen(engine);
     let (mut rng, seed) = seeded();
@@ -142,8 +142,8 @@ fn history(engine: &Engine, repertoire: &Repertoire, steps: usize, step: impl Fn
     admitted
 }
 
-/// No log holds more than a thousand units here. Where more had expired at once a sorted set would keep some, which count
-/// again when the clock is stepped back.
+/// No log holds more than a thousand units here. If more expired at once, a sorted set would keep some, which would count
+/// again after the clock was stepped back.
 fn both_storages_answer_alike_whatever_the_clock_does(engine: &Engine) {
     let repertoire = Repertoire { limits: &[0, 1, 3, 5, 40, 300, 900], most_cost: 400, free_windows: true };
     let admitted = history(engine, &repertoire, 2500, |rng| match rng.u32(..100) {
@@ -174,7 +174,7 @@ fn both_storages_answer_alike_when_thousands_expire(engine: &Engine) {
     assert!(admitted > 2000, "{admitted}");
 }
 
-/// As a sorted set does, which goes and is created: a denial has just renewed the expiry, and yet it moves.
+/// A log that is emptied and created again gets a new expiry, as a sorted set does, although a denial has just renewed it.
 fn a_log_that_begins_anew_gets_a_new_expiry(engine: &Engine) {
     let (server, _client) = frozen(engine);
     let mut twins = Twins::new(&server);
@@ -236,7 +236,7 @@ fn a_load_argument_chooses_the_storage(engine: &Engine) {
         set(&mut client, "zset");
         assert_eq!(kind_of_new(&mut client), "zset");
     }
-    // What the server's configuration says holds all the same.
+    // The value in the server's configuration still applies.
     let server =
         Server::start(engine, &with_arguments(&["sliding-storage", "compact"]).with(&["--rl.sliding-storage", "zset"]));
     assert_eq!(setting(&mut server.client()), "zset");
@@ -297,13 +297,13 @@ fn a_key_that_exists_is_used_as_it_is(engine: &Engine) {
             assert_eq!(client.used(key, "60"), count + 1);
         }
     }
-    // A key whose requests have all expired and which is there still keeps its form, or changes it: it counts alike.
+    // A key that still exists though all its requests have expired may keep its form or change it. It counts the same.
     for storage in ["zset", "compact"] {
         set(&mut client, storage);
         server.set_time(START + 101_000);
         assert_eq!(client.used("z", "60"), 0);
         assert_eq!(client.used("c", "60"), 0);
-        // Gone is gone: the new one has the form that is set.
+        // The key was removed: the new one has the configured form.
         for key in ["z", "c"] {
             assert_eq!(client.run::<i64>(&["RL.RESET", key]), 1);
             assert_eq!(client.sliding(key, "60", 50), (1, 0, 60));
@@ -327,7 +327,7 @@ fn a_load_says_what_the_setting_is(engine: &Engine) {
         let options = Options { module: Module::None, frozen_at: Some(START), ..Options::default() };
         let server = Server::start(engine, &options);
         let mut client = server.client();
-        // What a load that failed has set is forgotten.
+        // The settings of a load that failed are forgotten.
         client.error(&["MODULE", "LOAD", &path, "sliding-storage", "compact", "speed", "9"]);
         client.run::<Value>(&load);
         assert_eq!(setting(&mut client), storage, "{load:?}");

@@ -1,4 +1,4 @@
-//! Whatever bytes lie at the key, RL.SLIDING and RL.PEEK answer with an error or within bounds, and an error changes
+//! Whatever bytes are at the key, RL.SLIDING and RL.PEEK reply an error or a count within its bounds, and an error changes
 //! nothing.
 
 use redis::Value;
@@ -75,7 +75,7 @@ impl<'a> Prober<'a> {
         look(&mut packed);
         pack(&mut packed, &[&["RL.SLIDING", "k"], &words[..]].concat());
         look(&mut packed);
-        // Life goes on, whatever it is that lies there now.
+        // The key can still be used or reset.
         for _ in 0..2 {
             pack(&mut packed, &["RL.SLIDING", "k", "60", "100000"]);
         }
@@ -167,7 +167,7 @@ fn logs(server: &Server, client: &mut Client) -> [Vec<u8>; 3] {
     logs
 }
 
-/// Times to call at: when all counts, when some has expired, all, and when the clock was stepped back.
+/// Times of calls: all requests count, some have expired, all have, and the clock was stepped back.
 const TIMES: [i64; 6] = [59_800, 64_000, 75_000, 100_000, 200_000, 20_000];
 
 fn a_string_that_is_no_log_is_of_the_wrong_type(engine: &Engine) {
@@ -187,11 +187,11 @@ fn a_string_that_is_no_log_is_of_the_wrong_type(engine: &Engine) {
         }
     }
     prober.end();
-    // Types that are no strings are refused as ever.
+    // Other types than strings are refused as usual.
     client.run::<i64>(&["RPUSH", "list", "a"]);
     assert_eq!(client.error(&["RL.SLIDING", "list", "60", "5"]), WRONG_TYPE);
     assert_eq!(client.error(&["RL.PEEK", "list", "SLIDING", "60", "5"]), WRONG_TYPE);
-    // A counter that was looked at by mistake counts on.
+    // A counter that RL.SLIDING has refused still counts.
     client.run::<Value>(&["SET", "number", "41"]);
     client.error(&["RL.SLIDING", "number", "60", "5"]);
     assert_eq!(client.run::<i64>(&["INCR", "number"]), 42);
@@ -233,12 +233,12 @@ fn a_log_that_was_cut_or_extended_is_damaged(engine: &Engine) {
         }
         passed += usize::from(prober.probe(&log[1..], CALLS[0]).is_none());
     }
-    // The check lets one in 65,521 pass. What ends in a whole log is not known for it either.
+    // One random check in 65,521 is right.
     assert!(passed <= 1, "{passed} pass for logs");
     prober.end();
 }
 
-/// What lies between the last entry and the footer is dead, whatever it is and however long.
+/// The bytes between the last entry and the footer are dead, whatever they are and however many.
 fn a_gap_of_any_length_is_sound(engine: &Engine) {
     let (server, _client) = compact(engine);
     let mut prober = Prober::new(&server);
@@ -292,7 +292,7 @@ fn random_bytes_do_no_harm(engine: &Engine) {
                 let length = [rng.usize(..40), rng.usize(..2000)][rng.usize(..2)];
                 bytes.extend((0..length).map(|_| rng.u8(..)));
             }
-            // Entries from nowhere behind a block's head, and a footer that is right for their length.
+            // Random entries behind the head of a block, and a footer that is right for their length.
             1 => {
                 let log = &logs[1 + rng.usize(..2)];
                 let footer = usize::from(*log.last().unwrap());

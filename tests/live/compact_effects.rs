@@ -1,4 +1,4 @@
-//! What a call on a compact log tells others: one plain command, on the way to replicas, to the AOF and to listeners.
+//! The effects of a call on a compact log: one plain command for replicas, for the AOF and for listeners.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ tests![
 
 type Words = Vec<Vec<u8>>;
 
-/// A command as a line; of a log that it carries, the number of bytes.
+/// A command as a line, with the number of bytes in place of a log.
 fn shown(words: &Words) -> String {
     let name = words[0].as_slice();
     let payload = match name {
@@ -75,13 +75,13 @@ fn a_call_is_one_plain_command(engine: &Engine) {
         step(1_041, "RL.PEEK k SLIDING 60 9", &[]);
         step(3_000, "RL.SLIDING k 60 5", &["PEXPIREAT k @123000"]);
         step(60_000, "RL.SLIDING k 60 9", &["SETRANGE k 9 <19>", "PEXPIREAT k @180000"]);
-        // Denied, and one has expired: the footer says so.
+        // Denied, and one has expired: only the footer is written.
         step(60_040, "RL.SLIDING k 60 2", &["SETRANGE k 12 <16>"]);
-        // A clock that is stepped back writes the later entries anew.
+        // After a step back the later entries are written again.
         step(59_000, "RL.SLIDING k 60 9", &["SETRANGE k 9 <21>", "PEXPIREAT k @179000"]);
         // Back by more than a window from the newest ones: they are dropped, and one of before stays.
         step(-3_000, "RL.SLIDING k 60 9", &["SETRANGE k 6 <24>", "PEXPIREAT k @117000"]);
-        // All have expired: denied, it goes.
+        // Denied after all have expired: the key is removed.
         step(100_000, "RL.SLIDING k 60 0", &["UNLINK k"]);
         step(100_000, "RL.SLIDING k 60 0", &[]);
         step(100_000, "RL.SLIDING k 60 9", &["SET k <19> PXAT @220000"]);
@@ -139,7 +139,7 @@ fn history(server: &Server, client: &mut Client, seed: u64, steps: usize, from: 
     now
 }
 
-/// Every call of a random history, told apart in the AOF by marks. The commands make the very string.
+/// The calls of a random history, with marks between them in the AOF. The commands alone produce the same string.
 fn whatever_a_call_does_it_sends_its_change_alone(engine: &Engine) {
     let (mut rng, seed) = seeded();
     let mut calls = Vec::new();
@@ -177,7 +177,7 @@ fn whatever_a_call_does_it_sends_its_change_alone(engine: &Engine) {
         let place = format!("seed {seed}, call {number}: {call}");
         let names: Vec<String> = section.iter().map(|words| String::from_utf8_lossy(&words[0]).into_owned()).collect();
         let shape = names.join(" ");
-        // The string by the commands alone.
+        // The string that the commands produce.
         let (mut bytes, mut expires) = before.clone();
         for words in *section {
             let number = |place: usize| String::from_utf8_lossy(&words[place]).parse::<i64>().expect("a number");
@@ -331,7 +331,7 @@ fn primary(engine: &Engine) -> (Server, Client) {
 fn replicas_of_long_compact_histories_hold_the_same_data(engine: &Engine) {
     let (server, mut client) = primary(engine);
     let mut now = history(&server, &mut client, 71, 200, START);
-    // The replica's own setting has no say.
+    // The replica's own setting does not matter.
     let (_with, mut with) = replica_of(&server, engine, Module::UnderTest);
     let (_without, mut without) = replica_of(&server, engine, Module::None);
     for seed in 72..76 {

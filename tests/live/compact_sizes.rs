@@ -79,7 +79,7 @@ fn ten_thousand_a_minute_take_two_and_a_half_bytes_each_at_most(engine: &Engine)
     fill(&server, &mut wire, "k", &first, "1000000");
     let fresh = memory(&mut client, "k");
     assert_eq!(client.used("k", "60"), 10_000);
-    // Another minute in motion, looked at every second or so.
+    // Another minute at the same rate, measured about every second.
     let second = minute(1);
     let (mut worst, mut last) = (0.0f64, 0);
     let mut sent = first;
@@ -111,7 +111,7 @@ fn expected(times: &[i64], now: i64, window: i64, limit: i64, cost: i64) -> Vec<
     let live: Vec<i64> = times.iter().copied().filter(|&at| at > now - window).collect();
     let used = live.len() as i64;
     let fits = used + cost <= limit;
-    // So many must leave; the last of them leaves a window after it came.
+    // This many must leave; the last of them leaves one window after its own time.
     let must_leave = used + cost - limit;
     let retry = match (fits, cost > limit) {
         (true, _) => 0,
@@ -204,7 +204,7 @@ fn a_million_requests_are_asked_right_and_go_in_one_call(engine: &Engine) {
     assert!(small <= 160, "{small} bytes for two requests, {large} for a million");
 }
 
-/// Keys in all turns of their lives: created, appended to, compacted, emptied by the clock or by a denial, removed.
+/// Keys that are created, appended to, compacted, emptied by the clock or by a denial, and removed.
 fn keys_that_come_and_go_leave_no_memory_behind(engine: &Engine) {
     let (server, mut client) = compact(engine);
     let mut rng = fastrand::Rng::with_seed(13);

@@ -88,7 +88,7 @@ fn the_heaviest_request(engine: &Engine) {
     }
 }
 
-/// A unit is a member there: more in one call would hold up all other clients.
+/// In a sorted set a unit is a member: more in one call would block all other clients.
 fn more_than_a_thousand_units_are_refused_on_a_sorted_set(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
     client.script(SLIDING_SCRIPT, "script", "60", 9);
@@ -113,7 +113,7 @@ fn more_than_a_thousand_units_are_refused_on_a_sorted_set(engine: &Engine) {
     }
     assert_eq!(client.call::<Reply>("RL.SLIDING own 60 5000 COST 1000"), (1, 1_000, 60));
     assert_eq!(client.run::<i64>(&["EXISTS", "new"]), 0);
-    // What lies at the key is judged first.
+    // The type of the key is checked first.
     client.run::<Value>(&["RPUSH", "list", "x"]);
     assert!(client.refused("RL.SLIDING list 60 5000 COST 1001").starts_with("WRONGTYPE "));
 }
@@ -156,7 +156,7 @@ fn the_heaviest_request_of_a_compact_log(engine: &Engine) {
     assert_eq!(client.full(&call(MOST - 7)).used, MOST);
 }
 
-/// However many units pass through a log in its life, those that are in it count right.
+/// However many units a log has held, those that are in it are counted right.
 fn units_that_have_left_a_compact_log_do_not_add_up(engine: &Engine) {
     let (server, mut client) = frozen(engine);
     store(&mut client, "compact");
@@ -308,7 +308,7 @@ fn heavy_requests_need_a_compact_log(engine: &Engine) {
             assert_eq!(client.call::<[i64; 3]>(&refund), [(1 << 53) - 1, 0, 60]);
         }
     }
-    // The way out that the line names.
+    // What the error recommends works.
     assert_eq!(client.call::<i64>("RL.RESET old"), 1);
     assert_eq!(client.call::<[i64; 3]>("RL.SLIDING old 60 9000 COST 1001"), [1, 0, 60]);
 }

@@ -1,4 +1,4 @@
-//! What calls with options leave in replicas and in the AOF: the primary's data, in plain commands.
+//! Calls with options on replicas and in the AOF: the data of the primary, by plain commands.
 
 use redis::Value;
 
@@ -89,7 +89,7 @@ fn an_aof_brings_every_option_back(engine: &Engine) {
     }
 }
 
-/// Members without their suffixes, which are whatever they are.
+/// Lines without the suffixes of members, which are not specified.
 fn suffixless(lines: &[String]) -> Vec<String> {
     let cut = |word: &str| match word.split_once('-') {
         Some((millis, suffix)) if millis.len() == 13 && suffix.len() <= 5 => format!("{millis}-"),
@@ -132,7 +132,7 @@ fn a_call_with_several_effects_is_one_transaction(engine: &Engine) {
         format!("INCR f:{long}"),
         "EXEC".to_owned(),
     ];
-    // Keys that expire in between are the server's own affair.
+    // The server itself sends the removal of expired keys.
     let lines: Vec<String> =
         lines.into_iter().filter(|line| !line.starts_with("DEL ") && !line.starts_with("UNLINK f")).collect();
     let lines = suffixless(&lines);
@@ -186,7 +186,7 @@ fn a_failover_keeps_what_was_used(engine: &Engine) {
     assert_eq!((limited, limit), (1, 10));
 }
 
-/// Calls as they are drawn, on a server that others follow.
+/// Makes drawn calls on a server that has replicas or an AOF.
 fn drawn_history(
     server: Server,
     client: Client,
@@ -230,7 +230,7 @@ fn replicas_follow_every_command(engine: &Engine) {
     drop(server);
 }
 
-/// Also after a crash, which is what a restart here is.
+/// The restart here is a crash.
 fn an_aof_brings_every_command_back(engine: &Engine) {
     for (module, storage) in [(Module::UnderTest, "auto"), (Module::None, "compact"), (Module::UnderTest, "zset")] {
         let options = Options { frozen_at: Some(START), ..Options::default() };

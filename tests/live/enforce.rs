@@ -1,4 +1,4 @@
-//! `rl.enforce no`: every call decides, writes and counts as ever, and none is denied.
+//! `rl.enforce no`: every call decides, writes and counts as usual, and no reply denies.
 
 use redis::Value;
 
@@ -31,7 +31,7 @@ fn limits_are_enforced_unless_it_is_said(engine: &Engine) {
     assert_eq!(client.sliding("k", "60", 0), (0, 0, 60));
     let line = client.error(&["CONFIG", "SET", "rl.enforce", "perhaps"]);
     assert!(line.contains("yes") && line.contains("no"), "{line}");
-    // At load, too.
+    // Also as an argument of the load.
     let module_arguments = ["enforce", "no"].map(str::to_owned).to_vec();
     let options = Options { module_arguments, frozen_at: Some(START), ..Options::default() };
     let server = Server::start(engine, &options);
@@ -86,7 +86,7 @@ fn the_state_is_that_of_a_server_that_enforces(engine: &Engine) {
             if here != there {
                 let (Value::Array(here), Value::Array(there)) = (&here, &there) else { panic!("{call}: {here:?}") };
                 assert_eq!((&here[0], &there[0]), (&Value::Int(0), &Value::Int(1)), "{call}");
-                // The count of what is there is true; only RL.ALL tells a wait.
+                // The counts are the true ones. Only the reply of RL.ALL has a wait.
                 let same = if call.starts_with("RL.ALL") { 1..3 } else { 1..here.len() };
                 assert_eq!(here[same.clone()], there[same], "{call}");
                 differ += 1;
@@ -125,7 +125,7 @@ fn maps_are_true_but_for_the_verdict(engine: &Engine) {
         let told = |full: super::Full| (full.limit, full.used, full.remaining, full.window);
         assert_eq!(told(passed), told(denied), "{call}");
     }
-    // One that never fits is let through as well.
+    // A request that never fits is allowed as well.
     assert_eq!(client.full("RL.SLIDING new 60 2 COST 3 FULL").retry, 0);
     // EACH: every window.
     let Value::Array(windows) = client.call("RL.SLIDING s 1 9 60 2 EACH") else { panic!("no maps") };

@@ -1,4 +1,4 @@
-//! Keyspace events, WATCH and client-side caching: what others hear of a call.
+//! Keyspace events, WATCH and client-side caching: what other clients see of a call.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ fn sliding_fires_what_the_plain_commands_fire(engine: &Engine) {
     let theirs = history(&|client, limit| client.script(SLIDING_SCRIPT, "k", "60", limit));
     server.client().run::<Value>(&["FLUSHALL"]);
     let ours = history(&|client, limit| client.sliding("k", "60", limit));
-    // What a call creates is told first: all of it is written before the first of its changes is published.
+    // Events of new keys come first: all changes of a call are written before the first is published.
     let but_new =
         |events: &[String]| events.iter().filter(|event| !event.starts_with("new ")).cloned().collect::<Vec<_>>();
     assert_eq!(but_new(&ours), but_new(&theirs));
@@ -118,7 +118,7 @@ fn a_denial_fires_rl_denied_with_the_key_that_was_named(engine: &Engine) {
         ("RL.FIXED heavy 60 3 COST 2 FULL", ["", "rl.denied heavy"]),
         ("RL.SLIDING never 60 1 COST 2", ["rl.denied never"; 2]),
         ("RL.FIXED never 60 0", ["rl.denied never"; 2]),
-        ("RL.PEEK s SLIDING 60 1", ["", ""]), // It looks, and nobody was denied anything.
+        ("RL.PEEK s SLIDING 60 1", ["", ""]), // A peek denies no request.
         ("RL.THROTTLE t 5 1 60 0", ["", ""]),
         ("RL.RESET never", ["", ""]),
     ] {
@@ -185,7 +185,7 @@ fn watch_sees_a_change_and_no_quiet_denial(engine: &Engine) {
         let outcome: Value = client.run(&["EXEC"]);
         assert_eq!(outcome == Value::Nil, aborted, "limit {limit}");
     }
-    // Calls with options that are denied change nothing, and so do looks and throttles.
+    // Denied calls with options change nothing, nor do peeks and denied throttles.
     client.call::<Value>("RL.THROTTLE t 0 1 60");
     client.call::<Value>("RL.FIXED k 60 2");
     let counter = format!("k:{}", START / 60_000);

@@ -120,7 +120,7 @@ fn a_counter_is_what_incr_makes_of_it(engine: &Engine) {
             }
             assert_eq!(client.run::<String>(&["GET", &key]), client.run::<String>(&["GET", "plain"]));
         }
-        // And the plain command carries on where the module left off.
+        // INCR continues the counter.
         if start != "9223372036854775806" {
             let next: i64 = client.run(&["INCR", &key]);
             assert_eq!(next, client.run::<i64>(&["INCR", "plain"]));
@@ -162,7 +162,7 @@ fn binary_and_long_keys(engine: &Engine) {
     assert_eq!(client.run::<i64>(&["DBSIZE"]), 6);
 }
 
-/// The forms of a call that count at `k`, with the windows of their counters. Each is denied, but for the last ones.
+/// Forms of a call that counts at `k`, with the windows of their counters. All but the last are denied.
 const FORMS: &[(&str, &[i64])] = &[
     ("RL.FIXED k 60 5", &[60_000]),
     ("RL.FIXED k 60 5 COST 2", &[60_000]),
@@ -188,7 +188,7 @@ fn counter_of(call: &str, window: i64) -> String {
     if call.contains("ANCHORED") { format!("k:{}s", window / 1_000) } else { counter("k", window) }
 }
 
-/// One that never ended would lock its key for ever.
+/// A counter that never expired would lock its key for ever.
 fn a_counter_without_expiry_gets_one_in_every_form_of_the_call(engine: &Engine) {
     let (server, mut client) = frozen(engine);
     server.set_time(START + 300);

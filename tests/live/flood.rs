@@ -104,7 +104,7 @@ fn a_flood_of_denials_propagates_one_expiry_a_second(engine: &Engine) {
         let after = propagated(&mut client);
         (after.0 - before.0, after.1 - before.1)
     };
-    // A thousand denials within a second: not one byte.
+    // A thousand denials within a second send no byte.
     assert_eq!(denied(10), (0, 0));
     // Thirty thousand denials in thirty seconds: the expiry follows the clock, once a second.
     let mut expiry = Vec::new();
@@ -138,13 +138,13 @@ fn a_huge_log_that_all_expired_goes_at_once(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
     fill_log(&mut client, "k", START - 3_800_000, 200_000, 1);
     let freed = |client: &mut Client| client.info_field("memory", "lazyfreed_objects").parse::<i64>().expect("a count");
-    // Valkey is set to free in the background whatever is deleted. Here only what asks for it is to be.
+    // Valkey frees everything in the background by default. Here only what is unlinked shall be.
     client.run::<Value>(&["CONFIG", "SET", "lazyfree-lazy-server-del", "no", "lazyfree-lazy-user-del", "no"]);
     let before = freed(&mut client);
     client.run::<Value>(&["CONFIG", "RESETSTAT"]);
     assert_eq!(client.sliding("k", "3600", 5), (1, 0, 3600));
     assert_eq!(client.stamps("k"), [START]);
-    // The memory is given back beside the calls, by the server's own thread, and no nested command was needed.
+    // The server's own thread frees the memory, without a nested command.
     let before = if freed(&mut client) < before { 0 } else { before };
     eventually("one large value is freed in the background", || freed(&mut client) == before + 1);
     let stats: String = client.run(&["INFO", "commandstats"]);

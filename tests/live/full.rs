@@ -89,7 +89,7 @@ fn values_of_a_fixed_window(engine: &Engine) {
             client.full(&format!("RL.FIXED k 2 3 {options} FULL"));
         (i64::from(allowed), limit, used, remaining, retry, next, reset, window)
     };
-    // The counter lives until 2,500, and nobody looks at it from 2,000 on.
+    // The counter lives until 2,500. From 2,000 on another one counts.
     assert_eq!(full(500, ""), (1, 3, 1, 2, 0, 1_500, 1_500, 2_000));
     assert_eq!(full(600, "COST 3"), (0, 3, 1, 2, 1_400, 1_400, 1_400, 2_000));
     assert_eq!(full(600, "COST 2"), (1, 3, 3, 0, 0, 1_400, 1_400, 2_000));
@@ -97,7 +97,7 @@ fn values_of_a_fixed_window(engine: &Engine) {
     assert_eq!(full(1_999, ""), (0, 3, 4, 0, 1, 1, 1, 2_000)); // Counts.
     assert_eq!(full(2_000, ""), (1, 3, 1, 2, 0, 2_000, 2_000, 2_000));
     assert_eq!(full(2_000, "COST 4"), (0, 3, 1, 2, -1, 2_000, 2_000, 2_000));
-    // Somebody has set another expiry: the quota is free once the counter has gone.
+    // PEXPIREAT from outside: the quota is free once the counter has gone.
     client.run::<Value>(&["PEXPIREAT", &format!("k:{}", START / 2_000 + 1), &(START + 2_100).to_string()]);
     let sooner = client.full("RL.PEEK k FIXED 2 3 COST 3 FULL");
     assert_eq!((sooner.allowed, sooner.retry, sooner.reset), (false, 101, 101));
@@ -115,7 +115,7 @@ fn scripts_see_both_forms(engine: &Engine) {
             map['reset-after-ms'], map['window-ms']}";
     let reply: Vec<i64> = client.run(&["EVAL", map, "1", "k"]);
     assert_eq!(reply, [1, 5, 2, 3, 0, 60_000, 60_000]);
-    // A reply that is handed on keeps its form.
+    // A script returns the reply in the same form.
     let handed = client.run::<Value>(&["EVAL", "return redis.call('RL.FIXED', KEYS[1], 60, 5, 'FULL')", "1", "k"]);
     assert_eq!(Full::of(&handed).used, 1);
 }

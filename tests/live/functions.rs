@@ -48,7 +48,7 @@ fn source(name: &str) -> String {
     std::fs::read_to_string(root().join("functions").join(name)).expect("made by `make functions`")
 }
 
-/// What answers a call.
+/// Where a call is answered.
 #[derive(Debug, Clone, PartialEq)]
 enum Hand {
     Module,
@@ -148,7 +148,7 @@ fn state(client: &mut Client, key: &str) -> [Vec<String>; 3] {
     dumps.try_into().expect("three dumps")
 }
 
-/// The three sets of keys and who answers there.
+/// The three sets of keys, and what answers the calls on each.
 struct Three {
     client: Client,
     /// Another server, if the functions' keys lie there.
@@ -193,7 +193,7 @@ impl Three {
             });
         assert_eq!(theirs, ours, "{place}: left the functions, right the module");
         assert_eq!(both, ours, "{place}: left the turn of {turn:?}, right the module");
-        // Counters of long ago may still be there; a look at all of them now and then will do.
+        // Many counters of past windows exist: all keys are compared only now and then.
         let all = self.calls.is_multiple_of(100);
         for key in keys.iter().map(|key| if all { "" } else { &**key }) {
             let [ours, theirs, both] = self.states(key);
@@ -319,7 +319,7 @@ fn options(rng: &mut Rng, fixed: bool, place: &str) -> String {
 const RATES: [&str; 8] =
     ["4 30 60", "0 10 1", "9 7 3", "99 1000 1", "0 1 86400", "2 1 1", "5 999983 7", "1000 100000 60"];
 
-/// A kind of rule, a key that is mostly of that kind, and the words behind.
+/// A kind of rule, a key that usually is of that kind, and the words behind it.
 fn rule(rng: &mut Rng, kinds: &[&'static str], place: &str) -> (&'static str, String, String) {
     let kind = kinds[rng.usize(..kinds.len())];
     let family =
@@ -353,7 +353,7 @@ fn rule(rng: &mut Rng, kinds: &[&'static str], place: &str) -> (&'static str, St
     (kind, key, words)
 }
 
-/// A call at random: its name, its keys, and what stands behind them.
+/// A random call: its name, its keys, and the words behind them.
 fn random_call(rng: &mut Rng, kinds: &[&'static str]) -> (String, Vec<String>, Vec<String>) {
     let refundable: Vec<&'static str> = kinds.iter().copied().filter(|&kind| kind != "ACQUIRE").collect();
     let (name, keys, line) = match rng.u32(..100) {
@@ -401,7 +401,7 @@ fn random_call(rng: &mut Rng, kinds: &[&'static str]) -> (String, Vec<String>, V
     (name, keys, words)
 }
 
-/// Makes a mistake in the words of a call, or something that looks like one.
+/// Puts a mistake, or what looks like one, into the words of a call.
 fn spoil(rng: &mut Rng, words: &mut Vec<String>) {
     let at = rng.usize(..=words.len());
     match rng.u32(..4) {
@@ -449,7 +449,7 @@ fn spoil(rng: &mut Rng, words: &mut Vec<String>) {
     }
 }
 
-/// Something that no limiter would store, or not so.
+/// A value that no limiter stores, or not in this form.
 fn random_plant(rng: &mut Rng, three: &mut Three, now: i64) {
     let number = rng.u32(..2);
     let counter = format!("f{number}:{}", now / 1000);
@@ -546,7 +546,7 @@ fn the_script_on_redis_6_2_is_the_module_in_resp3(engine: &Engine) {
     on_redis_6_2(engine, true);
 }
 
-// Single matters -------------------------------------------------------------------------------------------------------
+// Single cases -------------------------------------------------------------------------------------------------------
 
 /// An integer of any number of digits.
 fn any_size(rng: &mut Rng, most: i64) -> i64 {
@@ -564,7 +564,7 @@ fn rates_of_any_size_are_the_modules(engine: &Engine) {
     let mut answered = 0;
     for number in 0..1500 {
         let key = format!("t{number}");
-        // Mostly a burst that refills in time.
+        // Usually a burst that refills in time.
         let (count, period) = (any_size(&mut rng, most).max(1), any_size(&mut rng, i64::from(i32::MAX)).max(1));
         let interval = (i128::from(period) * 1_000_000_000 / i128::from(count)).max(1);
         let longest = i64::try_from((1 << 62) / interval).unwrap_or(most).clamp(1, most - 1);
@@ -627,7 +627,7 @@ fn a_long_stale_log_goes_as_the_modules_does(engine: &Engine) {
         fill_log(&mut three.client, &format!("{set}:s"), START + 9_000, 2, 1);
         // Ahead of the clock.
         fill_log(&mut three.client, &format!("{set}:s"), START + 1_000_000, 1500, 1);
-        // Nothing of this one counts any more.
+        // None of its entries counts any more.
         fill_log(&mut three.client, &format!("{set}:gone"), START - 1000, 2500, 0);
         fill_log(&mut three.client, &format!("{set}:refunded"), START - 1000, 3, 1);
         let zadd = |key: &str, from: i64| {
@@ -657,7 +657,7 @@ fn a_long_stale_log_goes_as_the_modules_does(engine: &Engine) {
     }
 }
 
-/// What lies at a key, and the calls that meet it.
+/// Values at a key, and calls on it.
 fn what_others_have_stored_is_taken_as_the_module_takes_it(engine: &Engine) {
     let server = with_module(engine);
     let mut client = connect(&server, false);
@@ -724,7 +724,7 @@ fn what_others_have_stored_is_taken_as_the_module_takes_it(engine: &Engine) {
     }
 }
 
-/// A log that somebody has written: its entries run up to about now, some are dead, and there may be a gap.
+/// A log that the module has not written: its entries run up to about now, some are dead, and there may be a gap.
 fn random_log(rng: &mut Rng, length: usize, now: i64) -> (Vec<Entry>, Vec<u8>) {
     let (bytes_each, heaviest) = [(1, 1), (2, 2), (11, 1 << 45)][rng.usize(..3)];
     let count = (length / bytes_each).max(1);
@@ -770,7 +770,7 @@ fn call_on_log(rng: &mut Rng, entries: &[Entry]) -> (&'static str, String) {
     }
 }
 
-/// From one entry to the longest log that there is, with the clock going forth and back.
+/// Logs of one entry up to the longest one, with the clock going forward and back.
 fn compact_logs_of_any_length_are_the_modules(engine: &Engine) {
     let server = with_module(engine);
     let mut client = connect(&server, false);
@@ -808,7 +808,7 @@ fn compact_logs_of_any_length_are_the_modules(engine: &Engine) {
     assert!(answered > 700, "{answered} calls were answered");
 }
 
-/// What bytes are refused, and what is read from those that are not.
+/// Which bytes are refused, and what is read from the others.
 fn damaged_logs_get_the_modules_lines(engine: &Engine) {
     let server = with_module(engine);
     let mut client = connect(&server, false);
@@ -874,7 +874,7 @@ fn what_bounds_a_call_bounds_it_in_lua(engine: &Engine) {
         assert!(ask(three, 500, 500).is_ok());
         assert!(ask(three, 500, 501).is_err_and(|line| line.contains("COST above 1000")));
         assert!(ask(three, 1, 1_001).is_err());
-        // Others do not count.
+        // Other arguments do not count.
         all(
             three,
             &["s1", "c", "f", "a"],
@@ -950,7 +950,7 @@ fn a_refund_gives_back_what_the_module_gives_back(engine: &Engine) {
             three.line(&format!("refund {key} FIXED 1 9 60 9 ANCHORED COST 9")).expect("a reply");
         }
         if !engine.counts_microseconds() {
-            // Far ahead: the units in use cannot be told exactly in a double, those that are refunded can.
+            // Far ahead: a double cannot hold the units in use exactly, but it can hold those refunded.
             let ahead = ((START * 1_000_000) + (1 << 61) + 7).to_string();
             for quantity in ["1", "999983", "9007199254740991"] {
                 three.plant("t", &["SET", "KEY", &ahead]);
@@ -1201,7 +1201,7 @@ fn counters_may_be_declared(engine: &Engine) {
     }
 }
 
-/// How many commands of the server's a call runs, and what the server tells of them.
+/// How many commands of the server a call runs, and the server's statistics of them.
 fn commands_of(client: &mut Client, call: impl FnOnce(&mut Client)) -> (usize, String) {
     client.run::<()>(&["CONFIG", "RESETSTAT"]);
     call(client);
@@ -1257,7 +1257,7 @@ fn in_a_cluster_the_counters_are_the_modules(engine: &Engine) {
                     format!("{WINDOW} 100 {options}").split_whitespace().map(str::to_owned).collect();
                 hand.ask(node, "fixed", &[key.to_owned()], &words)
             };
-            // Whoever comes next counts one more, or is refused in the same words.
+            // The next call counts one more, or is refused with the same line.
             let replies = [&Hand::Module, library, script, &Hand::Module].map(&mut ask);
             match &replies[0] {
                 Err(line) => replies.iter().for_each(|reply| assert_eq!(reply.as_ref(), Err(line), "{key} {options}")),
@@ -1284,7 +1284,7 @@ fn in_a_cluster_the_counters_are_the_modules(engine: &Engine) {
         return; // After a key that may be elsewhere it refuses all further scripts; see docs/FUNCTIONS.md.
     }
 
-    // While a slot is moved key by key, a counter that may be on the other node is started by nobody.
+    // While a slot is moved key by key, no call starts a counter that may be on the other node.
     let target = (owner + 1) % 3;
     let slot = slot.to_string();
     nodes[owner].run::<String>(&["SET", "login", "here"]); // The caller is sent to where this is.
@@ -1303,7 +1303,7 @@ fn in_a_cluster_the_counters_are_the_modules(engine: &Engine) {
         assert_eq!(ask("500000000", "COST 2"), again, "{hand:?}");
     }
     assert_eq!(nodes[owner].everything(), before);
-    // One that is there goes on.
+    // A counter that exists goes on.
     for hand in &hands[owner] {
         let words = [WINDOW, "100"].map(str::to_owned);
         hand.ask(&mut nodes[owner], "fixed", &["login".to_owned()], &words).expect("a reply");

@@ -1,5 +1,5 @@
-//! Hostile arguments and hostile state, from a seed, with logs of both kinds: every reply is the one the contract allows,
-//! an error changes nothing, and no memory is lost. `make soak` runs the same for minutes.
+//! Hostile arguments and hostile state, from a seed, with logs of both kinds: every reply and what each call leaves are what
+//! tests/support/model.rs says, and no memory is lost. `make soak` runs the same for minutes.
 
 use std::time::{Duration, Instant};
 
@@ -48,9 +48,8 @@ fn hostile_calls_lose_no_memory(engine: &Engine) {
     let mut driver = Driver::new(&server, START, seeded().1, 1000);
     driver.run(30_000); // The server grows its own tables and buffers once.
     driver.clear();
-    // Now and then the server keeps a large buffer of its own: Redis 8 the one that it reads a key of a megabyte with. It
-    // does so once; what calls lose is lost in every round. Sixteen bytes, the least that can be lost, in one call of ten
-    // would be 48,000.
+    // A server may grow a large buffer of its own, such as that in which Redis 8 reads a key of a megabyte, but it does so
+    // once: what calls leak is leaked in every round. Sixteen bytes, the least possible, in one call of ten would be 48,000.
     let mut growth = Vec::new();
     let mut before = memory(&mut client);
     while growth.last().is_none_or(|&bytes: &i64| bytes >= 40_000) {
@@ -63,7 +62,7 @@ fn hostile_calls_lose_no_memory(engine: &Engine) {
     }
 }
 
-/// A figure, once it has come down to a bound, or after a while. The server gives up buffers of its own only then.
+/// A figure once it has fallen below a bound, or after five seconds: the server frees its own buffers after a while.
 fn settled(mut figure: impl FnMut() -> i64, bound: i64) -> i64 {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {

@@ -1,4 +1,4 @@
-//! A key changes hands in mid-window, from script to module and back, and no request is lost or gained.
+//! A key goes from the script to the module and back in the middle of a window, and no request is lost or gained.
 
 use super::{FIXED_SCRIPT, SLIDING_SCRIPT, START, frozen};
 use crate::support::{Client, Engine};
@@ -30,7 +30,7 @@ fn fixed_module(client: &mut Client, key: &str, limit: i64) -> i64 {
     client.fixed(key, "60", limit).0
 }
 
-/// Six requests of ten by the first hand, half a window later eight by the second: four pass.
+/// Six of ten requests by one, and half a window later eight by the other: four of these pass.
 fn hand_over(engine: &Engine, first: Limiter, second: Limiter, free_again_at: i64) {
     let (server, mut client) = frozen(engine);
     let passed: i64 = (0..6).map(|_| first(&mut client, "k", 10)).sum();
@@ -63,7 +63,7 @@ fn fixed_from_module_to_script(engine: &Engine) {
 }
 
 fn both_at_once(engine: &Engine) {
-    // While a fleet is being moved over, both hands work on a key in turn.
+    // While clients are being moved over, both work on a key in turn.
     for (script, module) in [(sliding_script as Limiter, sliding_module as Limiter), (fixed_script, fixed_module)] {
         let (server, mut client) = frozen(engine);
         let passed: i64 = (0..30)

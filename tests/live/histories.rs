@@ -1,7 +1,7 @@
 //! Long random histories of every command and option. Each reply must equal that of tests/support/model.rs, to the last
 //! integer.
 //!
-//! Before a call that RL.PEEK can be asked about it is asked, must say the same, and must change nothing.
+//! Before each call that RL.PEEK can describe, RL.PEEK must reply the same and change nothing.
 
 use std::collections::BTreeMap;
 
@@ -27,12 +27,12 @@ tests![
 
 const CALLS: usize = 2_500;
 
-/// Asks, and gives the error line in place of the reply.
+/// Makes a call. An error is its line.
 pub fn ask(client: &mut Client, words: &[Vec<u8>]) -> Result<Value, String> {
     client.try_run(words).map_err(|error| error_line(&error))
 }
 
-/// What counts at a key of a drawn call, in the longest of its windows.
+/// What counts at a key of drawn calls, in the longest of the key's windows.
 fn live(key: &[u8], stored: &Option<Stored>, now: i64) -> Option<model::Value> {
     let is_held = |end: f64| end > now as f64;
     let value = &stored.as_ref()?.value;
@@ -58,7 +58,7 @@ impl Client {
     }
 }
 
-/// A server, its model, and what is drawn for both.
+/// A server, its model, and the source of calls for both.
 pub struct Pair {
     pub server: Server,
     pub client: Client,
@@ -215,7 +215,7 @@ fn stepped_clocks_are_as_the_model_says(engine: &Engine) {
 fn every_outcome_is_reached(engine: &Engine) {
     let mut pair = Pair::new(engine, "zset", false, false);
     let mut seen = BTreeMap::new();
-    // As long as it takes, whatever the seed.
+    // Until it has, whatever the seed.
     for number in 0.. {
         let missing = missing(&seen);
         if number >= CALLS && missing.is_none() {
@@ -262,7 +262,7 @@ fn every_outcome_is_reached(engine: &Engine) {
             Call::Reset { .. } => "RESET".to_owned(),
         };
         *seen.entry(format!("{name}: {outcome}")).or_default() += 1;
-        // And whatever the form of the reply.
+        // And in any form of the reply.
         let bare = name.replace(" FULL", "").replace(" EACH", "").replace(" AT", "");
         *seen.entry(format!("any {bare}: {outcome}")).or_default() += 1;
     }

@@ -1,5 +1,5 @@
-//! What takes a build with commands for the tests: a panic in the module is an error for one client and no more, and
-//! another module that acts for no user may call in.
+//! Tests that need a build with additional commands: a panic in the module is an error for one client, and another module
+//! that acts for no user may call the commands.
 
 use redis::Value;
 
@@ -38,7 +38,7 @@ fn a_panic_is_caught_logged_counted_and_survived(engine: &Engine) {
         assert_eq!(line, PANIC);
         assert_eq!(client.info_field("rl", "rl_panics"), times.to_string());
     }
-    // From a script, and in a transaction: the same, and the rest of it goes on.
+    // Also in a script and in a transaction, the rest of which goes on.
     let line = client.error(&["EVAL", "return redis.call('RL.PANIC', KEYS[1])", "1", "k"]);
     assert!(line.contains("rl: internal error"), "{line}");
     client.run::<Value>(&["MULTI"]);
@@ -220,7 +220,7 @@ impl Watched {
             assert_eq!(self.client.call::<i64>("RL.PANIC-AT 0"), 1);
             let panicked = reply.is_err_and(|error| error_line(&error) == PANIC);
             self.panics += u64::from(panicked);
-            // Back at the start nothing has expired, for neither of them.
+            // Back at the start nothing has expired, on either server.
             self.primary.set_time(START);
             let place = format!("{}: {words}, at step {step}", case.name);
             self.catch_up();

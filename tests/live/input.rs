@@ -27,7 +27,7 @@ const WINDOW: &str =
 const LIMIT: &str = "ERR limit must be an integer from 0 to 9007199254740991";
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
-/// Runs what must fail with a line, and sees that the data set is what it was.
+/// Runs a call that must fail with this line, and checks that the data set has not changed.
 fn refused(client: &mut Client, words: &[impl AsRef<[u8]>], line: &str) {
     let before = client.digest();
     assert_eq!(client.error(words), line);
@@ -196,7 +196,7 @@ fn words_to_peek_that_cannot_be(engine: &Engine) {
     for algorithm in ["60", "NEITHER", "SLIDING,FIXED", "SLIDIN", "FIXEDX", "ALL"] {
         let call = format!("RL.PEEK k {algorithm} 60 5");
         assert_eq!(client.refused(&call), RULE, "{call}");
-        // It is judged before what follows.
+        // It is checked before what follows.
         assert_eq!(client.refused(&format!("RL.PEEK k {algorithm} x y")), RULE);
     }
     assert_eq!(client.error(&["RL.PEEK", "k", "", "60", "5"]), RULE);
@@ -255,7 +255,7 @@ fn a_key_of_another_type(engine: &Engine) {
     }
     client.run::<Value>(&["ZADD", &counter, "1", "x"]);
     refused(&mut client, &["RL.FIXED", "k", "60", "5"], WRONG_TYPE);
-    // The declared key of RL.FIXED holds no state: what lies there is of no interest.
+    // The declared key of RL.FIXED holds no state: its type does not matter.
     client.run::<Value>(&["DEL", &counter]);
     client.run::<Value>(&["RPUSH", "k", "x"]);
     assert_eq!(client.fixed("k", "60", 5), (1, 1, 60));
@@ -331,7 +331,7 @@ fn a_key_of_another_type_stops_all_of_it(engine: &Engine) {
     ] {
         assert_eq!(client.refused(line), NOT_AN_INTEGER, "{line}");
     }
-    // One that would overflow stops all of it too.
+    // If one would overflow, none is changed.
     const OVERFLOW: &str = "ERR increment or decrement would overflow";
     client.call::<Value>("SET h:60s 9223372036854775806");
     assert_eq!(client.refused("RL.ALL 2 a h SLIDING 60 9 FIXED 60 9 ANCHORED COST 9 FORCE"), OVERFLOW);

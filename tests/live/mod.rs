@@ -1,4 +1,4 @@
-//! The contracts, a file each.
+//! The live tests: a file for each command or promise.
 
 mod acl;
 mod acquire;

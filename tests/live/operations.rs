@@ -365,7 +365,7 @@ fn an_unknown_load_argument_is_refused(engine: &Engine) {
 }
 
 fn a_server_without_the_plain_commands_is_refused(engine: &Engine) {
-    // Effects on such a server would be dropped without a word, and replicas would drift.
+    // Such a server would drop effects silently, and replicas would diverge.
     for command in ["ZADD", "INCR", "COMMAND"] {
         let options = Options::default().with(&["--rename-command", command, "other"]);
         let log = Server::try_start(engine, &options).err().expect("a server that does not start");
@@ -373,8 +373,8 @@ fn a_server_without_the_plain_commands_is_refused(engine: &Engine) {
     }
 }
 
-/// The server unloads the module by itself where a load fails (`loading.rs`) and where it ends. All else is refused, from the
-/// first command on, whether anybody uses the module or not.
+/// The server unloads the module by itself if a load fails (`loading.rs`) and when it ends. Anything else is refused, whether
+/// the module is in use or not.
 fn an_unload_is_refused(engine: &Engine) {
     let unload = ["MODULE", "UNLOAD", "rl"];
     for at_start in [true, false] {
@@ -402,7 +402,7 @@ fn an_unload_is_refused(engine: &Engine) {
     }
 }
 
-/// Redis 8.6 and Valkey 9.1 look up the commands of calls that they have read ahead, and keep what they found.
+/// Redis 8.6 and Valkey 9.1 keep pointers to the commands of calls that they have read ahead.
 fn an_unload_is_refused_beside_calls_that_were_sent_ahead(engine: &Engine) {
     let (mut server, mut admin) = frozen(engine);
     let mut client = server.client();
@@ -569,7 +569,7 @@ fn the_server_shows_how_they_are_called(engine: &Engine) {
         let flags = format!("{flags:?}");
         assert!(flags.contains("write") && flags.contains("fast"), "{command}: {flags}");
         assert_eq!(flags.contains("denyoom"), command == "rl.all" || command == "rl.acquire", "{command}: {flags}");
-        // Where the keys stand is told by a key spec; the old form cannot tell of numkeys.
+        // A key spec describes where the keys are; the old form cannot describe numkeys.
         assert!(*begins == first || command == "rl.all", "{command}: {begins}");
         let specs = format!("{:?}", info[0][8]);
         if command == "rl.all" {
@@ -642,7 +642,7 @@ fn transactions_scripts_and_functions_take_them(engine: &Engine) {
     let mut resp3 = server.client_resp3();
     let reply: Vec<Option<i64>> = resp3.run(&["EVAL", script, "1", "l", &START.to_string()]);
     assert_eq!(reply, [Some(1), Some(2), Some(1)]);
-    // A script that only reads may look.
+    // A read-only script may call RL.PEEK.
     let looks = "#!lua flags=no-writes\nreturn redis.call('RL.PEEK', KEYS[1], 'ACQUIRE', 2, 60, 'y')";
     assert_eq!(client.run::<[i64; 3]>(&["EVAL", looks, "1", "l"]), [0, 2, 60]);
     let writes = "#!lua flags=no-writes\nreturn redis.call('RL.ACQUIRE', KEYS[1], 2, 60, 'y')";

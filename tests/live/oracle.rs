@@ -13,7 +13,7 @@ tests![
 
 const STEPS: usize = 3000;
 
-/// One step of a history: how far the clock moves, and which limit is asked.
+/// A step of a history: how far the clock moves, and which limit is called.
 struct Step {
     ahead: i64,
     key: usize,
@@ -51,8 +51,8 @@ fn sliding_is_the_script(engine: &Engine) {
         let place = format!("seed {seed}, step {number}");
         let (ours, theirs) = (format!("ours:{}", step.key), format!("theirs:{}", step.key));
         let window = step.window.to_string();
-        // Our expiry may lag behind the script's. In between one key is gone and the other is not, which shows where
-        // a short window is followed by a longer one. The server keeps a key through the millisecond of its expiry.
+        // The module's expiry may lag behind the script's. Between the two, one key is gone and the other is not, which a
+        // longer window would see. The server keeps a key through the millisecond of its expiry.
         let (our_end, their_end) = expiries[step.key];
         if our_end < now && now <= their_end {
             client.run::<i64>(&["DEL", &theirs]);

@@ -35,7 +35,7 @@ fn demand(rng: &mut Rng) -> String {
     format!("{}{}{full}", quotas.join(" "), cost[rng.usize(..4)])
 }
 
-/// Looks, and then makes the call, which must reply what was said.
+/// Peeks, and then makes the call, which must reply the same.
 fn look_and_call(client: &mut Client, algorithm: &str, key: &str, demand: &str, place: &str) {
     let before = client.everything();
     let said: Result<Value, _> = client.try_run(&words(&format!("RL.PEEK {key} {algorithm} {demand}")));
@@ -134,7 +134,7 @@ fn it_changes_nothing_and_sends_nothing(engine: &Engine) {
         client.sliding("k", "60", 5);
         client.fixed("k", "60", 5);
     }
-    // Much that a call would do: prune, renew an expiry, remove what is ahead.
+    // A call would prune, renew an expiry, and remove what is ahead of the clock.
     client.run::<Value>(&["ZADD", "k", "1", "old", &(START + 200_000).to_string(), "ahead"]);
     client.run::<Value>(&["PERSIST", "k"]);
     client.run::<Value>(&["PERSIST", &counter("k", 60_000)]);
@@ -203,7 +203,7 @@ fn a_replica_answers_as_its_primary_does(engine: &Engine) {
         client.call::<Value>("RL.SLIDING k 60 5");
         client.call::<Value>("RL.FIXED k 60 5 3600 9");
     }
-    // What has expired by the clock is not seen, though only the primary may remove it.
+    // Expired entries do not count, though only the primary may remove them.
     for server in [&primary, &follower] {
         server.set_time(START + 60_000);
     }
@@ -227,7 +227,7 @@ fn to_read_the_keys_is_enough(engine: &Engine) {
         let line = reader.refused(write);
         assert!(line.starts_with("NOPERM "), "{write}: {line}");
     }
-    // To write them is not.
+    // Permission to write them is not needed.
     admin.run::<Value>(&["ACL", "SETUSER", "writer", "on", ">secret", "%W~*", "+@all"]);
     let line = server.client_as("writer", "secret").error(&words("RL.PEEK k SLIDING 60 5"));
     assert!(line.starts_with("NOPERM "), "{line}");
@@ -285,7 +285,7 @@ fn in_scripts_that_only_read(engine: &Engine) {
     assert_eq!(super::Full::of(&client.run(&["FCALL_RO", "look", "1", "k"])).used, 1);
 }
 
-/// What a client may keep of a read-only command goes by this tip.
+/// Clients do not cache the reply of a read-only command that has this tip.
 fn caches_are_told_that_its_replies_change_by_themselves(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
     let info: Vec<Vec<Value>> = client.call("COMMAND INFO rl.peek ttl");

@@ -30,7 +30,7 @@ fn options(arguments: &[&str]) -> Options {
 
 const ALWAYS: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
-/// Makes calls until the server is gone. Answers how many were allowed and how many answered, by key.
+/// Makes calls until the server is gone. Returns how many were allowed and how many answered, by key.
 fn call_until_killed(client: &mut Client, seed: u64, answered: &AtomicUsize) -> HashMap<String, (i64, i64)> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut seen: HashMap<String, (i64, i64)> = HashMap::new();
@@ -89,7 +89,7 @@ fn a_killed_server_still_counts_what_it_allowed(engine: &Engine) {
                     let limit = LIMITS[index.parse::<usize>().unwrap()];
                     (client.used(key, "3600"), allowed, limit.min(allowed + unanswered))
                 }
-                // The counter knows the denials too.
+                // The counter includes the denials.
                 None => (client.run(&["GET", &format!("{key}:{}", START / 3_600_000)]), calls, calls + unanswered),
             };
             assert!((least..=most).contains(&counted), "{key}: {counted}, not {least} to {most}, in round {round}");
@@ -97,7 +97,7 @@ fn a_killed_server_still_counts_what_it_allowed(engine: &Engine) {
             assert!(allowed <= LIMITS[index], "{key}: {allowed} in round {round}");
         }
     }
-    // Each half of a call is there: what counts has an expiry too.
+    // No call is cut in half: what counts has its expiry.
     let mut client = server.client();
     for key in client.run::<Vec<String>>(&["KEYS", "*"]) {
         assert!(client.run::<i64>(&["PTTL", &key]) > 0, "{key} has no expiry");
@@ -122,7 +122,7 @@ fn every_fsync_policy_keeps_all_over_a_shutdown(engine: &Engine) {
         shut_down(&mut server, engine, &options);
         let mut client = server.client();
         assert_eq!(client.digest(), digest, "{policy}");
-        // And it goes on with it.
+        // It goes on counting.
         history(&server, &mut client, 12, 100, now);
         settled(&mut client);
         let digest = client.digest();
@@ -280,13 +280,13 @@ fn a_copied_key_and_a_renamed_one_go_on(engine: &Engine) {
     for (from, to) in [(LOG, "copy"), (COUNTER, "copy:30000000")] {
         assert_eq!(client.run::<i64>(&["COPY", from, to]), 1);
     }
-    // The copy is a limit of its own.
+    // The copy counts separately.
     goes_on(&server, &mut client, "copy");
     for (from, to) in [(LOG, "new"), (COUNTER, "new:30000000")] {
         client.run::<Value>(&["RENAME", from, to]);
     }
     goes_on(&server, &mut client, "new");
-    // What had the name before begins anew.
+    // The old name starts from nothing.
     assert_eq!((client.sliding("k", "60", 5), client.fixed("k", "60", 5).1), ((1, 0, 60), 1));
 }
 

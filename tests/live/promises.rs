@@ -1,4 +1,4 @@
-//! The eight promises that every rate limiter makes, for both commands.
+//! Eight basic promises of a rate limiter, for both commands.
 
 use std::sync::Barrier;
 
@@ -88,7 +88,7 @@ fn promise_5_del_gives_the_whole_quota_back(engine: &Engine) {
 
 fn promise_6_concurrent_clients_never_get_more_than_the_limit(engine: &Engine) {
     for command in BOTH {
-        // The clock stands: one window takes it all, and exactly the limit passes, over all clients.
+        // The clock stands still: all calls are in one window, and exactly the limit passes, over all clients.
         let (server, _) = frozen(engine);
         let passed = concurrently(&server, |client| client.limiter(command, "k", "60", 777).0);
         assert_eq!(passed, 777, "{command}");
@@ -119,7 +119,7 @@ fn promise_6_concurrent_clients_never_get_more_than_the_limit(engine: &Engine) {
     }
 }
 
-/// Makes thousands of calls on 8 connections at once, and adds up the answers.
+/// Makes thousands of calls on 8 connections at once, and adds up the replies.
 fn concurrently(server: &Server, call: impl Fn(&mut Client) -> i64 + Sync) -> i64 {
     let barrier = Barrier::new(8);
     std::thread::scope(|scope| {
@@ -145,7 +145,7 @@ fn promise_7_a_changed_limit_holds_at_once(engine: &Engine) {
         assert_eq!(client.limiter(command, command, "60", 3).0, 0, "{command}: lowered");
         assert_eq!(client.limiter(command, command, "60", 0).0, 0, "{command}: closed");
     }
-    // A changed window too: the log knows when each request came.
+    // Also if the window changes: the log has the time of each request.
     let (server, mut client) = frozen(engine);
     spend(&mut client, "RL.SLIDING", "k", 5, 5);
     server.set_time(START + 10_000);

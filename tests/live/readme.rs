@@ -1,5 +1,5 @@
-//! The sessions that the README and the pages of docs/ show are real: typed in by hand, they give what stands there. And
-//! the links of the pages lead somewhere.
+//! The sessions in the README and on the pages of docs/ are real: typed in by hand, they give the replies shown. And every
+//! link on the pages has a target.
 //!
 //! A page's fenced blocks with a prompt in them are one session, on a server of its own whose clock stands at [`START`].
 //! Two kinds of line are for the test as much as for the reader: `# 10 seconds later` between two commands (or
@@ -53,7 +53,7 @@ fn the_sessions_of_the_pages_are_real(engine: &Engine) {
     assert!(calls >= 150, "{calls} calls: where have the sessions gone?");
 }
 
-/// Types in what the blocks of a page show, and compares. Answers how many commands that were.
+/// Types in the sessions of a page, and compares the replies. Returns how many commands these were.
 fn play(engine: &Engine, page: &Path, blocks: &[&str], wrong: &mut Vec<String>) -> usize {
     let options = Options { frozen_at: Some(START), default_storage: true, ..Options::default() };
     let server = Server::start(engine, &options);
@@ -126,7 +126,7 @@ fn shown(value: &Value, indent: usize) -> String {
     }
 }
 
-/// Numbered entries, the numbers set right.
+/// Numbered entries, with aligned numbers.
 fn listed<'a>(length: usize, indent: usize, mark: char, entries: impl Iterator<Item = (String, &'a Value)>) -> String {
     let width = length.to_string().len();
     let inner = indent + width + 2;
@@ -201,7 +201,7 @@ fn response(quotas: &[Fields<'_>], shown: &str) -> String {
     let policy = |(quota, words): (&Fields<'_>, &Vec<&str>)| {
         let unit = words.iter().find(|word| word.contains("qu=") || word.contains("-unit="));
         let unit = unit.map_or(String::new(), |unit| format!(";{unit}"));
-        // A lease is no window, and a window with a fraction of a second cannot be told.
+        // The fields cannot describe a lease, nor a window with a fraction of a second.
         let window = match quota["window-ms"] {
             window if window % 1000 == 0 && !unit.contains("concurrent-requests") => format!(";w={}", window / 1000),
             _ => String::new(),

@@ -1,4 +1,4 @@
-//! The server's own refusals: each with the server's own line, and with nothing half done.
+//! The server's own refusals: each with the server's own line, and nothing is left half done.
 
 use redis::Value;
 
@@ -21,7 +21,7 @@ tests![
     a_replica_peeks_and_refuses_the_rest,
 ];
 
-/// What a call does, as far as the server asks before it refuses one.
+/// The properties of a call by which the server refuses it.
 #[derive(Clone, Copy, PartialEq)]
 enum Does {
     Grow,
@@ -51,7 +51,7 @@ const CALLS: [(Does, &str); 15] = [
     (Does::Remove, "RL.RESET r 60 3600"),
 ];
 
-/// Two of five are used, of everything that the calls are about.
+/// Two of five units are used, at every key of the calls.
 fn fill(client: &mut Client) {
     for count in 0..2 {
         for key in ["k", "r"] {
@@ -126,7 +126,7 @@ fn refused_by(engine: &Engine, (directive, refuses, accepts): (&str, &str, &str)
     });
 }
 
-/// What gives memory back is let through, as DEL is.
+/// Calls that free memory are served, as DEL is.
 fn out_of_memory(engine: &Engine) {
     refused_by(engine, ("maxmemory", "1", "0"), "OOM command not allowed", &[Does::Grow]);
 }
@@ -140,7 +140,7 @@ fn a_disk_that_takes_no_snapshot(engine: &Engine) {
     let (server, mut client) = frozen(engine);
     fill(&mut client);
     client.run::<Value>(&["CONFIG", "SET", "save", "3600 1000000"]);
-    // Where the snapshot should go there is a folder.
+    // A folder has the name of the snapshot.
     let place = server.folder().join("dump.rdb");
     std::fs::create_dir(&place).unwrap();
     client.run::<Value>(&["BGSAVE"]);
@@ -226,8 +226,8 @@ fn a_replica_that_may_only_read(engine: &Engine) {
     refused(&mut replica, refusal, |replica| replica.run(&["REPLICAOF", "NO", "ONE"]));
 }
 
-/// Every call gets what it would get on a server of its own, also where keys have expired that the primary, whose clock
-/// stands still, has not removed.
+/// Every call gets the reply of a separate server, also if keys have expired that the primary, whose clock stands still,
+/// has not removed.
 fn a_replica_that_may_write_counts_for_itself(engine: &Engine) {
     let (primary_server, mut primary, replica, mut client) = pair(engine, &["--replica-read-only", "no"]);
     let alone = Options { frozen_at: Some(START), ..Options::default() };
@@ -260,7 +260,7 @@ fn a_replica_without_its_primary(engine: &Engine) {
     refused(&mut replica, refusal, |replica| replica.run(&["REPLICAOF", "NO", "ONE"]));
 }
 
-/// What writes is held back, and then gets what it would get had it come when it runs. What reads is served meanwhile.
+/// Writes are held back, and then decided at the time at which they run. Reads are served meanwhile.
 fn a_paused_call_is_decided_when_it_runs(engine: &Engine) {
     let (server, mut admin) = frozen(engine);
     let (twin, mut aside) = frozen(engine);

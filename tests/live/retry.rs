@@ -33,7 +33,7 @@ fn demand(rng: &mut Rng, heavy: bool) -> String {
     format!("{} COST {cost}", quotas.join(" "))
 }
 
-/// Some calls at random times. Returns when it is then.
+/// Some calls at random times. Returns the time of the end.
 fn history(rng: &mut Rng, server: &Server, client: &mut Client, command: &str, from: i64) -> i64 {
     let mut now = from;
     for _ in 0..rng.usize(1..25) {
@@ -60,7 +60,7 @@ fn proven(engine: &Engine, algorithm: &str) {
     let (mut rng, seed) = seeded();
     let (mut waits, mut nevers) = (0, 0);
     let mut now = START;
-    // As long as it takes to see enough, whatever the seed.
+    // Until enough waits were seen, whatever the seed.
     for number in 0.. {
         if number >= HISTORIES && waits >= ENOUGH && nevers > 0 {
             break;
@@ -70,7 +70,7 @@ fn proven(engine: &Engine, algorithm: &str) {
         now = history(&mut rng, &server, &mut client, &format!("RL.{algorithm}"), now);
         server.set_time(now);
         if algorithm == "FIXED" && rng.u32(..4) == 0 {
-            // As if somebody had set another expiry by hand.
+            // An operator may have set another expiry.
             for key in client.run::<Vec<String>>(&["KEYS", "k:*"]) {
                 client.run::<Value>(&["PEXPIREAT", &key, &(now + rng.i64(1..500)).to_string()]);
             }
@@ -96,7 +96,7 @@ fn proven(engine: &Engine, algorithm: &str) {
         server.set_time(now);
         let then = client.full(&peek);
         assert!(then.allowed, "{place}: {told:?}, and then: {then:?}");
-        // The call itself is of the same mind.
+        // The call itself replies the same.
         assert_eq!(client.full(&format!("RL.{algorithm} k {demand} FULL")), then, "{place}");
     }
 }
@@ -131,7 +131,7 @@ fn a_quota_is_whole_after_the_reset_and_not_before(engine: &Engine) {
             }
             now += reset;
             server.set_time(now);
-            assert_eq!(client.full(&alone).used, 1, "{place}: the look itself would be the only one");
+            assert_eq!(client.full(&alone).used, 1, "{place}: the peek itself would be the only one");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Two services as they would use the commands, end to end. What was let in is judged from a log of their own, and not from
-//! what the server says was used.
+//! Two services that use the commands, end to end. The requests that they allowed are counted in a log of their own, and not
+//! by what the server says was used.
 //!
 //! The model gateway asks for requests a minute, tokens a minute and concurrency in one decision, settles what an answer
 //! has really cost, and has clients that die. The API edge limits addresses, users and an organisation in a live cluster,
@@ -39,7 +39,7 @@ struct Customer {
     denied: u64,
 }
 
-/// A request that was let in.
+/// A request that was allowed.
 struct Admitted {
     at: i64,
     /// What it was charged with, less what was paid back.
@@ -88,7 +88,7 @@ impl Gateway {
         let Value::Array(reply) = self.client.call(&line) else { panic!("{line}") };
         let (place, now) = (self.place(customer), self.now);
         let customer_now = &mut self.customers[customer];
-        // By the log alone: what is used of each, and of what.
+        // From the log alone: how much of each limit is used.
         let used = [
             customer_now.admitted.iter().filter(|admitted| admitted.at > now - MINUTE).count() as i64 + 1,
             customer_now.tokens_since(now - MINUTE) + tokens,
@@ -158,7 +158,7 @@ impl Gateway {
         } else if more < 0 {
             let line = format!("RL.REFUND {{c{customer}}}:tpm SLIDING 60 {budget} COST {} AT {at}", -more);
             let (refunded, left, _): (i64, i64, i64) = self.client.call(&line);
-            // What was charged more than a minute ago counts no more, and nothing comes back of it.
+            // Charges of more than a minute ago no longer count, and are not refunded.
             let expected = if at > now - MINUTE { -more } else { 0 };
             assert_eq!(refunded, expected, "{place}: {line}");
             self.customers[customer].admitted[request].tokens -= refunded;
@@ -266,7 +266,7 @@ fn a_model_gateway_keeps_every_budget(engine: &Engine) {
     assert_eq!((info, client.info_field("rl", "rl_all_denied")), (admitted.to_string(), denied.to_string()));
 }
 
-/// A window that all of it happens in.
+/// A window that contains the whole test.
 const WINDOW: &str = "1000000000";
 const ADDRESSES: usize = 6;
 const USERS: usize = 5;
@@ -274,7 +274,7 @@ const OF_AN_ADDRESS: u64 = 1_500;
 const OF_A_USER: u64 = 1_700;
 const OF_ALL: u64 = 8_200;
 
-/// What the clients of the edge were answered.
+/// The replies to the clients of the edge.
 #[derive(Default)]
 struct Edge {
     addresses: [AtomicU64; ADDRESSES],
@@ -431,7 +431,7 @@ fn an_api_edge_keeps_every_limit_while_its_slot_moves(engine: &Engine) {
     });
     assert!(edge.sent_on.load(Relaxed) > 10 && edge.put_off.load(Relaxed) > 10, "the move was not met");
 
-    // Until nobody is let in any more.
+    // Until every call is denied.
     let mut client = Follower::new(&cluster);
     let mut let_in = true;
     while let_in {
@@ -451,7 +451,7 @@ fn an_api_edge_keeps_every_limit_while_its_slot_moves(engine: &Engine) {
         let is_full = addresses[address] == OF_AN_ADDRESS || users[user] == OF_A_USER || all == OF_ALL;
         assert!(is_full, "address {address} and user {user} are denied for nothing: {shown}");
     }
-    // And none was lost on the way: each limit stands where the clients' own counts do.
+    // And none was lost: each limit is at the clients' own count.
     let mut look = |line: String| -> u64 {
         let Some(Value::Array(reply)) = client.call(&line, &edge) else { panic!("{line}") };
         match reply[1] {

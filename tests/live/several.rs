@@ -1,4 +1,4 @@
-//! Several windows over one key: all of them or none, and the one that binds speaks.
+//! Several windows over one key: a request counts in all of them or in none, and the reply describes the binding one.
 
 use redis::Value;
 
@@ -172,7 +172,7 @@ fn windows_of_one_number_share_a_counter_that_counts_once(engine: &Engine) {
     assert_eq!(client.call::<Reply>(call).0, 0);
     assert_eq!(client.run::<i64>(&["GET", "k:0"]), 7);
     assert_eq!(client.run::<i64>(&["DBSIZE"]), 2);
-    // The shorter one binds, and the life it tells of is that of the counter.
+    // The shorter one binds, and the ttl is that of its counter.
     let call = "RL.FIXED short 2147483646 5 2147483647 9";
     for used in 1..=5 {
         assert_eq!(client.call::<Reply>(call), (1, used, 2_147_483_647));
@@ -280,7 +280,7 @@ impl Step {
     }
 }
 
-/// How long to wait for what never comes.
+/// A wait that never ends.
 const NEVER: i64 = i64::MAX;
 
 fn check(client: &mut Client, step: &Step, line: &str, place: &str, expected: Full, count: i64, ttl: i64) {
@@ -294,7 +294,7 @@ fn check(client: &mut Client, step: &Step, line: &str, place: &str, expected: Fu
 fn sliding_is_a_naive_list(engine: &Engine) {
     let (server, mut client) = frozen(engine);
     let (mut rng, seed) = seeded();
-    // Naive: keep all that was ever admitted.
+    // The model keeps every request that was ever allowed.
     let mut admitted: [Vec<i64>; 3] = Default::default();
     let mut ends = [i64::MAX; 3];
     let mut now = START;
@@ -357,7 +357,7 @@ fn sliding_is_a_naive_list(engine: &Engine) {
         check(&mut client, &step, &line, &place, expected, before, (window + 999) / 1_000);
         let key = format!("k{}", step.key);
         assert_eq!(client.stamps(&key), *list, "{place}");
-        // And each call puts the end of the log to two of its longest windows.
+        // Each call sets the expiry of the log to twice its longest window.
         ends[step.key] = match client.run(&["PEXPIRETIME", &key]) {
             -2 => i64::MAX,
             end => end,
@@ -372,7 +372,7 @@ fn sliding_is_a_naive_list(engine: &Engine) {
 fn fixed_is_a_naive_table(engine: &Engine) {
     let (server, mut client) = frozen(engine);
     let (mut rng, seed) = seeded();
-    // Naive: a count and an end of life for every window that there ever was.
+    // The model keeps a count and an expiry for every window.
     let mut table: std::collections::HashMap<(usize, i64), (i64, i64)> = Default::default();
     let mut now = START;
     for number in 0..STEPS {

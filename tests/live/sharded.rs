@@ -1,6 +1,6 @@
 //! A real cluster of three primaries and three replicas: where state lies, and what holds while slots and roles move.
 //!
-//! No limit is let through twice in a window, so each test has to run in one: a window here lasts until 2033.
+//! No more than one limit passes in a window, if a test runs within one: a window here lasts until 2033.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 
@@ -25,7 +25,7 @@ tests![
 
 const WINDOW: &str = "1000000000";
 
-/// The number of the window that all of it happens in.
+/// The number of the window that contains the tests.
 const NUMBER: i64 = 1;
 
 const BOTH: [&str; 2] = ["RL.SLIDING", "RL.FIXED"];
@@ -125,7 +125,7 @@ const CALLS: [(&str, &[&str]); 15] = [
     ("RL.RESET KEY", &[]),
 ];
 
-/// A call of [`CALLS`] on a key, and what came of it but the times, which are the second half of a reply.
+/// Makes a call of [`CALLS`] on a key. Returns the reply without the times, which are its second half.
 fn called(client: &mut Client, call: &str, key: &str, in_script: bool) -> Result<Value, String> {
     let mut words: Vec<&str> = call.split(' ').map(|word| if word == "KEY" { key } else { word }).collect();
     if in_script {
@@ -239,7 +239,7 @@ fn a_key_torn_between_two_nodes_is_served_whole_or_not_at_all(engine: &Engine) {
                     let expected = if is_there("") { Err(TRY_AGAIN.to_owned()) } else { line("ASK", target) };
                     assert_eq!(reply, expected, "{call}: {key}");
                 } else {
-                    // It goes by what it has, as GET does there.
+                    // It uses what the node has, as GET does there.
                     assert!(matches!(reply, Ok(Value::Array(_))), "{call}: {key}: {reply:?}");
                 }
             }
@@ -321,7 +321,7 @@ impl Limit {
     }
 }
 
-/// What the clients see while a test moves things.
+/// The replies to the clients while a test moves slots or roles.
 struct Load<'a> {
     limits: &'a [Limit],
     answers: AtomicI64,
@@ -343,7 +343,7 @@ impl Load<'_> {
                 Ok((1, ..)) => limit.allowed.fetch_add(1, Relaxed),
                 Ok(_) => limit.denied.fetch_add(1, Relaxed),
                 Err(_) => {
-                    // Out of its tries while something moves. Such a call may have counted, but nobody was let in.
+                    // All its tries failed while a slot moved. Such a call may have counted, but no client was allowed.
                     self.failures.fetch_add(1, Relaxed);
                     continue;
                 }
@@ -422,7 +422,7 @@ fn all_moved(cluster: &Cluster, limits: &[Limit], slot: usize, source: usize, ta
     states.sort_unstable();
     let mut keys = keys_in(&mut cluster.client(target), &slot.to_string());
     keys.retain(|key| !key.contains(":carried:"));
-    assert_eq!(keys, states, "the target has it all");
+    assert_eq!(keys, states, "the target has all keys");
     let mut source = cluster.client(source);
     eventually("the source keeps nothing", || source.run::<i64>(&["DBSIZE"]) == 0);
 }
@@ -480,7 +480,7 @@ fn an_atomic_slot_migration_under_load_keeps_every_limit(engine: &Engine) {
     let slot = slot_of(&mut cluster.client(0), b"{moving}");
     let source = cluster.first_owner(slot);
     let target = (source + 1) % PRIMARIES;
-    // Something to carry, so that calls come between the copy of a key and the moment the slot changes hands.
+    // Enough data that calls arrive between the copy of a key and the change of the slot's owner.
     let megabyte = "x".repeat(1 << 20);
     let mut from = cluster.client(source);
     for number in 0..32 {
@@ -499,7 +499,7 @@ fn an_atomic_slot_migration_under_load_keeps_every_limit(engine: &Engine) {
 fn a_failover_by_hand_under_load_keeps_every_limit(engine: &Engine) {
     let cluster = Cluster::start(engine);
     let limits = Limit::of_tag(&tag_of(&cluster, 0), 800);
-    // The primary lets its replica catch up before it gives way.
+    // The primary waits for its replica before it hands over.
     under_load(&cluster, &limits, |load| {
         cluster.give_way_to(PRIMARIES);
         load.goes_on(300);
@@ -574,7 +574,7 @@ fn what_wait_has_confirmed_survives_a_crash(cluster: &mut Cluster, primary: usiz
     }
 }
 
-/// Without WAIT a crash takes with it the calls that no replica had heard of, those and no others.
+/// Without WAIT a crash loses exactly the calls that no replica had received.
 fn a_crash_loses_exactly_what_no_replica_had(cluster: &mut Cluster, primary: usize, tag: &str) {
     let keys = BOTH.map(|name| (name, format!("{{{tag}}}:{name}")));
     let mut client = cluster.client(primary);
@@ -585,7 +585,7 @@ fn a_crash_loses_exactly_what_no_replica_had(cluster: &mut Cluster, primary: usi
     }
     assert_eq!(client.run::<i64>(&["WAIT", "1", "20000"]), 1, "the replica has five calls of each");
 
-    // The replica loses its link and finds the door shut when it comes back.
+    // The replica loses its link and cannot connect again.
     client.run::<()>(&["CONFIG", "SET", "requirepass", "secret"]);
     assert_eq!(client.run::<i64>(&["CLIENT", "KILL", "TYPE", "replica"]), 1);
     for (name, key) in &keys {
@@ -596,7 +596,7 @@ fn a_crash_loses_exactly_what_no_replica_had(cluster: &mut Cluster, primary: usi
     assert_eq!(client.run::<i64>(&["WAIT", "1", "20"]), 0, "and WAIT says that it has not the last three");
     cluster.crash(primary);
 
-    // 5 + 3 were let in before the crash, and now 5 more: the limit and the three that were lost.
+    // 5 + 3 passed before the crash, and now 5 more: the limit and the three that were lost.
     cluster.promoted(primary + PRIMARIES);
     let mut client = cluster.client(primary + PRIMARIES);
     for (name, key) in &keys {

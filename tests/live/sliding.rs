@@ -253,7 +253,7 @@ fn a_whole_expired_log_goes_at_once(engine: &Engine) {
         assert_eq!(client.sliding(key, "60", 1), (1, 0, 60), "{key}");
         assert_eq!(client.stamps(key), [START], "{key}");
         assert_eq!(client.run::<i64>(&["PEXPIRETIME", key]), START + 120_000, "{key}");
-        // Denied on top: the key is gone altogether.
+        // Denied as well: the key is removed.
         client.run::<Value>(&["DEL", key]);
         plant(&mut client, key, (0..members).map(|index| (START - 60_000 - index) as f64));
         assert_eq!(client.sliding(key, "60", 0), (0, 0, 60), "{key}");
@@ -325,7 +325,7 @@ fn storage_follows_the_first_call(engine: &Engine) {
             assert_eq!(kind(storage, line), expected, "{storage}: {line}");
         }
     }
-    // A key that is there stays what it is.
+    // An existing key keeps its type.
     client.call::<()>("CONFIG SET rl.sliding-storage auto");
     for (first, then, expected) in [
         ("RL.SLIDING k 60 9", "RL.SLIDING k 60 9 COST 2", "zset"),

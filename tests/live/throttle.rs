@@ -88,7 +88,7 @@ fn quantity_zero_looks_and_writes_nothing(engine: &Engine) {
     for _ in 0..10 {
         assert_eq!(client.call::<Throttled>("RL.THROTTLE k 4 1 60 0"), (0, 5, 3, -1, 120));
     }
-    // Also where another rate is asked, by which it would be too much already.
+    // Also with another rate, at which the burst is exceeded already.
     assert_eq!(client.call::<Throttled>("RL.THROTTLE k 0 1 30 0"), (1, 1, 0, 90, 120));
     assert_eq!(client.everything(), before);
     assert_eq!(client.written(), written, "bytes for replicas and the AOF");
@@ -296,8 +296,8 @@ fn a_key_of_redis_cell_is_carried_on(engine: &Engine) {
     assert_eq!(client.call::<Throttled>("RL.THROTTLE k 4 1 60"), (0, 5, 4, -1, 60));
 }
 
-/// The arithmetic of redis-cell 0.4, in words of our own: times are nanoseconds, parts of seconds are looked at in whole
-/// milliseconds, and what remains is divided as floating point microseconds.
+/// The arithmetic of redis-cell 0.4, written independently: times are nanoseconds, fractions of seconds are read in whole
+/// milliseconds, and the remaining units are a division of floating point microseconds.
 struct Cell {
     /// Of each key the arrival time and the millisecond in which it expires.
     keys: [Option<(i64, i64)>; 3],

@@ -96,7 +96,7 @@ fn reset_shows_what_was_and_begins_anew(engine: &Engine) {
         assert_eq!(shown(&mut client, ""), "");
     }
     assert_eq!(shown(&mut client, "RESET"), "");
-    // What is not shown goes, too.
+    // Entries that are not shown are removed as well.
     client.fixed("one", "60", 0);
     client.fixed("other", "60", 0);
     assert_eq!(shown(&mut client, "COUNT 1 RESET"), "one 1 0");
@@ -187,7 +187,7 @@ fn transactions_scripts_and_functions_count(engine: &Engine) {
     ]);
     client.run::<Value>(&["FCALL", "ask", "1", "k"]);
     assert_eq!(shown(&mut client, ""), "k 3 0");
-    // What is queued and never run was not denied.
+    // Queued calls that never run are not denied.
     client.run::<Value>(&["MULTI"]);
     client.run::<Value>(&call);
     client.run::<Value>(&["DISCARD"]);
@@ -245,7 +245,7 @@ fn it_can_be_switched_off_and_gives_its_memory_back(engine: &Engine) {
 
 fn memory_does_not_grow_with_the_keys(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
-    // A throttled request that never fits leaves no key, so what is kept of it is the list's.
+    // A throttled request that never fits leaves no key, so only the list keeps memory.
     let deny = |client: &mut Client, name: &str, length: usize| {
         for number in 0..600 {
             let key = format!("{name}:{number}:{}", "x".repeat(length));
@@ -283,7 +283,7 @@ fn nothing_of_it_is_replicated_or_saved(engine: &Engine) {
     assert_eq!(client.written(), written, "denials, and RL.TOP RESET, send nothing");
     assert_eq!(client.call::<i64>("WAIT 1 20000"), 1);
     assert_eq!(shown(&mut copy, ""), "");
-    // A replica cannot decide, so it denies nobody.
+    // A replica decides nothing, so it denies nothing.
     copy.error(&["RL.SLIDING", "k", "60", "1"]);
     copy.call::<Value>("RL.PEEK k SLIDING 60 1");
     assert_eq!(shown(&mut copy, ""), "");
@@ -331,7 +331,7 @@ fn it_answers_while_a_replica_has_lost_its_primary(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
     client.fixed("k", "60", 0);
     client.call::<Value>("CONFIG SET replica-serve-stale-data no");
-    client.call::<Value>("REPLICAOF 127.0.0.1 1"); // Nobody is there.
+    client.call::<Value>("REPLICAOF 127.0.0.1 1"); // No server is there.
     let line = client.error(&["RL.PEEK", "k", "FIXED", "60", "1"]);
     assert!(line.starts_with("MASTERDOWN "), "{line}");
     assert_eq!(shown(&mut client, ""), "k 1 0");

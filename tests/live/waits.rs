@@ -2,7 +2,7 @@
 //! millisecond and allowed at the one told, no unit more is free before `next-after-ms`, and the quota is whole at
 //! `reset-after-ms` and not before.
 //!
-//! Nothing here knows the rules. A wait is proven by asking the server at the times within it, with what changes nothing.
+//! Nothing here knows the rules. A wait is proven by asking the server at times within it, with calls that change nothing.
 
 use fastrand::Rng;
 use redis::Value;
@@ -47,7 +47,7 @@ pub fn field(map: &Value, name: &str) -> i64 {
     }
 }
 
-/// A server with a history, which grows.
+/// A server and its history of calls.
 struct Past {
     server: Server,
     client: Client,
@@ -64,7 +64,7 @@ impl Past {
         Self { server, client, draw: Draw::new(rng, kinds), now: START, seed }
     }
 
-    /// Some calls more.
+    /// Makes some more calls.
     fn grow(&mut self) {
         for _ in 0..self.draw.rng.u32(1..25) {
             self.now = self.draw.step(self.now);
@@ -253,7 +253,7 @@ fn full_call(past: &mut Past) -> (Vec<u8>, Rule, Value) {
     }
 }
 
-/// Which of a rule's windows a map is about.
+/// The index of the window that a map describes.
 fn place_of(rule: &Rule, map: &Value) -> usize {
     let quota = Quota { window: field(map, "window-ms"), limit: field(map, "limit") };
     rule.quotas().iter().position(|own| *own == quota).unwrap_or_else(|| panic!("{quota:?} is not in {rule:?}"))
@@ -313,7 +313,7 @@ fn everything_is_free_at_the_reset_and_not_before(engine: &Engine) {
     }
 }
 
-/// A gateway's client: it waits for what RL.ALL tells it, and is let in then, however many limits there are.
+/// A gateway's client: it waits for what RL.ALL tells it, and is allowed then, whatever the number of limits.
 fn a_client_that_waits_for_all_its_limits_is_admitted(engine: &Engine) {
     let (server, mut client) = frozen(engine);
     let (mut rng, seed) = seeded();

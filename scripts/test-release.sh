@@ -51,7 +51,7 @@ refuses 'another tag' 'the tag must be' check v99.0.0
 sed -i "s/^## $version, .*/## $version, unreleased/" "$work/tree/CHANGELOG.md"
 succeeds 'a tree without a date, untagged' check
 refuses 'a tree without a date, tagged' 'date of the release' check "v$version"
-# Change the nth version in a file: the check must look at each of them.
+# Change the nth version in a file: the check must read each of them.
 other=98.99.97
 while read -r file line; do
     tree

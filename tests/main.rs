@@ -16,7 +16,7 @@ pub struct Test {
     pub name: &'static str,
     pub run: fn(&Engine),
     pub storages: Storages,
-    /// Whether an engine has what the test is about. Where it does not apply it shows as ignored, not as passed.
+    /// Whether an engine has what the test is about. If not, the test shows as ignored, not as passed.
     pub applies: fn(&Engine) -> bool,
 }
 

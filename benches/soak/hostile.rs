@@ -8,7 +8,7 @@ use super::support::{Engine, Options, Server};
 
 const START: i64 = 1_800_000_000_000;
 /// For one call in this many the exact reply is computed, and its key compared before and after.
-const PROBE_EVERY: u32 = 16;
+const CHECK_EVERY: u32 = 16;
 const WARM_UP: u64 = 100_000;
 /// Bytes a call by which the server's own tables may still grow; losing 16 bytes in one call of a hundred would be more.
 const GROWTH: f64 = 0.16;
@@ -18,13 +18,13 @@ const NOISE: f64 = 65_536.0;
 pub fn run(time: Duration, seed: u64, findings: &mut Vec<String>) -> String {
     let mut page = format!(
         "\n## Hostile calls\n\nArguments and state are random, from the seed. Every reply must be possible for its arguments. For one call in\n\
-         {PROBE_EVERY} the exact reply is computed, and its effect checked: after an error, a denial or RL.PEEK digest, expiry and number of\n\
+         {CHECK_EVERY} the exact reply is computed, and its effect checked: after an error, a denial or RL.PEEK digest, expiry and number of\n\
          keys must be as before. New logs are sorted sets for a while, then compact, then both in turn, and so on.\n\
          The columns of the commands are calls allowed and denied; *compact* counts those of RL.SLIDING and RL.PEEK that were\n\
          checked and read a compact log. *Flawed* counts refused calls on a compact log that cannot be read.\n\
          *Growth* is `used_memory` of the emptied server (less its clients' buffers) after the calls, less that after the\n\
          first {WARM_UP}.\n\n\
-         | engine | calls | probed | RL.SLIDING | RL.FIXED | RL.THROTTLE | RL.PEEK | compact | RL.RESET | refused | flawed | growth in bytes |\n\
+         | engine | calls | checked | RL.SLIDING | RL.FIXED | RL.THROTTLE | RL.PEEK | compact | RL.RESET | refused | flawed | growth in bytes |\n\
          |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
     );
     let engines: Vec<Engine> = Engine::all().into_iter().filter(|engine| engine.program.is_some()).collect();
@@ -32,7 +32,7 @@ pub fn run(time: Duration, seed: u64, findings: &mut Vec<String>) -> String {
     for engine in &engines {
         let server = Server::start(engine, &Options { frozen_at: Some(START), ..Options::default() });
         let mut client = server.client();
-        let mut driver = Driver::new(&server, START, seed, PROBE_EVERY);
+        let mut driver = Driver::new(&server, START, seed, CHECK_EVERY);
         driver.run(WARM_UP);
         driver.clear();
         let before = super::memory(&mut client);
@@ -58,7 +58,7 @@ pub fn run(time: Duration, seed: u64, findings: &mut Vec<String>) -> String {
             "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {growth} |",
             super::told(engine),
             totals.calls,
-            totals.probed,
+            totals.checked,
             totals.sliding,
             totals.fixed,
             totals.throttle,

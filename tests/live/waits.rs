@@ -91,7 +91,7 @@ impl Past {
     }
 
     /// What RL.PEEK replies about each window of a rule, at a time from now.
-    fn look(&mut self, key: &[u8], rule: &Rule, after: i64) -> Vec<Value> {
+    fn peek(&mut self, key: &[u8], rule: &Rule, after: i64) -> Vec<Value> {
         self.server.set_time(self.now + after);
         let peek = Call::Peek { key: key.to_vec(), rule: rule.clone(), report: Report::Each };
         match self.ask(&peek) {
@@ -152,7 +152,7 @@ fn several_keys_admit_after_the_wait_and_not_before(engine: &Engine) {
         let Call::All { keys, rules, .. } = &call else { unreachable!() };
         let denies = |past: &mut Past, (key, rule): (&Vec<u8>, &Rule)| {
             let rule = rule.clone();
-            past.look(key, &rule, 0).iter().any(|map| field(map, "allowed") == 0)
+            past.peek(key, &rule, 0).iter().any(|map| field(map, "allowed") == 0)
         };
         several += i64::from(keys.iter().zip(rules).filter(|pair| denies(&mut past, *pair)).count() > 1);
         for after in tried(&mut past.draw.rng, retry) {
@@ -196,7 +196,7 @@ fn an_overdraft_ends_when_it_is_told(engine: &Engine) {
         anchored_waits += i64::from(matches!(rule, Rule::Fixed { anchored: true, .. }));
         let place = format!("seed {}, at {}: {call:?}: {told:?}", past.seed, past.now);
         let fits =
-            |past: &mut Past, after: i64| past.look(&key, &rule, after).iter().all(|map| field(map, "allowed") == 1);
+            |past: &mut Past, after: i64| past.peek(&key, &rule, after).iter().all(|map| field(map, "allowed") == 1);
         for after in tried(&mut past.draw.rng, retry) {
             assert!(!fits(&mut past, after), "{place}: fits after {after} ms");
         }
@@ -227,13 +227,13 @@ fn a_lease_is_free_when_it_is_told(engine: &Engine) {
         waits += 1;
         let place = format!("seed {}, at {}: {call:?}: {told:?}", past.seed, past.now);
         for after in tried(&mut past.draw.rng, retry) {
-            let then = past.look(&key, &rule, after);
+            let then = past.peek(&key, &rule, after);
             assert_eq!(field(&then[0], "allowed"), 0, "{place}: free after {after} ms");
             // The call itself, which changes nothing but what has ended.
             let then = past.ask(&call).expect("a reply");
             assert_eq!(field(&then, "retry-after-ms"), retry - after, "{place}: after {after} ms");
         }
-        assert_eq!(field(&past.look(&key, &rule, retry)[0], "allowed"), 1, "{place}: not free then");
+        assert_eq!(field(&past.peek(&key, &rule, retry)[0], "allowed"), 1, "{place}: not free then");
         assert_eq!(field(&past.ask(&call).expect("a reply"), "allowed"), 1, "{place}: not free then");
         past.now += retry;
     }
@@ -279,7 +279,7 @@ fn more_is_free_at_the_next_time_and_not_before(engine: &Engine) {
         waits += 1;
         let (rule, index) = (idle(&rule), place_of(&rule, &told));
         let free = |past: &mut Past, after: i64| {
-            let maps = past.look(&key, &rule, after);
+            let maps = past.peek(&key, &rule, after);
             (limit - used(&maps[index], &rule)).max(0)
         };
         for after in tried(&mut past.draw.rng, next) {
@@ -304,7 +304,7 @@ fn everything_is_free_at_the_reset_and_not_before(engine: &Engine) {
         assert_eq!(reset == 0, field(&told, "used") == 0, "{place}");
         waits += i64::from(reset > 0);
         let (rule, index) = (idle(&rule), place_of(&rule, &told));
-        let used_after = |past: &mut Past, after: i64| used(&past.look(&key, &rule, after)[index], &rule);
+        let used_after = |past: &mut Past, after: i64| used(&past.peek(&key, &rule, after)[index], &rule);
         for after in tried(&mut past.draw.rng, reset) {
             assert!(used_after(&mut past, after) > 0, "{place}: nothing is used after {after} ms");
         }

@@ -30,7 +30,7 @@ impl Cluster {
                 let first = (node * SLOTS).div_ceil(PRIMARIES).to_string();
                 let last = (((node + 1) * SLOTS).div_ceil(PRIMARIES) - 1).to_string();
                 client.run::<()>(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
-                // Epochs of their own, or the nodes would have to settle who has which.
+                // A different epoch each, or the nodes would have to agree on them first.
                 client.run::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(node + 1).to_string()]);
             }
             if node > 0 {
@@ -41,7 +41,7 @@ impl Cluster {
         for node in PRIMARIES..2 * PRIMARIES {
             let mut client = cluster.client(node);
             let primary = cluster.id(node - PRIMARIES);
-            // Refused until the two have heard of each other.
+            // Refused until the two nodes know each other.
             until("a replica finds its primary", || client.try_run::<()>(&["CLUSTER", "REPLICATE", primary]).is_ok());
         }
         cluster.settled();
@@ -63,7 +63,7 @@ impl Cluster {
                 });
             }
         }
-        // A client that asks any node finds everyone at his place.
+        // Every node knows the same owners of all slots.
         let replicas = self.running().filter(|(_, server)| !is_primary(&mut server.client())).count();
         for (_, server) in self.running() {
             let mut client = server.client();
@@ -83,7 +83,7 @@ impl Cluster {
         self.nodes[node].as_ref().expect("a node that runs")
     }
 
-    /// A connection to one node, which follows nobody.
+    /// A connection to one node, which follows no redirections.
     pub fn client(&self, node: usize) -> Client {
         self.node(node).client()
     }
@@ -91,7 +91,7 @@ impl Cluster {
     /// A client of the whole cluster, which follows `MOVED` and `ASK`.
     pub fn connect(&self) -> ClusterConnection {
         let urls = self.running().map(|(_, server)| format!("redis://127.0.0.1:{}", server.port));
-        // Its own waits between two tries are seconds long.
+        // By default it waits for seconds between two tries.
         let builder = ClusterClient::builder(urls).retries(8).min_retry_wait(1).max_retry_wait(10);
         let client = builder.build().expect("a cluster client");
         client.get_connection().expect("a connection to the cluster")
@@ -119,7 +119,7 @@ impl Cluster {
         self.nodes[node] = None;
     }
 
-    /// Has a replica take over from a primary that lives. A server gives up where it takes long, so it is asked again.
+    /// Has a replica take over from a live primary. A server gives up if it takes long, so it is asked again.
     pub fn give_way_to(&self, node: usize) {
         let mut client = self.client(node);
         until("a replica takes over by hand", || {
@@ -156,10 +156,10 @@ fn start_node(engine: &Engine) -> (Server, u16) {
             "yes",
             "--cluster-port",
             &bus.to_string(),
-            // A machine that is slow must not look like one that is down. Tests of a crash set it lower.
+            // A slow machine must not look like a node that is down. Tests of a crash set it lower.
             "--cluster-node-timeout",
             "30000",
-            // However long the link to the primary was down: a test says itself what a replica has missed.
+            // A replica may always take over, however long its link to the primary was down.
             "--cluster-replica-validity-factor",
             "0",
             "--repl-diskless-sync-delay",

@@ -1,5 +1,4 @@
-//! Compact logs by the words of docs/COMPACT.md and not by the module's code: read through from the head to the end, and
-//! put together, sound or not.
+//! Reads and writes compact logs, sound or not, by docs/COMPACT.md and not by the module's code.
 
 /// What a string says of itself.
 #[derive(Debug)]
@@ -8,7 +7,7 @@ pub enum Reading {
     OtherVersion,
     /// The footer is not sound.
     Damaged,
-    /// The footer is sound and counts this many units, and the entries contradict it: a call that sees it refuses the log.
+    /// The footer is sound and counts this many units, but the entries contradict it. A call that notices refuses the log.
     Doubtful(i64),
     Sound(Vec<Entry>),
 }
@@ -24,7 +23,7 @@ const BLOCK: usize = 256;
 const BLOCK_HEAD: usize = 13;
 /// Units are counted modulo this.
 const UNITS: u64 = 1 << 53;
-/// The fields of a footer behind the varints.
+/// The length of the part of a footer behind the varints.
 const FOOTER_END: usize = 9;
 const LONGEST: usize = 1 << 24;
 
@@ -80,7 +79,7 @@ pub fn write(entries: &[Entry], dead: usize, origin: u64, gap: usize) -> Vec<u8>
     log
 }
 
-/// Makes the check of a footer that was changed right again.
+/// Corrects the check of a footer that was changed.
 pub fn seal(log: &mut [u8]) {
     if let Some(check) = Footer::read(log).map(|footer| footer.check(log.len())) {
         let at = log.len() - 3;

@@ -8,14 +8,14 @@ use super::call::{Call, Quota, Report, Rule, seconds};
 /// Which kinds of rules are drawn.
 #[derive(Debug, Clone, Copy)]
 pub struct Kinds {
-    /// Whether the clock goes back now and then. What counters of windows to come mean then is open.
+    /// Whether the clock sometimes goes back. The contract leaves open what counters of later windows mean then.
     pub steps_back: bool,
     pub throttle: bool,
 }
 
 /// A key that holds something else.
 pub const OTHER: &[u8] = b"w0";
-/// A key for units by the thousand.
+/// A key with thousands of units.
 const HEAVY: &[u8] = b"h0";
 /// A key that is used with windows of all lengths.
 const MIXED: &[u8] = b"m0";
@@ -23,7 +23,7 @@ const MIXED: &[u8] = b"m0";
 pub struct Draw {
     pub rng: Rng,
     pub kinds: Kinds,
-    /// Times of which a reply has told.
+    /// Times in replies.
     told: Vec<i64>,
     /// When the last calls were made.
     made: Vec<i64>,
@@ -34,7 +34,7 @@ impl Draw {
         Self { rng, kinds, told: Vec::new(), made: Vec::new() }
     }
 
-    /// Remembers what a reply has told.
+    /// Remembers the times in a reply.
     pub fn hear(&mut self, waits: &[i64], now: i64) {
         self.told.extend(waits.iter().filter(|&&wait| wait > 0).map(|wait| now + wait));
         self.made.push(now);
@@ -58,7 +58,7 @@ impl Draw {
                 now - [1, self.rng.i64(1..100), self.rng.i64(1..1_500), 20_000][self.rng.usize(..4)]
             }
             _ if self.told.is_empty() => now + 1,
-            // Exactly then, or a millisecond before.
+            // Exactly at one of these times, or a millisecond before.
             _ => self.told[self.rng.usize(..self.told.len())] - i64::from(self.rng.u32(..3) == 0),
         }
     }
@@ -93,7 +93,7 @@ impl Draw {
                 let mut rule = self.rule(&key);
                 let longest = Self::windows(&key).last().copied();
                 match &mut rule {
-                    // What the same rule took.
+                    // With the same windows.
                     Rule::Sliding { quotas, .. } if key == MIXED => {
                         *quotas = vec![Quota { window: longest.expect("a window"), limit: 9 }];
                     }
@@ -168,7 +168,7 @@ impl Draw {
         }
     }
 
-    /// Some of a key's windows. A log is always used with the longest of them, but for one key.
+    /// Some of a key's windows. Except at one key, a log is always used with the longest of them.
     fn some_windows(&mut self, key: &[u8]) -> Vec<i64> {
         let windows = Self::windows(key);
         let any_longest = key.starts_with(b"f") || key == MIXED;
@@ -199,7 +199,7 @@ impl Draw {
         };
         match kind {
             b'f' => {
-                // Where the clock goes back, only windows that begin with their first request are clear.
+                // If the clock goes back, the contract is definite only about ANCHORED.
                 let anchored = self.kinds.steps_back || self.rng.bool();
                 Rule::Fixed { quotas: self.quotas(key), anchored, cost, force }
             }

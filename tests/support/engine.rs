@@ -1,4 +1,4 @@
-//! The servers that this machine has, of those in tests/engines.tsv.
+//! The servers of tests/engines.tsv that this machine has.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,7 +56,7 @@ impl Engine {
         program.is_file().then(|| Self { name: REDIS_6_2.to_owned(), program: Some(program), compact: false })
     }
 
-    /// The engine of that name, or the first one that is there.
+    /// The engine of that name, or the first one that this machine has.
     #[allow(dead_code)] // The benchmark's.
     pub fn pick(name: Option<&str>) -> Option<Self> {
         Self::all().into_iter().find(|engine| engine.program.is_some() && name.is_none_or(|name| engine.name == name))
@@ -82,14 +82,14 @@ impl Engine {
         !self.is_redis_7_0() && !self.name.contains("-7.2")
     }
 
-    /// Whether replicas in a cluster know that a slot is on its way to another node.
+    /// Whether replicas in a cluster know that a slot is being moved to another node.
     #[allow(dead_code)] // The tests'.
     pub fn tells_replicas_of_moves(&self) -> bool {
         self.name.starts_with("valkey-") && !self.name.contains("-7.2")
     }
 
-    /// Between two looks at the wall clock Valkey 9 counts microseconds by itself. So they go on while the clock stands,
-    /// and RL.THROTTLE goes by them.
+    /// Between two reads of the wall clock Valkey 9 counts microseconds by itself. They go on while the frozen clock stands
+    /// still, and RL.THROTTLE uses them.
     pub fn counts_microseconds(&self) -> bool {
         self.name.starts_with("valkey-9")
     }

@@ -39,7 +39,7 @@ const MOST: i64 = (1 << 53) - 1;
 
 #[derive(Debug, Clone)]
 pub enum Verdict {
-    /// By the server itself, which counts the words before it calls the module.
+    /// Refused by the server itself, which checks the arity before it calls the module.
     Uncalled(String),
     Refused(String),
     Call(Call),
@@ -130,12 +130,12 @@ fn is(word: &[u8], name: &str) -> bool {
     word.eq_ignore_ascii_case(name.as_bytes())
 }
 
-/// A word that begins as a number does is meant as one.
+/// A word that begins like a number is read as one.
 fn is_number(word: &[u8]) -> bool {
     word.first().is_some_and(|byte| b"0123456789+-.".contains(byte))
 }
 
-/// Rules are read from left to right: the first thing that is wrong is what the line says.
+/// Rules are read from left to right: the line describes the first error.
 struct Reading<'a> {
     /// What is left.
     words: &'a [Vec<u8>],
@@ -302,7 +302,7 @@ fn within(text: &[u8], least: i64, most: i64) -> Option<i64> {
     canonical(text).filter(|number| (least..=most).contains(number))
 }
 
-/// An integer, if it is written as the server would write it.
+/// An integer, if it is written in the server's own form.
 pub fn canonical(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
     let number: i64 = text.parse().ok()?;

@@ -16,8 +16,8 @@ pub fn touched(server: &Server, body: impl FnOnce()) -> u64 {
     sum(server, "smaps", "Referenced:")
 }
 
-/// By how many bytes the server's resident memory rises at most meanwhile. Memory that the allocator has kept shows as no
-/// rise: a server that has not done much yet tells most.
+/// How many bytes the server's resident memory rises at most meanwhile. Memory that the allocator has kept does not show:
+/// use a server that has done little before.
 pub fn highest_rise(server: &Server, body: impl FnOnce()) -> u64 {
     clear(server, HIGHEST);
     let before = sum(server, "status", "VmRSS:");

@@ -1,4 +1,4 @@
-//! What the live tests and the benchmark stand on: the engines of this machine, servers, their clocks.
+//! What the live tests and the benchmark share: the engines of this machine, servers, their clocks.
 
 pub mod call;
 pub mod clock;

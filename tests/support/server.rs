@@ -19,11 +19,11 @@ pub struct Options {
     pub module_arguments: Vec<String>,
     /// Another build of the module, or none at all.
     pub module: Module,
-    /// The time to freeze the clock at, in milliseconds. Keys of such a server expire when they are looked at.
+    /// The time to freeze the clock at, in milliseconds. Keys of such a server expire when they are accessed.
     pub frozen_at: Option<i64>,
-    /// A shell's line that ends in the server, whose command line is `"$@"`.
+    /// A line for the shell that starts the server, whose command line is `"$@"`.
     pub through: Option<String>,
-    /// Whether logs are stored as they are where nothing is set; else as the engine under test says.
+    /// Whether new logs are stored by the module's default, and not as the engine under test says.
     pub default_storage: bool,
 }
 
@@ -68,7 +68,7 @@ impl Server {
 
     /// Starts a server; its log if it ends instead.
     pub fn try_start(engine: &Engine, options: &Options) -> Result<Self, String> {
-        // Between the probe and the server's own bind somebody may take the port; then another one is tried.
+        // Another process may take the port before the server binds it; then another port is tried.
         let mut tries = 5;
         loop {
             let port = free_port();
@@ -135,7 +135,7 @@ impl Server {
                 return Err(format!("{}\n{status}", self.log()));
             }
             if self.try_client().is_ok_and(|client| self.is_answered_by_ours(client)) {
-                self.keep_keys_until_they_are_looked_at();
+                self.disable_active_expiry();
                 return Ok(());
             }
             if Instant::now() > deadline {
@@ -145,9 +145,9 @@ impl Server {
         }
     }
 
-    /// Where the clock is moved by hand, keys expire when they are looked at and not in rounds of the server's own, which
-    /// depend on the load of the machine.
-    fn keep_keys_until_they_are_looked_at(&self) {
+    /// If the clock is moved by hand, keys expire when they are accessed, and not in the server's own cycles, which depend on
+    /// the load of the machine.
+    fn disable_active_expiry(&self) {
         if self.clock.is_some() {
             self.client().run::<Value>(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
         }
@@ -182,10 +182,10 @@ impl Server {
         Client::connect(&format!("redis://{user}:{password}@127.0.0.1:{}", self.port)).expect("a connection")
     }
 
-    /// Sets the frozen clock, and waits until the server has seen it: Valkey 9.1 looks at the clock once a millisecond.
+    /// Sets the frozen clock, and waits until the server has seen it: Valkey 9.1 reads the clock once a millisecond.
     pub fn set_time(&self, millis: i64) {
-        self.clock.as_ref().expect("a server with a clock of its own").set(millis);
-        let mut watcher = self.watcher.lock().expect("nobody panics here");
+        self.clock.as_ref().expect("a server with a frozen clock").set(millis);
+        let mut watcher = self.watcher.lock().expect("no thread panics here");
         let watcher = watcher.get_or_insert_with(|| self.client());
         let deadline = Instant::now() + Duration::from_secs(30);
         while watcher.millis() != millis {
@@ -208,13 +208,13 @@ impl Server {
         self.child.id()
     }
 
-    /// Puts a bound to the files that the server writes, in bytes, as a full disk would. `prlimit` comes with the
-    /// system; a small disk of its own would take root.
+    /// Limits the length of the files that the server writes, in bytes, which acts as a full disk does. `prlimit` comes with
+    /// the system; mounting a small disk would take root.
     #[allow(dead_code)] // The tests'.
     pub fn limit_files(&self, bytes: Option<u64>) {
         let bytes = bytes.map_or_else(|| "unlimited".to_owned(), |bytes| bytes.to_string());
         let mut command = Command::new("prlimit");
-        // The colon: the soft limit alone, which anybody may raise again.
+        // The colon: only the soft limit, which any user may raise again.
         command.args(["--pid", &self.pid().to_string(), &format!("--fsize={bytes}:")]);
         assert!(command.status().expect("prlimit of util-linux").success(), "{command:?}");
     }
@@ -223,11 +223,11 @@ impl Server {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Ends the server as a crash would and starts it again on the same folder and port.
+    /// Kills the server and starts it again on the same folder and port.
     pub fn restart(&mut self, engine: &Engine, options: &Options) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        *self.watcher.lock().expect("nobody panics here") = None;
+        *self.watcher.lock().expect("no thread panics here") = None;
         self.child = Self::spawn(engine, self.port, self.folder.path(), options);
         self.wait_until_ready().unwrap_or_else(|log| panic!("the server does not come back:\n{log}"));
     }

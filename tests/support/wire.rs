@@ -1,4 +1,4 @@
-//! A connection that sends many calls at once and hands out each reply as it came. An error is a reply like any other.
+//! A connection that sends many calls at once and returns each reply as it was sent, errors included.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// As the client library has it, which tells errors apart.
+    /// The same in the types of the client library.
     pub fn heard(&self) -> Result<Value, String> {
         Ok(match self {
             Self::Error(line) => return Err(line.clone()),
@@ -30,7 +30,7 @@ impl Reply {
     }
 }
 
-/// Short, for failures that show many.
+/// Short, for failures that show many of them.
 impl fmt::Debug for Reply {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

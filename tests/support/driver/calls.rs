@@ -1,5 +1,5 @@
-//! What is sent: the generator of calls. Some are what an ordinary client sends, some are ordinary calls with mistakes in
-//! them, and some have hostile words. The seed determines all of them.
+//! The generator of calls. Some are ordinary, some are ordinary calls with mistakes in them, and some have hostile words.
+//! The seed determines all of them.
 
 use super::Moment;
 use super::seen;
@@ -24,16 +24,16 @@ pub struct Case {
     pub quotas: Words,
     /// `max_burst count period`
     pub rate: Words,
-    /// Where the state lies.
+    /// The keys that hold the state.
     pub state: Vec<Vec<u8>>,
 }
 
 pub struct Call {
     pub words: Words,
     pub verdict: Verdict,
-    /// Where the state of the call lies. What a refused call could be about.
+    /// The keys that hold the state of the call, or could if it were not refused.
     pub state: Vec<Vec<u8>>,
-    pub probed: bool,
+    pub is_checked: bool,
 }
 
 pub enum Sent {
@@ -45,8 +45,8 @@ pub enum Sent {
 pub struct Generator {
     pub rng: fastrand::Rng,
     pub moment: Moment,
-    /// One call in this many is probed.
-    pub probe_every: u32,
+    /// One call in this number is checked exactly.
+    pub check_every: u32,
 }
 
 impl Generator {
@@ -62,7 +62,7 @@ impl Generator {
         }
         for _ in 0..self.rng.u32(1..5) {
             let call = self.call(&case);
-            if call.probed {
+            if call.is_checked {
                 seen::ask(bytes, &call);
                 pack(bytes, &call.words);
                 seen::ask(bytes, &call);
@@ -163,7 +163,7 @@ impl Generator {
         if by_script && self.rng.u32(..16) == 0 {
             words.splice(0..0, ["EVAL", "return redis.pcall(unpack(ARGV))", "0"].map(Into::into));
         }
-        Call { words, verdict, state, probed: self.rng.u32(..self.probe_every) == 0 }
+        Call { words, verdict, state, is_checked: self.rng.u32(..self.check_every) == 0 }
     }
 
     /// Leases, refunds and several keys, with the words of a case and with others, also where the case is of another kind.
@@ -279,7 +279,7 @@ impl Generator {
         }
     }
 
-    /// Does to a call what slips of the pen do.
+    /// Puts mistakes into a call.
     fn mangle(&mut self, words: &mut Words) {
         for _ in 0..self.rng.u32(1..4) {
             let at = self.rng.usize(1..=words.len());

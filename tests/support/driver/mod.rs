@@ -1,15 +1,15 @@
-//! A seeded client that sends what no sane client would, plants hostile state at the keys, and knows the one right
-//! answer to each call.
+//! A seeded client that sends what no ordinary client would, plants hostile state at the keys, and knows the one right reply
+//! to each call.
 //!
-//! The server's clock is frozen and moved between batches, so everything follows from the seed. A call that is
-//! *probed* has questions to the server's own commands in front and behind: from those before, its exact reply follows;
-//! those after say that a refused call changed nothing, and what an answered one left. A call that is not probed must
-//! have one of the replies that are possible for its arguments.
+//! The server's clock is frozen and moved between batches, so the seed determines everything. A call that is *checked* has
+//! questions to the server's own commands before and after it. From the answers before it tests/support/model.rs computes
+//! the exact reply; the answers after it show whether the call has left the right state. A call that is not checked must
+//! have one of the replies that are possible for its words.
 //!
-//! New logs are sorted sets for a while, then compact, then now this and now that, and so on.
+//! New logs are sorted sets for some batches, then compact, then either at random, and so on.
 //!
 //! This file has the batches and the clock. calls.rs and plants.rs generate what is sent, seen.rs asks the questions around
-//! a probed call, judge.rs knows what is right, totals.rs counts.
+//! a checked call, judge.rs decides what is right, totals.rs counts.
 
 mod calls;
 mod judge;
@@ -49,9 +49,9 @@ struct Moment {
 
 impl<'a> Driver<'a> {
     /// Drives a server whose clock stands at `now`.
-    pub fn new(server: &'a Server, now: i64, seed: u64, probe_every: u32) -> Self {
+    pub fn new(server: &'a Server, now: i64, seed: u64, check_every: u32) -> Self {
         let moment = Moment { now, compact: false };
-        let generator = Generator { rng: fastrand::Rng::with_seed(seed), moment, probe_every };
+        let generator = Generator { rng: fastrand::Rng::with_seed(seed), moment, check_every };
         let (wire, totals) = (Wire::open(server.port), Totals::default());
         Self { server, wire, generator, seed, batches: 0, totals }
     }
@@ -143,7 +143,7 @@ impl<'a> Driver<'a> {
     }
 
     fn judge(&mut self, call: &Call) {
-        let before = call.probed.then(|| Seen::hear(&mut self.wire, call));
+        let before = call.is_checked.then(|| Seen::hear(&mut self.wire, call));
         let reply = model::Reply::read(&self.wire.receive().heard(), false);
         let outcome = match &before {
             Some(before) => {

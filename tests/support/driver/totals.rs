@@ -13,7 +13,7 @@ use crate::support::model::{self, Reply, Value};
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Totals {
     pub calls: u64,
-    pub probed: u64,
+    pub checked: u64,
     pub plants: u64,
     pub sliding: Outcomes,
     pub fixed: Outcomes,
@@ -23,7 +23,7 @@ pub struct Totals {
     pub all: Outcomes,
     pub refunded: u64,
     pub released: u64,
-    /// Those of RL.SLIDING and RL.PEEK, probed, that were answered from a compact log.
+    /// Checked calls of RL.SLIDING and RL.PEEK that were answered from a compact log.
     pub compact: Outcomes,
     /// Refused for a compact log that is damaged or of another version.
     pub flawed: u64,
@@ -56,7 +56,7 @@ impl Totals {
     /// Adds a call and its reply.
     pub(super) fn count(&mut self, call: &Call, before: Option<&Seen>, reply: &Reply) {
         self.calls += 1;
-        self.probed += u64::from(call.probed);
+        self.checked += u64::from(call.is_checked);
         if let Reply::Error(line) = reply {
             self.refused += 1;
             self.flawed += u64::from([model::DAMAGED, model::OTHER_VERSION].contains(&&**line));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use redis::cluster::{ClusterClient, ClusterConnection};
 
 use super::server::free_port;
-use super::{Client, Engine, Options, Server};
+use super::{Client, Engine, Options, PATIENCE, Server};
 
 /// How many primaries there are at the start. The replica of primary *i* is node *i* + 3.
 pub const PRIMARIES: usize = 3;
@@ -175,7 +175,7 @@ fn start_node(engine: &Engine) -> (Server, u16) {
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < deadline, "the cluster did not come to this: {what}");
         std::thread::sleep(Duration::from_millis(10));

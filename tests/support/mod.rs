@@ -53,9 +53,13 @@ pub fn machine() -> String {
     format!("{}, {cores} cores", model.unwrap_or("unknown"))
 }
 
-/// Waits until a condition holds; fails after a time that no working server needs.
+/// How long tests wait for a server at most. Nothing depends on it but the time that a failure takes: on a machine with much
+/// other work a server can get no processor for minutes.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Waits until a condition holds.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < deadline, "this did not happen in time: {what}");
         std::thread::sleep(Duration::from_millis(5));

@@ -374,11 +374,15 @@ impl Usage<'_> {
             }
         };
         let windows: Vec<Standard> = all.clone().map(window).collect();
-        // While one window is waited for, others may fill again.
+        // While one window is waited for, others may fill again: a log after a step of the clock. A counter that was set below 0
+        // from outside has room above its limit until it expires, which the waits of other windows do not consider.
+        let keeps_room = |index: usize| matches!(rule, Rule::Fixed { .. }) && fits_at(&after, index, now);
         let wait = match allowed {
             true => 0,
             false if windows.iter().any(|window| window.wait == NEVER) => NEVER,
-            false => after.wait(all.clone(), |at| all.clone().all(|index| fits_at(&after, index, at))),
+            false => {
+                after.wait(all.clone(), |at| all.clone().all(|index| keeps_room(index) || fits_at(&after, index, at)))
+            }
         };
         Ok((Decision { allowed, windows, wait }, after, is_counted))
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, ConnectionLike, FromRedisValue, RedisError, Value};
 
-use super::{Clock, Engine, clock};
+use super::{Clock, Engine, PATIENCE, clock};
 
 /// How a server is started.
 #[derive(Default, Clone)]
@@ -129,7 +129,7 @@ impl Server {
     }
 
     fn wait_until_ready(&mut self) -> Result<(), String> {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().expect("the server's status") {
                 return Err(format!("{}\n{status}", self.log()));
@@ -187,7 +187,7 @@ impl Server {
         self.clock.as_ref().expect("a server with a frozen clock").set(millis);
         let mut watcher = self.watcher.lock().expect("no thread panics here");
         let watcher = watcher.get_or_insert_with(|| self.client());
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + PATIENCE;
         while watcher.millis() != millis {
             assert!(Instant::now() < deadline, "the server does not see the time that was set");
             std::thread::yield_now();
@@ -253,8 +253,8 @@ pub struct Client(pub redis::Connection);
 
 impl Client {
     fn connect(url: &str) -> redis::RedisResult<Self> {
-        let connection = redis::Client::open(url)?.get_connection_with_timeout(Duration::from_secs(20))?;
-        connection.set_read_timeout(Some(Duration::from_secs(60)))?;
+        let connection = redis::Client::open(url)?.get_connection_with_timeout(PATIENCE)?;
+        connection.set_read_timeout(Some(PATIENCE))?;
         Ok(Self(connection))
     }
 

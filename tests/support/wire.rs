@@ -3,9 +3,10 @@
 use std::fmt;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use redis::Value;
+
+use super::PATIENCE;
 
 #[derive(Clone, PartialEq, Eq)]
 pub enum Reply {
@@ -56,7 +57,7 @@ impl Wire {
     pub fn open(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
         stream.set_nodelay(true).expect("no delay");
-        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time limit");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
         Self { stream, buffer: Vec::new(), at: 0 }
     }
 

@@ -39,6 +39,7 @@ impl Rule for Lease {
         &OUTCOMES
     }
 
+    #[inline(always)] // See `Rule`.
     fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Said), Error> {
         let (Some(limit), Some(lease), Some(holder)) = (words.next(), words.next(), words.next()) else {
             return Err(Error::WrongArity);
@@ -48,6 +49,7 @@ impl Rule for Lease {
         Ok((Self { limit, lease, holder: holder.retain() }, said))
     }
 
+    #[inline(always)] // See `Rule`.
     fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Requested<'a, M>, Error> {
         Lease::read(self, ctx, call.key, now)
     }

@@ -62,9 +62,9 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
     }
 
     // All keys are closed before the first change is published: listeners of events may run then.
-    let apply = |(state, (decision, plan)): (AnyState<'_, _>, (_, Plan))| (decision, plan.apply(state.into_places()));
-    let decided: List<_> = states.into_iter().zip(outcomes).map(apply).collect();
-    for ((_, done), (call, _)) in decided.iter().zip(&parts) {
+    let plans = outcomes.iter_mut().map(|(_, plan)| plan);
+    let done: List<_> = states.into_iter().zip(plans).map(|(state, plan)| plan.apply(state.into_places())).collect();
+    for (done, (call, _)) in done.into_iter().zip(&parts) {
         done.publish(ctx, call.key);
     }
     step();
@@ -74,7 +74,7 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
         denied(ctx, call.key);
     }
     step();
-    let statuses = (0..).zip(&decided).map(|(index, (decision, _))| (index, decision.status));
+    let statuses = (0..).zip(&outcomes).map(|(index, (decision, _))| (index, decision.status));
     let binding = if allowed {
         statuses.min_by(|(_, one), (_, other)| by_share(one, other))
     } else {
@@ -85,7 +85,7 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
     let allowed = allowed || !config::enforces();
     let retry = if allowed { Retry::Now } else { status.retry };
     let outcome = [i64::from(allowed), index, status.remaining(), reply::retry_after(retry)];
-    let decisions = (detail == Detail::Full).then(|| decided.into_iter().map(|(decision, _)| enforced(decision)));
+    let decisions = (detail == Detail::Full).then(|| outcomes.into_iter().map(|(decision, _)| enforced(decision)));
     reply::all(ctx, outcome, decisions, now);
     Ok(())
 }

@@ -64,6 +64,7 @@ pub struct Request {
 
 /// `windowSec limit [windowSec limit ...]` and options. `own` reads an option that only this rule takes: it returns whether
 /// the word is one.
+#[inline(always)] // The usual call is short.
 pub fn quotas_and_options(
     grammar: &Grammar,
     words: &mut Args<'_>,
@@ -80,7 +81,7 @@ pub fn quotas_and_options(
     several_quotas_and_options(grammar, words, place, own)
 }
 
-#[cold] // Keeps the usual call short.
+#[inline(never)] // Keeps it short.
 fn several_quotas_and_options(
     grammar: &Grammar,
     words: &mut Args<'_>,
@@ -114,14 +115,16 @@ pub fn options(
     while let Some(word) = words.peek() {
         let mut rest = *words;
         rest.next();
-        if let Some(detail) = detail(grammar, word, place)
+        if own(word, &mut rest)? {
+            // COST is the most common option.
+        } else if let Some(detail) = detail(grammar, word, place)
             && said.detail.is_none()
         {
             said.detail = Some(detail);
         } else if place == Place::Refund && is(word, "AT") && said.at.is_none() {
             let millis = within(rest.next().ok_or(BAD_REFUND)?, 0, Limit::MAX).ok_or(BAD_AT)?;
             said.at = Some(Time::from_millis(millis));
-        } else if !own(word, &mut rest)? {
+        } else {
             break;
         }
         *words = rest;

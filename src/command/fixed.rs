@@ -36,6 +36,7 @@ impl Rule for Fixed {
         &OUTCOMES
     }
 
+    #[inline(always)] // See `Rule`.
     fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Said), Error> {
         let mut anchored = false;
         let Request { demand, said, .. } = args::quotas_and_options(&Self::GRAMMAR, words, place, |word| {
@@ -46,6 +47,7 @@ impl Rule for Fixed {
         Ok((Self { demand, anchored }, said))
     }
 
+    #[inline(always)] // See `Rule`.
     fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Counters<'a, M>, Error> {
         Fixed::read(self, ctx, call, now)
     }

@@ -17,7 +17,7 @@ impl Action for Refund {
 
         let state = rule.read::<Writable>(ctx, call, now)?;
         step();
-        let (refund, plan) = state.refund(said.at)?;
+        let (refund, mut plan) = state.refund(said.at)?;
         step();
         let done = plan.apply(state.into_places());
         done.publish(ctx, call.key);

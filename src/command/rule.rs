@@ -17,7 +17,8 @@ use crate::state::{Compaction, CounterKey, Open, Suffix, Terms};
 
 /// A rule: its words, its state, its decision, and all else that the commands need to know of it.
 ///
-/// A rule stands in the list of [`super::rules`], and its command in none besides.
+/// A rule is named in the list of [`super::rules`]; its command is registered from there. Its steps are in line in its own command, see
+/// [`Open`]; the commands that take any rule share one copy of them, in [`super::rules::AnyRule`].
 pub trait Rule: Sized {
     /// The word that begins it in RL.PEEK, RL.REFUND and RL.ALL.
     const NAME: &'static str;
@@ -88,7 +89,7 @@ impl<R: Rule> Action for Decide<R> {
         let state = rule.read::<Writable>(ctx, call, now)?;
         step();
         let terms = Terms { detail: said.detail(), charge: Charge::Alone, compaction: Compaction::Allowed };
-        let (decision, plan) = state.decide(terms)?;
+        let (decision, mut plan) = state.decide(terms)?;
         step();
         let done = plan.apply(state.into_places());
         done.publish(ctx, call.key);

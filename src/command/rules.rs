@@ -29,6 +29,7 @@ macro_rules! rules {
 
         impl AnyRule {
             /// Reads the name of a rule, its words, and what is said behind them.
+            #[inline(never)] // See `Rule`.
             pub fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Said), Error> {
                 let name = words.next().ok_or(Error::WrongArity)?;
                 $(if is(name, $rule::NAME) && ($rule::REFUNDABLE || place != Place::Refund) {
@@ -39,6 +40,7 @@ macro_rules! rules {
             }
 
             /// See [`Rule::read`].
+            #[inline(never)] // See `Rule`.
             pub fn read<'a, M: Mode>(
                 &'a self,
                 ctx: &'a Context,
@@ -73,6 +75,7 @@ macro_rules! rules {
         }
 
         impl<'a, M: Mode> Open<'a, M> for AnyState<'a, M> {
+            #[inline(never)] // See `Rule`.
             fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
                 match self {
                     $(Self::$rule(state) => state.decide(terms)),+
@@ -91,6 +94,7 @@ macro_rules! rules {
                 }
             }
 
+            #[inline(never)] // See `Rule`.
             fn into_places(self) -> Places<'a, M> {
                 match self {
                     $(Self::$rule(state) => state.into_places()),+

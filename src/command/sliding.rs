@@ -37,11 +37,13 @@ impl Rule for Sliding {
         &OUTCOMES
     }
 
+    #[inline(always)] // See `Rule`.
     fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Said), Error> {
         let Request { demand, has_cost, said } = args::quotas_and_options(&Self::GRAMMAR, words, place, |_| false)?;
         Ok((Self { demand, storage: config::sliding_storage(has_cost) }, said))
     }
 
+    #[inline(always)] // See `Rule`.
     fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Log<'a, M>, Error> {
         Sliding::read(self, ctx, call, now)
     }

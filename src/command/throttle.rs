@@ -45,6 +45,7 @@ impl Rule for Throttle {
         &OUTCOMES
     }
 
+    #[inline(always)] // See `Rule`.
     fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Said), Error> {
         let (Some(max_burst), Some(count), Some(period)) = (words.next(), words.next(), words.next()) else {
             return Err(Error::WrongArity);
@@ -67,6 +68,7 @@ impl Rule for Throttle {
         Ok((Self { rate, quantity }, said))
     }
 
+    #[inline(always)] // See `Rule`.
     fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Stored<'a, M>, Error> {
         Throttle::read(self, ctx, call, now)
     }

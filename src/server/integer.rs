@@ -53,6 +53,15 @@ impl Digits {
         digits
     }
 
+    /// A byte, and the decimal form of an integer.
+    #[inline]
+    pub fn behind(prefix: u8, value: i64) -> Self {
+        let mut digits = Self::NONE;
+        digits.push(&[prefix]);
+        digits.push_integer(value);
+        digits
+    }
+
     /// `left`, the separator, and `right` in base 36.
     pub fn joined(left: i64, separator: u8, right: u64) -> Self {
         let mut digits = Self::NONE;
@@ -62,10 +71,9 @@ impl Digits {
         digits
     }
 
-    /// Milliseconds, not negative, as seconds in the shortest decimal form, followed by a unit.
-    pub fn seconds(millis: i64, unit: u8) -> Self {
-        let mut digits = Self::NONE;
-        digits.push_integer(millis / 1000);
+    /// A byte, and milliseconds, not negative, as seconds in the shortest decimal form, followed by a unit.
+    pub fn seconds_behind(prefix: u8, millis: i64, unit: u8) -> Self {
+        let mut digits = Self::behind(prefix, millis / 1000);
         let digit = |value: i64| b'0' + (value % 10) as u8;
         let places = [b'.', digit(millis / 100), digit(millis / 10), digit(millis)];
         // Zeros at the end are left out, and so is the point before nothing.
@@ -148,9 +156,9 @@ mod tests {
     #[test]
     fn seconds_have_no_more_places_than_they_need() {
         for (millis, text) in
-            [(60_000, "60s"), (250, "0.25s"), (1, "0.001s"), (1_500, "1.5s"), (10_050, "10.05s"), (20, "0.02s")]
+            [(60_000, ":60s"), (250, ":0.25s"), (1, ":0.001s"), (1_500, ":1.5s"), (10_050, ":10.05s"), (20, ":0.02s")]
         {
-            assert_eq!(Digits::seconds(millis, b's').as_bytes(), text.as_bytes());
+            assert_eq!(Digits::seconds_behind(b':', millis, b's').as_bytes(), text.as_bytes());
         }
     }
 

@@ -131,17 +131,16 @@ impl OwnedStr {
 
     /// The pieces, joined.
     #[inline]
-    pub fn concat(pieces: &[&[u8]]) -> Self {
+    pub fn concat<const N: usize>(pieces: [&[u8]; N]) -> Self {
         // Most names are short. They are put together on the stack.
         let mut short = [0; 128];
-        let length = pieces.iter().map(|piece| piece.len()).sum();
-        let Some(mut room) = short.get_mut(..length) else {
-            return Self::new(&pieces.concat());
-        };
+        let mut length = 0;
         for piece in pieces {
-            let (here, behind) = room.split_at_mut(piece.len());
-            here.copy_from_slice(piece);
-            room = behind;
+            let Some(room) = short.get_mut(length..length + piece.len()) else {
+                return Self::new(&pieces.concat());
+            };
+            room.copy_from_slice(piece);
+            length += piece.len();
         }
         Self::new(&short[..length])
     }

@@ -32,10 +32,11 @@ impl Suffix {
         if anchored { Self::Length(window) } else { Self::Number(now.number_of(window)) }
     }
 
-    fn digits(self) -> Digits {
+    /// Its bytes, which begin with a colon.
+    fn text(self) -> Digits {
         match self {
-            Self::Number(number) => Digits::of(number),
-            Self::Length(window) => Digits::seconds(window.millis(), b's'),
+            Self::Number(number) => Digits::behind(b':', number),
+            Self::Length(window) => Digits::seconds_behind(b':', window.millis(), b's'),
         }
     }
 }
@@ -57,12 +58,12 @@ impl<'a> CounterKey<'a> {
 
     /// Whether this is the counter's name.
     pub fn is(self, name: &[u8]) -> bool {
-        let (key, suffix) = (self.key, self.suffix.digits());
+        let (key, suffix) = (self.key, self.suffix.text());
         let Some((open, close)) = braces_in_this_mode(key) else {
             return false;
         };
         let rest = name.strip_prefix(open).and_then(|rest| rest.strip_prefix(key));
-        rest.and_then(|rest| rest.strip_prefix(close)?.strip_prefix(b":")) == Some(suffix.as_bytes())
+        rest.and_then(|rest| rest.strip_prefix(close)) == Some(suffix.as_bytes())
     }
 }
 
@@ -71,9 +72,9 @@ pub struct CounterName(OwnedStr);
 
 impl CounterName {
     pub fn of(ctx: &Context, call: Call<'_>, suffix: Suffix) -> Result<Self, Error> {
-        let (key, suffix) = (call.key.as_bytes(), suffix.digits());
+        let (key, suffix) = (call.key.as_bytes(), suffix.text());
         let (open, close) = braces_in_this_mode(key).ok_or(NO_SLOT)?;
-        let name = OwnedStr::concat(&[open, key, close, b":", suffix.as_bytes()]);
+        let name = OwnedStr::concat([open, key, close, suffix.as_bytes()]);
         if permits(ctx, call, name.as_str()) { Ok(Self(name)) } else { Err(NO_PERMISSION) }
     }
 

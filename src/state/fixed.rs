@@ -43,6 +43,7 @@ struct Found {
 }
 
 impl Fixed {
+    #[inline(always)] // See `Open`.
     pub fn read<'a, M: Mode>(
         &'a self,
         ctx: &'a Context,
@@ -128,13 +129,13 @@ impl<M: Mode> Counters<'_, M> {
 }
 
 impl<'a, M: Mode> Open<'a, M> for Counters<'a, M> {
-    #[inline]
+    #[inline(always)] // See `Open`.
     fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         let Terms { detail, charge, .. } = terms;
         let (decision, count) =
             fixed::decide(self.first.counter, self.others(), self.demand(), detail, charge, self.now)?;
         if !terms.may_change::<M>() {
-            return Ok((decision, Plan::NOTHING));
+            return Ok((decision, Plan::nothing()));
         }
         let plan = match count {
             Some(cost) => self.plan(|found| found.count(cost, self.now)),
@@ -144,14 +145,15 @@ impl<'a, M: Mode> Open<'a, M> for Counters<'a, M> {
     }
 
     fn heal(&self) -> Plan {
-        self.plan(|found| [found.heal(self.now), None, None])
+        self.plan(|found| found.heal(self.now).into_iter().collect())
     }
 
     fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
         let refund = fixed::refund(self.first.counter, self.others(), self.demand(), at, self.now);
-        Ok((refund, self.plan(|found| [found.give_back(self.demand().cost, at, self.now), None, None])))
+        Ok((refund, self.plan(|found| found.give_back(self.demand().cost, at, self.now).into_iter().collect())))
     }
 
+    #[inline(always)] // See `Open`.
     fn into_places(self) -> Places<'a, M> {
         self.places
     }
@@ -159,15 +161,20 @@ impl<'a, M: Mode> Open<'a, M> for Counters<'a, M> {
 
 impl Found {
     fn count(self, cost: Cost, now: Time) -> Changes {
+        let mut changes = Changes::new();
         // The decision has refused what would overflow.
         let Ok(Counter { value, expiry: Some(until), .. }) = self.counter.after(cost, now) else {
-            return [None, None, None];
+            return changes;
         };
-        if !self.exists {
-            return [Some(Change::Start { value, until }), None, None];
+        if self.exists {
+            changes.push(Change::Count { by: cost.units(), value });
+            if self.counter.expiry != Some(until) {
+                changes.push(Change::Expire { at: until });
+            }
+        } else {
+            changes.push(Change::Start { value, until });
         }
-        let expire = (self.counter.expiry != Some(until)).then_some(Change::Expire { at: until });
-        [Some(Change::Count { by: cost.units(), value }), expire, None]
+        changes
     }
 
     /// A counter without an expiry would never end: it gets one.

@@ -2,7 +2,7 @@
 //!
 //! The key expires with its last lease. Members whose lease has ended are [`stale`].
 
-use super::plan::{Change, Done, Place};
+use super::plan::{Change, Place};
 use super::stale::{self, Bounds, score};
 use super::{Open, Places, Plan, Terms, WRONG_TYPE};
 use crate::limit::lease::{self, End, Leases};
@@ -42,8 +42,17 @@ impl<'a, M: Mode> Held<'a, M> {
         self.held > 0 && self.place.key.expiry().is_none()
     }
 
-    fn prune(&self) -> Option<Change> {
-        self.place.stale.is_some().then_some(Change::PRUNE)
+    /// A plan that begins with removing what is stale.
+    fn plan(&self) -> Plan {
+        let mut plan = Plan::nothing();
+        if self.place.stale.is_some() {
+            plan.push(Change::PRUNE);
+        }
+        plan
+    }
+
+    fn expire(&self, added: Option<Time>) -> Change {
+        Change::ExpireWithLast { now: self.now, added, at: None }
     }
 }
 
@@ -60,6 +69,7 @@ pub struct Requested<'a, M: Mode> {
 }
 
 impl Lease {
+    #[inline(always)] // See `Open`.
     pub fn read<'a, M: Mode>(&'a self, ctx: &'a Context, key: Str<'_>, now: Micros) -> Result<Requested<'a, M>, Error> {
         let leases = Held::read(ctx, key, now.time())?;
         let own = leases.end_for(self.holder.as_str());
@@ -95,24 +105,31 @@ impl<M: Mode> Leases for Requested<'_, M> {
 }
 
 impl<'a, M: Mode> Open<'a, M> for Requested<'a, M> {
-    #[inline]
+    #[inline(always)] // See `Open`.
     fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         let (Lease { limit, lease, holder }, now) = (self.rule, &self.leases.now);
         let (decision, end) = lease::decide(self, *limit, *lease, terms.detail, terms.charge, *now);
         if !terms.may_change::<M>() {
-            return Ok((decision, Plan::NOTHING));
+            return Ok((decision, Plan::nothing()));
         }
         // A lease that ends then already stays as it is.
         let end = end.filter(|&end| self.own != Some(End::At(end)));
-        let put = end.map(|at| Change::Put { at, member: holder.as_str().retain() });
-        let expire =
-            (put.is_some() || self.leases.lacks_expiry()).then_some(Change::ExpireWithLast { now: *now, at: None });
-        Ok((decision, Plan::one([self.leases.prune(), put, expire])))
+        let mut plan = self.leases.plan();
+        if let Some(at) = end {
+            plan.push(Change::Put { at, member: holder.as_str().retain() });
+        }
+        if end.is_some() || self.leases.lacks_expiry() {
+            plan.push(self.leases.expire(end));
+        }
+        Ok((decision, plan))
     }
 
     fn heal(&self) -> Plan {
-        let expire = Change::ExpireWithLast { now: self.leases.now, at: None };
-        Plan::one([None, None, self.leases.lacks_expiry().then_some(expire)])
+        let mut plan = Plan::nothing();
+        if self.leases.lacks_expiry() {
+            plan.push(self.leases.expire(None));
+        }
+        plan
     }
 
     /// Leases are released, not refunded: the grammar does not take this rule in a refund.
@@ -120,20 +137,28 @@ impl<'a, M: Mode> Open<'a, M> for Requested<'a, M> {
         Err(Error::WrongArity)
     }
 
+    #[inline(always)] // See `Open`.
     fn into_places(self) -> Places<'a, M> {
         Places::one(self.leases.place)
     }
 }
 
-/// Releases the leases of these holders. Returns how many of them had one.
-pub fn release(ctx: &Context, key: Str<'_>, holders: Args<'_>, now: Micros) -> Result<(u64, Done), Error> {
+/// Releases the leases of these holders. Returns how many of them have one, and what changes at the key.
+pub fn release<'a>(
+    ctx: &'a Context,
+    key: Str<'_>,
+    holders: Args<'_>,
+    now: Micros,
+) -> Result<(u64, Plan, Places<'a, Writable>), Error> {
     let leases = Held::<Writable>::read(ctx, key, now.time())?;
     let mut members: Vec<_> = holders.filter(|&holder| leases.end_for(holder).is_some()).map(Str::retain).collect();
     members.sort_unstable_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
     members.dedup_by(|one, other| one.as_str().as_bytes() == other.as_str().as_bytes());
     let released = members.len() as u64;
-    let expire = (released > 0).then_some(Change::ExpireWithLast { now: leases.now, at: None });
-    let take_out = (released > 0).then_some(Change::TakeOut { members, emptied: false });
-    let plan = Plan::one([leases.prune(), take_out, expire]);
-    Ok((released, plan.apply(Places::one(leases.place))))
+    let mut plan = leases.plan();
+    if released > 0 {
+        plan.push(Change::TakeOut { members, emptied: false });
+        plan.push(leases.expire(None));
+    }
+    Ok((released, plan, Places::one(leases.place)))
 }

@@ -46,6 +46,9 @@ impl Terms {
 }
 
 /// What a rule has read of its keys, which are open.
+///
+/// A call passes through reading, deciding and closing once, and the compiler copies their results into each other. In line, in
+/// one function for each command, that saves 3 to 6 % of the instructions of a call. Hence the `inline(always)` of these steps.
 pub trait Open<'a, M: Mode>: Sized {
     /// Decides on a request. Everything that can refuse it does so here.
     fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error>;

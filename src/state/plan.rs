@@ -8,7 +8,7 @@ use std::iter;
 
 use smallvec::SmallVec;
 
-use super::compact::{Bytes, Patch};
+use super::compact::Patch;
 use super::stale::{Removed, Stale, score};
 use crate::limit::Time;
 use crate::server::{Context, Digits, EventClass, Key, Kind, Mode, OwnedStr, ScoreRange, Str, Word, Writable};
@@ -36,19 +36,21 @@ pub enum Change {
     /// Bytes are put at an offset of a string.
     Patch(Patch),
     /// A string is created, or replaced, and has this expiry, which may be a new one.
-    Replace { bytes: Bytes, until: Option<Time>, renewed: bool },
+    Replace { bytes: Vec<u8>, until: Option<Time>, renewed: bool },
     /// The key gets an expiry.
     Expire { at: Time },
-    /// The key of a sorted set expires with its highest score, if that is later than `now`.
-    ExpireWithLast { now: Time, at: Option<Time> },
+    /// The key of a sorted set expires with its highest score, if that is later than `now`. `added`: a score that is in the
+    /// set, usually the highest.
+    ExpireWithLast { now: Time, added: Option<Time>, at: Option<Time> },
     /// The key is removed.
     Remove,
 }
 
-/// The changes of a key, in their order.
-pub type Changes = [Option<Change>; 3];
+/// The changes of a key, in their order. Most calls make one or two, which need no allocation.
+pub type Changes = SmallVec<[Change; 2]>;
 
 /// What a call changes.
+#[derive(Default)]
 pub struct Plan {
     first: KeyPlan,
     /// Of further keys, in the order in which they are open.
@@ -58,6 +60,7 @@ pub struct Plan {
 }
 
 /// The changes of one key.
+#[derive(Default)]
 struct KeyPlan {
     changes: Changes,
     /// The key's name, if it is not the one that the caller has given; once the changes are carried out.
@@ -91,31 +94,35 @@ impl<'a, M: Mode> Place<'a, M> {
 }
 
 impl Plan {
-    /// A plan for one key.
-    pub const fn one(changes: Changes) -> Self {
-        Self { first: KeyPlan::new(changes), others: Vec::new(), compaction_is_due: false }
-    }
-
     /// A plan that changes nothing.
-    pub const NOTHING: Self = Self::one([None, None, None]);
+    #[inline]
+    pub fn nothing() -> Self {
+        Self::default()
+    }
 
     /// A plan for several keys.
     #[inline]
     pub fn several(first: Changes, others: impl Iterator<Item = Changes>) -> Self {
-        Self { others: others.map(KeyPlan::new).collect(), ..Self::one(first) }
+        Self { first: KeyPlan::new(first), others: others.map(KeyPlan::new).collect(), compaction_is_due: false }
+    }
+
+    /// Adds a change of the first key, which follows those before.
+    #[inline]
+    pub fn push(&mut self, change: Change) {
+        self.first.changes.push(change);
     }
 
     /// How many members are added to sorted sets.
     pub fn added_members(&self) -> i64 {
-        let changes = iter::once(&self.first).chain(&self.others).flat_map(|plan| plan.changes.iter().flatten());
+        let changes = iter::once(&self.first).chain(&self.others).flat_map(|plan| &plan.changes);
         changes
             .map(|change| if let Change::Add { count, .. } = change { *count } else { 0 })
             .fold(0, i64::saturating_add)
     }
 
     /// Carries the plan out at these keys, and closes them. Cannot be refused. What is done has to be published.
-    #[inline]
-    pub fn apply(mut self, places: Places<'_, Writable>) -> Done {
+    #[inline(always)] // See `Open`.
+    pub fn apply(&mut self, places: Places<'_, Writable>) -> Done<'_> {
         self.first.apply(places.first);
         for (plan, place) in self.others.iter_mut().zip(places.others) {
             plan.apply(place);
@@ -126,12 +133,12 @@ impl Plan {
 
 /// A plan that was carried out.
 #[must_use]
-pub struct Done(Plan);
+pub struct Done<'a>(&'a Plan);
 
-impl Done {
+impl Done<'_> {
     /// Publishes the changes: to replicas and the AOF, to WATCH and client-side caches, and to the listeners of keyspace
     /// events. `key`: the key that the caller has given.
-    #[inline]
+    #[inline(always)] // See `Open`.
     pub fn publish(&self, ctx: &mut Context, key: Str<'_>) {
         self.0.first.publish(ctx, key);
         for plan in &self.0.others {
@@ -141,20 +148,16 @@ impl Done {
 }
 
 impl KeyPlan {
-    const fn new(changes: Changes) -> Self {
+    fn new(changes: Changes) -> Self {
         Self { changes, name: None }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.changes.iter().all(Option::is_none)
     }
 
     #[inline]
     fn apply(&mut self, mut place: Place<'_, Writable>) {
-        if self.is_empty() {
+        if self.changes.is_empty() {
             return; // Most denials change nothing.
         }
-        for change in self.changes.iter_mut().flatten() {
+        for change in &mut self.changes {
             change.carry_out(&mut place);
         }
         self.name = place.name;
@@ -162,15 +165,15 @@ impl KeyPlan {
 
     #[inline]
     fn publish(&self, ctx: &mut Context, key: Str<'_>) {
-        if self.is_empty() {
+        if self.changes.is_empty() {
             return;
         }
         let key = self.name.as_ref().map_or(key, OwnedStr::as_str);
-        for change in self.changes.iter().flatten() {
+        for change in &self.changes {
             change.replicate(ctx, key);
         }
         ctx.signal_modified(key);
-        for change in self.changes.iter().flatten() {
+        for change in &self.changes {
             change.notify(ctx, key);
         }
     }
@@ -213,10 +216,12 @@ impl Change {
                 }
             }
             Self::Expire { at } => key.set_expiry(at.millis()),
-            Self::ExpireWithLast { now, at } => {
-                let last =
-                    key.last_score_in(ScoreRange::above(score(*now), f64::INFINITY)).filter(|last| last.is_finite());
-                let expiry = last.map(|last| Time::from_millis(last.ceil() as i64));
+            Self::ExpireWithLast { now, added, at } => {
+                let later_than = |time| ScoreRange::above(score(time), f64::INFINITY);
+                let expiry = added.filter(|&added| !key.any_in(later_than(added))).or_else(|| {
+                    let last = key.last_score_in(later_than(*now)).filter(|last| last.is_finite());
+                    last.map(|last| Time::from_millis(last.ceil() as i64))
+                });
                 *at = expiry.filter(|expiry| key.expiry() != Some(expiry.millis()));
                 if let Some(at) = at {
                     key.set_expiry(at.millis());

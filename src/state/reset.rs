@@ -41,7 +41,8 @@ fn remove(ctx: &mut Context, name: Str<'_>) -> bool {
     if key.kind() == Kind::Empty {
         return false;
     }
-    let done = Plan::one([Some(Change::Remove), None, None]).apply(Places::one(Place::new(key)));
-    done.publish(ctx, name);
+    let mut plan = Plan::nothing();
+    plan.push(Change::Remove);
+    plan.apply(Places::one(Place::new(key))).publish(ctx, name);
     true
 }

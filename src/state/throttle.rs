@@ -31,6 +31,7 @@ pub struct Stored<'a, M: Mode> {
 }
 
 impl Throttle {
+    #[inline(always)] // See `Open`.
     pub fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Stored<'a, M>, Error> {
         let key = Key::open(ctx, call.key);
         let nanos = read_integer(&key)?;
@@ -40,7 +41,7 @@ impl Throttle {
 }
 
 impl<'a, M: Mode> Open<'a, M> for Stored<'a, M> {
-    #[inline]
+    #[inline(always)] // See `Open`.
     fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         let Throttle { rate, quantity } = *self.rule;
         let (decision, arrival) = throttle::decide(self.arrival, rate, quantity, terms.charge, self.now)?;
@@ -49,7 +50,7 @@ impl<'a, M: Mode> Open<'a, M> for Stored<'a, M> {
 
     /// An arrival time ends by itself.
     fn heal(&self) -> Plan {
-        Plan::NOTHING
+        Plan::nothing()
     }
 
     fn refund(&self, _at: Option<Time>) -> Result<(Refund, Plan), Error> {
@@ -58,6 +59,7 @@ impl<'a, M: Mode> Open<'a, M> for Stored<'a, M> {
         Ok((refund, self.plan(arrival)))
     }
 
+    #[inline(always)] // See `Open`.
     fn into_places(self) -> Places<'a, M> {
         Places::one(self.place)
     }
@@ -67,11 +69,15 @@ impl<M: Mode> Stored<'_, M> {
     /// Stores an arrival time, if it moves. The key goes if that time has passed.
     fn plan(&self, arrival: Option<Arrival>) -> Plan {
         let has_passed = |arrival: Arrival| self.now.nanos().is_some_and(|now| arrival.nanos() <= now);
-        let change = match arrival {
-            None => None,
-            Some(arrival) if has_passed(arrival) => (self.place.key.kind() != Kind::Empty).then_some(Change::Remove),
-            Some(arrival) => Some(Change::Store { value: arrival.nanos(), until: arrival.passed_at() }),
-        };
-        Plan::one([change, None, None])
+        let mut plan = Plan::nothing();
+        match arrival {
+            None => {}
+            Some(arrival) if !has_passed(arrival) => {
+                plan.push(Change::Store { value: arrival.nanos(), until: arrival.passed_at() });
+            }
+            Some(_) if self.place.key.kind() != Kind::Empty => plan.push(Change::Remove),
+            Some(_) => {}
+        }
+        plan
     }
 }

@@ -1,7 +1,7 @@
 //! What a call does to the string of a compact log, and how its bytes are put together.
 
 use super::format::{
-    BLOCK, Bytes, Ends, FILLER, HEADER, Head, LAST_END, MAGIC, Mark, VERSION, entry_len, is_boundary, put_block_head,
+    BLOCK, Ends, FILLER, HEADER, Head, LAST_END, MAGIC, Mark, VERSION, entry_len, is_boundary, put_block_head,
     put_entry, within_block,
 };
 use super::{Entry, Flaw};
@@ -14,7 +14,7 @@ pub enum Change {
     /// The same in two places: entries, and the footer at the end of the string, whose length stays.
     WriteTwo(Box<[Patch; 2]>),
     /// The string becomes these bytes.
-    Replace(Bytes),
+    Replace(Vec<u8>),
     /// Nothing is left: the key goes.
     Remove,
 }
@@ -23,7 +23,7 @@ pub enum Change {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Patch {
     pub offset: usize,
-    pub bytes: Bytes,
+    pub bytes: Vec<u8>,
 }
 
 #[cfg(any(test, fuzzing))]
@@ -38,12 +38,15 @@ impl Change {
     }
 }
 
+/// Room for what an ordinary call writes: filler, a block head, an entry, a footer.
+const USUAL: usize = 64;
+
 /// A gap before the footer of up to this many bytes is written along, which is cheaper than a second write.
 const NARROW_GAP: usize = 64;
 
 /// Writes entries one behind the other, and blocks as they come.
 pub struct Writer {
-    bytes: Bytes,
+    bytes: Vec<u8>,
     /// The end of what is written.
     end: Mark,
     /// The units stored for the place from which those of the marks are counted.
@@ -53,7 +56,7 @@ pub struct Writer {
 impl Writer {
     /// Begins a new string.
     pub fn new(capacity: usize) -> Self {
-        let mut bytes = Bytes::with_capacity(capacity);
+        let mut bytes = Vec::with_capacity(capacity);
         bytes.extend_from_slice(MAGIC);
         bytes.push(VERSION);
         Self { bytes, end: Mark { at: HEADER, units: 0, stamp: 0 }, origin: 0 }
@@ -61,7 +64,7 @@ impl Writer {
 
     /// Carries a log on at a mark.
     pub fn at(mark: Mark, origin: u64) -> Self {
-        Self { bytes: Bytes::new(), end: mark, origin }
+        Self { bytes: Vec::with_capacity(USUAL), end: mark, origin }
     }
 
     /// Puts entries as they are stored. `units` and `stamp`: those of a mark at their end. `origin`: as in [`Ends`].
@@ -115,7 +118,7 @@ impl Writer {
             ends.put_footer(&mut self.bytes, length);
             return Ok(Change::Write(Patch { offset, bytes: self.bytes }));
         }
-        let mut footer = Patch { offset: self.end.at.saturating_add(gap), bytes: Bytes::new() };
+        let mut footer = Patch { offset: self.end.at.saturating_add(gap), bytes: Vec::new() };
         ends.put_footer(&mut footer.bytes, length);
         if self.bytes.is_empty() {
             return Ok(Change::Write(footer));
@@ -130,7 +133,7 @@ impl Writer {
     }
 
     #[inline]
-    fn put(&mut self, write: impl FnOnce(&mut Bytes)) {
+    fn put(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let before = self.bytes.len();
         write(&mut self.bytes);
         self.end.at = self.end.at.saturating_add(self.bytes.len().saturating_sub(before));

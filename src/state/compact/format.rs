@@ -2,12 +2,7 @@
 //!
 //! Nothing here trusts what it reads: any bytes decode to a value within bounds or to nothing.
 
-use smallvec::SmallVec;
-
 use super::Flaw;
-
-/// Bytes being put together. What an ordinary call writes needs no allocation: filler, a block head, an entry, a footer.
-pub type Bytes = SmallVec<[u8; 64]>;
 
 pub const MAGIC: &[u8] = b"RLS";
 pub const VERSION: u8 = 1;
@@ -98,7 +93,7 @@ fn varint_len(value: u64) -> usize {
 }
 
 #[inline]
-fn put_varint(out: &mut Bytes, mut value: u64) {
+fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -141,7 +136,7 @@ pub fn entry_len(difference: u64, weight: u64) -> usize {
 }
 
 #[inline]
-pub fn put_entry(out: &mut Bytes, difference: u64, weight: u64) {
+pub fn put_entry(out: &mut Vec<u8>, difference: u64, weight: u64) {
     let (packed, extra) = fields(difference, weight);
     put_varint(out, packed);
     if let Some(extra) = extra {
@@ -162,7 +157,7 @@ fn read_stamp(bytes: &[u8]) -> Option<i64> {
 }
 
 #[inline]
-fn put_stamp(out: &mut Bytes, stamp: i64) {
+fn put_stamp(out: &mut Vec<u8>, stamp: i64) {
     let [a, b, c, d, e, f, ..] = stamp.to_le_bytes();
     out.extend_from_slice(&[a, b, c, d, e, f]);
 }
@@ -177,7 +172,7 @@ pub fn read_block_head(block: &[u8], at: usize, origin: u64) -> Option<Mark> {
     (units <= MOST_UNITS).then_some(Mark { at, stamp, units: units.wrapping_sub(origin) & MOST_UNITS })
 }
 
-pub fn put_block_head(out: &mut Bytes, before: Mark, origin: u64) {
+pub fn put_block_head(out: &mut Vec<u8>, before: Mark, origin: u64) {
     let [a, b, c, d, e, f, g, _] = (origin.wrapping_add(before.units) & MOST_UNITS).to_le_bytes();
     put_stamp(out, before.stamp);
     out.extend_from_slice(&[a, b, c, d, e, f, g]);
@@ -212,7 +207,7 @@ impl Ends {
 
     /// Puts the footer of a string that gets this length.
     #[inline]
-    pub fn put_footer(&self, out: &mut Bytes, length: usize) {
+    pub fn put_footer(&self, out: &mut Vec<u8>, length: usize) {
         let begin = out.len();
         self.fields().into_iter().for_each(|field| put_varint(out, field));
         put_stamp(out, self.end.stamp);
@@ -220,14 +215,14 @@ impl Ends {
         out.push(out.len().wrapping_sub(begin).wrapping_add(1) as u8);
     }
 
-    /// A number that depends on the length of the string and on every field of the footer. Below 2^53 in each step, so that it
-    /// can be computed with doubles.
+    /// A number that depends on the length of the string and on every field of the footer. With each field taken modulo the prime
+    /// first, as Lua does, all steps stay below 2^53. In 64 bits that makes no difference.
     #[inline]
     fn check(&self, length: usize) -> u16 {
         const PRIME: u64 = 65_521;
         let [end, head, before, units, age] = self.fields();
         let fields = [end, head, before, units, age, self.end.stamp.cast_unsigned()];
-        let mix = |mixed: u64, field: u64| mixed.wrapping_mul(4099).wrapping_add(field % PRIME) % PRIME;
+        let mix = |mixed: u64, field: u64| mixed.wrapping_mul(4099).wrapping_add(field) % PRIME;
         fields.into_iter().fold(length as u64 % PRIME, mix) as u16
     }
 

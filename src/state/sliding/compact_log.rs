@@ -42,6 +42,7 @@ pub struct CompactLog<'a, M: Mode> {
 
 impl<'a, M: Mode> CompactLog<'a, M> {
     /// Reads the log at a key that has no value or a string.
+    #[inline(always)] // See `Open`.
     pub fn read(key: Key<'a, M>, demand: &'a Demand, now: Time) -> Result<Self, Error> {
         let mut log = Compact::EMPTY;
         if key.kind() == Kind::String {
@@ -53,12 +54,12 @@ impl<'a, M: Mode> CompactLog<'a, M> {
         Ok(Self { place: Place::new(key), demand, now, log, units })
     }
 
-    #[inline]
+    #[inline(always)] // See `Open`.
     pub fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         let Terms { detail, charge, compaction } = terms;
         let (decision, added) = sliding::decide(self, self.demand, detail, charge, self.now)?;
         if !terms.may_change::<M>() {
-            return Ok((decision, Plan::NOTHING));
+            return Ok((decision, Plan::nothing()));
         }
         let bytes = self.place.key.bytes();
         let change = self.log.commit(bytes, added.map(|cost| (self.now, units_of(cost))), compaction)?;
@@ -90,21 +91,28 @@ impl<'a, M: Mode> CompactLog<'a, M> {
     }
 
     fn plan(&self, change: Option<compact::Change>, expiry: Option<Time>) -> Plan {
-        let expire = expiry.map(|at| Change::Expire { at });
-        Plan::one(match change {
-            None => [None, None, expire],
-            Some(compact::Change::Write(patch)) => [Some(Change::Patch(patch)), None, expire],
+        let mut plan = Plan::nothing();
+        match change {
+            None => {}
+            Some(compact::Change::Write(patch)) => plan.push(Change::Patch(patch)),
             Some(compact::Change::WriteTwo(patches)) => {
-                let [first, second] = *patches;
-                [Some(Change::Patch(first)), Some(Change::Patch(second)), expire]
+                patches.into_iter().for_each(|patch| plan.push(Change::Patch(patch)))
             }
             // SET takes the expiry away: it is sent along.
             Some(compact::Change::Replace(bytes)) => {
                 let (until, renewed) = (expiry.or(self.expiry()), expiry.is_some());
-                [Some(Change::Replace { bytes, until, renewed }), None, None]
+                plan.push(Change::Replace { bytes, until, renewed });
+                return plan;
             }
-            Some(compact::Change::Remove) => [Some(Change::Remove), None, None],
-        })
+            Some(compact::Change::Remove) => {
+                plan.push(Change::Remove);
+                return plan;
+            }
+        }
+        if let Some(at) = expiry {
+            plan.push(Change::Expire { at });
+        }
+        plan
     }
 }
 

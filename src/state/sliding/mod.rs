@@ -43,6 +43,7 @@ pub enum Log<'a, M: Mode> {
 }
 
 impl Sliding {
+    #[inline(always)] // See `Open`.
     pub fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Log<'a, M>, Error> {
         let key = Key::open(ctx, call.key);
         match (key.kind(), self.storage) {
@@ -58,7 +59,7 @@ impl Sliding {
 }
 
 impl<'a, M: Mode> Open<'a, M> for Log<'a, M> {
-    #[inline]
+    #[inline(always)] // See `Open`.
     fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         match self {
             Self::Sorted(log) => log.decide(terms),
@@ -80,6 +81,7 @@ impl<'a, M: Mode> Open<'a, M> for Log<'a, M> {
         }
     }
 
+    #[inline(always)] // See `Open`.
     fn into_places(self) -> Places<'a, M> {
         Places::one(match self {
             Self::Sorted(log) => log.place,
@@ -90,7 +92,12 @@ impl<'a, M: Mode> Open<'a, M> for Log<'a, M> {
 
 /// Gives the key of a log in which something counts an expiry, if it has none.
 fn heal<M: Mode>(place: &Place<'_, M>, counts: bool, demand: &Demand, now: Time) -> Plan {
-    let lacks_expiry = counts && place.key.expiry().is_none();
-    let expiry = sliding::renewed_expiry(None, now, demand.quotas.longest());
-    Plan::one([None, None, expiry.filter(|_| lacks_expiry).map(|at| Change::Expire { at })])
+    let mut plan = Plan::nothing();
+    if counts
+        && place.key.expiry().is_none()
+        && let Some(at) = sliding::renewed_expiry(None, now, demand.quotas.longest())
+    {
+        plan.push(Change::Expire { at });
+    }
+    plan
 }

@@ -23,6 +23,7 @@ pub struct SortedLog<'a, M: Mode> {
 
 impl<'a, M: Mode> SortedLog<'a, M> {
     /// Reads the log at a key that has no value or a sorted set.
+    #[inline(always)] // See `Open`.
     pub fn read(key: Key<'a, M>, demand: &'a Demand, now: Time) -> Self {
         let span = Span::at(now, demand.quotas.longest());
         let bounds = Bounds { expired: span.expired, latest: Some(span.latest), before_epoch: true };
@@ -30,24 +31,30 @@ impl<'a, M: Mode> SortedLog<'a, M> {
         Self { place: Place { key, name: None, stale }, demand, now, span, units }
     }
 
-    #[inline]
+    #[inline(always)] // See `Open`.
     pub fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         if self.demand.cost.units() > MOST_ADDED {
             return Err(TOO_MANY_MEMBERS);
         }
         let (decision, added) = sliding::decide(self, self.demand, terms.detail, terms.charge, self.now)?;
         if !terms.may_change::<M>() {
-            return Ok((decision, Plan::NOTHING));
+            return Ok((decision, Plan::nothing()));
         }
-        let prune = self.place.stale.is_some().then_some(Change::PRUNE);
-        let add = added.map(|cost| Change::add(self.now, cost.units()));
+        let mut plan = Plan::nothing();
+        if self.place.stale.is_some() {
+            plan.push(Change::PRUNE);
+        }
+        if let Some(cost) = added {
+            plan.push(Change::add(self.now, cost.units()));
+        }
         // A key without a member that counts is removed, or created anew.
         let current = if self.units == 0 { None } else { self.place.key.expiry().map(Time::from_millis) };
-        let expiry = match added.is_some() || self.units > 0 {
-            true => sliding::renewed_expiry(current, self.now, self.demand.quotas.longest()),
-            false => None,
-        };
-        Ok((decision, Plan::one([prune, add, expiry.map(|at| Change::Expire { at })])))
+        if (added.is_some() || self.units > 0)
+            && let Some(at) = sliding::renewed_expiry(current, self.now, self.demand.quotas.longest())
+        {
+            plan.push(Change::Expire { at });
+        }
+        Ok((decision, plan))
     }
 
     pub fn heal(&self) -> Plan {
@@ -67,8 +74,11 @@ impl<'a, M: Mode> SortedLog<'a, M> {
         let most = usize::try_from(demand.cost.units()).unwrap_or(usize::MAX);
         let members = range.map_or_else(Vec::new, |range| place.key.last_in(range, most));
         let refund = sliding::refund(self, demand, members.len() as i64, at, self.now)?;
-        let take_out = (!members.is_empty()).then_some(Change::TakeOut { members, emptied: false });
-        Ok((refund, Plan::one([take_out, None, None])))
+        let mut plan = Plan::nothing();
+        if !members.is_empty() {
+            plan.push(Change::TakeOut { members, emptied: false });
+        }
+        Ok((refund, plan))
     }
 }
 

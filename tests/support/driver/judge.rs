@@ -1,4 +1,4 @@
-//! What is right: a checked call must have the one right reply and leave the right state. Any other call must have a reply
+//! Judges replies: a checked call must have the one right reply and leave the right state. Any other call must have a reply
 //! that is possible for its words.
 
 use super::Moment;
@@ -69,7 +69,7 @@ fn is_map_of((rule, map): (&Rule, &Reply)) -> bool {
             && [retry, next, reset].iter().all(|&wait| wait >= -1))
 }
 
-/// Holds a checked call to the one right reply, and to what it may leave.
+/// Whether a checked call has the one right reply and has left the right state.
 pub fn exactly(moment: Moment, sent: &Sent, before: &Seen, told: &Reply, after: &Seen) -> Result<(), String> {
     let Verdict::Call(call) = &sent.verdict else {
         possible(&sent.verdict, told)?;
@@ -90,7 +90,7 @@ pub fn exactly(moment: Moment, sent: &Sent, before: &Seen, told: &Reply, after: 
         Call::All { rules, .. } => rules.iter().any(|rule| matches!(rule, Rule::Throttle { .. })),
         _ => false,
     };
-    // Valkey 9 counts microseconds with a clock of its own: one of the thousand has to explain it all.
+    // Valkey 9 counts microseconds by itself: for one of the thousand all has to be right.
     let at = |micros: i64| {
         let mut space = Space { micros, ..before.space(sent, moment) };
         let mut right = space.answer(call, moment.now);
@@ -109,7 +109,7 @@ pub fn exactly(moment: Moment, sent: &Sent, before: &Seen, told: &Reply, after: 
     if right.is_ok() || !has_throttle { right } else { (1..1000).map(at).find(Result::is_ok).unwrap_or(right) }
 }
 
-/// The units of a log that RL.SLIDING may find damaged or not.
+/// The units of a log whose damage a call may notice or not.
 fn doubtful_units(call: &Call, before: &Seen) -> Option<i64> {
     if matches!(call, Call::Reset { .. }) {
         return None;
@@ -142,7 +142,7 @@ fn is_within(call: &Call, units: i64, told: &Reply) -> bool {
     }
 }
 
-/// A reply as a script hands it on: its numbers are of double precision.
+/// A reply as a script returns it: its numbers are doubles.
 fn through_a_script(reply: Reply) -> Reply {
     let double = |integer: i64| integer as f64 as i64;
     match reply {
@@ -153,7 +153,7 @@ fn through_a_script(reply: Reply) -> Reply {
     }
 }
 
-/// Holds what a call has left to what it must leave.
+/// Whether a call has left what it must leave.
 fn left(sent: &Sent, call: &Call, before: &Seen, right: &Space, after: &Seen, now: i64) -> Result<(), String> {
     if matches!(call, Call::Peek { .. }) {
         return before.unchanged(after);
@@ -182,7 +182,7 @@ fn left(sent: &Sent, call: &Call, before: &Seen, right: &Space, after: &Seen, no
         if !expires_right {
             return Err(format!("key {index} expires at {:?}, {:?} is right", there.expires, right.expires));
         }
-        // The names of members are in the digest, and an expiry that is new.
+        // The digest also has the names of members, and whether there is an expiry.
         let is_as_before = |old: &Stored| old.value == right.value && old.expires.is_some() == there.expires.is_some();
         if old.as_ref().is_some_and(is_as_before) && before.digests[index] != after.digests[index] {
             return Err(format!("key {index} has changed"));

@@ -92,7 +92,7 @@ impl<'a> Driver<'a> {
         assert_eq!(self.wire.receive(), Reply::Status("OK".to_owned()));
     }
 
-    /// The module's own totals must be those that were seen from here, and no panic among them.
+    /// The module's own totals must equal the driver's, and it has not panicked.
     pub fn compare_totals(&self, client: &mut Client) {
         self.totals.compare(client, self.seed);
     }

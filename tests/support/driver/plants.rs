@@ -1,14 +1,14 @@
-//! What is planted: the generator of the state at the keys. It makes values, logs and types that the module would not have
-//! written, and some that only look as if it had.
+//! The generator of state at the keys: values, logs and types that the module would not write, and some that look as if it
+//! had.
 
 use super::calls::{Case, Generator, Kind, Words};
 use crate::support::compact::{self, Entry};
 use crate::support::grammar;
 
 impl Generator {
-    /// A command of the server's own that plants something where the calls of a case look, or removes it.
+    /// A command of the server that writes or removes a key that the calls of a case read.
     pub fn plant(&mut self, case: &Case) -> Words {
-        // Now and then where a sliding log or a throttle would not look, but RL.RESET does.
+        // Sometimes at a key that only RL.RESET reads.
         let state = match self.rng.u32(..8) {
             0 => &case.key,
             _ => &case.state[self.rng.usize(..case.state.len())],
@@ -41,7 +41,7 @@ impl Generator {
                 add
             }
             11 if self.rng.u32(..20) == 0 => {
-                // More expired, or ahead of the clock, than one call may remove.
+                // More members that are expired or ahead of the clock than one call may remove.
                 let mut add = words(&[b"ZADD", state]);
                 let ahead = self.rng.bool();
                 for index in 0..self.rng.i64(900..2_600) {
@@ -62,7 +62,7 @@ impl Generator {
             }
             15 if self.rng.u32(..50) == 0 => words(&[b"SETRANGE", state, b"1000000", b"9"]),
             15 => {
-                // Into whatever log the module has written there.
+                // Into a log that the module has written there, if any.
                 let (offset, bytes) = (self.rng.u32(..300).to_string(), self.random_bytes(4));
                 words(&[b"SETRANGE", state, offset.as_bytes(), &bytes])
             }
@@ -80,8 +80,8 @@ impl Generator {
         }
     }
 
-    /// A compact log as the module would write it, with stamps at the edges of a window and such of another clock; and
-    /// as it would not, with a footer that still fits.
+    /// A compact log as the module would write it, with stamps at the edges of a window and of another clock; or one that it
+    /// would not write, with a footer that is still sound.
     fn compact_log(&mut self, window: i64) -> Vec<u8> {
         let count = match self.rng.u32(..16) {
             0 => self.rng.usize(1..3_000),
@@ -98,13 +98,13 @@ impl Generator {
             })
             .collect();
         entries.sort_by_key(|entry| entry.stamp);
-        // Where the clock was stepped back, some that are dead or live are later than the new one.
+        // After a step back of the clock, entries can be later than now, dead ones as well.
         let dead = match self.rng.u32(..4) {
             0 => self.rng.usize(..count),
             1 => entries.partition_point(|entry| entry.stamp < self.moment.now as u64).min(count - 1),
             _ => 0,
         };
-        // Now and then units run up to the most that a log holds.
+        // Sometimes the units reach the most that a log holds.
         let units: u64 = entries.iter().map(|entry| entry.weight).sum();
         let origin = if self.rng.u32(..8) == 0 { (1 << 53) - units - self.rng.u64(..8) } else { 0 };
         let mut log = compact::write(&entries, dead, origin, self.rng.usize(..30));
@@ -126,7 +126,7 @@ impl Generator {
         log
     }
 
-    /// A value of a type that neither command takes.
+    /// A value of a type that no command takes.
     fn pick_plant(&mut self, state: &[u8]) -> Words {
         let makers: [&[&[u8]]; 6] = [
             &[b"RPUSH", b"", b"1"],
@@ -197,9 +197,9 @@ impl Generator {
 
     fn member(&mut self) -> Vec<u8> {
         match self.rng.u32(..5) {
-            // The script's own.
+            // As the script writes it.
             0 => format!("{}-0.{}", self.moment.now, self.rng.u32(..)).into_bytes(),
-            // What the module is about to write.
+            // As the module would write it now.
             1 | 2 => {
                 let suffix = char::from_digit(self.rng.u32(..36), 36).expect("a digit");
                 format!("{}-{suffix}", self.moment.now).into_bytes()

@@ -1,4 +1,4 @@
-//! Totals of what was sent and what came back, for the module's own totals to be compared with.
+//! Totals of calls and replies, which the module's own totals must equal.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::support::call::{Call as Asked, Report, Rule};
 use crate::support::grammar::Verdict;
 use crate::support::model::{self, Reply, Value};
 
-/// What has been sent and what came back.
+/// Calls and replies so far.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Totals {
     pub calls: u64,
@@ -30,7 +30,7 @@ pub struct Totals {
     pub resets: u64,
     pub reset_keys: u64,
     pub refused: u64,
-    /// Those of the refused that the server refused by itself.
+    /// Of the refused calls, those that the server refused by itself.
     pub uncalled: u64,
 }
 
@@ -67,7 +67,7 @@ impl Totals {
         let first = first_integer(reply).unwrap_or_default();
         let allowed = |rule: &Rule, report: Report| match (rule, report) {
             (Rule::Throttle { .. }, Report::Short) => first == 0,
-            // Of several windows each says whether it has room by itself; the call is allowed if all of them have.
+            // Each map is about one window; the call is allowed if all windows have room.
             (_, Report::Each) => match reply {
                 Reply::Array(maps) => maps.iter().all(|map| first_integer(map) == Some(1)),
                 _ => false,
@@ -114,7 +114,7 @@ impl Totals {
         }
     }
 
-    /// The module's own totals must be those that were seen from here, and no panic among them.
+    /// The module's own totals must equal these, and it has not panicked.
     pub(super) fn compare(&self, client: &mut Client, seed: u64) {
         let field = |client: &mut Client, name: &str| -> u64 {
             client.info_field("rl", &format!("rl_{name}")).parse().expect("a number")

@@ -27,10 +27,11 @@ use std::time::{Duration, Instant};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::Routes;
 
 use config::{Config, Origin, Update};
 use health::Health;
+use listen::Ages;
 use service::{Door, Service};
 use settings::{Settings, Sink};
 use stats::Stats;
@@ -183,29 +184,24 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>) -> Result<()
     if let Some(certificates) = &certificates {
         tokio::spawn(Arc::clone(certificates).watch());
     }
-    let incoming = ReceiverStream::new(listen::accept(listener, certificates));
-    let mut server = tonic::transport::Server::builder();
-    // Zero is without an end.
-    if !settings.max_connection_age.is_zero() {
-        server = server.max_connection_age(settings.max_connection_age);
-        if !settings.max_connection_age_grace.is_zero() {
-            server = server.max_connection_age_grace(settings.max_connection_age_grace);
-        }
-    }
+    let unless_zero = |time: Duration| (!time.is_zero()).then_some(time);
+    let ages = Ages {
+        most: unless_zero(settings.max_connection_age),
+        grace: unless_zero(settings.max_connection_age_grace),
+    };
+    let services = Routes::new(RateLimitServiceServer::new(Door(service))).add_service(health_service).prepare();
     let mut told = stopped.clone();
-    let serving = server
-        .add_service(RateLimitServiceServer::new(Door(service)))
-        .add_service(health_service)
-        .serve_with_incoming_shutdown(incoming, async move {
-            let _ = told.wait_for(|stopped| *stopped).await;
-            health.stop().await;
-            tracing::warn!("ending: requests that have come in are answered");
-        });
-    let mut told = stopped;
+    let ended = async move {
+        let _ = told.wait_for(|stopped| *stopped).await;
+        health.stop().await;
+        tracing::warn!("ending: requests that have come in are answered");
+        tokio::time::sleep(DRAIN).await;
+    };
     tokio::select! {
-        served = serving => served.map_err(|error| error.to_string()),
-        () = async { let _ = told.wait_for(|stopped| *stopped).await; tokio::time::sleep(DRAIN).await } => Ok(()),
+        () = listen::serve(listener, certificates, services, ages, stopped) => {}
+        () = ended => {}
     }
+    Ok(())
 }
 
 /// Serves in the background.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures the service beside envoyproxy/ratelimit, which is built from the Go module proxy. Prints tables in Markdown.
-# RATE, SECONDS and TURNS are described in benches/beside.rs.
+# RATE, LENGTH and TURNS are described in benches/beside.rs.
 set -euo pipefail
 cd "$(dirname "$0")"
 

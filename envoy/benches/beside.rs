@@ -1,8 +1,8 @@
 //! This service beside envoyproxy/ratelimit, on one Redis, both as they start without settings of their own.
 //!
 //! `envoy/bench.sh` builds what is missing and starts it. `PEER` names the program of envoyproxy/ratelimit; `MODULE`,
-//! `REDIS_SERVER`, `RATE` (requests a second, 1000 unless set), `SECONDS` (of a turn, 3) and `TURNS` (5) are taken from the
-//! environment. The two take turns, so that a machine that is busy elsewhere slows both. Prints tables in Markdown:
+//! `REDIS_SERVER`, `RATE` (requests a second, 1000 unless set), `LENGTH` (of a turn in seconds, 3), `TURNS` (5) and `ONLY`
+//! (a part of the names of the cases to measure) are taken from the environment. The two take turns, so that a machine that is busy elsewhere slows both. Prints tables in Markdown:
 //! medians of the turns, and the ratio within each turn with the smallest and the largest.
 //!
 //! The client speaks HTTP/2 with messages made beforehand, and takes a small share of what the services take. At a steady
@@ -171,6 +171,7 @@ impl Service {
         let mut command = Command::new(program);
         command
             .env("RUNTIME_ROOT", folder)
+            .env("RUNTIME_SUBDIRECTORY", "ratelimit")
             .env("GRPC_PORT", port.to_string())
             .env("PORT", free_port()?.to_string())
             .env("DEBUG_PORT", free_port()?.to_string())
@@ -194,7 +195,10 @@ impl Service {
     async fn connect(&self) -> Result<SendRequest<Bytes>, Failure> {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
         stream.set_nodelay(true)?;
-        let (sender, connection) = h2::client::handshake(stream).await?;
+        let mut builder = h2::client::Builder::new();
+        // When this process was kept waiting, many small answers arrive at once.
+        builder.data_frame_budget(usize::MAX / 2);
+        let (sender, connection) = builder.handshake(stream).await?;
         tokio::spawn(connection);
         Ok(sender.ready().await?)
     }
@@ -349,7 +353,7 @@ fn variable(name: &str, unless_set: u32) -> Result<u32, Failure> {
 
 async fn run() -> Result<(), Failure> {
     let (rate, turns) = (variable("RATE", 1000)?, variable("TURNS", 5)?.max(1));
-    let length = Duration::from_secs(variable("SECONDS", 3)?.max(1).into());
+    let length = Duration::from_secs(variable("LENGTH", 3)?.max(1).into());
     let peer = std::env::var_os("PEER").ok_or("PEER must name the program of envoyproxy/ratelimit")?;
 
     let folder = TempDir::with_prefix("redis-rl-envoy-")?;
@@ -362,8 +366,8 @@ async fn run() -> Result<(), Failure> {
     let redis = Redis::start(folder.path())?;
     let ours = Path::new(env!("CARGO_BIN_EXE_redis-rl-envoy"));
     let services = [
-        Service::start("envoyproxy/ratelimit", Path::new(&peer), &folder.path().join("ratelimit"), &redis).await?,
-        Service::start("redis-rl-envoy", ours, &folder.path().join("ratelimit"), &redis).await?,
+        Service::start("envoyproxy/ratelimit", Path::new(&peer), folder.path(), &redis).await?,
+        Service::start("redis-rl-envoy", ours, folder.path(), &redis).await?,
     ];
 
     println!(
@@ -377,6 +381,8 @@ async fn run() -> Result<(), Failure> {
         cases.extend([Case::allowed(descriptors), Case::denied(descriptors)]);
     }
     cases.push(Case::flood());
+    let only = std::env::var("ONLY").unwrap_or_default();
+    cases.retain(|case| case.name.contains(&only));
     for case in &cases {
         eprintln!("{}", case.name);
         // What is to be denied is filled first, and connections to Redis are made.
@@ -397,6 +403,9 @@ async fn run() -> Result<(), Failure> {
         print_rows(case, &services, &measured);
     }
 
+    if !only.is_empty() {
+        return Ok(());
+    }
     println!("\nThe most requests a second of callers that wait for each answer, each on a connection of its own:\n");
     println!("| request | callers | {} | {} | ÷ |", services[0].name, services[1].name);
     println!("|---|--:|--:|--:|--:|");

@@ -2,8 +2,9 @@
 //!
 //! `envoy/bench.sh` builds what is missing and starts it. `PEER` names the program of envoyproxy/ratelimit; `MODULE`,
 //! `REDIS_SERVER`, `RATE` (requests a second, 1000 unless set), `LENGTH` (of a turn in seconds, 3), `TURNS` (5) and `ONLY`
-//! (a part of the names of the cases to measure) are taken from the environment. The two take turns, so that a machine that is busy elsewhere slows both. Prints tables in Markdown:
-//! medians of the turns, and the ratio within each turn with the smallest and the largest.
+//! (a part of the names of the cases to measure) are taken from the environment. The two take turns, so that a machine
+//! that is busy elsewhere slows both. Prints tables in Markdown: medians of the turns, and the ratio within each turn with
+//! the smallest and the largest.
 //!
 //! The client speaks HTTP/2 with messages made beforehand, and takes a small share of what the services take. At a steady
 //! rate it sends when it is time, whatever is still unanswered.
@@ -78,7 +79,8 @@ impl Case {
         descriptors: impl Fn(usize) -> Vec<RateLimitDescriptor>,
     ) -> Self {
         let message = |client| {
-            let request = RateLimitRequest { domain: "bench".to_owned(), descriptors: descriptors(client), hits_addend: 0 };
+            let request =
+                RateLimitRequest { domain: "bench".to_owned(), descriptors: descriptors(client), hits_addend: 0 };
             let mut frame = BytesMut::new();
             frame.put_u8(0);
             frame.put_u32(u32::try_from(request.encoded_len()).unwrap_or(u32::MAX));
@@ -258,7 +260,11 @@ async fn steady(service: &Service, redis: &Redis, case: &Case, rate: u32, length
             answers.spawn(async move {
                 let start = Instant::now();
                 let answer = ask(sender, message).await?;
-                if answer == allowed { Ok(start.elapsed()) } else { Err(Failure::from("not the answer that it should be")) }
+                if answer == allowed {
+                    Ok(start.elapsed())
+                } else {
+                    Err(Failure::from("not the answer that it should be"))
+                }
             });
         }
         sent = due;
@@ -359,9 +365,8 @@ async fn run() -> Result<(), Failure> {
     let folder = TempDir::with_prefix("redis-rl-envoy-")?;
     let config = folder.path().join("ratelimit/config");
     fs::create_dir_all(&config)?;
-    let open = (0..10).map(|index| {
-        format!("  - {{key: key{index}, rate_limit: {{unit: hour, requests_per_unit: 1000000000}}}}\n")
-    });
+    let open = (0..10)
+        .map(|index| format!("  - {{key: key{index}, rate_limit: {{unit: hour, requests_per_unit: 1000000000}}}}\n"));
     fs::write(config.join("bench.yaml"), CONFIG.to_owned() + &open.collect::<String>())?;
     let redis = Redis::start(folder.path())?;
     let ours = Path::new(env!("CARGO_BIN_EXE_redis-rl-envoy"));
@@ -370,10 +375,7 @@ async fn run() -> Result<(), Failure> {
         Service::start("redis-rl-envoy", ours, folder.path(), &redis).await?,
     ];
 
-    println!(
-        "{rate} requests a second on {CONNECTIONS} connections, {turns} turns of {} seconds:\n",
-        length.as_secs()
-    );
+    println!("{rate} requests a second on {CONNECTIONS} connections, {turns} turns of {} seconds:\n", length.as_secs());
     println!("| request | service | CPU of the service | CPU of Redis | commands | p50 | p99 |");
     println!("|---|---|--:|--:|--:|--:|--:|");
     let mut cases = Vec::new();

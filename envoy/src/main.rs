@@ -203,10 +203,8 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, aside: &Hand
         aside.spawn(Arc::clone(certificates).watch());
     }
     let unless_zero = |time: Duration| (!time.is_zero()).then_some(time);
-    let ages = Ages {
-        most: unless_zero(settings.max_connection_age),
-        grace: unless_zero(settings.max_connection_age_grace),
-    };
+    let ages =
+        Ages { most: unless_zero(settings.max_connection_age), grace: unless_zero(settings.max_connection_age_grace) };
     let services = Routes::new(RateLimitServiceServer::new(Door(service))).add_service(health_service).prepare();
     let mut told = stopped.clone();
     let ended = async move {

@@ -178,9 +178,7 @@ impl<'input> Reader<'input> {
                 Ok(event)
             }
             Some(Err(error)) if error.info() == TAB => Err(Fault::Tab(error.marker().index())),
-            Some(Err(error)) => {
-                Err(Refusal::new(error.marker().line(), format!("not YAML: {}", error.info())).into())
-            }
+            Some(Err(error)) => Err(Refusal::new(error.marker().line(), format!("not YAML: {}", error.info())).into()),
             None => Ok(Event::StreamEnd),
         }
     }

@@ -70,7 +70,8 @@ impl Service {
     /// The request with these headers, as `foo=x bar=y`: a descriptor for each of the pairs whose headers are there.
     async fn get(&mut self, headers: &str) -> bool {
         let headers: Vec<_> = headers.split(' ').map(|header| header.split_once('=').unwrap()).collect();
-        let entry = |name: &str| headers.iter().find(|(key, _)| *key == name).map(|(key, value)| format!("{key}={value}"));
+        let entry =
+            |name: &str| headers.iter().find(|(key, _)| *key == name).map(|(key, value)| format!("{key}={value}"));
         let actions: [&[&str]; 5] =
             [&["foo", "bar"], &["foo", "baz"], &["source_cluster", "destination_cluster"], &["category"], &["unspec"]];
         let made = actions.iter().filter_map(|action| {

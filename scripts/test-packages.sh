@@ -43,12 +43,14 @@ fail() { say "FAILED: $*"; exit 1; }
 
 # The output of the steps, to be shown if one fails.
 scratch=$(mktemp -d)
-# The installation under test, its server, and the server's process.
-root='' server='' conf='' process='' log=''
+# The installation under test, its server, the server's process, and that of the rate limit service.
+root='' server='' conf='' process='' log='' service=''
 
 finish() {
-    if [ -n "$process" ]; then kill -KILL "$process" 2>/dev/null || true; fi
-    process=''
+    for started in "$process" "$service"; do
+        if [ -n "$started" ]; then kill -KILL "$started" 2>/dev/null || true; fi
+    done
+    process='' service=''
     if [ -n "$root" ]; then
         umount "$root/proc" 2>/dev/null || true
         rm -rf --one-file-system "$root"
@@ -278,7 +280,7 @@ test_deb() { # test_deb DISTRIBUTION SERVER
 }
 
 test_service() {
-    local deb=redis-rl-envoy_$version-1_$arch.deb service answer='' tries=100
+    local deb=redis-rl-envoy_$version-1_$arch.deb left answer='' tries=100
     local body='{"domain": "example", "descriptors": [{"entries": [{"key": "remote_address", "value": "10.0.0.1"}]}]}'
     say "service ($arch)"
     fresh debian-12 redis-server
@@ -305,14 +307,15 @@ test_service() {
     case $answer in *'"limitRemaining":4'*) ;; *) fail "the service answers: $answer" ;; esac
     kill "$service"
     wait "$service" || fail "the service does not end"
+    service=''
     stop
     echo 'domain: mine' >"$root/etc/redis-rl-envoy/config/example.yaml"
     newer "$root/tmp/$deb" "$root/tmp/newer.deb"
     apt -o Dpkg::Options::=--force-confold install /tmp/newer.deb
     grep -q mine "$root/etc/redis-rl-envoy/config/example.yaml" || fail "an upgrade takes the limits"
     apt purge redis-rl-envoy
-    service=$(find "$root" -xdev -name '*redis-rl-envoy*' ! -path "$root/tmp/*" ! -path "$root/proc/*")
-    [ -z "$service" ] || fail "apt purge leaves behind: $service"
+    left=$(find "$root" -xdev -name '*redis-rl-envoy*' ! -path "$root/tmp/*" ! -path "$root/proc/*")
+    [ -z "$left" ] || fail "apt purge leaves behind: $left"
 }
 
 # newer DEB OUT: the same package with a later revision.

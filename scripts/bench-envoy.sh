@@ -18,14 +18,16 @@ and built by Go $(go env GOVERSION | sed 's/^go//'), on one Redis with the modul
 have windows of the clock, which is what both count by. The two take short turns, one after the other, so that a machine that is
 busy elsewhere slows both. Figures are medians of the turns. Ratios (÷) are ours by theirs, taken within each turn: the median, and
 in parentheses the smallest and the largest. CPU is processor time, and commands are those of Redis, of one request. Processor time
-depends little on what else the machine does; the times of answers (p50, p99) and the most requests a second depend on it much,
-also on the client, which shares the processors.
+depends less on what else the machine does than the times of answers (p50, p99) and the most requests a second, which also depend
+on the client, which shares the processors.
 
 In *denied* requests the last descriptor is over its limit and the others are not. Each client comes back after more than a
 second, so the [deny cache](ENVOY.md#the-deny-cache) answers none of them. In the *flood* it answers all but one a second of each
 client. envoyproxy/ratelimit has a local cache, too, which is switched off unless configured.
 
-Server: Redis ${server#v=}. Machine: ${model:-$(uname -m)}, $(nproc) processors.
+Server: Redis ${server#v=}. Machine: ${model:-$(uname -m)}, $(nproc) processors. Load average when the run began:
+$(cut -d' ' -f1 /proc/loadavg). Where that is above the number of processors, times of answers and the most requests a second are
+those of a machine that had other work, and no measure of either service.
 
 TEXT
     envoy/bench.sh

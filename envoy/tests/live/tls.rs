@@ -1,7 +1,6 @@
 //! TLS, clients with certificates, a Unix socket, and connections that are told to go.
 
 use std::fs;
-use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
@@ -100,8 +99,7 @@ async fn a_unix_socket_is_a_door() {
     assert_eq!(service.hit("d", descriptor("a")).await, "OK 999");
 }
 
-/// When a connection is old, the client is told, and makes another one. What is open then has the grace, and nothing is
-/// lost.
+/// When a connection is old, the client is told, and makes another one. What is open then has the grace.
 #[tokio::test]
 async fn old_connections_are_told_to_go() {
     let redis = Redis::with_module();
@@ -111,10 +109,7 @@ async fn old_connections_are_told_to_go() {
     let (_client, connection) = h2::client::handshake(stream).await.unwrap();
     // No request is open, so the connection ends; without a word to the client it would last for an hour.
     tokio::time::timeout(PATIENCE, connection).await.unwrap().unwrap();
-    for _ in 0..20 {
-        service.hit("d", descriptor("a")).await;
-        tokio::time::sleep(Duration::from_millis(30)).await;
-    }
+    assert_eq!(service.hit("d", descriptor("a")).await, "OK 999");
 }
 
 /// A Redis that only speaks TLS, and wants to see a certificate.

@@ -6,7 +6,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export ENGINES
 export MODULE := $(TARGET)/release/libredis_rl.so
 
-.PHONY: help demo test test-repeatedly test-clients test-envoy envoy test-monitoring fuzz test-baseline bench bench-quick bench-instructions bench-clients functions pictures soak lint build package test-packages run engines clean
+.PHONY: help demo test test-repeatedly test-clients test-envoy envoy test-monitoring fuzz test-baseline bench bench-quick bench-instructions bench-clients bench-envoy functions pictures soak lint build package test-packages run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -55,6 +55,9 @@ pictures: deps-build deps-server build ## Draw docs/pictures from live calls, an
 
 bench-clients: deps-build deps-server deps-clients build ## Measure the adapters of the packages beside the stores that they replace
 	scripts/bench-clients.sh
+
+bench-envoy: deps-build deps-server build ## Measure the rate limit service beside envoyproxy/ratelimit, which takes Go
+	scripts/bench-envoy.sh
 
 soak: deps-build deps-server deps-valgrind build ## Hostile calls and floods (MINUTES=8 for both), memcheck, pruning (SEED=n ENGINE=name)
 	$(CARGO) bench --locked --bench soak -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \

@@ -25,7 +25,6 @@ import time
 import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
-PEER = "github.com/envoyproxy/ratelimit/src/{}@v1.4.1-0.20260122083618-3fb702589d36"
 KEYS = ["a", "b", "path", "user", "x*", "k.e"]
 VALUES = ["", "v", "w", "v1", "foo", "foo1", "foobar", "b", "/x/y", "1.2.3.4", "*", "c|d", "{t}", "%", "ä"]
 UNITS = ["hour", "day", "week", "month", "year"]
@@ -57,12 +56,8 @@ def free_port():
 
 def peer():
     """The programs of envoyproxy/ratelimit: the service, and what checks a folder of files."""
-    folder = HERE / ".er"
-    for name in ("service_cmd", "config_check_cmd"):
-        if not (folder / name).exists():
-            print(f"building {name} of envoyproxy/ratelimit")
-            subprocess.run(["go", "install", PEER.format(name)], check=True, env={**os.environ, "GOBIN": str(folder)})
-    return folder / "service_cmd", folder / "config_check_cmd"
+    subprocess.run([HERE / "peer.sh"], check=True)
+    return HERE / ".er/service_cmd", HERE / ".er/config_check_cmd"
 
 
 def descriptors(depth, charging, indent):

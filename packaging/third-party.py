@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the licences of the crates that are linked into the library, for the packages.
+"""Prints the licences of the crates that are linked into the library or the service, for the packages.
 
     cargo metadata ... | packaging/third-party.py NAME@VERSION ...
 
@@ -14,7 +14,7 @@ import sys
 
 def main() -> None:
     packages = {f"{package['name']}@{package['version']}": package for package in json.load(sys.stdin)["packages"]}
-    print("The library contains these crates, and the standard library of Rust (MIT or Apache-2.0, rust-lang.org).")
+    print("Linked in are these crates, and the standard library of Rust (MIT or Apache-2.0, rust-lang.org).")
     for name in sys.argv[1:]:
         package = packages[name]
         folder = pathlib.Path(package["manifest_path"]).parent

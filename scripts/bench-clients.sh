@@ -7,17 +7,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 page=${1:-docs/BENCHMARK.md}
-# The same words as in benches/limiters/report.rs.
-begin='<!-- clients: written by make bench-clients -->'
-end='<!-- end of clients -->'
-
 section=$(mktemp)
-trap 'rm -f "$section" "$section.page"' EXIT
-
+trap 'rm -f "$section"' EXIT
 model=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo 2>/dev/null | head -n 1)
 server=$(redis-server --version | grep -o 'v=[^ ]*')
 {
-    printf '%s\n## Through the packages\n\n' "$begin"
+    printf '## Through the packages\n\n'
     cat <<TEXT
 \`make bench-clients\` writes this section. Each adapter of the [packages](CLIENTS.md) stands beside what users of the framework
 have today, which comes first. All take short turns, one after the other, so that a machine that is busy elsewhere slows all
@@ -30,11 +25,5 @@ TEXT
         printf '\n### %s\n\n' "${language#*:}"
         "clients/${language%%:*}/bench.sh"
     done
-    printf '%s\n' "$end"
 } | tee "$section"
-
-# Drop the old section and append the new one.
-awk -v begin="$begin" -v end="$end" '$0 == begin { skip = 1 } !skip { print } $0 == end { skip = 0 }' "$page" |
-    sed -e :a -e '/^\n*$/{$d;N;ba' -e '}' >"$section.page"
-{ cat "$section.page"; echo; cat "$section"; } >"$page"
-echo "written: the section on the packages in $page" >&2
+scripts/page-section.sh clients bench-clients "$page" <"$section"

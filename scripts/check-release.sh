@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks that the version is the same everywhere: Cargo.toml, the packages of clients/, their lockfiles, and the first
+# Checks that the version is the same everywhere: Cargo.toml, the packages of clients/, the service of envoy/, their lockfiles, and the first
 # entry of CHANGELOG.md. Prints `version=0.2.0`.
 #
 #   scripts/check-release.sh             all agree; the entry may still say "unreleased"
@@ -44,6 +44,8 @@ same clients/node/package-lock.json "$(in_json clients/node/package-lock.json 1)
 same 'clients/node/package-lock.json, in its list of packages,' "$(in_json clients/node/package-lock.json 2)"
 same clients/rust/Cargo.toml "$(in_toml clients/rust/Cargo.toml package)"
 same clients/rust/Cargo.lock "$(in_cargo_lock clients/rust/Cargo.lock redis-rl-client)"
+same envoy/Cargo.toml "$(in_toml envoy/Cargo.toml package)"
+same envoy/Cargo.lock "$(in_cargo_lock envoy/Cargo.lock redis-rl-envoy)"
 
 entry=$(sed -n 's/^## //p' CHANGELOG.md | head -n 1)
 same 'the first entry of CHANGELOG.md' "${entry%%,*}"

@@ -2,11 +2,12 @@
 # Builds the files of a release for one target, with the release profile.
 #
 #   scripts/package.sh [--target TRIPLE] [--out DIR]
-#   scripts/package.sh --check LIBRARY
+#   scripts/package.sh --check FILE
 #
 # TRIPLE is one of these; the default is that of this machine, with glibc:
 #
-#   x86_64-unknown-linux-gnu     a tarball, a Debian package and an RPM, for glibc 2.28 and later
+#   x86_64-unknown-linux-gnu     a tarball, a Debian package and an RPM, for glibc 2.28 and later; and the rate limit
+#                                service of envoy/, as a tarball and a Debian package
 #   aarch64-unknown-linux-gnu    the same for arm64
 #   x86_64-unknown-linux-musl    a tarball, for Alpine
 #   aarch64-unknown-linux-musl   the same for arm64
@@ -14,7 +15,8 @@
 # DIR (target/package) receives the artifacts, debug symbols and a CycloneDX SBOM among them, and SHA256SUMS of all files
 # in it. The call can be repeated for another target with the same DIR. The version is that of Cargo.toml.
 #
-# --check checks that the servers which the packages are for can load a library, and builds nothing.
+# --check checks that the systems which the packages are for can run a program, and that their servers can load a library. It
+# builds nothing.
 #
 # The tools are installed below target/tools, in the versions named here. Builds are reproducible: the same commit and compiler
 # give the same files. SOURCE_DATE_EPOCH is the time of the commit unless it is set.
@@ -33,7 +35,8 @@ stage=$build/stage
 say() { printf 'package: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 1; }
 
-# check LIBRARY: exits if a server could not load it, or if it contains paths of the build machine.
+# check FILE: exits if a system could not run the program, or a server not load the library, or if it contains paths of the
+# build machine.
 check() {
     local library=$1 needed newest text
     needed=$(readelf -dW "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
@@ -47,8 +50,12 @@ check() {
     if readelf -dW "$library" | grep -E 'TEXTREL|RPATH|RUNPATH' >/dev/null; then
         fail "$library has text relocations or a search path of its own"
     fi
-    readelf --dyn-syms -W "$library" | grep -E ' GLOBAL +DEFAULT +[0-9]+ RedisModule_OnLoad$' >/dev/null ||
-        fail "$library does not export RedisModule_OnLoad"
+    case $library in
+        *.so)
+            readelf --dyn-syms -W "$library" | grep -E ' GLOBAL +DEFAULT +[0-9]+ RedisModule_OnLoad$' >/dev/null ||
+                fail "$library does not export RedisModule_OnLoad"
+            ;;
+    esac
     for text in "$root" "$HOME"; do
         if LC_ALL=C grep -qF -- "$text/" "$library"; then fail "$library holds a path of this machine: $text"; fi
     done
@@ -87,9 +94,9 @@ install_tools() {
     fi
 }
 
-# Leaves the library in $stage/libredis_rl.so, and its debug symbols in $stage/debug.
-build_library() {
-    local cargo_home=${CARGO_HOME:-$HOME/.cargo} suffix='' sysroot objcopy symbols id
+# zigbuild WORD ...: cargo build for the target, with the words.
+zigbuild() {
+    local cargo_home=${CARGO_HOME:-$HOME/.cargo} suffix=''
     # File names in messages and debug symbols start with these words on every machine.
     local prefixes=("$root=/redis-rl" "$cargo_home=/cargo")
     RUSTFLAGS="-C link-arg=-Wl,--build-id=sha1 $(printf -- '--remap-path-prefix=%s ' "${prefixes[@]}")"
@@ -98,8 +105,14 @@ build_library() {
     export RUSTFLAGS CFLAGS
     # Run in a folder beside the tools: in one above them zig names its headers by relative paths, and bindgen, which runs
     # elsewhere, does not find them.
-    (cd "$root/packaging" && cargo zigbuild --locked --release --lib --target "$target$suffix" --target-dir "$build")
+    (cd "$root/packaging" && cargo zigbuild --locked --release --target "$target$suffix" --target-dir "$build" "$@")
     unset RUSTFLAGS CFLAGS
+}
+
+# Leaves the library in $stage/libredis_rl.so, and its debug symbols in $stage/debug.
+build_library() {
+    local sysroot objcopy symbols id
+    zigbuild --lib
 
     cp "$build/$target/release/libredis_rl.so" "$stage/linked.so"
     # Rust's own strip: that of the distribution may not support other architectures.
@@ -117,9 +130,49 @@ build_library() {
     check "$stage/libredis_rl.so"
 }
 
+# Leaves the rate limit service in $stage/service/redis-rl-envoy.
+build_service() {
+    mkdir "$stage/service"
+    zigbuild --manifest-path "$root/envoy/Cargo.toml" --bin redis-rl-envoy
+    install -m 755 "$build/$target/release/redis-rl-envoy" "$stage/service"
+    check "$stage/service/redis-rl-envoy"
+}
+
+# licences MANIFEST: those of the crates that are linked in.
+licences() {
+    local crates
+    mapfile -t crates < <(cargo tree --locked --manifest-path "$1" --target "$target" --edges normal,no-proc-macro --prefix none \
+        --format '{p}' | sed -n 's/^\([^ ]*\) v\([^ ]*\).*/\1@\2/p' | grep -v '^redis-rl' | sort -u)
+    cargo metadata --locked --manifest-path "$1" --format-version 1 --filter-platform "$target" |
+        python3 packaging/third-party.py "${crates[@]}"
+}
+
+# debian_changelog NAME, debian_copyright: files of a Debian package.
+debian_changelog() {
+    cat <<TEXT
+$1 ($version-1) unstable; urgency=medium
+
+  * Release $version. What is new stands in changelog.gz.
+
+ -- $(sed -n 's/^maintainer = "\(.*\)"/\1/p' Cargo.toml)  $(LC_ALL=C date -Ru -d "@$SOURCE_DATE_EPOCH")
+TEXT
+}
+debian_copyright() {
+    cat <<TEXT
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: redis-rl
+Comment: It contains other works. Their licences are in THIRD-PARTY.txt.gz.
+
+Files: *
+Copyright: $(sed -n 's/^Copyright (c) //p' LICENSE)
+License: Expat
+TEXT
+    sed -e '1,4d' -e 's/^$/./' -e 's/^/ /' LICENSE
+}
+
 # Everything else that the packages contain.
 collect_files() {
-    local file crates
+    local file
     # The settings of the container image except its network settings, with which a server listens on all addresses.
     awk -v RS= -v ORS='\n\n' '!/protected-mode/' docker/redis.conf |
         sed -e 's/, in a container\././' -e 's/Allow the container/Allow the server/' -e '$d' >"$stage/redis.conf"
@@ -129,34 +182,20 @@ collect_files() {
     git ls-files -z -- README.md CHANGELOG.md SECURITY.md docs | xargs -0 cp --parents -t "$stage/doc"
     cp functions/*.lua "$stage/functions"
 
-    mapfile -t crates < <(cargo tree --locked --target "$target" --edges normal,no-proc-macro --prefix none --format '{p}' |
-        sed -n 's/^\([^ ]*\) v\([^ ]*\).*/\1@\2/p' | grep -v '^redis-rl@' | sort -u)
-    cargo metadata --locked --format-version 1 --filter-platform "$target" | python3 packaging/third-party.py "${crates[@]}" >"$stage/THIRD-PARTY.txt"
-
+    licences Cargo.toml >"$stage/THIRD-PARTY.txt"
     gzip -9nc CHANGELOG.md >"$stage/changelog.gz"
-    cat >"$stage/changelog.Debian" <<TEXT
-redis-rl ($version-1) unstable; urgency=medium
-
-  * Release $version. What is new stands in changelog.gz.
-
- -- $(sed -n 's/^maintainer = "\(.*\)"/\1/p' Cargo.toml)  $(LC_ALL=C date -Ru -d "@$SOURCE_DATE_EPOCH")
-TEXT
-    {
-        cat <<TEXT
-Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
-Upstream-Name: redis-rl
-Comment: The library contains other works. Their licences are in THIRD-PARTY.txt.gz.
-
-Files: *
-Copyright: $(sed -n 's/^Copyright (c) //p' LICENSE)
-License: Expat
-TEXT
-        sed -e '1,4d' -e 's/^$/./' -e 's/^/ /' LICENSE
-    } >"$stage/copyright"
+    debian_changelog redis-rl >"$stage/changelog.Debian"
+    debian_copyright >"$stage/copyright"
     gzip -9nc "$stage/THIRD-PARTY.txt" >"$stage/THIRD-PARTY.txt.gz"
     for file in deb:/usr/lib rpm:/usr/lib64; do
         sed "s|@MODULE@|${file#*:}/redis/modules/libredis_rl.so|" packaging/load.conf.in >"$stage/load.${file%%:*}.conf"
     done
+    if [ -d "$stage/service" ]; then
+        licences envoy/Cargo.toml >"$stage/service/THIRD-PARTY.txt"
+        gzip -9nc "$stage/service/THIRD-PARTY.txt" >"$stage/service/THIRD-PARTY.txt.gz"
+        debian_changelog redis-rl-envoy >"$stage/service/changelog.Debian"
+        debian_copyright >"$stage/service/copyright"
+    fi
     # Modes are those of a fresh checkout, whatever the umask was.
     chmod -R u=rwX,go=rX "$stage"
 }
@@ -167,6 +206,31 @@ pack() {
         --transform="s|^\./|$1/|;s|^\.\$|$1|" -c . | gzip -9n >"$out/$1.tar.gz"
 }
 
+# sbom MANIFEST NAME: the crates of a build, as $out/NAME.cdx.json.
+sbom() {
+    local made
+    made=$(dirname "$1")/$2.cdx.json
+    cargo cyclonedx --quiet --manifest-path "$1" --format json --spec-version 1.5 --target "$target" --no-build-deps \
+        --override-filename "$2.cdx"
+    # It contains the path of the build folder.
+    sed "s|path+file://$root|path+file:///redis-rl|g; s|file://$root|file:///redis-rl|g" "$made" >"$out/$2.cdx.json"
+    rm "$made"
+}
+
+package_service() {
+    local name=redis-rl-envoy-$version-$target files=$stage/service/tarball
+    mkdir "$files"
+    cp -a "$stage"/service/{redis-rl-envoy,THIRD-PARTY.txt} "$files"
+    cp LICENSE envoy/README.md docs/ENVOY.md "$files"
+    cp -r envoy/examples "$files"
+    cp envoy/packaging/{redis-rl-envoy.service,environment} "$files"
+    chmod -R u=rwX,go=rX "$files"
+    pack "$name" "$files"
+    sbom envoy/Cargo.toml "$name"
+    cargo deb --quiet --manifest-path envoy/Cargo.toml --no-build --no-strip --target "$target" \
+        --output "$out/redis-rl-envoy_$version-1_$deb_arch.deb"
+}
+
 package() {
     local name=redis-rl-$version-$target
     mkdir "$stage/tarball"
@@ -174,14 +238,12 @@ package() {
     pack "$name" "$stage/tarball"
     pack "$name-debug" "$stage/debug"
 
-    cargo cyclonedx --quiet --format json --spec-version 1.5 --target "$target" --no-build-deps --override-filename "$name.cdx"
-    # It contains the path of the build folder.
-    sed "s|path+file://$root|path+file:///redis-rl|g; s|file://$root|file:///redis-rl|g" "$name.cdx.json" >"$out/$name.cdx.json"
-    rm "$name.cdx.json"
+    sbom Cargo.toml "$name"
 
     if [ "$libc" = gnu ]; then
         cargo deb --quiet --no-build --no-strip --target "$target" --output "$out/redis-rl_$version-1_$deb_arch.deb"
         cargo generate-rpm --target "$target" --auto-req disabled --output "$out/redis-rl-$version-1.$arch.rpm"
+        package_service
     fi
     rm -f "$out/SHA256SUMS"
     (cd "$out" && find . -maxdepth 1 -type f -printf '%P\0' | sort -z | xargs -0 sha256sum) >"$build/SHA256SUMS"
@@ -215,6 +277,7 @@ install_tools
 rm -rf "$stage"
 mkdir -p "$stage"
 build_library
+if [ "$libc" = gnu ]; then build_service; fi
 collect_files
 package
 say "the files are in $out:"

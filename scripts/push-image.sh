@@ -3,7 +3,7 @@
 #
 #   scripts/push-image.sh FILE.tar REGISTRY/NAME VERSION KIND
 #
-# KIND is the kind of image: library, redis, valkey-alpine. The image gets the tags VERSION-KIND and KIND. Prints
+# KIND is the kind of image: library, envoy, redis, valkey-alpine. The image gets the tags VERSION-KIND and KIND. Prints
 # `image=registry/name` and `digest=sha256:…` for the attestation. SKOPEO_FLAGS go to skopeo, for a registry without TLS.
 set -euo pipefail
 

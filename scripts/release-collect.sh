@@ -9,6 +9,7 @@
 #   assets/                                all files in one folder with one SHA256SUMS: the files of a release
 #   library/ARCH/LIBC/libredis_rl.so       the libraries from the tarballs, for the images: ARCH is amd64 or arm64, as in
 #                                          container images, LIBC glibc or musl
+#   service/ARCH/redis-rl-envoy            the rate limit service, for its image
 set -euo pipefail
 
 in=$(realpath "${1:?from which folder?}")
@@ -16,7 +17,7 @@ out=${2:?into which folder?}
 fail() { printf 'release: %s\n' "$*" >&2; exit 1; }
 
 [ ! -e "$out" ] || fail "$out is there already"
-mkdir -p "$out/assets" "$out/library"
+mkdir -p "$out/assets" "$out/library" "$out/service"
 out=$(realpath "$out")
 
 for folder in "$in"/*/; do
@@ -34,31 +35,37 @@ for folder in "$in"/*/; do
     done
 done
 
-# library TRIPLE ARCH LIBC MACHINE: MACHINE is that of the ELF header, as two bytes in hexadecimal digits.
-library() {
-    local tarball member header found=0 target=$out/library/$2/$3
+# extract TRIPLE NAME TARGET MACHINE: the one file of this name in the tarballs of a target. MACHINE is that of the ELF header,
+# as two bytes in hexadecimal digits.
+extract() {
+    local tarball member header found=0
     for tarball in "$in/$1"/*.tar.*; do
         [ -f "$tarball" ] || continue
-        member=$(tar -tf "$tarball" | grep -E '(^|/)libredis_rl\.so$') || continue
-        [ "$(wc -l <<<"$member")" -eq 1 ] || fail "$tarball holds several libraries"
+        member=$(tar -tf "$tarball" | grep -E "(^|/)$2\$") || continue
+        [ "$(wc -l <<<"$member")" -eq 1 ] || fail "$tarball holds $2 several times"
         found=$((found + 1))
-        mkdir -p "$target"
-        tar -xOf "$tarball" "$member" >"$target/libredis_rl.so"
+        mkdir -p "$(dirname "$3")"
+        tar -xOf "$tarball" "$member" >"$3"
         # A server refuses a module without the execute bit.
-        chmod 755 "$target/libredis_rl.so"
+        chmod 755 "$3"
     done
-    [ $found -eq 1 ] || fail "$found tarballs with libredis_rl.so in $in/$1, not one"
-    # 64 bits, little-endian; a shared object for that machine.
-    header=$(od -An -tx1 -w20 -N20 "$target/libredis_rl.so")
+    [ $found -eq 1 ] || fail "$found tarballs with $2 in $in/$1, not one"
+    # 64 bits, little-endian; a shared object, as programs are, too, for that machine.
+    header=$(od -An -tx1 -w20 -N20 "$3")
     case $header in
         ' 7f 45 4c 46 02 01 '*" 03 00 $4") ;;
-        *) fail "the library of $1 is not for $2" ;;
+        *) fail "$2 of $1 is for another machine" ;;
     esac
 }
+# library TRIPLE ARCH LIBC MACHINE, service TRIPLE ARCH MACHINE
+library() { extract "$1" libredis_rl.so "$out/library/$2/$3/libredis_rl.so" "$4"; }
+service() { extract "$1" redis-rl-envoy "$out/service/$2/redis-rl-envoy" "$3"; }
 library x86_64-unknown-linux-gnu amd64 glibc '3e 00'
 library aarch64-unknown-linux-gnu arm64 glibc 'b7 00'
 library x86_64-unknown-linux-musl amd64 musl '3e 00'
 library aarch64-unknown-linux-musl arm64 musl 'b7 00'
+service x86_64-unknown-linux-gnu amd64 '3e 00'
+service aarch64-unknown-linux-gnu arm64 'b7 00'
 
 (cd "$out/assets" && sha256sum -- * >../SHA256SUMS && mv ../SHA256SUMS .)
 cat "$out/assets/SHA256SUMS"

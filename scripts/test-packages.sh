@@ -8,6 +8,7 @@
 #   files         checksums, lintian, debug symbols, the SBOM
 #   DISTRIBUTION  debian-12, debian-13 or ubuntu-24.04: the Debian package with each server of that distribution
 #   tarball       the tarball, unpacked in Debian 12
+#   service       the Debian package of the rate limit service, in Debian 12
 #   rpm           the RPM, with rpm in an empty root, and its library in Debian 12
 #
 # ARCH (amd64) is the architecture of the packages and of the installations. A foreign one runs under qemu, if the kernel is set up
@@ -42,12 +43,14 @@ fail() { say "FAILED: $*"; exit 1; }
 
 # The output of the steps, to be shown if one fails.
 scratch=$(mktemp -d)
-# The installation under test, its server, and the server's process.
-root='' server='' conf='' process='' log=''
+# The installation under test, its server, the server's process, and that of the rate limit service.
+root='' server='' conf='' process='' log='' service=''
 
 finish() {
-    if [ -n "$process" ]; then kill -KILL "$process" 2>/dev/null || true; fi
-    process=''
+    for started in "$process" "$service"; do
+        if [ -n "$started" ]; then kill -KILL "$started" 2>/dev/null || true; fi
+    done
+    process='' service=''
     if [ -n "$root" ]; then
         umount "$root/proc" 2>/dev/null || true
         rm -rf --one-file-system "$root"
@@ -276,6 +279,45 @@ test_deb() { # test_deb DISTRIBUTION SERVER
     apt purge "$server"
 }
 
+test_service() {
+    local deb=redis-rl-envoy_$version-1_$arch.deb left answer='' tries=100
+    local body='{"domain": "example", "descriptors": [{"entries": [{"key": "remote_address", "value": "10.0.0.1"}]}]}'
+    say "service ($arch)"
+    fresh debian-12 redis-server
+    cp "$packages/$deb" "$root/tmp"
+    apt install "/tmp/$deb"
+    # Without the module it sends functions.
+    must_start
+    [ "$(inside redis-rl-envoy --version)" = "redis-rl-envoy $version" ] || fail "the service does not run"
+    inside redis-rl-envoy --check /etc/redis-rl-envoy/config >&2 || fail "its limits are refused"
+    [ "$(stat -c %a "$root/etc/redis-rl-envoy/environment")" = 640 ] || fail "everybody may read the password"
+    # As its unit starts it, in the network of the server.
+    # shellcheck disable=SC2016 # The shell inside expands these.
+    nsenter --target "$process" --net chroot "$root" /usr/bin/env -i RUNTIME_ROOT=/etc/redis-rl-envoy sh -c \
+        'set -a && . /etc/redis-rl-envoy/environment && exec /usr/bin/redis-rl-envoy' 2>"$scratch/service.log" &
+    service=$!
+    until [ -n "$answer" ]; do
+        # shellcheck disable=SC2016
+        answer=$(nsenter --target "$process" --net chroot "$root" /bin/bash -c 'exec 3<>/dev/tcp/127.0.0.1/8080 &&
+            printf "POST /json HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s" ${#0} "$0" >&3 && cat <&3' \
+            "$body" 2>/dev/null) || true
+        if [ $((tries -= 1)) -eq 0 ]; then cat "$scratch/service.log" >&2; fail "the service does not answer"; fi
+        sleep 0.1
+    done
+    case $answer in *'"limitRemaining":4'*) ;; *) fail "the service answers: $answer" ;; esac
+    kill "$service"
+    wait "$service" || fail "the service does not end"
+    service=''
+    stop
+    echo 'domain: mine' >"$root/etc/redis-rl-envoy/config/example.yaml"
+    newer "$root/tmp/$deb" "$root/tmp/newer.deb"
+    apt -o Dpkg::Options::=--force-confold install /tmp/newer.deb
+    grep -q mine "$root/etc/redis-rl-envoy/config/example.yaml" || fail "an upgrade takes the limits"
+    apt purge redis-rl-envoy
+    left=$(find "$root" -xdev -name '*redis-rl-envoy*' ! -path "$root/tmp/*" ! -path "$root/proc/*")
+    [ -z "$left" ] || fail "apt purge leaves behind: $left"
+}
+
 # newer DEB OUT: the same package with a later revision.
 newer() {
     local folder
@@ -369,9 +411,15 @@ test_files() {
     say "files ($arch)"
     (cd "$packages" && sha256sum --check --quiet SHA256SUMS) || fail "the checksums"
     lintian --allow-root --fail-on error "$packages/redis-rl_$version-1_$arch.deb" >&2 || fail "lintian"
+    lintian --allow-root --fail-on error "$packages/redis-rl-envoy_$version-1_$arch.deb" >&2 || fail "lintian"
     folder=$(mktemp -d)
     tar -C "$folder" -xf "$packages/$name.tar.gz"
     tar -C "$folder" -xf "$packages/$name-debug.tar.gz"
+    tar -C "$folder" -xf "$packages/${name/redis-rl/redis-rl-envoy}.tar.gz"
+    scripts/package.sh --check "$folder/${name/redis-rl/redis-rl-envoy}/redis-rl-envoy"
+    dpkg-deb -x "$packages/redis-rl-envoy_$version-1_$arch.deb" "$folder/envoy"
+    cmp "$folder/envoy/usr/bin/redis-rl-envoy" "$folder/${name/redis-rl/redis-rl-envoy}/redis-rl-envoy" ||
+        fail "the packages hold different programs"
     scripts/package.sh --check "$folder/$name/libredis_rl.so"
     dpkg-deb -x "$packages/redis-rl_$version-1_$arch.deb" "$folder/deb"
     cmp "$folder/deb/$library" "$folder/$name/libredis_rl.so" || fail "the packages hold different libraries"
@@ -401,13 +449,14 @@ while [ $# -gt 0 ]; do
         *) tests+=("$1"); shift ;;
     esac
 done
-if [ ${#tests[@]} -eq 0 ]; then tests=(files debian-12 debian-13 ubuntu-24.04 tarball rpm); fi
+if [ ${#tests[@]} -eq 0 ]; then tests=(files debian-12 debian-13 ubuntu-24.04 tarball service rpm); fi
 [ -f "$packages/redis-rl_$version-1_$arch.deb" ] || fail "no packages of version $version for $arch in $packages (make package)"
 mkdir -p "$cache"
 for test in "${tests[@]}"; do
     case $test in
         files) test_files ;;
         tarball) test_tarball ;;
+        service) test_service ;;
         rpm) test_rpm ;;
         debian-12) test_deb debian-12 redis-server ;;
         debian-13 | ubuntu-24.04)

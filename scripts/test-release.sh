@@ -34,7 +34,7 @@ says() { grep -q -e "$2" "$work/out" || { echo "not ok: $1: no '$2' in"; cat "$w
 version=$(scripts/check-release.sh)
 version=${version#version=}
 files=(Cargo.toml Cargo.lock CHANGELOG.md clients/python/pyproject.toml clients/node/package.json clients/node/package-lock.json
-    clients/rust/Cargo.toml clients/rust/Cargo.lock)
+    clients/rust/Cargo.toml clients/rust/Cargo.lock envoy/Cargo.toml envoy/Cargo.lock)
 tree() {
     rm -rf "$work/tree"
     mkdir "$work/tree"
@@ -63,6 +63,7 @@ done < <(for file in "${files[@]}"; do
         clients/node/package-lock.json) grep -n "\"version\": \"$version\"" "$file" | head -n 2 ;;
         Cargo.lock) grep -n -A1 '^name = "redis-rl"$' "$file" | tail -n 1 ;;
         clients/rust/Cargo.lock) grep -n -A1 '^name = "redis-rl-client"$' "$file" | tail -n 1 ;;
+        envoy/Cargo.lock) grep -n -A1 '^name = "redis-rl-envoy"$' "$file" | tail -n 1 ;;
         *) grep -n "version\"\?[ =:]*\"$version\"" "$file" ;;
     esac | sed -E "s|^([0-9]+).*|$file \1|"
 done)
@@ -84,6 +85,13 @@ built() {
         elf "$machine" >"$folder/redis-rl/libredis_rl.so"
         tar -czf "$folder/redis-rl-$triple.tar.gz" -C "$folder" redis-rl
         rm -r "$folder/redis-rl"
+        case $triple in
+            *-gnu)
+                elf "$machine" >"$folder/redis-rl-envoy"
+                tar -czf "$folder/redis-rl-envoy-$triple.tar.gz" -C "$folder" ./redis-rl-envoy
+                rm "$folder/redis-rl-envoy"
+                ;;
+        esac
         echo 'symbols' >"$folder/redis-rl-$triple.debug"
         (cd "$folder" && sha256sum -- * >SHA256SUMS)
     done
@@ -96,8 +104,11 @@ succeeds 'four targets' collect
 for library in amd64/glibc amd64/musl arm64/glibc arm64/musl; do
     succeeds "the library for $library" test -x "$work/release/library/$library/libredis_rl.so"
 done
+for arch in amd64 arm64; do
+    succeeds "the service for $arch" test -x "$work/release/service/$arch/redis-rl-envoy"
+done
 succeeds 'the sums are right' bash -c "cd '$work/release/assets' && sha256sum --check --strict SHA256SUMS"
-succeeds 'every file has a sum' test "$(wc -l <"$work/release/assets/SHA256SUMS")" -eq 9
+succeeds 'every file has a sum' test "$(wc -l <"$work/release/assets/SHA256SUMS")" -eq 11
 built
 rm -r "$work/built/aarch64-unknown-linux-musl"
 refuses 'a target that is missing' '0 tarballs' collect
@@ -105,13 +116,16 @@ built
 echo 'more' >>"$work/built/x86_64-unknown-linux-gnu/redis-rl-x86_64-unknown-linux-gnu.tar.gz"
 refuses 'a file that is not as it was built' 'SHA256SUMS' collect
 built
+rm "$work"/built/aarch64-unknown-linux-gnu/{redis-rl-envoy-*,SHA256SUMS}
+refuses 'a service that is missing' '0 tarballs with redis-rl-envoy' collect
+built
 echo 'another' >"$work/built/clients/redis-rl-x86_64-unknown-linux-gnu.debug"
 refuses 'two files of one name' 'different contents' collect
 built
 cp "$work"/built/x86_64-unknown-linux-musl/*.gz "$work/other.tar.gz"
 rm "$work"/built/aarch64-unknown-linux-musl/*
 mv "$work/other.tar.gz" "$work/built/aarch64-unknown-linux-musl/"
-refuses 'a library for another machine' 'is not for arm64' collect
+refuses 'a library for another machine' 'is for another machine' collect
 
 # The release page, with a stub of `gh` that records its calls.
 mkdir "$work/bin"

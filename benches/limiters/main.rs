@@ -124,7 +124,7 @@ fn write(results: &Results) {
     plots::write(results, &folder);
     let path = root().join("docs/BENCHMARK.md");
     let before = std::fs::read_to_string(&path).unwrap_or_default();
-    let page = report::page(results) + report::of_the_packages(&before);
+    let page = report::page(results) + &report::of_other_commands(&before);
     std::fs::write(&path, page).expect("docs/BENCHMARK.md");
     report::quote_in_readme(results);
     println!("written: docs/BENCHMARK.md, docs/bench, and the short table in README.md");

@@ -182,12 +182,14 @@ pub fn page(results: &Results) -> String {
     page
 }
 
-/// The section of a page that `make bench-clients` has written (scripts/bench-clients.sh), with the blank line before it.
-pub fn of_the_packages(page: &str) -> &str {
-    const BEGIN: &str = "\n<!-- clients: written by make bench-clients -->\n";
-    const END: &str = "\n<!-- end of clients -->\n";
-    let bounds = page.find(BEGIN).zip(page.find(END).map(|end| end + END.len()));
-    bounds.and_then(|(begin, end)| page.get(begin..end)).unwrap_or_default()
+/// The sections of a page that other commands write (scripts/page-section.sh), each with the blank line before it.
+pub fn of_other_commands(page: &str) -> String {
+    let section = |(name, command): (&str, &str)| {
+        let begin = page.find(&format!("\n<!-- {name}: written by make {command} -->\n"))?;
+        let end = format!("\n<!-- end of {name} -->\n");
+        page.get(begin..page.find(&end)? + end.len())
+    };
+    [("clients", "bench-clients"), ("envoy", "bench-envoy")].into_iter().filter_map(section).collect()
 }
 
 fn plot(page: &mut String, name: &str, alt: &str) {

@@ -1,18 +1,26 @@
-//! Where connections come in: TCP, TLS, a Unix socket.
+//! Where connections come in (TCP, TLS, a Unix socket), and how long they last.
 
+use std::convert::Infallible;
+use std::future::pending;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::net::ToSocketAddrs;
 use std::path::Path;
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsAcceptor;
-use tonic::transport::server::Connected;
+use tonic::body::Body;
+use tower_service::Service;
 
 use crate::tls::Certificates;
 
@@ -23,45 +31,31 @@ const BACKLOG: u32 = 1024;
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// A connection of any kind.
-pub struct Connection(Box<dyn Stream>);
-
-impl Connected for Connection {
-    type ConnectInfo = ();
-
-    fn connect_info(&self) {}
+pub enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
 }
 
-impl AsyncRead for Connection {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
+impl Listener {
+    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // An answer is small; waiting for more to send would only delay it.
+                let _ = stream.set_nodelay(true);
+                Ok(Box::new(stream))
+            }
+            Self::Unix(listener) => Ok(Box::new(listener.accept().await?.0)),
+        }
     }
 }
 
-impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
-    }
+/// How long connections last. A client is told when its connection has this age, sends new requests on another one, and
+/// has the grace for answers that are still open. `None`: without an end.
+#[derive(Debug, Clone, Copy)]
+pub struct Ages {
+    pub most: Option<Duration>,
+    pub grace: Option<Duration>,
 }
 
 /// Listens at an address. Several processes may share it.
@@ -97,63 +91,102 @@ pub fn unix(path: &Path) -> io::Result<UnixListener> {
     }
 }
 
-/// The connections of a listener, once they are ready to be served.
-pub fn accept(
+/// Serves gRPC to all that connect, until it is told to stop and all answers are sent.
+pub async fn serve<S>(
     listener: Listener,
     certificates: Option<Arc<Certificates>>,
-) -> mpsc::Receiver<Result<Connection, io::Error>> {
-    let (connections, accepted) = mpsc::channel(64);
-    tokio::spawn(async move {
-        loop {
-            let stream: Box<dyn Stream> = match &listener {
-                Listener::Tcp(listener) => match listener.accept().await {
-                    Ok((stream, _)) => {
-                        // An answer is small; waiting for more to send would only delay it.
-                        let _ = stream.set_nodelay(true);
-                        Box::new(stream)
-                    }
-                    Err(error) => {
-                        refused(&error).await;
-                        continue;
-                    }
-                },
-                Listener::Unix(listener) => match listener.accept().await {
-                    Ok((stream, _)) => Box::new(stream),
-                    Err(error) => {
-                        refused(&error).await;
-                        continue;
-                    }
-                },
-            };
-            let connections = connections.clone();
-            if connections.is_closed() {
-                return;
-            }
-            let Some(certificates) = certificates.clone() else {
-                let _ = connections.send(Ok(Connection(stream))).await;
+    service: S,
+    ages: Ages,
+    mut stopped: watch::Receiver<bool>,
+) where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    // Each connection holds a sender; when all are gone, nothing is received.
+    let (open, mut closed) = mpsc::channel::<()>(1);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopped.wait_for(|stopped| *stopped) => break,
+        };
+        let stream = match accepted {
+            Ok(stream) => stream,
+            Err(error) => {
+                // Usually the process has no file descriptors left; others will be closed.
+                tracing::warn!("a connection could not be accepted: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
-            };
-            // A client that is slow to agree on a key does not delay others.
-            tokio::spawn(async move {
-                let acceptor = TlsAcceptor::from(certificates.config());
-                match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
-                    Ok(Ok(stream)) => drop(connections.send(Ok(Connection(Box::new(stream)))).await),
-                    Ok(Err(error)) => tracing::warn!("a client was refused: {error}"),
-                    Err(_) => tracing::warn!("a client has not finished its TLS handshake"),
+            }
+        };
+        let (certificates, service, stopped, open) =
+            (certificates.clone(), service.clone(), stopped.clone(), open.clone());
+        tokio::spawn(async move {
+            match certificates {
+                None => connection(stream, service, ages, stopped).await,
+                Some(certificates) => {
+                    let acceptor = TlsAcceptor::from(certificates.config());
+                    match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+                        Ok(Ok(stream)) => connection(stream, service, ages, stopped).await,
+                        Ok(Err(error)) => tracing::warn!("a client was refused: {error}"),
+                        Err(_) => tracing::warn!("a client has not finished its TLS handshake"),
+                    }
                 }
-            });
+            }
+            drop(open);
+        });
+    }
+    // Before the wait, so that no other connection is made.
+    drop((listener, open));
+    let _ = closed.recv().await;
+}
+
+async fn connection<S>(stream: impl Stream + 'static, service: S, ages: Ages, mut stopped: watch::Receiver<bool>)
+where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.timer(TokioTimer::new()).max_concurrent_streams(None);
+    let mut served = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)));
+    let age = async {
+        match ages.most {
+            Some(most) => tokio::time::sleep(spread(most)).await,
+            None => pending().await,
         }
-    });
-    accepted
+    };
+    tokio::select! {
+        _ = &mut served => return,
+        () = age => {}
+        _ = stopped.wait_for(|stopped| *stopped) => {}
+    }
+    served.as_mut().graceful_shutdown();
+    let grace = async {
+        match ages.grace {
+            Some(grace) => tokio::time::sleep(grace).await,
+            None => pending().await,
+        }
+    };
+    tokio::select! {
+        _ = served => {}
+        () = grace => {}
+    }
 }
 
-/// Usually the process has no file descriptors left; others will be closed.
-async fn refused(error: &io::Error) {
-    tracing::warn!("a connection could not be accepted: {error}");
-    tokio::time::sleep(Duration::from_millis(100)).await;
+/// A tenth more or less, so that connections which were made together do not end together.
+fn spread(age: Duration) -> Duration {
+    // The keys of a hasher are random.
+    let random = RandomState::new().hash_one(0) as f64 / u64::MAX as f64;
+    age.mul_f64(0.9 + 0.2 * random)
 }
 
-pub enum Listener {
-    Tcp(TcpListener),
-    Unix(UnixListener),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_spread_by_a_tenth() {
+        let ages: Vec<_> = (0..1000).map(|_| spread(Duration::from_secs(100)).as_secs()).collect();
+        assert!(ages.iter().all(|age| (90..=110).contains(age)));
+        assert!(ages.iter().any(|age| *age < 95) && ages.iter().any(|age| *age > 105));
+    }
 }

@@ -25,12 +25,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::Routes;
 
 use config::{Config, Origin, Update};
 use health::Health;
+use listen::Ages;
 use service::{Door, Service};
 use settings::{Settings, Sink};
 use stats::Stats;
@@ -66,8 +68,7 @@ fn main() -> ExitCode {
     }
     let ended = Settings::from_env().and_then(|settings| {
         log::start(&settings.log_level, settings.log_json)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(settings.threads).enable_all().build();
-        runtime.map_err(|error| error.to_string())?.block_on(run(settings))
+        serve_with(settings).map_err(|error| error.to_string())?
     });
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -76,6 +77,24 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs the service. Requests have threads of their own: a scrape of the metrics, or a configuration that is read, keeps
+/// none of them waiting.
+fn serve_with(settings: Settings) -> std::io::Result<Result<(), String>> {
+    let aside = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    // With one thread nothing has to be handed from one to the next, which takes a third of the processor time.
+    let mut requests = match settings.threads {
+        1 => Builder::new_current_thread(),
+        threads => {
+            let mut builder = Builder::new_multi_thread();
+            builder.worker_threads(threads);
+            builder
+        }
+    };
+    let ended = requests.enable_all().build()?.block_on(run(settings, aside.handle()));
+    aside.shutdown_background();
+    Ok(ended)
 }
 
 /// Reads configurations, and says of each whether it can be.
@@ -98,7 +117,7 @@ fn check(paths: &[&str]) -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-async fn run(settings: Settings) -> Result<(), String> {
+async fn run(settings: Settings, aside: &Handle) -> Result<(), String> {
     for note in &settings.notes {
         tracing::warn!("{note}");
     }
@@ -115,13 +134,13 @@ async fn run(settings: Settings) -> Result<(), String> {
     });
     let mut early = stopped.clone();
     tokio::select! {
-        served = serve(&settings, stopped) => served,
+        served = serve(&settings, stopped, aside) => served,
         // Before there is anything to drain.
         () = async { let _ = early.wait_for(|stopped| *stopped).await; tokio::time::sleep(DRAIN + Duration::from_secs(5)).await } => Ok(()),
     }
 }
 
-async fn serve(settings: &Settings, stopped: watch::Receiver<bool>) -> Result<(), String> {
+async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, aside: &Handle) -> Result<(), String> {
     let certificates = settings.grpc_tls.as_ref().map(Certificates::read).transpose()?.map(Arc::new);
     let Some(store) = connect(settings, stopped.clone()).await? else { return Ok(()) };
     let stats = Arc::new(Stats::default());
@@ -132,8 +151,8 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>) -> Result<()
 
     let (updates, mut updated) = mpsc::channel(1);
     match &settings.xds {
-        Some(xds) => drop(tokio::spawn(config::xds::watch(xds.clone(), updates))),
-        None => drop(tokio::spawn(config::files::watch(settings.files.clone(), updates))),
+        Some(xds) => drop(aside.spawn(config::xds::watch(xds.clone(), updates))),
+        None => drop(aside.spawn(config::files::watch(settings.files.clone(), updates))),
     }
     let keeper = Keeper { settings: settings.clone(), service: Arc::clone(&service), health: Arc::clone(&health) };
     if !settings.force_start {
@@ -143,7 +162,7 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>) -> Result<()
             _ = stopped.wait_for(|stopped| *stopped) => return Ok(()),
         }
     }
-    tokio::spawn(async move {
+    aside.spawn(async move {
         while let Some(update) = updated.recv().await {
             keeper.take(update).await;
         }
@@ -155,9 +174,9 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>) -> Result<()
             if !path.starts_with('/') {
                 return Err(format!("PROMETHEUS_PATH must begin with a slash, not be '{path}'"));
             }
-            open("metrics", &address, http::metrics(Arc::clone(&stats), &path))?;
+            open(aside, "metrics", &address, http::metrics(Arc::clone(&stats), &path))?;
         }
-        sink => drop(tokio::spawn(statsd::run(
+        sink => drop(aside.spawn(statsd::run(
             sink,
             Arc::clone(&stats),
             settings.flush_interval,
@@ -165,10 +184,10 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>) -> Result<()
         ))),
     }
     if settings.redis.health_check {
-        tokio::spawn(check_redis(Arc::clone(&store), Arc::clone(&health)));
+        aside.spawn(check_redis(Arc::clone(&store), Arc::clone(&health)));
     }
-    open("debug", &settings.debug, http::debug(Arc::clone(&service)))?;
-    open("HTTP", &settings.http, http::doors(Arc::clone(&service), Arc::clone(&health)))?;
+    open(aside, "debug", &settings.debug, http::debug(Arc::clone(&service)))?;
+    open(aside, "HTTP", &settings.http, http::doors(Arc::clone(&service), Arc::clone(&health)))?;
 
     let listener = match &settings.grpc_socket {
         Some(path) => {
@@ -181,35 +200,29 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>) -> Result<()
     let place = settings.grpc_socket.as_ref().map_or(settings.grpc.clone(), |path| path.display().to_string());
     tracing::warn!("Listening for gRPC on '{place}'");
     if let Some(certificates) = &certificates {
-        tokio::spawn(Arc::clone(certificates).watch());
+        aside.spawn(Arc::clone(certificates).watch());
     }
-    let incoming = ReceiverStream::new(listen::accept(listener, certificates));
-    let mut server = tonic::transport::Server::builder();
-    // Zero is without an end.
-    if !settings.max_connection_age.is_zero() {
-        server = server.max_connection_age(settings.max_connection_age);
-        if !settings.max_connection_age_grace.is_zero() {
-            server = server.max_connection_age_grace(settings.max_connection_age_grace);
-        }
-    }
+    let unless_zero = |time: Duration| (!time.is_zero()).then_some(time);
+    let ages =
+        Ages { most: unless_zero(settings.max_connection_age), grace: unless_zero(settings.max_connection_age_grace) };
+    let services = Routes::new(RateLimitServiceServer::new(Door(service))).add_service(health_service).prepare();
     let mut told = stopped.clone();
-    let serving = server
-        .add_service(RateLimitServiceServer::new(Door(service)))
-        .add_service(health_service)
-        .serve_with_incoming_shutdown(incoming, async move {
-            let _ = told.wait_for(|stopped| *stopped).await;
-            health.stop().await;
-            tracing::warn!("ending: requests that have come in are answered");
-        });
-    let mut told = stopped;
+    let ended = async move {
+        let _ = told.wait_for(|stopped| *stopped).await;
+        health.stop().await;
+        tracing::warn!("ending: requests that have come in are answered");
+        tokio::time::sleep(DRAIN).await;
+    };
     tokio::select! {
-        served = serving => served.map_err(|error| error.to_string()),
-        () = async { let _ = told.wait_for(|stopped| *stopped).await; tokio::time::sleep(DRAIN).await } => Ok(()),
+        () = listen::serve(listener, certificates, services, ages, stopped) => {}
+        () = ended => {}
     }
+    Ok(())
 }
 
 /// Serves in the background.
-fn open(what: &str, address: &str, router: axum::Router) -> Result<(), String> {
+fn open(aside: &Handle, what: &str, address: &str, router: axum::Router) -> Result<(), String> {
+    let _guard = aside.enter();
     let listener = listen::tcp(address).map_err(|error| format!("{what} at {address}: {error}"))?;
     tracing::warn!("Listening for {what} on '{address}'");
     tokio::spawn(async move { axum::serve(listener, router).await });

@@ -350,7 +350,7 @@ impl Settings {
             extra_tags: env.pairs("EXTRA_TAGS", ':')?,
             threads: env.read(
                 "WORKER_THREADS",
-                std::thread::available_parallelism().map_or(1, Into::into),
+                1,
                 |value| value.parse().ok().filter(|threads| *threads > 0),
                 "a number of threads",
             )?,

@@ -4,10 +4,11 @@
 //! The syntax is the parser's of `saphyr-parser`; what a scalar means is decided here. A node knows its line, so that a
 //! refusal can name the place.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Tag};
+use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
 /// What is wrong, and in which line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +28,9 @@ impl Refusal {
 const DEEPEST: usize = 200;
 /// An alias repeats what it stands for, and aliases of aliases multiply. No configuration comes near this.
 const MOST_NODES: usize = 1_000_000;
+
+/// How the parser refuses a tab behind a colon.
+const TAB: &str = "':' must be followed by a valid YAML whitespace";
 
 #[derive(Debug)]
 pub struct Node {
@@ -119,6 +123,36 @@ pub fn parse(text: &str) -> Result<Option<Rc<Node>>, Refusal> {
             return Err(Refusal::new(number + 1, format!("the control character U+{:04X}", u32::from(c))));
         }
     }
+    let mut text = Cow::Borrowed(text);
+    loop {
+        match first_document(&text) {
+            Err(Fault::Tab(index)) => text = Cow::Owned(with_space(&text, index)),
+            Err(Fault::Refused(refusal)) => return Err(refusal),
+            Ok(document) => return Ok(document),
+        }
+    }
+}
+
+/// Why a text is not read.
+enum Fault {
+    Refused(Refusal),
+    /// A tab between a key's colon and its value, which the parser refuses and YAML 1.1 does not. The position, in
+    /// characters, is that of the value.
+    Tab(usize),
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// The text with a space in place of the character before this position.
+fn with_space(text: &str, index: usize) -> String {
+    text.chars().enumerate().map(|(at, c)| if at + 1 == index { ' ' } else { c }).collect()
+}
+
+fn first_document(text: &str) -> Result<Option<Rc<Node>>, Fault> {
     let mut reader = Reader { parser: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, line: 1 };
     loop {
         match reader.next()? {
@@ -137,23 +171,24 @@ struct Reader<'input> {
 }
 
 impl<'input> Reader<'input> {
-    fn next(&mut self) -> Result<Event<'input>, Refusal> {
+    fn next(&mut self) -> Result<Event<'input>, Fault> {
         match self.parser.next_event() {
             Some(Ok((event, span))) => {
                 self.line = span.start.line();
                 Ok(event)
             }
-            Some(Err(error)) => Err(syntax(&error)),
+            Some(Err(error)) if error.info() == TAB => Err(Fault::Tab(error.marker().index())),
+            Some(Err(error)) => Err(Refusal::new(error.marker().line(), format!("not YAML: {}", error.info())).into()),
             None => Ok(Event::StreamEnd),
         }
     }
 
-    fn node(&mut self, event: Event<'input>, depth: usize) -> Result<Rc<Node>, Refusal> {
+    fn node(&mut self, event: Event<'input>, depth: usize) -> Result<Rc<Node>, Fault> {
         let line = self.line;
         let before = self.nodes;
         self.count(1)?;
         if depth > DEEPEST {
-            return Err(Refusal::new(line, format!("nested deeper than {DEEPEST} levels")));
+            return Err(Refusal::new(line, format!("nested deeper than {DEEPEST} levels")).into());
         }
         let (anchor, kind) = match event {
             Event::Alias(id) => {
@@ -191,7 +226,7 @@ impl<'input> Reader<'input> {
                 }
                 (anchor, Kind::Map(pairs))
             }
-            other => return Err(Refusal::new(line, format!("unexpected {other:?}"))),
+            other => return Err(Refusal::new(line, format!("unexpected {other:?}")).into()),
         };
         let node = Rc::new(Node { line, kind });
         if anchor != 0 {
@@ -207,10 +242,6 @@ impl<'input> Reader<'input> {
         }
         Ok(())
     }
-}
-
-fn syntax(error: &ScanError) -> Refusal {
-    Refusal::new(error.marker().line(), format!("not YAML: {}", error.info()))
 }
 
 fn resolve(text: &str, plain: bool, tag: Option<&Tag>, line: usize) -> Result<Scalar, Refusal> {
@@ -328,6 +359,16 @@ mod tests {
         let b = &node.pairs().unwrap()[1].1;
         let texts: Vec<_> = b.pairs().unwrap().iter().map(|(key, value)| key.describe() + &value.describe()).collect();
         assert_eq!(texts, ["'x''3'", "'x''1'", "'y''2'", "'y''4'"]);
+    }
+
+    #[test]
+    fn tabs_may_stand_behind_a_colon() {
+        for text in ["a:\tb\nc: \"x:\ty\"", "a:\t\tb\nc: 'x:\ty'", "{a:\tb,\tc:\t\"x:\ty\"}"] {
+            let pairs = parse(text).unwrap().unwrap().pairs().unwrap();
+            let texts: Vec<_> = pairs.iter().map(|(key, value)| key.describe() + &value.describe()).collect();
+            assert_eq!(texts, ["'a''b'", "'c''x:\ty'"], "{text}");
+        }
+        assert!(parse("a:\t- b").is_err());
     }
 
     #[test]

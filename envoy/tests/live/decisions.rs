@@ -326,29 +326,6 @@ async fn dynamic_metadata_tells_what_passed() {
 }
 
 #[tokio::test]
-async fn one_slot_of_a_cluster_is_one_decision() {
-    let module = std::env::var("MODULE")
-        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../target/release/libredis_rl.so").to_owned());
-    let redis = Redis::start(&["--loadmodule", &module, "--cluster-enabled", "yes"]);
-    redis.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).unwrap();
-    crate::support::until("the cluster is up", async || {
-        redis.ask(&["CLUSTER", "INFO"]).is_some_and(|info| info.contains("cluster_state:ok"))
-    })
-    .await;
-    let tagged = CONFIG.replace("domain: d", "domain: tagged\nhash_tag: true");
-    let files = [("a.yaml", CONFIG), ("b.yaml", tagged.as_str())];
-    let mut service = Service::with_files(&redis, &files, &[("REDIS_TYPE", "cluster")]).await;
-    let log = service.process.log();
-    assert!(log.contains("domains without one: d\""), "{log}");
-    for domain in ["d", "tagged"] {
-        let both = || request(domain, [descriptor("one=a"), descriptor("five=a"), descriptor("ten={b}")]);
-        assert_eq!(said(&service.ask(both()).await.unwrap()), "OK: OK 0, OK 4, OK 9", "{domain}");
-        assert_eq!(said(&service.ask(both()).await.unwrap()), "OVER_LIMIT: OVER_LIMIT 0, OK 4, OK 9", "{domain}");
-        assert_eq!(service.hit(domain, descriptor("five=a")).await, "OK 3", "{domain}");
-    }
-}
-
-#[tokio::test]
 async fn functions_and_scripts_decide_alike() {
     let redis = Redis::start(&[]);
     for mode in ["functions", "script"] {

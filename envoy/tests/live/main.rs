@@ -1,11 +1,13 @@
 //! The service on live servers, over its own doors.
 
+mod cluster;
 mod decisions;
 mod doors;
 mod envoy;
 mod examples;
 mod failure;
 mod reload;
+mod scripts;
 mod support;
 mod tls;
 mod xds;

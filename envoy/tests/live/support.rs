@@ -70,6 +70,14 @@ impl Drop for Process {
     }
 }
 
+/// The module's file.
+pub fn module() -> String {
+    let module = std::env::var("MODULE")
+        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../target/release/libredis_rl.so").to_owned());
+    assert!(Path::new(&module).exists(), "{module} is missing: build it with `make build`");
+    module
+}
+
 /// A private Redis.
 pub struct Redis {
     pub process: Process,
@@ -80,10 +88,7 @@ pub struct Redis {
 
 impl Redis {
     pub fn with_module() -> Self {
-        let module = std::env::var("MODULE")
-            .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../target/release/libredis_rl.so").to_owned());
-        assert!(Path::new(&module).exists(), "{module} is missing: build it with `make build`");
-        Self::start(&["--loadmodule", &module])
+        Self::start(&["--loadmodule", &module()])
     }
 
     pub fn start(arguments: &[&str]) -> Self {

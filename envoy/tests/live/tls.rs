@@ -1,12 +1,11 @@
 //! TLS, clients with certificates, a Unix socket, and connections that are told to go.
 
 use std::fs;
-use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-use crate::support::{Redis, Service, descriptor, until};
+use crate::support::{PATIENCE, Redis, Service, descriptor, free_port, module, request, until};
 
 const CONFIG: &str = "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1000}}]\n";
 
@@ -16,6 +15,8 @@ impl Authority {
     fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // OpenSSL takes a certificate for self-signed that has the name of its issuer.
+        params.distinguished_name.push(DnType::CommonName, "authority");
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
@@ -41,7 +42,7 @@ async fn answers(service: &mut Service, tls: ClientTlsConfig) -> bool {
     let channel = endpoint.tls_config(tls).unwrap().connect_lazy();
     service.client =
         envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient::new(channel);
-    service.ask(crate::support::request("d", [descriptor("a")])).await.is_ok()
+    service.ask(request("d", [descriptor("a")])).await.is_ok()
 }
 
 #[tokio::test]
@@ -98,18 +99,60 @@ async fn a_unix_socket_is_a_door() {
     assert_eq!(service.hit("d", descriptor("a")).await, "OK 999");
 }
 
+/// When a connection is old, the client is told, and makes another one. What is open then has the grace.
 #[tokio::test]
 async fn old_connections_are_told_to_go() {
     let redis = Redis::with_module();
-    let mut service = Service::start(
-        &redis,
-        CONFIG,
-        &[("GRPC_MAX_CONNECTION_AGE", "200ms"), ("GRPC_MAX_CONNECTION_AGE_GRACE", "1s")],
-    )
-    .await;
-    for _ in 0..20 {
-        // The client makes a new connection each time; no request is lost.
-        service.hit("d", descriptor("a")).await;
-        tokio::time::sleep(Duration::from_millis(30)).await;
+    let age = [("GRPC_MAX_CONNECTION_AGE", "200ms"), ("GRPC_MAX_CONNECTION_AGE_GRACE", "1h")];
+    let mut service = Service::start(&redis, CONFIG, &age).await;
+    let stream = tokio::net::TcpStream::connect(("127.0.0.1", service.grpc)).await.unwrap();
+    let (_client, connection) = h2::client::handshake(stream).await.unwrap();
+    // No request is open, so the connection ends; without a word to the client it would last for an hour.
+    tokio::time::timeout(PATIENCE, connection).await.unwrap().unwrap();
+    assert_eq!(service.hit("d", descriptor("a")).await, "OK 999");
+}
+
+/// A Redis that only speaks TLS, and wants to see a certificate.
+#[tokio::test]
+async fn redis_may_speak_tls() {
+    let (ours, others) = (Authority::new(), Authority::new());
+    let files = tempfile::tempdir().unwrap();
+    let path = |name: &str| files.path().join(name).to_str().unwrap().to_owned();
+    for (name, (cert, key)) in [("server", ours.issue("localhost")), ("client", ours.issue("service"))] {
+        fs::write(path(&format!("{name}.crt")), cert).unwrap();
+        fs::write(path(&format!("{name}.key")), key).unwrap();
+    }
+    fs::write(path("ours"), ours.0.pem()).unwrap();
+    fs::write(path("others"), others.0.pem()).unwrap();
+    let (port, module) = (free_port(), module());
+    let redis = Redis::start(&[
+        "--loadmodule",
+        &module,
+        "--tls-port",
+        &port.to_string(),
+        "--tls-cert-file",
+        &path("server.crt"),
+        "--tls-key-file",
+        &path("server.key"),
+        "--tls-ca-cert-file",
+        &path("ours"),
+    ]);
+    let url = format!("localhost:{port}");
+    let (cert, key) = (path("client.crt"), path("client.key"));
+    let variables = |ca: &'static str| {
+        let files = [("REDIS_TLS_CACERT", path(ca)), ("REDIS_URL", url.clone()), ("REDIS_TLS", "true".to_owned())];
+        let client = [("REDIS_TLS_CLIENT_CERT", cert.clone()), ("REDIS_TLS_CLIENT_KEY", key.clone())];
+        [&files[..], &client[..]].concat()
+    };
+    let start = |variables: Vec<(&'static str, String)>| {
+        let words: Vec<_> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        Service::spawn(redis.port, &[("config.yaml", CONFIG)], &words)
+    };
+    let mut service = start(variables("ours"));
+    until("the service answers", async || service.ask(request("d", [descriptor("a")])).await.is_ok()).await;
+    // A server whose certificate another authority has signed is not talked to, and neither is it without our own.
+    for refused in [variables("others"), variables("ours")[..3].to_vec()] {
+        let service = start(refused);
+        until("it is said", async || service.process.log().contains("no connection to Redis")).await;
     }
 }

@@ -1,0 +1,92 @@
+//! Three primaries of a Redis Cluster.
+
+use crate::support::{Redis, Service, descriptor, free_port, module, request, said, until};
+
+const CONFIG: &str = "
+domain: d
+descriptors:
+  - {key: one, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: five, rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: ten, rate_limit: {unit: day, requests_per_unit: 10}}
+";
+
+async fn start() -> Vec<Redis> {
+    let (module, mut nodes) = (module(), Vec::<Redis>::new());
+    for (number, (first, last)) in [("0", "5460"), ("5461", "10922"), ("10923", "16383")].into_iter().enumerate() {
+        let bus = free_port().to_string();
+        let node = Redis::start(&["--loadmodule", &module, "--cluster-enabled", "yes", "--cluster-port", &bus]);
+        node.ask(&["CLUSTER", "ADDSLOTSRANGE", first, last]).unwrap();
+        node.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]).unwrap();
+        if let Some(known) = nodes.first() {
+            known.ask(&["CLUSTER", "MEET", "127.0.0.1", &node.port.to_string(), &bus]).unwrap();
+        }
+        nodes.push(node);
+    }
+    for node in &nodes {
+        until("the cluster is up", async || {
+            let info = node.ask(&["CLUSTER", "INFO"]).unwrap_or_default();
+            info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+        })
+        .await;
+    }
+    nodes
+}
+
+fn keys(node: &Redis) -> usize {
+    let size = node.ask(&["DBSIZE"]).unwrap();
+    size.trim_start_matches(':').split("\r\n").next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn limits_of_several_nodes_are_one_answer() {
+    let nodes = start().await;
+    let tagged = CONFIG.replace("domain: d", "domain: tagged\nhash_tag: true");
+    let files = [("a.yaml", CONFIG), ("b.yaml", tagged.as_str())];
+    let url = format!("127.0.0.1:{}", nodes[0].port);
+    let variables = [("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", url.as_str())];
+    let mut service = Service::with_files(&nodes[0], &files, &variables).await;
+    let log = service.process.log();
+    assert!(log.contains("domains without one: d\""), "{log}");
+    // All keys of the tagged domain are on one node; those of the other are spread.
+    for (domain, wanted) in [("tagged", 1), ("d", 3)] {
+        for client in ["a", "b", "{c}", "d"] {
+            let descriptors = ["one", "five", "ten"].map(|key| descriptor(&format!("{key}={client}")));
+            let all = || request(domain, descriptors.clone());
+            assert_eq!(said(&service.ask(all()).await.unwrap()), "OK: OK 0, OK 4, OK 9", "{domain} {client}");
+            let denied = "OVER_LIMIT: OVER_LIMIT 0, OK 4, OK 9";
+            assert_eq!(said(&service.ask(all()).await.unwrap()), denied, "{domain} {client}");
+            assert_eq!(service.hit(domain, descriptor(&format!("five={client}"))).await, "OK 3", "{domain} {client}");
+        }
+        assert_eq!(nodes.iter().filter(|node| keys(node) > 0).count(), wanted, "{domain}");
+        for node in &nodes {
+            node.ask(&["FLUSHALL"]).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_is_gone_takes_only_its_limits_along() {
+    let mut nodes = start().await;
+    let url = format!("127.0.0.1:{},127.0.0.1:{}", nodes[0].port, nodes[1].port);
+    let variables = [("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", url.as_str()), ("REDIS_DEADLINE", "1s")];
+    let mut service = Service::with_files(&nodes[0], &[("a.yaml", CONFIG)], &variables).await;
+    // A client whose limit lies on each of the nodes.
+    let mut clients = [const { None }; 3];
+    for client in 0.. {
+        let before: Vec<_> = nodes.iter().map(keys).collect();
+        let client = format!("ten={client}");
+        assert_eq!(service.hit("d", descriptor(&client)).await, "OK 9");
+        let node = nodes.iter().zip(&before).position(|(node, before)| keys(node) > *before).unwrap();
+        clients[node].get_or_insert(client);
+        if clients.iter().all(Option::is_some) {
+            break;
+        }
+    }
+    let [first, _, last] = clients.map(Option::unwrap);
+    // The other nodes need not agree that it is gone, and go on.
+    nodes[2].kill();
+    service.ask(request("d", [descriptor(&last)])).await.unwrap_err();
+    assert_eq!(service.hit("d", descriptor(&first)).await, "OK 8");
+    nodes[2].again();
+    until("it is asked again", async || service.ask(request("d", [descriptor(&last)])).await.is_ok()).await;
+}

@@ -55,7 +55,7 @@ export class HitStore {
   constructor(limiter: Limiter, options: HitStoreOptions = {}) {
     this.#limiter = limiter;
     this.#options = options;
-    this.#asking = asking(limiter, options);
+    this.#asking = { ...asking(limiter, options), short: true };
     this.prefix = options.prefix ?? "rl:";
   }
 

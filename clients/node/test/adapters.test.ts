@@ -12,13 +12,13 @@ import fastify from "fastify";
 import { Hono } from "hono";
 import { rateLimiter } from "hono-rate-limiter";
 import { RateLimiterMemory } from "rate-limiter-flexible";
-import { clientAddress, Limiter } from "redis-rl";
+import { clientAddress, fixed, Limiter, type Result, type Rule, sliding } from "redis-rl";
 import { ExpressRateLimitStore, type HitStoreOptions } from "redis-rl/express-rate-limit";
 import { fastifyRateLimitStore } from "redis-rl/fastify-rate-limit";
 import { HonoRateLimiterStore } from "redis-rl/hono-rate-limiter";
 import { RateLimiterRl } from "redis-rl/rate-limiter-flexible";
 import { clients, type OpenClient } from "./support/clients.js";
-import { eventually, Server } from "./support/server.js";
+import { eventually, modes, Server } from "./support/server.js";
 
 const HOUR = 3_600_000;
 
@@ -35,6 +35,11 @@ async function statuses(urls: readonly string[]): Promise<number[]> {
   const list = [];
   for (const url of urls) list.push((await fetch(url)).status);
   return list;
+}
+
+/** How the adapters ask, which is not for others. */
+interface Asked {
+  ask(key: string, rule: Rule, asking: object): Promise<Result>;
 }
 
 /** Twelve logins, with calls of the other limit before and after each: three get in. */
@@ -258,6 +263,33 @@ describe("adapters", () => {
     assert.equal(await from("2001:db8:1:2::2"), 429, "one /64 is one client");
     assert.equal(await from("unknown"), 403);
   });
+
+  for (const mode of modes) {
+    test(`the short reply says what the full one does: ${mode}`, async () => {
+      await fresh();
+      const asked = new Limiter(open.client, { mode, timeout: 10_000, prefix: mode }) as unknown as Asked;
+      for (const rule of [
+        sliding("3/minute"),
+        fixed("3/minute", { anchored: true }),
+        fixed("3/minute", { anchored: true, force: true }),
+      ]) {
+        for (const cost of [undefined, 2]) {
+          const key = `${rule.kind}${rule.force}${cost}`;
+          for (let i = 0; i < 5; i++) {
+            // A sliding rule asks for the short reply only where denials are remembered.
+            const denyCache = rule.kind === "sliding" ? 10 : 0;
+            const short = await asked.ask(`short${key}`, rule, { cost, denyCache, short: true });
+            const full = await asked.ask(`full${key}`, rule, { cost, denyCache: 0 });
+            for (const field of ["allowed", "used", "limit", "remaining"] as const) {
+              assert.equal(short[field], full[field], `${field} of ${key}, call ${i}`);
+            }
+            const [exact, said] = [full, short].map((result) => result.retryAfterMs ?? -1) as [number, number];
+            assert.ok(said >= exact - 100 && said <= exact + 1100, `${said} for ${exact}`);
+          }
+        }
+      }
+    });
+  }
 
   test("a flood at one key reaches the server about once a second", async (t) => {
     await fresh();

@@ -421,15 +421,16 @@ export class Limiter {
     let windows: Figures[] | undefined;
     /** By how much less than its wait a denial is remembered, where that is not exact. */
     let rounded = 0;
+    let left = timeout;
     if (short && ((rule.kind === "sliding" && remembers && !wasDenied) || isLongCounter(rule))) {
       const figures = readShort(rule, units, await this.#ask(name, [key], behind, timeout));
       // A sliding window has not counted what it denied, so the request may ask again, for its wait.
       if (figures.allowed === 1 || rule.kind === "fixed") windows = [figures];
+      else left = Math.max(1, timeout - Math.ceil(performance.now() - start));
       if (rule.kind === "fixed") rounded = 1000;
     }
     if (!windows) {
       const full = [...behind, repliesEach(rule, forced) ? "EACH" : "FULL"];
-      const left = Math.max(1, timeout - (performance.now() - start));
       windows = readWindows(rule, forced, await this.#ask(name, [key], full, left));
     }
     const result = toResult(rule, windows, name === "acquire" ? holder : undefined);

@@ -225,8 +225,9 @@ export function readShort({ kind, windows }: SlidingRule | FixedRule, cost: numb
   const [allowed, count, seconds] = readIntegers(reply, 3) as [number, number, number];
   const { limit, windowMs } = windows[0] as Window;
   const used = kind === "sliding" && allowed === 1 ? count + cost : count;
-  // Never less than what is left.
-  const left = kind === "sliding" ? windowMs : Math.min(windowMs, seconds * 1000 + 500);
+  // Never less than what is left, which is more than the window only for a counter that was set by hand.
+  const rounded = seconds * 1000 + (seconds * 1000 < windowMs ? 500 : 0);
+  const left = kind === "sliding" ? windowMs : rounded;
   return {
     allowed,
     limit,

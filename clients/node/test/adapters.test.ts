@@ -37,6 +37,9 @@ async function statuses(urls: readonly string[]): Promise<number[]> {
   return list;
 }
 
+/** A machine that is busy with something else is no failure. */
+const patient = { timeout: 10_000 };
+
 /** How the adapters ask, which is not for others. */
 interface Asked {
   ask(key: string, rule: Rule, asking: object): Promise<Result>;
@@ -84,7 +87,8 @@ describe("adapters", () => {
     test(`express-rate-limit, ${algorithm}: two limits of one address are two`, async (t) => {
       await fresh();
       const app = express();
-      const store = () => new ExpressRateLimitStore(limiter, algorithm === "sliding" ? {} : { algorithm });
+      const store = () =>
+        new ExpressRateLimitStore(limiter, algorithm === "sliding" ? patient : { ...patient, algorithm });
       app.use("/login", rateLimit({ windowMs: HOUR, limit: 3, store: store() }));
       app.use("/api", rateLimit({ windowMs: 1000, limit: 100, store: store() }));
       app.use((_request, response) => void response.send("ok"));
@@ -94,7 +98,8 @@ describe("adapters", () => {
     test(`hono-rate-limiter, ${algorithm}: two limits of one address are two`, async (t) => {
       await fresh();
       const app = new Hono();
-      const store = () => new HonoRateLimiterStore(limiter, algorithm === "sliding" ? {} : { algorithm });
+      const store = () =>
+        new HonoRateLimiterStore(limiter, algorithm === "sliding" ? patient : { ...patient, algorithm });
       const keyGenerator = () => "one";
       app.use("/login", rateLimiter({ windowMs: HOUR, limit: 3, keyGenerator, store: store() }));
       app.use("/api", rateLimiter({ windowMs: 1000, limit: 100, keyGenerator, store: store() }));
@@ -115,7 +120,7 @@ describe("adapters", () => {
       await app.register(fastifyRateLimit, {
         max: 100,
         timeWindow: 1000,
-        store: fastifyRateLimitStore(limiter, algorithm === "sliding" ? {} : { algorithm }),
+        store: fastifyRateLimitStore(limiter, algorithm === "sliding" ? patient : { ...patient, algorithm }),
       });
       app.get("/login", { config: { rateLimit: { max: 3, timeWindow: HOUR } } }, () => "ok");
       app.get("/api", () => "ok");
@@ -131,8 +136,8 @@ describe("adapters", () => {
 
     test(`rate-limiter-flexible, ${algorithm}: two limits of one key are two`, async () => {
       await fresh();
-      const login = new RateLimiterRl({ limiter, points: 3, duration: 3600, algorithm });
-      const api = new RateLimiterRl({ limiter, points: 100, duration: 1, algorithm });
+      const login = new RateLimiterRl({ limiter, points: 3, duration: 3600, algorithm, ...patient });
+      const api = new RateLimiterRl({ limiter, points: 100, duration: 1, algorithm, ...patient });
       let passed = 0;
       for (let i = 0; i < 12; i++) {
         await api.consume("one");
@@ -153,7 +158,7 @@ describe("adapters", () => {
         limit: 5,
         keyGenerator: () => "one",
         validate: false,
-        store: new ExpressRateLimitStore(limiter, store),
+        store: new ExpressRateLimitStore(limiter, { ...patient, ...store }),
         ...options,
       }) as RequestHandler,
     );
@@ -186,7 +191,7 @@ describe("adapters", () => {
     const limits: Record<string, number> = { free: 2, paid: 4 };
     const app = express();
     const keyGenerator = (request: express.Request) => String(request.query.plan);
-    const store = new ExpressRateLimitStore(limiter, { limit: (key) => limits[key] ?? 0 });
+    const store = new ExpressRateLimitStore(limiter, { ...patient, limit: (key) => limits[key] ?? 0 });
     const limit = (request: express.Request) => limits[keyGenerator(request)] ?? 0;
     app.use(rateLimit({ windowMs: HOUR, limit, keyGenerator, store }));
     app.get("/", (_request, response) => void response.send("ok"));
@@ -228,7 +233,7 @@ describe("adapters", () => {
   test("names part limits that are the same, and an identifier is a name", async (t) => {
     await fresh();
     const app = express();
-    const store = (options: HitStoreOptions = {}) => new ExpressRateLimitStore(limiter, options);
+    const store = (options: HitStoreOptions = {}) => new ExpressRateLimitStore(limiter, { ...patient, ...options });
     const settings = { windowMs: HOUR, limit: 2, keyGenerator: () => "one" };
     app.use("/a", rateLimit({ ...settings, store: store({ name: "a:b" }) }));
     app.use("/b", rateLimit({ ...settings, identifier: "b", store: store() }));
@@ -293,7 +298,7 @@ describe("adapters", () => {
 
   test("a flood at one key reaches the server about once a second", async (t) => {
     await fresh();
-    const store = new ExpressRateLimitStore(limiter);
+    const store = new ExpressRateLimitStore(limiter, patient);
     store.init({ windowMs: HOUR, limit: 2 });
     let hits = 0;
     for (; hits < 4; hits++) await store.increment("one");

@@ -88,7 +88,6 @@ function notAClient(given: unknown): TypeError {
 interface NodeRedisClient extends NodeRedisLike {
   readonly isReady?: boolean;
   readonly options?: { readonly keyPrefix?: string };
-  readonly _keyPrefix?: string;
   readonly slots?: readonly { readonly master?: { readonly address?: string } }[];
   on?(event: string, listener: () => void): void;
 }
@@ -104,9 +103,8 @@ class NodeRedis implements Connection {
   }
 
   get keyPrefix(): string {
-    // Version 6 has the option and does not apply it to raw commands. Only the single client shows its options; the
-    // others show it by this name, which is not documented (a test holds them to it).
-    return this.#client.options?.keyPrefix ?? this.#client._keyPrefix ?? "";
+    // Version 6 has the option and does not apply it to raw commands. Its cluster, sentinel and pool do not show it.
+    return this.#client.options?.keyPrefix ?? "";
   }
 
   get cluster(): boolean {

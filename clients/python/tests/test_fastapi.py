@@ -135,7 +135,7 @@ async def test_a_server_that_hangs(choice: Any, status: int) -> None:
                 responses = [await client.get("/") for _ in range(50)]
                 took = time.monotonic() - began
             assert statuses(responses) == {status: 50}
-            # At most one a second waits. Without the deadline each waits for seconds, and without the breaker each waits.
+            # At most one a second waits. Without the deadline and the breaker each would, for seconds.
             assert took < 10
             server.process.send_signal(signal.SIGCONT)
     finally:

@@ -53,10 +53,12 @@ class Case:
     p99: list[float] = field(default_factory=list)
     own: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
+    calls: list[float] = field(default_factory=list)
 
     def run(self, seconds: float) -> None:
         server = self.server
         server.run("FLUSHALL")
+        calls = server_calls(server)
         before, own, begin = server_cpu(server), time.process_time(), time.perf_counter()
         times = self.turn(seconds)
         took, own = time.perf_counter() - begin, time.process_time() - own
@@ -65,6 +67,7 @@ class Case:
         self.p99.append(times[len(times) * 99 // 100])
         self.own.append(own / len(times))
         self.cpu.append((server_cpu(server) - before) / len(times))
+        self.calls.append((server_calls(server) - calls) / took)
 
     def row(self, first: Case) -> dict[str, str]:
         """The figures; ``first`` is the case that this one is compared with: what users have today."""
@@ -78,6 +81,8 @@ class Case:
             "÷ today's ": against(self.own, first.own),
             "server CPU": f"{statistics.median(self.cpu) * 1e6:.1f} µs",
             "÷ today's  ": against(self.cpu, first.cpu),
+            # Of a call a second, most turns see none.
+            "calls/s": f"{statistics.mean(self.calls):,.0f}",
         }
 
 
@@ -94,6 +99,14 @@ def server_cpu(server: Server) -> float:
     with server.client() as client:
         info = client.info("cpu")
     return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
+
+
+def server_calls(server: Server) -> int:
+    """How many commands that decide the server has run, those of scripts left out."""
+    with server.client() as client:
+        stats = client.info("commandstats")
+    names = ("rl.sliding", "rl.fixed", "fcall", "evalsha")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in names)
 
 
 def loop_sync(call: Callable[[str], object]) -> Callable[[float], list[float]]:
@@ -153,7 +166,9 @@ async def empty(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def asgi_case(server: Server | None) -> Callable[[float], list[float]]:
+def asgi_case(
+    server: Server | None, rate: str = "100/minute", deny_cache: int = 0, one: bool = False
+) -> Callable[[float], list[float]]:
     """The middleware around an application that does nothing, called without HTTP."""
 
     def make() -> tuple[Callable[[str], Awaitable[object]], Any]:
@@ -161,8 +176,7 @@ def asgi_case(server: Server | None) -> Callable[[float], list[float]]:
         close = None
         if server is not None:
             limiter = AsyncLimiter(redis.asyncio.Redis(port=server.port))
-            rule = sliding("100/minute")
-            app = RateLimitMiddleware(empty, limiter=limiter, rule=rule, timeout=10, deny_cache=0)
+            app = RateLimitMiddleware(empty, limiter=limiter, rule=sliding(rate), timeout=10, deny_cache=deny_cache)
             close = limiter.aclose
 
         async def receive() -> dict[str, Any]:
@@ -172,7 +186,7 @@ def asgi_case(server: Server | None) -> Callable[[float], list[float]]:
             return None
 
         async def call(key: str) -> None:
-            await app({"type": "http", "client": (key, 1), "headers": []}, receive, send)
+            await app({"type": "http", "client": ("one" if one else key, 1), "headers": []}, receive, send)
 
         return call, close
 
@@ -209,7 +223,11 @@ def main() -> None:
         cases.append(Case("no middleware", what, asgi_case(None), plain))
         for mode, server in servers.items():
             cases.append(Case(f"redis-rl, {mode}", what, asgi_case(server), server))
-        # What is slow only once is not counted: the first look at the server, scripts, connections.
+        what = "ASGI middleware, one client that is denied"
+        for deny_cache in (0, 10_000):
+            turn = asgi_case(servers["module"], "1/hour", deny_cache, one=True)
+            cases.append(Case(f"redis-rl, deny_cache={deny_cache:_}", what, turn, servers["module"]))
+        # What is slow only once is not counted: the first probe of the server, scripts, connections.
         for case in cases:
             case.turn(0.05)
         for _ in range(chosen.turns):

@@ -19,7 +19,7 @@ export interface Route {
   readonly key: Word;
   /** Whether the command only reads, so that a replica may answer where the client reads from replicas. */
   readonly readOnly: boolean;
-  /** Milliseconds until nobody waits for the reply any more. */
+  /** Milliseconds for which the caller waits for the reply. */
   readonly timeout: number;
 }
 
@@ -127,7 +127,7 @@ class NodeRedis implements Connection {
       typeMapping: NO_MAPPING,
       timeout: undefined,
     };
-    // A command that waits for a connection is taken out of the queue when nobody waits for it any more.
+    // A command that waits for a connection is taken out of the queue at its deadline.
     if (this.#kind !== "client" || this.#client.isReady !== true)
       options.abortSignal = AbortSignal.timeout(Math.ceil(timeout));
     return this.#sent(key, readOnly, args, options).then(undefined, refused);
@@ -209,7 +209,7 @@ class Ioredis implements Connection {
   send(command: readonly Word[], { key, readOnly }: Route): Promise<unknown> {
     const args = command.map(bytes) as [string, ...(string | Buffer)[]];
     const own = this.#duplicate();
-    // A stand-in for ioredis, such as a mock, that cannot be duplicated.
+    // A mock of ioredis that cannot be duplicated.
     if (!own) return this.#client.call(...args);
     if (own.status === "ready" && !this.cluster) return this.#sent(own, own, args);
     return this.#routed(own, args, key, readOnly);

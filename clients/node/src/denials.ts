@@ -15,7 +15,7 @@ interface Denial {
   readonly windows: readonly Figures[];
   /** When the reply came: what it says about waits counts from then, and is never too short. */
   readonly receivedAt: number;
-  /** Counted from before the call was sent, so that nobody is denied for longer than the server would. */
+  /** Counted from before the call was sent, so that no request is denied for longer than by the server. */
   readonly until: number;
   /** From when one request may ask again; after that `until`. */
   askAgain: number;

@@ -108,7 +108,7 @@ export function fastifyRateLimitStore(
   };
 }
 
-/** A denial is a count above the limit; a peek without a request of its own is none. */
+/** A denial is a count above the limit; a peek counts no request, so it is not a denial. */
 function answer(asked: Promise<Result>, max: number, callback: FastifyCallback, peek = false): void {
   asked.then(
     (result) => {

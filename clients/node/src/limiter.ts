@@ -53,7 +53,7 @@ export interface Decision {
   readonly key: Word;
   readonly rule: Rule;
   readonly allowed: boolean;
-  /** Who decided: the server, the denial that was remembered, the limits of this process, or nobody (`open`). */
+  /** What decided: the server, a remembered denial, the limits of this process, or `open` where nothing was asked. */
   readonly by: "server" | "memory" | "local" | "open";
   readonly durationMs: number;
 }
@@ -110,7 +110,7 @@ export type HitOptions<R extends Rule = SlidingRule> = R extends LeaseRule
       };
 
 export interface PeekOptions {
-  /** Units that the request would weigh: an integer from 0. With 0 the state as it is, without a request of one's own. */
+  /** Units that the request would weigh: an integer from 0. With 0 it shows the state as it is. */
   readonly cost?: number;
   /** Who asks for a lease; somebody new unless given. */
   readonly holder?: Word;
@@ -516,7 +516,7 @@ export class Limiter {
       if (result.allowed) return new Lease(this, key, rule, holder, { renew: options.renew ?? true, takenAt });
       const left = deadline - performance.now();
       if (left <= 0 || result.retryAfterMs === undefined) throw new DeniedError(result);
-      // Nobody knows when a holder releases its lease. Half of the pause is random, so that not all ask at once.
+      // A lease may be released at any time. Half of the pause is random, so that not all ask at once.
       const wait = Math.min(result.retryAfterMs, pause * (0.5 + Math.random() / 2), left);
       await pauseFor(wait, signal);
     }
@@ -528,7 +528,7 @@ function isLongCounter(rule: Rule): rule is FixedRule {
   return rule.kind === "fixed" && (rule.windows[0] as Window).windowMs >= 60_000;
 }
 
-/** The decision where nobody decides. */
+/** The decision of the policy `open`. */
 function unlimited(rule: QuotaRule): Result {
   const windows = rule.kind === "throttle" ? [{ limit: rule.burst + 1, windowMs: rule.period * 1000 }] : rule.windows;
   return toResult(

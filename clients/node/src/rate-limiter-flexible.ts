@@ -36,7 +36,7 @@ interface Inherited {
   _getKeySecDuration(options: KeyOptions): number;
 }
 
-/** `duration: 0` means for ever; this is the longest window there is, 68 years. */
+/** `duration: 0` means forever; this is the longest window there is, 68 years. */
 const FOR_EVER_MS = 2_147_483_647_000;
 
 /**

@@ -37,7 +37,8 @@ class ClientAddress:
     Args:
         trusted_proxies: addresses and networks (``"10.0.0.0/8"``) of your proxies. From these ``X-Forwarded-For`` is
             believed: it is read from right to left, up to the first address that is not one of them. Without it the
-            client is who has connected. Leave it out where the server itself (``uvicorn --proxy-headers``) does that.
+            client is the peer of the connection. Leave it out where the server itself does that, as
+            ``uvicorn --proxy-headers`` does.
         ipv6_prefix: how many bits of an IPv6 address count.
     """
 

@@ -115,7 +115,8 @@ async function cpuMicros(server) {
 /** One client that is denied, again and again. */
 function floods(nodeRedis) {
   const settings = { windowMs: WINDOW_MS * 60, limit: 1 };
-  const ours = (denyCache) => new ExpressRateLimitStore(new Limiter(nodeRedis, { timeout: 10_000 }), { denyCache, timeout: 10_000 });
+  const ours = (denyCache) =>
+    new ExpressRateLimitStore(new Limiter(nodeRedis, { timeout: 10_000 }), { denyCache, timeout: 10_000 });
   return [
     ["rate-limit-redis", new RateLimitRedis({ sendCommand: (...args) => nodeRedis.sendCommand(args) })],
     ["redis-rl, sliding, denyCache: 0", ours(0)],

@@ -96,8 +96,8 @@ function adapters(nodeRedis, ioredis) {
       mode: "script",
       request: flexible(new RateLimiterRedis({ ...points, storeClient: ioredis })),
     },
-    ...forUs("rate-limiter-flexible", ioredis, (limiter, { algorithm, prefix }) =>
-      flexible(new RateLimiterRl({ ...points, limiter, algorithm, keyPrefix: prefix })),
+    ...forUs("rate-limiter-flexible", ioredis, (limiter, { algorithm, prefix, timeout }) =>
+      flexible(new RateLimiterRl({ ...points, limiter, algorithm, keyPrefix: prefix, timeout })),
     ),
   ];
 }
@@ -110,6 +110,28 @@ function refused(reason) {
 async function cpuMicros(server) {
   const parts = await Promise.all(["used_cpu_user", "used_cpu_sys"].map((field) => server.info("cpu", field)));
   return parts.reduce((sum, part) => sum + Number(part) * 1e6, 0);
+}
+
+/** One client that is denied, again and again. */
+function floods(nodeRedis) {
+  const settings = { windowMs: WINDOW_MS * 60, limit: 1 };
+  const ours = (denyCache) =>
+    new ExpressRateLimitStore(new Limiter(nodeRedis, { timeout: 10_000 }), { denyCache, timeout: 10_000 });
+  return [
+    ["rate-limit-redis", new RateLimitRedis({ sendCommand: (...args) => nodeRedis.sendCommand(args) })],
+    ["redis-rl, sliding, denyCache: 0", ours(0)],
+    ["redis-rl, sliding", ours(10_000)],
+  ].map(([store, made]) => {
+    made.init(settings);
+    return { framework: "express-rate-limit", store, mode: "", request: () => made.increment("one"), rounds: [] };
+  });
+}
+
+/** Commands that the server has run, those of scripts left out. */
+async function callsOf(server) {
+  const stats = String(await server.run("INFO", "commandstats"));
+  const calls = /^cmdstat_(?:rl\.sliding|evalsha):calls=(\d+)/gm;
+  return [...stats.matchAll(calls)].reduce((sum, [, count]) => sum + Number(count), 0);
 }
 
 async function round(server, request) {
@@ -126,10 +148,12 @@ async function round(server, request) {
   const crowd = (ms) => Promise.all(Array.from({ length: CONCURRENCY }, () => worker(performance.now() + ms)));
   await crowd(50);
   latencies.length = 0;
+  const calls = await callsOf(server);
   const [cpu, own, start] = [await cpuMicros(server), process.cpuUsage(), performance.now()];
   await crowd(ROUND_MS);
   const [elapsed, mine] = [performance.now() - start, process.cpuUsage(own)];
   const spent = (await cpuMicros(server)) - cpu;
+  const callsPerSecond = (((await callsOf(server)) - calls) / elapsed) * 1000;
   latencies.sort((a, b) => a - b);
   const percentile = (share) => latencies[Math.floor(latencies.length * share)];
   return {
@@ -138,6 +162,7 @@ async function round(server, request) {
     p99: percentile(0.99),
     clientMicros: (mine.user + mine.system) / latencies.length,
     serverMicros: spent / latencies.length,
+    callsPerSecond,
   };
 }
 
@@ -170,11 +195,17 @@ const ioredis = new Redis(server.port, "127.0.0.1");
 const rows = adapters(nodeRedis, ioredis)
   .filter(({ framework }) => framework.includes(values.only))
   .map((adapter) => ({ ...adapter, rounds: [] }));
+const flood = floods(nodeRedis);
 for (let i = 0; i < ROUNDS; i++) {
-  for (const row of rows) row.rounds.push(await round(server, row.request));
+  for (const row of [...rows, ...flood]) row.rounds.push(await round(server, row.request));
 }
 const version = (await server.info("server", "valkey_version")) || (await server.info("server", "redis_version"));
 const results = rows.map((row) => summary(row, rows));
+const flooded = flood.map((row) => ({
+  ...summary(row, flood),
+  // Of a call a second, most turns see none.
+  meanCallsPerSecond: row.rounds.reduce((sum, { callsPerSecond }) => sum + callsPerSecond, 0) / ROUNDS,
+}));
 
 console.log(
   `Node.js ${process.versions.node}, server ${version}, ${CONCURRENCY} requests at a time, ${KEYS} keys, ${ROUNDS} turns.\n`,
@@ -190,8 +221,20 @@ for (const row of results) {
   cells.push(`${row.serverMicros.toFixed(1)} µs`, shown(row["serverMicros ratio"]));
   console.log(`| ${cells.join(" | ")} |`);
 }
+console.log("\nOne client that is denied, through express-rate-limit:\n");
+console.log("| store | requests/s | ÷ today's | client CPU | ÷ today's | calls/s at the server |");
+console.log("|---|--:|--:|--:|--:|--:|");
+for (const row of flooded) {
+  const cells = [row.store, Math.round(row.perSecond).toLocaleString("en"), shown(row["perSecond ratio"])];
+  cells.push(`${row.clientMicros.toFixed(1)} µs`, shown(row["clientMicros ratio"]));
+  cells.push(Math.round(row.meanCallsPerSecond).toLocaleString("en"));
+  console.log(`| ${cells.join(" | ")} |`);
+}
 if (values.json)
-  writeFileSync(values.json, `${JSON.stringify({ node: process.versions.node, server: version, results }, null, 2)}\n`);
+  writeFileSync(
+    values.json,
+    `${JSON.stringify({ node: process.versions.node, server: version, results, flooded }, null, 2)}\n`,
+  );
 nodeRedis.destroy();
 ioredis.disconnect();
 await server.stop();

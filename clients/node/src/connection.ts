@@ -19,7 +19,7 @@ export interface Route {
   readonly key: Word;
   /** Whether the command only reads, so that a replica may answer where the client reads from replicas. */
   readonly readOnly: boolean;
-  /** Milliseconds until nobody waits for the reply any more. */
+  /** Milliseconds for which the caller waits for the reply. */
   readonly timeout: number;
 }
 
@@ -88,7 +88,6 @@ function notAClient(given: unknown): TypeError {
 interface NodeRedisClient extends NodeRedisLike {
   readonly isReady?: boolean;
   readonly options?: { readonly keyPrefix?: string };
-  readonly _keyPrefix?: string;
   readonly slots?: readonly { readonly master?: { readonly address?: string } }[];
   on?(event: string, listener: () => void): void;
 }
@@ -104,9 +103,8 @@ class NodeRedis implements Connection {
   }
 
   get keyPrefix(): string {
-    // Version 6 has the option and does not apply it to raw commands. Only the single client shows its options; the
-    // others show it by this name, which is not documented (a test holds them to it).
-    return this.#client.options?.keyPrefix ?? this.#client._keyPrefix ?? "";
+    // Version 6 has the option and does not apply it to raw commands. Its cluster, sentinel and pool do not show it.
+    return this.#client.options?.keyPrefix ?? "";
   }
 
   get cluster(): boolean {
@@ -121,7 +119,7 @@ class NodeRedis implements Connection {
     this.#client.on?.("ready", listener);
   }
 
-  async send(command: readonly Word[], { key, readOnly, timeout }: Route): Promise<unknown> {
+  send(command: readonly Word[], { key, readOnly, timeout }: Route): Promise<unknown> {
     const args = command.map(bytes);
     // The reply is read as the server sends it, whatever types the client maps it to otherwise. Its own time-out is not
     // needed beside the limiter's, and costs more than all the rest here.
@@ -129,25 +127,29 @@ class NodeRedis implements Connection {
       typeMapping: NO_MAPPING,
       timeout: undefined,
     };
-    // A command that waits for a connection is taken out of the queue when nobody waits for it any more.
+    // A command that waits for a connection is taken out of the queue at its deadline.
     if (this.#kind !== "client" || this.#client.isReady !== true)
       options.abortSignal = AbortSignal.timeout(Math.ceil(timeout));
-    try {
-      switch (this.#kind) {
-        case "cluster":
-          return await this.#client.sendCommand(bytes(key), readOnly, args, options);
-        case "sentinel":
-          return await this.#client.sendCommand(readOnly, args, options);
-        case "client":
-          return await this.#client.sendCommand(args, options);
-      }
-    } catch (error) {
-      if (error instanceof Error && NOT_SENT.has(error.constructor.name)) {
-        throw new UnavailableError(`The call was not sent: ${error.message}`, { cause: error });
-      }
-      throw error;
+    return this.#sent(key, readOnly, args, options).then(undefined, refused);
+  }
+
+  #sent(key: Word, readOnly: boolean, args: readonly (string | Buffer)[], options: object): Promise<unknown> {
+    switch (this.#kind) {
+      case "cluster":
+        return this.#client.sendCommand(bytes(key), readOnly, args, options);
+      case "sentinel":
+        return this.#client.sendCommand(readOnly, args, options);
+      case "client":
+        return this.#client.sendCommand(args, options);
     }
   }
+}
+
+function refused(error: unknown): never {
+  if (error instanceof Error && NOT_SENT.has(error.constructor.name)) {
+    throw new UnavailableError(`The call was not sent: ${error.message}`, { cause: error });
+  }
+  throw error;
 }
 
 const NO_MAPPING = {};
@@ -204,24 +206,35 @@ class Ioredis implements Connection {
     this.#listeners.push(listener);
   }
 
-  async send([name, ...rest]: readonly Word[], { key, readOnly }: Route): Promise<unknown> {
-    const args = [String(name), ...rest.map(bytes)];
+  send(command: readonly Word[], { key, readOnly }: Route): Promise<unknown> {
+    const args = command.map(bytes) as [string, ...(string | Buffer)[]];
     const own = this.#duplicate();
-    // A stand-in for ioredis, such as a mock, that cannot be duplicated.
+    // A mock of ioredis that cannot be duplicated.
     if (!own) return this.#client.call(...args);
+    if (own.status === "ready" && !this.cluster) return this.#sent(own, own, args);
+    return this.#routed(own, args, key, readOnly);
+  }
+
+  async #routed(
+    own: IoredisDuplicate,
+    args: readonly (string | Buffer)[],
+    key: Word,
+    readOnly: boolean,
+  ): Promise<unknown> {
     if (own.status !== "ready") await this.#open(own);
+    // The cluster's own `call` knows no keys of our commands: it asks any node, and follows its redirection.
     const node = this.cluster ? this.#node(own, key, readOnly) : own;
-    try {
-      // The cluster's own `call` knows no keys of our commands: it asks any node, and follows its redirection.
-      if (!node) return await own.call(...args);
-      return await node.call(...args);
-    } catch (error) {
+    return this.#sent(own, node ?? own, args);
+  }
+
+  #sent(own: IoredisDuplicate, node: IoredisDuplicate, args: readonly (string | Buffer)[]): Promise<unknown> {
+    return (node.call(...args) as Promise<unknown>).then(undefined, (error) => {
       if (!isReply(error)) throw error;
       if (this.cluster && /^(?:MOVED|ASK) /.test(error.message)) return this.#redirected(own, error.message, args);
       // After a failover the address may have another server behind it.
       if (!this.cluster && error.message.startsWith("READONLY")) own.disconnect();
       throw error;
-    }
+    });
   }
 
   /** Follows a redirection. The cluster's own `call` follows any, and learns the new owner of a slot. */

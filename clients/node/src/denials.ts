@@ -1,6 +1,8 @@
 /** Denials that are remembered, so that a flood at one key does not reach the server. */
 
+import { describe } from "./identity.js";
 import type { Figures } from "./result.js";
+import type { Rule } from "./rules.js";
 
 /** For how long a denial is believed at most: another process may have given something back. */
 const LONGEST_MS = 1000;
@@ -13,7 +15,7 @@ interface Denial {
   readonly windows: readonly Figures[];
   /** When the reply came: what it says about waits counts from then, and is never too short. */
   readonly receivedAt: number;
-  /** Counted from before the call was sent, so that nobody is denied for longer than the server would. */
+  /** Counted from before the call was sent, so that no request is denied for longer than by the server. */
   readonly until: number;
   /** From when one request may ask again; after that `until`. */
   askAgain: number;
@@ -28,10 +30,15 @@ export class DenialCache {
     this.#entries = entries;
   }
 
+  /** Whether the key was denied a moment ago, by whatever rule. */
+  has(key: string): boolean {
+    return this.#denials.size > 0 && this.#denials.has(key);
+  }
+
   /** The figures of a denial of the same or a lighter request, as they are now. */
-  find(key: string, rule: string, cost: number, now: number): Figures[] | undefined {
+  find(key: string, rule: Rule, cost: number, now: number): Figures[] | undefined {
     const denial = this.#denials.get(key);
-    if (!denial || denial.rule !== rule || cost < denial.cost) return undefined;
+    if (!denial || denial.rule !== describe(rule) || cost < denial.cost) return undefined;
     if (now >= denial.until) {
       this.#denials.delete(key);
       return undefined;
@@ -51,13 +58,13 @@ export class DenialCache {
     }));
   }
 
-  remember(key: string, rule: string, cost: number, windows: readonly Figures[], waitMs: number, sentAt: number): void {
+  remember(key: string, rule: Rule, cost: number, windows: readonly Figures[], waitMs: number, sentAt: number): void {
     const until = sentAt + (waitMs < 0 ? LONGEST_MS : Math.min(waitMs, LONGEST_MS));
     const askAgain = sentAt + ASK_AGAIN_MS;
     const now = performance.now();
     if (until <= now) return;
     this.#denials.delete(key);
-    this.#denials.set(key, { rule, cost, windows, receivedAt: now, until, askAgain });
+    this.#denials.set(key, { rule: describe(rule), cost, windows, receivedAt: now, until, askAgain });
     if (this.#denials.size > this.#entries) {
       for (const oldest of this.#denials.keys()) {
         this.#denials.delete(oldest);
@@ -67,9 +74,9 @@ export class DenialCache {
   }
 
   /** A request that was allowed shows that the denial of a request that was not heavier is over. */
-  refute(key: string, rule: string, cost: number): void {
-    const denial = this.#denials.get(key);
-    if (denial && denial.rule === rule && cost >= denial.cost) this.#denials.delete(key);
+  refute(key: string, rule: Rule, cost: number): void {
+    const denial = this.has(key) && this.#denials.get(key);
+    if (denial && denial.rule === describe(rule) && cost >= denial.cost) this.#denials.delete(key);
   }
 
   forget(key: string): void {

@@ -13,7 +13,7 @@ export class UnavailableError extends Error {
 }
 
 /**
- * The call was sent, and no reply came: the connection broke, or the deadline passed. Nobody can know whether it was
+ * The call was sent, and no reply came: the connection broke, or the deadline passed. It is unknown whether it was
  * counted. It was not sent again, because a call that is sent twice may be counted twice.
  */
 export class LostReplyError extends UnavailableError {

@@ -19,6 +19,14 @@ export interface FastifySettings {
   readonly routeInfo?: { readonly method?: string | readonly string[]; readonly url?: string };
 }
 
+/** What is made of a window and a number. */
+interface Limit {
+  readonly timeWindow: number;
+  readonly max: number;
+  readonly rule: SlidingRule | FixedRule;
+  readonly keyOf: (identity: string) => string;
+}
+
 /** The store that the plugin makes; see {@link fastifyRateLimitStore}. */
 export interface FastifyRateLimitStore {
   incr(key: string, callback: FastifyCallback, timeWindow: number, max: number): void;
@@ -43,14 +51,14 @@ export function fastifyRateLimitStore(
   settings: object,
 ) => FastifyRateLimitStore {
   const { algorithm = "sliding", prefix = "rl:", name, withoutIdentity } = options;
-  const how = asking(limiter, options);
+  const how = { ...asking(limiter, options), short: true };
   return class Store implements FastifyRateLimitStore {
     readonly #settings: FastifySettings;
     /** The limit's name, and the route that the settings are of. */
     readonly #named: string;
     readonly #asking: Asking;
-    #policy: string | undefined;
-    #keyOf = keysOf(prefix, "");
+    /** Requests come with the same limit: what is made of it. */
+    #limit: Limit | undefined;
 
     constructor(settings: FastifySettings) {
       if (settings.exponentialBackoff) throw new Error("redis-rl does not support exponentialBackoff");
@@ -65,8 +73,8 @@ export function fastifyRateLimitStore(
     incr(key: string, callback: FastifyCallback, timeWindow: number, max: number): void {
       try {
         if (identified(key, withoutIdentity)) {
-          const rule = this.#rule(timeWindow, max);
-          answer(limiter.ask(this.#key(key, rule, timeWindow), rule, this.#asking), max, callback);
+          const { rule, keyOf } = this.#of(timeWindow, max);
+          answer(limiter.ask(keyOf(String(key)), rule, this.#asking), max, callback);
         } else callback(null, { current: 1, ttl: timeWindow });
       } catch (error) {
         callback(error as Error);
@@ -74,8 +82,8 @@ export function fastifyRateLimitStore(
     }
 
     read(key: string, callback: FastifyCallback, timeWindow: number, max: number): void {
-      const rule = this.#rule(timeWindow, max);
-      answer(limiter.peek(this.#key(key, rule, timeWindow), rule, { cost: 0 }), max, callback, true);
+      const { rule, keyOf } = this.#of(timeWindow, max);
+      answer(limiter.peek(keyOf(String(key)), rule, { cost: 0 }), max, callback, true);
     }
 
     child(settings: object): FastifyRateLimitStore {
@@ -83,14 +91,12 @@ export function fastifyRateLimitStore(
     }
 
     /** A route is called by its template, and the plugin's own limit by what it allows. */
-    #key(key: string, rule: SlidingRule | FixedRule, timeWindow: number): string {
+    #of(timeWindow: number, max: number): Limit {
+      if (this.#limit?.timeWindow === timeWindow && this.#limit.max === max) return this.#limit;
+      const rule = this.#rule(timeWindow, max);
       const policy = typeof this.#settings.max === "function" ? dynamicPolicy(algorithm, timeWindow) : policyOf(rule);
-      const named = this.#named || policy;
-      if (this.#policy !== named) {
-        this.#policy = named;
-        this.#keyOf = keysOf(prefix, named);
-      }
-      return this.#keyOf(String(key));
+      this.#limit = { timeWindow, max, rule, keyOf: keysOf(prefix, this.#named || policy) };
+      return this.#limit;
     }
 
     #rule(timeWindow: number, max: number): SlidingRule | FixedRule {
@@ -102,7 +108,7 @@ export function fastifyRateLimitStore(
   };
 }
 
-/** A denial is a count above the limit; a peek without a request of its own is none. */
+/** A denial is a count above the limit; a peek counts no request, so it is not a denial. */
 function answer(asked: Promise<Result>, max: number, callback: FastifyCallback, peek = false): void {
   asked.then(
     (result) => {

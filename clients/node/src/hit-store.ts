@@ -55,7 +55,7 @@ export class HitStore {
   constructor(limiter: Limiter, options: HitStoreOptions = {}) {
     this.#limiter = limiter;
     this.#options = options;
-    this.#asking = asking(limiter, options);
+    this.#asking = { ...asking(limiter, options), short: true };
     this.prefix = options.prefix ?? "rl:";
   }
 
@@ -96,7 +96,7 @@ export class HitStore {
     return hits(result, result.allowed ? result.used : Math.max(result.used, result.limit + 1));
   }
 
-  /** Takes the newest request back. Never rejects: nobody waits for it. */
+  /** Takes the newest request back. Never rejects: the middleware does not await it. */
   async decrement(key: string): Promise<void> {
     try {
       const { keyOf, ruleOf } = this.#settings();

@@ -68,7 +68,7 @@ function networks(list: readonly string[]): BlockList {
 /** An address as proxies write it, perhaps with a port; an IPv4 address in IPv6 form as IPv4. */
 function readAddress(text: string): string | undefined {
   const bare = /^\[([^\]]*)\](?::[0-9]+)?$/.exec(text)?.[1] ?? /^([0-9.]+):[0-9]+$/.exec(text)?.[1] ?? text;
-  // The zone of a link-local address is this machine's affair.
+  // The zone of a link-local address has a meaning on this machine only.
   const address = bare.split("%", 1)[0] as string;
   if (isIPv4(address)) return address;
   if (!isIPv6(address)) return undefined;

@@ -5,16 +5,17 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { type Connection, connect, type RedisClient, type Word } from "./connection.js";
 import { DenialCache } from "./denials.js";
 import { DeniedError, UnavailableError } from "./errors.js";
-import { describe } from "./identity.js";
 import { Lease } from "./lease.js";
 import { LocalLimits } from "./local.js";
 import { Reservation } from "./reservation.js";
 import {
   type AllResult,
+  type Figures,
   type Refund,
   type Result,
   readInteger,
   readIntegers,
+  readShort,
   readWindows,
   repliesEach,
   toAllResult,
@@ -30,6 +31,7 @@ import {
   type SlidingRule,
   seconds,
   type ThrottleRule,
+  type Window,
   words,
 } from "./rules.js";
 import { type Call, type Mode, type Server, serverOf } from "./server.js";
@@ -51,7 +53,7 @@ export interface Decision {
   readonly key: Word;
   readonly rule: Rule;
   readonly allowed: boolean;
-  /** Who decided: the server, the denial that was remembered, the limits of this process, or nobody (`open`). */
+  /** What decided: the server, a remembered denial, the limits of this process, or `open` where nothing was asked. */
   readonly by: "server" | "memory" | "local" | "open";
   readonly durationMs: number;
 }
@@ -108,7 +110,7 @@ export type HitOptions<R extends Rule = SlidingRule> = R extends LeaseRule
       };
 
 export interface PeekOptions {
-  /** Units that the request would weigh: an integer from 0. With 0 the state as it is, without a request of one's own. */
+  /** Units that the request would weigh: an integer from 0. With 0 it shows the state as it is. */
   readonly cost?: number;
   /** Who asks for a lease; somebody new unless given. */
   readonly holder?: Word;
@@ -160,6 +162,11 @@ export interface Asking {
   readonly timeout?: number | undefined;
   readonly whenUnavailable?: WhenUnavailable | undefined;
   readonly denyCache?: number | undefined;
+  /**
+   * Ask for the short reply, which takes clients half of the time to read, where that is enough to know how long to wait,
+   * in whole seconds for a counter. For rules with one window.
+   */
+  readonly short?: boolean | undefined;
 }
 
 /** setTimeout takes no more. */
@@ -230,7 +237,7 @@ export class Limiter {
    * if (!result.allowed) return reply.code(429).headers(result.headers()).send(result.problem());
    * ```
    */
-  async hit<R extends Rule>(key: Word, rule: R, options: HitOptions<R> = {} as HitOptions<R>): Promise<Result> {
+  hit<R extends Rule>(key: Word, rule: R, options: HitOptions<R> = {} as HitOptions<R>): Promise<Result> {
     return this.ask(key, rule, options as Asking);
   }
 
@@ -248,7 +255,7 @@ export class Limiter {
     if (checked<Rule>(rule).kind === "lease") throw new TypeError("a lease is not refunded but released");
     const at = atMs === undefined ? [] : ["AT", String(atMs)];
     const behind = [keyword(rule), ...words(rule, { cost }, 1), ...at];
-    const reply = await this.#call("refund", [key], behind, this.timeout);
+    const reply = await this.#giveBack("refund", key, behind);
     const [refunded, used, ttl] = readIntegers(reply, 3) as [number, number, number];
     return { refunded, used, ttl };
   }
@@ -257,7 +264,7 @@ export class Limiter {
   async reset(key: Word, rule?: Rule): Promise<number> {
     const windows = rule !== undefined && checked(rule).kind === "fixed" ? (rule as FixedRule).windows : [];
     const behind = windows.map(({ windowMs }) => seconds(windowMs));
-    return readInteger(await this.#call("reset", [key], behind, this.timeout), "a number of keys");
+    return readInteger(await this.#giveBack("reset", key, behind), "a number of keys");
   }
 
   /**
@@ -287,7 +294,7 @@ export class Limiter {
   /** Ends leases: `RL.RELEASE`. Resolves with how many there were; releasing twice is no error. */
   async release(key: Word, ...holders: [Word, ...Word[]]): Promise<number> {
     if (holders.length === 0) throw new TypeError("release needs a holder");
-    return readInteger(await this.#call("release", [key], holders, this.timeout), "a number of leases");
+    return readInteger(await this.#giveBack("release", key, holders), "a number of leases");
   }
 
   /**
@@ -302,7 +309,7 @@ export class Limiter {
     const rules = demands.map(({ rule }) => rule);
     const behind = [...demands.flatMap((demand) => [keyword(demand.rule), ...words(demand.rule, demand, 0)]), "FULL"];
     const keys = demands.map(({ key }) => key) as [Word, ...Word[]];
-    const result = toAllResult(rules, await this.#call("all", keys, behind, this.timeout));
+    const result = toAllResult(rules, await this.#ask("all", keys, behind, this.timeout));
     this.#decided("all", first.key, first.rule, result.allowed, "server", start);
     return result;
   }
@@ -361,12 +368,11 @@ export class Limiter {
 
   /** A request, asked as an adapter asks. @internal */
   async ask(key: Word, rule: Rule, asking: Asking): Promise<Result> {
-    const { cost, force, holder } = asking;
-    const overrides = { cost, force, holder };
+    const { cost, force } = asking;
     const forced = checked(rule).kind !== "lease" && (force ?? (rule as SlidingRule).force ?? false);
     const name = rule.kind === "lease" ? "acquire" : rule.kind;
     try {
-      return await this.#decide(name, key, rule, forced, words(rule, overrides, 1), asking);
+      return await this.#decide(name, key, rule, forced, words(rule, asking, 1), asking);
     } catch (error) {
       const policy = asking.whenUnavailable ?? this.#whenUnavailable;
       if (!(error instanceof UnavailableError) || policy === "closed" || rule.kind === "lease") throw error;
@@ -395,42 +401,69 @@ export class Limiter {
     rule: Rule,
     forced: boolean,
     behind: readonly Word[],
-    { cost, holder, timeout = this.timeout, denyCache = this.#denyCache }: Asking,
+    { cost, holder, timeout = this.timeout, denyCache = this.#denyCache, short = false }: Asking,
   ): Promise<Result> {
     const start = performance.now();
     const remembers = denyCache > 0 && !forced && name !== "peek" && name !== "acquire";
-    const [policy, units] = remembers ? [describe(rule), cost ?? (rule as SlidingRule).cost ?? 1] : ["", 1];
+    const text = remembers ? asText(key) : "";
+    const units = cost ?? (rule as SlidingRule).cost ?? 1;
+    let wasDenied = false;
     if (remembers) {
       this.#denials ??= new DenialCache(denyCache);
-      const known = this.#denials.find(asText(key), policy, units, start);
+      wasDenied = this.#denials.has(text);
+      const known = wasDenied && this.#denials.find(text, rule, units, start);
       if (known) {
         this.#statistics.deniedFromMemory++;
         this.#decided(name, key, rule, false, "memory", start);
         return toResult(rule, known);
       }
     }
-    const last = repliesEach(rule, forced) ? "EACH" : "FULL";
-    const reply = await this.#call(name, [key], [...behind, last], timeout);
-    const windows = readWindows(rule, forced, reply);
+    let windows: Figures[] | undefined;
+    /** By how much less than its wait a denial is remembered, where that is not exact. */
+    let rounded = 0;
+    let left = timeout;
+    if (short && ((rule.kind === "sliding" && remembers && !wasDenied) || isLongCounter(rule))) {
+      const figures = readShort(rule, units, await this.#ask(name, [key], behind, timeout));
+      // A sliding window has not counted what it denied, so the request may ask again, for its wait.
+      if (figures.allowed === 1 || rule.kind === "fixed") windows = [figures];
+      else left = Math.max(1, timeout - Math.ceil(performance.now() - start));
+      if (rule.kind === "fixed") rounded = 1000;
+    }
+    if (!windows) {
+      const full = [...behind, repliesEach(rule, forced) ? "EACH" : "FULL"];
+      windows = readWindows(rule, forced, await this.#ask(name, [key], full, left));
+    }
     const result = toResult(rule, windows, name === "acquire" ? holder : undefined);
-    if (remembers && result.allowed) this.#denials?.refute(asText(key), policy, units);
-    else if (remembers) this.#denials?.remember(asText(key), policy, units, windows, result.retryAfterMs ?? -1, start);
+    if (remembers && result.allowed) this.#denials?.refute(text, rule, units);
+    else if (remembers) {
+      const wait = result.retryAfterMs === undefined ? -1 : Math.max(0, result.retryAfterMs - rounded);
+      this.#denials?.remember(text, rule, units, windows, wait, start);
+    }
     this.#decided(name, key, rule, result.allowed, "server", start);
     return result;
   }
 
-  async #call(
+  /** Gives something back at a key, and forgets the denial there. */
+  async #giveBack(name: "refund" | "reset" | "release", key: Word, behind: readonly Word[]): Promise<unknown> {
+    this.#denials?.forget(asText(key));
+    try {
+      return await this.#ask(name, [key], behind, this.timeout);
+    } finally {
+      // A denial that came while this call was under way is from before it.
+      this.#denials?.forget(asText(key));
+    }
+  }
+
+  async #ask(
     name: Call["name"],
-    keys: readonly [Word, ...Word[]],
+    [key, ...others]: readonly [Word, ...Word[]],
     behind: readonly Word[],
     timeout: number,
   ): Promise<unknown> {
-    if (name === "refund" || name === "reset" || name === "release") this.#denials?.forget(asText(keys[0]));
     const repeatable = name === "peek" || name === "acquire" || name === "release" || name === "reset";
-    const whole = keys.map((key) => this.keyOf(key)) as [Word, ...Word[]];
-    const call = { name, keys: whole, words: behind, repeatable };
+    const keys: [Word, ...Word[]] = [this.keyOf(key), ...others.map((other) => this.keyOf(other))];
     try {
-      const reply = await this.#server.call(call, timeout);
+      const reply = await this.#server.call({ name, keys, words: behind, repeatable }, timeout);
       if (this.#unavailable) {
         this.#unavailable = false;
         this.warn("the server is available again");
@@ -443,9 +476,6 @@ export class Limiter {
         this.#unavailable = true;
       }
       throw error;
-    } finally {
-      // A denial that came while this call was under way is from before it.
-      if (name === "refund" || name === "reset" || name === "release") this.#denials?.forget(asText(keys[0]));
     }
   }
 
@@ -486,14 +516,19 @@ export class Limiter {
       if (result.allowed) return new Lease(this, key, rule, holder, { renew: options.renew ?? true, takenAt });
       const left = deadline - performance.now();
       if (left <= 0 || result.retryAfterMs === undefined) throw new DeniedError(result);
-      // Nobody knows when a holder releases its lease. Half of the pause is random, so that not all ask at once.
+      // A lease may be released at any time. Half of the pause is random, so that not all ask at once.
       const wait = Math.min(result.retryAfterMs, pause * (0.5 + Math.random() / 2), left);
       await pauseFor(wait, signal);
     }
   }
 }
 
-/** The decision where nobody decides. */
+/** Whether whole seconds say precisely enough when the window of a counter is over. */
+function isLongCounter(rule: Rule): rule is FixedRule {
+  return rule.kind === "fixed" && (rule.windows[0] as Window).windowMs >= 60_000;
+}
+
+/** The decision of the policy `open`. */
 function unlimited(rule: QuotaRule): Result {
   const windows = rule.kind === "throttle" ? [{ limit: rule.burst + 1, windowMs: rule.period * 1000 }] : rule.windows;
   return toResult(

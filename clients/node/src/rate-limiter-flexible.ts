@@ -36,7 +36,7 @@ interface Inherited {
   _getKeySecDuration(options: KeyOptions): number;
 }
 
-/** `duration: 0` means for ever; this is the longest window there is, 68 years. */
+/** `duration: 0` means forever; this is the longest window there is, 68 years. */
 const FOR_EVER_MS = 2_147_483_647_000;
 
 /**
@@ -52,6 +52,8 @@ export class RateLimiterRl extends Abstract {
   readonly #algorithm: "sliding" | "fixed";
   readonly #asking: Asking;
   readonly #keyOf: (identity: string) => string;
+  /** The rule that was asked for last: nearly all requests are of one. */
+  #made: { readonly limit: number; readonly msDuration: number; readonly rule: SlidingRule | FixedRule } | undefined;
 
   constructor({ limiter, algorithm = "fixed", ...options }: RateLimiterRlOptions) {
     if (algorithm === "sliding" && options.blockDuration) {
@@ -60,20 +62,26 @@ export class RateLimiterRl extends Abstract {
     super({ ...options, storeClient: limiter });
     this.#limiter = limiter;
     this.#algorithm = algorithm;
-    const ask = asking(limiter, options);
+    // To execute evenly takes the exact time that is left.
+    const ask = { ...asking(limiter, options), short: !options.execEvenly };
     // An insurance limiter decides when the server is unavailable, and nothing else.
     this.#asking = options.insuranceLimiter ? { ...ask, whenUnavailable: "closed" } : ask;
     this.#keyOf = keysOf(options.prefix ?? "rl:", options.keyPrefix || policyOf(this.#rule(this.#ms())));
   }
 
   /** @internal */
-  async _upsert(rlKey: string, points: number, msDuration: number, forceExpire = false): Promise<Result> {
+  _upsert(rlKey: string, points: number, msDuration: number, forceExpire = false): Promise<Result> {
+    if (points <= 0 || forceExpire) return this.#replace(rlKey, points, msDuration, forceExpire);
+    const how = points === 1 ? this.#asking : { ...this.#asking, cost: points };
+    return this.#limiter.ask(this.#key(rlKey), this.#rule(msDuration), how);
+  }
+
+  async #replace(rlKey: string, points: number, msDuration: number, forceExpire: boolean): Promise<Result> {
     const [key, rule] = [this.#key(rlKey), this.#rule(msDuration)];
     if (forceExpire) {
       await this.#set(key, points, msDuration);
       return this.#limiter.peek(key, this.#rule(this.#ms()), { cost: 0 });
     }
-    if (points > 0) return this.#limiter.ask(key, rule, { ...this.#asking, cost: points });
     if (points < 0) await this.#limiter.refund(key, rule, { cost: -points });
     return this.#limiter.peek(key, rule, { cost: 0 });
   }
@@ -121,7 +129,11 @@ export class RateLimiterRl extends Abstract {
 
   #rule(msDuration: number): SlidingRule | FixedRule {
     const limit = Math.max(0, (this as unknown as Inherited).points);
-    return ruleOf(this.#algorithm, limit, msDuration > 0 ? msDuration : FOR_EVER_MS, this.#algorithm === "fixed");
+    if (this.#made?.limit !== limit || this.#made.msDuration !== msDuration) {
+      const ms = msDuration > 0 ? msDuration : FOR_EVER_MS;
+      this.#made = { limit, msDuration, rule: ruleOf(this.#algorithm, limit, ms, this.#algorithm === "fixed") };
+    }
+    return this.#made.rule;
   }
 
   #ms(options: KeyOptions = {}): number {

@@ -2,7 +2,7 @@
 
 import type { Word } from "./connection.js";
 import { type HeaderOptions, httpHeaders, type Problem, policies, quotaExceeded } from "./http.js";
-import type { FixedRule, Rule, SlidingRule } from "./rules.js";
+import type { FixedRule, Rule, SlidingRule, Window } from "./rules.js";
 
 /**
  * The figures of one window after the call. Times in milliseconds are exact and relative to {@link atMs}; those in
@@ -200,7 +200,10 @@ export function readInteger(value: unknown, what: string): number {
 export function readIntegers(reply: unknown, count: number): number[] {
   if (!Array.isArray(reply) || reply.length < count)
     throw new UnreadableReplyError(reply, `a list of ${count} integers`);
-  return reply.slice(0, count).map((value) => readInteger(value, "an integer"));
+  for (let i = 0; i < count; i++) {
+    if (!Number.isSafeInteger(reply[i])) return reply.slice(0, count).map((value) => readInteger(value, "an integer"));
+  }
+  return reply;
 }
 
 /** The figures of the windows of a reply to a rule. */
@@ -212,6 +215,32 @@ export function readWindows(rule: Rule, forced: boolean, reply: unknown): Figure
   return reply.map(readFigures);
 }
 
+/**
+ * The figures of the short reply to a rule with one window: allowed, a count, and seconds. A sliding window replies how
+ * many units there were before the call, and the window, after which it is free again if it has just counted; of a denial
+ * it does not say how long to wait. A counter replies what it has now, and the seconds that it has left, rounded to the
+ * nearest.
+ */
+export function readShort({ kind, windows }: SlidingRule | FixedRule, cost: number, reply: unknown): Figures {
+  const [allowed, count, seconds] = readIntegers(reply, 3) as [number, number, number];
+  const { limit, windowMs } = windows[0] as Window;
+  const used = kind === "sliding" && allowed === 1 ? count + cost : count;
+  // Never less than what is left, which is more than the window only for a counter that was set by hand.
+  const rounded = seconds * 1000 + (seconds * 1000 < windowMs ? 500 : 0);
+  const left = kind === "sliding" ? windowMs : rounded;
+  return {
+    allowed,
+    limit,
+    used,
+    remaining: Math.max(0, limit - used),
+    "retry-after-ms": allowed === 1 ? 0 : left,
+    "next-after-ms": left,
+    "reset-after-ms": left,
+    "window-ms": windowMs,
+    "at-ms": Date.now(),
+  };
+}
+
 /** Whether the call asks for EACH: the server gives it for several windows that are not forced. */
 export function repliesEach(rule: Rule, forced: boolean): boolean {
   return (rule.kind === "sliding" || rule.kind === "fixed") && rule.windows.length > 1 && !forced;
@@ -219,6 +248,8 @@ export function repliesEach(rule: Rule, forced: boolean): boolean {
 
 /** The result of the figures of its windows: the binding one is found as the server finds it. */
 export function toResult(rule: Rule, windows: readonly Figures[], holder?: Word): Result {
+  const [first] = windows as readonly [Figures];
+  if (windows.length === 1) return new Result(rule, first, [new WindowResult(first)], holder);
   const binding = windows.reduce((one, other) => (bindsMore(other, one) ? other : one));
   return new Result(
     rule,

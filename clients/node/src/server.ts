@@ -39,6 +39,16 @@ const PAUSE_MS = 1000;
 const PROBE_MS = 60_000;
 
 const ALL_MODES: readonly Mode[] = ["module", "functions", "script"];
+const COMMANDS = {
+  sliding: "RL.SLIDING",
+  fixed: "RL.FIXED",
+  throttle: "RL.THROTTLE",
+  acquire: "RL.ACQUIRE",
+  release: "RL.RELEASE",
+  peek: "RL.PEEK",
+  refund: "RL.REFUND",
+  reset: "RL.RESET",
+} as const;
 const servers = new WeakMap<Connection, Map<string, Server>>();
 const breakers = new WeakMap<Connection, Breaker>();
 
@@ -84,35 +94,30 @@ export class Server {
   /**
    * Resolves with the reply, after `timeout` milliseconds at the latest. Rejects with the server's own error if that is
    * permanent, else with an {@link UnavailableError}.
+   *
+   * Replies that have arrived by the deadline are read before a call is given up: a process that was busy finds its timer
+   * and the reply at the same time, and timers come first.
    */
-  async call(call: Call, timeout: number): Promise<unknown> {
+  call(call: Call, timeout: number): Promise<unknown> {
     const now = performance.now();
     const node = this.#breaker.enter(call.keys[0], now);
     const attempt: Attempt = { deadline: now + timeout, refusal: undefined };
-    try {
-      const reply = await this.#until(attempt.deadline, timeout, this.#ask(call, attempt));
-      this.#breaker.close(node);
-      if (now >= this.#probeAt) this.#probe(call);
-      return reply;
-    } catch (error) {
-      // A reply, whatever it says, shows that the server is there. That of a slot on the move says nothing of others.
-      if (!(error instanceof UnavailableError) || attempt.refusal) this.#breaker.close(node);
-      else this.#breaker.open(call.keys[0], error);
-      throw error;
-    }
-  }
-
-  /**
-   * Waits for an answer until the deadline. Replies that have arrived by then are read first: a process that was busy finds
-   * its timer and the reply at the same time, and timers come first.
-   */
-  #until<T>(deadline: number, timeout: number, answer: Promise<T>): Promise<T> {
+    // No more promises than it takes: this is what each request of an application goes through.
     return new Promise((resolve, reject) => {
+      let timer: NodeJS.Timeout;
+      const failed = (error: unknown) => {
+        // A reply, whatever it says, shows that the server is there. That of a slot on the move says nothing of others.
+        if (!(error instanceof UnavailableError) || attempt.refusal) this.#breaker.close(node);
+        else this.#breaker.open(call.keys[0], error);
+        reject(error);
+      };
       let turns = 0;
       let answers = this.#answers;
-      let until = deadline;
+      let until = attempt.deadline;
+      let over = false;
       const giveUp = () => {
         const now = performance.now();
+        if (over) return;
         if (turns++ === 0 && now - until > 20) {
           // The process was busy, and may not even have written the call: it gets that time again.
           until = now + Math.min(now - until, 1000);
@@ -121,47 +126,64 @@ export class Server {
           answers = this.#answers;
           setImmediate(giveUp);
         } else {
-          reject(new LostReplyError(`No reply within ${timeout} ms: the call may have been counted, or not`));
+          over = true;
+          failed(new LostReplyError(`No reply within ${timeout} ms: the call may have been counted, or not`));
         }
       };
-      let timer = setTimeout(giveUp, timeout);
-      const settled = () => {
+      timer = setTimeout(giveUp, timeout);
+      /** Whether somebody still waits for the answer. */
+      const settle = () => {
         clearTimeout(timer);
         this.#answers++;
+        const waited = !over;
+        over = true;
+        return waited;
       };
-      answer.then(
-        (value) => {
-          settled();
-          resolve(value);
+      this.#ask(call, attempt, timeout).then(
+        (reply) => {
+          if (!settle()) return;
+          this.#breaker.close(node);
+          if (now >= this.#probeAt) this.#probe(call);
+          resolve(reply);
         },
         (error) => {
-          settled();
-          reject(error);
+          if (settle()) failed(error);
         },
       );
     });
   }
 
-  async #ask(call: Call, attempt: Attempt): Promise<unknown> {
-    // A crowd of first calls lets one of them find the mode. Each waits for it until its own deadline.
-    if (this.#mode === undefined && this.#finding) {
+  #ask(call: Call, attempt: Attempt, timeout: number): Promise<unknown> {
+    const mode = this.#mode;
+    if (mode === undefined) return this.#askFirst(call, attempt);
+    const command = this.#inForm(mode, call);
+    return this.#transmit(command, call, timeout).then(undefined, async (error) => {
+      try {
+        return await this.#sendAgain(error, command, call, attempt);
+      } catch (error) {
+        if (!isGone(error) && !(call.name === "peek" && isForbidden(error))) throw error;
+        // Another call may have found the new mode meanwhile.
+        if (this.#mode === mode) this.#mode = undefined;
+        return this.#findFor(call, attempt);
+      }
+    });
+  }
+
+  /** A crowd of first calls lets one of them find the mode. Each waits for it until its own deadline. */
+  async #askFirst(call: Call, attempt: Attempt): Promise<unknown> {
+    if (this.#finding) {
       try {
         await this.#finding;
       } catch (error) {
         // What kept that call from an answer would keep this one from it.
         if (this.#mode === undefined && error instanceof UnavailableError) throw error;
       }
+      if (this.#mode !== undefined) return this.#ask(call, attempt, attempt.deadline - performance.now());
     }
-    const mode = this.#mode;
-    if (mode !== undefined) {
-      try {
-        return await this.#send(this.#inForm(mode, call), call, attempt);
-      } catch (error) {
-        if (!isGone(error) && !(call.name === "peek" && isForbidden(error))) throw error;
-        // Another call may have found the new mode meanwhile.
-        if (this.#mode === mode) this.#mode = undefined;
-      }
-    }
+    return this.#findFor(call, attempt);
+  }
+
+  async #findFor(call: Call, attempt: Attempt): Promise<unknown> {
     const finding = this.#find(call, attempt);
     this.#finding = finding;
     try {
@@ -252,35 +274,56 @@ export class Server {
 
   /** Sends one command; asks again while a slot is on the move, and after a lost reply if that does no harm. */
   async #send(command: readonly Word[], call: Call, attempt: Attempt): Promise<unknown> {
+    const left = attempt.deadline - performance.now();
+    // The caller has been told by now that there is no answer.
+    if (left <= 0) throw new UnavailableError("The deadline has passed");
+    try {
+      return await this.#transmit(command, call, left);
+    } catch (error) {
+      return this.#sendAgain(error, command, call, attempt);
+    }
+  }
+
+  /** Goes on after an error: throws what is to be thrown, or sends again. */
+  async #sendAgain(error: unknown, command: readonly Word[], call: Call, attempt: Attempt): Promise<unknown> {
     for (let pause = 4; ; pause = Math.min(pause * 2, 128)) {
-      const left = attempt.deadline - performance.now();
-      // The caller has been told by now that there is no answer.
-      if (left <= 0) throw new UnavailableError("The deadline has passed");
-      let cause: UnavailableError;
-      try {
-        return await this.#connection.send(command, {
-          key: call.keys[0],
-          readOnly: call.name === "peek",
-          timeout: left,
-        });
-      } catch (error) {
-        if (error instanceof TypeError || error instanceof RangeError) throw error;
-        if (isReply(error)) {
-          const what = meaning(error.message, this.#connection.cluster);
-          if (what === "probe" || what === "permanent") throw error;
-          cause = new UnavailableError(`The server cannot decide now: ${error.message}`, { cause: error });
-          if (what === "unavailable") throw cause;
-          attempt.refusal = cause;
-        } else {
-          attempt.refusal = undefined;
-          cause = failure(error);
-          if (!(cause instanceof LostReplyError && call.repeatable)) throw cause;
-        }
-      }
+      const cause = this.#judged(error, call, attempt);
       // Half of the pause is random, so that callers do not come back in step.
       const wait = pause * (0.5 + Math.random() / 2);
       if (performance.now() + wait > attempt.deadline) throw cause;
       await sleep(wait);
+      const left = attempt.deadline - performance.now();
+      if (left <= 0) throw cause;
+      try {
+        return await this.#transmit(command, call, left);
+      } catch (again) {
+        error = again;
+      }
+    }
+  }
+
+  /** Returns the error as one after which the call may be sent again, or throws it. */
+  #judged(error: unknown, call: Call, attempt: Attempt): UnavailableError {
+    if (error instanceof TypeError || error instanceof RangeError) throw error;
+    if (isReply(error)) {
+      const what = meaning(error.message, this.#connection.cluster);
+      if (what === "probe" || what === "permanent") throw error;
+      const cause = new UnavailableError(`The server cannot decide now: ${error.message}`, { cause: error });
+      if (what === "unavailable") throw cause;
+      attempt.refusal = cause;
+      return cause;
+    }
+    attempt.refusal = undefined;
+    const cause = failure(error);
+    if (!(cause instanceof LostReplyError && call.repeatable)) throw cause;
+    return cause;
+  }
+
+  #transmit(command: readonly Word[], call: Call, timeout: number): Promise<unknown> {
+    try {
+      return this.#connection.send(command, { key: call.keys[0], readOnly: call.name === "peek", timeout });
+    } catch (error) {
+      return Promise.reject(error);
     }
   }
 
@@ -289,7 +332,8 @@ export class Server {
     const count = String(keys.length);
     switch (mode) {
       case "module":
-        return [`RL.${name.toUpperCase()}`, ...(name === "all" ? [count] : []), ...keys, ...words];
+        if (name === "all") return ["RL.ALL", count, ...keys, ...words];
+        return [COMMANDS[name], ...keys, ...words];
       case "functions":
         return [name === "peek" ? "FCALL_RO" : "FCALL", `rl_${name}`, count, ...keys, ...words];
       case "script":

@@ -237,6 +237,7 @@ describe("features", () => {
 test("of a crowd one asks again, a moment before a remembered denial ends", () => {
   const { DenialCache } = require(join(root, "clients/node/dist/denials.js"));
   const cache = new DenialCache(10);
+  const rule = sliding("1/minute");
   const now = performance.now();
   const figures = {
     allowed: 0,
@@ -245,16 +246,16 @@ test("of a crowd one asks again, a moment before a remembered denial ends", () =
     "reset-after-ms": 60_000,
     "at-ms": 1,
   };
-  cache.remember("k", "rule", 1, [figures], 60_000, now);
-  const found = (ms: number, cost = 1) => cache.find("k", "rule", cost, now + ms) !== undefined;
+  cache.remember("k", rule, 1, [figures], 60_000, now);
+  const found = (ms: number, cost = 1) => cache.find("k", rule, cost, now + ms) !== undefined;
   assert.deepEqual(
     [found(0), found(890), found(910), found(920), found(990), found(1000)],
     [true, true, false, true, true, false],
   );
-  cache.remember("k", "rule", 2, [figures], 60_000, now);
-  cache.refute("k", "rule", 1);
+  cache.remember("k", rule, 2, [figures], 60_000, now);
+  cache.refute("k", rule, 1);
   assert.equal(found(10, 2), true, "a lighter request that was allowed refutes nothing");
-  cache.refute("k", "rule", 2);
+  cache.refute("k", rule, 2);
   assert.equal(found(10, 2), false);
 });
 

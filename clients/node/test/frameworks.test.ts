@@ -68,7 +68,7 @@ for (const mode of modes) {
 
       test(`express-rate-limit, ${algorithm}`, async () => {
         const app = express();
-        const store = new ExpressRateLimitStore(limiter, { algorithm, prefix: `express:${prefix}` });
+        const store = new ExpressRateLimitStore(limiter, { algorithm, timeout: 10_000, prefix: `express:${prefix}` });
         app.use(
           rateLimit({ windowMs: 60_000, limit: LIMIT, standardHeaders: "draft-8", keyGenerator: () => "one", store }),
         );
@@ -103,7 +103,11 @@ for (const mode of modes) {
 
       test(`express-rate-limit, ${algorithm}: skipFailedRequests takes back what failed and nothing else`, async () => {
         const app = express();
-        const store = new ExpressRateLimitStore(limiter, { algorithm, prefix: `express-skip:${prefix}` });
+        const store = new ExpressRateLimitStore(limiter, {
+          algorithm,
+          timeout: 10_000,
+          prefix: `express-skip:${prefix}`,
+        });
         app.use(
           rateLimit({
             windowMs: 60_000,
@@ -133,7 +137,11 @@ for (const mode of modes) {
 
       test(`express-rate-limit, ${algorithm}: a limit that is a function`, async () => {
         const app = express();
-        const store = new ExpressRateLimitStore(limiter, { algorithm, prefix: `express-function:${prefix}` });
+        const store = new ExpressRateLimitStore(limiter, {
+          algorithm,
+          timeout: 10_000,
+          prefix: `express-function:${prefix}`,
+        });
         app.use(rateLimit({ windowMs: 60_000, limit: () => LIMIT, keyGenerator: () => "one", store }));
         app.get("/", (_request, response) => void response.send("ok"));
         const http = await listen(createServer(app));
@@ -143,7 +151,7 @@ for (const mode of modes) {
 
       test(`hono-rate-limiter, ${algorithm}`, async () => {
         const app = new Hono();
-        const store = new HonoRateLimiterStore(limiter, { algorithm, prefix: `hono:${prefix}` });
+        const store = new HonoRateLimiterStore(limiter, { algorithm, timeout: 10_000, prefix: `hono:${prefix}` });
         const options = {
           windowMs: 60_000,
           limit: LIMIT,
@@ -178,7 +186,7 @@ for (const mode of modes) {
           max: 100,
           timeWindow: "1 minute",
           keyGenerator: () => "one",
-          store: fastifyRateLimitStore(limiter, { algorithm, prefix: `fastify:${prefix}` }),
+          store: fastifyRateLimitStore(limiter, { algorithm, timeout: 10_000, prefix: `fastify:${prefix}` }),
         });
         app.get("/", { config: { rateLimit: { max: LIMIT } } }, () => "ok");
         app.get("/other", () => "ok");
@@ -202,6 +210,7 @@ for (const mode of modes) {
       test(`rate-limiter-flexible, ${algorithm}`, async () => {
         const flexible = new RateLimiterRl({
           limiter,
+          timeout: 10_000,
           algorithm,
           points: LIMIT,
           duration: 60,

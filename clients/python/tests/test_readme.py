@@ -33,7 +33,7 @@ def snippet(words: str, server: Server) -> str:
 
 
 def test_no_snippet_is_forgotten() -> None:
-    assert len(SNIPPETS) == 9
+    assert len(SNIPPETS) == 10
 
 
 def test_the_first_minute(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,6 +84,21 @@ def test_fastapi(server: Server) -> None:
     assert response.headers["RateLimit"] == '"api";r=99;t=60'
 
 
+def test_a_path_operation(server: Server) -> None:
+    names: dict[str, Any] = {}
+    exec(snippet("Depends(", server).replace('5/minute")', '5/minute"), timeout=10'), names)
+
+    async def ask() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app=names["app"])
+        async with names["limiter"], httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+            return [await client.get(f"/item/{number}") for number in range(6)]
+
+    responses = asyncio.run(ask())
+    assert [response.status_code for response in responses] == [200] * 5 + [429]
+    assert responses[0].json() == {"number": 0}
+    assert responses[5].json()["violated-policies"] == ["60s"]
+
+
 def test_flask(server: Server) -> None:
     names: dict[str, Any] = {}
     code = snippet("Flask(__name__)", server).replace("strategy=", 'storage_options={"timeout": "10"}, strategy=')
@@ -97,14 +112,14 @@ def test_flask(server: Server) -> None:
 
 def test_fakeredis() -> None:
     (code,) = (text for text in SNIPPETS if "fakeredis.FakeRedis()" in text)
-    exec(code, {})
+    exec(code.replace("FakeRedis()", "FakeRedis(), timeout=30"), {})
 
 
 async def test_all_of_it_works_with_fakeredis(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_700_000_000.0
     monkeypatch.setattr(time, "time", lambda: now)
     for mode in ("auto", "functions", "script"):
-        limiter = Limiter(fakeredis.FakeRedis(), mode=mode)
+        limiter = Limiter(fakeredis.FakeRedis(), mode=mode, timeout=30)
         rules: list[Any] = [sliding("2/minute"), fixed("2/minute"), fixed("2/h", anchored=True), throttle("2/minute")]
         for number, rule in enumerate(rules):
             key = f"{mode}{number}"
@@ -120,5 +135,5 @@ async def test_all_of_it_works_with_fakeredis(monkeypatch: pytest.MonkeyPatch) -
         assert [limiter.hit(f"{mode}c", sliding("1/minute")).allowed for _ in range(2)] == [True, False]
         now += 60
         assert limiter.hit(f"{mode}c", sliding("1/minute"))
-    aio = AsyncLimiter(fakeredis.aioredis.FakeRedis())
+    aio = AsyncLimiter(fakeredis.aioredis.FakeRedis(), timeout=30)
     assert [(await aio.hit("a", sliding("2/minute"))).allowed for _ in range(3)] == [True, True, False]

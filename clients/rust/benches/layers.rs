@@ -61,6 +61,19 @@ impl Server {
         Ok(server)
     }
 
+    /// How many commands that decide the server has run, those of scripts left out.
+    async fn calls(&self) -> Result<u64, Failure> {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut connection).await?;
+        let count = |line: &str| {
+            let (name, figures) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            let decides = name.starts_with("rl.") || name == "fcall" || name == "evalsha";
+            if decides { figures.split(',').next()?.parse::<u64>().ok() } else { None }
+        };
+        Ok(stats.lines().filter_map(count).sum())
+    }
+
     fn limiter(&self, mode: Mode) -> Result<Limiter, Failure> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
         Ok(Limiter::with_options(client, Options::default().mode(mode)))
@@ -122,8 +135,8 @@ async fn main() -> Result<(), Failure> {
     println!(
         "{CLIENTS} connections, {turns} turns. The CPU time of service and client, which are one process, and of the server:\n"
     );
-    println!("| axum service | allowed | requests/s | p50 | p99 | process CPU | ÷ no limit | server CPU |");
-    println!("|---|--:|--:|--:|--:|--:|--:|--:|");
+    println!("| axum service | allowed | requests/s | p50 | p99 | process CPU | ÷ no limit | server CPU | calls/s |");
+    println!("|---|--:|--:|--:|--:|--:|--:|--:|--:|");
     let bare: Vec<f64> = services.first().map_or_else(Vec::new, |service| service.of(|turn| turn.own));
     for service in &services {
         println!("{}", service.row(&bare));
@@ -139,6 +152,8 @@ struct Turn {
     p99: f64,
     own: f64,
     server: f64,
+    /// Calls a second that reached the server.
+    calls: f64,
 }
 
 struct Service {
@@ -154,16 +169,18 @@ impl Service {
         tokio::spawn(
             async move { axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await },
         );
-        // What is slow only once is not counted: the first look at the server, connections.
+        // What is slow only once is not counted: the first probe of the server, connections.
         load(address, Duration::from_millis(100)).await?;
         Ok(Self { name: name.to_owned(), address, turns: Vec::new() })
     }
 
     async fn turn(&mut self, server: &Server, length: Duration) -> Result<(), Failure> {
+        let calls = server.calls().await?;
         let (own, theirs, start) = (cpu_of(std::process::id())?, cpu_of(server.child.id())?, Instant::now());
         let (mut times, allowed) = load(self.address, length).await?;
         let elapsed = start.elapsed().as_secs_f64();
         let (own, theirs) = (cpu_of(std::process::id())? - own, cpu_of(server.child.id())? - theirs);
+        let calls = server.calls().await?.saturating_sub(calls);
         times.sort_unstable();
         let at = |share: usize| {
             let time = times.get((times.len() * share / 100).min(times.len().saturating_sub(1)));
@@ -177,6 +194,7 @@ impl Service {
             p99: at(99),
             own: own / count,
             server: theirs / count,
+            calls: calls as f64 / elapsed,
         });
         Ok(())
     }
@@ -190,7 +208,7 @@ impl Service {
         ratios.sort_by(f64::total_cmp);
         let least_and_most = (ratios.first().copied().unwrap_or_default(), ratios.last().copied().unwrap_or_default());
         format!(
-            "| {} | {:.0} % | {:.0} | {:.2} ms | {:.2} ms | {:.1} µs | {:.2} ({:.2} to {:.2}) | {:.1} µs |",
+            "| {} | {:.0} % | {:.0} | {:.2} ms | {:.2} ms | {:.1} µs | {:.2} ({:.2} to {:.2}) | {:.1} µs | {:.0} |",
             self.name,
             median(self.of(|turn| turn.allowed)) * 100.0,
             median(self.of(|turn| turn.rate)),
@@ -201,6 +219,7 @@ impl Service {
             least_and_most.0,
             least_and_most.1,
             median(self.of(|turn| turn.server)) * 1e6,
+            median(self.of(|turn| turn.calls)),
         )
     }
 }

@@ -83,7 +83,15 @@ def policy_of(rule: Rule) -> str:
 
 def key_for(prefix: str, rule: Rule, identity: str | bytes) -> str | bytes:
     """The key of an identity under a rule. Other rules have other keys, and all of one identity lie in one slot."""
-    start = f"{prefix}{policy_of(rule)}:"
+    return _key(f"{prefix}{policy_of(rule)}:", identity)
+
+
+def key_of_policy(prefix: str, policy: str, identity: str | bytes) -> str | bytes:
+    """The key of an identity under a policy, such as a route."""
+    return _key(f"{prefix}{_escaped(policy, '%:{}')}:", identity)
+
+
+def _key(start: str, identity: str | bytes) -> str | bytes:
     if isinstance(identity, str):
         return f"{start}{{{_escaped(identity, '%{}')}}}"
     return start.encode() + b"{" + re.sub(rb"[%{}]", lambda found: b"%%%02X" % found[0][0], identity) + b"}"

@@ -135,7 +135,7 @@ class Errors:
         return isinstance(error, self.response) and ("unknown command" in text or "function not found" in text)
 
     def is_lost(self, error: BaseException) -> bool:
-        """Whether the connection broke, so that nobody knows whether the call was counted."""
+        """Whether the connection broke, so that it is unknown whether the call was counted."""
         return isinstance(error, (self.connection, OSError)) and not isinstance(error, (self.timeout, *self._permanent))
 
     def is_unavailable(self, error: BaseException) -> bool:
@@ -165,7 +165,7 @@ def _code(error: BaseException) -> str:
 class Breaker:
     """Fails calls at once for a second after a server was unavailable, and then lets one of them through.
 
-    The nodes of a cluster are judged each by itself. Outside of a cluster the one place is ``""``.
+    Each node of a cluster has a state of its own. Outside of a cluster the one place is ``""``.
     """
 
     def __init__(self) -> None:

@@ -7,20 +7,15 @@ problem document of the type quota-exceeded.
 
 from __future__ import annotations
 
-import copy
 import json
-import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from ._async.limiter import AsyncHeldLease, AsyncLimiter
 from ._calls import checked
-from ._identity import Addresses, key_for
-from ._local import Local
-from ._memory import Denials
-from ._rates import units
-from ._result import AllResult, Result
+from ._guard import NO_IDENTITY, UNAVAILABLE, Guard, WhenUnavailable, WithoutIdentity
+from ._identity import Addresses
 from ._rules import Lease, Rule
 
 __all__ = ["ClientAddress", "RateLimitMiddleware"]
@@ -33,8 +28,6 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 KeyOf = Callable[[Scope], str | bytes | None]
 RuleOf = Rule | Callable[[Scope], Rule | None]
 
-log = logging.getLogger("redis_rl.asgi")
-
 
 class ClientAddress:
     """Reads the client's address from a request: the key of `RateLimitMiddleware` unless another is given.
@@ -44,7 +37,8 @@ class ClientAddress:
     Args:
         trusted_proxies: addresses and networks (``"10.0.0.0/8"``) of your proxies. From these ``X-Forwarded-For`` is
             believed: it is read from right to left, up to the first address that is not one of them. Without it the
-            client is who has connected. Leave it out where the server itself (``uvicorn --proxy-headers``) does that.
+            client is the peer of the connection. Leave it out where the server itself does that, as
+            ``uvicorn --proxy-headers`` does.
         ipv6_prefix: how many bits of an IPv6 address count.
     """
 
@@ -97,43 +91,36 @@ class RateLimitMiddleware:
         key: KeyOf | None = None,
         rules: Sequence[tuple[KeyOf, RuleOf]] = (),
         prefix: str = "rl:",
-        without_identity: Literal["refuse", "allow"] = "refuse",
-        when_unavailable: Literal["open", "closed", "local"] = "open",
+        without_identity: WithoutIdentity = "refuse",
+        when_unavailable: WhenUnavailable = "open",
         processes: int = 1,
         timeout: float = 0.25,
         deny_cache: int = 10_000,
         on_denied: App | None = None,
     ) -> None:
-        if not isinstance(limiter, AsyncLimiter):
-            raise TypeError(f"the middleware needs an AsyncLimiter, not {limiter!r}")
+        self._guard = Guard(
+            limiter,
+            prefix=prefix,
+            without_identity=without_identity,
+            when_unavailable=when_unavailable,
+            processes=processes,
+            timeout=timeout,
+            deny_cache=deny_cache,
+        )
         if (rule is None) == (not rules) or (rules and key is not None):
             raise TypeError("the middleware takes either rule (and key) or rules")
-        for name, value, choices in (
-            ("when_unavailable", when_unavailable, ("open", "closed", "local")),
-            ("without_identity", without_identity, ("refuse", "allow")),
-        ):
-            if value not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
         self._rules = [(key or ClientAddress(), rule)] if rule is not None else list(rules)
         for _, each in self._rules:
             if not callable(each):
                 checked(each)
         self._app = app
-        # As the limiter, with settings of our own.
-        self._limiter = copy.copy(limiter)
-        self._limiter._timeout = timeout
-        self._limiter._denials = Denials(deny_cache) if units(deny_cache, "deny_cache") else None
-        self._prefix = prefix
-        self._refuses = without_identity == "refuse"
-        self._opens = when_unavailable == "open"
-        self._local = Local(processes) if when_unavailable == "local" else None
         self._on_denied = on_denied
-        self._unavailable = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        guard = self._guard
         limited: list[tuple[str | bytes, Rule]] = []
         for key_of, rule_of in self._rules:
             rule = rule_of if isinstance(rule_of, Rule) else rule_of(scope)
@@ -141,10 +128,9 @@ class RateLimitMiddleware:
                 continue
             identity = key_of(scope)
             if identity is not None:
-                rule = rule.held_by() if isinstance(rule, Lease) else rule
-                limited.append((key_for(self._prefix, rule, identity), rule))
-            elif self._refuses:
-                await _problem(send, {"title": "The request has no address to count by", "status": 403}, {})
+                limited.append(guard.limited(rule, identity))
+            elif guard.refuses:
+                await _problem(send, {"title": NO_IDENTITY, "status": 403}, {})
                 return
         state = scope.setdefault("state", {})
         state["rate_limit"] = None
@@ -152,12 +138,12 @@ class RateLimitMiddleware:
             await self._app(scope, receive, send)
             return
         asked_at = time.monotonic()
-        result, local = await self._decide(limited)
+        result, local = await guard.decide(limited)
         state["rate_limit"] = result
-        if result is None and self._opens:
+        if result is None and guard.opens:
             await self._app(scope, receive, send)
         elif result is None:
-            await _problem(send, {"title": "The rate limiter is not available", "status": 503}, {})
+            await _problem(send, {"title": UNAVAILABLE, "status": 503}, {})
         elif not result:
             headers = result.headers()
             if self._on_denied is None:
@@ -177,39 +163,9 @@ class RateLimitMiddleware:
                         local.release(key, rule.holder or "")
 
     def _keep(self, key: str | bytes, rule: Lease, asked_at: float) -> AsyncHeldLease:
-        lease = self._limiter.hold(key, rule)
+        lease = self._guard.limiter.hold(key, rule)
         lease.keep(asked_at + rule.ms / 1000)
         return lease
-
-    async def _decide(self, limited: list[tuple[str | bytes, Rule]]) -> tuple[Result | AllResult | None, Local | None]:
-        """The answer, None if the server is unavailable and nothing else decides; and who decided in its place."""
-        limiter = self._limiter
-        began = time.monotonic()
-        try:
-            result = await self._ask(limited)
-        except Exception as error:
-            if not limiter.is_unavailable(error):
-                raise
-            if not self._unavailable:
-                self._unavailable = True
-                what = "let through" if self._opens else "limited in memory" if self._local else "refused"
-                log.warning("limiter %r: the server is unavailable, requests are %s: %s", limiter.name, what, error)
-            if self._local is None:
-                return None, None
-            decided = self._local.decide(limited)
-            keys = tuple(key for key, _ in limited)
-            limiter._counter.count("all" if len(keys) > 1 else "hit", keys, began, decided, source="local")
-            return decided, self._local
-        if self._unavailable and not limiter._core.breaker.is_open:
-            self._unavailable = False
-            log.warning("limiter %r: the server is available again", limiter.name)
-        return result, None
-
-    async def _ask(self, limited: list[tuple[str | bytes, Rule]]) -> Result | AllResult:
-        if len(limited) > 1:
-            return await self._limiter.all(limited)
-        ((key, rule),) = limited
-        return await self._limiter.hit(key, rule)
 
 
 def _fields(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:

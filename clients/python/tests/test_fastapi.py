@@ -1,0 +1,154 @@
+"""The dependency for FastAPI, over real HTTP."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+import pytest
+import redis.asyncio
+from fastapi import APIRouter, Depends, FastAPI, Request
+
+from redis_rl import AsyncLimiter, Limiter, lease, sliding
+from redis_rl.fastapi import RateLimit, RateLimitExceeded, problem_response
+from servers import Server
+from test_http import connect, parsed, requests, serving, statuses
+
+PROBLEM = {
+    "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+    "title": "Request cannot be satisfied as assigned quota has been exceeded",
+    "status": 429,
+    "violated-policies": ["3600s"],
+}
+
+
+def application(limiter: AsyncLimiter) -> FastAPI:
+    """Operations whose paths have values, two of them with the same template in routers of their own."""
+
+    def limited(rate: str, name: str | None = None) -> list[Any]:
+        return [Depends(RateLimit(limiter, sliding(rate, name=name), timeout=30))]
+
+    app = FastAPI()
+
+    @app.get("/item/{number}", dependencies=limited("3/hour"))
+    async def item(number: int, request: Request) -> int:
+        return int(request.state.rate_limit.remaining)
+
+    @app.get("/both", dependencies=limited("3/hour") + limited("2/minute"))
+    async def both() -> str:
+        return "both"
+
+    for name in ("users", "orders"):
+        router = APIRouter(prefix=f"/{name}")
+        other = APIRouter()
+
+        if name == "users":
+
+            @router.get("/{number}", dependencies=limited("3/hour"))
+            async def user(number: int) -> str:
+                return "user"
+
+        else:
+
+            @router.get("/{number}", dependencies=limited("3/hour"))
+            async def order(number: int) -> str:
+                return "order"
+
+        @other.get(f"/shared/{name}", dependencies=limited("3/hour", name="shared"))
+        async def shared() -> str:
+            return "shared"
+
+        app.include_router(router)
+        app.include_router(other)
+
+    inside = FastAPI()
+
+    @inside.get("/item/{number}", dependencies=limited("3/hour"))
+    async def mounted(number: int) -> str:
+        return "mounted"
+
+    app.mount("/inside", inside)
+    return app
+
+
+async def test_limits_of_path_operations(server: Server) -> None:
+    limiter = connect(server)
+    with serving(application(limiter), limiter) as url:
+        async with requests(url) as client:
+            # Whatever the value in the path, and one path after the other: each has three.
+            for path in ("/item/{}", "/users/{}", "/orders/{}", "/inside/item/{}"):
+                responses = [await client.get(path.format(number)) for number in range(5)]
+                assert [response.status_code for response in responses] == [200, 200, 200, 429, 429], path
+            names = ("users", "orders", "users", "orders")
+            shared = [await client.get(f"/shared/{name}") for name in names]
+            assert [response.status_code for response in shared] == [200, 200, 200, 429]
+            both = [await client.get("/both") for _ in range(3)]
+            assert [response.status_code for response in both] == [200, 200, 429]
+            assert both[-1].json()["detail"]["violated-policies"] == ["60s"]
+            assert parsed(both[0].headers["RateLimit-Policy"]) == [
+                ("3600s", {"q": 3, "w": 3600}),
+                ("60s", {"q": 2, "w": 60}),
+            ]
+    with server.client() as keys:
+        (key,) = keys.keys("rl:GET /item*")
+    operation = "GET /item/%7Bnumber%7D test_fastapi.application.<locals>.item"
+    assert key == f"rl:{operation} sliding-3/3600s:{{127.0.0.1}}"
+
+
+@pytest.mark.parametrize("handled", [False, True])
+async def test_denials(server: Server, handled: bool) -> None:
+    limiter = connect(server)
+    app = application(limiter)
+    if handled:
+        app.add_exception_handler(RateLimitExceeded, problem_response)
+    with serving(app, limiter) as url:
+        async with requests(url) as client:
+            first = await client.get("/item/1")
+            assert (first.status_code, first.json()) == (200, 2)
+            assert parsed(first.headers["RateLimit"]) == [("3600s", {"r": 2, "t": 3600})]
+            denied = [await client.get("/item/2") for _ in range(3)][-1]
+            assert denied.status_code == 429
+            assert denied.json() == (PROBLEM if handled else {"detail": PROBLEM})
+            assert denied.headers["Content-Type"] == f"application/{'problem+' if handled else ''}json"
+            assert denied.headers["Retry-After"] == "3600"
+            assert parsed(denied.headers["RateLimit"])[0][1]["r"] == 0
+
+
+@pytest.mark.parametrize(("choice", "status"), [("open", 200), ("closed", 503), ("local", 200)])
+async def test_a_server_that_hangs(choice: Any, status: int) -> None:
+    """With the client of the README, which has no time-outs. No request waits longer than a quarter of a second."""
+    server = Server("module")
+    try:
+        limiter = AsyncLimiter(redis.asyncio.Redis(port=server.port))
+        app = FastAPI()
+
+        @app.get("/", dependencies=[Depends(RateLimit(limiter, sliding("100/minute"), when_unavailable=choice))])
+        async def root() -> str:
+            return "hello"
+
+        server.process.send_signal(signal.SIGSTOP)
+        with serving(app, limiter) as url:
+            async with requests(url) as client:
+                # Also the first call.
+                began = time.monotonic()
+                responses = [await client.get("/") for _ in range(50)]
+                took = time.monotonic() - began
+            assert statuses(responses) == {status: 50}
+            # At most one a second waits. Without the deadline and the breaker each would, for seconds.
+            assert took < 10
+            server.process.send_signal(signal.SIGCONT)
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+        server.kill()
+
+
+async def test_mistakes_are_loud(server: Server, aio: AsyncLimiter) -> None:
+    with pytest.raises(TypeError, match="a lease is held by RateLimitMiddleware"):
+        RateLimit(aio, lease(2, ttl=10))
+    with server.client() as client, Limiter(client) as other, pytest.raises(TypeError, match="AsyncLimiter"):
+        RateLimit(other, sliding("5/minute"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a rule is made by"):
+        RateLimit(aio, "5/minute")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="when_unavailable"):
+        RateLimit(aio, sliding("5/minute"), when_unavailable="away")  # type: ignore[arg-type]

@@ -8,11 +8,10 @@ cd "$(dirname "$0")/../functions"
 
 version=2
 
-# The rules without comments, in a function that makes what answers the calls. A constant is written out wherever its name
-# stands: as a local it would be captured by the functions that use it, in each call of the script.
+# The rules without comments. A constant is written out wherever its name stands: as a local it would be captured by the
+# functions that use it, in each call of the script.
 rules() {
   awk '
-    /^-- The rules begin here/ { print "local function make()" }
     /^ *--/ || /^$/ { next }
     match($0, /^local [A-Z][A-Z_]* = /) {
       name = substr($0, 7, RLENGTH - 9)
@@ -32,7 +31,6 @@ rules() {
       return result line
     }
   ' rl.lua
-  printf '%s\n' 'return serve' 'end'
 }
 
 library() {
@@ -46,7 +44,7 @@ local function rules()
 LUA
   rules
   cat <<'LUA'
-return make()
+return serve
 end
 local serve = nil
 local function register(command, flags)
@@ -83,7 +81,7 @@ local KEEPS_STATE = false
 LUA
   rules
   cat <<'LUA'
-return make()(string.lower(ARGV[1] or ''), KEYS, ARGV, 2)
+return serve(string.lower(ARGV[1] or ''), KEYS, ARGV, 2)
 LUA
 }
 

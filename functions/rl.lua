@@ -7,9 +7,10 @@
 -- A call goes through the steps of the module: parse the words, read the state, decide, apply, reply. Reading changes
 -- nothing, so that a call can still be refused and RL.PEEK is the same code without the last step.
 --
--- A script is run from its first line to its last in each call, and making a closure takes time, and so does each local of
--- the running function that it captures. So there are functions that make others, and what a call does not need is not made.
--- A library keeps what was made.
+-- A script is run from its first line to its last in each call, and making a function takes time, and so does each local
+-- that it captures. So what a call does not need is not made: there are functions that make others, and some are made in part
+-- of the calls. In a script ONLY is the rule whose command is called, if it is one, and PLAIN is true if that is one
+-- of the plain forms below. A library has neither, and keeps what was made.
 --
 -- Numbers are doubles: integers are exact up to 2^53. Times in milliseconds stay far below that; nanoseconds do not, and
 -- are kept as seconds and nanoseconds.
@@ -34,6 +35,7 @@ local BAD_SECONDS = 'ERR %s must be a number of seconds from 0.001 to 2147483647
 local COST_TOO_LARGE = 'ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)'
 local LOG_IS_DAMAGED = 'ERR rl: the log at this key is damaged; RL.RESET removes it'
 local LOG_IS_FULL = 'ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units'
+local WRONG_ARITY = "ERR wrong number of arguments for 'rl.%s' command"
 local WRONG_TYPE = 'WRONGTYPE Operation against a key holding the wrong kind of value'
 
 -- A word like this is meant as a number, in or out of range. All other words are meant as options.
@@ -65,17 +67,17 @@ local function fail(line)
   error(line, 0)
 end
 
--- Ends the call with an error of the server's. Redis 6.2 puts the place in the script before some of them.
-local function refuse(line)
-  local _, _, dash, text = find(line, '^@user_script: %d+: (%-?)(.*)')
-  fail(text and (dash == '-' and text or 'ERR ' .. text) or line)
-end
-
--- Runs a command. Its error is the reply of the call, word for word.
+-- Runs a command. Its error is the reply of the call, word for word. Redis 6.2 puts the place in the script before some. While a
+-- slot is moved key by key, the server refuses counters that may be on the other node.
 local function call(...)
   local reply = redis.pcall(...)
   if type(reply) == 'table' and reply.err then
-    refuse(reply.err)
+    local line = reply.err
+    if find(line, 'non local key', 1, true) or find(line, 'rehashing of', 1, true) then
+      fail('TRYAGAIN Multiple keys request during rehashing of slot')
+    end
+    local _, _, dash, text = find(line, '^@user_script: %d+: (%-?)(.*)')
+    fail(text and (dash == '-' and text or 'ERR ' .. text) or line)
   end
   return reply
 end
@@ -134,7 +136,7 @@ end
 
 local logs = nil
 
-local function make_logs()
+local make_logs = (not ONLY or ONLY == 'sliding') and function()
   -- The expiry to give to the key of a log, or nothing if the one that it has will do: one that lags behind by little.
   local function renewed_expiry(log, exists)
     local wanted = log.now + 2 * log.window
@@ -161,7 +163,10 @@ local function make_logs()
     local function read(key, window, now, pruned)
       local live = redis.pcall('ZCOUNT', key, later(now - window), now + window)
       if type(live) == 'table' then
-        return not find(live.err, '^WRONGTYPE') and refuse(live.err) or nil
+        if find(live.err, '^WRONGTYPE') then
+          return nil
+        end
+        live = call('ZCOUNT', key, later(now - window), now + window) -- Which is refused, too.
       end
       local card = call('ZCARD', key)
       local log = {
@@ -1051,109 +1056,81 @@ end
 
 -- The counters of fixed windows ---------------------------------------------------------------------------------------
 
-local counters = nil
+-- Whether this server is a node of a cluster, once that is known. A library keeps it, a script asks in each call.
+local in_cluster = nil
 
-local function make_counters()
-  -- Whether this server is a node of a cluster, once that is known. A library keeps it, a script asks in each call.
-  local in_cluster = nil
+-- Whether it was asked. It is worth it where the answer is kept.
+local asked_cluster = not KEEPS_STATE
 
-  -- Whether it was asked. It is worth it where the answer is kept.
-  local asked_cluster = not KEEPS_STATE
-
-  -- Asks the server. A key in another slot would tell as well, by the error that it gets; but after such an error Valkey
-  -- 9.1 refuses all further scripts.
-  local function learn_cluster()
+-- The key of a counter: `key:suffix`, or in a cluster a name in the slot of the key. Counters that the caller has
+-- declared say by their names which it is.
+local counter_name = (not ONLY or ONLY == 'fixed') and function(key, suffix, declared)
+  local plain = key .. ':' .. suffix
+  if declared then
+    local braced = '{' .. key .. '}:' .. suffix
+    return declared[plain] and plain or declared[braced] and braced
+      or fail("ERR the call needs its counter among the keys: '" .. plain .. "', in a cluster '" .. braced .. "'")
+  end
+  -- A hash tag is what stands between the first brace and the first closing one behind it, if it is not empty.
+  local is_tagged = find(key, '^[^{]*{[^}]+}')
+  if in_cluster == nil and not (is_tagged and asked_cluster) then
+    -- A key in another slot would tell as well, by the error that it gets; but after such an error Valkey 9.1 refuses all
+    -- further scripts.
     asked_cluster = true
     local info = redis.pcall('INFO', 'cluster')
     if type(info) == 'string' then
       in_cluster = find(info, 'cluster_enabled:1', 1, true) ~= nil
-      return in_cluster
-    end
-    -- Some users may not call INFO.
-    local slot = redis.pcall('CLUSTER', 'KEYSLOT', '')
-    if type(slot) == 'number' then
-      in_cluster = true
-    elseif find(tostring(slot.err), 'cluster support disabled', 1, true) then
-      in_cluster = false
-    end
-    return in_cluster
-  end
-
-  -- The key of a counter: `key:suffix`, or in a cluster a name in the slot of the key. Counters that the caller has
-  -- declared say by their names which it is.
-  local function counter_name(key, suffix, declared)
-    local plain = key .. ':' .. suffix
-    if declared then
-      local braced = '{' .. key .. '}:' .. suffix
-      return declared[plain] and plain or declared[braced] and braced
-        or fail("ERR the call needs its counter among the keys: '" .. plain .. "', in a cluster '" .. braced .. "'")
-    end
-    -- A hash tag is what stands between the first brace and the first closing one behind it, if it is not empty.
-    if in_cluster == false or find(key, '^[^{]*{[^}]+}') or in_cluster == nil and not learn_cluster() then
-      return plain
-    end
-    if key == '' or find(key, '}', 1, true) then
-      fail("ERR key cannot be used in cluster mode: its braces leave no name for the counter in the key's own slot; "
-        .. 'give it a hash tag, as in {user7}:login')
-    end
-    return '{' .. key .. '}:' .. suffix
-  end
-
-  -- Runs a command on a counter. While a slot is moved key by key, the server refuses keys that may be on the other node.
-  local function call_counter(...)
-    local reply = redis.pcall(...)
-    if type(reply) == 'table' and reply.err then
-      if find(reply.err, 'non local key', 1, true) or find(reply.err, 'rehashing of', 1, true) then
-        fail('TRYAGAIN Multiple keys request during rehashing of slot')
+    else
+      -- Some users may not call INFO.
+      local slot = redis.pcall('CLUSTER', 'KEYSLOT', '')
+      if type(slot) == 'number' then
+        in_cluster = true
+      elseif find(tostring(slot.err), 'cluster support disabled', 1, true) then
+        in_cluster = false
       end
-      refuse(reply.err)
-    end
-    return reply
-  end
-
-  -- Refuses a counter that this node lacks and another one may have. The server is asked with a call on two keys of which
-  -- one may be elsewhere.
-  local function check_missing(key, name, declared)
-    if in_cluster ~= false and not declared then
-      call_counter('EXISTS', key, name)
     end
   end
-
-  -- The plain form counts first and asks then: the counter goes up whatever its limit.
-  local function plain_fixed(key, window, limit, declared)
-    local now = clock()
-    local name = counter_name(key, format('%d', floor(now / window)), declared)
-    if in_cluster == nil and not asked_cluster then
-      learn_cluster()
-    end
-    -- It is not known whether the counter is there.
-    if in_cluster ~= false and not declared and type(redis.pcall('EXISTS', key, name)) == 'table'
-      and redis.pcall('EXISTS', name) ~= 1 then
-      check_missing(key, name, declared)
-    end
-    local count = call('INCR', name)
-    local expiry = count ~= 1 and expiry_of(name, now)
-    if not expiry then
-      expiry = now + window
-      call('PEXPIREAT', name, expiry)
-    end
-    local left = expiry > now and expiry - now or 0
-    return {count <= limit and 1 or 0, count, floor((left + 500) / 1000)}
+  if is_tagged or not in_cluster then
+    return plain
+  elseif key == '' or find(key, '}', 1, true) then
+    fail("ERR key cannot be used in cluster mode: its braces leave no name for the counter in the key's own slot; "
+      .. 'give it a hash tag, as in {user7}:login')
   end
+  return '{' .. key .. '}:' .. suffix
+end
 
-  counters = {plain = plain_fixed, name = counter_name, call = call_counter, check_missing = check_missing}
-  return counters
+-- Refuses a counter that this node lacks and another one may have. The server is asked with a call on two keys of which
+-- one may be elsewhere.
+local check_missing = not PLAIN and function(key, name, declared)
+  if in_cluster ~= false and not declared then
+    call('EXISTS', key, name)
+  end
+end
+
+-- The plain form counts first and asks then: the counter goes up whatever its limit.
+local plain_fixed = (not ONLY or ONLY == 'fixed') and function(key, window, limit, declared)
+  local now = clock()
+  local name = counter_name(key, format('%d', floor(now / window)), declared)
+  -- If it is not known whether this node has the counter.
+  if in_cluster ~= false and not declared and type(redis.pcall('EXISTS', key, name)) == 'table'
+    and redis.pcall('EXISTS', name) ~= 1 then
+    call('EXISTS', key, name)
+  end
+  local count = call('INCR', name)
+  local expiry = count ~= 1 and expiry_of(name, now)
+  if not expiry then
+    expiry = now + window
+    call('PEXPIREAT', name, expiry)
+  end
+  local left = expiry > now and expiry - now or 0
+  return {count <= limit and 1 or 0, count, floor((left + 500) / 1000)} -- Rounded as the TTL command does it.
 end
 
 local commands = nil
 
 -- All the other forms: makes what answers them.
-local function make_commands()
+local make_commands = not PLAIN and function()
   local max, min, sub, upper = math.max, math.min, string.sub, string.upper
-
-  local function wrong_arity(command)
-    fail("ERR wrong number of arguments for 'rl." .. command .. "' command")
-  end
 
   -- What the rules have in common ----------------------------------------------------------------------------------------
 
@@ -1191,7 +1168,7 @@ local function make_commands()
   end
 
   -- `[FULL]`, where a rule takes no other option. RL.PEEK takes EACH, too, and RL.REFUND takes AT.
-  local function parse_full(rule, words, at, command, name)
+  local parse_full = ONLY ~= 'sliding' and ONLY ~= 'fixed' and function(rule, words, at, command, name)
     local option = words[at] and upper(words[at])
     if command == 'all' or not option then
       return at
@@ -1212,12 +1189,12 @@ local function make_commands()
   end
 
   -- `windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL | EACH]`
-  local function parse_windows(words, at, command, name)
+  local parse_windows = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function(words, at, command, name)
     local rule = {windows = {}, limits = {}, cost = 1}
     local count = 0
     repeat
       if not (words[at] and words[at + 1]) then
-        wrong_arity(command)
+        fail(format(WRONG_ARITY, command))
       end
       local window = millis(words[at]) or fail(format(BAD_SECONDS, 'windowSec'))
       local limit = integer(words[at + 1], 0, MOST) or fail(BAD_LIMIT)
@@ -1267,7 +1244,7 @@ local function make_commands()
   -- What several windows and FULL need of a rule of windows.
   local several = nil
 
-  local function make_several()
+  local make_several = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function()
     several = {}
 
     -- Which quota binds: of those that deny, the one with the longest wait; if none denies, or they wait for equally long,
@@ -1317,7 +1294,7 @@ local function make_commands()
 
   -- The wait is exact: a request fits as soon as enough units have left the window, and the stamp of the last of them says
   -- when. src/limit/sliding.rs is the same in prose and code.
-  local function make_sliding()
+  local make_sliding = (not ONLY or ONLY == 'sliding') and function()
     local sliding = nil
 
     local function read(rule, key, now, _, _, _, pruned)
@@ -1537,8 +1514,7 @@ local function make_commands()
     return tonumber(text)
   end
 
-  local function make_fixed()
-    local counters = counters or make_counters()
+  local make_fixed = (not ONLY or ONLY == 'fixed') and function()
     local fixed = nil
 
     -- What makes the name of a window's counter: its number, or its seconds in their shortest form.
@@ -1568,8 +1544,8 @@ local function make_commands()
           quota.value, quota.expiry, quota.name = shorter.value, shorter.expiry, shorter.name
         else
           quota.suffix = suffix
-          quota.name = counters.name(key, suffix, declared)
-          local text = counters.call('GET', quota.name)
+          quota.name = counter_name(key, suffix, declared)
+          local text = call('GET', quota.name)
           if text then
             quota.exists, quota.text = true, text
             quota.value, quota.expiry = stored_integer(text), expiry_of(quota.name, now)
@@ -1577,7 +1553,7 @@ local function make_commands()
               quota.over, quota.value, quota.expiry, quota.text = true, 0, nil, '0'
             end
           else
-            counters.check_missing(key, quota.name, declared)
+            check_missing(key, quota.name, declared)
             quota.value, quota.text = 0, '0'
           end
         end
@@ -1673,7 +1649,7 @@ local function make_commands()
         for index = 1, rule.count do
           local suffix = suffix_of(rule.windows[index], now, rule.anchored)
           if suffix ~= last then
-            names[#names + 1], last = counters.name(key, suffix, declared), suffix
+            names[#names + 1], last = counter_name(key, suffix, declared), suffix
           end
         end
         return names
@@ -1763,7 +1739,7 @@ local function make_commands()
   -- THROTTLE -------------------------------------------------------------------------------------------------------------
 
   -- Nanoseconds are two numbers here: whole seconds, and what is left.
-  local function make_throttle()
+  local make_throttle = (not ONLY or ONLY == 'throttle') and function()
     local throttle = nil
 
     local function at_most(seconds, nanos, seconds_most, nanos_most)
@@ -1869,7 +1845,7 @@ local function make_commands()
     -- `max_burst count period [quantity] [FULL]`
     local function parse(words, at, command)
       if not (words[at] and words[at + 1] and words[at + 2]) then
-        wrong_arity(command)
+        fail(format(WRONG_ARITY, command))
       end
       local burst = integer(words[at], 0, MOST - 1)
         or fail('ERR max_burst must be an integer from 0 to 9007199254740990')
@@ -2034,14 +2010,8 @@ local function make_commands()
 
   -- ACQUIRE --------------------------------------------------------------------------------------------------------------
 
-  local function make_acquire()
+  local make_acquire = (not ONLY or ONLY == 'acquire') and function()
     local acquire = nil
-
-    -- Reads the leases at a key. Those that have ended are still there, and are not held.
-    local function read_leases(key, now)
-      local held = call('ZCOUNT', key, format('(%d', now), '+inf')
-      return {key = key, now = now, held = held, ended = call('ZCARD', key) - held}
-    end
 
     -- Removes leases that have ended. Answers whether the key is still there.
     local function prune_leases(leases)
@@ -2078,7 +2048,7 @@ local function make_commands()
     -- `limit leaseSec holder [FULL]`
     local function parse(words, at, command)
       if not (words[at] and words[at + 1] and words[at + 2]) then
-        wrong_arity(command)
+        fail(format(WRONG_ARITY, command))
       end
       local rule = {limit = integer(words[at], 0, MOST) or fail(BAD_LIMIT)}
       rule.lease = millis(words[at + 1]) or fail(format(BAD_SECONDS, 'leaseSec'))
@@ -2086,13 +2056,15 @@ local function make_commands()
       return rule, parse_full(rule, words, at + 3, command, 'ACQUIRE')
     end
 
+    -- Leases that have ended are still there, and are not held.
     local function read(rule, key, now)
-      local leases = read_leases(key, now)
-      if leases.held > 0 then
+      local held = call('ZCOUNT', key, format('(%d', now), '+inf')
+      local leases = {key = key, now = now, held = held, ended = call('ZCARD', key) - held}
+      if held > 0 and rule.holder then
         local score = tonumber(call('ZSCORE', key, rule.holder) or '-inf')
         leases.old = score > now and score or nil
       end
-      leases.fits = leases.old ~= nil or leases.held < rule.limit
+      leases.fits = leases.old ~= nil or held < rule.limit
       return leases
     end
 
@@ -2179,7 +2151,7 @@ local function make_commands()
 
       function acquire.release(words, at, key)
         local now = clock()
-        local leases = read_leases(key, now)
+        local leases = read({limit = 0}, key, now)
         local removed, seen = 0, {}
         if leases.held > 0 then
           for index = at, #words do
@@ -2283,7 +2255,7 @@ local function make_commands()
   -- The other commands on one key.
   local others = nil
 
-  local function make_others()
+  local make_others = not ONLY and function()
     -- How many words each of them takes at least, the key not counted.
     local LEAST_WORDS = {release = 1, peek = 3, refund = 3, reset = 0}
 
@@ -2299,7 +2271,7 @@ local function make_commands()
         windows[#windows + 1] = window
       end
       local now, names = clock(), {}
-      local counters, fixed = counters or make_counters(), kind_of('FIXED')
+      local fixed = kind_of('FIXED')
       local kind = call('TYPE', key).ok
       if kind ~= 'none' then
         if kind ~= 'string' and kind ~= 'zset' then
@@ -2311,10 +2283,10 @@ local function make_commands()
         local window = windows[index]
         for _, suffix in ipairs({fixed.suffix(window, now), fixed.suffix(window, now, true)}) do
           if not declared or declared[key .. ':' .. suffix] or declared['{' .. key .. '}:' .. suffix] then
-            local name = counters.name(key, suffix, declared)
-            kind = counters.call('TYPE', name).ok
+            local name = counter_name(key, suffix, declared)
+            kind = call('TYPE', name).ok
             if kind == 'none' then
-              counters.check_missing(key, name, declared)
+              check_missing(key, name, declared)
             elseif kind == 'string' then
               names[#names + 1] = name
             else
@@ -2335,7 +2307,7 @@ local function make_commands()
       if not least then
         fail('ERR the first word must be sliding, fixed, throttle, acquire, release, all, peek, refund or reset')
       elseif not key or #words - at + 1 < least then
-        wrong_arity(command)
+        fail(format(WRONG_ARITY, command))
       elseif command == 'reset' then
         return reset(words, at, key, declared)
       end
@@ -2360,7 +2332,7 @@ local function make_commands()
 
   local all = nil
 
-  local function make_all()
+  local make_all = not ONLY and function()
     -- Whether a/b is less than c/d, exactly: none is above 2^53, but a product of two may be.
     local function is_less(a, b, c, d)
       while true do
@@ -2451,7 +2423,7 @@ local function make_commands()
         fail('ERR numkeys must be an integer from 1 to 64')
       end
       if #keys + #words - at + 1 < 4 then
-        wrong_arity('all')
+        fail(format(WRONG_ARITY, 'all'))
       end
       local rules, taken = {}, {}
       for index = 1, #keys do
@@ -2553,7 +2525,7 @@ local function make_commands()
     if not kind_of(name) then
       return (others or make_others())(command, key, words, at, declared)
     elseif not key then
-      wrong_arity(command)
+      fail(format(WRONG_ARITY, command))
     end
     return decide(name, words, at, command, key, declared)
   end
@@ -2563,6 +2535,7 @@ end
 
 -- Calls ----------------------------------------------------------------------------------------------------------------
 
+-- Answers a call of a command by its name in small letters. Its words begin at words[at].
 local function answer(command, keys, words, at)
   local key, more = keys[1], #words - at
   -- The counters that the caller has declared behind its key, if any.
@@ -2573,26 +2546,15 @@ local function answer(command, keys, words, at)
       declared[keys[index]] = true
     end
   end
-  if key and (command == 'sliding' and (more == 1 or more == 3 and string.upper(words[at + 2]) == 'COST')
+  -- The plain forms: `windowSec limit`, of sliding windows also with `COST n`.
+  if PLAIN or key and (command == 'sliding' and (more == 1 or more == 3 and string.upper(words[at + 2]) == 'COST')
     or command == 'fixed' and more == 1) then
     local window = millis(words[at]) or fail(format(BAD_SECONDS, 'windowSec'))
     local limit = integer(words[at + 1], 0, MOST) or fail(BAD_LIMIT)
     if command == 'fixed' then
-      return (counters or make_counters()).plain(key, window, limit, declared)
+      return plain_fixed(key, window, limit, declared)
     end
     return (logs or make_logs()).plain(key, window, limit, more == 3 and (integer(words[at + 3], 1, MOST) or fail(BAD_COST)))
   end
   return (commands or make_commands())(command, keys, words, at, declared)
-end
-
--- Answers a call of a command by its name in small letters. Its words begin at words[at].
-local function serve(command, keys, words, at)
-  refusal = nil
-  local ok, reply = pcall(answer, command, keys, words, at)
-  if ok then
-    return reply
-  elseif refusal then
-    return {err = refusal}
-  end
-  return {err = 'ERR rl: internal error: ' .. tostring(reply)}
 end

@@ -1,19 +1,25 @@
 -- The commands of redis-rl as one script: EVALSHA sha numkeys key ... command word ... Made of rl.lua by `make functions`.
-local KEEPS_STATE = false
+local command, keys, words, at = string.lower(ARGV[1] or ''), KEYS, ARGV, 2
+local KEEPS_STATE, PLAIN = false, false
+local ONLY = (command == 'sliding' or command == 'fixed' or command == 'throttle' or command == 'acquire') and command
+if keys[1] and (command == 'sliding' or command == 'fixed') then
+  PLAIN = #words == 3 or #words == 5 and command == 'sliding' and string.upper(words[4]) == 'COST'
+end
 local floor, ceil, find, format = math.floor, math.ceil, string.find, string.format
 local refusal = nil
 local function fail(line)
   refusal = line
   error(line, 0)
 end
-local function refuse(line)
-  local _, _, dash, text = find(line, '^@user_script: %d+: (%-?)(.*)')
-  fail(text and (dash == '-' and text or 'ERR ' .. text) or line)
-end
 local function call(...)
   local reply = redis.pcall(...)
   if type(reply) == 'table' and reply.err then
-    refuse(reply.err)
+    local line = reply.err
+    if find(line, 'non local key', 1, true) or find(line, 'rehashing of', 1, true) then
+      fail('TRYAGAIN Multiple keys request during rehashing of slot')
+    end
+    local _, _, dash, text = find(line, '^@user_script: %d+: (%-?)(.*)')
+    fail(text and (dash == '-' and text or 'ERR ' .. text) or line)
   end
   return reply
 end
@@ -56,7 +62,7 @@ local function expiry_of(key, now)
   return left >= 0 and now + left or nil
 end
 local logs = nil
-local function make_logs()
+local make_logs = (not ONLY or ONLY == 'sliding') and function()
   local function renewed_expiry(log, exists)
     local wanted = log.now + 2 * log.window
     local lag = exists and wanted - (expiry_of(log.key, log.now) or math.huge)
@@ -72,7 +78,10 @@ local function make_logs()
     local function read(key, window, now, pruned)
       local live = redis.pcall('ZCOUNT', key, later(now - window), now + window)
       if type(live) == 'table' then
-        return not find(live.err, '^WRONGTYPE') and refuse(live.err) or nil
+        if find(live.err, '^WRONGTYPE') then
+          return nil
+        end
+        live = call('ZCOUNT', key, later(now - window), now + window) -- Which is refused, too.
       end
       local card = call('ZCARD', key)
       local log = {
@@ -823,84 +832,62 @@ local function make_logs()
   logs = {open = open_log, plain = plain_sliding}
   return logs
 end
-local counters = nil
-local function make_counters()
-  local in_cluster = nil
-  local asked_cluster = not KEEPS_STATE
-  local function learn_cluster()
+local in_cluster = nil
+local asked_cluster = not KEEPS_STATE
+local counter_name = (not ONLY or ONLY == 'fixed') and function(key, suffix, declared)
+  local plain = key .. ':' .. suffix
+  if declared then
+    local braced = '{' .. key .. '}:' .. suffix
+    return declared[plain] and plain or declared[braced] and braced
+      or fail("ERR the call needs its counter among the keys: '" .. plain .. "', in a cluster '" .. braced .. "'")
+  end
+  local is_tagged = find(key, '^[^{]*{[^}]+}')
+  if in_cluster == nil and not (is_tagged and asked_cluster) then
     asked_cluster = true
     local info = redis.pcall('INFO', 'cluster')
     if type(info) == 'string' then
       in_cluster = find(info, 'cluster_enabled:1', 1, true) ~= nil
-      return in_cluster
-    end
-    local slot = redis.pcall('CLUSTER', 'KEYSLOT', '')
-    if type(slot) == 'number' then
-      in_cluster = true
-    elseif find(tostring(slot.err), 'cluster support disabled', 1, true) then
-      in_cluster = false
-    end
-    return in_cluster
-  end
-  local function counter_name(key, suffix, declared)
-    local plain = key .. ':' .. suffix
-    if declared then
-      local braced = '{' .. key .. '}:' .. suffix
-      return declared[plain] and plain or declared[braced] and braced
-        or fail("ERR the call needs its counter among the keys: '" .. plain .. "', in a cluster '" .. braced .. "'")
-    end
-    if in_cluster == false or find(key, '^[^{]*{[^}]+}') or in_cluster == nil and not learn_cluster() then
-      return plain
-    end
-    if key == '' or find(key, '}', 1, true) then
-      fail("ERR key cannot be used in cluster mode: its braces leave no name for the counter in the key's own slot; "
-        .. 'give it a hash tag, as in {user7}:login')
-    end
-    return '{' .. key .. '}:' .. suffix
-  end
-  local function call_counter(...)
-    local reply = redis.pcall(...)
-    if type(reply) == 'table' and reply.err then
-      if find(reply.err, 'non local key', 1, true) or find(reply.err, 'rehashing of', 1, true) then
-        fail('TRYAGAIN Multiple keys request during rehashing of slot')
+    else
+      local slot = redis.pcall('CLUSTER', 'KEYSLOT', '')
+      if type(slot) == 'number' then
+        in_cluster = true
+      elseif find(tostring(slot.err), 'cluster support disabled', 1, true) then
+        in_cluster = false
       end
-      refuse(reply.err)
-    end
-    return reply
-  end
-  local function check_missing(key, name, declared)
-    if in_cluster ~= false and not declared then
-      call_counter('EXISTS', key, name)
     end
   end
-  local function plain_fixed(key, window, limit, declared)
-    local now = clock()
-    local name = counter_name(key, format('%d', floor(now / window)), declared)
-    if in_cluster == nil and not asked_cluster then
-      learn_cluster()
-    end
-    if in_cluster ~= false and not declared and type(redis.pcall('EXISTS', key, name)) == 'table'
-      and redis.pcall('EXISTS', name) ~= 1 then
-      check_missing(key, name, declared)
-    end
-    local count = call('INCR', name)
-    local expiry = count ~= 1 and expiry_of(name, now)
-    if not expiry then
-      expiry = now + window
-      call('PEXPIREAT', name, expiry)
-    end
-    local left = expiry > now and expiry - now or 0
-    return {count <= limit and 1 or 0, count, floor((left + 500) / 1000)}
+  if is_tagged or not in_cluster then
+    return plain
+  elseif key == '' or find(key, '}', 1, true) then
+    fail("ERR key cannot be used in cluster mode: its braces leave no name for the counter in the key's own slot; "
+      .. 'give it a hash tag, as in {user7}:login')
   end
-  counters = {plain = plain_fixed, name = counter_name, call = call_counter, check_missing = check_missing}
-  return counters
+  return '{' .. key .. '}:' .. suffix
+end
+local check_missing = not PLAIN and function(key, name, declared)
+  if in_cluster ~= false and not declared then
+    call('EXISTS', key, name)
+  end
+end
+local plain_fixed = (not ONLY or ONLY == 'fixed') and function(key, window, limit, declared)
+  local now = clock()
+  local name = counter_name(key, format('%d', floor(now / window)), declared)
+  if in_cluster ~= false and not declared and type(redis.pcall('EXISTS', key, name)) == 'table'
+    and redis.pcall('EXISTS', name) ~= 1 then
+    call('EXISTS', key, name)
+  end
+  local count = call('INCR', name)
+  local expiry = count ~= 1 and expiry_of(name, now)
+  if not expiry then
+    expiry = now + window
+    call('PEXPIREAT', name, expiry)
+  end
+  local left = expiry > now and expiry - now or 0
+  return {count <= limit and 1 or 0, count, floor((left + 500) / 1000)} -- Rounded as the TTL command does it.
 end
 local commands = nil
-local function make_commands()
+local make_commands = not PLAIN and function()
   local max, min, sub, upper = math.max, math.min, string.sub, string.upper
-  local function wrong_arity(command)
-    fail("ERR wrong number of arguments for 'rl." .. command .. "' command")
-  end
   local function bad_words(command, name)
     if command == 'all' then
       fail('ERR syntax error: expected one rule a key and then FULL')
@@ -917,7 +904,7 @@ local function make_commands()
     end
     fail('ERR syntax error: expected ' .. words .. ' and FULL')
   end
-  local function parse_full(rule, words, at, command, name)
+  local parse_full = ONLY ~= 'sliding' and ONLY ~= 'fixed' and function(rule, words, at, command, name)
     local option = words[at] and upper(words[at])
     if command == 'all' or not option then
       return at
@@ -936,12 +923,12 @@ local function make_commands()
     end
     return at + 1
   end
-  local function parse_windows(words, at, command, name)
+  local parse_windows = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function(words, at, command, name)
     local rule = {windows = {}, limits = {}, cost = 1}
     local count = 0
     repeat
       if not (words[at] and words[at + 1]) then
-        wrong_arity(command)
+        fail(format("ERR wrong number of arguments for 'rl.%s' command", command))
       end
       local window = millis(words[at]) or fail(format('ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places', 'windowSec'))
       local limit = integer(words[at + 1], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991')
@@ -986,7 +973,7 @@ local function make_commands()
     return rule, at
   end
   local several = nil
-  local function make_several()
+  local make_several = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function()
     several = {}
     function several.binding_of(rule, state, wait_of)
       local denying = 0
@@ -1025,7 +1012,7 @@ local function make_commands()
     end
     return several
   end
-  local function make_sliding()
+  local make_sliding = (not ONLY or ONLY == 'sliding') and function()
     local sliding = nil
     local function read(rule, key, now, _, _, _, pruned)
       local log, store =
@@ -1207,8 +1194,7 @@ local function make_commands()
     end
     return tonumber(text)
   end
-  local function make_fixed()
-    local counters = counters or make_counters()
+  local make_fixed = (not ONLY or ONLY == 'fixed') and function()
     local fixed = nil
     local function suffix_of(window, now, anchored)
       if not anchored then
@@ -1233,8 +1219,8 @@ local function make_commands()
           quota.value, quota.expiry, quota.name = shorter.value, shorter.expiry, shorter.name
         else
           quota.suffix = suffix
-          quota.name = counters.name(key, suffix, declared)
-          local text = counters.call('GET', quota.name)
+          quota.name = counter_name(key, suffix, declared)
+          local text = call('GET', quota.name)
           if text then
             quota.exists, quota.text = true, text
             quota.value, quota.expiry = stored_integer(text), expiry_of(quota.name, now)
@@ -1242,7 +1228,7 @@ local function make_commands()
               quota.over, quota.value, quota.expiry, quota.text = true, 0, nil, '0'
             end
           else
-            counters.check_missing(key, quota.name, declared)
+            check_missing(key, quota.name, declared)
             quota.value, quota.text = 0, '0'
           end
         end
@@ -1327,7 +1313,7 @@ local function make_commands()
         for index = 1, rule.count do
           local suffix = suffix_of(rule.windows[index], now, rule.anchored)
           if suffix ~= last then
-            names[#names + 1], last = counters.name(key, suffix, declared), suffix
+            names[#names + 1], last = counter_name(key, suffix, declared), suffix
           end
         end
         return names
@@ -1402,7 +1388,7 @@ local function make_commands()
     }
     return fixed
   end
-  local function make_throttle()
+  local make_throttle = (not ONLY or ONLY == 'throttle') and function()
     local throttle = nil
     local function at_most(seconds, nanos, seconds_most, nanos_most)
       return seconds < seconds_most or seconds == seconds_most and nanos <= nanos_most
@@ -1489,7 +1475,7 @@ local function make_commands()
     end
     local function parse(words, at, command)
       if not (words[at] and words[at + 1] and words[at + 2]) then
-        wrong_arity(command)
+        fail(format("ERR wrong number of arguments for 'rl.%s' command", command))
       end
       local burst = integer(words[at], 0, 9007199254740991 - 1)
         or fail('ERR max_burst must be an integer from 0 to 9007199254740990')
@@ -1636,12 +1622,8 @@ local function make_commands()
     throttle = {parse = parse, read = read, settle = settle, reply = reply, write = write, complete = complete}
     return throttle
   end
-  local function make_acquire()
+  local make_acquire = (not ONLY or ONLY == 'acquire') and function()
     local acquire = nil
-    local function read_leases(key, now)
-      local held = call('ZCOUNT', key, format('(%d', now), '+inf')
-      return {key = key, now = now, held = held, ended = call('ZCARD', key) - held}
-    end
     local function prune_leases(leases)
       if leases.held == 0 then
         if leases.ended > 0 then
@@ -1670,7 +1652,7 @@ local function make_commands()
     end
     local function parse(words, at, command)
       if not (words[at] and words[at + 1] and words[at + 2]) then
-        wrong_arity(command)
+        fail(format("ERR wrong number of arguments for 'rl.%s' command", command))
       end
       local rule = {limit = integer(words[at], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991')}
       rule.lease = millis(words[at + 1]) or fail(format('ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places', 'leaseSec'))
@@ -1678,12 +1660,13 @@ local function make_commands()
       return rule, parse_full(rule, words, at + 3, command, 'ACQUIRE')
     end
     local function read(rule, key, now)
-      local leases = read_leases(key, now)
-      if leases.held > 0 then
+      local held = call('ZCOUNT', key, format('(%d', now), '+inf')
+      local leases = {key = key, now = now, held = held, ended = call('ZCARD', key) - held}
+      if held > 0 and rule.holder then
         local score = tonumber(call('ZSCORE', key, rule.holder) or '-inf')
         leases.old = score > now and score or nil
       end
-      leases.fits = leases.old ~= nil or leases.held < rule.limit
+      leases.fits = leases.old ~= nil or held < rule.limit
       return leases
     end
     local function settle(rule, leases, counted)
@@ -1759,7 +1742,7 @@ local function make_commands()
       end
       function acquire.release(words, at, key)
         local now = clock()
-        local leases = read_leases(key, now)
+        local leases = read({limit = 0}, key, now)
         local removed, seen = 0, {}
         if leases.held > 0 then
           for index = at, #words do
@@ -1846,7 +1829,7 @@ local function make_commands()
     return reply
   end
   local others = nil
-  local function make_others()
+  local make_others = not ONLY and function()
     local LEAST_WORDS = {release = 1, peek = 3, refund = 3, reset = 0}
     local function reset(words, at, key, declared)
       local windows = {}
@@ -1860,7 +1843,7 @@ local function make_commands()
         windows[#windows + 1] = window
       end
       local now, names = clock(), {}
-      local counters, fixed = counters or make_counters(), kind_of('FIXED')
+      local fixed = kind_of('FIXED')
       local kind = call('TYPE', key).ok
       if kind ~= 'none' then
         if kind ~= 'string' and kind ~= 'zset' then
@@ -1872,10 +1855,10 @@ local function make_commands()
         local window = windows[index]
         for _, suffix in ipairs({fixed.suffix(window, now), fixed.suffix(window, now, true)}) do
           if not declared or declared[key .. ':' .. suffix] or declared['{' .. key .. '}:' .. suffix] then
-            local name = counters.name(key, suffix, declared)
-            kind = counters.call('TYPE', name).ok
+            local name = counter_name(key, suffix, declared)
+            kind = call('TYPE', name).ok
             if kind == 'none' then
-              counters.check_missing(key, name, declared)
+              check_missing(key, name, declared)
             elseif kind == 'string' then
               names[#names + 1] = name
             else
@@ -1895,7 +1878,7 @@ local function make_commands()
       if not least then
         fail('ERR the first word must be sliding, fixed, throttle, acquire, release, all, peek, refund or reset')
       elseif not key or #words - at + 1 < least then
-        wrong_arity(command)
+        fail(format("ERR wrong number of arguments for 'rl.%s' command", command))
       elseif command == 'reset' then
         return reset(words, at, key, declared)
       end
@@ -1917,7 +1900,7 @@ local function make_commands()
     return others
   end
   local all = nil
-  local function make_all()
+  local make_all = not ONLY and function()
     local function is_less(a, b, c, d)
       while true do
         local left, right = math.fmod(a, b), math.fmod(c, d)
@@ -1996,7 +1979,7 @@ local function make_commands()
         fail('ERR numkeys must be an integer from 1 to 64')
       end
       if #keys + #words - at + 1 < 4 then
-        wrong_arity('all')
+        fail(format("ERR wrong number of arguments for 'rl.%s' command", 'all'))
       end
       local rules, taken = {}, {}
       for index = 1, #keys do
@@ -2093,7 +2076,7 @@ local function make_commands()
     if not kind_of(name) then
       return (others or make_others())(command, key, words, at, declared)
     elseif not key then
-      wrong_arity(command)
+      fail(format("ERR wrong number of arguments for 'rl.%s' command", command))
     end
     return decide(name, words, at, command, key, declared)
   end
@@ -2108,25 +2091,21 @@ local function answer(command, keys, words, at)
       declared[keys[index]] = true
     end
   end
-  if key and (command == 'sliding' and (more == 1 or more == 3 and string.upper(words[at + 2]) == 'COST')
+  if PLAIN or key and (command == 'sliding' and (more == 1 or more == 3 and string.upper(words[at + 2]) == 'COST')
     or command == 'fixed' and more == 1) then
     local window = millis(words[at]) or fail(format('ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places', 'windowSec'))
     local limit = integer(words[at + 1], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991')
     if command == 'fixed' then
-      return (counters or make_counters()).plain(key, window, limit, declared)
+      return plain_fixed(key, window, limit, declared)
     end
     return (logs or make_logs()).plain(key, window, limit, more == 3 and (integer(words[at + 3], 1, 9007199254740991) or fail('ERR COST must be an integer from 1 to 9007199254740991')))
   end
   return (commands or make_commands())(command, keys, words, at, declared)
 end
-local function serve(command, keys, words, at)
-  refusal = nil
-  local ok, reply = pcall(answer, command, keys, words, at)
-  if ok then
-    return reply
-  elseif refusal then
-    return {err = refusal}
-  end
-  return {err = 'ERR rl: internal error: ' .. tostring(reply)}
+local ok, reply = pcall(answer, command, keys, words, at)
+if ok then
+  return reply
+elseif refusal then
+  return {err = refusal}
 end
-return serve(string.lower(ARGV[1] or ''), KEYS, ARGV, 2)
+return {err = 'ERR rl: internal error: ' .. tostring(reply)}

@@ -33,18 +33,34 @@ rules() {
   ' rl.lua
 }
 
+# The reply to a call, or its error.
+reply() {
+  cat <<'LUA'
+local ok, reply = pcall(answer, command, keys, words, at)
+if ok then
+  return reply
+elseif refusal then
+  return {err = refusal}
+end
+return {err = 'ERR rl: internal error: ' .. tostring(reply)}
+LUA
+}
+
 library() {
   cat <<LUA
 #!lua name=rl
 -- The commands of redis-rl as functions. Made of rl.lua by \`make functions\`.
 -- Version $version
 local VERSION = $version
-local KEEPS_STATE = true
+local KEEPS_STATE, ONLY, PLAIN = true, nil, false
 local function rules()
 LUA
   rules
+  echo 'return function(command, keys, words, at)'
+  echo 'refusal = nil'
+  reply
   cat <<'LUA'
-return serve
+end
 end
 local serve = nil
 local function register(command, flags)
@@ -77,12 +93,15 @@ LUA
 script() {
   cat <<'LUA'
 -- The commands of redis-rl as one script: EVALSHA sha numkeys key ... command word ... Made of rl.lua by `make functions`.
-local KEEPS_STATE = false
+local command, keys, words, at = string.lower(ARGV[1] or ''), KEYS, ARGV, 2
+local KEEPS_STATE, PLAIN = false, false
+local ONLY = (command == 'sliding' or command == 'fixed' or command == 'throttle' or command == 'acquire') and command
+if keys[1] and (command == 'sliding' or command == 'fixed') then
+  PLAIN = #words == 3 or #words == 5 and command == 'sliding' and string.upper(words[4]) == 'COST'
+end
 LUA
   rules
-  cat <<'LUA'
-return serve(string.lower(ARGV[1] or ''), KEYS, ARGV, 2)
-LUA
+  reply
 }
 
 # The client packages take the files in when they are built.

@@ -9,13 +9,13 @@
 --
 -- A script is run from its first line to its last in each call, and making a function takes time, and so does each local
 -- that it captures. So what a call does not need is not made: there are functions that make others, and some are made in part
--- of the calls. In a script ONLY is the rule whose command is called, if it is one, and PLAIN is true if that is one
--- of the plain forms below. A library has neither, and keeps what was made.
+-- of the calls. In a script ONLY is the rule of the call if there is one alone, DIRECT is true if the command is that of
+-- this rule, and PLAIN if it is in one of the plain forms below. In a library they are false, and it keeps what was made.
 --
 -- Numbers are doubles: integers are exact up to 2^53. Times in milliseconds stay far below that; nanoseconds do not, and
 -- are kept as seconds and nanoseconds.
 
-local floor, ceil, find, format = math.floor, math.ceil, string.find, string.format
+local floor, find, format = math.floor, string.find, string.format
 
 local MOST = 9007199254740991 -- 2^53 - 1
 local MOST_SECONDS = 2147483647
@@ -23,6 +23,7 @@ local MOST_WINDOWS = 16
 local MOST_ADDED = 1000 -- Units that one call adds to a sorted set.
 local MOST_LOOKUPS = 2048 -- The most windows that one search for the end of a wait looks into.
 local BILLION = 1000000000
+local LAST_EXPIRY = 4611686018427387904 -- 2^62
 local MOST_REMOVED = 1000 -- Stale members that one call removes.
 
 local BAD_LIMIT = 'ERR limit must be an integer from 0 to 9007199254740991'
@@ -137,6 +138,8 @@ end
 local logs = nil
 
 local make_logs = (not ONLY or ONLY == 'sliding') and function()
+  local ceil = math.ceil
+
   -- The expiry to give to the key of a log, or nothing if the one that it has will do: one that lags behind by little.
   local function renewed_expiry(log, exists)
     local wanted = log.now + 2 * log.window
@@ -1101,7 +1104,7 @@ end
 
 -- Refuses a counter that this node lacks and another one may have. The server is asked with a call on two keys of which
 -- one may be elsewhere.
-local check_missing = not PLAIN and function(key, name, declared)
+local check_missing = not PLAIN and (not ONLY or ONLY == 'fixed') and function(key, name, declared)
   if in_cluster ~= false and not declared then
     call('EXISTS', key, name)
   end
@@ -1126,11 +1129,11 @@ local plain_fixed = (not ONLY or ONLY == 'fixed') and function(key, window, limi
   return {count <= limit and 1 or 0, count, floor((left + 500) / 1000)} -- Rounded as the TTL command does it.
 end
 
+-- Answers all the other forms. Makes itself in its first call.
 local commands = nil
 
--- All the other forms: makes what answers them.
-local make_commands = not PLAIN and function()
-  local max, min, sub, upper = math.max, math.min, string.sub, string.upper
+commands = not PLAIN and function(...)
+  local ceil, max, min, sub, upper = math.ceil, math.max, math.min, string.sub, string.upper
 
   -- What the rules have in common ----------------------------------------------------------------------------------------
 
@@ -1300,7 +1303,7 @@ local make_commands = not PLAIN and function()
     local function read(rule, key, now, _, _, _, pruned)
       local log, store =
         (logs or make_logs()).open(key, rule.longest, now, rule.has_cost, pruned and rule.cost <= MOST_ADDED)
-      if store.complete then
+      if store.complete and (sliding.maps or rule.count > 1 or rule.full or rule.each) then
         store.complete()
       end
       local state = {log = log, store = store, now = now, quotas = {}, fits = true, rounds = 0, added = 0}
@@ -1502,7 +1505,7 @@ local make_commands = not PLAIN and function()
   -- FIXED ----------------------------------------------------------------------------------------------------------------
 
   -- A signed 64-bit integer as the server stores it. The number is exact up to 2^53.
-  local function stored_integer(text)
+  local stored_integer = ONLY ~= 'sliding' and ONLY ~= 'acquire' and function(text)
     local _, _, sign, digits = find(text, '^(-?)([1-9]%d*)$')
     if text == '0' then
       return 0
@@ -2029,18 +2032,14 @@ local make_commands = not PLAIN and function()
       return true
     end
 
-    -- When a lease with this score ends, if ever. A planted score may be any number.
-    local function end_of(score)
-      local at = tonumber(score)
-      if at ~= math.huge then
-        return min(ceil(at), 2 ^ 62)
-      end
-    end
-
     -- The key goes with its last lease.
     local function keep_leases(key, now, existed)
-      local last = end_of(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
-      if last and (not existed or expiry_of(key, now) ~= last) then
+      local last = tonumber(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
+      if last == math.huge then
+        return -- A planted score may be any number.
+      end
+      last = min(ceil(last), LAST_EXPIRY)
+      if not existed or expiry_of(key, now) ~= last then
         call('PEXPIREAT', key, format('%.0f', last))
       end
     end
@@ -2078,13 +2077,6 @@ local make_commands = not PLAIN and function()
       return {leases.fits and 1 or 0, leases.held_after, ceil(rule.lease / 1000)}
     end
 
-    -- Leases without an expiry would stay for ever.
-    local function heal(_, leases)
-      if leases.held > 0 and not expiry_of(leases.key, leases.now) then
-        keep_leases(leases.key, leases.now, false)
-      end
-    end
-
     local function write(rule, leases)
       local existed, new = leases.held > 0, leases.now + rule.lease
       if leases.ended > 0 then
@@ -2093,8 +2085,8 @@ local make_commands = not PLAIN and function()
       if leases.counted and leases.old ~= new then
         call('ZADD', leases.key, format('%d', new), rule.holder)
         keep_leases(leases.key, leases.now, existed)
-      else
-        heal(rule, leases)
+      elseif leases.held > 0 and not expiry_of(leases.key, leases.now) then
+        keep_leases(leases.key, leases.now, false)
       end
     end
 
@@ -2103,13 +2095,20 @@ local make_commands = not PLAIN and function()
         return
       end
 
+      -- Leases without an expiry would stay for ever.
+      function acquire.heal(_, leases)
+        if leases.held > 0 and not expiry_of(leases.key, leases.now) then
+          keep_leases(leases.key, leases.now, false)
+        end
+      end
+
       -- Milliseconds until a lease ends, by its place from 0 in the order of their ends after the call.
       local function end_at(rule, leases, place)
         local key, now = leases.key, leases.now
         local function stored(index)
           local found = call('ZRANGEBYSCORE', key, format('(%d', now), '+inf', 'WITHSCORES', 'LIMIT', index, 1)
-          local at = end_of(found[2])
-          return at and at - now or -1
+          local at = tonumber(found[2])
+          return at ~= math.huge and min(ceil(at), LAST_EXPIRY) - now or -1
         end
         if not leases.counted then
           return stored(place)
@@ -2184,9 +2183,7 @@ local make_commands = not PLAIN and function()
       end
     end
 
-    acquire = {
-      parse = parse, read = read, settle = settle, reply = reply, heal = heal, write = write, complete = complete,
-    }
+    acquire = {parse = parse, read = read, settle = settle, reply = reply, write = write, complete = complete}
     return acquire
   end
 
@@ -2255,7 +2252,7 @@ local make_commands = not PLAIN and function()
   -- The other commands on one key.
   local others = nil
 
-  local make_others = not ONLY and function()
+  local make_others = not DIRECT and function()
     -- How many words each of them takes at least, the key not counted.
     local LEAST_WORDS = {release = 1, peek = 3, refund = 3, reset = 0}
 
@@ -2530,7 +2527,7 @@ local make_commands = not PLAIN and function()
     return decide(name, words, at, command, key, declared)
   end
 
-  return commands
+  return commands(...)
 end
 
 -- Calls ----------------------------------------------------------------------------------------------------------------
@@ -2556,5 +2553,5 @@ local function answer(command, keys, words, at)
     end
     return (logs or make_logs()).plain(key, window, limit, more == 3 and (integer(words[at + 3], 1, MOST) or fail(BAD_COST)))
   end
-  return (commands or make_commands())(command, keys, words, at, declared)
+  return commands(command, keys, words, at, declared)
 end

@@ -1,11 +1,17 @@
 -- The commands of redis-rl as one script: EVALSHA sha numkeys key ... command word ... Made of rl.lua by `make functions`.
 local command, keys, words, at = string.lower(ARGV[1] or ''), KEYS, ARGV, 2
-local KEEPS_STATE, PLAIN = false, false
-local ONLY = (command == 'sliding' or command == 'fixed' or command == 'throttle' or command == 'acquire') and command
+local ONLY = command
+if command == 'peek' or command == 'refund' then
+  ONLY = string.lower(words[2] or '')
+elseif command == 'release' or command == 'reset' then
+  ONLY = command == 'release' and 'acquire' or 'fixed'
+end
+ONLY = (ONLY == 'sliding' or ONLY == 'fixed' or ONLY == 'throttle' or ONLY == 'acquire') and ONLY
+local KEEPS_STATE, DIRECT, PLAIN = false, ONLY == command, false
 if keys[1] and (command == 'sliding' or command == 'fixed') then
   PLAIN = #words == 3 or #words == 5 and command == 'sliding' and string.upper(words[4]) == 'COST'
 end
-local floor, ceil, find, format = math.floor, math.ceil, string.find, string.format
+local floor, find, format = math.floor, string.find, string.format
 local refusal = nil
 local function fail(line)
   refusal = line
@@ -63,6 +69,7 @@ local function expiry_of(key, now)
 end
 local logs = nil
 local make_logs = (not ONLY or ONLY == 'sliding') and function()
+  local ceil = math.ceil
   local function renewed_expiry(log, exists)
     local wanted = log.now + 2 * log.window
     local lag = exists and wanted - (expiry_of(log.key, log.now) or math.huge)
@@ -864,7 +871,7 @@ local counter_name = (not ONLY or ONLY == 'fixed') and function(key, suffix, dec
   end
   return '{' .. key .. '}:' .. suffix
 end
-local check_missing = not PLAIN and function(key, name, declared)
+local check_missing = not PLAIN and (not ONLY or ONLY == 'fixed') and function(key, name, declared)
   if in_cluster ~= false and not declared then
     call('EXISTS', key, name)
   end
@@ -886,8 +893,8 @@ local plain_fixed = (not ONLY or ONLY == 'fixed') and function(key, window, limi
   return {count <= limit and 1 or 0, count, floor((left + 500) / 1000)} -- Rounded as the TTL command does it.
 end
 local commands = nil
-local make_commands = not PLAIN and function()
-  local max, min, sub, upper = math.max, math.min, string.sub, string.upper
+commands = not PLAIN and function(...)
+  local ceil, max, min, sub, upper = math.ceil, math.max, math.min, string.sub, string.upper
   local function bad_words(command, name)
     if command == 'all' then
       fail('ERR syntax error: expected one rule a key and then FULL')
@@ -1017,7 +1024,7 @@ local make_commands = not PLAIN and function()
     local function read(rule, key, now, _, _, _, pruned)
       local log, store =
         (logs or make_logs()).open(key, rule.longest, now, rule.has_cost, pruned and rule.cost <= 1000)
-      if store.complete then
+      if store.complete and (sliding.maps or rule.count > 1 or rule.full or rule.each) then
         store.complete()
       end
       local state = {log = log, store = store, now = now, quotas = {}, fits = true, rounds = 0, added = 0}
@@ -1183,7 +1190,7 @@ local make_commands = not PLAIN and function()
     sliding = {parse = parse_windows, read = read, settle = settle, reply = reply, write = write, complete = complete}
     return sliding
   end
-  local function stored_integer(text)
+  local stored_integer = ONLY ~= 'sliding' and ONLY ~= 'acquire' and function(text)
     local _, _, sign, digits = find(text, '^(-?)([1-9]%d*)$')
     if text == '0' then
       return 0
@@ -1638,15 +1645,13 @@ local make_commands = not PLAIN and function()
       end
       return true
     end
-    local function end_of(score)
-      local at = tonumber(score)
-      if at ~= math.huge then
-        return min(ceil(at), 2 ^ 62)
-      end
-    end
     local function keep_leases(key, now, existed)
-      local last = end_of(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
-      if last and (not existed or expiry_of(key, now) ~= last) then
+      local last = tonumber(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
+      if last == math.huge then
+        return -- A planted score may be any number.
+      end
+      last = min(ceil(last), 4611686018427387904)
+      if not existed or expiry_of(key, now) ~= last then
         call('PEXPIREAT', key, format('%.0f', last))
       end
     end
@@ -1677,11 +1682,6 @@ local make_commands = not PLAIN and function()
     local function reply(rule, leases)
       return {leases.fits and 1 or 0, leases.held_after, ceil(rule.lease / 1000)}
     end
-    local function heal(_, leases)
-      if leases.held > 0 and not expiry_of(leases.key, leases.now) then
-        keep_leases(leases.key, leases.now, false)
-      end
-    end
     local function write(rule, leases)
       local existed, new = leases.held > 0, leases.now + rule.lease
       if leases.ended > 0 then
@@ -1690,20 +1690,25 @@ local make_commands = not PLAIN and function()
       if leases.counted and leases.old ~= new then
         call('ZADD', leases.key, format('%d', new), rule.holder)
         keep_leases(leases.key, leases.now, existed)
-      else
-        heal(rule, leases)
+      elseif leases.held > 0 and not expiry_of(leases.key, leases.now) then
+        keep_leases(leases.key, leases.now, false)
       end
     end
     local function complete()
       if acquire.maps then
         return
       end
+      function acquire.heal(_, leases)
+        if leases.held > 0 and not expiry_of(leases.key, leases.now) then
+          keep_leases(leases.key, leases.now, false)
+        end
+      end
       local function end_at(rule, leases, place)
         local key, now = leases.key, leases.now
         local function stored(index)
           local found = call('ZRANGEBYSCORE', key, format('(%d', now), '+inf', 'WITHSCORES', 'LIMIT', index, 1)
-          local at = end_of(found[2])
-          return at and at - now or -1
+          local at = tonumber(found[2])
+          return at ~= math.huge and min(ceil(at), 4611686018427387904) - now or -1
         end
         if not leases.counted then
           return stored(place)
@@ -1774,9 +1779,7 @@ local make_commands = not PLAIN and function()
         return removed
       end
     end
-    acquire = {
-      parse = parse, read = read, settle = settle, reply = reply, heal = heal, write = write, complete = complete,
-    }
+    acquire = {parse = parse, read = read, settle = settle, reply = reply, write = write, complete = complete}
     return acquire
   end
   local kinds = {}
@@ -1829,7 +1832,7 @@ local make_commands = not PLAIN and function()
     return reply
   end
   local others = nil
-  local make_others = not ONLY and function()
+  local make_others = not DIRECT and function()
     local LEAST_WORDS = {release = 1, peek = 3, refund = 3, reset = 0}
     local function reset(words, at, key, declared)
       local windows = {}
@@ -2080,7 +2083,7 @@ local make_commands = not PLAIN and function()
     end
     return decide(name, words, at, command, key, declared)
   end
-  return commands
+  return commands(...)
 end
 local function answer(command, keys, words, at)
   local key, more = keys[1], #words - at
@@ -2100,7 +2103,7 @@ local function answer(command, keys, words, at)
     end
     return (logs or make_logs()).plain(key, window, limit, more == 3 and (integer(words[at + 3], 1, 9007199254740991) or fail('ERR COST must be an integer from 1 to 9007199254740991')))
   end
-  return (commands or make_commands())(command, keys, words, at, declared)
+  return commands(command, keys, words, at, declared)
 end
 local ok, reply = pcall(answer, command, keys, words, at)
 if ok then

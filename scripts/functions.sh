@@ -52,7 +52,7 @@ library() {
 -- The commands of redis-rl as functions. Made of rl.lua by \`make functions\`.
 -- Version $version
 local VERSION = $version
-local KEEPS_STATE, ONLY, PLAIN = true, nil, false
+local KEEPS_STATE, ONLY, DIRECT, PLAIN = true, false, false, false
 local function rules()
 LUA
   rules
@@ -94,8 +94,14 @@ script() {
   cat <<'LUA'
 -- The commands of redis-rl as one script: EVALSHA sha numkeys key ... command word ... Made of rl.lua by `make functions`.
 local command, keys, words, at = string.lower(ARGV[1] or ''), KEYS, ARGV, 2
-local KEEPS_STATE, PLAIN = false, false
-local ONLY = (command == 'sliding' or command == 'fixed' or command == 'throttle' or command == 'acquire') and command
+local ONLY = command
+if command == 'peek' or command == 'refund' then
+  ONLY = string.lower(words[2] or '')
+elseif command == 'release' or command == 'reset' then
+  ONLY = command == 'release' and 'acquire' or 'fixed'
+end
+ONLY = (ONLY == 'sliding' or ONLY == 'fixed' or ONLY == 'throttle' or ONLY == 'acquire') and ONLY
+local KEEPS_STATE, DIRECT, PLAIN = false, ONLY == command, false
 if keys[1] and (command == 'sliding' or command == 'fixed') then
   PLAIN = #words == 3 or #words == 5 and command == 'sliding' and string.upper(words[4]) == 'COST'
 end

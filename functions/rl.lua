@@ -59,12 +59,8 @@ local AT_ONCE = 1024 -- A log up to this length is fetched as a whole.
 
 -- Errors ---------------------------------------------------------------------------------------------------------------
 
--- The line that refuses the call. Servers do not agree on what pcall makes of an error that is a table.
-local refusal = nil
-
--- Ends the call with an error reply.
+-- Ends the call with an error reply: its line, which begins with a code in capital letters.
 local function fail(line)
-  refusal = line
   error(line, 0)
 end
 
@@ -135,9 +131,10 @@ end
 
 -- The log of a sliding window ------------------------------------------------------------------------------------------
 
-local logs = nil
+-- Answers what opens logs, and the plain form. Makes itself in its first call.
+local get_logs = nil
 
-local make_logs = (not ONLY or ONLY == 'sliding') and function()
+get_logs = (not ONLY or ONLY == 'sliding') and function()
   local ceil = math.ceil
 
   -- The expiry to give to the key of a log, or nothing if the one that it has will do: one that lags behind by little.
@@ -1040,7 +1037,7 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
   end
 
   -- The plain form: one window, and no option but COST.
-  local function plain_sliding(key, window, limit, cost)
+  local plain_sliding = (PLAIN or not ONLY) and function(key, window, limit, cost)
     local log, store = open_log(key, window, clock(), cost, not cost or cost <= MOST_ADDED)
     cost = cost or 1
     if cost > MOST_ADDED and not store.is_compact then
@@ -1053,17 +1050,20 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
     return {fits and 1 or 0, used, ceil(window / 1000)}
   end
 
-  logs = {open = open_log, plain = plain_sliding}
+  local logs = {open = open_log, plain = plain_sliding}
+
+  get_logs = function()
+    return logs
+  end
+
   return logs
 end
 
 -- The counters of fixed windows ---------------------------------------------------------------------------------------
 
--- Whether this server is a node of a cluster, once that is known. A library keeps it, a script asks in each call.
-local in_cluster = nil
-
--- Whether it was asked. It is worth it where the answer is kept.
-local asked_cluster = not KEEPS_STATE
+-- Whether this server is a node of a cluster: nil before the first call has asked, 'unknown' where the user may not. A script,
+-- which does not keep it, asks where it has to know.
+local in_cluster = not KEEPS_STATE and 'unknown' or nil
 
 -- The key of a counter: `key:suffix`, or in a cluster a name in the slot of the key. Counters that the caller has
 -- declared say by their names which it is.
@@ -1076,10 +1076,10 @@ local counter_name = (not ONLY or ONLY == 'fixed') and function(key, suffix, dec
   end
   -- A hash tag is what stands between the first brace and the first closing one behind it, if it is not empty.
   local is_tagged = find(key, '^[^{]*{[^}]+}')
-  if in_cluster == nil and not (is_tagged and asked_cluster) then
+  if in_cluster == nil or in_cluster == 'unknown' and not is_tagged then
     -- A key in another slot would tell as well, by the error that it gets; but after such an error Valkey 9.1 refuses all
     -- further scripts.
-    asked_cluster = true
+    in_cluster = 'unknown'
     local info = redis.pcall('INFO', 'cluster')
     if type(info) == 'string' then
       in_cluster = find(info, 'cluster_enabled:1', 1, true) ~= nil
@@ -1093,7 +1093,7 @@ local counter_name = (not ONLY or ONLY == 'fixed') and function(key, suffix, dec
       end
     end
   end
-  if is_tagged or not in_cluster then
+  if is_tagged or in_cluster ~= true then
     return plain
   elseif key == '' or find(key, '}', 1, true) then
     fail("ERR key cannot be used in cluster mode: its braces leave no name for the counter in the key's own slot; "
@@ -1301,8 +1301,7 @@ commands = not PLAIN and function(...)
     local sliding = nil
 
     local function read(rule, key, now, _, _, _, pruned)
-      local log, store =
-        (logs or make_logs()).open(key, rule.longest, now, rule.has_cost, pruned and rule.cost <= MOST_ADDED)
+      local log, store = get_logs().open(key, rule.longest, now, rule.has_cost, pruned and rule.cost <= MOST_ADDED)
       if store.complete and (sliding.maps or rule.count > 1 or rule.full or rule.each) then
         store.complete()
       end
@@ -2256,7 +2255,7 @@ commands = not PLAIN and function(...)
     -- How many words each of them takes at least, the key not counted.
     local LEAST_WORDS = {release = 1, peek = 3, refund = 3, reset = 0}
 
-    local function reset(words, at, key, declared)
+    local reset = (not ONLY or ONLY == 'fixed') and function(words, at, key, declared)
       local windows = {}
       for index = at, #words do
         local window = millis(words[index]) or fail(format(BAD_SECONDS, 'windowSec'))
@@ -2532,8 +2531,9 @@ end
 
 -- Calls ----------------------------------------------------------------------------------------------------------------
 
--- Answers a call of a command by its name in small letters. Its words begin at words[at].
-local function answer(command, keys, words, at)
+-- Answers a call of a command by its name in small letters. Its words begin at words[at]. `is_plain`: whether it is
+-- known to be one of the plain forms.
+local function answer(command, keys, words, at, is_plain)
   local key, more = keys[1], #words - at
   -- The counters that the caller has declared behind its key, if any.
   local declared = nil
@@ -2544,14 +2544,14 @@ local function answer(command, keys, words, at)
     end
   end
   -- The plain forms: `windowSec limit`, of sliding windows also with `COST n`.
-  if PLAIN or key and (command == 'sliding' and (more == 1 or more == 3 and string.upper(words[at + 2]) == 'COST')
+  if is_plain or key and (command == 'sliding' and (more == 1 or more == 3 and string.upper(words[at + 2]) == 'COST')
     or command == 'fixed' and more == 1) then
     local window = millis(words[at]) or fail(format(BAD_SECONDS, 'windowSec'))
     local limit = integer(words[at + 1], 0, MOST) or fail(BAD_LIMIT)
     if command == 'fixed' then
       return plain_fixed(key, window, limit, declared)
     end
-    return (logs or make_logs()).plain(key, window, limit, more == 3 and (integer(words[at + 3], 1, MOST) or fail(BAD_COST)))
+    return get_logs().plain(key, window, limit, more == 3 and (integer(words[at + 3], 1, MOST) or fail(BAD_COST)))
   end
   return commands(command, keys, words, at, declared)
 end

@@ -12,9 +12,7 @@ if keys[1] and (command == 'sliding' or command == 'fixed') then
   PLAIN = #words == 3 or #words == 5 and command == 'sliding' and string.upper(words[4]) == 'COST'
 end
 local floor, find, format = math.floor, string.find, string.format
-local refusal = nil
 local function fail(line)
-  refusal = line
   error(line, 0)
 end
 local function call(...)
@@ -67,8 +65,8 @@ local function expiry_of(key, now)
   local left = call('PTTL', key)
   return left >= 0 and now + left or nil
 end
-local logs = nil
-local make_logs = (not ONLY or ONLY == 'sliding') and function()
+local get_logs = nil
+get_logs = (not ONLY or ONLY == 'sliding') and function()
   local ceil = math.ceil
   local function renewed_expiry(log, exists)
     local wanted = log.now + 2 * log.window
@@ -824,7 +822,7 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
     local store = compact or make_compact()
     return store.read(key, window, now, kind == 'string'), store
   end
-  local function plain_sliding(key, window, limit, cost)
+  local plain_sliding = (PLAIN or not ONLY) and function(key, window, limit, cost)
     local log, store = open_log(key, window, clock(), cost, not cost or cost <= 1000)
     cost = cost or 1
     if cost > 1000 and not store.is_compact then
@@ -836,11 +834,13 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
     store.write(log, true)
     return {fits and 1 or 0, used, ceil(window / 1000)}
   end
-  logs = {open = open_log, plain = plain_sliding}
+  local logs = {open = open_log, plain = plain_sliding}
+  get_logs = function()
+    return logs
+  end
   return logs
 end
-local in_cluster = nil
-local asked_cluster = not KEEPS_STATE
+local in_cluster = not KEEPS_STATE and 'unknown' or nil
 local counter_name = (not ONLY or ONLY == 'fixed') and function(key, suffix, declared)
   local plain = key .. ':' .. suffix
   if declared then
@@ -849,8 +849,8 @@ local counter_name = (not ONLY or ONLY == 'fixed') and function(key, suffix, dec
       or fail("ERR the call needs its counter among the keys: '" .. plain .. "', in a cluster '" .. braced .. "'")
   end
   local is_tagged = find(key, '^[^{]*{[^}]+}')
-  if in_cluster == nil and not (is_tagged and asked_cluster) then
-    asked_cluster = true
+  if in_cluster == nil or in_cluster == 'unknown' and not is_tagged then
+    in_cluster = 'unknown'
     local info = redis.pcall('INFO', 'cluster')
     if type(info) == 'string' then
       in_cluster = find(info, 'cluster_enabled:1', 1, true) ~= nil
@@ -863,7 +863,7 @@ local counter_name = (not ONLY or ONLY == 'fixed') and function(key, suffix, dec
       end
     end
   end
-  if is_tagged or not in_cluster then
+  if is_tagged or in_cluster ~= true then
     return plain
   elseif key == '' or find(key, '}', 1, true) then
     fail("ERR key cannot be used in cluster mode: its braces leave no name for the counter in the key's own slot; "
@@ -1022,8 +1022,7 @@ commands = not PLAIN and function(...)
   local make_sliding = (not ONLY or ONLY == 'sliding') and function()
     local sliding = nil
     local function read(rule, key, now, _, _, _, pruned)
-      local log, store =
-        (logs or make_logs()).open(key, rule.longest, now, rule.has_cost, pruned and rule.cost <= 1000)
+      local log, store = get_logs().open(key, rule.longest, now, rule.has_cost, pruned and rule.cost <= 1000)
       if store.complete and (sliding.maps or rule.count > 1 or rule.full or rule.each) then
         store.complete()
       end
@@ -1834,7 +1833,7 @@ commands = not PLAIN and function(...)
   local others = nil
   local make_others = not DIRECT and function()
     local LEAST_WORDS = {release = 1, peek = 3, refund = 3, reset = 0}
-    local function reset(words, at, key, declared)
+    local reset = (not ONLY or ONLY == 'fixed') and function(words, at, key, declared)
       local windows = {}
       for index = at, #words do
         local window = millis(words[index]) or fail(format('ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places', 'windowSec'))
@@ -2085,7 +2084,7 @@ commands = not PLAIN and function(...)
   end
   return commands(...)
 end
-local function answer(command, keys, words, at)
+local function answer(command, keys, words, at, is_plain)
   local key, more = keys[1], #words - at
   local declared = nil
   if #keys > 1 and command ~= 'all' then
@@ -2094,21 +2093,19 @@ local function answer(command, keys, words, at)
       declared[keys[index]] = true
     end
   end
-  if PLAIN or key and (command == 'sliding' and (more == 1 or more == 3 and string.upper(words[at + 2]) == 'COST')
+  if is_plain or key and (command == 'sliding' and (more == 1 or more == 3 and string.upper(words[at + 2]) == 'COST')
     or command == 'fixed' and more == 1) then
     local window = millis(words[at]) or fail(format('ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places', 'windowSec'))
     local limit = integer(words[at + 1], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991')
     if command == 'fixed' then
       return plain_fixed(key, window, limit, declared)
     end
-    return (logs or make_logs()).plain(key, window, limit, more == 3 and (integer(words[at + 3], 1, 9007199254740991) or fail('ERR COST must be an integer from 1 to 9007199254740991')))
+    return get_logs().plain(key, window, limit, more == 3 and (integer(words[at + 3], 1, 9007199254740991) or fail('ERR COST must be an integer from 1 to 9007199254740991')))
   end
   return commands(command, keys, words, at, declared)
 end
-local ok, reply = pcall(answer, command, keys, words, at)
+local ok, reply = pcall(answer, command, keys, words, at, PLAIN)
 if ok then
   return reply
-elseif refusal then
-  return {err = refusal}
 end
-return {err = 'ERR rl: internal error: ' .. tostring(reply)}
+return {err = find(tostring(reply), '^%u+ ') and reply or 'ERR rl: internal error: ' .. tostring(reply)}

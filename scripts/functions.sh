@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../functions"
 
-version=2
+version=3
 
 # The rules without comments. A constant is written out wherever its name stands: as a local it would be captured by the
 # functions that use it, in each call of the script.
@@ -33,16 +33,14 @@ rules() {
   ' rl.lua
 }
 
-# The reply to a call, or its error.
+# The reply to a call, or its error. Lua's own errors begin with a place in the text, never with a code.
 reply() {
   cat <<'LUA'
-local ok, reply = pcall(answer, command, keys, words, at)
+local ok, reply = pcall(answer, command, keys, words, at, PLAIN)
 if ok then
   return reply
-elseif refusal then
-  return {err = refusal}
 end
-return {err = 'ERR rl: internal error: ' .. tostring(reply)}
+return {err = find(tostring(reply), '^%u+ ') and reply or 'ERR rl: internal error: ' .. tostring(reply)}
 LUA
 }
 
@@ -57,7 +55,6 @@ local function rules()
 LUA
   rules
   echo 'return function(command, keys, words, at)'
-  echo 'refusal = nil'
   reply
   cat <<'LUA'
 end

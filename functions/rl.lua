@@ -7,16 +7,15 @@
 -- A call goes through the steps of the module: parse the words, read the state, decide, apply, reply. Reading changes
 -- nothing, so that a call can still be refused and RL.PEEK is the same code without the last step.
 --
--- A script is run from its first line to its last in each call, and making a closure takes time, most of all for each local
--- of the running function that it captures. So there are functions that make others, and what a call does not need is not
--- made; what many functions use is a local of an outer function. A library keeps what was made.
+-- A script is run from its first line to its last in each call, and making a function takes time, and so does each local
+-- that it captures. So what a call does not need is not made: there are functions that make others, and some are made in part
+-- of the calls. In a script ONLY is the rule of the call if there is one alone, DIRECT is true if the command is that of
+-- this rule, and PLAIN if it is in one of the plain forms below. In a library they are false, and it keeps what was made.
 --
 -- Numbers are doubles: integers are exact up to 2^53. Times in milliseconds stay far below that; nanoseconds do not, and
 -- are kept as seconds and nanoseconds.
 
-local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
-local find, sub, upper, format = string.find, string.sub, string.upper, string.format
-local byte, char, concat = string.byte, string.char, table.concat
+local floor, find, format = math.floor, string.find, string.format
 
 local MOST = 9007199254740991 -- 2^53 - 1
 local MOST_SECONDS = 2147483647
@@ -24,14 +23,24 @@ local MOST_WINDOWS = 16
 local MOST_ADDED = 1000 -- Units that one call adds to a sorted set.
 local MOST_LOOKUPS = 2048 -- The most windows that one search for the end of a wait looks into.
 local BILLION = 1000000000
+local LAST_EXPIRY = 4611686018427387904 -- 2^62
 local MOST_REMOVED = 1000 -- Stale members that one call removes.
 
 local BAD_LIMIT = 'ERR limit must be an integer from 0 to 9007199254740991'
 local BAD_COST = 'ERR COST must be an integer from 1 to 9007199254740991'
+local BAD_AT = 'ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991'
+local BAD_RULE = 'ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE'
 local NOT_AN_INTEGER = 'ERR value is not an integer or out of range'
 local NOT_INCREASING = 'ERR windowSec must increase from one window to the next'
 local BAD_SECONDS = 'ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places'
+local COST_TOO_LARGE = 'ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)'
+local LOG_IS_DAMAGED = 'ERR rl: the log at this key is damaged; RL.RESET removes it'
+local LOG_IS_FULL = 'ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units'
+local WRONG_ARITY = "ERR wrong number of arguments for 'rl.%s' command"
 local WRONG_TYPE = 'WRONGTYPE Operation against a key holding the wrong kind of value'
+
+-- A word like this is meant as a number, in or out of range. All other words are meant as options.
+local LIKE_A_NUMBER = '^[%d+.-]'
 
 -- Compact logs.
 local HEADER = 4
@@ -48,30 +57,24 @@ local MOST_BLOCKS = 128 -- The most blocks of later entries that one call writes
 local NARROW_GAP = 64
 local AT_ONCE = 1024 -- A log up to this length is fetched as a whole.
 
--- The rules begin here: functions.sh puts what follows into a function of its own.
-
 -- Errors ---------------------------------------------------------------------------------------------------------------
 
--- The line that refuses the call. Servers do not agree on what pcall makes of an error that is a table.
-local refusal = nil
-
--- Ends the call with an error reply.
+-- Ends the call with an error reply: its line, which begins with a code in capital letters.
 local function fail(line)
-  refusal = line
   error(line, 0)
 end
 
--- Ends the call with an error of the server's. Redis 6.2 puts the place in the script before some of them.
-local function refuse(line)
-  local _, _, dash, text = find(line, '^@user_script: %d+: (%-?)(.*)')
-  fail(text and (dash == '-' and text or 'ERR ' .. text) or line)
-end
-
--- Runs a command. Its error is the reply of the call, word for word.
+-- Runs a command. Its error is the reply of the call, word for word. Redis 6.2 puts the place in the script before some. While a
+-- slot is moved key by key, the server refuses counters that may be on the other node.
 local function call(...)
   local reply = redis.pcall(...)
   if type(reply) == 'table' and reply.err then
-    refuse(reply.err)
+    local line = reply.err
+    if find(line, 'non local key', 1, true) or find(line, 'rehashing of', 1, true) then
+      fail('TRYAGAIN Multiple keys request during rehashing of slot')
+    end
+    local _, _, dash, text = find(line, '^@user_script: %d+: (%-?)(.*)')
+    fail(text and (dash == '-' and text or 'ERR ' .. text) or line)
   end
   return reply
 end
@@ -104,12 +107,6 @@ local function millis(word)
   end
 end
 
--- `windowSec limit`
-local function quota(window_word, limit_word)
-  local window = millis(window_word) or fail(format(BAD_SECONDS, 'windowSec'))
-  return window, integer(limit_word, 0, MOST) or fail(BAD_LIMIT)
-end
-
 -- Time -----------------------------------------------------------------------------------------------------------------
 
 -- Unix time: milliseconds, and in full as seconds and nanoseconds. The module's first millisecond is that of 1970, too.
@@ -120,10 +117,6 @@ local function clock()
     seconds, micros = 0, 1000
   end
   return seconds * 1000 + floor(micros / 1000), seconds, micros * 1000
-end
-
-local function whole_seconds(time)
-  return ceil(time / 1000)
 end
 
 -- When a key expires, if it does. Redis 6.2, which does not tell its scripts a version, has no PEXPIRETIME.
@@ -138,7 +131,12 @@ end
 
 -- The log of a sliding window ------------------------------------------------------------------------------------------
 
-local function make_logs()
+-- Answers what opens logs, and the plain form. Makes itself in its first call.
+local get_logs = nil
+
+get_logs = (not ONLY or ONLY == 'sliding') and function()
+  local ceil = math.ceil
+
   -- The expiry to give to the key of a log, or nothing if the one that it has will do: one that lags behind by little.
   local function renewed_expiry(log, exists)
     local wanted = log.now + 2 * log.window
@@ -148,6 +146,8 @@ local function make_logs()
       return wanted
     end
   end
+
+  local sorted, compact = nil, nil
 
   -- A member a unit, its score the time in milliseconds.
   local function make_sorted()
@@ -163,7 +163,10 @@ local function make_logs()
     local function read(key, window, now, pruned)
       local live = redis.pcall('ZCOUNT', key, later(now - window), now + window)
       if type(live) == 'table' then
-        return sub(live.err, 1, 9) ~= 'WRONGTYPE' and refuse(live.err) or nil
+        if find(live.err, '^WRONGTYPE') then
+          return nil
+        end
+        live = call('ZCOUNT', key, later(now - window), now + window) -- Which is refused, too.
       end
       local card = call('ZCARD', key)
       local log = {
@@ -190,121 +193,101 @@ local function make_logs()
       return log
     end
 
-    -- Removes stale members, and no more at once than what takes a short time.
-    local function prune_log(log)
-      local key, now, window = log.key, log.now, log.window
-      if log.expired + log.ahead == 0 then
-        return
-      end
-      if log.units == 0 then
-        call('UNLINK', key)
-        return
-      end
-      if log.expired > MOST_REMOVED then
-        call('ZREMRANGEBYRANK', key, log.lasting, log.lasting + MOST_REMOVED - 1)
-      elseif log.expired > 0 then
-        call('ZREMRANGEBYSCORE', key, 0, now - window)
-      end
-      if log.ahead > MOST_REMOVED then
-        call('ZREMRANGEBYRANK', key, -log.ahead, MOST_REMOVED - 1 - log.ahead)
-      elseif log.ahead > 0 then
-        call('ZREMRANGEBYSCORE', key, format('(%d', now + window), '+inf')
-      end
-    end
-
-    -- Adds units under names that are new. The number of members is usually a suffix that is free in this millisecond.
-    local function add_units(log, units)
-      local key, now, suffix = log.key, log.now, log.card
-      while units == 1 do
-        if call('ZADD', key, 'NX', now, format('%d-%d', now, suffix)) == 1 then
-          return
-        end
-        suffix = suffix + 1
-      end
-      while units > 0 do
-        local words = {}
-        for index = 1, units do
-          words[2 * index - 1], words[2 * index] = now, format('%d-%d', now, suffix)
-          suffix = suffix + 1
-        end
-        units = units - call('ZADD', key, 'NX', unpack(words))
-      end
-    end
-
-    -- Units stamped later than a time, without the members before the epoch.
-    local function stamped_after(log, time)
-      return call('ZCOUNT', log.key, later(time), log.now + log.window)
-    end
-
-    local function later_than(log, time)
-      return stamped_after(log, time) + log.lasting
-    end
-
-    -- The stamp of the unit with `rank` newer ones. Nothing for a unit that never expires.
-    local function stamp_of(log, rank)
-      if rank < log.live then
-        rank = rank + log.ahead
-        return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
-      end
-    end
-
-    local function check_cost(cost)
-      if cost > MOST_ADDED then
-        fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit '
-          .. '(rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
-      end
-    end
-
     -- Plans to add units, if there are any to add, and to remove what is stale.
     local function plan(log, units)
       log.added = units
       return true
     end
 
-    -- Plans to take out the newest units that a clock has stamped, or some of one stamp. Answers how many.
-    local function take(log, cost, at)
-      local now, window, members = log.now, log.window, {}
-      if log.card == 0 then
-        return 0
-      end
-      check_cost(cost)
-      if not at then
-        members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, cost)
-      elseif at > now - window and at <= now + window then
-        members = call('ZREVRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, cost)
-      end
-      log.members = #members > 0 and members
-      return #members
-    end
-
     -- Carries out what is planned. `kept`: whether a request was decided on, and not taken back.
     local function write(log, kept)
+      local key, now, window, added, suffix = log.key, log.now, log.window, log.added, log.card
       if not kept then
         if log.members then
-          call('ZREM', log.key, unpack(log.members))
+          call('ZREM', key, unpack(log.members))
         end
         return
       end
-      prune_log(log)
-      if log.added > 0 then
-        add_units(log, log.added)
+
+      -- Stale members go, and no more of them at once than what takes a short time.
+      if log.expired + log.ahead > 0 and log.units == 0 then
+        call('UNLINK', key)
+      else
+        if log.expired > MOST_REMOVED then
+          call('ZREMRANGEBYRANK', key, log.lasting, log.lasting + MOST_REMOVED - 1)
+        elseif log.expired > 0 then
+          call('ZREMRANGEBYSCORE', key, 0, now - window)
+        end
+        if log.ahead > MOST_REMOVED then
+          call('ZREMRANGEBYRANK', key, -log.ahead, MOST_REMOVED - 1 - log.ahead)
+        elseif log.ahead > 0 then
+          call('ZREMRANGEBYSCORE', key, format('(%d', now + window), '+inf')
+        end
       end
+
+      -- Units get names that are new. The number of members is usually a suffix that is free in this millisecond.
+      while added == 1 do
+        added = 1 - call('ZADD', key, 'NX', now, format('%d-%d', now, suffix))
+        suffix = suffix + 1
+      end
+      while added > 0 do
+        local words = {}
+        for index = 1, added do
+          words[2 * index - 1], words[2 * index] = now, format('%d-%d', now, suffix)
+          suffix = suffix + 1
+        end
+        added = added - call('ZADD', key, 'NX', unpack(words))
+      end
+
       local expiry = (log.added > 0 or log.units > 0) and renewed_expiry(log, log.units > 0)
       if expiry then
-        call('PEXPIREAT', log.key, expiry)
+        call('PEXPIREAT', key, expiry)
       end
     end
 
-    return {
-      read = read, stamped_after = stamped_after, later_than = later_than, stamp_of = stamp_of, check_cost = check_cost,
-      plan = plan, take = take, write = write,
-    }
-  end
+    sorted = {read = read, plan = plan, write = write}
 
-  local sorted = nil
+    -- Adds what the plain form does not need.
+    function sorted.complete()
+      -- Units stamped later than a time, without the members before the epoch.
+      local function stamped_after(log, time)
+        return call('ZCOUNT', log.key, later(time), log.now + log.window)
+      end
 
-  local function get_sorted()
-    sorted = sorted or make_sorted()
+      sorted.stamped_after = stamped_after
+
+      function sorted.later_than(log, time)
+        return stamped_after(log, time) + log.lasting
+      end
+
+      -- The stamp of the unit with `rank` newer ones. Nothing for a unit that never expires.
+      function sorted.stamp_of(log, rank)
+        if rank < log.live then
+          rank = rank + log.ahead
+          return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
+        end
+      end
+
+      -- Plans to take out the newest units that a clock has stamped, or some of one stamp. Answers how many.
+      function sorted.take(log, cost, at)
+        local now, window, members = log.now, log.window, {}
+        if log.card == 0 then
+          return 0
+        end
+        if cost > MOST_ADDED then
+          fail(COST_TOO_LARGE)
+        elseif not at then
+          members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, cost)
+        elseif at > now - window and at <= now + window then
+          members = call('ZREVRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, cost)
+        end
+        log.members = #members > 0 and members
+        return #members
+      end
+
+      sorted.complete = nil
+    end
+
     return sorted
   end
 
@@ -315,13 +298,8 @@ local function make_logs()
   -- entries before it, from the oldest that counted when the log was opened, and the stamp of the entry before it. Bytes
   -- are worked on as tables of numbers: a call of string.byte or string.char costs more than an index of a table.
   local function make_compact()
-    local function refuse_damaged()
-      fail('ERR rl: the log at this key is damaged; RL.RESET removes it')
-    end
-
-    local function refuse_full()
-      fail('ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units')
-    end
+    local byte, sub = string.byte, string.sub
+    local reader, writer = nil, nil
 
     -- The check of a footer.
     local function check_of(length, end_at, head_at, before, units, age, newest)
@@ -395,7 +373,7 @@ local function make_logs()
       local size = tail[last]
       local footer, at, behind = length - size, last - size + 1, last - 9
       if length > LONGEST_LOG or size < 14 or at < 1 then
-        refuse_damaged()
+        fail(LOG_IS_DAMAGED)
       end
       local end_at, head_at, before, units, age
       end_at, at = varint(tail, at, behind, 4)
@@ -404,14 +382,14 @@ local function make_logs()
       if at then units, at = varint(tail, at, behind, 8) end
       if at then age, at = varint(tail, at, behind, 7) end
       if at ~= last - 8 then
-        refuse_damaged()
+        fail(LOG_IS_DAMAGED)
       end
       local newest = stamp_at(tail, at)
       if check_of(length, end_at, head_at, before, units, age, newest) ~= tail[last - 2] + tail[last - 1] * 256
         or head_at >= end_at or end_at > footer or end_at > LAST_END or age > newest
         or before > MOST or units < 1 or units > MOST
         or not (holds_entries(head_at) and (is_boundary(end_at) or holds_entries(end_at - 1))) then
-        refuse_damaged()
+        fail(LOG_IS_DAMAGED)
       end
       return {
         key = key, window = window, now = now, lasting = 0, is_empty = false, is_pruned = false, units = units,
@@ -422,6 +400,8 @@ local function make_logs()
     end
 
     local function make_reader()
+      local min = math.min
+
       -- The bytes from one offset to another, of a text that may have more. Answers the text and the offset at which it begins.
       local function text_of(log, from, to)
         if from >= log.base then
@@ -452,18 +432,18 @@ local function make_logs()
       local function block_mark(log, block)
         local at = block * BLOCK + HEADER
         if at + BLOCK_HEAD > log.length then
-          refuse_damaged()
+          fail(LOG_IS_DAMAGED)
         end
         local bytes, shift = bytes_of(log, at, at + BLOCK_HEAD, log.length)
         local stamp = stamp_at(bytes, at - shift)
         local units = stamp_at(bytes, at - shift + 6) + bytes[at - shift + 12] * 281474976710656
         if units > MOST then
-          refuse_damaged()
+          fail(LOG_IS_DAMAGED)
         end
         units = units - log.origin
         units = units < 0 and units + UNITS or units
         if not is_within(log, units, stamp) then
-          refuse_damaged()
+          fail(LOG_IS_DAMAGED)
         end
         return at, units, stamp
       end
@@ -493,12 +473,12 @@ local function make_logs()
       local function skip_filler(log, at)
         local to = block_end(log, at)
         if not is_boundary(to) or to - at >= LONGEST_ENTRY then
-          refuse_damaged()
+          fail(LOG_IS_DAMAGED)
         end
         local bytes, shift = bytes_of(log, at, to, to)
         for place = at, to - 1 do
           if bytes[place - shift] ~= 255 then
-            refuse_damaged()
+            fail(LOG_IS_DAMAGED)
           end
         end
         return to
@@ -514,23 +494,23 @@ local function make_logs()
         if not difference then
           if before >= log.end_at then
             if before ~= log.end_at or units ~= log.end_units or stamp ~= log.end_stamp then
-              refuse_damaged()
+              fail(LOG_IS_DAMAGED)
             end
             return nil
           end
           local _, block_units, block_stamp = block_mark(log, block_of(before))
           if block_units ~= units or block_stamp ~= stamp then
-            refuse_damaged()
+            fail(LOG_IS_DAMAGED)
           end
           at = before + BLOCK_HEAD
           difference, weight, behind = entry_at(log, at)
           if not difference then
-            refuse_damaged()
+            fail(LOG_IS_DAMAGED)
           end
         end
         units, stamp = units + weight, stamp + difference
         if not is_within(log, units, stamp) then
-          refuse_damaged()
+          fail(LOG_IS_DAMAGED)
         end
         return at, before, behind, units, stamp
       end
@@ -575,7 +555,7 @@ local function make_logs()
           -- What was before the oldest entry may be gone; its stamp follows from the difference.
           local difference, weight, behind = entry_at(log, log.head_at)
           if not difference or weight > log.end_units - log.head_units then
-            refuse_damaged()
+            fail(LOG_IS_DAMAGED)
           end
           at, units, stamp = log.head_at, log.head_units, log.head_stamp - difference
           if (by_units and units + weight or log.head_stamp) > bound then
@@ -589,7 +569,7 @@ local function make_logs()
         while true do
           local entry, before, after_at, after_units, after_stamp = step(log, at, units, stamp)
           if not entry then
-            refuse_damaged()
+            fail(LOG_IS_DAMAGED)
           elseif (by_units and after_units or after_stamp) > bound then
             return entry, before, units, stamp, after_at, after_units, after_stamp
           end
@@ -597,25 +577,19 @@ local function make_logs()
         end
       end
 
-      return {text_of = text_of, bytes_of = bytes_of, block_mark = block_mark, entry_at = entry_at, step = step, seek = seek}
-    end
-
-    local reader = nil
-
-    local function get_reader()
-      reader = reader or make_reader()
+      reader = {text_of = text_of, bytes_of = bytes_of, block_mark = block_mark, entry_at = entry_at, step = step, seek = seek}
       return reader
     end
 
     local function seek(log, by_units, bound)
-      return get_reader().seek(log, by_units, bound)
+      return (reader or make_reader()).seek(log, by_units, bound)
     end
 
-    -- Drops what does not count, in memory.
-    local function prune(log)
-      local expired_to, latest = log.now - log.window, log.now + log.window
-      if log.head_stamp > expired_to and log.end_stamp <= latest then
-        return
+    -- Reads a log for its longest window, and drops what does not count, in memory.
+    local function read(key, window, now, exists)
+      local log, expired_to, latest = open_log(key, window, now, exists), now - window, now + window
+      if not exists or log.head_stamp > expired_to and log.end_stamp <= latest then
+        return log
       end
       log.is_pruned = true
       log.is_empty = log.end_stamp <= expired_to or log.head_stamp > latest
@@ -629,38 +603,14 @@ local function make_logs()
         log.end_at, log.end_units, log.end_stamp = before, units, stamp
       end
       log.units = log.is_empty and 0 or log.end_units - log.head_units
-    end
-
-    local function read(key, window, now, exists)
-      local log = open_log(key, window, now, exists)
-      if exists then
-        prune(log)
-      end
       return log
-    end
-
-    -- Units stamped later than a time.
-    local function later_than(log, time)
-      if log.is_empty or time >= log.end_stamp then
-        return 0
-      elseif time < log.head_stamp then
-        return log.units
-      end
-      local _, _, units = seek(log, false, time)
-      return log.end_units - units
-    end
-
-    -- The stamp of the unit with `rank` newer ones.
-    local function stamp_of(log, rank)
-      if rank < log.units then
-        local _, _, _, _, _, _, stamp = seek(log, true, log.end_units - rank - 1)
-        return stamp
-      end
     end
 
     -- Writing --------------------------------------------------------------------------------------------------------------
 
     local function make_writer()
+      local char, concat, max, min = string.char, table.concat, math.max, math.min
+
       -- A writer is a table of bytes that belong at an offset, `size` of them, and the place that they have come to.
       local function writer_at(at, units, stamp, origin)
         return {at = at, units = units, stamp = stamp, origin = origin, size = 0}
@@ -720,7 +670,7 @@ local function make_logs()
         end
         local difference, begin = stamp - writer.stamp, writer.size
         if difference < 0 then
-          refuse_damaged()
+          fail(LOG_IS_DAMAGED)
         end
         local room = BLOCK - (at - HEADER) % BLOCK
         if room == BLOCK and at > HEADER then
@@ -791,7 +741,7 @@ local function make_logs()
           writer[size] = digit
         end
         if stamp > log.end_stamp or units > log.end_units then
-          refuse_damaged()
+          fail(LOG_IS_DAMAGED)
         end
         writer.at, writer.units = writer.at + size - writer.size, writer.units + size - writer.size
         writer.size, writer.stamp = size, stamp
@@ -806,7 +756,7 @@ local function make_logs()
           first_at, first_stamp = push(writer, new.stamp, new.weight), new.stamp
         end
         if rest_at < log.end_at then
-          get_reader().text_of(log, rest_at, log.end_at) -- At once.
+          (reader or make_reader()).text_of(log, rest_at, log.end_at) -- At once.
         end
         while rest_at ~= log.end_at do
           local entry, _, after_at, after_units, after_stamp = reader.step(log, rest_at, rest_units, rest_stamp)
@@ -822,7 +772,7 @@ local function make_logs()
         if from_at ~= log.head_at then
           return head_at, head_stamp
         elseif not first_at then
-          refuse_damaged()
+          fail(LOG_IS_DAMAGED)
         end
         return first_at, first_stamp
       end
@@ -849,9 +799,9 @@ local function make_logs()
           -- No entry stays where it is.
         elseif first == block_of(from_at - 1) then
           -- All stay as they are but the oldest: it has no other before it now.
-          local _, weight, behind = get_reader().entry_at(log, log.head_at)
+          local _, weight, behind = (reader or make_reader()).entry_at(log, log.head_at)
           if not weight then
-            refuse_damaged()
+            fail(LOG_IS_DAMAGED)
           end
           push(writer, log.head_stamp, weight)
           local bytes, shift = reader.bytes_of(log, behind, from_at, from_at)
@@ -867,14 +817,14 @@ local function make_logs()
           writer.units, writer.stamp = from_units - log.head_units, from_stamp
         else
           local begin = first * BLOCK + HEADER
-          local text, base = get_reader().text_of(log, begin, from_at)
+          local text, base = (reader or make_reader()).text_of(log, begin, from_at)
           prefix = prefix .. sub(text, begin - base + 1, from_at - base)
           writer = writer_at(from_at - begin + HEADER, from_units, from_stamp, log.origin)
           head_at, head_units = log.head_at - begin + HEADER, log.head_units
         end
         local head_stamp
         head_at, head_stamp = put_rest(log, writer, from_at, head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
-        local footer = footer_of(writer, head_at, head_units, head_stamp, 0) or refuse_full()
+        local footer = footer_of(writer, head_at, head_units, head_stamp, 0) or fail(LOG_IS_FULL)
         return {whole = prefix .. text_of_writer(writer) .. text_of_writer(footer)}
       end
 
@@ -894,7 +844,7 @@ local function make_logs()
           if not may_move then
             return nil
           elseif droppable(log) < FEWEST_DEAD_WHEN_FULL then
-            refuse_full()
+            fail(LOG_IS_FULL)
           end
           return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
         end
@@ -917,14 +867,12 @@ local function make_logs()
       local function first_rewritable(log)
         local first = block_of(log.end_at - 1) + 1 - MOST_BLOCKS
         if first > block_of(log.head_at) then
-          return get_reader().block_mark(log, first)
+          return (reader or make_reader()).block_mark(log, first)
         end
       end
 
-      local writer = {is_due = is_due}
+      writer = {is_due = is_due}
 
-      -- Plans to add units, if there are any to add, and to drop what does not count. Answers whether it can be done: a log
-      -- that is full may have to be moved.
       function writer.plan(log, units, may_move)
         local at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
         if units == 0 then
@@ -936,7 +884,7 @@ local function make_logs()
         if new.stamp > LATEST then
           fail("ERR rl: the server's clock is before 1970 or after 10889")
         elseif units > MOST - log.units then
-          refuse_full()
+          fail(LOG_IS_FULL)
         elseif log.is_empty then
           local begun = writer_at(HEADER, 0, 0, 0)
           push(begun, new.stamp, units)
@@ -955,7 +903,6 @@ local function make_logs()
         return log.change ~= nil
       end
 
-      -- Plans to take out the newest units, or some stamped at this time. Answers how many.
       function writer.take(log, units, time)
         local since, until_at, until_units, until_stamp = log.head_units, log.end_at, log.end_units, log.end_stamp
         if log.is_empty then
@@ -996,28 +943,11 @@ local function make_logs()
       return writer
     end
 
-    local writer = nil
-
-    local function get_writer()
-      writer = writer or make_writer()
-      return writer
-    end
-
     -- Plans to add units, if there are any to add, and to drop what does not count. Answers whether it can be done: a log that is
     -- full may have to be moved.
     local function plan(log, units, may_move)
       log.change, log.added = nil, units
-      return units == 0 and not log.is_pruned or get_writer().plan(log, units, may_move)
-    end
-
-    -- Plans to take out the newest units, or some stamped at this time. Answers how many.
-    local function take(log, units, time)
-      return get_writer().take(log, units, time)
-    end
-
-    -- Whether moving a log would drop many dead bytes.
-    local function is_due(log)
-      return log.change and not log.is_empty and get_writer().is_due(log)
+      return units == 0 and not log.is_pruned or (writer or make_writer()).plan(log, units, may_move)
     end
 
     -- Carries out what is planned. `kept`: whether the key's expiry is looked after.
@@ -1045,23 +975,51 @@ local function make_logs()
       end
     end
 
-    return {
-      is_compact = true, refuse_full = refuse_full, read = read, later_than = later_than, stamped_after = later_than,
-      stamp_of = stamp_of, plan = plan, take = take, is_due = is_due, write = write,
-    }
-  end
+    compact = {is_compact = true, read = read, plan = plan, write = write}
 
-  local compact = nil
+    -- Adds what the plain form does not need.
+    function compact.complete()
+      -- Units stamped later than a time.
+      function compact.later_than(log, time)
+        if log.is_empty or time >= log.end_stamp then
+          return 0
+        elseif time < log.head_stamp then
+          return log.units
+        end
+        local _, _, units = seek(log, false, time)
+        return log.end_units - units
+      end
 
-  local function get_compact()
-    compact = compact or make_compact()
+      compact.stamped_after = compact.later_than
+
+      -- The stamp of the unit with `rank` newer ones.
+      function compact.stamp_of(log, rank)
+        if rank < log.units then
+          local _, _, _, _, _, _, stamp = seek(log, true, log.end_units - rank - 1)
+          return stamp
+        end
+      end
+
+      -- Plans to take out the newest units, or some stamped at this time. Answers how many.
+      function compact.take(log, units, time)
+        return (writer or make_writer()).take(log, units, time)
+      end
+
+      -- Whether moving a log would drop many dead bytes.
+      function compact.is_due(log)
+        return log.change and not log.is_empty and (writer or make_writer()).is_due(log)
+      end
+
+      compact.complete = nil
+    end
+
     return compact
   end
 
   -- The log at a key, in the form that it has, and the functions for it. A new one is compact where the call has a COST.
   local function open_log(key, window, now, has_cost, pruned)
     if not has_cost then
-      local store = get_sorted()
+      local store = sorted or make_sorted()
       local log = store.read(key, window, now, pruned)
       if log then
         return log, store
@@ -1069,219 +1027,130 @@ local function make_logs()
     end
     local kind = call('TYPE', key).ok
     if kind == 'zset' then
-      local store = get_sorted()
+      local store = sorted or make_sorted()
       return store.read(key, window, now, pruned), store
     elseif kind ~= 'string' and kind ~= 'none' then
       fail(WRONG_TYPE)
     end
-    local store = get_compact()
+    local store = compact or make_compact()
     return store.read(key, window, now, kind == 'string'), store
   end
 
   -- The plain form: one window, and no option but COST.
-  local function plain_sliding(key, window, limit, cost)
+  local plain_sliding = (PLAIN or not ONLY) and function(key, window, limit, cost)
     local log, store = open_log(key, window, clock(), cost, not cost or cost <= MOST_ADDED)
     cost = cost or 1
-    if store.check_cost then
-      store.check_cost(cost)
+    if cost > MOST_ADDED and not store.is_compact then
+      fail(COST_TOO_LARGE)
     end
     local used = log.units
     local fits = limit - used >= cost
     store.plan(log, fits and cost or 0, true)
     store.write(log, true)
-    return {fits and 1 or 0, used, whole_seconds(window)}
+    return {fits and 1 or 0, used, ceil(window / 1000)}
   end
 
-  return {open = open_log, plain = plain_sliding, get_sorted = get_sorted, get_compact = get_compact}
-end
+  local logs = {open = open_log, plain = plain_sliding}
 
-local logs = nil
+  get_logs = function()
+    return logs
+  end
 
-local function get_logs()
-  logs = logs or make_logs()
   return logs
 end
 
 -- The counters of fixed windows ---------------------------------------------------------------------------------------
 
-local function make_counters()
-  -- Milliseconds as the TTL command rounds them.
-  local function nearest_seconds(time)
-    return floor((time + 500) / 1000)
+-- Whether this server is a node of a cluster: nil before the first call has asked, 'unknown' where the user may not. A script,
+-- which does not keep it, asks where it has to know.
+local in_cluster = not KEEPS_STATE and 'unknown' or nil
+
+-- The key of a counter: `key:suffix`, or in a cluster a name in the slot of the key. Counters that the caller has
+-- declared say by their names which it is.
+local counter_name = (not ONLY or ONLY == 'fixed') and function(key, suffix, declared)
+  local plain = key .. ':' .. suffix
+  if declared then
+    local braced = '{' .. key .. '}:' .. suffix
+    return declared[plain] and plain or declared[braced] and braced
+      or fail("ERR the call needs its counter among the keys: '" .. plain .. "', in a cluster '" .. braced .. "'")
   end
-
-  -- Whether this server is a node of a cluster, once that is known. A library keeps it, a script asks in each call.
-  local in_cluster = nil
-
-  -- Whether it was asked. It is worth it where the answer is kept.
-  local asked_cluster = not KEEPS_STATE
-
-  -- Asks the server. A key in another slot would tell as well, by the error that it gets; but after such an error Valkey
-  -- 9.1 refuses all further scripts.
-  local function learn_cluster()
-    asked_cluster = true
+  -- A hash tag is what stands between the first brace and the first closing one behind it, if it is not empty.
+  local is_tagged = find(key, '^[^{]*{[^}]+}')
+  if in_cluster == nil or in_cluster == 'unknown' and not is_tagged then
+    -- A key in another slot would tell as well, by the error that it gets; but after such an error Valkey 9.1 refuses all
+    -- further scripts.
+    in_cluster = 'unknown'
     local info = redis.pcall('INFO', 'cluster')
     if type(info) == 'string' then
       in_cluster = find(info, 'cluster_enabled:1', 1, true) ~= nil
-      return in_cluster
-    end
-    -- Some users may not call INFO.
-    local slot = redis.pcall('CLUSTER', 'KEYSLOT', '')
-    if type(slot) == 'number' then
-      in_cluster = true
-    elseif find(tostring(slot.err), 'cluster support disabled', 1, true) then
-      in_cluster = false
-    end
-    return in_cluster
-  end
-
-  -- Whether a key has a hash tag: something between its first brace and the first closing one behind it.
-  local function has_hash_tag(key)
-    local open = find(key, '{', 1, true)
-    local close = open and find(key, '}', open + 1, true)
-    return close ~= nil and close > open + 1
-  end
-
-  -- The key of a counter: `key:suffix`, or in a cluster a name in the slot of the key. Counters that the caller has
-  -- declared say by their names which it is.
-  local function counter_name(key, suffix, declared)
-    local plain = key .. ':' .. suffix
-    if declared then
-      local braced = '{' .. key .. '}:' .. suffix
-      return declared[plain] and plain or declared[braced] and braced
-        or fail("ERR the call needs its counter among the keys: '" .. plain .. "', in a cluster '" .. braced .. "'")
-    end
-    if has_hash_tag(key) then
-      return plain
-    end
-    local cluster = in_cluster
-    if cluster == nil then
-      cluster = learn_cluster()
-    end
-    if not cluster then
-      return plain
-    end
-    if key == '' or find(key, '}', 1, true) then
-      fail("ERR key cannot be used in cluster mode: its braces leave no name for the counter in the key's own slot; "
-        .. 'give it a hash tag, as in {user7}:login')
-    end
-    return '{' .. key .. '}:' .. suffix
-  end
-
-  -- Runs a command on a counter. While a slot is moved key by key, the server refuses keys that may be on the other node.
-  local function call_counter(...)
-    local reply = redis.pcall(...)
-    if type(reply) == 'table' and reply.err then
-      if find(reply.err, 'non local key', 1, true) or find(reply.err, 'rehashing of', 1, true) then
-        fail('TRYAGAIN Multiple keys request during rehashing of slot')
+    else
+      -- Some users may not call INFO.
+      local slot = redis.pcall('CLUSTER', 'KEYSLOT', '')
+      if type(slot) == 'number' then
+        in_cluster = true
+      elseif find(tostring(slot.err), 'cluster support disabled', 1, true) then
+        in_cluster = false
       end
-      refuse(reply.err)
-    end
-    return reply
-  end
-
-  -- Refuses a counter that this node lacks and another one may have. The server is asked with a call on two keys of which
-  -- one may be elsewhere.
-  local function check_missing(key, name, declared)
-    if in_cluster ~= false and not declared then
-      call_counter('EXISTS', key, name)
     end
   end
-
-  -- As check_missing, for a counter of which it is not known whether it is there.
-  local function check_counter(key, name, declared)
-    if in_cluster == nil and not asked_cluster then
-      learn_cluster()
-    end
-    if in_cluster == false or declared then
-      return
-    end
-    if type(redis.pcall('EXISTS', key, name)) == 'table' and redis.pcall('EXISTS', name) ~= 1 then
-      check_missing(key, name, declared)
-    end
+  if is_tagged or in_cluster ~= true then
+    return plain
+  elseif key == '' or find(key, '}', 1, true) then
+    fail("ERR key cannot be used in cluster mode: its braces leave no name for the counter in the key's own slot; "
+      .. 'give it a hash tag, as in {user7}:login')
   end
-
-  -- The plain form counts first and asks then: the counter goes up whatever its limit.
-  local function plain_fixed(key, window, limit, declared)
-    local now = clock()
-    local name = counter_name(key, format('%d', floor(now / window)), declared)
-    check_counter(key, name, declared)
-    local count = call('INCR', name)
-    local expiry = count ~= 1 and expiry_of(name, now)
-    if not expiry then
-      expiry = now + window
-      call('PEXPIREAT', name, expiry)
-    end
-    return {count <= limit and 1 or 0, count, nearest_seconds(max(0, expiry - now))}
-  end
-
-  return {
-    plain = plain_fixed, name = counter_name, call = call_counter, check_missing = check_missing,
-    nearest_seconds = nearest_seconds,
-  }
+  return '{' .. key .. '}:' .. suffix
 end
 
-local counters = nil
-
-local function get_counters()
-  counters = counters or make_counters()
-  return counters
+-- Refuses a counter that this node lacks and another one may have. The server is asked with a call on two keys of which
+-- one may be elsewhere.
+local check_missing = not PLAIN and (not ONLY or ONLY == 'fixed') and function(key, name, declared)
+  if in_cluster ~= false and not declared then
+    call('EXISTS', key, name)
+  end
 end
 
--- The counters that the caller has declared behind its key, if any.
-local function declared_of(keys)
-  if #keys < 2 then
-    return nil
+-- The plain form counts first and asks then: the counter goes up whatever its limit.
+local plain_fixed = (not ONLY or ONLY == 'fixed') and function(key, window, limit, declared)
+  local now = clock()
+  local name = counter_name(key, format('%d', floor(now / window)), declared)
+  -- If it is not known whether this node has the counter.
+  if in_cluster ~= false and not declared and type(redis.pcall('EXISTS', key, name)) == 'table'
+    and redis.pcall('EXISTS', name) ~= 1 then
+    call('EXISTS', key, name)
   end
-  local declared = {}
-  for index = 2, #keys do
-    declared[keys[index]] = true
+  local count = call('INCR', name)
+  local expiry = count ~= 1 and expiry_of(name, now)
+  if not expiry then
+    expiry = now + window
+    call('PEXPIREAT', name, expiry)
   end
-  return declared
+  local left = expiry > now and expiry - now or 0
+  return {count <= limit and 1 or 0, count, floor((left + 500) / 1000)} -- Rounded as the TTL command does it.
 end
 
--- All the other forms: makes what answers them.
-local function make_commands()
-  -- Whether a word is meant as a number, in or out of range. All other words are meant as options.
-  local function is_number(word)
-    return find(word, '^[%d+.-]') ~= nil
-  end
+-- Answers all the other forms. Makes itself in its first call.
+local commands = nil
 
-  local function wrong_arity(command)
-    fail("ERR wrong number of arguments for 'rl." .. command .. "' command")
-  end
-
-  -- Replies --------------------------------------------------------------------------------------------------------------
-
-  -- How one limit stands after the call, as a map. Servers send a map in the order in which Lua walks through it. Names
-  -- whose places in the table are taken go to the free place nearest its end, so the last to come is the first in order.
-  -- The names of two and three letters take the places, in the hashes of Lua 5.1 and of Valkey since 8.1. On another Lua
-  -- the order is another one, and nothing else.
-  local function map_of(figures)
-    local map = {
-      ye = 0, rt = 0, bex = 0, xl = 0, bcm = 0, ij = 0, aru = 0, br = 0,
-      ['at-ms'] = figures.at, ['window-ms'] = figures.window, ['reset-after-ms'] = figures.reset,
-      ['next-after-ms'] = figures.next, ['retry-after-ms'] = figures.retry,
-      ['remaining'] = max(0, figures.limit - figures.used), ['used'] = figures.used, ['limit'] = figures.limit,
-      ['allowed'] = figures.allowed and 1 or 0,
-    }
-    map.ye, map.rt, map.bex, map.xl, map.bcm, map.ij, map.aru, map.br = nil, nil, nil, nil, nil, nil, nil, nil
-    return {map = map}
-  end
+commands = not PLAIN and function(...)
+  local ceil, max, min, sub, upper = math.ceil, math.max, math.min, string.sub, string.upper
 
   -- What the rules have in common ----------------------------------------------------------------------------------------
 
   -- A rule is a table of these functions:
   --
-  -- parse(words, at, command)        the rule that begins at words[at], and where it ends
+  -- parse(words, at, command, name)  the rule that begins at words[at], and where it ends
   -- read(rule, key, time, declared)  a state: what is stored, and whether the request `fits`; changes nothing
-  -- counts(rule, state)              whether the request counts though it does not fit
   -- settle(rule, state, counted, is_short)  puts into the state what there is after a call that `counted`, or did not.
   --                                  `is_short`: whether the reply shows no wait
-  -- wait(rule, state)                until the request fits, in ms; -1 for never
   -- reply(rule, state)               the short reply
-  -- maps(rule, state, each)          the figures of the binding window, or of each
   -- write(rule, state)               carries out a call that counted, or else prunes
+  -- complete()                       adds the functions below, if they are not there yet
+  --
+  -- wait(rule, state)                until the request fits, in ms; -1 for never
+  -- maps(rule, state, each)          the figures of the binding window, or of each
+  -- heal(rule, state)                gives an expiry to a key that lacks one, where nothing else is to change
+  -- refund(rule, state)              takes back what was counted, and answers
 
   -- The line for words that do not belong to a rule.
   local function bad_words(command, name)
@@ -1301,20 +1170,14 @@ local function make_commands()
     fail('ERR syntax error: expected ' .. words .. ' and FULL')
   end
 
-  -- `AT ms`, of which words[at] is AT.
-  local function parse_at(words, at)
-    return integer(words[at + 1] or bad_words('refund'), 0, MOST)
-      or fail('ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991')
-  end
-
   -- `[FULL]`, where a rule takes no other option. RL.PEEK takes EACH, too, and RL.REFUND takes AT.
-  local function parse_full(rule, words, at, command, name)
+  local parse_full = ONLY ~= 'sliding' and ONLY ~= 'fixed' and function(rule, words, at, command, name)
     local option = words[at] and upper(words[at])
     if command == 'all' or not option then
       return at
     elseif command == 'refund' and option == 'AT' then
-      rule.at = parse_at(words, at)
       at = at + 1
+      rule.at = integer(words[at] or bad_words(command), 0, MOST) or fail(BAD_AT)
     elseif command ~= 'refund' and option == 'FULL' then
       rule.full = true
     elseif command == 'peek' and option == 'EACH' then
@@ -1329,14 +1192,15 @@ local function make_commands()
   end
 
   -- `windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL | EACH]`
-  local function parse_windows(words, at, command, name)
+  local parse_windows = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function(words, at, command, name)
     local rule = {windows = {}, limits = {}, cost = 1}
     local count = 0
     repeat
       if not (words[at] and words[at + 1]) then
-        wrong_arity(command)
+        fail(format(WRONG_ARITY, command))
       end
-      local window, limit = quota(words[at], words[at + 1])
+      local window = millis(words[at]) or fail(format(BAD_SECONDS, 'windowSec'))
+      local limit = integer(words[at + 1], 0, MOST) or fail(BAD_LIMIT)
       if count > 0 and window <= rule.windows[count] then
         fail(NOT_INCREASING)
       elseif count == MOST_WINDOWS then
@@ -1345,7 +1209,7 @@ local function make_commands()
       count = count + 1
       rule.windows[count], rule.limits[count] = window, limit
       at = at + 2
-    until not (words[at] and is_number(words[at]))
+    until not (words[at] and find(words[at], LIKE_A_NUMBER))
     rule.count, rule.longest = count, rule.windows[count]
 
     local seen = {}
@@ -1364,8 +1228,8 @@ local function make_commands()
         rule.cost = integer(words[at] or bad_words(command, name), least, MOST)
           or fail(least == 1 and BAD_COST or 'ERR COST must be an integer from 0 to 9007199254740991')
       elseif option == 'AT' then
-        rule.at = parse_at(words, at)
         at = at + 1
+        rule.at = integer(words[at] or bad_words(command), 0, MOST) or fail(BAD_AT)
       end
       at = at + 1
     end
@@ -1375,146 +1239,81 @@ local function make_commands()
     rule.anchored, rule.force, rule.full, rule.each = seen.ANCHORED, seen.FORCE, seen.FULL, seen.EACH
     rule.has_cost, rule.refunds = seen.COST, command == 'refund'
     rule.need = max(1, rule.cost) -- COST 0 asks whether there is room for a unit.
+    -- Whether it counts though it does not fit. The plain form of a fixed window counts its denials.
+    rule.counts = rule.force or name == 'FIXED' and rule.cost == 1 and count == 1
     return rule, at
   end
 
-  -- Which quota binds: of those that deny, the one with the longest wait; if none denies, or they wait for equally long,
-  -- the one with the fewest free units; of equals, the one with the shortest window. A wait of -1 is for ever.
-  local function binding_of(rule, state, wait_of)
-    local denying = 0
-    for index = 1, rule.count do
-      if not state.quotas[index].fits then
-        denying = denying + 1
-      end
-    end
-    local binding, longest, fewest
-    for index = 1, rule.count do
-      local quota = state.quotas[index]
-      if denying == 0 or not quota.fits then
-        local wait = denying > 1 and wait_of(index) or 0
-        wait = wait < 0 and math.huge or wait
-        local free = quota.limit - quota.used
-        if not binding or wait > longest or wait == longest and free < fewest then
-          binding, longest, fewest = quota, wait, free
+  -- What several windows and FULL need of a rule of windows.
+  local several = nil
+
+  local make_several = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function()
+    several = {}
+
+    -- Which quota binds: of those that deny, the one with the longest wait; if none denies, or they wait for equally long,
+    -- the one with the fewest free units; of equals, the one with the shortest window. A wait of -1 is for ever.
+    function several.binding_of(rule, state, wait_of)
+      local denying = 0
+      for index = 1, rule.count do
+        if not state.quotas[index].fits then
+          denying = denying + 1
         end
       end
+      local binding, longest, fewest
+      for index = 1, rule.count do
+        local quota = state.quotas[index]
+        if denying == 0 or not quota.fits then
+          local wait = denying > 1 and wait_of(index) or 0
+          wait = wait < 0 and math.huge or wait
+          local free = quota.limit - quota.used
+          if not binding or wait > longest or wait == longest and free < fewest then
+            binding, longest, fewest = quota, wait, free
+          end
+        end
+      end
+      return binding
     end
-    return binding
-  end
 
-  -- The figures of the binding window, or of each, with whether it has room and the wait. `own_wait` is that of one window.
-  local function maps_of_quotas(kind, rule, state, each, figures, own_wait)
-    if not each then
-      local all = figures(rule, state, state.binding)
-      all.allowed, all.retry = state.fits, kind.wait(rule, state)
-      return {all}
+    -- The figures of the binding window, or of each, with whether it has room and the wait. `own_wait` is that of one window.
+    function several.maps_of(kind, rule, state, each, figures, own_wait)
+      if not each then
+        local all = figures(rule, state, state.binding)
+        all.allowed, all.retry = state.fits, kind.wait(rule, state)
+        return {all}
+      end
+      local maps = {}
+      for index = 1, rule.count do
+        local quota = state.quotas[index]
+        maps[index] = figures(rule, state, quota)
+        maps[index].allowed, maps[index].retry = quota.fits, quota.fits and 0 or own_wait(rule, state, index)
+      end
+      return maps
     end
-    local maps = {}
-    for index = 1, rule.count do
-      local quota = state.quotas[index]
-      maps[index] = figures(rule, state, quota)
-      maps[index].allowed, maps[index].retry = quota.fits, quota.fits and 0 or own_wait(rule, state, index)
-    end
-    return maps
+
+    return several
   end
 
   -- SLIDING --------------------------------------------------------------------------------------------------------------
 
   -- The wait is exact: a request fits as soon as enough units have left the window, and the stamp of the last of them says
   -- when. src/limit/sliding.rs is the same in prose and code.
-  local function make_sliding()
+  local make_sliding = (not ONLY or ONLY == 'sliding') and function()
+    local sliding = nil
 
-    -- The stamp of the unit with `rank` newer ones, of those in the log and those that the call adds.
-    local function stamp_of(state, rank)
-      local log = state.log
-      if state.added > 0 then
-        state.newer = state.newer or state.store.stamped_after(log, state.now)
-        if rank >= state.newer then
-          if rank < state.newer + state.added then
-            return state.now
-          end
-          rank = rank - state.added
-        end
-      end
-      return state.store.stamp_of(log, rank)
-    end
-
-    -- The first time from `from` on at which each of these windows holds no more units, of those that expire, than may be
-    -- left in it. Units ahead of a shorter window come in as time goes on; then more have to expire, which is another
-    -- round.
-    local function room_at(state, windows, leftovers, from)
-      local log, at = state.log, from
-      for round = 0, state.rounds do
-        local begun = at
-        for index = 1, #windows do
-          local ahead = round < state.rounds and state.store.stamped_after(log, at + windows[index]) or 0
-          local stamp = stamp_of(state, leftovers[index] + ahead)
-          if stamp then
-            at = max(at, stamp + windows[index])
-          end
-        end
-        if at == begun then
-          break
-        end
-      end
-      return at
-    end
-
-    local function wait(state, window, leftover)
-      return room_at(state, {window}, {leftover}, state.now) - state.now
-    end
-
-    -- How many units of those that expire may be left in a window for the request to fit; negative if it never does.
-    local function leftover(rule, state, index)
-      return rule.limits[index] - rule.need - state.log.lasting
-    end
-
-    -- Until one window by itself has room.
-    local function retry_in_one(rule, state, index)
-      local left = leftover(rule, state, index)
-      local after = left >= 0 and wait(state, rule.windows[index], left) or 0
-      return after > 0 and after or -1
-    end
-
-    -- Until all of them have, where one of them has after some time.
-    local function retry_in_all(rule, state, after)
-      local windows, leftovers = {}, {}
-      for index = 1, rule.count do
-        local left = leftover(rule, state, index)
-        if left >= 0 then
-          windows[#windows + 1], leftovers[#windows + 1] = rule.windows[index], left
-        end
-      end
-      return room_at(state, windows, leftovers, state.now + after) - state.now
-    end
-
-    -- Units in the window of a quota.
-    local function used_in(rule, state, index)
-      local log, window = state.log, rule.windows[index]
-      if index == rule.count then
-        return log.units
-      end
-      local used = state.store.later_than(log, state.now - window)
-      return state.rounds > 0 and used - state.store.stamped_after(log, state.now + window) or used
-    end
-
-    local sliding = {}
-
-    function sliding.parse(words, at, command)
-      return parse_windows(words, at, command, 'SLIDING')
-    end
-
-    function sliding.read(rule, key, now, _, _, _, pruned)
+    local function read(rule, key, now, _, _, _, pruned)
       local log, store = get_logs().open(key, rule.longest, now, rule.has_cost, pruned and rule.cost <= MOST_ADDED)
+      if store.complete and (sliding.maps or rule.count > 1 or rule.full or rule.each) then
+        store.complete()
+      end
       local state = {log = log, store = store, now = now, quotas = {}, fits = true, rounds = 0, added = 0}
       if rule.refunds then
         return state
-      end
-      if rule.count > 1 and store.stamped_after(log, now) > 0 then
-        state.rounds = floor(MOST_LOOKUPS / rule.count)
+      elseif rule.count > 1 then
+        sliding.complete()
+        state.rounds = store.stamped_after(log, now) > 0 and floor(MOST_LOOKUPS / rule.count) or 0
       end
       for index = 1, rule.count do
-        local used = used_in(rule, state, index)
+        local used = rule.count == 1 and log.units or sliding.used_in(rule, state, index)
         local fits = rule.limits[index] - used >= rule.need
         state.quotas[index] =
           {limit = rule.limits[index], window = rule.windows[index], index = index, before = used, used = used, fits = fits}
@@ -1523,112 +1322,189 @@ local function make_commands()
       return state
     end
 
-    function sliding.counts(rule)
-      return rule.force
-    end
-
-    function sliding.settle(rule, state, counted, is_short)
+    local function settle(rule, state, counted, is_short)
       local log, store, quotas = state.log, state.store, state.quotas
-      if store.check_cost then
-        store.check_cost(rule.cost)
+      if rule.cost > MOST_ADDED and not store.is_compact then
+        fail(COST_TOO_LARGE)
       end
       local binding = quotas[1]
       state.added, state.newer = counted and rule.force and rule.cost or 0, nil
       if rule.count > 1 then
         for index = 1, rule.count do
           quotas[index].used = quotas[index].before
-          quotas[index].retry = quotas[index].fits and 0 or retry_in_one(rule, state, index)
+          quotas[index].retry = quotas[index].fits and 0 or sliding.retry_in_one(rule, state, index)
         end
-        binding = binding_of(rule, state, function(index) return quotas[index].retry end)
+        binding = (several or make_several()).binding_of(rule, state, function(index) return quotas[index].retry end)
       elseif not binding.fits and not is_short then
-        binding.retry = retry_in_one(rule, state, 1)
+        sliding.complete()
+        binding.retry = sliding.retry_in_one(rule, state, 1)
       end
       state.retry = binding.retry or 0
       if binding.fits then
         state.added, state.newer = counted and rule.cost or 0, nil
       elseif state.retry > 0 and (state.rounds > 0 or state.added > 0 and rule.count > 1) then
-        state.retry = retry_in_all(rule, state, state.retry)
+        state.retry = sliding.retry_in_all(rule, state, state.retry)
       end
       for index = 1, rule.count do
         quotas[index].used = quotas[index].before + state.added
       end
       state.binding = binding
-      state.is_charged = counted
       if state.plans then
         state.can_be_done = store.plan(log, state.added, not state.stays)
       end
     end
 
-    function sliding.wait(_, state)
-      return state.retry
-    end
-
-    function sliding.reply(_, state)
+    local function reply(_, state)
       local binding = state.binding
-      return {state.fits and 1 or 0, binding.before, whole_seconds(binding.window)}
+      return {state.fits and 1 or 0, binding.before, ceil(binding.window / 1000)}
     end
 
-    local function figures(_, state, quota)
-      local next_after, left = 0, min(quota.used, quota.limit) - 1 - state.log.lasting
-      if quota.used > 0 then
-        next_after = left < 0 and -1 or wait(state, quota.window, left)
-      end
-      local reset = wait(state, quota.window, 0)
-      return {
-        limit = quota.limit, used = quota.used, next = next_after, reset = reset, window = quota.window, at = state.now,
-      }
-    end
-
-    function sliding.maps(rule, state, each)
-      return maps_of_quotas(sliding, rule, state, each, figures, retry_in_one)
-    end
-
-    function sliding.write(_, state)
+    local function write(_, state)
       state.store.write(state.log, true)
     end
 
-    -- A key without an expiry gets one also where nothing else is to change.
-    function sliding.heal(_, state)
-      local log = state.log
-      if log.units > 0 and not expiry_of(log.key, log.now) then
-        call('PEXPIREAT', log.key, log.now + 2 * log.window)
+    local function complete()
+      if sliding.maps then
+        return
+      end
+
+      -- The stamp of the unit with `rank` newer ones, of those in the log and those that the call adds.
+      local function stamp_of(state, rank)
+        local log = state.log
+        if state.added > 0 then
+          state.newer = state.newer or state.store.stamped_after(log, state.now)
+          if rank >= state.newer then
+            if rank < state.newer + state.added then
+              return state.now
+            end
+            rank = rank - state.added
+          end
+        end
+        return state.store.stamp_of(log, rank)
+      end
+
+      -- The first time from `from` on at which each of these windows holds no more units, of those that expire, than may be
+      -- left in it. Units ahead of a shorter window come in as time goes on; then more have to expire, which is another
+      -- round.
+      local function room_at(state, windows, leftovers, from)
+        local log, at = state.log, from
+        for round = 0, state.rounds do
+          local begun = at
+          for index = 1, #windows do
+            local ahead = round < state.rounds and state.store.stamped_after(log, at + windows[index]) or 0
+            local stamp = stamp_of(state, leftovers[index] + ahead)
+            if stamp then
+              at = max(at, stamp + windows[index])
+            end
+          end
+          if at == begun then
+            break
+          end
+        end
+        return at
+      end
+
+      local function wait(state, window, leftover)
+        return room_at(state, {window}, {leftover}, state.now) - state.now
+      end
+
+      -- How many units of those that expire may be left in a window for the request to fit; negative if it never does.
+      local function leftover(rule, state, index)
+        return rule.limits[index] - rule.need - state.log.lasting
+      end
+
+      -- Until one window by itself has room.
+      function sliding.retry_in_one(rule, state, index)
+        local left = leftover(rule, state, index)
+        local after = left >= 0 and wait(state, rule.windows[index], left) or 0
+        return after > 0 and after or -1
+      end
+
+      -- Until all of them have, where one of them has after some time.
+      function sliding.retry_in_all(rule, state, after)
+        local windows, leftovers = {}, {}
+        for index = 1, rule.count do
+          local left = leftover(rule, state, index)
+          if left >= 0 then
+            windows[#windows + 1], leftovers[#windows + 1] = rule.windows[index], left
+          end
+        end
+        return room_at(state, windows, leftovers, state.now + after) - state.now
+      end
+
+      -- Units in the window of a quota.
+      function sliding.used_in(rule, state, index)
+        local log, window = state.log, rule.windows[index]
+        if index == rule.count then
+          return log.units
+        end
+        local used = state.store.later_than(log, state.now - window)
+        return state.rounds > 0 and used - state.store.stamped_after(log, state.now + window) or used
+      end
+
+      function sliding.wait(_, state)
+        return state.retry
+      end
+
+      local function figures(_, state, quota)
+        local next_after, left = 0, min(quota.used, quota.limit) - 1 - state.log.lasting
+        if quota.used > 0 then
+          next_after = left < 0 and -1 or wait(state, quota.window, left)
+        end
+        local reset = wait(state, quota.window, 0)
+        return {
+          limit = quota.limit, used = quota.used, next = next_after, reset = reset, window = quota.window, at = state.now,
+        }
+      end
+
+      function sliding.maps(rule, state, each)
+        return (several or make_several()).maps_of(sliding, rule, state, each, figures, sliding.retry_in_one)
+      end
+
+      -- A key without an expiry gets one also where nothing else is to change.
+      function sliding.heal(_, state)
+        local log = state.log
+        if log.units > 0 and not expiry_of(log.key, log.now) then
+          call('PEXPIREAT', log.key, log.now + 2 * log.window)
+        end
+      end
+
+      -- Whether a compact log has many dead bytes.
+      function sliding.is_due(state)
+        return state.store.is_due and state.store.is_due(state.log)
+      end
+
+      -- How many members the call adds.
+      function sliding.members(state)
+        return state.store.is_compact and 0 or state.added
+      end
+
+      -- Takes out the newest units that a clock has stamped, or some of one stamp.
+      function sliding.refund(rule, state)
+        local log, store, now, window, at = state.log, state.store, state.now, rule.windows[1], rule.at
+        local taken = store.take(log, rule.cost, at)
+        state.rounds = 1
+        local used = sliding.used_in(rule, state, 1)
+        local gone = taken
+        if at then
+          gone = at > now - window and at <= now + window and taken or 0
+        elseif taken > 0 then
+          -- Of the units taken, those that are in this window. Those that never expire are in it and stay.
+          gone = min(max(0, used - log.lasting), max(0, taken - store.stamped_after(log, now + window)))
+        end
+        store.write(log, false)
+        return {taken, used - gone, ceil(window / 1000)}
       end
     end
 
-    -- Whether a compact log has many dead bytes.
-    function sliding.is_due(state)
-      return state.store.is_due and state.store.is_due(state.log)
-    end
-
-    -- How many members the call adds.
-    function sliding.members(state)
-      return state.store.is_compact and 0 or state.added
-    end
-
-    -- Takes out the newest units that a clock has stamped, or some of one stamp.
-    function sliding.refund(rule, state)
-      local log, store, now, window, at = state.log, state.store, state.now, rule.windows[1], rule.at
-      local taken = store.take(log, rule.cost, at)
-      state.rounds = 1
-      local used = used_in(rule, state, 1)
-      local gone = taken
-      if at then
-        gone = at > now - window and at <= now + window and taken or 0
-      elseif taken > 0 then
-        -- Of the units taken, those that are in this window. Those that never expire are in it and stay.
-        gone = min(max(0, used - log.lasting), max(0, taken - store.stamped_after(log, now + window)))
-      end
-      store.write(log, false)
-      return {taken, used - gone, whole_seconds(window)}
-    end
-
+    sliding = {parse = parse_windows, read = read, settle = settle, reply = reply, write = write, complete = complete}
     return sliding
   end
 
   -- FIXED ----------------------------------------------------------------------------------------------------------------
 
   -- A signed 64-bit integer as the server stores it. The number is exact up to 2^53.
-  local function stored_integer(text)
+  local stored_integer = ONLY ~= 'sliding' and ONLY ~= 'acquire' and function(text)
     local _, _, sign, digits = find(text, '^(-?)([1-9]%d*)$')
     if text == '0' then
       return 0
@@ -1640,50 +1516,28 @@ local function make_commands()
     return tonumber(text)
   end
 
-  local function make_fixed()
-    local counters = get_counters()
-    local nearest_seconds = counters.nearest_seconds
+  local make_fixed = (not ONLY or ONLY == 'fixed') and function()
+    local fixed = nil
 
-    -- The seconds of a window in their shortest form.
-    local function shown(window)
-      local text = format('%d', floor(window / 1000))
-      local places = window % 1000
+    -- What makes the name of a window's counter: its number, or its seconds in their shortest form.
+    local function suffix_of(window, now, anchored)
+      if not anchored then
+        return format('%d', floor(now / window))
+      end
+      local text, places = format('%d', floor(window / 1000)), window % 1000
       if places > 0 then
         text = text .. string.gsub(format('.%03d', places), '0+$', '')
       end
       return text .. 's'
     end
 
-    local fixed = {shown = shown}
-
-    function fixed.parse(words, at, command)
-      return parse_windows(words, at, command, 'FIXED')
-    end
-
-    -- What makes the name of a window's counter.
-    local function suffix_of(rule, window, now)
-      return rule.anchored and shown(window) or format('%d', floor(now / window))
-    end
-
-    -- The keys of the counters.
-    function fixed.names(rule, key, now, declared)
-      local names, last = {}, nil
-      for index = 1, rule.count do
-        local suffix = suffix_of(rule, rule.windows[index], now)
-        if suffix ~= last then
-          names[#names + 1], last = counters.name(key, suffix, declared), suffix
-        end
-      end
-      return names
-    end
-
-    function fixed.read(rule, key, now, _, _, declared)
+    local function read(rule, key, now, _, _, declared)
       local state = {now = now, quotas = {}, fits = true}
       local shorter
       for index = 1, rule.count do
         local window, limit = rule.windows[index], rule.limits[index]
         local quota = {limit = limit, window = window, index = index, life = window}
-        local suffix = suffix_of(rule, window, now)
+        local suffix = suffix_of(window, now, rule.anchored)
         if shorter and shorter.suffix == suffix then
           -- Windows that are long and nearly equal can have the same number, and so the same counter. It counts once, and
           -- lives for the longest of them.
@@ -1692,8 +1546,8 @@ local function make_commands()
           quota.value, quota.expiry, quota.name = shorter.value, shorter.expiry, shorter.name
         else
           quota.suffix = suffix
-          quota.name = counters.name(key, suffix, declared)
-          local text = counters.call('GET', quota.name)
+          quota.name = counter_name(key, suffix, declared)
+          local text = call('GET', quota.name)
           if text then
             quota.exists, quota.text = true, text
             quota.value, quota.expiry = stored_integer(text), expiry_of(quota.name, now)
@@ -1701,7 +1555,7 @@ local function make_commands()
               quota.over, quota.value, quota.expiry, quota.text = true, 0, nil, '0'
             end
           else
-            counters.check_missing(key, quota.name, declared)
+            check_missing(key, quota.name, declared)
             quota.value, quota.text = 0, '0'
           end
         end
@@ -1712,42 +1566,7 @@ local function make_commands()
       return state
     end
 
-    -- The plain form counts its denials.
-    function fixed.counts(rule)
-      return rule.force or rule.cost == 1 and rule.count == 1
-    end
-
-    -- When the next request finds a counter at 0.
-    local function fresh_after(rule, state, quota)
-      local at = quota.expiry_after or state.now + quota.life
-      if not rule.anchored then
-        -- The server keeps a key through the very millisecond of its expiry.
-        local window = quota.window
-        local next_window = (floor(state.now / window) + 1) * window
-        at = quota.expiry_after and min(next_window, quota.expiry_after + 1) or next_window
-      end
-      return max(1, at - state.now)
-    end
-
-    local function own_wait(rule, state, index)
-      local quota = state.quotas[index]
-      return rule.need > quota.limit and -1 or fresh_after(rule, state, quota)
-    end
-
-    local function check_overflow(text, cost)
-      if #text < 19 or sub(text, 1, 1) == '-' then
-        return
-      end
-      local seconds, rest = tonumber(sub(text, 1, -10)), tonumber(sub(text, -9))
-      rest = rest + cost % 1e9
-      seconds = seconds + floor(cost / 1e9) + floor(rest / 1e9)
-      rest = rest % 1e9
-      if seconds > 9223372036 or seconds == 9223372036 and rest > 854775807 then
-        fail('ERR increment or decrement would overflow')
-      end
-    end
-
-    function fixed.settle(rule, state, counted)
+    local function settle(rule, state, counted)
       counted = counted and rule.cost > 0
       state.counted = counted
       for index = 1, rule.count do
@@ -1755,8 +1574,9 @@ local function make_commands()
         quota.life = quota.shared and quota.shared.life or quota.life
         quota.used, quota.expiry_after, quota.renewed = quota.value, quota.expiry, nil
         if counted then
-          if not quota.shared then
-            check_overflow(quota.text, rule.cost)
+          if not quota.shared and #quota.text >= 19 and quota.value > 0 then
+            fixed.complete()
+            fixed.check_overflow(quota.text, rule.cost)
           end
           quota.used = quota.value + rule.cost
           if not quota.expiry or quota.value == 0 then
@@ -1764,49 +1584,24 @@ local function make_commands()
           end
         end
       end
-      state.binding = binding_of(rule, state, function(index) return own_wait(rule, state, index) end)
-    end
-
-    function fixed.wait(rule, state)
-      if state.fits then
-        return 0
+      if rule.count == 1 then
+        state.binding = state.quotas[1]
+        return
       end
-      local longest = 0
-      for index = 1, rule.count do
-        local quota = state.quotas[index]
-        if not quota.fits or quota.limit - quota.used < rule.need then
-          local wait = own_wait(rule, state, index)
-          if wait < 0 then
-            return -1
-          end
-          longest = max(longest, wait)
-        end
-      end
-      return longest
+      fixed.complete()
+      state.binding = (several or make_several()).binding_of(rule, state, function(index)
+        return fixed.own_wait(rule, state, index)
+      end)
     end
 
-    local function ttl_of(state, quota)
-      return nearest_seconds(max(0, (quota.expiry_after or state.now + quota.life) - state.now))
-    end
-
-    function fixed.reply(_, state)
-      return {state.fits and 1 or 0, state.binding.used, ttl_of(state, state.binding)}
-    end
-
-    local function figures(rule, state, quota)
-      local fresh = quota.used > 0 and fresh_after(rule, state, quota) or 0
-      local next_after = quota.used > 0 and quota.limit == 0 and -1 or fresh
-      return {
-        limit = quota.limit, used = quota.used, next = next_after, reset = fresh, window = quota.window, at = state.now,
-      }
-    end
-
-    function fixed.maps(rule, state, each)
-      return maps_of_quotas(fixed, rule, state, each, figures, own_wait)
+    local function reply(_, state)
+      local quota = state.binding
+      local left = max(0, (quota.expiry_after or state.now + quota.life) - state.now)
+      return {state.fits and 1 or 0, quota.used, floor((left + 500) / 1000)} -- Rounded as the TTL command does it.
     end
 
     -- A counter without an expiry would never end: it gets one.
-    function fixed.heal(rule, state)
+    local function heal(rule, state)
       for index = 1, rule.count do
         local quota = state.quotas[index]
         if quota.exists and not quota.over and not quota.shared and not quota.expiry then
@@ -1815,9 +1610,9 @@ local function make_commands()
       end
     end
 
-    function fixed.write(rule, state)
+    local function write(rule, state)
       if not state.counted then
-        return fixed.heal(rule, state)
+        return heal(rule, state)
       end
       for index = rule.count, 1, -1 do
         local quota = state.quotas[index]
@@ -1834,39 +1629,121 @@ local function make_commands()
       end
     end
 
-    -- Whether a window that a time lies in is the counter's present one.
-    local function is_present(rule, state, quota, at)
-      if not at then
-        return true
-      elseif rule.anchored then
-        return quota.expiry ~= nil and at >= quota.expiry - quota.window and at < quota.expiry
+    local function complete()
+      if fixed.maps then
+        return
       end
-      return floor(at / quota.window) == floor(state.now / quota.window)
-    end
 
-    function fixed.refund(rule, state)
-      local at, most = rule.at, 0
-      for index = rule.count, 1, -1 do
-        local quota = state.quotas[index]
-        quota.left = quota.shared and quota.shared.left or quota.value
-        if not quota.shared and quota.value > 0 and is_present(rule, state, quota, at) then
-          local back = min(rule.cost, quota.value)
-          call('INCRBY', quota.name, format('-%.0f', back))
-          most, quota.left = max(most, back), quota.value - back
+      -- Refuses a cost that would bring a counter with 19 digits beyond 64 bits.
+      function fixed.check_overflow(text, cost)
+        local seconds, rest = tonumber(sub(text, 1, -10)), tonumber(sub(text, -9))
+        rest = rest + cost % 1e9
+        seconds = seconds + floor(cost / 1e9) + floor(rest / 1e9)
+        rest = rest % 1e9
+        if seconds > 9223372036 or seconds == 9223372036 and rest > 854775807 then
+          fail('ERR increment or decrement would overflow')
         end
       end
-      local first = state.quotas[1]
-      local expiry = first.expiry or state.now + (first.shared or first).life
-      return {most, first.left, nearest_seconds(max(0, expiry - state.now))}
+
+      -- The keys of the counters.
+      function fixed.names(rule, key, now, declared)
+        local names, last = {}, nil
+        for index = 1, rule.count do
+          local suffix = suffix_of(rule.windows[index], now, rule.anchored)
+          if suffix ~= last then
+            names[#names + 1], last = counter_name(key, suffix, declared), suffix
+          end
+        end
+        return names
+      end
+
+      -- When the next request finds a counter at 0.
+      local function fresh_after(rule, state, quota)
+        local at = quota.expiry_after or state.now + quota.life
+        if not rule.anchored then
+          -- The server keeps a key through the very millisecond of its expiry.
+          local window = quota.window
+          local next_window = (floor(state.now / window) + 1) * window
+          at = quota.expiry_after and min(next_window, quota.expiry_after + 1) or next_window
+        end
+        return max(1, at - state.now)
+      end
+
+      function fixed.own_wait(rule, state, index)
+        local quota = state.quotas[index]
+        return rule.need > quota.limit and -1 or fresh_after(rule, state, quota)
+      end
+
+      function fixed.wait(rule, state)
+        if state.fits then
+          return 0
+        end
+        local longest = 0
+        for index = 1, rule.count do
+          local quota = state.quotas[index]
+          if not quota.fits or quota.limit - quota.used < rule.need then
+            local wait = fixed.own_wait(rule, state, index)
+            if wait < 0 then
+              return -1
+            end
+            longest = max(longest, wait)
+          end
+        end
+        return longest
+      end
+
+      local function figures(rule, state, quota)
+        local fresh = quota.used > 0 and fresh_after(rule, state, quota) or 0
+        local next_after = quota.used > 0 and quota.limit == 0 and -1 or fresh
+        return {
+          limit = quota.limit, used = quota.used, next = next_after, reset = fresh, window = quota.window, at = state.now,
+        }
+      end
+
+      function fixed.maps(rule, state, each)
+        return (several or make_several()).maps_of(fixed, rule, state, each, figures, fixed.own_wait)
+      end
+
+      -- Whether a window that a time lies in is the counter's present one.
+      local function is_present(rule, state, quota, at)
+        if not at then
+          return true
+        elseif rule.anchored then
+          return quota.expiry ~= nil and at >= quota.expiry - quota.window and at < quota.expiry
+        end
+        return floor(at / quota.window) == floor(state.now / quota.window)
+      end
+
+      function fixed.refund(rule, state)
+        local at, most = rule.at, 0
+        for index = rule.count, 1, -1 do
+          local quota = state.quotas[index]
+          quota.left = quota.shared and quota.shared.left or quota.value
+          if not quota.shared and quota.value > 0 and is_present(rule, state, quota, at) then
+            local back = min(rule.cost, quota.value)
+            call('INCRBY', quota.name, format('-%.0f', back))
+            most, quota.left = max(most, back), quota.value - back
+          end
+        end
+        local first = state.quotas[1]
+        local expiry = first.expiry or state.now + (first.shared or first).life
+        return {most, first.left, floor((max(0, expiry - state.now) + 500) / 1000)}
+      end
     end
 
+    fixed = {
+      parse = parse_windows, suffix = suffix_of, read = read, settle = settle, reply = reply, heal = heal, write = write,
+      complete = complete,
+    }
     return fixed
   end
 
   -- THROTTLE -------------------------------------------------------------------------------------------------------------
 
   -- Nanoseconds are two numbers here: whole seconds, and what is left.
-  local function make_throttle()
+  local make_throttle = (not ONLY or ONLY == 'throttle') and function()
+    local throttle = nil
+
     local function at_most(seconds, nanos, seconds_most, nanos_most)
       return seconds < seconds_most or seconds == seconds_most and nanos <= nanos_most
     end
@@ -1905,17 +1782,18 @@ local function make_commands()
       if quotient >= MOST then
         return quotient
       end
-      local function fits(count)
-        local product_seconds, product_nanos = times(by_seconds, by_nanos, count)
-        return at_most(product_seconds, product_nanos, seconds, nanos)
-      end
-      while not fits(quotient) do
+      local product_seconds, product_nanos = times(by_seconds, by_nanos, quotient)
+      while not at_most(product_seconds, product_nanos, seconds, nanos) do
         quotient = quotient - 1
+        product_seconds, product_nanos = times(by_seconds, by_nanos, quotient)
       end
-      while fits(quotient + 1) do
+      while true do
+        product_seconds, product_nanos = times(by_seconds, by_nanos, quotient + 1)
+        if not at_most(product_seconds, product_nanos, seconds, nanos) then
+          return quotient
+        end
         quotient = quotient + 1
       end
-      return quotient
     end
 
     local function to_millis(seconds, nanos)
@@ -1966,12 +1844,10 @@ local function make_commands()
       end
     end
 
-    local throttle = {}
-
     -- `max_burst count period [quantity] [FULL]`
-    function throttle.parse(words, at, command)
+    local function parse(words, at, command)
       if not (words[at] and words[at + 1] and words[at + 2]) then
-        wrong_arity(command)
+        fail(format(WRONG_ARITY, command))
       end
       local burst = integer(words[at], 0, MOST - 1)
         or fail('ERR max_burst must be an integer from 0 to 9007199254740990')
@@ -1984,7 +1860,7 @@ local function make_commands()
       local option = word and upper(word)
       local is_option
       if command == 'all' then
-        is_option = word and not is_number(word)
+        is_option = word and not find(word, LIKE_A_NUMBER)
       elseif command == 'refund' then
         is_option = option == 'AT'
       else
@@ -2008,7 +1884,7 @@ local function make_commands()
       return rule, at
     end
 
-    function throttle.read(rule, key, now, seconds, nanos)
+    local function read(rule, key, now, seconds, nanos)
       local text = call('GET', key)
       local state = {key = key, now = now, seconds = seconds, nanos = nanos, debt_seconds = 0, debt_nanos = 0}
       if text then
@@ -2036,18 +1912,7 @@ local function make_commands()
       return state
     end
 
-    function throttle.counts()
-      return false
-    end
-
-    -- Units that are used up by a debt, rounded up.
-    local function used_by(rule, seconds, nanos)
-      local used = divided(seconds, nanos, rule.seconds, rule.nanos)
-      local whole_seconds_, whole_nanos = times(rule.seconds, rule.nanos, used)
-      return (whole_seconds_ == seconds and whole_nanos == nanos) and used or used + 1
-    end
-
-    function throttle.settle(rule, state, counted)
+    local function settle(rule, state, counted)
       state.ahead_seconds, state.ahead_nanos = state.debt_seconds, state.debt_nanos
       state.moved = counted and state.fits and rule.quantity > 0
       check_time(state.seconds, state.nanos)
@@ -2068,29 +1933,12 @@ local function make_commands()
       state.binding = {limit = rule.limit, used = rule.limit - state.remaining}
     end
 
-    function throttle.wait(_, state)
-      return state.retry
-    end
-
-    function throttle.reply(rule, state)
+    local function reply(rule, state)
       return {
         state.fits and 0 or 1, rule.limit, state.remaining,
-        state.retry > 0 and whole_seconds(state.retry) or -1,
-        whole_seconds(to_millis(state.ahead_seconds, state.ahead_nanos)),
+        state.retry > 0 and ceil(state.retry / 1000) or -1,
+        ceil(to_millis(state.ahead_seconds, state.ahead_nanos) / 1000),
       }
-    end
-
-    function throttle.maps(rule, state)
-      local used, next_after = used_by(rule, state.ahead_seconds, state.ahead_nanos), 0
-      if used > 0 then
-        local seconds, nanos = times(rule.seconds, rule.nanos, rule.limit - state.remaining - 1)
-        next_after = to_millis(minus(state.ahead_seconds, state.ahead_nanos, seconds, nanos))
-      end
-      return {{
-        allowed = state.fits, limit = rule.limit, used = used, retry = state.retry, next = next_after,
-        reset = to_millis(state.ahead_seconds, state.ahead_nanos),
-        window = to_millis(rule.tolerance_seconds, rule.tolerance_nanos), at = state.now,
-      }}
     end
 
     local function store(state, ahead_seconds, ahead_nanos)
@@ -2103,81 +1951,102 @@ local function make_commands()
       call('SET', state.key, digits, 'PXAT', to_millis(seconds, nanos))
     end
 
-    function throttle.write(_, state)
+    local function write(_, state)
       if state.moved then
         store(state, state.ahead_seconds, state.ahead_nanos)
       end
     end
 
-    -- The arrival time goes back, never before now.
-    function throttle.refund(rule, state)
-      check_time(state.seconds, state.nanos)
-      local before, quantity = used_by(rule, state.debt_seconds, state.debt_nanos), rule.quantity
-      local ahead_seconds, ahead_nanos = state.debt_seconds, state.debt_nanos
-      local asked_seconds, asked_nanos = intervals(rule, quantity)
-      -- What is refunded is not told by a difference: figures above 2^53 are rounded.
-      if not asked_seconds or at_most(ahead_seconds, ahead_nanos, asked_seconds, asked_nanos) then
-        ahead_seconds, ahead_nanos, quantity = 0, 0, before
-      else
-        ahead_seconds, ahead_nanos = minus(ahead_seconds, ahead_nanos, asked_seconds, asked_nanos)
+    local function complete()
+      if throttle.maps then
+        return
       end
-      if before > 0 and rule.quantity > 0 then
-        store(state, ahead_seconds, ahead_nanos)
+
+      -- Units that are used up by a debt, rounded up.
+      local function used_by(rule, seconds, nanos)
+        local used = divided(seconds, nanos, rule.seconds, rule.nanos)
+        local product_seconds, product_nanos = times(rule.seconds, rule.nanos, used)
+        return (product_seconds == seconds and product_nanos == nanos) and used or used + 1
       end
-      local after = used_by(rule, ahead_seconds, ahead_nanos)
-      return {quantity, after, whole_seconds(to_millis(ahead_seconds, ahead_nanos))}
+
+      function throttle.wait(_, state)
+        return state.retry
+      end
+
+      function throttle.maps(rule, state)
+        local used, next_after = used_by(rule, state.ahead_seconds, state.ahead_nanos), 0
+        if used > 0 then
+          local seconds, nanos = times(rule.seconds, rule.nanos, rule.limit - state.remaining - 1)
+          next_after = to_millis(minus(state.ahead_seconds, state.ahead_nanos, seconds, nanos))
+        end
+        return {{
+          allowed = state.fits, limit = rule.limit, used = used, retry = state.retry, next = next_after,
+          reset = to_millis(state.ahead_seconds, state.ahead_nanos),
+          window = to_millis(rule.tolerance_seconds, rule.tolerance_nanos), at = state.now,
+        }}
+      end
+
+      -- The arrival time goes back, never before now.
+      function throttle.refund(rule, state)
+        check_time(state.seconds, state.nanos)
+        local before, quantity = used_by(rule, state.debt_seconds, state.debt_nanos), rule.quantity
+        local ahead_seconds, ahead_nanos = state.debt_seconds, state.debt_nanos
+        local asked_seconds, asked_nanos = intervals(rule, quantity)
+        -- What is refunded is not told by a difference: figures above 2^53 are rounded.
+        if not asked_seconds or at_most(ahead_seconds, ahead_nanos, asked_seconds, asked_nanos) then
+          ahead_seconds, ahead_nanos, quantity = 0, 0, before
+        else
+          ahead_seconds, ahead_nanos = minus(ahead_seconds, ahead_nanos, asked_seconds, asked_nanos)
+        end
+        if before > 0 and rule.quantity > 0 then
+          store(state, ahead_seconds, ahead_nanos)
+        end
+        local after = used_by(rule, ahead_seconds, ahead_nanos)
+        return {quantity, after, ceil(to_millis(ahead_seconds, ahead_nanos) / 1000)}
+      end
     end
 
+    throttle = {parse = parse, read = read, settle = settle, reply = reply, write = write, complete = complete}
     return throttle
   end
 
   -- ACQUIRE --------------------------------------------------------------------------------------------------------------
 
-  -- Reads the leases at a key. Those that have ended are still there, and are not held.
-  local function read_leases(key, now)
-    local held = call('ZCOUNT', key, format('(%d', now), '+inf')
-    return {key = key, now = now, held = held, ended = call('ZCARD', key) - held}
-  end
+  local make_acquire = (not ONLY or ONLY == 'acquire') and function()
+    local acquire = nil
 
-  -- Removes leases that have ended. Answers whether the key is still there.
-  local function prune_leases(leases)
-    if leases.held == 0 then
-      if leases.ended > 0 then
-        call('UNLINK', leases.key)
+    -- Removes leases that have ended. Answers whether the key is still there.
+    local function prune_leases(leases)
+      if leases.held == 0 then
+        if leases.ended > 0 then
+          call('UNLINK', leases.key)
+        end
+        return false
       end
-      return false
+      if leases.ended > MOST_REMOVED then
+        call('ZREMRANGEBYRANK', leases.key, 0, MOST_REMOVED - 1)
+      elseif leases.ended > 0 then
+        call('ZREMRANGEBYSCORE', leases.key, '-inf', leases.now)
+      end
+      return true
     end
-    if leases.ended > MOST_REMOVED then
-      call('ZREMRANGEBYRANK', leases.key, 0, MOST_REMOVED - 1)
-    elseif leases.ended > 0 then
-      call('ZREMRANGEBYSCORE', leases.key, '-inf', leases.now)
-    end
-    return true
-  end
 
-  -- When a lease with this score ends, if ever. A planted score may be any number.
-  local function end_of(score)
-    local at = tonumber(score)
-    if at ~= math.huge then
-      return min(ceil(at), 2 ^ 62)
+    -- The key goes with its last lease.
+    local function keep_leases(key, now, existed)
+      local last = tonumber(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
+      if last == math.huge then
+        return -- A planted score may be any number.
+      end
+      last = min(ceil(last), LAST_EXPIRY)
+      if not existed or expiry_of(key, now) ~= last then
+        call('PEXPIREAT', key, format('%.0f', last))
+      end
     end
-  end
-
-  -- The key goes with its last lease.
-  local function keep_leases(key, now, existed)
-    local last = end_of(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
-    if last and (not existed or expiry_of(key, now) ~= last) then
-      call('PEXPIREAT', key, format('%.0f', last))
-    end
-  end
-
-  local function make_acquire()
-    local acquire = {}
 
     -- `limit leaseSec holder [FULL]`
-    function acquire.parse(words, at, command)
+    local function parse(words, at, command)
       if not (words[at] and words[at + 1] and words[at + 2]) then
-        wrong_arity(command)
+        fail(format(WRONG_ARITY, command))
       end
       local rule = {limit = integer(words[at], 0, MOST) or fail(BAD_LIMIT)}
       rule.lease = millis(words[at + 1]) or fail(format(BAD_SECONDS, 'leaseSec'))
@@ -2185,84 +2054,29 @@ local function make_commands()
       return rule, parse_full(rule, words, at + 3, command, 'ACQUIRE')
     end
 
-    function acquire.read(rule, key, now)
-      local leases = read_leases(key, now)
-      if leases.held > 0 then
+    -- Leases that have ended are still there, and are not held.
+    local function read(rule, key, now)
+      local held = call('ZCOUNT', key, format('(%d', now), '+inf')
+      local leases = {key = key, now = now, held = held, ended = call('ZCARD', key) - held}
+      if held > 0 and rule.holder then
         local score = tonumber(call('ZSCORE', key, rule.holder) or '-inf')
         leases.old = score > now and score or nil
       end
-      leases.fits = leases.old ~= nil or leases.held < rule.limit
+      leases.fits = leases.old ~= nil or held < rule.limit
       return leases
     end
 
-    function acquire.counts()
-      return false
-    end
-
-    function acquire.settle(rule, leases, counted)
+    local function settle(rule, leases, counted)
       leases.counted = counted and leases.fits
       leases.held_after = leases.held + (leases.counted and not leases.old and 1 or 0)
       leases.binding = {limit = rule.limit, used = leases.held_after}
     end
 
-    -- Milliseconds until a lease ends, by its place from 0 in the order of their ends after the call.
-    local function end_at(rule, leases, place)
-      local key, now = leases.key, leases.now
-      local function stored(index)
-        local found = call('ZRANGEBYSCORE', key, format('(%d', now), '+inf', 'WITHSCORES', 'LIMIT', index, 1)
-        local at = end_of(found[2])
-        return at and at - now or -1
-      end
-      if not leases.counted then
-        return stored(place)
-      end
-      local new = now + rule.lease
-      local earlier = call('ZCOUNT', key, format('(%d', now), format('(%.0f', new))
-      if leases.old and leases.old < new then
-        earlier = earlier - 1
-      end
-      if place == earlier then
-        return rule.lease
-      elseif place > earlier then
-        place = place - 1
-      end
-      if leases.old and place >= call('ZRANK', key, rule.holder) - leases.ended then
-        place = place + 1
-      end
-      return stored(place)
+    local function reply(rule, leases)
+      return {leases.fits and 1 or 0, leases.held_after, ceil(rule.lease / 1000)}
     end
 
-    function acquire.wait(rule, leases)
-      if leases.fits then
-        return 0
-      end
-      return rule.limit == 0 and -1 or end_at(rule, leases, leases.held - rule.limit)
-    end
-
-    function acquire.reply(rule, leases)
-      return {leases.fits and 1 or 0, leases.held_after, whole_seconds(rule.lease)}
-    end
-
-    function acquire.maps(rule, leases)
-      local held, next_after, reset = leases.held_after, 0, 0
-      if held > 0 then
-        next_after = rule.limit == 0 and -1 or end_at(rule, leases, max(0, held - rule.limit))
-        reset = end_at(rule, leases, held - 1)
-      end
-      return {{
-        allowed = leases.fits, limit = rule.limit, used = held, retry = acquire.wait(rule, leases), next = next_after,
-        reset = reset, window = rule.lease, at = leases.now,
-      }}
-    end
-
-    -- Leases without an expiry would stay for ever.
-    function acquire.heal(_, leases)
-      if leases.held > 0 and not expiry_of(leases.key, leases.now) then
-        keep_leases(leases.key, leases.now, false)
-      end
-    end
-
-    function acquire.write(rule, leases)
+    local function write(rule, leases)
       local existed, new = leases.held > 0, leases.now + rule.lease
       if leases.ended > 0 then
         existed = prune_leases(leases)
@@ -2270,45 +2084,156 @@ local function make_commands()
       if leases.counted and leases.old ~= new then
         call('ZADD', leases.key, format('%d', new), rule.holder)
         keep_leases(leases.key, leases.now, existed)
-      else
-        acquire.heal(rule, leases)
+      elseif leases.held > 0 and not expiry_of(leases.key, leases.now) then
+        keep_leases(leases.key, leases.now, false)
       end
     end
 
+    local function complete()
+      if acquire.maps then
+        return
+      end
+
+      -- Leases without an expiry would stay for ever.
+      function acquire.heal(_, leases)
+        if leases.held > 0 and not expiry_of(leases.key, leases.now) then
+          keep_leases(leases.key, leases.now, false)
+        end
+      end
+
+      -- Milliseconds until a lease ends, by its place from 0 in the order of their ends after the call.
+      local function end_at(rule, leases, place)
+        local key, now = leases.key, leases.now
+        local function stored(index)
+          local found = call('ZRANGEBYSCORE', key, format('(%d', now), '+inf', 'WITHSCORES', 'LIMIT', index, 1)
+          local at = tonumber(found[2])
+          return at ~= math.huge and min(ceil(at), LAST_EXPIRY) - now or -1
+        end
+        if not leases.counted then
+          return stored(place)
+        end
+        local new = now + rule.lease
+        local earlier = call('ZCOUNT', key, format('(%d', now), format('(%.0f', new))
+        if leases.old and leases.old < new then
+          earlier = earlier - 1
+        end
+        if place == earlier then
+          return rule.lease
+        elseif place > earlier then
+          place = place - 1
+        end
+        if leases.old and place >= call('ZRANK', key, rule.holder) - leases.ended then
+          place = place + 1
+        end
+        return stored(place)
+      end
+
+      function acquire.wait(rule, leases)
+        if leases.fits then
+          return 0
+        end
+        return rule.limit == 0 and -1 or end_at(rule, leases, leases.held - rule.limit)
+      end
+
+      function acquire.maps(rule, leases)
+        local held, next_after, reset = leases.held_after, 0, 0
+        if held > 0 then
+          next_after = rule.limit == 0 and -1 or end_at(rule, leases, max(0, held - rule.limit))
+          reset = end_at(rule, leases, held - 1)
+        end
+        return {{
+          allowed = leases.fits, limit = rule.limit, used = held, retry = acquire.wait(rule, leases), next = next_after,
+          reset = reset, window = rule.lease, at = leases.now,
+        }}
+      end
+
+      function acquire.release(words, at, key)
+        local now = clock()
+        local leases = read({limit = 0}, key, now)
+        local removed, seen = 0, {}
+        if leases.held > 0 then
+          for index = at, #words do
+            local holder = words[index]
+            if not seen[holder] then
+              seen[holder] = true
+              local score = call('ZSCORE', key, holder)
+              if score and tonumber(score) > now then
+                removed = removed + 1
+                seen[removed] = holder
+              end
+            end
+          end
+        end
+        if leases.ended == 0 and removed == 0 then
+          return 0
+        end
+        if removed == leases.held then
+          call('UNLINK', key)
+          return removed
+        end
+        prune_leases(leases)
+        for first = 1, removed, 1000 do
+          call('ZREM', key, unpack(seen, first, min(first + 999, removed)))
+        end
+        if removed > 0 then
+          keep_leases(key, now, true)
+        end
+        return removed
+      end
+    end
+
+    acquire = {parse = parse, read = read, settle = settle, reply = reply, write = write, complete = complete}
     return acquire
   end
 
   -- Commands -------------------------------------------------------------------------------------------------------------
 
-  local MAKERS = {SLIDING = make_sliding, FIXED = make_fixed, THROTTLE = make_throttle, ACQUIRE = make_acquire}
-  local made = {}
+  local kinds = {}
 
-  local function rule_of(name)
-    local rule = made[name]
-    if not rule then
-      rule = MAKERS[name]()
-      made[name] = rule
+  -- What a rule of this name does. Nothing for a word that is not the name of a rule.
+  local function kind_of(name)
+    local kind = kinds[name]
+    if not kind then
+      local make = name == 'SLIDING' and make_sliding or name == 'FIXED' and make_fixed
+        or name == 'THROTTLE' and make_throttle or name == 'ACQUIRE' and make_acquire
+      kind = make and make()
+      kinds[name] = kind
     end
-    return rule
+    return kind
   end
 
+  -- How limits stand after the call, as maps. Servers send a map in the order in which Lua walks through it. Names
+  -- whose places in the table are taken go to the free place nearest its end, so the last to come is the first in order.
+  -- The names of two and three letters take the places, in the hashes of Lua 5.1 and of Valkey since 8.1. On another Lua
+  -- the order is another one, and nothing else.
   local function maps_of(kind, rule, state, each)
+    kind.complete()
     local maps = kind.maps(rule, state, each)
     for index = 1, #maps do
-      maps[index] = map_of(maps[index])
+      local figures = maps[index]
+      local map = {
+        ye = 0, rt = 0, bex = 0, xl = 0, bcm = 0, ij = 0, aru = 0, br = 0,
+        ['at-ms'] = figures.at, ['window-ms'] = figures.window, ['reset-after-ms'] = figures.reset,
+        ['next-after-ms'] = figures.next, ['retry-after-ms'] = figures.retry,
+        ['remaining'] = max(0, figures.limit - figures.used), ['used'] = figures.used, ['limit'] = figures.limit,
+        ['allowed'] = figures.allowed and 1 or 0,
+      }
+      map.ye, map.rt, map.bex, map.xl, map.bcm, map.ij, map.aru, map.br = nil, nil, nil, nil, nil, nil, nil, nil
+      maps[index] = {map = map}
     end
     return maps
   end
 
   -- Decides by one rule about one key. The reply is put together before anything is written: its waits are looked up in
   -- what is stored.
-  local function decide(kind, words, at, command, key, declared)
-    local rule = kind.parse(words, at, command)
+  local function decide(name, words, at, command, key, declared)
+    local kind = kind_of(name)
+    local rule = kind.parse(words, at, command, name)
     local writes = command ~= 'peek'
     local now, seconds, nanos = clock()
     local state = kind.read(rule, key, now, seconds, nanos, declared, writes)
     state.plans = writes
-    kind.settle(rule, state, state.fits or kind.counts(rule, state), not (rule.full or rule.each))
+    kind.settle(rule, state, state.fits or rule.counts, not (rule.full or rule.each))
     local reply
     if rule.each then
       reply = maps_of(kind, rule, state, true)
@@ -2323,333 +2248,310 @@ local function make_commands()
     return reply
   end
 
-  local function peek(words, at, key, declared)
-    if not MAKERS[upper(words[at])] then
-      fail('ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE')
-    end
-    return decide(rule_of(upper(words[at])), words, at + 1, 'peek', key, declared)
-  end
+  -- The other commands on one key.
+  local others = nil
 
-  local function refund(words, at, key, declared)
-    local name = upper(words[at])
-    if not MAKERS[name] or name == 'ACQUIRE' then
-      fail('ERR rule must be SLIDING, FIXED or THROTTLE')
-    end
-    local kind = rule_of(name)
-    local rule = kind.parse(words, at + 1, 'refund')
-    local now, seconds, nanos = clock()
-    return kind.refund(rule, kind.read(rule, key, now, seconds, nanos, declared, false))
-  end
+  local make_others = not DIRECT and function()
+    -- How many words each of them takes at least, the key not counted.
+    local LEAST_WORDS = {release = 1, peek = 3, refund = 3, reset = 0}
 
-  local function release(words, at, key)
-    local now = clock()
-    local leases = read_leases(key, now)
-    local removed, seen = 0, {}
-    if leases.held > 0 then
+    local reset = (not ONLY or ONLY == 'fixed') and function(words, at, key, declared)
+      local windows = {}
       for index = at, #words do
-        local holder = words[index]
-        if not seen[holder] then
-          seen[holder] = true
-          local score = call('ZSCORE', key, holder)
-          if score and tonumber(score) > now then
-            removed = removed + 1
-            seen[removed] = holder
+        local window = millis(words[index]) or fail(format(BAD_SECONDS, 'windowSec'))
+        if #windows > 0 and window <= windows[#windows] then
+          fail(NOT_INCREASING)
+        elseif #windows == MOST_WINDOWS then
+          fail('ERR windowSec can be given for at most 16 windows')
+        end
+        windows[#windows + 1] = window
+      end
+      local now, names = clock(), {}
+      local fixed = kind_of('FIXED')
+      local kind = call('TYPE', key).ok
+      if kind ~= 'none' then
+        if kind ~= 'string' and kind ~= 'zset' then
+          call('ZCARD', key) -- Which is refused.
+        end
+        names[1] = key
+      end
+      for index = 1, #windows do
+        local window = windows[index]
+        for _, suffix in ipairs({fixed.suffix(window, now), fixed.suffix(window, now, true)}) do
+          if not declared or declared[key .. ':' .. suffix] or declared['{' .. key .. '}:' .. suffix] then
+            local name = counter_name(key, suffix, declared)
+            kind = call('TYPE', name).ok
+            if kind == 'none' then
+              check_missing(key, name, declared)
+            elseif kind == 'string' then
+              names[#names + 1] = name
+            else
+              call('GET', name) -- Which is refused.
+            end
           end
         end
       end
-    end
-    if leases.ended == 0 and removed == 0 then
-      return 0
-    end
-    if removed == leases.held then
-      call('UNLINK', key)
+      local removed = 0
+      for index = 1, #names do
+        removed = removed + call('UNLINK', names[index])
+      end
       return removed
     end
-    prune_leases(leases)
-    for first = 1, removed, 1000 do
-      call('ZREM', key, unpack(seen, first, min(first + 999, removed)))
+
+    others = function(command, key, words, at, declared)
+      local least = LEAST_WORDS[command]
+      if not least then
+        fail('ERR the first word must be sliding, fixed, throttle, acquire, release, all, peek, refund or reset')
+      elseif not key or #words - at + 1 < least then
+        fail(format(WRONG_ARITY, command))
+      elseif command == 'reset' then
+        return reset(words, at, key, declared)
+      end
+      local name = command == 'release' and 'ACQUIRE' or upper(words[at])
+      local kind = kind_of(name)
+      if command == 'peek' then
+        return decide(kind and name or fail(BAD_RULE), words, at + 1, 'peek', key, declared)
+      elseif command == 'refund' and (not kind or name == 'ACQUIRE') then
+        fail('ERR rule must be SLIDING, FIXED or THROTTLE')
+      end
+      kind.complete()
+      if command == 'release' then
+        return kind.release(words, at, key)
+      end
+      local rule = kind.parse(words, at + 1, 'refund', name)
+      local now, seconds, nanos = clock()
+      return kind.refund(rule, kind.read(rule, key, now, seconds, nanos, declared, false))
     end
-    if removed > 0 then
-      keep_leases(key, now, true)
-    end
-    return removed
+
+    return others
   end
 
-  local function reset(words, at, key, declared)
-    local windows = {}
-    for index = at, #words do
-      local window = millis(words[index]) or fail(format(BAD_SECONDS, 'windowSec'))
-      if #windows > 0 and window <= windows[#windows] then
-        fail(NOT_INCREASING)
-      elseif #windows == MOST_WINDOWS then
-        fail('ERR windowSec can be given for at most 16 windows')
+  local all = nil
+
+  local make_all = not ONLY and function()
+    -- Whether a/b is less than c/d, exactly: none is above 2^53, but a product of two may be.
+    local function is_less(a, b, c, d)
+      while true do
+        local left, right = math.fmod(a, b), math.fmod(c, d)
+        local whole, other = (a - left) / b, (c - right) / d
+        if whole ~= other then
+          return whole < other
+        elseif left == 0 or right == 0 then
+          return left == 0 and right ~= 0
+        end
+        -- left/b < right/d if and only if d/right < b/left.
+        a, b, c, d = d, right, b, left
       end
-      windows[#windows + 1] = window
     end
-    local now, names, counters = clock(), {}, get_counters()
-    local kind = call('TYPE', key).ok
-    if kind ~= 'none' then
-      if kind ~= 'string' and kind ~= 'zset' then
-        call('ZCARD', key) -- Which is refused.
+
+    -- The counters that are declared behind the keys of the rules, if that is all that stands there.
+    local function declared_behind(keys, rules)
+      local declared = {}
+      for index = #rules + 1, #keys do
+        local name, belongs = keys[index], false
+        for place = 1, #rules do
+          local key = rules[place].key
+          local suffix = sub(name, 1, #key + 1) == key .. ':' and sub(name, #key + 2)
+            or sub(name, 1, #key + 3) == '{' .. key .. '}:' and sub(name, #key + 4)
+          belongs = belongs or rules[place].name == 'FIXED' and suffix and find(suffix, '^%d[%d.]*s?$')
+        end
+        if not belongs then
+          return nil
+        end
+        declared[name] = true
       end
-      names[1] = key
+      return declared
     end
-    for index = 1, #windows do
-      local window = windows[index]
-      for _, suffix in ipairs({format('%d', floor(now / window)), rule_of('FIXED').shown(window)}) do
-        if not declared or declared[key .. ':' .. suffix] or declared['{' .. key .. '}:' .. suffix] then
-          local name = counters.name(key, suffix, declared)
-          kind = counters.call('TYPE', name).ok
-          if kind == 'none' then
-            counters.check_missing(key, name, declared)
-          elseif kind == 'string' then
-            names[#names + 1] = name
-          else
-            call('GET', name) -- Which is refused.
+
+    -- What bounds one call bounds all of its rules together.
+    local function check_members(rules)
+      local added = 0
+      for index = 1, #rules do
+        local each = rules[index]
+        added = added + (each.kind.members and each.kind.members(each.state) or 0)
+      end
+      if added > MOST_ADDED then
+        fail(COST_TOO_LARGE)
+      end
+    end
+
+    -- Lets one compact log be moved: the first that cannot take its entry otherwise, or else the first that is due. Another one
+    -- that cannot take its entry refuses the call.
+    local function plan_move(rules)
+      local chosen
+      for index = 1, #rules do
+        local state = rules[index].state
+        if state.can_be_done == false then
+          if chosen then
+            fail(LOG_IS_FULL)
+          end
+          chosen = state
+        end
+      end
+      for index = 1, #rules do
+        local each = rules[index]
+        if not chosen and each.kind.is_due and each.kind.is_due(each.state) then
+          chosen = each.state
+        end
+      end
+      if chosen then
+        chosen.store.plan(chosen.log, chosen.added, true)
+      end
+    end
+
+    -- Refuses rules of which one would count in the state of another.
+    local function check_apart(rules, now, declared)
+      local taken = {}
+      for index = 1, #rules do
+        local each = rules[index]
+        local names = each.name == 'FIXED' and each.kind.names(each.rule, each.key, now, declared) or {each.key}
+        for place = 1, #names do
+          if taken[names[place]] then
+            fail('ERR two rules of RL.ALL would share a counter')
+          end
+          taken[names[place]] = true
+        end
+      end
+    end
+
+    all = function(keys, words, at)
+      if #keys < 1 or #keys > 64 then
+        fail('ERR numkeys must be an integer from 1 to 64')
+      end
+      if #keys + #words - at + 1 < 4 then
+        fail(format(WRONG_ARITY, 'all'))
+      end
+      local rules, taken = {}, {}
+      for index = 1, #keys do
+        if taken[keys[index]] then
+          fail('ERR RL.ALL takes each key once')
+        end
+        taken[keys[index]] = true
+      end
+      while #rules < #keys and words[at] do
+        local name = upper(words[at])
+        local kind = kind_of(name)
+        if not kind then
+          if #rules > 0 and declared_behind(keys, rules) then
+            break
+          end
+          fail(BAD_RULE)
+        end
+        kind.complete()
+        local rule, behind = kind.parse(words, at + 1, 'all', name)
+        rules[#rules + 1] = {kind = kind, rule = rule, name = name, key = keys[#rules + 1]}
+        at = behind
+      end
+      local full = words[at] ~= nil and upper(words[at]) == 'FULL' and at == #words
+      local declared = #rules < #keys and declared_behind(keys, rules)
+      if words[at] and not full or #rules < #keys and not declared then
+        bad_words('all')
+      end
+
+      local now, seconds, nanos = clock()
+      check_apart(rules, now, declared)
+      local fits = true
+      for index = 1, #rules do
+        local each = rules[index]
+        each.state = each.kind.read(each.rule, each.key, now, seconds, nanos, declared, false)
+        each.state.stays, each.state.plans = true, false
+        fits = fits and (each.state.fits or each.rule.force)
+      end
+      -- First without counting, as in the module: both find the same damage.
+      for index = 1, #rules do
+        local each = rules[index]
+        each.kind.settle(each.rule, each.state, false)
+        if full and each.state.store then
+          each.kind.maps(each.rule, each.state)
+        end
+      end
+
+      local binding, longest, left, limit
+      for index = 1, #rules do
+        local each = rules[index]
+        if fits then
+          each.state.plans = true
+          each.kind.settle(each.rule, each.state, true)
+        end
+        local quota = each.state.binding
+        local remaining, share_of = max(0, quota.limit - quota.used), max(1, quota.limit)
+        if fits then
+          if not binding or is_less(remaining, share_of, left, limit) then
+            binding, left, limit = index, remaining, share_of
+          end
+        elseif not (each.state.fits or each.rule.force) then
+          local wait = each.kind.wait(each.rule, each.state)
+          wait = wait < 0 and math.huge or wait
+          if not binding or wait > longest then
+            binding, longest, left = index, wait, remaining
           end
         end
       end
-    end
-    local removed = 0
-    for index = 1, #names do
-      removed = removed + call('UNLINK', names[index])
-    end
-    return removed
-  end
-
-  -- Whether a/b is less than c/d, exactly: none is above 2^53, but a product of two may be.
-  local function is_less(a, b, c, d)
-    while true do
-      local left, right = math.fmod(a, b), math.fmod(c, d)
-      local whole, other = (a - left) / b, (c - right) / d
-      if whole ~= other then
-        return whole < other
-      elseif left == 0 or right == 0 then
-        return left == 0 and right ~= 0
-      end
-      -- left/b < right/d if and only if d/right < b/left.
-      a, b, c, d = d, right, b, left
-    end
-  end
-
-  -- The counters that are declared behind the keys of the rules, if that is all that stands there.
-  local function declared_behind(keys, rules)
-    local declared = {}
-    for index = #rules + 1, #keys do
-      local name, belongs = keys[index], false
-      for place = 1, #rules do
-        local key = rules[place].key
-        local suffix = sub(name, 1, #key + 1) == key .. ':' and sub(name, #key + 2)
-          or sub(name, 1, #key + 3) == '{' .. key .. '}:' and sub(name, #key + 4)
-        belongs = belongs or rules[place].name == 'FIXED' and suffix and find(suffix, '^%d[%d.]*s?$')
-      end
-      if not belongs then
-        return nil
-      end
-      declared[name] = true
-    end
-    return declared
-  end
-
-  -- What bounds one call bounds all of its rules together.
-  local function check_members(rules)
-    local added = 0
-    for index = 1, #rules do
-      local each = rules[index]
-      added = added + (each.kind.members and each.kind.members(each.state) or 0)
-    end
-    if added > MOST_ADDED then
-      get_logs().get_sorted().check_cost(added)
-    end
-  end
-
-  -- Lets one compact log be moved: the first that cannot take its entry otherwise, or else the first that is due. Another one
-  -- that cannot take its entry refuses the call.
-  local function plan_move(rules)
-    local chosen
-    for index = 1, #rules do
-      local state = rules[index].state
-      if state.can_be_done == false then
-        if chosen then
-          get_logs().get_compact().refuse_full()
+      local retry = longest or 0
+      local reply = {fits and 1 or 0, binding - 1, left, retry == math.huge and -1 or retry}
+      if full then
+        local maps = {}
+        for index = 1, #rules do
+          maps[index] = maps_of(rules[index].kind, rules[index].rule, rules[index].state, false)[1]
         end
-        chosen = state
+        reply[5] = maps
       end
-    end
-    for index = 1, #rules do
-      local each = rules[index]
-      if not chosen and each.kind.is_due and each.kind.is_due(each.state) then
-        chosen = each.state
-      end
-    end
-    if chosen then
-      chosen.store.plan(chosen.log, chosen.added, true)
-    end
-  end
-
-  -- Refuses rules of which one would count in the state of another.
-  local function check_apart(rules, now, declared)
-    local taken = {}
-    for index = 1, #rules do
-      local each = rules[index]
-      local names = each.name == 'FIXED' and each.kind.names(each.rule, each.key, now, declared) or {each.key}
-      for place = 1, #names do
-        if taken[names[place]] then
-          fail('ERR two rules of RL.ALL would share a counter')
-        end
-        taken[names[place]] = true
-      end
-    end
-  end
-
-  local function all(keys, words, at)
-    if #keys < 1 or #keys > 64 then
-      fail('ERR numkeys must be an integer from 1 to 64')
-    end
-    if #keys + #words - at + 1 < 4 then
-      wrong_arity('all')
-    end
-    local rules, taken = {}, {}
-    for index = 1, #keys do
-      if taken[keys[index]] then
-        fail('ERR RL.ALL takes each key once')
-      end
-      taken[keys[index]] = true
-    end
-    while #rules < #keys and words[at] do
-      local name = upper(words[at])
-      if not MAKERS[name] then
-        if #rules > 0 and declared_behind(keys, rules) then
-          break
-        end
-        fail('ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE')
-      end
-      local kind = rule_of(name)
-      local rule, behind = kind.parse(words, at + 1, 'all')
-      rules[#rules + 1] = {kind = kind, rule = rule, name = name, key = keys[#rules + 1]}
-      at = behind
-    end
-    local full = words[at] ~= nil and upper(words[at]) == 'FULL' and at == #words
-    local declared = #rules < #keys and declared_behind(keys, rules)
-    if words[at] and not full or #rules < #keys and not declared then
-      bad_words('all')
-    end
-
-    local now, seconds, nanos = clock()
-    check_apart(rules, now, declared)
-    local fits = true
-    for index = 1, #rules do
-      local each = rules[index]
-      each.state = each.kind.read(each.rule, each.key, now, seconds, nanos, declared, false)
-      each.state.stays, each.state.plans = true, false
-      fits = fits and (each.state.fits or each.rule.force)
-    end
-    -- First without counting, as in the module: both find the same damage.
-    for index = 1, #rules do
-      local each = rules[index]
-      each.kind.settle(each.rule, each.state, false)
-      if full and each.state.store then
-        each.kind.maps(each.rule, each.state)
-      end
-    end
-
-    local binding, longest, left, limit
-    for index = 1, #rules do
-      local each = rules[index]
       if fits then
-        each.state.plans = true
-        each.kind.settle(each.rule, each.state, true)
+        check_members(rules)
+        plan_move(rules)
       end
-      local quota = each.state.binding
-      local remaining, share_of = max(0, quota.limit - quota.used), max(1, quota.limit)
-      if fits then
-        if not binding or is_less(remaining, share_of, left, limit) then
-          binding, left, limit = index, remaining, share_of
-        end
-      elseif not (each.state.fits or each.rule.force) then
-        local wait = each.kind.wait(each.rule, each.state)
-        wait = wait < 0 and math.huge or wait
-        if not binding or wait > longest then
-          binding, longest, left = index, wait, remaining
-        end
-      end
-    end
-    local retry = longest or 0
-    local reply = {fits and 1 or 0, binding - 1, left, retry == math.huge and -1 or retry}
-    if full then
-      local maps = {}
       for index = 1, #rules do
-        maps[index] = maps_of(rules[index].kind, rules[index].rule, rules[index].state, false)[1]
+        local kind = rules[index].kind
+        local change = fits and kind.write or kind.heal
+        if change then
+          change(rules[index].rule, rules[index].state)
+        end
       end
-      reply[5] = maps
+      return reply
     end
-    if fits then
-      check_members(rules)
-      plan_move(rules)
-    end
-    for index = 1, #rules do
-      local kind = rules[index].kind
-      local change = fits and kind.write or kind.heal
-      if change then
-        change(rules[index].rule, rules[index].state)
-      end
-    end
-    return reply
+
+    return all
   end
 
-  -- How many words each command takes at least, the key not counted.
-  local LEAST = {
-    sliding = 2, fixed = 2, throttle = 3, acquire = 3, release = 1, all = 0, peek = 3, refund = 3, reset = 0,
-  }
-
-  return function(command, keys, words, at)
-    local least = LEAST[command]
-    if not least then
-      fail('ERR the first word must be sliding, fixed, throttle, acquire, release, all, peek, refund or reset')
-    elseif command == 'all' then
-      return all(keys, words, at)
+  commands = function(command, keys, words, at, declared)
+    if command == 'all' then
+      return (all or make_all())(keys, words, at)
     end
-    local key, declared = keys[1], declared_of(keys)
-    if not key or #words - at + 1 < least then
-      wrong_arity(command)
-    elseif command == 'peek' then
-      return peek(words, at, key, declared)
-    elseif command == 'refund' then
-      return refund(words, at, key, declared)
-    elseif command == 'release' then
-      return release(words, at, key)
-    elseif command == 'reset' then
-      return reset(words, at, key, declared)
+    local key, name = keys[1], upper(command)
+    if not kind_of(name) then
+      return (others or make_others())(command, key, words, at, declared)
+    elseif not key then
+      fail(format(WRONG_ARITY, command))
     end
-    return decide(rule_of(upper(command)), words, at, command, key, declared)
+    return decide(name, words, at, command, key, declared)
   end
+
+  return commands(...)
 end
 
 -- Calls ----------------------------------------------------------------------------------------------------------------
 
-local commands = nil
-
-local function answer(command, keys, words, at)
+-- Answers a call of a command by its name in small letters. Its words begin at words[at]. `is_plain`: whether it is
+-- known to be one of the plain forms.
+local function answer(command, keys, words, at, is_plain)
   local key, more = keys[1], #words - at
-  if key and command == 'sliding' and (more == 1 or more == 3 and upper(words[at + 2]) == 'COST') then
-    local window, limit = quota(words[at], words[at + 1])
+  -- The counters that the caller has declared behind its key, if any.
+  local declared = nil
+  if #keys > 1 and command ~= 'all' then
+    declared = {}
+    for index = 2, #keys do
+      declared[keys[index]] = true
+    end
+  end
+  -- The plain forms: `windowSec limit`, of sliding windows also with `COST n`.
+  if is_plain or key and (command == 'sliding' and (more == 1 or more == 3 and string.upper(words[at + 2]) == 'COST')
+    or command == 'fixed' and more == 1) then
+    local window = millis(words[at]) or fail(format(BAD_SECONDS, 'windowSec'))
+    local limit = integer(words[at + 1], 0, MOST) or fail(BAD_LIMIT)
+    if command == 'fixed' then
+      return plain_fixed(key, window, limit, declared)
+    end
     return get_logs().plain(key, window, limit, more == 3 and (integer(words[at + 3], 1, MOST) or fail(BAD_COST)))
-  elseif key and command == 'fixed' and more == 1 then
-    local window, limit = quota(words[at], words[at + 1])
-    return get_counters().plain(key, window, limit, declared_of(keys))
   end
-  commands = commands or make_commands()
-  return commands(command, keys, words, at)
-end
-
--- Answers a call of a command by its name in small letters. Its words begin at words[at].
-local function serve(command, keys, words, at)
-  refusal = nil
-  local ok, reply = pcall(answer, command, keys, words, at)
-  if ok then
-    return reply
-  elseif refusal then
-    return {err = refusal}
-  end
-  return {err = 'ERR rl: internal error: ' .. tostring(reply)}
+  return commands(command, keys, words, at, declared)
 end

@@ -6,13 +6,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/../functions"
 
-version=2
+version=3
 
-# The rules without comments, in a function that makes what answers the calls. A constant is written out wherever its name
-# stands: as a local it would be captured by the functions that use it, in each call of the script.
+# The rules without comments. A constant is written out wherever its name stands: as a local it would be captured by the
+# functions that use it, in each call of the script.
 rules() {
   awk '
-    /^-- The rules begin here/ { print "local function make()" }
     /^ *--/ || /^$/ { next }
     match($0, /^local [A-Z][A-Z_]* = /) {
       name = substr($0, 7, RLENGTH - 9)
@@ -32,7 +31,17 @@ rules() {
       return result line
     }
   ' rl.lua
-  printf '%s\n' 'return serve' 'end'
+}
+
+# The reply to a call, or its error. Lua's own errors begin with a place in the text, never with a code.
+reply() {
+  cat <<'LUA'
+local ok, reply = pcall(answer, command, keys, words, at, PLAIN)
+if ok then
+  return reply
+end
+return {err = find(tostring(reply), '^%u+ ') and reply or 'ERR rl: internal error: ' .. tostring(reply)}
+LUA
 }
 
 library() {
@@ -41,12 +50,14 @@ library() {
 -- The commands of redis-rl as functions. Made of rl.lua by \`make functions\`.
 -- Version $version
 local VERSION = $version
-local KEEPS_STATE = true
+local KEEPS_STATE, ONLY, DIRECT, PLAIN = true, false, false, false
 local function rules()
 LUA
   rules
+  echo 'return function(command, keys, words, at)'
+  reply
   cat <<'LUA'
-return make()
+end
 end
 local serve = nil
 local function register(command, flags)
@@ -79,12 +90,21 @@ LUA
 script() {
   cat <<'LUA'
 -- The commands of redis-rl as one script: EVALSHA sha numkeys key ... command word ... Made of rl.lua by `make functions`.
-local KEEPS_STATE = false
+local command, keys, words, at = string.lower(ARGV[1] or ''), KEYS, ARGV, 2
+local ONLY = command
+if command == 'peek' or command == 'refund' then
+  ONLY = string.lower(words[2] or '')
+elseif command == 'release' or command == 'reset' then
+  ONLY = command == 'release' and 'acquire' or 'fixed'
+end
+ONLY = (ONLY == 'sliding' or ONLY == 'fixed' or ONLY == 'throttle' or ONLY == 'acquire') and ONLY
+local KEEPS_STATE, DIRECT, PLAIN = false, ONLY == command, false
+if keys[1] and (command == 'sliding' or command == 'fixed') then
+  PLAIN = #words == 3 or #words == 5 and command == 'sliding' and string.upper(words[4]) == 'COST'
+end
 LUA
   rules
-  cat <<'LUA'
-return make()(string.lower(ARGV[1] or ''), KEYS, ARGV, 2)
-LUA
+  reply
 }
 
 # The client packages take the files in when they are built.

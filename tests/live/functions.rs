@@ -8,9 +8,12 @@ use fastrand::Rng;
 use redis::Value;
 
 use super::{START, seeded};
-use crate::support::compact::{self, Entry};
+use crate::support::compact::{self, Entry, Reading};
+use crate::support::grammar::{Quota, Report, Request};
 use crate::support::log::fill_log;
+use crate::support::model;
 use crate::support::server::{Module, error_line};
+use crate::support::wire::Reply;
 use crate::support::{Client, Cluster, Engine, Options, Server, root};
 use crate::tests;
 
@@ -33,6 +36,9 @@ tests![
     the_call_compacts_one_log_of_several,
     a_call_on_a_long_log_takes_few_commands,
     the_library_tells_its_version,
+    an_older_library_is_replaced_in_mid_window,
+    what_an_older_client_asks_a_newer_library_answers_as_before,
+    a_week_of_a_token_budget_needs_no_module,
     a_peek_runs_on_a_replica_and_the_effects_arrive_there,
     counters_may_be_declared,
     a_plain_call_takes_few_commands,
@@ -1092,6 +1098,243 @@ fn the_library_tells_its_version(engine: &Engine) {
     assert_eq!(Some(version.to_string()), line);
     client.run::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
     assert_eq!(client.run::<i64>(&["FCALL_RO", "rl_version", "0"]), version);
+}
+
+/// Loads the first library, in place of another one.
+fn first_library(client: &mut Client) -> Hand {
+    let first = std::fs::read_to_string(root().join("tests/fixtures/rl.library.first.lua")).expect("a fixture");
+    client.run::<String>(&["FUNCTION", "LOAD", "REPLACE", &first]);
+    Hand::Library
+}
+
+fn an_older_library_is_replaced_in_mid_window(engine: &Engine) {
+    let server = bare(engine, &[]);
+    let mut client = connect(&server, false);
+    let ask = |client: &mut Client, line: &str| Hand::Library.call(client, line);
+    let integers = |reply: Result<Value, String>| -> Vec<i64> {
+        redis::from_redis_value(reply.expect("a reply")).expect("integers")
+    };
+    first_library(&mut client);
+    // By which a client knows that its own is newer.
+    assert!(client.try_run::<i64>(&["FCALL_RO", "rl_version", "0"]).is_err());
+    for line in [
+        "sliding s 60 5",
+        "sliding several 60 5 COST 2",
+        "fixed f 60 5",
+        "fixed f 60 5 ANCHORED COST 2",
+        "throttle t 4 30 60",
+        "acquire a 5 60 me",
+    ] {
+        ask(&mut client, line).expect("a reply");
+    }
+    let before = client.digest();
+
+    Hand::library(&mut client);
+    assert_eq!(client.digest(), before);
+    // All carry on, in the form that they have: what was a sorted set stays one.
+    assert_eq!(integers(ask(&mut client, "sliding s 60 5 COST 2")), [1, 1, 60]);
+    assert_eq!(integers(ask(&mut client, "sliding several 60 5 COST 3")), [1, 2, 60]);
+    assert_eq!(integers(ask(&mut client, "fixed f 60 5")), [1, 2, 60]);
+    assert_eq!(integers(ask(&mut client, "fixed f 60 5 ANCHORED COST 2")), [1, 4, 60]);
+    assert!(integers(ask(&mut client, "throttle t 4 30 60"))[2] < 4);
+    assert_eq!(integers(ask(&mut client, "acquire a 5 60 you")), [1, 2, 60]);
+    for key in ["s", "several"] {
+        assert_eq!(client.run::<String>(&["TYPE", key]), "zset");
+    }
+    assert_eq!(integers(ask(&mut client, "sliding tokens 60 200000 COST 1800")), [1, 0, 60]);
+    assert_eq!(client.run::<String>(&["TYPE", "tokens"]), "string");
+
+    // A client that does not ask for the version may put the older one back. It refuses compact logs and leaves them alone.
+    let script = first_script(&mut client);
+    let before = client.digest();
+    for hand in [first_library(&mut client), script] {
+        for line in [
+            "sliding tokens 60 200000",
+            "sliding tokens 60 200000 COST 1800",
+            "peek tokens SLIDING 60 200000",
+            "refund tokens SLIDING 60 200000",
+        ] {
+            let refused = hand.call(&mut client, line).expect_err(line);
+            assert!(refused.contains("compact"), "{hand:?}, {line}: {refused}");
+        }
+        assert_eq!(client.digest(), before);
+    }
+    assert_eq!(integers(ask(&mut client, "sliding s 60 5")), [1, 3, 60]);
+    Hand::library(&mut client);
+    assert_eq!(integers(ask(&mut client, "sliding tokens 60 200000 COST 1800")), [1, 1_800, 60]);
+    assert_eq!(integers(ask(&mut client, "sliding s 60 5")), [1, 4, 60]);
+}
+
+/// The script that belongs to the first library: the same rules, under another head and tail.
+fn first_script(client: &mut Client) -> Hand {
+    let library = std::fs::read_to_string(root().join("tests/fixtures/rl.library.first.lua")).expect("a fixture");
+    let (_, rules) = library.split_once("local function rules()\n").expect("the rules");
+    let (rules, _) = rules.split_once("return serve\nend\n").expect("the end of the rules");
+    let script =
+        format!("local KEEPS_STATE = false\n{rules}return serve(string.lower(ARGV[1] or ''), KEYS, ARGV, 2)\n");
+    Hand::Script(client.run(&["SCRIPT", "LOAD", &script]))
+}
+
+/// A library is one for clients of all versions.
+fn what_an_older_client_asks_a_newer_library_answers_as_before(engine: &Engine) {
+    let kinds = ["SLIDING", "FIXED", "THROTTLE", "ACQUIRE"];
+    let servers = [bare(engine, &[]), bare(engine, &[])];
+    let [mut older, mut newer] = [connect(&servers[0], false), connect(&servers[1], false)];
+    let hands = [first_library(&mut older), Hand::library(&mut newer)];
+    let (mut rng, seed) = seeded();
+    let (mut now, mut answered) = (START, 0);
+    for number in 0..2_500 {
+        now = (now + step(&mut rng)).max(START);
+        servers.iter().for_each(|server| server.set_time(now));
+        let (name, keys, words) = random_call(&mut rng, &kinds);
+        // In a sliding window a COST makes a compact log now.
+        if words.iter().any(|word| word.eq_ignore_ascii_case("COST")) {
+            continue;
+        }
+        let keys: Vec<String> = keys.iter().map(|key| format!("m:{key}")).collect();
+        let place = format!("seed {seed}, call {number}: {name} {keys:?} {}", words.join(" "));
+        // What it refuses, the newer one may take, or refuse in other words.
+        let Ok(before) = hands[0].ask(&mut older, &name, &keys, &words) else { continue };
+        let after = hands[1].ask(&mut newer, &name, &keys, &words);
+        assert_eq!(after, Ok(before), "{place}: left the newer library, right the older one");
+        for key in &keys {
+            let key = key.trim_start_matches("m:");
+            assert_eq!(
+                state(&mut newer, key)[0],
+                state(&mut older, key)[0],
+                "{place}: left the newer, right the older"
+            );
+        }
+        answered += 1;
+    }
+    assert!(answered > 1_000, "{answered} calls were answered");
+}
+
+/// A budget of 200,000 tokens an hour for a week, in a stepped clock: requests in bursts, lulls and nights, refunds of what a
+/// request did not use. The functions, the script, and both in turn, on a server without the module, and the script on Redis
+/// 6.2 where it is here, are held to the model, entry by entry, and to the bytes of a server with the module.
+fn a_week_of_a_token_budget_needs_no_module(engine: &Engine) {
+    const WEEK: i64 = 7 * 24 * 3_600_000;
+    const WINDOW: i64 = 3_600_000;
+    const LIMIT: i64 = 200_000;
+    let (with, without) = (with_module(engine), bare(engine, &[]));
+    let old = with_redis_6_2(engine).then(|| bare(&Engine::redis_6_2().expect("see with_redis_6_2"), &[]));
+    let mut modules = connect(&with, false);
+    let mut client = connect(&without, false);
+    assert!(Hand::Module.call(&mut client, "sliding k 60 5").is_err_and(|line| line.contains("unknown command")));
+    let hands = [Hand::library(&mut client), Hand::script(&mut client)];
+    let mut oldest = old.as_ref().map(|old| connect(old, false));
+    if let Some(oldest) = &mut oldest {
+        assert_eq!(Hand::script(oldest), hands[1]);
+    }
+    let servers: Vec<&Server> = [&with, &without].into_iter().chain(&old).collect();
+
+    let (mut rng, seed) = seeded();
+    let (mut now, mut calls) = (START, 0);
+    let (mut allowed, mut denied, mut refunded) = (0, 0, 0);
+    // What the model says is in the window, oldest first, and what was counted lately.
+    let mut entries: Vec<(f64, i64)> = Vec::new();
+    let mut counted: Vec<(i64, i64)> = Vec::new();
+    while now < START + WEEK {
+        now += match rng.u32(..100) {
+            0..25 => 0,
+            25..55 => rng.i64(1..5_000),
+            55..95 => rng.i64(5_000..300_000),
+            95..99 => rng.i64(300_000..WINDOW),
+            _ => rng.i64(WINDOW..8 * WINDOW),
+        };
+        servers.iter().for_each(|server| server.set_time(now));
+        calls += 1;
+        let request = |cost: i64, report: Report| {
+            let quotas = vec![Quota { window: WINDOW, limit: LIMIT }];
+            Request { sliding: true, peek: false, quotas, cost, anchored: false, force: false, report }
+        };
+        entries.retain(|&(stamp, _)| stamp > (now - WINDOW) as f64);
+        let (name, rest, expected) = match rng.u32(..100) {
+            0..70 => {
+                let cost = if rng.u32(..4) == 0 { rng.i64(1..40_000) } else { rng.i64(1..6_000) };
+                let report = if rng.u32(..8) == 0 { Report::Full } else { Report::Short };
+                let logged = model::slide(&request(cost, report), &entries, true, now);
+                if logged.answer.allowed() {
+                    counted.push((now, cost));
+                    allowed += 1;
+                } else {
+                    denied += 1;
+                }
+                entries = logged.left;
+                let full = if report == Report::Full { " FULL" } else { "" };
+                ("sliding", format!("3600 {LIMIT} COST {cost}{full}"), logged.answer.reply(report, now))
+            }
+            70..82 => {
+                let logged = model::slide(&request(0, Report::Full), &entries, true, now);
+                ("peek", format!("SLIDING 3600 {LIMIT} COST 0 FULL"), logged.answer.reply(Report::Full, now))
+            }
+            _ => {
+                // What one of the last requests did not use, or the newest units.
+                let (at, most) =
+                    counted[counted.len().saturating_sub(rng.usize(1..20))..].first().copied().unwrap_or((now, 9));
+                let (at, cost) = ((rng.u32(..4) > 0).then_some(at), rng.i64(1..=most));
+                let mut left = cost;
+                for entry in entries.iter_mut().rev().filter(|entry| at.is_none_or(|at| entry.0 == at as f64)) {
+                    let taken = left.min(entry.1);
+                    (entry.1, left) = (entry.1 - taken, left - taken);
+                }
+                entries.retain(|&(_, units)| units > 0);
+                refunded += i64::from(left < cost);
+                let used = entries.iter().map(|&(_, units)| units).sum();
+                let at = at.map(|at| format!(" AT {at}")).unwrap_or_default();
+                let reply = [cost - left, used, WINDOW / 1000].map(Reply::Integer).to_vec();
+                ("refund", format!("SLIDING 3600 {LIMIT} COST {cost}{at}"), Reply::Array(reply))
+            }
+        };
+
+        let place = format!("seed {seed}, call {calls}: {name} {rest} at {now}");
+        let words: Vec<String> = rest.split_whitespace().map(str::to_owned).collect();
+        let turn = rng.usize(..2);
+        let asked = [("m", &Hand::Module), ("l", &hands[0]), ("s", &hands[1]), ("b", &hands[turn]), ("o", &hands[1])];
+        let mut bytes: Option<Vec<u8>> = None;
+        for (key, hand) in asked {
+            let client = match key {
+                "m" => &mut modules,
+                "o" => match &mut oldest {
+                    Some(oldest) => oldest,
+                    None => continue,
+                },
+                _ => &mut client,
+            };
+            let reply = hand.ask(client, name, &[key.to_owned()], &words).map(plain);
+            assert_eq!(reply.as_ref(), Ok(&expected), "{place}: left {hand:?} on {key}, right the model");
+            let (stored, left): (Option<Vec<u8>>, i64) = (client.run(&["GET", key]), client.run(&["PTTL", key]));
+            let stored = [stored.unwrap_or_default(), left.to_le_bytes().to_vec()].concat();
+            let theirs = bytes.get_or_insert_with(|| stored.clone());
+            assert_eq!(
+                &stored, theirs,
+                "{place}: left the bytes and the expiry of {hand:?} on {key}, right the module's"
+            );
+        }
+        let stored: Option<Vec<u8>> = modules.run(&["GET", "m"]);
+        let found: Vec<(f64, i64)> = match stored.as_deref().map(compact::read) {
+            None => Vec::new(),
+            Some(Reading::Sound(found)) => {
+                found.iter().map(|entry| (entry.stamp as f64, entry.weight as i64)).collect()
+            }
+            Some(other) => panic!("{place}: {other:?}"),
+        };
+        // A peek leaves what has expired.
+        let found: Vec<_> = found.into_iter().filter(|&(stamp, _)| stamp > (now - WINDOW) as f64).collect();
+        assert_eq!(found, entries, "{place}: left the entries, right the model's");
+    }
+    assert!(allowed > 500 && denied > 50 && refunded > 100, "{calls} calls: {allowed}, {denied} and {refunded}");
+}
+
+/// A reply as the model gives it.
+fn plain(value: Value) -> Reply {
+    match value {
+        Value::Int(number) => Reply::Integer(number),
+        Value::BulkString(text) => Reply::Bulk(Some(text)),
+        Value::Array(parts) => Reply::Array(parts.into_iter().map(plain).collect()),
+        value => panic!("{value:?} in a reply of RESP2"),
+    }
 }
 
 /// A server without the module.

@@ -233,18 +233,18 @@ async fn all_or_nothing() {
 
 #[tokio::test]
 async fn a_check_denies_and_counts_nothing() {
-    let server = Server::frozen(Has::Module).await;
-    let limiter = server.limiter().await;
-    let check = || ("{o}:quota", Rule::from(Rule::sliding("2/minute").unwrap().cost(0)));
-    let count = || ("{o}:log", Rule::from(Rule::sliding("9/minute").unwrap()));
-    for used in 1..=3 {
+    for (has, _server, limiter) in each().await {
+        let check = || ("{o}:quota", Rule::from(Rule::sliding("2/minute").unwrap().cost(0)));
+        let count = || ("{o}:log", Rule::from(Rule::sliding("9/minute").unwrap()));
+        for used in 1..=3 {
+            let decision = limiter.all([check(), count()]).await.unwrap();
+            assert_eq!((decision.allowed, decision.each[0].used, decision.each[1].used), (true, 0, used), "{has:?}");
+        }
+        limiter.hit("{o}:quota", Rule::sliding("2/minute").unwrap().cost(2)).await.unwrap();
         let decision = limiter.all([check(), count()]).await.unwrap();
-        assert_eq!((decision.allowed, decision.each[0].used, decision.each[1].used), (true, 0, used));
+        assert_eq!((decision.allowed, decision.index, decision.each[1].used), (false, 0, 3), "{has:?}");
+        assert_eq!(decision.retry_after, Some(ms(60_000)), "{has:?}");
     }
-    limiter.hit("{o}:quota", Rule::sliding("2/minute").unwrap().cost(2)).await.unwrap();
-    let decision = limiter.all([check(), count()]).await.unwrap();
-    assert_eq!((decision.allowed, decision.index, decision.each[1].used), (false, 0, 3));
-    assert_eq!(decision.retry_after, Some(ms(60_000)));
 }
 
 #[tokio::test]

@@ -8,12 +8,11 @@ use fastrand::Rng;
 use redis::Value;
 
 use super::{START, seeded};
-use crate::support::compact::{self, Entry, Reading};
-use crate::support::grammar::{Quota, Report, Request};
+use crate::support::call::{Call, Quota, Report, Rule};
+use crate::support::compact::{self, Entry};
 use crate::support::log::fill_log;
-use crate::support::model;
+use crate::support::model::{Reply, Space, Storage, Value as Stored};
 use crate::support::server::{Module, error_line};
-use crate::support::wire::Reply;
 use crate::support::{Client, Cluster, Engine, Options, Server, root};
 use crate::tests;
 
@@ -1232,8 +1231,8 @@ fn a_week_of_a_token_budget_needs_no_module(engine: &Engine) {
     let (mut rng, seed) = seeded();
     let (mut now, mut calls) = (START, 0);
     let (mut allowed, mut denied, mut refunded) = (0, 0, 0);
-    // What the model says is in the window, oldest first, and what was counted lately.
-    let mut entries: Vec<(f64, i64)> = Vec::new();
+    // What the model says is stored, and what was counted lately.
+    let mut space = Space::new(Storage::Auto);
     let mut counted: Vec<(i64, i64)> = Vec::new();
     while now < START + WEEK {
         now += match rng.u32(..100) {
@@ -1245,48 +1244,43 @@ fn a_week_of_a_token_budget_needs_no_module(engine: &Engine) {
         };
         servers.iter().for_each(|server| server.set_time(now));
         calls += 1;
-        let request = |cost: i64, report: Report| {
+        let key = || b"k".to_vec();
+        let rule = |cost| {
             let quotas = vec![Quota { window: WINDOW, limit: LIMIT }];
-            Request { sliding: true, peek: false, quotas, cost, anchored: false, force: false, report }
+            Rule::Sliding { quotas, cost: Some(cost), force: false }
         };
-        entries.retain(|&(stamp, _)| stamp > (now - WINDOW) as f64);
-        let (name, rest, expected) = match rng.u32(..100) {
+        let (name, rest, call) = match rng.u32(..100) {
             0..70 => {
                 let cost = if rng.u32(..4) == 0 { rng.i64(1..40_000) } else { rng.i64(1..6_000) };
                 let report = if rng.u32(..8) == 0 { Report::Full } else { Report::Short };
-                let logged = model::slide(&request(cost, report), &entries, true, now);
-                if logged.answer.allowed() {
-                    counted.push((now, cost));
-                    allowed += 1;
-                } else {
-                    denied += 1;
-                }
-                entries = logged.left;
                 let full = if report == Report::Full { " FULL" } else { "" };
-                ("sliding", format!("3600 {LIMIT} COST {cost}{full}"), logged.answer.reply(report, now))
+                let call = Call::Take { key: key(), rule: rule(cost), report };
+                ("sliding", format!("3600 {LIMIT} COST {cost}{full}"), call)
             }
             70..82 => {
-                let logged = model::slide(&request(0, Report::Full), &entries, true, now);
-                ("peek", format!("SLIDING 3600 {LIMIT} COST 0 FULL"), logged.answer.reply(Report::Full, now))
+                let call = Call::Peek { key: key(), rule: rule(0), report: Report::Full };
+                ("peek", format!("SLIDING 3600 {LIMIT} COST 0 FULL"), call)
             }
             _ => {
                 // What one of the last requests did not use, or the newest units.
                 let (at, most) =
                     counted[counted.len().saturating_sub(rng.usize(1..20))..].first().copied().unwrap_or((now, 9));
                 let (at, cost) = ((rng.u32(..4) > 0).then_some(at), rng.i64(1..=most));
-                let mut left = cost;
-                for entry in entries.iter_mut().rev().filter(|entry| at.is_none_or(|at| entry.0 == at as f64)) {
-                    let taken = left.min(entry.1);
-                    (entry.1, left) = (entry.1 - taken, left - taken);
-                }
-                entries.retain(|&(_, units)| units > 0);
-                refunded += i64::from(left < cost);
-                let used = entries.iter().map(|&(_, units)| units).sum();
-                let at = at.map(|at| format!(" AT {at}")).unwrap_or_default();
-                let reply = [cost - left, used, WINDOW / 1000].map(Reply::Integer).to_vec();
-                ("refund", format!("SLIDING 3600 {LIMIT} COST {cost}{at}"), Reply::Array(reply))
+                let words = at.map(|at| format!(" AT {at}")).unwrap_or_default();
+                let call = Call::Refund { key: key(), rule: rule(cost), at };
+                ("refund", format!("SLIDING 3600 {LIMIT} COST {cost}{words}"), call)
             }
         };
+        let expected = space.answer(&call, now);
+        match (&call, first_of(&expected)) {
+            (Call::Take { rule, .. }, 1) => {
+                counted.push((now, rule.cost()));
+                allowed += 1;
+            }
+            (Call::Take { .. }, _) => denied += 1,
+            (Call::Refund { .. }, units) => refunded += i64::from(units > 0),
+            _ => {}
+        }
 
         let place = format!("seed {seed}, call {calls}: {name} {rest} at {now}");
         let words: Vec<String> = rest.split_whitespace().map(str::to_owned).collect();
@@ -1302,8 +1296,8 @@ fn a_week_of_a_token_budget_needs_no_module(engine: &Engine) {
                 },
                 _ => &mut client,
             };
-            let reply = hand.ask(client, name, &[key.to_owned()], &words).map(plain);
-            assert_eq!(reply.as_ref(), Ok(&expected), "{place}: left {hand:?} on {key}, right the model");
+            let told = Reply::read(&hand.ask(client, name, &[key.to_owned()], &words), false);
+            assert!(expected.is(&told), "{place}: {hand:?} replied {told:?} on {key}, the model {expected:?}");
             let (stored, left): (Option<Vec<u8>>, i64) = (client.run(&["GET", key]), client.run(&["PTTL", key]));
             let stored = [stored.unwrap_or_default(), left.to_le_bytes().to_vec()].concat();
             let theirs = bytes.get_or_insert_with(|| stored.clone());
@@ -1313,27 +1307,21 @@ fn a_week_of_a_token_budget_needs_no_module(engine: &Engine) {
             );
         }
         let stored: Option<Vec<u8>> = modules.run(&["GET", "m"]);
-        let found: Vec<(f64, i64)> = match stored.as_deref().map(compact::read) {
-            None => Vec::new(),
-            Some(Reading::Sound(found)) => {
-                found.iter().map(|entry| (entry.stamp as f64, entry.weight as i64)).collect()
-            }
-            Some(other) => panic!("{place}: {other:?}"),
-        };
         // A peek leaves what has expired.
-        let found: Vec<_> = found.into_iter().filter(|&(stamp, _)| stamp > (now - WINDOW) as f64).collect();
-        assert_eq!(found, entries, "{place}: left the entries, right the model's");
+        let live = |value: &Stored| value.live(false, |stamp| stamp > (now - WINDOW) as f64);
+        let found = stored.and_then(|bytes| live(&Stored::of_string(&bytes)));
+        let modelled = space.keys.get(b"k".as_slice()).and_then(|stored| live(&stored.value));
+        assert_eq!(found, modelled, "{place}: left the entries, right the model's");
     }
     assert!(allowed > 500 && denied > 50 && refunded > 100, "{calls} calls: {allowed}, {denied} and {refunded}");
 }
 
-/// A reply as the model gives it.
-fn plain(value: Value) -> Reply {
-    match value {
-        Value::Int(number) => Reply::Integer(number),
-        Value::BulkString(text) => Reply::Bulk(Some(text)),
-        Value::Array(parts) => Reply::Array(parts.into_iter().map(plain).collect()),
-        value => panic!("{value:?} in a reply of RESP2"),
+/// The first integer of a reply.
+fn first_of(reply: &Reply) -> i64 {
+    match reply {
+        Reply::Integer(first) | Reply::Map([first, ..]) => *first,
+        Reply::Array(parts) => first_of(&parts[0]),
+        reply => panic!("{reply:?}"),
     }
 }
 

@@ -143,7 +143,10 @@ fn a_throttle_that_is_not_enforced_limits_nobody(engine: &Engine) {
         assert_eq!(reply[..4], [0, 2, remaining, -1], "{reply:?}");
     }
     let full = client.full("RL.THROTTLE t 1 1 60 FULL");
-    assert!(full.allowed && (full.used, full.remaining, full.retry) == (2, 0, 0), "{full:?}");
+    // A clock that counts microseconds may go back by some of them, and begun units count as whole ones.
+    let most = if engine.counts_microseconds() { 3 } else { 2 };
+    assert!(full.allowed && (2..=most).contains(&full.used), "{full:?}");
+    assert_eq!((full.remaining, full.retry), (0, 0), "{full:?}");
     assert!(client.full("RL.PEEK t THROTTLE 1 1 60 FULL").allowed);
     switch(&mut client, "yes");
     assert_eq!(client.call::<[i64; 5]>("RL.THROTTLE t 1 1 60")[..3], [1, 2, 0]);

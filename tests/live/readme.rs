@@ -19,7 +19,7 @@ use crate::support::{Engine, Options, Server, root};
 use crate::tests;
 
 tests![
-    the_sessions_of_the_pages_are_real,
+    the_sessions_of_the_pages_are_real if |engine| !engine.counts_microseconds(),
     the_headers_of_http_are_made_of_the_sessions_numbers,
     every_command_has_a_page_that_tells_what_the_server_tells,
     the_links_of_the_pages_lead_somewhere,

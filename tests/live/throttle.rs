@@ -528,10 +528,13 @@ fn a_name_that_is_taken_stays_whose_it_is(engine: &Engine) {
 
 /// As redis-cell answers it.
 fn quantity_zero_where_nothing_remains_is_not_limited(engine: &Engine) {
-    let (_server, mut client) = frozen(engine);
-    assert_eq!(client.call::<[i64; 5]>("RL.THROTTLE k 0 1 60"), [0, 1, 0, -1, 60]);
-    assert_eq!(client.call::<[i64; 5]>("RL.THROTTLE k 0 1 60 0"), [0, 1, 0, -1, 60]);
-    assert_eq!(client.call::<[i64; 5]>("RL.THROTTLE k 0 1 60"), [1, 1, 0, 60, 60]);
+    let (server, mut client) = frozen(engine);
+    // A millisecond apart: see `Engine::counts_microseconds`.
+    for (at, words, expected) in [(0, "", [0, 1, 0, -1, 60]), (1, " 0", [0, 1, 0, -1, 60]), (2, "", [1, 1, 0, 60, 60])]
+    {
+        server.set_time(START + at);
+        assert_eq!(client.call::<[i64; 5]>(&format!("RL.THROTTLE k 0 1 60{words}")), expected, "{words}");
+    }
 }
 
 /// Never more than `count` a period are admitted: were the interval cut to whole nanoseconds, 600 million a second would

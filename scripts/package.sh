@@ -133,7 +133,8 @@ build_library() {
 # Leaves the rate limit service in $stage/service/redis-rl-envoy.
 build_service() {
     mkdir "$stage/service"
-    zigbuild --manifest-path "$root/envoy/Cargo.toml" --bin redis-rl-envoy
+    CARGO_PROFILE_RELEASE_LTO=fat CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1 \
+        zigbuild --manifest-path "$root/envoy/Cargo.toml" --bin redis-rl-envoy
     install -m 755 "$build/$target/release/redis-rl-envoy" "$stage/service"
     check "$stage/service/redis-rl-envoy"
 }

@@ -886,6 +886,11 @@ fn what_bounds_a_call_bounds_it_in_lua(engine: &Engine) {
             "SLIDING 60 9000 COST 999 SLIDING 60 9000 COST 70 FIXED 60 9000 COST 70 ACQUIRE 9 60 me",
         )
         .expect("a reply");
+        // A peek is refused as the call would be.
+        let full = format!("SLIDING 60 9000 COST {} FORCE", (1_i64 << 53) - 1);
+        for line in [format!("peek c {full}"), full.replace("SLIDING", "sliding c")] {
+            assert!(three.line(&line).is_err_and(|line| line.contains("is full")), "{line}");
+        }
         // A check takes nothing.
         let check = "SLIDING 60 1 COST 0 FIXED 60 70 COST 0 THROTTLE 4 30 60 0";
         assert!(all(three, &["new", "f", "t"], check).is_ok());

@@ -58,11 +58,16 @@ impl<'a, M: Mode> CompactLog<'a, M> {
     pub fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         let Terms { detail, charge, compaction } = terms;
         let (decision, added) = sliding::decide(self, self.demand, detail, charge, self.now)?;
+        let bytes = self.place.key.bytes();
+        let addition = added.map(|cost| (self.now, units_of(cost)));
         if !terms.may_change::<M>() {
+            // A peek is refused as the call would be, where the log cannot take the units.
+            if addition.is_some() {
+                self.log.commit(bytes, addition, compaction)?;
+            }
             return Ok((decision, Plan::nothing()));
         }
-        let bytes = self.place.key.bytes();
-        let change = self.log.commit(bytes, added.map(|cost| (self.now, units_of(cost))), compaction)?;
+        let change = self.log.commit(bytes, addition, compaction)?;
         let expiry = match added.is_some() || !self.log.is_empty() {
             true => sliding::renewed_expiry(self.expiry(), self.now, self.demand.quotas.longest()),
             false => None,

@@ -1349,8 +1349,8 @@ commands = not PLAIN and function(...)
         quotas[index].used = quotas[index].before + state.added
       end
       state.binding = binding
-      -- A peek is refused as the call would be, where the log cannot take the units.
-      if state.plans or state.peeks and state.added > 0 then
+      -- A peek plans what it would add as well: a log that cannot take the units refuses it like the call.
+      if state.plans or state.added > 0 then
         state.can_be_done = store.plan(log, state.added, not state.stays)
       end
     end
@@ -2233,7 +2233,7 @@ commands = not PLAIN and function(...)
     local writes = command ~= 'peek'
     local now, seconds, nanos = clock()
     local state = kind.read(rule, key, now, seconds, nanos, declared, writes)
-    state.plans, state.peeks = writes, not writes
+    state.plans = writes
     kind.settle(rule, state, state.fits or rule.counts, not (rule.full or rule.each))
     local reply
     if rule.each then

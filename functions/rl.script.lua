@@ -1069,7 +1069,7 @@ commands = not PLAIN and function(...)
         quotas[index].used = quotas[index].before + state.added
       end
       state.binding = binding
-      if state.plans or state.peeks and state.added > 0 then
+      if state.plans or state.added > 0 then
         state.can_be_done = store.plan(log, state.added, not state.stays)
       end
     end
@@ -1815,7 +1815,7 @@ commands = not PLAIN and function(...)
     local writes = command ~= 'peek'
     local now, seconds, nanos = clock()
     local state = kind.read(rule, key, now, seconds, nanos, declared, writes)
-    state.plans, state.peeks = writes, not writes
+    state.plans = writes
     kind.settle(rule, state, state.fits or rule.counts, not (rule.full or rule.each))
     local reply
     if rule.each then

@@ -17,8 +17,8 @@ use crate::state::{Compaction, CounterKey, Open, Suffix, Terms};
 
 /// A rule: its words, its state, its decision, and all else that the commands need to know of it.
 ///
-/// A rule is named in the list of [`super::rules`]; its command is registered from there. Its steps are in line in its own command, see
-/// [`Open`]; the commands that take any rule share one copy of them, in [`super::rules::AnyRule`].
+/// A rule is named in the list of [`super::rules`]; its command is registered from there. Its steps are in line in its own
+/// command, see [`Open`]; the commands that take any rule share one copy of them, in [`super::rules::AnyRule`].
 pub trait Rule: Sized {
     /// The word that begins it in RL.PEEK, RL.REFUND and RL.ALL.
     const NAME: &'static str;

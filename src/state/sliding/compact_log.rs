@@ -58,16 +58,15 @@ impl<'a, M: Mode> CompactLog<'a, M> {
     pub fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         let Terms { detail, charge, compaction } = terms;
         let (decision, added) = sliding::decide(self, self.demand, detail, charge, self.now)?;
-        let bytes = self.place.key.bytes();
-        let addition = added.map(|cost| (self.now, units_of(cost)));
-        if !terms.may_change::<M>() {
-            // A peek is refused as the call would be, where the log cannot take the units.
-            if addition.is_some() {
-                self.log.commit(bytes, addition, compaction)?;
-            }
+        let (bytes, may_change) = (self.place.key.bytes(), terms.may_change::<M>());
+        let change = match added.map(|cost| (self.now, units_of(cost))) {
+            None if !may_change => None,
+            // In a peek as well: a log that cannot take the units refuses it like the call.
+            addition => self.log.commit(bytes, addition, compaction)?,
+        };
+        if !may_change {
             return Ok((decision, Plan::nothing()));
         }
-        let change = self.log.commit(bytes, addition, compaction)?;
         let expiry = match added.is_some() || !self.log.is_empty() {
             true => sliding::renewed_expiry(self.expiry(), self.now, self.demand.quotas.longest()),
             false => None,

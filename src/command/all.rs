@@ -158,7 +158,8 @@ pub(super) fn check_apart(parts: &[Part<'_>], now: Micros) -> Result<(), Error> 
     if !apart || shared { Err(SHARED) } else { Ok(()) }
 }
 
-/// By the share of the limit that remains. A limit of 0 has no share.
+/// By the share of the limit that remains. A limit of 0 is taken as 1: under it units remain only where a counter was set
+/// below 0.
 fn by_share(one: &Status, other: &Status) -> Ordering {
     // Products below 2^106.
     let of = |status: &Status, limit: i64| i128::from(status.remaining()).saturating_mul(i128::from(limit.max(1)));

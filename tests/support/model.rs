@@ -783,10 +783,10 @@ impl Space {
                 self.heal(key, before);
             }
         }
-        // The share of a limit that is free, as a fraction.
-        let share = |decision: &Decision| match decision.binding().quota.limit {
-            0 => (0, 1),
-            limit => (i128::from(decision.binding().remaining()), i128::from(limit)),
+        // The share of a limit that is free, as a fraction. Under a limit of 0 units are free where a counter was set below 0.
+        let share = |decision: &Decision| {
+            let binding = decision.binding();
+            (i128::from(binding.remaining()), i128::from(binding.quota.limit.max(1)))
         };
         // Of equals the first.
         let index = if allowed {

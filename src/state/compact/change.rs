@@ -1,10 +1,9 @@
 //! What a call does to the string of a compact log, and how its bytes are put together.
 
 use super::format::{
-    BLOCK, Ends, FILLER, HEADER, Head, LAST_END, MAGIC, Mark, VERSION, entry_len, is_boundary, put_block_head,
+    BLOCK, Ends, FILLER, Flaw, HEADER, Head, LAST_END, MAGIC, Mark, VERSION, entry_len, is_boundary, put_block_head,
     put_entry, within_block,
 };
-use super::{Entry, Flaw};
 
 /// The one change that a call makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +43,14 @@ const USUAL: usize = 64;
 /// A gap before the footer of up to this many bytes is written along, which is cheaper than a second write.
 const NARROW_GAP: usize = 64;
 
-/// Writes entries one behind the other, and blocks as they come.
+/// An entry that is to be stored.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    pub stamp: i64,
+    pub weight: u64,
+}
+
+/// Writes entries one after the other, and begins blocks where they are due.
 pub struct Writer {
     bytes: Vec<u8>,
     /// The end of what is written.

@@ -2,8 +2,6 @@
 //!
 //! Nothing here trusts what it reads: any bytes decode to a value within bounds or to nothing.
 
-use super::Flaw;
-
 pub const MAGIC: &[u8] = b"RLS";
 pub const VERSION: u8 = 1;
 
@@ -25,6 +23,21 @@ pub const LATEST: i64 = (1 << 48) - 1;
 /// The most units that a log holds, which one entry may weigh alone. Units before a place are counted modulo one more.
 pub const MOST_UNITS: u64 = (1 << 53) - 1;
 pub const FILLER: u8 = 0xff;
+
+/// Why there is no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// The string is something else.
+    NotALog,
+    /// The string was written by a later version of the module.
+    OtherVersion,
+    /// The string is a log, and its bytes contradict each other.
+    Damaged,
+    /// The string would get longer than a log may be, or hold more units than can be counted.
+    Full,
+    /// The time or the weight of a new entry cannot be stored.
+    OutOfRange,
+}
 
 /// A place between two entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

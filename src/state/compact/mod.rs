@@ -17,29 +17,15 @@ mod format;
 mod tests;
 
 pub use change::{Change, Patch};
+pub use format::Flaw;
 
-use self::change::Writer;
+use self::change::{Entry, Writer};
 use self::format::{
     BLOCK, BLOCK_HEAD, Encoded, Ends, FILLER, HEADER, Head, LATEST, MOST_UNITS, Mark, block_of, block_start,
     decode_entry, footer_of, is_boundary, is_filler, read_block_head,
 };
 use crate::limit::Time;
 use crate::limit::sliding::Span;
-
-/// Why there is no answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flaw {
-    /// The string is something else.
-    NotALog,
-    /// The string was written by a later version of the module.
-    OtherVersion,
-    /// The string is a log, and its bytes contradict each other.
-    Damaged,
-    /// The string would get longer than a log may be, or hold more units than can be counted.
-    Full,
-    /// The time or the weight of a new entry cannot be stored.
-    OutOfRange,
-}
 
 /// Whether a change may move the log into a new string without its dead bytes. The other changes write a few bytes, or up
 /// to [`MOST_REWRITTEN`] where the clock was stepped back.
@@ -68,13 +54,6 @@ pub struct Compact {
     ends: Ends,
     /// Whether pruning has moved an end.
     is_pruned: bool,
-}
-
-/// An entry that is to be stored.
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    stamp: i64,
-    weight: u64,
 }
 
 /// An entry where it is stored: its offset and the places before and after it. Its stamp is that of the place after it.
@@ -131,11 +110,6 @@ impl Compact {
         Ok(())
     }
 
-    /// Whether pruning has moved an end.
-    pub fn has_changed(&self) -> bool {
-        self.is_pruned
-    }
-
     /// Units in the log.
     pub fn units(&self) -> u64 {
         self.ends.end.units.saturating_sub(self.ends.head.units)
@@ -143,16 +117,6 @@ impl Compact {
 
     pub fn is_empty(&self) -> bool {
         self.units() == 0
-    }
-
-    #[cfg(test)]
-    pub fn oldest(&self) -> Option<Time> {
-        (!self.is_empty()).then_some(Time::from_millis(self.ends.head.stamp))
-    }
-
-    #[cfg(test)]
-    pub fn newest(&self) -> Option<Time> {
-        (!self.is_empty()).then_some(Time::from_millis(self.ends.end.stamp))
     }
 
     /// Units stamped later than a time.
@@ -201,7 +165,7 @@ impl Compact {
     ) -> Result<Option<Change>, Flaw> {
         let end = self.ends.end;
         let Some((time, weight)) = addition else {
-            return match self.has_changed() {
+            return match self.is_pruned {
                 false => Ok(None),
                 true if self.is_empty() => Ok(Some(Change::Remove)),
                 true => self.rewrite(bytes, end, None, end, compaction).map(Some),

@@ -14,6 +14,16 @@ mod reader;
 
 const NOW: i64 = 1_700_000_000_000;
 
+impl Compact {
+    fn oldest(&self) -> Option<Time> {
+        (!self.is_empty()).then_some(Time::from_millis(self.ends.head.stamp))
+    }
+
+    fn newest(&self) -> Option<Time> {
+        (!self.is_empty()).then_some(Time::from_millis(self.ends.end.stamp))
+    }
+}
+
 fn at(millis: i64) -> Time {
     Time::from_millis(millis)
 }

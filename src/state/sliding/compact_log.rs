@@ -7,7 +7,6 @@ use super::super::WRONG_TYPE;
 use super::super::compact::{self, Compact, Compaction, Flaw};
 use super::super::plan::{Change, Place};
 use super::super::{Plan, Terms};
-use super::heal;
 use crate::limit::sliding::{self, History, Span};
 use crate::limit::{Cost, Decision, Demand, Refund, Time};
 use crate::server::{Error, Key, Kind, Mode};
@@ -34,10 +33,11 @@ impl From<Flaw> for Error {
 /// A log as it was read, without what has expired.
 pub struct CompactLog<'a, M: Mode> {
     pub place: Place<'a, M>,
-    demand: &'a Demand,
-    now: Time,
+    pub demand: &'a Demand,
+    pub now: Time,
+    /// The units that count.
+    pub units: i64,
     log: Compact,
-    units: i64,
 }
 
 impl<'a, M: Mode> CompactLog<'a, M> {
@@ -75,10 +75,6 @@ impl<'a, M: Mode> CompactLog<'a, M> {
         let mut plan = self.plan(change, expiry);
         plan.compaction_is_due = is_due;
         Ok((decision, plan))
-    }
-
-    pub fn heal(&self) -> Plan {
-        heal(&self.place, !self.log.is_empty(), self.demand, self.now)
     }
 
     /// Takes the newest units, or units stamped at a time.

@@ -5,22 +5,15 @@ mod compact_log;
 mod sorted;
 
 pub use compact_log::LOG_FULL;
+pub use sorted::{MOST_ADDED, TOO_MANY_MEMBERS};
 
 use self::compact_log::CompactLog;
 use self::sorted::SortedLog;
-use super::plan::{Change, Place};
+use super::plan::Change;
 use super::{Open, Places, Plan, Terms, WRONG_TYPE};
 use crate::limit::sliding;
 use crate::limit::{Decision, Demand, Micros, Refund, Time};
 use crate::server::{Call, Context, Error, Key, Kind, Mode};
-
-/// A unit is a member of a sorted set. One call adds at most this many, so that it does not stall the server.
-pub const MOST_ADDED: i64 = 1000;
-
-pub const TOO_MANY_MEMBERS: Error = Error::Line(
-    c"ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; \
-      RL.RESET a key that is a sorted set)",
-);
 
 /// The forms of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,10 +61,18 @@ impl<'a, M: Mode> Open<'a, M> for Log<'a, M> {
     }
 
     fn heal(&self) -> Plan {
-        match self {
-            Self::Sorted(log) => log.heal(),
-            Self::Compact(log) => log.heal(),
+        let (place, units, demand, now) = match self {
+            Self::Sorted(log) => (&log.place, log.units, log.demand, log.now),
+            Self::Compact(log) => (&log.place, log.units, log.demand, log.now),
+        };
+        let mut plan = Plan::nothing();
+        if units > 0
+            && place.key.expiry().is_none()
+            && let Some(at) = sliding::renewed_expiry(None, now, demand.quotas.longest())
+        {
+            plan.push(Change::Expire { at });
         }
+        plan
     }
 
     fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
@@ -88,16 +89,4 @@ impl<'a, M: Mode> Open<'a, M> for Log<'a, M> {
             Self::Compact(log) => log.place,
         })
     }
-}
-
-/// Gives the key of a log in which something counts an expiry, if it has none.
-fn heal<M: Mode>(place: &Place<'_, M>, counts: bool, demand: &Demand, now: Time) -> Plan {
-    let mut plan = Plan::nothing();
-    if counts
-        && place.key.expiry().is_none()
-        && let Some(at) = sliding::renewed_expiry(None, now, demand.quotas.longest())
-    {
-        plan.push(Change::Expire { at });
-    }
-    plan
 }

@@ -8,17 +8,26 @@ use std::convert::Infallible;
 use super::super::plan::{Change, Place};
 use super::super::stale::{self, BEFORE_EPOCH, Bounds, Stale, score};
 use super::super::{Plan, Terms};
-use super::{MOST_ADDED, TOO_MANY_MEMBERS, heal};
 use crate::limit::sliding::{self, History, Span};
 use crate::limit::{Decision, Demand, Refund, Time};
 use crate::server::{Error, Key, Kind, Mode, ScoreRange};
 
+/// A unit is a member of a sorted set. One call adds at most this many, so that it does not stall the server.
+pub const MOST_ADDED: i64 = 1000;
+
+pub const TOO_MANY_MEMBERS: Error = Error::Line(
+    c"ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; \
+      RL.RESET a key that is a sorted set)",
+);
+
+/// A log as it was read, and what is stale in it.
 pub struct SortedLog<'a, M: Mode> {
     pub place: Place<'a, M>,
-    demand: &'a Demand,
-    now: Time,
+    pub demand: &'a Demand,
+    pub now: Time,
+    /// The units that count.
+    pub units: i64,
     span: Span,
-    units: i64,
 }
 
 impl<'a, M: Mode> SortedLog<'a, M> {
@@ -55,10 +64,6 @@ impl<'a, M: Mode> SortedLog<'a, M> {
             plan.push(Change::Expire { at });
         }
         Ok((decision, plan))
-    }
-
-    pub fn heal(&self) -> Plan {
-        heal(&self.place, self.units > 0, self.demand, self.now)
     }
 
     /// Takes the newest units, or units stamped at a time.

@@ -7,7 +7,7 @@ use super::{Action, reply};
 use crate::limit::Charge;
 use crate::metrics::PEEK;
 use crate::server::{Args, Call, Context, Error, ReadOnly, step};
-use crate::state::{Compaction, Open, Terms};
+use crate::state::{Compaction, State, Terms};
 
 pub struct Peek;
 

@@ -6,7 +6,7 @@ use super::rule::now;
 use super::rules::AnyRule;
 use crate::metrics::REFUND;
 use crate::server::{Args, Call, Context, Error, Writable, step};
-use crate::state::Open;
+use crate::state::State;
 
 pub struct Refund;
 
@@ -19,8 +19,8 @@ impl Action for Refund {
         step();
         let (refund, mut plan) = state.refund(said.at)?;
         step();
-        let done = plan.apply(state.into_places());
-        done.publish(ctx, call.key);
+        let applied = plan.apply(state.into_keys());
+        applied.publish(ctx, call.key);
         step();
 
         REFUND.add(1);

@@ -10,9 +10,9 @@ pub struct Release;
 
 impl Action for Release {
     fn run(ctx: &mut Context, call: Call<'_>, holders: Args<'_>) -> Result<(), Error> {
-        let (released, mut plan, places) = state::release(ctx, call.key, holders, now())?;
-        let done = plan.apply(places);
-        done.publish(ctx, call.key);
+        let (released, mut plan, keys) = state::release(ctx, call.key, holders, now())?;
+        let applied = plan.apply(keys);
+        applied.publish(ctx, call.key);
         RELEASED.add(released);
         ctx.reply_integer(released.cast_signed());
         Ok(())

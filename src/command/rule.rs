@@ -13,12 +13,12 @@ use crate::config;
 use crate::limit::{Charge, Decision, Micros, Window};
 use crate::metrics::{Outcomes, PEEK};
 use crate::server::{Args, Argument, Call, Command, Context, Error, Mode, Writable, step, unix_micros};
-use crate::state::{Compaction, CounterKey, Open, Suffix, Terms};
+use crate::state::{Compaction, CounterKey, State, Suffix, Terms};
 
 /// A rule: its words, its state, its decision, and all else that the commands need to know of it.
 ///
 /// A rule is named in the list of [`super::rules`]; its command is registered from there. Its steps are in line in its own
-/// command, see [`Open`]; the commands that take any rule share one copy of them, in [`super::rules::AnyRule`].
+/// command, see [`State`]; the commands that take any rule share one copy of them, in [`super::rules::AnyRule`].
 pub trait Rule: Sized {
     /// The word that begins it in RL.PEEK, RL.REFUND and RL.ALL.
     const NAME: &'static str;
@@ -39,7 +39,7 @@ pub trait Rule: Sized {
     const REFUNDABLE: bool = true;
 
     /// What it has read of its keys.
-    type State<'a, M: Mode>: Open<'a, M>
+    type State<'a, M: Mode>: State<'a, M>
     where
         Self: 'a;
 
@@ -91,8 +91,8 @@ impl<R: Rule> Action for Decide<R> {
         let terms = Terms { detail: said.detail(), charge: Charge::Alone, compaction: Compaction::Allowed };
         let (decision, mut plan) = state.decide(terms)?;
         step();
-        let done = plan.apply(state.into_places());
-        done.publish(ctx, call.key);
+        let applied = plan.apply(state.into_keys());
+        applied.publish(ctx, call.key);
         step();
 
         if rule.is_check() {

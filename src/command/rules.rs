@@ -10,7 +10,7 @@ use super::rule::Rule;
 use crate::limit::{Decision, Micros, Refund, Time, Window};
 use crate::metrics::Outcomes;
 use crate::server::{Args, Argument, Call, Command, Context, Error, Mode};
-use crate::state::{CounterKey, Fixed, Lease, Open, Places, Plan, Sliding, Suffix, Terms, Throttle};
+use crate::state::{CounterKey, Fixed, Lease, OpenKeys, Plan, Sliding, State, Suffix, Terms, Throttle};
 
 macro_rules! rules {
     ($($rule:ident),+ $(,)?) => {
@@ -74,7 +74,7 @@ macro_rules! rules {
             }
         }
 
-        impl<'a, M: Mode> Open<'a, M> for AnyState<'a, M> {
+        impl<'a, M: Mode> State<'a, M> for AnyState<'a, M> {
             #[inline(never)] // See `Rule`.
             fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
                 match self {
@@ -95,9 +95,9 @@ macro_rules! rules {
             }
 
             #[inline(never)] // See `Rule`.
-            fn into_places(self) -> Places<'a, M> {
+            fn into_keys(self) -> OpenKeys<'a, M> {
                 match self {
-                    $(Self::$rule(state) => state.into_places()),+
+                    $(Self::$rule(state) => state.into_keys()),+
                 }
             }
         }

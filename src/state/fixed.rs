@@ -1,8 +1,8 @@
 //! The counters of fixed windows, each a string of digits under a name of its own (see [`super::counter_name`]).
 
 use super::counter_name::{CounterKey, CounterName, Suffix, check_missing};
-use super::plan::{Change, Changes, Place};
-use super::{Open, Places, Plan, Terms, read_integer};
+use super::plan::{Change, Changes, OpenKey};
+use super::{OpenKeys, Plan, State, Terms, read_integer};
 use crate::limit::fixed::{self, Counter, Overflow};
 use crate::limit::{Cost, Decision, Demand, Micros, Quota, Refund, Time, Window};
 use crate::server::{Call, Context, Error, Key, Kind, Mode};
@@ -29,7 +29,7 @@ pub struct Counters<'a, M: Mode> {
     first: Found,
     others: Vec<Found>,
     /// The keys of those that are not shared.
-    places: Places<'a, M>,
+    keys: OpenKeys<'a, M>,
 }
 
 /// The counter of a quota as it was read.
@@ -43,7 +43,7 @@ struct Found {
 }
 
 impl Fixed {
-    #[inline(always)] // See `Open`.
+    #[inline(always)] // See `State`.
     pub fn read<'a, M: Mode>(
         &'a self,
         ctx: &'a Context,
@@ -51,19 +51,19 @@ impl Fixed {
         now: Micros,
     ) -> Result<Counters<'a, M>, Error> {
         let now = now.time();
-        let (first, place) = self.find(ctx, call, self.demand.quotas.first(), now)?;
-        let (mut others, mut places): (Vec<Found>, _) = (Vec::new(), Places::one(place));
+        let (first, open) = self.find(ctx, call, self.demand.quotas.first(), now)?;
+        let (mut others, mut keys): (Vec<Found>, _) = (Vec::new(), OpenKeys::one(open));
         for quota in self.demand.quotas.iter().skip(1) {
             let shorter = others.last().copied().unwrap_or(first);
             others.push(if self.suffix(quota, now) == self.suffix(shorter.counter.quota, now) {
                 Found { counter: Counter { quota, ..shorter.counter }, is_shared: true, ..shorter }
             } else {
-                let (found, place) = self.find(ctx, call, quota, now)?;
-                places.others.push(place);
+                let (found, open) = self.find(ctx, call, quota, now)?;
+                keys.others.push(open);
                 found
             });
         }
-        Ok(Counters { rule: self, now, first, others, places })
+        Ok(Counters { rule: self, now, first, others, keys })
     }
 
     /// Reads the counter of a quota.
@@ -73,7 +73,7 @@ impl Fixed {
         call: Call<'_>,
         quota: Quota,
         now: Time,
-    ) -> Result<(Found, Place<'a, M>), Error> {
+    ) -> Result<(Found, OpenKey<'a, M>), Error> {
         let name = CounterName::of(ctx, call, self.suffix(quota, now))?;
         let key = Key::open(ctx, name.as_str());
         if key.kind() == Kind::Empty {
@@ -90,7 +90,7 @@ impl Fixed {
             _ => (0, None, false),
         };
         let counter = Counter { quota, life, value, expiry, anchored: self.anchored };
-        Ok((Found { counter, exists, is_shared: false }, Place { key, name: Some(name.into_str()), stale: None }))
+        Ok((Found { counter, exists, is_shared: false }, OpenKey { key, name: Some(name.into_str()), stale: None }))
     }
 
     fn suffix(&self, quota: Quota, now: Time) -> Suffix {
@@ -128,8 +128,8 @@ impl<M: Mode> Counters<'_, M> {
     }
 }
 
-impl<'a, M: Mode> Open<'a, M> for Counters<'a, M> {
-    #[inline(always)] // See `Open`.
+impl<'a, M: Mode> State<'a, M> for Counters<'a, M> {
+    #[inline(always)] // See `State`.
     fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         let Terms { detail, charge, .. } = terms;
         let (decision, count) =
@@ -153,9 +153,9 @@ impl<'a, M: Mode> Open<'a, M> for Counters<'a, M> {
         Ok((refund, self.plan(|found| found.give_back(self.demand().cost, at, self.now).into_iter().collect())))
     }
 
-    #[inline(always)] // See `Open`.
-    fn into_places(self) -> Places<'a, M> {
-        self.places
+    #[inline(always)] // See `State`.
+    fn into_keys(self) -> OpenKeys<'a, M> {
+        self.keys
     }
 }
 

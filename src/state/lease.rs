@@ -2,9 +2,9 @@
 //!
 //! The key expires with its last lease. Members whose lease has ended are [`stale`].
 
-use super::plan::{Change, Place};
+use super::plan::{Change, OpenKey};
 use super::stale::{self, Bounds, score};
-use super::{Open, Places, Plan, Terms, WRONG_TYPE};
+use super::{OpenKeys, Plan, State, Terms, WRONG_TYPE};
 use crate::limit::lease::{self, End, Leases};
 use crate::limit::{Decision, Limit, Micros, Refund, Time, Window};
 use crate::server::{Args, Context, Error, Key, Kind, Mode, OwnedStr, ScoreRange, Str, Writable};
@@ -18,7 +18,7 @@ pub struct Lease {
 
 /// The leases at a key.
 struct Held<'a, M: Mode> {
-    place: Place<'a, M>,
+    open: OpenKey<'a, M>,
     now: Time,
     held: i64,
 }
@@ -30,22 +30,22 @@ impl<'a, M: Mode> Held<'a, M> {
             return Err(WRONG_TYPE);
         }
         let (held, stale) = stale::find(&key, Bounds { expired: now, latest: None, before_epoch: false });
-        Ok(Self { place: Place { key, name: None, stale }, now, held })
+        Ok(Self { open: OpenKey { key, name: None, stale }, now, held })
     }
 
     /// When the lease of a holder ends, if it has not ended.
     fn end_for(&self, holder: Str<'_>) -> Option<End> {
-        self.place.key.score_of(holder).filter(|&end| end > score(self.now)).map(end_at)
+        self.open.key.score_of(holder).filter(|&end| end > score(self.now)).map(end_at)
     }
 
     fn lacks_expiry(&self) -> bool {
-        self.held > 0 && self.place.key.expiry().is_none()
+        self.held > 0 && self.open.key.expiry().is_none()
     }
 
     /// A plan that begins with removing what is stale.
     fn plan(&self) -> Plan {
         let mut plan = Plan::nothing();
-        if self.place.stale.is_some() {
+        if self.open.stale.is_some() {
             plan.push(Change::PRUNE);
         }
         plan
@@ -69,7 +69,7 @@ pub struct Requested<'a, M: Mode> {
 }
 
 impl Lease {
-    #[inline(always)] // See `Open`.
+    #[inline(always)] // See `State`.
     pub fn read<'a, M: Mode>(&'a self, ctx: &'a Context, key: Str<'_>, now: Micros) -> Result<Requested<'a, M>, Error> {
         let leases = Held::read(ctx, key, now.time())?;
         let own = leases.end_for(self.holder.as_str());
@@ -87,25 +87,25 @@ impl<M: Mode> Leases for Requested<'_, M> {
     }
 
     fn end_of(&self, rank: i64) -> Option<End> {
-        let Held { place, now, held } = &self.leases;
+        let Held { open, now, held } = &self.leases;
         let score = if rank.saturating_add(1) == *held {
-            place.key.first_score_in(ScoreRange::above(score(*now), f64::INFINITY))
+            open.key.first_score_in(ScoreRange::above(score(*now), f64::INFINITY))
         } else {
-            place.key.score_from_top(rank)
+            open.key.score_from_top(rank)
         };
         score.map(end_at)
     }
 
     fn ending_after(&self, end: End) -> i64 {
         match end {
-            End::At(time) => self.leases.place.key.count_in(ScoreRange::above(score(time), f64::INFINITY)),
+            End::At(time) => self.leases.open.key.count_in(ScoreRange::above(score(time), f64::INFINITY)),
             End::Never => 0,
         }
     }
 }
 
-impl<'a, M: Mode> Open<'a, M> for Requested<'a, M> {
-    #[inline(always)] // See `Open`.
+impl<'a, M: Mode> State<'a, M> for Requested<'a, M> {
+    #[inline(always)] // See `State`.
     fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         let (Lease { limit, lease, holder }, now) = (self.rule, &self.leases.now);
         let (decision, end) = lease::decide(self, *limit, *lease, terms.detail, terms.charge, *now);
@@ -137,9 +137,9 @@ impl<'a, M: Mode> Open<'a, M> for Requested<'a, M> {
         Err(Error::WrongArity)
     }
 
-    #[inline(always)] // See `Open`.
-    fn into_places(self) -> Places<'a, M> {
-        Places::one(self.leases.place)
+    #[inline(always)] // See `State`.
+    fn into_keys(self) -> OpenKeys<'a, M> {
+        OpenKeys::one(self.leases.open)
     }
 }
 
@@ -149,7 +149,7 @@ pub fn release<'a>(
     key: Str<'_>,
     holders: Args<'_>,
     now: Micros,
-) -> Result<(u64, Plan, Places<'a, Writable>), Error> {
+) -> Result<(u64, Plan, OpenKeys<'a, Writable>), Error> {
     let leases = Held::<Writable>::read(ctx, key, now.time())?;
     let mut members: Vec<_> = holders.filter(|&holder| leases.end_for(holder).is_some()).map(Str::retain).collect();
     members.sort_unstable_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
@@ -160,5 +160,5 @@ pub fn release<'a>(
         plan.push(Change::TakeOut { members, emptied: false });
         plan.push(leases.expire(None));
     }
-    Ok((released, plan, Places::one(leases.place)))
+    Ok((released, plan, OpenKeys::one(leases.open)))
 }

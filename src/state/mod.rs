@@ -1,6 +1,6 @@
 //! How limits are stored in the keyspace.
 //!
-//! Each rule has a file that reads its keys into an [`Open`] state. The state decides by a rule of `limit` and returns a
+//! Each rule has a file that reads its keys into its [`State`], which decides by a rule of `limit` and returns a
 //! [`Plan`] along with the decision: what to change at each key. Nothing has changed by then. [`Plan::apply`] carries a plan
 //! out and publishes it; there is one such place for all rules.
 
@@ -20,7 +20,7 @@ pub use compact::Compaction;
 pub use counter_name::{CounterKey, Suffix};
 pub use fixed::{Counters, Fixed};
 pub use lease::{Lease, Requested, release};
-pub use plan::{Places, Plan, denied};
+pub use plan::{OpenKeys, Plan, denied};
 pub use reset::reset;
 pub use sliding::{LOG_FULL, Log, MOST_ADDED, Sliding, Storage, TOO_MANY_MEMBERS};
 pub use throttle::{Stored, Throttle};
@@ -49,7 +49,7 @@ impl Terms {
 ///
 /// A call passes through reading, deciding and closing once, and the compiler copies their results into each other. In line, in
 /// one function for each command, that saves 3 to 6 % of the instructions of a call. Hence the `inline(always)` of these steps.
-pub trait Open<'a, M: Mode>: Sized {
+pub trait State<'a, M: Mode>: Sized {
     /// Decides on a request. Everything that can refuse it does so here.
     fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error>;
 
@@ -60,7 +60,7 @@ pub trait Open<'a, M: Mode>: Sized {
     fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error>;
 
     /// The open keys, in the order of the plan.
-    fn into_places(self) -> Places<'a, M>;
+    fn into_keys(self) -> OpenKeys<'a, M>;
 }
 
 /// The server's own line for a key of another type.

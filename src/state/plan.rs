@@ -68,7 +68,7 @@ struct KeyPlan {
 }
 
 /// An open key, and what was found there that a plan may prune.
-pub struct Place<'a, M: Mode> {
+pub struct OpenKey<'a, M: Mode> {
     pub key: Key<'a, M>,
     /// The key's name, if it is not the one that the caller has given.
     pub name: Option<OwnedStr>,
@@ -76,18 +76,18 @@ pub struct Place<'a, M: Mode> {
 }
 
 /// The open keys of a call.
-pub struct Places<'a, M: Mode> {
-    pub first: Place<'a, M>,
-    pub others: Vec<Place<'a, M>>,
+pub struct OpenKeys<'a, M: Mode> {
+    pub first: OpenKey<'a, M>,
+    pub others: Vec<OpenKey<'a, M>>,
 }
 
-impl<'a, M: Mode> Places<'a, M> {
-    pub const fn one(place: Place<'a, M>) -> Self {
-        Self { first: place, others: Vec::new() }
+impl<'a, M: Mode> OpenKeys<'a, M> {
+    pub const fn one(open: OpenKey<'a, M>) -> Self {
+        Self { first: open, others: Vec::new() }
     }
 }
 
-impl<'a, M: Mode> Place<'a, M> {
+impl<'a, M: Mode> OpenKey<'a, M> {
     pub const fn new(key: Key<'a, M>) -> Self {
         Self { key, name: None, stale: None }
     }
@@ -121,24 +121,24 @@ impl Plan {
     }
 
     /// Carries the plan out at these keys, and closes them. Cannot be refused. What is done has to be published.
-    #[inline(always)] // See `Open`.
-    pub fn apply(&mut self, places: Places<'_, Writable>) -> Done<'_> {
-        self.first.apply(places.first);
-        for (plan, place) in self.others.iter_mut().zip(places.others) {
-            plan.apply(place);
+    #[inline(always)] // See `State`.
+    pub fn apply(&mut self, keys: OpenKeys<'_, Writable>) -> Applied<'_> {
+        self.first.apply(keys.first);
+        for (plan, open) in self.others.iter_mut().zip(keys.others) {
+            plan.apply(open);
         }
-        Done(self)
+        Applied(self)
     }
 }
 
 /// A plan that was carried out.
 #[must_use]
-pub struct Done<'a>(&'a Plan);
+pub struct Applied<'a>(&'a Plan);
 
-impl Done<'_> {
+impl Applied<'_> {
     /// Publishes the changes: to replicas and the AOF, to WATCH and client-side caches, and to the listeners of keyspace
     /// events. `key`: the key that the caller has given.
-    #[inline(always)] // See `Open`.
+    #[inline(always)] // See `State`.
     pub fn publish(&self, ctx: &mut Context, key: Str<'_>) {
         self.0.first.publish(ctx, key);
         for plan in &self.0.others {
@@ -153,14 +153,14 @@ impl KeyPlan {
     }
 
     #[inline]
-    fn apply(&mut self, mut place: Place<'_, Writable>) {
+    fn apply(&mut self, mut open: OpenKey<'_, Writable>) {
         if self.changes.is_empty() {
             return; // Most denials change nothing.
         }
         for change in &mut self.changes {
-            change.carry_out(&mut place);
+            change.apply(&mut open);
         }
-        self.name = place.name;
+        self.name = open.name;
     }
 
     #[inline]
@@ -186,10 +186,10 @@ impl Change {
         Self::Add { at, count, members: SmallVec::new() }
     }
 
-    fn carry_out(&mut self, place: &mut Place<'_, Writable>) {
-        let key = &mut place.key;
+    fn apply(&mut self, open: &mut OpenKey<'_, Writable>) {
+        let key = &mut open.key;
         match self {
-            Self::Prune(removed) => *removed = place.stale.take().map(|stale| stale.remove(key)),
+            Self::Prune(removed) => *removed = open.stale.take().map(|stale| stale.remove(key)),
             Self::Add { at, count, members } => members.extend((0..*count).map(|_| add(key, *at))),
             Self::Put { at, member } => key.put(score(*at), member.as_str()),
             Self::TakeOut { members, emptied } => {

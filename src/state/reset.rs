@@ -1,8 +1,8 @@
 //! Giving a quota back: the keys that hold what was used are removed.
 
 use super::counter_name::{CounterName, check_missing};
-use super::plan::{Change, Place};
-use super::{Places, Plan, Suffix, WRONG_TYPE};
+use super::plan::{Change, OpenKey};
+use super::{OpenKeys, Plan, Suffix, WRONG_TYPE};
 use crate::server::{Call, Context, Error, Key, Kind, Str, Writable, step};
 
 /// Removes a key and its counters with these suffixes. Returns how many keys there were.
@@ -43,6 +43,6 @@ fn remove(ctx: &mut Context, name: Str<'_>) -> bool {
     }
     let mut plan = Plan::nothing();
     plan.push(Change::Remove);
-    plan.apply(Places::one(Place::new(key))).publish(ctx, name);
+    plan.apply(OpenKeys::one(OpenKey::new(key))).publish(ctx, name);
     true
 }

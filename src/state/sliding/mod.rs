@@ -10,7 +10,7 @@ pub use sorted::{MOST_ADDED, TOO_MANY_MEMBERS};
 use self::compact_log::CompactLog;
 use self::sorted::SortedLog;
 use super::plan::Change;
-use super::{Open, Places, Plan, Terms, WRONG_TYPE};
+use super::{OpenKeys, Plan, State, Terms, WRONG_TYPE};
 use crate::limit::sliding;
 use crate::limit::{Decision, Demand, Micros, Refund, Time};
 use crate::server::{Call, Context, Error, Key, Kind, Mode};
@@ -36,7 +36,7 @@ pub enum Log<'a, M: Mode> {
 }
 
 impl Sliding {
-    #[inline(always)] // See `Open`.
+    #[inline(always)] // See `State`.
     pub fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Log<'a, M>, Error> {
         let key = Key::open(ctx, call.key);
         match (key.kind(), self.storage) {
@@ -51,8 +51,8 @@ impl Sliding {
     }
 }
 
-impl<'a, M: Mode> Open<'a, M> for Log<'a, M> {
-    #[inline(always)] // See `Open`.
+impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
+    #[inline(always)] // See `State`.
     fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         match self {
             Self::Sorted(log) => log.decide(terms),
@@ -61,13 +61,13 @@ impl<'a, M: Mode> Open<'a, M> for Log<'a, M> {
     }
 
     fn heal(&self) -> Plan {
-        let (place, units, demand, now) = match self {
-            Self::Sorted(log) => (&log.place, log.units, log.demand, log.now),
-            Self::Compact(log) => (&log.place, log.units, log.demand, log.now),
+        let (open, units, demand, now) = match self {
+            Self::Sorted(log) => (&log.open, log.units, log.demand, log.now),
+            Self::Compact(log) => (&log.open, log.units, log.demand, log.now),
         };
         let mut plan = Plan::nothing();
         if units > 0
-            && place.key.expiry().is_none()
+            && open.key.expiry().is_none()
             && let Some(at) = sliding::renewed_expiry(None, now, demand.quotas.longest())
         {
             plan.push(Change::Expire { at });
@@ -82,11 +82,11 @@ impl<'a, M: Mode> Open<'a, M> for Log<'a, M> {
         }
     }
 
-    #[inline(always)] // See `Open`.
-    fn into_places(self) -> Places<'a, M> {
-        Places::one(match self {
-            Self::Sorted(log) => log.place,
-            Self::Compact(log) => log.place,
+    #[inline(always)] // See `State`.
+    fn into_keys(self) -> OpenKeys<'a, M> {
+        OpenKeys::one(match self {
+            Self::Sorted(log) => log.open,
+            Self::Compact(log) => log.open,
         })
     }
 }

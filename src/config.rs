@@ -13,13 +13,13 @@ use crate::state::Storage;
 static CL_THROTTLE: Setting = Setting::new(c"cl-throttle", &[c"no", c"yes"], false);
 
 /// Whether a denied request is replied as denied. Everything else is as ever if it is not.
-static ENFORCE: Setting = Setting::new(c"enforce", &[c"yes", c"no"], true).with(log_enforcement);
+static ENFORCE: Setting = Setting::new(c"enforce", &[c"yes", c"no"], true).on_set(log_enforcement);
 
 /// How RL.SLIDING stores new keys. An existing key is used as it is.
 static SLIDING_STORAGE: Setting = Setting::new(c"sliding-storage", &[c"auto", c"zset", c"compact"], true);
 
 /// Whether denied keys are counted for RL.TOP. Their memory is freed when it is switched off.
-static TOP: Setting = Setting::new(c"top", &[c"yes", c"no"], true).with(|| {
+static TOP: Setting = Setting::new(c"top", &[c"yes", c"no"], true).on_set(|| {
     if !counts_denied_keys() {
         metrics::TOP.clear();
     }

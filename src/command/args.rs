@@ -43,13 +43,13 @@ pub struct Grammar {
 
 /// What is said behind a rule, of the reply or of the request.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Said {
+pub struct Options {
     detail: Option<Detail>,
     /// When the request to refund was made.
     pub at: Option<Time>,
 }
 
-impl Said {
+impl Options {
     pub fn detail(self) -> Detail {
         self.detail.unwrap_or(Detail::Short)
     }
@@ -59,7 +59,7 @@ impl Said {
 pub struct Request {
     pub demand: Demand,
     pub has_cost: bool,
-    pub said: Said,
+    pub options: Options,
 }
 
 /// `windowSec limit [windowSec limit ...]` and options. `own` reads an option that only this rule takes: it returns whether
@@ -76,7 +76,7 @@ pub fn quotas_and_options(
         && let Some([window, limit]) = words.exactly()
     {
         let demand = Demand { quotas: Quotas::of(quota(window, limit)?), cost: Cost::ONE, force: false };
-        return Ok(Request { demand, has_cost: false, said: Said::default() });
+        return Ok(Request { demand, has_cost: false, options: Options::default() });
     }
     several_quotas_and_options(grammar, words, place, own)
 }
@@ -89,7 +89,7 @@ fn several_quotas_and_options(
     mut own: impl FnMut(Str<'_>) -> bool,
 ) -> Result<Request, Error> {
     let (quotas, mut cost, mut force) = (quotas(words)?, None, false);
-    let said = options(grammar, words, place, |word, words| {
+    let options = options(grammar, words, place, |word, words| {
         if is(word, "COST") && cost.is_none() {
             cost = Some(self::cost(grammar, words, place)?);
         } else if is(word, "FORCE") && !force {
@@ -100,7 +100,7 @@ fn several_quotas_and_options(
         Ok(true)
     })?;
     let demand = Demand { quotas, cost: cost.unwrap_or(Cost::ONE), force };
-    Ok(Request { demand, has_cost: cost.is_some(), said })
+    Ok(Request { demand, has_cost: cost.is_some(), options })
 }
 
 /// Options in any order, each once. In RL.ALL they end at the next rule, elsewhere with the call. `own` reads an option of
@@ -110,26 +110,26 @@ pub fn options(
     words: &mut Args<'_>,
     place: Place,
     mut own: impl FnMut(Str<'_>, &mut Args<'_>) -> Result<bool, Error>,
-) -> Result<Said, Error> {
-    let mut said = Said::default();
+) -> Result<Options, Error> {
+    let mut options = Options::default();
     while let Some(word) = words.peek() {
         let mut rest = *words;
         rest.next();
         if own(word, &mut rest)? {
             // COST is the most common option.
         } else if let Some(detail) = detail(grammar, word, place)
-            && said.detail.is_none()
+            && options.detail.is_none()
         {
-            said.detail = Some(detail);
-        } else if place == Place::Refund && is(word, "AT") && said.at.is_none() {
+            options.detail = Some(detail);
+        } else if place == Place::Refund && is(word, "AT") && options.at.is_none() {
             let millis = within(rest.next().ok_or(BAD_REFUND)?, 0, Limit::MAX).ok_or(BAD_AT)?;
-            said.at = Some(Time::from_millis(millis));
+            options.at = Some(Time::from_millis(millis));
         } else {
             break;
         }
         *words = rest;
     }
-    if place == Place::All || words.is_empty() { Ok(said) } else { Err(syntax(grammar, place)) }
+    if place == Place::All || words.is_empty() { Ok(options) } else { Err(syntax(grammar, place)) }
 }
 
 /// The units behind COST. In a check they may be 0.

@@ -31,11 +31,11 @@ use crate::metrics;
 use crate::server::{Args, Call, Context, Error, Handler, Keys};
 
 /// A command about one key. The reply is the last thing it does.
-trait Action {
+trait KeyHandler {
     fn run(ctx: &mut Context, call: Call<'_>, words: Args<'_>) -> Result<(), Error>;
 }
 
-impl<A: Action> Handler for A {
+impl<A: KeyHandler> Handler for A {
     fn handle(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
         let mut rest = words;
         let outcome = match (rest.next(), rest.next()) {

@@ -77,7 +77,7 @@ const COMMANDS: &[Command] = &[
         summary: c"Takes back what the same rule has counted, the newest of it or what was counted at a time.",
         complexity: c"O(W*log(N)) with W the windows given and N the requests in the log. With COST n, O(n*log(N)) more in a sorted set.",
         since: c"0.2.0",
-        arguments: &[KEY, REFUNDABLE_RULE, Argument::integer(c"ms").behind(c"AT").optional()],
+        arguments: &[KEY, REFUNDABLE_RULE, Argument::integer(c"ms").with_token(c"AT").optional()],
     },
     Command {
         name: c"rl.top",
@@ -90,7 +90,7 @@ const COMMANDS: &[Command] = &[
         complexity: c"O(1); at most 128 keys are kept.",
         since: c"0.2.0",
         arguments: &[
-            Argument::integer(c"n").behind(c"COUNT").optional(),
+            Argument::integer(c"n").with_token(c"COUNT").optional(),
             Argument::token(c"reset", c"RESET").optional(),
         ],
     },

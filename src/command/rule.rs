@@ -5,14 +5,14 @@
 
 use std::marker::PhantomData;
 
-use super::Action;
-use super::args::{Grammar, Place, Said};
+use super::KeyHandler;
+use super::args::{Grammar, Options, Place};
 use super::reply;
 use super::top::denied;
 use crate::config;
 use crate::limit::{Charge, Decision, Micros, Window};
 use crate::metrics::{Outcomes, PEEK};
-use crate::server::{Args, Argument, Call, Command, Context, Error, Mode, Writable, step, unix_micros};
+use crate::server::{Args, Argument, Call, Command, Context, Error, Mode, Writable, fail_point, unix_micros};
 use crate::state::{Compaction, CounterKey, State, Suffix, Terms};
 
 /// A rule: its words, its state, its decision, and all else that the commands need to know of it.
@@ -47,7 +47,7 @@ pub trait Rule: Sized {
     fn outcomes() -> &'static Outcomes;
 
     /// Reads its words, and what is said of the reply or the request behind them.
-    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Said), Error>;
+    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Options), Error>;
 
     /// Reads its keys, and changes nothing.
     fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error>;
@@ -81,19 +81,19 @@ pub trait Rule: Sized {
 /// The command of a rule.
 pub struct Decide<R>(PhantomData<R>);
 
-impl<R: Rule> Action for Decide<R> {
+impl<R: Rule> KeyHandler for Decide<R> {
     fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
-        let (rule, said) = R::parse(&mut words, Place::Command)?;
+        let (rule, options) = R::parse(&mut words, Place::Command)?;
         let now = now();
 
         let state = rule.read::<Writable>(ctx, call, now)?;
-        step();
-        let terms = Terms { detail: said.detail(), charge: Charge::Alone, compaction: Compaction::Allowed };
+        fail_point();
+        let terms = Terms { detail: options.detail(), charge: Charge::Alone, compaction: Compaction::Allowed };
         let (decision, mut plan) = state.decide(terms)?;
-        step();
+        fail_point();
         let applied = plan.apply(state.into_keys());
         applied.publish(ctx, call.key);
-        step();
+        fail_point();
 
         if rule.is_check() {
             PEEK.count(decision.allowed());
@@ -103,7 +103,7 @@ impl<R: Rule> Action for Decide<R> {
                 denied(ctx, call.key);
             }
         }
-        step();
+        fail_point();
         reply::decision(ctx, &enforced(decision), terms.detail, now, R::reply_short);
         Ok(())
     }
@@ -117,6 +117,6 @@ pub fn enforced(decision: Decision) -> Decision {
 /// The one reading of the clock in a call.
 pub fn now() -> Micros {
     let now = Micros::from_micros(unix_micros());
-    step();
+    fail_point();
     now
 }

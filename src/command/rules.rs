@@ -5,7 +5,7 @@
 use std::ffi::{CStr, CString};
 use std::sync::LazyLock;
 
-use super::args::{Place, Said, is};
+use super::args::{Options, Place, is};
 use super::rule::Rule;
 use crate::limit::{Decision, Micros, Refund, Time, Window};
 use crate::metrics::Outcomes;
@@ -30,11 +30,11 @@ macro_rules! rules {
         impl AnyRule {
             /// Reads the name of a rule, its words, and what is said behind them.
             #[inline(never)] // See `Rule`.
-            pub fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Said), Error> {
+            pub fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Options), Error> {
                 let name = words.next().ok_or(Error::WrongArity)?;
                 $(if is(name, $rule::NAME) && ($rule::REFUNDABLE || place != Place::Refund) {
-                    let (rule, said) = $rule::parse(words, place)?;
-                    return Ok((Self::$rule(rule), said));
+                    let (rule, options) = $rule::parse(words, place)?;
+                    return Ok((Self::$rule(rule), options));
                 })+
                 Err(not_a_rule(place))
             }

@@ -111,7 +111,7 @@ impl Argument {
 
     /// A literal word.
     pub const fn token(name: &'static CStr, word: &'static CStr) -> Self {
-        Self::new(name, ArgKind::Token).behind(word)
+        Self::new(name, ArgKind::Token).with_token(word)
     }
 
     pub const fn one_of(name: &'static CStr, choices: &'static [Argument]) -> Self {
@@ -124,7 +124,7 @@ impl Argument {
     }
 
     /// The same with a word before it.
-    pub const fn behind(self, word: &'static CStr) -> Self {
+    pub const fn with_token(self, word: &'static CStr) -> Self {
         Self { token: Some(word), ..self }
     }
 

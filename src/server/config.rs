@@ -19,18 +19,18 @@ pub struct Setting {
     /// The index of the current word.
     value: AtomicUsize,
     /// Called after the server has set it.
-    after: fn(),
+    on_set: fn(),
 }
 
 impl Setting {
     /// A setting whose default is the first of its words.
     pub const fn new(name: &'static CStr, words: &'static [&'static CStr], mutable: bool) -> Self {
-        Self { name, words, mutable, value: AtomicUsize::new(0), after: || {} }
+        Self { name, words, mutable, value: AtomicUsize::new(0), on_set: || {} }
     }
 
     /// The same, with a function that is called each time after the server has set it.
-    pub const fn with(self, after: fn()) -> Self {
-        Self { after, ..self }
+    pub const fn on_set(self, on_set: fn()) -> Self {
+        Self { on_set, ..self }
     }
 
     /// The index of the current word.
@@ -106,7 +106,7 @@ unsafe extern "C" fn write(
     match usize::try_from(value) {
         Ok(index) if index < setting.words.len() => {
             setting.value.store(index, Relaxed);
-            guard(setting.after); // A panic is logged; the value is set.
+            guard(setting.on_set); // A panic is logged; the value is set.
             raw::REDISMODULE_OK as c_int
         }
         _ => raw::REDISMODULE_ERR as c_int, // The server sends only the values that it was given.

@@ -46,9 +46,9 @@ fn report(panic: &PanicHookInfo<'_>) {
 
 /// A step of a call. In builds for the tests a panic can be asked for at any of them.
 #[inline]
-pub fn step() {
+pub fn fail_point() {
     #[cfg(feature = "test-hooks")]
-    countdown::step();
+    countdown::fail_point();
 }
 
 #[cfg(feature = "test-hooks")]
@@ -63,7 +63,7 @@ pub mod countdown {
         STEPS.store(step, Relaxed);
     }
 
-    pub(super) fn step() {
+    pub(super) fn fail_point() {
         let left = STEPS.load(Relaxed);
         if left > 0 {
             STEPS.store(left - 1, Relaxed);

@@ -55,7 +55,7 @@ impl Digits {
 
     /// A byte, and the decimal form of an integer.
     #[inline]
-    pub fn behind(prefix: u8, value: i64) -> Self {
+    pub fn prefixed(prefix: u8, value: i64) -> Self {
         let mut digits = Self::NONE;
         digits.push(&[prefix]);
         digits.push_integer(value);
@@ -72,8 +72,8 @@ impl Digits {
     }
 
     /// A byte, and milliseconds, not negative, as seconds in the shortest decimal form, followed by a unit.
-    pub fn seconds_behind(prefix: u8, millis: i64, unit: u8) -> Self {
-        let mut digits = Self::behind(prefix, millis / 1000);
+    pub fn prefixed_seconds(prefix: u8, millis: i64, unit: u8) -> Self {
+        let mut digits = Self::prefixed(prefix, millis / 1000);
         let digit = |value: i64| b'0' + (value % 10) as u8;
         let places = [b'.', digit(millis / 100), digit(millis / 10), digit(millis)];
         // Zeros at the end are left out, and so is the point before nothing.
@@ -158,7 +158,7 @@ mod tests {
         for (millis, text) in
             [(60_000, ":60s"), (250, ":0.25s"), (1, ":0.001s"), (1_500, ":1.5s"), (10_050, ":10.05s"), (20, ":0.02s")]
         {
-            assert_eq!(Digits::seconds_behind(b':', millis, b's').as_bytes(), text.as_bytes());
+            assert_eq!(Digits::prefixed_seconds(b':', millis, b's').as_bytes(), text.as_bytes());
         }
     }
 

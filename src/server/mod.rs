@@ -48,7 +48,7 @@ pub use entry::{Module, on_load, on_unload};
 pub use fuzzing::with_words;
 #[cfg(feature = "test-hooks")]
 pub use guard::countdown;
-pub use guard::{panics, step};
+pub use guard::{fail_point, panics};
 pub use integer::{Digits, parse_i64, split_i64};
 pub use key::{Key, Kind, Mode, ReadOnly, Writable};
 pub use load::{Loading, in_cluster};

@@ -35,8 +35,8 @@ impl Suffix {
     /// Its bytes, which begin with a colon.
     fn text(self) -> Digits {
         match self {
-            Self::Number(number) => Digits::behind(b':', number),
-            Self::Length(window) => Digits::seconds_behind(b':', window.millis(), b's'),
+            Self::Number(number) => Digits::prefixed(b':', number),
+            Self::Length(window) => Digits::prefixed_seconds(b':', window.millis(), b's'),
         }
     }
 }

@@ -17,13 +17,13 @@ pub struct Lease {
 }
 
 /// The leases at a key.
-struct Held<'a, M: Mode> {
+struct LeaseSet<'a, M: Mode> {
     open: OpenKey<'a, M>,
     now: Time,
     held: i64,
 }
 
-impl<'a, M: Mode> Held<'a, M> {
+impl<'a, M: Mode> LeaseSet<'a, M> {
     fn read(ctx: &'a Context, name: Str<'_>, now: Time) -> Result<Self, Error> {
         let key = Key::open(ctx, name);
         if !matches!(key.kind(), Kind::Empty | Kind::SortedSet) {
@@ -62,22 +62,27 @@ fn end_at(score: f64) -> End {
 }
 
 /// The leases as a request of one of the holders finds them.
-pub struct Requested<'a, M: Mode> {
+pub struct LeaseRequest<'a, M: Mode> {
     rule: &'a Lease,
-    leases: Held<'a, M>,
+    leases: LeaseSet<'a, M>,
     own: Option<End>,
 }
 
 impl Lease {
     #[inline(always)] // See `State`.
-    pub fn read<'a, M: Mode>(&'a self, ctx: &'a Context, key: Str<'_>, now: Micros) -> Result<Requested<'a, M>, Error> {
-        let leases = Held::read(ctx, key, now.time())?;
+    pub fn read<'a, M: Mode>(
+        &'a self,
+        ctx: &'a Context,
+        key: Str<'_>,
+        now: Micros,
+    ) -> Result<LeaseRequest<'a, M>, Error> {
+        let leases = LeaseSet::read(ctx, key, now.time())?;
         let own = leases.end_for(self.holder.as_str());
-        Ok(Requested { rule: self, leases, own })
+        Ok(LeaseRequest { rule: self, leases, own })
     }
 }
 
-impl<M: Mode> Leases for Requested<'_, M> {
+impl<M: Mode> Leases for LeaseRequest<'_, M> {
     fn held(&self) -> i64 {
         self.leases.held
     }
@@ -87,7 +92,7 @@ impl<M: Mode> Leases for Requested<'_, M> {
     }
 
     fn end_of(&self, rank: i64) -> Option<End> {
-        let Held { open, now, held } = &self.leases;
+        let LeaseSet { open, now, held } = &self.leases;
         let score = if rank.saturating_add(1) == *held {
             open.key.first_score_in(ScoreRange::above(score(*now), f64::INFINITY))
         } else {
@@ -104,7 +109,7 @@ impl<M: Mode> Leases for Requested<'_, M> {
     }
 }
 
-impl<'a, M: Mode> State<'a, M> for Requested<'a, M> {
+impl<'a, M: Mode> State<'a, M> for LeaseRequest<'a, M> {
     #[inline(always)] // See `State`.
     fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         let (Lease { limit, lease, holder }, now) = (self.rule, &self.leases.now);
@@ -150,7 +155,7 @@ pub fn release<'a>(
     holders: Args<'_>,
     now: Micros,
 ) -> Result<(u64, Plan, OpenKeys<'a, Writable>), Error> {
-    let leases = Held::<Writable>::read(ctx, key, now.time())?;
+    let leases = LeaseSet::<Writable>::read(ctx, key, now.time())?;
     let mut members: Vec<_> = holders.filter(|&holder| leases.end_for(holder).is_some()).map(Str::retain).collect();
     members.sort_unstable_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
     members.dedup_by(|one, other| one.as_str().as_bytes() == other.as_str().as_bytes());

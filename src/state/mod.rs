@@ -19,11 +19,11 @@ mod throttle;
 pub use compact::Compaction;
 pub use counter_name::{CounterKey, Suffix};
 pub use fixed::{Counters, Fixed};
-pub use lease::{Lease, Requested, release};
+pub use lease::{Lease, LeaseRequest, release};
 pub use plan::{OpenKeys, Plan, denied};
 pub use reset::reset;
 pub use sliding::{LOG_FULL, Log, MOST_ADDED, Sliding, Storage, TOO_MANY_MEMBERS};
-pub use throttle::{Stored, Throttle};
+pub use throttle::{StoredArrival, Throttle};
 
 use std::convert::Infallible;
 

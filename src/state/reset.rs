@@ -3,7 +3,7 @@
 use super::counter_name::{CounterName, check_missing};
 use super::plan::{Change, OpenKey};
 use super::{OpenKeys, Plan, Suffix, WRONG_TYPE};
-use crate::server::{Call, Context, Error, Key, Kind, Str, Writable, step};
+use crate::server::{Call, Context, Error, Key, Kind, Str, Writable, fail_point};
 
 /// Removes a key and its counters with these suffixes. Returns how many keys there were.
 pub fn reset(ctx: &mut Context, call: Call<'_>, suffixes: impl Iterator<Item = Suffix> + Clone) -> Result<u64, Error> {
@@ -19,10 +19,10 @@ pub fn reset(ctx: &mut Context, call: Call<'_>, suffixes: impl Iterator<Item = S
             Kind::Empty => check_missing(ctx, call, &name)?,
         }
     }
-    step();
+    fail_point();
     let mut removed = u64::from(remove(ctx, call.key));
     for suffix in suffixes {
-        step();
+        fail_point();
         let name = CounterName::of(ctx, call, suffix)?;
         removed = removed.wrapping_add(u64::from(remove(ctx, name.as_str())));
     }

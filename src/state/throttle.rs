@@ -23,7 +23,7 @@ pub struct Throttle {
 }
 
 /// A key with an arrival time, or without one yet.
-pub struct Stored<'a, M: Mode> {
+pub struct StoredArrival<'a, M: Mode> {
     rule: &'a Throttle,
     open: OpenKey<'a, M>,
     now: Micros,
@@ -32,15 +32,20 @@ pub struct Stored<'a, M: Mode> {
 
 impl Throttle {
     #[inline(always)] // See `State`.
-    pub fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Stored<'a, M>, Error> {
+    pub fn read<'a, M: Mode>(
+        &'a self,
+        ctx: &'a Context,
+        call: Call<'_>,
+        now: Micros,
+    ) -> Result<StoredArrival<'a, M>, Error> {
         let key = Key::open(ctx, call.key);
         let nanos = read_integer(&key)?;
         let arrival = nanos.map(|nanos| Arrival::from_nanos(nanos).ok_or(NOT_AN_INTEGER)).transpose()?;
-        Ok(Stored { rule: self, open: OpenKey::new(key), now, arrival })
+        Ok(StoredArrival { rule: self, open: OpenKey::new(key), now, arrival })
     }
 }
 
-impl<'a, M: Mode> State<'a, M> for Stored<'a, M> {
+impl<'a, M: Mode> State<'a, M> for StoredArrival<'a, M> {
     #[inline(always)] // See `State`.
     fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         let Throttle { rate, quantity } = *self.rule;
@@ -65,7 +70,7 @@ impl<'a, M: Mode> State<'a, M> for Stored<'a, M> {
     }
 }
 
-impl<M: Mode> Stored<'_, M> {
+impl<M: Mode> StoredArrival<'_, M> {
     /// Stores an arrival time, if it moves. The key goes if that time has passed.
     fn plan(&self, arrival: Option<Arrival>) -> Plan {
         let has_passed = |arrival: Arrival| self.now.nanos().is_some_and(|now| arrival.nanos() <= now);

@@ -38,7 +38,7 @@ impl Change {
 }
 
 /// Room for what an ordinary call writes: filler, a block head, an entry, a footer.
-const USUAL: usize = 64;
+const USUAL_WRITE: usize = 64;
 
 /// A gap before the footer of up to this many bytes is written along, which is cheaper than a second write.
 const NARROW_GAP: usize = 64;
@@ -70,7 +70,7 @@ impl Writer {
 
     /// Carries a log on at a mark.
     pub fn at(mark: Mark, origin: u64) -> Self {
-        Self { bytes: Vec::with_capacity(USUAL), end: mark, origin }
+        Self { bytes: Vec::with_capacity(USUAL_WRITE), end: mark, origin }
     }
 
     /// Puts entries as they are stored. `units` and `stamp`: those of a mark at their end. `origin`: as in [`Ends`].

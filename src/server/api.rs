@@ -1,8 +1,8 @@
 //! The table of functions that the server hands to a module.
 //!
 //! The crate keeps each function in a `static mut Option`, which is filled while the module loads. Functions that every supported
-//! server has are listed at the end, checked at load, and called through [`call!`]. [`optional!`] gives those that only some
-//! servers have. Functions that are newer than the crate are looked up by name.
+//! server has are listed at the end, checked at load, and called through [`call!`]. Those that only some servers have are read
+//! from the crate's table where they are used. Functions that are newer than the crate are looked up by name.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -24,14 +24,7 @@ macro_rules! call {
     }};
 }
 
-/// A function of the module API that not every server has. Needs an `unsafe` block.
-macro_rules! optional {
-    ($name:ident) => {
-        redis_module::raw::$name
-    };
-}
-
-pub(super) use {call, optional};
+pub(super) use call;
 
 /// `ValkeyModule_ACLCheckPermissions`: user, words of the call and their number, database, where to write the reason of a
 /// refusal (may be null).

@@ -1,6 +1,8 @@
 //! The server's clock.
 
-use super::api::{call, optional};
+use redis_module::raw;
+
+use super::api::call;
 
 /// Unix time in microseconds, as the running command sees it.
 ///
@@ -9,7 +11,7 @@ use super::api::{call, optional};
 pub fn unix_micros() -> i64 {
     // SAFETY: both functions take nothing and only read the server's clock, on the server's own thread.
     let micros = unsafe {
-        match optional!(RedisModule_CachedMicroseconds) {
+        match raw::RedisModule_CachedMicroseconds {
             Some(cached) => cached(),
             None => call!(RedisModule_Milliseconds()) * 1000,
         }

@@ -7,7 +7,7 @@ use std::ptr;
 use redis_module::raw;
 
 use super::Error;
-use super::api::{call, optional};
+use super::api::call;
 use super::context::Context;
 use super::guard::guard;
 use super::integer::parse_i64;
@@ -231,7 +231,7 @@ unsafe extern "C" fn enter<H: Handler>(
 pub fn add_category(ctx: &Context, name: &CStr) -> bool {
     // SAFETY: the context is alive; the server copies the name.
     unsafe {
-        match optional!(RedisModule_AddACLCategory) {
+        match raw::RedisModule_AddACLCategory {
             Some(add) => {
                 add(ctx.as_ptr(), name.as_ptr()) == raw::REDISMODULE_OK as libc::c_int
                     || io::Error::last_os_error().raw_os_error() == Some(libc::EBUSY)
@@ -262,7 +262,7 @@ pub fn register(ctx: &Context, command: &Command, categories: &CStr, tips: Optio
         if declared.is_null() {
             return Err("the server does not know the command it has just been given");
         }
-        if let Some(set) = optional!(RedisModule_SetCommandACLCategories)
+        if let Some(set) = raw::RedisModule_SetCommandACLCategories
             && set(declared, categories.as_ptr()) != ok
         {
             return Err("the server refused the command's ACL categories");

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use redis_module::raw;
 
 use super::Error;
-use super::api::{call, optional};
+use super::api::call;
 use super::caller::Caller;
 use super::string::Str;
 
@@ -62,12 +62,12 @@ impl Context {
 
     /// Writes a line to the server's log at its highest level.
     pub(super) fn log_warning(&self, line: &str) {
-        log(self.as_ptr(), c"warning", &CString::new(line.replace('\0', "?")).unwrap_or_default());
+        log(self.as_ptr(), c"warning", line);
     }
 
     /// Writes a line to the server's log at its usual level.
     pub fn log_notice(&self, line: &str) {
-        log(self.as_ptr(), c"notice", &CString::new(line.replace('\0', "?")).unwrap_or_default());
+        log(self.as_ptr(), c"notice", line);
     }
 
     // ---- Replies -----------------------------------------------------------------------------------------------
@@ -203,14 +203,17 @@ impl Context {
 
 /// Writes a line to the server's log at level `notice`, outside a call of a command.
 pub fn log_notice(line: &str) {
-    log(std::ptr::null_mut(), c"notice", &CString::new(line).unwrap_or_default());
+    log(std::ptr::null_mut(), c"notice", line);
 }
 
 /// Logs with or without a context.
-pub(super) fn log(ctx: *mut raw::RedisModuleCtx, level: &CStr, line: &CStr) {
-    // SAFETY: the function is optional here because this also runs where the table is not checked; the format names one string.
+pub(super) fn log(ctx: *mut raw::RedisModuleCtx, level: &CStr, line: &str) {
+    // A NUL would end the line early; it is replaced.
+    let line = CString::new(line.replace('\0', "?")).unwrap_or_default();
+    // SAFETY: the context is alive, or null, which the function takes. The format names one string. The function is not in the list
+    // of required ones: this also runs where a load has failed because one of them is missing.
     unsafe {
-        if let Some(log) = optional!(RedisModule_Log) {
+        if let Some(log) = raw::RedisModule_Log {
             log(ctx, level.as_ptr(), c"%s".as_ptr(), line.as_ptr());
         }
     }

@@ -3,7 +3,6 @@
 //! A panic that unwinds into C aborts the server. So each entry point runs its body in [`guard`], where a panic is caught. It is logged
 //! with its location, and counted; the entry point replies with an error.
 
-use std::ffi::CString;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -39,8 +38,6 @@ fn report(panic: &PanicHookInfo<'_>) {
         Some(place) => format!("panic caught at {}:{}: {what}", place.file(), place.line()),
         None => format!("panic caught: {what}"),
     };
-    // A NUL in the message would end the line early; it is replaced.
-    let line = CString::new(line.replace('\0', "?")).unwrap_or_default();
     log(ptr::null_mut(), c"warning", &line);
 }
 

@@ -11,15 +11,15 @@
 //! Nothing here knows of the server. A log is opened on bytes, pruned in memory, queried, and yields the one change that
 //! brings the bytes up to date. docs/COMPACT.md describes the bytes; functions/rl.lua follows the same rules to the byte.
 
-mod change;
+mod edit;
 mod format;
 #[cfg(test)]
 mod tests;
 
-pub use change::{Change, Patch};
+pub use edit::{Edit, Patch};
 pub use format::Flaw;
 
-use self::change::{Entry, Writer};
+use self::edit::{Entry, Writer};
 use self::format::{
     BLOCK, BLOCK_HEAD, Encoded, Ends, FILLER, HEADER, Head, LATEST, MOST_UNITS, Mark, block_of, block_start,
     decode_entry, footer_of, is_boundary, is_filler, read_block_head,
@@ -162,12 +162,12 @@ impl Compact {
         bytes: &[u8],
         addition: Option<(Time, u64)>,
         compaction: Compaction,
-    ) -> Result<Option<Change>, Flaw> {
+    ) -> Result<Option<Edit>, Flaw> {
         let end = self.ends.end;
         let Some((time, weight)) = addition else {
             return match self.is_pruned {
                 false => Ok(None),
-                true if self.is_empty() => Ok(Some(Change::Remove)),
+                true if self.is_empty() => Ok(Some(Edit::Remove)),
                 true => self.rewrite(bytes, end, None, end, compaction).map(Some),
             };
         };
@@ -191,7 +191,7 @@ impl Compact {
     /// log has no more of them, and the change that makes it so. The change also writes down what was pruned.
     ///
     /// Units stamped at a time are not taken back if more than [`MOST_REWRITTEN`] bytes of entries are later.
-    pub fn refund(&self, bytes: &[u8], units: u64, time: Option<Time>) -> Result<(u64, Option<Change>), Flaw> {
+    pub fn refund(&self, bytes: &[u8], units: u64, time: Option<Time>) -> Result<(u64, Option<Edit>), Flaw> {
         let (since, until) = match time {
             None => (self.ends.head.units, self.ends.end),
             Some(time) => self.stamped(bytes, time.millis())?,
@@ -201,7 +201,7 @@ impl Compact {
             return Ok((0, self.commit(bytes, None, Compaction::Allowed)?));
         }
         if refunded == self.units() {
-            return Ok((refunded, Some(Change::Remove)));
+            return Ok((refunded, Some(Edit::Remove)));
         }
         // The units before this one stay, those from it to `until` go.
         let first = until.units.saturating_sub(refunded);
@@ -257,7 +257,7 @@ impl Compact {
         new: Option<Entry>,
         rest: Mark,
         compaction: Compaction,
-    ) -> Result<Change, Flaw> {
+    ) -> Result<Edit, Flaw> {
         let may_move = compaction == Compaction::Allowed;
         if may_move && self.is_wasteful(bytes) {
             return self.moved(bytes, from, new, rest);
@@ -266,17 +266,17 @@ impl Compact {
         let stamp = new.map_or(from.stamp, |new| new.stamp.min(from.stamp));
         let mut writer = Writer::at(Mark { stamp, ..from }, self.ends.origin);
         let head = self.put(bytes, &mut writer, self.ends.head, from, new, rest)?;
-        let change = writer.write(head, bytes.len());
-        if may_move && matches!(change, Err(Flaw::Full)) && self.droppable(bytes) >= FEWEST_DEAD_TO_DROP_WHEN_FULL {
+        let edit = writer.write(head, bytes.len());
+        if may_move && matches!(edit, Err(Flaw::Full)) && self.droppable(bytes) >= FEWEST_DEAD_TO_DROP_WHEN_FULL {
             return self.moved(bytes, from, new, rest);
         }
-        change
+        edit
     }
 
     /// As [`Self::rewrite`], with the live entries in a new string: without the dead bytes if all are in one block, otherwise
     /// without the dead blocks.
     #[cold] // Keeps an ordinary call short.
-    fn moved(&self, bytes: &[u8], from: Mark, new: Option<Entry>, rest: Mark) -> Result<Change, Flaw> {
+    fn moved(&self, bytes: &[u8], from: Mark, new: Option<Entry>, rest: Mark) -> Result<Edit, Flaw> {
         let Ends { head, origin, .. } = self.ends;
         let capacity = self.live_bytes().saturating_add(BLOCK).saturating_add(ROOM_FOR_ENDS);
         let mut writer = Writer::new(capacity);
@@ -469,7 +469,7 @@ impl Compact {
 }
 
 /// A log of one entry.
-fn begin(new: Entry) -> Result<Change, Flaw> {
+fn begin(new: Entry) -> Result<Edit, Flaw> {
     let mut writer = Writer::new(0);
     let at = writer.push(new)?;
     writer.replace(Head { at, units: 0, stamp: new.stamp })

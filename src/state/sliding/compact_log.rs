@@ -59,7 +59,7 @@ impl<'a, M: Mode> CompactLog<'a, M> {
         let Terms { detail, charge, compaction } = terms;
         let (decision, added) = sliding::decide(self, self.demand, detail, charge, self.now)?;
         let (bytes, may_change) = (self.open.key.bytes(), terms.may_change::<M>());
-        let change = match added.map(|cost| (self.now, units_of(cost))) {
+        let edit = match added.map(|cost| (self.now, units_of(cost))) {
             None if !may_change => None,
             // In a peek as well: a log that cannot take the units refuses it like the call.
             addition => self.log.commit(bytes, addition, compaction)?,
@@ -71,18 +71,18 @@ impl<'a, M: Mode> CompactLog<'a, M> {
             true => sliding::renewed_expiry(self.expiry(), self.now, self.demand.quotas.longest()),
             false => None,
         };
-        let is_due = compaction == Compaction::Forbidden && change.is_some() && self.log.is_compaction_due(bytes);
-        let mut plan = self.plan(change, expiry);
+        let is_due = compaction == Compaction::Forbidden && edit.is_some() && self.log.is_compaction_due(bytes);
+        let mut plan = self.plan(edit, expiry);
         plan.compaction_is_due = is_due;
         Ok((decision, plan))
     }
 
     /// Takes the newest units, or units stamped at a time.
     pub fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
-        let (taken, change) = self.log.refund(self.open.key.bytes(), units_of(self.demand.cost), at)?;
+        let (taken, edit) = self.log.refund(self.open.key.bytes(), units_of(self.demand.cost), at)?;
         let taken = i64::try_from(taken).map_err(|_| DAMAGED)?;
         let refund = sliding::refund(self, self.demand, taken, at, self.now)?;
-        Ok((refund, self.plan(change, None)))
+        Ok((refund, self.plan(edit, None)))
     }
 
     /// The expiry of the key, if anything in the log counts: the key is removed with its last unit.
@@ -90,21 +90,21 @@ impl<'a, M: Mode> CompactLog<'a, M> {
         if self.log.is_empty() { None } else { self.open.key.expiry().map(Time::from_millis) }
     }
 
-    fn plan(&self, change: Option<compact::Change>, expiry: Option<Time>) -> Plan {
+    fn plan(&self, edit: Option<compact::Edit>, expiry: Option<Time>) -> Plan {
         let mut plan = Plan::nothing();
-        match change {
+        match edit {
             None => {}
-            Some(compact::Change::Write(patch)) => plan.push(Change::Patch(patch)),
-            Some(compact::Change::WriteTwo(patches)) => {
+            Some(compact::Edit::Write(patch)) => plan.push(Change::Patch(patch)),
+            Some(compact::Edit::WriteTwo(patches)) => {
                 patches.into_iter().for_each(|patch| plan.push(Change::Patch(patch)))
             }
             // SET takes the expiry away: it is sent along.
-            Some(compact::Change::Replace(bytes)) => {
+            Some(compact::Edit::Replace(bytes)) => {
                 let (until, renewed) = (expiry.or(self.expiry()), expiry.is_some());
                 plan.push(Change::Replace { bytes, until, renewed });
                 return plan;
             }
-            Some(compact::Change::Remove) => {
+            Some(compact::Edit::Remove) => {
                 plan.push(Change::Remove);
                 return plan;
             }

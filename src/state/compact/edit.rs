@@ -7,7 +7,7 @@ use super::format::{
 
 /// The one change that a call makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum Edit {
     /// Bytes go to an offset of the string, which never gets shorter by it.
     Write(Patch),
     /// The same in two places: entries, and the footer at the end of the string, whose length stays.
@@ -26,7 +26,7 @@ pub struct Patch {
 }
 
 #[cfg(any(test, fuzzing))]
-impl Change {
+impl Edit {
     /// The patches, if the string is not replaced or removed as a whole.
     pub fn patches(&self) -> &[Patch] {
         match self {
@@ -104,16 +104,16 @@ impl Writer {
     }
 
     /// Ends the log that was begun with [`Writer::new`].
-    pub fn replace(mut self, head: Head) -> Result<Change, Flaw> {
+    pub fn replace(mut self, head: Head) -> Result<Edit, Flaw> {
         let ends = self.ends(head)?;
         let length = self.end.at.saturating_add(ends.footer_len());
         ends.put_footer(&mut self.bytes, length);
-        Ok(Change::Replace(self.bytes))
+        Ok(Edit::Replace(self.bytes))
     }
 
     /// Ends the log that was carried on with [`Writer::at`] in a string of this length.
     #[inline]
-    pub fn write(mut self, head: Head, length: usize) -> Result<Change, Flaw> {
+    pub fn write(mut self, head: Head, length: usize) -> Result<Edit, Flaw> {
         let ends = self.ends(head)?;
         let offset = self.end.at.saturating_sub(self.bytes.len());
         let shortest = self.end.at.saturating_add(ends.footer_len());
@@ -122,14 +122,14 @@ impl Writer {
         if gap <= NARROW_GAP {
             self.bytes.extend(std::iter::repeat_n(0, gap));
             ends.put_footer(&mut self.bytes, length);
-            return Ok(Change::Write(Patch { offset, bytes: self.bytes }));
+            return Ok(Edit::Write(Patch { offset, bytes: self.bytes }));
         }
         let mut footer = Patch { offset: self.end.at.saturating_add(gap), bytes: Vec::new() };
         ends.put_footer(&mut footer.bytes, length);
         if self.bytes.is_empty() {
-            return Ok(Change::Write(footer));
+            return Ok(Edit::Write(footer));
         }
-        Ok(Change::WriteTwo(Box::new([Patch { offset, bytes: self.bytes }, footer])))
+        Ok(Edit::WriteTwo(Box::new([Patch { offset, bytes: self.bytes }, footer])))
     }
 
     #[inline]

@@ -12,7 +12,7 @@ use crate::state::Storage;
 /// loads.
 static CL_THROTTLE: Setting = Setting::new(c"cl-throttle", &[c"no", c"yes"], false);
 
-/// Whether a denied request is replied as denied. Everything else is as ever if it is not.
+/// Whether a request that is denied gets a reply that says so. Nothing else depends on it.
 static ENFORCE: Setting = Setting::new(c"enforce", &[c"yes", c"no"], true).on_set(log_enforcement);
 
 /// How RL.SLIDING stores new keys. An existing key is used as it is.
@@ -50,9 +50,9 @@ pub fn counts_denied_keys() -> bool {
 /// How a new key is stored. `has_cost`: whether the call has a COST option.
 pub fn sliding_storage(has_cost: bool) -> Storage {
     match SLIDING_STORAGE.get() {
-        0 if has_cost => Storage::Compact,
-        2 => Storage::Compact,
-        _ => Storage::SortedSet,
+        0 if !has_cost => Storage::SortedSet, // auto
+        1 => Storage::SortedSet,              // zset
+        _ => Storage::Compact,
     }
 }
 

@@ -47,7 +47,7 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
     let reading: &Context = ctx;
     let states = try_map(&parts, |(call, rule)| rule.read::<Writable>(reading, *call, now))?;
     fail_point();
-    // First without counting: whether one of them counts depends on all of them.
+    // First without counting: whether a rule counts the request depends on all rules.
     let terms = Terms { detail, charge: Charge::Never, compaction: Compaction::Forbidden };
     let mut outcomes = try_map(&states, |state| state.decide(terms))?;
     fail_point();

@@ -15,7 +15,7 @@ impl KeyHandler for Panic {
     }
 }
 
-/// `RL.PANIC-AT n`: the *n*-th step of the calls that follow panics; with 0 none does.
+/// `RL.PANIC-AT n`: the *n*-th [`fail_point`](crate::server::fail_point) from now panics; with 0 none does.
 pub struct PanicAt;
 
 impl KeyHandler for PanicAt {
@@ -26,7 +26,7 @@ impl KeyHandler for PanicAt {
     }
 }
 
-/// `RL.INDIRECT key windowSec limit`: calls RL.FIXED as a module does that acts for nobody. Replies whether it worked.
+/// `RL.INDIRECT key windowSec limit`: calls RL.FIXED as a module that acts for no user. Replies whether it succeeded.
 pub struct Indirect;
 
 impl KeyHandler for Indirect {

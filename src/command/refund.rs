@@ -1,4 +1,4 @@
-//! `RL.REFUND key rule [AT ms]`: takes back what a call has counted.
+//! `RL.REFUND key rule [AT ms]`: takes back units that a call has counted.
 
 use super::KeyHandler;
 use super::args::Place;

@@ -153,7 +153,7 @@ pub fn register_all(ctx: &mut Context) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the server has no command of this name. If it has one, it keeps it, and the log says so.
+/// Whether the server has no command of this name. If it has one, it keeps its own, and the log says so.
 fn is_free(ctx: &mut Context, command: &Command) -> bool {
     let is_taken = ctx.has_command(command.name);
     if is_taken {
@@ -171,11 +171,12 @@ fn declare(ctx: &Context, command: &Command, has_category: bool) -> Result<(), S
         (true, _) => c"write fast ratelimit",
         (false, _) => c"write fast",
     };
-    // RL.PEEK: a moment later the same call has another reply.
+    // RL.PEEK: the same call may get another reply a moment later.
     let tips = (command.access == Access::Read).then_some(c"nondeterministic_output");
     register(ctx, command, categories, tips).map_err(|reason| format!("{}: {reason}", shown(command)))
 }
 
+/// A command's name for messages.
 fn shown(command: &Command) -> String {
     command.name.to_string_lossy().into_owned()
 }

@@ -15,10 +15,10 @@ use crate::metrics::{Outcomes, PEEK};
 use crate::server::{Args, Argument, Call, Command, Context, Error, Mode, Writable, fail_point, unix_micros};
 use crate::state::{Compaction, CounterKey, State, Suffix, Terms};
 
-/// A rule: its words, its state, its decision, and all else that the commands need to know of it.
+/// A rule: its words, its state, its decision, and whatever else the commands need to know of it.
 ///
-/// A rule is named in the list of [`super::rules`]; its command is registered from there. Its steps are in line in its own
-/// command, see [`State`]; the commands that take any rule share one copy of them, in [`super::rules::AnyRule`].
+/// The list of rules is in [`super::rules`], from which their commands are registered. The steps of a rule are inlined into its
+/// own command, see [`State`]; the commands that take any rule share one copy of them, in [`super::rules::AnyRule`].
 pub trait Rule: Sized {
     /// The word that begins it in RL.PEEK, RL.REFUND and RL.ALL.
     const NAME: &'static str;
@@ -26,13 +26,13 @@ pub trait Rule: Sized {
     /// Its words, as COMMAND DOCS shows them where a command takes a rule.
     const WORDS: Argument;
 
-    /// What its words have of their own.
+    /// What is particular to its words.
     const GRAMMAR: Grammar;
 
     /// The command that decides by it.
     const COMMAND: Command;
 
-    /// Whether the server may have a command of that name, which it keeps then.
+    /// Whether a server that already has a command of that name keeps its own. Otherwise the module does not load there.
     const YIELDS: bool = false;
 
     /// Whether RL.REFUND takes it.
@@ -43,10 +43,10 @@ pub trait Rule: Sized {
     where
         Self: 'a;
 
-    /// The requests that its command has allowed and denied.
+    /// How many requests its command has allowed and denied.
     fn outcomes() -> &'static Outcomes;
 
-    /// Reads its words, and what is said of the reply or the request behind them.
+    /// Reads its words, and the options after them.
     fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Options), Error>;
 
     /// Reads its keys, and changes nothing.
@@ -62,7 +62,7 @@ pub trait Rule: Sized {
         false
     }
 
-    /// The keys that it uses in place of the given one, if it does.
+    /// The keys that it uses in place of the one in the call. `None` if it uses that one.
     fn counters<'k>(&self, _key: &'k [u8], _now: Micros) -> Option<Vec<CounterKey<'k>>> {
         None
     }

@@ -28,7 +28,7 @@ macro_rules! rules {
         pub const RULES: &[Row] = &[$(Row::of::<$rule>()),+];
 
         impl AnyRule {
-            /// Reads the name of a rule, its words, and what is said behind them.
+            /// Reads the name of a rule, its words, and the options after them.
             #[inline(never)] // See `Rule`.
             pub fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Options), Error> {
                 let name = words.next().ok_or(Error::WrongArity)?;
@@ -111,7 +111,7 @@ macro_rules! rules {
 
 rules!(Sliding, Fixed, Throttle, Lease);
 
-/// A rule in the list.
+/// A row of the list.
 #[derive(Clone, Copy)]
 pub struct Row {
     pub name: &'static str,

@@ -1,4 +1,4 @@
-//! The words that several commands take, as COMMAND DOCS shows them.
+//! The arguments that several commands have, as COMMAND DOCS shows them.
 
 use crate::server::Argument;
 

@@ -73,7 +73,7 @@ impl Counter {
         Status { limit: quota.limit.requests(), used, window: quota.window.millis(), retry, waits }
     }
 
-    /// The units that a refund gives back. None if the request was made at a time outside the current window.
+    /// The units that a refund takes back; 0 if the request was made at a time outside the current window.
     pub fn refundable(self, cost: Cost, at: Option<Time>, now: Time) -> i64 {
         let in_window = at.is_none_or(|at| {
             if self.anchored {
@@ -305,7 +305,7 @@ mod tests {
         }
 
         #[test]
-        fn a_request_is_denied_at_every_millisecond_of_its_wait_and_admitted_behind_it(
+        fn a_request_is_denied_at_every_millisecond_of_its_wait_and_admitted_after_it(
             quotas in quotas(),
             steps in proptest::collection::vec((0i64..60, 1i64..6), 1..60),
             cost in 1i64..8,

@@ -18,7 +18,7 @@ pub struct Setting {
     mutable: bool,
     /// The index of the current word.
     value: AtomicUsize,
-    /// Called after the server has set it.
+    /// Called after the server has set the value.
     on_set: fn(),
 }
 
@@ -28,7 +28,7 @@ impl Setting {
         Self { name, words, mutable, value: AtomicUsize::new(0), on_set: || {} }
     }
 
-    /// The same, with a function that is called each time after the server has set it.
+    /// The same, with a function that is called each time the server has set the value.
     pub const fn on_set(self, on_set: fn()) -> Self {
         Self { on_set, ..self }
     }
@@ -38,8 +38,8 @@ impl Setting {
         self.value.load(Relaxed)
     }
 
-    /// Makes a word the default, which holds unless the server's configuration has another. False if it is not one of the setting's
-    /// words.
+    /// Makes a word the default, for a server whose configuration does not contain the setting. Returns whether it is one of the
+    /// setting's words.
     pub fn preset(&self, word: &[u8]) -> bool {
         let index = self.words.iter().position(|known| known.to_bytes().eq_ignore_ascii_case(word));
         if let Some(index) = index {

@@ -1,4 +1,4 @@
-//! One call into the module: replies, effects, the log, and what else it asks of the server besides its keys.
+//! One call into the module: replies, effects, the log, and all else that it needs of the server except its keys.
 
 use std::cell::OnceCell;
 use std::ffi::{CStr, CString};
@@ -14,7 +14,7 @@ use super::string::Str;
 /// The context of one call. It is neither copied nor kept: the server frees it when the call ends.
 pub struct Context {
     ctx: NonNull<raw::RedisModuleCtx>,
-    /// Looked up when it is first asked for, and forgotten before other code runs.
+    /// Looked up when it is first needed, and forgotten before other code runs.
     caller: OnceCell<Caller>,
 }
 
@@ -48,12 +48,12 @@ impl Context {
         self.caller.get_or_init(|| unsafe { Caller::of(self.as_ptr()) })
     }
 
-    /// To be called before other code runs, which could delete a user.
+    /// Must be called before other code runs, which could delete a user.
     pub(super) fn before_other_code(&mut self) {
         self.caller = OnceCell::new();
     }
 
-    /// Whether the server runs in cluster mode, asked anew.
+    /// Whether the server runs in cluster mode. [`super::load::in_cluster`] has the answer without a call.
     pub(super) fn in_cluster(&self) -> bool {
         // SAFETY: the context is alive; the function only reads the server's state.
         let flags = unsafe { call!(RedisModule_GetContextFlags(self.as_ptr())) };
@@ -127,14 +127,14 @@ impl Context {
     pub fn replicate(&self, command: &CStr, words: &[Str<'_>]) {
         let (ctx, name, p) = (self.as_ptr(), command.as_ptr(), Str::as_ptr);
         // SAFETY: the context and the words are alive, and each format names as many strings as follow (`v`: a list of them and
-        // its length). The server takes references of its own. It refuses unknown commands alone.
+        // its length). The server takes references of its own. It refuses only unknown commands.
         unsafe {
             match *words {
                 [a] => call!(RedisModule_Replicate(ctx, name, c"s".as_ptr(), p(a))),
                 [a, b] => call!(RedisModule_Replicate(ctx, name, c"ss".as_ptr(), p(a), p(b))),
                 [a, b, c] => call!(RedisModule_Replicate(ctx, name, c"sss".as_ptr(), p(a), p(b), p(c))),
                 [a, b, c, d] => call!(RedisModule_Replicate(ctx, name, c"ssss".as_ptr(), p(a), p(b), p(c), p(d))),
-                // For this one the server allocates twice.
+                // The server allocates twice for this format.
                 _ => call!(RedisModule_Replicate(ctx, name, c"v".as_ptr(), words.as_ptr(), words.len())),
             };
         }

@@ -1,7 +1,7 @@
 //! The functions that the server looks up in the library by name.
 //!
-//! Not by the macro of the crate, whose entry point for INFO adds a stack trace to the server's crash report, in which some servers
-//! crash a second time, and which keeps a context of 17 KB that nothing here uses.
+//! The crate has a macro for them, which is not used here: its entry point for INFO adds a stack trace to the server's crash report,
+//! in which some servers crash a second time, and it keeps a context of 17 KB that nothing here needs.
 
 use std::ffi::{CStr, c_int};
 

@@ -41,7 +41,7 @@ fn report(panic: &PanicHookInfo<'_>) {
     log(ptr::null_mut(), c"warning", &line);
 }
 
-/// A step of a call. In builds for the tests a panic can be asked for at any of them.
+/// A point of a call at which a test can ask for a panic. Does nothing in other builds.
 #[inline]
 pub fn fail_point() {
     #[cfg(feature = "test-hooks")]
@@ -52,19 +52,19 @@ pub fn fail_point() {
 pub mod countdown {
     use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-    /// Steps left until one panics; 0: none does.
-    static STEPS: AtomicI64 = AtomicI64::new(0);
+    /// How many more points are passed until one panics, that one included; 0: none does.
+    static LEFT: AtomicI64 = AtomicI64::new(0);
 
-    /// Makes only the step of this number, counted from here, panic.
-    pub fn panic_at(step: i64) {
-        STEPS.store(step, Relaxed);
+    /// Makes the *n*-th point from now panic, and no other.
+    pub fn panic_at(n: i64) {
+        LEFT.store(n, Relaxed);
     }
 
     pub(super) fn fail_point() {
-        let left = STEPS.load(Relaxed);
+        let left = LEFT.load(Relaxed);
         if left > 0 {
-            STEPS.store(left - 1, Relaxed);
-            assert!(left > 1, "asked to panic at this step");
+            LEFT.store(left - 1, Relaxed);
+            assert!(left > 1, "asked to panic at this point");
         }
     }
 }

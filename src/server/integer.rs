@@ -53,7 +53,7 @@ impl Digits {
         digits
     }
 
-    /// A byte, and the decimal form of an integer.
+    /// A byte, then the decimal form of an integer.
     #[inline]
     pub fn prefixed(prefix: u8, value: i64) -> Self {
         let mut digits = Self::NONE;
@@ -71,12 +71,12 @@ impl Digits {
         digits
     }
 
-    /// A byte, and milliseconds, not negative, as seconds in the shortest decimal form, followed by a unit.
+    /// A byte, then milliseconds, which are not negative, as seconds in the shortest decimal form, then the unit.
     pub fn prefixed_seconds(prefix: u8, millis: i64, unit: u8) -> Self {
         let mut digits = Self::prefixed(prefix, millis / 1000);
         let digit = |value: i64| b'0' + (value % 10) as u8;
         let places = [b'.', digit(millis / 100), digit(millis / 10), digit(millis)];
-        // Zeros at the end are left out, and so is the point before nothing.
+        // Zeros at the end are left out, and so is a point that no digit follows.
         let last = places.iter().rposition(|&place| place != b'0').unwrap_or(0);
         digits.push(if last == 0 { &[] } else { &places[..=last] });
         digits.push(&[unit]);
@@ -164,7 +164,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_integer_survives_the_way_out_and_back(value in any::<i64>()) {
+        fn every_integer_is_written_and_read_back(value in any::<i64>()) {
             let digits = Digits::of(value);
             prop_assert_eq!(digits.as_bytes().to_vec(), value.to_string().into_bytes());
             prop_assert_eq!(parse_i64(digits.as_bytes()), Some(value));

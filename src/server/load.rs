@@ -1,4 +1,4 @@
-//! Loading: what the layer needs of the server, and what it tells it.
+//! Loading: what the layer requires of the server, and what it declares to it.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -16,7 +16,7 @@ pub struct Loading<'a> {
 }
 
 impl<'a> Loading<'a> {
-    /// The words behind the library's path in `loadmodule`.
+    /// The words after the library's path in `loadmodule`.
     pub fn arguments(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.arguments.map(Str::as_bytes)
     }
@@ -29,7 +29,7 @@ pub fn in_cluster() -> bool {
     IN_CLUSTER.load(Relaxed)
 }
 
-/// Prepares the layer. To be called before any other function of it.
+/// Prepares the layer. Must be called before its other functions.
 pub(super) fn prepare(ctx: &Context) -> Result<(), String> {
     if let Some(function) = missing() {
         return Err(format!("this server is too old: it has no {function}"));

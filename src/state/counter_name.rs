@@ -1,8 +1,8 @@
 //! The names of counters. The counter of a fixed window is a key that is derived from the caller's: `key:N` for the
 //! window's number *N*, or `key:<windowSec>s` for a window that begins with its first request.
 //!
-//! In a cluster that key may lie in another slot than the one the caller was sent to, where nobody finds it. There the
-//! name is made so that it hashes to the slot of the caller's key.
+//! In a cluster that key may hash to another slot than the key of the call, and would not be found there. So in cluster mode
+//! the name is made such that both hash to one slot.
 
 use crate::limit::{Time, Window};
 use crate::server::{Call, Context, Digits, Error, OwnedStr, Str, in_cluster, is_missing_everywhere, permits};
@@ -15,7 +15,7 @@ const NO_SLOT: Error = Error::Line(
 /// The server's own line, as it is since Redis 7.2.
 const NO_PERMISSION: Error = Error::Line(c"NOPERM No permissions to access a key");
 
-/// The server's own line for several keys of which a slot that is being moved may lack one.
+/// The server's own line for a call with several keys of which one may have moved to another node.
 const TRY_AGAIN: Error = Error::Line(c"TRYAGAIN Multiple keys request during rehashing of slot");
 
 /// The end of a counter's name, which differs between the counters of a key.
@@ -92,10 +92,10 @@ fn braces_in_this_mode(key: &[u8]) -> Option<(&'static [u8], &'static [u8])> {
     if in_cluster() { braces(key) } else { Some((b"", b"")) }
 }
 
-/// The braces with which a key, followed by `:N`, hashes to the slot of the key itself. `None` if there are none.
+/// The braces with which a key, followed by `:N`, hashes to the slot of the key itself. `None` if no braces do that.
 ///
-/// A key is hashed by its hash tag, the bytes between the first `{` and the first `}` after it, unless there are none;
-/// without a tag, as a whole.
+/// A key is hashed by its hash tag: the bytes between the first `{` and the first `}` after it, if there are any. A key without
+/// a tag is hashed as a whole.
 fn braces(key: &[u8]) -> Option<(&'static [u8], &'static [u8])> {
     if has_hash_tag(key) {
         return Some((b"", b"")); // The tag stays the first one.

@@ -28,7 +28,7 @@ pub struct Counters<'a, M: Mode> {
     now: Time,
     first: Found,
     others: Vec<Found>,
-    /// The keys of those that are not shared.
+    /// The keys of the counters that are not shared.
     keys: OpenKeys<'a, M>,
 }
 
@@ -36,9 +36,9 @@ pub struct Counters<'a, M: Mode> {
 #[derive(Clone, Copy)]
 struct Found {
     counter: Counter,
-    /// Whether the counter exists. The key of a counter that is over may still exist.
+    /// Whether the counter exists. The key of a counter whose window is over may still exist.
     exists: bool,
-    /// Whether it is the counter of a shorter window, too, where it is counted.
+    /// Whether a shorter window has the same counter, through which it is read and written.
     is_shared: bool,
 }
 
@@ -82,8 +82,7 @@ impl Fixed {
         let value = read_integer(&key)?;
         let expiry = key.expiry().map(Time::from_millis);
         let life = if self.anchored { quota.window } else { fixed::life(&self.demand, quota, now) };
-        // A window that began with its counter is over in the millisecond of its expiry, in which most servers still
-        // keep the key.
+        // An anchored window is over in the millisecond in which its counter expires. Most servers still keep the key then.
         let is_over = self.anchored && expiry.is_some_and(|expiry| expiry <= now);
         let (value, expiry, exists) = match value {
             Some(value) if !is_over => (value, expiry, true),

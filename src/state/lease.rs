@@ -9,7 +9,7 @@ use crate::limit::lease::{self, End, Leases};
 use crate::limit::{Decision, Limit, Micros, Refund, Time, Window};
 use crate::server::{Args, Context, Error, Key, Kind, Mode, OwnedStr, ScoreRange, Str, Writable};
 
-/// The rule of leases, and the holder that asks for one.
+/// The rule of leases, and the holder that requests one.
 pub struct Lease {
     pub limit: Limit,
     pub lease: Window,
@@ -33,7 +33,7 @@ impl<'a, M: Mode> LeaseSet<'a, M> {
         Ok(Self { open: OpenKey { key, name: None, stale }, now, held })
     }
 
-    /// When the lease of a holder ends, if it has not ended.
+    /// When the lease of a holder ends. `None` if it has ended, or if there is none.
     fn end_for(&self, holder: Str<'_>) -> Option<End> {
         self.open.key.score_of(holder).filter(|&end| end > score(self.now)).map(end_at)
     }
@@ -61,7 +61,7 @@ fn end_at(score: f64) -> End {
     if score.is_finite() { End::At(Time::from_millis(score.ceil() as i64)) } else { End::Never }
 }
 
-/// The leases as a request of one of the holders finds them.
+/// The leases as a request finds them, and that of its own holder.
 pub struct LeaseRequest<'a, M: Mode> {
     rule: &'a Lease,
     leases: LeaseSet<'a, M>,
@@ -117,7 +117,7 @@ impl<'a, M: Mode> State<'a, M> for LeaseRequest<'a, M> {
         if !terms.may_change::<M>() {
             return Ok((decision, Plan::nothing()));
         }
-        // A lease that ends then already stays as it is.
+        // A lease that already ends at that time stays as it is.
         let end = end.filter(|&end| self.own != Some(End::At(end)));
         let mut plan = self.leases.plan();
         if let Some(at) = end {

@@ -29,8 +29,8 @@ pub fn reset(ctx: &mut Context, call: Call<'_>, suffixes: impl Iterator<Item = S
     Ok(removed)
 }
 
-/// The type of a key, which is opened for writing: opened for reading alone, a key that does not exist would count as a
-/// miss in INFO.
+/// The type of a key. It is opened for writing, because a key that does not exist would count as a miss in INFO if it were opened
+/// for reading.
 fn kind_at(ctx: &Context, name: Str<'_>) -> Kind {
     Key::<Writable>::open(ctx, name).kind()
 }

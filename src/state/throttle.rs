@@ -53,7 +53,7 @@ impl<'a, M: Mode> State<'a, M> for StoredArrival<'a, M> {
         Ok((decision, self.plan(arrival)))
     }
 
-    /// An arrival time ends by itself.
+    /// An arrival time that has passed has no effect, whether its key expires or not.
     fn heal(&self) -> Plan {
         Plan::nothing()
     }
@@ -71,7 +71,7 @@ impl<'a, M: Mode> State<'a, M> for StoredArrival<'a, M> {
 }
 
 impl<M: Mode> StoredArrival<'_, M> {
-    /// Stores an arrival time, if it moves. The key goes if that time has passed.
+    /// Stores an arrival time, if there is one to store. If that time has passed, the key is removed instead.
     fn plan(&self, arrival: Option<Arrival>) -> Plan {
         let has_passed = |arrival: Arrival| self.now.nanos().is_some_and(|now| arrival.nanos() <= now);
         let mut plan = Plan::nothing();

@@ -5,20 +5,20 @@ use super::format::{
     put_entry, within_block,
 };
 
-/// The one change that a call makes.
+/// What a call changes in the string.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Edit {
-    /// Bytes go to an offset of the string, which never gets shorter by it.
+    /// Bytes are written at an offset. The string never gets shorter by it.
     Write(Patch),
     /// The same in two places: entries, and the footer at the end of the string, whose length stays.
     WriteTwo(Box<[Patch; 2]>),
     /// The string becomes these bytes.
     Replace(Vec<u8>),
-    /// Nothing is left: the key goes.
+    /// Nothing is left: the key is removed.
     Remove,
 }
 
-/// Bytes for a place in the string.
+/// Bytes to write at an offset of the string.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Patch {
     pub offset: usize,
@@ -40,7 +40,7 @@ impl Edit {
 /// Room for what an ordinary call writes: filler, a block head, an entry, a footer.
 const USUAL_WRITE: usize = 64;
 
-/// A gap before the footer of up to this many bytes is written along, which is cheaper than a second write.
+/// A gap of up to this many bytes before the footer is overwritten, which is cheaper than a second write.
 const NARROW_GAP: usize = 64;
 
 /// An entry that is to be stored.
@@ -68,19 +68,19 @@ impl Writer {
         Self { bytes, end: Mark { at: HEADER, units: 0, stamp: 0 }, origin: 0 }
     }
 
-    /// Carries a log on at a mark.
+    /// Continues a log at a mark.
     pub fn at(mark: Mark, origin: u64) -> Self {
         Self { bytes: Vec::with_capacity(USUAL_WRITE), end: mark, origin }
     }
 
-    /// Puts entries as they are stored. `units` and `stamp`: those of a mark at their end. `origin`: as in [`Ends`].
+    /// Copies entries as they are stored. `units` and `stamp`: those of a mark at their end. `origin`: as in [`Ends`].
     pub fn copy(&mut self, stored: &[u8], units: u64, stamp: i64, origin: u64) {
         self.bytes.extend_from_slice(stored);
         self.end = Mark { at: self.end.at.saturating_add(stored.len()), units, stamp };
         self.origin = origin;
     }
 
-    /// Puts an entry that is no earlier than the one before, and answers its offset.
+    /// Writes an entry that is no earlier than the one before, and returns its offset.
     #[inline]
     pub fn push(&mut self, Entry { stamp, weight }: Entry) -> Result<usize, Flaw> {
         if self.end.at == HEADER {
@@ -111,7 +111,7 @@ impl Writer {
         Ok(Edit::Replace(self.bytes))
     }
 
-    /// Ends the log that was carried on with [`Writer::at`] in a string of this length.
+    /// Ends the log that was continued with [`Writer::at`] in a string of this length.
     #[inline]
     pub fn write(mut self, head: Head, length: usize) -> Result<Edit, Flaw> {
         let ends = self.ends(head)?;

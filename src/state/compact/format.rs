@@ -289,7 +289,7 @@ fn read_footer(bytes: &[u8]) -> Option<Ends> {
     is_sound.then_some(ends)
 }
 
-/// Whether an offset lies behind the head of its block. The first block has none.
+/// Whether an offset lies after the head of its block. The first block has no head.
 fn holds_entries(at: usize) -> bool {
     at >= HEADER && (within_block(at) >= BLOCK_HEAD || block_of(at) == 0)
 }

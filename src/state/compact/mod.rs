@@ -2,13 +2,13 @@
 //!
 //! Entries are differences of time, a byte or two each, in blocks of 256 bytes. Each block begins with the time and the
 //! number of units before it, so a search goes by blocks and decodes one. A footer at the very end of the string holds
-//! both ends of the log: an ordinary call reads and writes the end of the string and reads the oldest entry, however long
-//! the log is.
+//! both ends of the log: an ordinary call reads and writes the end of the string and reads the oldest entry, whatever the
+//! length of the log.
 //!
 //! Entries that no longer count are dead: the head has moved past them. Now and then the log is compacted: moved into a
 //! new string without them.
 //!
-//! Nothing here knows of the server. A log is opened on bytes, pruned in memory, queried, and yields the one change that
+//! Nothing here knows of the server. A log is opened on bytes, pruned in memory and queried, and returns the one edit that
 //! brings the bytes up to date. docs/COMPACT.md describes the bytes; functions/rl.lua follows the same rules to the byte.
 
 mod edit;
@@ -27,7 +27,7 @@ use self::format::{
 use crate::limit::Time;
 use crate::limit::sliding::Span;
 
-/// Whether a change may move the log into a new string without its dead bytes. The other changes write a few bytes, or up
+/// Whether an edit may move the log into a new string without its dead bytes. The other edits write a few bytes, or up
 /// to [`MOST_REWRITTEN`] where the clock was stepped back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compaction {
@@ -38,8 +38,8 @@ pub enum Compaction {
 /// Fewer dead bytes than these stay where they are.
 const FEWEST_DEAD_TO_DROP: usize = 8;
 
-/// A log that is full is moved if at least this many dead bytes can go. If any number would do, a log that stays full would
-/// be moved in each call.
+/// A log that is full is moved if at least this many dead bytes can be dropped. With a lower bound, a log that stays full would
+/// be moved in nearly every call.
 const FEWEST_DEAD_TO_DROP_WHEN_FULL: usize = 64 << 10;
 
 /// The most bytes of later entries that one call writes anew.
@@ -86,7 +86,7 @@ impl Compact {
         Ok(Self { ends: format::read(bytes)?, is_pruned: false })
     }
 
-    /// Drops what does not count, in memory: the change that [`Self::commit`] answers writes it down.
+    /// Drops the entries that do not count. The string stays as it is until the edit that [`Self::commit`] returns.
     pub fn prune(&mut self, bytes: &[u8], span: Span) -> Result<(), Flaw> {
         let (expired, latest) = (span.expired.millis(), span.latest.millis());
         let Ends { head, end, .. } = self.ends;
@@ -142,7 +142,7 @@ impl Compact {
         Ok(Some(Time::from_millis(stored.after.stamp)))
     }
 
-    /// Whether the next change moves the log, where that is allowed.
+    /// Whether the next edit moves the log, if that is allowed.
     pub fn is_compaction_due(&self, bytes: &[u8]) -> bool {
         !self.is_empty() && self.is_wasteful(bytes)
     }
@@ -154,9 +154,9 @@ impl Compact {
         dead >= FEWEST_DEAD_TO_DROP && dead.saturating_mul(4) >= self.live_bytes()
     }
 
-    /// The change that writes down what was pruned and adds an entry, if there is one to add. `None` if nothing changes.
+    /// The edit that stores what was pruned and adds an entry, if there is one to add. `None` if nothing changes.
     ///
-    /// `Full` where moving the log is forbidden may be otherwise where it is allowed.
+    /// [`Flaw::Full`] if moving the log is forbidden does not mean that it is full if moving is allowed.
     pub fn commit(
         &self,
         bytes: &[u8],
@@ -187,8 +187,8 @@ impl Compact {
         self.rewrite(bytes, place, Some(new), place, compaction).map(Some)
     }
 
-    /// Takes back the newest units, or units stamped at exactly a time. Returns how many, which is fewer than asked for if the
-    /// log has no more of them, and the change that makes it so. The change also writes down what was pruned.
+    /// Takes back the newest units, or units stamped at exactly a time. Returns how many, which may be fewer than requested, and the
+    /// edit that does it. The edit also stores what was pruned.
     ///
     /// Units stamped at a time are not taken back if more than [`MOST_REWRITTEN`] bytes of entries are later.
     pub fn refund(&self, bytes: &[u8], units: u64, time: Option<Time>) -> Result<(u64, Option<Edit>), Flaw> {
@@ -215,7 +215,7 @@ impl Compact {
         Ok((refunded, Some(log.rewrite(bytes, stored.before, lighter, rest, Compaction::Allowed)?)))
     }
 
-    /// The units before the first entry stamped at a time that can be taken back, and the place behind the last one.
+    /// The units before the first entry stamped at a time that can be taken back, and the place after the last one.
     fn stamped(&self, bytes: &[u8], stamp: i64) -> Result<(u64, Mark), Flaw> {
         let Ends { head, end, .. } = self.ends;
         if self.is_empty() || stamp < head.stamp || stamp > end.stamp {
@@ -247,9 +247,9 @@ impl Compact {
         if first > block_of(self.ends.head.at) { self.block_mark(bytes, first).map(Some) } else { Ok(None) }
     }
 
-    /// The change that rewrites the log from a place on: first the new entry, if there is one, then the entries from `rest`
+    /// The edit that rewrites the log from a place on: first the new entry, if there is one, then the entries from `rest`
     /// on. An ordinary call adds an entry at the end, and nothing follows.
-    #[inline(always)] // Saves such a call 30 instructions.
+    #[inline(always)] // Saves an ordinary call 30 instructions.
     fn rewrite(
         &self,
         bytes: &[u8],
@@ -378,8 +378,8 @@ impl Compact {
         Err(Flaw::Damaged)
     }
 
-    /// Skips entries of one byte, which weigh 1, up to the end of the block. Most entries are such, and a step takes four times
-    /// as long. The next step checks the place that this returns.
+    /// Skips entries of one byte, which weigh 1, up to the end of the block. Most entries are of this kind, and [`Self::step`]
+    /// takes four times as long for each. The next step checks the place that this returns.
     #[inline]
     fn skip(&self, bytes: &[u8], mut from: Mark, is_before: impl Fn(Mark) -> bool) -> Mark {
         if is_boundary(from.at) {
@@ -407,7 +407,7 @@ impl Compact {
         Ok(Mark { at, units, stamp: stamp.saturating_sub(oldest.difference) })
     }
 
-    /// The place at the beginning of a block behind the oldest entry.
+    /// The place at the beginning of a block after that of the oldest entry.
     fn block_mark(&self, bytes: &[u8], block: usize) -> Result<Mark, Flaw> {
         let at = block_start(block);
         let head = bytes.get(at..).ok_or(Flaw::Damaged)?;

@@ -213,7 +213,7 @@ fn check_size(log: &Compact, bytes: &[u8], edit: Option<&Edit>) {
     }
 }
 
-/// Takes the newest units out of a model, or those at a time that can be rewritten. Answers how many.
+/// Takes the newest units out of a model, or those at a time that can be rewritten. Returns how many.
 fn take_back(model: &mut Vec<(i64, u64)>, most: u64, time: Option<i64>, log: &Compact, bytes: &[u8]) -> u64 {
     let units = |entries: &[(i64, u64)]| entries.iter().map(|entry| entry.1).sum::<u64>();
     let until = time.map_or(model.len(), |time| model.partition_point(|entry| entry.0 <= time));
@@ -249,7 +249,7 @@ fn histories() -> impl Strategy<Value = History> {
     )
 }
 
-/// Whatever the bytes are, nothing panics and every answer is within bounds.
+/// Whatever the bytes are, nothing panics and every result is within bounds.
 fn exercise(bytes: &[u8], random: &mut fastrand::Rng) {
     let Ok(opened) = Compact::open(bytes) else { return };
     let (oldest, newest) = (opened.oldest().unwrap().millis(), opened.newest().unwrap().millis());
@@ -532,7 +532,7 @@ fn a_log_that_is_full_says_so_and_is_moved_where_that_helps() {
     assert!(bytes.len() < LONGEST_LOG / 5 * 4);
 }
 
-/// What moving costs, on the way of a log of two million entries that grows, stays and shrinks.
+/// What moving costs a log of two million entries while it grows, keeps its size and shrinks.
 #[test]
 fn about_four_bytes_are_moved_for_each_that_expires() {
     let (mut bytes, mut most, mut moved, mut dropped) = (vec![], 0, 0, 0);
@@ -786,7 +786,7 @@ fn what_cannot_be_stored_is_refused() {
 }
 
 #[test]
-fn what_is_no_log_is_told_apart() {
+fn what_is_not_a_log_is_recognised() {
     let flaw = |bytes: &[u8]| Compact::open(bytes).err();
     for other in [&b""[..], b"RLS", b"hello, world", b"\x01RLS", b"HYLL\x01"] {
         assert_eq!(flaw(other), Some(Flaw::NotALog));
@@ -797,7 +797,7 @@ fn what_is_no_log_is_told_apart() {
 }
 
 #[test]
-fn a_log_that_contradicts_itself_is_told() {
+fn a_log_that_contradicts_itself_is_recognised() {
     let mut bytes = vec![];
     (0..1_000).for_each(|number| append(&mut bytes, NOW + number, 1));
     // The checkpoint of the third block, in time and in units.
@@ -876,6 +876,6 @@ fn filler_is_nothing_but_filler() {
     // An entry that does not end with its block.
     bytes[259] = 0x81;
     assert_eq!(insert(&bytes), Err(Flaw::Damaged));
-    // A search does not come by.
+    // A search does not read these bytes.
     assert_eq!(open(&bytes).prune(&bytes, Span { expired: at(NOW), latest: at(NOW + 200_000) }), Ok(()));
 }

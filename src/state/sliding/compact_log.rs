@@ -98,7 +98,7 @@ impl<'a, M: Mode> CompactLog<'a, M> {
             Some(compact::Edit::WriteTwo(patches)) => {
                 patches.into_iter().for_each(|patch| plan.push(Change::Patch(patch)))
             }
-            // SET takes the expiry away: it is sent along.
+            // A SET without an expiry would remove the key's, so it names the one that the key has or gets.
             Some(compact::Edit::Replace(bytes)) => {
                 let (until, renewed) = (expiry.or(self.expiry()), expiry.is_some());
                 plan.push(Change::Replace { bytes, until, renewed });

@@ -5,7 +5,7 @@
 //! refused, since a setting that is silently ignored is worse than none.
 
 use crate::metrics;
-use crate::server::{Context, Setting, log_notice};
+use crate::server::{Args, Context, Setting, Str, log_notice};
 use crate::state::Storage;
 
 /// Whether RL.THROTTLE is also registered under redis-cell's name. Immutable: a server takes commands only while a module
@@ -57,7 +57,8 @@ pub fn sliding_storage(has_cost: bool) -> Storage {
 }
 
 /// Reads the arguments of `loadmodule`, pairs of name and value, and then the server's configuration.
-pub fn read<'a>(ctx: &Context, mut arguments: impl Iterator<Item = &'a [u8]>) -> Result<(), String> {
+pub fn read(ctx: &Context, arguments: Args<'_>) -> Result<(), String> {
+    let mut arguments = arguments.map(Str::as_bytes);
     for setting in ALL {
         setting.reset(); // A load that failed may have set it, and the library may have stayed in memory.
     }

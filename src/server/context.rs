@@ -53,13 +53,6 @@ impl Context {
         self.caller = OnceCell::new();
     }
 
-    /// Whether the server runs in cluster mode. [`super::load::in_cluster`] has the answer without a call.
-    pub(super) fn in_cluster(&self) -> bool {
-        // SAFETY: the context is alive; the function only reads the server's state.
-        let flags = unsafe { call!(RedisModule_GetContextFlags(self.as_ptr())) };
-        flags & raw::REDISMODULE_CTX_FLAGS_CLUSTER as libc::c_int != 0
-    }
-
     /// Writes a line to the server's log at its highest level.
     pub(super) fn log_warning(&self, line: &str) {
         log(self.as_ptr(), c"warning", line);

@@ -10,7 +10,7 @@ use redis_module::raw;
 use super::context::Context;
 use super::guard::{guard, install};
 use super::info;
-use super::load::{self, Loading};
+use super::load;
 use super::string::Args;
 use super::unload;
 
@@ -29,8 +29,9 @@ pub trait Module {
     const NAME: &'static CStr;
     const VERSION: i32;
 
-    /// Declares settings and commands. An error is logged, and the module is not loaded.
-    fn load(loading: &mut Loading<'_>) -> Result<(), String>;
+    /// Declares settings and commands. `arguments`: the words after the library's path in `loadmodule`. An error is logged, and
+    /// the module is not loaded.
+    fn load(ctx: &mut Context, arguments: Args<'_>) -> Result<(), String>;
 }
 
 /// Exports the entry points of a library that is this [`Module`].
@@ -83,7 +84,7 @@ pub unsafe fn on_load<M: Module>(
     };
     let outcome = guard(|| -> Result<(), String> {
         load::prepare(&context)?;
-        M::load(&mut Loading { ctx: &mut context, arguments })?;
+        M::load(&mut context, arguments)?;
         info::register(&context)?;
         unload::prepare(&context)
     });

@@ -51,7 +51,7 @@ pub use guard::countdown;
 pub use guard::{fail_point, panics};
 pub use integer::{Digits, parse_i64, split_i64};
 pub use key::{Key, Kind, Mode, ReadOnly, Writable};
-pub use load::{Loading, in_cluster};
+pub use load::in_cluster;
 pub use slot::is_missing_everywhere;
 pub use sorted_set::ScoreRange;
 pub use string::{Args, OwnedStr, Str, Word};

@@ -67,24 +67,12 @@ impl<'a> CounterKey<'a> {
     }
 }
 
-/// The name of a counter that the caller may use.
-pub struct CounterName(OwnedStr);
-
-impl CounterName {
-    pub fn of(ctx: &Context, call: Call<'_>, suffix: Suffix) -> Result<Self, Error> {
-        let (key, suffix) = (call.key.as_bytes(), suffix.text());
-        let (open, close) = braces_in_this_mode(key).ok_or(NO_SLOT)?;
-        let name = OwnedStr::concat([open, key, close, suffix.as_bytes()]);
-        if permits(ctx, call, name.as_str()) { Ok(Self(name)) } else { Err(NO_PERMISSION) }
-    }
-
-    pub fn as_str(&self) -> Str<'_> {
-        self.0.as_str()
-    }
-
-    pub fn into_str(self) -> OwnedStr {
-        self.0
-    }
+/// The name of a counter, which the caller has permission to use.
+pub fn counter_name(ctx: &Context, call: Call<'_>, suffix: Suffix) -> Result<OwnedStr, Error> {
+    let (key, suffix) = (call.key.as_bytes(), suffix.text());
+    let (open, close) = braces_in_this_mode(key).ok_or(NO_SLOT)?;
+    let name = OwnedStr::concat([open, key, close, suffix.as_bytes()]);
+    if permits(ctx, call, name.as_str()) { Ok(name) } else { Err(NO_PERMISSION) }
 }
 
 /// The braces around a key in the names of its counters.
@@ -115,8 +103,8 @@ fn has_hash_tag(key: &[u8]) -> bool {
 /// While a slot is moved key by key, the server sends callers to the node that has the declared key. That key usually does
 /// not exist, so they go to the new node, which may not have the counter yet. A second counter there would admit the limit
 /// once more, and would stop the move.
-pub fn check_missing(ctx: &Context, call: Call<'_>, name: &CounterName) -> Result<(), Error> {
-    if in_cluster() && !is_missing_everywhere(ctx, call.key, name.as_str()) { Err(TRY_AGAIN) } else { Ok(()) }
+pub fn check_missing(ctx: &Context, call: Call<'_>, name: Str<'_>) -> Result<(), Error> {
+    if in_cluster() && !is_missing_everywhere(ctx, call.key, name) { Err(TRY_AGAIN) } else { Ok(()) }
 }
 
 #[cfg(test)]

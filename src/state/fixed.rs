@@ -1,6 +1,6 @@
 //! The counters of fixed windows, each a string of digits under a name of its own (see [`super::counter_name`]).
 
-use super::counter_name::{CounterKey, CounterName, Suffix, check_missing};
+use super::counter_name::{CounterKey, Suffix, check_missing, counter_name};
 use super::plan::{Change, Changes, OpenKey};
 use super::{OpenKeys, Plan, State, Terms, read_integer};
 use crate::limit::fixed::{self, Counter, Overflow};
@@ -74,10 +74,10 @@ impl Fixed {
         quota: Quota,
         now: Time,
     ) -> Result<(Found, OpenKey<'a, M>), Error> {
-        let name = CounterName::of(ctx, call, self.suffix(quota, now))?;
+        let name = counter_name(ctx, call, self.suffix(quota, now))?;
         let key = Key::open(ctx, name.as_str());
         if key.kind() == Kind::Empty {
-            check_missing(ctx, call, &name)?;
+            check_missing(ctx, call, name.as_str())?;
         }
         let value = read_integer(&key)?;
         let expiry = key.expiry().map(Time::from_millis);
@@ -89,7 +89,7 @@ impl Fixed {
             _ => (0, None, false),
         };
         let counter = Counter { quota, life, value, expiry, anchored: self.anchored };
-        Ok((Found { counter, exists, is_shared: false }, OpenKey { key, name: Some(name.into_str()), stale: None }))
+        Ok((Found { counter, exists, is_shared: false }, OpenKey { key, name: Some(name), stale: None }))
     }
 
     fn suffix(&self, quota: Quota, now: Time) -> Suffix {

@@ -1,6 +1,6 @@
 //! Giving a quota back: the keys that hold what was used are removed.
 
-use super::counter_name::{CounterName, check_missing};
+use super::counter_name::{check_missing, counter_name};
 use super::plan::{Change, OpenKey};
 use super::{OpenKeys, Plan, Suffix, WRONG_TYPE};
 use crate::server::{Call, Context, Error, Key, Kind, Str, Writable, fail_point};
@@ -12,18 +12,18 @@ pub fn reset(ctx: &mut Context, call: Call<'_>, suffixes: impl Iterator<Item = S
         return Err(WRONG_TYPE);
     }
     for suffix in suffixes.clone() {
-        let name = CounterName::of(ctx, call, suffix)?;
+        let name = counter_name(ctx, call, suffix)?;
         match kind_at(ctx, name.as_str()) {
             Kind::String => {}
             Kind::SortedSet | Kind::Other => return Err(WRONG_TYPE),
-            Kind::Empty => check_missing(ctx, call, &name)?,
+            Kind::Empty => check_missing(ctx, call, name.as_str())?,
         }
     }
     fail_point();
     let mut removed = u64::from(remove(ctx, call.key));
     for suffix in suffixes {
         fail_point();
-        let name = CounterName::of(ctx, call, suffix)?;
+        let name = counter_name(ctx, call, suffix)?;
         removed = removed.wrapping_add(u64::from(remove(ctx, name.as_str())));
     }
     Ok(removed)

@@ -43,7 +43,6 @@ impl Outcomes {
 pub struct DeniedKeys(Mutex<Option<Box<Sketch>>>);
 
 impl DeniedKeys {
-    #[inline]
     pub fn count(&self, key: &[u8]) {
         if let Some(mut sketch) = self.lock() {
             sketch.get_or_insert_with(Self::new_sketch).count(key);
@@ -68,7 +67,6 @@ impl DeniedKeys {
     }
 
     /// Commands run one at a time, so nothing waits here. A panic leaves the sketch whole.
-    #[inline]
     fn lock(&self) -> Option<MutexGuard<'_, Option<Box<Sketch>>>> {
         match self.0.try_lock() {
             Ok(sketch) => Some(sketch),

@@ -214,18 +214,15 @@ pub fn is_number(word: &[u8]) -> bool {
 }
 
 /// `windowSec limit`
-#[inline]
 pub fn quota(window: Str<'_>, limit: Str<'_>) -> Result<Quota, Error> {
     Ok(Quota { window: self::window(window)?, limit: self::limit(limit)? })
 }
 
-#[inline]
 fn limit(word: Str<'_>) -> Result<Limit, Error> {
     parse_i64(word.as_bytes()).and_then(Limit::new).ok_or(BAD_LIMIT)
 }
 
 /// `windowSec`
-#[inline]
 fn window(word: Str<'_>) -> Result<Window, Error> {
     parse_window(word.as_bytes()).ok_or(BAD_WINDOW)
 }

@@ -18,7 +18,6 @@ const _: () = assert!(COUNTERS == 128, "BAD_COUNT says how many there are");
 const DEFAULT_COUNT: usize = 10;
 
 /// Counts and announces a denied request.
-#[inline]
 pub fn denied(ctx: &mut Context, key: Str<'_>) {
     if config::counts_denied_keys() {
         TOP.count(key.as_bytes());

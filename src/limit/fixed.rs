@@ -131,7 +131,6 @@ pub fn life(demand: &Demand, quota: Quota, now: Time) -> Window {
 
 /// Decides on one request. `first` and `others` are the counters of the demand's quotas, in their order. Returns what all
 /// of them go up by along with the decision; each then becomes [`Counter::after`].
-#[inline] // One caller.
 pub fn decide(
     first: Counter,
     others: impl Iterator<Item = Counter> + Clone,

@@ -115,7 +115,6 @@ impl Arrival {
 pub struct BeyondTime;
 
 /// Decides on a request of `quantity` units, at least 0. Returns the TAT to store, if it moves, along with the decision.
-#[inline] // One caller.
 pub fn decide(
     stored: Option<Arrival>,
     rate: Rate,

@@ -116,7 +116,6 @@ impl Context {
     // ---- Effects -----------------------------------------------------------------------------------------------
 
     /// Sends a command to replicas and the AOF. All that one call sends travels as one transaction.
-    #[inline]
     pub fn replicate(&self, command: &CStr, words: &[Str<'_>]) {
         let (ctx, name, p) = (self.as_ptr(), command.as_ptr(), Str::as_ptr);
         // SAFETY: the context and the words are alive, and each format names as many strings as follow (`v`: a list of them and

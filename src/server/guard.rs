@@ -42,7 +42,6 @@ fn report(panic: &PanicHookInfo<'_>) {
 }
 
 /// A point of a call at which a test can ask for a panic. Does nothing in other builds.
-#[inline]
 pub fn fail_point() {
     #[cfg(feature = "test-hooks")]
     countdown::fail_point();

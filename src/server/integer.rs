@@ -10,7 +10,6 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
 }
 
 /// Reads an integer by the same rule from the start of a string. Returns the rest, too.
-#[inline]
 pub fn split_i64(text: &[u8]) -> Option<(i64, &[u8])> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
@@ -54,7 +53,6 @@ impl Digits {
     }
 
     /// A byte, then the decimal form of an integer.
-    #[inline]
     pub fn prefixed(prefix: u8, value: i64) -> Self {
         let mut digits = Self::NONE;
         digits.push(&[prefix]);
@@ -83,12 +81,10 @@ impl Digits {
         digits
     }
 
-    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 
-    #[inline]
     fn push(&mut self, text: &[u8]) {
         let end = self.length + text.len();
         self.bytes[self.length..end].copy_from_slice(text);

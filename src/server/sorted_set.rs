@@ -195,7 +195,6 @@ impl<M: Mode> Key<'_, M> {
     ///
     /// # Safety
     /// If there is one, the caller stops the iterator before it changes the value.
-    #[inline]
     unsafe fn seek(&self, range: ScoreRange, end: End) -> bool {
         if self.kind != Kind::SortedSet {
             return false;

@@ -131,7 +131,6 @@ impl OwnedStr {
     }
 
     /// The pieces, joined.
-    #[inline]
     pub fn concat<const N: usize>(pieces: [&[u8]; N]) -> Self {
         // Most names are short. They are put together on the stack.
         let mut short = [0; 128];

@@ -120,7 +120,6 @@ impl<M: Mode> Counters<'_, M> {
     }
 
     /// A plan of what `change` returns for each counter.
-    #[inline]
     fn plan(&self, change: impl Fn(Found) -> Changes) -> Plan {
         let others = self.others.iter().filter(|found| !found.is_shared).map(|found| change(*found));
         Plan::several(change(self.first), others)

@@ -95,19 +95,16 @@ impl<'a, M: Mode> OpenKey<'a, M> {
 
 impl Plan {
     /// A plan that changes nothing.
-    #[inline]
     pub fn nothing() -> Self {
         Self::default()
     }
 
     /// A plan for several keys.
-    #[inline]
     pub fn several(first: Changes, others: impl Iterator<Item = Changes>) -> Self {
         Self { first: KeyPlan::new(first), others: others.map(KeyPlan::new).collect(), compaction_is_due: false }
     }
 
     /// Adds a change of the first key, which follows those before.
-    #[inline]
     pub fn push(&mut self, change: Change) {
         self.first.changes.push(change);
     }
@@ -152,7 +149,6 @@ impl KeyPlan {
         Self { changes, name: None }
     }
 
-    #[inline]
     fn apply(&mut self, mut open: OpenKey<'_, Writable>) {
         if self.changes.is_empty() {
             return; // Most denials change nothing.
@@ -163,7 +159,6 @@ impl KeyPlan {
         self.name = open.name;
     }
 
-    #[inline]
     fn publish(&self, ctx: &mut Context, key: Str<'_>) {
         if self.changes.is_empty() {
             return;

@@ -81,7 +81,6 @@ impl Writer {
     }
 
     /// Writes an entry that is no earlier than the one before, and returns its offset.
-    #[inline]
     pub fn push(&mut self, Entry { stamp, weight }: Entry) -> Result<usize, Flaw> {
         if self.end.at == HEADER {
             self.end.stamp = stamp; // The first entry of a new string.
@@ -112,7 +111,6 @@ impl Writer {
     }
 
     /// Ends the log that was continued with [`Writer::at`] in a string of this length.
-    #[inline]
     pub fn write(mut self, head: Head, length: usize) -> Result<Edit, Flaw> {
         let ends = self.ends(head)?;
         let offset = self.end.at.saturating_sub(self.bytes.len());
@@ -132,13 +130,11 @@ impl Writer {
         Ok(Edit::WriteTwo(Box::new([Patch { offset, bytes: self.bytes }, footer])))
     }
 
-    #[inline]
     fn ends(&self, head: Head) -> Result<Ends, Flaw> {
         let Self { end, origin, .. } = *self;
         if end.at > LAST_END { Err(Flaw::Full) } else { Ok(Ends { head, end, origin }) }
     }
 
-    #[inline]
     fn put(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let before = self.bytes.len();
         write(&mut self.bytes);

@@ -304,7 +304,6 @@ impl Compact {
 
     /// Writes the new entry, if there is one, and the entries from `rest` on, and returns the head of what is written. That is
     /// `head` unless the first of these entries becomes it.
-    #[inline]
     fn put(
         &self,
         bytes: &[u8],
@@ -380,7 +379,6 @@ impl Compact {
 
     /// Skips entries of one byte, which weigh 1, up to the end of the block. Most entries are of this kind, and [`Self::step`]
     /// takes four times as long for each. The next step checks the place that this returns.
-    #[inline]
     fn skip(&self, bytes: &[u8], mut from: Mark, is_before: impl Fn(Mark) -> bool) -> Mark {
         if is_boundary(from.at) {
             return from;
@@ -400,7 +398,6 @@ impl Compact {
     }
 
     /// The place before the oldest entry. What was before it may be gone; its stamp follows from the difference.
-    #[inline]
     fn head_mark(&self, bytes: &[u8]) -> Result<Mark, Flaw> {
         let Head { at, units, stamp } = self.ends.head;
         let oldest = self.decoded(bytes, at).ok_or(Flaw::Damaged)?;
@@ -420,7 +417,6 @@ impl Compact {
     }
 
     /// The entry in the bytes at an offset, up to the end of its block and of the log.
-    #[inline]
     fn decoded(&self, bytes: &[u8], at: usize) -> Option<Encoded> {
         decode_entry(bytes.get(at..self.block_end(at))?)
     }
@@ -430,7 +426,6 @@ impl Compact {
     }
 
     /// The entry at a place; `None` at the end.
-    #[inline]
     fn step(&self, bytes: &[u8], from: Mark) -> Result<Option<Stored>, Flaw> {
         let mut at = from.at;
         if at < self.ends.end.at && !is_boundary(at) {
@@ -456,7 +451,6 @@ impl Compact {
         self.stored(from, at, encoded).map(Some)
     }
 
-    #[inline]
     fn stored(&self, before: Mark, at: usize, encoded: Encoded) -> Result<Stored, Flaw> {
         let Encoded { difference, weight, size } = encoded;
         let after = Mark {

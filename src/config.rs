@@ -78,9 +78,5 @@ pub fn read(ctx: &Context, arguments: Args<'_>) -> Result<(), String> {
             ));
         }
     }
-    ctx.declare(&ALL)?;
-    if !enforces() {
-        log_enforcement();
-    }
-    Ok(())
+    ctx.declare(&ALL)
 }

@@ -379,7 +379,7 @@ mod tests {
         let each: Vec<_> =
             decision.each.iter().map(|status| (status.allowed(), status.used, status.remaining())).collect();
         assert_eq!(each, [(false, 3, 0), (true, 3, 0)]);
-        // Together with others it is they who decide whether it counts, and never means never.
+        // Together with other rules RL.ALL decides whether it counts.
         assert_eq!(decided(Charge::Together).1, Some(demand.cost));
         let (decision, count) = decided(Charge::Never);
         assert_eq!((decision.status.used, count), (1, None));

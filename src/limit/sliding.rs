@@ -40,7 +40,7 @@ impl Span {
     }
 }
 
-/// A log at the time of a request. All answers are about the units that count at that time for the longest window.
+/// A log at the time of a request. All methods are about the units that count at that time for the longest window.
 pub trait History {
     /// Why a question has no answer.
     type Error;

@@ -208,7 +208,7 @@ impl<M: Mode> Drop for Key<'_, M> {
 }
 
 /// The server refuses these calls only for a key that is not open for writing or holds another type, which the types here rule
-/// out. Nothing may go on as if a write had been done that was not.
+/// out. No call may continue as if such a write had been done.
 pub(super) fn expect_ok(what: &str, answer: libc::c_int) {
     assert!(answer == raw::REDISMODULE_OK as libc::c_int, "{what} was refused by the server");
 }

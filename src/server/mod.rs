@@ -7,7 +7,7 @@
 //! * A function that may run other code (a command that writes, an event) takes the context mutably, and a [`Key`] borrows it for as
 //!   long as it is open. So no other code runs that could change a value that is open. Commands that only read are called
 //!   while keys are open, and further keys are opened, as in the server's own commands of several keys. (If such a key has
-//!   expired, listeners of other modules are told; they must not touch other keys.)
+//!   expired, listeners of other modules are notified; they must not touch other keys.)
 //! * Every entry point from C goes through [`guard`], so that a panic never crosses into the server, except those that only load or
 //!   store a number and cannot panic.
 

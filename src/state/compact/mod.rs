@@ -356,7 +356,7 @@ impl Compact {
     fn seek(&self, bytes: &[u8], is_before: impl Fn(Mark) -> bool) -> Result<Stored, Flaw> {
         let first = block_of(self.ends.head.at);
         let (mut low, mut high) = (first, self.last_block().saturating_add(1));
-        // The oldest entries are asked for most often, so the head's own block is told apart first.
+        // Most searches are for the oldest entries, so the head's own block is tried first.
         let mut middle = first.saturating_add(1);
         while low < middle && middle < high {
             if is_before(self.block_mark(bytes, middle)?) {

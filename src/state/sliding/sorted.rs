@@ -105,7 +105,7 @@ impl<M: Mode> History for SortedLog<'_, M> {
 
     fn stamp_of(&self, rank: i64) -> Result<Option<Time>, Infallible> {
         let (key, Span { expired, latest }) = (&self.open.key, self.span);
-        // Usually the newest or the oldest is asked for, which needs no nested command.
+        // Usually the rank is that of the newest or the oldest, which needs no nested command.
         let score = if rank == 0 {
             key.last_score_in(stamped_in(expired, latest))
         } else if rank.saturating_add(1) == self.units && !key.any_in(BEFORE_EPOCH) {

@@ -1,16 +1,16 @@
 -- The rules of the module in Lua, for servers that load no modules.
 --
 -- The same words, replies, errors, keys, members, bytes and expiries as the commands of the module, so that a key can be
--- handed over in the middle of a window. `make functions` makes two files of this one: rl.library.lua
--- for FUNCTION LOAD and rl.script.lua for EVALSHA. docs/FUNCTIONS.md says how to use them.
+-- handed over in the middle of a window. `make functions` generates two files from this one: rl.library.lua
+-- for FUNCTION LOAD and rl.script.lua for EVALSHA. docs/FUNCTIONS.md describes how to use them.
 --
 -- A call goes through the steps of the module: parse the words, read the state, decide, apply, reply. Reading changes
 -- nothing, so that a call can still be refused and RL.PEEK is the same code without the last step.
 --
--- A script is run from its first line to its last in each call, and making a function takes time, and so does each local
--- that it captures. So what a call does not need is not made: there are functions that make others, and some are made in part
--- of the calls. In a script ONLY is the rule of the call if there is one alone, DIRECT is true if the command is that of
--- this rule, and PLAIN if it is in one of the plain forms below. In a library they are false, and it keeps what was made.
+-- Each call runs a script from its first line to its last. Creating a function takes time, and so does each local that it
+-- captures. So a call creates only the functions that it needs: some functions create others, and some are created in some
+-- of the calls only. In a script ONLY is the rule of the call if there is exactly one, DIRECT is true if the command is that
+-- of this rule, and PLAIN if it has one of the plain forms below. In a library they are false, and functions are kept.
 --
 -- Numbers are doubles: integers are exact up to 2^53. Times in milliseconds stay far below that; nanoseconds do not, and
 -- are kept as seconds and nanoseconds.
@@ -131,13 +131,13 @@ end
 
 -- The log of a sliding window ------------------------------------------------------------------------------------------
 
--- Answers what opens logs, and the plain form. Makes itself in its first call.
+-- Returns the functions that open logs, and the plain form. Creates them in its first call.
 local get_logs = nil
 
 get_logs = (not ONLY or ONLY == 'sliding') and function()
   local ceil = math.ceil
 
-  -- The expiry to give to the key of a log, or nothing if the one that it has will do: one that lags behind by little.
+  -- The expiry to set for the key of a log, or nothing if the current one lags by so little that it is good enough.
   local function renewed_expiry(log, exists)
     local wanted = log.now + 2 * log.window
     local lag = exists and wanted - (expiry_of(log.key, log.now) or math.huge)
@@ -149,17 +149,16 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
 
   local sorted, compact = nil, nil
 
-  -- A member a unit, its score the time in milliseconds.
+  -- One member for each unit, its score the time in milliseconds.
   local function make_sorted()
     -- The lower bound of the scores later than a time, of those that a clock can have written.
     local function later(time)
       return time < 0 and '0' or format('(%d', time)
     end
 
-    -- Reads a log for its longest window. `lasting`: members before the epoch, which were planted by hand; they count for
-    -- ever. `ahead`: members further ahead of the clock than the window; they do not count, no more than those that have
-    -- `expired`. If `pruned`, what has expired is removed at once where that is little, which saves counting it. Nothing if there
-    -- is something else at the key.
+    -- Reads a log for its longest window. `lasting`: members with a score before the epoch, which another program has added; they
+    -- never expire. `ahead`: members further ahead of the clock than the window; like those that have `expired` they do not count.
+    -- If `pruned`, a few expired members are removed at once, which saves counting them. Nothing if the key has another type.
     local function read(key, window, now, pruned)
       local live = redis.pcall('ZCOUNT', key, later(now - window), now + window)
       if type(live) == 'table' then
@@ -199,7 +198,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
       return true
     end
 
-    -- Carries out what is planned. `kept`: whether a request was decided on, and not taken back.
+    -- Applies what is planned. `kept`: whether a request was decided, and not refunded.
     local function write(log, kept)
       local key, now, window, added, suffix = log.key, log.now, log.window, log.added, log.card
       if not kept then
@@ -209,7 +208,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         return
       end
 
-      -- Stale members go, and no more of them at once than what takes a short time.
+      -- Stale members are removed, no more in one call than takes a short time.
       if log.expired + log.ahead > 0 and log.units == 0 then
         call('UNLINK', key)
       else
@@ -225,7 +224,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         end
       end
 
-      -- Units get names that are new. The number of members is usually a suffix that is free in this millisecond.
+      -- Units get new names. The number of members is usually a suffix that is free in this millisecond.
       while added == 1 do
         added = 1 - call('ZADD', key, 'NX', now, format('%d-%d', now, suffix))
         suffix = suffix + 1
@@ -268,7 +267,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         end
       end
 
-      -- Plans to take out the newest units that a clock has stamped, or some of one stamp. Answers how many.
+      -- Plans to remove the newest units that a clock has stamped, or some of one stamp. Returns how many.
       function sorted.take(log, cost, at)
         local now, window, members = log.now, log.window, {}
         if log.card == 0 then
@@ -311,7 +310,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
       return (mixed * 4099 + newest % 65521) % 65521
     end
 
-    -- The varint at a place of a table, of at most `most` bytes and none behind `last`, and the place behind it.
+    -- The varint at an index of a table, which has at most `most` bytes and ends at `last` at the latest, and the index after it.
     local function varint(bytes, at, last, most)
       local value, factor, from = 0, 1, at
       last = last - at >= most and at + most - 1 or last
@@ -344,7 +343,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
       return (at - HEADER) % BLOCK == 0 and at > HEADER
     end
 
-    -- Whether an offset lies behind the head of its block. The first block has none.
+    -- Whether an offset lies after the head of its block. The first block has no head.
     local function holds_entries(at)
       return at >= HEADER and (at < HEADER + BLOCK or (at - HEADER) % BLOCK >= BLOCK_HEAD)
     end
@@ -402,7 +401,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
     local function make_reader()
       local min = math.min
 
-      -- The bytes from one offset to another, of a text that may have more. Answers the text and the offset at which it begins.
+      -- The bytes from one offset to another, in a text that may have more. Returns the text and the offset at which it begins.
       local function text_of(log, from, to)
         if from >= log.base then
           return log.text, log.base
@@ -412,8 +411,8 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         return log.piece, log.piece_base
       end
 
-      -- A table of these bytes, and what is to be taken from an offset to find its byte there. `further`: up to where more may be
-      -- asked for next.
+      -- A table of these bytes, and what to subtract from an offset to find its byte there. `further`: up to where bytes may be
+      -- needed next.
       local function bytes_of(log, from, to, further)
         if from <= log.shift or to > log.upto then
           further = from + 32 < further and from + 32 or further
@@ -428,7 +427,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         return log.head_stamp <= stamp and stamp <= log.end_stamp and log.head_units <= units and units <= log.end_units
       end
 
-      -- The place at the beginning of a block behind the oldest entry.
+      -- The place at the beginning of a block after that of the oldest entry.
       local function block_mark(log, block)
         local at = block * BLOCK + HEADER
         if at + BLOCK_HEAD > log.length then
@@ -469,7 +468,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         end
       end
 
-      -- The offset behind the filler at an offset.
+      -- The offset after the filler at an offset.
       local function skip_filler(log, at)
         local to = block_end(log, at)
         if not is_boundary(to) or to - at >= LONGEST_ENTRY then
@@ -538,7 +537,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         local first = block_of(log.head_at)
         local low, high, middle = first, block_of(log.end_at - 1) + 1, first + 1
         if middle < high then
-          -- What is looked for is often near the head: its block and the next one's head are fetched at once.
+          -- The entry is often near the head: the head's block and the next block's head are fetched at once.
           text_of(log, log.head_at, min(middle * BLOCK + HEADER + BLOCK_HEAD, log.length))
         end
         while low < middle and middle < high do
@@ -585,7 +584,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
       return (reader or make_reader()).seek(log, by_units, bound)
     end
 
-    -- Reads a log for its longest window, and drops what does not count, in memory.
+    -- Reads a log for its longest window, and drops what does not count. The string stays as it is until something is written.
     local function read(key, window, now, exists)
       local log, expired_to, latest = open_log(key, window, now, exists), now - window, now + window
       if not exists or log.head_stamp > expired_to and log.end_stamp <= latest then
@@ -611,7 +610,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
     local function make_writer()
       local char, concat, max, min = string.char, table.concat, math.max, math.min
 
-      -- A writer is a table of bytes that belong at an offset, `size` of them, and the place that they have come to.
+      -- A writer is a table of bytes to write at an offset, `size` of them, and the place at their end.
       local function writer_at(at, units, stamp, origin)
         return {at = at, units = units, stamp = stamp, origin = origin, size = 0}
       end
@@ -662,7 +661,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         return units < 0 and units + UNITS or units
       end
 
-      -- Puts an entry that is no earlier than the one before, and answers its offset.
+      -- Writes an entry that is no earlier than the one before, and returns its offset.
       local function push(writer, stamp, weight)
         local at = writer.at
         if at == HEADER then
@@ -700,7 +699,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         return at
       end
 
-      -- The footer of a log that ends where a writer has come to, in a string that has this length or gets longer: a writer, and
+      -- The footer of a log that ends at the place of a writer, in a string that has this length or gets longer: a writer, and
       -- the gap before it. Nothing if the log would be too long.
       local function footer_of(writer, head_at, head_units, head_stamp, length)
         local end_at, newest = writer.at, writer.stamp
@@ -722,7 +721,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         return footer, gap
       end
 
-      -- Copies entries of one byte, which are the same behind any other, to the end of a block at most. Answers where they end.
+      -- Copies entries of one byte, which are the same after any other entry, up to the end of a block. Returns where they end.
       local function copy(log, writer, at, units, stamp)
         local room = BLOCK - (writer.at - HEADER) % BLOCK
         local to = at - (at - HEADER) % BLOCK + BLOCK
@@ -748,8 +747,8 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         return at, units, stamp
       end
 
-      -- Writes the new entry, if there is one, and the entries from a place on. Answers the head of what is written, which is the
-      -- head that is handed in unless the first of these entries becomes it.
+      -- Writes the new entry, if there is one, and the entries from a place on. Returns the head of what is written, which is the
+      -- given head unless the first of these entries becomes it.
       local function put_rest(log, writer, from_at, head_at, head_stamp, new, rest_at, rest_units, rest_stamp)
         local first_at, first_stamp
         if new then
@@ -784,7 +783,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         return max(0, log.footer - (log.end_at - from) - HEADER)
       end
 
-      -- Whether the dead bytes that can go are worth moving a log for.
+      -- Whether the dead bytes that can be dropped are worth moving a log for.
       local function is_due(log)
         local dead = droppable(log)
         return dead >= FEWEST_DEAD and dead * 4 >= log.end_at - log.head_at
@@ -943,14 +942,14 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
       return writer
     end
 
-    -- Plans to add units, if there are any to add, and to drop what does not count. Answers whether it can be done: a log that is
-    -- full may have to be moved.
+    -- Plans to add units, if there are any to add, and to drop what does not count. Returns whether that is possible: a log that
+    -- is full may have to be moved.
     local function plan(log, units, may_move)
       log.change, log.added = nil, units
       return units == 0 and not log.is_pruned or (writer or make_writer()).plan(log, units, may_move)
     end
 
-    -- Carries out what is planned. `kept`: whether the key's expiry is looked after.
+    -- Applies what is planned. `kept`: whether the key's expiry is renewed.
     local function write(log, kept)
       local change, key = log.change, log.key
       local expiry = kept and (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty)
@@ -1000,7 +999,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         end
       end
 
-      -- Plans to take out the newest units, or some stamped at this time. Answers how many.
+      -- Plans to remove the newest units, or some stamped at this time. Returns how many.
       function compact.take(log, units, time)
         return (writer or make_writer()).take(log, units, time)
       end
@@ -1065,8 +1064,8 @@ end
 -- which does not keep it, asks where it has to know.
 local in_cluster = not KEEPS_STATE and 'unknown' or nil
 
--- The key of a counter: `key:suffix`, or in a cluster a name in the slot of the key. Counters that the caller has
--- declared say by their names which it is.
+-- The key of a counter: `key:suffix`, or in a cluster a name in the slot of the key. The names of counters that the caller has
+-- declared show which of the two is in use.
 local counter_name = (not ONLY or ONLY == 'fixed') and function(key, suffix, declared)
   local plain = key .. ':' .. suffix
   if declared then
@@ -1074,7 +1073,7 @@ local counter_name = (not ONLY or ONLY == 'fixed') and function(key, suffix, dec
     return declared[plain] and plain or declared[braced] and braced
       or fail("ERR the call needs its counter among the keys: '" .. plain .. "', in a cluster '" .. braced .. "'")
   end
-  -- A hash tag is what stands between the first brace and the first closing one behind it, if it is not empty.
+  -- A hash tag is what lies between the first brace and the first closing brace after it, if it is not empty.
   local is_tagged = find(key, '^[^{]*{[^}]+}')
   if in_cluster == nil or in_cluster == 'unknown' and not is_tagged then
     -- A key in another slot would tell as well, by the error that it gets; but after such an error Valkey 9.1 refuses all
@@ -1102,15 +1101,15 @@ local counter_name = (not ONLY or ONLY == 'fixed') and function(key, suffix, dec
   return '{' .. key .. '}:' .. suffix
 end
 
--- Refuses a counter that this node lacks and another one may have. The server is asked with a call on two keys of which
--- one may be elsewhere.
+-- Refuses a counter that this node lacks and another one may have. The server refuses a call with two keys if one of them may be
+-- on another node.
 local check_missing = not PLAIN and (not ONLY or ONLY == 'fixed') and function(key, name, declared)
   if in_cluster ~= false and not declared then
     call('EXISTS', key, name)
   end
 end
 
--- The plain form counts first and asks then: the counter goes up whatever its limit.
+-- The plain form counts first and compares then: the counter goes up whatever the limit.
 local plain_fixed = (not ONLY or ONLY == 'fixed') and function(key, window, limit, declared)
   local now = clock()
   local name = counter_name(key, format('%d', floor(now / window)), declared)
@@ -1129,7 +1128,7 @@ local plain_fixed = (not ONLY or ONLY == 'fixed') and function(key, window, limi
   return {count <= limit and 1 or 0, count, floor((left + 500) / 1000)} -- Rounded as the TTL command does it.
 end
 
--- Answers all the other forms. Makes itself in its first call.
+-- Returns the function for all other forms. Creates it in its first call.
 local commands = nil
 
 commands = not PLAIN and function(...)
@@ -1141,16 +1140,16 @@ commands = not PLAIN and function(...)
   --
   -- parse(words, at, command, name)  the rule that begins at words[at], and where it ends
   -- read(rule, key, time, declared)  a state: what is stored, and whether the request `fits`; changes nothing
-  -- settle(rule, state, counted, is_short)  puts into the state what there is after a call that `counted`, or did not.
+  -- settle(rule, state, counted, is_short)  updates the state to that after a call that `counted`, or did not.
   --                                  `is_short`: whether the reply shows no wait
   -- reply(rule, state)               the short reply
-  -- write(rule, state)               carries out a call that counted, or else prunes
+  -- write(rule, state)               writes what a call that counted changes, or else prunes
   -- complete()                       adds the functions below, if they are not there yet
   --
   -- wait(rule, state)                until the request fits, in ms; -1 for never
   -- maps(rule, state, each)          the figures of the binding window, or of each
-  -- heal(rule, state)                gives an expiry to a key that lacks one, where nothing else is to change
-  -- refund(rule, state)              takes back what was counted, and answers
+  -- heal(rule, state)                gives an expiry to a key that lacks one, where nothing else changes
+  -- refund(rule, state)              takes back what was counted, and returns
 
   -- The line for words that do not belong to a rule.
   local function bad_words(command, name)
@@ -1239,7 +1238,7 @@ commands = not PLAIN and function(...)
     rule.anchored, rule.force, rule.full, rule.each = seen.ANCHORED, seen.FORCE, seen.FULL, seen.EACH
     rule.has_cost, rule.refunds = seen.COST, command == 'refund'
     rule.need = max(1, rule.cost) -- COST 0 asks whether there is room for a unit.
-    -- Whether it counts though it does not fit. The plain form of a fixed window counts its denials.
+    -- Whether it counts although it does not fit. The plain form of a fixed window counts its denials.
     rule.counts = rule.force or name == 'FIXED' and rule.cost == 1 and count == 1
     return rule, at
   end
@@ -1250,8 +1249,8 @@ commands = not PLAIN and function(...)
   local make_several = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function()
     several = {}
 
-    -- Which quota binds: of those that deny, the one with the longest wait; if none denies, or they wait for equally long,
-    -- the one with the fewest free units; of equals, the one with the shortest window. A wait of -1 is for ever.
+    -- Which quota binds: of those that deny, the one with the longest wait; if none denies, or their waits are equal,
+    -- the one with the fewest free units; of equals, the one with the shortest window. A wait of -1 never ends.
     function several.binding_of(rule, state, wait_of)
       local denying = 0
       for index = 1, rule.count do
@@ -1385,8 +1384,8 @@ commands = not PLAIN and function(...)
       end
 
       -- The first time from `from` on at which each of these windows holds no more units, of those that expire, than may be
-      -- left in it. Units ahead of a shorter window come in as time goes on; then more have to expire, which is another
-      -- round.
+      -- left in it. Units ahead of a shorter window begin to count as time goes on; then more have to expire, which takes
+      -- another round.
       local function room_at(state, windows, leftovers, from)
         local log, at = state.log, from
         for round = 0, state.rounds do
@@ -1462,7 +1461,7 @@ commands = not PLAIN and function(...)
         return (several or make_several()).maps_of(sliding, rule, state, each, figures, sliding.retry_in_one)
       end
 
-      -- A key without an expiry gets one also where nothing else is to change.
+      -- A key without an expiry gets one, also if nothing else changes.
       function sliding.heal(_, state)
         local log = state.log
         if log.units > 0 and not expiry_of(log.key, log.now) then
@@ -1480,7 +1479,7 @@ commands = not PLAIN and function(...)
         return state.store.is_compact and 0 or state.added
       end
 
-      -- Takes out the newest units that a clock has stamped, or some of one stamp.
+      -- Removes the newest units that a clock has stamped, or some of one stamp.
       function sliding.refund(rule, state)
         local log, store, now, window, at = state.log, state.store, state.now, rule.windows[1], rule.at
         local taken = store.take(log, rule.cost, at)
@@ -1520,7 +1519,7 @@ commands = not PLAIN and function(...)
   local make_fixed = (not ONLY or ONLY == 'fixed') and function()
     local fixed = nil
 
-    -- What makes the name of a window's counter: its number, or its seconds in their shortest form.
+    -- The suffix of a counter's name: the number of its window, or the window's seconds in their shortest form.
     local function suffix_of(window, now, anchored)
       if not anchored then
         return format('%d', floor(now / window))
@@ -1705,7 +1704,7 @@ commands = not PLAIN and function(...)
         return (several or make_several()).maps_of(fixed, rule, state, each, figures, fixed.own_wait)
       end
 
-      -- Whether a window that a time lies in is the counter's present one.
+      -- Whether a time lies in the counter's current window.
       local function is_present(rule, state, quota, at)
         if not at then
           return true
@@ -1776,8 +1775,8 @@ commands = not PLAIN and function(...)
       return seconds, rest % BILLION
     end
 
-    -- How many times the second time goes into the first: the quotient of doubles, which is near, and then put right.
-    -- Above 2^53, which takes an arrival time that no limiter has stored, it stays as it is.
+    -- How many times the second time goes into the first: the quotient of doubles, which is close, and then corrected.
+    -- Above 2^53, which takes an arrival time that no limiter has stored, it is not corrected.
     local function divided(seconds, nanos, by_seconds, by_nanos)
       local quotient = floor((seconds * BILLION + nanos) / (by_seconds * BILLION + by_nanos))
       if quotient >= MOST then
@@ -1815,7 +1814,7 @@ commands = not PLAIN and function(...)
         local more = rest % count
         return plus((period - period % count) / count, (rest - more) / count, 0, more > 0 and 1 or 0)
       end
-      -- Less than 2^53, so the quotient of doubles is near.
+      -- Less than 2^53, so the quotient of doubles is close.
       local nanos = floor(period * BILLION / count)
       local function product(quotient)
         local seconds, rest = times(0, count % BILLION, quotient)
@@ -1993,7 +1992,7 @@ commands = not PLAIN and function(...)
         local before, quantity = used_by(rule, state.debt_seconds, state.debt_nanos), rule.quantity
         local ahead_seconds, ahead_nanos = state.debt_seconds, state.debt_nanos
         local asked_seconds, asked_nanos = intervals(rule, quantity)
-        -- What is refunded is not told by a difference: figures above 2^53 are rounded.
+        -- Not computed as a difference of figures: those above 2^53 are rounded.
         if not asked_seconds or at_most(ahead_seconds, ahead_nanos, asked_seconds, asked_nanos) then
           ahead_seconds, ahead_nanos, quantity = 0, 0, before
         else
@@ -2016,7 +2015,7 @@ commands = not PLAIN and function(...)
   local make_acquire = (not ONLY or ONLY == 'acquire') and function()
     local acquire = nil
 
-    -- Removes leases that have ended. Answers whether the key is still there.
+    -- Removes leases that have ended. Returns whether the key still exists.
     local function prune_leases(leases)
       if leases.held == 0 then
         if leases.ended > 0 then
@@ -2032,7 +2031,7 @@ commands = not PLAIN and function(...)
       return true
     end
 
-    -- The key goes with its last lease.
+    -- The key expires with its last lease.
     local function keep_leases(key, now, existed)
       local last = tonumber(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
       if last == math.huge then
@@ -2225,8 +2224,8 @@ commands = not PLAIN and function(...)
     return maps
   end
 
-  -- Decides by one rule about one key. The reply is put together before anything is written: its waits are looked up in
-  -- what is stored.
+  -- Decides by one rule about one key. The reply is made before anything is written: its waits are computed from what is
+  -- stored.
   local function decide(name, words, at, command, key, declared)
     local kind = kind_of(name)
     local rule = kind.parse(words, at, command, name)
@@ -2253,7 +2252,7 @@ commands = not PLAIN and function(...)
   local others = nil
 
   local make_others = not DIRECT and function()
-    -- How many words each of them takes at least, the key not counted.
+    -- The least number of words of each, without the key.
     local LEAST_WORDS = {release = 1, peek = 3, refund = 3, reset = 0}
 
     local reset = (not ONLY or ONLY == 'fixed') and function(words, at, key, declared)
@@ -2330,7 +2329,7 @@ commands = not PLAIN and function(...)
   local all = nil
 
   local make_all = not ONLY and function()
-    -- Whether a/b is less than c/d, exactly: none is above 2^53, but a product of two may be.
+    -- Whether a/b is less than c/d, exactly: no number is above 2^53, but a product of two may be.
     local function is_less(a, b, c, d)
       while true do
         local left, right = math.fmod(a, b), math.fmod(c, d)
@@ -2345,7 +2344,7 @@ commands = not PLAIN and function(...)
       end
     end
 
-    -- The counters that are declared behind the keys of the rules, if that is all that stands there.
+    -- The counters that are declared after the keys of the rules, if there is nothing else.
     local function declared_behind(keys, rules)
       local declared = {}
       for index = #rules + 1, #keys do
@@ -2532,11 +2531,11 @@ end
 
 -- Calls ----------------------------------------------------------------------------------------------------------------
 
--- Answers a call of a command by its name in small letters. Its words begin at words[at]. `is_plain`: whether it is
--- known to be one of the plain forms.
+-- Runs a command by its name in lower case, and returns the reply. Its words begin at words[at]. `is_plain`: whether it is
+-- known to have one of the plain forms.
 local function answer(command, keys, words, at, is_plain)
   local key, more = keys[1], #words - at
-  -- The counters that the caller has declared behind its key, if any.
+  -- The counters that the caller has declared after its key, if any.
   local declared = nil
   if #keys > 1 and command ~= 'all' then
     declared = {}

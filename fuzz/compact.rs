@@ -6,7 +6,7 @@
 use super::Input;
 use crate::limit::sliding::Span;
 use crate::limit::{Time, Window};
-use crate::state::compact::{Change, Compact, Compaction, Flaw};
+use crate::state::compact::{Compact, Compaction, Edit, Flaw};
 use reader::{Entry, Reading};
 
 #[path = "../tests/support/compact.rs"]
@@ -33,8 +33,8 @@ pub fn compact(input: &[u8]) {
             _ => now.saturating_add(i64::from(input.byte())),
         };
         let window = Window::from_millis(1 + (input.integer() % 2_147_483_647_000) as i64).expect("a window");
-        let Some(change) = call(&mut input, &bytes, model.as_mut(), now, window) else { return };
-        apply(change, &mut bytes);
+        let Some(edit) = call(&mut input, &bytes, model.as_mut(), now, window) else { return };
+        apply(edit, &mut bytes);
         if let Some(model) = &model {
             assert_eq!(read(&bytes).as_ref(), Some(model), "the entries that are left");
         }
@@ -109,7 +109,7 @@ fn call(
     model: Option<&mut Entries>,
     now: i64,
     window: Window,
-) -> Option<Option<Change>> {
+) -> Option<Option<Edit>> {
     let opened = if bytes.is_empty() { Ok(Compact::EMPTY) } else { Compact::open(bytes) };
     let Ok(mut log) = opened else {
         assert!(model.is_none(), "{opened:?} of a sound log");
@@ -124,14 +124,14 @@ fn call(
             assert!(later <= log.units(), "more units than there are");
         }
         let _ = log.newest_unit(bytes, units);
-        let change = match input.choice(2) {
+        let edit = match input.choice(2) {
             0 => log.commit(bytes, Some((time, units)), compaction(input)),
-            _ => log.refund(bytes, units, Some(time).filter(|_| units % 2 == 0)).map(|(refunded, change)| {
+            _ => log.refund(bytes, units, Some(time).filter(|_| units % 2 == 0)).map(|(refunded, edit)| {
                 assert!(refunded <= units.min(log.units()), "more given back than there was");
-                change
+                edit
             }),
         };
-        return change.ok();
+        return edit.ok();
     };
 
     assert_eq!(pruned, Ok(()));
@@ -146,33 +146,33 @@ fn call(
         newer > units
     });
     assert_eq!(log.newest_unit(bytes, units), Ok(unit.map(|&(stamp, _)| Time::from_millis(stamp))));
-    let change = match input.choice(3) {
+    let edit = match input.choice(3) {
         0 => log.commit(bytes, None, compaction(input)),
         1 => {
-            let change = log.commit(bytes, Some((Time::from_millis(now), units)), compaction(input));
-            if change.is_ok() {
+            let edit = log.commit(bytes, Some((Time::from_millis(now), units)), compaction(input));
+            if edit.is_ok() {
                 let place = left.partition_point(|&(stamp, _)| stamp <= now);
                 left.insert(place, (now, units));
             } else {
                 let fits = sum(&left).checked_add(units).is_some_and(|units| units <= MOST_UNITS);
                 let can_be_stored = (0..=LATEST).contains(&now) && (1..=MOST_UNITS).contains(&units);
-                assert!(!fits || !can_be_stored, "{change:?}");
+                assert!(!fits || !can_be_stored, "{edit:?}");
             }
-            change
+            edit
         }
         _ => {
             let at = Some(time).filter(|_| input.choice(2) == 0);
             let refund = log.refund(bytes, units, at);
-            refund.map(|(refunded, change)| {
+            refund.map(|(refunded, edit)| {
                 assert_eq!(refunded, take_back(&mut left, units, at.map(Time::millis)));
-                change
+                edit
             })
         }
     };
-    match change {
-        Ok(change) => {
+    match edit {
+        Ok(edit) => {
             *model = joined(left);
-            Some(change)
+            Some(edit)
         }
         Err(Flaw::Full | Flaw::OutOfRange) => Some(None),
         Err(flaw) => panic!("{flaw:?} of a sound log"),
@@ -197,13 +197,13 @@ fn take_back(entries: &mut Entries, most: u64, at: Option<i64>) -> u64 {
 }
 
 /// What the server does with a change.
-fn apply(change: Option<Change>, bytes: &mut Vec<u8>) {
-    match change {
+fn apply(edit: Option<Edit>, bytes: &mut Vec<u8>) {
+    match edit {
         None => {}
-        Some(Change::Remove) => bytes.clear(),
-        Some(Change::Replace(whole)) => *bytes = whole.to_vec(),
-        Some(change) => {
-            for patch in change.patches() {
+        Some(Edit::Remove) => bytes.clear(),
+        Some(Edit::Replace(whole)) => *bytes = whole.to_vec(),
+        Some(edit) => {
+            for patch in edit.patches() {
                 assert!(patch.offset <= bytes.len(), "a write leaves a hole");
                 let end = patch.offset + patch.bytes.len();
                 bytes.resize(bytes.len().max(end), 0);

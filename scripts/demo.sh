@@ -43,7 +43,7 @@ sleep 2.1
 ask RL.SLIDING user:7 2 5; expect 1
 echo
 echo 'A counter a window: at most 5 requests an hour.'
-echo 'The reply is [allowed, requests with this one, seconds until the counter goes].'
+echo 'The reply is [allowed, requests with this one, seconds until the counter expires].'
 for _ in 1 2 3 4 5; do ask RL.FIXED user:7 3600 5; done
 ask RL.FIXED user:7 3600 5; expect 0
 echo

@@ -5,21 +5,21 @@
 //! refused, since a setting that is silently ignored is worse than none.
 
 use crate::metrics;
-use crate::server::{Context, Setting, log_notice};
+use crate::server::{Args, Context, Setting, Str, log_notice};
 use crate::state::Storage;
 
 /// Whether RL.THROTTLE is also registered under redis-cell's name. Immutable: a server takes commands only while a module
 /// loads.
 static CL_THROTTLE: Setting = Setting::new(c"cl-throttle", &[c"no", c"yes"], false);
 
-/// Whether a denied request is replied as denied. Everything else is as ever if it is not.
-static ENFORCE: Setting = Setting::new(c"enforce", &[c"yes", c"no"], true).with(log_enforcement);
+/// Whether a request that is denied gets a reply that says so. Nothing else depends on it.
+static ENFORCE: Setting = Setting::new(c"enforce", &[c"yes", c"no"], true).on_set(log_enforcement);
 
 /// How RL.SLIDING stores new keys. An existing key is used as it is.
 static SLIDING_STORAGE: Setting = Setting::new(c"sliding-storage", &[c"auto", c"zset", c"compact"], true);
 
 /// Whether denied keys are counted for RL.TOP. Their memory is freed when it is switched off.
-static TOP: Setting = Setting::new(c"top", &[c"yes", c"no"], true).with(|| {
+static TOP: Setting = Setting::new(c"top", &[c"yes", c"no"], true).on_set(|| {
     if !counts_denied_keys() {
         metrics::TOP.clear();
     }
@@ -50,14 +50,15 @@ pub fn counts_denied_keys() -> bool {
 /// How a new key is stored. `has_cost`: whether the call has a COST option.
 pub fn sliding_storage(has_cost: bool) -> Storage {
     match SLIDING_STORAGE.get() {
-        0 if has_cost => Storage::Compact,
-        2 => Storage::Compact,
-        _ => Storage::SortedSet,
+        0 if !has_cost => Storage::SortedSet, // auto
+        1 => Storage::SortedSet,              // zset
+        _ => Storage::Compact,
     }
 }
 
 /// Reads the arguments of `loadmodule`, pairs of name and value, and then the server's configuration.
-pub fn read<'a>(ctx: &Context, mut arguments: impl Iterator<Item = &'a [u8]>) -> Result<(), String> {
+pub fn read(ctx: &Context, arguments: Args<'_>) -> Result<(), String> {
+    let mut arguments = arguments.map(Str::as_bytes);
     for setting in ALL {
         setting.reset(); // A load that failed may have set it, and the library may have stayed in memory.
     }
@@ -77,9 +78,5 @@ pub fn read<'a>(ctx: &Context, mut arguments: impl Iterator<Item = &'a [u8]>) ->
             ));
         }
     }
-    ctx.declare(&ALL)?;
-    if !enforces() {
-        log_enforcement();
-    }
-    Ok(())
+    ctx.declare(&ALL)
 }

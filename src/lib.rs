@@ -30,7 +30,7 @@ pub mod fuzzing;
 
 use std::ffi::CStr;
 
-use server::{Loading, Module};
+use server::{Args, Context, Module};
 
 struct RateLimiter;
 
@@ -61,10 +61,10 @@ impl Module for RateLimiter {
     const NAME: &'static CStr = c"rl";
     const VERSION: i32 = version();
 
-    fn load(loading: &mut Loading<'_>) -> Result<(), String> {
-        config::read(loading.ctx, loading.arguments())?;
-        state::check_server(loading.ctx)?;
-        command::register_all(loading.ctx)
+    fn load(ctx: &mut Context, arguments: Args<'_>) -> Result<(), String> {
+        config::read(ctx, arguments)?;
+        state::check_server(ctx)?;
+        command::register_all(ctx)
     }
 }
 

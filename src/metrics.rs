@@ -43,19 +43,18 @@ impl Outcomes {
 pub struct DeniedKeys(Mutex<Option<Box<Sketch>>>);
 
 impl DeniedKeys {
-    #[inline]
     pub fn count(&self, key: &[u8]) {
         if let Some(mut sketch) = self.lock() {
-            sketch.get_or_insert_with(Self::begin).count(key);
+            sketch.get_or_insert_with(Self::new_sketch).count(key);
         }
     }
 
-    #[cold] // Inlined, it would make room for a whole sketch on the stack of each call.
-    fn begin() -> Box<Sketch> {
+    #[cold] // Inlined, it would reserve the size of a sketch on the stack of each call.
+    fn new_sketch() -> Box<Sketch> {
         Box::new(Sketch::new())
     }
 
-    /// Hands them to `show`, those with the highest counts first. `None` if they are in use.
+    /// Calls `show` with the keys, those with the highest counts first. `None` if another call is using them.
     pub fn show(&self, show: impl FnOnce(&[Counted<'_>])) -> Option<()> {
         self.lock().map(|sketch| show(&sketch.as_deref().map(Sketch::entries).unwrap_or_default()))
     }
@@ -68,7 +67,6 @@ impl DeniedKeys {
     }
 
     /// Commands run one at a time, so nothing waits here. A panic leaves the sketch whole.
-    #[inline]
     fn lock(&self) -> Option<MutexGuard<'_, Option<Box<Sketch>>>> {
         match self.0.try_lock() {
             Ok(sketch) => Some(sketch),
@@ -78,9 +76,9 @@ impl DeniedKeys {
     }
 }
 
-/// The decisions of RL.ALL. Each rule has its own for its command.
+/// The decisions of RL.ALL. Those of the other commands are with their rules.
 pub static ALL: Outcomes = Outcomes::new();
-/// The decisions of RL.PEEK, and of other checks.
+/// The decisions of RL.PEEK, and of requests that take no unit.
 pub static PEEK: Outcomes = Outcomes::new();
 /// The keys of denied requests.
 pub static TOP: DeniedKeys = DeniedKeys(Mutex::new(None));

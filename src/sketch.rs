@@ -2,8 +2,8 @@
 //!
 //! The algorithm is Space-Saving (A. Metwally, D. Agrawal, A. El Abbadi, "Efficient Computation of Frequent and Top-k
 //! Elements in Data Streams", 2005). There is a fixed number of counters, and each counts one key. A key that has a
-//! counter increments it. A key that has none takes over the lowest counter and increments it from there. The value that
-//! it found is its *error*: the key may have been seen that often before, or not at all.
+//! counter increments it. A key without a counter takes over the lowest one and increments it from its value. That value is
+//! the *error* of the key: it may have been seen that often before, or not at all.
 //!
 //! After *N* keys in *K* counters, with the *count* and the *error* of a key that has a counter:
 //!
@@ -34,7 +34,7 @@ pub const KEPT: usize = 256;
 /// The number of counters.
 pub const COUNTERS: usize = 128;
 
-/// `K` is [`COUNTERS`], but in tests, and never above 255: a counter is named by its index in a byte.
+/// `K` is [`COUNTERS`] except in tests, and less than 255: the index of a counter is one byte, and 255 stands for none.
 pub struct Sketch<const K: usize = COUNTERS> {
     /// Of the hash.
     seed: (u64, SharedSeed),
@@ -206,7 +206,7 @@ impl<const K: usize> Sketch<K> {
         match self.order.get(usize::from(next)..)? {
             // No other counter has this count, as is usual for high ones.
             [after, ..] if !has_it(after) => Some(next),
-            behind => next.checked_add(u8::try_from(behind.partition_point(has_it)).ok()?),
+            after => next.checked_add(u8::try_from(after.partition_point(has_it)).ok()?),
         }
     }
 }
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn long_keys_are_cut_and_told_apart_all_the_same() {
+    fn long_keys_are_cut_and_still_distinguished() {
         let long = |length: usize, end: u8| {
             let mut key = vec![b'k'; length];
             key.push(end);

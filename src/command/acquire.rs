@@ -1,12 +1,12 @@
 //! `RL.ACQUIRE key limit leaseSec holder [FULL]`: at most `limit` holders at a time.
 
-use super::args::{self, Grammar, Place, Said};
+use super::args::{self, Grammar, Options, Place};
 use super::rule::{Decide, Rule};
 use super::words::{FULL, HOLDER, KEY, LIMIT};
 use crate::limit::Micros;
 use crate::metrics::Outcomes;
 use crate::server::{Access, Args, Argument, Call, Command, Context, EntryPoint, Error, Keys, Mode};
-use crate::state::{Lease, Requested};
+use crate::state::{Lease, LeaseRequest};
 
 const LEASE: Argument = Argument::double(c"leaseSec");
 
@@ -32,7 +32,7 @@ impl Rule for Lease {
     };
     const REFUNDABLE: bool = false;
 
-    type State<'a, M: Mode> = Requested<'a, M>;
+    type State<'a, M: Mode> = LeaseRequest<'a, M>;
 
     fn outcomes() -> &'static Outcomes {
         static OUTCOMES: Outcomes = Outcomes::new();
@@ -40,17 +40,22 @@ impl Rule for Lease {
     }
 
     #[inline(always)] // See `Rule`.
-    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Said), Error> {
+    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Options), Error> {
         let (Some(limit), Some(lease), Some(holder)) = (words.next(), words.next(), words.next()) else {
             return Err(Error::WrongArity);
         };
         let (limit, lease) = args::lease(limit, lease)?;
-        let said = args::options(&Self::GRAMMAR, words, place, |_, _| Ok(false))?;
-        Ok((Self { limit, lease, holder: holder.retain() }, said))
+        let options = args::options(&Self::GRAMMAR, words, place, |_, _| Ok(false))?;
+        Ok((Self { limit, lease, holder: holder.retain() }, options))
     }
 
     #[inline(always)] // See `Rule`.
-    fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Requested<'a, M>, Error> {
+    fn read<'a, M: Mode>(
+        &'a self,
+        ctx: &'a Context,
+        call: Call<'_>,
+        now: Micros,
+    ) -> Result<LeaseRequest<'a, M>, Error> {
         Lease::read(self, ctx, call.key, now)
     }
 }

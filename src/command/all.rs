@@ -15,8 +15,8 @@ use super::top::denied;
 use crate::config;
 use crate::limit::{Charge, Decision, Detail, Micros, Retry, Status};
 use crate::metrics::{ALL, ERRORS};
-use crate::server::{Args, Call, Context, Error, Handler, Keys, Writable, step};
-use crate::state::{Compaction, CounterKey, LOG_FULL, MOST_ADDED, Open, Plan, TOO_MANY_MEMBERS, Terms};
+use crate::server::{Args, Call, Context, Error, Handler, Keys, Writable, fail_point};
+use crate::state::{Compaction, CounterKey, LOG_FULL, MOST_ADDED, Plan, State, TOO_MANY_MEMBERS, Terms};
 
 /// The most keys of one call.
 const MOST_KEYS: i64 = 64;
@@ -46,34 +46,34 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
 
     let reading: &Context = ctx;
     let states = try_map(&parts, |(call, rule)| rule.read::<Writable>(reading, *call, now))?;
-    step();
-    // First without counting: whether one of them counts depends on all of them.
+    fail_point();
+    // First without counting: whether a rule counts the request depends on all rules.
     let terms = Terms { detail, charge: Charge::Never, compaction: Compaction::Forbidden };
     let mut outcomes = try_map(&states, |state| state.decide(terms))?;
-    step();
+    fail_point();
     let denies = |((decision, _), (_, rule)): (&(Decision, Plan), &Part<'_>)| !decision.allowed() && !rule.forces();
     let denying: List<bool> = outcomes.iter().zip(&parts).map(denies).collect();
     let allowed = !denying.contains(&true);
     if allowed {
         outcomes = decide_together(&states, Terms { charge: Charge::Together, ..terms })?;
-        step();
+        fail_point();
     } else {
         outcomes.iter_mut().zip(&states).for_each(|((_, plan), state)| *plan = state.heal());
     }
 
     // All keys are closed before the first change is published: listeners of events may run then.
     let plans = outcomes.iter_mut().map(|(_, plan)| plan);
-    let done: List<_> = states.into_iter().zip(plans).map(|(state, plan)| plan.apply(state.into_places())).collect();
-    for (done, (call, _)) in done.into_iter().zip(&parts) {
-        done.publish(ctx, call.key);
+    let applied: List<_> = states.into_iter().zip(plans).map(|(state, plan)| plan.apply(state.into_keys())).collect();
+    for (applied, (call, _)) in applied.into_iter().zip(&parts) {
+        applied.publish(ctx, call.key);
     }
-    step();
+    fail_point();
 
     ALL.count(allowed);
     for (_, (call, _)) in denying.iter().zip(&parts).filter(|&(&denies, _)| denies) {
         denied(ctx, call.key);
     }
-    step();
+    fail_point();
     let statuses = (0..).zip(&outcomes).map(|(index, (decision, _))| (index, decision.status));
     let binding = if allowed {
         statuses.min_by(|(_, one), (_, other)| by_share(one, other))

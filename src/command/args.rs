@@ -31,40 +31,41 @@ pub enum Place {
     All,
 }
 
-/// What the words of a rule have of their own.
+/// What is particular to the words of one rule.
 pub struct Grammar {
     /// The reply to a word that its command does not take.
     pub syntax: &'static CStr,
-    /// The reply to a word that RL.PEEK does not take behind the rule.
+    /// The reply to a word that RL.PEEK does not take after the rule.
     pub peek_syntax: &'static CStr,
     /// Whether its command takes EACH, as RL.PEEK does.
     pub takes_each: bool,
 }
 
-/// What is said behind a rule, of the reply or of the request.
+/// The options after a rule that every rule may have: they are about the reply, or about the request to refund.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Said {
+pub struct Options {
     detail: Option<Detail>,
-    /// When the request to refund was made.
+    /// The time of the request to refund.
     pub at: Option<Time>,
 }
 
-impl Said {
+impl Options {
     pub fn detail(self) -> Detail {
         self.detail.unwrap_or(Detail::Short)
     }
 }
 
-/// What a rule of quotas is asked for, and whether COST was given.
+/// A request by a rule of quotas, as its words say it.
 pub struct Request {
     pub demand: Demand,
+    /// Whether COST was given.
     pub has_cost: bool,
-    pub said: Said,
+    pub options: Options,
 }
 
-/// `windowSec limit [windowSec limit ...]` and options. `own` reads an option that only this rule takes: it returns whether
+/// `windowSec limit [windowSec limit ...]` and options. `own` reads an option that only this rule takes, and returns whether
 /// the word is one.
-#[inline(always)] // The usual call is short.
+#[inline(always)] // Short, and in the path of most calls.
 pub fn quotas_and_options(
     grammar: &Grammar,
     words: &mut Args<'_>,
@@ -76,12 +77,12 @@ pub fn quotas_and_options(
         && let Some([window, limit]) = words.exactly()
     {
         let demand = Demand { quotas: Quotas::of(quota(window, limit)?), cost: Cost::ONE, force: false };
-        return Ok(Request { demand, has_cost: false, said: Said::default() });
+        return Ok(Request { demand, has_cost: false, options: Options::default() });
     }
     several_quotas_and_options(grammar, words, place, own)
 }
 
-#[inline(never)] // Keeps it short.
+#[inline(never)] // Inlined, it would make the caller long.
 fn several_quotas_and_options(
     grammar: &Grammar,
     words: &mut Args<'_>,
@@ -89,7 +90,7 @@ fn several_quotas_and_options(
     mut own: impl FnMut(Str<'_>) -> bool,
 ) -> Result<Request, Error> {
     let (quotas, mut cost, mut force) = (quotas(words)?, None, false);
-    let said = options(grammar, words, place, |word, words| {
+    let options = options(grammar, words, place, |word, words| {
         if is(word, "COST") && cost.is_none() {
             cost = Some(self::cost(grammar, words, place)?);
         } else if is(word, "FORCE") && !force {
@@ -100,39 +101,39 @@ fn several_quotas_and_options(
         Ok(true)
     })?;
     let demand = Demand { quotas, cost: cost.unwrap_or(Cost::ONE), force };
-    Ok(Request { demand, has_cost: cost.is_some(), said })
+    Ok(Request { demand, has_cost: cost.is_some(), options })
 }
 
 /// Options in any order, each once. In RL.ALL they end at the next rule, elsewhere with the call. `own` reads an option of
-/// the rule, with the words behind it: it returns whether the word is one.
+/// the rule and the words after it, and returns whether the word is such an option.
 pub fn options(
     grammar: &Grammar,
     words: &mut Args<'_>,
     place: Place,
     mut own: impl FnMut(Str<'_>, &mut Args<'_>) -> Result<bool, Error>,
-) -> Result<Said, Error> {
-    let mut said = Said::default();
+) -> Result<Options, Error> {
+    let mut options = Options::default();
     while let Some(word) = words.peek() {
         let mut rest = *words;
         rest.next();
         if own(word, &mut rest)? {
-            // COST is the most common option.
+            // First: COST is the most common option.
         } else if let Some(detail) = detail(grammar, word, place)
-            && said.detail.is_none()
+            && options.detail.is_none()
         {
-            said.detail = Some(detail);
-        } else if place == Place::Refund && is(word, "AT") && said.at.is_none() {
+            options.detail = Some(detail);
+        } else if place == Place::Refund && is(word, "AT") && options.at.is_none() {
             let millis = within(rest.next().ok_or(BAD_REFUND)?, 0, Limit::MAX).ok_or(BAD_AT)?;
-            said.at = Some(Time::from_millis(millis));
+            options.at = Some(Time::from_millis(millis));
         } else {
             break;
         }
         *words = rest;
     }
-    if place == Place::All || words.is_empty() { Ok(said) } else { Err(syntax(grammar, place)) }
+    if place == Place::All || words.is_empty() { Ok(options) } else { Err(syntax(grammar, place)) }
 }
 
-/// The units behind COST. In a check they may be 0.
+/// The units after COST. They may be 0 where a rule can be a check.
 pub fn cost(grammar: &Grammar, words: &mut Args<'_>, place: Place) -> Result<Cost, Error> {
     let (least, bad) = match place {
         Place::Peek | Place::All => (Cost::NOTHING, BAD_COST_OR_CHECK),
@@ -142,7 +143,7 @@ pub fn cost(grammar: &Grammar, words: &mut Args<'_>, place: Place) -> Result<Cos
     units.and_then(Cost::new).filter(|&cost| cost >= least).ok_or(bad)
 }
 
-/// The reply to a word that does not belong there.
+/// The reply to a word that this rule does not take here.
 fn syntax(grammar: &Grammar, place: Place) -> Error {
     match place {
         Place::Command => Error::Line(grammar.syntax),
@@ -152,7 +153,7 @@ fn syntax(grammar: &Grammar, place: Place) -> Error {
     }
 }
 
-/// How much of a decision is replied, if a word says that here.
+/// How much of a decision the reply shows, if that is what this word says here.
 fn detail(grammar: &Grammar, word: Str<'_>, place: Place) -> Option<Detail> {
     match place {
         Place::Command | Place::Peek if is(word, "FULL") => Some(Detail::Full),
@@ -191,7 +192,7 @@ pub fn within(word: Str<'_>, least: i64, most: i64) -> Option<i64> {
     parse_i64(word.as_bytes()).filter(|value| (least..=most).contains(value))
 }
 
-/// `[windowSec ...]`, and nothing behind it.
+/// `[windowSec ...]`, up to the end of the call.
 pub fn windows(words: Args<'_>) -> Result<Vec<Window>, Error> {
     let mut windows: Vec<Window> = Vec::new();
     for word in words {
@@ -213,18 +214,15 @@ pub fn is_number(word: &[u8]) -> bool {
 }
 
 /// `windowSec limit`
-#[inline]
 pub fn quota(window: Str<'_>, limit: Str<'_>) -> Result<Quota, Error> {
     Ok(Quota { window: self::window(window)?, limit: self::limit(limit)? })
 }
 
-#[inline]
 fn limit(word: Str<'_>) -> Result<Limit, Error> {
     parse_i64(word.as_bytes()).and_then(Limit::new).ok_or(BAD_LIMIT)
 }
 
 /// `windowSec`
-#[inline]
 fn window(word: Str<'_>) -> Result<Window, Error> {
     parse_window(word.as_bytes()).ok_or(BAD_WINDOW)
 }
@@ -238,11 +236,11 @@ fn parse_window(text: &[u8]) -> Option<Window> {
         [b'.', places @ ..] => parse_thousandths(places)?,
         _ => return None,
     };
-    // The server's form of an integer has no "-0", so there is no minus here.
+    // "-0" is not an integer for the server, so `seconds` had no minus.
     Window::from_millis(seconds.checked_mul(1000)?.checked_add(thousandths)?)
 }
 
-/// One to three digits behind the point, as thousandths.
+/// One to three digits after the point, as thousandths.
 fn parse_thousandths(places: &[u8]) -> Option<i64> {
     let digits = match *places {
         [tenths] => [tenths, b'0', b'0'],
@@ -283,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_no_window() {
+    fn anything_else_is_not_a_window() {
         for text in [
             "",
             "0",

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use super::args::{self, Grammar, Place, Request, Said, is};
+use super::args::{self, Grammar, Options, Place, Request, is};
 use super::rule::{Decide, Rule};
 use super::words::{ANCHORED, COST, DETAIL, FORCE, KEY, QUOTAS};
 use crate::limit::{Micros, Window};
@@ -37,14 +37,14 @@ impl Rule for Fixed {
     }
 
     #[inline(always)] // See `Rule`.
-    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Said), Error> {
+    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Options), Error> {
         let mut anchored = false;
-        let Request { demand, said, .. } = args::quotas_and_options(&Self::GRAMMAR, words, place, |word| {
+        let Request { demand, options, .. } = args::quotas_and_options(&Self::GRAMMAR, words, place, |word| {
             let is_new = is(word, "ANCHORED") && !anchored;
             anchored |= is_new;
             is_new
         })?;
-        Ok((Self { demand, anchored }, said))
+        Ok((Self { demand, anchored }, options))
     }
 
     #[inline(always)] // See `Rule`.

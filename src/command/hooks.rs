@@ -2,23 +2,23 @@
 
 #![allow(clippy::panic)]
 
-use super::Action;
+use super::KeyHandler;
 use crate::server::{Args, Call, Context, Error, Key, Writable, countdown, parse_i64};
 
 /// `RL.PANIC key`: panics with the key open.
 pub struct Panic;
 
-impl Action for Panic {
+impl KeyHandler for Panic {
     fn run(ctx: &mut Context, call: Call<'_>, _words: Args<'_>) -> Result<(), Error> {
         let _open = Key::<Writable>::open(ctx, call.key);
         panic!("asked to panic, with {} bytes of key", call.key.as_bytes().len());
     }
 }
 
-/// `RL.PANIC-AT n`: the *n*-th step of the calls that follow panics; with 0 none does.
+/// `RL.PANIC-AT n`: the *n*-th [`fail_point`](crate::server::fail_point) from now panics; with 0 none does.
 pub struct PanicAt;
 
-impl Action for PanicAt {
+impl KeyHandler for PanicAt {
     fn run(ctx: &mut Context, call: Call<'_>, _words: Args<'_>) -> Result<(), Error> {
         countdown::panic_at(parse_i64(call.key.as_bytes()).unwrap_or(0));
         ctx.reply_integer(1);
@@ -26,10 +26,10 @@ impl Action for PanicAt {
     }
 }
 
-/// `RL.INDIRECT key windowSec limit`: calls RL.FIXED as a module does that acts for nobody. Replies whether it worked.
+/// `RL.INDIRECT key windowSec limit`: calls RL.FIXED as a module that acts for no user. Replies whether it succeeded.
 pub struct Indirect;
 
-impl Action for Indirect {
+impl KeyHandler for Indirect {
     fn run(ctx: &mut Context, call: Call<'_>, words: Args<'_>) -> Result<(), Error> {
         let [window, limit] = words.exactly().ok_or(Error::WrongArity)?;
         let worked = ctx.call_as_nobody(c"RL.FIXED", [call.key, window, limit]);

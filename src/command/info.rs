@@ -24,7 +24,7 @@ fn totals() -> impl Iterator<Item = (String, &'static Total)> {
     decisions.chain(others.map(|(name, total)| (name.to_owned(), total)))
 }
 
-/// Fills the section, which is called as the module is. The server puts `rl_` before each field.
+/// Fills the module's section. The server puts the module's name and `_` in front of each field.
 #[info_command_handler]
 fn fill(ctx: &InfoContext, _for_crash_report: bool) -> RedisResult<()> {
     let section = ctx.builder().add_section("").field("version", env!("CARGO_PKG_VERSION"))?;

@@ -1,4 +1,4 @@
-//! The commands as clients see them, one file for each. [`rule`] is what the rules have in common, [`rules`] their list.
+//! The commands as clients see them, one file for each. [`rule`] has what the rules have in common, [`rules`] is their list.
 
 #![forbid(unsafe_code)]
 
@@ -30,12 +30,12 @@ pub use registry::register_all;
 use crate::metrics;
 use crate::server::{Args, Call, Context, Error, Handler, Keys};
 
-/// A command about one key. The reply is the last thing it does.
-trait Action {
+/// Handles a command about one key, which is its first argument. The reply is the last step.
+trait KeyHandler {
     fn run(ctx: &mut Context, call: Call<'_>, words: Args<'_>) -> Result<(), Error>;
 }
 
-impl<A: Action> Handler for A {
+impl<A: KeyHandler> Handler for A {
     fn handle(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
         let mut rest = words;
         let outcome = match (rest.next(), rest.next()) {

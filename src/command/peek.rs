@@ -3,25 +3,25 @@
 use super::args::Place;
 use super::rule::{enforced, now};
 use super::rules::AnyRule;
-use super::{Action, reply};
+use super::{KeyHandler, reply};
 use crate::limit::Charge;
 use crate::metrics::PEEK;
-use crate::server::{Args, Call, Context, Error, ReadOnly, step};
-use crate::state::{Compaction, Open, Terms};
+use crate::server::{Args, Call, Context, Error, ReadOnly, fail_point};
+use crate::state::{Compaction, State, Terms};
 
 pub struct Peek;
 
-impl Action for Peek {
+impl KeyHandler for Peek {
     fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
-        let (rule, said) = AnyRule::parse(&mut words, Place::Peek)?;
+        let (rule, options) = AnyRule::parse(&mut words, Place::Peek)?;
         let now = now();
 
         let state = rule.read::<ReadOnly>(ctx, call, now)?;
-        step();
+        fail_point();
         // As the call would, and the plan is dropped.
-        let terms = Terms { detail: said.detail(), charge: Charge::Alone, compaction: Compaction::Allowed };
+        let terms = Terms { detail: options.detail(), charge: Charge::Alone, compaction: Compaction::Allowed };
         let (decision, _plan) = state.decide(terms)?;
-        step();
+        fail_point();
 
         PEEK.count(decision.allowed());
         reply::decision(ctx, &enforced(decision), terms.detail, now, rule.reply_short());

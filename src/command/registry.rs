@@ -77,7 +77,7 @@ const COMMANDS: &[Command] = &[
         summary: c"Takes back what the same rule has counted, the newest of it or what was counted at a time.",
         complexity: c"O(W*log(N)) with W the windows given and N the requests in the log. With COST n, O(n*log(N)) more in a sorted set.",
         since: c"0.2.0",
-        arguments: &[KEY, REFUNDABLE_RULE, Argument::integer(c"ms").behind(c"AT").optional()],
+        arguments: &[KEY, REFUNDABLE_RULE, Argument::integer(c"ms").with_token(c"AT").optional()],
     },
     Command {
         name: c"rl.top",
@@ -90,7 +90,7 @@ const COMMANDS: &[Command] = &[
         complexity: c"O(1); at most 128 keys are kept.",
         since: c"0.2.0",
         arguments: &[
-            Argument::integer(c"n").behind(c"COUNT").optional(),
+            Argument::integer(c"n").with_token(c"COUNT").optional(),
             Argument::token(c"reset", c"RESET").optional(),
         ],
     },
@@ -153,7 +153,7 @@ pub fn register_all(ctx: &mut Context) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the server has no command of this name. If it has one, it keeps it, and the log says so.
+/// Whether the server has no command of this name. If it has one, it keeps its own, and the log says so.
 fn is_free(ctx: &mut Context, command: &Command) -> bool {
     let is_taken = ctx.has_command(command.name);
     if is_taken {
@@ -171,11 +171,12 @@ fn declare(ctx: &Context, command: &Command, has_category: bool) -> Result<(), S
         (true, _) => c"write fast ratelimit",
         (false, _) => c"write fast",
     };
-    // RL.PEEK: a moment later the same call has another reply.
+    // RL.PEEK: the same call may get another reply a moment later.
     let tips = (command.access == Access::Read).then_some(c"nondeterministic_output");
     register(ctx, command, categories, tips).map_err(|reason| format!("{}: {reason}", shown(command)))
 }
 
+/// A command's name for messages.
 fn shown(command: &Command) -> String {
     command.name.to_string_lossy().into_owned()
 }

@@ -43,7 +43,7 @@ fn map(ctx: &Context, status: &Status, now: Micros) {
     ]);
 }
 
-/// In place of a wait without end.
+/// In place of a wait that never ends.
 const NEVER: i64 = -1;
 
 /// 0 if the request was admitted, -1 if it never will be.

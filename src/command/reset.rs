@@ -2,14 +2,14 @@
 
 use super::rule::now;
 use super::rules::suffixes;
-use super::{Action, args};
+use super::{KeyHandler, args};
 use crate::metrics;
 use crate::server::{Args, Call, Context, Error};
 use crate::state;
 
 pub struct Reset;
 
-impl Action for Reset {
+impl KeyHandler for Reset {
     fn run(ctx: &mut Context, call: Call<'_>, words: Args<'_>) -> Result<(), Error> {
         let windows = args::windows(words)?;
         let now = now();

@@ -5,20 +5,20 @@
 
 use std::marker::PhantomData;
 
-use super::Action;
-use super::args::{Grammar, Place, Said};
+use super::KeyHandler;
+use super::args::{Grammar, Options, Place};
 use super::reply;
 use super::top::denied;
 use crate::config;
 use crate::limit::{Charge, Decision, Micros, Window};
 use crate::metrics::{Outcomes, PEEK};
-use crate::server::{Args, Argument, Call, Command, Context, Error, Mode, Writable, step, unix_micros};
-use crate::state::{Compaction, CounterKeys, Open, Suffix, Terms};
+use crate::server::{Args, Argument, Call, Command, Context, Error, Mode, Writable, fail_point, unix_micros};
+use crate::state::{Compaction, CounterKeys, State, Suffix, Terms};
 
-/// A rule: its words, its state, its decision, and all else that the commands need to know of it.
+/// A rule: its words, its state, its decision, and whatever else the commands need to know of it.
 ///
-/// A rule is named in the list of [`super::rules`]; its command is registered from there. Its steps are in line in its own
-/// command, see [`Open`]; the commands that take any rule share one copy of them, in [`super::rules::AnyRule`].
+/// The list of rules is in [`super::rules`], from which their commands are registered. The steps of a rule are inlined into its
+/// own command, see [`State`]; the commands that take any rule share one copy of them, in [`super::rules::AnyRule`].
 pub trait Rule: Sized {
     /// The word that begins it in RL.PEEK, RL.REFUND and RL.ALL.
     const NAME: &'static str;
@@ -26,28 +26,28 @@ pub trait Rule: Sized {
     /// Its words, as COMMAND DOCS shows them where a command takes a rule.
     const WORDS: Argument;
 
-    /// What its words have of their own.
+    /// What is particular to its words.
     const GRAMMAR: Grammar;
 
     /// The command that decides by it.
     const COMMAND: Command;
 
-    /// Whether the server may have a command of that name, which it keeps then.
+    /// Whether a server that already has a command of that name keeps its own. Otherwise the module does not load there.
     const YIELDS: bool = false;
 
     /// Whether RL.REFUND takes it.
     const REFUNDABLE: bool = true;
 
     /// What it has read of its keys.
-    type State<'a, M: Mode>: Open<'a, M>
+    type State<'a, M: Mode>: State<'a, M>
     where
         Self: 'a;
 
-    /// The requests that its command has allowed and denied.
+    /// How many requests its command has allowed and denied.
     fn outcomes() -> &'static Outcomes;
 
-    /// Reads its words, and what is said of the reply or the request behind them.
-    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Said), Error>;
+    /// Reads its words, and the options after them.
+    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Options), Error>;
 
     /// Reads its keys, and changes nothing.
     fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error>;
@@ -62,7 +62,7 @@ pub trait Rule: Sized {
         false
     }
 
-    /// The keys that it uses in place of the given one, if it does.
+    /// The keys that it uses in place of the one in the call. `None` if it uses that one.
     fn counters<'k>(&self, _key: &'k [u8], _now: Micros) -> Option<CounterKeys<'k>> {
         None
     }
@@ -81,19 +81,19 @@ pub trait Rule: Sized {
 /// The command of a rule.
 pub struct Decide<R>(PhantomData<R>);
 
-impl<R: Rule> Action for Decide<R> {
+impl<R: Rule> KeyHandler for Decide<R> {
     fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
-        let (rule, said) = R::parse(&mut words, Place::Command)?;
+        let (rule, options) = R::parse(&mut words, Place::Command)?;
         let now = now();
 
         let state = rule.read::<Writable>(ctx, call, now)?;
-        step();
-        let terms = Terms { detail: said.detail(), charge: Charge::Alone, compaction: Compaction::Allowed };
+        fail_point();
+        let terms = Terms { detail: options.detail(), charge: Charge::Alone, compaction: Compaction::Allowed };
         let (decision, mut plan) = state.decide(terms)?;
-        step();
-        let done = plan.apply(state.into_places());
-        done.publish(ctx, call.key);
-        step();
+        fail_point();
+        let applied = plan.apply(state.into_keys());
+        applied.publish(ctx, call.key);
+        fail_point();
 
         if rule.is_check() {
             PEEK.count(decision.allowed());
@@ -103,7 +103,7 @@ impl<R: Rule> Action for Decide<R> {
                 denied(ctx, call.key);
             }
         }
-        step();
+        fail_point();
         reply::decision(ctx, &enforced(decision), terms.detail, now, R::reply_short);
         Ok(())
     }
@@ -117,6 +117,6 @@ pub fn enforced(decision: Decision) -> Decision {
 /// The one reading of the clock in a call.
 pub fn now() -> Micros {
     let now = Micros::from_micros(unix_micros());
-    step();
+    fail_point();
     now
 }

@@ -5,12 +5,12 @@
 use std::ffi::{CStr, CString};
 use std::sync::LazyLock;
 
-use super::args::{Place, Said, is};
+use super::args::{Options, Place, is};
 use super::rule::Rule;
 use crate::limit::{Decision, Micros, Refund, Time, Window};
 use crate::metrics::Outcomes;
 use crate::server::{Args, Argument, Call, Command, Context, Error, Mode};
-use crate::state::{CounterKeys, Fixed, Lease, Open, Places, Plan, Sliding, Suffix, Terms, Throttle};
+use crate::state::{CounterKeys, Fixed, Lease, OpenKeys, Plan, Sliding, State, Suffix, Terms, Throttle};
 
 macro_rules! rules {
     ($($rule:ident),+ $(,)?) => {
@@ -28,13 +28,13 @@ macro_rules! rules {
         pub const RULES: &[Row] = &[$(Row::of::<$rule>()),+];
 
         impl AnyRule {
-            /// Reads the name of a rule, its words, and what is said behind them.
+            /// Reads the name of a rule, its words, and the options after them.
             #[inline(never)] // See `Rule`.
-            pub fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Said), Error> {
+            pub fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Options), Error> {
                 let name = words.next().ok_or(Error::WrongArity)?;
                 $(if is(name, $rule::NAME) && ($rule::REFUNDABLE || place != Place::Refund) {
-                    let (rule, said) = $rule::parse(words, place)?;
-                    return Ok((Self::$rule(rule), said));
+                    let (rule, options) = $rule::parse(words, place)?;
+                    return Ok((Self::$rule(rule), options));
                 })+
                 Err(not_a_rule(place))
             }
@@ -74,7 +74,7 @@ macro_rules! rules {
             }
         }
 
-        impl<'a, M: Mode> Open<'a, M> for AnyState<'a, M> {
+        impl<'a, M: Mode> State<'a, M> for AnyState<'a, M> {
             #[inline(never)] // See `Rule`.
             fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
                 match self {
@@ -95,9 +95,9 @@ macro_rules! rules {
             }
 
             #[inline(never)] // See `Rule`.
-            fn into_places(self) -> Places<'a, M> {
+            fn into_keys(self) -> OpenKeys<'a, M> {
                 match self {
-                    $(Self::$rule(state) => state.into_places()),+
+                    $(Self::$rule(state) => state.into_keys()),+
                 }
             }
         }
@@ -111,7 +111,7 @@ macro_rules! rules {
 
 rules!(Sliding, Fixed, Throttle, Lease);
 
-/// A rule in the list.
+/// A row of the list.
 #[derive(Clone, Copy)]
 pub struct Row {
     pub name: &'static str,

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use super::args::{self, Grammar, Place, Request, Said};
+use super::args::{self, Grammar, Options, Place, Request};
 use super::rule::{Decide, Rule};
 use super::words::{COST, DETAIL, FORCE, KEY, QUOTAS};
 use crate::config;
@@ -38,9 +38,9 @@ impl Rule for Sliding {
     }
 
     #[inline(always)] // See `Rule`.
-    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Said), Error> {
-        let Request { demand, has_cost, said } = args::quotas_and_options(&Self::GRAMMAR, words, place, |_| false)?;
-        Ok((Self { demand, storage: config::sliding_storage(has_cost) }, said))
+    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Options), Error> {
+        let Request { demand, has_cost, options } = args::quotas_and_options(&Self::GRAMMAR, words, place, |_| false)?;
+        Ok((Self { demand, storage: config::sliding_storage(has_cost) }, options))
     }
 
     #[inline(always)] // See `Rule`.

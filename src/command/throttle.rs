@@ -2,14 +2,14 @@
 
 use std::ffi::CStr;
 
-use super::args::{self, Grammar, Place, Said, is, is_number, within};
+use super::args::{self, Grammar, Options, Place, is, is_number, within};
 use super::rule::{Decide, Rule};
 use super::words::{FULL, KEY};
 use crate::limit::throttle::{BadRate, Rate};
 use crate::limit::{Decision, Limit, Micros, Retry, Window, seconds};
 use crate::metrics::Outcomes;
 use crate::server::{Access, Args, Argument, Call, Command, Context, EntryPoint, Error, Keys, Mode, Str};
-use crate::state::{Stored, Throttle};
+use crate::state::{StoredArrival, Throttle};
 
 const BAD_BURST: Error = Error::Line(c"ERR max_burst must be an integer from 0 to 9007199254740990");
 const BAD_COUNT: Error = Error::Line(c"ERR count must be an integer from 1 to 9007199254740991");
@@ -38,7 +38,7 @@ impl Rule for Throttle {
     const COMMAND: Command = command(c"rl.throttle");
     const YIELDS: bool = true;
 
-    type State<'a, M: Mode> = Stored<'a, M>;
+    type State<'a, M: Mode> = StoredArrival<'a, M>;
 
     fn outcomes() -> &'static Outcomes {
         static OUTCOMES: Outcomes = Outcomes::new();
@@ -46,30 +46,35 @@ impl Rule for Throttle {
     }
 
     #[inline(always)] // See `Rule`.
-    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Said), Error> {
+    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Options), Error> {
         let (Some(max_burst), Some(count), Some(period)) = (words.next(), words.next(), words.next()) else {
             return Err(Error::WrongArity);
         };
         let max_burst = within(max_burst, 0, LARGEST_BURST).ok_or(BAD_BURST)?;
         let count = within(count, 1, Limit::MAX).ok_or(BAD_COUNT)?;
         let period = within(period, 1, Window::MAX_SECONDS).ok_or(BAD_PERIOD)?;
-        let (mut quantity, mut said) = (1, Said::default());
+        let (mut quantity, mut options) = (1, Options::default());
         if let Some(word) = words.peek() {
             if is_quantity(word, place) {
                 words.next();
                 quantity = within(word, 0, Limit::MAX).ok_or(BAD_QUANTITY)?;
             }
-            said = args::options(&Self::GRAMMAR, words, place, |_, _| Ok(false))?;
+            options = args::options(&Self::GRAMMAR, words, place, |_, _| Ok(false))?;
         }
         let rate = Rate::new(max_burst, count, period).map_err(|bad| match bad {
             BadRate::TooFast => TOO_FAST,
             BadRate::TooLong => TOO_LONG,
         })?;
-        Ok((Self { rate, quantity }, said))
+        Ok((Self { rate, quantity }, options))
     }
 
     #[inline(always)] // See `Rule`.
-    fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Stored<'a, M>, Error> {
+    fn read<'a, M: Mode>(
+        &'a self,
+        ctx: &'a Context,
+        call: Call<'_>,
+        now: Micros,
+    ) -> Result<StoredArrival<'a, M>, Error> {
         Throttle::read(self, ctx, call, now)
     }
 

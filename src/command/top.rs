@@ -15,10 +15,9 @@ const OFF: Error = Error::Line(c"ERR denied keys are not counted: rl.top is no")
 const _: () = assert!(COUNTERS == 128, "BAD_COUNT says how many there are");
 
 /// How many keys are shown without COUNT.
-const USUAL: usize = 10;
+const DEFAULT_COUNT: usize = 10;
 
 /// Counts and announces a denied request.
-#[inline]
 pub fn denied(ctx: &mut Context, key: Str<'_>) {
     if config::counts_denied_keys() {
         TOP.count(key.as_bytes());
@@ -65,7 +64,7 @@ fn parse(mut words: Args<'_>) -> Result<(usize, bool), Error> {
             return Err(BAD_TOP);
         }
     }
-    Ok((count.unwrap_or(USUAL), reset))
+    Ok((count.unwrap_or(DEFAULT_COUNT), reset))
 }
 
 /// `[key, denied, error]`. A long key is cut as SLOWLOG cuts long words.

@@ -1,4 +1,4 @@
-//! The words that several commands take, as COMMAND DOCS shows them.
+//! The arguments that several commands have, as COMMAND DOCS shows them.
 
 use crate::server::Argument;
 
@@ -6,7 +6,7 @@ pub const KEY: Argument = Argument::key(c"key");
 pub const WINDOW: Argument = Argument::double(c"windowSec");
 pub const LIMIT: Argument = Argument::integer(c"limit");
 pub const QUOTAS: Argument = Argument::block(c"quota", &[WINDOW, LIMIT]).repeated();
-pub const COST: Argument = Argument::integer(c"cost").behind(c"COST").optional();
+pub const COST: Argument = Argument::integer(c"cost").with_token(c"COST").optional();
 pub const FORCE: Argument = Argument::token(c"force", c"FORCE").optional();
 pub const ANCHORED: Argument = Argument::token(c"anchored", c"ANCHORED").optional();
 pub const HOLDER: Argument = Argument::string(c"holder");

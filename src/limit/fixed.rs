@@ -73,7 +73,7 @@ impl Counter {
         Status { limit: quota.limit.requests(), used, window: quota.window.millis(), retry, waits }
     }
 
-    /// The units that a refund gives back. None if the request was made at a time outside the current window.
+    /// The units that a refund takes back; 0 if the request was made at a time outside the current window.
     pub fn refundable(self, cost: Cost, at: Option<Time>, now: Time) -> i64 {
         let in_window = at.is_none_or(|at| {
             if self.anchored {
@@ -131,7 +131,6 @@ pub fn life(demand: &Demand, quota: Quota, now: Time) -> Window {
 
 /// Decides on one request. `first` and `others` are the counters of the demand's quotas, in their order. Returns what all
 /// of them go up by along with the decision; each then becomes [`Counter::after`].
-#[inline] // One caller.
 pub fn decide(
     first: Counter,
     others: impl Iterator<Item = Counter> + Clone,
@@ -305,7 +304,7 @@ mod tests {
         }
 
         #[test]
-        fn a_request_is_denied_at_every_millisecond_of_its_wait_and_admitted_behind_it(
+        fn a_request_is_denied_at_every_millisecond_of_its_wait_and_admitted_after_it(
             quotas in quotas(),
             steps in proptest::collection::vec((0i64..60, 1i64..6), 1..60),
             cost in 1i64..8,
@@ -380,7 +379,7 @@ mod tests {
         let each: Vec<_> =
             decision.each.iter().map(|status| (status.allowed(), status.used, status.remaining())).collect();
         assert_eq!(each, [(false, 3, 0), (true, 3, 0)]);
-        // Together with others it is they who decide whether it counts, and never means never.
+        // Together with other rules RL.ALL decides whether it counts.
         assert_eq!(decided(Charge::Together).1, Some(demand.cost));
         let (decision, count) = decided(Charge::Never);
         assert_eq!((decision.status.used, count), (1, None));

@@ -17,14 +17,14 @@ pub enum End {
     Never,
 }
 
-/// The leases at a key as a request finds them. All are held: those that have ended are not among them.
+/// The leases at a key as a request finds them, without those that have ended.
 pub trait Leases {
     fn held(&self) -> i64;
 
     /// When the lease of the request's own holder ends, if it has one.
     fn own(&self) -> Option<End>;
 
-    /// When the lease ends that has `rank` leases ending later. `None` if `rank` is out of range.
+    /// The end of the lease after which `rank` others end. `None` if `rank` is out of range.
     fn end_of(&self, rank: i64) -> Option<End>;
 
     /// The number of leases that end later than this.
@@ -88,7 +88,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// Holders and when their leases end, without a thought for speed.
+    /// Holders and when their leases end, in its simplest form.
     #[derive(Clone, Default)]
     struct Naive {
         ends: BTreeMap<u8, i64>,

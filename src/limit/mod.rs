@@ -1,8 +1,8 @@
 //! The rules of limiting, and nothing else: no server, no clock, no input or output, and no allocation on the way to a
 //! decision.
 //!
-//! A rule is given the time and a view of what is stored. It answers with a decision, and with what to change so that the
-//! decision is on record. It changes nothing itself, so the same question can be asked twice. Each algorithm is a file that
+//! A rule takes the time and a view of what is stored. It returns a decision, and what to change so that the decision is
+//! recorded. It changes nothing itself, so it can be asked twice. Each algorithm is a file that
 //! opens with the algorithm in words.
 
 #![forbid(unsafe_code)]
@@ -80,7 +80,7 @@ pub struct Waits {
     pub reset: i64,
 }
 
-/// When the same request is admitted. Later is greater.
+/// When the same request is admitted, without other traffic. Later is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retry {
     /// It was admitted.
@@ -108,7 +108,7 @@ pub struct Refund {
     pub ttl: i64,
 }
 
-/// How much of a [`Decision`] is worked out. More is greater.
+/// How much of a [`Decision`] is computed. More is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detail {
     /// Whether the request is allowed.

@@ -40,7 +40,7 @@ impl Span {
     }
 }
 
-/// A log at the time of a request. All answers are about the units that count at that time for the longest window.
+/// A log at the time of a request. All methods are about the units that count at that time for the longest window.
 pub trait History {
     /// Why a question has no answer.
     type Error;
@@ -65,7 +65,7 @@ pub trait History {
     }
 }
 
-/// The most windows that one search for the end of a wait looks into, which takes some milliseconds.
+/// The most windows that one search for the end of a wait examines, which takes some milliseconds.
 const MOST_LOOKUPS: usize = 2048;
 
 /// Decides on one request. Returns the units to add, stamped with the time of the request, along with the decision.
@@ -83,7 +83,7 @@ pub fn decide<H: History>(
     let mut binding = match demand.quotas.single() {
         Some(quota) => {
             let used = log.units();
-            // No other wait is compared with this one, so it is worked out only if the reply shows it.
+            // No other wait is compared with this one, so it is computed only if the reply shows it.
             let retry = match quota.limit.free(used) >= cost.needed() {
                 true => Retry::Now,
                 false if detail > Detail::Short => search.retry(quota, cost)?,
@@ -151,7 +151,7 @@ struct Search<'a, H> {
     now: Time,
     /// Units that the request adds to the log, which are not in it yet.
     added: i64,
-    /// How often the end may be put off because units ahead of the clock have begun to count by then. 0 unless there are
+    /// How often the end may move later because units ahead of the clock have begun to count by then. 0 unless there are
     /// several windows and entries later than now.
     rounds: usize,
 }
@@ -226,7 +226,7 @@ impl<H: History> Search<'_, H> {
         Ok(Status { limit: quota.limit.requests(), used, window: quota.window.millis(), retry, waits })
     }
 
-    #[cold] // The short reply does not show them.
+    #[cold] // Most calls want the short reply, which does not show them.
     fn waits(&self, quota: Quota, used: i64) -> Result<Waits, H::Error> {
         let next = if used == 0 {
             Some(0)
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The log as one would write it without a thought for speed.
+    /// The log in its simplest form.
     struct Naive {
         stamps: Vec<i64>,
         window: i64,
@@ -480,7 +480,7 @@ mod tests {
         }
 
         #[test]
-        fn a_request_is_denied_at_every_millisecond_of_its_wait_and_admitted_behind_it(
+        fn a_request_is_denied_at_every_millisecond_of_its_wait_and_admitted_after_it(
             quotas in quotas(),
             steps in proptest::collection::vec((step(), 1i64..6), 1..60),
             cost in 1i64..8,
@@ -643,7 +643,7 @@ mod tests {
     #[test]
     fn a_wait_allows_for_what_a_shorter_window_is_yet_to_count() {
         let mut ruled = Ruled::by(quotas_of([(100, 1), (1_000, 2)]));
-        // The clock was stepped back behind the second request. The longer window has room at 10,100; just then the shorter
+        // The clock was stepped back to before the second request. The longer window has room at 10,100; just then the shorter
         // one counts the second, until 10,250.
         ruled.stamps = [9_100, 10_150].map(Time::from_millis).to_vec();
         let decision = ruled.peek(Time::from_millis(10_000));
@@ -651,14 +651,14 @@ mod tests {
         assert_eq!(decision.status.retry, Retry::After(250));
     }
 
-    /// A second that is taken is followed by another one, again and again: a wait goes on behind the last of them.
+    /// Each second that is taken is followed by another one: the wait ends after the last of them.
     #[test]
-    fn a_wait_is_put_off_as_often_as_others_come_in() {
+    fn a_wait_moves_later_as_often_as_others_begin_to_count() {
         let mut ruled = Ruled::by(quotas_of([(1_000, 1), (3_600_000, 1_000)]));
         let now = 10_000_000;
         for taken in [1, 10, 200, 900] {
             let stamps = (0..taken).map(|number| now + 10 + number * 1_000);
-            // The last one lies behind a gap that a request fits into.
+            // The last one lies after a gap that a request fits into.
             ruled.stamps = stamps.chain([now + 2_000_000]).map(Time::from_millis).collect();
             let decision = ruled.peek(Time::from_millis(now));
             assert_eq!((decision.status.window, decision.count), (1_000, 1));
@@ -704,7 +704,7 @@ mod tests {
     }
 
     #[test]
-    fn the_expiry_is_left_alone_while_it_will_do() {
+    fn the_expiry_stays_while_it_is_good_enough() {
         let minute = window(60_000);
         let now = Time::from_millis(1_000_000);
         let exact = Time::from_millis(1_120_000);

@@ -78,7 +78,7 @@ impl Rate {
     /// The longest time that a burst may take to refill: 2^62 nanoseconds, 146 years.
     const LONGEST: i64 = 1 << 62;
 
-    /// `count` requests in `period` seconds, with `max_burst` more at once. All three are range-checked before: `count` and
+    /// `count` requests in `period` seconds, with `max_burst` more at once. The caller has checked the ranges: `count` and
     /// `period` are at least 1, `max_burst` is at least 0.
     pub fn new(max_burst: i64, count: i64, period: i64) -> Result<Self, BadRate> {
         let period = period.checked_mul(Nanos::PER_SECOND).ok_or(BadRate::TooLong)?;
@@ -115,7 +115,6 @@ impl Arrival {
 pub struct BeyondTime;
 
 /// Decides on a request of `quantity` units, at least 0. Returns the TAT to store, if it moves, along with the decision.
-#[inline] // One caller.
 pub fn decide(
     stored: Option<Arrival>,
     rate: Rate,
@@ -316,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rate_is_said_so() {
+    fn what_is_not_a_rate_is_refused() {
         assert_eq!(Rate::new(0, SECOND, 1).map(|rate| rate.interval), Ok(Nanos(1)));
         assert_eq!(Rate::new(0, SECOND + 1, 1), Err(BadRate::TooFast));
         // An interval is rounded up: never more than `count` in a period.
@@ -339,13 +338,13 @@ mod tests {
     }
 
     #[test]
-    fn behind_the_end_of_time_nothing_is_admitted() {
+    fn after_the_end_of_time_nothing_is_admitted() {
         let last = i64::MAX / 1000;
         let rate = Rate::new(4, 1, 60).unwrap();
         let at = |now, quantity| decide(None, rate, quantity, Charge::Alone, Micros::from_micros(now));
         assert_eq!(at(last + 1, 1), Err(BeyondTime));
         assert_eq!(at(last + 1, 0), Err(BeyondTime));
-        assert_eq!(at(last, 1), Err(BeyondTime), "the TAT would lie behind it");
+        assert_eq!(at(last, 1), Err(BeyondTime), "the TAT would lie after it");
         assert!(at(last, 0).is_ok());
         assert!(at(last, 6).is_ok_and(|(decision, _)| !decision.allowed()));
         assert!(at(last - 60_000_000, 1).is_ok_and(|(decision, _)| decision.allowed()));
@@ -363,7 +362,7 @@ mod tests {
     proptest! {
         /// What is promised: denied at every earlier millisecond, admitted at that one.
         #[test]
-        fn a_request_is_denied_at_every_millisecond_of_its_wait_and_admitted_behind_it(
+        fn a_request_is_denied_at_every_millisecond_of_its_wait_and_admitted_after_it(
             max_burst in 0i64..20,
             count in 1i64..2_000,
             period in 1i64..4,

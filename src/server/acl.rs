@@ -1,4 +1,4 @@
-//! May the caller touch a key that its command does not declare?
+//! May the caller access a key that its command does not declare?
 //!
 //! The server checks the keys that a command declares. A key that a module derives from them is the module's to check, as the server
 //! does for the keys of a script.
@@ -26,7 +26,7 @@ pub struct Call<'a> {
     pub keys: Keys,
 }
 
-/// Whether the caller may make this call about another key, too. A refusal stands in `ACL LOG`, as the server's own do.
+/// Whether the caller may also make this call about another key. A refusal is recorded in `ACL LOG`, like the server's own.
 pub fn permits(ctx: &Context, call: Call<'_>, key: Str<'_>) -> bool {
     static TWO: Word = Word::new("2");
     let user = match ctx.caller() {
@@ -34,7 +34,7 @@ pub fn permits(ctx: &Context, call: Call<'_>, key: Str<'_>) -> bool {
         Caller::User(user) => user,
         Caller::Unknown => return false,
     };
-    // Keys come first. Some of the words behind them are kept, since later servers refuse a call with too few.
+    // The keys come first. Some of the words after them are kept, since later servers refuse a call with too few.
     let mut words = [ptr::null_mut(); 8];
     let count = call.words.as_slice().len().min(words.len());
     words[..count].copy_from_slice(&call.words.as_slice()[..count]);

@@ -1,8 +1,8 @@
 //! The table of functions that the server hands to a module.
 //!
 //! The crate keeps each function in a `static mut Option`, which is filled while the module loads. Functions that every supported
-//! server has are listed at the end, checked at load, and called through [`call!`]. [`optional!`] gives those that only some
-//! servers have. Functions that are newer than the crate are looked up by name.
+//! server has are listed at the end, checked at load, and called through [`call!`]. Those that only some servers have are read
+//! from the crate's table where they are used. Functions that are newer than the crate are looked up by name.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -12,8 +12,8 @@ use redis_module::raw;
 
 /// Calls a required function of the module API. Expands to an unsafe call: use it in an `unsafe` block.
 ///
-/// There is no check in the call: the module loads only if [`missing`] finds nothing, and a function that is not in its list does not
-/// compile here.
+/// The call does not check that the function is there: the module loads only if [`missing`] finds none, and a function that is not in
+/// its list does not compile here.
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {{
         const { $crate::server::api::required::$name };
@@ -24,14 +24,7 @@ macro_rules! call {
     }};
 }
 
-/// A function of the module API that not every server has. Needs an `unsafe` block.
-macro_rules! optional {
-    ($name:ident) => {
-        redis_module::raw::$name
-    };
-}
-
-pub(super) use {call, optional};
+pub(super) use call;
 
 /// `ValkeyModule_ACLCheckPermissions`: user, words of the call and their number, database, where to write the reason of a
 /// refusal (may be null).
@@ -45,13 +38,13 @@ type AclCheckPermissions = unsafe extern "C" fn(
 
 static ACL_CHECK_PERMISSIONS: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// The function of that name. Valkey has it since 9.1.
+/// The function of that name, which Valkey has since 9.1.
 pub(super) fn acl_check_permissions() -> Option<AclCheckPermissions> {
     // SAFETY: null is None, and anything else is what the server has under this name.
     unsafe { std::mem::transmute::<*mut c_void, Option<AclCheckPermissions>>(ACL_CHECK_PERMISSIONS.load(Relaxed)) }
 }
 
-/// Looks up the functions that are newer than the crate. To be called before any of them is asked for.
+/// Looks up the functions that are newer than the crate. Must be called before they are used.
 pub(super) fn look_up() {
     let find = |name: &CStr| {
         let mut function: *mut c_void = ptr::null_mut();
@@ -75,7 +68,7 @@ macro_rules! required {
             $(pub const $name: () = ();)*
         }
 
-        /// The first required function that this server lacks. To be asked before any of them is called.
+        /// The first required function that this server lacks. Must be called before any of them.
         pub(super) fn missing() -> Option<&'static str> {
             // SAFETY: the table is written while the module loads, before this runs, and never again.
             unsafe { $(if let None = raw::$name { return Some(stringify!($name)); })* }

@@ -1,4 +1,4 @@
-//! Who makes the running call, and what the server's ACL permits them.
+//! The user that makes the running call, and what the server's ACL permits it.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -10,7 +10,7 @@ use super::api::{acl_check_permissions, call};
 use super::string::{OwnedStr, Str};
 
 pub(super) enum Caller {
-    /// The server itself, a replication link, another module: nothing to check.
+    /// No user: the server itself, a replication link, another module. Nothing is checked.
     Nobody,
     User(User),
     /// Made by another module, or deleted while connected: its rights cannot be looked up.
@@ -35,15 +35,15 @@ impl Caller {
 /// The name of the user that calls, if there is one.
 ///
 /// Redis before 8 reads through a null pointer when it is asked for the current user where there is none (in a call by another
-/// module, for one). So the question that may be answered with "nobody" goes first. A connected client that has a user always has
-/// one, and numbers of clients are not used again: what was learnt of the last one is kept.
+/// module, for example). So whether there is one is found out first. A connected client that has a user keeps having one, and
+/// client IDs are not reused, so the last ID with a user is remembered.
 ///
 /// # Safety
 /// The context is alive.
 unsafe fn name_of_user(ctx: *mut raw::RedisModuleCtx) -> Option<OwnedStr> {
     static HAS_USER: AtomicU64 = AtomicU64::new(0);
-    // SAFETY: as the caller vouches. The second function looks the client up by number and touches nothing else. The last one
-    // relies on the client to have a user, and is only asked if it does.
+    // SAFETY: as the caller vouches. The second function looks the client up by its ID and touches nothing else. The last one
+    // relies on the client to have a user, and is only called if it does.
     unsafe {
         let client = call!(RedisModule_GetClientId(ctx));
         if client != HAS_USER.load(Relaxed) {
@@ -53,8 +53,8 @@ unsafe fn name_of_user(ctx: *mut raw::RedisModuleCtx) -> Option<OwnedStr> {
                 HAS_USER.store(client, Relaxed);
                 return name;
             }
-            // A connected client without a user is the server's own link. One that is not connected runs a script or is another
-            // module's, which only a call on the caller's behalf can tell apart.
+            // A connected client without a user is the server's own link. A client that is not connected runs a script, or
+            // belongs to another module; only a call on the caller's behalf tells these two apart.
             if reason == Some(libc::ENOTSUP) || !has_user(ctx) {
                 return None;
             }
@@ -65,8 +65,8 @@ unsafe fn name_of_user(ctx: *mut raw::RedisModuleCtx) -> Option<OwnedStr> {
 
 /// Whether the client of a call has a user.
 ///
-/// A call on the caller's behalf fails with ENOTSUP before anything else if it has none. The command named here does not exist, so
-/// nothing runs and nothing is logged either way.
+/// If it has none, a call on its behalf fails with ENOTSUP before anything else. The command named here does not exist, so nothing
+/// runs and nothing is logged in either case.
 ///
 /// # Safety
 /// The context is alive.

@@ -1,15 +1,17 @@
 //! The server's clock.
 
-use super::api::{call, optional};
+use redis_module::raw;
+
+use super::api::call;
 
 /// Unix time in microseconds, as the running command sees it.
 ///
-/// Servers since 7.2 give the time that they cached when the command began; older ones give that of the live clock, in milliseconds.
-/// A clock before 1970 reads as the first millisecond of 1970: the server takes no earlier expiry.
+/// Servers since 7.2 return the time that they cached when the command began, older ones that of the live clock, in milliseconds.
+/// A clock before 1970 is read as the first millisecond of 1970: the server accepts no earlier expiry.
 pub fn unix_micros() -> i64 {
     // SAFETY: both functions take nothing and only read the server's clock, on the server's own thread.
     let micros = unsafe {
-        match optional!(RedisModule_CachedMicroseconds) {
+        match raw::RedisModule_CachedMicroseconds {
             Some(cached) => cached(),
             None => call!(RedisModule_Milliseconds()) * 1000,
         }

@@ -7,7 +7,7 @@ use std::ptr;
 use redis_module::raw;
 
 use super::Error;
-use super::api::{call, optional};
+use super::api::call;
 use super::context::Context;
 use super::guard::guard;
 use super::integer::parse_i64;
@@ -57,7 +57,7 @@ pub struct Command {
     pub summary: &'static CStr,
     pub complexity: &'static CStr,
     pub since: &'static CStr,
-    /// The words behind the name, in order.
+    /// The arguments after the name, in order.
     pub arguments: &'static [Argument],
 }
 
@@ -66,7 +66,7 @@ pub struct Command {
 pub struct Argument {
     name: &'static CStr,
     kind: ArgKind,
-    /// A word that stands before it, or for it.
+    /// A literal word before the argument, or in its place.
     token: Option<&'static CStr>,
     /// `REDISMODULE_CMD_ARG_*`
     flags: u32,
@@ -111,7 +111,7 @@ impl Argument {
 
     /// A literal word.
     pub const fn token(name: &'static CStr, word: &'static CStr) -> Self {
-        Self::new(name, ArgKind::Token).behind(word)
+        Self::new(name, ArgKind::Token).with_token(word)
     }
 
     pub const fn one_of(name: &'static CStr, choices: &'static [Argument]) -> Self {
@@ -124,7 +124,7 @@ impl Argument {
     }
 
     /// The same with a word before it.
-    pub const fn behind(self, word: &'static CStr) -> Self {
+    pub const fn with_token(self, word: &'static CStr) -> Self {
         Self { token: Some(word), ..self }
     }
 
@@ -156,20 +156,20 @@ impl Argument {
     }
 }
 
-/// The way in to a command from C.
+/// The function through which the server calls a command.
 #[derive(Clone, Copy)]
 pub struct EntryPoint(
     unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, libc::c_int) -> libc::c_int,
 );
 
 impl EntryPoint {
-    /// The entry point of `H`, behind the guard.
+    /// The entry point of `H`, which catches panics.
     pub const fn to<H: Handler>() -> Self {
         Self(enter::<H>)
     }
 
-    /// The same for a command whose keys are [`Keys::Counted`]. Its flags name `getkeys-api`: clusters of Redis 7.0 and
-    /// Valkey 8 do not find such keys by the description of the command.
+    /// The same for a command whose keys are [`Keys::Counted`]. Its flags must contain `getkeys-api`: clusters of Redis 7.0 and
+    /// Valkey 8 do not find such keys by the key specification of the command.
     pub const fn counted<H: Handler>() -> Self {
         Self(enter_counted::<H>)
     }
@@ -184,14 +184,14 @@ unsafe extern "C" fn enter_counted<H: Handler>(
     argv: *mut *mut raw::RedisModuleString,
     argc: libc::c_int,
 ) -> libc::c_int {
-    // SAFETY: the server vouches for all three. In such a request nothing is run and nothing replied.
+    // SAFETY: the server vouches for all three. In a request for key positions only the functions for those are called.
     unsafe {
         if call!(RedisModule_IsKeysPositionRequest(ctx)) == 0 {
             return enter::<H>(ctx, argv, argc);
         }
         let mut words = Args::new(argv, argc).skip(1);
         let number = words.next().and_then(|number| parse_i64(number.as_bytes())).unwrap_or(0);
-        // A number of more keys than words is not valid.
+        // A number that is larger than that of the words after it is not valid.
         let number = if (1..=i64::from(argc) - 2).contains(&number) { number as usize } else { 0 };
         let flags = raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
         for position in (2..argc).take(number) {
@@ -227,11 +227,11 @@ unsafe extern "C" fn enter<H: Handler>(
 
 /// Adds an ACL category of the module's own. False if the server has no categories of modules.
 ///
-/// Some servers keep the category of a module that failed to load, so one that is there already will do.
+/// Some servers keep the category of a module that failed to load, so it is no error if it exists already.
 pub fn add_category(ctx: &Context, name: &CStr) -> bool {
     // SAFETY: the context is alive; the server copies the name.
     unsafe {
-        match optional!(RedisModule_AddACLCategory) {
+        match raw::RedisModule_AddACLCategory {
             Some(add) => {
                 add(ctx.as_ptr(), name.as_ptr()) == raw::REDISMODULE_OK as libc::c_int
                     || io::Error::last_os_error().raw_os_error() == Some(libc::EBUSY)
@@ -241,15 +241,15 @@ pub fn add_category(ctx: &Context, name: &CStr) -> bool {
     }
 }
 
-/// Declares a command. `categories`: its ACL categories, which replace those that the flags imply; set where the server can.
-/// `tips`: what clients are to know of it.
+/// Declares a command. `categories`: its ACL categories, which replace those that the flags imply, on servers that can set
+/// them. `tips`: its command tips.
 pub fn register(ctx: &Context, command: &Command, categories: &CStr, tips: Option<&CStr>) -> Result<(), &'static str> {
     let ok = raw::REDISMODULE_OK as libc::c_int;
     // SAFETY: the context is alive and belongs to the loading module. Every string lives for ever; the server copies
     // what it keeps.
     unsafe {
         let name = command.name.as_ptr();
-        // The position of the one key. Those that are counted are described below.
+        // The position of a single key. Counted keys are described below.
         let place = match command.keys {
             Keys::First => 1,
             Keys::Counted | Keys::None => 0,
@@ -262,7 +262,7 @@ pub fn register(ctx: &Context, command: &Command, categories: &CStr, tips: Optio
         if declared.is_null() {
             return Err("the server does not know the command it has just been given");
         }
-        if let Some(set) = optional!(RedisModule_SetCommandACLCategories)
+        if let Some(set) = raw::RedisModule_SetCommandACLCategories
             && set(declared, categories.as_ptr()) != ok
         {
             return Err("the server refused the command's ACL categories");

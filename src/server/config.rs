@@ -18,19 +18,19 @@ pub struct Setting {
     mutable: bool,
     /// The index of the current word.
     value: AtomicUsize,
-    /// Called after the server has set it.
-    after: fn(),
+    /// Called after the server has set the value.
+    on_set: fn(),
 }
 
 impl Setting {
     /// A setting whose default is the first of its words.
     pub const fn new(name: &'static CStr, words: &'static [&'static CStr], mutable: bool) -> Self {
-        Self { name, words, mutable, value: AtomicUsize::new(0), after: || {} }
+        Self { name, words, mutable, value: AtomicUsize::new(0), on_set: || {} }
     }
 
-    /// The same, with a function that is called each time after the server has set it.
-    pub const fn with(self, after: fn()) -> Self {
-        Self { after, ..self }
+    /// The same, with a function that is called each time the server has set the value.
+    pub const fn on_set(self, on_set: fn()) -> Self {
+        Self { on_set, ..self }
     }
 
     /// The index of the current word.
@@ -38,8 +38,8 @@ impl Setting {
         self.value.load(Relaxed)
     }
 
-    /// Makes a word the default, which holds unless the server's configuration has another. False if it is not one of the setting's
-    /// words.
+    /// Makes a word the default, for a server whose configuration does not contain the setting. Returns whether it is one of the
+    /// setting's words.
     pub fn preset(&self, word: &[u8]) -> bool {
         let index = self.words.iter().position(|known| known.to_bytes().eq_ignore_ascii_case(word));
         if let Some(index) = index {
@@ -106,7 +106,7 @@ unsafe extern "C" fn write(
     match usize::try_from(value) {
         Ok(index) if index < setting.words.len() => {
             setting.value.store(index, Relaxed);
-            guard(setting.after); // A panic is logged; the value is set.
+            guard(setting.on_set); // A panic is logged; the value is set.
             raw::REDISMODULE_OK as c_int
         }
         _ => raw::REDISMODULE_ERR as c_int, // The server sends only the values that it was given.

@@ -1,4 +1,4 @@
-//! One call into the module: replies, effects, the log, and what else it asks of the server besides its keys.
+//! One call into the module: replies, effects, the log, and all else that it needs of the server except its keys.
 
 use std::cell::OnceCell;
 use std::ffi::{CStr, CString};
@@ -7,14 +7,14 @@ use std::ptr::NonNull;
 use redis_module::raw;
 
 use super::Error;
-use super::api::{call, optional};
+use super::api::call;
 use super::caller::Caller;
 use super::string::Str;
 
 /// The context of one call. It is neither copied nor kept: the server frees it when the call ends.
 pub struct Context {
     ctx: NonNull<raw::RedisModuleCtx>,
-    /// Looked up when it is first asked for, and forgotten before other code runs.
+    /// Looked up when it is first needed, and forgotten before other code runs.
     caller: OnceCell<Caller>,
 }
 
@@ -48,26 +48,19 @@ impl Context {
         self.caller.get_or_init(|| unsafe { Caller::of(self.as_ptr()) })
     }
 
-    /// To be called before other code runs, which could delete a user.
+    /// Must be called before other code runs, which could delete a user.
     pub(super) fn before_other_code(&mut self) {
         self.caller = OnceCell::new();
     }
 
-    /// Whether the server runs in cluster mode, asked anew.
-    pub(super) fn in_cluster(&self) -> bool {
-        // SAFETY: the context is alive; the function only reads the server's state.
-        let flags = unsafe { call!(RedisModule_GetContextFlags(self.as_ptr())) };
-        flags & raw::REDISMODULE_CTX_FLAGS_CLUSTER as libc::c_int != 0
-    }
-
     /// Writes a line to the server's log at its highest level.
     pub(super) fn log_warning(&self, line: &str) {
-        log(self.as_ptr(), c"warning", &CString::new(line.replace('\0', "?")).unwrap_or_default());
+        log(self.as_ptr(), c"warning", line);
     }
 
     /// Writes a line to the server's log at its usual level.
     pub fn log_notice(&self, line: &str) {
-        log(self.as_ptr(), c"notice", &CString::new(line.replace('\0', "?")).unwrap_or_default());
+        log(self.as_ptr(), c"notice", line);
     }
 
     // ---- Replies -----------------------------------------------------------------------------------------------
@@ -123,18 +116,17 @@ impl Context {
     // ---- Effects -----------------------------------------------------------------------------------------------
 
     /// Sends a command to replicas and the AOF. All that one call sends travels as one transaction.
-    #[inline]
     pub fn replicate(&self, command: &CStr, words: &[Str<'_>]) {
         let (ctx, name, p) = (self.as_ptr(), command.as_ptr(), Str::as_ptr);
         // SAFETY: the context and the words are alive, and each format names as many strings as follow (`v`: a list of them and
-        // its length). The server takes references of its own. It refuses unknown commands alone.
+        // its length). The server takes references of its own. It refuses only unknown commands.
         unsafe {
             match *words {
                 [a] => call!(RedisModule_Replicate(ctx, name, c"s".as_ptr(), p(a))),
                 [a, b] => call!(RedisModule_Replicate(ctx, name, c"ss".as_ptr(), p(a), p(b))),
                 [a, b, c] => call!(RedisModule_Replicate(ctx, name, c"sss".as_ptr(), p(a), p(b), p(c))),
                 [a, b, c, d] => call!(RedisModule_Replicate(ctx, name, c"ssss".as_ptr(), p(a), p(b), p(c), p(d))),
-                // For this one the server allocates twice.
+                // The server allocates twice for this format.
                 _ => call!(RedisModule_Replicate(ctx, name, c"v".as_ptr(), words.as_ptr(), words.len())),
             };
         }
@@ -203,14 +195,17 @@ impl Context {
 
 /// Writes a line to the server's log at level `notice`, outside a call of a command.
 pub fn log_notice(line: &str) {
-    log(std::ptr::null_mut(), c"notice", &CString::new(line).unwrap_or_default());
+    log(std::ptr::null_mut(), c"notice", line);
 }
 
 /// Logs with or without a context.
-pub(super) fn log(ctx: *mut raw::RedisModuleCtx, level: &CStr, line: &CStr) {
-    // SAFETY: the function is optional here because this also runs where the table is not checked; the format names one string.
+pub(super) fn log(ctx: *mut raw::RedisModuleCtx, level: &CStr, line: &str) {
+    // A NUL would end the line early; it is replaced.
+    let line = CString::new(line.replace('\0', "?")).unwrap_or_default();
+    // SAFETY: the context is alive, or null, which the function takes. The format names one string. The function is not in the list
+    // of required ones: this also runs where a load has failed because one of them is missing.
     unsafe {
-        if let Some(log) = optional!(RedisModule_Log) {
+        if let Some(log) = raw::RedisModule_Log {
             log(ctx, level.as_ptr(), c"%s".as_ptr(), line.as_ptr());
         }
     }

@@ -1,7 +1,7 @@
 //! The functions that the server looks up in the library by name.
 //!
-//! Not by the macro of the crate, whose entry point for INFO adds a stack trace to the server's crash report, in which some servers
-//! crash a second time, and which keeps a context of 17 KB that nothing here uses.
+//! The crate has a macro for them, which is not used here: its entry point for INFO adds a stack trace to the server's crash report,
+//! in which some servers crash a second time, and it keeps a context of 17 KB that nothing here needs.
 
 use std::ffi::{CStr, c_int};
 
@@ -10,7 +10,7 @@ use redis_module::raw;
 use super::context::Context;
 use super::guard::{guard, install};
 use super::info;
-use super::load::{self, Loading};
+use super::load;
 use super::string::Args;
 use super::unload;
 
@@ -29,8 +29,9 @@ pub trait Module {
     const NAME: &'static CStr;
     const VERSION: i32;
 
-    /// Declares settings and commands. An error is logged, and the module is not loaded.
-    fn load(loading: &mut Loading<'_>) -> Result<(), String>;
+    /// Declares settings and commands. `arguments`: the words after the library's path in `loadmodule`. An error is logged, and
+    /// the module is not loaded.
+    fn load(ctx: &mut Context, arguments: Args<'_>) -> Result<(), String>;
 }
 
 /// Exports the entry points of a library that is this [`Module`].
@@ -83,7 +84,7 @@ pub unsafe fn on_load<M: Module>(
     };
     let outcome = guard(|| -> Result<(), String> {
         load::prepare(&context)?;
-        M::load(&mut Loading { ctx: &mut context, arguments })?;
+        M::load(&mut context, arguments)?;
         info::register(&context)?;
         unload::prepare(&context)
     });

@@ -6,7 +6,7 @@ use redis_module::raw;
 
 use super::Args;
 
-/// Runs something on words. It may look at their bytes and keep them, and ask the server for nothing else.
+/// Runs `body` on words. It may read and retain them, and must not call any other function of the server.
 pub fn with_words<T>(words: &[Vec<u8>], body: impl FnOnce(Args<'_>) -> T) -> T {
     // SAFETY: the fuzzer runs its targets in one thread.
     unsafe {
@@ -17,7 +17,7 @@ pub fn with_words<T>(words: &[Vec<u8>], body: impl FnOnce(Args<'_>) -> T) -> T {
     let mut pointers: Vec<*mut raw::RedisModuleString> =
         words.iter().map(|word| std::ptr::from_ref(word).cast_mut().cast()).collect();
     let count = pointers.len().try_into().unwrap_or(0);
-    // SAFETY: the pointers are to `words`, which live as long as the call; only the functions below look behind them.
+    // SAFETY: the pointers are to `words`, which live as long as the call; only the functions below dereference them.
     body(unsafe { Args::new(pointers.as_mut_ptr(), count) })
 }
 

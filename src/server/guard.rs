@@ -3,7 +3,6 @@
 //! A panic that unwinds into C aborts the server. So each entry point runs its body in [`guard`], where a panic is caught. It is logged
 //! with its location, and counted; the entry point replies with an error.
 
-use std::ffi::CString;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -39,35 +38,32 @@ fn report(panic: &PanicHookInfo<'_>) {
         Some(place) => format!("panic caught at {}:{}: {what}", place.file(), place.line()),
         None => format!("panic caught: {what}"),
     };
-    // A NUL in the message would end the line early; it is replaced.
-    let line = CString::new(line.replace('\0', "?")).unwrap_or_default();
     log(ptr::null_mut(), c"warning", &line);
 }
 
-/// A step of a call. In builds for the tests a panic can be asked for at any of them.
-#[inline]
-pub fn step() {
+/// A point of a call at which a test can ask for a panic. Does nothing in other builds.
+pub fn fail_point() {
     #[cfg(feature = "test-hooks")]
-    countdown::step();
+    countdown::fail_point();
 }
 
 #[cfg(feature = "test-hooks")]
 pub mod countdown {
     use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-    /// Steps left until one panics; 0: none does.
-    static STEPS: AtomicI64 = AtomicI64::new(0);
+    /// How many more points are passed until one panics, that one included; 0: none does.
+    static LEFT: AtomicI64 = AtomicI64::new(0);
 
-    /// Makes only the step of this number, counted from here, panic.
-    pub fn panic_at(step: i64) {
-        STEPS.store(step, Relaxed);
+    /// Makes the *n*-th point from now panic, and no other.
+    pub fn panic_at(n: i64) {
+        LEFT.store(n, Relaxed);
     }
 
-    pub(super) fn step() {
-        let left = STEPS.load(Relaxed);
+    pub(super) fn fail_point() {
+        let left = LEFT.load(Relaxed);
         if left > 0 {
-            STEPS.store(left - 1, Relaxed);
-            assert!(left > 1, "asked to panic at this step");
+            LEFT.store(left - 1, Relaxed);
+            assert!(left > 1, "asked to panic at this point");
         }
     }
 }

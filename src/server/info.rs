@@ -10,7 +10,7 @@ use super::api::call;
 use super::context::Context;
 use super::guard::guard;
 
-/// Makes the functions that are marked `#[info_command_handler]` answer for the module's part of INFO.
+/// Registers the functions marked `#[info_command_handler]` for the module's section of INFO.
 pub(super) fn register(ctx: &Context) -> Result<(), String> {
     match register_info_function(ctx.as_ptr(), Some(fill)) {
         Status::Ok => Ok(()),
@@ -21,10 +21,10 @@ pub(super) fn register(ctx: &Context) -> Result<(), String> {
 /// # Safety
 /// Called by the server alone, with a context that lasts for the call.
 unsafe extern "C" fn fill(ctx: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) {
-    // A crash report is made by the handler of a signal, which may have come in the middle of an allocation. Nothing of
-    // ours is worth the rest of the report.
+    // A crash report is written in a signal handler, which may have interrupted an allocation. Allocating there could hang
+    // the server before the report is complete.
     if for_crash_report == 0 {
-        // A panic is logged; the rest of INFO is better than none.
+        // A panic is logged, and the other sections of INFO are still replied.
         guard(|| basic_info_command_handler(&InfoContext::new(ctx), false));
     }
 }

@@ -10,7 +10,6 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
 }
 
 /// Reads an integer by the same rule from the start of a string. Returns the rest, too.
-#[inline]
 pub fn split_i64(text: &[u8]) -> Option<(i64, &[u8])> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
@@ -53,9 +52,8 @@ impl Digits {
         digits
     }
 
-    /// A byte, and the decimal form of an integer.
-    #[inline]
-    pub fn behind(prefix: u8, value: i64) -> Self {
+    /// A byte, then the decimal form of an integer.
+    pub fn prefixed(prefix: u8, value: i64) -> Self {
         let mut digits = Self::NONE;
         digits.push(&[prefix]);
         digits.push_integer(value);
@@ -71,24 +69,22 @@ impl Digits {
         digits
     }
 
-    /// A byte, and milliseconds, not negative, as seconds in the shortest decimal form, followed by a unit.
-    pub fn seconds_behind(prefix: u8, millis: i64, unit: u8) -> Self {
-        let mut digits = Self::behind(prefix, millis / 1000);
+    /// A byte, then milliseconds, which are not negative, as seconds in the shortest decimal form, then the unit.
+    pub fn prefixed_seconds(prefix: u8, millis: i64, unit: u8) -> Self {
+        let mut digits = Self::prefixed(prefix, millis / 1000);
         let digit = |value: i64| b'0' + (value % 10) as u8;
         let places = [b'.', digit(millis / 100), digit(millis / 10), digit(millis)];
-        // Zeros at the end are left out, and so is the point before nothing.
+        // Zeros at the end are left out, and so is a point that no digit follows.
         let last = places.iter().rposition(|&place| place != b'0').unwrap_or(0);
         digits.push(if last == 0 { &[] } else { &places[..=last] });
         digits.push(&[unit]);
         digits
     }
 
-    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 
-    #[inline]
     fn push(&mut self, text: &[u8]) {
         let end = self.length + text.len();
         self.bytes[self.length..end].copy_from_slice(text);
@@ -158,13 +154,13 @@ mod tests {
         for (millis, text) in
             [(60_000, ":60s"), (250, ":0.25s"), (1, ":0.001s"), (1_500, ":1.5s"), (10_050, ":10.05s"), (20, ":0.02s")]
         {
-            assert_eq!(Digits::seconds_behind(b':', millis, b's').as_bytes(), text.as_bytes());
+            assert_eq!(Digits::prefixed_seconds(b':', millis, b's').as_bytes(), text.as_bytes());
         }
     }
 
     proptest! {
         #[test]
-        fn every_integer_survives_the_way_out_and_back(value in any::<i64>()) {
+        fn every_integer_is_written_and_read_back(value in any::<i64>()) {
             let digits = Digits::of(value);
             prop_assert_eq!(digits.as_bytes().to_vec(), value.to_string().into_bytes());
             prop_assert_eq!(parse_i64(digits.as_bytes()), Some(value));

@@ -58,10 +58,10 @@ pub struct Key<'a, M: Mode> {
     pub(super) name: Str<'a>,
     /// Looked up once; the methods that change it keep it up to date.
     pub(super) kind: Kind,
-    /// Where the bytes of a string are, once they were asked for and until they may move. In a key that is open for writing
-    /// nothing else refers to them, so that they can be changed in place.
+    /// Where the bytes of a string are, from the first read until they may move. In a key that is open for writing nothing else
+    /// refers to them, so they can be changed in place.
     bytes: Cell<Option<NonNull<[u8]>>>,
-    /// Looked up once, too.
+    /// Looked up once; `Some(None)` if the key has no expiry.
     expiry: Cell<Option<Option<i64>>>,
     mode: PhantomData<M>,
 }
@@ -124,18 +124,18 @@ impl<'a, M: Mode> Key<'a, M> {
 
     /// The bytes of a string. Empty if the key has no string.
     ///
-    /// A server that keeps a short string as an integer, or in one piece with its object, lays it out anew here, which takes
-    /// 8 to 24 bytes more. No call of the module API shows the bytes otherwise.
+    /// If the server keeps a short string as an integer, or in one allocation with its object, this makes it store the string as
+    /// `raw`, which takes 8 to 24 bytes more. The module API has no other access to the bytes.
     pub fn bytes(&self) -> &[u8] {
-        match self.place() {
+        match self.locate() {
             // SAFETY: the bytes stay where they are until a write through this key, which takes `self` mutably and forgets
-            // the place. Other code cannot run meanwhile, because the key borrows the context.
-            Some(place) => unsafe { place.as_ref() },
+            // where they are. Other code cannot run meanwhile, because the key borrows the context.
+            Some(bytes) => unsafe { bytes.as_ref() },
             None => &[],
         }
     }
 
-    fn place(&self) -> Option<NonNull<[u8]>> {
+    fn locate(&self) -> Option<NonNull<[u8]>> {
         if self.kind == Kind::String && self.bytes.get().is_none() {
             let mut length = 0;
             // SAFETY: the key is open in this mode, and its value is a string.
@@ -184,14 +184,14 @@ impl Key<'_, Writable> {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        match self.place() {
-            // SAFETY: as in `bytes`; and nothing else refers to a string that was located in a key open for writing.
-            Some(mut place) => unsafe { place.as_mut() },
+        match self.locate() {
+            // SAFETY: as in `bytes`. `self` is borrowed mutably, and the server shares no string of a key that is open for writing.
+            Some(mut bytes) => unsafe { bytes.as_mut() },
             None => &mut [],
         }
     }
 
-    /// Gives a string another length, or creates it. Not by StringSet, which fires `new` for a key that is there, too.
+    /// Gives a string another length, or creates it. Not by StringSet, which also fires `new` for a key that exists.
     fn resize(&mut self, length: usize) {
         self.bytes.set(None);
         // SAFETY: the key is open for writing.
@@ -208,7 +208,7 @@ impl<M: Mode> Drop for Key<'_, M> {
 }
 
 /// The server refuses these calls only for a key that is not open for writing or holds another type, which the types here rule
-/// out. Nothing may go on as if a write had been done that was not.
+/// out. No call may continue as if such a write had been done.
 pub(super) fn expect_ok(what: &str, answer: libc::c_int) {
     assert!(answer == raw::REDISMODULE_OK as libc::c_int, "{what} was refused by the server");
 }

@@ -1,4 +1,4 @@
-//! Loading: what the layer needs of the server, and what it tells it.
+//! Loading: what the layer requires of the server, and what it declares to it.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -7,20 +7,6 @@ use redis_module::raw;
 use super::api::{call, look_up, missing};
 use super::context::Context;
 use super::info::ServerInfo;
-use super::string::{Args, Str};
-
-/// The module while it is loaded: its arguments, and the context to register with.
-pub struct Loading<'a> {
-    pub ctx: &'a mut Context,
-    pub(super) arguments: Args<'a>,
-}
-
-impl<'a> Loading<'a> {
-    /// The words behind the library's path in `loadmodule`.
-    pub fn arguments(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        self.arguments.map(Str::as_bytes)
-    }
-}
 
 static IN_CLUSTER: AtomicBool = AtomicBool::new(false);
 
@@ -29,14 +15,16 @@ pub fn in_cluster() -> bool {
     IN_CLUSTER.load(Relaxed)
 }
 
-/// Prepares the layer. To be called before any other function of it.
+/// Prepares the layer. Must be called before its other functions.
 pub(super) fn prepare(ctx: &Context) -> Result<(), String> {
     if let Some(function) = missing() {
         return Err(format!("this server is too old: it has no {function}"));
     }
     look_up();
     set_options(ctx);
-    IN_CLUSTER.store(ctx.in_cluster(), Relaxed);
+    // SAFETY: the context is alive; the function only reads the server's state.
+    let flags = unsafe { call!(RedisModule_GetContextFlags(ctx.as_ptr())) };
+    IN_CLUSTER.store(flags & raw::REDISMODULE_CTX_FLAGS_CLUSTER as libc::c_int != 0, Relaxed);
     Ok(())
 }
 

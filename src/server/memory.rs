@@ -11,7 +11,7 @@ const LEAST: usize = 16;
 /// An allocator over one whose memory is aligned to 8 bytes.
 pub struct Aligned<A>(pub A);
 
-/// What the allocator below is asked for. None where the size would overflow.
+/// What is requested of the allocator below. `None` if the size would overflow.
 fn whole(layout: Layout) -> Option<Layout> {
     let size = layout.size().checked_add(alignment(layout))?;
     Layout::from_size_align(size, align_of::<*mut u8>()).ok()
@@ -21,8 +21,8 @@ fn alignment(layout: Layout) -> usize {
     layout.align().max(LEAST)
 }
 
-// SAFETY: what `alloc` hands out lies within a piece of the allocator below, at the alignment that was asked for, with as
-// many bytes behind it, and no two such places overlap; `dealloc` gives the piece back as it was asked for.
+// SAFETY: what `alloc` returns lies within a piece of the allocator below, has the alignment and the size of the layout, and no
+// two such places overlap; `dealloc` gives the piece back with the layout of its allocation.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Aligned<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(whole) = whole(layout) else { return std::ptr::null_mut() };
@@ -31,7 +31,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Aligned<A> {
         if piece.is_null() {
             return piece;
         }
-        // At least a pointer, since the piece is aligned to one; at most the alignment, so that the size fits behind it.
+        // At least a pointer, since the piece is aligned to one; at most the alignment, so that the size fits after it.
         let gap = alignment(layout) - piece.addr() % alignment(layout);
         // SAFETY: see above.
         unsafe {
@@ -42,7 +42,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Aligned<A> {
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // It was taken with this layout, so there is one.
+        // `alloc` has succeeded with this layout, so there is one.
         let Some(whole) = whole(layout) else { return };
         // SAFETY: `alloc` has handed out the place, with the beginning of its piece in front of it.
         unsafe { self.0.dealloc(place.cast::<*mut u8>().sub(1).read(), whole) }

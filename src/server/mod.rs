@@ -7,7 +7,7 @@
 //! * A function that may run other code (a command that writes, an event) takes the context mutably, and a [`Key`] borrows it for as
 //!   long as it is open. So no other code runs that could change a value that is open. Commands that only read are called
 //!   while keys are open, and further keys are opened, as in the server's own commands of several keys. (If such a key has
-//!   expired, listeners of other modules are told; they must not touch other keys.)
+//!   expired, listeners of other modules are notified; they must not touch other keys.)
 //! * Every entry point from C goes through [`guard`], so that a panic never crosses into the server, except those that only load or
 //!   store a number and cannot panic.
 
@@ -48,10 +48,10 @@ pub use entry::{Module, on_load, on_unload};
 pub use fuzzing::with_words;
 #[cfg(feature = "test-hooks")]
 pub use guard::countdown;
-pub use guard::{panics, step};
+pub use guard::{fail_point, panics};
 pub use integer::{Digits, parse_i64, split_i64};
 pub use key::{Key, Kind, Mode, ReadOnly, Writable};
-pub use load::{Loading, in_cluster};
+pub use load::in_cluster;
 pub use slot::is_missing_everywhere;
 pub use sorted_set::ScoreRange;
 pub use string::{Args, OwnedStr, Str, Word};

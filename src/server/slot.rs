@@ -1,7 +1,7 @@
 //! May a call rely on a key that its command does not declare, while their slot is on its way to another node?
 //!
-//! Two nodes serve a slot that is moved key by key. The server sends each caller to the node with the key that its command declares. A
-//! key that a module derives from it may be on the other node, which the server does not check.
+//! While a slot is moved key by key, two nodes serve it. The server sends each caller to the node that has the key in the call. A key
+//! that a module derives from it may be on the other node, and the server does not check that.
 
 use std::io;
 
@@ -11,8 +11,8 @@ use super::string::Str;
 
 /// Whether a key that does not exist on this node exists on no other. Both keys hash to one slot.
 ///
-/// While a slot moves, the server refuses a call that declares several keys of which one is missing. So such a call is made, which
-/// declares both.
+/// While a slot is moved, the server refuses a call with several keys if one of them is missing. So this makes such a call with
+/// both keys.
 pub fn is_missing_everywhere(ctx: &Context, declared: Str<'_>, derived: Str<'_>) -> bool {
     // SAFETY: context and keys are alive, the format names two strings, and the reply is freed.
     unsafe {

@@ -58,7 +58,7 @@ impl<M: Mode> Key<'_, M> {
     /// logarithmic time.
     pub fn count_in(&self, range: ScoreRange) -> i64 {
         let mut counted: i64 = 0;
-        // SAFETY: the iterator stands on a member wherever it is moved, nothing changes meanwhile, and it is stopped.
+        // SAFETY: the iterator stands on a member whenever it is moved, the value does not change meanwhile, and it is stopped.
         let more = unsafe {
             let mut more = self.seek(range, End::Last);
             if !more {
@@ -75,8 +75,8 @@ impl<M: Mode> Key<'_, M> {
             let [min, max] = range.words();
             match count(self.ctx, c"ZCOUNT", c"sss", [self.name, min.as_str(), max.as_str()]) {
                 Some(count) => count,
-                // The key is a sorted set of this node, so the server has no reason to refuse. Nothing may be decided on a
-                // count that is not known.
+                // The key is a sorted set of this node, so the server has no reason to refuse. Without the count there must
+                // be no decision.
                 None => panic!("ZCOUNT was refused by the server"),
             }
         } else {
@@ -89,7 +89,7 @@ impl<M: Mode> Key<'_, M> {
         if rank >= MOST_STEPS && self.kind == Kind::SortedSet {
             return nested_score_from_top(self.ctx, self.name, rank);
         }
-        // SAFETY: as above; the score is taken where the iterator stands on a member, which stops it.
+        // SAFETY: as in `count_in`. The score is taken while the iterator stands on a member, and that stops it.
         unsafe {
             if !self.seek(ScoreRange::closed(f64::NEG_INFINITY, f64::INFINITY), End::Last) {
                 return None;
@@ -116,21 +116,21 @@ impl<M: Mode> Key<'_, M> {
 
     /// The lowest score in the range that a member has.
     pub fn first_score_in(&self, range: ScoreRange) -> Option<f64> {
-        // SAFETY: the iterator stands on a member where its score is taken, which stops it.
+        // SAFETY: the score is taken while the iterator stands on a member, and that stops it.
         unsafe { self.seek(range, End::First).then(|| self.take_score()) }
     }
 
     /// The highest score in the range that a member has.
     pub fn last_score_in(&self, range: ScoreRange) -> Option<f64> {
-        // SAFETY: as above.
+        // SAFETY: as in `first_score_in`.
         unsafe { self.seek(range, End::Last).then(|| self.take_score()) }
     }
 
     /// The first members with a score in the range, at most `N`; the rest of the array is empty. `None` if there are none.
     pub fn first_in<const N: usize>(&self, range: ScoreRange) -> Option<[Option<OwnedStr>; N]> {
         let mut members = [const { None }; N];
-        // SAFETY: the iterator stands on a member wherever it is asked, and is stopped before the value may change; the
-        // members that it answers with are copies of ours.
+        // SAFETY: the iterator stands on a member whenever it is read, and is stopped before the value may change. The
+        // strings that it returns are copies and ours.
         unsafe {
             let mut more = self.seek(range, End::First);
             if !more {
@@ -151,7 +151,7 @@ impl<M: Mode> Key<'_, M> {
     /// The members of highest score in the range, at most `most`, the highest first.
     pub fn last_in(&self, range: ScoreRange, most: usize) -> Vec<OwnedStr> {
         let mut members = Vec::new();
-        // SAFETY: as above.
+        // SAFETY: as in `first_in`.
         unsafe {
             let mut more = self.seek(range, End::Last);
             if !more {
@@ -177,7 +177,7 @@ impl<M: Mode> Key<'_, M> {
         (found == raw::REDISMODULE_OK as libc::c_int).then_some(score)
     }
 
-    /// The score at which the iterator stands, which is stopped.
+    /// Returns the score of the member on which the iterator stands, and stops the iterator.
     ///
     /// # Safety
     /// The iterator stands on a member.
@@ -195,7 +195,6 @@ impl<M: Mode> Key<'_, M> {
     ///
     /// # Safety
     /// If there is one, the caller stops the iterator before it changes the value.
-    #[inline]
     unsafe fn seek(&self, range: ScoreRange, end: End) -> bool {
         if self.kind != Kind::SortedSet {
             return false;

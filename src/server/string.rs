@@ -64,7 +64,8 @@ impl<'a> Iterator for Args<'a> {
     }
 }
 
-/// A string of the server that others keep alive for `'a`. As the server takes it: lists of these are lists of its pointers.
+/// A string of the server that is kept alive elsewhere for `'a`. It has the layout of the server's pointer, so a slice of these can be
+/// passed where the server takes an array of strings.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Str<'a> {
@@ -95,13 +96,13 @@ impl<'a> Str<'a> {
         // SAFETY: the string is alive; without a context the reference belongs to us alone.
         match OwnedStr::wrap(unsafe { call!(RedisModule_HoldString(ptr::null_mut(), self.as_ptr())) }) {
             Some(string) => string,
-            None => panic!("the server retained no string"), // It never answers null.
+            None => panic!("the server retained no string"), // It never returns null.
         }
     }
 
     pub fn as_bytes(self) -> &'a [u8] {
         let mut length = 0;
-        // SAFETY: the string lives for 'a, is never changed meanwhile, and the server answers with its own bytes.
+        // SAFETY: the string lives for 'a and is not changed meanwhile; the server returns a pointer to its bytes and their number.
         unsafe {
             let bytes = call!(RedisModule_StringPtrLen(self.as_ptr(), &mut length));
             slice::from_raw_parts(bytes.cast(), length)
@@ -120,7 +121,7 @@ impl OwnedStr {
         let string = unsafe { call!(RedisModule_CreateString(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len())) };
         match Self::wrap(string) {
             Some(string) => string,
-            None => panic!("the server made no string"), // It aborts when out of memory and never answers null.
+            None => panic!("the server made no string"), // It aborts when out of memory, and never returns null.
         }
     }
 
@@ -130,7 +131,6 @@ impl OwnedStr {
     }
 
     /// The pieces, joined.
-    #[inline]
     pub fn concat<const N: usize>(pieces: [&[u8]; N]) -> Self {
         // Most names are short. They are put together on the stack.
         let mut short = [0; 128];
@@ -162,7 +162,7 @@ impl Drop for OwnedStr {
     }
 }
 
-/// A string of the server that is made when it is first needed, and kept: a word of many replicated commands.
+/// A string of the server that is created when it is first needed, and kept: a word of many replicated commands.
 pub struct Word {
     text: &'static str,
     string: AtomicPtr<raw::RedisModuleString>,

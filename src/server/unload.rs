@@ -1,12 +1,12 @@
 //! `MODULE UNLOAD` is refused.
 //!
-//! Servers keep pointers to the commands of a module: in what clients have sent ahead or queued in MULTI, in what each client
-//! called last, in rules of the ACL. A server crashes when it uses one after the module is gone, and a module cannot see all of
-//! them.
+//! Servers keep pointers to the commands of a module: in requests that they have parsed ahead, in the queue of a MULTI, in the last
+//! call of each client, in rules of the ACL. A server crashes when it follows one after the module is gone, and a module cannot
+//! see all of them.
 //!
-//! Two unloads are the server's own, and are not refused:
+//! The server itself starts an unload in two cases, and these are not refused:
 //!
-//! * `MODULE LOADEX` with a setting that the module does not have. The server finds that out after the module's part of the
+//! * `MODULE LOADEX` with a setting that the module does not have. The server notices it after the module's part of the
 //!   load has succeeded, and unloads it within the same command. Redis 8 aborts if the module refuses.
 //! * Valkey 9 unloads all modules when it shuts down.
 
@@ -42,14 +42,14 @@ pub(super) fn prepare(ctx: &Context) -> Result<(), String> {
     }
 }
 
-/// Whether the server unloads the module by itself.
+/// Whether the server itself has started this unload.
 pub(super) fn is_permitted(ctx: &Context) -> bool {
     let loaded_by = *LOADED_BY.lock().unwrap_or_else(PoisonError::into_inner);
     SHUTTING_DOWN.load(Relaxed) || (loaded_by.is_some() && loaded_by == running_command(ctx))
 }
 
-/// What tells the running command from others: how many the server has run before it, and its time in microseconds, which the
-/// server reads once for each. (`CONFIG RESETSTAT` resets the number; some servers read the time once a millisecond.)
+/// Identifies the running command: how many commands the server has run before it, and its time in microseconds, which the server
+/// reads once for each. (`CONFIG RESETSTAT` resets the number; some servers read the time once a millisecond.)
 fn running_command(ctx: &Context) -> Option<(u64, u64)> {
     let before = ServerInfo::read(ctx, c"stats")?.number(c"total_commands_processed")?;
     let time = ServerInfo::read(ctx, c"server")?.number(c"server_time_usec")?;

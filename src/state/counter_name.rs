@@ -1,8 +1,8 @@
 //! The names of counters. The counter of a fixed window is a key that is derived from the caller's: `key:N` for the
 //! window's number *N*, or `key:<windowSec>s` for a window that begins with its first request.
 //!
-//! In a cluster that key may lie in another slot than the one the caller was sent to, where nobody finds it. There the
-//! name is made so that it hashes to the slot of the caller's key.
+//! In a cluster that key may hash to another slot than the key of the call, and would not be found there. So in cluster mode
+//! the name is made such that both hash to one slot.
 
 use smallvec::SmallVec;
 
@@ -17,7 +17,7 @@ const NO_SLOT: Error = Error::Line(
 /// The server's own line, as it is since Redis 7.2.
 const NO_PERMISSION: Error = Error::Line(c"NOPERM No permissions to access a key");
 
-/// The server's own line for several keys of which a slot that is being moved may lack one.
+/// The server's own line for a call with several keys of which one may have moved to another node.
 const TRY_AGAIN: Error = Error::Line(c"TRYAGAIN Multiple keys request during rehashing of slot");
 
 /// The end of a counter's name, which differs between the counters of a key.
@@ -37,8 +37,8 @@ impl Suffix {
     /// Its bytes, which begin with a colon.
     fn text(self) -> Digits {
         match self {
-            Self::Number(number) => Digits::behind(b':', number),
-            Self::Length(window) => Digits::seconds_behind(b':', window.millis(), b's'),
+            Self::Number(number) => Digits::prefixed(b':', number),
+            Self::Length(window) => Digits::prefixed_seconds(b':', window.millis(), b's'),
         }
     }
 }
@@ -72,24 +72,12 @@ impl<'a> CounterKey<'a> {
     }
 }
 
-/// The name of a counter that the caller may use.
-pub struct CounterName(OwnedStr);
-
-impl CounterName {
-    pub fn of(ctx: &Context, call: Call<'_>, suffix: Suffix) -> Result<Self, Error> {
-        let (key, suffix) = (call.key.as_bytes(), suffix.text());
-        let (open, close) = braces_in_this_mode(key).ok_or(NO_SLOT)?;
-        let name = OwnedStr::concat([open, key, close, suffix.as_bytes()]);
-        if permits(ctx, call, name.as_str()) { Ok(Self(name)) } else { Err(NO_PERMISSION) }
-    }
-
-    pub fn as_str(&self) -> Str<'_> {
-        self.0.as_str()
-    }
-
-    pub fn into_str(self) -> OwnedStr {
-        self.0
-    }
+/// The name of a counter, which the caller has permission to use.
+pub fn counter_name(ctx: &Context, call: Call<'_>, suffix: Suffix) -> Result<OwnedStr, Error> {
+    let (key, suffix) = (call.key.as_bytes(), suffix.text());
+    let (open, close) = braces_in_this_mode(key).ok_or(NO_SLOT)?;
+    let name = OwnedStr::concat([open, key, close, suffix.as_bytes()]);
+    if permits(ctx, call, name.as_str()) { Ok(name) } else { Err(NO_PERMISSION) }
 }
 
 /// The braces around a key in the names of its counters.
@@ -97,10 +85,10 @@ fn braces_in_this_mode(key: &[u8]) -> Option<(&'static [u8], &'static [u8])> {
     if in_cluster() { braces(key) } else { Some((b"", b"")) }
 }
 
-/// The braces with which a key, followed by `:N`, hashes to the slot of the key itself. `None` if there are none.
+/// The braces with which a key, followed by `:N`, hashes to the slot of the key itself. `None` if no braces do that.
 ///
-/// A key is hashed by its hash tag, the bytes between the first `{` and the first `}` after it, unless there are none;
-/// without a tag, as a whole.
+/// A key is hashed by its hash tag: the bytes between the first `{` and the first `}` after it, if there are any. A key without
+/// a tag is hashed as a whole.
 fn braces(key: &[u8]) -> Option<(&'static [u8], &'static [u8])> {
     if has_hash_tag(key) {
         return Some((b"", b"")); // The tag stays the first one.
@@ -120,8 +108,8 @@ fn has_hash_tag(key: &[u8]) -> bool {
 /// While a slot is moved key by key, the server sends callers to the node that has the declared key. That key usually does
 /// not exist, so they go to the new node, which may not have the counter yet. A second counter there would admit the limit
 /// once more, and would stop the move.
-pub fn check_missing(ctx: &Context, call: Call<'_>, name: &CounterName) -> Result<(), Error> {
-    if in_cluster() && !is_missing_everywhere(ctx, call.key, name.as_str()) { Err(TRY_AGAIN) } else { Ok(()) }
+pub fn check_missing(ctx: &Context, call: Call<'_>, name: Str<'_>) -> Result<(), Error> {
+    if in_cluster() && !is_missing_everywhere(ctx, call.key, name) { Err(TRY_AGAIN) } else { Ok(()) }
 }
 
 #[cfg(test)]

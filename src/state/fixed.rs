@@ -1,8 +1,8 @@
 //! The counters of fixed windows, each a string of digits under a name of its own (see [`super::counter_name`]).
 
-use super::counter_name::{CounterKey, CounterKeys, CounterName, Suffix, check_missing};
-use super::plan::{Change, Changes, Place};
-use super::{Open, Places, Plan, Terms, read_integer};
+use super::counter_name::{CounterKey, CounterKeys, Suffix, check_missing, counter_name};
+use super::plan::{Change, Changes, OpenKey};
+use super::{OpenKeys, Plan, State, Terms, read_integer};
 use crate::limit::fixed::{self, Counter, Overflow};
 use crate::limit::{Cost, Decision, Demand, Micros, Quota, Refund, Time, Window};
 use crate::server::{Call, Context, Error, Key, Kind, Mode};
@@ -28,22 +28,22 @@ pub struct Counters<'a, M: Mode> {
     now: Time,
     first: Found,
     others: Vec<Found>,
-    /// The keys of those that are not shared.
-    places: Places<'a, M>,
+    /// The keys of the counters that are not shared.
+    keys: OpenKeys<'a, M>,
 }
 
 /// The counter of a quota as it was read.
 #[derive(Clone, Copy)]
 struct Found {
     counter: Counter,
-    /// Whether the counter exists. The key of a counter that is over may still exist.
+    /// Whether the counter exists. The key of a counter whose window is over may still exist.
     exists: bool,
-    /// Whether it is the counter of a shorter window, too, where it is counted.
+    /// Whether a shorter window has the same counter, through which it is read and written.
     is_shared: bool,
 }
 
 impl Fixed {
-    #[inline(always)] // See `Open`.
+    #[inline(always)] // See `State`.
     pub fn read<'a, M: Mode>(
         &'a self,
         ctx: &'a Context,
@@ -51,19 +51,19 @@ impl Fixed {
         now: Micros,
     ) -> Result<Counters<'a, M>, Error> {
         let now = now.time();
-        let (first, place) = self.find(ctx, call, self.demand.quotas.first(), now)?;
-        let (mut others, mut places): (Vec<Found>, _) = (Vec::new(), Places::one(place));
+        let (first, open) = self.find(ctx, call, self.demand.quotas.first(), now)?;
+        let (mut others, mut keys): (Vec<Found>, _) = (Vec::new(), OpenKeys::one(open));
         for quota in self.demand.quotas.iter().skip(1) {
             let shorter = others.last().copied().unwrap_or(first);
             others.push(if self.suffix(quota, now) == self.suffix(shorter.counter.quota, now) {
                 Found { counter: Counter { quota, ..shorter.counter }, is_shared: true, ..shorter }
             } else {
-                let (found, place) = self.find(ctx, call, quota, now)?;
-                places.others.push(place);
+                let (found, open) = self.find(ctx, call, quota, now)?;
+                keys.others.push(open);
                 found
             });
         }
-        Ok(Counters { rule: self, now, first, others, places })
+        Ok(Counters { rule: self, now, first, others, keys })
     }
 
     /// Reads the counter of a quota.
@@ -73,24 +73,23 @@ impl Fixed {
         call: Call<'_>,
         quota: Quota,
         now: Time,
-    ) -> Result<(Found, Place<'a, M>), Error> {
-        let name = CounterName::of(ctx, call, self.suffix(quota, now))?;
+    ) -> Result<(Found, OpenKey<'a, M>), Error> {
+        let name = counter_name(ctx, call, self.suffix(quota, now))?;
         let key = Key::open(ctx, name.as_str());
         if key.kind() == Kind::Empty {
-            check_missing(ctx, call, &name)?;
+            check_missing(ctx, call, name.as_str())?;
         }
         let value = read_integer(&key)?;
         let expiry = key.expiry().map(Time::from_millis);
         let life = if self.anchored { quota.window } else { fixed::life(&self.demand, quota, now) };
-        // A window that began with its counter is over in the millisecond of its expiry, in which most servers still
-        // keep the key.
+        // An anchored window is over in the millisecond in which its counter expires. Most servers still keep the key then.
         let is_over = self.anchored && expiry.is_some_and(|expiry| expiry <= now);
         let (value, expiry, exists) = match value {
             Some(value) if !is_over => (value, expiry, true),
             _ => (0, None, false),
         };
         let counter = Counter { quota, life, value, expiry, anchored: self.anchored };
-        Ok((Found { counter, exists, is_shared: false }, Place { key, name: Some(name.into_str()), stale: None }))
+        Ok((Found { counter, exists, is_shared: false }, OpenKey { key, name: Some(name), stale: None }))
     }
 
     fn suffix(&self, quota: Quota, now: Time) -> Suffix {
@@ -121,15 +120,14 @@ impl<M: Mode> Counters<'_, M> {
     }
 
     /// A plan of what `change` returns for each counter.
-    #[inline]
     fn plan(&self, change: impl Fn(Found) -> Changes) -> Plan {
         let others = self.others.iter().filter(|found| !found.is_shared).map(|found| change(*found));
         Plan::several(change(self.first), others)
     }
 }
 
-impl<'a, M: Mode> Open<'a, M> for Counters<'a, M> {
-    #[inline(always)] // See `Open`.
+impl<'a, M: Mode> State<'a, M> for Counters<'a, M> {
+    #[inline(always)] // See `State`.
     fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         let Terms { detail, charge, .. } = terms;
         let (decision, count) =
@@ -153,9 +151,9 @@ impl<'a, M: Mode> Open<'a, M> for Counters<'a, M> {
         Ok((refund, self.plan(|found| found.give_back(self.demand().cost, at, self.now).into_iter().collect())))
     }
 
-    #[inline(always)] // See `Open`.
-    fn into_places(self) -> Places<'a, M> {
-        self.places
+    #[inline(always)] // See `State`.
+    fn into_keys(self) -> OpenKeys<'a, M> {
+        self.keys
     }
 }
 

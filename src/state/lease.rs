@@ -2,14 +2,14 @@
 //!
 //! The key expires with its last lease. Members whose lease has ended are [`stale`].
 
-use super::plan::{Change, Place};
+use super::plan::{Change, OpenKey};
 use super::stale::{self, Bounds, score};
-use super::{Open, Places, Plan, Terms, WRONG_TYPE};
+use super::{OpenKeys, Plan, State, Terms, WRONG_TYPE};
 use crate::limit::lease::{self, End, Leases};
 use crate::limit::{Decision, Limit, Micros, Refund, Time, Window};
 use crate::server::{Args, Context, Error, Key, Kind, Mode, OwnedStr, ScoreRange, Str, Writable};
 
-/// The rule of leases, and the holder that asks for one.
+/// The rule of leases, and the holder that requests one.
 pub struct Lease {
     pub limit: Limit,
     pub lease: Window,
@@ -17,35 +17,35 @@ pub struct Lease {
 }
 
 /// The leases at a key.
-struct Held<'a, M: Mode> {
-    place: Place<'a, M>,
+struct LeaseSet<'a, M: Mode> {
+    open: OpenKey<'a, M>,
     now: Time,
     held: i64,
 }
 
-impl<'a, M: Mode> Held<'a, M> {
+impl<'a, M: Mode> LeaseSet<'a, M> {
     fn read(ctx: &'a Context, name: Str<'_>, now: Time) -> Result<Self, Error> {
         let key = Key::open(ctx, name);
         if !matches!(key.kind(), Kind::Empty | Kind::SortedSet) {
             return Err(WRONG_TYPE);
         }
         let (held, stale) = stale::find(&key, Bounds { expired: now, latest: None, before_epoch: false });
-        Ok(Self { place: Place { key, name: None, stale }, now, held })
+        Ok(Self { open: OpenKey { key, name: None, stale }, now, held })
     }
 
-    /// When the lease of a holder ends, if it has not ended.
+    /// When the lease of a holder ends. `None` if it has ended, or if there is none.
     fn end_for(&self, holder: Str<'_>) -> Option<End> {
-        self.place.key.score_of(holder).filter(|&end| end > score(self.now)).map(end_at)
+        self.open.key.score_of(holder).filter(|&end| end > score(self.now)).map(end_at)
     }
 
     fn lacks_expiry(&self) -> bool {
-        self.held > 0 && self.place.key.expiry().is_none()
+        self.held > 0 && self.open.key.expiry().is_none()
     }
 
     /// A plan that begins with removing what is stale.
     fn plan(&self) -> Plan {
         let mut plan = Plan::nothing();
-        if self.place.stale.is_some() {
+        if self.open.stale.is_some() {
             plan.push(Change::PRUNE);
         }
         plan
@@ -61,23 +61,28 @@ fn end_at(score: f64) -> End {
     if score.is_finite() { End::At(Time::from_millis(score.ceil() as i64)) } else { End::Never }
 }
 
-/// The leases as a request of one of the holders finds them.
-pub struct Requested<'a, M: Mode> {
+/// The leases as a request finds them, and that of its own holder.
+pub struct LeaseRequest<'a, M: Mode> {
     rule: &'a Lease,
-    leases: Held<'a, M>,
+    leases: LeaseSet<'a, M>,
     own: Option<End>,
 }
 
 impl Lease {
-    #[inline(always)] // See `Open`.
-    pub fn read<'a, M: Mode>(&'a self, ctx: &'a Context, key: Str<'_>, now: Micros) -> Result<Requested<'a, M>, Error> {
-        let leases = Held::read(ctx, key, now.time())?;
+    #[inline(always)] // See `State`.
+    pub fn read<'a, M: Mode>(
+        &'a self,
+        ctx: &'a Context,
+        key: Str<'_>,
+        now: Micros,
+    ) -> Result<LeaseRequest<'a, M>, Error> {
+        let leases = LeaseSet::read(ctx, key, now.time())?;
         let own = leases.end_for(self.holder.as_str());
-        Ok(Requested { rule: self, leases, own })
+        Ok(LeaseRequest { rule: self, leases, own })
     }
 }
 
-impl<M: Mode> Leases for Requested<'_, M> {
+impl<M: Mode> Leases for LeaseRequest<'_, M> {
     fn held(&self) -> i64 {
         self.leases.held
     }
@@ -87,32 +92,32 @@ impl<M: Mode> Leases for Requested<'_, M> {
     }
 
     fn end_of(&self, rank: i64) -> Option<End> {
-        let Held { place, now, held } = &self.leases;
+        let LeaseSet { open, now, held } = &self.leases;
         let score = if rank.saturating_add(1) == *held {
-            place.key.first_score_in(ScoreRange::above(score(*now), f64::INFINITY))
+            open.key.first_score_in(ScoreRange::above(score(*now), f64::INFINITY))
         } else {
-            place.key.score_from_top(rank)
+            open.key.score_from_top(rank)
         };
         score.map(end_at)
     }
 
     fn ending_after(&self, end: End) -> i64 {
         match end {
-            End::At(time) => self.leases.place.key.count_in(ScoreRange::above(score(time), f64::INFINITY)),
+            End::At(time) => self.leases.open.key.count_in(ScoreRange::above(score(time), f64::INFINITY)),
             End::Never => 0,
         }
     }
 }
 
-impl<'a, M: Mode> Open<'a, M> for Requested<'a, M> {
-    #[inline(always)] // See `Open`.
+impl<'a, M: Mode> State<'a, M> for LeaseRequest<'a, M> {
+    #[inline(always)] // See `State`.
     fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         let (Lease { limit, lease, holder }, now) = (self.rule, &self.leases.now);
         let (decision, end) = lease::decide(self, *limit, *lease, terms.detail, terms.charge, *now);
         if !terms.may_change::<M>() {
             return Ok((decision, Plan::nothing()));
         }
-        // A lease that ends then already stays as it is.
+        // A lease that already ends at that time stays as it is.
         let end = end.filter(|&end| self.own != Some(End::At(end)));
         let mut plan = self.leases.plan();
         if let Some(at) = end {
@@ -137,9 +142,9 @@ impl<'a, M: Mode> Open<'a, M> for Requested<'a, M> {
         Err(Error::WrongArity)
     }
 
-    #[inline(always)] // See `Open`.
-    fn into_places(self) -> Places<'a, M> {
-        Places::one(self.leases.place)
+    #[inline(always)] // See `State`.
+    fn into_keys(self) -> OpenKeys<'a, M> {
+        OpenKeys::one(self.leases.open)
     }
 }
 
@@ -149,8 +154,8 @@ pub fn release<'a>(
     key: Str<'_>,
     holders: Args<'_>,
     now: Micros,
-) -> Result<(u64, Plan, Places<'a, Writable>), Error> {
-    let leases = Held::<Writable>::read(ctx, key, now.time())?;
+) -> Result<(u64, Plan, OpenKeys<'a, Writable>), Error> {
+    let leases = LeaseSet::<Writable>::read(ctx, key, now.time())?;
     let mut members: Vec<_> = holders.filter(|&holder| leases.end_for(holder).is_some()).map(Str::retain).collect();
     members.sort_unstable_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
     members.dedup_by(|one, other| one.as_str().as_bytes() == other.as_str().as_bytes());
@@ -160,5 +165,5 @@ pub fn release<'a>(
         plan.push(Change::TakeOut { members, emptied: false });
         plan.push(leases.expire(None));
     }
-    Ok((released, plan, Places::one(leases.place)))
+    Ok((released, plan, OpenKeys::one(leases.open)))
 }

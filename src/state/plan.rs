@@ -1,4 +1,4 @@
-//! What a call changes, and the one place where it is carried out and published.
+//! What a call changes, and the one place where it is applied and published.
 //!
 //! A plan lists changes of keys. Each change is also a plain command of the server: what replicas and the AOF get, with
 //! absolute times, so that a replica needs no module to follow and no clock that agrees. Keyspace events are those of the
@@ -19,13 +19,13 @@ static PXAT: Word = Word::new("PXAT");
 
 /// A change of one key.
 pub enum Change {
-    /// The members of a sorted set that no longer count are removed.
+    /// The members of a sorted set that no longer count are removed. Says which, once they are.
     Prune(Option<Removed>),
-    /// A number of members with this score are added to a sorted set.
+    /// `count` members with this score are added to a sorted set. `members`: their names, once they are added.
     Add { at: Time, count: i64, members: SmallVec<[OwnedStr; 1]> },
     /// A member of a sorted set gets this score.
     Put { at: Time, member: OwnedStr },
-    /// These members of a sorted set are removed.
+    /// These members of a sorted set are removed. `emptied`: whether the key went with them, once they are.
     TakeOut { members: Vec<OwnedStr>, emptied: bool },
     /// A counter that exists goes up, or down, to this value.
     Count { by: i64, value: i64 },
@@ -33,14 +33,14 @@ pub enum Change {
     Start { value: i64, until: Time },
     /// An integer is stored, with this expiry.
     Store { value: i64, until: Time },
-    /// Bytes are put at an offset of a string.
+    /// Bytes are written at an offset of a string.
     Patch(Patch),
-    /// A string is created, or replaced, and has this expiry, which may be a new one.
+    /// A string is created or replaced. `until`: its expiry; `renewed`: whether that is a new one.
     Replace { bytes: Vec<u8>, until: Option<Time>, renewed: bool },
     /// The key gets an expiry.
     Expire { at: Time },
-    /// The key of a sorted set expires with its highest score, if that is later than `now`. `added`: a score that is in the
-    /// set, usually the highest.
+    /// The key of a sorted set expires with its highest score, if that is later than `now`. `added`: a score that was just
+    /// added, usually the highest. `at`: the new expiry, once it is set; `None` if the key has it already.
     ExpireWithLast { now: Time, added: Option<Time>, at: Option<Time> },
     /// The key is removed.
     Remove,
@@ -55,7 +55,7 @@ pub struct Plan {
     first: KeyPlan,
     /// Of further keys, in the order in which they are open.
     others: Vec<KeyPlan>,
-    /// Whether a log is due to be compacted, which the terms have forbidden.
+    /// Whether a log is due to be compacted, and the terms have forbidden it.
     pub compaction_is_due: bool,
 }
 
@@ -63,31 +63,31 @@ pub struct Plan {
 #[derive(Default)]
 struct KeyPlan {
     changes: Changes,
-    /// The key's name, if it is not the one that the caller has given; once the changes are carried out.
+    /// The key's name once the changes are applied, if it is not the key of the call.
     name: Option<OwnedStr>,
 }
 
 /// An open key, and what was found there that a plan may prune.
-pub struct Place<'a, M: Mode> {
+pub struct OpenKey<'a, M: Mode> {
     pub key: Key<'a, M>,
-    /// The key's name, if it is not the one that the caller has given.
+    /// The key's name, if it is not the key of the call.
     pub name: Option<OwnedStr>,
     pub stale: Option<Box<Stale>>,
 }
 
 /// The open keys of a call.
-pub struct Places<'a, M: Mode> {
-    pub first: Place<'a, M>,
-    pub others: Vec<Place<'a, M>>,
+pub struct OpenKeys<'a, M: Mode> {
+    pub first: OpenKey<'a, M>,
+    pub others: Vec<OpenKey<'a, M>>,
 }
 
-impl<'a, M: Mode> Places<'a, M> {
-    pub const fn one(place: Place<'a, M>) -> Self {
-        Self { first: place, others: Vec::new() }
+impl<'a, M: Mode> OpenKeys<'a, M> {
+    pub const fn one(open: OpenKey<'a, M>) -> Self {
+        Self { first: open, others: Vec::new() }
     }
 }
 
-impl<'a, M: Mode> Place<'a, M> {
+impl<'a, M: Mode> OpenKey<'a, M> {
     pub const fn new(key: Key<'a, M>) -> Self {
         Self { key, name: None, stale: None }
     }
@@ -95,19 +95,16 @@ impl<'a, M: Mode> Place<'a, M> {
 
 impl Plan {
     /// A plan that changes nothing.
-    #[inline]
     pub fn nothing() -> Self {
         Self::default()
     }
 
     /// A plan for several keys.
-    #[inline]
     pub fn several(first: Changes, others: impl Iterator<Item = Changes>) -> Self {
         Self { first: KeyPlan::new(first), others: others.map(KeyPlan::new).collect(), compaction_is_due: false }
     }
 
     /// Adds a change of the first key, which follows those before.
-    #[inline]
     pub fn push(&mut self, change: Change) {
         self.first.changes.push(change);
     }
@@ -120,25 +117,25 @@ impl Plan {
             .fold(0, i64::saturating_add)
     }
 
-    /// Carries the plan out at these keys, and closes them. Cannot be refused. What is done has to be published.
-    #[inline(always)] // See `Open`.
-    pub fn apply(&mut self, places: Places<'_, Writable>) -> Done<'_> {
-        self.first.apply(places.first);
-        for (plan, place) in self.others.iter_mut().zip(places.others) {
-            plan.apply(place);
+    /// Applies the plan to these keys, and closes them. Cannot fail. The changes then have to be published.
+    #[inline(always)] // See `State`.
+    pub fn apply(&mut self, keys: OpenKeys<'_, Writable>) -> Applied<'_> {
+        self.first.apply(keys.first);
+        for (plan, open) in self.others.iter_mut().zip(keys.others) {
+            plan.apply(open);
         }
-        Done(self)
+        Applied(self)
     }
 }
 
-/// A plan that was carried out.
+/// A plan that was applied, and has to be published.
 #[must_use]
-pub struct Done<'a>(&'a Plan);
+pub struct Applied<'a>(&'a Plan);
 
-impl Done<'_> {
+impl Applied<'_> {
     /// Publishes the changes: to replicas and the AOF, to WATCH and client-side caches, and to the listeners of keyspace
-    /// events. `key`: the key that the caller has given.
-    #[inline(always)] // See `Open`.
+    /// events. `key`: the key of the call.
+    #[inline(always)] // See `State`.
     pub fn publish(&self, ctx: &mut Context, key: Str<'_>) {
         self.0.first.publish(ctx, key);
         for plan in &self.0.others {
@@ -152,18 +149,16 @@ impl KeyPlan {
         Self { changes, name: None }
     }
 
-    #[inline]
-    fn apply(&mut self, mut place: Place<'_, Writable>) {
+    fn apply(&mut self, mut open: OpenKey<'_, Writable>) {
         if self.changes.is_empty() {
             return; // Most denials change nothing.
         }
         for change in &mut self.changes {
-            change.carry_out(&mut place);
+            change.apply(&mut open);
         }
-        self.name = place.name;
+        self.name = open.name;
     }
 
-    #[inline]
     fn publish(&self, ctx: &mut Context, key: Str<'_>) {
         if self.changes.is_empty() {
             return;
@@ -186,10 +181,10 @@ impl Change {
         Self::Add { at, count, members: SmallVec::new() }
     }
 
-    fn carry_out(&mut self, place: &mut Place<'_, Writable>) {
-        let key = &mut place.key;
+    fn apply(&mut self, open: &mut OpenKey<'_, Writable>) {
+        let key = &mut open.key;
         match self {
-            Self::Prune(removed) => *removed = place.stale.take().map(|stale| stale.remove(key)),
+            Self::Prune(removed) => *removed = open.stale.take().map(|stale| stale.remove(key)),
             Self::Add { at, count, members } => members.extend((0..*count).map(|_| add(key, *at))),
             Self::Put { at, member } => key.put(score(*at), member.as_str()),
             Self::TakeOut { members, emptied } => {
@@ -240,7 +235,7 @@ impl Change {
                 let from = if *from_epoch { &ZERO } else { &LOWEST };
                 ctx.replicate(c"ZREMRANGEBYSCORE", &[key, from.as_str(), time(to).as_str()]);
             }
-            // By commands that replicate themselves.
+            // The server replicates these commands itself.
             Self::Prune(Some(Removed::Later(many))) => many.remove(ctx, key),
             Self::Prune(Some(Removed::All)) | Self::Remove => ctx.replicate(c"UNLINK", &[key]),
             Self::Add { at, members, .. } => {

@@ -1,6 +1,6 @@
 //! Members of a sorted set that no longer count. They are found when the set is read, and removed when a plan is applied.
 //!
-//! Removing them is the costly part, so there are three ways. If no member counts, the key is unlinked, and a large one is
+//! Removing them is expensive, so it is done in one of three ways. If no member counts, the key is unlinked, and a large one is
 //! freed in the background. A few are removed one by one through the key API. More are removed by a nested command, which
 //! moves the rest of the memory once instead of once per member, and at most a thousand at a time, so that no call takes
 //! long. The next calls remove the others.
@@ -11,10 +11,10 @@ use crate::server::{Context, Key, Mode, OwnedStr, ScoreRange, Str, Writable};
 /// Up to this many stale members are removed one by one. A nested command costs about as much as this many.
 const MOST_ONE_BY_ONE: usize = 6;
 
-/// No call removes more expired members than this, nor more that are ahead of the clock, unless no member counts.
+/// A call removes at most this many expired members, and as many that are ahead of the clock, unless no member counts.
 const MOST_REMOVED: i64 = 1000;
 
-/// Scores that no clock has stamped. The scripts never remove such members from a log and count them, and so does the
+/// Scores that are not the time of any clock. The scripts count members with such scores and never remove them, and so does the
 /// module.
 pub const BEFORE_EPOCH: ScoreRange = ScoreRange::below(f64::NEG_INFINITY, 0.0);
 
@@ -23,7 +23,7 @@ pub const BEFORE_EPOCH: ScoreRange = ScoreRange::below(f64::NEG_INFINITY, 0.0);
 pub struct Bounds {
     /// The latest that has expired.
     pub expired: Time,
-    /// The latest that counts, if there is one. A later one was written by a clock that was ahead.
+    /// The latest that counts, if there is such a bound. A later one was written by a clock that was ahead.
     pub latest: Option<Time>,
     /// Whether scores before the epoch count.
     pub before_epoch: bool,
@@ -69,11 +69,11 @@ pub enum Removed {
     All,
     /// Those from 0, or from the lowest score, up to a time.
     Few { from_epoch: bool, to: Time },
-    /// None yet: [`Many::remove`] does it once the key is closed.
+    /// None yet: [`Many::remove`] removes them once the key is closed.
     Later(Box<Many>),
 }
 
-/// The number of members that count, and those that do not.
+/// Returns the number of members that count, and the members that do not.
 pub fn find<M: Mode>(key: &Key<'_, M>, bounds: Bounds) -> (i64, Option<Box<Stale>>) {
     let expired = key.first_in(bounds.expired());
     let any_ahead = bounds.ahead().is_some_and(|ahead| key.any_in(ahead));

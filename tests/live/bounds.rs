@@ -84,7 +84,7 @@ const LONG_KEY: usize = 4 << 20;
 /// Sixteen counters are open at once, under names as long as the key, besides the request itself.
 const A_NAME_EACH: f64 = 20.0;
 
-/// The words behind a key: sixteen windows whose counters have names of their own, each with a limit if there is one.
+/// The words after a key: sixteen windows whose counters have names of their own, each with a limit if there is one.
 fn sixteen(limit: Option<&str>) -> Vec<String> {
     (1..=16).flat_map(|window| [Some(window.to_string()), limit.map(str::to_owned)]).flatten().collect()
 }

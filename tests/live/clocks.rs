@@ -159,8 +159,8 @@ fn fixed_stepped_back_denies_for_two_windows_at_most(engine: &Engine) {
     }
 }
 
-/// One millisecond further back there is no counter: a new window with its own quota. When the clock comes to the two
-/// windows again that it has seen, what was used in them is used: two windows of denials again.
+/// One millisecond further back there is no counter: a new window with its own quota. When the clock reaches the two
+/// windows that it has been in before, what was used in them is still used: two windows of denials again.
 fn fixed_stepped_far_back_meets_its_counters_again(engine: &Engine) {
     let (server, mut client) = frozen(engine);
     for step in [90 * SECOND + 1, HOUR, YEAR] {

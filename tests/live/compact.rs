@@ -1,4 +1,4 @@
-//! RL.SLIDING with its log in one plain string: the same answers as with a sorted set, and the setting that chooses.
+//! RL.SLIDING with its log in one plain string: the same replies as with a sorted set, and the setting that chooses.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ pub fn compact(engine: &Engine) -> (Server, Client) {
     frozen(&engine.compact())
 }
 
-// ---- The same answers ------------------------------------------------------------------------------------------
+// ---- The same replies ------------------------------------------------------------------------------------------
 
 /// A compact log and a sorted set on one frozen server, which get the same calls.
 struct Twins<'a> {
@@ -46,7 +46,7 @@ impl Twins<'_> {
         Twins { server, wire: Wire::open(server.port), place: String::new() }
     }
 
-    /// Makes calls at a time, each to the first key of the pair and to the second. `{}` stands for the key. Answers the
+    /// Makes calls at a time, each to the first key of the pair and to the second. `{}` stands for the key. Returns the
     /// replies.
     fn ask(&mut self, now: i64, pair: usize, calls: &[Vec<String>]) -> Vec<Reply> {
         self.server.set_time(now);

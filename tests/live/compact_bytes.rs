@@ -59,8 +59,8 @@ impl<'a> Prober<'a> {
         self.server.set_time(START + time);
     }
 
-    /// Puts bytes at the key, makes a call on them, and holds it to what must be so. Answers the error line, if it is
-    /// one.
+    /// Stores bytes at the key, makes a call on them, and checks what must hold. Returns the error line, if the reply is
+    /// an error.
     fn probe(&mut self, bytes: &[u8], call: &str) -> Option<String> {
         let expires = (START + 500_000).to_string();
         let words: Vec<&str> = call.split(' ').collect();
@@ -292,7 +292,7 @@ fn random_bytes_do_no_harm(engine: &Engine) {
                 let length = [rng.usize(..40), rng.usize(..2000)][rng.usize(..2)];
                 bytes.extend((0..length).map(|_| rng.u8(..)));
             }
-            // Random entries behind the head of a block, and a footer that is right for their length.
+            // Random entries after the head of a block, and a footer that is right for their length.
             1 => {
                 let log = &logs[1 + rng.usize(..2)];
                 let footer = usize::from(*log.last().unwrap());

@@ -167,7 +167,7 @@ fn whatever_a_call_does_it_sends_its_change_alone(engine: &Engine) {
     let is_mark = |words: &Words| words[1..].first().is_some_and(|key| key == b"mark");
     while let Some(begin) = rest.iter().position(is_mark) {
         let section = &rest[begin + 1..];
-        let end = section.iter().position(is_mark).expect("the mark behind a call");
+        let end = section.iter().position(is_mark).expect("the mark after a call");
         sections.push(&section[..end]);
         rest = &section[end + 1..];
     }

@@ -38,6 +38,8 @@ fn limits_are_enforced_unless_it_is_said(engine: &Engine) {
     let mut client = server.client();
     assert_eq!(client.run::<Vec<String>>(&["CONFIG", "GET", "rl.enforce"]), ["rl.enforce", "no"]);
     assert_eq!(client.sliding("k", "60", 0), (1, 0, 60));
+    // The log says so once.
+    assert_eq!(server.log().matches("limits are not enforced").count(), 1, "{}", server.log());
 }
 
 fn what_would_be_denied_is_allowed(engine: &Engine) {

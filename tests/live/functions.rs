@@ -1,8 +1,8 @@
 //! The functions and the script of `functions/` beside the module: the same replies, errors and state, call for call.
 //!
 //! A history is a long random list of calls under a frozen clock. Each call is made three times, on three sets of keys: on
-//! one the module answers every call, on another the functions do, and on the third they take turns at random. After each
-//! call the three replies and the three states have to be equal, but for the suffixes of members.
+//! one the module replies to every call, on another the functions do, and on the third they take turns at random. After each
+//! call the three replies and the three states have to be equal, except for the suffixes of members.
 
 use fastrand::Rng;
 use redis::Value;
@@ -73,7 +73,7 @@ impl Hand {
         Self::Script(client.run(&["SCRIPT", "LOAD", &source("rl.script.lua")]))
     }
 
-    /// The words of a call: `name`, its keys, and what stands behind them.
+    /// The words of a call: `name`, its keys, and what follows them.
     fn words(&self, name: &str, keys: &[String], rest: &[String]) -> Vec<String> {
         let number = keys.len().to_string();
         let mut words: Vec<String> = match self {
@@ -153,7 +153,7 @@ fn state(client: &mut Client, key: &str) -> [Vec<String>; 3] {
     dumps.try_into().expect("three dumps")
 }
 
-/// The three sets of keys, and what answers the calls on each.
+/// The three sets of keys, and what replies to the calls on each.
 struct Three {
     client: Client,
     /// Another server, if the functions' keys lie there.
@@ -324,7 +324,7 @@ fn options(rng: &mut Rng, fixed: bool, place: &str) -> String {
 const RATES: [&str; 8] =
     ["4 30 60", "0 10 1", "9 7 3", "99 1000 1", "0 1 86400", "2 1 1", "5 999983 7", "1000 100000 60"];
 
-/// A kind of rule, a key that usually is of that kind, and the words behind it.
+/// A kind of rule, a key that usually is of that kind, and the words after it.
 fn rule(rng: &mut Rng, kinds: &[&'static str], place: &str) -> (&'static str, String, String) {
     let kind = kinds[rng.usize(..kinds.len())];
     let family =
@@ -358,7 +358,7 @@ fn rule(rng: &mut Rng, kinds: &[&'static str], place: &str) -> (&'static str, St
     (kind, key, words)
 }
 
-/// A random call: its name, its keys, and the words behind them.
+/// A random call: its name, its keys, and the words after them.
 fn random_call(rng: &mut Rng, kinds: &[&'static str]) -> (String, Vec<String>, Vec<String>) {
     let refundable: Vec<&'static str> = kinds.iter().copied().filter(|&kind| kind != "ACQUIRE").collect();
     let (name, keys, line) = match rng.u32(..100) {
@@ -485,7 +485,7 @@ fn histories(engine: &Engine, other: fn(&mut Client) -> Hand, resp3: bool) {
 
 fn history(engine: &Engine, mut three: Three, servers: &[&Server]) {
     const CALLS: usize = 2500;
-    // See `Engine::counts_microseconds`: what is told in milliseconds, rounded up, would differ now and then.
+    // See `Engine::counts_microseconds`: replies in milliseconds, rounded up, would sometimes differ.
     let kinds: &[&'static str] = if engine.counts_microseconds() {
         &["SLIDING", "FIXED", "ACQUIRE"]
     } else {
@@ -746,7 +746,7 @@ fn random_log(rng: &mut Rng, length: usize, now: i64) -> (Vec<Entry>, Vec<u8>) {
     (entries, log)
 }
 
-/// A call on one log: its name and the words behind the key.
+/// A call on one log: its name and the words after the key.
 fn call_on_log(rng: &mut Rng, entries: &[Entry]) -> (&'static str, String) {
     let span = (entries[entries.len() - 1].stamp - entries[0].stamp + 1) as i64;
     let window = [span / 2, span, span * 2][rng.usize(..3)].max(3);
@@ -1425,7 +1425,7 @@ fn counters_may_be_declared(engine: &Engine) {
             ask(&mut client, "fixed", &format!("k k:{}", number + 1), "60 5"),
             Err(format!("ERR the call needs its counter among the keys: 'k:{number}', in a cluster '{{k}}:{number}'"))
         );
-        // RL.ALL takes them behind the keys of its rules.
+        // RL.ALL takes them after the keys of its rules.
         let all = "FIXED 60 5 SLIDING 60 3 FIXED 60 2 ANCHORED";
         let keys = format!("k s other k:{number} other:60s");
         assert_eq!(ask(&mut client, "all", &keys, all), Ok(vec![1, 2, 1, 0]));
@@ -1469,7 +1469,7 @@ fn a_plain_call_takes_few_commands(engine: &Engine) {
             ("fixed k 60 2", 3 + probe),
         ] {
             if line.starts_with("fixed") {
-                hand.call(&mut client, "fixed another 60 2").expect("a reply"); // The library has asked.
+                hand.call(&mut client, "fixed another 60 2").expect("a reply"); // The library has asked the server.
             }
             let (total, stats) = commands_of(&mut client, |client| {
                 hand.call(client, line).expect("a reply");

@@ -180,7 +180,7 @@ const FILLED: &[Case] = &[
     case("a log with members to spare goes", &["FILL"], 0, "RL.RESET KEY"),
 ];
 
-/// A primary whose module panics when it is told to, with an AOF and a replica without any module.
+/// A primary whose module panics on demand, with an AOF and a replica without any module.
 struct Watched {
     primary: Server,
     client: Client,
@@ -275,7 +275,7 @@ fn a_panic_at_any_step_leaves_nothing_that_replicas_and_the_aof_do_not_have(engi
     assert_eq!(primary.client().digest(), digest, "the AOF holds what the primary held");
 }
 
-/// Redis before 8 would read through a null pointer if it were asked who that is.
+/// Redis before 8 would read through a null pointer if it were asked for the user of such a call.
 fn a_module_that_acts_for_nobody_may_call(engine: &Engine) {
     let server = hooked(engine);
     let mut client = server.client();

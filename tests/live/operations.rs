@@ -182,7 +182,7 @@ fn command_info_and_getkeys(engine: &Engine) {
         assert_eq!(shown, name);
         assert_eq!(info[0][1], Value::Int(arity), "{name}");
         assert_eq!(words(&info[0][2]), sorted(flags), "{name}");
-        // One key, right behind the name; or a number of keys, which the legacy positions cannot describe; or none.
+        // One key, directly after the name; or a number of keys, which the legacy positions cannot describe; or none.
         let counted = flags.contains(&"movablekeys");
         assert_eq!(info[0][3..6], [i64::from(!counted && !expected.is_empty()); 3].map(Value::Int), "{name}");
         // Redis 7.0 gives the commands of modules no category at all.
@@ -229,7 +229,7 @@ fn flat(value: &Value) -> String {
     }
 }
 
-/// A list of arguments as COMMAND DOCS has it, in one line: `name:type`, the token before it, its flags behind it, its
+/// A list of arguments as COMMAND DOCS has it, in one line: `name:type`, the token before it, its flags after it, its
 /// parts in parentheses.
 fn shown(arguments: &Value) -> String {
     let arguments: Vec<HashMap<String, Value>> = redis::from_redis_value(arguments.clone()).expect("a list of maps");
@@ -365,8 +365,13 @@ fn an_unknown_load_argument_is_refused(engine: &Engine) {
 }
 
 fn a_server_without_the_plain_commands_is_refused(engine: &Engine) {
-    // Such a server would drop effects silently, and replicas would diverge.
-    for command in ["ZADD", "INCR", "COMMAND"] {
+    // Such a server would drop effects silently, and replicas would diverge. The page lists the commands.
+    let page = include_str!("../../docs/OPERATING.md");
+    let (_, list) = page.split_once("is renamed or\ndisabled:").expect("the list of commands");
+    let (list, _) = list.split_once("The server's log").expect("its end");
+    let commands: Vec<&str> = list.split('`').skip(1).step_by(2).collect();
+    assert!(["ZADD", "INCR", "COMMAND"].iter().all(|command| commands.contains(command)), "{commands:?}");
+    for command in commands {
         let options = Options::default().with(&["--rename-command", command, "other"]);
         let log = Server::try_start(engine, &options).err().expect("a server that does not start");
         assert!(log.contains(&format!("does not know {command}")), "{log}");

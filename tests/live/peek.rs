@@ -63,7 +63,7 @@ fn it_says_what_sliding_then_replies(engine: &Engine) {
         match rng.u32(..30) {
             0 => _ = client.script(SLIDING_SCRIPT, &key, "60", 100),
             1 => {
-                // Anything that a sorted set can hold: behind the clock, ahead of it, before the epoch, no number at all.
+                // Anything that a sorted set can hold: behind the clock, ahead of it, before the epoch, not a number at all.
                 let seconds = rng.i64(1..90);
                 let score = match rng.u32(..8) {
                     0 => "-inf".to_owned(),

@@ -267,7 +267,7 @@ fn a_dumped_key_goes_on_where_it_was_restored(engine: &Engine) {
         }
         assert_eq!(to.digest(), from.digest());
     };
-    // By way of a server that has no module.
+    // Through a server without the module.
     let (mut between, mut last) = (without.client(), other.client());
     hop(&mut client, &mut between);
     hop(&mut between, &mut last);

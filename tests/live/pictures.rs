@@ -24,5 +24,5 @@ fn the_pictures_are_those_of_this_code(engine: &Engine) {
         .collect();
     there.sort();
     drawn.sort();
-    assert_eq!(there, drawn, "docs/pictures has what nobody draws");
+    assert_eq!(there, drawn, "docs/pictures has a file that no test draws");
 }

@@ -260,7 +260,7 @@ fn every_command_has_a_page_that_tells_what_the_server_tells(engine: &Engine) {
     }
 }
 
-/// Each link from one page to another names a file that exists and, behind a `#`, a heading in it.
+/// Each link from one page to another names a file that exists and, after a `#`, a heading in it.
 fn the_links_of_the_pages_lead_somewhere(_engine: &Engine) {
     let mut pages = pages();
     pages.extend(["CONTRIBUTING.md", "docker/README.md"].map(|page| root().join(page)));

@@ -169,7 +169,7 @@ fn a_disk_that_takes_no_aof(engine: &Engine) {
         let size = || file.metadata().unwrap().len();
         let written = size();
         server.limit_files(Some(written + room));
-        // The server finds out with this call, keeps in memory what it could not write, and answers.
+        // The server finds out with this call, keeps in memory what it could not write, and replies.
         assert_eq!(client.sliding("last", "60", 5), (1, 0, 60));
         let status = |client: &mut Client| client.info_field("persistence", "aof_last_write_status");
         eventually("the write fails", || status(&mut client) == "err");

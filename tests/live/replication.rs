@@ -81,7 +81,7 @@ pub fn history(server: &Server, client: &mut Client, seed: u64, steps: usize, fr
 /// Drops every key that has expired.
 pub fn settled(client: &mut Client) {
     eventually("what has expired is gone", || {
-        client.run::<Value>(&["SCAN", "0", "COUNT", "1000000"]); // Looks at every key, and so drops those that have expired.
+        client.run::<Value>(&["SCAN", "0", "COUNT", "1000000"]); // Reads every key, and so drops those that have expired.
         client.run::<Vec<String>>(&["KEYS", "*"]).len() as i64 == client.run::<i64>(&["DBSIZE"])
     });
 }

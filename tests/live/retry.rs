@@ -195,7 +195,7 @@ fn throttle_admits_after_the_wait_and_not_a_second_before(engine: &Engine) {
                 }
             }
         }
-        // The reset is told of the key as it is now, which must not have expired by the clock.
+        // The reset is that of the key as it is now, which must not have expired by the clock.
         server.set_time(begun);
         let (_, _, _, _, reset_now) = look(&mut client, 0);
         assert!(limited == 0 || reset == reset_now, "{place}");

@@ -430,9 +430,9 @@ fn all_moved(cluster: &Cluster, limits: &[Limit], slot: usize, source: usize, ta
 /// How a server moves a slot by itself, without a moment in which two nodes serve it.
 #[derive(Clone, Copy, PartialEq)]
 enum Atomic {
-    /// Valkey 9, asked at the source.
+    /// Valkey 9; the source takes the command.
     MigrateSlots,
-    /// Redis 8.4, asked at the target.
+    /// Redis 8.4; the target takes the command.
     MigrationImport,
 }
 

@@ -1,5 +1,5 @@
 //! The waits of every rule are exact, also over several keys: with no other traffic a call is denied at every earlier
-//! millisecond and allowed at the one told, no unit more is free before `next-after-ms`, and the quota is whole at
+//! millisecond and allowed at the one in the reply, no unit more is free before `next-after-ms`, and the quota is whole at
 //! `reset-after-ms` and not before.
 //!
 //! Nothing here knows the rules. A wait is proven by asking the server at times within it, with calls that change nothing.
@@ -39,7 +39,7 @@ fn tried(rng: &mut Rng, wait: i64) -> Vec<i64> {
 
 /// A field of a map, which in RESP2 is a flat array.
 pub fn field(map: &Value, name: &str) -> i64 {
-    let Value::Array(words) = map else { panic!("{map:?} is no map") };
+    let Value::Array(words) = map else { panic!("{map:?} is not a map") };
     let pair = words.chunks(2).find(|pair| pair[0] == Value::BulkString(name.as_bytes().to_vec()));
     match pair.unwrap_or_else(|| panic!("{map:?} has no {name}")) {
         [_, Value::Int(value)] => *value,

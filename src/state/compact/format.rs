@@ -2,8 +2,6 @@
 //!
 //! Nothing here trusts what it reads: any bytes decode to a value within bounds or to nothing.
 
-use super::Flaw;
-
 pub const MAGIC: &[u8] = b"RLS";
 pub const VERSION: u8 = 1;
 
@@ -25,6 +23,21 @@ pub const LATEST: i64 = (1 << 48) - 1;
 /// The most units that a log holds, which one entry may weigh alone. Units before a place are counted modulo one more.
 pub const MOST_UNITS: u64 = (1 << 53) - 1;
 pub const FILLER: u8 = 0xff;
+
+/// Why there is no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// The string is something else.
+    NotALog,
+    /// The string was written by a later version of the module.
+    OtherVersion,
+    /// The string is a log, and its bytes contradict each other.
+    Damaged,
+    /// The string would get longer than a log may be, or hold more units than can be counted.
+    Full,
+    /// The time or the weight of a new entry cannot be stored.
+    OutOfRange,
+}
 
 /// A place between two entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +80,6 @@ pub fn is_boundary(at: usize) -> bool {
 }
 
 /// A varint of at most `most` bytes: its value and its length. Only the shortest form of a value is valid.
-#[inline]
 fn varint(bytes: &[u8], most: usize) -> Option<(u64, usize)> {
     let (&first, rest) = bytes.split_first()?;
     if first < 0x80 {
@@ -86,13 +98,11 @@ fn varint(bytes: &[u8], most: usize) -> Option<(u64, usize)> {
 }
 
 /// How many bytes a varint takes.
-#[inline]
 fn varint_len(value: u64) -> usize {
     let bits = u64::BITS.wrapping_sub((value | 1).leading_zeros());
     bits.div_ceil(7) as usize
 }
 
-#[inline]
 fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -110,7 +120,6 @@ pub struct Encoded {
     pub size: usize,
 }
 
-#[inline]
 pub fn decode_entry(bytes: &[u8]) -> Option<Encoded> {
     let (packed, size) = varint(bytes, 7)?;
     let difference = (packed >> 1).cast_signed();
@@ -123,19 +132,16 @@ pub fn decode_entry(bytes: &[u8]) -> Option<Encoded> {
 }
 
 /// The first field of an entry, and the second unless the entry weighs 1.
-#[inline]
 fn fields(difference: u64, weight: u64) -> (u64, Option<u64>) {
     let packed = difference << 1;
     weight.checked_sub(2).map_or((packed, None), |extra| (packed | 1, Some(extra)))
 }
 
-#[inline]
 pub fn entry_len(difference: u64, weight: u64) -> usize {
     let (packed, extra) = fields(difference, weight);
     varint_len(packed).wrapping_add(extra.map_or(0, varint_len))
 }
 
-#[inline]
 pub fn put_entry(out: &mut Vec<u8>, difference: u64, weight: u64) {
     let (packed, extra) = fields(difference, weight);
     put_varint(out, packed);
@@ -150,13 +156,11 @@ pub fn is_filler(rest: &[u8]) -> bool {
 }
 
 /// The stamp that these bytes begin with.
-#[inline]
 fn read_stamp(bytes: &[u8]) -> Option<i64> {
     let &[a, b, c, d, e, f] = bytes.first_chunk()?;
     Some(i64::from_le_bytes([a, b, c, d, e, f, 0, 0]))
 }
 
-#[inline]
 fn put_stamp(out: &mut Vec<u8>, stamp: i64) {
     let [a, b, c, d, e, f, ..] = stamp.to_le_bytes();
     out.extend_from_slice(&[a, b, c, d, e, f]);
@@ -164,7 +168,6 @@ fn put_stamp(out: &mut Vec<u8>, stamp: i64) {
 
 /// The mark at the offset of a block that begins with these bytes. `origin`: the units stored for the place from which those
 /// of the marks are counted.
-#[inline]
 pub fn read_block_head(block: &[u8], at: usize, origin: u64) -> Option<Mark> {
     let stamp = read_stamp(block)?;
     let &[a, b, c, d, e, f, g] = block.get(6..)?.first_chunk()?;
@@ -191,7 +194,6 @@ pub struct Ends {
 
 impl Ends {
     /// The fields that the footer begins with: end, head, units before the head, units that count, age.
-    #[inline]
     fn fields(&self) -> [u64; 5] {
         let before = self.origin.wrapping_add(self.head.units) & MOST_UNITS;
         let units = self.end.units.wrapping_sub(self.head.units);
@@ -200,13 +202,11 @@ impl Ends {
     }
 
     /// The bytes that the footer takes.
-    #[inline]
     pub fn footer_len(&self) -> usize {
         self.fields().into_iter().map(varint_len).fold(FOOTER_TAIL, usize::wrapping_add)
     }
 
     /// Puts the footer of a string that gets this length.
-    #[inline]
     pub fn put_footer(&self, out: &mut Vec<u8>, length: usize) {
         let begin = out.len();
         self.fields().into_iter().for_each(|field| put_varint(out, field));
@@ -217,7 +217,6 @@ impl Ends {
 
     /// A number that depends on the length of the string and on every field of the footer. With each field taken modulo the prime
     /// first, as Lua does, all steps stay below 2^53. In 64 bits that makes no difference.
-    #[inline]
     fn check(&self, length: usize) -> u16 {
         const PRIME: u64 = 65_521;
         let [end, head, before, units, age] = self.fields();
@@ -227,7 +226,6 @@ impl Ends {
     }
 
     /// Whether the fields are within bounds. `footer`: the offset at which the footer begins.
-    #[inline]
     fn are_within_bounds(&self, footer: usize) -> bool {
         let Self { head, end, origin } = *self;
         holds_entries(head.at)
@@ -241,7 +239,6 @@ impl Ends {
 }
 
 /// Reads the header and the footer.
-#[inline]
 pub fn read(bytes: &[u8]) -> Result<Ends, Flaw> {
     match bytes.strip_prefix(MAGIC).and_then(<[u8]>::first) {
         None => Err(Flaw::NotALog),
@@ -256,7 +253,6 @@ pub fn footer_of(bytes: &[u8]) -> usize {
     bytes.len().saturating_sub(size)
 }
 
-#[inline]
 fn read_footer(bytes: &[u8]) -> Option<Ends> {
     let footer = footer_of(bytes);
     let (fields, tail) = bytes.get(footer..)?.split_last_chunk::<FOOTER_TAIL>()?;
@@ -276,13 +272,12 @@ fn read_footer(bytes: &[u8]) -> Option<Ends> {
     is_sound.then_some(ends)
 }
 
-/// Whether an offset lies behind the head of its block. The first block has none.
+/// Whether an offset lies after the head of its block. The first block has no head.
 fn holds_entries(at: usize) -> bool {
     at >= HEADER && (within_block(at) >= BLOCK_HEAD || block_of(at) == 0)
 }
 
 /// The varint that these bytes begin with, and what follows it.
-#[inline]
 fn field(bytes: &[u8], most: usize) -> Option<(u64, &[u8])> {
     let (value, size) = varint(bytes, most)?;
     Some((value, bytes.get(size..)?))

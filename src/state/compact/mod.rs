@@ -2,23 +2,24 @@
 //!
 //! Entries are differences of time, a byte or two each, in blocks of 256 bytes. Each block begins with the time and the
 //! number of units before it, so a search goes by blocks and decodes one. A footer at the very end of the string holds
-//! both ends of the log: an ordinary call reads and writes the end of the string and reads the oldest entry, however long
-//! the log is.
+//! both ends of the log: an ordinary call reads and writes the end of the string and reads the oldest entry, whatever the
+//! length of the log.
 //!
 //! Entries that no longer count are dead: the head has moved past them. Now and then the log is compacted: moved into a
 //! new string without them.
 //!
-//! Nothing here knows of the server. A log is opened on bytes, pruned in memory, queried, and yields the one change that
+//! Nothing here knows of the server. A log is opened on bytes, pruned in memory and queried, and returns the one edit that
 //! brings the bytes up to date. docs/COMPACT.md describes the bytes; functions/rl.lua follows the same rules to the byte.
 
-mod change;
+mod edit;
 mod format;
 #[cfg(test)]
 mod tests;
 
-pub use change::{Change, Patch};
+pub use edit::{Edit, Patch};
+pub use format::Flaw;
 
-use self::change::Writer;
+use self::edit::{Entry, Writer};
 use self::format::{
     BLOCK, BLOCK_HEAD, Encoded, Ends, FILLER, HEADER, Head, LATEST, MOST_UNITS, Mark, block_of, block_start,
     decode_entry, footer_of, is_boundary, is_filler, read_block_head,
@@ -26,22 +27,7 @@ use self::format::{
 use crate::limit::Time;
 use crate::limit::sliding::Span;
 
-/// Why there is no answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flaw {
-    /// The string is something else.
-    NotALog,
-    /// The string was written by a later version of the module.
-    OtherVersion,
-    /// The string is a log, and its bytes contradict each other.
-    Damaged,
-    /// The string would get longer than a log may be, or hold more units than can be counted.
-    Full,
-    /// The time or the weight of a new entry cannot be stored.
-    OutOfRange,
-}
-
-/// Whether a change may move the log into a new string without its dead bytes. The other changes write a few bytes, or up
+/// Whether an edit may move the log into a new string without its dead bytes. The other edits write a few bytes, or up
 /// to [`MOST_REWRITTEN`] where the clock was stepped back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compaction {
@@ -52,8 +38,8 @@ pub enum Compaction {
 /// Fewer dead bytes than these stay where they are.
 const FEWEST_DEAD_TO_DROP: usize = 8;
 
-/// A log that is full is moved if at least this many dead bytes can go. If any number would do, a log that stays full would
-/// be moved in each call.
+/// A log that is full is moved if at least this many dead bytes can be dropped. With a lower bound, a log that stays full would
+/// be moved in nearly every call.
 const FEWEST_DEAD_TO_DROP_WHEN_FULL: usize = 64 << 10;
 
 /// The most bytes of later entries that one call writes anew.
@@ -68,13 +54,6 @@ pub struct Compact {
     ends: Ends,
     /// Whether pruning has moved an end.
     is_pruned: bool,
-}
-
-/// An entry that is to be stored.
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    stamp: i64,
-    weight: u64,
 }
 
 /// An entry where it is stored: its offset and the places before and after it. Its stamp is that of the place after it.
@@ -107,7 +86,7 @@ impl Compact {
         Ok(Self { ends: format::read(bytes)?, is_pruned: false })
     }
 
-    /// Drops what does not count, in memory: the change that [`Self::commit`] answers writes it down.
+    /// Drops the entries that do not count. The string stays as it is until the edit that [`Self::commit`] returns.
     pub fn prune(&mut self, bytes: &[u8], span: Span) -> Result<(), Flaw> {
         let (expired, latest) = (span.expired.millis(), span.latest.millis());
         let Ends { head, end, .. } = self.ends;
@@ -131,11 +110,6 @@ impl Compact {
         Ok(())
     }
 
-    /// Whether pruning has moved an end.
-    pub fn has_changed(&self) -> bool {
-        self.is_pruned
-    }
-
     /// Units in the log.
     pub fn units(&self) -> u64 {
         self.ends.end.units.saturating_sub(self.ends.head.units)
@@ -143,16 +117,6 @@ impl Compact {
 
     pub fn is_empty(&self) -> bool {
         self.units() == 0
-    }
-
-    #[cfg(test)]
-    pub fn oldest(&self) -> Option<Time> {
-        (!self.is_empty()).then_some(Time::from_millis(self.ends.head.stamp))
-    }
-
-    #[cfg(test)]
-    pub fn newest(&self) -> Option<Time> {
-        (!self.is_empty()).then_some(Time::from_millis(self.ends.end.stamp))
     }
 
     /// Units stamped later than a time.
@@ -178,7 +142,7 @@ impl Compact {
         Ok(Some(Time::from_millis(stored.after.stamp)))
     }
 
-    /// Whether the next change moves the log, where that is allowed.
+    /// Whether the next edit moves the log, if that is allowed.
     pub fn is_compaction_due(&self, bytes: &[u8]) -> bool {
         !self.is_empty() && self.is_wasteful(bytes)
     }
@@ -190,20 +154,20 @@ impl Compact {
         dead >= FEWEST_DEAD_TO_DROP && dead.saturating_mul(4) >= self.live_bytes()
     }
 
-    /// The change that writes down what was pruned and adds an entry, if there is one to add. `None` if nothing changes.
+    /// The edit that stores what was pruned and adds an entry, if there is one to add. `None` if nothing changes.
     ///
-    /// `Full` where moving the log is forbidden may be otherwise where it is allowed.
+    /// [`Flaw::Full`] if moving the log is forbidden does not mean that it is full if moving is allowed.
     pub fn commit(
         &self,
         bytes: &[u8],
         addition: Option<(Time, u64)>,
         compaction: Compaction,
-    ) -> Result<Option<Change>, Flaw> {
+    ) -> Result<Option<Edit>, Flaw> {
         let end = self.ends.end;
         let Some((time, weight)) = addition else {
-            return match self.has_changed() {
+            return match self.is_pruned {
                 false => Ok(None),
-                true if self.is_empty() => Ok(Some(Change::Remove)),
+                true if self.is_empty() => Ok(Some(Edit::Remove)),
                 true => self.rewrite(bytes, end, None, end, compaction).map(Some),
             };
         };
@@ -223,11 +187,11 @@ impl Compact {
         self.rewrite(bytes, place, Some(new), place, compaction).map(Some)
     }
 
-    /// Takes back the newest units, or units stamped at exactly a time. Returns how many, which is fewer than asked for if the
-    /// log has no more of them, and the change that makes it so. The change also writes down what was pruned.
+    /// Takes back the newest units, or units stamped at exactly a time. Returns how many, which may be fewer than requested, and the
+    /// edit that does it. The edit also stores what was pruned.
     ///
     /// Units stamped at a time are not taken back if more than [`MOST_REWRITTEN`] bytes of entries are later.
-    pub fn refund(&self, bytes: &[u8], units: u64, time: Option<Time>) -> Result<(u64, Option<Change>), Flaw> {
+    pub fn refund(&self, bytes: &[u8], units: u64, time: Option<Time>) -> Result<(u64, Option<Edit>), Flaw> {
         let (since, until) = match time {
             None => (self.ends.head.units, self.ends.end),
             Some(time) => self.stamped(bytes, time.millis())?,
@@ -237,7 +201,7 @@ impl Compact {
             return Ok((0, self.commit(bytes, None, Compaction::Allowed)?));
         }
         if refunded == self.units() {
-            return Ok((refunded, Some(Change::Remove)));
+            return Ok((refunded, Some(Edit::Remove)));
         }
         // The units before this one stay, those from it to `until` go.
         let first = until.units.saturating_sub(refunded);
@@ -251,7 +215,7 @@ impl Compact {
         Ok((refunded, Some(log.rewrite(bytes, stored.before, lighter, rest, Compaction::Allowed)?)))
     }
 
-    /// The units before the first entry stamped at a time that can be taken back, and the place behind the last one.
+    /// The units before the first entry stamped at a time that can be taken back, and the place after the last one.
     fn stamped(&self, bytes: &[u8], stamp: i64) -> Result<(u64, Mark), Flaw> {
         let Ends { head, end, .. } = self.ends;
         if self.is_empty() || stamp < head.stamp || stamp > end.stamp {
@@ -283,9 +247,9 @@ impl Compact {
         if first > block_of(self.ends.head.at) { self.block_mark(bytes, first).map(Some) } else { Ok(None) }
     }
 
-    /// The change that rewrites the log from a place on: first the new entry, if there is one, then the entries from `rest`
+    /// The edit that rewrites the log from a place on: first the new entry, if there is one, then the entries from `rest`
     /// on. An ordinary call adds an entry at the end, and nothing follows.
-    #[inline(always)] // Saves such a call 30 instructions.
+    #[inline(always)] // Saves an ordinary call 30 instructions.
     fn rewrite(
         &self,
         bytes: &[u8],
@@ -293,7 +257,7 @@ impl Compact {
         new: Option<Entry>,
         rest: Mark,
         compaction: Compaction,
-    ) -> Result<Change, Flaw> {
+    ) -> Result<Edit, Flaw> {
         let may_move = compaction == Compaction::Allowed;
         if may_move && self.is_wasteful(bytes) {
             return self.moved(bytes, from, new, rest);
@@ -302,17 +266,17 @@ impl Compact {
         let stamp = new.map_or(from.stamp, |new| new.stamp.min(from.stamp));
         let mut writer = Writer::at(Mark { stamp, ..from }, self.ends.origin);
         let head = self.put(bytes, &mut writer, self.ends.head, from, new, rest)?;
-        let change = writer.write(head, bytes.len());
-        if may_move && matches!(change, Err(Flaw::Full)) && self.droppable(bytes) >= FEWEST_DEAD_TO_DROP_WHEN_FULL {
+        let edit = writer.write(head, bytes.len());
+        if may_move && matches!(edit, Err(Flaw::Full)) && self.droppable(bytes) >= FEWEST_DEAD_TO_DROP_WHEN_FULL {
             return self.moved(bytes, from, new, rest);
         }
-        change
+        edit
     }
 
     /// As [`Self::rewrite`], with the live entries in a new string: without the dead bytes if all are in one block, otherwise
     /// without the dead blocks.
     #[cold] // Keeps an ordinary call short.
-    fn moved(&self, bytes: &[u8], from: Mark, new: Option<Entry>, rest: Mark) -> Result<Change, Flaw> {
+    fn moved(&self, bytes: &[u8], from: Mark, new: Option<Entry>, rest: Mark) -> Result<Edit, Flaw> {
         let Ends { head, origin, .. } = self.ends;
         let capacity = self.live_bytes().saturating_add(BLOCK).saturating_add(ROOM_FOR_ENDS);
         let mut writer = Writer::new(capacity);
@@ -340,7 +304,6 @@ impl Compact {
 
     /// Writes the new entry, if there is one, and the entries from `rest` on, and returns the head of what is written. That is
     /// `head` unless the first of these entries becomes it.
-    #[inline]
     fn put(
         &self,
         bytes: &[u8],
@@ -393,7 +356,7 @@ impl Compact {
     fn seek(&self, bytes: &[u8], is_before: impl Fn(Mark) -> bool) -> Result<Stored, Flaw> {
         let first = block_of(self.ends.head.at);
         let (mut low, mut high) = (first, self.last_block().saturating_add(1));
-        // The oldest entries are asked for most often, so the head's own block is told apart first.
+        // Most searches are for the oldest entries, so the head's own block is tried first.
         let mut middle = first.saturating_add(1);
         while low < middle && middle < high {
             if is_before(self.block_mark(bytes, middle)?) {
@@ -414,9 +377,8 @@ impl Compact {
         Err(Flaw::Damaged)
     }
 
-    /// Skips entries of one byte, which weigh 1, up to the end of the block. Most entries are such, and a step takes four times
-    /// as long. The next step checks the place that this returns.
-    #[inline]
+    /// Skips entries of one byte, which weigh 1, up to the end of the block. Most entries are of this kind, and [`Self::step`]
+    /// takes four times as long for each. The next step checks the place that this returns.
     fn skip(&self, bytes: &[u8], mut from: Mark, is_before: impl Fn(Mark) -> bool) -> Mark {
         if is_boundary(from.at) {
             return from;
@@ -436,14 +398,13 @@ impl Compact {
     }
 
     /// The place before the oldest entry. What was before it may be gone; its stamp follows from the difference.
-    #[inline]
     fn head_mark(&self, bytes: &[u8]) -> Result<Mark, Flaw> {
         let Head { at, units, stamp } = self.ends.head;
         let oldest = self.decoded(bytes, at).ok_or(Flaw::Damaged)?;
         Ok(Mark { at, units, stamp: stamp.saturating_sub(oldest.difference) })
     }
 
-    /// The place at the beginning of a block behind the oldest entry.
+    /// The place at the beginning of a block after that of the oldest entry.
     fn block_mark(&self, bytes: &[u8], block: usize) -> Result<Mark, Flaw> {
         let at = block_start(block);
         let head = bytes.get(at..).ok_or(Flaw::Damaged)?;
@@ -456,7 +417,6 @@ impl Compact {
     }
 
     /// The entry in the bytes at an offset, up to the end of its block and of the log.
-    #[inline]
     fn decoded(&self, bytes: &[u8], at: usize) -> Option<Encoded> {
         decode_entry(bytes.get(at..self.block_end(at))?)
     }
@@ -466,7 +426,6 @@ impl Compact {
     }
 
     /// The entry at a place; `None` at the end.
-    #[inline]
     fn step(&self, bytes: &[u8], from: Mark) -> Result<Option<Stored>, Flaw> {
         let mut at = from.at;
         if at < self.ends.end.at && !is_boundary(at) {
@@ -492,7 +451,6 @@ impl Compact {
         self.stored(from, at, encoded).map(Some)
     }
 
-    #[inline]
     fn stored(&self, before: Mark, at: usize, encoded: Encoded) -> Result<Stored, Flaw> {
         let Encoded { difference, weight, size } = encoded;
         let after = Mark {
@@ -505,7 +463,7 @@ impl Compact {
 }
 
 /// A log of one entry.
-fn begin(new: Entry) -> Result<Change, Flaw> {
+fn begin(new: Entry) -> Result<Edit, Flaw> {
     let mut writer = Writer::new(0);
     let at = writer.push(new)?;
     writer.replace(Head { at, units: 0, stamp: new.stamp })

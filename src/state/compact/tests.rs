@@ -14,6 +14,16 @@ mod reader;
 
 const NOW: i64 = 1_700_000_000_000;
 
+impl Compact {
+    fn oldest(&self) -> Option<Time> {
+        (!self.is_empty()).then_some(Time::from_millis(self.ends.head.stamp))
+    }
+
+    fn newest(&self) -> Option<Time> {
+        (!self.is_empty()).then_some(Time::from_millis(self.ends.end.stamp))
+    }
+}
+
 fn at(millis: i64) -> Time {
     Time::from_millis(millis)
 }
@@ -23,13 +33,13 @@ fn span(now: i64, window: i64) -> Span {
 }
 
 /// What the server does with a change. An empty string stands for no key.
-fn apply(change: Option<Change>, bytes: &mut Vec<u8>) {
-    match change {
+fn apply(edit: Option<Edit>, bytes: &mut Vec<u8>) {
+    match edit {
         None => {}
-        Some(Change::Remove) => bytes.clear(),
-        Some(Change::Replace(whole)) => *bytes = whole.to_vec(),
-        Some(change) => {
-            for Patch { offset, bytes: new } in change.patches() {
+        Some(Edit::Remove) => bytes.clear(),
+        Some(Edit::Replace(whole)) => *bytes = whole.to_vec(),
+        Some(edit) => {
+            for Patch { offset, bytes: new } in edit.patches() {
                 assert!(*offset <= bytes.len(), "a write leaves a hole");
                 let end = offset + new.len();
                 bytes.resize(bytes.len().max(end), 0);
@@ -46,23 +56,23 @@ fn open(bytes: &[u8]) -> Compact {
     }
 }
 
-fn commit(log: &Compact, bytes: &[u8], addition: Option<(i64, u64)>) -> Result<Option<Change>, Flaw> {
+fn commit(log: &Compact, bytes: &[u8], addition: Option<(i64, u64)>) -> Result<Option<Edit>, Flaw> {
     log.commit(bytes, addition.map(|(stamp, weight)| (at(stamp), weight)), Compaction::Allowed)
 }
 
 /// Adds without pruning.
 fn append(bytes: &mut Vec<u8>, stamp: i64, weight: u64) {
-    let change = commit(&open(bytes), bytes, Some((stamp, weight))).unwrap();
-    apply(change, bytes);
+    let edit = commit(&open(bytes), bytes, Some((stamp, weight))).unwrap();
+    apply(edit, bytes);
 }
 
 /// One call: prunes, and adds.
-fn call(bytes: &mut Vec<u8>, now: i64, window: i64, weight: Option<u64>) -> Option<Change> {
+fn call(bytes: &mut Vec<u8>, now: i64, window: i64, weight: Option<u64>) -> Option<Edit> {
     let mut log = open(bytes);
     log.prune(bytes, span(now, window)).unwrap();
-    let change = commit(&log, bytes, weight.map(|weight| (now, weight))).unwrap();
-    apply(change.clone(), bytes);
-    change
+    let edit = commit(&log, bytes, weight.map(|weight| (now, weight))).unwrap();
+    apply(edit.clone(), bytes);
+    edit
 }
 
 /// The live entries of a log, by the letter of the page.
@@ -142,7 +152,7 @@ impl History {
             }
             let has_expired = pruned != model;
             model = pruned;
-            let change = if random.u32(..8) == 0 {
+            let edit = if random.u32(..8) == 0 {
                 let time = (random.bool() && !model.is_empty()).then(|| model[random.usize(..model.len())].0);
                 let most = match random.u32(..200) {
                     0 => log.units() + 1,
@@ -151,20 +161,20 @@ impl History {
                     3..20 => 40,
                     _ => weight,
                 };
-                let (refunded, change) = log.refund(&bytes, most, time.map(at)).unwrap();
+                let (refunded, edit) = log.refund(&bytes, most, time.map(at)).unwrap();
                 assert_eq!(refunded, take_back(&mut model, most, time, &log, &bytes));
-                assert_eq!(change.is_some(), has_expired || refunded > 0);
-                change
+                assert_eq!(edit.is_some(), has_expired || refunded > 0);
+                edit
             } else {
                 if allowed {
                     add(&mut model, now, weight, &log, &bytes);
                 }
-                let change = commit(&log, &bytes, allowed.then_some((now, weight))).unwrap();
-                assert_eq!(change.is_some(), has_expired || allowed);
-                change
+                let edit = commit(&log, &bytes, allowed.then_some((now, weight))).unwrap();
+                assert_eq!(edit.is_some(), has_expired || allowed);
+                edit
             };
-            check_size(&log, &bytes, change.as_ref());
-            apply(change, &mut bytes);
+            check_size(&log, &bytes, edit.as_ref());
+            apply(edit, &mut bytes);
             match model.is_empty() {
                 true => assert!(bytes.is_empty()),
                 false if model.len() < 100 || number % 16 == 0 => assert_eq!(verify(&bytes), model),
@@ -184,26 +194,26 @@ fn add(model: &mut Vec<(i64, u64)>, now: i64, weight: u64, log: &Compact, bytes:
     model.insert(place, (stamp, weight));
 }
 
-fn written(change: &Change) -> usize {
-    change.patches().iter().map(|patch| patch.bytes.len()).sum()
+fn written(edit: &Edit) -> usize {
+    edit.patches().iter().map(|patch| patch.bytes.len()).sum()
 }
 
 /// A change moves the log only where that is due, and writes little otherwise.
-fn check_size(log: &Compact, bytes: &[u8], change: Option<&Change>) {
-    match change {
-        Some(Change::Replace(whole)) if !bytes.is_empty() && !log.is_empty() => {
+fn check_size(log: &Compact, bytes: &[u8], edit: Option<&Edit>) {
+    match edit {
+        Some(Edit::Replace(whole)) if !bytes.is_empty() && !log.is_empty() => {
             assert!(whole.len() < bytes.len() + 128, "a longer string");
         }
-        Some(change) => {
+        Some(edit) => {
             // Filler may make what is written again a little longer.
-            let written = written(change);
+            let written = written(edit);
             assert!(written <= MOST_REWRITTEN + MOST_REWRITTEN / 16 + 200, "{written} bytes written");
         }
         None => {}
     }
 }
 
-/// Takes the newest units out of a model, or those at a time that can be rewritten. Answers how many.
+/// Takes the newest units out of a model, or those at a time that can be rewritten. Returns how many.
 fn take_back(model: &mut Vec<(i64, u64)>, most: u64, time: Option<i64>, log: &Compact, bytes: &[u8]) -> u64 {
     let units = |entries: &[(i64, u64)]| entries.iter().map(|entry| entry.1).sum::<u64>();
     let until = time.map_or(model.len(), |time| model.partition_point(|entry| entry.0 <= time));
@@ -239,7 +249,7 @@ fn histories() -> impl Strategy<Value = History> {
     )
 }
 
-/// Whatever the bytes are, nothing panics and every answer is within bounds.
+/// Whatever the bytes are, nothing panics and every result is within bounds.
 fn exercise(bytes: &[u8], random: &mut fastrand::Rng) {
     let Ok(opened) = Compact::open(bytes) else { return };
     let (oldest, newest) = (opened.oldest().unwrap().millis(), opened.newest().unwrap().millis());
@@ -265,17 +275,17 @@ fn exercise(bytes: &[u8], random: &mut fastrand::Rng) {
         let addition = random.bool().then(|| (at(time(random)), random.u64(..=heaviest)));
         let time = random.bool().then(|| at(time(random)));
         let most = random.u64(..=heaviest);
-        let change = match random.bool() {
+        let edit = match random.bool() {
             true => log.commit(bytes, addition, [Compaction::Allowed, Compaction::Forbidden][random.usize(..2)]),
-            false => log.refund(bytes, most, time).map(|(refunded, change)| {
+            false => log.refund(bytes, most, time).map(|(refunded, edit)| {
                 assert!(refunded <= most.min(log.units()));
-                change
+                edit
             }),
         };
-        if let Ok(change) = change {
+        if let Ok(edit) = edit {
             let mut after = bytes.to_vec();
-            let removed = change == Some(Change::Remove);
-            apply(change, &mut after);
+            let removed = edit == Some(Edit::Remove);
+            apply(edit, &mut after);
             assert!(removed || Compact::open(&after).is_ok());
         }
     }
@@ -413,7 +423,7 @@ fn a_long_log_takes_every_change() {
                 let ago = [0, 3, 100, 9_000, 16_000][random.usize(..5)];
                 let stamp = (newest - random.i64(0..=ago)).max(oldest);
                 let weight = [1, 2, 1 << 30][random.usize(..3)];
-                let change = match number % 6 {
+                let edit = match number % 6 {
                     0 => {
                         // Some expire, and some are ahead of the clock.
                         let (expired, latest) = (at(oldest + random.i64(0..40)), at(newest - random.i64(0..40)));
@@ -422,15 +432,15 @@ fn a_long_log_takes_every_change() {
                         commit(&log, &bytes, None)
                     }
                     1 => {
-                        let (refunded, change) = log.refund(&bytes, weight, Some(at(stamp))).unwrap();
+                        let (refunded, edit) = log.refund(&bytes, weight, Some(at(stamp))).unwrap();
                         assert_eq!(refunded, take_back(&mut model, weight, Some(stamp), &log, &bytes));
-                        Ok(change)
+                        Ok(edit)
                     }
                     2 => {
                         let most = weight.min(100);
-                        let (refunded, change) = log.refund(&bytes, most, None).unwrap();
+                        let (refunded, edit) = log.refund(&bytes, most, None).unwrap();
                         assert_eq!(refunded, take_back(&mut model, most, None, &log, &bytes));
-                        Ok(change)
+                        Ok(edit)
                     }
                     3 => {
                         add(&mut model, stamp, weight, &log, &bytes);
@@ -441,11 +451,11 @@ fn a_long_log_takes_every_change() {
                         commit(&log, &bytes, Some((newest + 1, weight)))
                     }
                 };
-                let change = change.unwrap();
-                check_size(&log, &bytes, change.as_ref());
-                apply(change, &mut bytes);
+                let edit = edit.unwrap();
+                check_size(&log, &bytes, edit.as_ref());
+                apply(edit, &mut bytes);
                 if number % 8 < 2 {
-                    assert_eq!(verify(&bytes), model, "gap {gap}, dead {dead}, change {number}");
+                    assert_eq!(verify(&bytes), model, "gap {gap}, dead {dead}, edit {number}");
                     compare(&open(&bytes), &bytes, &model, &mut random);
                 }
             }
@@ -458,14 +468,14 @@ fn a_gap_is_written_along_or_stepped_over_and_goes() {
     for gap in [0, 1, 40, 64, 65, 500] {
         let mut bytes = planted((0..3_000).map(|number| (NOW + number, 1)), 0, gap);
         let (length, end) = (bytes.len(), open(&bytes).ends.end.at);
-        let change = commit(&open(&bytes), &bytes, Some((NOW + 3_000, 1))).unwrap().unwrap();
-        let offsets: Vec<usize> = change.patches().iter().map(|patch| patch.offset).collect();
+        let edit = commit(&open(&bytes), &bytes, Some((NOW + 3_000, 1))).unwrap().unwrap();
+        let offsets: Vec<usize> = edit.patches().iter().map(|patch| patch.offset).collect();
         match gap {
             // The footer keeps its length.
             ..=65 => assert_eq!(offsets, [end]),
             _ => assert_eq!(offsets, [end, length - usize::from(bytes[length - 1])]),
         }
-        apply(Some(change), &mut bytes);
+        apply(Some(edit), &mut bytes);
         assert_eq!(bytes.len(), length.max(length + 1 - gap.min(1)));
         for number in 1..gap as i64 + 20 {
             append(&mut bytes, NOW + 3_000 + number, 1);
@@ -495,14 +505,14 @@ fn a_log_that_is_full_says_so_and_is_moved_where_that_helps() {
         assert!(!open(&bytes).is_compaction_due(&bytes));
         assert_eq!(changed(&bytes, Compaction::Forbidden), Err(Flaw::Full));
         match changed(&bytes, Compaction::Allowed) {
-            Ok(change) => {
-                assert!(moves && matches!(change, Some(Change::Replace(_))), "{dead} dead entries");
+            Ok(edit) => {
+                assert!(moves && matches!(edit, Some(Edit::Replace(_))), "{dead} dead entries");
                 let before = verify(&bytes);
-                apply(change, &mut bytes);
+                apply(edit, &mut bytes);
                 assert_eq!(verify(&bytes), [before, vec![(newest, 1)]].concat());
                 // And then not again for long.
                 for _ in 0..1_000 {
-                    assert!(matches!(changed(&bytes, Compaction::Forbidden), Ok(Some(Change::Write(_)))));
+                    assert!(matches!(changed(&bytes, Compaction::Forbidden), Ok(Some(Edit::Write(_)))));
                     append(&mut bytes, newest, 1);
                 }
             }
@@ -513,7 +523,7 @@ fn a_log_that_is_full_says_so_and_is_moved_where_that_helps() {
         let mut log = open(&bytes);
         let expired = at(log.oldest().unwrap().millis() + 20);
         log.prune(&bytes, Span { expired, latest: at(newest) }).unwrap();
-        assert!(matches!(log.commit(&bytes, None, Compaction::Forbidden), Ok(Some(Change::Write(_)))));
+        assert!(matches!(log.commit(&bytes, None, Compaction::Forbidden), Ok(Some(Edit::Write(_)))));
         assert!(matches!(log.refund(&bytes, 1_000, None), Ok((1_000, Some(_)))));
     }
     let mut bytes = full(entries / 4);
@@ -522,7 +532,7 @@ fn a_log_that_is_full_says_so_and_is_moved_where_that_helps() {
     assert!(bytes.len() < LONGEST_LOG / 5 * 4);
 }
 
-/// What moving costs, on the way of a log of two million entries that grows, stays and shrinks.
+/// What moving costs a log of two million entries while it grows, keeps its size and shrinks.
 #[test]
 fn about_four_bytes_are_moved_for_each_that_expires() {
     let (mut bytes, mut most, mut moved, mut dropped) = (vec![], 0, 0, 0);
@@ -530,11 +540,11 @@ fn about_four_bytes_are_moved_for_each_that_expires() {
         let weight = (number / 500_000 % 4 != 2 || number % 2 == 0).then_some(1);
         let length = bytes.len();
         match call(&mut bytes, NOW + number / 100, 10_000, weight) {
-            Some(Change::Replace(whole)) => {
+            Some(Edit::Replace(whole)) => {
                 moved += whole.len();
                 dropped += length.saturating_sub(whole.len());
             }
-            Some(change) => most = most.max(written(&change)),
+            Some(edit) => most = most.max(written(&edit)),
             None => {}
         }
     }
@@ -550,16 +560,16 @@ fn units_are_taken_back() {
     model.into_iter().for_each(|(stamp, weight)| append(&mut bytes, stamp, weight));
     let refund = |units, time: Option<i64>| {
         let mut after = bytes.clone();
-        let (refunded, change) = open(&bytes).refund(&bytes, units, time.map(at)).unwrap();
-        apply(change.clone(), &mut after);
-        (refunded, if after.is_empty() { vec![] } else { verify(&after) }, change)
+        let (refunded, edit) = open(&bytes).refund(&bytes, units, time.map(at)).unwrap();
+        apply(edit.clone(), &mut after);
+        (refunded, if after.is_empty() { vec![] } else { verify(&after) }, edit)
     };
     let [a, b, c, d, e] = model;
     // The newest: of the last entry something is left, nothing, and of others too.
     assert_eq!(refund(1, None).1, [a, b, c, d, (NOW + 30, 99)]);
     assert_eq!(refund(100, None).1, [a, b, c, d]);
     assert_eq!(refund(105, None).1, [a, b, (NOW + 5, 4)]);
-    assert_eq!((refund(113, None).0, refund(113, None).2), (113, Some(Change::Remove)));
+    assert_eq!((refund(113, None).0, refund(113, None).2), (113, Some(Edit::Remove)));
     assert_eq!((refund(1 << 60, None).0, refund(0, None).2), (113, None));
     // At a time.
     assert_eq!(refund(8, Some(NOW + 5)).1, [a, d, e]);
@@ -574,9 +584,9 @@ fn units_are_taken_back() {
     let mut log = open(&bytes);
     log.prune(&bytes, span(NOW + 105, 100)).unwrap();
     assert_eq!(log.refund(&bytes, 1, Some(at(NOW + 5))).unwrap().0, 0);
-    let (refunded, change) = log.refund(&bytes, 1, Some(at(NOW + 9))).unwrap();
-    assert!(matches!(change, Some(Change::Write(_) | Change::Replace(_))));
-    apply(change, &mut bytes);
+    let (refunded, edit) = log.refund(&bytes, 1, Some(at(NOW + 9))).unwrap();
+    assert!(matches!(edit, Some(Edit::Write(_) | Edit::Replace(_))));
+    apply(edit, &mut bytes);
     assert_eq!((refunded, verify(&bytes)), (1, vec![(NOW + 9, 1), e]));
 }
 
@@ -585,11 +595,11 @@ fn a_refund_near_the_end_writes_the_end() {
     let mut bytes = vec![];
     (0..5_000).for_each(|number| append(&mut bytes, NOW + number, 3));
     for (units, time) in [(1, None), (5, None), (300, None), (3, Some(NOW + 4_999)), (2, Some(NOW + 4_990))] {
-        let (refunded, change) = open(&bytes).refund(&bytes, units, time.map(at)).unwrap();
+        let (refunded, edit) = open(&bytes).refund(&bytes, units, time.map(at)).unwrap();
         assert_eq!(refunded, units);
-        assert!(change.as_ref().is_some_and(|change| written(change) < 120), "{units} at {time:?}: {change:?}");
+        assert!(edit.as_ref().is_some_and(|edit| written(edit) < 120), "{units} at {time:?}: {edit:?}");
         let mut after = bytes.clone();
-        apply(change, &mut after);
+        apply(edit, &mut after);
         assert_eq!(open(&after).units(), 15_000 - units);
         verify(&after);
     }
@@ -609,7 +619,7 @@ fn the_example_in_the_documentation_is_true() {
     call(&mut bytes, NOW + 40, 60_000, Some(1));
     call(&mut bytes, NOW + 1_040, 60_000, Some(5));
     shown(&bytes);
-    let Some(Change::Write(Patch { offset: 9, bytes: end })) = call(&mut bytes, NOW + 60_000, 60_000, Some(1)) else {
+    let Some(Edit::Write(Patch { offset: 9, bytes: end })) = call(&mut bytes, NOW + 60_000, 60_000, Some(1)) else {
         panic!("an ordinary call does not write at the end");
     };
     shown(&end);
@@ -659,12 +669,12 @@ fn an_ordinary_call_writes_a_few_bytes_at_the_end() {
     for number in 0..50_000 {
         let weight = (number % 3 != 0).then_some(number as u64 % 2 * ((1 << 38) - 1) + 1);
         match call(&mut bytes, NOW + number * 7, 70_000, weight) {
-            Some(Change::Write(Patch { bytes, .. })) => {
+            Some(Edit::Write(Patch { bytes, .. })) => {
                 assert!(bytes.len() <= 64, "{} bytes", bytes.len());
                 writes += 1;
             }
-            Some(Change::Replace(_)) | None => {}
-            Some(change) => panic!("{change:?}"),
+            Some(Edit::Replace(_)) | None => {}
+            Some(edit) => panic!("{edit:?}"),
         }
     }
     assert!(writes > 46_000, "{writes} writes");
@@ -681,15 +691,15 @@ fn a_million_expire_at_once() {
     let mut log = open(&bytes);
     log.prune(&bytes, span(NOW + 49_999, 3)).unwrap();
     assert_eq!(log.units(), 60);
-    let change = commit(&log, &bytes, Some((NOW + 49_999, 1))).unwrap();
-    apply(change, &mut bytes);
+    let edit = commit(&log, &bytes, Some((NOW + 49_999, 1))).unwrap();
+    apply(edit, &mut bytes);
     assert_eq!(verify(&bytes).len(), 61);
     assert!(bytes.len() < 400, "{} bytes", bytes.len());
 
     let mut log = open(&bytes);
     log.prune(&bytes, span(NOW + 60_000, 10_001)).unwrap();
     assert!(log.is_empty());
-    assert_eq!(commit(&log, &bytes, None), Ok(Some(Change::Remove)));
+    assert_eq!(commit(&log, &bytes, None), Ok(Some(Edit::Remove)));
 }
 
 /// A log of one entry of 4 units, as many units before the end of what is counted.
@@ -776,7 +786,7 @@ fn what_cannot_be_stored_is_refused() {
 }
 
 #[test]
-fn what_is_no_log_is_told_apart() {
+fn what_is_not_a_log_is_recognised() {
     let flaw = |bytes: &[u8]| Compact::open(bytes).err();
     for other in [&b""[..], b"RLS", b"hello, world", b"\x01RLS", b"HYLL\x01"] {
         assert_eq!(flaw(other), Some(Flaw::NotALog));
@@ -787,7 +797,7 @@ fn what_is_no_log_is_told_apart() {
 }
 
 #[test]
-fn a_log_that_contradicts_itself_is_told() {
+fn a_log_that_contradicts_itself_is_recognised() {
     let mut bytes = vec![];
     (0..1_000).for_each(|number| append(&mut bytes, NOW + number, 1));
     // The checkpoint of the third block, in time and in units.
@@ -815,9 +825,9 @@ fn an_entry_before_the_head_may_open_a_block() {
     let mut log = open(&bytes);
     log.prune(&bytes, Span { expired: at(NOW), latest: at(NOW + 10) }).unwrap();
     assert_eq!(log.ends.head.at, 259, "the head should be the last byte of its block");
-    let change = commit(&log, &bytes, Some((NOW + 5, 1_000))).unwrap();
-    assert!(matches!(change, Some(Change::Write(Patch { offset: 259, .. }))));
-    apply(change, &mut bytes);
+    let edit = commit(&log, &bytes, Some((NOW + 5, 1_000))).unwrap();
+    assert!(matches!(edit, Some(Edit::Write(Patch { offset: 259, .. }))));
+    apply(edit, &mut bytes);
     let model = [vec![(NOW + 5, 1_000)], vec![(NOW + 10, 1); 400]].concat();
     assert_eq!(verify(&bytes), model);
     compare(&open(&bytes), &bytes, &model, &mut fastrand::Rng::with_seed(1));
@@ -829,8 +839,8 @@ fn a_call_that_only_prunes_keeps_the_length() {
     append(&mut bytes, NOW, 1);
     (0..100).for_each(|number| append(&mut bytes, NOW + 10_000_000 + number % 2, 1));
     let len = bytes.len();
-    let change = call(&mut bytes, NOW + 10_000_001, 60_000, None);
-    assert!(matches!(change, Some(Change::Write(_))));
+    let edit = call(&mut bytes, NOW + 10_000_001, 60_000, None);
+    assert!(matches!(edit, Some(Edit::Write(_))));
     assert_eq!(bytes.len(), len);
     assert_eq!(verify(&bytes).len(), 100);
     // The gap goes with the next entry.
@@ -853,8 +863,8 @@ fn filler_does_not_stay_where_the_log_was_cut() {
     let mut bytes = filled();
     let mut log = open(&bytes);
     log.prune(&bytes, Span { expired: at(NOW), latest: at(NOW + 50) }).unwrap();
-    let change = commit(&log, &bytes, Some((NOW + 20, 1))).unwrap();
-    apply(change, &mut bytes);
+    let edit = commit(&log, &bytes, Some((NOW + 20, 1))).unwrap();
+    apply(edit, &mut bytes);
     assert_eq!(verify(&bytes), [vec![(NOW + 10, 1); 195], vec![(NOW + 20, 1)]].concat());
 }
 
@@ -866,6 +876,6 @@ fn filler_is_nothing_but_filler() {
     // An entry that does not end with its block.
     bytes[259] = 0x81;
     assert_eq!(insert(&bytes), Err(Flaw::Damaged));
-    // A search does not come by.
+    // A search does not read these bytes.
     assert_eq!(open(&bytes).prune(&bytes, Span { expired: at(NOW), latest: at(NOW + 200_000) }), Ok(()));
 }

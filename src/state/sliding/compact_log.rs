@@ -5,9 +5,8 @@
 
 use super::super::WRONG_TYPE;
 use super::super::compact::{self, Compact, Compaction, Flaw};
-use super::super::plan::{Change, Place};
+use super::super::plan::{Change, OpenKey};
 use super::super::{Plan, Terms};
-use super::heal;
 use crate::limit::sliding::{self, History, Span};
 use crate::limit::{Cost, Decision, Demand, Refund, Time};
 use crate::server::{Error, Key, Kind, Mode};
@@ -33,16 +32,17 @@ impl From<Flaw> for Error {
 
 /// A log as it was read, without what has expired.
 pub struct CompactLog<'a, M: Mode> {
-    pub place: Place<'a, M>,
-    demand: &'a Demand,
-    now: Time,
+    pub open: OpenKey<'a, M>,
+    pub demand: &'a Demand,
+    pub now: Time,
+    /// The units that count.
+    pub units: i64,
     log: Compact,
-    units: i64,
 }
 
 impl<'a, M: Mode> CompactLog<'a, M> {
     /// Reads the log at a key that has no value or a string.
-    #[inline(always)] // See `Open`.
+    #[inline(always)] // See `State`.
     pub fn read(key: Key<'a, M>, demand: &'a Demand, now: Time) -> Result<Self, Error> {
         let mut log = Compact::EMPTY;
         if key.kind() == Kind::String {
@@ -51,15 +51,15 @@ impl<'a, M: Mode> CompactLog<'a, M> {
             log.prune(bytes, Span::at(now, demand.quotas.longest()))?;
         }
         let units = i64::try_from(log.units()).map_err(|_| DAMAGED)?;
-        Ok(Self { place: Place::new(key), demand, now, log, units })
+        Ok(Self { open: OpenKey::new(key), demand, now, log, units })
     }
 
-    #[inline(always)] // See `Open`.
+    #[inline(always)] // See `State`.
     pub fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         let Terms { detail, charge, compaction } = terms;
         let (decision, added) = sliding::decide(self, self.demand, detail, charge, self.now)?;
-        let (bytes, may_change) = (self.place.key.bytes(), terms.may_change::<M>());
-        let change = match added.map(|cost| (self.now, units_of(cost))) {
+        let (bytes, may_change) = (self.open.key.bytes(), terms.may_change::<M>());
+        let edit = match added.map(|cost| (self.now, units_of(cost))) {
             None if !may_change => None,
             // In a peek as well: a log that cannot take the units refuses it like the call.
             addition => self.log.commit(bytes, addition, compaction)?,
@@ -71,44 +71,40 @@ impl<'a, M: Mode> CompactLog<'a, M> {
             true => sliding::renewed_expiry(self.expiry(), self.now, self.demand.quotas.longest()),
             false => None,
         };
-        let is_due = compaction == Compaction::Forbidden && change.is_some() && self.log.is_compaction_due(bytes);
-        let mut plan = self.plan(change, expiry);
+        let is_due = compaction == Compaction::Forbidden && edit.is_some() && self.log.is_compaction_due(bytes);
+        let mut plan = self.plan(edit, expiry);
         plan.compaction_is_due = is_due;
         Ok((decision, plan))
     }
 
-    pub fn heal(&self) -> Plan {
-        heal(&self.place, !self.log.is_empty(), self.demand, self.now)
-    }
-
     /// Takes the newest units, or units stamped at a time.
     pub fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
-        let (taken, change) = self.log.refund(self.place.key.bytes(), units_of(self.demand.cost), at)?;
+        let (taken, edit) = self.log.refund(self.open.key.bytes(), units_of(self.demand.cost), at)?;
         let taken = i64::try_from(taken).map_err(|_| DAMAGED)?;
         let refund = sliding::refund(self, self.demand, taken, at, self.now)?;
-        Ok((refund, self.plan(change, None)))
+        Ok((refund, self.plan(edit, None)))
     }
 
     /// The expiry of the key, if anything in the log counts: the key is removed with its last unit.
     fn expiry(&self) -> Option<Time> {
-        if self.log.is_empty() { None } else { self.place.key.expiry().map(Time::from_millis) }
+        if self.log.is_empty() { None } else { self.open.key.expiry().map(Time::from_millis) }
     }
 
-    fn plan(&self, change: Option<compact::Change>, expiry: Option<Time>) -> Plan {
+    fn plan(&self, edit: Option<compact::Edit>, expiry: Option<Time>) -> Plan {
         let mut plan = Plan::nothing();
-        match change {
+        match edit {
             None => {}
-            Some(compact::Change::Write(patch)) => plan.push(Change::Patch(patch)),
-            Some(compact::Change::WriteTwo(patches)) => {
+            Some(compact::Edit::Write(patch)) => plan.push(Change::Patch(patch)),
+            Some(compact::Edit::WriteTwo(patches)) => {
                 patches.into_iter().for_each(|patch| plan.push(Change::Patch(patch)))
             }
-            // SET takes the expiry away: it is sent along.
-            Some(compact::Change::Replace(bytes)) => {
+            // A SET without an expiry would remove the key's, so it names the one that the key has or gets.
+            Some(compact::Edit::Replace(bytes)) => {
                 let (until, renewed) = (expiry.or(self.expiry()), expiry.is_some());
                 plan.push(Change::Replace { bytes, until, renewed });
                 return plan;
             }
-            Some(compact::Change::Remove) => {
+            Some(compact::Edit::Remove) => {
                 plan.push(Change::Remove);
                 return plan;
             }
@@ -132,13 +128,13 @@ impl<M: Mode> History for CompactLog<'_, M> {
     }
 
     fn later_than(&self, time: Time) -> Result<i64, Flaw> {
-        let units = self.log.later_than(self.place.key.bytes(), time)?;
+        let units = self.log.later_than(self.open.key.bytes(), time)?;
         i64::try_from(units).map_err(|_| Flaw::Damaged)
     }
 
     fn stamp_of(&self, rank: i64) -> Result<Option<Time>, Flaw> {
         match u64::try_from(rank) {
-            Ok(rank) => self.log.newest_unit(self.place.key.bytes(), rank),
+            Ok(rank) => self.log.newest_unit(self.open.key.bytes(), rank),
             Err(_) => Ok(None),
         }
     }

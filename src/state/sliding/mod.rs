@@ -5,22 +5,15 @@ mod compact_log;
 mod sorted;
 
 pub use compact_log::LOG_FULL;
+pub use sorted::{MOST_ADDED, TOO_MANY_MEMBERS};
 
 use self::compact_log::CompactLog;
 use self::sorted::SortedLog;
-use super::plan::{Change, Place};
-use super::{Open, Places, Plan, Terms, WRONG_TYPE};
+use super::plan::Change;
+use super::{OpenKeys, Plan, State, Terms, WRONG_TYPE};
 use crate::limit::sliding;
 use crate::limit::{Decision, Demand, Micros, Refund, Time};
 use crate::server::{Call, Context, Error, Key, Kind, Mode};
-
-/// A unit is a member of a sorted set. One call adds at most this many, so that it does not stall the server.
-pub const MOST_ADDED: i64 = 1000;
-
-pub const TOO_MANY_MEMBERS: Error = Error::Line(
-    c"ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; \
-      RL.RESET a key that is a sorted set)",
-);
 
 /// The forms of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +36,7 @@ pub enum Log<'a, M: Mode> {
 }
 
 impl Sliding {
-    #[inline(always)] // See `Open`.
+    #[inline(always)] // See `State`.
     pub fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Log<'a, M>, Error> {
         let key = Key::open(ctx, call.key);
         match (key.kind(), self.storage) {
@@ -58,8 +51,8 @@ impl Sliding {
     }
 }
 
-impl<'a, M: Mode> Open<'a, M> for Log<'a, M> {
-    #[inline(always)] // See `Open`.
+impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
+    #[inline(always)] // See `State`.
     fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
         match self {
             Self::Sorted(log) => log.decide(terms),
@@ -68,10 +61,18 @@ impl<'a, M: Mode> Open<'a, M> for Log<'a, M> {
     }
 
     fn heal(&self) -> Plan {
-        match self {
-            Self::Sorted(log) => log.heal(),
-            Self::Compact(log) => log.heal(),
+        let (open, units, demand, now) = match self {
+            Self::Sorted(log) => (&log.open, log.units, log.demand, log.now),
+            Self::Compact(log) => (&log.open, log.units, log.demand, log.now),
+        };
+        let mut plan = Plan::nothing();
+        if units > 0
+            && open.key.expiry().is_none()
+            && let Some(at) = sliding::renewed_expiry(None, now, demand.quotas.longest())
+        {
+            plan.push(Change::Expire { at });
         }
+        plan
     }
 
     fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
@@ -81,23 +82,11 @@ impl<'a, M: Mode> Open<'a, M> for Log<'a, M> {
         }
     }
 
-    #[inline(always)] // See `Open`.
-    fn into_places(self) -> Places<'a, M> {
-        Places::one(match self {
-            Self::Sorted(log) => log.place,
-            Self::Compact(log) => log.place,
+    #[inline(always)] // See `State`.
+    fn into_keys(self) -> OpenKeys<'a, M> {
+        OpenKeys::one(match self {
+            Self::Sorted(log) => log.open,
+            Self::Compact(log) => log.open,
         })
     }
-}
-
-/// Gives the key of a log in which something counts an expiry, if it has none.
-fn heal<M: Mode>(place: &Place<'_, M>, counts: bool, demand: &Demand, now: Time) -> Plan {
-    let mut plan = Plan::nothing();
-    if counts
-        && place.key.expiry().is_none()
-        && let Some(at) = sliding::renewed_expiry(None, now, demand.quotas.longest())
-    {
-        plan.push(Change::Expire { at });
-    }
-    plan
 }

@@ -1,25 +1,24 @@
 //! What a call does to the string of a compact log, and how its bytes are put together.
 
 use super::format::{
-    BLOCK, Ends, FILLER, HEADER, Head, LAST_END, MAGIC, Mark, VERSION, entry_len, is_boundary, put_block_head,
+    BLOCK, Ends, FILLER, Flaw, HEADER, Head, LAST_END, MAGIC, Mark, VERSION, entry_len, is_boundary, put_block_head,
     put_entry, within_block,
 };
-use super::{Entry, Flaw};
 
-/// The one change that a call makes.
+/// What a call changes in the string.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
-    /// Bytes go to an offset of the string, which never gets shorter by it.
+pub enum Edit {
+    /// Bytes are written at an offset. The string never gets shorter by it.
     Write(Patch),
     /// The same in two places: entries, and the footer at the end of the string, whose length stays.
     WriteTwo(Box<[Patch; 2]>),
     /// The string becomes these bytes.
     Replace(Vec<u8>),
-    /// Nothing is left: the key goes.
+    /// Nothing is left: the key is removed.
     Remove,
 }
 
-/// Bytes for a place in the string.
+/// Bytes to write at an offset of the string.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Patch {
     pub offset: usize,
@@ -27,7 +26,7 @@ pub struct Patch {
 }
 
 #[cfg(any(test, fuzzing))]
-impl Change {
+impl Edit {
     /// The patches, if the string is not replaced or removed as a whole.
     pub fn patches(&self) -> &[Patch] {
         match self {
@@ -39,12 +38,19 @@ impl Change {
 }
 
 /// Room for what an ordinary call writes: filler, a block head, an entry, a footer.
-const USUAL: usize = 64;
+const USUAL_WRITE: usize = 64;
 
-/// A gap before the footer of up to this many bytes is written along, which is cheaper than a second write.
+/// A gap of up to this many bytes before the footer is overwritten, which is cheaper than a second write.
 const NARROW_GAP: usize = 64;
 
-/// Writes entries one behind the other, and blocks as they come.
+/// An entry that is to be stored.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    pub stamp: i64,
+    pub weight: u64,
+}
+
+/// Writes entries one after the other, and begins blocks where they are due.
 pub struct Writer {
     bytes: Vec<u8>,
     /// The end of what is written.
@@ -62,20 +68,19 @@ impl Writer {
         Self { bytes, end: Mark { at: HEADER, units: 0, stamp: 0 }, origin: 0 }
     }
 
-    /// Carries a log on at a mark.
+    /// Continues a log at a mark.
     pub fn at(mark: Mark, origin: u64) -> Self {
-        Self { bytes: Vec::with_capacity(USUAL), end: mark, origin }
+        Self { bytes: Vec::with_capacity(USUAL_WRITE), end: mark, origin }
     }
 
-    /// Puts entries as they are stored. `units` and `stamp`: those of a mark at their end. `origin`: as in [`Ends`].
+    /// Copies entries as they are stored. `units` and `stamp`: those of a mark at their end. `origin`: as in [`Ends`].
     pub fn copy(&mut self, stored: &[u8], units: u64, stamp: i64, origin: u64) {
         self.bytes.extend_from_slice(stored);
         self.end = Mark { at: self.end.at.saturating_add(stored.len()), units, stamp };
         self.origin = origin;
     }
 
-    /// Puts an entry that is no earlier than the one before, and answers its offset.
-    #[inline]
+    /// Writes an entry that is no earlier than the one before, and returns its offset.
     pub fn push(&mut self, Entry { stamp, weight }: Entry) -> Result<usize, Flaw> {
         if self.end.at == HEADER {
             self.end.stamp = stamp; // The first entry of a new string.
@@ -98,16 +103,15 @@ impl Writer {
     }
 
     /// Ends the log that was begun with [`Writer::new`].
-    pub fn replace(mut self, head: Head) -> Result<Change, Flaw> {
+    pub fn replace(mut self, head: Head) -> Result<Edit, Flaw> {
         let ends = self.ends(head)?;
         let length = self.end.at.saturating_add(ends.footer_len());
         ends.put_footer(&mut self.bytes, length);
-        Ok(Change::Replace(self.bytes))
+        Ok(Edit::Replace(self.bytes))
     }
 
-    /// Ends the log that was carried on with [`Writer::at`] in a string of this length.
-    #[inline]
-    pub fn write(mut self, head: Head, length: usize) -> Result<Change, Flaw> {
+    /// Ends the log that was continued with [`Writer::at`] in a string of this length.
+    pub fn write(mut self, head: Head, length: usize) -> Result<Edit, Flaw> {
         let ends = self.ends(head)?;
         let offset = self.end.at.saturating_sub(self.bytes.len());
         let shortest = self.end.at.saturating_add(ends.footer_len());
@@ -116,23 +120,21 @@ impl Writer {
         if gap <= NARROW_GAP {
             self.bytes.extend(std::iter::repeat_n(0, gap));
             ends.put_footer(&mut self.bytes, length);
-            return Ok(Change::Write(Patch { offset, bytes: self.bytes }));
+            return Ok(Edit::Write(Patch { offset, bytes: self.bytes }));
         }
         let mut footer = Patch { offset: self.end.at.saturating_add(gap), bytes: Vec::new() };
         ends.put_footer(&mut footer.bytes, length);
         if self.bytes.is_empty() {
-            return Ok(Change::Write(footer));
+            return Ok(Edit::Write(footer));
         }
-        Ok(Change::WriteTwo(Box::new([Patch { offset, bytes: self.bytes }, footer])))
+        Ok(Edit::WriteTwo(Box::new([Patch { offset, bytes: self.bytes }, footer])))
     }
 
-    #[inline]
     fn ends(&self, head: Head) -> Result<Ends, Flaw> {
         let Self { end, origin, .. } = *self;
         if end.at > LAST_END { Err(Flaw::Full) } else { Ok(Ends { head, end, origin }) }
     }
 
-    #[inline]
     fn put(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let before = self.bytes.len();
         write(&mut self.bytes);

@@ -16,7 +16,7 @@ use crate::config;
 use crate::limit::{Charge, Decision, Detail, Micros, Retry, Status};
 use crate::metrics::{ALL, ERRORS};
 use crate::server::{Args, Call, Context, Error, Handler, Keys, Writable, step};
-use crate::state::{Compaction, CounterKey, LOG_FULL, MOST_ADDED, Open, Plan, TOO_MANY_MEMBERS, Terms};
+use crate::state::{Compaction, CounterKey, LOG_FULL, MOST_ADDED, MOST_REMOVED, Open, Plan, TOO_MANY_MEMBERS, Terms};
 
 /// The most keys of one call.
 const MOST_KEYS: i64 = 64;
@@ -63,7 +63,13 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
 
     // All keys are closed before the first change is published: listeners of events may run then.
     let plans = outcomes.iter_mut().map(|(_, plan)| plan);
-    let done: List<_> = states.into_iter().zip(plans).map(|(state, plan)| plan.apply(state.into_places())).collect();
+    let mut removable = MOST_REMOVED;
+    let parts_done = states.into_iter().zip(plans).map(|(state, plan)| {
+        let mut places = state.into_places();
+        places.limit_pruning(&mut removable);
+        plan.apply(places)
+    });
+    let done: List<_> = parts_done.collect();
     for (done, (call, _)) in done.into_iter().zip(&parts) {
         done.publish(ctx, call.key);
     }

@@ -12,7 +12,7 @@ use crate::server::{Context, Key, Mode, OwnedStr, ScoreRange, Str, Writable};
 const MOST_ONE_BY_ONE: usize = 6;
 
 /// No call removes more expired members than this, nor more that are ahead of the clock, unless no member counts.
-const MOST_REMOVED: i64 = 1000;
+pub const MOST_REMOVED: i64 = 1000;
 
 /// Scores that no clock has stamped. The scripts never remove such members from a log and count them, and so does the
 /// module.
@@ -116,6 +116,15 @@ impl Stale {
         match self {
             Self::All { ahead } | Self::Many(Many { ahead, .. }) => *ahead,
             Self::Few { .. } => 0,
+        }
+    }
+
+    /// How many are removed, of those that have expired or of those ahead, unless the key is unlinked.
+    pub fn removable(&self) -> i64 {
+        match self {
+            Self::All { .. } => 0,
+            Self::Few { members, .. } => members.iter().flatten().count() as i64,
+            Self::Many(Many { expired, ahead, .. }) => (*expired).max(*ahead).min(MOST_REMOVED),
         }
     }
 

@@ -211,7 +211,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
       -- Stale members are removed, no more in one call than takes a short time.
       if log.expired + log.ahead > 0 and log.units == 0 then
         call('UNLINK', key)
-      else
+      elseif not log.keeps_stale then
         if log.expired > MOST_REMOVED then
           call('ZREMRANGEBYRANK', key, log.lasting, log.lasting + MOST_REMOVED - 1)
         elseif log.expired > 0 then
@@ -2078,7 +2078,7 @@ commands = not PLAIN and function(...)
 
     local function write(rule, leases)
       local existed, new = leases.held > 0, leases.now + rule.lease
-      if leases.ended > 0 then
+      if leases.ended > 0 and not leases.keeps_stale then
         existed = prune_leases(leases)
       end
       if leases.counted and leases.old ~= new then
@@ -2375,6 +2375,18 @@ commands = not PLAIN and function(...)
       end
     end
 
+    -- Leaves stale members to later calls where they are more than the call may still remove.
+    local function limit_pruning(rules)
+      local left = MOST_REMOVED
+      for index = 1, #rules do
+        local set = rules[index].state.log or rules[index].state
+        local stale = max(set.expired or set.ended or 0, set.ahead or 0)
+        stale = (set.units or set.held) == 0 and 0 or min(stale, MOST_REMOVED)
+        set.keeps_stale = stale > left
+        left = set.keeps_stale and left or left - stale
+      end
+    end
+
     -- Lets one compact log be moved: the first that cannot take its entry otherwise, or else the first that is due. Another one
     -- that cannot take its entry refuses the call.
     local function plan_move(rules)
@@ -2499,6 +2511,7 @@ commands = not PLAIN and function(...)
       if fits then
         check_members(rules)
         plan_move(rules)
+        limit_pruning(rules)
       end
       for index = 1, #rules do
         local kind = rules[index].kind

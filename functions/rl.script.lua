@@ -126,7 +126,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
       end
       if log.expired + log.ahead > 0 and log.units == 0 then
         call('UNLINK', key)
-      else
+      elseif not log.keeps_stale then
         if log.expired > 1000 then
           call('ZREMRANGEBYRANK', key, log.lasting, log.lasting + 1000 - 1)
         elseif log.expired > 0 then
@@ -1683,7 +1683,7 @@ commands = not PLAIN and function(...)
     end
     local function write(rule, leases)
       local existed, new = leases.held > 0, leases.now + rule.lease
-      if leases.ended > 0 then
+      if leases.ended > 0 and not leases.keeps_stale then
         existed = prune_leases(leases)
       end
       if leases.counted and leases.old ~= new then
@@ -1942,6 +1942,16 @@ commands = not PLAIN and function(...)
         fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
       end
     end
+    local function limit_pruning(rules)
+      local left = 1000
+      for index = 1, #rules do
+        local set = rules[index].state.log or rules[index].state
+        local stale = max(set.expired or set.ended or 0, set.ahead or 0)
+        stale = (set.units or set.held) == 0 and 0 or min(stale, 1000)
+        set.keeps_stale = stale > left
+        left = set.keeps_stale and left or left - stale
+      end
+    end
     local function plan_move(rules)
       local chosen
       for index = 1, #rules do
@@ -2058,6 +2068,7 @@ commands = not PLAIN and function(...)
       if fits then
         check_members(rules)
         plan_move(rules)
+        limit_pruning(rules)
       end
       for index = 1, #rules do
         local kind = rules[index].kind

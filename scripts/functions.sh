@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../functions"
 
-version=3
+version=4
 
 # The rules without comments. A constant is written out wherever its name stands: as a local it would be captured by the
 # functions that use it, in each call of the script.

@@ -16,7 +16,7 @@ use crate::config;
 use crate::limit::{Charge, Decision, Detail, Micros, Retry, Status};
 use crate::metrics::{ALL, ERRORS};
 use crate::server::{Args, Call, Context, Error, Handler, Keys, Writable, fail_point};
-use crate::state::{Compaction, CounterKey, LOG_FULL, MOST_ADDED, Plan, State, TOO_MANY_MEMBERS, Terms};
+use crate::state::{Compaction, CounterKey, LOG_FULL, MOST_ADDED, MOST_REMOVED, Plan, State, TOO_MANY_MEMBERS, Terms};
 
 /// The most keys of one call.
 const MOST_KEYS: i64 = 64;
@@ -63,7 +63,13 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
 
     // All keys are closed before the first change is published: listeners of events may run then.
     let plans = outcomes.iter_mut().map(|(_, plan)| plan);
-    let applied: List<_> = states.into_iter().zip(plans).map(|(state, plan)| plan.apply(state.into_keys())).collect();
+    let mut removable = MOST_REMOVED;
+    let applied = states.into_iter().zip(plans).map(|(state, plan)| {
+        let mut keys = state.into_keys();
+        keys.limit_pruning(&mut removable);
+        plan.apply(keys)
+    });
+    let applied: List<_> = applied.collect();
     for (applied, (call, _)) in applied.into_iter().zip(&parts) {
         applied.publish(ctx, call.key);
     }

@@ -23,6 +23,7 @@ pub use lease::{Lease, LeaseRequest, release};
 pub use plan::{OpenKeys, Plan, denied};
 pub use reset::reset;
 pub use sliding::{LOG_FULL, Log, MOST_ADDED, Sliding, Storage, TOO_MANY_MEMBERS};
+pub use stale::MOST_REMOVED;
 pub use throttle::{StoredArrival, Throttle};
 
 use std::convert::Infallible;

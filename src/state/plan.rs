@@ -85,6 +85,18 @@ impl<'a, M: Mode> OpenKeys<'a, M> {
     pub const fn one(open: OpenKey<'a, M>) -> Self {
         Self { first: open, others: Vec::new() }
     }
+
+    /// Takes what is stale from what a call may still remove, or leaves it to a later call if it is more.
+    pub fn limit_pruning(&mut self, left: &mut i64) {
+        for open in iter::once(&mut self.first).chain(&mut self.others) {
+            let removable = open.stale.as_deref().map_or(0, Stale::removable);
+            if removable <= *left {
+                *left = left.saturating_sub(removable);
+            } else {
+                open.stale = None;
+            }
+        }
+    }
 }
 
 impl<'a, M: Mode> OpenKey<'a, M> {

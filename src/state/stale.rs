@@ -12,7 +12,7 @@ use crate::server::{Context, Key, Mode, OwnedStr, ScoreRange, Str, Writable};
 const MOST_ONE_BY_ONE: usize = 6;
 
 /// A call removes at most this many expired members, and as many that are ahead of the clock, unless no member counts.
-const MOST_REMOVED: i64 = 1000;
+pub const MOST_REMOVED: i64 = 1000;
 
 /// Scores that are not the time of any clock. The scripts count members with such scores and never remove them, and so does the
 /// module.
@@ -116,6 +116,15 @@ impl Stale {
         match self {
             Self::All { ahead } | Self::Many(Many { ahead, .. }) => *ahead,
             Self::Few { .. } => 0,
+        }
+    }
+
+    /// How many are removed, of those that have expired or of those ahead, unless the key is unlinked.
+    pub fn removable(&self) -> i64 {
+        match self {
+            Self::All { .. } => 0,
+            Self::Few { members, .. } => members.iter().flatten().count() as i64,
+            Self::Many(Many { expired, ahead, .. }) => (*expired).max(*ahead).min(MOST_REMOVED),
         }
     }
 

@@ -14,6 +14,7 @@ tests![
     a_cost_of_zero_is_a_check,
     a_check_of_a_rule_with_several_windows_asks_each: both_storages,
     a_call_adds_a_thousand_members_at_most,
+    a_call_removes_a_thousand_members_at_most,
     a_call_compacts_one_log_at_most,
     a_log_that_outgrows_a_bulk_string_stops_nothing_halfway,
     sixty_four_keys_under_a_pattern_cost_what_they_cost_one_by_one,
@@ -112,6 +113,32 @@ fn a_call_adds_a_thousand_members_at_most(engine: &Engine) {
     client.call::<()>("CONFIG SET rl.sliding-storage compact");
     let call = "RL.ALL 2 d e SLIDING 60 9000 COST 1000 SLIDING 60 9000 COST 1000";
     assert_eq!(client.call::<[i64; 4]>(call), [1, 0, 8000, 0]);
+}
+
+/// Sorted sets with members that no longer count: those are removed that fit into what one call about one key may remove.
+fn a_call_removes_a_thousand_members_at_most(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    let call = "RL.ALL 6 a b c d e f SLIDING 60 9 SLIDING 60 9 SLIDING 60 9 ACQUIRE 9 60 h SLIDING 60 9 SLIDING 60 9";
+    for calls in stale_sets(&mut client) {
+        assert_eq!(client.call::<[i64; 4]>(call)[0], 1);
+        let left: Vec<i64> = ["a", "b", "c", "d", "e", "f"].map(|key| client.run(&["ZCARD", key])).to_vec();
+        assert_eq!(left, calls);
+    }
+}
+
+/// Plants six sorted sets: five of them have one member that counts, beside 700, 700, 200, 100 and 1 that do not. The sixth
+/// has 3,000 of the latter alone, and goes as a whole. Returns how many members each has after one call of RL.ALL, and after
+/// another: 1,000 go in the first.
+pub fn stale_sets(client: &mut Client) -> [Vec<i64>; 2] {
+    const PLANT: &str = "for i = 1, ARGV[1] do redis.call('ZADD', KEYS[1], ARGV[2], 'stale' .. i) end";
+    let expired = (START - 60_000).to_string();
+    for (key, stale) in [("a", "700"), ("b", "700"), ("c", "200"), ("d", "100"), ("e", "1"), ("f", "3000")] {
+        client.run::<Value>(&["EVAL", PLANT, "1", key, stale, &expired]);
+        if key != "f" {
+            client.run::<i64>(&["ZADD", key, &(START + 60_000).to_string(), "h"]);
+        }
+    }
+    [vec![2, 702, 2, 1, 3, 1], vec![3, 3, 3, 1, 3, 2]]
 }
 
 /// RL.ALL calls on four equal logs, in which requests expire as new ones come: no call may compact two of them. How many

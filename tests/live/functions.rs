@@ -7,6 +7,7 @@
 use fastrand::Rng;
 use redis::Value;
 
+use super::all::stale_sets;
 use super::{START, seeded};
 use crate::support::call::{Call, Quota, Report, Rule};
 use crate::support::compact::{self, Entry};
@@ -33,6 +34,7 @@ tests![
     words_that_do_not_belong_there_get_the_modules_lines,
     a_new_log_is_compact_where_the_call_has_a_cost,
     the_call_compacts_one_log_of_several,
+    the_call_removes_a_thousand_members_at_most,
     a_call_on_a_long_log_takes_few_commands,
     the_library_tells_its_version,
     an_older_library_is_replaced_in_mid_window,
@@ -1070,6 +1072,21 @@ fn the_call_compacts_one_log_of_several(engine: &Engine) {
                 Ok(moves) => assert_eq!((reply.is_ok(), shorter), (true, moves), "{reply:?}"),
                 Err(()) => assert!(reply.is_err_and(|line| line.contains("is full")) && shorter == [false; 3]),
             }
+        }
+    }
+}
+
+fn the_call_removes_a_thousand_members_at_most(engine: &Engine) {
+    let server = bare(engine, &[]);
+    let mut client = connect(&server, false);
+    let rules = "SLIDING 60 9 SLIDING 60 9 SLIDING 60 9 ACQUIRE 9 60 h SLIDING 60 9 SLIDING 60 9";
+    for hand in [Hand::library(&mut client), Hand::script(&mut client)] {
+        client.run::<()>(&["FLUSHALL"]);
+        for members in stale_sets(&mut client) {
+            let keys = ["a", "b", "c", "d", "e", "f"].map(str::to_owned);
+            let rules: Vec<String> = rules.split_whitespace().map(str::to_owned).collect();
+            hand.ask(&mut client, "all", &keys, &rules).expect("a reply");
+            assert_eq!(keys.map(|key| client.run::<i64>(&["ZCARD", &key])).to_vec(), members, "{hand:?}");
         }
     }
 }

@@ -135,6 +135,8 @@ pub struct Space {
     pub storage: Storage,
     /// What a throttle's clock is ahead of the milliseconds: Valkey 9 counts microseconds.
     pub micros: i64,
+    /// The members that the present call may still prune from sorted sets.
+    prunable: usize,
 }
 
 /// A window, decided.
@@ -436,12 +438,13 @@ impl Standard {
 
 impl Space {
     pub fn new(storage: Storage) -> Self {
-        Self { keys: BTreeMap::new(), storage, micros: 0 }
+        Self { keys: BTreeMap::new(), storage, micros: 0, prunable: 0 }
     }
 
     /// What a call replies. The space is then as the call leaves it.
     pub fn answer(&mut self, call: &Call, now: i64) -> Reply {
         self.drop_expired(&call.places(now), now);
+        self.prunable = PRUNED_AT_MOST as usize;
         let before = self.clone();
         let reply = match call {
             Call::Take { key, rule, report } => self.take(key, rule, *report, now),
@@ -577,6 +580,20 @@ impl Space {
         Ok(decision.reply(rule, report, now))
     }
 
+    /// How many of these members are pruned: all if nothing else is in the set, and otherwise as many as one call may prune, or
+    /// none if other keys of the call have left too few of these.
+    fn prunes(&mut self, stale: usize, is_all: bool) -> usize {
+        if is_all {
+            return usize::MAX;
+        }
+        let pruned = stale.min(PRUNED_AT_MOST as usize);
+        if pruned > self.prunable {
+            return 0;
+        }
+        self.prunable -= pruned;
+        pruned
+    }
+
     /// Writes what a call leaves.
     fn write(&mut self, key: &[u8], before: &Usage<'_>, after: &Usage<'_>, is_counted: bool) {
         let (rule, now) = (before.rule, before.now);
@@ -590,10 +607,14 @@ impl Space {
                     }
                     Some(Value::Set(members)) => {
                         // A sorted set is pruned in steps, the oldest and the nearest first, unless nothing in it counts.
-                        let most = if counted.is_empty() { usize::MAX } else { PRUNED_AT_MOST as usize };
                         let is_expired = |score: f64| score >= 0.0 && leaves(score, rule.longest()) <= now;
-                        let (mut expired, mut ahead) = (0, 0);
                         let mut left = members.clone();
+                        let (mut expired, mut ahead) = (0, 0);
+                        for (_, score) in members.iter().filter(|(_, score)| !counts(*score, rule.longest(), now)) {
+                            *(if is_expired(*score) { &mut expired } else { &mut ahead }) += 1;
+                        }
+                        let most = self.prunes(expired.max(ahead), counted.is_empty());
+                        (expired, ahead) = (0, 0);
                         left.retain(|&(_, score)| match counts(score, rule.longest(), now) {
                             true => true,
                             false => {
@@ -659,8 +680,9 @@ impl Space {
             Some(Stored { value: Value::Set(members), expires }) => (members.clone(), *expires),
             _ => (Vec::new(), None),
         };
-        let most = if removes_all { usize::MAX } else { PRUNED_AT_MOST as usize };
-        let ended = members.into_iter().filter(|&(_, score)| score <= now as f64).skip(most);
+        let ended: Vec<_> = members.into_iter().filter(|&(_, score)| score <= now as f64).collect();
+        let most = self.prunes(ended.len(), removes_all);
+        let ended = ended.into_iter().skip(most);
         let mut left: Vec<_> = ended.filter(|(name, _)| !leases.iter().any(|(holder, _)| holder == name)).collect();
         left.extend_from_slice(leases);
         left.sort_by(|one, other| one.1.total_cmp(&other.1));

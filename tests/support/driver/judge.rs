@@ -92,7 +92,8 @@ pub fn exactly(moment: Moment, sent: &Sent, before: &Seen, told: &Reply, after: 
     };
     // Valkey 9 counts microseconds by itself: for one of the thousand all has to be right.
     let at = |micros: i64| {
-        let mut space = Space { micros, ..before.space(sent, moment) };
+        let mut space = before.space(sent, moment);
+        space.micros = micros;
         let mut right = space.answer(call, moment.now);
         if sent.is_by_script() {
             right = through_a_script(right);

@@ -136,7 +136,7 @@ pub struct Space {
     /// What a throttle's clock is ahead of the milliseconds: Valkey 9 counts microseconds.
     pub micros: i64,
     /// The members that the present call may still prune from sorted sets.
-    prunable: usize,
+    pub prunable: usize,
 }
 
 /// A window, decided.

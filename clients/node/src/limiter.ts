@@ -245,7 +245,7 @@ export class Limiter {
   async peek(key: Word, rule: Rule, { cost, holder }: PeekOptions = {}): Promise<Result> {
     checked(rule);
     const who = rule.kind === "lease" ? (holder ?? rule.holder ?? randomUUID()) : holder;
-    // A rule that is forced is peeked at as one that is not: the question is whether there is room.
+    // A peek of a forced rule asks whether there is room, as that of any other rule.
     const forced = isForced(rule, undefined);
     const start = performance.now();
     const behind = [

@@ -245,9 +245,17 @@ export class Limiter {
   async peek(key: Word, rule: Rule, { cost, holder }: PeekOptions = {}): Promise<Result> {
     checked(rule);
     const who = rule.kind === "lease" ? (holder ?? rule.holder ?? randomUUID()) : holder;
-    const behind = [keyword(rule), ...words(rule, { cost, holder: who }, 0)];
-    // A rule that is forced is peeked at as one that is not: the question is whether there is room.
-    return this.#decide("peek", key, rule, rule.kind !== "lease" && rule.kind !== "throttle" && rule.force, behind, {});
+    // A peek of a forced rule asks whether there is room, as that of any other rule.
+    const forced = isForced(rule, undefined);
+    const start = performance.now();
+    const behind = [
+      keyword(rule),
+      ...words(rule, { cost, holder: who }, 0),
+      repliesEach(rule, forced) ? "EACH" : "FULL",
+    ];
+    const result = toResult(rule, readWindows(rule, forced, await this.#ask("peek", [key], behind, this.timeout)));
+    this.#decided("peek", key, rule, result.allowed, "server", start);
+    return result;
   }
 
   /** Gives back what the same rule took: `RL.REFUND`. What lies in a window that is over is not given back. */
@@ -366,17 +374,60 @@ export class Limiter {
     return typeof name === "string" ? prefix + name : Buffer.concat([Buffer.from(prefix), name]);
   }
 
-  /** A request, asked as an adapter asks. @internal */
+  /**
+   * A request, asked as an adapter asks. One function with few promises, since each request of an application goes through
+   * it. @internal
+   */
   async ask(key: Word, rule: Rule, asking: Asking): Promise<Result> {
-    const { cost, force } = asking;
-    const forced = checked(rule).kind !== "lease" && (force ?? (rule as SlidingRule).force ?? false);
+    const start = performance.now();
+    const { cost, force, holder, timeout = this.timeout, denyCache = this.#denyCache, short = false } = asking;
+    const forced = isForced(checked(rule), force);
     const name = rule.kind === "lease" ? "acquire" : rule.kind;
+    const behind = words(rule, asking, 1);
+    const units = cost ?? (rule as SlidingRule).cost ?? 1;
+    const remembers = denyCache > 0 && !forced && name !== "acquire";
+    const text = remembers ? asText(key) : "";
+    let wasDenied = false;
+    if (remembers) {
+      this.#denials ??= new DenialCache(denyCache);
+      wasDenied = this.#denials.has(text);
+      const known = wasDenied && this.#denials.find(text, rule, units, start);
+      if (known) {
+        this.#statistics.deniedFromMemory++;
+        this.#decided(name, key, rule, false, "memory", start);
+        return toResult(rule, known);
+      }
+    }
     try {
-      return await this.#decide(name, key, rule, forced, words(rule, asking, 1), asking);
+      let windows: Figures[] | undefined;
+      /** By how much less than its wait a denial is remembered, where that is not exact. */
+      let rounded = 0;
+      let left = timeout;
+      if (short && ((rule.kind === "sliding" && remembers && !wasDenied) || isLongCounter(rule))) {
+        const figures = readShort(rule, units, await this.#server.call(this.#call(name, [key], behind), timeout));
+        // A sliding window has not counted what it denied, so the request may ask again, for its wait.
+        if (figures.allowed === 1 || rule.kind === "fixed") windows = [figures];
+        else left = Math.max(1, timeout - Math.ceil(performance.now() - start));
+        if (rule.kind === "fixed") rounded = 1000;
+      }
+      if (!windows) {
+        const full = [...behind, repliesEach(rule, forced) ? "EACH" : "FULL"];
+        windows = readWindows(rule, forced, await this.#server.call(this.#call(name, [key], full), left));
+      }
+      this.#available();
+      const result = toResult(rule, windows, name === "acquire" ? holder : undefined);
+      if (remembers && result.allowed) this.#denials?.refute(text, rule, units);
+      else if (remembers) {
+        const wait = result.retryAfterMs === undefined ? -1 : Math.max(0, result.retryAfterMs - rounded);
+        this.#denials?.remember(text, rule, units, windows, wait, start);
+      }
+      this.#decided(name, key, rule, result.allowed, "server", start);
+      return result;
     } catch (error) {
+      this.#failed(error);
       const policy = asking.whenUnavailable ?? this.#whenUnavailable;
       if (!(error instanceof UnavailableError) || policy === "closed" || rule.kind === "lease") throw error;
-      return this.#withoutServer(policy, key, rule, cost ?? rule.cost ?? 1, forced);
+      return this.#withoutServer(policy, key, rule, units, forced);
     }
   }
 
@@ -395,54 +446,6 @@ export class Limiter {
     this.#logger.warn(`redis-rl (${this.name}): ${line}`);
   }
 
-  async #decide(
-    name: Call["name"],
-    key: Word,
-    rule: Rule,
-    forced: boolean,
-    behind: readonly Word[],
-    { cost, holder, timeout = this.timeout, denyCache = this.#denyCache, short = false }: Asking,
-  ): Promise<Result> {
-    const start = performance.now();
-    const remembers = denyCache > 0 && !forced && name !== "peek" && name !== "acquire";
-    const text = remembers ? asText(key) : "";
-    const units = cost ?? (rule as SlidingRule).cost ?? 1;
-    let wasDenied = false;
-    if (remembers) {
-      this.#denials ??= new DenialCache(denyCache);
-      wasDenied = this.#denials.has(text);
-      const known = wasDenied && this.#denials.find(text, rule, units, start);
-      if (known) {
-        this.#statistics.deniedFromMemory++;
-        this.#decided(name, key, rule, false, "memory", start);
-        return toResult(rule, known);
-      }
-    }
-    let windows: Figures[] | undefined;
-    /** By how much less than its wait a denial is remembered, where that is not exact. */
-    let rounded = 0;
-    let left = timeout;
-    if (short && ((rule.kind === "sliding" && remembers && !wasDenied) || isLongCounter(rule))) {
-      const figures = readShort(rule, units, await this.#ask(name, [key], behind, timeout));
-      // A sliding window has not counted what it denied, so the request may ask again, for its wait.
-      if (figures.allowed === 1 || rule.kind === "fixed") windows = [figures];
-      else left = Math.max(1, timeout - Math.ceil(performance.now() - start));
-      if (rule.kind === "fixed") rounded = 1000;
-    }
-    if (!windows) {
-      const full = [...behind, repliesEach(rule, forced) ? "EACH" : "FULL"];
-      windows = readWindows(rule, forced, await this.#ask(name, [key], full, left));
-    }
-    const result = toResult(rule, windows, name === "acquire" ? holder : undefined);
-    if (remembers && result.allowed) this.#denials?.refute(text, rule, units);
-    else if (remembers) {
-      const wait = result.retryAfterMs === undefined ? -1 : Math.max(0, result.retryAfterMs - rounded);
-      this.#denials?.remember(text, rule, units, windows, wait, start);
-    }
-    this.#decided(name, key, rule, result.allowed, "server", start);
-    return result;
-  }
-
   /** Gives something back at a key, and forgets the denial there. */
   async #giveBack(name: "refund" | "reset" | "release", key: Word, behind: readonly Word[]): Promise<unknown> {
     this.#denials?.forget(asText(key));
@@ -456,27 +459,37 @@ export class Limiter {
 
   async #ask(
     name: Call["name"],
-    [key, ...others]: readonly [Word, ...Word[]],
+    keys: readonly [Word, ...Word[]],
     behind: readonly Word[],
     timeout: number,
   ): Promise<unknown> {
-    const repeatable = name === "peek" || name === "acquire" || name === "release" || name === "reset";
-    const keys: [Word, ...Word[]] = [this.keyOf(key), ...others.map((other) => this.keyOf(other))];
     try {
-      const reply = await this.#server.call({ name, keys, words: behind, repeatable }, timeout);
-      if (this.#unavailable) {
-        this.#unavailable = false;
-        this.warn("the server is available again");
-      }
+      const reply = await this.#server.call(this.#call(name, keys, behind), timeout);
+      this.#available();
       return reply;
     } catch (error) {
-      if (error instanceof UnavailableError) {
-        this.#statistics.unavailable++;
-        if (!this.#unavailable) this.warn(`the server is unavailable: ${error.message}`);
-        this.#unavailable = true;
-      }
+      this.#failed(error);
       throw error;
     }
+  }
+
+  #call(name: Call["name"], names: readonly Word[], words: readonly Word[]): Call {
+    const keys = names.map((key) => this.keyOf(key)) as [Word, ...Word[]];
+    const repeatable = name === "peek" || name === "acquire" || name === "release" || name === "reset";
+    return { name, keys, words, repeatable };
+  }
+
+  #available(): void {
+    if (!this.#unavailable) return;
+    this.#unavailable = false;
+    this.warn("the server is available again");
+  }
+
+  #failed(error: unknown): void {
+    if (!(error instanceof UnavailableError)) return;
+    this.#statistics.unavailable++;
+    if (!this.#unavailable) this.warn(`the server is unavailable: ${error.message}`);
+    this.#unavailable = true;
   }
 
   async #withoutServer(
@@ -521,6 +534,11 @@ export class Limiter {
       await pauseFor(wait, signal);
     }
   }
+}
+
+/** Whether a request counts also where it does not fit. A throttle and a lease cannot be forced. */
+function isForced(rule: Rule, force: boolean | undefined): boolean {
+  return rule.kind !== "lease" && (force ?? (rule as SlidingRule).force ?? false);
 }
 
 /** Whether whole seconds say precisely enough when the window of a counter is over. */

@@ -29,8 +29,12 @@ export interface Call {
 /** What a call knows of itself while it is under way. */
 interface Attempt {
   readonly deadline: number;
+  /** Whether the caller has been told the outcome. */
+  over: boolean;
   /** The last refusal that says to ask again: a slot is on the move. */
   refusal: UnavailableError | undefined;
+  /** Ends the call at its deadline. */
+  timer: NodeJS.Timeout | undefined;
 }
 
 /** For how long a server that was unavailable is not asked. */
@@ -101,72 +105,76 @@ export class Server {
   call(call: Call, timeout: number): Promise<unknown> {
     const now = performance.now();
     const node = this.#breaker.enter(call.keys[0], now);
-    const attempt: Attempt = { deadline: now + timeout, refusal: undefined };
+    const attempt: Attempt = { deadline: now + timeout, over: false, refusal: undefined, timer: undefined };
     // No more promises than it takes: this is what each request of an application goes through.
     return new Promise((resolve, reject) => {
-      let timer: NodeJS.Timeout;
       const failed = (error: unknown) => {
         // A reply, whatever it says, shows that the server is there. That of a slot on the move says nothing of others.
         if (!(error instanceof UnavailableError) || attempt.refusal) this.#breaker.close(node);
         else this.#breaker.open(call.keys[0], error);
         reject(error);
       };
-      let turns = 0;
-      let answers = this.#answers;
-      let until = attempt.deadline;
-      let over = false;
-      const giveUp = () => {
-        const now = performance.now();
-        if (over) return;
-        if (turns++ === 0 && now - until > 20) {
-          // The process was busy, and may not even have written the call: it gets that time again.
-          until = now + Math.min(now - until, 1000);
-          timer = setTimeout(giveUp, until - now);
-        } else if (turns < 5 || (this.#answers !== answers && now - until < 500)) {
-          answers = this.#answers;
-          setImmediate(giveUp);
-        } else {
-          over = true;
-          failed(new LostReplyError(`No reply within ${timeout} ms: the call may have been counted, or not`));
-        }
+      const answered = (reply: unknown) => {
+        if (!this.#settle(attempt)) return;
+        this.#breaker.close(node);
+        if (now >= this.#probeAt) this.#probe(call);
+        resolve(reply);
       };
-      timer = setTimeout(giveUp, timeout);
-      /** Whether somebody still waits for the answer. */
-      const settle = () => {
-        clearTimeout(timer);
-        this.#answers++;
-        const waited = !over;
-        over = true;
-        return waited;
+      const refused = (error: unknown) => {
+        if (this.#settle(attempt)) failed(error);
       };
-      this.#ask(call, attempt, timeout).then(
-        (reply) => {
-          if (!settle()) return;
-          this.#breaker.close(node);
-          if (now >= this.#probeAt) this.#probe(call);
-          resolve(reply);
-        },
-        (error) => {
-          if (settle()) failed(error);
-        },
-      );
+      attempt.timer = setTimeout(() => this.#expire(attempt, timeout, failed), timeout);
+      const mode = this.#mode;
+      if (mode === undefined) this.#askFirst(call, attempt).then(answered, refused);
+      else {
+        const again = (error: unknown) => this.#askAgain(error, mode, call, attempt).then(answered, refused);
+        this.#transmit(this.#inForm(mode, call), call, timeout).then(answered, again);
+      }
     });
   }
 
-  #ask(call: Call, attempt: Attempt, timeout: number): Promise<unknown> {
-    const mode = this.#mode;
-    if (mode === undefined) return this.#askFirst(call, attempt);
-    const command = this.#inForm(mode, call);
-    return this.#transmit(command, call, timeout).then(undefined, async (error) => {
-      try {
-        return await this.#sendAgain(error, command, call, attempt);
-      } catch (error) {
-        if (!isGone(error) && !(call.name === "peek" && isForbidden(error))) throw error;
-        // Another call may have found the new mode meanwhile.
-        if (this.#mode === mode) this.#mode = undefined;
-        return this.#findFor(call, attempt);
+  /** Whether somebody still waits for the answer of a call, which is over with it. */
+  #settle(attempt: Attempt): boolean {
+    clearTimeout(attempt.timer);
+    this.#answers++;
+    const waited = !attempt.over;
+    attempt.over = true;
+    return waited;
+  }
+
+  /** Gives a call up at its deadline, after the replies that have arrived. */
+  #expire(attempt: Attempt, timeout: number, failed: (error: unknown) => void): void {
+    let turns = 0;
+    let answers = this.#answers;
+    let until = attempt.deadline;
+    const giveUp = () => {
+      const now = performance.now();
+      if (attempt.over) return;
+      if (turns++ === 0 && now - until > 20) {
+        // The process was busy, and may not even have written the call: it gets that time again.
+        until = now + Math.min(now - until, 1000);
+        attempt.timer = setTimeout(giveUp, until - now);
+      } else if (turns < 5 || (this.#answers !== answers && now - until < 500)) {
+        answers = this.#answers;
+        setImmediate(giveUp);
+      } else {
+        attempt.over = true;
+        failed(new LostReplyError(`No reply within ${timeout} ms: the call may have been counted, or not`));
       }
-    });
+    };
+    giveUp();
+  }
+
+  /** Goes on after the error of a call in the known mode, which the server may not have any more. */
+  async #askAgain(error: unknown, mode: Mode, call: Call, attempt: Attempt): Promise<unknown> {
+    try {
+      return await this.#sendAgain(error, this.#inForm(mode, call), call, attempt);
+    } catch (error) {
+      if (!isGone(error) && !(call.name === "peek" && isForbidden(error))) throw error;
+      // Another call may have found the new mode meanwhile.
+      if (this.#mode === mode) this.#mode = undefined;
+      return this.#findFor(call, attempt);
+    }
   }
 
   /** A crowd of first calls lets one of them find the mode. Each waits for it until its own deadline. */
@@ -178,7 +186,13 @@ export class Server {
         // What kept that call from an answer would keep this one from it.
         if (this.#mode === undefined && error instanceof UnavailableError) throw error;
       }
-      if (this.#mode !== undefined) return this.#ask(call, attempt, attempt.deadline - performance.now());
+      const mode = this.#mode;
+      if (mode !== undefined) {
+        const left = attempt.deadline - performance.now();
+        return this.#transmit(this.#inForm(mode, call), call, left).catch((error) =>
+          this.#askAgain(error, mode, call, attempt),
+        );
+      }
     }
     return this.#findFor(call, attempt);
   }

@@ -217,6 +217,31 @@ describe("features", () => {
     });
   }
 
+  for (const kind of clients) {
+    test(`${kind.name}: the calls of one turn leave in one write`, async () => {
+      const { client, close } = await kind.open(server.port);
+      const limiter = new Limiter(client);
+      await limiter.hit("turn", sliding("100/minute"));
+      const reads = async () => Number(await server.info("stats", "total_reads_processed"));
+      const before = await reads();
+      await Promise.all(Array.from({ length: 64 }, () => limiter.hit("turn", sliding("100/minute"))));
+      const after = await reads();
+      assert.ok(after - before < 16, `the server has read ${after - before} times`);
+      close();
+    });
+  }
+
+  test("ioredis: a stopped clock of an app's tests keeps no call back", async (t) => {
+    const redis = new Redis(server.port);
+    const limiter = new Limiter(redis);
+    await limiter.hit("clock", sliding("5/minute"));
+    t.mock.timers.enable({ apis: ["setImmediate"] });
+    const { used } = await limiter.hit("clock", sliding("5/minute"));
+    t.mock.timers.reset();
+    redis.disconnect();
+    assert.equal(used, 2);
+  });
+
   test("calls are seen by what watches the client library", async () => {
     const { channel } = await import("node:diagnostics_channel");
     const commands: string[] = [];

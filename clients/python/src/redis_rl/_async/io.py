@@ -124,9 +124,9 @@ class Connections:
 
     def _open(self) -> None:
         client = self._client
-        # The deadline is kept by `Deadline`; the time-outs are for what it has left behind.
-        patience = 2 * self._timeout + 1
-        self._own = client.derive(socket_timeout=patience, socket_connect_timeout=patience)
+        # A call ends at its deadline, and its connection with it. With a time-out of the connection's own, each write
+        # would be a task and each read a timer more. That of connecting also ends the wait for a connection to close.
+        self._own = client.derive(socket_timeout=None, socket_connect_timeout=2 * self._timeout + 1)
         self.client = self._own or client.client
         if self._own is not None:
             self._gate = asyncio.Semaphore(client.most_at_once)

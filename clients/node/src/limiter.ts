@@ -247,7 +247,7 @@ export class Limiter {
     checked(rule);
     const who = rule.kind === "lease" ? (holder ?? rule.holder ?? randomUUID()) : holder;
     const behind = [keyword(rule), ...words(rule, { cost, holder: who }, 0)];
-    // A rule that is forced is peeked at as one that is not: the question is whether there is room.
+    // A peek of a forced rule asks whether there is room, as that of any other rule.
     return this.#decide("peek", key, rule, rule.kind !== "lease" && rule.kind !== "throttle" && rule.force, behind, {});
   }
 
@@ -270,7 +270,7 @@ export class Limiter {
 
   /**
    * Hits until the request is allowed, and sleeps for the exact wait between. Resolves with the denial at once where the
-   * wait is longer than the time that is left, or there is no waiting for it.
+   * wait is longer than the time that is left, and if the request never fits.
    */
   async wait(key: Word, rule: QuotaRule, options: WaitOptions = {}): Promise<Result> {
     const { cost, timeout = Number.POSITIVE_INFINITY, signal } = options;

@@ -157,7 +157,7 @@ mod tests {
         for cost in [3, 4, 5] {
             assert!(denials.find(&asked("k", weighs(cost))).is_some(), "{cost}");
         }
-        // A lighter one may fit, one that never fits has another answer, and one that is forced is always counted.
+        // A lighter request may fit, a request that never fits has another answer, and a forced one is always counted.
         for other in [weighs(1), weighs(2), rule.clone(), weighs(6), weighs(3).force()] {
             assert!(denials.find(&asked("k", other)).is_none());
         }

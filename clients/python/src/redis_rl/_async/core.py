@@ -169,7 +169,7 @@ class Core:
                     raise
 
     async def probe(self, stale: Mode | None) -> Mode:
-        """Detects the mode, if it is still the one that is stale. Concurrent callers share one probe."""
+        """The mode, detected anew unless that was done since it was ``stale``. Concurrent callers share one probe."""
         mode: Mode | None = self._mode
         if mode is not None and mode != stale:
             return mode

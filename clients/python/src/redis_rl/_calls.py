@@ -114,7 +114,10 @@ def chargeable(rule: Rule) -> Sliding | Fixed:
 def several(rules: Rules) -> list[tuple[Key, Rule]]:
     """The keys and rules of one call."""
     pairs = cast("Iterable[tuple[Key, Rule]]", rules.items() if isinstance(rules, Mapping) else rules)
-    listed = [(key, checked(rule)) for key, rule in pairs]
+    given = list(pairs) if isinstance(pairs, Iterable) else [pairs]
+    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in given):
+        raise TypeError(f"a dict of keys and rules, or pairs of them, is needed, not {rules!r}")
+    listed = [(key, checked(rule)) for key, rule in given]
     if not 1 <= len(listed) <= MAX_KEYS:
         raise ValueError(f"a call takes 1 to {MAX_KEYS} keys, not {len(listed)}")
     return listed

@@ -18,6 +18,7 @@ fi
 "$venv/bin/ruff" check .
 "$venv/bin/python" scripts/make_sync.py --check
 "$venv/bin/mypy"
+"$venv/bin/pyright" --pythonpath "$venv/bin/python"
 
 # limits' own tests come with its sources, which are not kept here. Without them that test is skipped.
 limits=$("$venv/bin/python" -c 'from importlib.metadata import version; print(version("limits"))')

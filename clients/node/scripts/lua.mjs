@@ -2,8 +2,9 @@
 
 import { createHash } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
 
-const from = process.argv[2] ?? new URL("../../../functions/", import.meta.url).pathname;
+const from = process.argv[2] ?? fileURLToPath(new URL("../../../functions/", import.meta.url));
 const read = (name) => readFileSync(`${from}/${name}`, "utf8");
 const literal = (text) => `\`${text.replace(/[`\\]|\$(?=\{)/g, "\\$&")}\``;
 const library = read("rl.library.lua");

@@ -2,7 +2,7 @@
 
 import { NoIdentityError } from "./errors.js";
 import { adapterKey, policyOf } from "./identity.js";
-import type { Asking, Limiter, WhenUnavailable } from "./limiter.js";
+import { type Asking, Limiter, type WhenUnavailable } from "./limiter.js";
 import { type FixedRule, fixed, type SlidingRule, seconds, sliding } from "./rules.js";
 
 /** How long a request waits for a decision at most, unless the limiter or the adapter is given less or more. */
@@ -34,6 +34,7 @@ export interface StoreOptions extends AdapterOptions {
 
 /** How an adapter asks a limiter. Throws where its options cannot be kept. */
 export function asking(limiter: Limiter, options: AdapterOptions): Asking {
+  if (!(limiter instanceof Limiter)) throw new TypeError("the store needs a Limiter: new Limiter(client)");
   const { timeout = Math.min(limiter.timeout, TIMEOUT_MS), denyCache = REMEMBERED_DENIALS, whenUnavailable } = options;
   if (!Number.isFinite(timeout) || timeout <= 0) throw new RangeError(`timeout must be above 0, not ${timeout}`);
   limiter.prepare({ whenUnavailable });

@@ -39,6 +39,8 @@ export class DenialCache {
   find(key: string, rule: Rule, cost: number, now: number): Figures[] | undefined {
     const denial = this.#denials.get(key);
     if (!denial || denial.rule !== describe(rule) || cost < denial.cost) return undefined;
+    // A request that never fits is not told to wait.
+    if (cost > denial.cost && denial.windows.some(({ limit }) => cost > limit)) return undefined;
     if (now >= denial.until) {
       this.#denials.delete(key);
       return undefined;

@@ -23,6 +23,7 @@ import {
 } from "./result.js";
 import {
   checked,
+  checkedLease,
   type FixedRule,
   keyword,
   type LeaseRule,
@@ -277,7 +278,7 @@ export class Limiter {
 
   /**
    * Hits until the request is allowed, and sleeps for the exact wait between. Resolves with the denial at once where the
-   * wait is longer than the time that is left, or there is no waiting for it.
+   * wait is longer than the time that is left, and if the request never fits.
    */
   async wait(key: Word, rule: QuotaRule, options: WaitOptions = {}): Promise<Result> {
     const { cost, timeout = Number.POSITIVE_INFINITY, signal } = options;
@@ -296,7 +297,7 @@ export class Limiter {
    * does the same and renews it.
    */
   async acquire(key: Word, rule: LeaseRule, holder?: Word): Promise<Result> {
-    return this.ask(key, rule, { holder: holder ?? rule.holder ?? randomUUID() });
+    return this.ask(key, checkedLease(rule), { holder: holder ?? rule.holder ?? randomUUID() });
   }
 
   /** Ends leases: `RL.RELEASE`. Resolves with how many there were; releasing twice is no error. */
@@ -310,6 +311,8 @@ export class Limiter {
    * anywhere. In a cluster all keys need the same hash tag, as in `{org7}:rpm` and `{org7}:tpm`.
    */
   async all(demands: readonly Demand[]): Promise<AllResult> {
+    if (!Array.isArray(demands as unknown))
+      throw new TypeError(`all takes an array of { key, rule }, not ${String(demands)}`);
     if (demands.length < 1 || demands.length > 64)
       throw new RangeError(`all takes 1 to 64 keys, not ${demands.length}`);
     const [first] = demands as readonly [Demand, ...Demand[]];
@@ -520,7 +523,7 @@ export class Limiter {
 
   async #held(key: Word, rule: LeaseRule, options: HoldOptions): Promise<Lease> {
     const { timeout = 0, signal } = options;
-    const holder = options.holder ?? rule.holder ?? randomUUID();
+    const holder = options.holder ?? checkedLease(rule).holder ?? randomUUID();
     const deadline = performance.now() + timeout;
     for (let pause = 25; ; pause = Math.min(2 * pause, 500)) {
       signal?.throwIfAborted();

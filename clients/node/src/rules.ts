@@ -237,6 +237,12 @@ export function checked<R extends Rule>(rule: R): R {
   throw new TypeError(`a rule is made by sliding(), fixed(), throttle() or lease(), and is not ${show(rule)}`);
 }
 
+/** The rule, if it is a lease. */
+export function checkedLease(rule: LeaseRule): LeaseRule {
+  if (checked<Rule>(rule).kind === "lease") return rule;
+  throw new TypeError(`a lease is made by lease(), and not by ${(rule as Rule).kind}()`);
+}
+
 const KINDS = new Set(["sliding", "fixed", "throttle", "lease"]);
 
 /** The keyword of a rule. */

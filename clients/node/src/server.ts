@@ -365,7 +365,7 @@ export class Server {
   }
 }
 
-/** Replaces a library of ours that is older than the one of this package; never one that is newer, or another's. */
+/** Replaces a library of ours that is older than this package's. A newer one, or another's, is left alone. */
 async function replaceOlder(send: (...command: Word[]) => Promise<unknown>): Promise<void> {
   const list = JSON.stringify(await send("FUNCTION", "LIST", "LIBRARYNAME", "rl", "WITHCODE"));
   const older = list.includes("redis-rl") && libraryVersion(list) < libraryVersion(library);

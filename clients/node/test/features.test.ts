@@ -7,6 +7,8 @@ import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Redis } from "ioredis";
 import { type Decision, DeniedError, fixed, Limiter, lease, sliding, throttle, UnavailableError } from "redis-rl";
+import { ExpressRateLimitStore } from "redis-rl/express-rate-limit";
+import { fastifyRateLimitStore } from "redis-rl/fastify-rate-limit";
 import { clients, type OpenClient } from "./support/clients.js";
 import { eventually, root, Server } from "./support/server.js";
 
@@ -47,6 +49,20 @@ describe("features", () => {
     await assert.rejects(waiting, /closing/);
   });
 
+  test("a wrong argument fails with a sentence that names it", async () => {
+    const limiter = new Limiter(open.client);
+    const other = sliding("5/minute") as never;
+    await assert.rejects(limiter.acquire("k", other), /a lease is made by lease\(\), and not by sliding\(\)/);
+    await assert.rejects(limiter.hold("k", other), /a lease is made by lease\(\), and not by sliding\(\)/);
+    await assert.rejects(limiter.hold("k", "3" as never), /a rule is made by sliding.*and is not "3"/);
+    await assert.rejects(limiter.all({ key: "k" } as never), /all takes an array of { key, rule }, not /);
+    assert.equal((await limiter.peek("k", sliding("5/minute"), { cost: 0 })).used, 0);
+    for (const wrong of [open.client, undefined]) {
+      assert.throws(() => new ExpressRateLimitStore(wrong as never), /the store needs a Limiter/);
+      assert.throws(() => fastifyRateLimitStore(wrong as never), /the store needs a Limiter/);
+    }
+  });
+
   test("a crowd that waits gets in at the rate, and nobody twice", async () => {
     const limiter = new Limiter(open.client, { timeout: 10_000 });
     const rule = sliding("5/200ms");
@@ -80,6 +96,12 @@ describe("features", () => {
     await limiter.hit("e", rule, { cost: 5 });
     assert.equal(await sent(), asked + 4, "neither a forced one nor another rule or key is denied from memory");
     assert.equal(limiter.statistics.deniedFromMemory, 2);
+    await limiter.hit("e", rule, { cost: 6 });
+    assert.equal(
+      (await limiter.hit("e", rule, { cost: 11 })).retryAfter,
+      undefined,
+      "one that never fits is not told to wait",
+    );
     // Each of these gives something back.
     await limiter.hit("f", rule, { cost: 10 });
     for (const giveBack of [() => limiter.refund("f", rule, { cost: 9 }), () => limiter.reset("f")]) {

@@ -69,7 +69,7 @@ test("a folder that has none of what the build needs builds when it is installed
   try {
     // As in a clone of the repository.
     for (const path of ["functions", "clients/node"]) {
-      cpSync(join(root, path), join(place, "clone", path), {
+      cpSync(join(root, path), join(place, "a clone", path), {
         recursive: true,
         filter: (from) => !/\/(node_modules|dist|build)$|src\/lua\.ts$/.test(from),
       });
@@ -78,7 +78,7 @@ test("a folder that has none of what the build needs builds when it is installed
     mkdirSync(app);
     const run = (program: string, ...args: string[]) =>
       execFileSync(program, args, { cwd: app, encoding: "utf8", stdio: ["ignore", "pipe", "pipe"] });
-    run("npm", "install", "--no-audit", "--no-fund", "--prefer-offline", "../clone/clients/node");
+    run("npm", "install", "--no-audit", "--no-fund", "--prefer-offline", "../a clone/clients/node");
     for (const script of [
       'require("redis-rl/express-rate-limit")',
       'import("redis-rl").then((all) => all.sliding("1/s"))',

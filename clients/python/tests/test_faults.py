@@ -9,6 +9,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ import valkey.asyncio
 from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
 
 from redis_rl import AsyncLimiter, Denied, Event, Limiter, lease, sliding
+from redis_rl._async.io import Connections, Deadline
+from redis_rl._client import Client
 from servers import Cluster, Forwarder, Server, free_port, is_old, until
 
 RULE = sliding("100000/minute")
@@ -107,26 +110,79 @@ def test_a_name_that_is_not_found_in_time(monkeypatch: pytest.MonkeyPatch) -> No
     assert took < AT_MOST
 
 
-def test_slow_steps_are_one_call() -> None:
-    """Each of them is in time, and together they are not."""
+@contextmanager
+def slow_server(seconds: float, reply: bytes) -> Iterator[int]:
+    """A port on which each command is answered, by the same reply, after so much time."""
 
     class Slow(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             while head := self.rfile.readline():
                 for _ in range(int(head[1:])):
                     self.rfile.read(int(self.rfile.readline()[1:]) + 2)
-                time.sleep(3)
-                self.wfile.write(b"+OK\r\n")
+                time.sleep(seconds)
+                self.wfile.write(reply)
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Slow) as slow:
         slow.daemon_threads = True
         threading.Thread(target=slow.serve_forever, daemon=True).start()
-        # No handshake; the mode is asked for, and then the request.
-        client = redis.Redis(port=slow.server_address[1], protocol=2, driver_info=None)
-        with client, Limiter(client, timeout=4) as limiter:
-            _, took = failing(lambda: limiter.hit("a", RULE))
+        yield slow.server_address[1]
         slow.shutdown()
+
+
+def test_slow_steps_are_one_call() -> None:
+    """Each of them is in time, and together they are not."""
+    # No handshake; the mode is asked for, and then the request.
+    with (
+        slow_server(3, b"+OK\r\n") as port,
+        redis.Redis(port=port, protocol=2, driver_info=None) as client,
+        Limiter(client, timeout=4) as limiter,
+    ):
+        _, took = failing(lambda: limiter.hit("a", RULE))
     assert took < 5.5
+
+
+# One connection, on which a server that answers slowly can answer two calls before the deadline of all.
+ONE_CONNECTION: dict[str, Any] = {"protocol": 2, "driver_info": None, "max_connections": 1}
+
+
+def test_waiting_for_a_connection_is_part_of_a_call() -> None:
+    took: list[float] = []
+    removed: list[int] = []
+
+    def reset() -> None:
+        began = time.monotonic()
+        with suppress(redis.TimeoutError):
+            removed.append(limiter.reset("a"))
+        took.append(time.monotonic() - began)
+
+    with (
+        slow_server(1.5, b":1\r\n") as port,
+        redis.Redis(port=port, **ONE_CONNECTION) as client,
+        Limiter(client, mode="module", timeout=4) as limiter,
+    ):
+        threads = [threading.Thread(target=reset) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert max(took) < 5.5
+        assert 1 <= len(removed) <= 2
+        # That there were too many calls does not mean that the server is unavailable.
+        assert limiter.reset("a") == 1
+
+
+async def test_waiting_for_a_connection_is_part_of_an_asyncio_call() -> None:
+    with slow_server(1.5, b":1\r\n") as port:
+        async with (
+            redis.asyncio.Redis(port=port, **ONE_CONNECTION) as client,
+            AsyncLimiter(client, mode="module", timeout=4) as limiter,
+        ):
+            began = time.monotonic()
+            removed = await asyncio.gather(*(limiter.reset("a") for _ in range(6)), return_exceptions=True)
+            assert time.monotonic() - began < 5.5
+            assert removed[0] == 1
+            assert {type(error) for error in removed[2:]} == {redis.TimeoutError}
+            assert await limiter.reset("a") == 1
 
 
 def test_callers_do_not_wait_for_each_other(silent: int) -> None:
@@ -334,7 +390,7 @@ def reply_of(server: Server) -> str:
 
 async def test_a_crowd_is_not_a_hung_server(server: Server) -> None:
     """A thousand requests at once, on a loop that is busy with other things."""
-    async with redis.asyncio.Redis(port=server.port) as client, AsyncLimiter(client, timeout=5) as limiter:
+    async with redis.asyncio.Redis(port=server.port) as client, AsyncLimiter(client, timeout=15) as limiter:
         rule = sliding("500/minute")
 
         async def ask() -> bool:
@@ -347,6 +403,33 @@ async def test_a_crowd_is_not_a_hung_server(server: Server) -> None:
         # Not as many connections.
         with server.client() as watcher:
             assert len(watcher.client_list()) < 50
+
+
+@pytest.mark.parametrize("queued", [True, False])
+async def test_a_queue_that_moves_outlasts_the_deadline(queued: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While each turn of the loop reads replies, a call that waits for a place is not given up."""
+    monkeypatch.setattr("redis_rl._async.io._GRACE", 60.0)
+    connections = Connections(Client(redis.asyncio.Redis(), asynchronous=True), 1, lambda: None)
+    began = time.monotonic()
+
+    async def reads_replies() -> None:
+        while time.monotonic() < began + 1:
+            connections.answers += 1
+            await asyncio.sleep(0)
+
+    async def waits(seconds: float) -> None:
+        async with Deadline(0.1, connections) as deadline:
+            deadline.has_queued = queued
+            await asyncio.sleep(seconds)
+
+    reading = asyncio.create_task(reads_replies())
+    if queued:
+        await waits(0.8)
+    with pytest.raises(redis.TimeoutError):
+        await waits(60)
+    # When there are no more replies, or at once.
+    assert time.monotonic() - began < 30
+    await reading
 
 
 async def test_a_reply_that_has_arrived_is_read(server: Server) -> None:

@@ -24,11 +24,13 @@ from redis_rl import (
     Refunded,
     Result,
     Rule,
+    State,
     fixed,
     lease,
     sliding,
     throttle,
 )
+from redis_rl._memory import Denials
 from redis_rl._protocol import source
 from servers import MODULE, ROOT, START_MS, Server, compact, until
 
@@ -362,6 +364,11 @@ def test_a_denial_is_remembered(server: Server) -> None:
         assert asked(lambda: limiter.hit("c", rule, cost=2)) == (True, True)
         assert asked(lambda: limiter.hit("c", rule, cost=2)) == (False, True)
         assert asked(lambda: limiter.hit("c", rule)) == (True, True)
+        # One that never fits has another answer.
+        assert asked(lambda: limiter.hit("d", sliding("1/minute"))) == (True, True)
+        assert asked(lambda: limiter.hit("d", sliding("1/minute"))) == (False, True)
+        assert limiter.hit("d", sliding("1/minute"), cost=2).retry_after is None
+        assert asked(lambda: limiter.hit("d", sliding("1/minute"), cost=2)) == (False, False)
         # What was given back is known at once.
         assert limiter.refund("a", rule)
         assert not asked(lambda: limiter.hit("a", rule))[0]
@@ -376,9 +383,23 @@ def test_a_denial_is_remembered(server: Server) -> None:
         remembered = limiter.all(pairs)
         assert (remembered.index, remembered.violated) == (1, ["60s-2"])
         assert remembered.retry_after_ms is not None
-        assert limiter.statistics.denied_from_memory == 5
-        assert sum(event.source == "memory" for event in events) == 5
+        assert limiter.statistics.denied_from_memory == 6
+        assert sum(event.source == "memory" for event in events) == 6
         assert {event.limiter for event in events} == {"redis-rl"}
+
+
+def test_a_remembered_wait_is_never_too_short() -> None:
+    """It counts from when the reply came: the server decided before that, at a time that is not known."""
+    rule = sliding("1/minute")
+    denial = Result.of(rule, [State(False, 1, 1, 0, 900, 900, 900, 60_000, START_MS)])
+    denials = Denials(10)
+    denials.remember([("a", rule)], denial, time.monotonic() - 0.5)
+    known = denials.find([("a", rule)])
+    assert known is not None
+    assert known.retry_after_ms is not None
+    assert 400 < known.retry_after_ms <= 900
+    denials.remember([("a", rule)], denial, time.monotonic() - 0.9)
+    assert denials.find([("a", rule)]) is None
 
 
 def test_a_denial_is_forgotten_after_its_wait(server: Server) -> None:

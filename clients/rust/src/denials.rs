@@ -24,7 +24,8 @@ pub(crate) struct Denials(Cache<Vec<u8>, Arc<Denial>>);
 struct Denial {
     asked: Vec<(Vec<u8>, Rule)>,
     decision: Denied,
-    sent: Instant,
+    /// The waits that are told count from here: the server decided before that, so that none of them is too short.
+    received: Instant,
     until: Instant,
 }
 
@@ -51,7 +52,7 @@ impl Denials {
                 self.0.remove(key.as_slice());
                 return None;
             }
-            let elapsed = denial.sent.elapsed();
+            let elapsed = denial.received.elapsed();
             Some(match &denial.decision {
                 Denied::One(decision) => Denied::One(decision.after(elapsed)),
                 Denied::All(decision) => Denied::All(decision.after(elapsed)),
@@ -66,10 +67,11 @@ impl Denials {
             Denied::All(decision) => (decision.retry_after, decision.each.iter().map(|each| !each.allowed).collect()),
         };
         let until = sent + retry_after.unwrap_or(LONGEST).min(LONGEST);
-        if !is_remembered(asked) || until <= Instant::now() {
+        let received = Instant::now();
+        if !is_remembered(asked) || until <= received {
             return;
         }
-        let denial = Arc::new(Denial { asked: asked.to_vec(), decision, sent, until });
+        let denial = Arc::new(Denial { asked: asked.to_vec(), decision, received, until });
         for ((key, _), _) in asked.iter().zip(denies).filter(|(_, denies)| *denies) {
             self.0.insert(key.clone(), Arc::clone(&denial));
         }
@@ -133,6 +135,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn the_wait_that_is_told_counts_from_the_reply() {
+        let denials = Denials::new(10);
+        let rule: Rule = Rule::sliding("5/minute").unwrap().into();
+        let sent = Instant::now();
+        tokio::time::advance(Duration::from_millis(200)).await;
+        denials.remember(&asked("k", rule.clone()), denied(&rule, 300), sent);
+        tokio::time::advance(Duration::from_millis(99)).await;
+        let Some(Denied::One(decision)) = denials.find(&asked("k", rule.clone())) else { panic!("forgotten") };
+        assert_eq!(decision.retry_after, Some(Duration::from_millis(201)));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(denials.find(&asked("k", rule)).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn it_is_for_the_same_rule_at_the_same_key_and_heavier_requests() {
         let denials = Denials::new(10);
         let rule = Rule::sliding("5/minute").unwrap();
@@ -141,7 +157,7 @@ mod tests {
         for cost in [3, 4, 5] {
             assert!(denials.find(&asked("k", weighs(cost))).is_some(), "{cost}");
         }
-        // A lighter one may fit, one that never fits has another answer, and one that is forced is always counted.
+        // A lighter request may fit, a request that never fits has another answer, and a forced one is always counted.
         for other in [weighs(1), weighs(2), rule.clone(), weighs(6), weighs(3).force()] {
             assert!(denials.find(&asked("k", other)).is_none());
         }

@@ -113,8 +113,8 @@ pub(crate) fn headers(policies: &[Policy<'_>], allowed: bool, retry_after: Optio
         let Some(state) = policy.state else { continue };
         let list = item(&mut fields.limit, &name);
         let _ = write!(list, ";r={}", state.remaining.min(MOST));
-        // Nothing to say where nothing is used, and where no more will ever come. Retry-After should not be earlier
-        // than `t`, so a policy that did not deny is left without one that is later.
+        // No `t` if nothing is used, or if no more will ever come. Retry-After should not be earlier than `t`, so a
+        // policy that did not deny has no `t` that is later than Retry-After.
         let next = state.next_after.filter(|next| !next.is_zero()).map(whole_seconds);
         if let Some(next) = next.filter(|next| retry_after.is_none_or(|wait| *next <= wait)) {
             let _ = write!(list, ";t={}", next.min(MOST));

@@ -181,7 +181,7 @@ impl RateLimitLayer {
     /// Several are decided together, all or nothing.
     ///
     /// A limit on a route is best named by the route's template, such as that of axum's `MatchedPath`, and never by the
-    /// path. A rule that is made anew for each request costs little; one that is kept and cloned costs less.
+    /// path. Making a rule for each request costs little; cloning a rule that was made before costs less.
     pub fn per_request(limiter: Limiter, checks: impl Fn(&Parts) -> Vec<Check> + Send + Sync + 'static) -> Self {
         Self::with_checks(limiter, Checks::PerRequest(Arc::new(checks)))
     }
@@ -385,7 +385,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that is ready answers this request; its clone has yet to become ready.
+        // This request is for the service that is ready. Its clone has yet to become ready.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let shared = Arc::clone(&self.shared);

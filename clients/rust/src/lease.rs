@@ -22,7 +22,7 @@ use crate::rule::Lease;
 /// also while the server hangs.
 ///
 /// Give it back with [`release`](Self::release). If it is dropped, it is given back by a task on the runtime of the
-/// drop; where there is no runtime, or the program ends, the lease ends by itself.
+/// drop; if there is no runtime, or the program ends, the lease ends by itself.
 ///
 /// ```no_run
 /// # use redis_rl_client::{Attempt, Limiter, Rule};
@@ -83,8 +83,8 @@ impl Held {
         lost(&self.ends).await;
     }
 
-    /// Renews the lease for its whole length from now. Answers whether it is still held: one that is lost is not asked
-    /// for again.
+    /// Renews the lease for its whole length from now. Answers whether it is still held: a lease that is lost is not
+    /// taken again.
     ///
     /// # Errors
     /// As [`Error`] says. The lease then runs on as before, or as renewed.
@@ -143,7 +143,7 @@ impl Held {
         }
     }
 
-    /// Ends the renewals, and waits for the one that is under way: it must not come after the release.
+    /// Ends the renewals. Waits for a renewal that is under way, as it must not come after the release.
     async fn end_renewals(&mut self) {
         if let Some(renewals) = self.renewals.take() {
             renewals.abort();

@@ -128,7 +128,7 @@ pub struct Event<'a> {
     pub call: &'static str,
     /// The keys, with the limiter's prefix.
     pub keys: &'a [&'a [u8]],
-    /// The decision, or why there is none.
+    /// The decision, or the error in place of it.
     pub outcome: Result<&'a State, &'a Error>,
     /// How long the caller waited for it.
     pub took: Duration,

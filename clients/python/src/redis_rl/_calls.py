@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ._protocol import Command
 from ._rates import MAX_UNITS, Rate, Window, units
@@ -113,8 +113,11 @@ def chargeable(rule: Rule) -> Sliding | Fixed:
 
 def several(rules: Rules) -> list[tuple[Key, Rule]]:
     """The keys and rules of one call."""
-    pairs: Iterable[tuple[Key, Rule]] = rules.items() if isinstance(rules, Mapping) else rules
-    listed = [(key, checked(rule)) for key, rule in pairs]
+    pairs = cast("Iterable[tuple[Key, Rule]]", rules.items() if isinstance(rules, Mapping) else rules)
+    given = list(pairs) if isinstance(pairs, Iterable) else [pairs]
+    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in given):
+        raise TypeError(f"a dict of keys and rules, or pairs of them, is needed, not {rules!r}")
+    listed = [(key, checked(rule)) for key, rule in given]
     if not 1 <= len(listed) <= MAX_KEYS:
         raise ValueError(f"a call takes 1 to {MAX_KEYS} keys, not {len(listed)}")
     return listed

@@ -22,11 +22,15 @@ class Client:
     def __init__(self, client: Any, *, asynchronous: bool) -> None:
         names = [base.__module__ for base in type(client).__mro__]
         self.library = next((root for root in (name.partition(".")[0] for name in names) if root in _LIBRARIES), "")
-        if not self.library:
-            raise TypeError(f"a client of redis-py or valkey-py is needed, not {client!r}")
+        # A client's own representation has all of its settings.
+        shown = f"a {type(client).__module__}.{type(client).__qualname__}" if self.library else repr(client)
+        is_pipeline = any(base.__name__.endswith("Pipeline") for base in type(client).__mro__)
+        is_client = hasattr(client, "connection_pool") or hasattr(client, "nodes_manager")
+        if not self.library or is_pipeline or not is_client:
+            raise TypeError(f"a client of redis-py or valkey-py is needed, not {shown}")
         if asynchronous != any(name.startswith(f"{self.library}.asyncio") for name in names):
             known = (f"{self.library}.asyncio", "AsyncLimiter") if not asynchronous else (self.library, "Limiter")
-            raise TypeError(f"a client of {known[0]} is for {known[1]}: {client!r}")
+            raise TypeError(f"a client of {known[0]} is for {known[1]}, and this is {shown}")
         self.client = client
         self.is_cluster = hasattr(client, "nodes_manager")
         self.errors = Errors(self.library, cluster=self.is_cluster)

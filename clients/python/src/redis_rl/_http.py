@@ -82,8 +82,8 @@ def headers(
         if item.remaining is None:
             continue
         limit = f"{_string(item.name)};r={min(item.remaining, MAX_INTEGER)}"
-        # Nothing to say where nothing is used (0) or where no more will ever come (None). Retry-After should not be
-        # earlier than t, so a policy that did not deny is left without one that is later.
+        # No t if nothing is used (0) or no more will ever come (None). Retry-After should not be earlier than t, so a
+        # policy that did not deny has no t that is later than Retry-After.
         if item.next_after_ms:
             t = ceil_seconds(item.next_after_ms)
             if t <= (math.inf if wait is None else wait):

@@ -99,7 +99,7 @@ class _Denial:
     rules: tuple[tuple[Key, Rule], ...]
     binding: int
     until: float
-    at: float
+    received_at: float
     result: Result | AllResult
 
 
@@ -121,18 +121,22 @@ class Denials:
             if now >= denial.until:
                 self.forget(key)
             elif _as_heavy(rules, denial):
-                return denial.result.later(int((now - denial.at) * 1000))
+                return denial.result.later(int((now - denial.received_at) * 1000))
         return None
 
     def remember(self, rules: Sequence[tuple[Key, Rule]], result: Result | AllResult, asked_at: float) -> None:
-        """Remembers a denial, from when it was asked for: that is not later than it was decided."""
+        """Remembers a denial.
+
+        It ends by when it was asked for, which is not later than it was decided. The waits that are told of it count
+        from now, which is not earlier, so that none of them is too short.
+        """
         binding = result.index if isinstance(result, AllResult) else 0
         key, rule = rules[binding]
         if not _is_memorable(rule) or any(getattr(each, "force", False) for _, each in rules):
             return
         wait = LONGEST if result.retry_after_ms is None else min(result.retry_after_ms / 1000, LONGEST)
         with self._lock:
-            self._known[key] = _Denial(tuple(rules), binding, asked_at + wait, asked_at, result)
+            self._known[key] = _Denial(tuple(rules), binding, asked_at + wait, time.monotonic(), result)
             self._known.move_to_end(key)
             if len(self._known) > self.entries:
                 self._known.popitem(last=False)
@@ -159,13 +163,19 @@ def _as_heavy(rules: Sequence[tuple[Key, Rule]], denial: _Denial) -> bool:
             return False
         if _plain(rule) != _plain(denied):
             return False
-        if number == denial.binding and _cost(rule) < _cost(denied):
+        cost, least = _cost(rule), _cost(denied)
+        # A request that never fits is not told to wait.
+        if number == denial.binding and cost != least and not least < cost <= _most(rule):
             return False
     return True
 
 
 def _plain(rule: Rule) -> Rule:
     return replace(rule, cost=None, name=None, unit=None)
+
+
+def _most(rule: Rule) -> int:
+    return min(policy.limit for policy in rule.policies())
 
 
 def _cost(rule: Rule) -> int:

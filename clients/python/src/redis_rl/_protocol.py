@@ -66,7 +66,7 @@ class Command:
 @cache
 def source(what: Literal["library", "script"]) -> str:
     """The Lua source that the package carries."""
-    return resources.files(__package__).joinpath("lua", f"rl.{what}.lua").read_text(encoding="utf-8")
+    return resources.files("redis_rl").joinpath("lua", f"rl.{what}.lua").read_text(encoding="utf-8")
 
 
 @cache

@@ -258,8 +258,8 @@ class AllResult(Decision):
         )
 
     def later(self, ms: int) -> AllResult:
-        # Not super(): slots make another class of this one.
-        aged = State.later(self, ms)
+        # Not super() alone: slots make another class of this one.
+        aged = super(AllResult, self).later(ms)
         return replace(aged, each=tuple(result.later(ms) for result in self.each))
 
     @classmethod

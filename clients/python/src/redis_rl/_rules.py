@@ -360,7 +360,7 @@ def lease(
     Args:
         limit: leases that can be held at once.
         ttl: seconds (or a timedelta) that a lease lasts unless it is renewed, 0.001 to 2147483647.
-        holder: who holds it. ``acquire`` and ``hold`` make a random name where there is none.
+        holder: who holds it. ``acquire`` and ``hold`` make a random name if none is given.
         name, unit: as in `sliding`.
 
     Raises:

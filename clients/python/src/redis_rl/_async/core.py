@@ -49,7 +49,7 @@ class Core:
         self._client = client
         self.breaker = Breaker()
         self._connections = Connections(client, timeout, self._reconnected)
-        self._chosen = next((known for known in MODES if known == mode), None)
+        self._chosen: Mode | None = next((known for known in MODES if known == mode), None)
         self._load = load
         # The functions may have to be loaded; the module and a script are there, or the call itself will tell.
         self._mode: Mode | None = None if self._chosen == "functions" else self._chosen
@@ -77,20 +77,24 @@ class Core:
         breaker = self.breaker
         if breaker.is_open:
             self._check(breaker.refusal(self._place(command)))
-        async with self._connections.gate:
-            if breaker.is_open:
-                # Of those that have waited there, too, only one goes on as a probe.
-                self._check(breaker.enter(self._place(command), timeout))
-            try:
-                async with Deadline(timeout, self.errors) as deadline:
-                    answer = await self._decide(command, deadline)
-            except Exception as error:
-                unavailable = self.errors.is_unavailable(error)
+        asked = had_time = False
+        try:
+            async with Deadline(timeout, self._connections) as deadline, self._connections.place(deadline):
+                if breaker.is_open:
+                    # Of those that have waited there, too, only one goes on as a probe.
+                    self._check(breaker.enter(self._place(command), timeout))
+                asked = True
+                # Where most of the time went by in the queue, being late says nothing of the server.
+                had_time = deadline.left() >= timeout / 2
+                answer = await self._decide(command, deadline)
+        except Exception as error:
+            unavailable = self.errors.is_unavailable(error)
+            if asked and (had_time or not isinstance(error, self.errors.timeout)):
                 self._judge(command, error, unavailable, name)
-                if unavailable and not isinstance(error, self.errors.all):
-                    # What cluster clients and sockets raise is not of the class that users catch.
-                    raise self.errors.connection(str(error)) from error
-                raise
+            if unavailable and not isinstance(error, self.errors.all):
+                # What cluster clients and sockets raise is not of the class that users catch.
+                raise self.errors.connection(str(error)) from error
+            raise
         if breaker.is_open:
             self._available(command, name)
         if time.monotonic() >= self._probe_at:
@@ -165,7 +169,7 @@ class Core:
                     raise
 
     async def probe(self, stale: Mode | None) -> Mode:
-        """Detects the mode, if it is still the one that is stale. Concurrent callers share one probe."""
+        """The mode, detected anew unless that was done since it was ``stale``. Concurrent callers share one probe."""
         mode: Mode | None = self._mode
         if mode is not None and mode != stale:
             return mode
@@ -184,7 +188,7 @@ class Core:
 
     async def _probe(self) -> Mode:
         try:
-            async with Deadline(self.timeout, self.errors):
+            async with Deadline(self.timeout, self._connections):
                 mode = await self._detect()
         finally:
             self._probing = None

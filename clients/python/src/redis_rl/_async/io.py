@@ -23,6 +23,9 @@ _TURNS = 10
 _TURN = 0.001
 # A timer that is called as late as this shows that the loop was busy with something else.
 _BUSY = 0.02
+# A call that had to wait for a place goes on beyond its deadline while each turn reads replies to others: then the
+# loop is what is slow. It does so for this long at most.
+_GRACE = 1.0
 
 
 class AnyClient(Protocol):
@@ -34,11 +37,14 @@ class AnyClient(Protocol):
 class Deadline:
     """The time by which what is awaited in this block must end."""
 
-    def __init__(self, seconds: float, errors: Errors) -> None:
+    def __init__(self, seconds: float, connections: Connections) -> None:
         self._seconds = seconds
-        self._errors = errors
+        self._connections = connections
         self._at = time.monotonic() + seconds
         self._timer: asyncio.TimerHandle
+        self._seen = 0
+        self.has_queued = False
+        """Whether the call had to wait for a place."""
 
     def left(self) -> float:
         """Seconds that are left, at least 0."""
@@ -61,8 +67,10 @@ class Deadline:
             self._over(_TURNS)
 
     def _over(self, turns: int) -> None:
-        if turns:
-            self._timer = self._loop.call_later(_TURN, self._over, turns - 1)
+        answers = self._connections.answers
+        if turns or (self.has_queued and answers != self._seen and time.monotonic() < self._at + _GRACE):
+            self._seen = answers
+            self._timer = self._loop.call_later(_TURN, self._over, max(turns - 1, 0))
         else:
             self._scope.reschedule(self._loop.time())
 
@@ -70,10 +78,12 @@ class Deadline:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._timer.cancel()
+        if kind is None:
+            self._connections.answers += 1
         try:
             await self._scope.__aexit__(kind, error, trace)
         except TimeoutError:
-            raise self._errors.timeout("the server has not answered in time") from error
+            raise self._connections.errors.timeout("the server has not answered in time") from error
 
 
 class Flight(Generic[Answer]):
@@ -102,24 +112,28 @@ class Connections:
     """Sends commands through a client that is derived from the user's, or through the user's own."""
 
     def __init__(self, client: Client, timeout: float, reconnected: Callable[[], object]) -> None:
-        self._errors = client.errors
+        self.errors = client.errors
+        self.answers = 0
+        """Replies that have come so far."""
         self._is_cluster = client.is_cluster
         self._client = client
         self._timeout = timeout
         self._reconnected = reconnected
         self._own: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._gate: AbstractAsyncContextManager[object] = nullcontext()
+        self._gate: asyncio.Semaphore | None = None
         self.client: Any = client.client
 
-    @property
-    def gate(self) -> AbstractAsyncContextManager[object]:
+    def place(self, deadline: Deadline) -> AbstractAsyncContextManager[object]:
         """Held by each call that is under way, so that a crowd does not open as many connections."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             # At first, and in tests, which have one loop after the other: connections belong to a loop.
             self._loop = loop
             self._open()
+        if self._gate is None:
+            return nullcontext()
+        deadline.has_queued = self._gate.locked()
         return self._gate
 
     def _open(self) -> None:
@@ -165,7 +179,7 @@ class Connections:
     async def _reply(self, *words: Word, **options: Any) -> Any:
         try:
             return await self.client.execute_command(*words, **options)
-        except self._errors.response as error:
+        except self.errors.response as error:
             return error
 
     async def aclose(self) -> None:

@@ -6,9 +6,9 @@ import contextvars
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
@@ -33,7 +33,7 @@ class Deadline:
 
     _of_thread = threading.local()
 
-    def __init__(self, seconds: float, errors: Errors) -> None:
+    def __init__(self, seconds: float, connections: Connections) -> None:
         self._at = time.monotonic() + seconds
 
     def left(self) -> float:
@@ -182,18 +182,33 @@ class Connections:
     """Sends commands through a client that is derived from the user's, or through the user's own."""
 
     def __init__(self, client: Client, timeout: float, reconnected: Callable[[], object]) -> None:
-        self._errors = client.errors
+        self.errors = client.errors
         self._is_cluster = client.is_cluster
         own = client.derive(
             obedient(client.errors, reconnected), socket_timeout=timeout, socket_connect_timeout=timeout
         )
         self._own = own
         self.client = own or client.client
-        self.gate: AbstractContextManager[object] = nullcontext()
+        # Those of a cluster's calls are taken by the helpers that make them, which may be left behind.
+        self._gate = None if own is None else threading.BoundedSemaphore(client.most_at_once)
+        self._helpers = threading.BoundedSemaphore(MOST_AT_ONCE)
+
+    @contextmanager
+    def place(self, deadline: Deadline) -> Iterator[None]:
         """Held by each call that is under way, so that a crowd does not open as many connections."""
-        if own is not None:
-            self.gate = threading.BoundedSemaphore(client.most_at_once)
-        self._places = threading.BoundedSemaphore(MOST_AT_ONCE)
+        gate = self._gate
+        if gate is None:
+            yield
+            return
+        self._enter(gate, deadline)
+        try:
+            yield
+        finally:
+            gate.release()
+
+    def _enter(self, gate: threading.Semaphore, deadline: Deadline | None) -> None:
+        if not gate.acquire(timeout=None if deadline is None else deadline.left()):
+            raise self.errors.timeout("the calls that are under way have not been answered in time")
 
     def send(self, command: Command, words: Sequence[Word], place: list[Any]) -> Any:
         """Sends a command to the server that has its key, which in a cluster is the node in ``place`` or put there."""
@@ -233,22 +248,20 @@ class Connections:
     def _reply(self, *words: Word, **options: Any) -> Any:
         try:
             return self.client.execute_command(*words, **options)
-        except self._errors.response as error:
+        except self.errors.response as error:
             return error
 
     def _in_helper(self, call: Callable[[], Answer]) -> Answer:
         """A cluster client makes several steps, so that a helper makes them, which can be left behind."""
-        deadline = Deadline.of_thread()
-        if not self._places.acquire(timeout=None if deadline is None else deadline.left()):
-            raise self._errors.timeout("the server has not answered in time")
+        self._enter(self._helpers, Deadline.of_thread())
 
         def placed() -> Answer:
             try:
                 return call()
             finally:
-                self._places.release()
+                self._helpers.release()
 
-        return finish(helpers.start(placed), self._errors)
+        return finish(helpers.start(placed), self.errors)
 
     def close(self) -> None:
         """Closes the connections of our own."""

@@ -1,7 +1,9 @@
 //! Configurations from files: every file below a folder, read again when one of them has changed.
 //!
-//! What has changed is looked at once a second. That sees what notifications of the file system miss: links that are
-//! moved anywhere on the way, the swaps of a Kubernetes ConfigMap, network file systems; and it cannot run out of watches.
+//! What has changed is looked up once a second, which costs a `stat` a file. Notifications of the file system (inotify, the
+//! `notify` crate) are of a folder and not of a path: a link that moves anywhere above, the swap of a Kubernetes ConfigMap
+//! and a folder that is replaced each need watches to be found anew, and a walk over the files to see what they made of it.
+//! Network file systems send none, and a node can run out of watches.
 
 use std::fs;
 use std::path::{Path, PathBuf};

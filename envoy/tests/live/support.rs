@@ -111,7 +111,7 @@ impl Redis {
 
     fn wait(&self) {
         let start = Instant::now();
-        while !self.ask(&["PING"]).is_some_and(|reply| reply.starts_with("+PONG")) {
+        while !self.ask(&["PING"]).is_some_and(|reply| reply.starts_with("+PONG") || reply.starts_with("-NOAUTH")) {
             assert!(start.elapsed() < PATIENCE, "Redis does not start:\n{}", self.process.log());
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -191,7 +191,7 @@ impl Service {
     fn parts(&self, request: &RateLimitRequest, asked: &mut [Option<Asked>]) -> Result<(Vec<Part>, Vec<Item>), Status> {
         let mut parts: Vec<Part> = Vec::new();
         let mut refunds = Vec::new();
-        let mut seen: HashMap<Vec<u8>, usize> = HashMap::new();
+        let mut seen: HashMap<(Vec<u8>, String), usize> = HashMap::new();
         for (descriptor, asked) in request.descriptors.iter().zip(asked) {
             let Some(asked) = asked else { continue };
             let limit = &asked.found.limit;
@@ -226,7 +226,8 @@ impl Service {
                 Mode::Enforced
             };
             item.force = mode == Mode::Shadow && item.can_be_forced();
-            asked.part = match seen.get(&item.key) {
+            let whose = (item.key.clone(), item.holder.clone());
+            asked.part = match seen.get(&whose) {
                 Some(index) => {
                     let part = &mut parts[*index];
                     part.item.units = part.item.units.saturating_add(units).min(MOST_UNITS);
@@ -238,7 +239,7 @@ impl Service {
                     *index
                 }
                 None => {
-                    seen.insert(item.key.clone(), parts.len());
+                    seen.insert(whose, parts.len());
                     parts.push(Part { item, mode });
                     parts.len() - 1
                 }

@@ -255,6 +255,29 @@ async fn places_are_taken_and_given_back() {
     assert_eq!(service.all(["places,stream=a"]).await, "OK 0");
     assert_eq!(service.hit("d", negative("places,stream=a", 1)).await, "OK 1");
     assert_eq!(service.all(["places,stream=c"]).await, "OK 0");
+    // The end of a stream that comes twice gives one place back, and that of one which was not let in none.
+    for holder in ["a", "a", "d"] {
+        assert_eq!(service.hit("d", negative(&format!("places,stream={holder}"), 1)).await, "OK 0");
+    }
+    assert_eq!(service.hit("d", negative("places,stream=c", 1)).await, "OK 1");
+    assert_eq!(service.hit("d", hits("places,stream=e", 0)).await, "OK 0");
+    assert_eq!(service.all(["places,stream=e"]).await, "OK 0");
+}
+
+#[tokio::test]
+async fn two_places_in_one_request_have_two_holders() {
+    let (_redis, mut service) = start(&[]).await;
+    let both = service.all(["places,stream=a", "places,stream=b"]).await;
+    assert!(both == "OK: OK 1, OK 0" || both == "OK: OK 0, OK 1", "{both}");
+    assert_eq!(service.all(["places,stream=c"]).await, "OVER_LIMIT 0");
+    for holder in ["a", "b"] {
+        service.hit("d", negative(&format!("places,stream={holder}"), 1)).await;
+    }
+    // The same holder twice is one.
+    assert_eq!(service.all(["places,stream=a", "places,stream=a"]).await, "OK: OK 1, OK 1");
+    // Where there is room for one of two, none is taken.
+    assert_eq!(service.all(["places,stream=b", "places,stream=c"]).await, "OVER_LIMIT: OVER_LIMIT 0, OVER_LIMIT 0");
+    assert_eq!(service.all(["places,stream=d"]).await, "OK 0");
 }
 
 #[tokio::test]

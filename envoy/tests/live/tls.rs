@@ -103,6 +103,13 @@ async fn a_unix_socket_is_a_door() {
             endpoint.connect_lazy(),
         );
     assert_eq!(service.hit("d", descriptor("a")).await, "OK 999");
+    // A file of another kind is not.
+    let file = files.path().join("file");
+    fs::write(&file, "text").unwrap();
+    let mut refused = Service::spawn(redis.port, &[("config.yaml", CONFIG)], &[("GRPC_UDS", file.to_str().unwrap())]);
+    until("the service ends", async || refused.process.ended().is_some()).await;
+    assert!(refused.process.log().contains(file.to_str().unwrap()));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "text");
 }
 
 /// When a connection is old, the client is told, and makes another one. What is open then has the grace.

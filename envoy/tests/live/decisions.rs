@@ -1,5 +1,7 @@
 //! What is charged, what is denied, and what the statuses say of it.
 
+use std::time::SystemTime;
+
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
 use envoy_types::pb::google::protobuf::value::Kind;
 use tonic::Code;
@@ -71,6 +73,70 @@ async fn statuses_tell_the_limit_and_its_reset() {
     assert!(free.current_limit.is_none() && free.duration_until_reset.is_none());
     assert!(none.current_limit.is_none() && none.duration_until_reset.is_none());
     assert_eq!(service.hit("nowhere", descriptor("five=a")).await, "OK 0");
+}
+
+/// Windows are those of the clock, counted from 1970: a month is 30 days, a year 365.
+#[tokio::test]
+async fn windows_are_those_of_the_clock() {
+    let redis = Redis::with_module();
+    let units = [("week", 604_800), ("month", 2_592_000), ("year", 31_536_000), ("day, unit_multiplier: 5", 432_000)];
+    let limits = units.map(|(unit, seconds)| {
+        format!("  - {{key: k{seconds}, rate_limit: {{requests_per_unit: 5, unit: {unit}}}}}\n")
+    });
+    let config = format!("domain: d\ndescriptors:\n{}", limits.concat());
+    let variables = [("LIMIT_RESPONSE_HEADERS_ENABLED", "true")];
+    let mut service = Service::start(&redis, &config, &variables).await;
+    for (unit, seconds) in units {
+        let answer = service.ask(request("d", [descriptor(&format!("k{seconds}=a"))])).await.unwrap();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() as i64;
+        let reset = answer.statuses[0].duration_until_reset.as_ref().unwrap().seconds;
+        // The window's end, as the answer and as the clock has it.
+        assert!((now + reset) % seconds < 60, "{unit}: {reset}");
+        assert!((1..=seconds).contains(&reset), "{unit}: {reset}");
+        let header = &answer.response_headers_to_add[2];
+        assert_eq!((header.key.as_str(), header.value.clone()), ("RateLimit-Reset", reset.to_string()));
+        assert!(redis.ask(&["KEYS", &format!("*|{seconds}:*")]).unwrap().starts_with("*1"), "{unit}");
+    }
+}
+
+#[tokio::test]
+async fn a_hash_tag_is_the_domain_or_an_entry() {
+    let redis = Redis::with_module();
+    let limits = "descriptors:\n  - {key: tenant, descriptors: [{key: user, \
+                  rate_limit: {unit: day, requests_per_unit: 5}}]}\n  - {key: ip, \
+                  rate_limit: {unit: day, requests_per_unit: 5}}\n";
+    let files = [("all", "true"), ("some", "tenant")]
+        .map(|(domain, tag)| (domain, format!("domain: {domain}\nhash_tag: {tag}\n{limits}")));
+    let files: Vec<_> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let mut service = Service::with_files(&redis, &files, &[]).await;
+    for domain in ["all", "some"] {
+        for entries in ["tenant=t,user=a", "ip=1"] {
+            assert_eq!(service.hit(domain, descriptor(entries)).await, "OK 4");
+        }
+    }
+    let keys = redis.ask(&["KEYS", "*"]).unwrap();
+    for key in [
+        "{all}all|tenant=t|user=a|86400:",
+        "{all}all|ip=1|86400:",
+        "{t}some|tenant=t|user=a|86400:",
+        "\nsome|ip=1|86400:",
+    ] {
+        assert!(keys.contains(key), "{key}: {keys}");
+    }
+}
+
+#[tokio::test]
+async fn hits_near_the_limit_are_counted() {
+    for (variables, near) in [(&[][..], "2"), (&[("NEAR_LIMIT_RATIO", "0.5")][..], "5")] {
+        let (_redis, mut service) = start(variables).await;
+        for _ in 0..12 {
+            service.hit("d", descriptor("ten=a")).await;
+        }
+        let metric =
+            |name: &str| service.metric(&format!("ratelimit_service_rate_limit_{name}{{domain=\"d\",key1=\"ten\"}}"));
+        assert_eq!(metric("near_limit").to_string(), near);
+        assert_eq!((metric("total_hits"), metric("within_limit"), metric("over_limit")), (12.0, 10.0, 2.0));
+    }
 }
 
 #[tokio::test]

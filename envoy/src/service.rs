@@ -167,8 +167,6 @@ impl Service {
         for (descriptor, meet) in request.descriptors.iter().zip(meets) {
             all.unlimited.push(matches!(meet, Meets::Unlimited));
             let Meets::Limit(found) = meet else {
-                // Under QUOTA_MODE a descriptor without a limit is a quota that never fails.
-                all.passing_quota |= self.quota_mode && matches!(meet, Meets::Nothing);
                 all.limits.push(None);
                 continue;
             };

@@ -146,7 +146,7 @@ async fn what_is_given_back_is_not_denied_from_memory() {
 #[tokio::test]
 async fn windows_hold_around_their_turns() {
     let redis = Redis::with_module();
-    let service = Service::start(&redis, CONFIG, &[]).await;
+    let service = Service::start(&redis, CONFIG, &[("WORKER_THREADS", "2")]).await;
     let seconds: f64 = std::env::var("BURSTS").map_or(3.2, |seconds| seconds.parse().unwrap());
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     let mut tasks = tokio::task::JoinSet::new();

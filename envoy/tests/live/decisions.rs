@@ -285,8 +285,12 @@ async fn other_algorithms_are_a_key_away() {
     let reset = denied.statuses[0].duration_until_reset.as_ref().unwrap().seconds;
     // Until the first of the three is a day old, and not until midnight.
     assert!((86_000..=86_400).contains(&reset), "{reset}");
-    for left in ["OK 1", "OK 0", "OVER_LIMIT 0"] {
-        assert_eq!(service.all(["steady=a"]).await, left);
+    // Denied: until one more fits. Else: until all is free.
+    for (left, seconds) in [("OK 1", 1800), ("OK 0", 3600), ("OVER_LIMIT 0", 1800)] {
+        let answer = service.ask(request("d", [descriptor("steady=a")])).await.unwrap();
+        assert_eq!(said(&answer), left);
+        let reset = answer.statuses[0].duration_until_reset.as_ref().unwrap().seconds;
+        assert!((seconds - 60..=seconds).contains(&reset), "{left}: {reset}");
     }
     for left in ["OK 3", "OK 2", "OK 1", "OK 0", "OVER_LIMIT 0"] {
         assert_eq!(service.all(["burst=a"]).await, left);

@@ -123,12 +123,14 @@ async fn run(settings: Settings, aside: &Handle) -> Result<(), String> {
     }
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(async move {
-        let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+        let [Ok(mut term), Ok(mut int), Ok(mut hup)] = kinds.map(signal) else {
             return;
         };
         tokio::select! {
             _ = term.recv() => {}
             _ = int.recv() => {}
+            _ = hup.recv() => {}
         }
         let _ = stop.send(true);
     });

@@ -313,7 +313,12 @@ impl Settings {
             startup_elapsed: env.duration("REDIS_STARTUP_MAX_ELAPSED_TIME", Duration::ZERO)?,
             deadline: env.duration("REDIS_DEADLINE", Duration::from_millis(20))?,
             deny_cache: env.read("DENY_CACHE", 10_000, |value| value.parse().ok(), "a number of entries")?,
-            mode: env.text("REDIS_RL_MODE", "auto"),
+            mode: env.read(
+                "REDIS_RL_MODE",
+                "auto".to_owned(),
+                |mode| matches!(mode, "auto" | "module" | "functions" | "script").then(|| mode.to_owned()),
+                "auto, module, functions or script",
+            )?,
         };
         let root = PathBuf::from(env.text("RUNTIME_ROOT", "/srv/runtime_data/current"));
         Ok(Self {
@@ -464,6 +469,7 @@ mod tests {
             ("REDIS_TYPE", "ring"),
             ("ON_ERROR", "panic"),
             ("DEFAULT_ALGORITHM", "leaky"),
+            ("REDIS_RL_MODE", "lua"),
             ("GRPC_MAX_CONNECTION_AGE", "1d"),
         ] {
             assert!(read(&[(name, value)]).is_err(), "{name}={value}");

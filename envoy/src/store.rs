@@ -134,15 +134,10 @@ impl Store {
             }
         };
         let mode = match settings.mode.as_str() {
-            "auto" => Mode::Auto,
             "module" => Mode::Module,
             "functions" => Mode::Functions,
             "script" => Mode::Script,
-            other => {
-                return Err(Failure::Unavailable(format!(
-                    "REDIS_RL_MODE must be auto, module, functions or script, not '{other}'"
-                )));
-            }
+            _ => Mode::Auto,
         };
         let options = Options::default().name("redis-rl-envoy").mode(mode).timeout(settings.deadline);
         let limiter = Limiter::with_options(connection, options);

@@ -2,6 +2,7 @@
 //! of the type `ratelimit.config.ratelimit.v3.RateLimitConfig`, which is the rate limit service's own.
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::Node;
@@ -141,7 +142,7 @@ async fn connect(settings: &Xds) -> Result<Channel, String> {
 }
 
 /// The error with all that it is due to.
-fn chain(error: &dyn std::error::Error) -> String {
+fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
@@ -171,8 +172,10 @@ async fn subscribe(settings: &Xds, updates: &mpsc::Sender<Update>, mut taken: im
         request.metadata_mut().insert(name, value);
     }
     let responses = client.stream_aggregated_resources(request).await;
-    let mut responses = responses.map_err(|status| chain(&status))?.into_inner();
-    while let Some(response) = responses.message().await.map_err(|status| chain(&status))? {
+    // What a status is due to says more, and in fewer words.
+    let reason = |status: tonic::Status| status.source().map_or_else(|| chain(&status), |source| chain(source));
+    let mut responses = responses.map_err(reason)?.into_inner();
+    while let Some(response) = responses.message().await.map_err(reason)? {
         next.response_nonce.clone_from(&response.nonce);
         next.error_detail = match take(&response, updates).await {
             Ok(()) => {

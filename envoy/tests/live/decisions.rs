@@ -390,6 +390,12 @@ async fn response_headers_speak_of_the_closest_limit() {
     assert_eq!(headers(&answer), "RateLimit-Limit: 1, x-left: 0");
     let answer = service.ask(request("d", [descriptor("ten=a"), descriptor("one=a")])).await.unwrap();
     assert_eq!(headers(&answer), "RateLimit-Limit: 1, x-left: 0");
+    // Of limits with the same remaining the first counts, and of those that deny the last.
+    let answer = service.ask(request("d", [hits("five=z", 5), descriptor("one=z")])).await.unwrap();
+    assert_eq!(headers(&answer), "RateLimit-Limit: 5, x-left: 0");
+    let answer =
+        service.ask(request("d", [descriptor("five=z"), descriptor("one=z"), descriptor("ten=z")])).await.unwrap();
+    assert_eq!(headers(&answer), "RateLimit-Limit: 1, x-left: 0");
     let answer = service.ask(request("d", [descriptor("none"), descriptor("free")])).await.unwrap();
     assert_eq!(headers(&answer), "");
 }

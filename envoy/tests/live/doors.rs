@@ -1,11 +1,10 @@
 //! The doors beside gRPC, health, metrics, and how the service starts and ends.
 
 use std::fs;
-use std::io::Read as _;
-use std::net::TcpListener;
 use std::process::Command;
-use std::sync::Arc;
 
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpListener;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
@@ -79,21 +78,21 @@ async fn metrics_have_the_names_that_dashboards_know() {
 }
 
 /// What is sent until it speaks of a request that has ended.
-async fn received(listener: Arc<TcpListener>) -> String {
-    let text = tokio::task::spawn_blocking(move || {
-        let mut text = String::new();
+async fn received(listener: &TcpListener) -> String {
+    let mut text = String::new();
+    let speaks = async {
         while !text.contains("response_time") {
-            listener.accept().unwrap().0.read_to_string(&mut text).unwrap();
+            listener.accept().await.unwrap().0.read_to_string(&mut text).await.unwrap();
         }
-        text
-    });
-    tokio::time::timeout(crate::support::PATIENCE, text).await.unwrap().unwrap()
+    };
+    tokio::time::timeout(crate::support::PATIENCE, speaks).await.unwrap();
+    text
 }
 
 #[tokio::test]
 async fn statsd_gets_what_was_added() {
     let redis = Redis::with_module();
-    let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     let mut service = Service::start(
         &redis,
@@ -109,14 +108,14 @@ async fn statsd_gets_what_was_added() {
     )
     .await;
     service.hit("d", descriptor("a=x,b=y")).await;
-    let text = received(Arc::clone(&listener)).await;
+    let text = received(&listener).await;
     assert!(text.contains("ratelimit.service.rate_limit.d.a.b.total_hits.__zone=a:1|c\n"), "{text}");
     assert!(text.contains("ratelimit_server.ShouldRateLimit.total_requests.__zone=a:1|c\n"), "{text}");
     let time = text.lines().find(|line| line.starts_with("ratelimit_server.ShouldRateLimit.response_time.__zone=a:"));
     assert!(time.is_some_and(|line| line.ends_with("|ms")), "{text}");
     // Of the second hit one is sent, and not two.
     service.hit("d", descriptor("a=x,b=y")).await;
-    let again = received(listener).await;
+    let again = received(&listener).await;
     assert!(again.contains("ratelimit.service.rate_limit.d.a.b.total_hits.__zone=a:1|c\n"), "{again}");
 }
 

@@ -123,10 +123,12 @@ impl Store {
             RedisType::Cluster => {
                 let nodes =
                     settings.url.split(',').map(|node| address(settings, node)).collect::<Result<Vec<_>, _>>()?;
+                // The deadline is what bounds a call; a node that hangs is given up by the client, too.
+                let patience = settings.deadline.max(Duration::from_secs(1));
                 let mut builder = ClusterClient::builder(nodes)
                     .use_protocol(redis::ProtocolVersion::RESP3)
-                    .connection_timeout(Duration::from_secs(1))
-                    .response_timeout(Duration::from_secs(1));
+                    .connection_timeout(patience)
+                    .response_timeout(patience);
                 if let Some(files) = tls(settings)? {
                     builder = builder.certs(files);
                 }

@@ -259,6 +259,9 @@ impl Settings {
         let grpc_tls = env.boolean("GRPC_SERVER_USE_TLS", false)?.then(|| {
             tls("GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN")
         });
+        if grpc_tls.as_ref().is_some_and(|tls| tls.cert.is_empty() || tls.key.is_empty()) {
+            return Err("GRPC_SERVER_USE_TLS needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY".to_owned());
+        }
         let xds = match env.text("CONFIG_TYPE", "FILE").as_str() {
             "FILE" => None,
             "GRPC_XDS_SOTW" => Some(Xds {
@@ -470,6 +473,7 @@ mod tests {
             ("ON_ERROR", "panic"),
             ("DEFAULT_ALGORITHM", "leaky"),
             ("REDIS_RL_MODE", "lua"),
+            ("GRPC_SERVER_USE_TLS", "true"),
             ("GRPC_MAX_CONNECTION_AGE", "1d"),
         ] {
             assert!(read(&[(name, value)]).is_err(), "{name}={value}");

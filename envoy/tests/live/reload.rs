@@ -59,6 +59,28 @@ async fn a_link_that_moves_is_followed() {
     says(&service, 20).await;
 }
 
+#[tokio::test]
+async fn a_folder_that_is_not_there_is_no_empty_configuration() {
+    let redis = Redis::with_module();
+    let files = tempfile::tempdir().unwrap();
+    let root = files.path().join("root");
+    let variables = [("RUNTIME_ROOT", root.to_str().unwrap())];
+    let mut service = Service::with_files(&redis, &[], &variables).await;
+    assert!(service.process.log().contains(&format!("the folder {}", root.display())));
+    service.ask(crate::support::request("d", [descriptor("a")])).await.unwrap_err();
+    fs::create_dir(&root).unwrap();
+    fs::write(root.join("config.yaml"), limit(10)).unwrap();
+    says(&service, 10).await;
+    assert_eq!(service.hit("d", descriptor("a")).await, "OK 9");
+    // While it is replaced, what was read holds.
+    fs::rename(&root, files.path().join("away")).unwrap();
+    until("it is missed", async || service.process.log().matches("No such file").count() == 2).await;
+    assert_eq!(service.hit("d", descriptor("a")).await, "OK 8");
+    fs::rename(files.path().join("away"), &root).unwrap();
+    until("it is read again", async || service.metric("ratelimit_service_config_load_success").to_string() == "2")
+        .await;
+}
+
 /// As Kubernetes lays a ConfigMap out: files are links through a link to a folder that is replaced as a whole.
 #[tokio::test]
 async fn a_configmap_is_followed() {

@@ -173,7 +173,7 @@ async fn subscribe(settings: &Xds, updates: &mpsc::Sender<Update>, mut taken: im
     }
     let responses = client.stream_aggregated_resources(request).await;
     // What a status is due to says more, and in fewer words.
-    let reason = |status: tonic::Status| status.source().map_or_else(|| chain(&status), |source| chain(source));
+    let reason = |status: tonic::Status| status.source().map_or_else(|| chain(&status), chain);
     let mut responses = responses.map_err(reason)?.into_inner();
     while let Some(response) = responses.message().await.map_err(reason)? {
         next.response_nonce.clone_from(&response.nonce);

@@ -100,6 +100,27 @@ async fn windows_are_those_of_the_clock() {
 }
 
 #[tokio::test]
+async fn the_most_specific_limit_counts() {
+    let redis = Redis::with_module();
+    let limit = |limit: u32| format!("rate_limit: {{unit: day, requests_per_unit: {limit}}}");
+    let config = format!(
+        "domain: d\ndescriptors:\n  - {{key: p, {}}}\n  - {{key: p, value: a*, {}}}\n  - {{key: p, value: '*b', {}}}\n  \
+         - {{key: p, value: ab, {}}}\n  - {{key: p, value: bare}}\n",
+        limit(90),
+        limit(80),
+        limit(70),
+        limit(60)
+    );
+    let mut service = Service::start(&redis, &config, &[]).await;
+    // The value itself, the first pattern of the file, the key.
+    for (value, left) in [("ab", 59), ("axb", 79), ("xb", 69), ("x", 89)] {
+        assert_eq!(service.hit("d", descriptor(&format!("p={value}"))).await, format!("OK {left}"), "{value}");
+    }
+    // A value without a limit has not that of its key.
+    assert_eq!(service.hit("d", descriptor("p=bare")).await, "OK 0");
+}
+
+#[tokio::test]
 async fn a_hash_tag_is_the_domain_or_an_entry() {
     let redis = Redis::with_module();
     let limits = "descriptors:\n  - {key: tenant, descriptors: [{key: user, \

@@ -5,6 +5,7 @@ use std::future::pending;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::net::ToSocketAddrs;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
@@ -80,15 +81,15 @@ pub fn tcp(address: &str) -> io::Result<TcpListener> {
     Err(last)
 }
 
-/// Listens at a path. One that a process before has left behind is replaced.
+/// Listens at a path. A socket that a process before has left behind is replaced, and nothing else is.
 ///
 /// # Errors
 /// If it cannot be listened at.
 pub fn unix(path: &Path) -> io::Result<UnixListener> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => UnixListener::bind(path),
+    if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        std::fs::remove_file(path)?;
     }
+    UnixListener::bind(path)
 }
 
 /// Serves gRPC to all that connect, until it is told to stop and all answers are sent.

@@ -123,12 +123,14 @@ async fn run(settings: Settings, aside: &Handle) -> Result<(), String> {
     }
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(async move {
-        let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+        let [Ok(mut term), Ok(mut int), Ok(mut hup)] = kinds.map(signal) else {
             return;
         };
         tokio::select! {
             _ = term.recv() => {}
             _ = int.recv() => {}
+            _ = hup.recv() => {}
         }
         let _ = stop.send(true);
     });
@@ -186,9 +188,6 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, aside: &Hand
     if settings.redis.health_check {
         aside.spawn(check_redis(Arc::clone(&store), Arc::clone(&health)));
     }
-    open(aside, "debug", &settings.debug, http::debug(Arc::clone(&service)))?;
-    open(aside, "HTTP", &settings.http, http::doors(Arc::clone(&service), Arc::clone(&health)))?;
-
     let listener = match &settings.grpc_socket {
         Some(path) => {
             listen::unix(path).map(listen::Listener::Unix).map_err(|error| format!("{}: {error}", path.display()))?
@@ -199,6 +198,9 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, aside: &Hand
     };
     let place = settings.grpc_socket.as_ref().map_or(settings.grpc.clone(), |path| path.display().to_string());
     tracing::warn!("Listening for gRPC on '{place}'");
+    // After gRPC: what /healthcheck calls healthy can be asked.
+    open(aside, "debug", &settings.debug, http::debug(Arc::clone(&service)))?;
+    open(aside, "HTTP", &settings.http, http::doors(Arc::clone(&service), Arc::clone(&health)))?;
     if let Some(certificates) = &certificates {
         aside.spawn(Arc::clone(certificates).watch());
     }

@@ -167,8 +167,6 @@ impl Service {
         for (descriptor, meet) in request.descriptors.iter().zip(meets) {
             all.unlimited.push(matches!(meet, Meets::Unlimited));
             let Meets::Limit(found) = meet else {
-                // Under QUOTA_MODE a descriptor without a limit is a quota that never fails.
-                all.passing_quota |= self.quota_mode && matches!(meet, Meets::Nothing);
                 all.limits.push(None);
                 continue;
             };
@@ -191,7 +189,7 @@ impl Service {
     fn parts(&self, request: &RateLimitRequest, asked: &mut [Option<Asked>]) -> Result<(Vec<Part>, Vec<Item>), Status> {
         let mut parts: Vec<Part> = Vec::new();
         let mut refunds = Vec::new();
-        let mut seen: HashMap<Vec<u8>, usize> = HashMap::new();
+        let mut seen: HashMap<(Vec<u8>, String), usize> = HashMap::new();
         for (descriptor, asked) in request.descriptors.iter().zip(asked) {
             let Some(asked) = asked else { continue };
             let limit = &asked.found.limit;
@@ -226,7 +224,8 @@ impl Service {
                 Mode::Enforced
             };
             item.force = mode == Mode::Shadow && item.can_be_forced();
-            asked.part = match seen.get(&item.key) {
+            let whose = (item.key.clone(), item.holder.clone());
+            asked.part = match seen.get(&whose) {
                 Some(index) => {
                     let part = &mut parts[*index];
                     part.item.units = part.item.units.saturating_add(units).min(MOST_UNITS);
@@ -238,7 +237,7 @@ impl Service {
                     *index
                 }
                 None => {
-                    seen.insert(item.key.clone(), parts.len());
+                    seen.insert(whose, parts.len());
                     parts.push(Part { item, mode });
                     parts.len() - 1
                 }

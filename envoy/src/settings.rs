@@ -135,31 +135,30 @@ pub struct Headers {
     pub reset: String,
 }
 
-/// What Envoy's service has and this one has no use for: and why.
-const NEEDLESS: [(&str, &str); 22] = [
+/// What Envoy's service has and this one has no use for: how the names of the variables begin, and why.
+const NEEDLESS: [(&str, &str); 17] = [
     ("LOCAL_CACHE_SIZE_IN_BYTES", "denials are remembered by DENY_CACHE, as long as they hold"),
     ("EXPIRATION_JITTER_MAX_SECONDS", "counters end with their window"),
     ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "a denied request never counts"),
-    ("REDIS_POOL_SIZE", "one connection carries all calls at once"),
-    ("REDIS_PIPELINE_WINDOW", "one connection carries all calls at once"),
-    ("REDIS_PIPELINE_LIMIT", "one connection carries all calls at once"),
+    ("REDIS_POOL_", "one connection carries all calls at once"),
+    ("REDIS_PIPELINE_", "one connection carries all calls at once"),
     ("REDIS_CLUSTER_PIPELINE_PARALLELISM", "calls of several slots are always sent in parallel"),
-    ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "there is no pool"),
-    ("REDIS_POOL_ON_EMPTY_WAIT_DURATION", "there is no pool"),
     ("REDIS_TIMEOUT", "REDIS_DEADLINE bounds an answer (20ms unless set)"),
     ("REDIS_PERSECOND", "all limits are in one Redis, so that a request is one decision"),
-    ("REDIS_PERSECOND_URL", "all limits are in one Redis"),
-    ("REDIS_PERSECOND_TYPE", "all limits are in one Redis"),
-    ("REDIS_PERSECOND_SOCKET_TYPE", "all limits are in one Redis"),
-    ("REDIS_PERSECOND_POOL_SIZE", "all limits are in one Redis"),
-    ("REDIS_PERSECOND_AUTH", "all limits are in one Redis"),
-    ("REDIS_PERSECOND_TLS", "all limits are in one Redis"),
-    ("REDIS_PERSECOND_TIMEOUT", "all limits are in one Redis"),
+    ("MEMCACHE_", "limits are enforced inside Redis"),
+    ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "the waits are those of XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"),
+    ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "each wait is twice the one before"),
+    ("XDS_CLIENT_BACKOFF_JITTER", "each wait is twice the one before"),
+    // Envoy Gateway sets it; Envoy's service knows no such variable, and asks its clients for no certificate then.
+    ("GRPC_SERVER_TLS_CA_CERT", "clients need a certificate where GRPC_CLIENT_TLS_CACERT says whose"),
     ("PROMETHEUS_MAPPER_YAML", "the names of the metrics are fixed"),
     ("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "response times are in seconds"),
     ("USE_DOG_STATSD_MOGRIFIERS", "the names of the metrics are fixed"),
-    ("TRACING_ENABLED", "traces are not sent"),
+    ("TRACING_", "traces are not sent"),
 ];
+
+/// The most bytes of a message of the xDS server, as gRPC has it.
+const MOST_OF_A_MESSAGE: usize = 4 << 20;
 
 struct Env(HashMap<String, String>);
 
@@ -231,12 +230,15 @@ impl Settings {
         let env = Env(variables);
         let seconds = Duration::from_secs;
         let mut notes = Vec::new();
-        for (name, why) in NEEDLESS {
-            let idle = matches!(env.get(name), None | Some("" | "0" | "false"));
-            if !idle {
+        for (name, value) in &env.0 {
+            let needless = NEEDLESS.iter().find(|(start, _)| name.starts_with(start));
+            if let Some((_, why)) = needless
+                && !matches!(value.as_str(), "" | "0" | "false")
+            {
                 notes.push(format!("{name} has no effect here: {why}"));
             }
         }
+        notes.sort_unstable();
         match env.text("BACKEND_TYPE", "redis").as_str() {
             "redis" | "" => {}
             other => {
@@ -257,12 +259,19 @@ impl Settings {
         let grpc_tls = env.boolean("GRPC_SERVER_USE_TLS", false)?.then(|| {
             tls("GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN")
         });
+        if grpc_tls.as_ref().is_some_and(|tls| tls.cert.is_empty() || tls.key.is_empty()) {
+            return Err("GRPC_SERVER_USE_TLS needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY".to_owned());
+        }
         let xds = match env.text("CONFIG_TYPE", "FILE").as_str() {
             "FILE" => None,
             "GRPC_XDS_SOTW" => Some(Xds {
                 url: env.text("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000"),
                 node_id: env.text("CONFIG_GRPC_XDS_NODE_ID", "default"),
-                node_metadata: env.pairs("CONFIG_GRPC_XDS_NODE_METADATA", '=').unwrap_or_default(),
+                // What is no pair is passed over, as there.
+                node_metadata: (env.text("CONFIG_GRPC_XDS_NODE_METADATA", "").split(','))
+                    .filter_map(|pair| pair.split_once('='))
+                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                    .collect(),
                 headers: env.pairs("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", ':')?,
                 use_tls: env.boolean("CONFIG_GRPC_XDS_SERVER_USE_TLS", false)?,
                 tls: tls(
@@ -275,8 +284,12 @@ impl Settings {
                 backoff_max: env.duration("XDS_CLIENT_BACKOFF_MAX_INTERVAL", seconds(60))?,
                 max_message: env.read(
                     "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
-                    4 << 20,
-                    |value| if value.is_empty() { Some(4 << 20) } else { value.parse().ok() },
+                    MOST_OF_A_MESSAGE,
+                    // 0 is the default, too.
+                    |value| match value {
+                        "" | "0" => Some(MOST_OF_A_MESSAGE),
+                        value => value.parse().ok(),
+                    },
                     "a number of bytes",
                 )?,
             }),
@@ -303,7 +316,12 @@ impl Settings {
             startup_elapsed: env.duration("REDIS_STARTUP_MAX_ELAPSED_TIME", Duration::ZERO)?,
             deadline: env.duration("REDIS_DEADLINE", Duration::from_millis(20))?,
             deny_cache: env.read("DENY_CACHE", 10_000, |value| value.parse().ok(), "a number of entries")?,
-            mode: env.text("REDIS_RL_MODE", "auto"),
+            mode: env.read(
+                "REDIS_RL_MODE",
+                "auto".to_owned(),
+                |mode| matches!(mode, "auto" | "module" | "functions" | "script").then(|| mode.to_owned()),
+                "auto, module, functions or script",
+            )?,
         };
         let root = PathBuf::from(env.text("RUNTIME_ROOT", "/srv/runtime_data/current"));
         Ok(Self {
@@ -454,11 +472,33 @@ mod tests {
             ("REDIS_TYPE", "ring"),
             ("ON_ERROR", "panic"),
             ("DEFAULT_ALGORITHM", "leaky"),
+            ("REDIS_RL_MODE", "lua"),
+            ("GRPC_SERVER_USE_TLS", "true"),
             ("GRPC_MAX_CONNECTION_AGE", "1d"),
         ] {
             assert!(read(&[(name, value)]).is_err(), "{name}={value}");
         }
         let settings = read(&[("LOCAL_CACHE_SIZE_IN_BYTES", "1000"), ("REDIS_PERSECOND", "false")]).unwrap();
         assert_eq!(settings.notes.len(), 1);
+    }
+
+    /// All variables of Envoy's service: each is read here, or named in the log as one that has no effect.
+    #[test]
+    fn every_variable_is_read_or_named() {
+        let (source, _) = include_str!("settings.rs").split_once("#[cfg(test)]").unwrap();
+        for name in include_str!("../tests/variables.txt").lines() {
+            let noted = read(&[(name, "5"), ("USE_STATSD", "false")]).is_ok_and(|settings| !settings.notes.is_empty());
+            assert!(noted || source.contains(&format!("\"{name}\"")), "{name}");
+        }
+    }
+
+    #[test]
+    fn odd_values_are_read_as_there() {
+        let xds =
+            |name: &str, value: &str| read(&[("CONFIG_TYPE", "GRPC_XDS_SOTW"), (name, value)]).unwrap().xds.unwrap();
+        let pairs = xds("CONFIG_GRPC_XDS_NODE_METADATA", "a=b,c,d=e=f").node_metadata;
+        assert_eq!(pairs, [("a", "b"), ("d", "e=f")].map(|(name, value)| (name.to_owned(), value.to_owned())));
+        assert_eq!(xds("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "0").max_message, 4 << 20);
+        assert_eq!(xds("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "100").max_message, 100);
     }
 }

@@ -6,9 +6,7 @@ use std::time::{Duration, SystemTime};
 use redis::cluster::ClusterClient;
 use redis::cluster_routing::Slot;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
-use redis::{
-    ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, TlsCertificates, TlsMode,
-};
+use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates, TlsMode};
 use redis_rl_client::{Connection, Error, Limiter, Mode, Options, Rule};
 
 use crate::config::tree::Kind;
@@ -125,10 +123,12 @@ impl Store {
             RedisType::Cluster => {
                 let nodes =
                     settings.url.split(',').map(|node| address(settings, node)).collect::<Result<Vec<_>, _>>()?;
+                // The deadline is what bounds a call; a node that hangs is given up by the client, too.
+                let patience = settings.deadline.max(Duration::from_secs(1));
                 let mut builder = ClusterClient::builder(nodes)
                     .use_protocol(redis::ProtocolVersion::RESP3)
-                    .connection_timeout(Duration::from_secs(1))
-                    .response_timeout(Duration::from_secs(1));
+                    .connection_timeout(patience)
+                    .response_timeout(patience);
                 if let Some(files) = tls(settings)? {
                     builder = builder.certs(files);
                 }
@@ -136,15 +136,10 @@ impl Store {
             }
         };
         let mode = match settings.mode.as_str() {
-            "auto" => Mode::Auto,
             "module" => Mode::Module,
             "functions" => Mode::Functions,
             "script" => Mode::Script,
-            other => {
-                return Err(Failure::Unavailable(format!(
-                    "REDIS_RL_MODE must be auto, module, functions or script, not '{other}'"
-                )));
-            }
+            _ => Mode::Auto,
         };
         let options = Options::default().name("redis-rl-envoy").mode(mode).timeout(settings.deadline);
         let limiter = Limiter::with_options(connection, options);
@@ -162,7 +157,8 @@ impl Store {
         probe.await.is_ok()
     }
 
-    /// The items that can be decided together, by their positions: those of one slot, at most 64.
+    /// The items that can be decided together, by their positions: those of one slot, at most 64, and no key twice (two
+    /// holders of one limit).
     pub fn batches(&self, items: &[&Item]) -> Vec<Vec<usize>> {
         if items.len() > MOST_KEYS {
             static SAID: Once = Once::new();
@@ -173,7 +169,11 @@ impl Store {
         let mut slots: Vec<(Option<Slot>, Vec<usize>)> = Vec::new();
         for (index, item) in items.iter().enumerate() {
             let slot = self.cluster.then(|| Slot::for_key(&item.key));
-            match slots.iter_mut().find(|(there, batch)| *there == slot && batch.len() < MOST_KEYS) {
+            let again = |batch: &[usize]| {
+                matches!(item.kind, Kind::Concurrency { .. }) && batch.iter().any(|other| items[*other].key == item.key)
+            };
+            let room = |batch: &[usize]| batch.len() < MOST_KEYS && !again(batch);
+            match slots.iter_mut().find(|(there, batch)| *there == slot && room(batch)) {
                 Some((_, batch)) => batch.push(index),
                 None => slots.push((slot, vec![index])),
             }
@@ -271,34 +271,39 @@ fn login(auth: &str) -> (Option<&str>, Option<&str>) {
     }
 }
 
+/// A path, `host:port`, or a URL (`redis://user:password@host:port/db`). A password of the URL counts before REDIS_AUTH.
 fn address(settings: &Redis, text: &str) -> Result<ConnectionInfo, Failure> {
     let text = text.trim();
-    if text.contains("://") {
-        return text.into_connection_info().map_err(|error| Failure::Unavailable(format!("REDIS_URL: {error}")));
-    }
-    let address = if settings.socket_type == "unix" && settings.kind == RedisType::Single {
-        ConnectionAddr::Unix(text.into())
+    let wrong = |error: redis::RedisError| Failure::Unavailable(format!("REDIS_URL: {error}"));
+    let given = if text.contains("://") {
+        text.into_connection_info()
+    } else if settings.socket_type == "unix" && settings.kind == RedisType::Single {
+        ConnectionAddr::Unix(text.into()).into_connection_info()
     } else {
         let (host, port) = text
             .rsplit_once(':')
             .and_then(|(host, port)| Some((host.trim_matches(['[', ']']), port.parse().ok()?)))
             .ok_or_else(|| Failure::Unavailable(format!("REDIS_URL must be host:port, not '{text}'")))?;
         let host = if host.is_empty() { "localhost" } else { host }.to_owned();
-        if settings.tls {
-            ConnectionAddr::TcpTls { host, port, insecure: settings.skip_hostname_verification, tls_params: None }
-        } else {
-            ConnectionAddr::Tcp(host, port)
-        }
+        ConnectionAddr::Tcp(host, port).into_connection_info()
     };
-    let mut redis = RedisConnectionInfo::default().set_protocol(redis::ProtocolVersion::RESP3);
-    let (user, password) = login(&settings.auth);
-    if let Some(user) = user {
-        redis = redis.set_username(user);
+    let mut info = given.map_err(wrong)?;
+    if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } = info.addr()
+        && (settings.tls || matches!(info.addr(), ConnectionAddr::TcpTls { .. }))
+    {
+        let (host, port, insecure) = (host.clone(), *port, settings.skip_hostname_verification);
+        info = info.set_addr(ConnectionAddr::TcpTls { host, port, insecure, tls_params: None });
     }
-    if let Some(password) = password {
-        redis = redis.set_password(password);
+    let mut redis = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
+    if redis.password().is_none() {
+        let (user, password) = login(&settings.auth);
+        if let Some(user) = user {
+            redis = redis.set_username(user);
+        }
+        if let Some(password) = password {
+            redis = redis.set_password(password);
+        }
     }
-    let info = address.into_connection_info().map_err(|error| Failure::Unavailable(format!("REDIS_URL: {error}")))?;
     Ok(info.set_redis_settings(redis))
 }
 
@@ -316,4 +321,38 @@ fn tls(settings: &Redis) -> Result<Option<TlsCertificates>, Failure> {
     };
     let root_cert = if files.ca.is_empty() { None } else { Some(read(&files.ca)?) };
     Ok(Some(TlsCertificates { client_tls, root_cert }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    /// Where this leads: address, user, password, database.
+    fn leads(variables: &[(&str, &str)]) -> String {
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let settings = Settings::read(variables.collect()).unwrap().redis;
+        let info = address(&settings, &settings.url).unwrap();
+        let redis = info.redis_settings();
+        let tls = if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) { " TLS" } else { "" };
+        format!("{}{tls} {:?} {:?} {}", info.addr(), redis.username(), redis.password(), redis.db())
+    }
+
+    #[test]
+    fn addresses_are_paths_hosts_and_urls() {
+        let auth = ("REDIS_AUTH", "me:secret");
+        let tcp = ("REDIS_SOCKET_TYPE", "tcp");
+        assert_eq!(leads(&[("REDIS_URL", "/run/redis.sock"), auth]), "/run/redis.sock Some(\"me\") Some(\"secret\") 0");
+        assert_eq!(leads(&[("REDIS_URL", "cache:6380"), tcp]), "cache:6380 None None 0");
+        assert_eq!(
+            leads(&[("REDIS_URL", "[::1]:6380"), tcp, auth, ("REDIS_TLS", "true")]),
+            "::1:6380 TLS Some(\"me\") Some(\"secret\") 0"
+        );
+        // REDIS_AUTH and REDIS_TLS hold for a URL, too.
+        assert_eq!(
+            leads(&[("REDIS_URL", "redis://cache:6380/3"), auth, ("REDIS_TLS", "true")]),
+            "cache:6380 TLS Some(\"me\") Some(\"secret\") 3"
+        );
+        assert_eq!(leads(&[("REDIS_URL", "rediss://:own@cache:6380"), auth]), "cache:6380 TLS None Some(\"own\") 0");
+    }
 }

@@ -192,6 +192,7 @@ impl Limit {
                 "rates" => self.rates = list(&value, Rate::read)?,
                 "concurrency" => self.concurrency = Some(Concurrency::read(&value)?),
                 "reserve" => {
+                    self.reserve = Some(0);
                     for (key, value) in value.pairs()? {
                         if name_of(&key) == "estimate" {
                             self.reserve = Some(number(&value)?);

@@ -1,7 +1,9 @@
 //! Configurations from files: every file below a folder, read again when one of them has changed.
 //!
-//! What has changed is looked at once a second. That sees what notifications of the file system miss: links that are
-//! moved anywhere on the way, the swaps of a Kubernetes ConfigMap, network file systems; and it cannot run out of watches.
+//! What has changed is looked up once a second, which costs a `stat` a file. Notifications of the file system (inotify, the
+//! `notify` crate) are of a folder and not of a path: a link that moves anywhere above, the swap of a Kubernetes ConfigMap
+//! and a folder that is replaced each need watches to be found anew, and a walk over the files to see what they made of it.
+//! Network file systems send none, and a node can run out of watches.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +34,7 @@ pub async fn watch(files: Files, updates: mpsc::Sender<Update>) {
             let files = files.clone();
             move || {
                 let seen = look(&files);
-                let read = (last.as_ref() != Some(&seen)).then(|| read(&seen));
+                let read = (last.as_ref() != Some(&seen)).then(|| read(&seen.clone()?));
                 (seen, read)
             }
         });
@@ -60,7 +62,7 @@ pub fn read_all(path: &Path) -> Result<Vec<Definition>, String> {
             app_directory,
             watch_root: false,
             ignore_dot_files: false,
-        }));
+        })?);
     }
     let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -78,8 +80,9 @@ fn read(files: &[Seen]) -> Result<Vec<Definition>, String> {
     Ok(definitions)
 }
 
-/// All files that belong to the configuration, in order of their names.
-fn look(files: &Files) -> Vec<Seen> {
+/// All files that belong to the configuration, in order of their names. A folder that is not there is an error and not an
+/// empty configuration: where it is about to be replaced, or its name is mistyped, nothing would be limited.
+fn look(files: &Files) -> Result<Vec<Seen>, String> {
     let mut found = Vec::new();
     // Files are named as Envoy's service names them: the path below the root, with dots.
     let (start, prefix) = if files.watch_root {
@@ -87,14 +90,14 @@ fn look(files: &Files) -> Vec<Seen> {
     } else {
         (files.root.join(&files.app_directory), String::new())
     };
-    walk(&start, "", files.ignore_dot_files, &mut found);
+    let entries = fs::read_dir(&start).map_err(|error| format!("the folder {}: {error}", start.display()))?;
+    walk(entries, "", files.ignore_dot_files, &mut found);
     found.retain(|file| file.name.starts_with(&prefix));
     found.sort_by(|a, b| a.name.cmp(&b.name));
-    found
+    Ok(found)
 }
 
-fn walk(folder: &Path, name: &str, ignore_dot_files: bool, found: &mut Vec<Seen>) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
+fn walk(entries: fs::ReadDir, name: &str, ignore_dot_files: bool, found: &mut Vec<Seen>) {
     for entry in entries.flatten() {
         let file_name = entry.file_name().to_string_lossy().into_owned();
         if ignore_dot_files && file_name.starts_with('.') {
@@ -106,7 +109,9 @@ fn walk(folder: &Path, name: &str, ignore_dot_files: bool, found: &mut Vec<Seen>
         let Ok(kind) = entry.file_type() else { continue };
         let Ok(metadata) = fs::metadata(&path) else { continue };
         if kind.is_dir() {
-            walk(&path, &name, ignore_dot_files, found);
+            if let Ok(entries) = fs::read_dir(&path) {
+                walk(entries, &name, ignore_dot_files, found);
+            }
         } else if metadata.is_file() {
             found.push(Seen {
                 name,

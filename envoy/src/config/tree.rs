@@ -462,13 +462,24 @@ impl Loader<'_> {
             requests_per_unit: rate.requests_per_unit,
             unit: unit.into(),
         };
+        // What only this service has is not ignored, as it would be there.
+        let counts = limit.algorithm.is_some() || limit.burst.is_some() || !limit.rates.is_empty();
         if limit.unlimited {
             if unit_of(&limit.rate.unit).is_some() {
                 return Err("what is unlimited has no unit".to_owned());
             }
+            if counts || limit.concurrency.is_some() {
+                return Err("what is unlimited counts nothing".to_owned());
+            }
             return Ok((vec![shown(&limit.rate, Unit::Unknown)], None));
         }
         if let Some(concurrency) = &limit.concurrency {
+            if counts || limit.rate != Rate::default() {
+                return Err("concurrency stands alone; a rate needs a descriptor of its own".to_owned());
+            }
+            if concurrency.limit == 0 {
+                return Err("concurrency needs a limit of at least 1".to_owned());
+            }
             let length = match concurrency.lease.parse() {
                 Ok(seconds) => Duration::from_secs(seconds),
                 Err(_) => duration(&concurrency.lease)
@@ -487,7 +498,7 @@ impl Loader<'_> {
         }
         let algorithm = limit.algorithm.as_deref().map(Algorithm::parse).transpose()?.unwrap_or(self.options.algorithm);
         // The first rate stands in the limit itself, unless they are all in the list.
-        let own = if limit.rate.unit.is_empty() && !limit.rates.is_empty() { None } else { Some(&limit.rate) };
+        let own = if limit.rate == Rate::default() && !limit.rates.is_empty() { None } else { Some(&limit.rate) };
         let (mut rates, mut windows, mut lengths) = (Vec::new(), Vec::new(), HashSet::new());
         for rate in own.into_iter().chain(&limit.rates) {
             let Some((unit, seconds)) = unit_of(&rate.unit) else {

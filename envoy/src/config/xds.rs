@@ -2,6 +2,7 @@
 //! of the type `ratelimit.config.ratelimit.v3.RateLimitConfig`, which is the rate limit service's own.
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::Node;
@@ -114,9 +115,11 @@ async fn connect(settings: &Xds) -> Result<Channel, String> {
     let endpoint = Endpoint::from_shared(format!("{scheme}://{}", settings.url))
         .map_err(|error| format!("CONFIG_GRPC_XDS_SERVER_URL: {error}"))?
         .connect_timeout(Duration::from_secs(5))
-        // A server that is gone without a word is noticed.
-        .http2_keep_alive_interval(Duration::from_secs(30))
-        .keep_alive_while_idle(true);
+        // A server that is gone without a word is noticed after a minute. Not by pings of HTTP/2: servers written in Go
+        // (Envoy Gateway's is) hang up on a client that sends them more often than every five minutes.
+        .tcp_keepalive(Some(Duration::from_secs(30)))
+        .tcp_keepalive_interval(Some(Duration::from_secs(10)))
+        .tcp_keepalive_retries(Some(3));
     let endpoint = if settings.use_tls {
         let read = |path: &str| std::fs::read(path).map_err(|error| format!("{path}: {error}"));
         let files = &settings.tls;
@@ -125,7 +128,7 @@ async fn connect(settings: &Xds) -> Result<Channel, String> {
         } else {
             ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&files.ca)?))
         };
-        if !files.cert.is_empty() {
+        if !files.cert.is_empty() && !files.key.is_empty() {
             tls = tls.identity(Identity::from_pem(read(&files.cert)?, read(&files.key)?));
         }
         if !files.san.is_empty() {
@@ -139,12 +142,16 @@ async fn connect(settings: &Xds) -> Result<Channel, String> {
 }
 
 /// The error with all that it is due to.
-fn chain(error: &dyn std::error::Error) -> String {
+fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
+        let cause = error.to_string();
+        // Some say what their source says, too.
+        if !text.ends_with(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
         source = error.source();
     }
     text
@@ -165,8 +172,10 @@ async fn subscribe(settings: &Xds, updates: &mpsc::Sender<Update>, mut taken: im
         request.metadata_mut().insert(name, value);
     }
     let responses = client.stream_aggregated_resources(request).await;
-    let mut responses = responses.map_err(|status| chain(&status))?.into_inner();
-    while let Some(response) = responses.message().await.map_err(|status| chain(&status))? {
+    // What a status is due to says more, and in fewer words.
+    let reason = |status: tonic::Status| status.source().map_or_else(|| chain(&status), chain);
+    let mut responses = responses.map_err(reason)?.into_inner();
+    while let Some(response) = responses.message().await.map_err(reason)? {
         next.response_nonce.clone_from(&response.nonce);
         next.error_detail = match take(&response, updates).await {
             Ok(()) => {

@@ -1,5 +1,7 @@
 //! What is charged, what is denied, and what the statuses say of it.
 
+use std::time::SystemTime;
+
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
 use envoy_types::pb::google::protobuf::value::Kind;
 use tonic::Code;
@@ -71,6 +73,91 @@ async fn statuses_tell_the_limit_and_its_reset() {
     assert!(free.current_limit.is_none() && free.duration_until_reset.is_none());
     assert!(none.current_limit.is_none() && none.duration_until_reset.is_none());
     assert_eq!(service.hit("nowhere", descriptor("five=a")).await, "OK 0");
+}
+
+/// Windows are those of the clock, counted from 1970: a month is 30 days, a year 365.
+#[tokio::test]
+async fn windows_are_those_of_the_clock() {
+    let redis = Redis::with_module();
+    let units = [("week", 604_800), ("month", 2_592_000), ("year", 31_536_000), ("day, unit_multiplier: 5", 432_000)];
+    let limits = units.map(|(unit, seconds)| {
+        format!("  - {{key: k{seconds}, rate_limit: {{requests_per_unit: 5, unit: {unit}}}}}\n")
+    });
+    let config = format!("domain: d\ndescriptors:\n{}", limits.concat());
+    let variables = [("LIMIT_RESPONSE_HEADERS_ENABLED", "true")];
+    let mut service = Service::start(&redis, &config, &variables).await;
+    for (unit, seconds) in units {
+        let answer = service.ask(request("d", [descriptor(&format!("k{seconds}=a"))])).await.unwrap();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() as i64;
+        let reset = answer.statuses[0].duration_until_reset.as_ref().unwrap().seconds;
+        // The window's end, as the answer and as the clock has it.
+        assert!((now + reset) % seconds < 60, "{unit}: {reset}");
+        assert!((1..=seconds).contains(&reset), "{unit}: {reset}");
+        let header = &answer.response_headers_to_add[2];
+        assert_eq!((header.key.as_str(), header.value.clone()), ("RateLimit-Reset", reset.to_string()));
+        assert!(redis.ask(&["KEYS", &format!("*|{seconds}:*")]).unwrap().starts_with("*1"), "{unit}");
+    }
+}
+
+#[tokio::test]
+async fn the_most_specific_limit_counts() {
+    let redis = Redis::with_module();
+    let limit = |limit: u32| format!("rate_limit: {{unit: day, requests_per_unit: {limit}}}");
+    let config = format!(
+        "domain: d\ndescriptors:\n  - {{key: p, {}}}\n  - {{key: p, value: a*, {}}}\n  - {{key: p, value: '*b', {}}}\n  \
+         - {{key: p, value: ab, {}}}\n  - {{key: p, value: bare}}\n",
+        limit(90),
+        limit(80),
+        limit(70),
+        limit(60)
+    );
+    let mut service = Service::start(&redis, &config, &[]).await;
+    // The value itself, the first pattern of the file, the key.
+    for (value, left) in [("ab", 59), ("axb", 79), ("xb", 69), ("x", 89)] {
+        assert_eq!(service.hit("d", descriptor(&format!("p={value}"))).await, format!("OK {left}"), "{value}");
+    }
+    // A value without a limit has not that of its key.
+    assert_eq!(service.hit("d", descriptor("p=bare")).await, "OK 0");
+}
+
+#[tokio::test]
+async fn a_hash_tag_is_the_domain_or_an_entry() {
+    let redis = Redis::with_module();
+    let limits = "descriptors:\n  - {key: tenant, descriptors: [{key: user, \
+                  rate_limit: {unit: day, requests_per_unit: 5}}]}\n  - {key: ip, \
+                  rate_limit: {unit: day, requests_per_unit: 5}}\n";
+    let files = [("all", "true"), ("some", "tenant")]
+        .map(|(domain, tag)| (domain, format!("domain: {domain}\nhash_tag: {tag}\n{limits}")));
+    let files: Vec<_> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let mut service = Service::with_files(&redis, &files, &[]).await;
+    for domain in ["all", "some"] {
+        for entries in ["tenant=t,user=a", "ip=1"] {
+            assert_eq!(service.hit(domain, descriptor(entries)).await, "OK 4");
+        }
+    }
+    let keys = redis.ask(&["KEYS", "*"]).unwrap();
+    for key in [
+        "{all}all|tenant=t|user=a|86400:",
+        "{all}all|ip=1|86400:",
+        "{t}some|tenant=t|user=a|86400:",
+        "\nsome|ip=1|86400:",
+    ] {
+        assert!(keys.contains(key), "{key}: {keys}");
+    }
+}
+
+#[tokio::test]
+async fn hits_near_the_limit_are_counted() {
+    for (variables, near) in [(&[][..], "2"), (&[("NEAR_LIMIT_RATIO", "0.5")][..], "5")] {
+        let (_redis, mut service) = start(variables).await;
+        for _ in 0..12 {
+            service.hit("d", descriptor("ten=a")).await;
+        }
+        let metric =
+            |name: &str| service.metric(&format!("ratelimit_service_rate_limit_{name}{{domain=\"d\",key1=\"ten\"}}"));
+        assert_eq!(metric("near_limit").to_string(), near);
+        assert_eq!((metric("total_hits"), metric("within_limit"), metric("over_limit")), (12.0, 10.0, 2.0));
+    }
 }
 
 #[tokio::test]
@@ -219,8 +306,12 @@ async fn other_algorithms_are_a_key_away() {
     let reset = denied.statuses[0].duration_until_reset.as_ref().unwrap().seconds;
     // Until the first of the three is a day old, and not until midnight.
     assert!((86_000..=86_400).contains(&reset), "{reset}");
-    for left in ["OK 1", "OK 0", "OVER_LIMIT 0"] {
-        assert_eq!(service.all(["steady=a"]).await, left);
+    // Denied: until one more fits. Else: until all is free.
+    for (left, seconds) in [("OK 1", 1800), ("OK 0", 3600), ("OVER_LIMIT 0", 1800)] {
+        let answer = service.ask(request("d", [descriptor("steady=a")])).await.unwrap();
+        assert_eq!(said(&answer), left);
+        let reset = answer.statuses[0].duration_until_reset.as_ref().unwrap().seconds;
+        assert!((seconds - 60..=seconds).contains(&reset), "{left}: {reset}");
     }
     for left in ["OK 3", "OK 2", "OK 1", "OK 0", "OVER_LIMIT 0"] {
         assert_eq!(service.all(["burst=a"]).await, left);
@@ -255,6 +346,30 @@ async fn places_are_taken_and_given_back() {
     assert_eq!(service.all(["places,stream=a"]).await, "OK 0");
     assert_eq!(service.hit("d", negative("places,stream=a", 1)).await, "OK 1");
     assert_eq!(service.all(["places,stream=c"]).await, "OK 0");
+    // The end of a stream that comes twice gives one place back, and that of one which was not let in none.
+    for holder in ["a", "a", "d"] {
+        assert_eq!(service.hit("d", negative(&format!("places,stream={holder}"), 1)).await, "OK 0");
+    }
+    assert_eq!(service.hit("d", negative("places,stream=c", 1)).await, "OK 1");
+    assert_eq!(service.hit("d", hits("places,stream=e", 0)).await, "OK 0");
+    assert_eq!(service.all(["places,stream=e"]).await, "OK 0");
+}
+
+#[tokio::test]
+async fn two_places_in_one_request_have_two_holders() {
+    let (_redis, mut service) = start(&[]).await;
+    let both = service.all(["places,stream=a", "places,stream=b"]).await;
+    assert!(both == "OK: OK 1, OK 0" || both == "OK: OK 0, OK 1", "{both}");
+    assert_eq!(service.all(["places,stream=c"]).await, "OVER_LIMIT 0");
+    for holder in ["a", "b"] {
+        service.hit("d", negative(&format!("places,stream={holder}"), 1)).await;
+    }
+    // The same holder twice is one.
+    assert_eq!(service.all(["places,stream=a", "places,stream=a"]).await, "OK: OK 1, OK 1");
+    // Where there is room for one of two, none is taken.
+    let denied = service.all(["places,stream=b", "places,stream=c"]).await;
+    assert!(denied == "OVER_LIMIT: OK 1, OVER_LIMIT 0" || denied == "OVER_LIMIT: OVER_LIMIT 0, OK 1", "{denied}");
+    assert_eq!(service.all(["places,stream=d"]).await, "OK 0");
 }
 
 #[tokio::test]
@@ -295,6 +410,12 @@ async fn response_headers_speak_of_the_closest_limit() {
     let answer = service.ask(request("d", [descriptor("one=a"), descriptor("quota=a")])).await.unwrap();
     assert_eq!(headers(&answer), "RateLimit-Limit: 1, x-left: 0");
     let answer = service.ask(request("d", [descriptor("ten=a"), descriptor("one=a")])).await.unwrap();
+    assert_eq!(headers(&answer), "RateLimit-Limit: 1, x-left: 0");
+    // Of limits with the same remaining the first counts, and of those that deny the last.
+    let answer = service.ask(request("d", [hits("five=z", 5), descriptor("one=z")])).await.unwrap();
+    assert_eq!(headers(&answer), "RateLimit-Limit: 5, x-left: 0");
+    let answer =
+        service.ask(request("d", [descriptor("five=z"), descriptor("one=z"), descriptor("ten=z")])).await.unwrap();
     assert_eq!(headers(&answer), "RateLimit-Limit: 1, x-left: 0");
     let answer = service.ask(request("d", [descriptor("none"), descriptor("free")])).await.unwrap();
     assert_eq!(headers(&answer), "");

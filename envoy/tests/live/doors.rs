@@ -1,10 +1,10 @@
 //! The doors beside gRPC, health, metrics, and how the service starts and ends.
 
 use std::fs;
-use std::io::Read as _;
-use std::net::TcpListener;
 use std::process::Command;
 
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpListener;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
@@ -77,10 +77,22 @@ async fn metrics_have_the_names_that_dashboards_know() {
     }
 }
 
+/// What is sent until it speaks of a request that has ended.
+async fn received(listener: &TcpListener) -> String {
+    let mut text = String::new();
+    let speaks = async {
+        while !text.contains("response_time") {
+            listener.accept().await.unwrap().0.read_to_string(&mut text).await.unwrap();
+        }
+    };
+    tokio::time::timeout(crate::support::PATIENCE, speaks).await.unwrap();
+    text
+}
+
 #[tokio::test]
 async fn statsd_gets_what_was_added() {
     let redis = Redis::with_module();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     let mut service = Service::start(
         &redis,
@@ -96,15 +108,43 @@ async fn statsd_gets_what_was_added() {
     )
     .await;
     service.hit("d", descriptor("a=x,b=y")).await;
+    let text = received(&listener).await;
+    assert!(text.contains("ratelimit.service.rate_limit.d.a.b.total_hits.__zone=a:1|c\n"), "{text}");
+    assert!(text.contains("ratelimit_server.ShouldRateLimit.total_requests.__zone=a:1|c\n"), "{text}");
+    let time = text.lines().find(|line| line.starts_with("ratelimit_server.ShouldRateLimit.response_time.__zone=a:"));
+    assert!(time.is_some_and(|line| line.ends_with("|ms")), "{text}");
+    // Of the second hit one is sent, and not two.
+    service.hit("d", descriptor("a=x,b=y")).await;
+    let again = received(&listener).await;
+    assert!(again.contains("ratelimit.service.rate_limit.d.a.b.total_hits.__zone=a:1|c\n"), "{again}");
+}
+
+#[tokio::test]
+async fn dogstatsd_gets_tags() {
+    let redis = Redis::with_module();
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+    let port = socket.local_addr().unwrap().port().to_string();
+    let variables = [
+        ("USE_DOG_STATSD", "true"),
+        ("USE_PROMETHEUS", "false"),
+        ("STATSD_HOST", "127.0.0.1"),
+        ("STATSD_PORT", &port),
+        ("STATS_FLUSH_INTERVAL", "100ms"),
+        ("EXTRA_TAGS", "zone:a,rack:b"),
+    ];
+    let mut service = Service::start(&redis, CONFIG, &variables).await;
+    service.hit("d", descriptor("a=x,b=y")).await;
     let text = tokio::task::spawn_blocking(move || {
-        let mut text = String::new();
+        let (mut text, mut packet) = (String::new(), [0; 2048]);
         while !text.contains("total_hits") {
-            listener.accept().unwrap().0.read_to_string(&mut text).unwrap();
+            let length = socket.recv(&mut packet).unwrap();
+            text.push_str(std::str::from_utf8(&packet[..length]).unwrap());
         }
         text
     });
-    let text = tokio::time::timeout(crate::support::PATIENCE, text).await.unwrap().unwrap();
-    assert!(text.contains("ratelimit.service.rate_limit.d.a.b.total_hits.__zone=a:1|c\n"), "{text}");
+    let text = text.await.unwrap();
+    assert!(text.contains("ratelimit.service.rate_limit.d.a.b.total_hits:1|c|#zone:a,rack:b\n"), "{text}");
 }
 
 #[tokio::test]
@@ -123,6 +163,30 @@ async fn health_ends_with_sigterm_and_requests_do_not() {
     service.process.signal("TERM");
     assert_eq!(watched.message().await.unwrap().unwrap().status, 2);
     drop((watched, health));
+    until("the service ends", async || service.process.ended().is_some()).await;
+    assert_eq!(service.process.ended(), Some(0));
+}
+
+/// A request that has come in before SIGTERM is answered after it.
+#[tokio::test]
+async fn what_has_come_in_is_answered() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[]).await;
+    service.hit("d", descriptor("a=x,b=y")).await;
+    redis.process.signal("STOP");
+    let mut client = service.client.clone();
+    let asked =
+        tokio::spawn(
+            async move { client.should_rate_limit(crate::support::request("d", [descriptor("a=x,b=y")])).await },
+        );
+    until("the request has come in", async || {
+        service.metric("ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"}") == 2.0
+    })
+    .await;
+    service.process.signal("TERM");
+    until("the service is not healthy", async || http(service.http, "GET", "/healthcheck", "").0 == 500).await;
+    redis.process.signal("CONT");
+    assert_eq!(crate::support::said(&asked.await.unwrap().unwrap().into_inner()), "OK 8");
     until("the service ends", async || service.process.ended().is_some()).await;
     assert_eq!(service.process.ended(), Some(0));
 }
@@ -198,5 +262,29 @@ fn a_configuration_is_checked_without_a_server() {
     ] {
         let (ok, said) = check(text);
         assert!(!ok && said.contains(reason), "{text}: {said}");
+    }
+    // The keys of this service are not ignored where they mean nothing.
+    for (limit, reason) in [
+        ("concurrency: {limit: 5, lease: 60s}, unit: day, requests_per_unit: 5", "concurrency stands alone"),
+        ("concurrency: {limit: 5, lease: 60s}, rates: [{unit: day, requests_per_unit: 5}]", "concurrency stands alone"),
+        ("concurrency: {limit: 5, lease: soon}", "not 'soon'"),
+        ("concurrency: {lease: 60s}", "a limit of at least 1"),
+        ("unlimited: true, algorithm: sliding", "what is unlimited counts nothing"),
+        ("requests_per_unit: 9, rates: [{unit: day, requests_per_unit: 5}]", "not ''"),
+        (
+            "unit: day, requests_per_unit: 9, rates: [{unit: day, requests_per_unit: 5}]",
+            "the same length of 86400 seconds",
+        ),
+        ("unit: day, requests_per_unit: 9, unit_multiplier: 0", "at least 1"),
+        ("unit: day, requests_per_unit: 9, burst: 5", "belongs to 'algorithm: throttle'"),
+        (
+            "unit: day, requests_per_unit: 9, algorithm: throttle, rates: [{unit: hour, requests_per_unit: 5}]",
+            "one rate",
+        ),
+        ("unit: day, requests_per_unit: 9, reserve: {}", "an estimate is at least 1"),
+        ("unit: day, requests_per_unit: 9, algorithm: throttle, reserve: {estimate: 5}", "can reserve"),
+    ] {
+        let (ok, said) = check(&format!("domain: d\ndescriptors:\n  - key: a\n    rate_limit: {{{limit}}}\n"));
+        assert!(!ok && said.contains("c.yaml:4: ") && said.contains(reason), "{limit}: {said}");
     }
 }

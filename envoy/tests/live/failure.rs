@@ -13,6 +13,7 @@ descriptors:
   - {key: five, rate_limit: {unit: day, requests_per_unit: 5}}
   - {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 5}}
   - {key: short, rate_limit: {unit: second, requests_per_unit: 20}}
+  - {key: brief, rate_limit: {unit: second, requests_per_unit: 5, burst: 1, algorithm: throttle}}
 ";
 
 /// What an answer may take at most, with a margin for a machine that is busy: the deadline is 20 ms.
@@ -126,6 +127,16 @@ async fn a_limit_that_grows_is_not_denied_from_memory() {
 }
 
 #[tokio::test]
+async fn a_denial_is_remembered_for_its_wait_and_not_longer() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[]).await;
+    until("it is denied", async || service.hit("d", descriptor("brief=a")).await == "OVER_LIMIT 0").await;
+    // One more fits after 200 ms.
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    assert_eq!(service.hit("d", descriptor("brief=a")).await, "OK 0");
+}
+
+#[tokio::test]
 async fn what_is_given_back_is_not_denied_from_memory() {
     let redis = Redis::with_module();
     let mut service = Service::start(&redis, CONFIG, &[]).await;
@@ -146,7 +157,7 @@ async fn what_is_given_back_is_not_denied_from_memory() {
 #[tokio::test]
 async fn windows_hold_around_their_turns() {
     let redis = Redis::with_module();
-    let service = Service::start(&redis, CONFIG, &[]).await;
+    let service = Service::start(&redis, CONFIG, &[("WORKER_THREADS", "2")]).await;
     let seconds: f64 = std::env::var("BURSTS").map_or(3.2, |seconds| seconds.parse().unwrap());
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     let mut tasks = tokio::task::JoinSet::new();

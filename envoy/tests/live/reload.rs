@@ -59,6 +59,28 @@ async fn a_link_that_moves_is_followed() {
     says(&service, 20).await;
 }
 
+#[tokio::test]
+async fn a_folder_that_is_not_there_is_no_empty_configuration() {
+    let redis = Redis::with_module();
+    let files = tempfile::tempdir().unwrap();
+    let root = files.path().join("root");
+    let variables = [("RUNTIME_ROOT", root.to_str().unwrap())];
+    let mut service = Service::with_files(&redis, &[], &variables).await;
+    assert!(service.process.log().contains(&format!("the folder {}", root.display())));
+    service.ask(crate::support::request("d", [descriptor("a")])).await.unwrap_err();
+    fs::create_dir(&root).unwrap();
+    fs::write(root.join("config.yaml"), limit(10)).unwrap();
+    says(&service, 10).await;
+    assert_eq!(service.hit("d", descriptor("a")).await, "OK 9");
+    // While it is replaced, what was read holds.
+    fs::rename(&root, files.path().join("away")).unwrap();
+    until("it is missed", async || service.process.log().matches("No such file").count() == 2).await;
+    assert_eq!(service.hit("d", descriptor("a")).await, "OK 8");
+    fs::rename(files.path().join("away"), &root).unwrap();
+    until("it is read again", async || service.metric("ratelimit_service_config_load_success").to_string() == "2")
+        .await;
+}
+
 /// As Kubernetes lays a ConfigMap out: files are links through a link to a folder that is replaced as a whole.
 #[tokio::test]
 async fn a_configmap_is_followed() {
@@ -84,6 +106,48 @@ async fn a_configmap_is_followed() {
     fs::rename(config.join("..next"), config.join("..data")).unwrap();
     fs::remove_dir_all(config.join("..1")).unwrap();
     says(&service, 20).await;
+}
+
+/// Which files count: those below the folder, or with RUNTIME_WATCH_ROOT those of the root that begin with its name.
+#[tokio::test]
+async fn names_say_which_files_count() {
+    let redis = Redis::with_module();
+    let files = tempfile::tempdir().unwrap();
+    let write = |name: &str, domain: &str| {
+        let path = files.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, limit(1).replace("domain: d", &format!("domain: {domain}"))).unwrap();
+    };
+    write("config/a.yaml", "a");
+    write("config/.hidden.yaml", "hidden");
+    write("config.b.yaml", "b");
+    write("other/c.yaml", "c");
+    let root = files.path().to_str().unwrap();
+    for (watch_root, ignore, wanted) in [
+        ("true", "true", "a b"),
+        ("true", "false", "a b hidden"),
+        ("false", "true", "a"),
+        ("false", "false", "a hidden"),
+    ] {
+        let variables =
+            [("RUNTIME_ROOT", root), ("RUNTIME_WATCH_ROOT", watch_root), ("RUNTIME_IGNOREDOTFILES", ignore)];
+        let service = Service::with_files(&redis, &[], &variables).await;
+        let (_, config) = http(service.debug, "GET", "/rlconfig", "");
+        let domains: Vec<_> = config.lines().map(|line| line.split('.').next().unwrap()).collect();
+        assert_eq!(domains.join(" "), wanted, "{variables:?}");
+    }
+}
+
+#[tokio::test]
+async fn files_of_one_domain_are_merged_where_it_is_allowed() {
+    let redis = Redis::with_module();
+    let (first, second) = (limit(10), limit(20).replace("key: a", "key: b"));
+    let files = [("1.yaml", first.as_str()), ("2.yaml", second.as_str())];
+    let mut service = Service::with_files(&redis, &files, &[("MERGE_DOMAIN_CONFIG", "true")]).await;
+    assert_eq!(service.hit("d", descriptor("a")).await, "OK 9");
+    assert_eq!(service.hit("d", descriptor("b")).await, "OK 19");
+    let refused = Service::with_files(&redis, &files, &[]).await;
+    assert!(refused.process.log().contains("config.2.yaml: the domain 'd' is in config.1.yaml already"));
 }
 
 #[tokio::test]

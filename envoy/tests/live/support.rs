@@ -6,6 +6,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -20,8 +21,17 @@ use tonic::transport::Channel;
 /// How long something may take that is only a matter of time.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A port at which nothing listens. It is none of those that the system gives to connections that go out, or one of them
+/// might have it when the server begins to listen.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let from_process = (std::process::id() % 200) as u16 * 100;
+        let port = 10_000 + (from_process + NEXT.fetch_add(1, Relaxed)) % 20_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Waits until the condition holds.
@@ -111,7 +121,7 @@ impl Redis {
 
     fn wait(&self) {
         let start = Instant::now();
-        while !self.ask(&["PING"]).is_some_and(|reply| reply.starts_with("+PONG")) {
+        while !self.ask(&["PING"]).is_some_and(|reply| reply.starts_with("+PONG") || reply.starts_with("-NOAUTH")) {
             assert!(start.elapsed() < PATIENCE, "Redis does not start:\n{}", self.process.log());
             std::thread::sleep(Duration::from_millis(20));
         }

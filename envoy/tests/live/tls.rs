@@ -9,10 +9,11 @@ use crate::support::{PATIENCE, Redis, Service, descriptor, free_port, module, re
 
 const CONFIG: &str = "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1000}}]\n";
 
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+/// Who signs certificates.
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         // OpenSSL takes a certificate for self-signed that has the name of its issuer.
@@ -20,8 +21,13 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
+    /// Its own certificate, as PEM.
+    pub fn pem(&self) -> String {
+        self.0.pem()
+    }
+
     /// Certificate and key, as PEM.
-    fn issue(&self, name: &str) -> (String, String) {
+    pub fn issue(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         (params.signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem())
@@ -29,7 +35,7 @@ impl Authority {
 }
 
 fn client(authority: &Authority, identity: Option<(String, String)>) -> ClientTlsConfig {
-    let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority.0.pem())).domain_name("service");
+    let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority.pem())).domain_name("service");
     match identity {
         Some((cert, key)) => tls.identity(Identity::from_pem(cert, key)),
         None => tls,
@@ -54,7 +60,7 @@ async fn clients_are_known_by_their_certificates() {
     let (cert, key) = ours.issue("service");
     fs::write(path("cert"), cert).unwrap();
     fs::write(path("key"), key).unwrap();
-    fs::write(path("ca"), ours.0.pem()).unwrap();
+    fs::write(path("ca"), ours.pem()).unwrap();
     let (cert_path, key_path, ca_path) = (path("cert"), path("key"), path("ca"));
     let tls = [
         ("GRPC_SERVER_USE_TLS", "true"),
@@ -97,6 +103,13 @@ async fn a_unix_socket_is_a_door() {
             endpoint.connect_lazy(),
         );
     assert_eq!(service.hit("d", descriptor("a")).await, "OK 999");
+    // A file of another kind is not.
+    let file = files.path().join("file");
+    fs::write(&file, "text").unwrap();
+    let mut refused = Service::spawn(redis.port, &[("config.yaml", CONFIG)], &[("GRPC_UDS", file.to_str().unwrap())]);
+    until("the service ends", async || refused.process.ended().is_some()).await;
+    assert!(refused.process.log().contains(file.to_str().unwrap()));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "text");
 }
 
 /// When a connection is old, the client is told, and makes another one. What is open then has the grace.
@@ -122,8 +135,8 @@ async fn redis_may_speak_tls() {
         fs::write(path(&format!("{name}.crt")), cert).unwrap();
         fs::write(path(&format!("{name}.key")), key).unwrap();
     }
-    fs::write(path("ours"), ours.0.pem()).unwrap();
-    fs::write(path("others"), others.0.pem()).unwrap();
+    fs::write(path("ours"), ours.pem()).unwrap();
+    fs::write(path("others"), others.pem()).unwrap();
     let (port, module) = (free_port(), module());
     let redis = Redis::start(&[
         "--loadmodule",

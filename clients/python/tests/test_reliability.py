@@ -374,7 +374,7 @@ async def test_a_cancelled_call_leaves_no_reply_behind(server: Server, library: 
     make: Any = redis.asyncio.Redis if library == "redis" else valkey.asyncio.Valkey
     async with make(port=server.port) as client, AsyncLimiter(client, timeout=10) as limiter:
         await limiter.hit("a", RULE)
-        server.run("CLIENT", "PAUSE", 200)
+        server.run("CLIENT", "PAUSE", 1000)
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(limiter.hit("a", RULE), 0.02)
         assert (await limiter.hit("b", sliding("7/second"))).limit == 7

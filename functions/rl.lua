@@ -2078,7 +2078,9 @@ commands = not PLAIN and function(...)
 
     local function write(rule, leases)
       local existed, new = leases.held > 0, leases.now + rule.lease
-      if leases.ended > 0 and not leases.keeps_stale then
+      -- What goes by rank is removed last, as in the module: the holder's own lease may have ended, and gets a new score.
+      local is_last = existed and leases.ended > MOST_REMOVED
+      if leases.ended > 0 and not leases.keeps_stale and not is_last then
         existed = prune_leases(leases)
       end
       if leases.counted and leases.old ~= new then
@@ -2086,6 +2088,9 @@ commands = not PLAIN and function(...)
         keep_leases(leases.key, leases.now, existed)
       elseif leases.held > 0 and not expiry_of(leases.key, leases.now) then
         keep_leases(leases.key, leases.now, false)
+      end
+      if is_last and not leases.keeps_stale then
+        prune_leases(leases)
       end
     end
 

@@ -1683,7 +1683,8 @@ commands = not PLAIN and function(...)
     end
     local function write(rule, leases)
       local existed, new = leases.held > 0, leases.now + rule.lease
-      if leases.ended > 0 and not leases.keeps_stale then
+      local is_last = existed and leases.ended > 1000
+      if leases.ended > 0 and not leases.keeps_stale and not is_last then
         existed = prune_leases(leases)
       end
       if leases.counted and leases.old ~= new then
@@ -1691,6 +1692,9 @@ commands = not PLAIN and function(...)
         keep_leases(leases.key, leases.now, existed)
       elseif leases.held > 0 and not expiry_of(leases.key, leases.now) then
         keep_leases(leases.key, leases.now, false)
+      end
+      if is_last and not leases.keeps_stale then
+        prune_leases(leases)
       end
     end
     local function complete()

@@ -3,7 +3,7 @@
 //! The key expires with its last lease. Members whose lease has ended are [`stale`].
 
 use super::plan::{Change, OpenKey};
-use super::stale::{self, Bounds, score};
+use super::stale::{self, Bounds, Stale, score};
 use super::{OpenKeys, Plan, State, Terms, WRONG_TYPE};
 use crate::limit::lease::{self, End, Leases};
 use crate::limit::{Decision, Limit, Micros, Refund, Time, Window};
@@ -42,10 +42,19 @@ impl<'a, M: Mode> LeaseSet<'a, M> {
         self.held > 0 && self.open.key.expiry().is_none()
     }
 
-    /// A plan that begins with removing what is stale.
-    fn plan(&self) -> Plan {
+    /// A plan that removes what is stale, first of all or last.
+    ///
+    /// What goes by rank is removed once the other changes are done, and replicas do it then, too: one of the leases that have
+    /// ended may be the holder's, and get a new score.
+    fn plan(&self, changes: impl IntoIterator<Item = Change>) -> Plan {
+        let stale = self.open.stale.as_deref();
+        let is_last = stale.is_some_and(Stale::goes_by_rank);
         let mut plan = Plan::nothing();
-        if self.open.stale.is_some() {
+        if stale.is_some() && !is_last {
+            plan.push(Change::PRUNE);
+        }
+        changes.into_iter().for_each(|change| plan.push(change));
+        if is_last {
             plan.push(Change::PRUNE);
         }
         plan
@@ -119,14 +128,9 @@ impl<'a, M: Mode> State<'a, M> for LeaseRequest<'a, M> {
         }
         // A lease that already ends at that time stays as it is.
         let end = end.filter(|&end| self.own != Some(End::At(end)));
-        let mut plan = self.leases.plan();
-        if let Some(at) = end {
-            plan.push(Change::Put { at, member: holder.as_str().retain() });
-        }
-        if end.is_some() || self.leases.lacks_expiry() {
-            plan.push(self.leases.expire(end));
-        }
-        Ok((decision, plan))
+        let put = end.map(|at| Change::Put { at, member: holder.as_str().retain() });
+        let expire = (end.is_some() || self.leases.lacks_expiry()).then(|| self.leases.expire(end));
+        Ok((decision, self.leases.plan(put.into_iter().chain(expire))))
     }
 
     fn heal(&self) -> Plan {
@@ -160,10 +164,7 @@ pub fn release<'a>(
     members.sort_unstable_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
     members.dedup_by(|one, other| one.as_str().as_bytes() == other.as_str().as_bytes());
     let released = members.len() as u64;
-    let mut plan = leases.plan();
-    if released > 0 {
-        plan.push(Change::TakeOut { members, emptied: false });
-        plan.push(leases.expire(None));
-    }
+    let changes = (released > 0).then(|| [Change::TakeOut { members, emptied: false }, leases.expire(None)]);
+    let plan = leases.plan(changes.into_iter().flatten());
     Ok((released, plan, OpenKeys::one(leases.open)))
 }

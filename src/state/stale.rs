@@ -128,6 +128,11 @@ impl Stale {
         }
     }
 
+    /// Whether members are removed by their ranks, which change where another member gets a new score.
+    pub fn goes_by_rank(&self) -> bool {
+        matches!(self, Self::Many(many) if many.expired.max(many.ahead) > MOST_REMOVED)
+    }
+
     pub fn remove(self, key: &mut Key<'_, Writable>) -> Removed {
         match self {
             Self::All { .. } => {

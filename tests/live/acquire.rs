@@ -14,6 +14,7 @@ tests![
     words_behind_the_holder_are_named,
     a_denied_lease_sends_nothing,
     leases_travel_as_plain_commands,
+    a_lease_among_many_that_have_ended_is_renewed_as_on_replicas,
 ];
 
 fn renewing_within_a_millisecond_changes_nothing(engine: &Engine) {
@@ -146,4 +147,24 @@ fn leases_travel_as_plain_commands(engine: &Engine) {
     assert_eq!(lines[..expected.len()], expected);
     let heads: Vec<&str> = lines[expected.len()..].iter().map(|line| line.split(' ').next().expect("a word")).collect();
     assert_eq!(heads, ["MULTI", "ZREMRANGEBYSCORE", "ZADD", "PEXPIREAT", "EXEC"], "{lines:?}");
+}
+
+/// More leases have ended than one call removes, the holder's own among them.
+fn a_lease_among_many_that_have_ended_is_renewed_as_on_replicas(engine: &Engine) {
+    const PLANT: &str = "for i = 1, 1500 do redis.call('ZADD', KEYS[1], ARGV[1] + i, 'h' .. i) end";
+    let lines = propagated(engine, |_, client| {
+        client.run::<Value>(&["EVAL", PLANT, "1", "k", &(START - 10_000).to_string()]);
+        client.run::<i64>(&["ZADD", "k", &(START + 10_000).to_string(), "live"]);
+        assert_eq!(client.call::<Reply>("RL.ACQUIRE k 9 60 h5"), (1, 2, 60));
+        // The two that are held, and the rest of 1,499: the renewed lease is none of the thousand.
+        assert_eq!(client.call::<i64>("ZCARD k"), 501);
+    });
+    // Replicas, which do this in the same order, remove the same members by their ranks.
+    let expected = [
+        format!("ZADD k {} h5", START + 60_000),
+        format!("PEXPIREAT k {}", START + 60_000),
+        "ZREMRANGEBYRANK k 0 999".to_owned(),
+        "EXEC".to_owned(),
+    ];
+    assert_eq!(lines[lines.len() - 4..], expected);
 }

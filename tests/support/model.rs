@@ -682,8 +682,8 @@ impl Space {
         };
         let ended: Vec<_> = members.into_iter().filter(|&(_, score)| score <= now as f64).collect();
         let most = self.prunes(ended.len(), removes_all);
-        let ended = ended.into_iter().skip(most);
-        let mut left: Vec<_> = ended.filter(|(name, _)| !leases.iter().any(|(holder, _)| holder == name)).collect();
+        let is_renewed = |name: &Vec<u8>| leases.iter().any(|(holder, _)| holder == name);
+        let mut left: Vec<_> = ended.into_iter().filter(|(name, _)| !is_renewed(name)).skip(most).collect();
         left.extend_from_slice(leases);
         left.sort_by(|one, other| one.1.total_cmp(&other.1));
         self.put(key, Value::Set(left), expires.map(|at| (at, at)).or(old));

@@ -143,6 +143,9 @@ impl Deciding<'_> {
     }
 
     async fn peek(&mut self, positions: &[usize]) -> Result<(), Failure> {
+        if positions.is_empty() {
+            return Ok(());
+        }
         self.stats.own.redis_calls.add(positions.len() as u64);
         let mut tasks = JoinSet::new();
         for index in positions {

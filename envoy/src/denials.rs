@@ -75,8 +75,11 @@ impl Denials {
         if self.most == 0 || parts.is_empty() {
             return None;
         }
-        let now = Instant::now();
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
         let denial = kept.get(&request(parts))?;
         if denial.until <= now || denial.asked.epoch != self.epoch(parts) {
             return None;

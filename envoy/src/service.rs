@@ -50,12 +50,12 @@ enum Meets {
     /// No limit, or one that another replaces.
     Nothing,
     Unlimited,
-    Limit(Box<Found>),
+    Limit(Found),
 }
 
 /// A limit that the request asks for.
 struct Asked {
-    found: Box<Found>,
+    found: Found,
     hits: u64,
     negative: bool,
     /// Whether the hits settle what a check has reserved, and so cannot be denied.
@@ -150,7 +150,7 @@ impl Service {
             };
             replaced.extend(found.limit.replaces.iter().cloned());
             let unlimited = found.limit.rule.is_none();
-            meets.push(if unlimited { Meets::Unlimited } else { Meets::Limit(Box::new(found)) });
+            meets.push(if unlimited { Meets::Unlimited } else { Meets::Limit(found) });
         }
         if !replaced.is_empty() {
             for meet in &mut meets {
@@ -224,7 +224,9 @@ impl Service {
                 Mode::Enforced
             };
             item.force = mode == Mode::Shadow && item.can_be_forced();
-            let whose = (item.key.clone(), item.holder.clone());
+            // A descriptor by itself has nothing to be compared with.
+            let alone = request.descriptors.len() == 1;
+            let whose = if alone { Default::default() } else { (item.key.clone(), item.holder.clone()) };
             asked.part = match seen.get(&whose) {
                 Some(index) => {
                     let part = &mut parts[*index];
@@ -237,7 +239,9 @@ impl Service {
                     *index
                 }
                 None => {
-                    seen.insert(whose, parts.len());
+                    if !alone {
+                        seen.insert(whose, parts.len());
+                    }
                     parts.push(Part { item, mode });
                     parts.len() - 1
                 }
@@ -271,23 +275,7 @@ impl Service {
             let shared = found.shared.get(index).and_then(Option::as_deref);
             escape(&mut key, shared.unwrap_or(&entry.value));
         }
-        key.push('|');
-        let windows = |rates: &[redis_rl_client::Window]| {
-            let seconds = rates.iter().map(|window| window.length().as_secs().to_string());
-            seconds.collect::<Vec<_>>().join("+")
-        };
-        match kind {
-            Kind::Fixed(rule) => key.push_str(&windows(rule.windows())),
-            Kind::Sliding(rule) => {
-                key.push_str("sliding ");
-                key.push_str(&windows(rule.windows()));
-            }
-            Kind::Throttle(_) => {
-                key.push_str("throttle ");
-                key.push_str(found.limit.rates.first().map_or("", |rate| rate.unit().as_str_name()));
-            }
-            Kind::Concurrency { .. } => key.push_str("concurrency"),
-        }
+        key.push_str(&found.limit.suffix);
         (key.into_bytes(), whose)
     }
 
@@ -514,16 +502,19 @@ impl RateLimitService for Door {
 
 /// Percent signs, and what separates the parts of a key or means something to a cluster.
 fn escape(key: &mut String, text: &str) {
-    for c in text.chars() {
-        match c {
-            '%' => key.push_str("%25"),
-            '|' => key.push_str("%7C"),
-            '=' => key.push_str("%3D"),
-            '{' => key.push_str("%7B"),
-            '}' => key.push_str("%7D"),
-            c => key.push(c),
-        }
+    let mut rest = text;
+    while let Some(at) = rest.bytes().position(|byte| matches!(byte, b'%' | b'|' | b'=' | b'{' | b'}')) {
+        key.push_str(&rest[..at]);
+        key.push_str(match rest.as_bytes()[at] {
+            b'%' => "%25",
+            b'|' => "%7C",
+            b'=' => "%3D",
+            b'{' => "%7B",
+            _ => "%7D",
+        });
+        rest = &rest[at + 1..];
     }
+    key.push_str(rest);
 }
 
 fn unlimited_status() -> DescriptorStatus {

@@ -81,6 +81,8 @@ impl Item {
     fn rule(&self) -> Rule {
         match &self.kind {
             Kind::Fixed(rule) if self.force && self.units > 0 => rule.clone().cost(self.units).force().into(),
+            // One unit is what a call weighs that says nothing, and two words less.
+            Kind::Fixed(rule) if self.units == 1 => rule.into(),
             Kind::Fixed(rule) => rule.clone().cost(self.units).into(),
             // With a cost, whatever it is, the log is the compact one, which takes requests of any weight.
             Kind::Sliding(rule) if self.force && self.units > 0 => rule.clone().cost(self.units).force().into(),
@@ -165,6 +167,9 @@ impl Store {
             SAID.call_once(|| {
                 tracing::warn!("a request meets more than {MOST_KEYS} limits, which takes several decisions");
             });
+        }
+        if !self.cluster && items.len() <= MOST_KEYS {
+            return vec![(0..items.len()).collect()];
         }
         let mut slots: Vec<(Option<Slot>, Vec<usize>)> = Vec::new();
         for (index, item) in items.iter().enumerate() {

@@ -15,7 +15,7 @@ pub(crate) struct Call<'a> {
     pub reads: bool,
     /// Whether it can be sent again after its reply was lost: it counts nothing twice.
     pub repeatable: bool,
-    pub keys: Vec<Vec<u8>>,
+    pub keys: &'a [&'a [u8]],
     pub words: &'a (dyn Fn(&mut Cmd) + Send + Sync),
 }
 
@@ -23,40 +23,46 @@ impl Call<'_> {
     /// The command. `read_only`: in the form that only reads, which replicas answer.
     pub fn cmd(&self, mode: Mode, read_only: bool) -> Cmd {
         let (command, function, word) = self.command;
-        let mut cmd = Cmd::new();
+        let mut cmd = self.room();
         match mode {
             Mode::Module | Mode::Auto => {
                 cmd.arg(command);
                 if self.counted {
                     cmd.arg(self.keys.len());
                 }
-                cmd.arg(&self.keys);
+                cmd.arg(self.keys);
             }
             Mode::Functions => {
                 let fcall = if read_only { "FCALL_RO" } else { "FCALL" };
-                cmd.arg(fcall).arg(function).arg(self.keys.len()).arg(&self.keys);
+                cmd.arg(fcall).arg(function).arg(self.keys.len()).arg(self.keys);
             }
             Mode::Script => {
                 let eval = if read_only { "EVALSHA_RO" } else { "EVALSHA" };
-                cmd.arg(eval).arg(SCRIPT_SHA.as_str()).arg(self.keys.len()).arg(&self.keys).arg(word);
+                cmd.arg(eval).arg(SCRIPT_SHA.as_str()).arg(self.keys.len()).arg(self.keys).arg(word);
             }
         }
         (self.words)(&mut cmd);
         cmd
     }
 
+    /// An empty command with room for a few words a key, so that it seldom grows.
+    fn room(&self) -> Cmd {
+        let bytes: usize = self.keys.iter().map(|key| key.len() + 40).sum();
+        Cmd::with_capacity(6 + 7 * self.keys.len(), bytes + 32)
+    }
+
     /// The script sent whole, for a server that does not have it.
     pub fn whole_script(&self, read_only: bool) -> Cmd {
         let mut cmd = Cmd::new();
         let eval = if read_only { "EVAL_RO" } else { "EVAL" };
-        cmd.arg(eval).arg(SCRIPT).arg(self.keys.len()).arg(&self.keys).arg(self.command.2);
+        cmd.arg(eval).arg(SCRIPT).arg(self.keys.len()).arg(self.keys).arg(self.command.2);
         (self.words)(&mut cmd);
         cmd
     }
 
     /// The key by which it finds its node.
     pub fn key(&self) -> &[u8] {
-        self.keys.first().map(Vec::as_slice).unwrap_or_default()
+        self.keys.first().copied().unwrap_or_default()
     }
 
     pub fn to(&self) -> To<'_> {

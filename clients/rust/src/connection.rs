@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,14 +18,20 @@ use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{
     MultipleNodeRoutingInfo, ResponsePolicy, Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr,
 };
+use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, PushInfo, PushKind,
+    RedisError, RedisResult,
 };
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
 
 #[cfg(feature = "cluster")]
 use crate::cluster::SendsOnce;
 use crate::error::no_answer;
+use crate::wire::{self, Packed};
 
 /// How many calls may wait to be written to a connection.
 pub(crate) const QUEUE: usize = 16_384;
@@ -47,7 +54,7 @@ pub struct Connection(Kind);
 
 #[derive(Clone)]
 enum Kind {
-    Own(Arc<Slot<MultiplexedConnection>>),
+    Own(Arc<Slot<Own>>),
     Single(MultiplexedConnection),
     Managed(ConnectionManager),
     #[cfg(feature = "cluster")]
@@ -131,8 +138,95 @@ impl From<ClusterConnection> for Connection {
     }
 }
 
+/// A connection to one server that the limiter has made.
+#[derive(Clone)]
+struct Own {
+    connection: MultiplexedConnection,
+    /// Of a connection whose replies are packed.
+    driver: Option<Arc<Driver>>,
+}
+
+/// The task of a connection, which ends with it.
+struct Driver(AbortHandle);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Own {
+    /// Connects, and has the replies packed unless the stream is one that only the client can make.
+    async fn connect(client: &Client, config: &AsyncConnectionConfig) -> RedisResult<Self> {
+        let info = client.get_connection_info();
+        let connecting = async {
+            match info.addr() {
+                ConnectionAddr::Tcp(host, port) if is_plain(info.tcp_settings()) => {
+                    let stream = tcp(host, *port).await?;
+                    stream.set_nodelay(info.tcp_settings().nodelay())?;
+                    Self::packed(info, stream, config).await
+                }
+                #[cfg(unix)]
+                ConnectionAddr::Unix(path) => {
+                    Self::packed(info, tokio::net::UnixStream::connect(path).await?, config).await
+                }
+                _ => {
+                    let connection = client.get_multiplexed_async_connection_with_config(config).await?;
+                    Ok(Self { connection, driver: None })
+                }
+            }
+        };
+        let late = |_| no_answer(io::ErrorKind::TimedOut, format!("no connection within {CONNECT_TIMEOUT:?}"));
+        tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)?
+    }
+
+    async fn packed<S>(info: &ConnectionInfo, stream: S, config: &AsyncConnectionConfig) -> RedisResult<Self>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let packs = Arc::new(AtomicBool::new(false));
+        let stream = Packed::new(stream, Arc::clone(&packs));
+        let connected = MultiplexedConnection::new_with_config(info.redis_settings(), stream, config.clone());
+        let (connection, driver) = connected.await?;
+        packs.store(true, Relaxed);
+        let driver = Driver(tokio::spawn(driver).abort_handle());
+        Ok(Self { connection, driver: Some(Arc::new(driver)) })
+    }
+
+    async fn send(mut self, cmd: &Cmd) -> RedisResult<Value> {
+        match self.connection.send_packed_command(cmd).await?.extract_error()? {
+            Value::BulkString(reply) if self.driver.is_some() => wire::value(&reply)
+                .ok_or_else(|| (ErrorKind::Parse, "the reply cannot be read", reply.escape_ascii().to_string()).into()),
+            reply => Ok(reply),
+        }
+    }
+}
+
+/// Whether a socket is to be as it is made, but for TCP_NODELAY. Some of the settings can only be read so.
+fn is_plain(settings: &TcpSettings) -> bool {
+    let plain = TcpSettings::default().set_nodelay(settings.nodelay());
+    format!("{settings:?}") == format!("{plain:?}")
+}
+
+/// A connection to whichever address of the host answers first.
+async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut attempts = JoinSet::new();
+    for address in tokio::net::lookup_host((host, port)).await? {
+        attempts.spawn(TcpStream::connect(address));
+    }
+    let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
+    while let Some(attempt) = attempts.join_next().await {
+        match attempt {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = error,
+            Err(error) => last = error.into(),
+        }
+    }
+    Err(last)
+}
+
 /// A connection to one server. `alive` becomes false when it breaks, if the server speaks RESP3.
-async fn connect(client: &Client, alive: Arc<AtomicBool>) -> RedisResult<MultiplexedConnection> {
+async fn connect(client: &Client, alive: Arc<AtomicBool>) -> RedisResult<Own> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
         // Each call has its own deadline.
@@ -148,11 +242,9 @@ async fn connect(client: &Client, alive: Arc<AtomicBool>) -> RedisResult<Multipl
         Ok::<_, std::convert::Infallible>(())
     });
     let resp3 = Client::open(given.clone().set_redis_settings(settings))?;
-    match resp3.get_multiplexed_async_connection_with_config(&told).await {
+    match Own::connect(&resp3, &told).await {
         // Before Redis 6, behind some proxies, or a user who may not say HELLO.
-        Err(error) if error.kind() != ErrorKind::Io => {
-            client.get_multiplexed_async_connection_with_config(&config).await
-        }
+        Err(error) if error.kind() != ErrorKind::Io => Own::connect(client, &config).await,
         connected => connected,
     }
 }
@@ -275,10 +367,10 @@ impl Connection {
         let unsent = |error| Failure { error, sent: false };
         let reply = match &self.0 {
             Kind::Own(slot) => {
-                let (mut connection, alive) = slot.get().await.map_err(unsent)?;
+                let (connection, alive) = slot.get().await.map_err(unsent)?;
                 progress.uses(Arc::clone(&alive));
                 progress.sent.store(true, Relaxed);
-                let reply = connection.send_packed_command(&cmd).await.and_then(Value::extract_error);
+                let reply = connection.send(&cmd).await;
                 // A primary that was demoted is left, too: its name may lead to the new one.
                 if reply.as_ref().is_err_and(|error| error.is_io_error() || error.code() == Some("READONLY")) {
                     alive.store(false, Relaxed);

@@ -152,7 +152,7 @@ impl Deref for AllDecision {
 }
 
 impl AllDecision {
-    pub(crate) fn read(rules: Vec<Rule>, reply: Value) -> Result<Self, Error> {
+    pub(crate) fn read(rules: impl ExactSizeIterator<Item = Rule>, reply: Value) -> Result<Self, Error> {
         let mut elements = array(reply)?.into_iter();
         let mut next = || elements.next().ok_or_else(|| Error::Unexpected("too short an array".to_owned()));
         let allowed = integer(&next()?)? == 1;
@@ -163,7 +163,7 @@ impl AllDecision {
         if maps.len() != rules.len() {
             return Err(Error::Unexpected(format!("{} maps for {} rules", maps.len(), rules.len())));
         }
-        let each = rules.into_iter().zip(maps).map(|(rule, map)| Decision::of(rule, vec![State::read(map)?]));
+        let each = rules.zip(maps).map(|(rule, map)| Decision::of(rule, vec![State::read(map)?]));
         let each = each.collect::<Result<Vec<_>, _>>()?;
         let binding = each.get(index).ok_or_else(|| Error::Unexpected(format!("{index} as the position of a rule")))?;
         let binding = State { allowed, remaining, retry_after, ..binding.binding.clone() };
@@ -250,43 +250,66 @@ impl<T> Attempt<T> {
 }
 
 impl State {
-    /// Reads a map of FULL: a map over RESP3, a flat array over RESP2.
+    /// Reads a map of FULL: a map over RESP3, a flat array over RESP2. A field that is not known is ignored.
     fn read(reply: Value) -> Result<Self, Error> {
-        let fields = match reply {
-            Value::Map(fields) => fields,
-            other => {
-                let mut words = array(other)?.into_iter();
-                let mut fields = Vec::with_capacity(9);
-                while let Some(name) = words.next() {
-                    let value = words.next().ok_or_else(|| Error::Unexpected("a field without a value".to_owned()))?;
-                    fields.push((name, value));
-                }
-                fields
+        let mut found = [None; FIELDS.len()];
+        let mut field = |name: &Value, value: &Value| {
+            let name = match name {
+                Value::BulkString(name) => name.as_slice(),
+                Value::SimpleString(name) => name.as_bytes(),
+                _ => return Ok(()),
+            };
+            let known = found.iter_mut().zip(FIELDS).find(|(_, known)| known.as_bytes() == name);
+            if let Some((found, _)) = known {
+                *found = Some(integer(value)?);
             }
+            Ok::<_, Error>(())
         };
-        let field = |name: &str| {
-            let found = fields.iter().find(|(key, _)| match key {
-                Value::BulkString(key) => key == name.as_bytes(),
-                Value::SimpleString(key) => key == name,
-                _ => false,
-            });
-            found.map(|(_, value)| value).ok_or_else(|| Error::Unexpected(format!("no {name} in the reply")))
-        };
+        match reply {
+            Value::Map(fields) => fields.iter().try_for_each(|(name, value)| field(name, value))?,
+            other => {
+                for pair in array(other)?.chunks(2) {
+                    let [name, value] = pair else {
+                        return Err(Error::Unexpected("a field without a value".to_owned()));
+                    };
+                    field(name, value)?;
+                }
+            }
+        }
+        let mut numbers = [0; FIELDS.len()];
+        for ((number, found), name) in numbers.iter_mut().zip(found).zip(FIELDS) {
+            *number = found.ok_or_else(|| Error::Unexpected(format!("no {name} in the reply")))?;
+        }
+        let [allowed, limit, used, remaining, retry_after, next_after, reset_after, window, at] = numbers;
+        let unsigned = |number| unsigned(&Value::Int(number));
         Ok(Self {
-            allowed: integer(field("allowed")?)? == 1,
-            limit: unsigned(field("limit")?)?,
-            used: integer(field("used")?)?,
-            remaining: unsigned(field("remaining")?)?,
-            retry_after: wait(integer(field("retry-after-ms")?)?)?,
-            next_after: wait(integer(field("next-after-ms")?)?)?,
-            reset_after: wait(integer(field("reset-after-ms")?)?)?,
-            window: Duration::from_millis(unsigned(field("window-ms")?)?),
+            allowed: allowed == 1,
+            limit: unsigned(limit)?,
+            used,
+            remaining: unsigned(remaining)?,
+            retry_after: wait(retry_after)?,
+            next_after: wait(next_after)?,
+            reset_after: wait(reset_after)?,
+            window: Duration::from_millis(unsigned(window)?),
             at: SystemTime::UNIX_EPOCH
-                .checked_add(Duration::from_millis(unsigned(field("at-ms")?)?))
+                .checked_add(Duration::from_millis(unsigned(at)?))
                 .ok_or_else(|| Error::Unexpected("a time beyond all times".to_owned()))?,
         })
     }
 }
+
+/// The fields of FULL, in the order of the server.
+const FIELDS: [&str; 9] = [
+    "allowed",
+    "limit",
+    "used",
+    "remaining",
+    "retry-after-ms",
+    "next-after-ms",
+    "reset-after-ms",
+    "window-ms",
+    "at-ms",
+];
 
 /// Milliseconds since the epoch.
 pub(crate) fn unix_millis(time: SystemTime) -> u64 {

@@ -31,6 +31,7 @@ mod mode;
 mod options;
 mod reservation;
 mod rule;
+mod wire;
 
 pub use connection::Connection;
 pub use decision::{AllDecision, Attempt, Decision, Refund, State};

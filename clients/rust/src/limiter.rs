@@ -202,7 +202,7 @@ impl Limiter {
             reads: false,
             // A holder that asks again renews its lease.
             repeatable: matches!(rule, Rule::Lease(_)),
-            keys: vec![key.clone()],
+            keys: &[key],
             words: &words,
         };
         let decision = self.run(&call).await.and_then(|reply| Decision::read(rule.clone(), reply));
@@ -229,9 +229,9 @@ impl Limiter {
             rule.write(cmd);
             cmd.arg(form(&rule));
         };
-        let keys = vec![self.prefixed(key.as_ref())];
-        let reply =
-            self.run(&Call { counted: false, reads: true, repeatable: true, keys, words: &words, ..PEEK }).await?;
+        let key = self.prefixed(key.as_ref());
+        let call = Call { counted: false, reads: true, repeatable: true, keys: &[&key], words: &words, ..PEEK };
+        let reply = self.run(&call).await?;
         Decision::read(rule, reply)
     }
 
@@ -279,11 +279,11 @@ impl Limiter {
             counted: true,
             reads: false,
             repeatable: false,
-            keys: asked.iter().map(|(key, _)| key.clone()).collect(),
+            keys: &asked.iter().map(|(key, _)| key.as_slice()).collect::<Vec<_>>(),
             words: &words,
         };
-        let rules = || asked.iter().map(|(_, rule)| rule.clone()).collect();
-        let decision = self.run(&call).await.and_then(|reply| AllDecision::read(rules(), reply));
+        let rules = asked.iter().map(|(_, rule)| rule.clone());
+        let decision = self.run(&call).await.and_then(|reply| AllDecision::read(rules, reply));
         self.observe("all", &asked, decision.as_deref(), started, false);
         if let Ok(decision) = &decision
             && !decision.allowed
@@ -492,7 +492,7 @@ impl Limiter {
                 denials.forget(key);
             }
         };
-        let call = Call { command, counted: false, reads: false, repeatable, keys: vec![key.clone()], words };
+        let call = Call { command, counted: false, reads: false, repeatable, keys: &[&key], words };
         // Before and after: a denial that arrives meanwhile may be older than what is given back.
         forget(&key);
         let reply = self.run(&call).await;
@@ -634,7 +634,7 @@ impl Limiter {
         let words = |cmd: &mut Cmd| {
             cmd.arg(&["SLIDING", "1", "1", "COST", "0"]);
         };
-        let call = Call { counted: false, reads: true, repeatable: true, keys: vec![key], words: &words, ..PEEK };
+        let call = Call { counted: false, reads: true, repeatable: true, keys: &[&key], words: &words, ..PEEK };
         let progress = Progress::default();
         for mode in [Mode::Module, Mode::Functions] {
             if self.mode() == Some(mode) {
@@ -704,7 +704,7 @@ const PEEK: Call<'static> = Call {
     counted: false,
     reads: true,
     repeatable: true,
-    keys: Vec::new(),
+    keys: &[],
     words: &|_| {},
 };
 

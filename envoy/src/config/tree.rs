@@ -97,6 +97,8 @@ pub struct Limit {
     pub rates: Vec<Shown>,
     /// How it is asked for in Redis. `None`: unlimited.
     pub rule: Option<Kind>,
+    /// How its keys end: what they count by.
+    pub suffix: String,
     pub shadow_mode: bool,
     pub quota_mode: bool,
     pub name: String,
@@ -117,6 +119,22 @@ pub enum Kind {
         rule: redis_rl_client::Lease,
         holder: String,
     },
+}
+
+impl Kind {
+    /// What a key ends with: two rules that count differently never share it.
+    fn suffix(&self, rates: &[Shown]) -> String {
+        let lengths = |windows: &[Window]| {
+            let seconds = windows.iter().map(|window| window.length().as_secs().to_string());
+            seconds.collect::<Vec<_>>().join("+")
+        };
+        match self {
+            Self::Fixed(rule) => format!("|{}", lengths(rule.windows())),
+            Self::Sliding(rule) => format!("|sliding {}", lengths(rule.windows())),
+            Self::Throttle(_) => format!("|throttle {}", rates.first().map_or("", |rate| rate.unit().as_str_name())),
+            Self::Concurrency { .. } => "|concurrency".to_owned(),
+        }
+    }
 }
 
 /// The limit that a descriptor meets.
@@ -241,11 +259,14 @@ fn overriding(
     let full_key = format!("{domain}.{}", entries.collect::<Vec<_>>().join("."));
     let stats = stats.limit(&full_key);
     let window = window(requests_per_unit, seconds).map_err(|_| UnknownUnit)?;
+    let rates = vec![Shown { name: String::new(), requests_per_unit, unit: unit.into() }];
+    let rule = rule(options.algorithm, &[window], None).map_err(|_| UnknownUnit)?;
     let limit = Limit {
         full_key,
         stats: Arc::clone(&stats),
-        rates: vec![Shown { name: String::new(), requests_per_unit, unit: unit.into() }],
-        rule: Some(rule(options.algorithm, &[window], None).map_err(|_| UnknownUnit)?),
+        suffix: rule.suffix(&rates),
+        rates,
+        rule: Some(rule),
         shadow_mode: false,
         quota_mode: false,
         name: String::new(),
@@ -257,13 +278,15 @@ fn overriding(
 }
 
 impl Level {
-    /// The entry's `key_value`, the first pattern that fits it, or its key: and how it was found.
-    fn entry(&self, key: &str, value: &str) -> Option<(&Entry, How<'_>)> {
-        let joined = format!("{key}_{value}");
-        if let Some(entry) = self.exact.get(&joined) {
+    /// The entry's `key_value`, the first pattern that fits it, or its key: and how it was found. `joined` is room for
+    /// text.
+    fn entry(&self, key: &str, value: &str, joined: &mut String) -> Option<(&Entry, How<'_>)> {
+        joined.clear();
+        joined.extend([key, "_", value]);
+        if let Some(entry) = self.exact.get(joined.as_str()) {
             return Some((entry, How::Value));
         }
-        if let Some(pattern) = self.patterns.iter().find(|pattern| pattern.fits(&joined)) {
+        if let Some(pattern) = self.patterns.iter().find(|pattern| pattern.fits(joined)) {
             return self.exact.get(&pattern.key).map(|entry| (entry, How::Pattern(&pattern.key)));
         }
         self.exact.get(key).map(|entry| (entry, How::Key))
@@ -272,56 +295,67 @@ impl Level {
     fn find(&self, domain: &str, descriptor: &RateLimitDescriptor, stats: &Stats) -> Option<Found> {
         let entries = &descriptor.entries;
         let mut level = self;
-        let mut shared = vec![None; entries.len()];
-        // What statistics are named after, with values where they are asked for.
-        let mut named = domain.to_owned();
-        let mut last = None;
+        let mut joined = String::new();
+        let mut path = Vec::with_capacity(entries.len());
         for (index, entry) in entries.iter().enumerate() {
-            let (found, how) = level.entry(&entry.key, &entry.value)?;
-            let under_key =
-                |pattern: &str| pattern.strip_prefix(&format!("{}_", entry.key)).unwrap_or(pattern).to_owned();
-            let value = match how {
-                How::Pattern(pattern) if found.share_threshold => {
-                    let pattern = under_key(pattern);
-                    shared[index] = Some(pattern.clone());
-                    pattern
-                }
-                How::Pattern(pattern) if !found.value_to_metric => under_key(pattern),
-                How::Key if !found.value_to_metric => String::new(),
-                How::Value | How::Pattern(_) | How::Key => entry.value.clone(),
-            };
-            named.push('.');
-            named.push_str(&entry.key);
-            if !value.is_empty() {
-                named.push('_');
-                named.push_str(&value);
-            }
-            last = Some(found);
+            let (found, how) = level.entry(&entry.key, &entry.value, &mut joined)?;
+            path.push((found, how));
             if index + 1 < entries.len() && found.below.exact.is_empty() {
                 return None;
             }
             level = &found.below;
         }
-        let entry = last?;
+        let (entry, _) = path.last()?;
         let limit = entry.limit.as_ref()?;
-        let any_shared = shared.iter().any(Option::is_some);
-        let (key, keeps_metadata) = if limit.detailed_metric {
-            let key = entries.iter().zip(&shared).fold(domain.to_owned(), |key, (entry, pattern)| match pattern {
-                Some(pattern) => format!("{key}.{}_{pattern}", entry.key),
-                None if any_shared && entry.value.is_empty() => format!("{key}.{}", entry.key),
-                None => format!("{key}.{}_{}", entry.key, entry.value),
-            });
+        let shared = |index: usize| match path[index] {
+            (found, How::Pattern(pattern)) if found.share_threshold => Some(under_key(pattern, &entries[index].key)),
+            _ => None,
+        };
+        let any_shared = (0..path.len()).any(|index| shared(index).is_some());
+        // What statistics are named after, piece by piece, with values where they are asked for.
+        let name = |piece: &mut dyn FnMut(&str)| {
+            piece(domain);
+            for (index, ((found, how), entry)) in path.iter().zip(entries).enumerate() {
+                let value: &str = match (shared(index), how) {
+                    (Some(pattern), _) => pattern,
+                    (None, _) if limit.detailed_metric => &entry.value,
+                    (None, How::Pattern(pattern)) if !found.value_to_metric => under_key(pattern, &entry.key),
+                    (None, How::Key) if !found.value_to_metric => "",
+                    (None, How::Value | How::Pattern(_) | How::Key) => &entry.value,
+                };
+                piece(".");
+                piece(&entry.key);
+                // Without values of its own a detailed name ends its keys like this.
+                if !value.is_empty() || limit.detailed_metric && !any_shared {
+                    piece("_");
+                    piece(value);
+                }
+            }
+        };
+        let mut rest = Some(limit.full_key.as_str());
+        name(&mut |piece| rest = rest.and_then(|rest| rest.strip_prefix(piece)));
+        let same = rest == Some("");
+        let keeps_metadata = if limit.detailed_metric {
             // Envoy's service loses metadata here, and so does a client that knows it see none.
-            (key, !level.exact.is_empty())
+            !level.exact.is_empty()
         } else {
-            let same = named == limit.full_key;
-            (named, same)
+            same
         };
         Some(Found {
-            stats: if key == limit.full_key { Arc::clone(&limit.stats) } else { stats.limit(&key) },
+            stats: if same {
+                Arc::clone(&limit.stats)
+            } else {
+                let mut named = String::new();
+                name(&mut |piece| named.push_str(piece));
+                stats.limit(&named)
+            },
             limit: Arc::clone(limit),
             metadata: entry.metadata.clone().filter(|_| keeps_metadata),
-            shared: if any_shared { shared } else { Vec::new() },
+            shared: if any_shared {
+                (0..path.len()).map(|index| shared(index).map(str::to_owned)).collect()
+            } else {
+                Vec::new()
+            },
             hash_tag: None,
         })
     }
@@ -345,7 +379,13 @@ impl Level {
     }
 }
 
+/// What a pattern says of the value.
+fn under_key<'a>(pattern: &'a str, key: &str) -> &'a str {
+    pattern.strip_prefix(key).and_then(|rest| rest.strip_prefix('_')).unwrap_or(pattern)
+}
+
 /// How an entry was found.
+#[derive(Clone, Copy)]
 enum How<'a> {
     Value,
     Pattern(&'a str),
@@ -445,6 +485,7 @@ impl Loader<'_> {
         Ok(Limit {
             stats: self.stats.limit(full_key),
             full_key: full_key.to_owned(),
+            suffix: rule.as_ref().map(|rule| rule.suffix(&rates)).unwrap_or_default(),
             rates,
             rule,
             shadow_mode: descriptor.shadow_mode,

@@ -247,7 +247,7 @@ export class Limiter {
     checked(rule);
     const who = rule.kind === "lease" ? (holder ?? rule.holder ?? randomUUID()) : holder;
     const behind = [keyword(rule), ...words(rule, { cost, holder: who }, 0)];
-    // A peek of a forced rule asks whether there is room, as that of any other rule.
+    // A rule that is forced is peeked at as one that is not: the question is whether there is room.
     return this.#decide("peek", key, rule, rule.kind !== "lease" && rule.kind !== "throttle" && rule.force, behind, {});
   }
 

@@ -29,9 +29,13 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
 
     let folder = tempfile::tempdir().expect("a folder");
     let report = folder.path().join("report.xml");
-    // A server that shuts down unloads its modules first: without --keep-debuginfo frames of the module would have no names.
+    let library = super::support::module();
+    // A server that shuts down closes the libraries of its modules first. Preloaded, the library stays where it is: memcheck
+    // sees what its statics hold, and the names of its functions.
     let through = format!(
-        "exec valgrind --trace-children=yes --keep-debuginfo=yes --leak-check=full --num-callers=40 --xml=yes --xml-file='{}' \"$@\"",
+        "LD_PRELOAD=\"$LD_PRELOAD:{}\" exec valgrind --trace-children=yes --leak-check=full --num-callers=40 \
+         --xml=yes --xml-file='{}' \"$@\"",
+        library.display(),
         report.display()
     );
     // The server keeps slow calls in strings with only an interior pointer, which memcheck reports as possibly lost.
@@ -39,7 +43,7 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
         Options { frozen_at: Some(START), through: Some(through), module: Module::None, ..Options::default() };
     let mut server = Server::start(engine, &options.with(&["--slowlog-log-slower-than", "-1"]));
     let mut client = server.client();
-    client.run::<redis::Value>(&["MODULE", "LOAD", &super::support::module().display().to_string()]);
+    client.run::<redis::Value>(&["MODULE", "LOAD", &library.display().to_string()]);
     let mut driver = Driver::new(&server, START, seed, 4);
     driver.run(CALLS);
     driver.clear();
@@ -63,8 +67,7 @@ pub fn run(seed: u64, findings: &mut Vec<String>) -> String {
     let xml = std::fs::read_to_string(&report).expect("valgrind's report");
     assert!(xml.contains("</valgrindoutput>"), "valgrind has not finished its report");
     let errors: Vec<&str> = xml.split("<error>").skip(1).collect();
-    let module = super::support::module();
-    let name = module.file_name().expect("a file's name").to_string_lossy();
+    let name = library.file_name().expect("a file's name").to_string_lossy();
     let (known, ours): (Vec<&str>, Vec<&str>) =
         errors.iter().filter(|error| error.contains(&*name)).partition(|error| kept_by_command_info(error));
     assert!(!known.is_empty(), "a run that does not see what COMMAND INFO keeps sees nothing");

@@ -166,7 +166,11 @@ fn by_share(one: &Status, other: &Status) -> Ordering {
     of(one, other.limit).cmp(&of(other, one.limit))
 }
 
-/// Maps each element, unless that fails for one of them.
-fn try_map<T, U>(list: impl IntoIterator<Item = T>, map: impl FnMut(T) -> Result<U, Error>) -> Result<List<U>, Error> {
-    list.into_iter().map(map).collect()
+/// Maps each element, unless that fails for one of them. In place: collecting would move each outcome twice more.
+fn try_map<'a, T, U>(list: &'a [T], mut map: impl FnMut(&'a T) -> Result<U, Error>) -> Result<List<U>, Error> {
+    let mut mapped = List::new();
+    for element in list {
+        mapped.push(map(element)?);
+    }
+    Ok(mapped)
 }

@@ -8,7 +8,7 @@ use super::words::{ANCHORED, COST, DETAIL, FORCE, KEY, QUOTAS};
 use crate::limit::{Micros, Window};
 use crate::metrics::Outcomes;
 use crate::server::{Access, Args, Argument, Call, Command, Context, EntryPoint, Error, Keys, Mode};
-use crate::state::{CounterKey, Counters, Fixed, Suffix};
+use crate::state::{CounterKeys, Counters, Fixed, Suffix};
 
 const SYNTAX: &CStr = c"ERR syntax error: expected windowSec limit, ANCHORED, COST n, FORCE, FULL or EACH";
 
@@ -56,7 +56,7 @@ impl Rule for Fixed {
         self.demand.force
     }
 
-    fn counters<'k>(&self, key: &'k [u8], now: Micros) -> Option<Vec<CounterKey<'k>>> {
+    fn counters<'k>(&self, key: &'k [u8], now: Micros) -> Option<CounterKeys<'k>> {
         Some(Fixed::counters(self, key, now))
     }
 

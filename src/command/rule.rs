@@ -13,7 +13,7 @@ use crate::config;
 use crate::limit::{Charge, Decision, Micros, Window};
 use crate::metrics::{Outcomes, PEEK};
 use crate::server::{Args, Argument, Call, Command, Context, Error, Mode, Writable, fail_point, unix_micros};
-use crate::state::{Compaction, CounterKey, State, Suffix, Terms};
+use crate::state::{Compaction, CounterKeys, State, Suffix, Terms};
 
 /// A rule: its words, its state, its decision, and whatever else the commands need to know of it.
 ///
@@ -63,7 +63,7 @@ pub trait Rule: Sized {
     }
 
     /// The keys that it uses in place of the one in the call. `None` if it uses that one.
-    fn counters<'k>(&self, _key: &'k [u8], _now: Micros) -> Option<Vec<CounterKey<'k>>> {
+    fn counters<'k>(&self, _key: &'k [u8], _now: Micros) -> Option<CounterKeys<'k>> {
         None
     }
 

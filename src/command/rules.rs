@@ -10,7 +10,7 @@ use super::rule::Rule;
 use crate::limit::{Decision, Micros, Refund, Time, Window};
 use crate::metrics::Outcomes;
 use crate::server::{Args, Argument, Call, Command, Context, Error, Mode};
-use crate::state::{CounterKey, Fixed, Lease, OpenKeys, Plan, Sliding, State, Suffix, Terms, Throttle};
+use crate::state::{CounterKeys, Fixed, Lease, OpenKeys, Plan, Sliding, State, Suffix, Terms, Throttle};
 
 macro_rules! rules {
     ($($rule:ident),+ $(,)?) => {
@@ -60,7 +60,7 @@ macro_rules! rules {
             }
 
             /// See [`Rule::counters`].
-            pub fn counters<'k>(&self, key: &'k [u8], now: Micros) -> Option<Vec<CounterKey<'k>>> {
+            pub fn counters<'k>(&self, key: &'k [u8], now: Micros) -> Option<CounterKeys<'k>> {
                 match self {
                     $(Self::$rule(rule) => Rule::counters(rule, key, now)),+
                 }

@@ -4,6 +4,8 @@
 //! In a cluster that key may hash to another slot than the key of the call, and would not be found there. So in cluster mode
 //! the name is made such that both hash to one slot.
 
+use smallvec::SmallVec;
+
 use crate::limit::{Time, Window};
 use crate::server::{Call, Context, Digits, Error, OwnedStr, Str, in_cluster, is_missing_everywhere, permits};
 
@@ -40,6 +42,9 @@ impl Suffix {
         }
     }
 }
+
+/// The keys of the counters of a rule, usually of one.
+pub type CounterKeys<'a> = SmallVec<[CounterKey<'a>; 1]>;
 
 /// The key of a counter before it has a name. Equal keys sort together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,6 +1,6 @@
 //! The counters of fixed windows, each a string of digits under a name of its own (see [`super::counter_name`]).
 
-use super::counter_name::{CounterKey, Suffix, check_missing, counter_name};
+use super::counter_name::{CounterKey, CounterKeys, Suffix, check_missing, counter_name};
 use super::plan::{Change, Changes, OpenKey};
 use super::{OpenKeys, Plan, State, Terms, read_integer};
 use crate::limit::fixed::{self, Counter, Overflow};
@@ -97,9 +97,9 @@ impl Fixed {
     }
 
     /// The keys of its counters, each once.
-    pub fn counters<'k>(&self, key: &'k [u8], now: Micros) -> Vec<CounterKey<'k>> {
+    pub fn counters<'k>(&self, key: &'k [u8], now: Micros) -> CounterKeys<'k> {
         let suffixes = self.demand.quotas.iter().map(|quota| self.suffix(quota, now.time()));
-        let mut keys: Vec<_> = suffixes.map(|suffix| CounterKey::new(key, suffix)).collect();
+        let mut keys: CounterKeys<'_> = suffixes.map(|suffix| CounterKey::new(key, suffix)).collect();
         keys.dedup();
         keys
     }

@@ -17,7 +17,7 @@ mod stale;
 mod throttle;
 
 pub use compact::Compaction;
-pub use counter_name::{CounterKey, Suffix};
+pub use counter_name::{CounterKey, CounterKeys, Suffix};
 pub use fixed::{Counters, Fixed};
 pub use lease::{Lease, LeaseRequest, release};
 pub use plan::{OpenKeys, Plan, denied};

@@ -190,6 +190,23 @@ async def test_an_asyncio_server_that_hangs(server: Server, forwarder: Forwarder
         assert (await limiter.hit("b", sliding("7/second"))).limit == 7
 
 
+async def test_closing_waits_for_the_probe(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection that a probe opens would stay open."""
+    async with redis.asyncio.Redis(port=server.port) as client:
+        async with AsyncLimiter(client) as limiter:
+            await limiter.hit("a", RULE)
+            core = limiter._core
+            detect = core._detect
+
+            async def slowly() -> Any:
+                await asyncio.sleep(0.2)
+                return await detect()
+
+            monkeypatch.setattr(core, "_detect", slowly)
+            core._probe_in_background()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 def test_one_call_probes(silent: int, caplog: pytest.LogCaptureFixture) -> None:
     """After the pause, of many callers one asks the server."""
     caplog.set_level(logging.INFO, "redis_rl")

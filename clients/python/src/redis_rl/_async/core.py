@@ -229,4 +229,8 @@ class Core:
 
     async def aclose(self) -> None:
         """Closes the connections of our own."""
+        flight = self._probing
+        if flight is not None and flight.is_current:
+            # The connection that it may be opening would stay open.
+            await flight.end(self.timeout)
         await self._connections.aclose()

@@ -93,6 +93,10 @@ class Flight(Generic[Answer]):
         """Waits for it, until the caller's deadline at most."""
         return await asyncio.shield(self._task)
 
+    async def end(self, seconds: float) -> None:
+        """Waits until it has ended in some way, for this long at most."""
+        await asyncio.wait([self._task], timeout=seconds)
+
 
 class Connections:
     """Sends commands through a client that is derived from the user's, or through the user's own."""

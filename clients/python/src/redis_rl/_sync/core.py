@@ -229,4 +229,8 @@ class Core:
 
     def close(self) -> None:
         """Closes the connections of our own."""
+        flight = self._probing
+        if flight is not None and flight.is_current:
+            # The connection that it may be opening would stay open.
+            flight.end(self.timeout)
         self._connections.close()

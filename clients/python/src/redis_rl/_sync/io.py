@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 from types import TracebackType
@@ -122,6 +122,10 @@ class Flight(Generic[Answer]):
     def result(self) -> Answer:
         """Waits for it, until the caller's deadline at most."""
         return finish(self._future, self._errors)
+
+    def end(self, seconds: float) -> None:
+        """Waits until it has ended in some way, for this long at most."""
+        wait([self._future], timeout=seconds)
 
 
 def obedient(errors: Errors, reconnected: Callable[[], object]) -> Callable[[Any], Any]:

@@ -225,9 +225,8 @@ impl Service {
             };
             item.force = mode == Mode::Shadow && item.can_be_forced();
             // A descriptor by itself has nothing to be compared with.
-            let alone = request.descriptors.len() == 1;
-            let whose = if alone { Default::default() } else { (item.key.clone(), item.holder.clone()) };
-            asked.part = match seen.get(&whose) {
+            let whose = (request.descriptors.len() > 1).then(|| (item.key.clone(), item.holder.clone()));
+            asked.part = match whose.as_ref().and_then(|whose| seen.get(whose)) {
                 Some(index) => {
                     let part = &mut parts[*index];
                     part.item.units = part.item.units.saturating_add(units).min(MOST_UNITS);
@@ -239,7 +238,7 @@ impl Service {
                     *index
                 }
                 None => {
-                    if !alone {
+                    if let Some(whose) = whose {
                         seen.insert(whose, parts.len());
                     }
                     parts.push(Part { item, mode });

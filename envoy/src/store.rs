@@ -168,7 +168,8 @@ impl Store {
                 tracing::warn!("a request meets more than {MOST_KEYS} limits, which takes several decisions");
             });
         }
-        if !self.cluster && items.len() <= MOST_KEYS {
+        let places = items.iter().any(|item| matches!(item.kind, Kind::Concurrency { .. }));
+        if !self.cluster && items.len() <= MOST_KEYS && !places {
             return vec![(0..items.len()).collect()];
         }
         let mut slots: Vec<(Option<Slot>, Vec<usize>)> = Vec::new();

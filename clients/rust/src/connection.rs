@@ -195,8 +195,10 @@ impl Own {
 
     async fn send(mut self, cmd: &Cmd) -> RedisResult<Value> {
         match self.connection.send_packed_command(cmd).await?.extract_error()? {
-            Value::BulkString(reply) if self.driver.is_some() => wire::value(&reply)
-                .ok_or_else(|| (ErrorKind::Parse, "the reply cannot be read", reply.escape_ascii().to_string()).into()),
+            Value::BulkString(reply) if self.driver.is_some() => {
+                // What the commands never reply is left to the crate's parser.
+                wire::value(&reply).map_or_else(|| redis::parse_redis_value(&reply)?.extract_error(), Ok)
+            }
             reply => Ok(reply),
         }
     }
@@ -379,23 +381,23 @@ impl Connection {
             }
             Kind::Single(connection) => {
                 progress.sent.store(true, Relaxed);
-                connection.clone().send_packed_command(&cmd).await
+                connection.clone().send_packed_command(&cmd).await.and_then(Value::extract_error)
             }
             Kind::Managed(connection) => {
                 progress.sent.store(true, Relaxed);
-                connection.clone().send_packed_command(&cmd).await
+                connection.clone().send_packed_command(&cmd).await.and_then(Value::extract_error)
             }
             // The client does not know where the keys of these commands are, so it is told.
             #[cfg(feature = "cluster")]
             Kind::Cluster(connection) => {
                 progress.sent.store(true, Relaxed);
-                connection.clone().route_command(cmd, to.into()).await
+                connection.clone().route_command(cmd, to.into()).await.and_then(Value::extract_error)
             }
             #[cfg(feature = "cluster")]
             Kind::OwnCluster(slot) => {
                 let (connection, _) = slot.get().await.map_err(unsent)?;
                 progress.sent.store(true, Relaxed);
-                let reply = connection.clone().route_command(cmd, to.into()).await;
+                let reply = connection.clone().route_command(cmd, to.into()).await.and_then(Value::extract_error);
                 // What was sent and lost has a code of its own.
                 if let Err(error) = reply.as_ref().map_err(Clone::clone)
                     && error.is_io_error()
@@ -408,7 +410,7 @@ impl Connection {
         };
         progress.sent.store(false, Relaxed);
         let refused = |error: &RedisError| error.is_connection_refusal();
-        reply.and_then(Value::extract_error).map_err(|error| Failure { sent: !refused(&error), error })
+        reply.map_err(|error| Failure { sent: !refused(&error), error })
     }
 
     /// How many connections were made so far; 0 where they are not the limiter's own.

@@ -150,7 +150,7 @@ fn number(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Reads a reply that was packed; `None` if it is garbled or nested too deep.
+/// Reads a reply that was packed. `None` if it is of a kind that the commands never reply, garbled or nested too deep.
 pub(crate) fn value(reply: &[u8]) -> Option<Value> {
     Reader(reply).value(DEPTH)
 }

@@ -185,7 +185,7 @@ impl Server {
         dir.is_ok_and(|dir| dir.last().is_some_and(|dir| Path::new(dir) == folder))
     }
 
-    async fn try_connect(&self) -> RedisResult<MultiplexedConnection> {
+    pub async fn try_connect(&self) -> RedisResult<MultiplexedConnection> {
         connect(&self.url()).await
     }
 

@@ -196,6 +196,25 @@ impl Store {
             let state = State::from(&*self.limiter.hit(&item.key, item.rule()).await?);
             return Ok((state.allowed || item.force, vec![state]));
         }
+        if let [item] = items
+            && let Kind::Fixed(rule) = &item.kind
+            && let [window] = rule.windows()
+            && !item.force
+        {
+            // The short reply costs Redis a third less. It does not tell the time, which this process has, too.
+            let (allowed, remaining, retry_after) = self.limiter.all_short(&item.key, item.rule()).await?;
+            let state = State {
+                allowed,
+                limit: window.limit(),
+                used: window.limit().saturating_sub(remaining),
+                remaining,
+                retry_after,
+                reset_after: None,
+                window: window.length(),
+                at: SystemTime::now(),
+            };
+            return Ok((allowed, vec![state]));
+        }
         let decision = self.limiter.all(items.iter().map(|item| (&item.key, item.rule()))).await?;
         Ok((decision.allowed, decision.each.iter().map(|decision| State::from(&**decision)).collect()))
     }

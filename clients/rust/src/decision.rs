@@ -170,6 +170,14 @@ impl AllDecision {
         Ok(Self { binding, index, each })
     }
 
+    /// Whether a request is allowed, what remains, and the wait, from a reply without maps.
+    pub(crate) fn read_short(reply: Value) -> Result<(bool, u64, Option<Duration>), Error> {
+        let [allowed, _, remaining, retry_after] = array(reply)?
+            .try_into()
+            .map_err(|elements: Vec<_>| Error::Unexpected(format!("{} elements in place of 4", elements.len())))?;
+        Ok((integer(&allowed)? == 1, unsigned(&remaining)?, wait(integer(&retry_after)?)?))
+    }
+
     /// As [`Decision::headers`], for the policies of all rules. Of policies with one name, the later ones get a number
     /// behind it: `60s`, `60s-2`.
     pub fn headers(&self) -> Headers {

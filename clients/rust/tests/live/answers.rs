@@ -108,6 +108,18 @@ async fn several_windows_bind_as_the_server_says() {
 }
 
 #[tokio::test]
+async fn the_short_answer_to_one_rule_is_that_of_all() {
+    for (_, _server, limiter) in each().await {
+        let rule = |cost| Rule::from(Rule::fixed("3/minute").unwrap().cost(cost));
+        for cost in [1, 1, 2, 1, 1, 9] {
+            let all = limiter.all([("all", rule(cost))]).await.unwrap();
+            let short = limiter.all_short("short", rule(cost)).await.unwrap();
+            assert_eq!(short, (all.allowed, all.remaining, all.retry_after), "{cost}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn fixed_windows_by_the_clock_and_by_the_first_request() {
     for (_, server, limiter) in each().await {
         let rule = Rule::fixed("2/minute").unwrap();

@@ -47,10 +47,10 @@ pub async fn decide(store: &Arc<Store>, stats: &Stats, parts: &[Part], quota_pas
     let count = parts.len();
     let mut deciding = Deciding { store, stats, parts, states: vec![None; count], charged: vec![false; count] };
     // A check by itself is a look. Together with others it is part of the decision, where its rule can be asked for
-    // nothing.
+    // nothing, and denies where nothing is left: not in shadow mode.
     let looks = |index: &usize| {
-        let item = &parts[*index].item;
-        item.units == 0 && (count == 1 || !item.can_be_forced())
+        let Part { item, mode } = &parts[*index];
+        item.units == 0 && (count == 1 || !item.can_be_forced() || *mode == Mode::Shadow)
     };
     let (checks, mut open): (Vec<_>, Vec<_>) = (0..count).partition(looks);
     deciding.peek(&checks).await?;

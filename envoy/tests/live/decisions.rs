@@ -222,6 +222,9 @@ async fn shadow_mode_counts_and_never_denies() {
     assert_eq!((metric("total_hits"), metric("shadow_mode"), metric("over_limit")), (5.0, 3.0, 3.0));
     assert_eq!(service.all(["shadow_steady=a"]).await, "OK 0");
     assert_eq!(service.all(["shadow_steady=a", "five=b"]).await, "OK: OK 0, OK 4");
+    // A check neither.
+    let both = || request("d", [hits("shadow=a", 0), descriptor("five=c")]);
+    assert_eq!(said(&service.ask(both()).await.unwrap()), "OK: OK 0, OK 4");
 }
 
 #[tokio::test]

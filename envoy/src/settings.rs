@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use redis_rl_client::Mode;
+
 use crate::config::tree::{Algorithm, Options};
 
 /// What happens to a request that Redis cannot decide in time.
@@ -68,7 +70,7 @@ pub struct Redis {
     pub deadline: Duration,
     pub deny_cache: usize,
     /// `auto`, `module`, `functions` or `script`.
-    pub mode: String,
+    pub mode: Mode,
 }
 
 #[derive(Debug, Clone)]
@@ -318,8 +320,14 @@ impl Settings {
             deny_cache: env.read("DENY_CACHE", 10_000, |value| value.parse().ok(), "a number of entries")?,
             mode: env.read(
                 "REDIS_RL_MODE",
-                "auto".to_owned(),
-                |mode| matches!(mode, "auto" | "module" | "functions" | "script").then(|| mode.to_owned()),
+                Mode::Auto,
+                |mode| match mode {
+                    "auto" => Some(Mode::Auto),
+                    "module" => Some(Mode::Module),
+                    "functions" => Some(Mode::Functions),
+                    "script" => Some(Mode::Script),
+                    _ => None,
+                },
                 "auto, module, functions or script",
             )?,
         };

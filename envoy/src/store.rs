@@ -7,7 +7,7 @@ use redis::cluster::ClusterClient;
 use redis::cluster_routing::Slot;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates, TlsMode};
-use redis_rl_client::{Connection, Error, Limiter, Mode, Options, Rule};
+use redis_rl_client::{Connection, Error, Limiter, Options, Rule};
 
 use crate::config::tree::Kind;
 use crate::settings::{Redis, RedisType};
@@ -137,13 +137,7 @@ impl Store {
                 builder.build().map_err(failed)?.into()
             }
         };
-        let mode = match settings.mode.as_str() {
-            "module" => Mode::Module,
-            "functions" => Mode::Functions,
-            "script" => Mode::Script,
-            _ => Mode::Auto,
-        };
-        let options = Options::default().name("redis-rl-envoy").mode(mode).timeout(settings.deadline);
+        let options = Options::default().name("redis-rl-envoy").mode(settings.mode).timeout(settings.deadline);
         let limiter = Limiter::with_options(connection, options);
         // The first call finds out how the server is asked; no request should have to wait for it.
         limiter.timeout(PATIENCE).peek(PROBE, &Rule::fixed("1/second").map_err(Error::from)?).await?;
@@ -167,10 +161,6 @@ impl Store {
             SAID.call_once(|| {
                 tracing::warn!("a request meets more than {MOST_KEYS} limits, which takes several decisions");
             });
-        }
-        let places = items.iter().any(|item| matches!(item.kind, Kind::Concurrency { .. }));
-        if !self.cluster && items.len() <= MOST_KEYS && !places {
-            return vec![(0..items.len()).collect()];
         }
         let mut slots: Vec<(Option<Slot>, Vec<usize>)> = Vec::new();
         for (index, item) in items.iter().enumerate() {

@@ -112,7 +112,7 @@ impl Node {
     }
 }
 
-/// Reads the first document. `None` if there is none.
+/// Reads the first document. `None` if the text has no document.
 ///
 /// # Errors
 /// If it is not YAML.

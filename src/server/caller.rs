@@ -34,7 +34,7 @@ impl Caller {
 
 /// The name of the user that calls, if there is one.
 ///
-/// Redis before 8 reads through a null pointer when it is asked for the current user where there is none (in a call by another
+/// Redis before 8 reads through a null pointer when it is asked for the current user and no user is set (in a call by another
 /// module, for example). So whether there is one is found out first. A connected client that has a user keeps having one, and
 /// client IDs are not reused, so the last ID with a user is remembered.
 ///

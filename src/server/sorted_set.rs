@@ -126,7 +126,7 @@ impl<M: Mode> Key<'_, M> {
         unsafe { self.seek(range, End::Last).then(|| self.take_score()) }
     }
 
-    /// The first members with a score in the range, at most `N`; the rest of the array is empty. `None` if there are none.
+    /// The first members with a score in the range, at most `N`; the rest of the array is empty. `None` if no member has such a score.
     pub fn first_in<const N: usize>(&self, range: ScoreRange) -> Option<[Option<OwnedStr>; N]> {
         let mut members = [const { None }; N];
         // SAFETY: the iterator stands on a member whenever it is read, and is stopped before the value may change. The

@@ -33,7 +33,7 @@ impl<'a, M: Mode> LeaseSet<'a, M> {
         Ok(Self { open: OpenKey { key, name: None, stale }, now, held })
     }
 
-    /// When the lease of a holder ends. `None` if it has ended, or if there is none.
+    /// When the lease of a holder ends. `None` if it has ended, or if the holder has no lease.
     fn end_for(&self, holder: Str<'_>) -> Option<End> {
         self.open.key.score_of(holder).filter(|&end| end > score(self.now)).map(end_at)
     }

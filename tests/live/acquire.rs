@@ -156,7 +156,7 @@ fn a_lease_among_many_that_have_ended_is_renewed_as_on_replicas(engine: &Engine)
         client.run::<Value>(&["EVAL", PLANT, "1", "k", &(START - 10_000).to_string()]);
         client.run::<i64>(&["ZADD", "k", &(START + 10_000).to_string(), "live"]);
         assert_eq!(client.call::<Reply>("RL.ACQUIRE k 9 60 h5"), (1, 2, 60));
-        // The two that are held, and the rest of 1,499: the renewed lease is none of the thousand.
+        // The two that are held, and the rest of 1,499: the renewed lease is not one of the thousand.
         assert_eq!(client.call::<i64>("ZCARD k"), 501);
     });
     // Replicas, which do this in the same order, remove the same members by their ranks.

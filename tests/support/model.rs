@@ -834,7 +834,7 @@ impl Space {
         Ok(Reply::Array(parts))
     }
 
-    /// Sets an expiry where there is none, as a denied RL.ALL does.
+    /// Sets an expiry that is missing, as a denied RL.ALL does.
     fn heal(&mut self, key: &[u8], usage: &Usage<'_>) {
         match &usage.units {
             Units::Log(entries) if !entries.is_empty() && self.lacks_expiry(key) => {

@@ -274,14 +274,8 @@ impl Limiter {
             }
             cmd.arg("FULL");
         };
-        let call = Call {
-            command: ("RL.ALL", "rl_all", "all"),
-            counted: true,
-            reads: false,
-            repeatable: false,
-            keys: &asked.iter().map(|(key, _)| key.as_slice()).collect::<Vec<_>>(),
-            words: &words,
-        };
+        let keys: Vec<&[u8]> = asked.iter().map(|(key, _)| key.as_slice()).collect();
+        let call = Call { keys: &keys, words: &words, ..ALL };
         let rules = asked.iter().map(|(_, rule)| rule.clone());
         let decision = self.run(&call).await.and_then(|reply| AllDecision::read(rules, reply));
         self.observe("all", &asked, decision.as_deref(), started, false);
@@ -308,15 +302,7 @@ impl Limiter {
             cmd.arg(rule.word());
             rule.write(cmd);
         };
-        let call = Call {
-            command: ("RL.ALL", "rl_all", "all"),
-            counted: true,
-            reads: false,
-            repeatable: false,
-            keys: &[&key],
-            words: &words,
-        };
-        AllDecision::read_short(self.run(&call).await?)
+        AllDecision::read_short(self.run(&Call { keys: &[&key], words: &words, ..ALL }).await?)
     }
 
     /// Hits until the request is allowed, and sleeps for the exact wait between. Answers with the last denial at once
@@ -722,6 +708,16 @@ impl Limiter {
         reply
     }
 }
+
+/// What all calls of RL.ALL have in common.
+const ALL: Call<'static> = Call {
+    command: ("RL.ALL", "rl_all", "all"),
+    counted: true,
+    reads: false,
+    repeatable: false,
+    keys: &[],
+    words: &|_| {},
+};
 
 /// What all calls of RL.PEEK have in common.
 const PEEK: Call<'static> = Call {

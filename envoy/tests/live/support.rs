@@ -21,7 +21,7 @@ use tonic::transport::Channel;
 /// How long something may take that is only a matter of time.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A port at which nothing listens. It is none of those that the system gives to connections that go out, or one of them
+/// A port at which nothing listens. It is not one of those that the system gives to connections that go out, or one of them
 /// might have it when the server begins to listen.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);

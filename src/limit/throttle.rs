@@ -43,7 +43,7 @@ fn rounded_up_to_millis(nanos: i64) -> i64 {
 pub struct Rate {
     /// From one request to the next.
     interval: Nanos,
-    /// The units that are admitted at once: the burst and the one that is due.
+    /// The units that are admitted at once: the burst plus one.
     limit: i64,
     /// How far ahead the TAT may lie.
     tolerance: Nanos,

@@ -32,7 +32,7 @@ fn an_anchored_window_gives_back_what_was_taken_in_it_alone(engine: &Engine) {
         let reply = client.call::<Reply>(&format!("RL.REFUND k FIXED 60 9 ANCHORED AT {at}"));
         assert_eq!(reply, (1, left, 45), "AT {at}");
     }
-    // No key is created where there is none.
+    // A refund creates no key.
     assert_eq!(client.call::<Reply>(&format!("RL.REFUND new FIXED 60 9 ANCHORED AT {begins}")).0, 0);
     assert_eq!(client.call::<i64>("DBSIZE"), 1);
 }

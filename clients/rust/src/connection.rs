@@ -31,7 +31,7 @@ use tokio::task::{AbortHandle, JoinSet};
 #[cfg(feature = "cluster")]
 use crate::cluster::SendsOnce;
 use crate::error::no_answer;
-use crate::wire::{self, Packed};
+use crate::wire::{Packed, Reply};
 
 /// How many calls may wait to be written to a connection.
 pub(crate) const QUEUE: usize = 16_384;
@@ -193,13 +193,10 @@ impl Own {
         Ok(Self { connection, driver: Some(Arc::new(driver)) })
     }
 
-    async fn send(mut self, cmd: &Cmd) -> RedisResult<Value> {
+    async fn send(mut self, cmd: &Cmd) -> RedisResult<Reply> {
         match self.connection.send_packed_command(cmd).await?.extract_error()? {
-            Value::BulkString(reply) if self.driver.is_some() => {
-                // What the commands never reply is left to the crate's parser.
-                wire::value(&reply).map_or_else(|| redis::parse_redis_value(&reply)?.extract_error(), Ok)
-            }
-            reply => Ok(reply),
+            Value::BulkString(reply) if self.driver.is_some() => Ok(Reply::Packed(reply)),
+            reply => Ok(Reply::Value(reply)),
         }
     }
 }
@@ -363,10 +360,11 @@ impl Progress {
 
 impl Connection {
     /// Sends a command and takes its reply. An error of the server is an error.
-    pub(crate) async fn send(&self, cmd: Cmd, to: To<'_>, progress: &Progress) -> Result<Value, Failure> {
+    pub(crate) async fn send(&self, cmd: Cmd, to: To<'_>, progress: &Progress) -> Result<Reply, Failure> {
         #[cfg(not(feature = "cluster"))]
         let _ = to;
         let unsent = |error| Failure { error, sent: false };
+        let read = |value: Value| value.extract_error().map(Reply::Value);
         let reply = match &self.0 {
             Kind::Own(slot) => {
                 let (connection, alive) = slot.get().await.map_err(unsent)?;
@@ -381,23 +379,23 @@ impl Connection {
             }
             Kind::Single(connection) => {
                 progress.sent.store(true, Relaxed);
-                connection.clone().send_packed_command(&cmd).await.and_then(Value::extract_error)
+                connection.clone().send_packed_command(&cmd).await.and_then(read)
             }
             Kind::Managed(connection) => {
                 progress.sent.store(true, Relaxed);
-                connection.clone().send_packed_command(&cmd).await.and_then(Value::extract_error)
+                connection.clone().send_packed_command(&cmd).await.and_then(read)
             }
             // The client does not know where the keys of these commands are, so it is told.
             #[cfg(feature = "cluster")]
             Kind::Cluster(connection) => {
                 progress.sent.store(true, Relaxed);
-                connection.clone().route_command(cmd, to.into()).await.and_then(Value::extract_error)
+                connection.clone().route_command(cmd, to.into()).await.and_then(read)
             }
             #[cfg(feature = "cluster")]
             Kind::OwnCluster(slot) => {
                 let (connection, _) = slot.get().await.map_err(unsent)?;
                 progress.sent.store(true, Relaxed);
-                let reply = connection.clone().route_command(cmd, to.into()).await.and_then(Value::extract_error);
+                let reply = connection.clone().route_command(cmd, to.into()).await.and_then(read);
                 // What was sent and lost has a code of its own.
                 if let Err(error) = reply.as_ref().map_err(Clone::clone)
                     && error.is_io_error()

@@ -3,11 +3,10 @@
 use std::ops::Deref;
 use std::time::{Duration, SystemTime};
 
-use redis::Value;
-
 use crate::error::Error;
 use crate::headers::{self, Headers, Policy};
 use crate::rule::Rule;
+use crate::wire::{Item, Items, Reply};
 
 /// One window after a call. Times are counted from [`at`](Self::at).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,14 +77,16 @@ impl Decision {
     }
 
     /// Reads the reply to FULL or EACH, whichever the rule asks for.
-    pub(crate) fn read(rule: Rule, reply: Value) -> Result<Self, Error> {
+    pub(crate) fn read(rule: Rule, reply: &Reply) -> Result<Self, Error> {
+        let mut items = reply.items();
         if !rule.wants_each() {
-            return Self::of(rule, vec![State::read(reply)?]);
+            return Self::of(rule, vec![State::read(&mut items)?]);
         }
-        let each = array(reply)?.into_iter().map(State::read).collect::<Result<Vec<_>, _>>()?;
-        if each.len() != rule.windows().len() {
-            return Err(Error::Unexpected(format!("{} windows of {}", each.len(), rule.windows().len())));
+        let (windows, expected) = (items.array()?, rule.windows().len());
+        if windows != expected {
+            return Err(Error::Unexpected(format!("{windows} windows of {expected}")));
         }
+        let each = (0..windows).map(|_| State::read(&mut items)).collect::<Result<_, _>>()?;
         Self::of(rule, each)
     }
 
@@ -152,18 +153,18 @@ impl Deref for AllDecision {
 }
 
 impl AllDecision {
-    pub(crate) fn read(rules: impl ExactSizeIterator<Item = Rule>, reply: Value) -> Result<Self, Error> {
-        let mut elements = array(reply)?.into_iter();
-        let mut next = || elements.next().ok_or_else(|| Error::Unexpected("too short an array".to_owned()));
-        let allowed = integer(&next()?)? == 1;
-        let index = usize::try_from(unsigned(&next()?)?).unwrap_or(usize::MAX);
-        let remaining = unsigned(&next()?)?;
-        let retry_after = wait(integer(&next()?)?)?;
-        let maps = array(next()?)?;
-        if maps.len() != rules.len() {
-            return Err(Error::Unexpected(format!("{} maps for {} rules", maps.len(), rules.len())));
+    pub(crate) fn read(rules: impl ExactSizeIterator<Item = Rule>, reply: &Reply) -> Result<Self, Error> {
+        let mut items = reply.items();
+        items.array()?;
+        let allowed = items.integer()? == 1;
+        let index = usize::try_from(items.integer()?).unwrap_or(usize::MAX);
+        let remaining = unsigned(items.integer()?)?;
+        let retry_after = wait(items.integer()?)?;
+        let maps = items.array()?;
+        if maps != rules.len() {
+            return Err(Error::Unexpected(format!("{maps} maps for {} rules", rules.len())));
         }
-        let each = rules.zip(maps).map(|(rule, map)| Decision::of(rule, vec![State::read(map)?]));
+        let each = rules.map(|rule| Decision::of(rule, vec![State::read(&mut items)?]));
         let each = each.collect::<Result<Vec<_>, _>>()?;
         let binding = each.get(index).ok_or_else(|| Error::Unexpected(format!("{index} as the position of a rule")))?;
         let binding = State { allowed, remaining, retry_after, ..binding.binding.clone() };
@@ -171,11 +172,9 @@ impl AllDecision {
     }
 
     /// Whether a request is allowed, what remains, and the wait, from a reply without maps.
-    pub(crate) fn read_short(reply: Value) -> Result<(bool, u64, Option<Duration>), Error> {
-        let [allowed, _, remaining, retry_after] = array(reply)?
-            .try_into()
-            .map_err(|elements: Vec<_>| Error::Unexpected(format!("{} elements in place of 4", elements.len())))?;
-        Ok((integer(&allowed)? == 1, unsigned(&remaining)?, wait(integer(&retry_after)?)?))
+    pub(crate) fn read_short(reply: &Reply) -> Result<(bool, u64, Option<Duration>), Error> {
+        let [allowed, _, remaining, retry_after] = integers(reply)?;
+        Ok((allowed == 1, unsigned(remaining)?, wait(retry_after)?))
     }
 
     /// As [`Decision::headers`], for the policies of all rules. Of policies with one name, the later ones get a number
@@ -217,13 +216,9 @@ pub struct Refund {
 }
 
 impl Refund {
-    pub(crate) fn read(reply: Value) -> Result<Self, Error> {
-        match array(reply)?.as_slice() {
-            [units, used, ttl] => {
-                Ok(Self { refunded: unsigned(units)?, used: integer(used)?, ttl: Duration::from_secs(unsigned(ttl)?) })
-            }
-            other => Err(Error::Unexpected(format!("an array of {}", other.len()))),
-        }
+    pub(crate) fn read(reply: &Reply) -> Result<Self, Error> {
+        let [units, used, ttl] = integers(reply)?;
+        Ok(Self { refunded: unsigned(units)?, used, ttl: Duration::from_secs(unsigned(ttl)?) })
     }
 }
 
@@ -259,29 +254,19 @@ impl<T> Attempt<T> {
 
 impl State {
     /// Reads a map of FULL: a map over RESP3, a flat array over RESP2. A field that is not known is ignored.
-    fn read(reply: Value) -> Result<Self, Error> {
-        let mut found = [None; FIELDS.len()];
-        let mut field = |name: &Value, value: &Value| {
-            let name = match name {
-                Value::BulkString(name) => name.as_slice(),
-                Value::SimpleString(name) => name.as_bytes(),
-                _ => return Ok(()),
-            };
-            let known = found.iter_mut().zip(FIELDS).find(|(_, known)| known.as_bytes() == name);
-            if let Some((found, _)) = known {
-                *found = Some(integer(value)?);
-            }
-            Ok::<_, Error>(())
+    fn read(items: &mut Items<'_>) -> Result<Self, Error> {
+        let fields = match items.item()? {
+            Item::Map(fields) => fields,
+            Item::Array(words) if words % 2 == 0 => words / 2,
+            other => return Err(Error::Unexpected(format!("{other:?} in place of fields"))),
         };
-        match reply {
-            Value::Map(fields) => fields.iter().try_for_each(|(name, value)| field(name, value))?,
-            other => {
-                for pair in array(other)?.chunks(2) {
-                    let [name, value] = pair else {
-                        return Err(Error::Unexpected("a field without a value".to_owned()));
-                    };
-                    field(name, value)?;
-                }
+        let mut found = [None; FIELDS.len()];
+        for _ in 0..fields {
+            let name = items.item()?;
+            let is_named = |known: &str| matches!(name, Item::Text(name) if name == known.as_bytes());
+            match found.iter_mut().zip(FIELDS).find(|(_, known)| is_named(known)) {
+                Some((found, _)) => *found = Some(items.integer()?),
+                None => items.leave_out()?,
             }
         }
         let mut numbers = [0; FIELDS.len()];
@@ -289,7 +274,6 @@ impl State {
             *number = found.ok_or_else(|| Error::Unexpected(format!("no {name} in the reply")))?;
         }
         let [allowed, limit, used, remaining, retry_after, next_after, reset_after, window, at] = numbers;
-        let unsigned = |number| unsigned(&Value::Int(number));
         Ok(Self {
             allowed: allowed == 1,
             limit: unsigned(limit)?,
@@ -325,29 +309,33 @@ pub(crate) fn unix_millis(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-pub(crate) fn integer(value: &Value) -> Result<i64, Error> {
-    match value {
-        Value::Int(integer) => Ok(*integer),
-        other => Err(Error::Unexpected(format!("{other:?} in place of an integer"))),
-    }
+/// A reply that is one integer, which counts something.
+pub(crate) fn count(reply: &Reply) -> Result<u64, Error> {
+    unsigned(reply.items().integer()?)
 }
 
-pub(crate) fn unsigned(value: &Value) -> Result<u64, Error> {
-    let value = integer(value)?;
-    u64::try_from(value).map_err(|_| Error::Unexpected(format!("{value}, which is below 0")))
+/// A reply that is an array of `N` integers.
+fn integers<const N: usize>(reply: &Reply) -> Result<[i64; N], Error> {
+    let mut items = reply.items();
+    let length = items.array()?;
+    if length != N {
+        return Err(Error::Unexpected(format!("{length} elements in place of {N}")));
+    }
+    let mut integers = [0; N];
+    for integer in &mut integers {
+        *integer = items.integer()?;
+    }
+    Ok(integers)
+}
+
+fn unsigned(integer: i64) -> Result<u64, Error> {
+    u64::try_from(integer).map_err(|_| Error::Unexpected(format!("{integer}, which is below 0")))
 }
 
 /// A wait in milliseconds; −1 for one without an end.
 fn wait(millis: i64) -> Result<Option<Duration>, Error> {
     match millis {
         -1 => Ok(None),
-        _ => Ok(Some(Duration::from_millis(unsigned(&Value::Int(millis))?))),
-    }
-}
-
-fn array(reply: Value) -> Result<Vec<Value>, Error> {
-    match reply {
-        Value::Array(elements) => Ok(elements),
-        other => Err(Error::Unexpected(format!("{other:?} in place of an array"))),
+        _ => Ok(Some(Duration::from_millis(unsigned(millis)?))),
     }
 }

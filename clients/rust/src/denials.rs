@@ -102,6 +102,7 @@ impl Denial {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Reply;
     use redis::Value;
 
     fn denied(rule: &Rule, retry_after: i64) -> Denied {
@@ -109,7 +110,7 @@ mod tests {
         let numbers = [0, 5, 5, 0, retry_after, retry_after.max(0), retry_after.max(0)];
         let fields = names.into_iter().zip(numbers).chain([("window-ms", 60_000), ("at-ms", 1_700_000_000_000)]);
         let words = fields.flat_map(|(name, number)| [Value::BulkString(name.into()), Value::Int(number)]);
-        Denied::One(Decision::read(rule.clone(), Value::Array(words.collect())).unwrap())
+        Denied::One(Decision::read(rule.clone(), &Reply::Value(Value::Array(words.collect()))).unwrap())
     }
 
     fn asked(key: &str, rule: impl Into<Rule>) -> Vec<(Vec<u8>, Rule)> {

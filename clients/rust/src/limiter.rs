@@ -9,13 +9,13 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 use tokio::time::Instant;
 
 use crate::breaker::Breakers;
 use crate::call::Call;
 use crate::connection::{Connection, Failure, Progress, To};
-use crate::decision::{AllDecision, Attempt, Decision, Refund, State, unix_millis, unsigned};
+use crate::decision::{AllDecision, Attempt, Decision, Refund, State, count, unix_millis};
 use crate::denials::{Asked, Denials, Denied};
 use crate::error::{
     Error, InvalidRule, Meaning, is_broken, is_forbidden, is_function_not_found, is_unknown_command, meaning, no_answer,
@@ -25,6 +25,7 @@ use crate::mode::{LIBRARY, Mode};
 use crate::options::{Event, Options, Stats};
 use crate::reservation::Reservation;
 use crate::rule::{Counting, Lease, Metered, Rule, Use, seconds};
+use crate::wire::{Item, Reply};
 
 /// The pause before a call is sent again whose keys are between two nodes, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
@@ -205,7 +206,7 @@ impl Limiter {
             keys: &[key],
             words: &words,
         };
-        let decision = self.run(&call).await.and_then(|reply| Decision::read(rule.clone(), reply));
+        let decision = self.run(&call).await.and_then(|reply| Decision::read(rule.clone(), &reply));
         self.observe("hit", &asked, decision.as_deref(), started, false);
         if let Ok(decision) = &decision
             && !decision.allowed
@@ -232,7 +233,7 @@ impl Limiter {
         let key = self.prefixed(key.as_ref());
         let call = Call { counted: false, reads: true, repeatable: true, keys: &[&key], words: &words, ..PEEK };
         let reply = self.run(&call).await?;
-        Decision::read(rule, reply)
+        Decision::read(rule, &reply)
     }
 
     /// One decision over several keys, with a rule for each: `RL.ALL`. Allowed, and counted by all, only if every rule has
@@ -277,7 +278,7 @@ impl Limiter {
         let keys: Vec<&[u8]> = asked.iter().map(|(key, _)| key.as_slice()).collect();
         let call = Call { keys: &keys, words: &words, ..ALL };
         let rules = asked.iter().map(|(_, rule)| rule.clone());
-        let decision = self.run(&call).await.and_then(|reply| AllDecision::read(rules, reply));
+        let decision = self.run(&call).await.and_then(|reply| AllDecision::read(rules, &reply));
         self.observe("all", &asked, decision.as_deref(), started, false);
         if let Ok(decision) = &decision
             && !decision.allowed
@@ -302,7 +303,7 @@ impl Limiter {
             cmd.arg(rule.word());
             rule.write(cmd);
         };
-        AllDecision::read_short(self.run(&Call { keys: &[&key], words: &words, ..ALL }).await?)
+        AllDecision::read_short(&self.run(&Call { keys: &[&key], words: &words, ..ALL }).await?)
     }
 
     /// Hits until the request is allowed, and sleeps for the exact wait between. Answers with the last denial at once
@@ -357,7 +358,7 @@ impl Limiter {
                 cmd.arg("AT").arg(at);
             }
         };
-        Refund::read(self.change(("RL.REFUND", "rl_refund", "refund"), false, key, &words).await?)
+        Refund::read(&self.change(("RL.REFUND", "rl_refund", "refund"), false, key, &words).await?)
     }
 
     /// Gives the whole quota of a key back: `RL.RESET`, with the windows of a fixed rule, so that its counters go too.
@@ -374,7 +375,7 @@ impl Limiter {
                 }
             }
         };
-        unsigned(&self.change(("RL.RESET", "rl_reset", "reset"), true, key.as_ref(), &words).await?)
+        count(&self.change(("RL.RESET", "rl_reset", "reset"), true, key.as_ref(), &words).await?)
     }
 
     /// Asks for a lease: `RL.ACQUIRE`. A lease rule without a holder gets a random one.
@@ -438,7 +439,7 @@ impl Limiter {
         let words = |cmd: &mut Cmd| {
             cmd.arg(&holders);
         };
-        unsigned(&self.change(("RL.RELEASE", "rl_release", "release"), true, key.as_ref(), &words).await?)
+        count(&self.change(("RL.RELEASE", "rl_release", "release"), true, key.as_ref(), &words).await?)
     }
 
     /// Reserves units of a budget whose true cost is known only afterwards, such as the tokens of a language model, if
@@ -496,7 +497,7 @@ impl Limiter {
         repeatable: bool,
         key: &[u8],
         words: &(dyn Fn(&mut Cmd) + Send + Sync),
-    ) -> Result<Value, Error> {
+    ) -> Result<Reply, Error> {
         let key = self.prefixed(key);
         let forget = |key: &[u8]| {
             if let Some(denials) = self.inner.denials.get() {
@@ -512,7 +513,7 @@ impl Limiter {
     }
 
     /// Makes the call within the deadline, unless the server is known to be unavailable.
-    async fn run(&self, call: &Call<'_>) -> Result<Value, Error> {
+    async fn run(&self, call: &Call<'_>) -> Result<Reply, Error> {
         let Inner { breakers, connection, .. } = &*self.inner;
         let slot = connection.slot(call.key());
         if !breakers.admits(slot) {
@@ -539,7 +540,7 @@ impl Limiter {
     }
 
     /// Sends the call, and again where that is needed and can be done.
-    async fn attempts(&self, call: &Call<'_>, progress: &Progress, deadline: Option<Instant>) -> Result<Value, Error> {
+    async fn attempts(&self, call: &Call<'_>, progress: &Progress, deadline: Option<Instant>) -> Result<Reply, Error> {
         let mut pause = FIRST_PAUSE;
         let mut repeated = false;
         loop {
@@ -566,7 +567,7 @@ impl Limiter {
     }
 
     /// Sends the call in the mode that is known. If that is gone, or not known yet, finds out which there is.
-    async fn ask(&self, call: &Call<'_>, progress: &Progress) -> Result<Value, Failure> {
+    async fn ask(&self, call: &Call<'_>, progress: &Progress) -> Result<Reply, Failure> {
         let chosen = self.inner.options.mode;
         if let Some(mode) = self.mode() {
             let reply = self.ask_in(mode, call, progress).await;
@@ -593,7 +594,7 @@ impl Limiter {
     }
 
     /// Remembers the mode if the server answered in it: an error of its own says that it is there, too.
-    fn keep(&self, mode: Mode, call: &Call<'_>, reply: Result<Value, Failure>) -> Result<Value, Failure> {
+    fn keep(&self, mode: Mode, call: &Call<'_>, reply: Result<Reply, Failure>) -> Result<Reply, Failure> {
         let Inner { options, connection, probes, .. } = &*self.inner;
         if self.inner.mode.load(Relaxed) != mode.index() && has_answered(&reply) {
             self.inner.mode.store(mode.index(), Relaxed);
@@ -659,7 +660,7 @@ impl Limiter {
         }
     }
 
-    async fn ask_in(&self, mode: Mode, call: &Call<'_>, progress: &Progress) -> Result<Value, Failure> {
+    async fn ask_in(&self, mode: Mode, call: &Call<'_>, progress: &Progress) -> Result<Reply, Failure> {
         match mode {
             Mode::Functions => self.by_functions(call, progress).await,
             Mode::Script => self.by_script(call, progress).await,
@@ -667,13 +668,13 @@ impl Limiter {
         }
     }
 
-    async fn send(&self, cmd: Cmd, to: To<'_>, progress: &Progress) -> Result<Value, Failure> {
+    async fn send(&self, cmd: Cmd, to: To<'_>, progress: &Progress) -> Result<Reply, Failure> {
         self.inner.connection.send(cmd, to, progress).await
     }
 
     /// Calls the function, and loads the library where it is missing. It is loaded where the key is, as a cluster does
     /// not bring it to nodes that join; while the key moves, that can be the wrong node, and then into all of them.
-    async fn by_functions(&self, call: &Call<'_>, progress: &Progress) -> Result<Value, Failure> {
+    async fn by_functions(&self, call: &Call<'_>, progress: &Progress) -> Result<Reply, Failure> {
         let Inner { connection, options, .. } = &*self.inner;
         let mut reply = self.send(call.cmd(Mode::Functions, call.reads), call.to(), progress).await;
         for to in [call.to_primary(), To::Everyone] {
@@ -693,7 +694,7 @@ impl Limiter {
     }
 
     /// Calls the script by its digest, and sends it whole where the server does not have it.
-    async fn by_script(&self, call: &Call<'_>, progress: &Progress) -> Result<Value, Failure> {
+    async fn by_script(&self, call: &Call<'_>, progress: &Progress) -> Result<Reply, Failure> {
         let mut reads = call.reads;
         let mut reply = self.send(call.cmd(Mode::Script, reads), call.to(), progress).await;
         // Redis 6.2 has no command for scripts that only read.
@@ -730,12 +731,12 @@ const PEEK: Call<'static> = Call {
 };
 
 /// Whether the reply says that the server does not have what the mode needs, and so that nothing was done.
-fn is_missing(reply: &Result<Value, Failure>) -> bool {
+fn is_missing(reply: &Result<Reply, Failure>) -> bool {
     reply.as_ref().is_err_and(|failure| meaning(&failure.error, false) == Meaning::Missing)
 }
 
 /// Whether the reply says that the server has what the mode needs, for this user.
-fn has_answered(reply: &Result<Value, Failure>) -> bool {
+fn has_answered(reply: &Result<Reply, Failure>) -> bool {
     match reply {
         Ok(_) => true,
         Err(Failure { error, .. }) => {
@@ -745,13 +746,11 @@ fn has_answered(reply: &Result<Value, Failure>) -> bool {
 }
 
 /// The source of a library of ours in the reply to FUNCTION LIST.
-fn code(reply: &Value) -> Option<&str> {
-    match reply {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().filter(|text| text.contains("redis-rl")),
-        Value::Array(elements) => elements.iter().find_map(code),
-        Value::Map(fields) => fields.iter().find_map(|(_, value)| code(value)),
+fn code(reply: &Reply) -> Option<&str> {
+    reply.items().find_map(|item| match item {
+        Item::Text(text) => std::str::from_utf8(text).ok().filter(|text| text.contains("redis-rl")),
         _ => None,
-    }
+    })
 }
 
 /// The version that a library says it has; 0 for one from before there were versions.

@@ -2,7 +2,7 @@
 //!
 //! The `redis` crate's parser takes more than 25,000 instructions for one map of FULL. So the stream below it hands each
 //! array, map and bulk string over as one bulk string that holds the bytes of the reply, which the parser passes on at
-//! once, and [`value`] reads them.
+//! once, and [`Reply::items`] reads them, without a copy.
 
 use std::io;
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use std::task::{Context, Poll, ready};
 use redis::Value;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::error::Error;
+
 /// How much is read at once.
 const CHUNK: usize = 16 * 1024;
-/// How deep a reply may be nested. Those of the commands are three levels deep.
-const DEPTH: u32 = 32;
 
 /// A stream whose replies are packed.
 pub(crate) struct Packed<S> {
@@ -147,15 +147,134 @@ fn garbled() -> io::Error {
 }
 
 fn number(text: &[u8]) -> Option<i64> {
-    std::str::from_utf8(text).ok()?.parse().ok()
+    let (digits, sign) = text.strip_prefix(b"-").map_or((text, 1), |digits| (digits, -1));
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0_i64, |number, digit| {
+        let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        number.checked_mul(10)?.checked_add(sign * i64::from(digit))
+    })
 }
 
-/// Reads a reply that was packed. `None` if it is of a kind that the commands never reply, garbled or nested too deep.
-pub(crate) fn value(reply: &[u8]) -> Option<Value> {
-    Reader(reply).value(DEPTH)
+/// A reply to a command, as it was received.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// The bytes of a reply that was packed.
+    Packed(Vec<u8>),
+    /// What a connection of the `redis` crate has read.
+    Value(Value),
 }
 
-struct Reader<'a>(&'a [u8]);
+/// A part of a reply. An array or a map is followed by as many parts as it says, and by twice as many.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Item<'a> {
+    Nil,
+    Int(i64),
+    Text(&'a [u8]),
+    /// A set, too.
+    Array(usize),
+    Map(usize),
+    /// What the commands never reply.
+    Other,
+}
+
+impl Item<'_> {
+    /// How many parts follow that belong to it.
+    fn parts(self) -> usize {
+        match self {
+            Self::Array(elements) => elements,
+            Self::Map(fields) => fields.saturating_mul(2),
+            _ => 0,
+        }
+    }
+}
+
+/// The parts of a reply, in their order.
+pub(crate) enum Items<'a> {
+    Packed(Reader<'a>),
+    Read(std::vec::IntoIter<Item<'a>>),
+}
+
+impl Reply {
+    pub fn items(&self) -> Items<'_> {
+        match self {
+            Self::Packed(bytes) => Items::Packed(Reader(bytes)),
+            Self::Value(value) => {
+                let mut items = Vec::new();
+                flatten(value, &mut items);
+                Items::Read(items.into_iter())
+            }
+        }
+    }
+}
+
+fn flatten<'a>(value: &'a Value, into: &mut Vec<Item<'a>>) {
+    into.push(match value {
+        Value::Nil => Item::Nil,
+        Value::Int(number) => Item::Int(*number),
+        Value::BulkString(text) => Item::Text(text),
+        Value::SimpleString(text) => Item::Text(text.as_bytes()),
+        Value::Array(elements) | Value::Set(elements) => Item::Array(elements.len()),
+        Value::Map(fields) => Item::Map(fields.len()),
+        _ => Item::Other,
+    });
+    match value {
+        Value::Array(elements) | Value::Set(elements) => elements.iter().for_each(|element| flatten(element, into)),
+        Value::Map(fields) => fields.iter().for_each(|(name, value)| {
+            flatten(name, into);
+            flatten(value, into);
+        }),
+        _ => {}
+    }
+}
+
+impl<'a> Iterator for Items<'a> {
+    type Item = Item<'a>;
+
+    fn next(&mut self) -> Option<Item<'a>> {
+        match self {
+            Self::Packed(reader) => reader.item(),
+            Self::Read(items) => items.next(),
+        }
+    }
+}
+
+impl<'a> Items<'a> {
+    /// The next part.
+    ///
+    /// # Errors
+    /// [`Error::Unexpected`] if there is none, or none that can be read.
+    pub fn item(&mut self) -> Result<Item<'a>, Error> {
+        self.next().ok_or_else(|| Error::Unexpected("a reply that ends too early".to_owned()))
+    }
+
+    pub fn integer(&mut self) -> Result<i64, Error> {
+        match self.item()? {
+            Item::Int(integer) => Ok(integer),
+            other => Err(Error::Unexpected(format!("{other:?} in place of an integer"))),
+        }
+    }
+
+    /// How many parts an array has.
+    pub fn array(&mut self) -> Result<usize, Error> {
+        match self.item()? {
+            Item::Array(elements) => Ok(elements),
+            other => Err(Error::Unexpected(format!("{other:?} in place of an array"))),
+        }
+    }
+
+    /// Leaves out the next part with all that belongs to it.
+    pub fn leave_out(&mut self) -> Result<(), Error> {
+        let mut open = 1_usize;
+        while open > 0 {
+            open = (open - 1).saturating_add(self.item()?.parts());
+        }
+        Ok(())
+    }
+}
+
+pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn line(&mut self) -> Option<&'a [u8]> {
@@ -171,29 +290,21 @@ impl<'a> Reader<'a> {
         Some(text)
     }
 
-    fn value(&mut self, depth: u32) -> Option<Value> {
-        let depth = depth.checked_sub(1)?;
+    fn item(&mut self) -> Option<Item<'a>> {
         let (kind, text) = self.line()?.split_first()?;
+        let parts = || usize::try_from(number(text)?).ok();
         Some(match kind {
-            b':' => Value::Int(number(text)?),
-            b'+' => Value::SimpleString(String::from_utf8(text.to_vec()).ok()?),
-            b'_' => Value::Nil,
-            b'$' | b'*' if text == b"-1" => Value::Nil,
-            b'$' => Value::BulkString(self.text(number(text)?)?.to_vec()),
-            b'*' => Value::Array(self.values(text, |reader| reader.value(depth))?),
-            b'%' => Value::Map(self.values(text, |reader| Some((reader.value(depth)?, reader.value(depth)?)))?),
+            b':' => Item::Int(number(text)?),
+            b'+' => Item::Text(text),
+            b'_' => Item::Nil,
+            b'$' | b'*' if text == b"-1" => Item::Nil,
+            b'$' => Item::Text(self.text(number(text)?)?),
+            b'*' | b'~' => Item::Array(parts()?),
+            b'%' => Item::Map(parts()?),
+            b'=' | b'!' => self.text(number(text)?).map(|_| Item::Other)?,
+            b'-' | b'#' | b',' | b'(' => Item::Other,
             _ => return None,
         })
-    }
-
-    fn values<T>(&mut self, count: &[u8], mut one: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
-        let count = usize::try_from(number(count)?).ok()?;
-        // Each takes three bytes at least.
-        let mut values = Vec::with_capacity(count.min(self.0.len() / 3));
-        for _ in 0..count {
-            values.push(one(self)?);
-        }
-        Some(values)
     }
 }
 
@@ -215,6 +326,7 @@ mod tests {
         b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n",
         b"|1\r\n+ttl\r\n:3\r\n*1\r\n_\r\n",
         b"%1\r\n+allowed\r\n:1\r\n",
+        b"*5\r\n~2\r\n+a\r\n+b\r\n%1\r\n$1\r\nk\r\n%0\r\n#t\r\n,1.5\r\n=5\r\ntxt:\r\r\n",
     ];
 
     /// A stream that hands out `step` bytes at a time.
@@ -257,12 +369,25 @@ mod tests {
     #[test]
     fn a_packed_reply_is_what_the_redis_crate_reads() {
         for reply in REPLIES.iter().filter(|reply| matches!(reply[0], b'*' | b'%' | b'$')) {
-            assert_eq!(value(reply), Some(redis::parse_redis_value(reply).unwrap()), "{}", reply.escape_ascii());
+            let packed = Reply::Packed(reply.to_vec());
+            let value = Reply::Value(redis::parse_redis_value(reply).unwrap());
+            let items: Vec<_> = packed.items().collect();
+            assert_eq!(items, value.items().collect::<Vec<_>>(), "{}", reply.escape_ascii());
+            packed.items().leave_out().unwrap();
             for end in 0..reply.len() {
-                assert_eq!(value(&reply[..end]), None, "{}", reply[..end].escape_ascii());
+                assert!(Reply::Packed(reply[..end].to_vec()).items().leave_out().is_err(), "{end} of {items:?}");
             }
         }
-        assert_eq!(value(&[b"*1\r\n".repeat(100), b":1\r\n".to_vec()].concat()), None);
-        assert_eq!(value(b"*9223372036854775807\r\n:1\r\n"), None);
+        assert!(Reply::Packed(b"*9223372036854775807\r\n:1\r\n".into()).items().leave_out().is_err());
+    }
+
+    #[test]
+    fn numbers_are_what_the_standard_library_reads() {
+        for text in ["0", "7", "-7", "1700000000123", "9223372036854775807", "-9223372036854775808", "-0"] {
+            assert_eq!(number(text.as_bytes()), text.parse().ok(), "{text}");
+        }
+        for text in ["", "-", "9223372036854775808", "-9223372036854775809", "1 ", "x", "--1", "1.5"] {
+            assert_eq!(number(text.as_bytes()), None, "{text}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! ShouldRateLimit: from a request to its answer.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
@@ -224,27 +225,22 @@ impl Service {
                 Mode::Enforced
             };
             item.force = mode == Mode::Shadow && item.can_be_forced();
-            // A descriptor by itself has nothing to be compared with.
-            let whose = (request.descriptors.len() > 1).then(|| (item.key.clone(), item.holder.clone()));
-            asked.part = match whose.as_ref().and_then(|whose| seen.get(whose)) {
-                Some(index) => {
-                    let part = &mut parts[*index];
+            let part = match seen.entry((item.key.clone(), item.holder.clone())) {
+                Entry::Occupied(part) => *part.get(),
+                Entry::Vacant(place) => *place.insert(parts.len()),
+            };
+            asked.part = part;
+            match parts.get_mut(part) {
+                Some(part) => {
                     part.item.units = part.item.units.saturating_add(units).min(MOST_UNITS);
                     // Where one of the two is enforced, so is the sum.
                     if (mode as u8) < (part.mode as u8) {
                         part.mode = mode;
                         part.item.force = item.force;
                     }
-                    *index
                 }
-                None => {
-                    if let Some(whose) = whose {
-                        seen.insert(whose, parts.len());
-                    }
-                    parts.push(Part { item, mode });
-                    parts.len() - 1
-                }
-            };
+                None => parts.push(Part { item, mode }),
+            }
         }
         Ok((parts, refunds))
     }

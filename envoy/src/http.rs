@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
@@ -63,13 +63,16 @@ pub fn debug(service: Arc<Service>) -> Router {
         )
 }
 
-/// The metrics, for Prometheus.
-pub fn metrics(stats: Arc<Stats>, path: &str) -> Router {
-    let scrape = move || async move {
+/// The metrics, for Prometheus, at a path that is taken as it is: a route would give a meaning to `:` and `{`.
+pub fn metrics(stats: Arc<Stats>, path: String) -> Router {
+    let scrape = move |uri: Uri| async move {
+        if uri.path() != path {
+            return StatusCode::NOT_FOUND.into_response();
+        }
         match metrics::scrape(&stats) {
             Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
         }
     };
-    Router::new().route(path, get(scrape))
+    Router::new().fallback(get(scrape))
 }

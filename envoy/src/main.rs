@@ -180,7 +180,7 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, aside: &Hand
             if !path.starts_with('/') {
                 return Err(format!("PROMETHEUS_PATH must begin with a slash, not be '{path}'"));
             }
-            open(aside, "metrics", &address, http::metrics(Arc::clone(&stats), &path))?;
+            open(aside, "metrics", &address, http::metrics(Arc::clone(&stats), path))?;
         }
         sink => drop(aside.spawn(statsd::run(
             sink,

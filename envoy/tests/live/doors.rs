@@ -77,6 +77,18 @@ async fn metrics_have_the_names_that_dashboards_know() {
     }
 }
 
+#[tokio::test]
+async fn the_path_of_the_metrics_is_taken_as_it_is() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, CONFIG, &[("PROMETHEUS_PATH", "/a/:b/*c/{d")]).await;
+    let (status, text) = http(service.metrics, "GET", "/a/:b/*c/{d", "");
+    assert_eq!(status, 200);
+    assert!(text.contains("ratelimit_service_config_load_success"), "{text}");
+    for path in ["/metrics", "/a/x/*c/{d", "/"] {
+        assert_eq!(http(service.metrics, "GET", path, "").0, 404, "{path}");
+    }
+}
+
 /// What is sent until it speaks of a request that has ended.
 async fn received(listener: &TcpListener) -> String {
     let mut text = String::new();

@@ -34,10 +34,10 @@ const CONNECTIONS: usize = 4;
 const CALLERS: [usize; 3] = [1, 8, 64];
 /// Clients that take turns, where they are allowed.
 const CLIENTS: usize = 1000;
-/// Denied clients: so many that each comes back after the second for which this service remembers a denial.
+/// Denied clients: enough that each returns only after the second for which this service remembers a denial.
 const DENIED: usize = 5000;
 /// Denied clients that do not stop to ask.
-const FLOODING: usize = 100;
+const FLOODING: [usize; 2] = [10, 100];
 
 const CONFIG: &str = "
 domain: bench
@@ -67,9 +67,9 @@ impl Case {
         Self::new(format!("{}, denied", counted(descriptors)), false, DENIED, request)
     }
 
-    fn flood() -> Self {
+    fn flood(clients: usize) -> Self {
         let request = |client| vec![descriptor("full", client)];
-        Self::new(format!("a flood of {FLOODING} denied clients"), false, FLOODING, request)
+        Self::new(format!("a flood of {clients} denied clients"), false, clients, request)
     }
 
     fn new(
@@ -382,7 +382,7 @@ async fn run() -> Result<(), Failure> {
     for descriptors in [1, 4, 10] {
         cases.extend([Case::allowed(descriptors), Case::denied(descriptors)]);
     }
-    cases.push(Case::flood());
+    cases.extend(FLOODING.map(Case::flood));
     let only = std::env::var("ONLY").unwrap_or_default();
     cases.retain(|case| case.name.contains(&only));
     for case in &cases {

@@ -1,7 +1,11 @@
 //! Redis that is slow, hangs, or is gone; and denials that are remembered.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tonic::Code;
 
 use crate::support::{Process, Redis, Service, descriptor, hits, limited, negative, request, said, until};
@@ -36,6 +40,45 @@ async fn a_redis_that_hangs_is_an_answer_in_time() {
     assert!(service.metric("ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"}") >= 20.0);
     redis.process.signal("CONT");
     until("Redis is asked again", async || service.ask(request("d", [descriptor("five=b")])).await.is_ok()).await;
+}
+
+/// A port that leads to Redis, whose replies arrive `late` milliseconds after they were sent.
+async fn detour(redis: u16, late: Arc<AtomicU64>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((service, _)) = listener.accept().await {
+            let (mut questions, mut answers) = service.into_split();
+            let (mut replies, mut commands) = TcpStream::connect(("127.0.0.1", redis)).await.unwrap().into_split();
+            let late = Arc::clone(&late);
+            tokio::spawn(async move { tokio::io::copy(&mut questions, &mut commands).await });
+            tokio::spawn(async move {
+                let mut buffer = [0; 4096];
+                while let Ok(length @ 1..) = replies.read(&mut buffer).await {
+                    tokio::time::sleep(Duration::from_millis(late.load(Relaxed))).await;
+                    if answers.write_all(&buffer[..length]).await.is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn calls_one_after_the_other_share_a_deadline() {
+    let redis = Redis::with_module();
+    let late = Arc::new(AtomicU64::new(0));
+    let port = detour(redis.port, Arc::clone(&late)).await;
+    let mut service = Service::spawn(port, &[("config.yaml", CONFIG)], &[("REDIS_DEADLINE", "2s")]);
+    until("the service answers", async || service.ask(request("d", [descriptor("five=a")])).await.is_ok()).await;
+    // A call is in time. Five are not: all calls of a request may take 4 s.
+    late.store(1000, Relaxed);
+    let refunds: [_; 5] = std::array::from_fn(|index| negative(&format!("five={index}"), 1));
+    assert_eq!(service.ask(request("d", refunds.clone())).await.unwrap_err().code(), Code::Unknown);
+    let [one, ..] = refunds;
+    until("one call is in time", async || service.ask(request("d", [one.clone()])).await.is_ok()).await;
 }
 
 #[tokio::test]

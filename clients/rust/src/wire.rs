@@ -166,7 +166,7 @@ pub(crate) enum Reply {
     Value(Value),
 }
 
-/// A part of a reply. An array or a map is followed by as many parts as it says, and by twice as many.
+/// A part of a reply. An array of n elements is followed by those, a map of n fields by n names and values in turn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Item<'a> {
     Nil,
@@ -210,22 +210,23 @@ impl Reply {
 }
 
 fn flatten<'a>(value: &'a Value, into: &mut Vec<Item<'a>>) {
-    into.push(match value {
-        Value::Nil => Item::Nil,
-        Value::Int(number) => Item::Int(*number),
-        Value::BulkString(text) => Item::Text(text),
-        Value::SimpleString(text) => Item::Text(text.as_bytes()),
-        Value::Array(elements) | Value::Set(elements) => Item::Array(elements.len()),
-        Value::Map(fields) => Item::Map(fields.len()),
-        _ => Item::Other,
-    });
     match value {
-        Value::Array(elements) | Value::Set(elements) => elements.iter().for_each(|element| flatten(element, into)),
-        Value::Map(fields) => fields.iter().for_each(|(name, value)| {
-            flatten(name, into);
-            flatten(value, into);
-        }),
-        _ => {}
+        Value::Nil => into.push(Item::Nil),
+        Value::Int(number) => into.push(Item::Int(*number)),
+        Value::BulkString(text) => into.push(Item::Text(text)),
+        Value::SimpleString(text) => into.push(Item::Text(text.as_bytes())),
+        Value::Array(elements) | Value::Set(elements) => {
+            into.push(Item::Array(elements.len()));
+            elements.iter().for_each(|element| flatten(element, into));
+        }
+        Value::Map(fields) => {
+            into.push(Item::Map(fields.len()));
+            for (name, value) in fields {
+                flatten(name, into);
+                flatten(value, into);
+            }
+        }
+        _ => into.push(Item::Other),
     }
 }
 
@@ -264,7 +265,7 @@ impl<'a> Items<'a> {
         }
     }
 
-    /// Leaves out the next part with all that belongs to it.
+    /// Leaves out the next part, with what belongs to it.
     pub fn leave_out(&mut self) -> Result<(), Error> {
         let mut open = 1_usize;
         while open > 0 {

@@ -107,8 +107,9 @@ pub fn page(results: &Results) -> String {
         "# Benchmark\n\n\
          `make bench` writes this page, the plots beside it and [bench/results.json](bench/results.json), which has every \
          figure with its unit.\n\n\
-         {}. Seed: {}. {} rounds on the same servers; cases that take seconds are in three of them. Figures are medians; \
-         ratios are medians of the ratios of the rounds.\n\n\
+         {}. Seed: {}. Rounds on the same servers: {}, at most three of them with the \
+         cases that take seconds and with the other engines. Figures are medians; ratios are medians of the ratios of the \
+         rounds.\n\n\
          - *Server time*: the server's own figure for a call (`INFO commandstats`).\n\
          - *Calls/s*: one client on two connections with 32 calls in a pipeline. *p50* and *p99*: single calls, from call \
          to reply.\n\
@@ -135,8 +136,8 @@ pub fn page(results: &Results) -> String {
     let _ = write!(
         page,
         "\n## On other engines\n\n\
-         The same on the newest other engines that are installed (`make engines`), with half of the calls on half of the keys, \
-         in three rounds. And on the engine of this page with `zset-max-listpack-entries 8` (128 by default), for both sides: \
+         The same on the newest other engines that are installed (`make engines`), with half of the calls on half of the keys. \
+         And on the engine of this page with `zset-max-listpack-entries 8` (128 by default), for both sides: \
          then a sorted set of more than eight members is a skip list, which takes less time and, up to 128 members, about four \
          times the memory.\n\n{}",
         table_of(results, &[Group::Elsewhere])

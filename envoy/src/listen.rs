@@ -7,12 +7,14 @@ use std::io;
 use std::net::ToSocketAddrs;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
+use hyper::rt::ReadBufCursor;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -141,6 +143,30 @@ pub async fn serve<S>(
     let _ = closed.recv().await;
 }
 
+/// A stream whose writes are not vectored. For those, `h2` copies an answer of up to 1 KiB and sends it in one write. With
+/// vectored writes, the trailers of an answer of more than 256 bytes take a second one.
+struct Copied<T>(T);
+
+impl<T: hyper::rt::Read + Unpin> hyper::rt::Read for Copied<T> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, into)
+    }
+}
+
+impl<T: hyper::rt::Write + Unpin> hyper::rt::Write for Copied<T> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}
+
 async fn connection<S>(stream: impl Stream + 'static, service: S, ages: Ages, mut stopped: watch::Receiver<bool>)
 where
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
@@ -148,7 +174,7 @@ where
 {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).max_concurrent_streams(None);
-    let mut served = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)));
+    let mut served = pin!(builder.serve_connection(Copied(TokioIo::new(stream)), TowerToHyperService::new(service)));
     let age = async {
         match ages.most {
             Some(most) => tokio::time::sleep(spread(most)).await,

@@ -145,15 +145,15 @@ pub async fn serve<S>(
 
 /// A stream whose writes are not vectored. For those, `h2` copies an answer of up to 1 KiB and sends it in one write. With
 /// vectored writes, the trailers of an answer of more than 256 bytes take a second one.
-struct Copied<T>(T);
+struct Unvectored<T>(T);
 
-impl<T: hyper::rt::Read + Unpin> hyper::rt::Read for Copied<T> {
+impl<T: hyper::rt::Read + Unpin> hyper::rt::Read for Unvectored<T> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_read(context, into)
     }
 }
 
-impl<T: hyper::rt::Write + Unpin> hyper::rt::Write for Copied<T> {
+impl<T: hyper::rt::Write + Unpin> hyper::rt::Write for Unvectored<T> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, bytes)
     }
@@ -174,7 +174,8 @@ where
 {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).max_concurrent_streams(None);
-    let mut served = pin!(builder.serve_connection(Copied(TokioIo::new(stream)), TowerToHyperService::new(service)));
+    let mut served =
+        pin!(builder.serve_connection(Unvectored(TokioIo::new(stream)), TowerToHyperService::new(service)));
     let age = async {
         match ages.most {
             Some(most) => tokio::time::sleep(spread(most)).await,

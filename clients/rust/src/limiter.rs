@@ -231,7 +231,7 @@ impl Limiter {
             cmd.arg(form(&rule));
         };
         let key = self.prefixed(key.as_ref());
-        let call = Call { counted: false, reads: true, repeatable: true, keys: &[&key], words: &words, ..PEEK };
+        let call = Call { keys: &[&key], words: &words, ..PEEK };
         let reply = self.run(&call).await?;
         Decision::read(rule, &reply)
     }
@@ -646,7 +646,7 @@ impl Limiter {
         let words = |cmd: &mut Cmd| {
             cmd.arg(&["SLIDING", "1", "1", "COST", "0"]);
         };
-        let call = Call { counted: false, reads: true, repeatable: true, keys: &[&key], words: &words, ..PEEK };
+        let call = Call { keys: &[&key], words: &words, ..PEEK };
         let progress = Progress::default();
         for mode in [Mode::Module, Mode::Functions] {
             if self.mode() == Some(mode) {

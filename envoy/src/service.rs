@@ -1,6 +1,5 @@
 //! ShouldRateLimit: from a request to its answer.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
@@ -225,12 +224,8 @@ impl Service {
                 Mode::Enforced
             };
             item.force = mode == Mode::Shadow && item.can_be_forced();
-            let part = match seen.entry((item.key.clone(), item.holder.clone())) {
-                Entry::Occupied(part) => *part.get(),
-                Entry::Vacant(place) => *place.insert(parts.len()),
-            };
-            asked.part = part;
-            match parts.get_mut(part) {
+            asked.part = *seen.entry((item.key.clone(), item.holder.clone())).or_insert(parts.len());
+            match parts.get_mut(asked.part) {
                 Some(part) => {
                     part.item.units = part.item.units.saturating_add(units).min(MOST_UNITS);
                     // Where one of the two is enforced, so is the sum.

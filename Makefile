@@ -6,7 +6,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export ENGINES
 export MODULE := $(TARGET)/release/libredis_rl.so
 
-.PHONY: help demo test test-repeatedly test-clients test-envoy envoy test-monitoring fuzz test-baseline bench bench-quick bench-instructions bench-clients bench-envoy functions pictures soak lint build package test-packages run engines clean
+.PHONY: help demo test test-repeatedly test-clients faults test-envoy envoy test-monitoring fuzz test-baseline bench bench-quick bench-instructions bench-clients bench-envoy functions pictures soak lint build package test-packages run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -26,6 +26,9 @@ test-clients: deps-build deps-server deps-clients build ## Test the packages for
 	clients/python/test.sh
 	clients/node/test.sh
 	clients/rust/test.sh
+
+faults: deps-build deps-server deps-clients build ## Play all scenarios of clients/faults: what the packages do when something breaks
+	clients/faults/test.sh
 
 test-envoy: deps-build deps-server deps-envoy build ## Test the rate limit service of Envoy's protocol, behind a real Envoy too
 	envoy/test.sh

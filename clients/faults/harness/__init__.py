@@ -1,0 +1,1 @@
+"""What plays the scenarios: servers, a proxy, subjects, and the judge."""

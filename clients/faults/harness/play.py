@@ -1,0 +1,214 @@
+"""A play: one scenario with one subject. It makes what the scenario asks for, judges, and cleans up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .proxy import Proxy
+from .servers import Cluster, Sentinels, Server, until
+from .subject import Kind, Reply, Subject
+
+MARGIN_MS = 200
+"""What a call may take beyond its deadline, with how late the subject's own timers were meanwhile."""
+
+UNAVAILABLE = ("unavailable",)
+
+
+class Skip(Exception):
+    """The subject cannot play it, and says why."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One row of the table."""
+
+    name: str
+    play: Callable[[Play], Awaitable[None]]
+    needs: frozenset[str]
+    quick: bool
+    alone: bool
+    seconds: float
+
+    @property
+    def judged(self) -> str:
+        """What is judged, as its docstring says."""
+        return " ".join((self.play.__doc__ or "").split())
+
+
+SCENARIOS: list[Scenario] = []
+
+
+def scenario(
+    name: str, *needs: str, quick: bool = False, alone: bool = False, seconds: float = 90
+) -> Callable[[Callable[[Play], Awaitable[None]]], Callable[[Play], Awaitable[None]]]:
+    """Puts a function into the table.
+
+    Args:
+        name: its row.
+        needs: what a subject must be able to do.
+        quick: whether it belongs to the fixed choice of ``make test-clients``.
+        alone: whether nothing else may run beside it, as it needs the processor.
+        seconds: after which the play is given up, and red.
+    """
+
+    def add(play: Callable[[Play], Awaitable[None]]) -> Callable[[Play], Awaitable[None]]:
+        SCENARIOS.append(Scenario(name, play, frozenset(needs), quick, alone, seconds))
+        return play
+
+    return add
+
+
+def sliding(*rates: str, **options: Any) -> dict[str, Any]:
+    return {"kind": "sliding", "rates": list(rates), **options}
+
+
+def fixed(*rates: str, **options: Any) -> dict[str, Any]:
+    return {"kind": "fixed", "rates": list(rates), **options}
+
+
+def lease(limit: int, ttl: float) -> dict[str, Any]:
+    return {"kind": "lease", "limit": limit, "ttl": ttl}
+
+
+class Limiter:
+    """A limiter in the subject."""
+
+    def __init__(self, subject: Subject, name: str, timeout: float) -> None:
+        self.subject, self.name, self.timeout = subject, name, timeout
+
+    def begin(self, do: str, key: str, rule: dict[str, Any] | None = None, **fields: Any) -> asyncio.Future[Reply]:
+        return self.subject.begin(do, limiter=self.name, key=key, rule=rule, **fields)
+
+    async def hit(self, key: str, rule: dict[str, Any], **fields: Any) -> Reply:
+        return await self.begin("hit", key, rule, **fields)
+
+    async def crowd(self, n: int, key: str, rule: dict[str, Any], **fields: Any) -> Reply:
+        """``n`` hits at once."""
+        return await self.begin("crowd", key, rule, n=n, **fields)
+
+    async def close(self) -> Reply:
+        return await self.subject.call("close", limiter=self.name)
+
+
+class Play:
+    """What a scenario is given."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.red: list[str] = []
+        """What was judged and did not hold."""
+        self._ends: list[Callable[[], Any]] = []
+        self.subject = Subject(kind)
+        self._limiters = 0
+
+    # What there is.
+
+    async def server(self, mode: str = "module", *arguments: str) -> Server:
+        server = Server(mode, *arguments)
+        self._ends.append(server.end)
+        return await server.start()
+
+    async def proxy(self, server: Any) -> Proxy:
+        proxy = await Proxy(server).start()
+        self._ends.append(proxy.end)
+        return proxy
+
+    async def cluster(self, mode: str = "module", **options: Any) -> Cluster:
+        cluster = Cluster(mode, **options)
+        self._ends.append(cluster.end)
+        return await cluster.start()
+
+    async def sentinels(self) -> Sentinels:
+        sentinels = Sentinels()
+        self._ends.append(sentinels.end)
+        return await sentinels.start()
+
+    async def limiter(self, to: Any, timeout: float = 1.0, client: str | None = None, **options: Any) -> Limiter:
+        """A limiter over a server, a proxy, a cluster or sentinels. Those of one ``client`` share the user's client."""
+        if isinstance(to, Cluster):
+            where: dict[str, Any] = {"cluster": to.startup}
+        elif isinstance(to, Sentinels):
+            where = {"sentinel": [f"127.0.0.1:{to.sentinel.port}"], "service": "limits"}
+        else:
+            where = {"url": to.url}
+        self._limiters += 1
+        name = f"limiter{self._limiters}"
+        made = await self.subject.call(
+            "limiter", name=name, connect=where, client=client or name, timeout=timeout, **options
+        )
+        if made.outcome != "done":
+            raise AssertionError(f"no limiter was made: {made}")
+        return Limiter(self.subject, name, timeout)
+
+    # Judging.
+
+    def judge(self, what: str, holds: object, seen: object = "") -> bool:
+        """Notes what does not hold."""
+        if not holds:
+            self.red.append(f"{what}: {seen}" if seen != "" else what)
+        return bool(holds)
+
+    def outcome(self, reply: Reply, *expected: str, what: str = "") -> bool:
+        said = " or ".join(expected)
+        return self.judge(f"{what or 'a call'} is {said}", reply.outcome in expected, reply)
+
+    def in_time(self, reply: Reply, deadline: float, what: str = "answered by the deadline") -> bool:
+        """The deadline in seconds, MARGIN_MS, and what the subject's process itself lost."""
+        bound = deadline * 1000 + MARGIN_MS + 2 * reply.lag
+        took = float(reply.get("slowest_ms", reply.ms))
+        return self.judge(what, took <= bound, f"{took:.0f} ms of {deadline * 1000:.0f} (lag {reply.lag:.0f})")
+
+    def all_of(self, crowd: Reply, *expected: str, what: str = "each call") -> bool:
+        said = " or ".join(expected)
+        return self.judge(f"{what} is {said}", not set(crowd.outcomes) - set(expected), crowd)
+
+    async def recovers(
+        self, limiter: Limiter, rule: dict[str, Any], within: float, key: str = "again", what: str = "recovered"
+    ) -> float:
+        """Calls until one is answered; later than ``within`` seconds is red. Returns the seconds it took."""
+        began = time.monotonic()
+        lost = 0.0
+        while True:
+            reply = await limiter.hit(key, rule)
+            lost += reply.lag / 1000
+            took = time.monotonic() - began
+            if reply.outcome in ("allowed", "denied"):
+                self.judge(f"{what} within {within:g} s", took <= within + 1 + 2 * lost, f"{took:.1f} s")
+                return took
+            if took > within + 6 + 2 * lost or reply.outcome == "died":
+                self.judge(f"{what} within {within:g} s", False, f"not within {took:.0f} s: {reply}")
+                return took
+            await asyncio.sleep(0.05)
+
+    async def charged(self, server: Server, key: str, rule: dict[str, Any], units: int, what: str = "charged") -> bool:
+        """The units counted on the server are exactly these."""
+        used = await server.used(key, rule)
+        return self.judge(f"{what}: {units} units", used == units, f"{used} on the server")
+
+    async def comes_true(self, what: str, happens: Callable[[], Awaitable[Any]], within: float) -> bool:
+        """Something that is judged, and needs a while."""
+        try:
+            await until(what, happens, within)
+        except AssertionError:
+            return self.judge(what, False, f"not within {within:g} s")
+        return True
+
+    async def run(self, scenario: Scenario) -> None:
+        """Plays it to its end."""
+        try:
+            await self.subject.start()
+            missing = scenario.needs - self.subject.can
+            if missing:
+                raise Skip(f"the subject has no {', '.join(sorted(missing))}")
+            async with asyncio.timeout(scenario.seconds):
+                await scenario.play(self)
+        except TimeoutError:
+            self.red.append(f"not over after {scenario.seconds:g} s")
+        finally:
+            await self.subject.end()
+            for end in reversed(self._ends):
+                end()

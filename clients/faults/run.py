@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""The fault suite of the client packages: plays scenarios with subjects, and prints one table.
+
+    run.py [--quick] [--only TEXT] [--subject NAME] [--jobs N] [--list]
+
+Exits with 1 if a cell is red that known-red.txt does not name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import sys
+import time
+import tomllib
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.play import SCENARIOS, Play, Scenario, Skip
+from harness.subject import Kind
+
+HERE = Path(__file__).parent
+FAMILIES = ("hanging",)
+KNOWN = HERE / "known-red.txt"
+
+
+@dataclass
+class Cell:
+    """What became of a scenario with a subject."""
+
+    scenario: Scenario
+    kind: Kind
+    mark: str = ""
+    why: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.scenario.name} × {self.kind.name}"
+
+
+async def fill(cell: Cell) -> None:
+    play = Play(cell.kind)
+    began = time.monotonic()
+    try:
+        await play.run(cell.scenario)
+        cell.mark, cell.why = ("RED", play.red) if play.red else ("ok", [])
+    except Skip as skip:
+        cell.mark, cell.why = "-", [str(skip)]
+    except Exception as error:
+        cell.mark = "RED"
+        cell.why = [*play.red, "".join(traceback.format_exception_only(error)).strip()]
+        if not isinstance(error, AssertionError):
+            traceback.print_exception(error)
+    cell.seconds = time.monotonic() - began
+    print(f"{cell.mark:3} {cell.seconds:5.1f} s  {cell.name}", file=sys.stderr, flush=True)
+
+
+async def fill_all(cells: list[Cell], jobs: int) -> None:
+    """Several at a time; those that need the processor come one by one, at the end."""
+    free = asyncio.Semaphore(jobs)
+
+    async def one(cell: Cell) -> None:
+        async with free:
+            await fill(cell)
+
+    await asyncio.gather(*(one(cell) for cell in cells if not cell.scenario.alone))
+    for cell in cells:
+        if cell.scenario.alone:
+            await fill(cell)
+
+
+def known_red() -> dict[str, str]:
+    lines = [line for line in KNOWN.read_text().splitlines() if line and not line.startswith("#")]
+    return {name.strip(): why.strip() for name, _, why in (line.partition(": ") for line in lines)}
+
+
+def table(cells: list[Cell], kinds: list[Kind], known: dict[str, str]) -> str:
+    names = list(dict.fromkeys(cell.scenario.name for cell in cells))
+    found = {(cell.scenario.name, cell.kind.name): cell for cell in cells}
+    width = max(map(len, [*names, "scenario"]))
+    columns = [max(len(kind.name), 5) for kind in kinds]
+    lines = [" | ".join(["scenario".ljust(width), *(k.name.ljust(c) for k, c in zip(kinds, columns, strict=True))])]
+    lines.append("-|-".join(["-" * width, *("-" * c for c in columns)]))
+    for name in names:
+        marks = []
+        for kind, column in zip(kinds, columns, strict=True):
+            cell = found.get((name, kind.name))
+            mark = "" if cell is None else f"{cell.mark}*" if cell.mark == "RED" and cell.name in known else cell.mark
+            marks.append(mark.ljust(column))
+        lines.append(" | ".join([name.ljust(width), *marks]).rstrip())
+    return "\n".join(lines)
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--quick", action="store_true", help="the fixed choice of make test-clients")
+    arguments.add_argument("--only", default="", help="scenarios with this text in their names")
+    arguments.add_argument("--subject", action="append", default=[], help="subjects whose names begin so")
+    arguments.add_argument("--jobs", type=int, default=4, help="plays at a time (4)")
+    arguments.add_argument("--list", action="store_true", help="what is judged, and nothing is played")
+    given = arguments.parse_args()
+
+    for family in FAMILIES:
+        importlib.import_module(f"scenarios.{family}")
+    rows = tomllib.loads((HERE / "subjects.toml").read_text())
+    kinds = [Kind(name, **row) for name, row in rows.items()]
+    kinds = [kind for kind in kinds if kind.name.startswith(tuple(given.subject or [""]))]
+    kinds = [kind for kind in kinds if not (given.quick and kind.reference)]
+    absent = [kind for kind in kinds if not kind.is_here()]
+    kinds = [kind for kind in kinds if kind.is_here()]
+    chosen = [s for s in SCENARIOS if given.only in s.name and (s.quick or not given.quick)]
+    if given.list:
+        print("\n".join(f"{s.name}: {s.judged}" for s in chosen))
+        return 0
+
+    known = known_red()
+    cells = [Cell(scenario, kind) for scenario in chosen for kind in kinds]
+    began = time.monotonic()
+    asyncio.run(fill_all(cells, given.jobs))
+
+    print(table(cells, kinds, known))
+    red = [cell for cell in cells if cell.mark == "RED"]
+    new = [cell for cell in red if cell.name not in known and not cell.kind.reference]
+    for cell in red:
+        kind = "a reference" if cell.kind.reference else f"KNOWN: {known[cell.name]}" if cell.name in known else "NEW"
+        print(f"\nRED {cell.name} ({kind})")
+        for why in cell.why:
+            print(f"    {why}")
+    for cell in cells:
+        if cell.mark == "-":
+            print(f"\n-   {cell.name}: {'; '.join(cell.why)}")
+    for cell in cells:
+        if cell.mark == "ok" and cell.name in known:
+            print(f"\nGREEN, and known-red.txt still names it: {cell.name}")
+    for kind in absent:
+        print(f"\nNOT PLAYED: {kind.name}: {kind.needs} is not there")
+    passed = sum(cell.mark == "ok" for cell in cells)
+    skipped = sum(cell.mark == "-" for cell in cells)
+    print(
+        f"\n{passed} hold, {len(new)} are red, {len(red) - len(new)} more are known or references,"
+        f" {skipped} cannot be played; {time.monotonic() - began:.0f} s"
+    )
+    return 1 if new or not cells else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

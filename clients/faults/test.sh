@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Builds the subjects and plays the fault suite with them. MODULE is the module's file, SERVER the server. Arguments go to
+# run.py: --quick plays the fixed choice of make test-clients.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+python=../python venv=../python/.venv
+if ! cmp -s $python/requirements-dev.txt $venv/requirements-dev.txt; then
+    rm -rf $venv
+    "${PYTHON:-python3}" -m venv $venv
+    $venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $python/requirements-dev.txt
+    cp $python/requirements-dev.txt $venv/requirements-dev.txt
+fi
+$venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall $python
+
+$venv/bin/ruff format --check --quiet .
+$venv/bin/ruff check --quiet .
+
+exec $venv/bin/python run.py "$@"

@@ -28,14 +28,14 @@ pub struct Denials {
 
 #[derive(Debug)]
 struct Denial {
-    asked: Asking,
+    started: Started,
     until: Instant,
     outcome: Outcome,
 }
 
 /// The moment before Redis was asked: a wait counts from then at the earliest.
 #[derive(Debug, Clone)]
-pub struct Asking {
+pub struct Started {
     at: Instant,
     epoch: u64,
 }
@@ -57,8 +57,8 @@ impl Denials {
     }
 
     /// To be called before Redis is asked.
-    pub fn asking(&self, parts: &[Part]) -> Asking {
-        Asking { at: Instant::now(), epoch: self.epoch(parts) }
+    pub fn started(&self, parts: &[Part]) -> Started {
+        Started { at: Instant::now(), epoch: self.epoch(parts) }
     }
 
     /// Changes when units of one of the keys are given back.
@@ -81,11 +81,11 @@ impl Denials {
         }
         let now = Instant::now();
         let denial = kept.get(&request(parts))?;
-        if denial.until <= now || denial.asked.epoch != self.epoch(parts) {
+        if denial.until <= now || denial.started.epoch != self.epoch(parts) {
             return None;
         }
         let mut outcome = denial.outcome.clone();
-        let passed = now.duration_since(denial.asked.at);
+        let passed = now.duration_since(denial.started.at);
         drop(kept);
         for state in &mut outcome.states {
             state.at += passed;
@@ -96,7 +96,7 @@ impl Denials {
     }
 
     /// Remembers the outcome if it is a denial.
-    pub fn remember(&self, parts: &[Part], outcome: &Outcome, asked: &Asking) {
+    pub fn remember(&self, parts: &[Part], outcome: &Outcome, started: &Started) {
         let denying = || {
             let both = parts.iter().zip(&outcome.states);
             both.filter(|(part, state)| part.mode == Mode::Enforced && !state.allowed).map(|(_, state)| state)
@@ -117,7 +117,8 @@ impl Denials {
         if kept.len() >= self.most {
             kept.clear();
         }
-        let denial = Denial { asked: asked.clone(), until: asked.at + wait.min(LONGEST), outcome: outcome.clone() };
+        let denial =
+            Denial { started: started.clone(), until: started.at + wait.min(LONGEST), outcome: outcome.clone() };
         kept.insert(request(parts), denial);
     }
 }

@@ -12,6 +12,8 @@ mod listen;
 mod log;
 mod metadata;
 mod metrics;
+mod plan;
+mod response;
 mod service;
 mod settings;
 mod stats;
@@ -33,7 +35,7 @@ use tonic::service::Routes;
 use config::{Config, Origin, Update};
 use health::Health;
 use listen::Ages;
-use service::{Door, Service};
+use service::{Grpc, Service};
 use settings::{Settings, Sink};
 use stats::Stats;
 use store::Store;
@@ -86,7 +88,7 @@ fn main() -> ExitCode {
 /// Runs the service. Requests have threads of their own: a scrape of the metrics, or a configuration that is read, keeps
 /// none of them waiting.
 fn serve_with(settings: Settings) -> std::io::Result<Result<(), String>> {
-    let aside = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let background = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     // With one thread nothing has to be handed from one to the next, which takes a third of the processor time.
     let mut requests = match settings.threads {
         1 => Builder::new_current_thread(),
@@ -96,8 +98,8 @@ fn serve_with(settings: Settings) -> std::io::Result<Result<(), String>> {
             builder
         }
     };
-    let ended = requests.enable_all().build()?.block_on(run(settings, aside.handle()));
-    aside.shutdown_background();
+    let ended = requests.enable_all().build()?.block_on(run(settings, background.handle()));
+    background.shutdown_background();
     Ok(ended)
 }
 
@@ -121,7 +123,7 @@ fn check(paths: &[&str]) -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-async fn run(settings: Settings, aside: &Handle) -> Result<(), String> {
+async fn run(settings: Settings, background: &Handle) -> Result<(), String> {
     for note in &settings.notes {
         tracing::warn!("{note}");
     }
@@ -140,13 +142,13 @@ async fn run(settings: Settings, aside: &Handle) -> Result<(), String> {
     });
     let mut early = stopped.clone();
     tokio::select! {
-        served = serve(&settings, stopped, aside) => served,
+        served = serve(&settings, stopped, background) => served,
         // Before there is anything to drain.
         () = async { let _ = early.wait_for(|stopped| *stopped).await; tokio::time::sleep(DRAIN + Duration::from_secs(5)).await } => Ok(()),
     }
 }
 
-async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, aside: &Handle) -> Result<(), String> {
+async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: &Handle) -> Result<(), String> {
     let certificates = settings.grpc_tls.as_ref().map(Certificates::read).transpose()?.map(Arc::new);
     let Some(store) = connect(settings, stopped.clone()).await? else { return Ok(()) };
     let stats = Arc::new(Stats::default());
@@ -157,20 +159,20 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, aside: &Hand
 
     let (updates, mut updated) = mpsc::channel(1);
     match &settings.xds {
-        Some(xds) => drop(aside.spawn(config::xds::watch(xds.clone(), updates))),
-        None => drop(aside.spawn(config::files::watch(settings.files.clone(), updates))),
+        Some(xds) => drop(background.spawn(config::xds::watch(xds.clone(), updates))),
+        None => drop(background.spawn(config::files::watch(settings.files.clone(), updates))),
     }
-    let keeper = Keeper { settings: settings.clone(), service: Arc::clone(&service), health: Arc::clone(&health) };
+    let loader = Loader { settings: settings.clone(), service: Arc::clone(&service), health: Arc::clone(&health) };
     if !settings.force_start {
         let mut stopped = stopped.clone();
         tokio::select! {
-            update = updated.recv() => if let Some(update) = update { keeper.take(update).await },
+            update = updated.recv() => if let Some(update) = update { loader.load(update).await },
             _ = stopped.wait_for(|stopped| *stopped) => return Ok(()),
         }
     }
-    aside.spawn(async move {
+    background.spawn(async move {
         while let Some(update) = updated.recv().await {
-            keeper.take(update).await;
+            loader.load(update).await;
         }
     });
 
@@ -180,9 +182,9 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, aside: &Hand
             if !path.starts_with('/') {
                 return Err(format!("PROMETHEUS_PATH must begin with a slash, not be '{path}'"));
             }
-            open(aside, "metrics", &address, http::metrics(Arc::clone(&stats), path))?;
+            open(background, "metrics", &address, http::metrics(Arc::clone(&stats), path))?;
         }
-        sink => drop(aside.spawn(statsd::run(
+        sink => drop(background.spawn(statsd::run(
             sink,
             Arc::clone(&stats),
             settings.flush_interval,
@@ -190,7 +192,7 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, aside: &Hand
         ))),
     }
     if settings.redis.health_check {
-        aside.spawn(check_redis(Arc::clone(&store), Arc::clone(&health)));
+        background.spawn(check_redis(Arc::clone(&store), Arc::clone(&health)));
     }
     let listener = match &settings.grpc_socket {
         Some(path) => {
@@ -203,15 +205,15 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, aside: &Hand
     let place = settings.grpc_socket.as_ref().map_or(settings.grpc.clone(), |path| path.display().to_string());
     tracing::warn!("Listening for gRPC on '{place}'");
     // After gRPC: what /healthcheck calls healthy can be asked.
-    open(aside, "debug", &settings.debug, http::debug(Arc::clone(&service)))?;
-    open(aside, "HTTP", &settings.http, http::doors(Arc::clone(&service), Arc::clone(&health)))?;
+    open(background, "debug", &settings.debug, http::debug(Arc::clone(&service)))?;
+    open(background, "HTTP", &settings.http, http::doors(Arc::clone(&service), Arc::clone(&health)))?;
     if let Some(certificates) = &certificates {
-        aside.spawn(Arc::clone(certificates).watch());
+        background.spawn(Arc::clone(certificates).watch());
     }
     let unless_zero = |time: Duration| (!time.is_zero()).then_some(time);
     let ages =
         Ages { most: unless_zero(settings.max_connection_age), grace: unless_zero(settings.max_connection_age_grace) };
-    let services = Routes::new(RateLimitServiceServer::new(Door(service))).add_service(health_service).prepare();
+    let services = Routes::new(RateLimitServiceServer::new(Grpc(service))).add_service(health_service).prepare();
     let mut told = stopped.clone();
     let ended = async move {
         let _ = told.wait_for(|stopped| *stopped).await;
@@ -227,8 +229,8 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, aside: &Hand
 }
 
 /// Serves in the background.
-fn open(aside: &Handle, what: &str, address: &str, router: axum::Router) -> Result<(), String> {
-    let _guard = aside.enter();
+fn open(background: &Handle, what: &str, address: &str, router: axum::Router) -> Result<(), String> {
+    let _guard = background.enter();
     let listener = listen::tcp(address).map_err(|error| format!("{what} at {address}: {error}"))?;
     tracing::warn!("Listening for {what} on '{address}'");
     tokio::spawn(async move { axum::serve(listener, router).await });
@@ -265,14 +267,14 @@ async fn check_redis(store: Arc<Store>, health: Arc<Health>) {
 }
 
 /// Puts new configurations in place of old ones.
-struct Keeper {
+struct Loader {
     settings: Settings,
     service: Arc<Service>,
     health: Arc<Health>,
 }
 
-impl Keeper {
-    async fn take(&self, update: Update) {
+impl Loader {
+    async fn load(&self, update: Update) {
         let stats = &self.service.stats;
         let options = self.settings.options();
         let loaded = update.definitions.and_then(|definitions| Config::load(&definitions, stats, &options));

@@ -138,7 +138,7 @@ pub struct Headers {
 }
 
 /// What Envoy's service has and this one has no use for: how the names of the variables begin, and why.
-const NEEDLESS: [(&str, &str); 17] = [
+const WITHOUT_EFFECT: [(&str, &str); 17] = [
     ("LOCAL_CACHE_SIZE_IN_BYTES", "denials are remembered by DENY_CACHE, as long as they hold"),
     ("EXPIRATION_JITTER_MAX_SECONDS", "counters end with their window"),
     ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "a denied request never counts"),
@@ -233,8 +233,8 @@ impl Settings {
         let seconds = Duration::from_secs;
         let mut notes = Vec::new();
         for (name, value) in &env.0 {
-            let needless = NEEDLESS.iter().find(|(start, _)| name.starts_with(start));
-            if let Some((_, why)) = needless
+            let without_effect = WITHOUT_EFFECT.iter().find(|(start, _)| name.starts_with(start));
+            if let Some((_, why)) = without_effect
                 && !matches!(value.as_str(), "" | "0" | "false")
             {
                 notes.push(format!("{name} has no effect here: {why}"));

@@ -8,7 +8,7 @@ pub mod xds;
 use tokio::sync::oneshot;
 
 pub use definition::Definition;
-pub use tree::{Config, Found, Options};
+pub use tree::{Config, Found};
 
 /// A configuration that has been read, or why it could not be.
 pub struct Update {

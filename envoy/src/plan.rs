@@ -1,0 +1,232 @@
+//! From a request to what Redis is asked for: which limit each descriptor meets, its key, and its part of the decision.
+
+use std::collections::{HashMap, HashSet};
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use tonic::Status;
+
+use crate::config::tree::{Kind, UnknownUnit};
+use crate::config::{Config, Found};
+use crate::decide::{Mode, Part};
+use crate::settings::Settings;
+use crate::stats::Stats;
+use crate::store::Item;
+
+/// The most hits of a descriptor. Above it Envoy's service would count backwards.
+const MOST_HITS: u64 = i64::MAX as u64;
+/// The most units of a call of Redis; a request of more fits nowhere.
+const MOST_UNITS: u64 = (1 << 53) - 1;
+
+/// What a request comes to.
+pub struct Plan {
+    /// By descriptor of the request.
+    pub descriptors: Vec<Planned>,
+    pub parts: Vec<Part>,
+    pub refunds: Vec<Item>,
+    /// Whether there is a quota that cannot fail.
+    pub passing_quota: bool,
+}
+
+/// What a descriptor of the request comes to.
+pub enum Planned {
+    /// No limit applies, or one that another replaces.
+    NoLimit,
+    Unlimited,
+    Limited(LimitUse),
+}
+
+/// The use that a descriptor makes of a limit.
+pub struct LimitUse {
+    pub found: Found,
+    pub hits: u64,
+    /// Whether units are given back.
+    pub negative: bool,
+    /// Whether the hits settle what a check has reserved, and so cannot be denied.
+    pub settles: bool,
+    /// Its position among the parts of the decision, or among the refunds.
+    pub part: usize,
+}
+
+impl Planned {
+    pub fn limit(&self) -> Option<&LimitUse> {
+        match self {
+            Self::Limited(limit) => Some(limit),
+            Self::NoLimit | Self::Unlimited => None,
+        }
+    }
+}
+
+impl Plan {
+    /// Plans a request.
+    ///
+    /// # Errors
+    /// If the request cannot be served, whatever the counts are.
+    pub fn new(
+        request: &RateLimitRequest,
+        config: &Config,
+        settings: &Settings,
+        stats: &Stats,
+    ) -> Result<Self, Status> {
+        if !config.has_domain(&request.domain) {
+            stats.unknown_domain(&request.domain).add(request.descriptors.len() as u64);
+        }
+        let mut plan = Self {
+            descriptors: limits(request, config, settings, stats)?,
+            parts: Vec::new(),
+            refunds: Vec::new(),
+            passing_quota: false,
+        };
+        plan.share_parts(request, settings)?;
+        Ok(plan)
+    }
+
+    /// Makes parts and refunds of the limits. The same key twice is one part with the sum of the hits.
+    fn share_parts(&mut self, request: &RateLimitRequest, settings: &Settings) -> Result<(), Status> {
+        let mut seen: HashMap<(Vec<u8>, String), usize> = HashMap::new();
+        for (descriptor, planned) in request.descriptors.iter().zip(&mut self.descriptors) {
+            let Planned::Limited(used) = planned else { continue };
+            let limit = &used.found.limit;
+            self.passing_quota |= limit.shadow_mode && (limit.quota_mode || settings.quota_mode);
+            let Some(kind) = &limit.rule else { continue };
+            let (key, holder) = key_of(&settings.key_prefix, &request.domain, descriptor, &used.found, kind);
+            if holder.is_empty() && matches!(kind, Kind::Concurrency { .. }) {
+                return Err(Status::invalid_argument("a place needs a holder, and the descriptor names none"));
+            }
+            let mut units = used.hits.min(MOST_UNITS);
+            if let Some(estimate) = limit.reserve
+                && !used.negative
+            {
+                // A check takes the estimate. Hits come later, and settle the difference: it is charged whether it fits
+                // or not, or given back.
+                used.settles = units > 0;
+                (units, used.negative) = match units {
+                    0 => (estimate, false),
+                    units => (units.abs_diff(estimate), units < estimate),
+                };
+            }
+            let mut item = Item { key, kind: kind.clone(), units, force: false, holder };
+            if used.negative {
+                used.part = self.refunds.len();
+                self.refunds.push(item);
+                continue;
+            }
+            let mode = if settings.shadow_mode || limit.shadow_mode || used.settles {
+                Mode::Shadow
+            } else if settings.quota_mode || limit.quota_mode {
+                Mode::Quota
+            } else {
+                Mode::Enforced
+            };
+            item.force = mode == Mode::Shadow && item.can_be_forced();
+            used.part = *seen.entry((item.key.clone(), item.holder.clone())).or_insert(self.parts.len());
+            match self.parts.get_mut(used.part) {
+                Some(part) => {
+                    part.item.units = part.item.units.saturating_add(units).min(MOST_UNITS);
+                    // Where one of the two is enforced, so is the sum.
+                    if (mode as u8) < (part.mode as u8) {
+                        part.mode = mode;
+                        part.item.force = item.force;
+                    }
+                }
+                None => self.parts.push(Part { item, mode }),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which limit each descriptor meets, and the hits that it counts there.
+fn limits(
+    request: &RateLimitRequest,
+    config: &Config,
+    settings: &Settings,
+    stats: &Stats,
+) -> Result<Vec<Planned>, Status> {
+    let options = settings.options();
+    let mut replaced = HashSet::new();
+    let mut limits = Vec::with_capacity(request.descriptors.len());
+    for descriptor in &request.descriptors {
+        let found = config
+            .find(&request.domain, descriptor, stats, &options)
+            .map_err(|UnknownUnit| Status::invalid_argument("the limit of a descriptor has no unit"))?;
+        limits.push(match found {
+            None => Planned::NoLimit,
+            Some(found) => {
+                replaced.extend(found.limit.replaces.iter().cloned());
+                if found.limit.rule.is_none() {
+                    Planned::Unlimited
+                } else {
+                    let hits = match &descriptor.hits_addend {
+                        Some(hits) => hits.value,
+                        // 0 is what a client sends that says nothing.
+                        None => u64::from(request.hits_addend.max(1)),
+                    };
+                    let negative = descriptor.is_negative_hits;
+                    Planned::Limited(LimitUse { found, hits, negative, settles: false, part: 0 })
+                }
+            }
+        });
+    }
+    for planned in &mut limits {
+        let Planned::Limited(LimitUse { found, hits, .. }) = planned else { continue };
+        if replaced.contains(&found.limit.name) {
+            *planned = Planned::NoLimit;
+        } else if *hits > MOST_HITS {
+            return Err(Status::invalid_argument(format!("hits_addend must be at most {MOST_HITS}, not {hits}")));
+        }
+    }
+    Ok(limits)
+}
+
+/// The key of a limit, and the holder of a place. The key is prefix, domain, entries and windows. What clients send is
+/// escaped, so that two descriptors never share a key, and no text can choose the slot of a cluster.
+fn key_of(
+    prefix: &str,
+    domain: &str,
+    descriptor: &RateLimitDescriptor,
+    found: &Found,
+    kind: &Kind,
+) -> (Vec<u8>, String) {
+    let mut key = String::with_capacity(96);
+    key.push_str(prefix);
+    if let Some(tag) = &found.hash_tag {
+        key.push('{');
+        escape(&mut key, tag);
+        key.push('}');
+    }
+    escape(&mut key, domain);
+    let mut holder = String::new();
+    for (index, entry) in descriptor.entries.iter().enumerate() {
+        if let Kind::Concurrency { holder: names_holder, .. } = kind
+            && *names_holder == entry.key
+        {
+            holder.clone_from(&entry.value);
+            continue;
+        }
+        key.push('|');
+        escape(&mut key, &entry.key);
+        key.push('=');
+        let shared = found.shared.get(index).and_then(Option::as_deref);
+        escape(&mut key, shared.unwrap_or(&entry.value));
+    }
+    key.push_str(&found.limit.suffix);
+    (key.into_bytes(), holder)
+}
+
+/// Percent signs, and what separates the parts of a key or means something to a cluster.
+fn escape(key: &mut String, text: &str) {
+    let mut rest = text;
+    while let Some(at) = rest.bytes().position(|byte| matches!(byte, b'%' | b'|' | b'=' | b'{' | b'}')) {
+        key.push_str(&rest[..at]);
+        key.push_str(match rest.as_bytes()[at] {
+            b'%' => "%25",
+            b'|' => "%7C",
+            b'=' => "%3D",
+            b'{' => "%7B",
+            _ => "%7D",
+        });
+        rest = &rest[at + 1..];
+    }
+    key.push_str(rest);
+}

@@ -1,0 +1,193 @@
+//! From a decision to the response: statuses, headers, dynamic metadata, and what statistics count of it.
+
+use std::time::{Duration, SystemTime};
+
+use envoy_types::pb::envoy::config::core::v3::HeaderValue;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit as Shown};
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use envoy_types::pb::google::protobuf;
+
+use crate::config::tree::{Kind, seconds_of};
+use crate::decide::Outcome;
+use crate::metadata::dynamic_metadata;
+use crate::plan::{LimitUse, Plan, Planned};
+use crate::settings::{Headers, OnError, Settings};
+use crate::stats::Stats;
+use crate::store::State;
+
+/// What was decided about the parts of a plan, and its refunds.
+pub struct Decided {
+    pub outcome: Outcome,
+    pub refunded: Vec<State>,
+    /// Whether it is a denial that was remembered.
+    pub from_cache: bool,
+}
+
+/// The response to a request that was decided.
+pub fn decided(
+    request: &RateLimitRequest,
+    plan: &Plan,
+    decided: &Decided,
+    settings: &Settings,
+    stats: &Stats,
+) -> RateLimitResponse {
+    let mut statuses = Vec::with_capacity(plan.descriptors.len());
+    let mut closest: Option<usize> = None;
+    let mut fewest = u32::MAX;
+    let (mut denied, mut quotas, mut failed_quotas) = (false, 0, 0);
+    let mut passed = Vec::new();
+    for (index, planned) in plan.descriptors.iter().enumerate() {
+        let status = match planned {
+            Planned::Unlimited => {
+                statuses.push(unlimited_status());
+                continue;
+            }
+            Planned::NoLimit => DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() },
+            Planned::Limited(used) if used.negative => status_of(used, &decided.refunded[used.part], true),
+            Planned::Limited(used) => {
+                count(used, plan, decided, settings.near_limit_ratio);
+                let state = &decided.outcome.states[used.part];
+                status_of(used, state, state.allowed || used.found.limit.shadow_mode || used.settles)
+            }
+        };
+        if status.current_limit.is_some() && status.limit_remaining < fewest {
+            (closest, fewest) = (Some(index), status.limit_remaining);
+        }
+        let quota = settings.quota_mode || planned.limit().is_some_and(|used| used.found.limit.quota_mode);
+        quotas += usize::from(quota);
+        if status.code() != Code::OverLimit {
+            passed.push(index);
+        } else if quota {
+            failed_quotas += 1;
+        } else {
+            denied = true;
+            (closest, fewest) = (Some(index), 0);
+        }
+        statuses.push(status);
+    }
+    denied |= quotas > 0 && quotas == failed_quotas;
+    if denied && settings.shadow_mode {
+        denied = false;
+        stats.global_shadow_mode.inc();
+    }
+    let response_headers_to_add = match (&settings.headers, closest.and_then(|index| statuses.get(index))) {
+        (Some(headers), Some(status)) => headers_of(headers, status),
+        _ => Vec::new(),
+    };
+    let limits = plan.descriptors.iter().map(|planned| planned.limit().and_then(|used| used.found.metadata.as_deref()));
+    let dynamic_metadata =
+        settings.dynamic_metadata.then(|| dynamic_metadata(request, &passed, &limits.collect::<Vec<_>>()));
+    RateLimitResponse {
+        overall_code: if denied { Code::OverLimit } else { Code::Ok }.into(),
+        statuses,
+        response_headers_to_add,
+        dynamic_metadata,
+        ..RateLimitResponse::default()
+    }
+}
+
+/// The response to a request that Redis could not decide, where ON_ERROR is `allow` or `deny`.
+pub fn undecided(plan: &Plan, settings: &Settings) -> RateLimitResponse {
+    let mut code = Code::Ok;
+    let statuses = plan.descriptors.iter().map(|planned| match planned {
+        Planned::Unlimited => unlimited_status(),
+        Planned::Limited(used) if settings.on_error == OnError::Deny => {
+            let enforced = !(settings.shadow_mode || used.found.limit.shadow_mode || used.negative);
+            if enforced {
+                code = Code::OverLimit;
+            }
+            DescriptorStatus {
+                code: if enforced { Code::OverLimit } else { Code::Ok }.into(),
+                current_limit: used.found.limit.rates.first().cloned(),
+                ..DescriptorStatus::default()
+            }
+        }
+        _ => DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() },
+    });
+    let statuses = statuses.collect();
+    RateLimitResponse { overall_code: code.into(), statuses, ..RateLimitResponse::default() }
+}
+
+/// Counts the hits of a descriptor.
+fn count(used: &LimitUse, plan: &Plan, decided: &Decided, near_limit_ratio: f32) {
+    let (stats, hits) = (&used.found.stats, used.hits);
+    let state = &decided.outcome.states[used.part];
+    // Those of all descriptors with this key.
+    let units = plan.parts[used.part].item.units;
+    stats.total_hits.add(hits);
+    let before = if decided.outcome.charged[used.part] { state.used.saturating_sub(units) } else { state.used };
+    let near = (state.limit as f32 * near_limit_ratio).floor() as u64;
+    if state.allowed {
+        stats.within(hits, before.saturating_add(hits), near);
+        return;
+    }
+    let over = if decided.from_cache {
+        stats.over_limit.add(hits);
+        stats.over_limit_with_local_cache.add(hits);
+        hits
+    } else {
+        stats.over(hits, before, state.limit, near)
+    };
+    if used.found.limit.shadow_mode {
+        stats.shadow_mode.add(over);
+    }
+}
+
+fn unlimited_status() -> DescriptorStatus {
+    DescriptorStatus { code: Code::Ok.into(), limit_remaining: u32::MAX, ..DescriptorStatus::default() }
+}
+
+fn status_of(used: &LimitUse, state: &State, passes: bool) -> DescriptorStatus {
+    let limit = &used.found.limit;
+    let rate = binding(&limit.rates, &limit.rule, state);
+    DescriptorStatus {
+        code: if passes { Code::Ok } else { Code::OverLimit }.into(),
+        limit_remaining: u32::try_from(state.remaining).unwrap_or(u32::MAX),
+        duration_until_reset: Some(protobuf::Duration { seconds: reset(&limit.rule, state), nanos: 0 }),
+        current_limit: rate,
+        quota: None,
+    }
+}
+
+/// The rate that the state is about.
+fn binding(rates: &[Shown], rule: &Option<Kind>, state: &State) -> Option<Shown> {
+    let windows = match rule {
+        Some(Kind::Fixed(rule)) => rule.windows(),
+        Some(Kind::Sliding(rule)) => rule.windows(),
+        _ => &[],
+    };
+    // The windows are in order of length, the rates in that of the file.
+    let of_window = |rate: &&Shown| {
+        windows.iter().any(|window| {
+            window.length() == state.window
+                && window.limit() == u64::from(rate.requests_per_unit)
+                && seconds_of(rate.unit()).is_some_and(|seconds| window.length().as_secs() % seconds == 0)
+        })
+    };
+    if rates.len() > 1 { rates.iter().find(of_window).cloned() } else { rates.first().cloned() }
+}
+
+/// Seconds until there is more: of a window of the clock until it ends, else until the request fits or all is free.
+fn reset(rule: &Option<Kind>, state: &State) -> i64 {
+    let up = |wait: Duration| i64::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
+    if let Some(Kind::Fixed(_)) = rule {
+        let at = state.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let length = state.window.as_secs().max(1);
+        return i64::try_from(length - at % length).unwrap_or(i64::MAX);
+    }
+    match (state.allowed, state.retry_after) {
+        (false, Some(wait)) => up(wait),
+        _ => state.reset_after.map_or_else(|| up(state.window), up),
+    }
+}
+
+fn headers_of(headers: &Headers, status: &DescriptorStatus) -> Vec<HeaderValue> {
+    let header = |key: &str, value: String| HeaderValue { key: key.to_owned(), value, ..HeaderValue::default() };
+    let limit = status.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit);
+    let reset = status.duration_until_reset.as_ref().map_or(0, |reset| reset.seconds);
+    vec![
+        header(&headers.limit, limit.to_string()),
+        header(&headers.remaining, status.limit_remaining.to_string()),
+        header(&headers.reset, reset.to_string()),
+    ]
+}

@@ -22,7 +22,7 @@ from harness.play import SCENARIOS, Play, Scenario, Skip
 from harness.subject import Kind
 
 HERE = Path(__file__).parent
-FAMILIES = ("hanging",)
+FAMILIES = ("hanging", "moving", "busy")
 KNOWN = HERE / "known-red.txt"
 
 

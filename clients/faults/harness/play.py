@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +17,7 @@ from .subject import Kind, Reply, Subject
 MARGIN_MS = 200
 """What a call may take beyond its deadline, with how late the subject's own timers were meanwhile."""
 
-UNAVAILABLE = ("unavailable",)
+ANSWERED = ("allowed", "denied")
 
 
 class Skip(Exception):
@@ -72,6 +74,25 @@ def fixed(*rates: str, **options: Any) -> dict[str, Any]:
 
 def lease(limit: int, ttl: float) -> dict[str, Any]:
     return {"kind": "lease", "limit": limit, "ttl": ttl}
+
+
+class Traffic:
+    """Callers that call one after the other until they are told to stop, one a key."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, str, Reply]] = []
+        """When each call ended, its key, and how."""
+
+    def of(self, key: str, since: float = 0) -> list[Reply]:
+        return [reply for at, each, reply in self.seen if each == key and at >= since]
+
+    def outcomes(self) -> dict[str, int]:
+        return dict(Counter(reply.outcome for _, _, reply in self.seen))
+
+    def steady_from(self, key: str) -> float:
+        """When the last call that failed had ended."""
+        failed = [at for at, each, reply in self.seen if each == key and reply.outcome not in ANSWERED]
+        return max(failed, default=0.0)
 
 
 class Limiter:
@@ -144,6 +165,32 @@ class Play:
             raise AssertionError(f"no limiter was made: {made}")
         return Limiter(self.subject, name, timeout)
 
+    @asynccontextmanager
+    async def traffic(
+        self, limiter: Limiter, keys: list[str], rule: dict[str, Any], pause: float = 0.02, **fields: Any
+    ) -> AsyncIterator[Traffic]:
+        """One caller a key, while the block lasts."""
+        traffic, going = Traffic(), True
+
+        async def calling(key: str) -> None:
+            while going:
+                reply = await limiter.hit(key, rule, **fields)
+                traffic.seen.append((time.monotonic(), key, reply))
+                await asyncio.sleep(pause)
+
+        callers = [asyncio.create_task(calling(key)) for key in keys]
+        try:
+            yield traffic
+            going = False
+            await asyncio.gather(*callers)
+        finally:
+            for caller in callers:
+                caller.cancel()
+
+    def impatient(self, seconds: float) -> dict[str, float]:
+        """The fields of a call whose caller gives up after that time, where the subject's language can do so."""
+        return {"within": seconds} if "within" in self.subject.can else {}
+
     # Judging.
 
     def judge(self, what: str, holds: object, seen: object = "") -> bool:
@@ -176,7 +223,7 @@ class Play:
             reply = await limiter.hit(key, rule)
             lost += reply.lag / 1000
             took = time.monotonic() - began
-            if reply.outcome in ("allowed", "denied"):
+            if reply.outcome in ANSWERED:
                 self.judge(f"{what} within {within:g} s", took <= within + 1 + 2 * lost, f"{took:.1f} s")
                 return took
             if took > within + 6 + 2 * lost or reply.outcome == "died":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from harness.play import Play, scenario, sliding
+from harness.proxy import about
 
 RULE = sliding("1000/hour")
 
@@ -65,3 +67,94 @@ async def killed(play: Play) -> None:
     crowd = await limiter.crowd(20, "k", RULE)
     play.all_of(crowd, "allowed", what="20 at once")
     await play.charged(server, "k", RULE, 20)
+
+
+@scenario("nobody listens", "hit", quick=True)
+async def refused(play: Play) -> None:
+    """The first call to a closed port is unavailable at once, and says that it was refused; it recovers within 2 s."""
+    server = await play.server()
+    server.kill()
+    limiter = await play.limiter(server, timeout=2)
+    reply = await limiter.hit("k", RULE)
+    play.outcome(reply, "unavailable")
+    play.in_time(reply, 1, what="at once")
+    text = str(reply.get("error", "")).lower()
+    play.judge("the error says why", "refused" in text or "111" in text, reply)
+    await server.start()
+    await play.recovers(limiter, RULE, within=2)
+
+
+@scenario("half a reply, then silence", "hit", quick=True)
+async def half(play: Play) -> None:
+    """The call is answered by its deadline, as unavailable; it is charged once; the next caller gets its own reply and
+    not the rest of that one; it recovers within 2 s."""
+    server = await play.server()
+    proxy = await play.proxy(server)
+    limiter = await play.limiter(proxy, timeout=0.5)
+    play.outcome(await limiter.hit("other", RULE), "allowed", what="before")
+    proxy.half = about("halved")
+    reply = await limiter.hit("halved", RULE)
+    play.outcome(reply, "unavailable")
+    play.in_time(reply, 0.5)
+    await play.charged(server, "halved", RULE, 1)
+    await play.recovers(limiter, RULE, within=2)
+    for number in range(2, 5):
+        reply = await limiter.hit("other", RULE)
+        play.judge("its own reply", reply.get("remaining") == 1000 - number, reply)
+
+
+@scenario("a reply a byte at a time", "hit", quick=True)
+async def trickled(play: Play) -> None:
+    """A reply that takes seconds to arrive, a byte each 40 ms, ends the call at its deadline, also cold; it is charged
+    once; it recovers within 2 s."""
+    server = await play.server()
+    proxy = await play.proxy(server)
+    cold = await play.limiter(proxy, timeout=0.5)
+    warm = await play.limiter(proxy, timeout=0.5)
+    play.outcome(await warm.hit("other", RULE), "allowed", what="before")
+    proxy.trickle = 0.04
+    replies = await asyncio.gather(warm.hit("slow", RULE), cold.hit("cold", RULE))
+    for reply in replies:
+        play.outcome(reply, "unavailable")
+        play.in_time(reply, 0.5)
+    await play.charged(server, "slow", RULE, 1)
+    proxy.trickle = 0
+    await play.recovers(warm, RULE, within=2)
+    await play.recovers(cold, RULE, within=2)
+
+
+@scenario("the reply is lost", "hit", quick=True)
+async def lost(play: Play) -> None:
+    """A connection that breaks in place of the reply: each call is unavailable and charged exactly once, in a crowd
+    too."""
+    server = await play.server()
+    proxy = await play.proxy(server)
+    limiter = await play.limiter(proxy, timeout=1)
+    play.outcome(await limiter.hit("other", RULE), "allowed", what="before")
+    proxy.lose = about("lost")
+    for number in range(1, 4):
+        reply = await limiter.hit("lost", RULE)
+        play.outcome(reply, "unavailable")
+        await play.charged(server, "lost", RULE, number)
+        await play.recovers(limiter, RULE, within=2)
+    crowd = await limiter.crowd(20, "lost2", RULE)
+    play.all_of(crowd, "unavailable")
+    used = await server.used("lost2", RULE)
+    play.judge("each of a crowd is charged at most once", used <= 20, used)
+
+
+@scenario("old connections swallow everything", "hit", quick=True)
+async def swallowed(play: Play) -> None:
+    """Connections that are open bring nothing any more, and new ones work. Callers give up earlier than the limiter
+    does (100 ms; deadline 400). Within 3 s all are answered."""
+    server = await play.server()
+    proxy = await play.proxy(server)
+    limiter = await play.limiter(proxy, timeout=0.4)
+    await limiter.crowd(10, "k", RULE)
+    proxy.swallow()
+    began = time.monotonic()
+    async with play.traffic(limiter, ["a", "b", "c"], RULE, **play.impatient(0.1)) as traffic:
+        await asyncio.sleep(6)
+    for key in ("a", "b", "c"):
+        took = traffic.steady_from(key) - began
+        play.judge("answered from 3 s on", took <= 3.5, f"the last failure after {took:.1f} s: {traffic.outcomes()}")

@@ -12,14 +12,16 @@ from redis.retry import Retry
 UNAVAILABLE = (redis.ConnectionError, redis.TimeoutError, redis.exceptions.ReadOnlyError)
 
 
+def plain_options(timeout: float) -> dict[str, Any]:
+    """A client's options for a deadline, and for calls that are sent once."""
+    return {"socket_timeout": timeout, "socket_connect_timeout": timeout, "retry": Retry(NoBackoff(), 0)}
+
+
 class PlainLimiter:
     """Sends the module's command, and nothing more."""
 
-    def __init__(self, client: Any, *, timeout: float = 1.0, **_: Any) -> None:
+    def __init__(self, client: Any, **_: Any) -> None:
         self._client = client
-        if isinstance(client, redis.Redis):
-            options = client.connection_pool.connection_kwargs
-            options.update(socket_timeout=timeout, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0))
 
     def hit(self, key: str, rule: Any, cost: int | None = None, force: bool = False) -> Any:
         words = [f"RL.{rule.KIND}", key, *rule.words(), "FULL"]

@@ -20,7 +20,7 @@ from typing import Any
 
 import redis
 import redis.asyncio
-from plain_redis_py import PlainLimiter
+from plain_redis_py import PlainLimiter, plain_options
 from redis_rl import AsyncLimiter, Denied, Limiter, fixed, lease, sliding, throttle
 
 ASYNC = sys.argv[1] == "asyncio"
@@ -71,16 +71,18 @@ def rule_of(described: dict[str, Any]) -> Any:
     return lease(options.pop("limit"), options.pop("ttl"), **options)
 
 
-def client_of(connect: dict[str, Any]) -> Any:
-    library = redis.asyncio if ASYNC else redis
+def client_of(connect: dict[str, Any], timeout: float) -> Any:
+    library: Any = redis.asyncio if ASYNC else redis
+    # The package has a deadline whatever the client's options are; the plain client is given what it has for it.
+    options = plain_options(timeout) if PLAIN else {}
     if "cluster" in connect:
         nodes = [each.rsplit(":", 1) for each in connect["cluster"]]
         node = library.cluster.ClusterNode
-        return library.RedisCluster(startup_nodes=[node(host, int(port)) for host, port in nodes])
+        return library.RedisCluster(startup_nodes=[node(host, int(port)) for host, port in nodes], **options)
     if "sentinel" in connect:
         hosts = [(each.rsplit(":", 1)[0], int(each.rsplit(":", 1)[1])) for each in connect["sentinel"]]
-        return library.sentinel.Sentinel(hosts).master_for(connect["service"])
-    return library.Redis.from_url(connect["url"])
+        return library.sentinel.Sentinel(hosts).master_for(connect["service"], **options)
+    return library.Redis.from_url(connect["url"], **options)
 
 
 def lag_since(began: float) -> float:
@@ -217,14 +219,19 @@ async def crowd(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
 async def burn(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
     """Computes: in threads, or where the calls are made, which is the event loop."""
 
+    begin = threading.Event()
+
     def compute() -> None:
+        begin.wait()
         until = time.monotonic() + c["ms"] / 1000
         while time.monotonic() < until:
-            sum(range(10_000))
+            sum(number for number in range(1000))
 
     threads = [threading.Thread(target=compute, daemon=True) for _ in range(c.get("threads", 0))]
     for thread in threads:
         thread.start()
+    tell(id=c["id"], event="burning")
+    begin.set()
     if not threads:
         compute()
     while any(thread.is_alive() for thread in threads):
@@ -284,7 +291,7 @@ async def close(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
 async def make(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
     name = c["client"]
     if name not in clients:
-        clients[name] = client_of(c["connect"])
+        clients[name] = client_of(c["connect"], c["timeout"])
     options = {key: c[key] for key in ("prefix", "mode", "timeout", "deny_cache") if key in c}
     kind: Any = AsyncLimiter if ASYNC else PlainLimiter if PLAIN else Limiter
     limiters[c["name"]] = kind(clients[name], name=c["name"], **options)

@@ -49,7 +49,7 @@ bench-quick: deps-build deps-server build ## A rougher measurement in less than 
 bench-instructions: deps-build deps-server deps-valgrind build ## Count the instructions of each command into docs/bench/instructions.md
 	$(CARGO) bench --locked --bench limiters -- --instructions $(if $(ENGINE),--engine $(ENGINE))
 
-functions: ## Generate the two files that servers load from functions/rl.lua
+functions: ## Put functions/ together into the two files that servers load
 	@scripts/functions.sh
 
 pictures: deps-build deps-server build ## Draw docs/pictures from live calls, and the plots of docs/bench from its figures

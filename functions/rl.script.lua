@@ -1,4 +1,4 @@
--- The commands of redis-rl as one script: EVALSHA sha numkeys key ... command word ... Made of rl.lua by `make functions`.
+-- The commands of redis-rl as one script: EVALSHA sha numkeys key ... command word ... Made of functions/ by `make functions`.
 local command, keys, words, at = string.lower(ARGV[1] or ''), KEYS, ARGV, 2
 local ONLY = command
 if command == 'peek' or command == 'refund' then
@@ -27,34 +27,9 @@ local function call(...)
   end
   return reply
 end
-local function integer(word, least, most)
-  if #word <= 16 and (word == '0' or find(word, '^[1-9]%d*$')) then
-    local value = tonumber(word)
-    if value >= least and value <= most then
-      return value
-    end
-  end
-end
-local function millis(word)
-  local seconds = integer(word, 1, 2147483647)
-  if seconds then
-    return seconds * 1000
-  end
-  local _, _, whole, places = find(word, '^(%d+)%.(%d%d?%d?)$')
-  seconds = whole and integer(whole, 0, 2147483647)
-  if seconds then
-    local value = seconds * 1000 + tonumber(places) * 10 ^ (3 - #places)
-    if value >= 1 and value <= 2147483647 * 1000 then
-      return value
-    end
-  end
-end
 local function clock()
   local time = call('TIME')
   local seconds, micros = tonumber(time[1]), tonumber(time[2])
-  if seconds < 0 or (seconds == 0 and micros < 1000) then
-    seconds, micros = 0, 1000
-  end
   return seconds * 1000 + floor(micros / 1000), seconds, micros * 1000
 end
 local function expiry_of(key, now)
@@ -65,8 +40,26 @@ local function expiry_of(key, now)
   local left = call('PTTL', key)
   return left >= 0 and now + left or nil
 end
-local get_logs = nil
-get_logs = (not ONLY or ONLY == 'sliding') and function()
+local function within(word, least, most)
+  if #word <= 16 and (word == '0' or find(word, '^[1-9]%d*$')) then
+    local value = tonumber(word)
+    if value >= least and value <= most then
+      return value
+    end
+  end
+end
+local function window_of(word, name)
+  local seconds = within(word, 1, 2147483647)
+  if seconds then
+    return seconds * 1000
+  end
+  local _, _, whole, places = find(word, '^(%d+)%.(%d%d?%d?)$')
+  seconds = whole and within(whole, 0, 2147483647)
+  local value = seconds and seconds * 1000 + tonumber(places) * 10 ^ (3 - #places)
+  return value and value >= 1 and value <= 2147483647 * 1000 and value or fail(format('ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places', name))
+end
+local open_log = nil
+local make_logs = (not ONLY or ONLY == 'sliding') and function()
   local ceil = math.ceil
   local function renewed_expiry(log, exists)
     local wanted = log.now + 2 * log.window
@@ -80,7 +73,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
     local function later(time)
       return time < 0 and '0' or format('(%d', time)
     end
-    local function read(key, window, now, pruned)
+    local function read(key, window, now, prunes)
       local live = redis.pcall('ZCOUNT', key, later(now - window), now + window)
       if type(live) == 'table' then
         if find(live.err, '^WRONGTYPE') then
@@ -90,13 +83,13 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
       end
       local card = call('ZCARD', key)
       local log = {
-        key = key, window = window, now = now, card = card, live = live, units = live, lasting = 0, ahead = 0, expired = 0,
+        key = key, window = window, now = now, card = card, live = live, units = live, permanent = 0, ahead = 0, expired = 0,
         added = 0, members = false,
       }
       local stale = card - live
       if stale > 0 then
         local expired
-        if pruned and stale <= 1000 then
+        if prunes and stale <= 1000 then
           expired = call('ZREMRANGEBYSCORE', key, 0, now - window)
           stale = stale - expired
         else
@@ -105,9 +98,9 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
           log.expired = expired
         end
         if stale > 0 then
-          log.lasting = call('ZCOUNT', key, '-inf', '(0')
-          log.ahead = stale - log.lasting
-          log.units = live + log.lasting
+          log.permanent = call('ZCOUNT', key, '-inf', '(0')
+          log.ahead = stale - log.permanent
+          log.units = live + log.permanent
         end
       end
       return log
@@ -116,7 +109,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
       log.added = units
       return true
     end
-    local function write(log, kept)
+    local function apply(log, kept)
       local key, now, window, added, suffix = log.key, log.now, log.window, log.added, log.card
       if not kept then
         if log.members then
@@ -128,7 +121,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         call('UNLINK', key)
       elseif not log.keeps_stale then
         if log.expired > 1000 then
-          call('ZREMRANGEBYRANK', key, log.lasting, log.lasting + 1000 - 1)
+          call('ZREMRANGEBYRANK', key, log.permanent, log.permanent + 1000 - 1)
         elseif log.expired > 0 then
           call('ZREMRANGEBYSCORE', key, 0, now - window)
         end
@@ -155,14 +148,14 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         call('PEXPIREAT', key, expiry)
       end
     end
-    sorted = {read = read, plan = plan, write = write}
+    sorted = {read = read, plan = plan, apply = apply}
     function sorted.complete()
       local function stamped_after(log, time)
         return call('ZCOUNT', log.key, later(time), log.now + log.window)
       end
       sorted.stamped_after = stamped_after
       function sorted.later_than(log, time)
-        return stamped_after(log, time) + log.lasting
+        return stamped_after(log, time) + log.permanent
       end
       function sorted.stamp_of(log, rank)
         if rank < log.live then
@@ -170,7 +163,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
           return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
         end
       end
-      function sorted.take(log, cost, at)
+      function sorted.refund(log, cost, at)
         local now, window, members = log.now, log.window, {}
         if log.card == 0 then
           return 0
@@ -191,7 +184,6 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
   end
   local function make_compact()
     local byte, sub = string.byte, string.sub
-    local reader, writer = nil, nil
     local function check_of(length, end_at, head_at, before, units, age, newest)
       local mixed = (length % 65521 * 4099 + end_at % 65521) % 65521
       mixed = (mixed * 4099 + head_at % 65521) % 65521
@@ -228,9 +220,9 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
     local function holds_entries(at)
       return at >= 4 and (at < 4 + 256 or (at - 4) % 256 >= 13)
     end
-    local function open_log(key, window, now, exists)
+    local function open(key, window, now, exists)
       if not exists then
-        return {key = key, window = window, now = now, lasting = 0, is_empty = true, units = 0, length = 0, added = 0}
+        return {key = key, window = window, now = now, permanent = 0, is_empty = true, units = 0, length = 0, added = 0}
       end
       local text = call('GETRANGE', key, -1024, -1)
       local length, head = #text, text
@@ -268,13 +260,14 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         fail('ERR rl: the log at this key is damaged; RL.RESET removes it')
       end
       return {
-        key = key, window = window, now = now, lasting = 0, is_empty = false, is_pruned = false, units = units,
+        key = key, window = window, now = now, permanent = 0, is_empty = false, is_pruned = false, units = units,
         length = length, text = text, base = length - #text, bytes = tail, shift = length, upto = 0,
         footer = footer, origin = before, head_at = head_at, head_units = 0, head_stamp = newest - age,
         end_at = end_at, end_units = units, end_stamp = newest, added = 0, change = false,
       }
     end
-    local function make_reader()
+    local search, writer = nil, nil
+    local function make_search()
       local min = math.min
       local function text_of(log, from, to)
         if from >= log.base then
@@ -428,14 +421,14 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
           at, units, stamp = skip(log, after_at, after_units, after_stamp, by_units, bound)
         end
       end
-      reader = {text_of = text_of, bytes_of = bytes_of, block_mark = block_mark, entry_at = entry_at, step = step, seek = seek}
-      return reader
+      search = {text_of = text_of, bytes_of = bytes_of, block_mark = block_mark, entry_at = entry_at, step = step, seek = seek}
+      return search
     end
     local function seek(log, by_units, bound)
-      return (reader or make_reader()).seek(log, by_units, bound)
+      return (search or make_search()).seek(log, by_units, bound)
     end
     local function read(key, window, now, exists)
-      local log, expired_to, latest = open_log(key, window, now, exists), now - window, now + window
+      local log, expired_to, latest = open(key, window, now, exists), now - window, now + window
       if not exists or log.head_stamp > expired_to and log.end_stamp <= latest then
         return log
       end
@@ -559,7 +552,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         if room == 256 or (at - 4) % 256 == 0 or at >= to then
           return at, units, stamp
         end
-        local bytes, shift = reader.bytes_of(log, at, to, to)
+        local bytes, shift = search.bytes_of(log, at, to, to)
         local size = writer.size
         while at < to do
           local digit = bytes[at - shift]
@@ -582,10 +575,10 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
           first_at, first_stamp = push(writer, new.stamp, new.weight), new.stamp
         end
         if rest_at < log.end_at then
-          (reader or make_reader()).text_of(log, rest_at, log.end_at) -- At once.
+          (search or make_search()).text_of(log, rest_at, log.end_at) -- At once.
         end
         while rest_at ~= log.end_at do
-          local entry, _, after_at, after_units, after_stamp = reader.step(log, rest_at, rest_units, rest_stamp)
+          local entry, _, after_at, after_units, after_stamp = search.step(log, rest_at, rest_units, rest_stamp)
           if not entry then
             break
           end
@@ -602,27 +595,27 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         end
         return first_at, first_stamp
       end
-      local function droppable(log)
+      local function dead_bytes(log)
         local first = block_of(log.head_at)
         local from = first == block_of(log.end_at - 1) and log.head_at or first * 256 + 4
         return max(0, log.footer - (log.end_at - from) - 4)
       end
-      local function is_due(log)
-        local dead = droppable(log)
+      local function is_compaction_due(log)
+        local dead = dead_bytes(log)
         return dead >= 8 and dead * 4 >= log.end_at - log.head_at
       end
-      local function moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+      local function compacted(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
         local writer, prefix = writer_at(4, 0, 0, 0), 'RLS\1'
         local head_at, head_units = 4, 0
         local first = block_of(log.head_at)
         if from_at == log.head_at then
         elseif first == block_of(from_at - 1) then
-          local _, weight, behind = (reader or make_reader()).entry_at(log, log.head_at)
+          local _, weight, behind = (search or make_search()).entry_at(log, log.head_at)
           if not weight then
             fail('ERR rl: the log at this key is damaged; RL.RESET removes it')
           end
           push(writer, log.head_stamp, weight)
-          local bytes, shift = reader.bytes_of(log, behind, from_at, from_at)
+          local bytes, shift = search.bytes_of(log, behind, from_at, from_at)
           local last = from_at - 1 - shift
           while last >= behind - shift and bytes[last] == 255 do
             last = last - 1 -- The block may end in filler, as no entry does.
@@ -635,7 +628,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
           writer.units, writer.stamp = from_units - log.head_units, from_stamp
         else
           local begin = first * 256 + 4
-          local text, base = (reader or make_reader()).text_of(log, begin, from_at)
+          local text, base = (search or make_search()).text_of(log, begin, from_at)
           prefix = prefix .. sub(text, begin - base + 1, from_at - base)
           writer = writer_at(from_at - begin + 4, from_units, from_stamp, log.origin)
           head_at, head_units = log.head_at - begin + 4, log.head_units
@@ -645,9 +638,9 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         local footer = footer_of(writer, head_at, head_units, head_stamp, 0) or fail('ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units')
         return {whole = prefix .. text_of_writer(writer) .. text_of_writer(footer)}
       end
-      local function rewrite(log, may_move, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
-        if may_move and is_due(log) then
-          return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+      local function rewrite(log, may_compact, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+        if may_compact and is_compaction_due(log) then
+          return compacted(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
         end
         local stamp = new and new.stamp < from_stamp and new.stamp or from_stamp
         local writer = writer_at(from_at, from_units, stamp, log.origin)
@@ -655,12 +648,12 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
           put_rest(log, writer, from_at, log.head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
         local footer, gap = footer_of(writer, head_at, log.head_units, head_stamp, log.length)
         if not footer then
-          if not may_move then
+          if not may_compact then
             return nil
-          elseif droppable(log) < 65536 then
+          elseif dead_bytes(log) < 65536 then
             fail('ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units')
           end
-          return moved(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+          return compacted(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
         end
         if gap > 64 then
           local change = {offset = writer.at + gap, text = text_of_writer(footer)}
@@ -679,15 +672,15 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
       local function first_rewritable(log)
         local first = block_of(log.end_at - 1) + 1 - 128
         if first > block_of(log.head_at) then
-          return (reader or make_reader()).block_mark(log, first)
+          return (search or make_search()).block_mark(log, first)
         end
       end
-      writer = {is_due = is_due}
-      function writer.plan(log, units, may_move)
+      writer = {is_compaction_due = is_compaction_due}
+      function writer.commit(log, units, may_compact)
         local at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
         if units == 0 then
           log.change = log.is_empty and {removed = true}
-            or rewrite(log, may_move, at, end_units, end_stamp, nil, at, end_units, end_stamp)
+            or rewrite(log, may_compact, at, end_units, end_stamp, nil, at, end_units, end_stamp)
           return true
         end
         local new = {stamp = log.now, weight = units}
@@ -709,10 +702,10 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
             _, at, end_units, end_stamp = seek(log, false, new.stamp)
           end
         end
-        log.change = rewrite(log, may_move, at, end_units, end_stamp, new, at, end_units, end_stamp)
+        log.change = rewrite(log, may_compact, at, end_units, end_stamp, new, at, end_units, end_stamp)
         return log.change ~= nil
       end
-      function writer.take(log, units, time)
+      function writer.refund(log, units, time)
         local since, until_at, until_units, until_stamp = log.head_units, log.end_at, log.end_units, log.end_stamp
         if log.is_empty then
           since, until_units = 0, 0
@@ -729,7 +722,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         end
         local taken = min(max(0, until_units - since), units)
         if taken == 0 then
-          return log.is_pruned and writer.plan(log, 0, true) and 0 or 0
+          return log.is_pruned and writer.commit(log, 0, true) and 0 or 0
         elseif taken == log.units then
           log.change = {removed = true}
           return taken
@@ -749,11 +742,11 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
       end
       return writer
     end
-    local function plan(log, units, may_move)
+    local function plan(log, units, may_compact)
       log.change, log.added = nil, units
-      return units == 0 and not log.is_pruned or (writer or make_writer()).plan(log, units, may_move)
+      return units == 0 and not log.is_pruned or (writer or make_writer()).commit(log, units, may_compact)
     end
-    local function write(log, kept)
+    local function apply(log, kept)
       local change, key = log.change, log.key
       local expiry = kept and (log.added > 0 or not log.is_empty) and renewed_expiry(log, not log.is_empty)
       if change and change.removed then
@@ -776,7 +769,7 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
         end
       end
     end
-    compact = {is_compact = true, read = read, plan = plan, write = write}
+    compact = {is_compact = true, read = read, plan = plan, apply = apply}
     function compact.complete()
       function compact.later_than(log, time)
         if log.is_empty or time >= log.end_stamp then
@@ -794,20 +787,20 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
           return stamp
         end
       end
-      function compact.take(log, units, time)
-        return (writer or make_writer()).take(log, units, time)
+      function compact.refund(log, units, time)
+        return (writer or make_writer()).refund(log, units, time)
       end
-      function compact.is_due(log)
-        return log.change and not log.is_empty and (writer or make_writer()).is_due(log)
+      function compact.is_compaction_due(log)
+        return log.change and not log.is_empty and (writer or make_writer()).is_compaction_due(log)
       end
       compact.complete = nil
     end
     return compact
   end
-  local function open_log(key, window, now, has_cost, pruned)
+  open_log = function(key, window, now, has_cost, prunes)
     if not has_cost then
       local store = sorted or make_sorted()
-      local log = store.read(key, window, now, pruned)
+      local log = store.read(key, window, now, prunes)
       if log then
         return log, store
       end
@@ -815,30 +808,14 @@ get_logs = (not ONLY or ONLY == 'sliding') and function()
     local kind = call('TYPE', key).ok
     if kind == 'zset' then
       local store = sorted or make_sorted()
-      return store.read(key, window, now, pruned), store
+      return store.read(key, window, now, prunes), store
     elseif kind ~= 'string' and kind ~= 'none' then
       fail('WRONGTYPE Operation against a key holding the wrong kind of value')
     end
     local store = compact or make_compact()
     return store.read(key, window, now, kind == 'string'), store
   end
-  local plain_sliding = (PLAIN or not ONLY) and function(key, window, limit, cost)
-    local log, store = open_log(key, window, clock(), cost, not cost or cost <= 1000)
-    cost = cost or 1
-    if cost > 1000 and not store.is_compact then
-      fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
-    end
-    local used = log.units
-    local fits = limit - used >= cost
-    store.plan(log, fits and cost or 0, true)
-    store.write(log, true)
-    return {fits and 1 or 0, used, ceil(window / 1000)}
-  end
-  local logs = {open = open_log, plain = plain_sliding}
-  get_logs = function()
-    return logs
-  end
-  return logs
+  return open_log
 end
 local in_cluster = not KEEPS_STATE and 'unknown' or nil
 local counter_name = (not ONLY or ONLY == 'fixed') and function(key, suffix, declared)
@@ -876,7 +853,19 @@ local check_missing = not PLAIN and (not ONLY or ONLY == 'fixed') and function(k
     call('EXISTS', key, name)
   end
 end
-local plain_fixed = (not ONLY or ONLY == 'fixed') and function(key, window, limit, declared)
+local plain_sliding = (not ONLY or PLAIN and ONLY == 'sliding') and function(key, window, limit, cost)
+  local log, store = (open_log or make_logs())(key, window, clock(), cost, not cost or cost <= 1000)
+  local needed = cost or 1
+  if needed > 1000 and not store.is_compact then
+    fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
+  end
+  local used = log.units
+  local allowed = limit - used >= needed
+  store.plan(log, allowed and needed or 0, true)
+  store.apply(log, true)
+  return {allowed and 1 or 0, used, math.ceil(window / 1000)}
+end
+local plain_fixed = (not ONLY or PLAIN and ONLY == 'fixed') and function(key, window, limit, declared)
   local now = clock()
   local name = counter_name(key, format('%d', floor(now / window)), declared)
   if in_cluster ~= false and not declared and type(redis.pcall('EXISTS', key, name)) == 'table'
@@ -892,9 +881,10 @@ local plain_fixed = (not ONLY or ONLY == 'fixed') and function(key, window, limi
   local left = expiry > now and expiry - now or 0
   return {count <= limit and 1 or 0, count, floor((left + 500) / 1000)} -- Rounded as the TTL command does it.
 end
-local commands = nil
-commands = not PLAIN and function(...)
+local run = nil
+local make_run = not PLAIN and function()
   local ceil, max, min, sub, upper = math.ceil, math.max, math.min, string.sub, string.upper
+  local lookups = 1024
   local function bad_words(command, name)
     if command == 'all' then
       fail('ERR syntax error: expected one rule a key and then FULL')
@@ -911,34 +901,44 @@ commands = not PLAIN and function(...)
     end
     fail('ERR syntax error: expected ' .. words .. ' and FULL')
   end
-  local parse_full = ONLY ~= 'sliding' and ONLY ~= 'fixed' and function(rule, words, at, command, name)
-    local option = words[at] and upper(words[at])
-    if command == 'all' or not option then
-      return at
-    elseif command == 'refund' and option == 'AT' then
+  local function options(rule, words, at, command, name, takes)
+    local seen = {}
+    while words[at] do
+      local option = upper(words[at])
+      if seen[option] then
+        break
+      elseif takes and takes[option] then
+        if option == 'COST' then
+          at = at + 1
+          local least = (command == 'peek' or command == 'all') and 0 or 1
+          rule.cost = within(words[at] or bad_words(command, name), least, 9007199254740991)
+            or fail(least == 1 and 'ERR COST must be an integer from 1 to 9007199254740991' or 'ERR COST must be an integer from 0 to 9007199254740991')
+        end
+      elseif option == 'AT' and command == 'refund' then
+        at = at + 1
+        rule.at = within(words[at] or bad_words(command, name), 0, 9007199254740991) or fail('ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991')
+      elseif command ~= 'all' and command ~= 'refund' and not seen.FULL and not seen.EACH
+        and (option == 'FULL' or option == 'EACH' and (takes or command == 'peek')) then
+        rule.full, rule.each = option == 'FULL', option == 'EACH'
+      else
+        break
+      end
+      seen[option] = true
       at = at + 1
-      rule.at = integer(words[at] or bad_words(command), 0, 9007199254740991) or fail('ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991')
-    elseif command ~= 'refund' and option == 'FULL' then
-      rule.full = true
-    elseif command == 'peek' and option == 'EACH' then
-      rule.each = true
-    else
+    end
+    if words[at] and command ~= 'all' then
       bad_words(command, name)
     end
-    if words[at + 1] then
-      bad_words(command, name)
-    end
-    return at + 1
+    return at, seen
   end
-  local parse_windows = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function(words, at, command, name)
-    local rule = {windows = {}, limits = {}, cost = 1}
+  local quotas_and_options = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function(words, at, command, name, own)
+    local rule = {windows = {}, limits = {}, cost = 1, refunds = command == 'refund'}
     local count = 0
     repeat
       if not (words[at] and words[at + 1]) then
         fail(format("ERR wrong number of arguments for 'rl.%s' command", command))
       end
-      local window = millis(words[at]) or fail(format('ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places', 'windowSec'))
-      local limit = integer(words[at + 1], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991')
+      local window, limit = window_of(words[at], 'windowSec'), within(words[at + 1], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991')
       if count > 0 and window <= rule.windows[count] then
         fail('ERR windowSec must increase from one window to the next')
       elseif count == 16 then
@@ -949,247 +949,13 @@ commands = not PLAIN and function(...)
       at = at + 2
     until not (words[at] and find(words[at], '^[%d+.-]'))
     rule.count, rule.longest = count, rule.windows[count]
-    local seen = {}
-    while words[at] do
-      local option = upper(words[at])
-      local known = option == 'COST' or option == 'FORCE' or option == 'ANCHORED' and name == 'FIXED'
-        or option == 'AT' and command == 'refund'
-        or (option == 'FULL' or option == 'EACH') and command ~= 'all' and command ~= 'refund'
-      if not known or seen[option] or option == 'FULL' and seen.EACH or option == 'EACH' and seen.FULL then
-        break
-      end
-      seen[option] = true
-      if option == 'COST' then
-        at = at + 1
-        local least = (command == 'peek' or command == 'all') and 0 or 1
-        rule.cost = integer(words[at] or bad_words(command, name), least, 9007199254740991)
-          or fail(least == 1 and 'ERR COST must be an integer from 1 to 9007199254740991' or 'ERR COST must be an integer from 0 to 9007199254740991')
-      elseif option == 'AT' then
-        at = at + 1
-        rule.at = integer(words[at] or bad_words(command), 0, 9007199254740991) or fail('ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991')
-      end
-      at = at + 1
-    end
-    if words[at] and command ~= 'all' then
-      bad_words(command, name)
-    end
-    rule.anchored, rule.force, rule.full, rule.each = seen.ANCHORED, seen.FORCE, seen.FULL, seen.EACH
-    rule.has_cost, rule.refunds = seen.COST, command == 'refund'
-    rule.need = max(1, rule.cost) -- COST 0 asks whether there is room for a unit.
-    rule.counts = rule.force or name == 'FIXED' and rule.cost == 1 and count == 1
+    local seen
+    at, seen = options(rule, words, at, command, name, {COST = true, FORCE = true, [own or 'COST'] = true})
+    rule.anchored, rule.force, rule.has_cost = seen.ANCHORED, seen.FORCE, seen.COST
+    rule.needed = max(1, rule.cost) -- COST 0 asks whether there is room for a unit.
     return rule, at
   end
-  local several = nil
-  local make_several = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function()
-    several = {}
-    function several.binding_of(rule, state, wait_of)
-      local denying = 0
-      for index = 1, rule.count do
-        if not state.quotas[index].fits then
-          denying = denying + 1
-        end
-      end
-      local binding, longest, fewest
-      for index = 1, rule.count do
-        local quota = state.quotas[index]
-        if denying == 0 or not quota.fits then
-          local wait = denying > 1 and wait_of(index) or 0
-          wait = wait < 0 and math.huge or wait
-          local free = quota.limit - quota.used
-          if not binding or wait > longest or wait == longest and free < fewest then
-            binding, longest, fewest = quota, wait, free
-          end
-        end
-      end
-      return binding
-    end
-    function several.maps_of(kind, rule, state, each, figures, own_wait)
-      if not each then
-        local all = figures(rule, state, state.binding)
-        all.allowed, all.retry = state.fits, kind.wait(rule, state)
-        return {all}
-      end
-      local maps = {}
-      for index = 1, rule.count do
-        local quota = state.quotas[index]
-        maps[index] = figures(rule, state, quota)
-        maps[index].allowed, maps[index].retry = quota.fits, quota.fits and 0 or own_wait(rule, state, index)
-      end
-      return maps
-    end
-    return several
-  end
-  local make_sliding = (not ONLY or ONLY == 'sliding') and function()
-    local sliding = nil
-    local function read(rule, key, now, _, _, _, pruned)
-      local log, store = get_logs().open(key, rule.longest, now, rule.has_cost, pruned and rule.cost <= 1000)
-      if store.complete and (sliding.maps or rule.count > 1 or rule.full or rule.each) then
-        store.complete()
-      end
-      local state = {log = log, store = store, now = now, quotas = {}, fits = true, rounds = 0, added = 0}
-      if rule.refunds then
-        return state
-      elseif rule.count > 1 then
-        sliding.complete()
-        state.rounds = store.stamped_after(log, now) > 0 and floor(2048 / rule.count) or 0
-      end
-      for index = 1, rule.count do
-        local used = rule.count == 1 and log.units or sliding.used_in(rule, state, index)
-        local fits = rule.limits[index] - used >= rule.need
-        state.quotas[index] =
-          {limit = rule.limits[index], window = rule.windows[index], index = index, before = used, used = used, fits = fits}
-        state.fits = state.fits and fits
-      end
-      return state
-    end
-    local function settle(rule, state, counted, is_short)
-      local log, store, quotas = state.log, state.store, state.quotas
-      if rule.cost > 1000 and not store.is_compact then
-        fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
-      end
-      local binding = quotas[1]
-      state.added, state.newer = counted and rule.force and rule.cost or 0, nil
-      if rule.count > 1 then
-        for index = 1, rule.count do
-          quotas[index].used = quotas[index].before
-          quotas[index].retry = quotas[index].fits and 0 or sliding.retry_in_one(rule, state, index)
-        end
-        binding = (several or make_several()).binding_of(rule, state, function(index) return quotas[index].retry end)
-      elseif not binding.fits and not is_short then
-        sliding.complete()
-        binding.retry = sliding.retry_in_one(rule, state, 1)
-      end
-      state.retry = binding.retry or 0
-      if binding.fits then
-        state.added, state.newer = counted and rule.cost or 0, nil
-      elseif state.retry > 0 and (state.rounds > 0 or state.added > 0 and rule.count > 1) then
-        state.retry = sliding.retry_in_all(rule, state, state.retry)
-      end
-      for index = 1, rule.count do
-        quotas[index].used = quotas[index].before + state.added
-      end
-      state.binding = binding
-      if state.plans or state.added > 0 then
-        state.can_be_done = store.plan(log, state.added, not state.stays)
-      end
-    end
-    local function reply(_, state)
-      local binding = state.binding
-      return {state.fits and 1 or 0, binding.before, ceil(binding.window / 1000)}
-    end
-    local function write(_, state)
-      state.store.write(state.log, true)
-    end
-    local function complete()
-      if sliding.maps then
-        return
-      end
-      local function stamp_of(state, rank)
-        local log = state.log
-        if state.added > 0 then
-          state.newer = state.newer or state.store.stamped_after(log, state.now)
-          if rank >= state.newer then
-            if rank < state.newer + state.added then
-              return state.now
-            end
-            rank = rank - state.added
-          end
-        end
-        return state.store.stamp_of(log, rank)
-      end
-      local function room_at(state, windows, leftovers, from)
-        local log, at = state.log, from
-        for round = 0, state.rounds do
-          local begun = at
-          for index = 1, #windows do
-            local ahead = round < state.rounds and state.store.stamped_after(log, at + windows[index]) or 0
-            local stamp = stamp_of(state, leftovers[index] + ahead)
-            if stamp then
-              at = max(at, stamp + windows[index])
-            end
-          end
-          if at == begun then
-            break
-          end
-        end
-        return at
-      end
-      local function wait(state, window, leftover)
-        return room_at(state, {window}, {leftover}, state.now) - state.now
-      end
-      local function leftover(rule, state, index)
-        return rule.limits[index] - rule.need - state.log.lasting
-      end
-      function sliding.retry_in_one(rule, state, index)
-        local left = leftover(rule, state, index)
-        local after = left >= 0 and wait(state, rule.windows[index], left) or 0
-        return after > 0 and after or -1
-      end
-      function sliding.retry_in_all(rule, state, after)
-        local windows, leftovers = {}, {}
-        for index = 1, rule.count do
-          local left = leftover(rule, state, index)
-          if left >= 0 then
-            windows[#windows + 1], leftovers[#windows + 1] = rule.windows[index], left
-          end
-        end
-        return room_at(state, windows, leftovers, state.now + after) - state.now
-      end
-      function sliding.used_in(rule, state, index)
-        local log, window = state.log, rule.windows[index]
-        if index == rule.count then
-          return log.units
-        end
-        local used = state.store.later_than(log, state.now - window)
-        return state.rounds > 0 and used - state.store.stamped_after(log, state.now + window) or used
-      end
-      function sliding.wait(_, state)
-        return state.retry
-      end
-      local function figures(_, state, quota)
-        local next_after, left = 0, min(quota.used, quota.limit) - 1 - state.log.lasting
-        if quota.used > 0 then
-          next_after = left < 0 and -1 or wait(state, quota.window, left)
-        end
-        local reset = wait(state, quota.window, 0)
-        return {
-          limit = quota.limit, used = quota.used, next = next_after, reset = reset, window = quota.window, at = state.now,
-        }
-      end
-      function sliding.maps(rule, state, each)
-        return (several or make_several()).maps_of(sliding, rule, state, each, figures, sliding.retry_in_one)
-      end
-      function sliding.heal(_, state)
-        local log = state.log
-        if log.units > 0 and not expiry_of(log.key, log.now) then
-          call('PEXPIREAT', log.key, log.now + 2 * log.window)
-        end
-      end
-      function sliding.is_due(state)
-        return state.store.is_due and state.store.is_due(state.log)
-      end
-      function sliding.members(state)
-        return state.store.is_compact and 0 or state.added
-      end
-      function sliding.refund(rule, state)
-        local log, store, now, window, at = state.log, state.store, state.now, rule.windows[1], rule.at
-        local taken = store.take(log, rule.cost, at)
-        state.rounds = 1
-        local used = sliding.used_in(rule, state, 1)
-        local gone = taken
-        if at then
-          gone = at > now - window and at <= now + window and taken or 0
-        elseif taken > 0 then
-          gone = min(max(0, used - log.lasting), max(0, taken - store.stamped_after(log, now + window)))
-        end
-        store.write(log, false)
-        return {taken, used - gone, ceil(window / 1000)}
-      end
-    end
-    sliding = {parse = parse_windows, read = read, settle = settle, reply = reply, write = write, complete = complete}
-    return sliding
-  end
-  local stored_integer = ONLY ~= 'sliding' and ONLY ~= 'acquire' and function(text)
+  local read_integer = ONLY ~= 'sliding' and ONLY ~= 'acquire' and function(text)
     local _, _, sign, digits = find(text, '^(-?)([1-9]%d*)$')
     if text == '0' then
       return 0
@@ -1200,8 +966,295 @@ commands = not PLAIN and function(...)
     end
     return tonumber(text)
   end
+  local several = nil
+  local make_several = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function()
+    several = {}
+    function several.binding_of(kind, rule, state)
+      local denying = 0
+      for index = 1, rule.count do
+        if not state.quotas[index].allowed then
+          denying = denying + 1
+        end
+      end
+      local binding, longest, fewest
+      for index = 1, rule.count do
+        local quota = state.quotas[index]
+        if denying == 0 or not quota.allowed then
+          local wait = denying > 1 and kind.retry_in_one(rule, state, index) or 0
+          wait = wait < 0 and math.huge or wait
+          local free = quota.limit - quota.used
+          if not binding or wait > longest or wait == longest and free < fewest then
+            binding, longest, fewest = quota, wait, free
+          end
+        end
+      end
+      return binding
+    end
+    function several.statuses(kind, rule, state, each, status)
+      if not each then
+        local binding = status(rule, state, state.binding)
+        binding.allowed, binding.retry = state.allowed, kind.retry(rule, state)
+        return {binding}
+      end
+      local statuses = {}
+      for index = 1, rule.count do
+        local quota = state.quotas[index]
+        local retry = quota.allowed and 0 or kind.retry_in_one(rule, state, index)
+        statuses[index] = status(rule, state, quota)
+        statuses[index].allowed, statuses[index].retry = quota.allowed, retry
+      end
+      return statuses
+    end
+    return several
+  end
+  local make_sliding = (not ONLY or ONLY == 'sliding') and function()
+    local sliding = nil
+    local function ask(rule, state)
+      state.quotas, state.allowed = {}, true
+      for index = 1, rule.count do
+        local used = rule.count == 1 and state.log.units or sliding.used(rule, state, index)
+        local allowed = rule.limits[index] - used >= rule.needed
+        state.quotas[index] = {limit = rule.limits[index], window = rule.windows[index], before = used, used = used, allowed = allowed}
+        state.allowed = state.allowed and allowed
+      end
+    end
+    local function decide(rule, state, counts, is_short)
+      local quotas = state.quotas
+      local binding = quotas[1]
+      state.added = counts and rule.force and rule.cost or 0
+      if rule.count > 1 then
+        for index = 1, rule.count do
+          quotas[index].retry = quotas[index].allowed and 0 or sliding.retry_of(rule, state, index)
+        end
+        binding = (several or make_several()).binding_of(sliding, rule, state)
+      elseif not binding.allowed and not is_short then
+        sliding.complete()
+        binding.retry = sliding.retry_of(rule, state, 1)
+      end
+      state.retry = binding.retry or 0
+      if binding.allowed then
+        state.added = counts and rule.cost or 0
+      elseif state.retry > 0 and rule.count > 1 and (state.newer > 0 or state.added > 0) then
+        state.retry = sliding.retry_in_all(rule, state, state.retry)
+      end
+      for index = 1, rule.count do
+        quotas[index].used = quotas[index].before + state.added
+      end
+      state.binding = binding
+    end
+    local function complete()
+      if sliding.statuses then
+        return
+      end
+      local function stamp_of(state, rank)
+        local log, store = state.log, state.store
+        if state.added > 0 then
+          state.newer = state.newer or store.stamped_after(log, state.now)
+          if rank >= state.newer then
+            if rank < state.newer + state.added then
+              return state.now
+            end
+            rank = rank - state.added
+          end
+        end
+        return store.stamp_of(log, rank)
+      end
+      local function room_at(rule, state, windows, leftovers, from)
+        local log, store, at = state.log, state.store, from
+        local is_exact = rule.count > 1 and state.newer > 0
+        repeat
+          local begun = at
+          is_exact = is_exact and lookups >= #windows
+          lookups = is_exact and lookups - #windows or lookups
+          for index = 1, #windows do
+            local ahead = is_exact and store.stamped_after(log, at + windows[index]) or 0
+            local stamp = stamp_of(state, leftovers[index] + ahead)
+            at = stamp and max(at, stamp + windows[index]) or at
+          end
+        until not is_exact or at == begun
+        return at
+      end
+      local function wait(rule, state, window, leftover)
+        return room_at(rule, state, {window}, {leftover}, state.now) - state.now
+      end
+      local function leftover(rule, state, index)
+        return rule.limits[index] - rule.needed - state.log.permanent
+      end
+      function sliding.retry_of(rule, state, index)
+        local left = leftover(rule, state, index)
+        local after = left >= 0 and wait(rule, state, rule.windows[index], left) or 0
+        return after > 0 and after or -1
+      end
+      function sliding.retry_in_all(rule, state, after)
+        local windows, leftovers = {}, {}
+        for index = 1, rule.count do
+          local left = leftover(rule, state, index)
+          if left >= 0 then
+            windows[#windows + 1], leftovers[#windows + 1] = rule.windows[index], left
+          end
+        end
+        return room_at(rule, state, windows, leftovers, state.now + after) - state.now
+      end
+      function sliding.used(rule, state, index)
+        local log, store, window = state.log, state.store, rule.windows[index]
+        if index == rule.count then
+          return log.units
+        end
+        local used = store.later_than(log, state.now - window)
+        return state.newer > 0 and used - store.stamped_after(log, state.now + window) or used
+      end
+      function sliding.retry_in_one(_, state, index)
+        return state.quotas[index].retry
+      end
+      function sliding.retry(_, state)
+        return state.retry
+      end
+      local function status(rule, state, quota)
+        local next_after, left = 0, min(quota.used, quota.limit) - 1 - state.log.permanent
+        if quota.used > 0 then
+          next_after = left < 0 and -1 or wait(rule, state, quota.window, left)
+        end
+        local reset = wait(rule, state, quota.window, 0)
+        return {
+          limit = quota.limit, used = quota.used, next = next_after, reset = reset, window = quota.window, at = state.now,
+        }
+      end
+      function sliding.statuses(rule, state, each)
+        return (several or make_several()).statuses(sliding, rule, state, each, status)
+      end
+      function sliding.refund(rule, state)
+        local log, store, now, window, at = state.log, state.store, state.now, rule.windows[1], rule.at
+        local taken = store.refund(log, rule.cost, at)
+        state.newer = 1 -- There may be some.
+        local used = sliding.used(rule, state, 1)
+        local gone = taken
+        if at then
+          gone = at > now - window and at <= now + window and taken or 0
+        elseif taken > 0 then
+          gone = min(max(0, used - log.permanent), max(0, taken - store.stamped_after(log, now + window)))
+        end
+        store.apply(log, false)
+        return {taken, used - gone, ceil(window / 1000)}
+      end
+    end
+    local function parse(words, at, command)
+      local rule, behind = quotas_and_options(words, at, command, 'SLIDING')
+      rule.counts = rule.force
+      return rule, behind
+    end
+    local function read(rule, key, now, _, _, _, prunes)
+      local log, store = (open_log or make_logs())(key, rule.longest, now, rule.has_cost, prunes and rule.cost <= 1000)
+      if store.complete and (sliding.statuses or rule.count > 1 or rule.full or rule.each) then
+        store.complete()
+      end
+      local state = {log = log, store = store, now = now, added = 0}
+      if rule.refunds then
+        return state
+      elseif rule.cost > 1000 and not store.is_compact then
+        fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
+      elseif rule.count > 1 then
+        complete()
+        state.newer = store.stamped_after(log, now)
+      end
+      ask(rule, state)
+      return state
+    end
+    local function plan(state, may_compact)
+      return state.store.plan(state.log, state.added, may_compact)
+    end
+    local function reply(_, state)
+      local binding = state.binding
+      return {state.allowed and 1 or 0, binding.before, ceil(binding.window / 1000)}
+    end
+    local function apply(_, state)
+      state.store.apply(state.log, true)
+    end
+    local function set_missing_expiry(_, state)
+      local log = state.log
+      if log.units > 0 and not expiry_of(log.key, log.now) then
+        call('PEXPIREAT', log.key, log.now + 2 * log.window)
+      end
+    end
+    sliding = {
+      parse = parse, read = read, decide = decide, plan = plan, reply = reply, apply = apply, complete = complete,
+      set_missing_expiry = set_missing_expiry,
+    }
+    return sliding
+  end
   local make_fixed = (not ONLY or ONLY == 'fixed') and function()
     local fixed = nil
+    local function check_overflow(text, cost)
+      local high, low = tonumber(string.sub(text, 1, -10)), tonumber(string.sub(text, -9)) + cost % 1e9
+      high, low = high + floor(cost / 1e9) + floor(low / 1e9), low % 1e9
+      if high > 9223372036 or high == 9223372036 and low > 854775807 then
+        fail('ERR increment or decrement would overflow')
+      end
+    end
+    local function decide(rule, state, counts)
+      counts = counts and rule.cost > 0
+      state.counts = counts
+      for index = 1, rule.count do
+        local quota = state.quotas[index]
+        quota.life = quota.shared and quota.shared.life or quota.life
+        quota.used, quota.expiry_after = quota.value, quota.expiry
+        if counts then
+          if #quota.text >= 19 and quota.value > 0 then
+            check_overflow(quota.text, rule.cost)
+          end
+          quota.used = quota.value + rule.cost
+          if not quota.expiry or quota.value == 0 then
+            quota.expiry_after, quota.renewed = state.now + quota.life, true
+          end
+        end
+      end
+      state.binding = state.quotas[1]
+      if rule.count > 1 then
+        fixed.complete()
+        state.binding = (several or make_several()).binding_of(fixed, rule, state)
+      end
+    end
+    local function complete()
+      if fixed.statuses then
+        return
+      end
+      local function fresh_after(rule, state, quota)
+        local at = quota.expiry_after or state.now + quota.life
+        if not rule.anchored then
+          local window = quota.window
+          local next_window = (floor(state.now / window) + 1) * window
+          at = quota.expiry_after and min(next_window, quota.expiry_after + 1) or next_window
+        end
+        return max(1, at - state.now)
+      end
+      function fixed.retry_in_one(rule, state, index)
+        local quota = state.quotas[index]
+        return rule.needed > quota.limit and -1 or fresh_after(rule, state, quota)
+      end
+      function fixed.retry(rule, state)
+        local longest = 0
+        for index = 1, state.allowed and 0 or rule.count do
+          local quota = state.quotas[index]
+          if not quota.allowed or quota.limit - quota.used < rule.needed then
+            local wait = fixed.retry_in_one(rule, state, index)
+            if wait < 0 then
+              return -1
+            end
+            longest = max(longest, wait)
+          end
+        end
+        return longest
+      end
+      local function status(rule, state, quota)
+        local fresh = quota.used > 0 and fresh_after(rule, state, quota) or 0
+        local next_after = quota.used > 0 and quota.limit == 0 and -1 or fresh
+        return {
+          limit = quota.limit, used = quota.used, next = next_after, reset = fresh, window = quota.window, at = state.now,
+        }
+      end
+      function fixed.statuses(rule, state, each)
+        return (several or make_several()).statuses(fixed, rule, state, each, status)
+      end
+    end
     local function suffix_of(window, now, anchored)
       if not anchored then
         return format('%d', floor(now / window))
@@ -1213,184 +1266,100 @@ commands = not PLAIN and function(...)
       return text .. 's'
     end
     local function read(rule, key, now, _, _, declared)
-      local state = {now = now, quotas = {}, fits = true}
+      local state = {now = now, quotas = {}, allowed = true}
       local shorter
       for index = 1, rule.count do
         local window, limit = rule.windows[index], rule.limits[index]
-        local quota = {limit = limit, window = window, index = index, life = window}
+        local quota = {limit = limit, window = window, life = window}
         local suffix = suffix_of(window, now, rule.anchored)
+        quota.suffix = suffix
         if shorter and shorter.suffix == suffix then
-          quota.shared, quota.suffix = shorter.shared or shorter, suffix
+          quota.shared = shorter.shared or shorter
           quota.shared.life = window
-          quota.value, quota.expiry, quota.name = shorter.value, shorter.expiry, shorter.name
+          quota.value, quota.expiry, quota.text = shorter.value, shorter.expiry, shorter.text
         else
-          quota.suffix = suffix
           quota.name = counter_name(key, suffix, declared)
           local text = call('GET', quota.name)
           if text then
             quota.exists, quota.text = true, text
-            quota.value, quota.expiry = stored_integer(text), expiry_of(quota.name, now)
+            quota.value, quota.expiry = read_integer(text), expiry_of(quota.name, now)
             if rule.anchored and quota.expiry and now >= quota.expiry then
-              quota.over, quota.value, quota.expiry, quota.text = true, 0, nil, '0'
+              quota.exists, quota.value, quota.expiry, quota.text = false, 0, nil, '0' -- Its window is over.
             end
           else
             check_missing(key, quota.name, declared)
             quota.value, quota.text = 0, '0'
           end
         end
-        quota.fits = limit - quota.value >= rule.need
-        state.fits = state.fits and quota.fits
+        quota.allowed = limit - quota.value >= rule.needed
+        state.allowed = state.allowed and quota.allowed
         state.quotas[index], shorter = quota, quota
       end
       return state
     end
-    local function settle(rule, state, counted)
-      counted = counted and rule.cost > 0
-      state.counted = counted
+    local function set_missing_expiry(rule, state)
       for index = 1, rule.count do
         local quota = state.quotas[index]
-        quota.life = quota.shared and quota.shared.life or quota.life
-        quota.used, quota.expiry_after, quota.renewed = quota.value, quota.expiry, nil
-        if counted then
-          if not quota.shared and #quota.text >= 19 and quota.value > 0 then
-            fixed.complete()
-            fixed.check_overflow(quota.text, rule.cost)
-          end
-          quota.used = quota.value + rule.cost
-          if not quota.expiry or quota.value == 0 then
-            quota.expiry_after, quota.renewed = state.now + quota.life, true
-          end
-        end
-      end
-      if rule.count == 1 then
-        state.binding = state.quotas[1]
-        return
-      end
-      fixed.complete()
-      state.binding = (several or make_several()).binding_of(rule, state, function(index)
-        return fixed.own_wait(rule, state, index)
-      end)
-    end
-    local function reply(_, state)
-      local quota = state.binding
-      local left = max(0, (quota.expiry_after or state.now + quota.life) - state.now)
-      return {state.fits and 1 or 0, quota.used, floor((left + 500) / 1000)} -- Rounded as the TTL command does it.
-    end
-    local function heal(rule, state)
-      for index = 1, rule.count do
-        local quota = state.quotas[index]
-        if quota.exists and not quota.over and not quota.shared and not quota.expiry then
+        if quota.exists and not quota.expiry then
           call('PEXPIREAT', quota.name, state.now + quota.life)
         end
       end
     end
-    local function write(rule, state)
-      if not state.counted then
-        return heal(rule, state)
+    local function apply(rule, state)
+      if not state.counts then
+        return set_missing_expiry(rule, state)
       end
       for index = rule.count, 1, -1 do
         local quota = state.quotas[index]
-        if quota.shared then
-        elseif quota.over or not quota.exists then
-          call('SET', quota.name, format('%.0f', rule.cost), 'PXAT', quota.expiry_after)
-        else
+        if quota.exists then
           call('INCRBY', quota.name, format('%.0f', rule.cost))
           if quota.renewed then
             call('PEXPIREAT', quota.name, quota.expiry_after)
           end
+        elseif not quota.shared then
+          call('SET', quota.name, format('%.0f', rule.cost), 'PXAT', quota.expiry_after)
         end
       end
     end
-    local function complete()
-      if fixed.maps then
-        return
-      end
-      function fixed.check_overflow(text, cost)
-        local seconds, rest = tonumber(sub(text, 1, -10)), tonumber(sub(text, -9))
-        rest = rest + cost % 1e9
-        seconds = seconds + floor(cost / 1e9) + floor(rest / 1e9)
-        rest = rest % 1e9
-        if seconds > 9223372036 or seconds == 9223372036 and rest > 854775807 then
-          fail('ERR increment or decrement would overflow')
+    local function counters(rule, key, now, declared)
+      local names, last = {}, nil
+      for index = 1, rule.count do
+        local suffix = suffix_of(rule.windows[index], now, rule.anchored)
+        if suffix ~= last then
+          names[#names + 1], last = counter_name(key, suffix, declared), suffix
         end
       end
-      function fixed.names(rule, key, now, declared)
-        local names, last = {}, nil
-        for index = 1, rule.count do
-          local suffix = suffix_of(rule.windows[index], now, rule.anchored)
-          if suffix ~= last then
-            names[#names + 1], last = counter_name(key, suffix, declared), suffix
-          end
-        end
-        return names
-      end
-      local function fresh_after(rule, state, quota)
-        local at = quota.expiry_after or state.now + quota.life
-        if not rule.anchored then
-          local window = quota.window
-          local next_window = (floor(state.now / window) + 1) * window
-          at = quota.expiry_after and min(next_window, quota.expiry_after + 1) or next_window
-        end
-        return max(1, at - state.now)
-      end
-      function fixed.own_wait(rule, state, index)
+      return names
+    end
+    local function refund(rule, state)
+      local now, at, most = state.now, rule.at, 0
+      for index = rule.count, 1, -1 do
         local quota = state.quotas[index]
-        return rule.need > quota.limit and -1 or fresh_after(rule, state, quota)
-      end
-      function fixed.wait(rule, state)
-        if state.fits then
-          return 0
+        local in_window = not at or rule.anchored and quota.expiry and at >= quota.expiry - quota.window and at < quota.expiry
+          or not rule.anchored and floor(at / quota.window) == floor(now / quota.window)
+        if quota.exists and quota.value > 0 and in_window then
+          local units = min(rule.cost, quota.value)
+          call('INCRBY', quota.name, format('-%.0f', units))
+          most, quota.value = max(most, units), quota.value - units
         end
-        local longest = 0
-        for index = 1, rule.count do
-          local quota = state.quotas[index]
-          if not quota.fits or quota.limit - quota.used < rule.need then
-            local wait = fixed.own_wait(rule, state, index)
-            if wait < 0 then
-              return -1
-            end
-            longest = max(longest, wait)
-          end
-        end
-        return longest
       end
-      local function figures(rule, state, quota)
-        local fresh = quota.used > 0 and fresh_after(rule, state, quota) or 0
-        local next_after = quota.used > 0 and quota.limit == 0 and -1 or fresh
-        return {
-          limit = quota.limit, used = quota.used, next = next_after, reset = fresh, window = quota.window, at = state.now,
-        }
-      end
-      function fixed.maps(rule, state, each)
-        return (several or make_several()).maps_of(fixed, rule, state, each, figures, fixed.own_wait)
-      end
-      local function is_present(rule, state, quota, at)
-        if not at then
-          return true
-        elseif rule.anchored then
-          return quota.expiry ~= nil and at >= quota.expiry - quota.window and at < quota.expiry
-        end
-        return floor(at / quota.window) == floor(state.now / quota.window)
-      end
-      function fixed.refund(rule, state)
-        local at, most = rule.at, 0
-        for index = rule.count, 1, -1 do
-          local quota = state.quotas[index]
-          quota.left = quota.shared and quota.shared.left or quota.value
-          if not quota.shared and quota.value > 0 and is_present(rule, state, quota, at) then
-            local back = min(rule.cost, quota.value)
-            call('INCRBY', quota.name, format('-%.0f', back))
-            most, quota.left = max(most, back), quota.value - back
-          end
-        end
-        local first = state.quotas[1]
-        local expiry = first.expiry or state.now + (first.shared or first).life
-        return {most, first.left, floor((max(0, expiry - state.now) + 500) / 1000)}
-      end
+      local first = state.quotas[1]
+      local expiry = first.expiry or now + first.life
+      return {most, first.value, floor((max(0, expiry - now) + 500) / 1000)}
+    end
+    local function parse(words, at, command)
+      local rule, behind = quotas_and_options(words, at, command, 'FIXED', 'ANCHORED')
+      rule.counts = rule.force or rule.cost == 1 and rule.count == 1 -- The plain form counts its denials.
+      return rule, behind
+    end
+    local function reply(_, state)
+      local quota = state.binding
+      local left = max(0, (quota.expiry_after or state.now + quota.life) - state.now)
+      return {state.allowed and 1 or 0, quota.used, floor((left + 500) / 1000)} -- Rounded as the TTL command does it.
     end
     fixed = {
-      parse = parse_windows, suffix = suffix_of, read = read, settle = settle, reply = reply, heal = heal, write = write,
-      complete = complete,
+      parse = parse, read = read, decide = decide, reply = reply, apply = apply, complete = complete,
+      set_missing_expiry = set_missing_expiry, refund = refund, counters = counters, suffix_of = suffix_of,
     }
     return fixed
   end
@@ -1453,23 +1422,10 @@ commands = not PLAIN and function(...)
         local more = rest % count
         return plus((period - period % count) / count, (rest - more) / count, 0, more > 0 and 1 or 0)
       end
-      local nanos = floor(period * 1000000000 / count)
-      local function product(quotient)
-        local seconds, rest = times(0, count % 1000000000, quotient)
-        return seconds + floor(count / 1000000000) * quotient, rest
-      end
-      local function fits(quotient)
-        local seconds, rest = product(quotient)
-        return at_most(seconds, rest, period, 0)
-      end
-      while not fits(nanos) do
-        nanos = nanos - 1
-      end
-      while fits(nanos + 1) do
-        nanos = nanos + 1
-      end
+      local by_seconds, by_nanos = floor(count / 1000000000), count % 1000000000
+      local nanos = divided(period, 0, by_seconds, by_nanos)
       if nanos > 0 then
-        local seconds, rest = product(nanos)
+        local seconds, rest = times(by_seconds, by_nanos, nanos)
         nanos = (seconds == period and rest == 0) and nanos or nanos + 1
         return floor(nanos / 1000000000), nanos % 1000000000
       end
@@ -1479,32 +1435,129 @@ commands = not PLAIN and function(...)
         return times(rule.seconds, rule.nanos, factor)
       end
     end
+    local function ask(rule, state)
+      state.asked_seconds, state.asked_nanos = intervals(rule, rule.quantity)
+      if not state.asked_seconds
+        or not at_most(state.asked_seconds, state.asked_nanos, rule.tolerance_seconds, rule.tolerance_nanos) then
+        state.allowed, state.wait = false, -1
+        return
+      end
+      local seconds, nanos = plus(state.debt_seconds, state.debt_nanos, state.asked_seconds, state.asked_nanos)
+      state.allowed, state.wait = at_most(seconds, nanos, rule.tolerance_seconds, rule.tolerance_nanos), 0
+      if not state.allowed then
+        state.wait = max(1, to_millis(minus(seconds, nanos, rule.tolerance_seconds, rule.tolerance_nanos)))
+      end
+    end
+    local function decide(rule, state, counts)
+      state.ahead_seconds, state.ahead_nanos = state.debt_seconds, state.debt_nanos
+      state.counts = counts and state.allowed and rule.quantity > 0
+      check_time(state.seconds, state.nanos)
+      if state.allowed then
+        local seconds, nanos = plus(state.debt_seconds, state.debt_nanos, state.asked_seconds, state.asked_nanos)
+        check_time(plus(state.seconds, state.nanos, seconds, nanos))
+        if state.counts then
+          state.ahead_seconds, state.ahead_nanos = seconds, nanos
+        end
+      end
+      state.remaining = 0
+      if at_most(state.ahead_seconds, state.ahead_nanos, rule.tolerance_seconds, rule.tolerance_nanos) then
+        local seconds, nanos =
+          minus(rule.tolerance_seconds, rule.tolerance_nanos, state.ahead_seconds, state.ahead_nanos)
+        state.remaining = divided(seconds, nanos, rule.seconds, rule.nanos)
+      end
+      state.binding = {limit = rule.limit, used = rule.limit - state.remaining}
+    end
+    local function complete()
+      if throttle.statuses then
+        return
+      end
+      local function used_by(rule, seconds, nanos)
+        local used = divided(seconds, nanos, rule.seconds, rule.nanos)
+        local product_seconds, product_nanos = times(rule.seconds, rule.nanos, used)
+        return (product_seconds == seconds and product_nanos == nanos) and used or used + 1
+      end
+      function throttle.retry(_, state)
+        return state.wait
+      end
+      function throttle.statuses(rule, state)
+        local used, next_after = used_by(rule, state.ahead_seconds, state.ahead_nanos), 0
+        if used > 0 then
+          local seconds, nanos = times(rule.seconds, rule.nanos, rule.limit - state.remaining - 1)
+          next_after = to_millis(minus(state.ahead_seconds, state.ahead_nanos, seconds, nanos))
+        end
+        return {{
+          allowed = state.allowed, limit = rule.limit, used = used, retry = state.wait, next = next_after,
+          reset = to_millis(state.ahead_seconds, state.ahead_nanos),
+          window = to_millis(rule.tolerance_seconds, rule.tolerance_nanos), at = state.now,
+        }}
+      end
+      function throttle.refund(rule, state)
+        check_time(state.seconds, state.nanos)
+        local before, quantity = used_by(rule, state.debt_seconds, state.debt_nanos), rule.quantity
+        local seconds, nanos = intervals(rule, quantity)
+        if not seconds or at_most(state.debt_seconds, state.debt_nanos, seconds, nanos) then
+          seconds, nanos, quantity = 0, 0, before
+        else
+          seconds, nanos = minus(state.debt_seconds, state.debt_nanos, seconds, nanos)
+        end
+        state.ahead_seconds, state.ahead_nanos = seconds, nanos
+        state.counts = before > 0 and rule.quantity > 0
+        throttle.apply(rule, state)
+        return {quantity, used_by(rule, seconds, nanos), ceil(to_millis(seconds, nanos) / 1000)}
+      end
+    end
+    local function read(rule, key, now, seconds, nanos)
+      local text = call('GET', key)
+      local state = {key = key, now = now, seconds = seconds, nanos = nanos, debt_seconds = 0, debt_nanos = 0}
+      if text then
+        if read_integer(text) < 0 then
+          fail('ERR value is not an integer or out of range')
+        end
+        local stored_seconds, stored_nanos = tonumber(sub(text, 1, -10)) or 0, tonumber(sub(text, -9))
+        if not at_most(stored_seconds, stored_nanos, seconds, nanos) then
+          state.debt_seconds, state.debt_nanos = minus(stored_seconds, stored_nanos, seconds, nanos)
+        end
+      end
+      ask(rule, state)
+      return state
+    end
+    local function apply(_, state)
+      if not state.counts then
+        return
+      elseif state.ahead_seconds == 0 and state.ahead_nanos == 0 then
+        call('UNLINK', state.key) -- It says nothing any more.
+        return
+      end
+      local seconds, nanos = plus(state.seconds, state.nanos, state.ahead_seconds, state.ahead_nanos)
+      local digits = seconds > 0 and format('%.0f%09.0f', seconds, nanos) or format('%.0f', nanos)
+      call('SET', state.key, digits, 'PXAT', to_millis(seconds, nanos))
+    end
+    local function is_quantity(word, command)
+      local option = upper(word)
+      if command == 'all' then
+        return find(word, '^[%d+.-]')
+      elseif command == 'refund' then
+        return option ~= 'AT'
+      end
+      return option ~= 'FULL' and not (option == 'EACH' and command == 'peek')
+    end
     local function parse(words, at, command)
       if not (words[at] and words[at + 1] and words[at + 2]) then
         fail(format("ERR wrong number of arguments for 'rl.%s' command", command))
       end
-      local burst = integer(words[at], 0, 9007199254740991 - 1)
+      local burst = within(words[at], 0, 9007199254740991 - 1)
         or fail('ERR max_burst must be an integer from 0 to 9007199254740990')
-      local count = integer(words[at + 1], 1, 9007199254740991) or fail('ERR count must be an integer from 1 to 9007199254740991')
-      local period = integer(words[at + 2], 1, 2147483647)
+      local count = within(words[at + 1], 1, 9007199254740991) or fail('ERR count must be an integer from 1 to 9007199254740991')
+      local period = within(words[at + 2], 1, 2147483647)
         or fail('ERR period must be an integer number of seconds from 1 to 2147483647')
       local rule = {limit = burst + 1, quantity = 1}
       at = at + 3
       local word = words[at]
-      local option = word and upper(word)
-      local is_option
-      if command == 'all' then
-        is_option = word and not find(word, '^[%d+.-]')
-      elseif command == 'refund' then
-        is_option = option == 'AT'
-      else
-        is_option = option == 'FULL' or option == 'EACH' and command == 'peek'
-      end
-      if word and not is_option then
-        rule.quantity = integer(word, 0, 9007199254740991) or fail('ERR quantity must be an integer from 0 to 9007199254740991')
+      if word and is_quantity(word, command) then
+        rule.quantity = within(word, 0, 9007199254740991) or fail('ERR quantity must be an integer from 0 to 9007199254740991')
         at = at + 1
       end
-      at = parse_full(rule, words, at, command, 'THROTTLE')
+      at = options(rule, words, at, command, 'THROTTLE')
       rule.seconds, rule.nanos = interval_of(period, count)
       if not rule.seconds then
         fail('ERR count must be at most one request a nanosecond of the period')
@@ -1516,121 +1569,19 @@ commands = not PLAIN and function(...)
       end
       return rule, at
     end
-    local function read(rule, key, now, seconds, nanos)
-      local text = call('GET', key)
-      local state = {key = key, now = now, seconds = seconds, nanos = nanos, debt_seconds = 0, debt_nanos = 0}
-      if text then
-        if stored_integer(text) < 0 then
-          fail('ERR value is not an integer or out of range')
-        end
-        local stored_seconds, stored_nanos = tonumber(sub(text, 1, -10)) or 0, tonumber(sub(text, -9))
-        if not at_most(stored_seconds, stored_nanos, seconds, nanos) then
-          state.debt_seconds, state.debt_nanos = minus(stored_seconds, stored_nanos, seconds, nanos)
-        end
-      end
-      state.asked_seconds, state.asked_nanos = intervals(rule, rule.quantity)
-      if not state.asked_seconds
-        or not at_most(state.asked_seconds, state.asked_nanos, rule.tolerance_seconds, rule.tolerance_nanos) then
-        state.fits, state.retry = false, -1
-      else
-        local ahead_seconds, ahead_nanos =
-          plus(state.debt_seconds, state.debt_nanos, state.asked_seconds, state.asked_nanos)
-        state.fits, state.retry = true, 0
-        if not at_most(ahead_seconds, ahead_nanos, rule.tolerance_seconds, rule.tolerance_nanos) then
-          state.fits = false
-          state.retry = max(1, to_millis(minus(ahead_seconds, ahead_nanos, rule.tolerance_seconds, rule.tolerance_nanos)))
-        end
-      end
-      return state
-    end
-    local function settle(rule, state, counted)
-      state.ahead_seconds, state.ahead_nanos = state.debt_seconds, state.debt_nanos
-      state.moved = counted and state.fits and rule.quantity > 0
-      check_time(state.seconds, state.nanos)
-      if state.fits then
-        local ahead_seconds, ahead_nanos =
-          plus(state.debt_seconds, state.debt_nanos, state.asked_seconds, state.asked_nanos)
-        check_time(plus(state.seconds, state.nanos, ahead_seconds, ahead_nanos))
-        if state.moved then
-          state.ahead_seconds, state.ahead_nanos = ahead_seconds, ahead_nanos
-        end
-      end
-      state.remaining = 0
-      if at_most(state.ahead_seconds, state.ahead_nanos, rule.tolerance_seconds, rule.tolerance_nanos) then
-        local free_seconds, free_nanos =
-          minus(rule.tolerance_seconds, rule.tolerance_nanos, state.ahead_seconds, state.ahead_nanos)
-        state.remaining = divided(free_seconds, free_nanos, rule.seconds, rule.nanos)
-      end
-      state.binding = {limit = rule.limit, used = rule.limit - state.remaining}
-    end
     local function reply(rule, state)
       return {
-        state.fits and 0 or 1, rule.limit, state.remaining,
-        state.retry > 0 and ceil(state.retry / 1000) or -1,
+        state.allowed and 0 or 1, rule.limit, state.remaining,
+        state.wait > 0 and ceil(state.wait / 1000) or -1,
         ceil(to_millis(state.ahead_seconds, state.ahead_nanos) / 1000),
       }
     end
-    local function store(state, ahead_seconds, ahead_nanos)
-      local seconds, nanos = plus(state.seconds, state.nanos, ahead_seconds, ahead_nanos)
-      if ahead_seconds == 0 and ahead_nanos == 0 then
-        call('UNLINK', state.key) -- It says nothing any more.
-        return
-      end
-      local digits = seconds > 0 and format('%.0f%09.0f', seconds, nanos) or format('%.0f', nanos)
-      call('SET', state.key, digits, 'PXAT', to_millis(seconds, nanos))
-    end
-    local function write(_, state)
-      if state.moved then
-        store(state, state.ahead_seconds, state.ahead_nanos)
-      end
-    end
-    local function complete()
-      if throttle.maps then
-        return
-      end
-      local function used_by(rule, seconds, nanos)
-        local used = divided(seconds, nanos, rule.seconds, rule.nanos)
-        local product_seconds, product_nanos = times(rule.seconds, rule.nanos, used)
-        return (product_seconds == seconds and product_nanos == nanos) and used or used + 1
-      end
-      function throttle.wait(_, state)
-        return state.retry
-      end
-      function throttle.maps(rule, state)
-        local used, next_after = used_by(rule, state.ahead_seconds, state.ahead_nanos), 0
-        if used > 0 then
-          local seconds, nanos = times(rule.seconds, rule.nanos, rule.limit - state.remaining - 1)
-          next_after = to_millis(minus(state.ahead_seconds, state.ahead_nanos, seconds, nanos))
-        end
-        return {{
-          allowed = state.fits, limit = rule.limit, used = used, retry = state.retry, next = next_after,
-          reset = to_millis(state.ahead_seconds, state.ahead_nanos),
-          window = to_millis(rule.tolerance_seconds, rule.tolerance_nanos), at = state.now,
-        }}
-      end
-      function throttle.refund(rule, state)
-        check_time(state.seconds, state.nanos)
-        local before, quantity = used_by(rule, state.debt_seconds, state.debt_nanos), rule.quantity
-        local ahead_seconds, ahead_nanos = state.debt_seconds, state.debt_nanos
-        local asked_seconds, asked_nanos = intervals(rule, quantity)
-        if not asked_seconds or at_most(ahead_seconds, ahead_nanos, asked_seconds, asked_nanos) then
-          ahead_seconds, ahead_nanos, quantity = 0, 0, before
-        else
-          ahead_seconds, ahead_nanos = minus(ahead_seconds, ahead_nanos, asked_seconds, asked_nanos)
-        end
-        if before > 0 and rule.quantity > 0 then
-          store(state, ahead_seconds, ahead_nanos)
-        end
-        local after = used_by(rule, ahead_seconds, ahead_nanos)
-        return {quantity, after, ceil(to_millis(ahead_seconds, ahead_nanos) / 1000)}
-      end
-    end
-    throttle = {parse = parse, read = read, settle = settle, reply = reply, write = write, complete = complete}
+    throttle = {parse = parse, read = read, decide = decide, reply = reply, apply = apply, complete = complete}
     return throttle
   end
   local make_acquire = (not ONLY or ONLY == 'acquire') and function()
     local acquire = nil
-    local function prune_leases(leases)
+    local function prune(leases)
       if leases.held == 0 then
         if leases.ended > 0 then
           call('UNLINK', leases.key)
@@ -1644,81 +1595,94 @@ commands = not PLAIN and function(...)
       end
       return true
     end
-    local function keep_leases(key, now, existed)
+    local function expire_with_last(key, now, exists)
       local last = tonumber(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
       if last == math.huge then
         return -- A planted score may be any number.
       end
       last = min(ceil(last), 4611686018427387904)
-      if not existed or expiry_of(key, now) ~= last then
+      if not exists or expiry_of(key, now) ~= last then
         call('PEXPIREAT', key, format('%.0f', last))
       end
-    end
-    local function parse(words, at, command)
-      if not (words[at] and words[at + 1] and words[at + 2]) then
-        fail(format("ERR wrong number of arguments for 'rl.%s' command", command))
-      end
-      local rule = {limit = integer(words[at], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991')}
-      rule.lease = millis(words[at + 1]) or fail(format('ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places', 'leaseSec'))
-      rule.holder = words[at + 2]
-      return rule, parse_full(rule, words, at + 3, command, 'ACQUIRE')
     end
     local function read(rule, key, now)
       local held = call('ZCOUNT', key, format('(%d', now), '+inf')
       local leases = {key = key, now = now, held = held, ended = call('ZCARD', key) - held}
       if held > 0 and rule.holder then
         local score = tonumber(call('ZSCORE', key, rule.holder) or '-inf')
-        leases.old = score > now and score or nil
+        leases.own = score > now and score or nil
       end
-      leases.fits = leases.old ~= nil or held < rule.limit
+      leases.allowed = leases.own ~= nil or held < rule.limit
       return leases
     end
-    local function settle(rule, leases, counted)
-      leases.counted = counted and leases.fits
-      leases.held_after = leases.held + (leases.counted and not leases.old and 1 or 0)
-      leases.binding = {limit = rule.limit, used = leases.held_after}
-    end
-    local function reply(rule, leases)
-      return {leases.fits and 1 or 0, leases.held_after, ceil(rule.lease / 1000)}
-    end
-    local function write(rule, leases)
-      local existed, new = leases.held > 0, leases.now + rule.lease
-      local is_last = existed and leases.ended > 1000
-      if leases.ended > 0 and not leases.keeps_stale and not is_last then
-        existed = prune_leases(leases)
+    local function set_missing_expiry(_, leases)
+      if leases.held > 0 and not expiry_of(leases.key, leases.now) then
+        expire_with_last(leases.key, leases.now, false)
       end
-      if leases.counted and leases.old ~= new then
+    end
+    local function apply(rule, leases)
+      local exists, new = leases.held > 0, leases.now + rule.lease
+      local is_last = exists and leases.ended > 1000
+      if leases.ended > 0 and not leases.keeps_stale and not is_last then
+        exists = prune(leases)
+      end
+      if leases.counts and leases.own ~= new then
         call('ZADD', leases.key, format('%d', new), rule.holder)
-        keep_leases(leases.key, leases.now, existed)
-      elseif leases.held > 0 and not expiry_of(leases.key, leases.now) then
-        keep_leases(leases.key, leases.now, false)
+        expire_with_last(leases.key, leases.now, exists)
+      else
+        set_missing_expiry(rule, leases)
       end
       if is_last and not leases.keeps_stale then
-        prune_leases(leases)
+        prune(leases)
       end
     end
-    local function complete()
-      if acquire.maps then
-        return
-      end
-      function acquire.heal(_, leases)
-        if leases.held > 0 and not expiry_of(leases.key, leases.now) then
-          keep_leases(leases.key, leases.now, false)
+    local function release(words, at, key)
+      local now = clock()
+      local leases = read({limit = 0}, key, now)
+      local released, count = {}, 0
+      for index = at, leases.held > 0 and #words or 0 do
+        local holder = words[index]
+        local score = not released[holder] and call('ZSCORE', key, holder)
+        if score and tonumber(score) > now then
+          count = count + 1
+          released[count], released[holder] = holder, true
         end
       end
-      local function end_at(rule, leases, place)
+      if count > 0 and count == leases.held then
+        call('UNLINK', key)
+      elseif count > 0 or leases.ended > 0 then
+        prune(leases)
+        for first = 1, count, 1000 do
+          call('ZREM', key, unpack(released, first, min(first + 999, count)))
+        end
+        if count > 0 then
+          expire_with_last(key, now, true)
+        end
+      end
+      return count
+    end
+    local function decide(rule, leases, counts)
+      leases.counts = counts and leases.allowed
+      leases.held_after = leases.held + (leases.counts and not leases.own and 1 or 0)
+      leases.binding = {limit = rule.limit, used = leases.held_after}
+    end
+    local function complete()
+      if acquire.statuses then
+        return
+      end
+      local function end_of(rule, leases, place)
         local key, now = leases.key, leases.now
         local function stored(index)
           local found = call('ZRANGEBYSCORE', key, format('(%d', now), '+inf', 'WITHSCORES', 'LIMIT', index, 1)
           local at = tonumber(found[2])
           return at ~= math.huge and min(ceil(at), 4611686018427387904) - now or -1
         end
-        if not leases.counted then
+        if not leases.counts then
           return stored(place)
         end
         local new = now + rule.lease
         local earlier = call('ZCOUNT', key, format('(%d', now), format('(%.0f', new))
-        if leases.old and leases.old < new then
+        if leases.own and leases.own < new then
           earlier = earlier - 1
         end
         if place == earlier then
@@ -1726,101 +1690,82 @@ commands = not PLAIN and function(...)
         elseif place > earlier then
           place = place - 1
         end
-        if leases.old and place >= call('ZRANK', key, rule.holder) - leases.ended then
+        if leases.own and place >= call('ZRANK', key, rule.holder) - leases.ended then
           place = place + 1
         end
         return stored(place)
       end
-      function acquire.wait(rule, leases)
-        if leases.fits then
+      function acquire.retry(rule, leases)
+        if leases.allowed then
           return 0
         end
-        return rule.limit == 0 and -1 or end_at(rule, leases, leases.held - rule.limit)
+        return rule.limit == 0 and -1 or end_of(rule, leases, leases.held - rule.limit)
       end
-      function acquire.maps(rule, leases)
+      function acquire.statuses(rule, leases)
         local held, next_after, reset = leases.held_after, 0, 0
         if held > 0 then
-          next_after = rule.limit == 0 and -1 or end_at(rule, leases, max(0, held - rule.limit))
-          reset = end_at(rule, leases, held - 1)
+          next_after = rule.limit == 0 and -1 or end_of(rule, leases, max(0, held - rule.limit))
+          reset = end_of(rule, leases, held - 1)
         end
         return {{
-          allowed = leases.fits, limit = rule.limit, used = held, retry = acquire.wait(rule, leases), next = next_after,
+          allowed = leases.allowed, limit = rule.limit, used = held, retry = acquire.retry(rule, leases), next = next_after,
           reset = reset, window = rule.lease, at = leases.now,
         }}
       end
-      function acquire.release(words, at, key)
-        local now = clock()
-        local leases = read({limit = 0}, key, now)
-        local removed, seen = 0, {}
-        if leases.held > 0 then
-          for index = at, #words do
-            local holder = words[index]
-            if not seen[holder] then
-              seen[holder] = true
-              local score = call('ZSCORE', key, holder)
-              if score and tonumber(score) > now then
-                removed = removed + 1
-                seen[removed] = holder
-              end
-            end
-          end
-        end
-        if leases.ended == 0 and removed == 0 then
-          return 0
-        end
-        if removed == leases.held then
-          call('UNLINK', key)
-          return removed
-        end
-        prune_leases(leases)
-        for first = 1, removed, 1000 do
-          call('ZREM', key, unpack(seen, first, min(first + 999, removed)))
-        end
-        if removed > 0 then
-          keep_leases(key, now, true)
-        end
-        return removed
-      end
     end
-    acquire = {parse = parse, read = read, settle = settle, reply = reply, write = write, complete = complete}
+    local function parse(words, at, command)
+      if not (words[at] and words[at + 1] and words[at + 2]) then
+        fail(format("ERR wrong number of arguments for 'rl.%s' command", command))
+      end
+      local rule = {limit = within(words[at], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991'), lease = window_of(words[at + 1], 'leaseSec'), holder = words[at + 2]}
+      return rule, options(rule, words, at + 3, command, 'ACQUIRE')
+    end
+    local function reply(rule, leases)
+      return {leases.allowed and 1 or 0, leases.held_after, ceil(rule.lease / 1000)}
+    end
+    acquire = {
+      parse = parse, read = read, decide = decide, reply = reply, apply = apply, complete = complete,
+      set_missing_expiry = set_missing_expiry, release = release,
+    }
     return acquire
   end
-  local kinds = {}
-  local function kind_of(name)
-    local kind = kinds[name]
+  local rules = {}
+  local function rule_of(name)
+    local kind = rules[name]
     if not kind then
       local make = name == 'SLIDING' and make_sliding or name == 'FIXED' and make_fixed
         or name == 'THROTTLE' and make_throttle or name == 'ACQUIRE' and make_acquire
       kind = make and make()
-      kinds[name] = kind
+      rules[name] = kind
     end
     return kind
   end
   local function maps_of(kind, rule, state, each)
     kind.complete()
-    local maps = kind.maps(rule, state, each)
+    local maps = kind.statuses(rule, state, each)
     for index = 1, #maps do
-      local figures = maps[index]
+      local status = maps[index]
       local map = {
         ye = 0, rt = 0, bex = 0, xl = 0, bcm = 0, ij = 0, aru = 0, br = 0,
-        ['at-ms'] = figures.at, ['window-ms'] = figures.window, ['reset-after-ms'] = figures.reset,
-        ['next-after-ms'] = figures.next, ['retry-after-ms'] = figures.retry,
-        ['remaining'] = max(0, figures.limit - figures.used), ['used'] = figures.used, ['limit'] = figures.limit,
-        ['allowed'] = figures.allowed and 1 or 0,
+        ['at-ms'] = status.at, ['window-ms'] = status.window, ['reset-after-ms'] = status.reset,
+        ['next-after-ms'] = status.next, ['retry-after-ms'] = status.retry,
+        ['remaining'] = max(0, status.limit - status.used), ['used'] = status.used, ['limit'] = status.limit,
+        ['allowed'] = status.allowed and 1 or 0,
       }
       map.ye, map.rt, map.bex, map.xl, map.bcm, map.ij, map.aru, map.br = nil, nil, nil, nil, nil, nil, nil, nil
       maps[index] = {map = map}
     end
     return maps
   end
-  local function decide(name, words, at, command, key, declared)
-    local kind = kind_of(name)
-    local rule = kind.parse(words, at, command, name)
+  local function decide(kind, words, at, command, key, declared)
+    local rule = kind.parse(words, at, command)
     local writes = command ~= 'peek'
     local now, seconds, nanos = clock()
     local state = kind.read(rule, key, now, seconds, nanos, declared, writes)
-    state.plans = writes
-    kind.settle(rule, state, state.fits or rule.counts, not (rule.full or rule.each))
+    kind.decide(rule, state, state.allowed or rule.counts, not (rule.full or rule.each))
+    if kind.plan and (writes or state.added > 0) then
+      kind.plan(state, true)
+    end
     local reply
     if rule.each then
       reply = maps_of(kind, rule, state, true)
@@ -1830,17 +1775,17 @@ commands = not PLAIN and function(...)
       reply = kind.reply(rule, state)
     end
     if writes then
-      kind.write(rule, state)
+      kind.apply(rule, state)
     end
     return reply
   end
   local others = nil
   local make_others = not DIRECT and function()
-    local LEAST_WORDS = {release = 1, peek = 3, refund = 3, reset = 0}
+    local least_words = {release = 1, peek = 3, refund = 3, reset = 0}
     local reset = (not ONLY or ONLY == 'fixed') and function(words, at, key, declared)
       local windows = {}
       for index = at, #words do
-        local window = millis(words[index]) or fail(format('ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places', 'windowSec'))
+        local window = window_of(words[index], 'windowSec')
         if #windows > 0 and window <= windows[#windows] then
           fail('ERR windowSec must increase from one window to the next')
         elseif #windows == 16 then
@@ -1848,28 +1793,24 @@ commands = not PLAIN and function(...)
         end
         windows[#windows + 1] = window
       end
-      local now, names = clock(), {}
-      local fixed = kind_of('FIXED')
+      local now, fixed, names = clock(), rule_of('FIXED'), {}
       local kind = call('TYPE', key).ok
-      if kind ~= 'none' then
-        if kind ~= 'string' and kind ~= 'zset' then
-          call('ZCARD', key) -- Which is refused.
-        end
+      if kind == 'string' or kind == 'zset' then
         names[1] = key
+      elseif kind ~= 'none' then
+        fail('WRONGTYPE Operation against a key holding the wrong kind of value')
       end
-      for index = 1, #windows do
-        local window = windows[index]
-        for _, suffix in ipairs({fixed.suffix(window, now), fixed.suffix(window, now, true)}) do
-          if not declared or declared[key .. ':' .. suffix] or declared['{' .. key .. '}:' .. suffix] then
-            local name = counter_name(key, suffix, declared)
-            kind = call('TYPE', name).ok
-            if kind == 'none' then
-              check_missing(key, name, declared)
-            elseif kind == 'string' then
-              names[#names + 1] = name
-            else
-              call('GET', name) -- Which is refused.
-            end
+      for index = 1, 2 * #windows do
+        local suffix = fixed.suffix_of(windows[floor((index + 1) / 2)], now, index % 2 == 0)
+        if not declared or declared[key .. ':' .. suffix] or declared['{' .. key .. '}:' .. suffix] then
+          local name = counter_name(key, suffix, declared)
+          kind = call('TYPE', name).ok
+          if kind == 'string' then
+            names[#names + 1] = name
+          elseif kind == 'none' then
+            check_missing(key, name, declared)
+          else
+            fail('WRONGTYPE Operation against a key holding the wrong kind of value')
           end
         end
       end
@@ -1880,28 +1821,27 @@ commands = not PLAIN and function(...)
       return removed
     end
     others = function(command, key, words, at, declared)
-      local least = LEAST_WORDS[command]
+      local least = least_words[command]
       if not least then
         fail('ERR the first word must be sliding, fixed, throttle, acquire, release, all, peek, refund or reset')
       elseif not key or #words - at + 1 < least then
         fail(format("ERR wrong number of arguments for 'rl.%s' command", command))
       elseif command == 'reset' then
         return reset(words, at, key, declared)
+      elseif command == 'release' then
+        return rule_of('ACQUIRE').release(words, at, key)
       end
-      local name = command == 'release' and 'ACQUIRE' or upper(words[at])
-      local kind = kind_of(name)
+      local kind = rule_of(upper(words[at]))
       if command == 'peek' then
-        return decide(kind and name or fail('ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE'), words, at + 1, 'peek', key, declared)
-      elseif command == 'refund' and (not kind or name == 'ACQUIRE') then
-        fail('ERR rule must be SLIDING, FIXED or THROTTLE')
+        return decide(kind or fail('ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE'), words, at + 1, 'peek', key, declared)
       end
-      kind.complete()
-      if command == 'release' then
-        return kind.release(words, at, key)
+      if kind then
+        kind.complete()
       end
-      local rule = kind.parse(words, at + 1, 'refund', name)
+      local refund = kind and kind.refund or fail('ERR rule must be SLIDING, FIXED or THROTTLE')
+      local rule = kind.parse(words, at + 1, 'refund')
       local now, seconds, nanos = clock()
-      return kind.refund(rule, kind.read(rule, key, now, seconds, nanos, declared, false))
+      return refund(rule, kind.read(rule, key, now, seconds, nanos, declared, false))
     end
     return others
   end
@@ -1919,15 +1859,15 @@ commands = not PLAIN and function(...)
         a, b, c, d = d, right, b, left
       end
     end
-    local function declared_behind(keys, rules)
+    local function declared_behind(keys, parts)
       local declared = {}
-      for index = #rules + 1, #keys do
+      for index = #parts + 1, #keys do
         local name, belongs = keys[index], false
-        for place = 1, #rules do
-          local key = rules[place].key
+        for place = 1, #parts do
+          local key = parts[place].key
           local suffix = sub(name, 1, #key + 1) == key .. ':' and sub(name, #key + 2)
             or sub(name, 1, #key + 3) == '{' .. key .. '}:' and sub(name, #key + 4)
-          belongs = belongs or rules[place].name == 'FIXED' and suffix and find(suffix, '^%d[%d.]*s?$')
+          belongs = belongs or parts[place].kind.counters and suffix and find(suffix, '^%d[%d.]*s?$')
         end
         if not belongs then
           return nil
@@ -1936,52 +1876,11 @@ commands = not PLAIN and function(...)
       end
       return declared
     end
-    local function check_members(rules)
-      local added = 0
-      for index = 1, #rules do
-        local each = rules[index]
-        added = added + (each.kind.members and each.kind.members(each.state) or 0)
-      end
-      if added > 1000 then
-        fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
-      end
-    end
-    local function limit_pruning(rules)
-      local left = 1000
-      for index = 1, #rules do
-        local set = rules[index].state.log or rules[index].state
-        local stale = max(set.expired or set.ended or 0, set.ahead or 0)
-        stale = (set.units or set.held) == 0 and 0 or min(stale, 1000)
-        set.keeps_stale = stale > left
-        left = set.keeps_stale and left or left - stale
-      end
-    end
-    local function plan_move(rules)
-      local chosen
-      for index = 1, #rules do
-        local state = rules[index].state
-        if state.can_be_done == false then
-          if chosen then
-            fail('ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units')
-          end
-          chosen = state
-        end
-      end
-      for index = 1, #rules do
-        local each = rules[index]
-        if not chosen and each.kind.is_due and each.kind.is_due(each.state) then
-          chosen = each.state
-        end
-      end
-      if chosen then
-        chosen.store.plan(chosen.log, chosen.added, true)
-      end
-    end
-    local function check_apart(rules, now, declared)
+    local function check_apart(parts, now, declared)
       local taken = {}
-      for index = 1, #rules do
-        local each = rules[index]
-        local names = each.name == 'FIXED' and each.kind.names(each.rule, each.key, now, declared) or {each.key}
+      for index = 1, #parts do
+        local part = parts[index]
+        local names = part.kind.counters and part.kind.counters(part.rule, part.key, now, declared) or {part.key}
         for place = 1, #names do
           if taken[names[place]] then
             fail('ERR two rules of RL.ALL would share a counter')
@@ -1990,114 +1889,130 @@ commands = not PLAIN and function(...)
         end
       end
     end
-    all = function(keys, words, at)
+    local function plan_together(parts)
+      local added, full, due = 0, nil, nil
+      for index = 1, #parts do
+        local kind, state = parts[index].kind, parts[index].state
+        if kind.plan then
+          if not kind.plan(state, false) then
+            full = full and fail('ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units') or state
+            kind.plan(state, true)
+          end
+          added = added + (state.store.is_compact and 0 or state.added)
+          due = due or state.store.is_compaction_due and state.store.is_compaction_due(state.log) and state
+        end
+      end
+      if due and not full then
+        due.store.plan(due.log, due.added, true)
+      end
+      if added > 1000 then
+        fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
+      end
+    end
+    local function limit_pruning(parts)
+      local left = 1000
+      for index = 1, #parts do
+        local set = parts[index].state.log or parts[index].state
+        local stale = max(set.expired or set.ended or 0, set.ahead or 0)
+        stale = (set.units or set.held) == 0 and 0 or min(stale, 1000)
+        set.keeps_stale = stale > left
+        left = set.keeps_stale and left or left - stale
+      end
+    end
+    local function parse(keys, words, at)
       if #keys < 1 or #keys > 64 then
         fail('ERR numkeys must be an integer from 1 to 64')
-      end
-      if #keys + #words - at + 1 < 4 then
+      elseif #keys + #words - at + 1 < 4 then
         fail(format("ERR wrong number of arguments for 'rl.%s' command", 'all'))
       end
-      local rules, taken = {}, {}
+      local parts, taken = {}, {}
       for index = 1, #keys do
         if taken[keys[index]] then
           fail('ERR RL.ALL takes each key once')
         end
         taken[keys[index]] = true
       end
-      while #rules < #keys and words[at] do
-        local name = upper(words[at])
-        local kind = kind_of(name)
+      while #parts < #keys and words[at] do
+        local kind = rule_of(upper(words[at]))
         if not kind then
-          if #rules > 0 and declared_behind(keys, rules) then
+          if #parts > 0 and declared_behind(keys, parts) then
             break
           end
           fail('ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE')
         end
         kind.complete()
-        local rule, behind = kind.parse(words, at + 1, 'all', name)
-        rules[#rules + 1] = {kind = kind, rule = rule, name = name, key = keys[#rules + 1]}
+        local rule, behind = kind.parse(words, at + 1, 'all')
+        parts[#parts + 1] = {kind = kind, rule = rule, key = keys[#parts + 1]}
         at = behind
       end
       local full = words[at] ~= nil and upper(words[at]) == 'FULL' and at == #words
-      local declared = #rules < #keys and declared_behind(keys, rules)
-      if words[at] and not full or #rules < #keys and not declared then
+      local declared = #parts < #keys and declared_behind(keys, parts)
+      if words[at] and not full or #parts < #keys and not declared then
         bad_words('all')
       end
+      return parts, full, declared
+    end
+    all = function(keys, words, at)
+      local parts, full, declared = parse(keys, words, at)
       local now, seconds, nanos = clock()
-      check_apart(rules, now, declared)
-      local fits = true
-      for index = 1, #rules do
-        local each = rules[index]
-        each.state = each.kind.read(each.rule, each.key, now, seconds, nanos, declared, false)
-        each.state.stays, each.state.plans = true, false
-        fits = fits and (each.state.fits or each.rule.force)
+      check_apart(parts, now, declared)
+      local allowed = true
+      for index = 1, #parts do
+        local part = parts[index]
+        part.state = part.kind.read(part.rule, part.key, now, seconds, nanos, declared, false)
+        part.denies = not (part.state.allowed or part.rule.force)
+        allowed = allowed and not part.denies
       end
-      for index = 1, #rules do
-        local each = rules[index]
-        each.kind.settle(each.rule, each.state, false)
-        if full and each.state.store then
-          each.kind.maps(each.rule, each.state)
+      local binding, longest, left, limit, maps = nil, 0, nil, nil, {}
+      for index = 1, #parts do
+        local part = parts[index]
+        local kind, rule, state = part.kind, part.rule, part.state
+        kind.decide(rule, state, allowed)
+        if full then
+          maps[index] = maps_of(kind, rule, state, false)[1]
         end
-      end
-      local binding, longest, left, limit
-      for index = 1, #rules do
-        local each = rules[index]
-        if fits then
-          each.state.plans = true
-          each.kind.settle(each.rule, each.state, true)
-        end
-        local quota = each.state.binding
-        local remaining, share_of = max(0, quota.limit - quota.used), max(1, quota.limit)
-        if fits then
+        local remaining, share_of = max(0, state.binding.limit - state.binding.used), max(1, state.binding.limit)
+        if allowed then
           if not binding or is_less(remaining, share_of, left, limit) then
             binding, left, limit = index, remaining, share_of
           end
-        elseif not (each.state.fits or each.rule.force) then
-          local wait = each.kind.wait(each.rule, each.state)
+        elseif part.denies then
+          local wait = kind.retry(rule, state)
           wait = wait < 0 and math.huge or wait
           if not binding or wait > longest then
             binding, longest, left = index, wait, remaining
           end
         end
       end
-      local retry = longest or 0
-      local reply = {fits and 1 or 0, binding - 1, left, retry == math.huge and -1 or retry}
-      if full then
-        local maps = {}
-        for index = 1, #rules do
-          maps[index] = maps_of(rules[index].kind, rules[index].rule, rules[index].state, false)[1]
-        end
-        reply[5] = maps
+      if allowed then
+        plan_together(parts)
+        limit_pruning(parts)
       end
-      if fits then
-        check_members(rules)
-        plan_move(rules)
-        limit_pruning(rules)
-      end
-      for index = 1, #rules do
-        local kind = rules[index].kind
-        local change = fits and kind.write or kind.heal
+      for index = 1, #parts do
+        local part = parts[index]
+        local change = allowed and part.kind.apply or part.kind.set_missing_expiry
         if change then
-          change(rules[index].rule, rules[index].state)
+          change(part.rule, part.state)
         end
       end
-      return reply
+      return {allowed and 1 or 0, binding - 1, left, longest == math.huge and -1 or longest, full and maps or nil}
     end
     return all
   end
-  commands = function(command, keys, words, at, declared)
+  run = function(command, keys, words, at, declared)
+    lookups = 1024
     if command == 'all' then
       return (all or make_all())(keys, words, at)
     end
-    local key, name = keys[1], upper(command)
-    if not kind_of(name) then
-      return (others or make_others())(command, key, words, at, declared)
-    elseif not key then
+    local kind = rule_of(upper(command))
+    if not kind then
+      return (others or make_others())(command, keys[1], words, at, declared)
+    elseif not keys[1] then
       fail(format("ERR wrong number of arguments for 'rl.%s' command", command))
     end
-    return decide(name, words, at, command, key, declared)
+    return decide(kind, words, at, command, keys[1], declared)
   end
-  return commands(...)
+  return run
 end
 local function answer(command, keys, words, at, is_plain)
   local key, more = keys[1], #words - at
@@ -2110,14 +2025,13 @@ local function answer(command, keys, words, at, is_plain)
   end
   if is_plain or key and (command == 'sliding' and (more == 1 or more == 3 and string.upper(words[at + 2]) == 'COST')
     or command == 'fixed' and more == 1) then
-    local window = millis(words[at]) or fail(format('ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places', 'windowSec'))
-    local limit = integer(words[at + 1], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991')
+    local window, limit = window_of(words[at], 'windowSec'), within(words[at + 1], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991')
     if command == 'fixed' then
       return plain_fixed(key, window, limit, declared)
     end
-    return get_logs().plain(key, window, limit, more == 3 and (integer(words[at + 3], 1, 9007199254740991) or fail('ERR COST must be an integer from 1 to 9007199254740991')))
+    return plain_sliding(key, window, limit, more == 3 and (within(words[at + 3], 1, 9007199254740991) or fail('ERR COST must be an integer from 1 to 9007199254740991')))
   end
-  return commands(command, keys, words, at, declared)
+  return (run or make_run())(command, keys, words, at, declared)
 end
 local ok, reply = pcall(answer, command, keys, words, at, PLAIN)
 if ok then

@@ -1,27 +1,38 @@
 #!/usr/bin/env bash
-# Generates from functions/rl.lua what a server loads: a library for FUNCTION LOAD and a script for EVALSHA. Comment lines are
-# left out, since servers keep the text. While a library is being loaded it has no math, no string and no redis.call, so its
-# rules are built in the first call. With --check it only checks that all files are up to date. The client packages
+# Generates what a server loads, a library for FUNCTION LOAD and a script for EVALSHA, from functions/rl.lua and the files that it
+# includes. Comment lines are left out, since servers keep the text. While a library is being loaded it has no math, no string and no
+# redis.call, so its rules are built in the first call. With --check it only checks that all files are up to date. The client packages
 # replace a library whose version is lower than that of their own: raise it with every change of what the functions do.
 set -euo pipefail
 cd "$(dirname "$0")/../functions"
 
-version=4
+version=5
 
-# The rules without comments. A constant is written out wherever its name stands: as a local it would be captured by the
-# functions that use it, in each call of the script.
+# rl.lua with the files that it includes, without comments. A constant is written out wherever its name stands: as a local it would be
+# captured by the functions that use it, in each call of the script.
 rules() {
   awk '
-    /^ *--/ || /^$/ { next }
-    match($0, /^local [A-Z][A-Z_]* = /) {
-      name = substr($0, 7, RLENGTH - 9)
-      value[name] = written(substr($0, RLENGTH + 1))
-      sub(/ -- .*/, "", value[name])
-      next
-    }
-    { print written($0) }
+    BEGIN { put("rl", "") }
 
-    function written(line,    result) {
+    function put(file, indent,    line, name, at) {
+      file = file ".lua"
+      while ((getline line <file) > 0) {
+        if (match(line, /^ *include \047/)) {
+          at = RLENGTH
+          match(line, /^ */)
+          put(substr(line, at + 1, length(line) - at - 1), indent substr(line, 1, RLENGTH))
+        } else if (match(line, /^local [A-Z][A-Z_]* = /)) {
+          name = substr(line, 7, RLENGTH - 9)
+          value[name] = written(substr(line, RLENGTH + 1))
+          sub(/ -- .*/, "", value[name])
+        } else if (line !~ /^ *--/ && line != "") {
+          print indent written(line)
+        }
+      }
+      close(file)
+    }
+
+    function written(line,    result, word, around) {
       while (match(line, /[A-Z][A-Z_]+/)) {
         word = substr(line, RSTART, RLENGTH)
         around = substr(line, RSTART - 1, 1) substr(line, RSTART + RLENGTH, 1)
@@ -30,7 +41,7 @@ rules() {
       }
       return result line
     }
-  ' rl.lua
+  '
 }
 
 # The reply to a call, or its error. Lua's own errors begin with a place in the text, never with a code.
@@ -47,7 +58,7 @@ LUA
 library() {
   cat <<LUA
 #!lua name=rl
--- The commands of redis-rl as functions. Made of rl.lua by \`make functions\`.
+-- The commands of redis-rl as functions. Made of functions/ by \`make functions\`.
 -- Version $version
 local VERSION = $version
 local KEEPS_STATE, ONLY, DIRECT, PLAIN = true, false, false, false
@@ -89,7 +100,7 @@ LUA
 
 script() {
   cat <<'LUA'
--- The commands of redis-rl as one script: EVALSHA sha numkeys key ... command word ... Made of rl.lua by `make functions`.
+-- The commands of redis-rl as one script: EVALSHA sha numkeys key ... command word ... Made of functions/ by `make functions`.
 local command, keys, words, at = string.lower(ARGV[1] or ''), KEYS, ARGV, 2
 local ONLY = command
 if command == 'peek' or command == 'refund' then
@@ -110,7 +121,7 @@ LUA
 # The client packages take the files in when they are built.
 if [ "${1-}" = --check ]; then
   if ! cmp -s <(library) rl.library.lua || ! cmp -s <(script) rl.script.lua; then
-    echo 'functions/rl.library.lua and rl.script.lua are not those of functions/rl.lua: run `make functions`' >&2
+    echo 'functions/rl.library.lua and rl.script.lua are not those of the files beside them: run `make functions`' >&2
     exit 1
   fi
 else

@@ -181,7 +181,7 @@ collect_files() {
 
     mkdir -p "$stage/doc" "$stage/functions"
     git ls-files -z -- README.md CHANGELOG.md SECURITY.md docs | xargs -0 cp --parents -t "$stage/doc"
-    cp functions/*.lua "$stage/functions"
+    cp functions/rl.{library,script}.lua "$stage/functions"
 
     licences Cargo.toml >"$stage/THIRD-PARTY.txt"
     gzip -9nc CHANGELOG.md >"$stage/changelog.gz"

@@ -37,8 +37,6 @@ tests![
     the_call_removes_a_thousand_members_at_most,
     a_call_on_a_long_log_takes_few_commands,
     the_library_tells_its_version,
-    an_older_library_is_replaced_in_mid_window,
-    what_an_older_client_asks_a_newer_library_answers_as_before,
     a_week_of_a_token_budget_needs_no_module,
     a_peek_runs_on_a_replica_and_the_effects_arrive_there,
     counters_may_be_declared,
@@ -1119,117 +1117,6 @@ fn the_library_tells_its_version(engine: &Engine) {
     assert_eq!(Some(version.to_string()), line);
     client.run::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
     assert_eq!(client.run::<i64>(&["FCALL_RO", "rl_version", "0"]), version);
-}
-
-/// Loads the first library, in place of another one.
-fn first_library(client: &mut Client) -> Hand {
-    let first = std::fs::read_to_string(root().join("tests/fixtures/rl.library.first.lua")).expect("a fixture");
-    client.run::<String>(&["FUNCTION", "LOAD", "REPLACE", &first]);
-    Hand::Library
-}
-
-fn an_older_library_is_replaced_in_mid_window(engine: &Engine) {
-    let server = bare(engine, &[]);
-    let mut client = connect(&server, false);
-    let ask = |client: &mut Client, line: &str| Hand::Library.call(client, line);
-    let integers = |reply: Result<Value, String>| -> Vec<i64> {
-        redis::from_redis_value(reply.expect("a reply")).expect("integers")
-    };
-    first_library(&mut client);
-    // By which a client knows that its own is newer.
-    assert!(client.try_run::<i64>(&["FCALL_RO", "rl_version", "0"]).is_err());
-    for line in [
-        "sliding s 60 5",
-        "sliding several 60 5 COST 2",
-        "fixed f 60 5",
-        "fixed f 60 5 ANCHORED COST 2",
-        "throttle t 4 30 60",
-        "acquire a 5 60 me",
-    ] {
-        ask(&mut client, line).expect("a reply");
-    }
-    let before = client.digest();
-
-    Hand::library(&mut client);
-    assert_eq!(client.digest(), before);
-    // All carry on, in the form that they have: what was a sorted set stays one.
-    assert_eq!(integers(ask(&mut client, "sliding s 60 5 COST 2")), [1, 1, 60]);
-    assert_eq!(integers(ask(&mut client, "sliding several 60 5 COST 3")), [1, 2, 60]);
-    assert_eq!(integers(ask(&mut client, "fixed f 60 5")), [1, 2, 60]);
-    assert_eq!(integers(ask(&mut client, "fixed f 60 5 ANCHORED COST 2")), [1, 4, 60]);
-    assert!(integers(ask(&mut client, "throttle t 4 30 60"))[2] < 4);
-    assert_eq!(integers(ask(&mut client, "acquire a 5 60 you")), [1, 2, 60]);
-    for key in ["s", "several"] {
-        assert_eq!(client.run::<String>(&["TYPE", key]), "zset");
-    }
-    assert_eq!(integers(ask(&mut client, "sliding tokens 60 200000 COST 1800")), [1, 0, 60]);
-    assert_eq!(client.run::<String>(&["TYPE", "tokens"]), "string");
-
-    // A client that does not ask for the version may put the older one back. It refuses compact logs and leaves them alone.
-    let script = first_script(&mut client);
-    let before = client.digest();
-    for hand in [first_library(&mut client), script] {
-        for line in [
-            "sliding tokens 60 200000",
-            "sliding tokens 60 200000 COST 1800",
-            "peek tokens SLIDING 60 200000",
-            "refund tokens SLIDING 60 200000",
-        ] {
-            let refused = hand.call(&mut client, line).expect_err(line);
-            assert!(refused.contains("compact"), "{hand:?}, {line}: {refused}");
-        }
-        assert_eq!(client.digest(), before);
-    }
-    assert_eq!(integers(ask(&mut client, "sliding s 60 5")), [1, 3, 60]);
-    Hand::library(&mut client);
-    assert_eq!(integers(ask(&mut client, "sliding tokens 60 200000 COST 1800")), [1, 1_800, 60]);
-    assert_eq!(integers(ask(&mut client, "sliding s 60 5")), [1, 4, 60]);
-}
-
-/// The script that belongs to the first library: the same rules, under another head and tail.
-fn first_script(client: &mut Client) -> Hand {
-    let library = std::fs::read_to_string(root().join("tests/fixtures/rl.library.first.lua")).expect("a fixture");
-    let (_, rules) = library.split_once("local function rules()\n").expect("the rules");
-    let (rules, _) = rules.split_once("return serve\nend\n").expect("the end of the rules");
-    let script =
-        format!("local KEEPS_STATE = false\n{rules}return serve(string.lower(ARGV[1] or ''), KEYS, ARGV, 2)\n");
-    Hand::Script(client.run(&["SCRIPT", "LOAD", &script]))
-}
-
-/// A library is one for clients of all versions.
-fn what_an_older_client_asks_a_newer_library_answers_as_before(engine: &Engine) {
-    // Not THROTTLE: the interval of its units is rounded up now, where the first library rounded it down.
-    let kinds = ["SLIDING", "FIXED", "ACQUIRE"];
-    let servers = [bare(engine, &[]), bare(engine, &[])];
-    let [mut older, mut newer] = [connect(&servers[0], false), connect(&servers[1], false)];
-    let hands = [first_library(&mut older), Hand::library(&mut newer)];
-    let (mut rng, seed) = seeded();
-    let (mut now, mut answered) = (START, 0);
-    for number in 0..2_500 {
-        now = (now + step(&mut rng)).max(START);
-        servers.iter().for_each(|server| server.set_time(now));
-        let (name, keys, words) = random_call(&mut rng, &kinds);
-        // In a sliding window a COST makes a compact log now.
-        if words.iter().any(|word| word.eq_ignore_ascii_case("COST")) {
-            continue;
-        }
-        let keys: Vec<String> = keys.iter().map(|key| format!("m:{key}")).collect();
-        let place = format!("seed {seed}, call {number}: {name} {keys:?} {}", words.join(" "));
-        // What it refuses, the newer one may take, or refuse in other words.
-        let Ok(before) = hands[0].ask(&mut older, &name, &keys, &words) else { continue };
-        let after = hands[1].ask(&mut newer, &name, &keys, &words);
-        assert_eq!(after, Ok(before), "{place}: left the newer library, right the older one");
-        for key in &keys {
-            let key = key.trim_start_matches("m:");
-            assert_eq!(
-                state(&mut newer, key)[0],
-                state(&mut older, key)[0],
-                "{place}: left the newer, right the older"
-            );
-        }
-        answered += 1;
-    }
-    assert!(answered > 1_000, "{answered} calls were answered");
 }
 
 /// A budget of 200,000 tokens an hour for a week, in a stepped clock: requests in bursts, lulls and nights, refunds of what a

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -248,11 +247,10 @@ def test_an_older_library_is_replaced_and_a_newer_one_is_not(server: Server, mon
             assert limiter.mode == "functions"
         return loaded()
 
-    # The first library, which told no version.
-    first = (Path(__file__).parents[3] / "tests" / "fixtures" / "rl.library.first.lua").read_text()
+    older = ours.replace(f"-- Version {version}\n", f"-- Version {version - 1}\n")
     for theirs, after, mode in (
-        (first, version, "auto"),
-        (first, version, "functions"),
+        (older, version, "auto"),
+        (older, version, "functions"),
         (ours.replace(f"-- Version {version}\n", ""), version, "auto"),
         (ours.replace(f"-- Version {version}\n", ""), version, "functions"),
         (ours.replace(f"-- Version {version}\n", f"-- Version {version + 1}\n"), version + 1, "auto"),

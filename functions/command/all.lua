@@ -1,0 +1,167 @@
+-- `numkeys key [key ...] rule [rule ...] [FULL]`: one decision over several keys, each with a rule of its own. All keys are read before
+-- a rule decides, and all rules decide before a key is written. If one of them denies, no request is counted.
+
+-- Whether a/b is less than c/d, exactly: no number is above 2^53, but a product of two may be.
+local function is_less(a, b, c, d)
+  while true do
+    local left, right = math.fmod(a, b), math.fmod(c, d)
+    local whole, other = (a - left) / b, (c - right) / d
+    if whole ~= other then
+      return whole < other
+    elseif left == 0 or right == 0 then
+      return left == 0 and right ~= 0
+    end
+    -- left/b < right/d if and only if d/right < b/left.
+    a, b, c, d = d, right, b, left
+  end
+end
+
+-- The counters that are declared after the keys of the rules, if there is nothing else.
+local function declared_behind(keys, parts)
+  local declared = {}
+  for index = #parts + 1, #keys do
+    local name, belongs = keys[index], false
+    for place = 1, #parts do
+      local key = parts[place].key
+      local suffix = sub(name, 1, #key + 1) == key .. ':' and sub(name, #key + 2)
+        or sub(name, 1, #key + 3) == '{' .. key .. '}:' and sub(name, #key + 4)
+      belongs = belongs or parts[place].kind.counters and suffix and find(suffix, '^%d[%d.]*s?$')
+    end
+    if not belongs then
+      return nil
+    end
+    declared[name] = true
+  end
+  return declared
+end
+
+-- Refuses rules of which one would count in the state of another.
+local function check_apart(parts, now, declared)
+  local taken = {}
+  for index = 1, #parts do
+    local part = parts[index]
+    local names = part.kind.counters and part.kind.counters(part.rule, part.key, now, declared) or {part.key}
+    for place = 1, #names do
+      if taken[names[place]] then
+        fail('ERR two rules of RL.ALL would share a counter')
+      end
+      taken[names[place]] = true
+    end
+  end
+end
+
+-- Plans what all rules store. What bounds one call bounds all of them together: the members that are added to sorted sets, and the one
+-- log that may be compacted: the first that cannot take its entry otherwise, or else the first that is due.
+local function plan_together(parts)
+  local added, full, due = 0, nil, nil
+  for index = 1, #parts do
+    local kind, state = parts[index].kind, parts[index].state
+    if kind.plan then
+      if not kind.plan(state, false) then
+        full = full and fail(LOG_IS_FULL) or state
+        kind.plan(state, true)
+      end
+      added = added + (state.store.is_compact and 0 or state.added)
+      due = due or state.store.is_compaction_due and state.store.is_compaction_due(state.log) and state
+    end
+  end
+  if due and not full then
+    due.store.plan(due.log, due.added, true)
+  end
+  if added > MOST_ADDED then
+    fail(COST_TOO_LARGE)
+  end
+end
+
+-- Leaves stale members to later calls where they are more than the call may still remove.
+local function limit_pruning(parts)
+  local left = MOST_REMOVED
+  for index = 1, #parts do
+    local set = parts[index].state.log or parts[index].state
+    local stale = max(set.expired or set.ended or 0, set.ahead or 0)
+    stale = (set.units or set.held) == 0 and 0 or min(stale, MOST_REMOVED)
+    set.keeps_stale = stale > left
+    left = set.keeps_stale and left or left - stale
+  end
+end
+
+-- The rules with their keys, whether the reply is FULL, and the counters that are declared.
+local function parse(keys, words, at)
+  if #keys < 1 or #keys > 64 then
+    fail('ERR numkeys must be an integer from 1 to 64')
+  elseif #keys + #words - at + 1 < 4 then
+    fail(format(WRONG_ARITY, 'all'))
+  end
+  local parts, taken = {}, {}
+  for index = 1, #keys do
+    if taken[keys[index]] then
+      fail('ERR RL.ALL takes each key once')
+    end
+    taken[keys[index]] = true
+  end
+  while #parts < #keys and words[at] do
+    local kind = rule_of(upper(words[at]))
+    if not kind then
+      if #parts > 0 and declared_behind(keys, parts) then
+        break
+      end
+      fail(BAD_RULE)
+    end
+    kind.complete()
+    local rule, behind = kind.parse(words, at + 1, 'all')
+    parts[#parts + 1] = {kind = kind, rule = rule, key = keys[#parts + 1]}
+    at = behind
+  end
+  local full = words[at] ~= nil and upper(words[at]) == 'FULL' and at == #words
+  local declared = #parts < #keys and declared_behind(keys, parts)
+  if words[at] and not full or #parts < #keys and not declared then
+    bad_words('all')
+  end
+  return parts, full, declared
+end
+
+all = function(keys, words, at)
+  local parts, full, declared = parse(keys, words, at)
+  local now, seconds, nanos = clock()
+  check_apart(parts, now, declared)
+  local allowed = true
+  for index = 1, #parts do
+    local part = parts[index]
+    part.state = part.kind.read(part.rule, part.key, now, seconds, nanos, declared, false)
+    part.denies = not (part.state.allowed or part.rule.force)
+    allowed = allowed and not part.denies
+  end
+  local binding, longest, left, limit, maps = nil, 0, nil, nil, {}
+  for index = 1, #parts do
+    local part = parts[index]
+    local kind, rule, state = part.kind, part.rule, part.state
+    kind.decide(rule, state, allowed)
+    if full then
+      maps[index] = maps_of(kind, rule, state, false)[1]
+    end
+    local remaining, share_of = max(0, state.binding.limit - state.binding.used), max(1, state.binding.limit)
+    if allowed then
+      if not binding or is_less(remaining, share_of, left, limit) then
+        binding, left, limit = index, remaining, share_of
+      end
+    elseif part.denies then
+      local wait = kind.retry(rule, state)
+      wait = wait < 0 and math.huge or wait
+      if not binding or wait > longest then
+        binding, longest, left = index, wait, remaining
+      end
+    end
+  end
+  if allowed then
+    plan_together(parts)
+    limit_pruning(parts)
+  end
+  for index = 1, #parts do
+    local part = parts[index]
+    local change = allowed and part.kind.apply or part.kind.set_missing_expiry
+    if change then
+      change(part.rule, part.state)
+    end
+  end
+  return {allowed and 1 or 0, binding - 1, left, longest == math.huge and -1 or longest, full and maps or nil}
+end

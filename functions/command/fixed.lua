@@ -1,0 +1,21 @@
+-- `windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL | EACH]`: one counter per window.
+
+include 'limit/fixed'
+include 'state/fixed'
+
+local function parse(words, at, command)
+  local rule, behind = quotas_and_options(words, at, command, 'FIXED', 'ANCHORED')
+  rule.counts = rule.force or rule.cost == 1 and rule.count == 1 -- The plain form counts its denials.
+  return rule, behind
+end
+
+local function reply(_, state)
+  local quota = state.binding
+  local left = max(0, (quota.expiry_after or state.now + quota.life) - state.now)
+  return {state.allowed and 1 or 0, quota.used, floor((left + 500) / 1000)} -- Rounded as the TTL command does it.
+end
+
+fixed = {
+  parse = parse, read = read, decide = decide, reply = reply, apply = apply, complete = complete,
+  set_missing_expiry = set_missing_expiry, refund = refund, counters = counters, suffix_of = suffix_of,
+}

@@ -1,0 +1,43 @@
+-- The commands in all their forms.
+
+local ceil, max, min, sub, upper = math.ceil, math.max, math.min, string.sub, string.upper
+
+local MOST_LOOKUPS = 1024
+
+-- The windows that a call may still look into to find the ends of waits: one budget for all its rules, windows and EACH.
+local lookups = MOST_LOOKUPS
+
+include 'command/grammar'
+include 'state/mod'
+include 'limit/mod'
+include 'command/rules'
+include 'command/reply'
+include 'command/rule'
+
+local others = nil
+
+local make_others = not DIRECT and function()
+  include 'command/others'
+  return others
+end
+
+local all = nil
+
+local make_all = not ONLY and function()
+  include 'command/all'
+  return all
+end
+
+run = function(command, keys, words, at, declared)
+  lookups = MOST_LOOKUPS
+  if command == 'all' then
+    return (all or make_all())(keys, words, at)
+  end
+  local kind = rule_of(upper(command))
+  if not kind then
+    return (others or make_others())(command, keys[1], words, at, declared)
+  elseif not keys[1] then
+    fail(format(WRONG_ARITY, command))
+  end
+  return decide(kind, words, at, command, keys[1], declared)
+end

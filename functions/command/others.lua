@@ -1,0 +1,31 @@
+-- The commands about one key that are not a rule's own.
+
+-- The least number of words of each, without the key.
+local least_words = {release = 1, peek = 3, refund = 3, reset = 0}
+
+include 'command/reset'
+
+others = function(command, key, words, at, declared)
+  local least = least_words[command]
+  if not least then
+    fail('ERR the first word must be sliding, fixed, throttle, acquire, release, all, peek, refund or reset')
+  elseif not key or #words - at + 1 < least then
+    fail(format(WRONG_ARITY, command))
+  elseif command == 'reset' then
+    return reset(words, at, key, declared)
+  elseif command == 'release' then
+    return rule_of('ACQUIRE').release(words, at, key)
+  end
+  local kind = rule_of(upper(words[at]))
+  if command == 'peek' then
+    return decide(kind or fail(BAD_RULE), words, at + 1, 'peek', key, declared)
+  end
+  if kind then
+    kind.complete()
+  end
+  -- Leases are released, not refunded.
+  local refund = kind and kind.refund or fail('ERR rule must be SLIDING, FIXED or THROTTLE')
+  local rule = kind.parse(words, at + 1, 'refund')
+  local now, seconds, nanos = clock()
+  return refund(rule, kind.read(rule, key, now, seconds, nanos, declared, false))
+end

@@ -1,0 +1,53 @@
+-- `windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]`: an exact sliding window.
+
+include 'limit/sliding'
+
+local function parse(words, at, command)
+  local rule, behind = quotas_and_options(words, at, command, 'SLIDING')
+  rule.counts = rule.force
+  return rule, behind
+end
+
+local function read(rule, key, now, _, _, _, prunes)
+  local log, store = (open_log or make_logs())(key, rule.longest, now, rule.has_cost, prunes and rule.cost <= MOST_ADDED)
+  if store.complete and (sliding.statuses or rule.count > 1 or rule.full or rule.each) then
+    store.complete()
+  end
+  local state = {log = log, store = store, now = now, added = 0}
+  if rule.refunds then
+    return state
+  elseif rule.cost > MOST_ADDED and not store.is_compact then
+    fail(COST_TOO_LARGE)
+  elseif rule.count > 1 then
+    complete()
+    state.newer = store.stamped_after(log, now)
+  end
+  ask(rule, state)
+  return state
+end
+
+local function plan(state, may_compact)
+  return state.store.plan(state.log, state.added, may_compact)
+end
+
+local function reply(_, state)
+  local binding = state.binding
+  return {state.allowed and 1 or 0, binding.before, ceil(binding.window / 1000)}
+end
+
+local function apply(_, state)
+  state.store.apply(state.log, true)
+end
+
+-- A key without an expiry gets one, also if nothing else changes.
+local function set_missing_expiry(_, state)
+  local log = state.log
+  if log.units > 0 and not expiry_of(log.key, log.now) then
+    call('PEXPIREAT', log.key, log.now + 2 * log.window)
+  end
+end
+
+sliding = {
+  parse = parse, read = read, decide = decide, plan = plan, reply = reply, apply = apply, complete = complete,
+  set_missing_expiry = set_missing_expiry,
+}

@@ -1,0 +1,89 @@
+-- The fixed window counter; src/limit/fixed.rs has it in prose.
+--
+-- A state has a quota for each window: `value` and `expiry` as stored, `used` and `expiry_after` after the call. Windows that are
+-- long and nearly equal can have the same number, and so the same counter. It counts once, for the shortest of them, which is
+-- `shared` with the others, and lives for the longest.
+
+-- Refuses a cost that would bring a counter with 19 digits beyond 64 bits.
+local function check_overflow(text, cost)
+  local high, low = tonumber(string.sub(text, 1, -10)), tonumber(string.sub(text, -9)) + cost % 1e9
+  high, low = high + floor(cost / 1e9) + floor(low / 1e9), low % 1e9
+  if high > 9223372036 or high == 9223372036 and low > 854775807 then
+    fail('ERR increment or decrement would overflow')
+  end
+end
+
+local function decide(rule, state, counts)
+  counts = counts and rule.cost > 0
+  state.counts = counts
+  for index = 1, rule.count do
+    local quota = state.quotas[index]
+    quota.life = quota.shared and quota.shared.life or quota.life
+    quota.used, quota.expiry_after = quota.value, quota.expiry
+    if counts then
+      if #quota.text >= 19 and quota.value > 0 then
+        check_overflow(quota.text, rule.cost)
+      end
+      quota.used = quota.value + rule.cost
+      if not quota.expiry or quota.value == 0 then
+        quota.expiry_after, quota.renewed = state.now + quota.life, true
+      end
+    end
+  end
+  state.binding = state.quotas[1]
+  if rule.count > 1 then
+    fixed.complete()
+    state.binding = (several or make_several()).binding_of(fixed, rule, state)
+  end
+end
+
+-- What several windows and FULL need.
+local function complete()
+  if fixed.statuses then
+    return
+  end
+
+  -- Until the next request finds a counter at 0.
+  local function fresh_after(rule, state, quota)
+    local at = quota.expiry_after or state.now + quota.life
+    if not rule.anchored then
+      -- The server keeps a key through the very millisecond of its expiry.
+      local window = quota.window
+      local next_window = (floor(state.now / window) + 1) * window
+      at = quota.expiry_after and min(next_window, quota.expiry_after + 1) or next_window
+    end
+    return max(1, at - state.now)
+  end
+
+  function fixed.retry_in_one(rule, state, index)
+    local quota = state.quotas[index]
+    return rule.needed > quota.limit and -1 or fresh_after(rule, state, quota)
+  end
+
+  function fixed.retry(rule, state)
+    local longest = 0
+    for index = 1, state.allowed and 0 or rule.count do
+      local quota = state.quotas[index]
+      if not quota.allowed or quota.limit - quota.used < rule.needed then
+        local wait = fixed.retry_in_one(rule, state, index)
+        if wait < 0 then
+          return -1
+        end
+        longest = max(longest, wait)
+      end
+    end
+    return longest
+  end
+
+  local function status(rule, state, quota)
+    local fresh = quota.used > 0 and fresh_after(rule, state, quota) or 0
+    local next_after = quota.used > 0 and quota.limit == 0 and -1 or fresh
+    return {
+      limit = quota.limit, used = quota.used, next = next_after, reset = fresh, window = quota.window, at = state.now,
+    }
+  end
+
+  function fixed.statuses(rule, state, each)
+    return (several or make_several()).statuses(fixed, rule, state, each, status)
+  end
+end

@@ -1,0 +1,61 @@
+-- The log of a sliding window, in one of two forms, each with the same functions:
+--
+-- read(key, window, now, ...)      the log for its longest window
+-- plan(log, units, may_compact)    plans to add units, if there are any, and to drop what does not count; returns whether it can be done
+-- apply(log, kept)                 applies what is planned; `kept`: a request was decided, and the key's expiry is renewed
+-- complete()                       adds the functions below, which the plain form does not need
+--
+-- later_than(log, time)            units stamped later than a time, and the permanent ones
+-- stamped_after(log, time)         the same without the permanent ones
+-- stamp_of(log, rank)              the stamp of the unit with `rank` newer ones; nothing for a permanent one
+-- refund(log, units, at)           plans to take back the newest units, or some stamped at a time; returns how many
+
+local ceil = math.ceil
+
+local MOST_ADDED = 1000 -- Units that one call adds to a sorted set.
+local MOST_REMOVED = 1000 -- Stale members that one call removes.
+local COST_TOO_LARGE = 'ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)'
+local LOG_IS_FULL = 'ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units'
+
+-- The expiry to set for the key of a log, or nothing if the current one lags by so little that it is good enough.
+local function renewed_expiry(log, exists)
+  local wanted = log.now + 2 * log.window
+  local lag = exists and wanted - (expiry_of(log.key, log.now) or math.huge)
+  -- Less than a second, and less than a tenth of the window.
+  if lag ~= 0 and not (lag and lag > 0 and lag < 1000 and (lag + 1) * 10 <= log.window) then
+    return wanted
+  end
+end
+
+local sorted, compact = nil, nil
+
+local function make_sorted()
+  include 'state/sliding/sorted'
+  return sorted
+end
+
+local function make_compact()
+  include 'state/compact/mod'
+  include 'state/sliding/compact_log'
+  return compact
+end
+
+-- A new log is compact where the call has a COST. Returns the log and the functions of its form.
+open_log = function(key, window, now, has_cost, prunes)
+  if not has_cost then
+    local store = sorted or make_sorted()
+    local log = store.read(key, window, now, prunes)
+    if log then
+      return log, store
+    end
+  end
+  local kind = call('TYPE', key).ok
+  if kind == 'zset' then
+    local store = sorted or make_sorted()
+    return store.read(key, window, now, prunes), store
+  elseif kind ~= 'string' and kind ~= 'none' then
+    fail(WRONG_TYPE)
+  end
+  local store = compact or make_compact()
+  return store.read(key, window, now, kind == 'string'), store
+end

@@ -1,0 +1,137 @@
+-- The log as a sorted set: one member for each unit, its score the time in milliseconds.
+
+-- The lower bound of the scores later than a time, of those that a clock can have written.
+local function later(time)
+  return time < 0 and '0' or format('(%d', time)
+end
+
+-- Reads a log for its longest window. `permanent`: members with a score before the epoch, which another program has added; they
+-- never expire. `ahead`: members further ahead of the clock than the window; like those that have `expired` they do not count.
+-- If `prunes`, a few expired members are removed at once, which saves counting them. Nothing if the key has another type.
+local function read(key, window, now, prunes)
+  local live = redis.pcall('ZCOUNT', key, later(now - window), now + window)
+  if type(live) == 'table' then
+    if find(live.err, '^WRONGTYPE') then
+      return nil
+    end
+    live = call('ZCOUNT', key, later(now - window), now + window) -- Which is refused, too.
+  end
+  local card = call('ZCARD', key)
+  local log = {
+    key = key, window = window, now = now, card = card, live = live, units = live, permanent = 0, ahead = 0, expired = 0,
+    added = 0, members = false,
+  }
+  local stale = card - live
+  if stale > 0 then
+    local expired
+    if prunes and stale <= MOST_REMOVED then
+      expired = call('ZREMRANGEBYSCORE', key, 0, now - window)
+      stale = stale - expired
+    else
+      expired = call('ZCOUNT', key, 0, now - window)
+      stale = stale - expired
+      log.expired = expired
+    end
+    if stale > 0 then
+      log.permanent = call('ZCOUNT', key, '-inf', '(0')
+      log.ahead = stale - log.permanent
+      log.units = live + log.permanent
+    end
+  end
+  return log
+end
+
+-- Plans to add units, if there are any to add, and to remove what is stale.
+local function plan(log, units)
+  log.added = units
+  return true
+end
+
+-- Applies what is planned. `kept`: whether a request was decided, and not refunded.
+local function apply(log, kept)
+  local key, now, window, added, suffix = log.key, log.now, log.window, log.added, log.card
+  if not kept then
+    if log.members then
+      call('ZREM', key, unpack(log.members))
+    end
+    return
+  end
+
+  -- Stale members are removed, no more in one call than takes a short time.
+  if log.expired + log.ahead > 0 and log.units == 0 then
+    call('UNLINK', key)
+  elseif not log.keeps_stale then
+    if log.expired > MOST_REMOVED then
+      call('ZREMRANGEBYRANK', key, log.permanent, log.permanent + MOST_REMOVED - 1)
+    elseif log.expired > 0 then
+      call('ZREMRANGEBYSCORE', key, 0, now - window)
+    end
+    if log.ahead > MOST_REMOVED then
+      call('ZREMRANGEBYRANK', key, -log.ahead, MOST_REMOVED - 1 - log.ahead)
+    elseif log.ahead > 0 then
+      call('ZREMRANGEBYSCORE', key, format('(%d', now + window), '+inf')
+    end
+  end
+
+  -- Units get new names. The number of members is usually a suffix that is free in this millisecond.
+  while added == 1 do
+    added = 1 - call('ZADD', key, 'NX', now, format('%d-%d', now, suffix))
+    suffix = suffix + 1
+  end
+  while added > 0 do
+    local words = {}
+    for index = 1, added do
+      words[2 * index - 1], words[2 * index] = now, format('%d-%d', now, suffix)
+      suffix = suffix + 1
+    end
+    added = added - call('ZADD', key, 'NX', unpack(words))
+  end
+
+  local expiry = (log.added > 0 or log.units > 0) and renewed_expiry(log, log.units > 0)
+  if expiry then
+    call('PEXPIREAT', key, expiry)
+  end
+end
+
+sorted = {read = read, plan = plan, apply = apply}
+
+-- Adds what the plain form does not need.
+function sorted.complete()
+  -- Units stamped later than a time, without the members before the epoch.
+  local function stamped_after(log, time)
+    return call('ZCOUNT', log.key, later(time), log.now + log.window)
+  end
+
+  sorted.stamped_after = stamped_after
+
+  function sorted.later_than(log, time)
+    return stamped_after(log, time) + log.permanent
+  end
+
+  -- The stamp of the unit with `rank` newer ones. Nothing for a unit that never expires.
+  function sorted.stamp_of(log, rank)
+    if rank < log.live then
+      rank = rank + log.ahead
+      return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
+    end
+  end
+
+  -- Plans to remove the newest units that a clock has stamped, or some of one stamp. Returns how many.
+  function sorted.refund(log, cost, at)
+    local now, window, members = log.now, log.window, {}
+    if log.card == 0 then
+      return 0
+    end
+    if cost > MOST_ADDED then
+      fail(COST_TOO_LARGE)
+    elseif not at then
+      members = call('ZREVRANGEBYSCORE', log.key, now + window, later(now - window), 'LIMIT', 0, cost)
+    elseif at > now - window and at <= now + window then
+      members = call('ZREVRANGEBYSCORE', log.key, at, at, 'LIMIT', 0, cost)
+    end
+    log.members = #members > 0 and members
+    return #members
+  end
+
+  sorted.complete = nil
+end

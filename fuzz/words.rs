@@ -1,7 +1,7 @@
 //! The words of the commands: each call is accepted, or refused with the very line, as tests/support/grammar.rs has it.
 
 use super::all;
-use super::args::{self, Place};
+use super::args::{self, Host};
 use super::rule::Rule;
 use super::rules::AnyRule;
 use crate::fuzzing::Input;
@@ -163,12 +163,12 @@ fn read(name: &str, words: Args<'_>) -> Result<(), Error> {
     rest.next();
     rest.next();
     match name {
-        "rl.sliding" => Sliding::parse(&mut rest, Place::Command).map(drop),
-        "rl.fixed" => Fixed::parse(&mut rest, Place::Command).map(drop),
-        "rl.throttle" => Throttle::parse(&mut rest, Place::Command).map(drop),
-        "rl.acquire" => Lease::parse(&mut rest, Place::Command).map(drop),
-        "rl.peek" => AnyRule::parse(&mut rest, Place::Peek).map(drop),
-        "rl.refund" => AnyRule::parse(&mut rest, Place::Refund).map(drop),
+        "rl.sliding" => Sliding::parse(&mut rest, Host::Own).map(drop),
+        "rl.fixed" => Fixed::parse(&mut rest, Host::Own).map(drop),
+        "rl.throttle" => Throttle::parse(&mut rest, Host::Own).map(drop),
+        "rl.acquire" => Lease::parse(&mut rest, Host::Own).map(drop),
+        "rl.peek" => AnyRule::parse(&mut rest, Host::Peek).map(drop),
+        "rl.refund" => AnyRule::parse(&mut rest, Host::Refund).map(drop),
         "rl.reset" => args::windows(rest).map(drop),
         "rl.all" => {
             let (parts, _detail) = all::parse(words)?;

@@ -1,23 +1,14 @@
-//! `RL.ACQUIRE key limit leaseSec holder [FULL]`: at most `limit` holders at a time.
+//! `RL.ACQUIRE`: at most `limit` holders at a time.
 
-use super::args::{self, Grammar, Options, Place};
+use super::args::{self, Host, Options};
 use super::rule::{Decide, Rule};
-use super::words::{FULL, HOLDER, KEY, LIMIT};
 use crate::limit::Micros;
 use crate::metrics::Outcomes;
-use crate::server::{Access, Args, Argument, Call, Command, Context, EntryPoint, Error, Keys, Mode};
+use crate::server::{Access, Args, Call, Command, Context, EntryPoint, Error, Keys, Mode};
 use crate::state::{Lease, LeaseRequest};
 
-const LEASE: Argument = Argument::double(c"leaseSec");
-
 impl Rule for Lease {
-    const NAME: &'static str = "ACQUIRE";
-    const WORDS: Argument = Argument::block(c"acquire", &[Argument::word(c"ACQUIRE"), LIMIT, LEASE, HOLDER]);
-    const GRAMMAR: Grammar = Grammar {
-        syntax: c"ERR syntax error: expected limit leaseSec holder and FULL",
-        peek_syntax: c"ERR syntax error: expected limit leaseSec holder, FULL or EACH",
-        takes_each: false,
-    };
+    const SYNTAX: &'static str = "ACQUIRE limit leaseSec holder [FULL]";
     const COMMAND: Command = Command {
         name: c"rl.acquire",
         entry: EntryPoint::to::<Decide<Self>>(),
@@ -28,7 +19,6 @@ impl Rule for Lease {
         summary: c"Gives a holder a lease of leaseSec seconds, or renews it, if no more than limit are held at a time.",
         complexity: c"O(log(N)+M) with N the leases held and M those that have just ended, at most 1000 a call.",
         since: c"0.2.0",
-        arguments: &[KEY, LIMIT, LEASE, HOLDER, FULL],
     };
     const REFUNDABLE: bool = false;
 
@@ -40,12 +30,12 @@ impl Rule for Lease {
     }
 
     #[inline(always)] // See `Rule`.
-    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Options), Error> {
+    fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
         let (Some(limit), Some(lease), Some(holder)) = (words.next(), words.next(), words.next()) else {
             return Err(Error::WrongArity);
         };
         let (limit, lease) = args::lease(limit, lease)?;
-        let options = args::options(&Self::GRAMMAR, words, place, |_, _| Ok(false))?;
+        let options = args::options(&Self::GRAMMAR, words, host)?;
         Ok((Self { limit, lease, holder: holder.retain() }, options))
     }
 

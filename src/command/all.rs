@@ -7,10 +7,10 @@ use std::cmp::{Ordering, Reverse};
 
 use smallvec::SmallVec;
 
-use super::args::{self, BAD_ALL, Place, is};
+use super::args::{self, Host, is};
 use super::reply;
 use super::rule::{enforced, now};
-use super::rules::{AnyRule, AnyState};
+use super::rules::{AnyRule, AnyState, bad_words, is_rule};
 use super::top::denied;
 use crate::config;
 use crate::limit::{Charge, Decision, Detail, Micros, Retry, Status};
@@ -23,6 +23,7 @@ const MOST_KEYS: i64 = 64;
 
 const BAD_NUMBER: Error = Error::Line(c"ERR numkeys must be an integer from 1 to 64");
 const KEY_TWICE: Error = Error::Line(c"ERR RL.ALL takes each key once");
+const BAD_ALL: Error = Error::Line(c"ERR syntax error: expected one rule a key [FULL]");
 const SHARED: Error = Error::Line(c"ERR two rules of RL.ALL would share a counter");
 
 pub struct All;
@@ -133,18 +134,19 @@ pub(super) fn parse(words: Args<'_>) -> Result<(List<Part<'_>>, Detail), Error> 
         }
         calls.push(Call { words, key, keys: Keys::Counted });
     }
-    let mut parts = List::new();
+    let mut parts: List<Part<'_>> = List::new();
     for call in calls {
         if rest.is_empty() {
             return Err(BAD_ALL);
         }
-        let (rule, _said) = AnyRule::parse(&mut rest, Place::All)?;
+        let (rule, _options) = AnyRule::parse(&mut rest, Host::All)?;
         parts.push((call, rule));
     }
-    match rest.next() {
-        None => Ok((parts, Detail::Wait)),
-        Some(word) if is(word, "FULL") && rest.is_empty() => Ok((parts, Detail::Full)),
-        Some(_) => Err(BAD_ALL),
+    match (rest.next(), parts.last()) {
+        (None, _) => Ok((parts, Detail::Wait)),
+        (Some(word), _) if is(word, "FULL") && rest.is_empty() => Ok((parts, Detail::Full)),
+        (Some(word), Some((_, last))) if !is_rule(word) => Err(bad_words(last.grammar(), Host::All)),
+        (Some(_), _) => Err(BAD_ALL),
     }
 }
 

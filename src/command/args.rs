@@ -1,7 +1,6 @@
 //! The grammar of the rules, and the errors for words that do not follow it.
 
-use std::ffi::CStr;
-
+use super::rules::bad_words;
 use crate::limit::{Cost, Demand, Detail, Limit, Quota, Quotas, Refusal, Time, Window};
 use crate::server::{Args, Error, Str, parse_i64, split_i64};
 
@@ -17,33 +16,91 @@ const BAD_AT: Error = Error::Line(c"ERR AT must be a unix time in milliseconds, 
 const NOT_INCREASING: Error = Error::Line(c"ERR windowSec must increase from one window to the next");
 const TOO_MANY: Error = Error::Line(c"ERR windowSec and limit can be given for at most 16 windows");
 const TOO_MANY_WINDOWS: Error = Error::Line(c"ERR windowSec can be given for at most 16 windows");
-const BAD_REFUND: Error = Error::Line(c"ERR syntax error: expected a rule and AT ms");
-pub const BAD_ALL: Error = Error::Line(c"ERR syntax error: expected one rule a key and then FULL");
 
-/// Where a rule is given, which determines the options that it takes.
+/// The command that a rule is given in, which determines the options that it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// In the command of its name.
-    Command,
+pub enum Host {
+    /// The command of its name.
+    Own,
     Peek,
     Refund,
-    /// Among others, in RL.ALL.
     All,
 }
 
-/// What is particular to the words of one rule.
+/// The words of a rule: its name, what follows the key, and in its own command what the reply is to show.
+#[derive(Clone, Copy)]
 pub struct Grammar {
-    /// The reply to a word that its command does not take.
-    pub syntax: &'static CStr,
-    /// The reply to a word that RL.PEEK does not take after the rule.
-    pub peek_syntax: &'static CStr,
-    /// Whether its command takes EACH, as RL.PEEK does.
-    pub takes_each: bool,
+    pub name: &'static str,
+    syntax: &'static str,
+    takes_cost: bool,
+    takes_force: bool,
+    takes_anchored: bool,
+    takes_each: bool,
 }
 
-/// The options after a rule that every rule may have: they are about the reply, or about the request to refund.
+impl Grammar {
+    /// Reads a line such as `NAME word [OPTION n] [FULL]`.
+    pub const fn of(syntax: &'static str) -> Self {
+        Self {
+            name: syntax.split_at(place_of(syntax, " ")).0,
+            syntax,
+            takes_cost: has(syntax, "[COST "),
+            takes_force: has(syntax, "[FORCE]"),
+            takes_anchored: has(syntax, "[ANCHORED]"),
+            takes_each: has(syntax, "| EACH]"),
+        }
+    }
+
+    /// What follows the key in its own command.
+    pub fn own(&self) -> &'static str {
+        self.syntax.get(self.name.len().saturating_add(1)..).unwrap_or_default()
+    }
+
+    /// Its words where a command takes any rule.
+    pub fn rule(&self) -> &'static str {
+        self.syntax.rsplit_once(" [").map_or(self.syntax, |(rule, _reply)| rule)
+    }
+
+    /// The reply to words that do not follow it.
+    pub fn line(&self, host: Host) -> String {
+        let options = match host {
+            Host::Own => return format!("ERR syntax error: expected {}", self.own()),
+            Host::Peek => "[FULL | EACH]",
+            Host::Refund => "[AT ms]",
+            Host::All => "[FULL]",
+        };
+        format!("ERR syntax error: expected {} {options}", self.rule())
+    }
+}
+
+/// The offset of one text in another, or the other's length.
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)] // Evaluated by the compiler.
+const fn place_of(text: &str, wanted: &str) -> usize {
+    let (text, wanted) = (text.as_bytes(), wanted.as_bytes());
+    let mut at = 0;
+    while at + wanted.len() <= text.len() {
+        let mut same = 0;
+        while same < wanted.len() && text[at + same] == wanted[same] {
+            same += 1;
+        }
+        if same == wanted.len() {
+            return at;
+        }
+        at += 1;
+    }
+    text.len()
+}
+
+const fn has(text: &str, wanted: &str) -> bool {
+    place_of(text, wanted) < text.len()
+}
+
+/// The options of a call.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
+    pub cost: Option<Cost>,
+    pub force: bool,
+    pub anchored: bool,
     detail: Option<Detail>,
     /// The time of the request to refund.
     pub at: Option<Time>,
@@ -55,110 +112,63 @@ impl Options {
     }
 }
 
-/// A request by a rule of quotas, as its words say it.
-pub struct Request {
-    pub demand: Demand,
-    /// Whether COST was given.
-    pub has_cost: bool,
-    pub options: Options,
-}
-
-/// `windowSec limit [windowSec limit ...]` and options. `own` reads an option that only this rule takes, and returns whether
-/// the word is one.
-#[inline(always)] // Short, and in the path of most calls.
-pub fn quotas_and_options(
-    grammar: &Grammar,
-    words: &mut Args<'_>,
-    place: Place,
-    own: impl FnMut(Str<'_>) -> bool,
-) -> Result<Request, Error> {
+/// `windowSec limit [windowSec limit ...]` and options.
+pub fn quotas_and_options(grammar: &Grammar, words: &mut Args<'_>, host: Host) -> Result<(Demand, Options), Error> {
     // The usual call.
-    if place == Place::Command
+    if host == Host::Own
         && let Some([window, limit]) = words.exactly()
     {
         let demand = Demand { quotas: Quotas::of(quota(window, limit)?), cost: Cost::ONE, force: false };
-        return Ok(Request { demand, has_cost: false, options: Options::default() });
+        return Ok((demand, Options::default()));
     }
-    several_quotas_and_options(grammar, words, place, own)
+    let quotas = quotas(words)?;
+    let options = options(grammar, words, host)?;
+    Ok((Demand { quotas, cost: options.cost.unwrap_or(Cost::ONE), force: options.force }, options))
 }
 
-#[inline(never)] // Inlined, it would make the caller long.
-fn several_quotas_and_options(
-    grammar: &Grammar,
-    words: &mut Args<'_>,
-    place: Place,
-    mut own: impl FnMut(Str<'_>) -> bool,
-) -> Result<Request, Error> {
-    let (quotas, mut cost, mut force) = (quotas(words)?, None, false);
-    let options = options(grammar, words, place, |word, words| {
-        if is(word, "COST") && cost.is_none() {
-            cost = Some(self::cost(grammar, words, place)?);
-        } else if is(word, "FORCE") && !force {
-            force = true;
-        } else {
-            return Ok(own(word));
-        }
-        Ok(true)
-    })?;
-    let demand = Demand { quotas, cost: cost.unwrap_or(Cost::ONE), force };
-    Ok(Request { demand, has_cost: cost.is_some(), options })
-}
-
-/// Options in any order, each once. In RL.ALL they end at the next rule, elsewhere with the call. `own` reads an option of
-/// the rule and the words after it, and returns whether the word is such an option.
-pub fn options(
-    grammar: &Grammar,
-    words: &mut Args<'_>,
-    place: Place,
-    mut own: impl FnMut(Str<'_>, &mut Args<'_>) -> Result<bool, Error>,
-) -> Result<Options, Error> {
+/// Options in any order, each once. In RL.ALL they end at the next rule, elsewhere with the call.
+pub fn options(grammar: &Grammar, words: &mut Args<'_>, host: Host) -> Result<Options, Error> {
     let mut options = Options::default();
     while let Some(word) = words.peek() {
         let mut rest = *words;
         rest.next();
-        if own(word, &mut rest)? {
-            // First: COST is the most common option.
-        } else if let Some(detail) = detail(grammar, word, place)
+        if grammar.takes_cost && options.cost.is_none() && is(word, "COST") {
+            options.cost = Some(cost(grammar, &mut rest, host)?);
+        } else if grammar.takes_force && !options.force && is(word, "FORCE") {
+            options.force = true;
+        } else if grammar.takes_anchored && !options.anchored && is(word, "ANCHORED") {
+            options.anchored = true;
+        } else if let Some(detail) = detail(grammar, word, host)
             && options.detail.is_none()
         {
             options.detail = Some(detail);
-        } else if place == Place::Refund && is(word, "AT") && options.at.is_none() {
-            let millis = within(rest.next().ok_or(BAD_REFUND)?, 0, Limit::MAX).ok_or(BAD_AT)?;
-            options.at = Some(Time::from_millis(millis));
+        } else if host == Host::Refund && options.at.is_none() && is(word, "AT") {
+            let millis = rest.next().ok_or_else(|| bad_words(grammar, host))?;
+            options.at = Some(Time::from_millis(within(millis, 0, Limit::MAX).ok_or(BAD_AT)?));
         } else {
             break;
         }
         *words = rest;
     }
-    if place == Place::All || words.is_empty() { Ok(options) } else { Err(syntax(grammar, place)) }
+    if host == Host::All || words.is_empty() { Ok(options) } else { Err(bad_words(grammar, host)) }
 }
 
 /// The units after COST. They may be 0 where a rule can be a check.
-pub fn cost(grammar: &Grammar, words: &mut Args<'_>, place: Place) -> Result<Cost, Error> {
-    let (least, bad) = match place {
-        Place::Peek | Place::All => (Cost::NOTHING, BAD_COST_OR_CHECK),
-        Place::Command | Place::Refund => (Cost::ONE, BAD_COST),
+fn cost(grammar: &Grammar, words: &mut Args<'_>, host: Host) -> Result<Cost, Error> {
+    let (least, bad) = match host {
+        Host::Peek | Host::All => (Cost::NOTHING, BAD_COST_OR_CHECK),
+        Host::Own | Host::Refund => (Cost::ONE, BAD_COST),
     };
-    let units = parse_i64(words.next().ok_or_else(|| syntax(grammar, place))?.as_bytes());
+    let units = parse_i64(words.next().ok_or_else(|| bad_words(grammar, host))?.as_bytes());
     units.and_then(Cost::new).filter(|&cost| cost >= least).ok_or(bad)
 }
 
-/// The reply to a word that this rule does not take here.
-fn syntax(grammar: &Grammar, place: Place) -> Error {
-    match place {
-        Place::Command => Error::Line(grammar.syntax),
-        Place::Peek => Error::Line(grammar.peek_syntax),
-        Place::Refund => BAD_REFUND,
-        Place::All => BAD_ALL,
-    }
-}
-
 /// How much of a decision the reply shows, if that is what this word says here.
-fn detail(grammar: &Grammar, word: Str<'_>, place: Place) -> Option<Detail> {
-    match place {
-        Place::Command | Place::Peek if is(word, "FULL") => Some(Detail::Full),
-        Place::Command if grammar.takes_each && is(word, "EACH") => Some(Detail::Each),
-        Place::Peek if is(word, "EACH") => Some(Detail::Each),
+fn detail(grammar: &Grammar, word: Str<'_>, host: Host) -> Option<Detail> {
+    match host {
+        Host::Own | Host::Peek if is(word, "FULL") => Some(Detail::Full),
+        Host::Own if grammar.takes_each && is(word, "EACH") => Some(Detail::Each),
+        Host::Peek if is(word, "EACH") => Some(Detail::Each),
         _ => None,
     }
 }

@@ -5,6 +5,7 @@
 mod acquire;
 mod all;
 mod args;
+mod docs;
 mod fixed;
 #[cfg(fuzzing)]
 #[path = "../../fuzz/words.rs"]
@@ -23,7 +24,6 @@ mod rules;
 mod sliding;
 mod throttle;
 mod top;
-mod words;
 
 pub use registry::register_all;
 

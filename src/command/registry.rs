@@ -3,23 +3,25 @@
 use std::ffi::CStr;
 
 use super::all::All;
+use super::args::Grammar;
 use super::peek::Peek;
 use super::refund::Refund;
 use super::release::Release;
 use super::reset::Reset;
-use super::rules::{REFUNDABLE_RULE, RULE, RULES};
-use super::throttle;
+use super::rule::Rule;
+use super::rules::RULES;
 use super::top::Top;
-use super::words::{DETAIL, FULL, HOLDER, KEY, WINDOW};
+use super::{docs, throttle};
 use crate::config;
-use crate::server::{Access, Argument, Command, Context, EntryPoint, Keys, add_category, register};
+use crate::server::{Access, Command, Context, EntryPoint, Keys, add_category, register};
+use crate::state::Throttle;
 
 /// The module's own ACL category, where the server has categories of modules.
 const CATEGORY: &CStr = c"ratelimit";
 
-/// The commands that are not a rule's own.
-const COMMANDS: &[Command] = &[
-    Command {
+/// The commands that are not a rule's own, with what follows their names, see [`docs`].
+const COMMANDS: &[(&str, Command)] = &[
+    ("key rule [FULL | EACH]", Command {
         name: c"rl.peek",
         entry: EntryPoint::to::<Peek>(),
         flags: c"readonly fast",
@@ -29,9 +31,8 @@ const COMMANDS: &[Command] = &[
         summary: c"Replies what the command of a rule would reply, and changes nothing.",
         complexity: c"O(W*log(N)) with W the windows given and N the requests in the log.",
         since: c"0.1.0",
-        arguments: &[KEY, RULE, DETAIL],
-    },
-    Command {
+    }),
+    ("key [windowSec ...]", Command {
         name: c"rl.reset",
         entry: EntryPoint::to::<Reset>(),
         flags: c"write fast",
@@ -41,9 +42,8 @@ const COMMANDS: &[Command] = &[
         summary: c"Removes what was used of a key's quota. Replies how many keys were removed.",
         complexity: c"O(W) with W the windows given; a large log is freed in the background.",
         since: c"0.1.0",
-        arguments: &[KEY, WINDOW.optional().repeated()],
-    },
-    Command {
+    }),
+    ("key holder [holder ...]", Command {
         name: c"rl.release",
         entry: EntryPoint::to::<Release>(),
         flags: c"write fast",
@@ -53,9 +53,8 @@ const COMMANDS: &[Command] = &[
         summary: c"Gives leases back before they end. Replies how many of the holders had one.",
         complexity: c"O(H*log(N)+M) with H the holders given, N the leases held and M those that have just ended, at most 1000 a call.",
         since: c"0.2.0",
-        arguments: &[KEY, HOLDER.repeated()],
-    },
-    Command {
+    }),
+    ("numkeys key [key ...] rule [rule ...] [FULL]", Command {
         name: c"rl.all",
         entry: EntryPoint::counted::<All>(),
         flags: c"write deny-oom fast getkeys-api",
@@ -65,9 +64,8 @@ const COMMANDS: &[Command] = &[
         summary: c"Decides by one rule for each of several keys: the request is admitted, and counted by all, if every rule has room for it.",
         complexity: c"O(K) with K the keys, and what the command of each rule takes.",
         since: c"0.2.0",
-        arguments: &[Argument::integer(c"numkeys"), KEY.repeated(), RULE.repeated(), FULL],
-    },
-    Command {
+    }),
+    ("key refundable [AT ms]", Command {
         name: c"rl.refund",
         entry: EntryPoint::to::<Refund>(),
         flags: c"write fast",
@@ -77,9 +75,8 @@ const COMMANDS: &[Command] = &[
         summary: c"Takes back what the same rule has counted, the newest of it or what was counted at a time.",
         complexity: c"O(W*log(N)) with W the windows given and N the requests in the log. With COST n, O(n*log(N)) more in a sorted set.",
         since: c"0.2.0",
-        arguments: &[KEY, REFUNDABLE_RULE, Argument::integer(c"ms").with_token(c"AT").optional()],
-    },
-    Command {
+    }),
+    ("[COUNT n] [RESET]", Command {
         name: c"rl.top",
         entry: EntryPoint::to::<Top>(),
         flags: c"admin allow-loading allow-stale",
@@ -89,13 +86,9 @@ const COMMANDS: &[Command] = &[
         summary: c"Shows the keys that were denied most since the module was loaded or the list was reset.",
         complexity: c"O(1); at most 128 keys are kept.",
         since: c"0.2.0",
-        arguments: &[
-            Argument::integer(c"n").with_token(c"COUNT").optional(),
-            Argument::token(c"reset", c"RESET").optional(),
-        ],
-    },
+    }),
     #[cfg(feature = "test-hooks")]
-    Command {
+    ("key", Command {
         name: c"rl.panic",
         entry: EntryPoint::to::<super::hooks::Panic>(),
         flags: c"write",
@@ -105,10 +98,9 @@ const COMMANDS: &[Command] = &[
         summary: c"Panics.",
         complexity: c"O(1)",
         since: c"0.1.0",
-        arguments: &[KEY],
-    },
+    }),
     #[cfg(feature = "test-hooks")]
-    Command {
+    ("key", Command {
         name: c"rl.panic-at",
         entry: EntryPoint::to::<super::hooks::PanicAt>(),
         flags: c"write",
@@ -118,10 +110,9 @@ const COMMANDS: &[Command] = &[
         summary: c"Makes a step of the calls that follow panic.",
         complexity: c"O(1)",
         since: c"0.1.0",
-        arguments: &[KEY],
-    },
+    }),
     #[cfg(feature = "test-hooks")]
-    Command {
+    ("key", Command {
         name: c"rl.indirect",
         entry: EntryPoint::to::<super::hooks::Indirect>(),
         flags: c"write",
@@ -131,8 +122,7 @@ const COMMANDS: &[Command] = &[
         summary: c"Calls RL.FIXED for nobody.",
         complexity: c"O(1)",
         since: c"0.1.0",
-        arguments: &[KEY],
-    },
+    }),
 ];
 
 /// Declares the commands to the server.
@@ -140,15 +130,15 @@ pub fn register_all(ctx: &mut Context) -> Result<(), String> {
     let has_category = add_category(ctx, CATEGORY);
     for row in RULES {
         if !row.yields || is_free(ctx, &row.command) {
-            declare(ctx, &row.command, has_category)?;
+            declare(ctx, &row.command, &of_rule(&row.grammar), has_category)?;
         }
     }
-    for command in COMMANDS {
-        declare(ctx, command, has_category)?;
+    for (syntax, command) in COMMANDS {
+        declare(ctx, command, syntax, has_category)?;
     }
     let cl_throttle = throttle::command(c"cl.throttle");
     if config::wants_cl_throttle() && is_free(ctx, &cl_throttle) {
-        declare(ctx, &cl_throttle, has_category)?;
+        declare(ctx, &cl_throttle, &of_rule(&Throttle::GRAMMAR), has_category)?;
     }
     Ok(())
 }
@@ -162,7 +152,12 @@ fn is_free(ctx: &mut Context, command: &Command) -> bool {
     !is_taken
 }
 
-fn declare(ctx: &Context, command: &Command, has_category: bool) -> Result<(), String> {
+/// What follows the name of a rule's own command.
+fn of_rule(grammar: &Grammar) -> String {
+    format!("key {}", grammar.own())
+}
+
+fn declare(ctx: &Context, command: &Command, syntax: &str, has_category: bool) -> Result<(), String> {
     let categories = match (has_category, command.access) {
         (true, Access::Read) => c"read fast ratelimit",
         (false, Access::Read) => c"read fast",
@@ -173,7 +168,8 @@ fn declare(ctx: &Context, command: &Command, has_category: bool) -> Result<(), S
     };
     // RL.PEEK: the same call may get another reply a moment later.
     let tips = (command.access == Access::Read).then_some(c"nondeterministic_output");
-    register(ctx, command, categories, tips).map_err(|reason| format!("{}: {reason}", shown(command)))
+    register(ctx, command, &docs::arguments(syntax), categories, tips)
+        .map_err(|reason| format!("{}: {reason}", shown(command)))
 }
 
 /// A command's name for messages.

@@ -6,13 +6,13 @@
 use std::marker::PhantomData;
 
 use super::KeyHandler;
-use super::args::{Grammar, Options, Place};
+use super::args::{Grammar, Host, Options};
 use super::reply;
 use super::top::denied;
 use crate::config;
 use crate::limit::{Charge, Decision, Micros, Window};
 use crate::metrics::{Outcomes, PEEK};
-use crate::server::{Args, Argument, Call, Command, Context, Error, Mode, Writable, fail_point, unix_micros};
+use crate::server::{Args, Call, Command, Context, Error, Mode, Writable, fail_point, unix_micros};
 use crate::state::{Compaction, CounterKeys, State, Suffix, Terms};
 
 /// A rule: its words, its state, its decision, and whatever else the commands need to know of it.
@@ -20,14 +20,12 @@ use crate::state::{Compaction, CounterKeys, State, Suffix, Terms};
 /// The list of rules is in [`super::rules`], from which their commands are registered. The steps of a rule are inlined into its
 /// own command, see [`State`]; the commands that take any rule share one copy of them, in [`super::rules::AnyRule`].
 pub trait Rule: Sized {
-    /// The word that begins it in RL.PEEK, RL.REFUND and RL.ALL.
-    const NAME: &'static str;
+    /// The one declaration of its words: the name that begins it in RL.PEEK, RL.REFUND and RL.ALL, what its own command takes
+    /// behind the key, and in the last brackets what that takes about the reply. The parser, the lines of errors, COMMAND DOCS and
+    /// the functions in Lua go by it.
+    const SYNTAX: &'static str;
 
-    /// Its words, as COMMAND DOCS shows them where a command takes a rule.
-    const WORDS: Argument;
-
-    /// What is particular to its words.
-    const GRAMMAR: Grammar;
+    const GRAMMAR: Grammar = Grammar::of(Self::SYNTAX);
 
     /// The command that decides by it.
     const COMMAND: Command;
@@ -47,7 +45,7 @@ pub trait Rule: Sized {
     fn outcomes() -> &'static Outcomes;
 
     /// Reads its words, and the options after them.
-    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Options), Error>;
+    fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error>;
 
     /// Reads its keys, and changes nothing.
     fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error>;
@@ -83,7 +81,7 @@ pub struct Decide<R>(PhantomData<R>);
 
 impl<R: Rule> KeyHandler for Decide<R> {
     fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
-        let (rule, options) = R::parse(&mut words, Place::Command)?;
+        let (rule, options) = R::parse(&mut words, Host::Own)?;
         let now = now();
 
         let state = rule.read::<Writable>(ctx, call, now)?;

@@ -5,11 +5,11 @@
 use std::ffi::{CStr, CString};
 use std::sync::LazyLock;
 
-use super::args::{Options, Place, is};
+use super::args::{Grammar, Host, Options, is};
 use super::rule::Rule;
 use crate::limit::{Decision, Micros, Refund, Time, Window};
 use crate::metrics::Outcomes;
-use crate::server::{Args, Argument, Call, Command, Context, Error, Mode};
+use crate::server::{Args, Call, Command, Context, Error, Mode, Str};
 use crate::state::{CounterKeys, Fixed, Lease, OpenKeys, Plan, Sliding, State, Suffix, Terms, Throttle};
 
 macro_rules! rules {
@@ -30,13 +30,13 @@ macro_rules! rules {
         impl AnyRule {
             /// Reads the name of a rule, its words, and the options after them.
             #[inline(never)] // See `Rule`.
-            pub fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Options), Error> {
+            pub fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
                 let name = words.next().ok_or(Error::WrongArity)?;
-                $(if is(name, $rule::NAME) && ($rule::REFUNDABLE || place != Place::Refund) {
-                    let (rule, options) = $rule::parse(words, place)?;
+                $(if is(name, $rule::GRAMMAR.name) && ($rule::REFUNDABLE || host != Host::Refund) {
+                    let (rule, options) = $rule::parse(words, host)?;
                     return Ok((Self::$rule(rule), options));
                 })+
-                Err(not_a_rule(place))
+                Err(not_a_rule(host))
             }
 
             /// See [`Rule::read`].
@@ -56,6 +56,12 @@ macro_rules! rules {
             pub fn forces(&self) -> bool {
                 match self {
                     $(Self::$rule(rule) => Rule::forces(rule)),+
+                }
+            }
+
+            pub fn grammar(&self) -> &'static Grammar {
+                match self {
+                    $(Self::$rule(_) => const { &$rule::GRAMMAR }),+
                 }
             }
 
@@ -114,69 +120,58 @@ rules!(Sliding, Fixed, Throttle, Lease);
 /// A row of the list.
 #[derive(Clone, Copy)]
 pub struct Row {
-    pub name: &'static str,
+    pub grammar: Grammar,
     pub command: Command,
     pub yields: bool,
     pub outcomes: fn() -> &'static Outcomes,
-    words: Argument,
-    refundable: bool,
+    pub refundable: bool,
 }
 
 impl Row {
     const fn of<R: Rule>() -> Self {
         Self {
-            name: R::NAME,
+            grammar: R::GRAMMAR,
             command: R::COMMAND,
             yields: R::YIELDS,
             outcomes: R::outcomes,
-            words: R::WORDS,
             refundable: R::REFUNDABLE,
         }
     }
 }
 
-#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)] // Evaluated by the compiler.
-const REFUNDABLE: usize = {
-    let (mut count, mut i) = (0, 0);
-    while i < RULES.len() {
-        count += RULES[i].refundable as usize;
-        i += 1;
-    }
-    count
-};
-
-/// The words of the rules, of all or of those that can be refunded.
-#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)] // Evaluated by the compiler.
-const fn words<const N: usize>(refundable: bool) -> [Argument; N] {
-    let mut words = [RULES[0].words; N];
-    let (mut count, mut i) = (0, 0);
-    while i < RULES.len() {
-        if RULES[i].refundable || !refundable {
-            words[count] = RULES[i].words;
-            count += 1;
-        }
-        i += 1;
-    }
-    words
+/// Whether a word is the name of a rule.
+pub fn is_rule(word: Str<'_>) -> bool {
+    RULES.iter().any(|row| is(word, row.grammar.name))
 }
 
-/// A rule, as COMMAND DOCS shows it.
-pub const RULE: Argument = Argument::one_of(c"rule", &words::<{ RULES.len() }>(false));
-pub const REFUNDABLE_RULE: Argument = Argument::one_of(c"rule", &words::<REFUNDABLE>(true));
+/// The reply to words that a rule does not take where it is given.
+pub fn bad_words(grammar: &Grammar, host: Host) -> Error {
+    static LINES: LazyLock<Vec<(&str, Host, CString)>> = LazyLock::new(|| {
+        let hosts = [Host::Own, Host::Peek, Host::Refund, Host::All];
+        let lines = |row: &'static Row| hosts.map(|host| (row.grammar.name, host, text(row.grammar.line(host))));
+        RULES.iter().flat_map(lines).collect()
+    });
+    let line = LINES.iter().find(|(name, place, _)| *name == grammar.name && *place == host);
+    line.map_or(Error::WrongArity, |(_, _, line)| Error::Line(line))
+}
 
 /// The reply to a word that is not the name of a rule.
-fn not_a_rule(place: Place) -> Error {
+fn not_a_rule(host: Host) -> Error {
     static ANY: LazyLock<CString> = LazyLock::new(|| line(|_| true));
     static REFUNDABLE: LazyLock<CString> = LazyLock::new(|| line(|row| row.refundable));
-    let line: &'static CStr = if place == Place::Refund { &REFUNDABLE } else { &ANY };
+    let line: &'static CStr = if host == Host::Refund { &REFUNDABLE } else { &ANY };
     Error::Line(line)
 }
 
 fn line(is_taken: impl Fn(&Row) -> bool) -> CString {
-    let names: Vec<_> = RULES.iter().filter(|row| is_taken(row)).map(|row| row.name).collect();
+    let names: Vec<_> = RULES.iter().filter(|row| is_taken(row)).map(|row| row.grammar.name).collect();
     let list = match names.as_slice() {
         [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
         names => names.concat(),
     };
-    CString::new(format!("ERR rule must be {list}")).unwrap_or_default()
+    text(format!("ERR rule must be {list}"))
+}
+
+fn text(line: String) -> CString {
+    CString::new(line).unwrap_or_default()
 }

@@ -1,22 +1,15 @@
-//! `RL.SLIDING key windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]`: an exact sliding window.
+//! `RL.SLIDING`: an exact sliding window.
 
-use std::ffi::CStr;
-
-use super::args::{self, Grammar, Options, Place, Request};
+use super::args::{self, Host, Options};
 use super::rule::{Decide, Rule};
-use super::words::{COST, DETAIL, FORCE, KEY, QUOTAS};
 use crate::config;
 use crate::limit::Micros;
 use crate::metrics::Outcomes;
-use crate::server::{Access, Args, Argument, Call, Command, Context, EntryPoint, Error, Keys, Mode};
+use crate::server::{Access, Args, Call, Command, Context, EntryPoint, Error, Keys, Mode};
 use crate::state::{Log, Sliding};
 
-const SYNTAX: &CStr = c"ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH";
-
 impl Rule for Sliding {
-    const NAME: &'static str = "SLIDING";
-    const WORDS: Argument = Argument::block(c"sliding", &[Argument::word(c"SLIDING"), QUOTAS, COST, FORCE]);
-    const GRAMMAR: Grammar = Grammar { syntax: SYNTAX, peek_syntax: SYNTAX, takes_each: true };
+    const SYNTAX: &'static str = "SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]";
     const COMMAND: Command = Command {
         name: c"rl.sliding",
         entry: EntryPoint::to::<Decide<Self>>(),
@@ -27,7 +20,6 @@ impl Rule for Sliding {
         summary: c"Admits a request if it fits into the limit of requests in the last windowSec seconds.",
         complexity: c"O(W*log(N)+M) with W the windows given, N the requests in the longest of them and M those that have just left it, at most 1000 a call. With COST n, O(n*log(N)) more in a sorted set.",
         since: c"0.1.0",
-        arguments: &[KEY, QUOTAS, COST, FORCE, DETAIL],
     };
 
     type State<'a, M: Mode> = Log<'a, M>;
@@ -38,9 +30,9 @@ impl Rule for Sliding {
     }
 
     #[inline(always)] // See `Rule`.
-    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Options), Error> {
-        let Request { demand, has_cost, options } = args::quotas_and_options(&Self::GRAMMAR, words, place, |_| false)?;
-        Ok((Self { demand, storage: config::sliding_storage(has_cost) }, options))
+    fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
+        let (demand, options) = args::quotas_and_options(&Self::GRAMMAR, words, host)?;
+        Ok((Self { demand, storage: config::sliding_storage(options.cost.is_some()) }, options))
     }
 
     #[inline(always)] // See `Rule`.

@@ -1,14 +1,13 @@
-//! `RL.THROTTLE key max_burst count period [quantity] [FULL]`: a steady rate with a burst. Also as `CL.THROTTLE`.
+//! `RL.THROTTLE`: a steady rate with a burst. Also as `CL.THROTTLE`.
 
 use std::ffi::CStr;
 
-use super::args::{self, Grammar, Options, Place, is, is_number, within};
+use super::args::{self, Host, Options, is_number, within};
 use super::rule::{Decide, Rule};
-use super::words::{FULL, KEY};
 use crate::limit::throttle::{BadRate, Rate};
 use crate::limit::{Decision, Limit, Micros, Retry, Window, seconds};
 use crate::metrics::Outcomes;
-use crate::server::{Access, Args, Argument, Call, Command, Context, EntryPoint, Error, Keys, Mode, Str};
+use crate::server::{Access, Args, Call, Command, Context, EntryPoint, Error, Keys, Mode};
 use crate::state::{StoredArrival, Throttle};
 
 const BAD_BURST: Error = Error::Line(c"ERR max_burst must be an integer from 0 to 9007199254740990");
@@ -21,20 +20,8 @@ const TOO_LONG: Error =
 
 const LARGEST_BURST: i64 = Limit::MAX - 1;
 
-const MAX_BURST: Argument = Argument::integer(c"max_burst");
-const COUNT: Argument = Argument::integer(c"count");
-const PERIOD: Argument = Argument::integer(c"period");
-const QUANTITY: Argument = Argument::integer(c"quantity").optional();
-
 impl Rule for Throttle {
-    const NAME: &'static str = "THROTTLE";
-    const WORDS: Argument =
-        Argument::block(c"throttle", &[Argument::word(c"THROTTLE"), MAX_BURST, COUNT, PERIOD, QUANTITY]);
-    const GRAMMAR: Grammar = Grammar {
-        syntax: c"ERR syntax error: expected max_burst count period, quantity and FULL",
-        peek_syntax: c"ERR syntax error: expected max_burst count period, quantity, FULL or EACH",
-        takes_each: false,
-    };
+    const SYNTAX: &'static str = "THROTTLE max_burst count period [quantity] [FULL]";
     const COMMAND: Command = command(c"rl.throttle");
     const YIELDS: bool = true;
 
@@ -46,21 +33,19 @@ impl Rule for Throttle {
     }
 
     #[inline(always)] // See `Rule`.
-    fn parse(words: &mut Args<'_>, place: Place) -> Result<(Self, Options), Error> {
+    fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
         let (Some(max_burst), Some(count), Some(period)) = (words.next(), words.next(), words.next()) else {
             return Err(Error::WrongArity);
         };
         let max_burst = within(max_burst, 0, LARGEST_BURST).ok_or(BAD_BURST)?;
         let count = within(count, 1, Limit::MAX).ok_or(BAD_COUNT)?;
         let period = within(period, 1, Window::MAX_SECONDS).ok_or(BAD_PERIOD)?;
-        let (mut quantity, mut options) = (1, Options::default());
-        if let Some(word) = words.peek() {
-            if is_quantity(word, place) {
-                words.next();
-                quantity = within(word, 0, Limit::MAX).ok_or(BAD_QUANTITY)?;
-            }
-            options = args::options(&Self::GRAMMAR, words, place, |_, _| Ok(false))?;
+        let mut quantity = 1;
+        if let Some(word) = words.peek().filter(|word| is_number(word.as_bytes())) {
+            words.next();
+            quantity = within(word, 0, Limit::MAX).ok_or(BAD_QUANTITY)?;
         }
+        let options = args::options(&Self::GRAMMAR, words, host)?;
         let rate = Rate::new(max_burst, count, period).map_err(|bad| match bad {
             BadRate::TooFast => TOO_FAST,
             BadRate::TooLong => TOO_LONG,
@@ -93,16 +78,6 @@ impl Rule for Throttle {
     }
 }
 
-/// Whether a word in the place of the quantity is meant as one, and not as an option or the next rule.
-fn is_quantity(word: Str<'_>, place: Place) -> bool {
-    match place {
-        Place::Command => !is(word, "FULL"),
-        Place::Peek => !is(word, "FULL") && !is(word, "EACH"),
-        Place::Refund => !is(word, "AT"),
-        Place::All => is_number(word.as_bytes()),
-    }
-}
-
 /// The same command under two names.
 pub const fn command(name: &'static CStr) -> Command {
     Command {
@@ -115,6 +90,5 @@ pub const fn command(name: &'static CStr) -> Command {
         summary: c"Admits requests at a steady rate of count in period seconds, and max_burst more at once (GCRA).",
         complexity: c"O(1)",
         since: c"0.1.0",
-        arguments: &[KEY, MAX_BURST, COUNT, PERIOD, QUANTITY, FULL],
     }
 }

@@ -7,7 +7,7 @@ use crate::sketch::{COUNTERS, Counted};
 use crate::{config, state};
 
 const BAD_COUNT: Error = Error::Line(c"ERR COUNT must be an integer from 1 to 128");
-const BAD_TOP: Error = Error::Line(c"ERR syntax error: expected COUNT n or RESET");
+const BAD_TOP: Error = Error::Line(c"ERR syntax error: expected [COUNT n] [RESET]");
 /// The reply to a call within another one, which no server makes.
 const IN_USE: Error = Error::Line(c"ERR rl: internal error: the denied keys are in use");
 const OFF: Error = Error::Line(c"ERR denied keys are not counted: rl.top is no");

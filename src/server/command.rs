@@ -1,6 +1,6 @@
 //! Commands: how they are declared to the server, and their entry points.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::ptr;
 
@@ -57,85 +57,35 @@ pub struct Command {
     pub summary: &'static CStr,
     pub complexity: &'static CStr,
     pub since: &'static CStr,
-    /// The arguments after the name, in order.
-    pub arguments: &'static [Argument],
 }
 
 /// One argument, as COMMAND DOCS shows it.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Argument {
-    name: &'static CStr,
-    kind: ArgKind,
+    pub name: CString,
+    pub kind: ArgKind,
     /// A literal word before the argument, or in its place.
-    token: Option<&'static CStr>,
-    /// `REDISMODULE_CMD_ARG_*`
-    flags: u32,
+    pub token: Option<CString>,
+    pub optional: bool,
+    pub repeated: bool,
+    /// Of [`ArgKind::OneOf`] and [`ArgKind::Block`].
+    pub parts: Vec<Argument>,
 }
 
-#[derive(Clone, Copy)]
-enum ArgKind {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArgKind {
     Key,
     Integer,
     Double,
     String,
+    /// A literal word.
     Token,
-    OneOf(&'static [Argument]),
-    Block(&'static [Argument]),
+    OneOf,
+    /// Arguments that are given together.
+    Block,
 }
 
 impl Argument {
-    const fn new(name: &'static CStr, kind: ArgKind) -> Self {
-        Self { name, kind, token: None, flags: raw::REDISMODULE_CMD_ARG_NONE }
-    }
-
-    pub const fn key(name: &'static CStr) -> Self {
-        Self::new(name, ArgKind::Key)
-    }
-
-    pub const fn integer(name: &'static CStr) -> Self {
-        Self::new(name, ArgKind::Integer)
-    }
-
-    pub const fn double(name: &'static CStr) -> Self {
-        Self::new(name, ArgKind::Double)
-    }
-
-    pub const fn string(name: &'static CStr) -> Self {
-        Self::new(name, ArgKind::String)
-    }
-
-    /// A literal word, which is also the argument's name.
-    pub const fn word(word: &'static CStr) -> Self {
-        Self::token(word, word)
-    }
-
-    /// A literal word.
-    pub const fn token(name: &'static CStr, word: &'static CStr) -> Self {
-        Self::new(name, ArgKind::Token).with_token(word)
-    }
-
-    pub const fn one_of(name: &'static CStr, choices: &'static [Argument]) -> Self {
-        Self::new(name, ArgKind::OneOf(choices))
-    }
-
-    /// Arguments that are given together.
-    pub const fn block(name: &'static CStr, parts: &'static [Argument]) -> Self {
-        Self::new(name, ArgKind::Block(parts))
-    }
-
-    /// The same with a word before it.
-    pub const fn with_token(self, word: &'static CStr) -> Self {
-        Self { token: Some(word), ..self }
-    }
-
-    pub const fn optional(self) -> Self {
-        Self { flags: self.flags | raw::REDISMODULE_CMD_ARG_OPTIONAL, ..self }
-    }
-
-    pub const fn repeated(self) -> Self {
-        Self { flags: self.flags | raw::REDISMODULE_CMD_ARG_MULTIPLE, ..self }
-    }
-
     fn kind(&self) -> raw::RedisModuleCommandArgType {
         match self.kind {
             ArgKind::Key => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
@@ -143,16 +93,15 @@ impl Argument {
             ArgKind::Double => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_DOUBLE,
             ArgKind::String => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
             ArgKind::Token => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
-            ArgKind::OneOf(_) => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
-            ArgKind::Block(_) => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK,
+            ArgKind::OneOf => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
+            ArgKind::Block => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK,
         }
     }
 
-    fn parts(&self) -> &'static [Argument] {
-        match self.kind {
-            ArgKind::OneOf(parts) | ArgKind::Block(parts) => parts,
-            ArgKind::Key | ArgKind::Integer | ArgKind::Double | ArgKind::String | ArgKind::Token => &[],
-        }
+    fn flags(&self) -> u32 {
+        let optional = if self.optional { raw::REDISMODULE_CMD_ARG_OPTIONAL } else { 0 };
+        let repeated = if self.repeated { raw::REDISMODULE_CMD_ARG_MULTIPLE } else { 0 };
+        raw::REDISMODULE_CMD_ARG_NONE | optional | repeated
     }
 }
 
@@ -241,9 +190,15 @@ pub fn add_category(ctx: &Context, name: &CStr) -> bool {
     }
 }
 
-/// Declares a command. `categories`: its ACL categories, which replace those that the flags imply, on servers that can set
-/// them. `tips`: its command tips.
-pub fn register(ctx: &Context, command: &Command, categories: &CStr, tips: Option<&CStr>) -> Result<(), &'static str> {
+/// Declares a command. `arguments`: those after its name, in order. `categories`: its ACL categories, which replace those that the
+/// flags imply, on servers that can set them. `tips`: its command tips.
+pub fn register(
+    ctx: &Context,
+    command: &Command,
+    arguments: &[Argument],
+    categories: &CStr,
+    tips: Option<&CStr>,
+) -> Result<(), &'static str> {
     let ok = raw::REDISMODULE_OK as libc::c_int;
     // SAFETY: the context is alive and belongs to the loading module. Every string lives for ever; the server copies
     // what it keeps.
@@ -267,7 +222,7 @@ pub fn register(ctx: &Context, command: &Command, categories: &CStr, tips: Optio
         {
             return Err("the server refused the command's ACL categories");
         }
-        describe(declared, command, tips)
+        describe(declared, command, arguments, tips)
     }
 }
 
@@ -276,6 +231,7 @@ pub fn register(ctx: &Context, command: &Command, categories: &CStr, tips: Optio
 unsafe fn describe(
     declared: *mut raw::RedisModuleCommand,
     command: &Command,
+    arguments: &[Argument],
     tips: Option<&CStr>,
 ) -> Result<(), &'static str> {
     let version = raw::RedisModuleCommandInfoVersion {
@@ -317,7 +273,7 @@ unsafe fn describe(
         }
     }
     let mut lists = ArgumentLists::default();
-    let arguments = lists.add(command.arguments);
+    let arguments = lists.add(arguments);
     let info = raw::RedisModuleCommandInfo {
         version: &version,
         summary: command.summary.as_ptr(),
@@ -336,7 +292,7 @@ unsafe fn describe(
     }
 }
 
-/// Lists of arguments as the server takes them, kept until it has copied them.
+/// Lists of arguments as the server takes them, kept until it has copied them. They refer to the arguments that they are made of.
 #[derive(Default)]
 struct ArgumentLists(Vec<Vec<raw::RedisModuleCommandArg>>);
 
@@ -347,14 +303,13 @@ impl ArgumentLists {
         let nothing: raw::RedisModuleCommandArg = unsafe { std::mem::zeroed() };
         let mut list = Vec::with_capacity(arguments.len() + 1);
         for argument in arguments {
-            let parts = argument.parts();
             list.push(raw::RedisModuleCommandArg {
                 name: argument.name.as_ptr(),
                 type_: argument.kind(),
-                key_spec_index: if matches!(argument.kind, ArgKind::Key) { 0 } else { -1 },
-                token: argument.token.map_or(ptr::null(), CStr::as_ptr),
-                flags: argument.flags as libc::c_int,
-                subargs: if parts.is_empty() { ptr::null_mut() } else { self.add(parts) },
+                key_spec_index: if argument.kind == ArgKind::Key { 0 } else { -1 },
+                token: argument.token.as_deref().map_or(ptr::null(), CStr::as_ptr),
+                flags: argument.flags() as libc::c_int,
+                subargs: if argument.parts.is_empty() { ptr::null_mut() } else { self.add(&argument.parts) },
                 ..nothing
             });
         }

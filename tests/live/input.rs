@@ -107,8 +107,28 @@ fn a_bad_limit(engine: &Engine) {
     }
 }
 
-const SLIDING: &str = "ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH";
-const FIXED: &str = "ERR syntax error: expected windowSec limit, ANCHORED, COST n, FORCE, FULL or EACH";
+const SLIDING: &str = "ERR syntax error: expected windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]";
+const FIXED: &str =
+    "ERR syntax error: expected windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL | EACH]";
+const SLIDING_TO_PEEK: &str =
+    "ERR syntax error: expected SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]";
+const FIXED_TO_PEEK: &str =
+    "ERR syntax error: expected FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL | EACH]";
+const SLIDING_TO_REFUND: &str =
+    "ERR syntax error: expected SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [AT ms]";
+const FIXED_TO_REFUND: &str =
+    "ERR syntax error: expected FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [AT ms]";
+const THROTTLE: &str = "ERR syntax error: expected max_burst count period [quantity] [FULL]";
+const THROTTLE_TO_PEEK: &str = "ERR syntax error: expected THROTTLE max_burst count period [quantity] [FULL | EACH]";
+const THROTTLE_TO_REFUND: &str = "ERR syntax error: expected THROTTLE max_burst count period [quantity] [AT ms]";
+const THROTTLE_IN_ALL: &str = "ERR syntax error: expected THROTTLE max_burst count period [quantity] [FULL]";
+const SLIDING_IN_ALL: &str =
+    "ERR syntax error: expected SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL]";
+const FIXED_IN_ALL: &str =
+    "ERR syntax error: expected FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL]";
+const ACQUIRE: &str = "ERR syntax error: expected limit leaseSec holder [FULL]";
+const ACQUIRE_TO_PEEK: &str = "ERR syntax error: expected ACQUIRE limit leaseSec holder [FULL | EACH]";
+const ACQUIRE_IN_ALL: &str = "ERR syntax error: expected ACQUIRE limit leaseSec holder [FULL]";
 const COST: &str = "ERR COST must be an integer from 1 to 9007199254740991";
 const COST_TO_PEEK: &str = "ERR COST must be an integer from 0 to 9007199254740991";
 const RULE: &str = "ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE";
@@ -171,8 +191,8 @@ fn options_that_cannot_be(engine: &Engine) {
         for (command, syntax) in [
             ("RL.SLIDING k", SLIDING),
             ("RL.FIXED k", FIXED),
-            ("RL.PEEK k SLIDING", SLIDING),
-            ("RL.PEEK k FIXED", FIXED),
+            ("RL.PEEK k SLIDING", SLIDING_TO_PEEK),
+            ("RL.PEEK k FIXED", FIXED_TO_PEEK),
         ] {
             let line = match line {
                 SYNTAX => syntax,
@@ -187,7 +207,7 @@ fn options_that_cannot_be(engine: &Engine) {
         assert_eq!(client.refused(call), COST, "{call}");
     }
     assert_eq!(client.refused("RL.SLIDING k 60 5 ANCHORED"), SLIDING);
-    assert_eq!(client.refused("RL.PEEK k SLIDING 60 5 ANCHORED"), SLIDING);
+    assert_eq!(client.refused("RL.PEEK k SLIDING 60 5 ANCHORED"), SLIDING_TO_PEEK);
 }
 
 fn words_to_peek_that_cannot_be(engine: &Engine) {
@@ -218,7 +238,7 @@ fn options_of_any_bytes(engine: &Engine) {
             let line = if command == "RL.FIXED" { FIXED } else { SLIDING };
             refused(&mut client, &[command.as_bytes(), b"k", b"60", b"5", option], line);
         }
-        refused(&mut client, &[&b"RL.PEEK"[..], b"k", b"SLIDING", b"60", b"5", option], SLIDING);
+        refused(&mut client, &[&b"RL.PEEK"[..], b"k", b"SLIDING", b"60", b"5", option], SLIDING_TO_PEEK);
     }
 }
 
@@ -340,8 +360,7 @@ fn a_key_of_another_type_stops_all_of_it(engine: &Engine) {
 
 const LEASE: &str =
     "ERR leaseSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places";
-const REFUND: &str = "ERR syntax error: expected a rule and AT ms";
-const ALL: &str = "ERR syntax error: expected one rule a key and then FULL";
+const ALL: &str = "ERR syntax error: expected one rule a key [FULL]";
 const RULE_OF_REFUND: &str = "ERR rule must be SLIDING, FIXED or THROTTLE";
 const AT: &str = "ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991";
 pub const NUMBER: &str = "ERR numkeys must be an integer from 1 to 64";
@@ -371,8 +390,8 @@ fn bad_words_have_their_line(engine: &Engine) {
         ("RL.FIXED k 60 5 FULL EACH", FIXED),
         ("RL.FIXED k 60 5 COST 0 ANCHORED", COST),
         ("RL.FIXED k 60 5 1 5 ANCHORED", ORDER),
-        ("RL.PEEK k SLIDING 60 5 ANCHORED", SLIDING),
-        ("RL.PEEK k FIXED 60 5 AT 5", FIXED),
+        ("RL.PEEK k SLIDING 60 5 ANCHORED", SLIDING_TO_PEEK),
+        ("RL.PEEK k FIXED 60 5 AT 5", FIXED_TO_PEEK),
         ("RL.PEEK k SLIDING 60 5 COST -1", COST_TO_PEEK),
         ("RL.PEEK k FIXED 60 5 COST 9007199254740992", COST_TO_PEEK),
         ("RL.PEEK k SLIDING 0 5 COST 0", WINDOW),
@@ -387,14 +406,14 @@ fn bad_words_have_their_line(engine: &Engine) {
         ("RL.ACQUIRE k x x h", LIMIT),
         ("RL.REFUND k ACQUIRE 5 60 h", RULE_OF_REFUND),
         ("RL.REFUND k LEASE 5 60", RULE_OF_REFUND),
-        ("RL.REFUND k SLIDING 60 5 FULL", REFUND),
-        ("RL.REFUND k SLIDING 60 5 EACH", REFUND),
-        ("RL.REFUND k SLIDING 60 5 ANCHORED", REFUND),
-        ("RL.REFUND k FIXED 60 5 FULL", REFUND),
-        ("RL.REFUND k THROTTLE 5 1 60 1 FULL", REFUND),
-        ("RL.REFUND k THROTTLE 5 1 60 1 2", REFUND),
-        ("RL.REFUND k SLIDING 60 5 AT", REFUND),
-        ("RL.REFUND k SLIDING 60 5 AT 1 AT 2", REFUND),
+        ("RL.REFUND k SLIDING 60 5 FULL", SLIDING_TO_REFUND),
+        ("RL.REFUND k SLIDING 60 5 EACH", SLIDING_TO_REFUND),
+        ("RL.REFUND k SLIDING 60 5 ANCHORED", SLIDING_TO_REFUND),
+        ("RL.REFUND k FIXED 60 5 FULL", FIXED_TO_REFUND),
+        ("RL.REFUND k THROTTLE 5 1 60 1 FULL", THROTTLE_TO_REFUND),
+        ("RL.REFUND k THROTTLE 5 1 60 1 2", THROTTLE_TO_REFUND),
+        ("RL.REFUND k SLIDING 60 5 AT", SLIDING_TO_REFUND),
+        ("RL.REFUND k SLIDING 60 5 AT 1 AT 2", SLIDING_TO_REFUND),
         ("RL.REFUND k SLIDING 60 5 AT -1", AT),
         ("RL.REFUND k SLIDING 60 5 AT now", AT),
         ("RL.REFUND k FIXED 60 5 AT 9007199254740992", AT),
@@ -410,13 +429,22 @@ fn bad_words_have_their_line(engine: &Engine) {
         ("RL.ALL 2 k l SLIDING 60 5", ALL),
         ("RL.ALL 2 k l SLIDING 60 5 SLIDING 60 5 SLIDING 60 5", ALL),
         ("RL.ALL 2 k l SLIDING 60 5 FULL SLIDING 60 5", RULE),
-        ("RL.ALL 1 k SLIDING 60 5 FULL FULL", ALL),
-        ("RL.ALL 1 k SLIDING 60 5 EACH", ALL),
-        ("RL.ALL 1 k SLIDING 60 5 ANCHORED", ALL),
+        ("RL.ALL 1 k SLIDING 60 5 FULL FULL", SLIDING_IN_ALL),
+        ("RL.ALL 1 k SLIDING 60 5 EACH", SLIDING_IN_ALL),
+        ("RL.ALL 1 k SLIDING 60 5 ANCHORED", SLIDING_IN_ALL),
         ("RL.ALL 2 k l SLIDING 60 5 COST 2 COST 2 SLIDING 60 5", RULE),
         ("RL.ALL 2 k l TOKENS 60 5 SLIDING 60 5", RULE),
         ("RL.ALL 1 k SLIDING 60 5 COST -1", COST_TO_PEEK),
-        ("RL.ALL 1 k SLIDING 60 5 COST", ALL),
+        ("RL.ALL 1 k SLIDING 60 5 COST", SLIDING_IN_ALL),
+        ("RL.ALL 1 k FIXED 60 5 COST", FIXED_IN_ALL),
+        ("RL.ALL 2 k l FIXED 60 5 COST", FIXED_IN_ALL),
+        ("RL.ALL 1 k THROTTLE 4 30 60 COST 2", THROTTLE_IN_ALL),
+        ("RL.ALL 1 k ACQUIRE 5 60 h x FULL", ACQUIRE_IN_ALL),
+        ("RL.ALL 1 k SLIDING 60 5 sliding 60 5", ALL),
+        ("RL.THROTTLE k 4 30 60 COST 2", THROTTLE),
+        ("RL.PEEK k THROTTLE 4 30 60 COST 2", THROTTLE_TO_PEEK),
+        ("RL.ACQUIRE k 5 60 h EACH", ACQUIRE),
+        ("RL.PEEK k ACQUIRE 5 60 h FULL EACH", ACQUIRE_TO_PEEK),
         ("RL.ALL 1 k FIXED 60 5 5 5", ORDER),
         ("RL.ALL 1 k ACQUIRE 5 x h", LEASE),
     ] {

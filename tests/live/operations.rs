@@ -248,15 +248,15 @@ fn shown(arguments: &Value) -> String {
 
 fn command_docs_has_the_arguments(engine: &Engine) {
     let (_server, mut client) = with_all_commands(engine);
-    let quotas = "quota:block multiple(windowSec:double, limit:integer)";
-    let counted = "COST cost:integer optional, FORCE force:pure-token optional";
+    let quotas = "windowSec-limit:block multiple(windowSec:double, limit:integer)";
+    let counted = "COST n:integer optional, FORCE force:pure-token optional";
     let sliding = format!("{quotas}, {counted}");
     let fixed = format!("{quotas}, ANCHORED anchored:pure-token optional, {counted}");
     let rate = "max_burst:integer, count:integer, period:integer, quantity:integer optional";
     let lease = "limit:integer, leaseSec:double, holder:string";
     let full = "FULL full:pure-token optional";
-    let detail = "detail:oneof optional(FULL full:pure-token, EACH each:pure-token)";
-    let rule = |name: &str, words: &str| format!("{}:block({name} {name}:pure-token, {words})", name.to_lowercase());
+    let detail = "full-each:oneof optional(FULL full:pure-token, EACH each:pure-token)";
+    let rule = |name: &str, words: &str| format!("{0}:block({name} {0}:pure-token, {words})", name.to_lowercase());
     let refundable = [rule("SLIDING", &sliding), rule("FIXED", &fixed), rule("THROTTLE", rate)].join(", ");
     let rules = format!("{refundable}, {}", rule("ACQUIRE", lease));
     for (command, expected) in [

@@ -209,7 +209,7 @@ fn arguments_that_cannot_be(engine: &Engine) {
         ("k", number),
         ("k 1", number),
         ("k 1 1", number),
-        ("k 1 1 1 1 1", "ERR syntax error: expected max_burst count period, quantity and FULL"),
+        ("k 1 1 1 1 1", "ERR syntax error: expected max_burst count period [quantity] [FULL]"),
         ("k -1 1 1", burst),
         ("k x 0 0 x", burst),
         ("k 1.5 1 1", burst),
@@ -224,7 +224,7 @@ fn arguments_that_cannot_be(engine: &Engine) {
         ("k 1 1 2147483648", period),
         ("k 1 1 0.5", period),
         ("k 1 1 1 -1", quantity),
-        ("k 1 1 1 x", quantity),
+        ("k 1 1 1 x", "ERR syntax error: expected max_burst count period [quantity] [FULL]"),
         ("k 1 1 1 9007199254740992", quantity),
         ("k 1 1 1 1e3", quantity),
     ] {

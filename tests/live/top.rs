@@ -106,7 +106,7 @@ fn reset_shows_what_was_and_begins_anew(engine: &Engine) {
 fn words_that_do_not_belong_are_refused(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
     client.fixed("k", "60", 0);
-    let (count, words) = ("ERR COUNT must be an integer from 1 to 128", "ERR syntax error: expected COUNT n or RESET");
+    let (count, words) = ("ERR COUNT must be an integer from 1 to 128", "ERR syntax error: expected [COUNT n] [RESET]");
     for (call, line) in [
         ("RL.TOP COUNT 0", count),
         ("RL.TOP COUNT 129", count),

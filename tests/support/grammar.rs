@@ -10,14 +10,7 @@ const ORDER: &str = "ERR windowSec must increase from one window to the next";
 const TOO_MANY: &str = "ERR windowSec and limit can be given for at most 16 windows";
 const TOO_MANY_TO_RESET: &str = "ERR windowSec can be given for at most 16 windows";
 const COST_OR_NONE: &str = "ERR COST must be an integer from 0 to 9007199254740991";
-const SLIDING_WORDS: &str = "ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH";
-const FIXED_WORDS: &str = "ERR syntax error: expected windowSec limit, ANCHORED, COST n, FORCE, FULL or EACH";
-const THROTTLE_WORDS: &str = "ERR syntax error: expected max_burst count period, quantity and FULL";
-const THROTTLE_WORDS_TO_PEEK: &str = "ERR syntax error: expected max_burst count period, quantity, FULL or EACH";
-const LEASE_WORDS: &str = "ERR syntax error: expected limit leaseSec holder and FULL";
-const LEASE_WORDS_TO_PEEK: &str = "ERR syntax error: expected limit leaseSec holder, FULL or EACH";
-const REFUND_WORDS: &str = "ERR syntax error: expected a rule and AT ms";
-const ALL_WORDS: &str = "ERR syntax error: expected one rule a key and then FULL";
+const ALL_WORDS: &str = "ERR syntax error: expected one rule a key [FULL]";
 const RULE_OF_REFUND: &str = "ERR rule must be SLIDING, FIXED or THROTTLE";
 const AT: &str = "ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991";
 const NUMBER: &str = "ERR numkeys must be an integer from 1 to 64";
@@ -33,6 +26,36 @@ const QUANTITY: &str = "ERR quantity must be an integer from 0 to 90071992547409
 const TOO_FAST: &str = "ERR count must be at most one request a nanosecond of the period";
 const TOO_LONG: &str =
     "ERR max_burst must be less: at this count and period the burst takes more than 146 years to refill";
+
+/// The files in which the rules are declared.
+const DECLARED: [&str; 4] = [
+    include_str!("../../src/command/sliding.rs"),
+    include_str!("../../src/command/fixed.rs"),
+    include_str!("../../src/command/throttle.rs"),
+    include_str!("../../src/command/acquire.rs"),
+];
+
+/// The words of a rule as they are declared: those after its name, and what its own command takes after them.
+fn declared(name: &str) -> (&'static str, &'static str) {
+    let words = |file: &'static str| {
+        let (_, after) = file.split_once("const SYNTAX: ")?;
+        let (line, _) = after.split_once('"')?.1.split_once('"')?;
+        line.strip_prefix(name)?.strip_prefix(' ')?.rsplit_once(" [")
+    };
+    DECLARED.into_iter().find_map(words).unwrap_or_else(|| panic!("{name} is not declared"))
+}
+
+/// The line for words that a rule does not take.
+fn bad_words(name: &str, place: Place) -> String {
+    let (words, own) = declared(name);
+    let (name, options) = match place {
+        Place::Command => (String::new(), own.trim_end_matches(']')),
+        Place::Peek => (format!("{name} "), "FULL | EACH"),
+        Place::Refund => (format!("{name} "), "AT ms"),
+        Place::All => (format!("{name} "), "FULL"),
+    };
+    format!("ERR syntax error: expected {name}{words} [{options}]")
+}
 
 /// The largest limit and cost.
 const MOST: i64 = (1 << 53) - 1;
@@ -102,17 +125,21 @@ fn all(words: &[Vec<u8>], arity: &str, now: i64) -> Result<Call, String> {
         keys.push(key.clone());
     }
     let mut reading = Reading { words: &words[number + 1..], place: Place::All, arity, at: None };
-    let mut rules = Vec::new();
+    let (mut rules, mut last) = (Vec::new(), String::new());
     for _ in &keys {
         if reading.words.is_empty() {
             return Err(ALL_WORDS.to_owned());
         }
+        last = String::from_utf8_lossy(&reading.words[0]).to_uppercase();
         rules.push(reading.rule()?.0);
     }
     let full = match reading.words {
         [] => false,
         [word] if is(word, "FULL") => true,
-        _ => return Err(ALL_WORDS.to_owned()),
+        [word, ..] if ["SLIDING", "FIXED", "THROTTLE", "ACQUIRE"].iter().any(|name| is(word, name)) => {
+            return Err(ALL_WORDS.to_owned());
+        }
+        _ => return Err(bad_words(&last, Place::All)),
     };
     // No rule counts in the state of another.
     let mut places = Vec::new();
@@ -186,8 +213,7 @@ impl<'a> Reading<'a> {
         let (mut cost, mut force, mut anchored) = (None, false, false);
         let check = matches!(self.place, Place::Peek | Place::All);
         let (least, cost_line) = if check { (0, COST_OR_NONE) } else { (1, COST) };
-        let line = if sliding { SLIDING_WORDS } else { FIXED_WORDS };
-        let report = self.options([line, line], true, |word, rest| {
+        let report = self.options(if sliding { "SLIDING" } else { "FIXED" }, true, |word, rest| {
             if is(word, "COST") && cost.is_none() {
                 let (units, behind) = rest.split_first().ok_or(None)?;
                 cost = Some(within(units, least, MOST).ok_or_else(|| Some(cost_line.to_owned()))?);
@@ -215,16 +241,10 @@ impl<'a> Reading<'a> {
         let count = within(count, 1, MOST).ok_or(COUNT)?;
         let period = within(period, 1, i64::from(i32::MAX)).ok_or(PERIOD)?;
         let mut quantity = None;
-        let is_quantity = |word: &Vec<u8>| match self.place {
-            Place::Command => !is(word, "FULL"),
-            Place::Peek => !is(word, "FULL") && !is(word, "EACH"),
-            Place::Refund => !is(word, "AT"),
-            Place::All => is_number(word),
-        };
-        if self.words.first().is_some_and(is_quantity) {
+        if self.words.first().is_some_and(|word| is_number(word)) {
             quantity = Some(within(self.next()?, 0, MOST).ok_or(QUANTITY)?);
         }
-        let report = self.options([THROTTLE_WORDS, THROTTLE_WORDS_TO_PEEK], false, |_, _| Ok(false))?;
+        let report = self.options("THROTTLE", false, |_, _| Ok(false))?;
         if i128::from(count) > i128::from(period) * 1_000_000_000 {
             return Err(TOO_FAST.to_owned());
         }
@@ -240,25 +260,19 @@ impl<'a> Reading<'a> {
         let [limit, seconds, holder] = [self.next()?, self.next()?, self.next()?];
         let limit = within(limit, 0, MOST).ok_or(LIMIT)?;
         let lease = window(seconds).ok_or(LEASE)?;
-        let report = self.options([LEASE_WORDS, LEASE_WORDS_TO_PEEK], false, |_, _| Ok(false))?;
+        let report = self.options("ACQUIRE", false, |_, _| Ok(false))?;
         Ok((Rule::Acquire { limit, lease, holder: holder.to_vec() }, report))
     }
 
-    /// Options in any order, each once. `lines` are the errors for unknown words: of the command, and of RL.PEEK. In RL.ALL a
-    /// word that is not an option is left for the next rule. `own` reads an option of the rule; `Err(None)` stands for the
-    /// rule's own line.
+    /// Options in any order, each once, of the rule of this name. In RL.ALL a word that is not an option is left for the next
+    /// rule. `own` reads an option of the rule; `Err(None)` stands for the rule's own line.
     fn options(
         &mut self,
-        lines: [&str; 2],
+        name: &str,
         takes_each: bool,
         mut own: impl FnMut(&[u8], &mut &'a [Vec<u8>]) -> Result<bool, Option<String>>,
     ) -> Result<Report, String> {
-        let line = match self.place {
-            Place::Command => lines[0],
-            Place::Peek => lines[1],
-            Place::Refund => REFUND_WORDS,
-            Place::All => ALL_WORDS,
-        };
+        let line = bad_words(name, self.place);
         let mut report = Report::Short;
         while let Some((word, mut rest)) = self.words.split_first() {
             let asked = match self.place {
@@ -270,15 +284,15 @@ impl<'a> Reading<'a> {
             if let Some(asked) = asked.filter(|_| report == Report::Short) {
                 report = asked;
             } else if self.place == Place::Refund && is(word, "AT") && self.at.is_none() {
-                let (at, behind) = rest.split_first().ok_or(line)?;
+                let (at, behind) = rest.split_first().ok_or(&*line)?;
                 self.at = Some(within(at, 0, MOST).ok_or(AT)?);
                 rest = behind;
-            } else if !own(word, &mut rest).map_err(|error| error.unwrap_or_else(|| line.to_owned()))? {
+            } else if !own(word, &mut rest).map_err(|error| error.unwrap_or_else(|| line.clone()))? {
                 break;
             }
             self.words = rest;
         }
-        if self.place == Place::All || self.words.is_empty() { Ok(report) } else { Err(line.to_owned()) }
+        if self.place == Place::All || self.words.is_empty() { Ok(report) } else { Err(line) }
     }
 }
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.play import SCENARIOS, Play, Scenario, Skip
-from harness.subject import Kind
+from harness.subject import Kind, Subject
 
 HERE = Path(__file__).parent
-FAMILIES = ("hanging", "moving", "busy")
+FAMILIES = ("hanging", "moving", "busy", "leaving", "forks", "policies", "floods")
 KNOWN = HERE / "known-red.txt"
 
 
@@ -41,7 +41,17 @@ class Cell:
         return f"{self.scenario.name} × {self.kind.name}"
 
 
+async def abilities(kind: Kind) -> set[str]:
+    subject = Subject(kind)
+    try:
+        return (await subject.start({})).can
+    finally:
+        await subject.end()
+
+
 async def fill(cell: Cell) -> None:
+    if cell.mark:
+        return
     play = Play(cell.kind)
     began = time.monotonic()
     try:
@@ -58,8 +68,15 @@ async def fill(cell: Cell) -> None:
     print(f"{cell.mark:3} {cell.seconds:5.1f} s  {cell.name}", file=sys.stderr, flush=True)
 
 
-async def fill_all(cells: list[Cell], jobs: int) -> None:
+async def fill_all(chosen: list[Scenario], kinds: list[Kind], jobs: int) -> list[Cell]:
     """Several at a time; those that need the processor come one by one, at the end."""
+    cells = []
+    for kind in kinds:
+        can = await abilities(kind)
+        # Applications have scenarios of their own.
+        for scenario in (each for each in chosen if ("serve" in each.needs) == ("serve" in can)):
+            missing = ", ".join(sorted(scenario.needs - can))
+            cells.append(Cell(scenario, kind, *(("-", [f"the subject has no {missing}"]) if missing else ())))
     free = asyncio.Semaphore(jobs)
 
     async def one(cell: Cell) -> None:
@@ -70,6 +87,7 @@ async def fill_all(cells: list[Cell], jobs: int) -> None:
     for cell in cells:
         if cell.scenario.alone:
             await fill(cell)
+    return cells
 
 
 def known_red() -> dict[str, str]:
@@ -77,21 +95,44 @@ def known_red() -> dict[str, str]:
     return {name.strip(): why.strip() for name, _, why in (line.partition(": ") for line in lines)}
 
 
-def table(cells: list[Cell], kinds: list[Kind], known: dict[str, str]) -> str:
-    names = list(dict.fromkeys(cell.scenario.name for cell in cells))
-    found = {(cell.scenario.name, cell.kind.name): cell for cell in cells}
-    width = max(map(len, [*names, "scenario"]))
-    columns = [max(len(kind.name), 5) for kind in kinds]
-    lines = [" | ".join(["scenario".ljust(width), *(k.name.ljust(c) for k, c in zip(kinds, columns, strict=True))])]
-    lines.append("-|-".join(["-" * width, *("-" * c for c in columns)]))
-    for name in names:
-        marks = []
-        for kind, column in zip(kinds, columns, strict=True):
-            cell = found.get((name, kind.name))
-            mark = "" if cell is None else f"{cell.mark}*" if cell.mark == "RED" and cell.name in known else cell.mark
-            marks.append(mark.ljust(column))
-        lines.append(" | ".join([name.ljust(width), *marks]).rstrip())
+def table(cells: list[Cell], known: dict[str, str]) -> str:
+    """The scenarios of limiters, and below them those of applications, which have other subjects."""
+    lines: list[str] = []
+    width = max(len(cell.scenario.name) for cell in cells)
+    for of_apps in (False, True):
+        block = [cell for cell in cells if ("serve" in cell.scenario.needs) == of_apps]
+        kinds = list(dict.fromkeys(cell.kind.name for cell in block))
+        columns = [max(len(kind), 4) for kind in kinds]
+        found = {(cell.scenario.name, cell.kind.name): cell for cell in block}
+        rows = [["scenario", *kinds], ["-" * width, *("-" * column for column in columns)]] if block else []
+        for scenario in SCENARIOS:
+            marks = [found.get((scenario.name, kind)) for kind in kinds]
+            if any(marks):
+                known_too = [
+                    f"{cell.mark}*" if cell.mark == "RED" and cell.name in known else cell.mark for cell in marks
+                ]
+                rows.append([scenario.name, *known_too])
+        lines += [
+            " | ".join(text.ljust(column) for text, column in zip(row, [width, *columns], strict=True)).rstrip()
+            for row in rows
+        ] + [""]
     return "\n".join(lines)
+
+
+def summary(cells: list[Cell], known: dict[str, str]) -> list[str]:
+    """The reasons of what is not green."""
+    lines = []
+    for cell in cells:
+        if cell.mark == "RED":
+            kind = (
+                "a reference" if cell.kind.reference else f"KNOWN: {known[cell.name]}" if cell.name in known else "NEW"
+            )
+            lines += ["", f"RED {cell.name} ({kind})", *(f"    {why}" for why in cell.why)]
+        elif cell.mark == "ok" and cell.name in known:
+            lines += ["", f"GREEN, and known-red.txt still names it: {cell.name}"]
+    lines.append("")
+    lines += [f"-   {cell.name}: {cell.why[0]}" for cell in cells if cell.mark == "-"]
+    return lines
 
 
 def main() -> int:
@@ -117,26 +158,14 @@ def main() -> int:
         return 0
 
     known = known_red()
-    cells = [Cell(scenario, kind) for scenario in chosen for kind in kinds]
     began = time.monotonic()
-    asyncio.run(fill_all(cells, given.jobs))
-
-    print(table(cells, kinds, known))
-    red = [cell for cell in cells if cell.mark == "RED"]
-    new = [cell for cell in red if cell.name not in known and not cell.kind.reference]
-    for cell in red:
-        kind = "a reference" if cell.kind.reference else f"KNOWN: {known[cell.name]}" if cell.name in known else "NEW"
-        print(f"\nRED {cell.name} ({kind})")
-        for why in cell.why:
-            print(f"    {why}")
-    for cell in cells:
-        if cell.mark == "-":
-            print(f"\n-   {cell.name}: {'; '.join(cell.why)}")
-    for cell in cells:
-        if cell.mark == "ok" and cell.name in known:
-            print(f"\nGREEN, and known-red.txt still names it: {cell.name}")
+    cells = asyncio.run(fill_all(chosen, kinds, given.jobs))
+    print(table(cells, known))
+    print("\n".join(summary(cells, known)))
     for kind in absent:
         print(f"\nNOT PLAYED: {kind.name}: {kind.needs} is not there")
+    red = [cell for cell in cells if cell.mark == "RED"]
+    new = [cell for cell in red if cell.name not in known and not cell.kind.reference]
     passed = sum(cell.mark == "ok" for cell in cells)
     skipped = sum(cell.mark == "-" for cell in cells)
     print(

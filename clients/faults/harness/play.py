@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from .http import App
 from .proxy import Proxy
 from .servers import Cluster, Sentinels, Server, until
 from .subject import Kind, Reply, Subject
@@ -34,6 +35,7 @@ class Scenario:
     quick: bool
     alone: bool
     seconds: float
+    env: dict[str, str]
 
     @property
     def judged(self) -> str:
@@ -45,7 +47,12 @@ SCENARIOS: list[Scenario] = []
 
 
 def scenario(
-    name: str, *needs: str, quick: bool = False, alone: bool = False, seconds: float = 90
+    name: str,
+    *needs: str,
+    quick: bool = False,
+    alone: bool = False,
+    seconds: float = 90,
+    env: dict[str, str] | None = None,
 ) -> Callable[[Callable[[Play], Awaitable[None]]], Callable[[Play], Awaitable[None]]]:
     """Puts a function into the table.
 
@@ -55,10 +62,11 @@ def scenario(
         quick: whether it belongs to the fixed choice of ``make test-clients``.
         alone: whether nothing else may run beside it, as it needs the processor.
         seconds: after which the play is given up, and red.
+        env: variables of the subject's environment.
     """
 
     def add(play: Callable[[Play], Awaitable[None]]) -> Callable[[Play], Awaitable[None]]:
-        SCENARIOS.append(Scenario(name, play, frozenset(needs), quick, alone, seconds))
+        SCENARIOS.append(Scenario(name, play, frozenset(needs), quick, alone, seconds, env or {}))
         return play
 
     return add
@@ -115,6 +123,15 @@ class Limiter:
         return await self.subject.call("close", limiter=self.name)
 
 
+def where(to: Any) -> dict[str, Any]:
+    """How a subject connects to that."""
+    if isinstance(to, Cluster):
+        return {"cluster": to.startup}
+    if isinstance(to, Sentinels):
+        return {"sentinel": [f"127.0.0.1:{to.sentinel.port}"], "service": "limits"}
+    return {"url": to.url}
+
+
 class Play:
     """What a scenario is given."""
 
@@ -150,20 +167,23 @@ class Play:
 
     async def limiter(self, to: Any, timeout: float = 1.0, client: str | None = None, **options: Any) -> Limiter:
         """A limiter over a server, a proxy, a cluster or sentinels. Those of one ``client`` share the user's client."""
-        if isinstance(to, Cluster):
-            where: dict[str, Any] = {"cluster": to.startup}
-        elif isinstance(to, Sentinels):
-            where = {"sentinel": [f"127.0.0.1:{to.sentinel.port}"], "service": "limits"}
-        else:
-            where = {"url": to.url}
         self._limiters += 1
         name = f"limiter{self._limiters}"
         made = await self.subject.call(
-            "limiter", name=name, connect=where, client=client or name, timeout=timeout, **options
+            "limiter", name=name, connect=where(to), client=client or name, timeout=timeout, **options
         )
         if made.outcome != "done":
             raise AssertionError(f"no limiter was made: {made}")
         return Limiter(self.subject, name, timeout)
+
+    async def app(self, to: Any, rule: dict[str, Any], policy: str, **options: Any) -> App:
+        """An application with the subject's adapter; what it cannot serve is skipped."""
+        made = await self.subject.call("serve", connect=where(to), rule=rule, policy=policy, **options)
+        if made.outcome == "argument":
+            raise Skip(str(made["error"]))
+        if made.outcome != "done":
+            raise AssertionError(f"no application was made: {made}")
+        return App(made["port"], made.get("refuses", 503))
 
     @asynccontextmanager
     async def traffic(
@@ -247,10 +267,7 @@ class Play:
     async def run(self, scenario: Scenario) -> None:
         """Plays it to its end."""
         try:
-            await self.subject.start()
-            missing = scenario.needs - self.subject.can
-            if missing:
-                raise Skip(f"the subject has no {', '.join(sorted(missing))}")
+            await self.subject.start(scenario.env)
             async with asyncio.timeout(scenario.seconds):
                 await scenario.play(self)
         except TimeoutError:

@@ -73,8 +73,8 @@ class Subject:
         self._tasks: list[asyncio.Task[None]] = []
         self._complaints: list[str] = []
 
-    async def start(self) -> Subject:
-        env = {**os.environ, **{name: value.replace("{root}", str(ROOT)) for name, value in self.kind.env.items()}}
+    async def start(self, env: dict[str, str]) -> Subject:
+        env = {**os.environ, **self.kind.env, **env}
         words = [str(ROOT / word) if (ROOT / word).exists() else word for word in self.kind.run]
         pipe = asyncio.subprocess.PIPE
         self._process = await asyncio.create_subprocess_exec(

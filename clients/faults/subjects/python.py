@@ -18,6 +18,10 @@ import threading
 import time
 from typing import Any
 
+if os.environ.get("FAULTS_NO_FORK"):
+    # As on Windows, before anything looks for them.
+    del os.fork, os.register_at_fork
+
 import redis
 import redis.asyncio
 from plain_redis_py import PlainLimiter, plain_options
@@ -26,7 +30,8 @@ from redis_rl import AsyncLimiter, Denied, Limiter, fixed, lease, sliding, throt
 ASYNC = sys.argv[1] == "asyncio"
 PLAIN = sys.argv[1] == "redis-py"
 CAN = "hit crowd burn close cluster sentinel loops".split()
-CAN += [] if PLAIN else "peek all refund reset acquire release hold reserve settle wait modes".split()
+CAN += [] if PLAIN else "peek all refund reset acquire release hold reserve settle wait modes deny-cache flood".split()
+CAN += ["lease-of-reserve"] if "lease" in inspect.signature(Limiter.reserve).parameters else []
 CAN += ["cancel", "within", "event-loop"] if ASYNC else ["fork", "threads"]
 
 started = time.monotonic()
@@ -71,8 +76,8 @@ def rule_of(described: dict[str, Any]) -> Any:
     return lease(options.pop("limit"), options.pop("ttl"), **options)
 
 
-def client_of(connect: dict[str, Any], timeout: float) -> Any:
-    library: Any = redis.asyncio if ASYNC else redis
+def client_of(connect: dict[str, Any], timeout: float, asynchronous: bool = ASYNC) -> Any:
+    library: Any = redis.asyncio if asynchronous else redis
     # The package has a deadline whatever the client's options are; the plain client is given what it has for it.
     options = plain_options(timeout) if PLAIN else {}
     if "cluster" in connect:
@@ -178,7 +183,8 @@ async def hold(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
 
 
 async def reserve(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
-    made = await now(limiter.reserve(c["key"], rule_of(c["rule"]), c["units"]))
+    options = {"lease": c["lease"]} if "lease" in c else {}
+    made = await now(limiter.reserve(c["key"], rule_of(c["rule"]), c["units"], **options))
     reservations[c.get("as", "")] = made
     return answer(made.result)
 
@@ -213,6 +219,22 @@ async def crowd(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
         thread.start()
     for thread in threads:
         thread.join()
+    return crowded(replies, began)
+
+
+async def flood(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
+    """A hit at each of ``n`` keys, 16 at a time; the keys are made as long as ``pad``."""
+    began, replies, left = time.monotonic(), [], iter(range(c["n"]))
+
+    async def some() -> None:
+        for number in left:
+            key = f"{c['key']}{number}".ljust(c["pad"], "x")
+            replies.append(await within(limiter, {**c, "do": "hit", "key": key}))
+
+    if ASYNC:
+        await asyncio.gather(*(some() for _ in range(16)))
+    else:
+        await some()
     return crowded(replies, began)
 
 
@@ -305,7 +327,7 @@ async def stats(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
 COMMANDS: dict[str, Any] = {
     "limiter": make, "hit": decide, "peek": decide, "wait": decide, "acquire": decide, "all": together,
     "refund": change, "reset": change, "release": change, "hold": hold, "reserve": reserve, "settle": settle,
-    "crowd": crowd, "burn": burn, "fork": fork, "loops": loops, "close": close, "stats": stats,
+    "crowd": crowd, "flood": flood, "burn": burn, "fork": fork, "loops": loops, "close": close, "stats": stats,
 }  # fmt: skip
 
 
@@ -359,13 +381,18 @@ async def main_async() -> None:
     measuring.cancel()
 
 
-def main_threads() -> None:
-    tell(can=CAN)
+def main_threads(can: list[str] = CAN) -> None:
+    tell(can=can)
     threading.Thread(target=lambda: step(measure()), daemon=True).start()
     for line in sys.stdin:
         threading.Thread(target=lambda c: step(command(c)), args=(json.loads(line),), daemon=True).start()
 
 
-logging.getLogger("redis_rl").addHandler(Logs())
-logging.getLogger("redis_rl").setLevel(logging.INFO)
-asyncio.run(main_async()) if ASYNC else main_threads()
+def overhear() -> None:
+    logging.getLogger("redis_rl").addHandler(Logs())
+    logging.getLogger("redis_rl").setLevel(logging.INFO)
+
+
+if __name__ == "__main__":
+    overhear()
+    asyncio.run(main_async()) if ASYNC else main_threads()

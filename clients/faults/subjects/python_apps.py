@@ -1,0 +1,129 @@
+"""The subjects of the adapters for Python: ``asgi``, ``fastapi``, ``slowapi`` and ``flask`` (Flask-Limiter)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+import threading
+from typing import Any
+
+import flask
+import flask_limiter
+import redis_rl.limits  # noqa: F401 - registers rl+redis://
+import slowapi
+import uvicorn
+import werkzeug.serving
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import PlainTextResponse, StreamingResponse
+from python import COMMANDS, client_of, main_threads, overhear, rule_of
+from redis_rl import AsyncLimiter
+from redis_rl.asgi import RateLimitMiddleware
+from redis_rl.fastapi import RateLimit, RateLimitExceeded, problem_response
+
+WHICH = sys.argv[1]
+OWN = ["serve", "open", "closed", "local", "several", "processes", "cost", "cluster", "identity", "local-memory"]
+CAN = {
+    "asgi": [*OWN, "lease"],
+    "fastapi": OWN,
+    # slowapi's swallow_errors ends in an AttributeError of its own, so it has no "open".
+    "slowapi": ["serve", "closed", "local", "several"],
+    "flask": ["serve", "open", "closed", "local", "several"],
+}
+
+
+def identity(scope: Any) -> str | None:
+    return next((value.decode() for name, value in scope["headers"] if name == b"x-key"), None)
+
+
+def weighed(rule: Any) -> Any:
+    """The rule, with the cost that a request says."""
+
+    def of(scope: Any) -> Any:
+        cost = next((int(value) for name, value in scope["headers"] if name == b"x-cost"), None)
+        return rule if cost is None else rule.with_cost(cost)
+
+    return of if rule.KIND != "ACQUIRE" else rule
+
+
+async def endpoint(request: Request) -> Response:
+    return PlainTextResponse("in", int(request.headers.get("x-status", 200)))
+
+
+async def slow(request: Request) -> Response:
+    async def body() -> Any:
+        for _ in range(20):
+            yield b"slow "
+            await asyncio.sleep(0.1)
+
+    return StreamingResponse(body(), int(request.headers.get("x-status", 200)))
+
+
+def own(c: dict[str, Any]) -> FastAPI:
+    """The package's own middleware and dependency."""
+    limiter = AsyncLimiter(client_of(c["connect"], 1, asynchronous=True), name="app")
+    options = {"when_unavailable": c["policy"], "key": identity}
+    options |= {name: c[name] for name in ("timeout", "processes") if name in c}
+    rule = weighed(rule_of(c["rule"]))
+    app = FastAPI()
+    dependencies = []
+    if WHICH == "asgi":
+        app.add_middleware(RateLimitMiddleware, limiter=limiter, rule=rule, **options)
+    else:
+        app.add_exception_handler(RateLimitExceeded, problem_response)
+        dependencies.append(Depends(RateLimit(limiter, rule, **options)))
+    app.get("/", dependencies=dependencies)(endpoint)
+    app.get("/slow", dependencies=dependencies)(slow)
+    return app
+
+
+def storage(c: dict[str, Any]) -> dict[str, Any]:
+    """What Flask-Limiter and slowapi both take."""
+    rate = "; ".join(c["rule"]["rates"])
+    return {
+        "storage_uri": f"rl+{c['connect']['url']}",
+        "strategy": "moving-window",
+        "swallow_errors": c["policy"] == "open",
+        "in_memory_fallback": [rate] if c["policy"] == "local" else [],
+        "in_memory_fallback_enabled": c["policy"] == "local",
+        "default_limits": [rate],
+    }
+
+
+def with_slowapi(c: dict[str, Any]) -> FastAPI:
+    limiter = slowapi.Limiter(key_func=lambda request: request.headers.get("x-key", ""), **storage(c))
+    app = FastAPI()
+    app.state.limiter = limiter
+    app.add_exception_handler(slowapi.errors.RateLimitExceeded, slowapi._rate_limit_exceeded_handler)
+    app.get("/")(limiter.limit("; ".join(c["rule"]["rates"]))(endpoint))
+    return app
+
+
+def with_flask(c: dict[str, Any]) -> flask.Flask:
+    app = flask.Flask("app")
+    flask_limiter.Limiter(lambda: flask.request.headers.get("x-key", ""), app=app, **storage(c))
+    app.get("/")(lambda: "in")
+    return app
+
+
+async def serve(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
+    refuses = 503
+    if WHICH == "flask":
+        server = werkzeug.serving.make_server("127.0.0.1", 0, with_flask(c), threaded=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return {"outcome": "done", "port": server.port, "refuses": 500}
+    if WHICH == "slowapi":
+        app, refuses = with_slowapi(c), 500
+    else:
+        app = own(c)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True).start()
+    return {"outcome": "done", "port": listener.getsockname()[1], "refuses": refuses}
+
+
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+overhear()
+COMMANDS["serve"] = serve
+main_threads(CAN[WHICH])

@@ -5,8 +5,10 @@ PORT ?= 6379
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export ENGINES
 export MODULE := $(TARGET)/release/libredis_rl.so
+# Where scripts/install-deps.sh puts a newer Node.js than the system's.
+export PATH := $(CURDIR)/target/tools/node/bin:$(PATH)
 
-.PHONY: help demo test test-repeatedly test-clients faults test-envoy envoy test-monitoring fuzz test-baseline bench bench-quick bench-instructions bench-clients bench-envoy functions pictures soak lint build package test-packages run engines clean
+.PHONY: help demo test test-repeatedly test-clients faults test-envoy envoy test-monitoring fuzz test-baseline sizing bench bench-quick bench-instructions bench-clients bench-envoy functions pictures soak lint build package test-packages run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -42,6 +44,9 @@ test-monitoring: deps-build deps-server build ## Test docker/monitoring with a l
 
 bench: deps-build deps-server build ## Measure the commands beside the scripts in five minutes (ENGINE=name REDIS_CELL_SO=path)
 	$(CARGO) bench --locked --bench limiters -- $(if $(ENGINE),--engine $(ENGINE))
+
+sizing: deps-build deps-server build ## Measure the memory of a key of each rule into docs/SIZING.md (ENGINES="name ...")
+	scripts/sizing.sh $(ENGINES)
 
 bench-quick: deps-build deps-server build ## A rougher measurement in less than a minute; writes no file
 	$(CARGO) bench --locked --bench limiters -- --quick $(if $(ENGINE),--engine $(ENGINE))
@@ -81,6 +86,7 @@ lint: deps-build ## Check formatting, lints, scripts and licences
 	@scripts/check-release.sh >/dev/null
 	@scripts/test-release.sh
 	@scripts/check-manifests.py
+	@pages=$$(mktemp -d) && scripts/package.sh --pages $$pages && rm -r $$pages
 	@if command -v actionlint >/dev/null; then actionlint; else echo 'actionlint is not here: the workflows are not checked'; fi
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --locked check bans licenses sources; \
 	else echo 'cargo-deny is not here: licences and sources are not checked (cargo install cargo-deny)'; fi

@@ -9,7 +9,11 @@ folder=$(mktemp -d)
 redis-server --port 0 --unixsocket "$folder/redis.sock" --loadmodule "$(realpath "$module")" --save '' --dir "$folder" \
     >"$folder/redis.log" &
 redis=$!
-trap 'kill $redis; wait $redis || true; rm -rf "$folder"' EXIT
+trap 'kill $redis 2>/dev/null || true; wait $redis || true; rm -rf "$folder"' EXIT
+until redis-cli -s "$folder/redis.sock" PING >/dev/null 2>&1; do
+    kill -0 $redis 2>/dev/null || { cat "$folder/redis.log" >&2; exit 1; }
+    sleep 0.05
+done
 
 cat <<'HELP'
 gRPC at 8081, JSON at 8080, the configuration at http://localhost:6070/rlconfig, metrics at http://localhost:9090/metrics.

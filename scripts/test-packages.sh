@@ -45,6 +45,8 @@ fail() { say "FAILED: $*"; exit 1; }
 scratch=$(mktemp -d)
 # The installation under test, its server, the server's process, and that of the rate limit service.
 root='' server='' conf='' process='' log='' service=''
+# A folder outside the unit's ExecPaths from which libraries may be loaded.
+executable=''
 
 finish() {
     for started in "$process" "$service"; do
@@ -147,16 +149,35 @@ cli() { nsenter --target "$process" --net chroot "$root" "/usr/bin/${server%-ser
 # unit KEY: the value in the package's systemd unit.
 unit() { sed -n "s/^$1=//p" "$root/lib/systemd/system/$server.service" | head -n 1; }
 
+# confine ROOT PATH ...: in this mount namespace programs and libraries below ROOT can be used from these paths only, and home
+# folders are closed. That is the part of a unit's sandbox (NoExecPaths, ExecPaths, ProtectHome) on which loading a module depends.
+# shellcheck disable=SC2329 # It is called in another shell.
+confine() {
+    local root=$1 path
+    shift
+    mount --rbind "$root" "$root"
+    mount -o remount,bind,noexec "$root"
+    for path in "$@"; do
+        mount --bind "$root$path" "$root$path"
+        mount -o remount,bind,exec "$root$path"
+    done
+    for path in /home /root; do mount -t tmpfs -o mode=000 tmpfs "$root$path"; done
+}
+
 # start [COMMAND ...]: the server, as its unit starts it or by COMMAND, in a network of its own. Returns once it answers.
 start() {
-    local command=("$@") user tries=600
+    local command=("$@") user tries=600 paths
     user=$(unit User)
+    [ "$(unit NoExecPaths)" = / ] && [ "$(unit ProtectHome)" = true ] || fail "$server has a unit with another sandbox"
+    # With the two programs below that start the server.
+    read -ra paths <<<"$(unit ExecPaths) $executable /usr/bin/env /usr/bin/setpriv"
     if [ $# -eq 0 ]; then read -ra command <<<"$(unit ExecStart)"; fi
     if [ -z "$user" ] || [ ${#command[@]} -eq 0 ]; then fail "$server has no unit to start it by"; fi
     inside install -d -o "$user" -g "$user" -m 755 "/run/$(unit RuntimeDirectory)"
     # shellcheck disable=SC2016 # The shell in the namespace expands these.
-    unshare --net sh -c 'ip link set lo up && shift && exec chroot "$@"' sh x --userspec="$user:$user" --groups="$user" "$root" \
-        /usr/bin/env -i PATH=/usr/bin:/bin setpriv --no-new-privs "${command[@]}" >"$scratch/server.out" 2>&1 &
+    unshare --net --mount bash -c "set -e; $(declare -f confine)"'; ip link set lo up; confine $1; shift; exec chroot "$@"' \
+        bash "$root ${paths[*]}" --userspec="$user:$user" --groups="$user" "$root" /usr/bin/env -i PATH=/usr/bin:/bin \
+        setpriv --no-new-privs "${command[@]}" >"$scratch/server.out" 2>&1 &
     process=$!
     until [ "$(cli PING 2>/dev/null)" = PONG ]; do
         if ! kill -0 "$process" 2>/dev/null || [ $((tries -= 1)) -eq 0 ]; then return 1; fi
@@ -334,7 +355,16 @@ test_tarball() {
     fresh debian-12 redis-server
     tar -C "$root/tmp" -xf "$packages/$name.tar.gz"
     # As docs/INSTALL.md says.
+    inside install -D -m 755 "/tmp/$name/libredis_rl.so" "/$library"
+    add "loadmodule /$library"
+    must_start; answers tarball-and-unit; stop
+    # Elsewhere the unit forbids it, in the words of that page.
     inside install -D -m 755 "/tmp/$name/libredis_rl.so" /usr/local/lib/redis-rl/libredis_rl.so
+    drop loadmodule
+    add 'loadmodule /usr/local/lib/redis-rl/libredis_rl.so'
+    must_not_start
+    grep -qF 'failed to map segment from shared object' "$root$log" || fail "$server does not start for another reason"
+    drop loadmodule
     inside install -D -m 644 "/tmp/$name/redis.conf" /etc/redis-rl.conf
     must_start /usr/bin/redis-server /etc/redis-rl.conf --dir /var/lib/redis
     answers tarball
@@ -399,11 +429,14 @@ test_rpm() {
     cp -r "$scratch/rpm-root/etc/redis-rl" "$root/etc"
     rm -rf "$scratch/rpm-root"
     add "$line"
+    # Units of RPM distributions do not restrict where libraries are, and Debian's does.
+    executable=/usr/lib64
     must_start; answers rpm
     expect 'rl.cl-throttle yes' CONFIG GET rl.cl-throttle
     stop
     rm -r "$root/usr/share/redis-rl" "$root/usr/lib64/redis" # As rpm -e leaves it.
     must_start; silent; stop
+    executable=''
 }
 
 test_files() {

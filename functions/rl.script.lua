@@ -6,7 +6,7 @@ if command == 'peek' or command == 'refund' then
 elseif command == 'release' or command == 'reset' then
   ONLY = command == 'release' and 'acquire' or 'fixed'
 end
-ONLY = (ONLY == 'sliding' or ONLY == 'fixed' or ONLY == 'throttle' or ONLY == 'acquire') and ONLY
+ONLY = (ONLY == 'sliding' or ONLY == 'fixed' or ONLY == 'throttle' or ONLY == 'acquire' or false) and ONLY
 local KEEPS_STATE, DIRECT, PLAIN = false, ONLY == command, false
 if keys[1] and (command == 'sliding' or command == 'fixed') then
   PLAIN = #words == 3 or #words == 5 and command == 'sliding' and string.upper(words[4]) == 'COST'
@@ -883,55 +883,47 @@ local plain_fixed = (not ONLY or PLAIN and ONLY == 'fixed') and function(key, wi
 end
 local run = nil
 local make_run = not PLAIN and function()
-  local ceil, max, min, sub, upper = math.ceil, math.max, math.min, string.sub, string.upper
+  local ceil, max, min, sub, lower, upper = math.ceil, math.max, math.min, string.sub, string.lower, string.upper
   local lookups = 1024
-  local function bad_words(command, name)
-    if command == 'all' then
-      fail('ERR syntax error: expected one rule a key and then FULL')
-    elseif command == 'refund' then
-      fail('ERR syntax error: expected a rule and AT ms')
-    elseif name == 'FIXED' then
-      fail('ERR syntax error: expected windowSec limit, ANCHORED, COST n, FORCE, FULL or EACH')
-    elseif name == 'SLIDING' then
-      fail('ERR syntax error: expected windowSec limit, COST n, FORCE, FULL or EACH')
+  local function bad_words(command, syntax)
+    local _, _, name, words = find(syntax, '^(%u+) (.*)$')
+    if command ~= lower(name) then
+      _, _, words = find(syntax, '^(.*) %[')
+      words = words .. (command == 'peek' and ' [FULL | EACH]' or command == 'refund' and ' [AT ms]' or ' [FULL]')
     end
-    local words = name == 'THROTTLE' and 'max_burst count period, quantity' or 'limit leaseSec holder'
-    if command == 'peek' then
-      fail('ERR syntax error: expected ' .. words .. ', FULL or EACH')
-    end
-    fail('ERR syntax error: expected ' .. words .. ' and FULL')
+    fail('ERR syntax error: expected ' .. words)
   end
-  local function options(rule, words, at, command, name, takes)
-    local seen = {}
+  local function options(rule, words, at, command, syntax)
     while words[at] do
       local option = upper(words[at])
-      if seen[option] then
+      if rule[option] then
         break
-      elseif takes and takes[option] then
-        if option == 'COST' then
+      elseif option == 'COST' or option == 'FORCE' or option == 'ANCHORED' then
+        if not find(syntax, '[' .. option, 1, true) then
+          break
+        elseif option == 'COST' then
           at = at + 1
           local least = (command == 'peek' or command == 'all') and 0 or 1
-          rule.cost = within(words[at] or bad_words(command, name), least, 9007199254740991)
+          rule.cost = within(words[at] or bad_words(command, syntax), least, 9007199254740991)
             or fail(least == 1 and 'ERR COST must be an integer from 1 to 9007199254740991' or 'ERR COST must be an integer from 0 to 9007199254740991')
         end
       elseif option == 'AT' and command == 'refund' then
         at = at + 1
-        rule.at = within(words[at] or bad_words(command, name), 0, 9007199254740991) or fail('ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991')
-      elseif command ~= 'all' and command ~= 'refund' and not seen.FULL and not seen.EACH
-        and (option == 'FULL' or option == 'EACH' and (takes or command == 'peek')) then
-        rule.full, rule.each = option == 'FULL', option == 'EACH'
+        rule.at = within(words[at] or bad_words(command, syntax), 0, 9007199254740991) or fail('ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991')
+      elseif (option == 'FULL' or option == 'EACH' and (command == 'peek' or find(syntax, '| EACH]', 1, true)))
+        and command ~= 'all' and command ~= 'refund' and not rule.FULL and not rule.EACH then
       else
         break
       end
-      seen[option] = true
+      rule[option] = true
       at = at + 1
     end
     if words[at] and command ~= 'all' then
-      bad_words(command, name)
+      bad_words(command, syntax)
     end
-    return at, seen
+    return at
   end
-  local quotas_and_options = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function(words, at, command, name, own)
+  local quotas_and_options = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function(words, at, command, syntax)
     local rule = {windows = {}, limits = {}, cost = 1, refunds = command == 'refund'}
     local count = 0
     repeat
@@ -949,9 +941,7 @@ local make_run = not PLAIN and function()
       at = at + 2
     until not (words[at] and find(words[at], '^[%d+.-]'))
     rule.count, rule.longest = count, rule.windows[count]
-    local seen
-    at, seen = options(rule, words, at, command, name, {COST = true, FORCE = true, [own or 'COST'] = true})
-    rule.anchored, rule.force, rule.has_cost = seen.ANCHORED, seen.FORCE, seen.COST
+    at = options(rule, words, at, command, syntax)
     rule.needed = max(1, rule.cost) -- COST 0 asks whether there is room for a unit.
     return rule, at
   end
@@ -980,7 +970,7 @@ local make_run = not PLAIN and function()
       for index = 1, rule.count do
         local quota = state.quotas[index]
         if denying == 0 or not quota.allowed then
-          local wait = denying > 1 and kind.retry_in_one(rule, state, index) or 0
+          local wait = denying > 1 and (quota.retry or kind.retry_of(rule, state, index)) or 0
           wait = wait < 0 and math.huge or wait
           local free = quota.limit - quota.used
           if not binding or wait > longest or wait == longest and free < fewest then
@@ -999,7 +989,7 @@ local make_run = not PLAIN and function()
       local statuses = {}
       for index = 1, rule.count do
         local quota = state.quotas[index]
-        local retry = quota.allowed and 0 or kind.retry_in_one(rule, state, index)
+        local retry = quota.allowed and 0 or kind.retry_of(rule, state, index)
         statuses[index] = status(rule, state, quota)
         statuses[index].allowed, statuses[index].retry = quota.allowed, retry
       end
@@ -1021,7 +1011,7 @@ local make_run = not PLAIN and function()
     local function decide(rule, state, counts, is_short)
       local quotas = state.quotas
       local binding = quotas[1]
-      state.added = counts and rule.force and rule.cost or 0
+      state.added = counts and rule.FORCE and rule.cost or 0
       if rule.count > 1 then
         for index = 1, rule.count do
           quotas[index].retry = quotas[index].allowed and 0 or sliding.retry_of(rule, state, index)
@@ -1103,9 +1093,6 @@ local make_run = not PLAIN and function()
         local used = store.later_than(log, state.now - window)
         return state.newer > 0 and used - store.stamped_after(log, state.now + window) or used
       end
-      function sliding.retry_in_one(_, state, index)
-        return state.quotas[index].retry
-      end
       function sliding.retry(_, state)
         return state.retry
       end
@@ -1138,13 +1125,13 @@ local make_run = not PLAIN and function()
       end
     end
     local function parse(words, at, command)
-      local rule, behind = quotas_and_options(words, at, command, 'SLIDING')
-      rule.counts = rule.force
+      local rule, behind = quotas_and_options(words, at, command, 'SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]')
+      rule.counts = rule.FORCE
       return rule, behind
     end
     local function read(rule, key, now, _, _, _, prunes)
-      local log, store = (open_log or make_logs())(key, rule.longest, now, rule.has_cost, prunes and rule.cost <= 1000)
-      if store.complete and (sliding.statuses or rule.count > 1 or rule.full or rule.each) then
+      local log, store = (open_log or make_logs())(key, rule.longest, now, rule.COST, prunes and rule.cost <= 1000)
+      if store.complete and (sliding.statuses or rule.count > 1 or rule.FULL or rule.EACH) then
         store.complete()
       end
       local state = {log = log, store = store, now = now, added = 0}
@@ -1169,7 +1156,7 @@ local make_run = not PLAIN and function()
     local function apply(_, state)
       state.store.apply(state.log, true)
     end
-    local function set_missing_expiry(_, state)
+    local set_missing_expiry = not ONLY and function(_, state)
       local log = state.log
       if log.units > 0 and not expiry_of(log.key, log.now) then
         call('PEXPIREAT', log.key, log.now + 2 * log.window)
@@ -1177,7 +1164,7 @@ local make_run = not PLAIN and function()
     end
     sliding = {
       parse = parse, read = read, decide = decide, plan = plan, reply = reply, apply = apply, complete = complete,
-      set_missing_expiry = set_missing_expiry,
+      syntax = 'SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]', set_missing_expiry = set_missing_expiry,
     }
     return sliding
   end
@@ -1219,14 +1206,14 @@ local make_run = not PLAIN and function()
       end
       local function fresh_after(rule, state, quota)
         local at = quota.expiry_after or state.now + quota.life
-        if not rule.anchored then
+        if not rule.ANCHORED then
           local window = quota.window
           local next_window = (floor(state.now / window) + 1) * window
           at = quota.expiry_after and min(next_window, quota.expiry_after + 1) or next_window
         end
         return max(1, at - state.now)
       end
-      function fixed.retry_in_one(rule, state, index)
+      function fixed.retry_of(rule, state, index)
         local quota = state.quotas[index]
         return rule.needed > quota.limit and -1 or fresh_after(rule, state, quota)
       end
@@ -1235,7 +1222,7 @@ local make_run = not PLAIN and function()
         for index = 1, state.allowed and 0 or rule.count do
           local quota = state.quotas[index]
           if not quota.allowed or quota.limit - quota.used < rule.needed then
-            local wait = fixed.retry_in_one(rule, state, index)
+            local wait = fixed.retry_of(rule, state, index)
             if wait < 0 then
               return -1
             end
@@ -1271,7 +1258,7 @@ local make_run = not PLAIN and function()
       for index = 1, rule.count do
         local window, limit = rule.windows[index], rule.limits[index]
         local quota = {limit = limit, window = window, life = window}
-        local suffix = suffix_of(window, now, rule.anchored)
+        local suffix = suffix_of(window, now, rule.ANCHORED)
         quota.suffix = suffix
         if shorter and shorter.suffix == suffix then
           quota.shared = shorter.shared or shorter
@@ -1283,7 +1270,7 @@ local make_run = not PLAIN and function()
           if text then
             quota.exists, quota.text = true, text
             quota.value, quota.expiry = read_integer(text), expiry_of(quota.name, now)
-            if rule.anchored and quota.expiry and now >= quota.expiry then
+            if rule.ANCHORED and quota.expiry and now >= quota.expiry then
               quota.exists, quota.value, quota.expiry, quota.text = false, 0, nil, '0' -- Its window is over.
             end
           else
@@ -1321,22 +1308,22 @@ local make_run = not PLAIN and function()
         end
       end
     end
-    local function counters(rule, key, now, declared)
+    local counters = not ONLY and function(rule, key, now, declared)
       local names, last = {}, nil
       for index = 1, rule.count do
-        local suffix = suffix_of(rule.windows[index], now, rule.anchored)
+        local suffix = suffix_of(rule.windows[index], now, rule.ANCHORED)
         if suffix ~= last then
           names[#names + 1], last = counter_name(key, suffix, declared), suffix
         end
       end
       return names
     end
-    local function refund(rule, state)
+    local refund = not DIRECT and function(rule, state)
       local now, at, most = state.now, rule.at, 0
       for index = rule.count, 1, -1 do
         local quota = state.quotas[index]
-        local in_window = not at or rule.anchored and quota.expiry and at >= quota.expiry - quota.window and at < quota.expiry
-          or not rule.anchored and floor(at / quota.window) == floor(now / quota.window)
+        local in_window = not at or rule.ANCHORED and quota.expiry and at >= quota.expiry - quota.window and at < quota.expiry
+          or not rule.ANCHORED and floor(at / quota.window) == floor(now / quota.window)
         if quota.exists and quota.value > 0 and in_window then
           local units = min(rule.cost, quota.value)
           call('INCRBY', quota.name, format('-%.0f', units))
@@ -1348,8 +1335,8 @@ local make_run = not PLAIN and function()
       return {most, first.value, floor((max(0, expiry - now) + 500) / 1000)}
     end
     local function parse(words, at, command)
-      local rule, behind = quotas_and_options(words, at, command, 'FIXED', 'ANCHORED')
-      rule.counts = rule.force or rule.cost == 1 and rule.count == 1 -- The plain form counts its denials.
+      local rule, behind = quotas_and_options(words, at, command, 'FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL | EACH]')
+      rule.counts = rule.FORCE or rule.cost == 1 and rule.count == 1 -- The plain form counts its denials.
       return rule, behind
     end
     local function reply(_, state)
@@ -1359,7 +1346,7 @@ local make_run = not PLAIN and function()
     end
     fixed = {
       parse = parse, read = read, decide = decide, reply = reply, apply = apply, complete = complete,
-      set_missing_expiry = set_missing_expiry, refund = refund, counters = counters, suffix_of = suffix_of,
+      syntax = 'FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL | EACH]', set_missing_expiry = set_missing_expiry, refund = refund, counters = counters, suffix_of = suffix_of,
     }
     return fixed
   end
@@ -1532,15 +1519,6 @@ local make_run = not PLAIN and function()
       local digits = seconds > 0 and format('%.0f%09.0f', seconds, nanos) or format('%.0f', nanos)
       call('SET', state.key, digits, 'PXAT', to_millis(seconds, nanos))
     end
-    local function is_quantity(word, command)
-      local option = upper(word)
-      if command == 'all' then
-        return find(word, '^[%d+.-]')
-      elseif command == 'refund' then
-        return option ~= 'AT'
-      end
-      return option ~= 'FULL' and not (option == 'EACH' and command == 'peek')
-    end
     local function parse(words, at, command)
       if not (words[at] and words[at + 1] and words[at + 2]) then
         fail(format("ERR wrong number of arguments for 'rl.%s' command", command))
@@ -1553,11 +1531,11 @@ local make_run = not PLAIN and function()
       local rule = {limit = burst + 1, quantity = 1}
       at = at + 3
       local word = words[at]
-      if word and is_quantity(word, command) then
+      if word and find(word, '^[%d+.-]') then
         rule.quantity = within(word, 0, 9007199254740991) or fail('ERR quantity must be an integer from 0 to 9007199254740991')
         at = at + 1
       end
-      at = options(rule, words, at, command, 'THROTTLE')
+      at = options(rule, words, at, command, 'THROTTLE max_burst count period [quantity] [FULL]')
       rule.seconds, rule.nanos = interval_of(period, count)
       if not rule.seconds then
         fail('ERR count must be at most one request a nanosecond of the period')
@@ -1576,7 +1554,10 @@ local make_run = not PLAIN and function()
         ceil(to_millis(state.ahead_seconds, state.ahead_nanos) / 1000),
       }
     end
-    throttle = {parse = parse, read = read, decide = decide, reply = reply, apply = apply, complete = complete}
+    throttle = {
+      parse = parse, read = read, decide = decide, reply = reply, apply = apply, complete = complete,
+      syntax = 'THROTTLE max_burst count period [quantity] [FULL]',
+    }
     return throttle
   end
   local make_acquire = (not ONLY or ONLY == 'acquire') and function()
@@ -1636,7 +1617,7 @@ local make_run = not PLAIN and function()
         prune(leases)
       end
     end
-    local function release(words, at, key)
+    local release = not DIRECT and function(words, at, key)
       local now = clock()
       local leases = read({limit = 0}, key, now)
       local released, count = {}, 0
@@ -1718,23 +1699,25 @@ local make_run = not PLAIN and function()
         fail(format("ERR wrong number of arguments for 'rl.%s' command", command))
       end
       local rule = {limit = within(words[at], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991'), lease = window_of(words[at + 1], 'leaseSec'), holder = words[at + 2]}
-      return rule, options(rule, words, at + 3, command, 'ACQUIRE')
+      return rule, options(rule, words, at + 3, command, 'ACQUIRE limit leaseSec holder [FULL]')
     end
     local function reply(rule, leases)
       return {leases.allowed and 1 or 0, leases.held_after, ceil(rule.lease / 1000)}
     end
     acquire = {
       parse = parse, read = read, decide = decide, reply = reply, apply = apply, complete = complete,
-      set_missing_expiry = set_missing_expiry, release = release,
+      syntax = 'ACQUIRE limit leaseSec holder [FULL]', set_missing_expiry = set_missing_expiry, release = release,
     }
     return acquire
+  end
+  local function maker_of(name)
+    return name == 'SLIDING' and make_sliding or name == 'FIXED' and make_fixed or name == 'THROTTLE' and make_throttle or name == 'ACQUIRE' and make_acquire or nil
   end
   local rules = {}
   local function rule_of(name)
     local kind = rules[name]
     if not kind then
-      local make = name == 'SLIDING' and make_sliding or name == 'FIXED' and make_fixed
-        or name == 'THROTTLE' and make_throttle or name == 'ACQUIRE' and make_acquire
+      local make = maker_of(name)
       kind = make and make()
       rules[name] = kind
     end
@@ -1762,14 +1745,14 @@ local make_run = not PLAIN and function()
     local writes = command ~= 'peek'
     local now, seconds, nanos = clock()
     local state = kind.read(rule, key, now, seconds, nanos, declared, writes)
-    kind.decide(rule, state, state.allowed or rule.counts, not (rule.full or rule.each))
+    kind.decide(rule, state, state.allowed or rule.counts, not (rule.FULL or rule.EACH))
     if kind.plan and (writes or state.added > 0) then
       kind.plan(state, true)
     end
     local reply
-    if rule.each then
+    if rule.EACH then
       reply = maps_of(kind, rule, state, true)
-    elseif rule.full then
+    elseif rule.FULL then
       reply = maps_of(kind, rule, state, false)[1]
     else
       reply = kind.reply(rule, state)
@@ -1781,7 +1764,7 @@ local make_run = not PLAIN and function()
   end
   local others = nil
   local make_others = not DIRECT and function()
-    local least_words = {release = 1, peek = 3, refund = 3, reset = 0}
+    local least_words = {peek = 3, reset = 0, release = 1, all = 4, refund = 3}
     local reset = (not ONLY or ONLY == 'fixed') and function(words, at, key, declared)
       local windows = {}
       for index = at, #words do
@@ -1823,7 +1806,7 @@ local make_run = not PLAIN and function()
     others = function(command, key, words, at, declared)
       local least = least_words[command]
       if not least then
-        fail('ERR the first word must be sliding, fixed, throttle, acquire, release, all, peek, refund or reset')
+        fail('ERR the first word must be sliding, fixed, throttle, acquire, peek, reset, release, all or refund')
       elseif not key or #words - at + 1 < least then
         fail(format("ERR wrong number of arguments for 'rl.%s' command", command))
       elseif command == 'reset' then
@@ -1947,8 +1930,10 @@ local make_run = not PLAIN and function()
       end
       local full = words[at] ~= nil and upper(words[at]) == 'FULL' and at == #words
       local declared = #parts < #keys and declared_behind(keys, parts)
-      if words[at] and not full or #parts < #keys and not declared then
-        bad_words('all')
+      if words[at] and not full and not maker_of(upper(words[at])) then
+        bad_words('all', parts[#parts].kind.syntax)
+      elseif words[at] and not full or #parts < #keys and not declared then
+        fail('ERR syntax error: expected one rule a key [FULL]')
       end
       return parts, full, declared
     end
@@ -1960,7 +1945,7 @@ local make_run = not PLAIN and function()
       for index = 1, #parts do
         local part = parts[index]
         part.state = part.kind.read(part.rule, part.key, now, seconds, nanos, declared, false)
-        part.denies = not (part.state.allowed or part.rule.force)
+        part.denies = not (part.state.allowed or part.rule.FORCE)
         allowed = allowed and not part.denies
       end
       local binding, longest, left, limit, maps = nil, 0, nil, nil, {}

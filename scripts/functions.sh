@@ -8,6 +8,71 @@ cd "$(dirname "$0")/../functions"
 
 version=5
 
+# What the commands declare in src/command: names and words of the rules, and flags and arities of the other commands.
+names=() refundable=() syntaxes=() others=() flags=() least=()
+for rule in $(sed -n 's/^rules!(\(.*\));$/\1/p' ../src/command/rules.rs | tr -d ,); do
+  file=$(grep -l "^impl Rule for $rule " ../src/command/*.rs)
+  syntax=$(sed -n '/const SYNTAX: /{/;$/!N;s/.*"\(.*\)";/\1/p}' "$file")
+  names+=("${syntax%% *}") syntaxes+=("$syntax")
+  grep -q 'const REFUNDABLE: bool = false;' "$file" || refundable+=("${syntax%% *}")
+done
+while read -r name arity flag; do
+  others+=("$name") least+=("$((-arity - 2))")
+  case $flag in
+    *readonly*) flags+=("'no-writes', 'allow-oom'") ;;
+    *deny-oom*) flags+=('') ;;
+    *) flags+=("'allow-oom'") ;;
+  esac
+done < <(sed '/cfg(feature/,$d' ../src/command/registry.rs | awk -F'"' '
+  / name: c"rl\./ { name = substr($2, 4) }
+  / flags: c"/ { flags = $2 }
+  / arity: / { sub(/.*: /, ""); sub(/,.*/, ""); if (flags ~ /write|readonly/) print name, $0, flags }')
+[ ${#names[@]} -gt 0 ] && [ ${#others[@]} -gt 0 ] || { echo 'src/command declares no rules, or not as expected here' >&2; exit 1; }
+
+# a, b or c
+list() {
+  local all=$*
+  all=${all// /, }
+  echo "${all%, *} or ${all##*, }"
+}
+
+declared() {
+  local index name separator=
+  cat <<LUA
+-- Made of the declarations in src/command by \`make functions\`.
+
+local BAD_COMMAND = 'ERR the first word must be $(list "${names[@],,}" "${others[@]}")'
+local BAD_RULE = 'ERR rule must be $(list "${names[@]}")'
+local NOT_REFUNDABLE = 'ERR rule must be $(list "${refundable[@]}")'
+LUA
+  for index in "${!names[@]}"; do
+    echo "local ${names[index]}_SYNTAX = '${syntaxes[index]}'"
+  done
+  echo
+  echo '-- How many words each of the other commands has at least, without its key.'
+  printf 'local LEAST_WORDS = {'
+  for index in "${!others[@]}"; do
+    printf '%s%s = %s' "$separator" "${others[index]}" "${least[index]}"
+    separator=', '
+  done
+  printf '}\n'
+  for name in "${names[@],,}"; do
+    cat <<LUA
+
+local make_$name = (not ONLY or ONLY == '$name') and function()
+  local $name = nil
+  include 'command/$name'
+  return $name
+end
+LUA
+  done
+  printf '\n-- What creates the rule of a name.\nlocal function maker_of(name)\n  return '
+  for name in "${names[@]}"; do
+    printf "name == '%s' and make_%s or " "$name" "${name,,}"
+  done
+  printf 'nil\nend\n'
+}
+
 # rl.lua with the files that it includes, without comments. A constant is written out wherever its name stands: as a local it would be
 # captured by the functions that use it, in each call of the script.
 rules() {
@@ -81,15 +146,15 @@ local function register(command, flags)
     flags = flags,
   }
 end
-register('sliding', {})
-register('fixed', {})
-register('throttle', {})
-register('acquire', {})
-register('release', {'allow-oom'})
-register('all', {})
-register('peek', {'no-writes', 'allow-oom'})
-register('refund', {'allow-oom'})
-register('reset', {'allow-oom'})
+LUA
+  local index name
+  for name in "${names[@],,}"; do
+    echo "register('$name', {})"
+  done
+  for index in "${!others[@]}"; do
+    echo "register('${others[index]}', {${flags[index]}})"
+  done
+  cat <<'LUA'
 redis.register_function{
   function_name = 'rl_version',
   callback = function() return VERSION end,
@@ -108,7 +173,14 @@ if command == 'peek' or command == 'refund' then
 elseif command == 'release' or command == 'reset' then
   ONLY = command == 'release' and 'acquire' or 'fixed'
 end
-ONLY = (ONLY == 'sliding' or ONLY == 'fixed' or ONLY == 'throttle' or ONLY == 'acquire') and ONLY
+LUA
+  local name
+  printf 'ONLY = ('
+  for name in "${names[@],,}"; do
+    printf "ONLY == '%s' or " "$name"
+  done
+  echo 'false) and ONLY'
+  cat <<'LUA'
 local KEEPS_STATE, DIRECT, PLAIN = false, ONLY == command, false
 if keys[1] and (command == 'sliding' or command == 'fixed') then
   PLAIN = #words == 3 or #words == 5 and command == 'sliding' and string.upper(words[4]) == 'COST'
@@ -118,13 +190,14 @@ LUA
   reply
 }
 
-# The client packages take the files in when they are built.
+# The client packages take the last two in when they are built.
 if [ "${1-}" = --check ]; then
-  if ! cmp -s <(library) rl.library.lua || ! cmp -s <(script) rl.script.lua; then
-    echo 'functions/rl.library.lua and rl.script.lua are not those of the files beside them: run `make functions`' >&2
+  if ! cmp -s <(declared) command/declared.lua || ! cmp -s <(library) rl.library.lua || ! cmp -s <(script) rl.script.lua; then
+    echo 'functions/: declared.lua, rl.library.lua or rl.script.lua is not what it is made of: run `make functions`' >&2
     exit 1
   fi
 else
+  declared >command/declared.lua
   library >rl.library.lua
   script >rl.script.lua
 fi

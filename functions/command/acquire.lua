@@ -8,7 +8,7 @@ local function parse(words, at, command)
     fail(format(WRONG_ARITY, command))
   end
   local rule = {limit = within(words[at], 0, MOST) or fail(BAD_LIMIT), lease = window_of(words[at + 1], 'leaseSec'), holder = words[at + 2]}
-  return rule, options(rule, words, at + 3, command, 'ACQUIRE')
+  return rule, options(rule, words, at + 3, command, ACQUIRE_SYNTAX)
 end
 
 local function reply(rule, leases)
@@ -18,5 +18,5 @@ end
 
 acquire = {
   parse = parse, read = read, decide = decide, reply = reply, apply = apply, complete = complete,
-  set_missing_expiry = set_missing_expiry, release = release,
+  syntax = ACQUIRE_SYNTAX, set_missing_expiry = set_missing_expiry, release = release,
 }

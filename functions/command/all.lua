@@ -114,8 +114,10 @@ local function parse(keys, words, at)
   end
   local full = words[at] ~= nil and upper(words[at]) == 'FULL' and at == #words
   local declared = #parts < #keys and declared_behind(keys, parts)
-  if words[at] and not full or #parts < #keys and not declared then
-    bad_words('all')
+  if words[at] and not full and not maker_of(upper(words[at])) then
+    bad_words('all', parts[#parts].kind.syntax)
+  elseif words[at] and not full or #parts < #keys and not declared then
+    fail('ERR syntax error: expected one rule a key [FULL]')
   end
   return parts, full, declared
 end
@@ -128,7 +130,7 @@ all = function(keys, words, at)
   for index = 1, #parts do
     local part = parts[index]
     part.state = part.kind.read(part.rule, part.key, now, seconds, nanos, declared, false)
-    part.denies = not (part.state.allowed or part.rule.force)
+    part.denies = not (part.state.allowed or part.rule.FORCE)
     allowed = allowed and not part.denies
   end
   local binding, longest, left, limit, maps = nil, 0, nil, nil, {}

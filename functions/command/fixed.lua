@@ -4,8 +4,8 @@ include 'limit/fixed'
 include 'state/fixed'
 
 local function parse(words, at, command)
-  local rule, behind = quotas_and_options(words, at, command, 'FIXED', 'ANCHORED')
-  rule.counts = rule.force or rule.cost == 1 and rule.count == 1 -- The plain form counts its denials.
+  local rule, behind = quotas_and_options(words, at, command, FIXED_SYNTAX)
+  rule.counts = rule.FORCE or rule.cost == 1 and rule.count == 1 -- The plain form counts its denials.
   return rule, behind
 end
 
@@ -17,5 +17,5 @@ end
 
 fixed = {
   parse = parse, read = read, decide = decide, reply = reply, apply = apply, complete = complete,
-  set_missing_expiry = set_missing_expiry, refund = refund, counters = counters, suffix_of = suffix_of,
+  syntax = FIXED_SYNTAX, set_missing_expiry = set_missing_expiry, refund = refund, counters = counters, suffix_of = suffix_of,
 }

@@ -1,6 +1,6 @@
 -- The commands in all their forms.
 
-local ceil, max, min, sub, upper = math.ceil, math.max, math.min, string.sub, string.upper
+local ceil, max, min, sub, lower, upper = math.ceil, math.max, math.min, string.sub, string.lower, string.upper
 
 local MOST_LOOKUPS = 1024
 
@@ -10,6 +10,7 @@ local lookups = MOST_LOOKUPS
 include 'command/grammar'
 include 'state/mod'
 include 'limit/mod'
+include 'command/declared'
 include 'command/rules'
 include 'command/reply'
 include 'command/rule'

@@ -1,14 +1,13 @@
 -- The commands about one key that are not a rule's own.
 
--- The least number of words of each, without the key.
-local least_words = {release = 1, peek = 3, refund = 3, reset = 0}
+local least_words = LEAST_WORDS
 
 include 'command/reset'
 
 others = function(command, key, words, at, declared)
   local least = least_words[command]
   if not least then
-    fail('ERR the first word must be sliding, fixed, throttle, acquire, release, all, peek, refund or reset')
+    fail(BAD_COMMAND)
   elseif not key or #words - at + 1 < least then
     fail(format(WRONG_ARITY, command))
   elseif command == 'reset' then
@@ -24,7 +23,7 @@ others = function(command, key, words, at, declared)
     kind.complete()
   end
   -- Leases are released, not refunded.
-  local refund = kind and kind.refund or fail('ERR rule must be SLIDING, FIXED or THROTTLE')
+  local refund = kind and kind.refund or fail(NOT_REFUNDABLE)
   local rule = kind.parse(words, at + 1, 'refund')
   local now, seconds, nanos = clock()
   return refund(rule, kind.read(rule, key, now, seconds, nanos, declared, false))

@@ -4,15 +4,15 @@ local function decide(kind, words, at, command, key, declared)
   local writes = command ~= 'peek'
   local now, seconds, nanos = clock()
   local state = kind.read(rule, key, now, seconds, nanos, declared, writes)
-  kind.decide(rule, state, state.allowed or rule.counts, not (rule.full or rule.each))
+  kind.decide(rule, state, state.allowed or rule.counts, not (rule.FULL or rule.EACH))
   -- A peek plans what it would add as well: a log that cannot take the units refuses it like the call.
   if kind.plan and (writes or state.added > 0) then
     kind.plan(state, true)
   end
   local reply
-  if rule.each then
+  if rule.EACH then
     reply = maps_of(kind, rule, state, true)
-  elseif rule.full then
+  elseif rule.FULL then
     reply = maps_of(kind, rule, state, false)[1]
   else
     reply = kind.reply(rule, state)

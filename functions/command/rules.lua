@@ -1,4 +1,4 @@
--- The list of rules. A rule is a table of these functions:
+-- The rules. Each is a table of these functions:
 --
 -- parse(words, at, command)          the rule that begins at words[at], and where it ends
 -- read(rule, key, time, declared)    a state: what is stored, and whether the request is `allowed`; changes nothing
@@ -15,38 +15,13 @@
 -- refund(rule, state)                takes back what was counted, and returns the reply
 -- counters(rule, key, now, declared) the keys that it uses in place of the one in the call
 
-local make_sliding = (not ONLY or ONLY == 'sliding') and function()
-  local sliding = nil
-  include 'command/sliding'
-  return sliding
-end
-
-local make_fixed = (not ONLY or ONLY == 'fixed') and function()
-  local fixed = nil
-  include 'command/fixed'
-  return fixed
-end
-
-local make_throttle = (not ONLY or ONLY == 'throttle') and function()
-  local throttle = nil
-  include 'command/throttle'
-  return throttle
-end
-
-local make_acquire = (not ONLY or ONLY == 'acquire') and function()
-  local acquire = nil
-  include 'command/acquire'
-  return acquire
-end
-
 local rules = {}
 
 -- The rule of this name. Nothing for a word that is not the name of a rule.
 local function rule_of(name)
   local kind = rules[name]
   if not kind then
-    local make = name == 'SLIDING' and make_sliding or name == 'FIXED' and make_fixed
-      or name == 'THROTTLE' and make_throttle or name == 'ACQUIRE' and make_acquire
+    local make = maker_of(name)
     kind = make and make()
     rules[name] = kind
   end

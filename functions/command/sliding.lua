@@ -3,14 +3,14 @@
 include 'limit/sliding'
 
 local function parse(words, at, command)
-  local rule, behind = quotas_and_options(words, at, command, 'SLIDING')
-  rule.counts = rule.force
+  local rule, behind = quotas_and_options(words, at, command, SLIDING_SYNTAX)
+  rule.counts = rule.FORCE
   return rule, behind
 end
 
 local function read(rule, key, now, _, _, _, prunes)
-  local log, store = (open_log or make_logs())(key, rule.longest, now, rule.has_cost, prunes and rule.cost <= MOST_ADDED)
-  if store.complete and (sliding.statuses or rule.count > 1 or rule.full or rule.each) then
+  local log, store = (open_log or make_logs())(key, rule.longest, now, rule.COST, prunes and rule.cost <= MOST_ADDED)
+  if store.complete and (sliding.statuses or rule.count > 1 or rule.FULL or rule.EACH) then
     store.complete()
   end
   local state = {log = log, store = store, now = now, added = 0}
@@ -40,7 +40,7 @@ local function apply(_, state)
 end
 
 -- A key without an expiry gets one, also if nothing else changes.
-local function set_missing_expiry(_, state)
+local set_missing_expiry = not ONLY and function(_, state)
   local log = state.log
   if log.units > 0 and not expiry_of(log.key, log.now) then
     call('PEXPIREAT', log.key, log.now + 2 * log.window)
@@ -49,5 +49,5 @@ end
 
 sliding = {
   parse = parse, read = read, decide = decide, plan = plan, reply = reply, apply = apply, complete = complete,
-  set_missing_expiry = set_missing_expiry,
+  syntax = SLIDING_SYNTAX, set_missing_expiry = set_missing_expiry,
 }

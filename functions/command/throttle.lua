@@ -3,17 +3,6 @@
 include 'limit/throttle'
 include 'state/throttle'
 
--- Whether a word in the place of the quantity is meant as one, and not as an option or the next rule.
-local function is_quantity(word, command)
-  local option = upper(word)
-  if command == 'all' then
-    return find(word, LIKE_A_NUMBER)
-  elseif command == 'refund' then
-    return option ~= 'AT'
-  end
-  return option ~= 'FULL' and not (option == 'EACH' and command == 'peek')
-end
-
 local function parse(words, at, command)
   if not (words[at] and words[at + 1] and words[at + 2]) then
     fail(format(WRONG_ARITY, command))
@@ -26,11 +15,11 @@ local function parse(words, at, command)
   local rule = {limit = burst + 1, quantity = 1}
   at = at + 3
   local word = words[at]
-  if word and is_quantity(word, command) then
+  if word and find(word, LIKE_A_NUMBER) then
     rule.quantity = within(word, 0, MOST) or fail('ERR quantity must be an integer from 0 to 9007199254740991')
     at = at + 1
   end
-  at = options(rule, words, at, command, 'THROTTLE')
+  at = options(rule, words, at, command, THROTTLE_SYNTAX)
   rule.seconds, rule.nanos = interval_of(period, count)
   if not rule.seconds then
     fail('ERR count must be at most one request a nanosecond of the period')
@@ -53,4 +42,7 @@ local function reply(rule, state)
   }
 end
 
-throttle = {parse = parse, read = read, decide = decide, reply = reply, apply = apply, complete = complete}
+throttle = {
+  parse = parse, read = read, decide = decide, reply = reply, apply = apply, complete = complete,
+  syntax = THROTTLE_SYNTAX,
+}

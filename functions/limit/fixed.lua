@@ -46,7 +46,7 @@ local function complete()
   -- Until the next request finds a counter at 0.
   local function fresh_after(rule, state, quota)
     local at = quota.expiry_after or state.now + quota.life
-    if not rule.anchored then
+    if not rule.ANCHORED then
       -- The server keeps a key through the very millisecond of its expiry.
       local window = quota.window
       local next_window = (floor(state.now / window) + 1) * window
@@ -55,7 +55,7 @@ local function complete()
     return max(1, at - state.now)
   end
 
-  function fixed.retry_in_one(rule, state, index)
+  function fixed.retry_of(rule, state, index)
     local quota = state.quotas[index]
     return rule.needed > quota.limit and -1 or fresh_after(rule, state, quota)
   end
@@ -65,7 +65,7 @@ local function complete()
     for index = 1, state.allowed and 0 or rule.count do
       local quota = state.quotas[index]
       if not quota.allowed or quota.limit - quota.used < rule.needed then
-        local wait = fixed.retry_in_one(rule, state, index)
+        local wait = fixed.retry_of(rule, state, index)
         if wait < 0 then
           return -1
         end

@@ -18,7 +18,7 @@ local make_several = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function()
     for index = 1, rule.count do
       local quota = state.quotas[index]
       if denying == 0 or not quota.allowed then
-        local wait = denying > 1 and kind.retry_in_one(rule, state, index) or 0
+        local wait = denying > 1 and (quota.retry or kind.retry_of(rule, state, index)) or 0
         wait = wait < 0 and math.huge or wait
         local free = quota.limit - quota.used
         if not binding or wait > longest or wait == longest and free < fewest then
@@ -39,7 +39,7 @@ local make_several = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function()
     local statuses = {}
     for index = 1, rule.count do
       local quota = state.quotas[index]
-      local retry = quota.allowed and 0 or kind.retry_in_one(rule, state, index)
+      local retry = quota.allowed and 0 or kind.retry_of(rule, state, index)
       statuses[index] = status(rule, state, quota)
       statuses[index].allowed, statuses[index].retry = quota.allowed, retry
     end

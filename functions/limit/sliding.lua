@@ -18,7 +18,7 @@ end
 local function decide(rule, state, counts, is_short)
   local quotas = state.quotas
   local binding = quotas[1]
-  state.added = counts and rule.force and rule.cost or 0
+  state.added = counts and rule.FORCE and rule.cost or 0
   if rule.count > 1 then
     for index = 1, rule.count do
       quotas[index].retry = quotas[index].allowed and 0 or sliding.retry_of(rule, state, index)
@@ -117,10 +117,6 @@ local function complete()
     end
     local used = store.later_than(log, state.now - window)
     return state.newer > 0 and used - store.stamped_after(log, state.now + window) or used
-  end
-
-  function sliding.retry_in_one(_, state, index)
-    return state.quotas[index].retry
   end
 
   function sliding.retry(_, state)

@@ -18,7 +18,7 @@ local function read(rule, key, now, _, _, declared)
   for index = 1, rule.count do
     local window, limit = rule.windows[index], rule.limits[index]
     local quota = {limit = limit, window = window, life = window}
-    local suffix = suffix_of(window, now, rule.anchored)
+    local suffix = suffix_of(window, now, rule.ANCHORED)
     quota.suffix = suffix
     if shorter and shorter.suffix == suffix then
       quota.shared = shorter.shared or shorter
@@ -30,7 +30,7 @@ local function read(rule, key, now, _, _, declared)
       if text then
         quota.exists, quota.text = true, text
         quota.value, quota.expiry = read_integer(text), expiry_of(quota.name, now)
-        if rule.anchored and quota.expiry and now >= quota.expiry then
+        if rule.ANCHORED and quota.expiry and now >= quota.expiry then
           quota.exists, quota.value, quota.expiry, quota.text = false, 0, nil, '0' -- Its window is over.
         end
       else
@@ -73,10 +73,10 @@ local function apply(rule, state)
 end
 
 -- The keys that a rule counts at.
-local function counters(rule, key, now, declared)
+local counters = not ONLY and function(rule, key, now, declared)
   local names, last = {}, nil
   for index = 1, rule.count do
-    local suffix = suffix_of(rule.windows[index], now, rule.anchored)
+    local suffix = suffix_of(rule.windows[index], now, rule.ANCHORED)
     if suffix ~= last then
       names[#names + 1], last = counter_name(key, suffix, declared), suffix
     end
@@ -84,12 +84,12 @@ local function counters(rule, key, now, declared)
   return names
 end
 
-local function refund(rule, state)
+local refund = not DIRECT and function(rule, state)
   local now, at, most = state.now, rule.at, 0
   for index = rule.count, 1, -1 do
     local quota = state.quotas[index]
-    local in_window = not at or rule.anchored and quota.expiry and at >= quota.expiry - quota.window and at < quota.expiry
-      or not rule.anchored and floor(at / quota.window) == floor(now / quota.window)
+    local in_window = not at or rule.ANCHORED and quota.expiry and at >= quota.expiry - quota.window and at < quota.expiry
+      or not rule.ANCHORED and floor(at / quota.window) == floor(now / quota.window)
     if quota.exists and quota.value > 0 and in_window then
       local units = min(rule.cost, quota.value)
       call('INCRBY', quota.name, format('-%.0f', units))

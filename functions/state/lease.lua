@@ -68,7 +68,7 @@ local function apply(rule, leases)
 end
 
 -- Releases the leases of the holders in words[at] and after. Returns how many of them had one.
-local function release(words, at, key)
+local release = not DIRECT and function(words, at, key)
   local now = clock()
   local leases = read({limit = 0}, key, now)
   local released, count = {}, 0

@@ -35,6 +35,7 @@ tests![
     a_new_log_is_compact_where_the_call_has_a_cost,
     the_call_compacts_one_log_of_several,
     the_call_removes_a_thousand_members_at_most,
+    a_call_looks_into_a_thousand_windows_at_most,
     a_call_on_a_long_log_takes_few_commands,
     the_library_tells_its_version,
     a_week_of_a_token_budget_needs_no_module,
@@ -989,9 +990,12 @@ fn words_that_do_not_belong_there_get_the_modules_lines(engine: &Engine) {
             "throttle k 4 30 60 1 EACH",
             "throttle k 4 30 60 FULL 1",
             "throttle k 4 30 60 x",
+            "throttle k 4 30 60 COST 2",
+            "throttle k 4 30 60 -1",
             "peek k ACQUIRE 5 60 h FOO",
             "peek k ACQUIRE 5 60 h FULL EACH",
             "peek k THROTTLE 4 30 60 1 FOO",
+            "peek k THROTTLE 4 30 60 COST 2",
             "peek k FIXED 4 30 FOO",
             "peek k SLIDING 4 30 ANCHORED",
             "peek k FOO 4 30 60",
@@ -1005,6 +1009,11 @@ fn words_that_do_not_belong_there_get_the_modules_lines(engine: &Engine) {
             "sliding k 4 30 FULL COST 2 EACH",
             "fixed k 4 30 COST -1",
             "all k SLIDING 4 30 COST -1",
+            "all k FIXED 4 30 COST",
+            "all k FIXED 4 30 FULL FULL",
+            "all k FIXED 4 30 SLIDING 4 30",
+            "all k SLIDING 4 30 FORCE]",
+            "all k THROTTLE 4 30 60 COST 2",
             "all k SLIDING 4 30 FULL EACH",
             "all k THROTTLE 4 30 60 1 FOO",
             "all k ACQUIRE 5 60 h FOO",
@@ -1087,6 +1096,38 @@ fn the_call_removes_a_thousand_members_at_most(engine: &Engine) {
             assert_eq!(keys.map(|key| client.run::<i64>(&["ZCARD", &key])).to_vec(), members, "{hand:?}");
         }
     }
+}
+
+/// After the clock was stepped back: units ahead of it begin to count while the call waits, and each look takes a command or two.
+fn a_call_looks_into_a_thousand_windows_at_most(engine: &Engine) {
+    const KEYS: usize = 16;
+    with_each_hand(engine, |server, three| {
+        let keys: Vec<String> = (0..KEYS).map(|number| format!("s{number}")).collect();
+        for (set, key) in ["m", "l", "b"].into_iter().flat_map(|set| keys.iter().map(move |key| (set, key))) {
+            fill_log(&mut three.client, &format!("{set}:{key}"), START, 1_500, 1_000);
+        }
+        server.set_time(START + 100_000);
+        let rule = "SLIDING 1 1 60 60 3600 3000 ";
+        let calls = [
+            ("all", keys.clone(), rule.repeat(KEYS) + "FULL"),
+            ("all", keys.clone(), rule.repeat(KEYS)),
+            ("all", keys.clone(), rule.replace("3000", "3000 FORCE").repeat(KEYS) + "FULL"),
+            ("peek", keys[..1].to_vec(), format!("{rule}EACH")),
+            ("sliding", keys[..1].to_vec(), format!("{} FORCE EACH", &rule["SLIDING ".len()..])),
+        ];
+        for (name, keys, line) in calls {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            let hand = three.other.clone();
+            let own: Vec<String> = keys.iter().map(|key| format!("l:{key}")).collect();
+            if !line.contains("FORCE") {
+                let (sent, stats) = commands_of(&mut three.client, |client| {
+                    hand.ask(client, name, &own, &words).expect("a reply");
+                });
+                assert!(sent <= 2 * 1_024 + 40 * keys.len(), "{hand:?}, {name} {line}: {sent} commands\n{stats}");
+            }
+            three.call(name, &keys, &words).expect("a reply");
+        }
+    });
 }
 
 fn a_call_on_a_long_log_takes_few_commands(engine: &Engine) {
@@ -1336,7 +1377,7 @@ fn counters_may_be_declared(engine: &Engine) {
         assert_eq!(client.run::<i64>(&["GET", &format!("k:{number}")]), 2);
         assert_eq!(client.run::<i64>(&["GET", "other:60s"]), 1);
         for keys in ["k s other k:x", "k s other foreign:1", "k s other s:60s"] {
-            let line = "ERR syntax error: expected one rule a key and then FULL";
+            let line = "ERR syntax error: expected one rule a key [FULL]";
             assert_eq!(ask(&mut client, "all", keys, all), Err(line.to_owned()), "{keys}");
         }
     }

@@ -70,6 +70,14 @@ fn play(engine: &Engine, page: &Path, blocks: &[&str], wrong: &mut Vec<String>) 
             }
             let Some(command) = line.strip_prefix(PROMPT) else {
                 assert!(line.starts_with("$ redis-cli"), "{}: what is this? {line}", page.display());
+                if let Some((words, file)) =
+                    line.strip_prefix("$ redis-cli -x ").and_then(|line| line.split_once(" < "))
+                {
+                    let last = std::fs::read_to_string(root().join(file)).expect(file);
+                    let words: Vec<&str> = words.split(' ').chain([&*last]).collect();
+                    let shown = shown(&client.run(&words), 0);
+                    assert_eq!(lines.next(), Some(shown.trim_end()), "{}: {line}", page.display());
+                }
                 continue;
             };
             let words: Vec<&str> = command.split(' ').collect();

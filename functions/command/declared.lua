@@ -1,0 +1,41 @@
+-- Made of the declarations in src/command by `make functions`.
+
+local BAD_COMMAND = 'ERR the first word must be sliding, fixed, throttle, acquire, peek, reset, release, all or refund'
+local BAD_RULE = 'ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE'
+local NOT_REFUNDABLE = 'ERR rule must be SLIDING, FIXED or THROTTLE'
+local SLIDING_SYNTAX = 'SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]'
+local FIXED_SYNTAX = 'FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL | EACH]'
+local THROTTLE_SYNTAX = 'THROTTLE max_burst count period [quantity] [FULL]'
+local ACQUIRE_SYNTAX = 'ACQUIRE limit leaseSec holder [FULL]'
+
+-- How many words each of the other commands has at least, without its key.
+local LEAST_WORDS = {peek = 3, reset = 0, release = 1, all = 4, refund = 3}
+
+local make_sliding = (not ONLY or ONLY == 'sliding') and function()
+  local sliding = nil
+  include 'command/sliding'
+  return sliding
+end
+
+local make_fixed = (not ONLY or ONLY == 'fixed') and function()
+  local fixed = nil
+  include 'command/fixed'
+  return fixed
+end
+
+local make_throttle = (not ONLY or ONLY == 'throttle') and function()
+  local throttle = nil
+  include 'command/throttle'
+  return throttle
+end
+
+local make_acquire = (not ONLY or ONLY == 'acquire') and function()
+  local acquire = nil
+  include 'command/acquire'
+  return acquire
+end
+
+-- What creates the rule of a name.
+local function maker_of(name)
+  return name == 'SLIDING' and make_sliding or name == 'FIXED' and make_fixed or name == 'THROTTLE' and make_throttle or name == 'ACQUIRE' and make_acquire or nil
+end

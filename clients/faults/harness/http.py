@@ -25,23 +25,25 @@ class Connection:
         self.port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def get(self, path: str = "/", timeout: float = 30, **headers: str) -> Answer:
-        """One request. ``x_key`` in ``headers`` is the field ``x-key``."""
+    async def get(self, path: str = "/", timeout: float = 30, body: str = "", **headers: str) -> Answer:
+        """One request. ``x_key`` in ``headers`` is the field ``x-key``; with a body it is a POST."""
         began = time.monotonic()
         try:
             async with asyncio.timeout(timeout):
-                status, told, body = await self._get(path, headers)
+                status, told, text = await self._get(path, body, headers)
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             self.close()
             return Answer(0, {}, f"{type(error).__name__}: {error}", (time.monotonic() - began) * 1000)
-        return Answer(status, told, body, (time.monotonic() - began) * 1000)
+        return Answer(status, told, text, (time.monotonic() - began) * 1000)
 
-    async def open(self, path: str, **headers: str) -> asyncio.StreamReader:
+    async def open(self, path: str, body: str = "", **headers: str) -> asyncio.StreamReader:
         """Sends a request, and leaves its response to be read."""
         self._streams = self._streams or await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 20)
         reader, writer = self._streams
         fields = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-        writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n{fields}\r\n".encode())
+        method = "POST" if body else "GET"
+        length = f"content-length: {len(body.encode())}\r\n" if body else ""
+        writer.write(f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n{length}{fields}\r\n{body}".encode())
         return reader
 
     def close(self) -> None:
@@ -49,8 +51,8 @@ class Connection:
             self._streams[1].transport.abort()
             self._streams = None
 
-    async def _get(self, path: str, given: dict[str, str]) -> tuple[int, dict[str, str], str]:
-        reader = await self.open(path, **given)
+    async def _get(self, path: str, sent: str, given: dict[str, str]) -> tuple[int, dict[str, str], str]:
+        reader = await self.open(path, sent, **given)
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
         if headers.get("transfer-encoding") == "chunked":

@@ -172,6 +172,8 @@ class Play:
         made = await self.subject.call(
             "limiter", name=name, connect=where(to), client=client or name, timeout=timeout, **options
         )
+        if made.outcome == "argument":
+            raise Skip(str(made["error"]))
         if made.outcome != "done":
             raise AssertionError(f"no limiter was made: {made}")
         return Limiter(self.subject, name, timeout)
@@ -251,9 +253,17 @@ class Play:
                 return took
             await asyncio.sleep(0.05)
 
+    async def used(self, server: Server, key: str, rule: dict[str, Any]) -> int:
+        """The units counted on the server."""
+        return await server.used(self.name_of(key), rule)
+
+    def name_of(self, key: str) -> str:
+        """What the key is called on the server: the subject's replies say it where it is another."""
+        return self.subject.keys.get(key, key)
+
     async def charged(self, server: Server, key: str, rule: dict[str, Any], units: int, what: str = "charged") -> bool:
         """The units counted on the server are exactly these."""
-        used = await server.used(key, rule)
+        used = await self.used(server, key, rule)
         return self.judge(f"{what}: {units} units", used == units, f"{used} on the server")
 
     async def comes_true(self, what: str, happens: Callable[[], Awaitable[Any]], within: float) -> bool:

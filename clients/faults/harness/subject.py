@@ -67,6 +67,8 @@ class Subject:
         self.can: set[str] = set()
         self.logs: list[tuple[float, str, str]] = []
         """Time, level and text of each log line."""
+        self.keys: dict[str, str] = {}
+        """The names that keys have on the server, where they are others."""
         self._asked: dict[int, asyncio.Future[Reply]] = {}
         self._events: dict[tuple[int, str], asyncio.Event] = {}
         self._number = 0
@@ -95,6 +97,7 @@ class Subject:
         self._number += 1
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         reply.number = self._number  # type: ignore[attr-defined]
+        reply.key = fields.get("key")  # type: ignore[attr-defined]
         self._asked[self._number] = reply
         if self._process.returncode is not None:
             reply.set_result(Reply(outcome="died", error=self.last_words()))
@@ -146,6 +149,8 @@ class Subject:
             elif "event" in told:
                 self._events.setdefault((told["id"], told["event"]), asyncio.Event()).set()
             elif (reply := self._asked.pop(told["id"], None)) and not reply.done():
+                if "key" in told:
+                    self.keys[reply.key] = told["key"]  # type: ignore[attr-defined]
                 reply.set_result(Reply(told))
         await self._process.wait()
         await asyncio.sleep(0.1)  # So that its last words are read.

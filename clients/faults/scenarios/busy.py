@@ -72,7 +72,7 @@ async def thousands(play: Play) -> None:
     await at_once(play, 3000)
 
 
-@scenario("a limiter of 1 ms beside one of a second", "hit", quick=True)
+@scenario("a limiter of 1 ms beside one of a second", "hit", "close", quick=True)
 async def short_beside_long(play: Play) -> None:
     """They share the user's client, on a server 5 ms away: the one of 1 ms is never answered, and the one of a second
     always: a limiter's unusual deadline opens nobody else's breaker."""

@@ -29,7 +29,7 @@ async def hung_warm(play: Play) -> None:
     play.in_time(crowd, 0.5)
     server.resume()
     await play.recovers(limiter, RULE, within=2)
-    used = await server.used("k", RULE)
+    used = await play.used(server, "k", RULE)
     play.judge("at most the calls that reached the server are charged", 1 <= used <= 56, used)
 
 
@@ -139,7 +139,7 @@ async def lost(play: Play) -> None:
         await play.recovers(limiter, RULE, within=2)
     crowd = await limiter.crowd(20, "lost2", RULE)
     play.all_of(crowd, "unavailable")
-    used = await server.used("lost2", RULE)
+    used = await play.used(server, "lost2", RULE)
     play.judge("each of a crowd is charged at most once", used <= 20, used)
 
 

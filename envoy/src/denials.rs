@@ -3,9 +3,11 @@
 //! A denied request, asked again, is denied until its wait is over. It is remembered for that long, and at most a
 //! second, since another process may give units back. The request is the same if its keys, rules and units are: a limit
 //! that has changed is another request. What this process gives back is forgotten at once.
+//!
+//! A request is known by a hash, and what is kept has bounds, so that its memory does not depend on what clients send.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,14 +18,31 @@ use crate::decide::{Mode, Outcome, Part};
 const LONGEST: Duration = Duration::from_secs(1);
 /// Keys share these; a refund of one forgets denials of all that share its place.
 const EPOCHS: usize = 1024;
+/// How many limits the requests that are remembered have together, at most, for each request that may be.
+const LIMITS: usize = 4;
 
 #[derive(Debug)]
 pub struct Denials {
     most: usize,
-    hasher: RandomState,
+    /// Their keys are random: no client can make two requests that share a hash.
+    hashers: [RandomState; 2],
     /// How often units were given back, by hash of the key.
     epochs: Vec<AtomicU64>,
-    kept: Mutex<HashMap<Vec<u8>, Denial>>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    denials: HashMap<u128, Denial>,
+    /// Of all of them.
+    limits: usize,
+}
+
+impl Kept {
+    fn retain(&mut self, keep: impl Fn(&Denial) -> bool) {
+        self.denials.retain(|_, denial| keep(denial));
+        self.limits = self.denials.values().map(|denial| denial.outcome.states.len()).sum();
+    }
 }
 
 #[derive(Debug)]
@@ -45,14 +64,14 @@ impl Denials {
     pub fn new(most: usize) -> Self {
         Self {
             most,
-            hasher: RandomState::new(),
+            hashers: [RandomState::new(), RandomState::new()],
             epochs: (0..EPOCHS).map(|_| AtomicU64::new(0)).collect(),
             kept: Mutex::default(),
         }
     }
 
     fn place(&self, key: &[u8]) -> &AtomicU64 {
-        let place = (self.hasher.hash_one(key) % EPOCHS as u64) as usize;
+        let place = (self.hashers[0].hash_one(key) % EPOCHS as u64) as usize;
         &self.epochs[place]
     }
 
@@ -76,11 +95,11 @@ impl Denials {
             return None;
         }
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.is_empty() {
+        if kept.denials.is_empty() {
             return None;
         }
         let now = Instant::now();
-        let denial = kept.get(&request(parts))?;
+        let denial = kept.denials.get(&self.hash(parts))?;
         if denial.until <= now || denial.started.epoch != self.epoch(parts) {
             return None;
         }
@@ -110,39 +129,56 @@ impl Denials {
             return;
         }
         let now = Instant::now();
+        let hash = self.hash(parts);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() >= self.most {
-            kept.retain(|_, denial| denial.until > now);
+        let limits = parts.len();
+        let full = |kept: &Kept| kept.denials.len() >= self.most || kept.limits + limits > self.most * LIMITS;
+        if full(&kept) {
+            kept.retain(|denial| denial.until > now);
         }
-        if kept.len() >= self.most {
-            kept.clear();
+        if full(&kept) {
+            kept.retain(|_| false);
+        }
+        if full(&kept) {
+            return;
         }
         let denial =
             Denial { started: started.clone(), until: started.at + wait.min(LONGEST), outcome: outcome.clone() };
-        kept.insert(request(parts), denial);
-    }
-}
-
-/// The request as bytes.
-fn request(parts: &[Part]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(parts.len() * 96);
-    for Part { item, mode } in parts {
-        bytes.extend_from_slice(&(item.key.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(&item.key);
-        bytes.extend_from_slice(&item.units.to_le_bytes());
-        bytes.push(*mode as u8);
-        let windows = match &item.kind {
-            Kind::Fixed(rule) => rule.windows(),
-            Kind::Sliding(rule) => rule.windows(),
-            Kind::Throttle(rule) => {
-                bytes.extend_from_slice(format!("{rule:?}").as_bytes());
-                &[]
-            }
-            Kind::Concurrency { .. } => &[],
-        };
-        for window in windows {
-            bytes.extend_from_slice(&window.limit().to_le_bytes());
+        kept.limits += limits;
+        if let Some(old) = kept.denials.insert(hash, denial) {
+            kept.limits -= old.outcome.states.len();
         }
     }
-    bytes
+
+    /// How many are kept, those whose time is over included.
+    pub fn len(&self) -> usize {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).denials.len()
+    }
+
+    /// What tells a request from all others.
+    fn hash(&self, parts: &[Part]) -> u128 {
+        let [high, low] = self.hashers.each_ref().map(|hasher| {
+            let mut hasher = hasher.build_hasher();
+            for Part { item, mode } in parts {
+                hasher.write_usize(item.key.len());
+                hasher.write(&item.key);
+                hasher.write_u64(item.units);
+                hasher.write_u8(*mode as u8);
+                let windows = match &item.kind {
+                    Kind::Fixed(rule) => rule.windows(),
+                    Kind::Sliding(rule) => rule.windows(),
+                    Kind::Throttle(rule) => {
+                        hasher.write(format!("{rule:?}").as_bytes());
+                        &[]
+                    }
+                    Kind::Concurrency { .. } => &[],
+                };
+                for window in windows {
+                    hasher.write_u64(window.limit());
+                }
+            }
+            hasher.finish()
+        });
+        u128::from(high) << 64 | u128::from(low)
+    }
 }

@@ -33,7 +33,6 @@ impl Health {
 
     pub async fn set_redis(&self, healthy: bool) {
         if self.redis.swap(healthy, Relaxed) != healthy {
-            tracing::warn!("{}", if healthy { "Redis answers again" } else { "Redis does not answer" });
             self.report().await;
         }
     }

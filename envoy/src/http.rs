@@ -10,12 +10,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
+use crate::gauges::Gauges;
 use crate::health::Health;
 use crate::service::Service;
 use crate::stats::Stats;
 use crate::{json, metrics};
 
-/// /healthcheck and /json.
+/// /healthcheck and /json. A further way to ask by HTTP is a route beside /json.
 pub fn doors(service: Arc<Service>, health: Arc<Health>) -> Router {
     let healthcheck = move || async move {
         if health.is_healthy() { (StatusCode::OK, "OK") } else { (StatusCode::INTERNAL_SERVER_ERROR, "") }
@@ -25,14 +26,14 @@ pub fn doors(service: Arc<Service>, health: Arc<Health>) -> Router {
 
 async fn decide(State(service): State<Arc<Service>>, body: Bytes) -> Response {
     let bad = |reason: &str| {
-        tracing::warn!("error: {reason}");
+        tracing::debug!("error: {reason}");
         (StatusCode::BAD_REQUEST, "Bad Request\n").into_response()
     };
     let request = match json::request(&body) {
         Ok(request) => request,
         Err(reason) => return bad(&reason),
     };
-    match service.answer(&request).await {
+    match service.answer_from_outside(request).await {
         Err(status) => bad(status.message()),
         Ok(answer) => {
             let status = match answer.overall_code() {
@@ -46,7 +47,7 @@ async fn decide(State(service): State<Arc<Service>>, body: Bytes) -> Response {
 }
 
 /// What an operator looks at.
-pub fn debug(service: Arc<Service>) -> Router {
+pub fn debug(service: Arc<Service>, gauges: Arc<Gauges>) -> Router {
     let stats = Arc::clone(&service.stats);
     let help = "/rlconfig: print out the currently loaded configuration for debugging\n/stats: print out stats\n";
     Router::new()
@@ -58,18 +59,20 @@ pub fn debug(service: Arc<Service>) -> Router {
         .route(
             "/stats",
             get(move || async move {
-                stats.flat().into_iter().map(|(name, value)| format!("{name}: {value}\n")).collect::<String>()
+                let counters = stats.flat().into_iter().map(|(name, value)| format!("{name}: {value}\n"));
+                let gauges = gauges.read().into_iter().map(|gauge| format!("{}: {}\n", gauge.flat_name(), gauge.value));
+                counters.chain(gauges).collect::<String>()
             }),
         )
 }
 
 /// The metrics, for Prometheus, at a path that is taken as it is: a route would give a meaning to `:` and `{`.
-pub fn metrics(stats: Arc<Stats>, path: String) -> Router {
+pub fn metrics(stats: Arc<Stats>, gauges: Arc<Gauges>, path: String) -> Router {
     let scrape = move |uri: Uri| async move {
         if uri.path() != path {
             return StatusCode::NOT_FOUND.into_response();
         }
-        match metrics::scrape(&stats) {
+        match metrics::scrape(&stats, &gauges.read()) {
             Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
         }

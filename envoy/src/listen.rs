@@ -1,4 +1,4 @@
-//! Where connections come in (TCP, TLS, a Unix socket), and how long they last.
+//! Where connections come in (TCP, TLS, a Unix socket), how many there may be, and how long they last.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -15,21 +15,70 @@ use std::time::Duration;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::rt::ReadBufCursor;
-use hyper::server::conn::http2;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 use tonic::body::Body;
 use tower_service::Service;
 
 use crate::tls::Certificates;
 
-/// How long a client may take to agree on a key.
+/// How long a client may take to agree on a key, and then to say that it speaks HTTP/2.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a connection of HTTP/2 may be silent before it is asked whether it is still there, and for its answer.
+const PING: Duration = Duration::from_secs(15);
+const PONG: Duration = Duration::from_secs(10);
+/// How long a connection of HTTP/1.1 may take for the head of its next request.
+const HEAD: Duration = Duration::from_secs(20);
+/// How long a request of HTTP/1.1 may take as a whole.
+const REQUEST: Duration = Duration::from_secs(20);
 const BACKLOG: u32 = 1024;
+/// The first bytes of a connection of HTTP/2.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// How many connections each port may have. What is left is for files, Redis and statsd.
+pub struct Ports {
+    pub grpc: Slots,
+    pub http: Slots,
+    pub debug: Slots,
+    pub metrics: Slots,
+}
+
+/// Places for connections of a port. Where all are taken, the next connection waits until one is free.
+#[derive(Debug, Clone)]
+pub struct Slots {
+    free: Arc<Semaphore>,
+    most: usize,
+}
+
+impl Slots {
+    fn new(most: u64) -> Self {
+        let most = usize::try_from(most).unwrap_or(usize::MAX).clamp(4, Semaphore::MAX_PERMITS);
+        Self { free: Arc::new(Semaphore::new(most)), most }
+    }
+
+    /// How many connections are open.
+    pub fn taken(&self) -> usize {
+        self.most - self.free.available_permits()
+    }
+}
+
+impl Ports {
+    /// Shares the file descriptors that the process may have, after raising their number as far as it is allowed to.
+    pub fn share() -> Self {
+        let limit = getrlimit(Resource::Nofile);
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+        let files = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
+        let share = |part: u64| Slots::new(files / part);
+        Self { grpc: share(2), http: share(4), debug: share(16), metrics: share(16) }
+    }
+}
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -94,48 +143,44 @@ pub fn unix(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(path)
 }
 
-/// Serves gRPC to all that connect, until it is told to stop and all answers are sent.
-pub async fn serve<S>(
+/// Accepts connections until it is told to stop, and then waits until all of them have ended.
+async fn accept<F>(
     listener: Listener,
-    certificates: Option<Arc<Certificates>>,
-    service: S,
-    ages: Ages,
+    slots: Slots,
     mut stopped: watch::Receiver<bool>,
+    serve: impl Fn(Box<dyn Stream>, watch::Receiver<bool>) -> F,
 ) where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send,
+    F: Future<Output = ()> + Send + 'static,
 {
     // Each connection holds a sender; when all are gone, nothing is received.
     let (open, mut closed) = mpsc::channel::<()>(1);
+    let mut failing = false;
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let accepted = async {
+            let slot = Arc::clone(&slots.free).acquire_owned().await;
+            (listener.accept().await, slot)
+        };
+        let (accepted, slot) = tokio::select! {
+            accepted = accepted => accepted,
             _ = stopped.wait_for(|stopped| *stopped) => break,
         };
         let stream = match accepted {
             Ok(stream) => stream,
             Err(error) => {
                 // Usually the process has no file descriptors left; others will be closed.
-                tracing::warn!("a connection could not be accepted: {error}");
+                if !failing {
+                    tracing::warn!("connections cannot be accepted: {error}");
+                }
+                failing = true;
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        let (certificates, service, stopped, open) =
-            (certificates.clone(), service.clone(), stopped.clone(), open.clone());
+        failing = false;
+        let (served, open) = (serve(stream, stopped.clone()), open.clone());
         tokio::spawn(async move {
-            match certificates {
-                None => connection(stream, service, ages, stopped).await,
-                Some(certificates) => {
-                    let acceptor = TlsAcceptor::from(certificates.config());
-                    match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
-                        Ok(Ok(stream)) => connection(stream, service, ages, stopped).await,
-                        Ok(Err(error)) => tracing::warn!("a client was refused: {error}"),
-                        Err(_) => tracing::warn!("a client has not finished its TLS handshake"),
-                    }
-                }
-            }
-            drop(open);
+            served.await;
+            drop((slot, open));
         });
     }
     // Before the wait, so that no other connection is made.
@@ -143,39 +188,127 @@ pub async fn serve<S>(
     let _ = closed.recv().await;
 }
 
-/// A stream whose writes are not vectored. For those, `h2` copies an answer of up to 1 KiB and sends it in one write. With
+/// Serves gRPC to all that connect, until it is told to stop and all answers are sent.
+pub async fn grpc<S>(
+    listener: Listener,
+    slots: Slots,
+    certificates: Option<Arc<Certificates>>,
+    service: S,
+    ages: Ages,
+    stopped: watch::Receiver<bool>,
+) where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    let serve = |stream, stopped| {
+        let (certificates, service) = (certificates.clone(), service.clone());
+        async move {
+            match certificates {
+                None => grpc_connection(stream, service, ages, stopped).await,
+                Some(certificates) => {
+                    let acceptor = TlsAcceptor::from(certificates.config());
+                    match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+                        Ok(Ok(stream)) => grpc_connection(stream, service, ages, stopped).await,
+                        // Probes of the port are such clients, too.
+                        Ok(Err(error)) => tracing::debug!("a client was refused: {error}"),
+                        Err(_) => tracing::debug!("a client has not finished its TLS handshake"),
+                    }
+                }
+            }
+        }
+    };
+    accept(listener, slots, stopped, serve).await;
+}
+
+/// Serves HTTP/1.1 to all that connect, until it is told to stop and all answers are sent.
+pub async fn http(listener: TcpListener, slots: Slots, router: axum::Router, stopped: watch::Receiver<bool>) {
+    let serve = |stream, mut stopped: watch::Receiver<bool>| {
+        let router = router.clone();
+        async move {
+            let service = service_fn(|request: Request<Incoming>| {
+                let answer = router.clone().call(request);
+                // A body of which nothing more comes ends the connection.
+                async {
+                    match tokio::time::timeout(REQUEST, answer).await {
+                        Ok(answer) => answer.map_err(|never| match never {}),
+                        Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut)),
+                    }
+                }
+            });
+            let mut builder = http1::Builder::new();
+            builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
+            let mut served = pin!(builder.serve_connection(TokioIo::new(stream), service));
+            tokio::select! {
+                _ = &mut served => return,
+                _ = stopped.wait_for(|stopped| *stopped) => {}
+            }
+            served.as_mut().graceful_shutdown();
+            let _ = served.await;
+        }
+    };
+    accept(Listener::Tcp(listener), slots, stopped, serve).await;
+}
+
+/// A stream of HTTP/2 whose first bytes have been read, and whose writes are not vectored. For those, `h2` copies an answer of up to 1 KiB and sends it in one write. With
 /// vectored writes, the trailers of an answer of more than 256 bytes take a second one.
-struct Unvectored<T>(T);
+struct Unvectored<T> {
+    stream: T,
+    /// What has been read of it, and is to be read again.
+    preface: &'static [u8],
+}
 
 impl<T: hyper::rt::Read + Unpin> hyper::rt::Read for Unvectored<T> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, into)
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        mut into: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.preface.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(context, into);
+        }
+        let (now, later) = self.preface.split_at(self.preface.len().min(into.remaining()));
+        into.put_slice(now);
+        self.preface = later;
+        Poll::Ready(Ok(()))
     }
 }
 
 impl<T: hyper::rt::Write + Unpin> hyper::rt::Write for Unvectored<T> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
+        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
+        Pin::new(&mut self.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 
-async fn connection<S>(stream: impl Stream + 'static, service: S, ages: Ages, mut stopped: watch::Receiver<bool>)
-where
+async fn grpc_connection<S>(
+    mut stream: impl Stream + 'static,
+    service: S,
+    ages: Ages,
+    mut stopped: watch::Receiver<bool>,
+) where
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
+    let mut preface = [0; PREFACE.len()];
+    let read = tokio::select! {
+        read = tokio::time::timeout(HANDSHAKE, stream.read_exact(&mut preface)) => read,
+        _ = stopped.wait_for(|stopped| *stopped) => return,
+    };
+    if !matches!(read, Ok(Ok(_))) || preface != *PREFACE {
+        return;
+    }
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).max_concurrent_streams(None);
-    let mut served =
-        pin!(builder.serve_connection(Unvectored(TokioIo::new(stream)), TowerToHyperService::new(service)));
+    builder.keep_alive_interval(PING).keep_alive_timeout(PONG);
+    let stream = Unvectored { stream: TokioIo::new(stream), preface: PREFACE };
+    let mut served = pin!(builder.serve_connection(stream, TowerToHyperService::new(service)));
     let age = async {
         match ages.most {
             Some(most) => tokio::time::sleep(spread(most)).await,

@@ -1,23 +1,31 @@
 //! Lines of the log, in the forms of Envoy's rate limit service: `time="…" level=warning msg="…"`, or JSON.
 
 use std::fmt::{self, Write as _};
+use std::io;
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 struct Lines {
     json: bool,
 }
 
-/// Writes the log to standard error from here on.
+/// How many lines may wait to be written. Where nobody reads standard error, further ones are dropped, and nothing waits.
+const WAITING: usize = 4096;
+
+/// Writes the log to standard error from here on, until the guard is dropped.
 ///
 /// # Errors
 /// If there is no such level.
-pub fn start(level: &str, json: bool) -> Result<(), String> {
+pub fn start(level: &str, json: bool) -> Result<WorkerGuard, String> {
     let level = match level.to_ascii_lowercase().as_str() {
         "panic" | "fatal" | "error" => Level::ERROR,
         "warn" | "warning" => Level::WARN,
@@ -26,9 +34,15 @@ pub fn start(level: &str, json: bool) -> Result<(), String> {
         "trace" => Level::TRACE,
         other => return Err(format!("LOG_LEVEL must be error, warn, info, debug or trace, not '{other}'")),
     };
-    let ours = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
-    ours.event_format(Lines { json }).init();
-    Ok(())
+    let (writer, guard) = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(WAITING).finish(io::stderr());
+    // What the client package says of Redis (an outage, its end, how Redis is asked) is for operators at the default level,
+    // too. What others say is not.
+    let of_client = if level == Level::WARN { Level::INFO } else { level };
+    let levels = Targets::new().with_target("redis_rl_envoy", level).with_target("redis_rl_client", of_client);
+    let levels = if level == Level::TRACE { levels.with_default(level) } else { levels };
+    let lines = tracing_subscriber::fmt::layer().event_format(Lines { json }).with_writer(writer);
+    tracing_subscriber::registry().with(lines.with_filter(levels)).init();
+    Ok(guard)
 }
 
 impl<S, N> FormatEvent<S, N> for Lines

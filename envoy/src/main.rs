@@ -5,6 +5,7 @@
 mod config;
 mod decide;
 mod denials;
+mod gauges;
 mod health;
 mod http;
 mod json;
@@ -24,7 +25,8 @@ mod yaml;
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant, SystemTime};
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use tokio::runtime::{Builder, Handle};
@@ -33,19 +35,22 @@ use tokio::sync::{mpsc, watch};
 use tonic::service::Routes;
 
 use config::{Config, Origin, Update};
+use gauges::Gauges;
 use health::Health;
-use listen::Ages;
+use listen::{Ages, Ports, Slots};
 use service::{Grpc, Service};
 use settings::{Settings, Sink};
 use stats::Stats;
-use store::Store;
+use store::{Failure, Store};
 use tls::Certificates;
 
 /// With it, a request of ten descriptors takes a fifth fewer instructions than with the allocator of glibc.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// How long requests that have come in may take once the service is told to end.
+/// How long clients have to see that the service is about to end, before no connection is accepted any longer.
+const NOTICE: Duration = Duration::from_secs(1);
+/// How long requests that have come in may take then.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// What the program is told to do.
@@ -73,7 +78,7 @@ fn main() -> ExitCode {
         }
     }
     let ended = Settings::from_env().and_then(|settings| {
-        log::start(&settings.log_level, settings.log_json)?;
+        let _guard = log::start(&settings.log_level, settings.log_json)?;
         serve_with(settings).map_err(|error| error.to_string())?
     });
     match ended {
@@ -124,6 +129,7 @@ fn check(paths: &[&str]) -> ExitCode {
 }
 
 async fn run(settings: Settings, background: &Handle) -> Result<(), String> {
+    tracing::warn!("redis-rl-envoy {}", env!("CARGO_PKG_VERSION"));
     for note in &settings.notes {
         tracing::warn!("{note}");
     }
@@ -144,7 +150,7 @@ async fn run(settings: Settings, background: &Handle) -> Result<(), String> {
     tokio::select! {
         served = serve(&settings, stopped, background) => served,
         // Before there is anything to drain.
-        () = async { let _ = early.wait_for(|stopped| *stopped).await; tokio::time::sleep(DRAIN + Duration::from_secs(5)).await } => Ok(()),
+        () = async { let _ = early.wait_for(|stopped| *stopped).await; tokio::time::sleep(NOTICE + DRAIN + Duration::from_secs(5)).await } => Ok(()),
     }
 }
 
@@ -176,24 +182,36 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
         }
     });
 
+    let ports = Arc::new(Ports::share());
+    let gauges = Arc::new(Gauges { service: Arc::clone(&service), ports: Arc::clone(&ports) });
+    let (close, closing) = watch::channel(false);
+    let (close_http, closing_http) = watch::channel(false);
+    // Serves in the background.
+    let open = |what: &str, address: &str, slots: &Slots, router: axum::Router| {
+        let _guard = background.enter();
+        let listener = listen::tcp(address).map_err(|error| format!("{what} at {address}: {error}"))?;
+        tracing::warn!("Listening for {what} on '{address}'");
+        Ok::<_, String>(tokio::spawn(listen::http(listener, slots.clone(), router, closing_http.clone())))
+    };
     match settings.sink.clone() {
         Sink::None => {}
         Sink::Prometheus { address, path } => {
             if !path.starts_with('/') {
                 return Err(format!("PROMETHEUS_PATH must begin with a slash, not be '{path}'"));
             }
-            open(background, "metrics", &address, http::metrics(Arc::clone(&stats), path))?;
+            let metrics = http::metrics(Arc::clone(&stats), Arc::clone(&gauges), path);
+            open("metrics", &address, &ports.metrics, metrics)?;
         }
         sink => drop(background.spawn(statsd::run(
             sink,
             Arc::clone(&stats),
+            Arc::clone(&gauges),
             settings.flush_interval,
             settings.extra_tags.clone(),
         ))),
     }
-    if settings.redis.health_check {
-        background.spawn(check_redis(Arc::clone(&store), Arc::clone(&health)));
-    }
+    // Where requests are decided, as its calls may make the connection.
+    tokio::spawn(check_redis(Arc::clone(&store), settings.redis.health_check.then(|| Arc::clone(&health))));
     let listener = match &settings.grpc_socket {
         Some(path) => {
             listen::unix(path).map(listen::Listener::Unix).map_err(|error| format!("{}: {error}", path.display()))?
@@ -205,8 +223,9 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
     let place = settings.grpc_socket.as_ref().map_or(settings.grpc.clone(), |path| path.display().to_string());
     tracing::warn!("Listening for gRPC on '{place}'");
     // After gRPC: what /healthcheck calls healthy can be asked.
-    open(background, "debug", &settings.debug, http::debug(Arc::clone(&service)))?;
-    open(background, "HTTP", &settings.http, http::doors(Arc::clone(&service), Arc::clone(&health)))?;
+    open("debug", &settings.debug, &ports.debug, http::debug(Arc::clone(&service), gauges))?;
+    let http = http::doors(Arc::clone(&service), Arc::clone(&health));
+    let http = open("HTTP", &settings.http, &ports.http, http)?;
     if let Some(certificates) = &certificates {
         background.spawn(Arc::clone(certificates).watch());
     }
@@ -219,21 +238,19 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
         let _ = told.wait_for(|stopped| *stopped).await;
         health.stop().await;
         tracing::warn!("ending: requests that have come in are answered");
+        tokio::time::sleep(NOTICE).await;
+        let _ = close.send(true);
         tokio::time::sleep(DRAIN).await;
     };
+    let served = async {
+        listen::grpc(listener, ports.grpc.clone(), certificates, services, ages, closing).await;
+        let _ = close_http.send(true);
+        let _ = http.await;
+    };
     tokio::select! {
-        () = listen::serve(listener, certificates, services, ages, stopped) => {}
+        () = served => {}
         () = ended => {}
     }
-    Ok(())
-}
-
-/// Serves in the background.
-fn open(background: &Handle, what: &str, address: &str, router: axum::Router) -> Result<(), String> {
-    let _guard = background.enter();
-    let listener = listen::tcp(address).map_err(|error| format!("{what} at {address}: {error}"))?;
-    tracing::warn!("Listening for {what} on '{address}'");
-    tokio::spawn(async move { axum::serve(listener, router).await });
     Ok(())
 }
 
@@ -243,14 +260,21 @@ async fn connect(settings: &Settings, mut stopped: watch::Receiver<bool>) -> Res
     let start = Instant::now();
     let mut wait = redis.startup_initial;
     loop {
-        let failure = match Store::connect(redis).await {
-            Ok(store) => return Ok(Some(Arc::new(store))),
+        let failure = match Store::connect(redis, &settings.key_prefix).await {
+            Ok(store) => {
+                store::describe(redis).await;
+                return Ok(Some(Arc::new(store)));
+            }
             Err(failure) => failure,
         };
         if !redis.startup_elapsed.is_zero() && start.elapsed() >= redis.startup_elapsed {
             return Err(format!("no Redis after {:?}: {}", start.elapsed(), failure.reason()));
         }
-        tracing::warn!("no connection to Redis, next attempt in {wait:?}: {}", failure.reason());
+        let what = match &failure {
+            Failure::Unavailable { .. } => "no connection to Redis",
+            Failure::Permanent(_) => "Redis refuses to decide",
+        };
+        tracing::warn!("{what}, next attempt in {wait:?}: {}", failure.reason());
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
@@ -259,10 +283,14 @@ async fn connect(settings: &Settings, mut stopped: watch::Receiver<bool>) -> Res
     }
 }
 
-async fn check_redis(store: Arc<Store>, health: Arc<Health>) {
+/// Asks Redis once a second. `health`: where it makes the service healthy or not.
+async fn check_redis(store: Arc<Store>, health: Option<Arc<Health>>) {
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        health.set_redis(store.answers().await).await;
+        store.probe().await;
+        if let Some(health) = &health {
+            health.set_redis(store.is_available()).await;
+        }
     }
 }
 
@@ -284,13 +312,18 @@ impl Loader {
                 if self.settings.healthy_with_config {
                     self.health.set_config(!config.is_empty()).await;
                 }
+                let (limits, domains) = (config.limits(), config.domains());
                 self.service.set_config(config);
                 stats.config_load_success.inc();
-                tracing::info!("the configuration was loaded");
+                let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                stats.config_loaded_at.store(now.as_secs(), Relaxed);
+                let mended = if stats.config_refused.swap(false, Relaxed) { ", which was refused before," } else { "" };
+                tracing::warn!("the configuration{mended} was loaded; limits: {limits}, domains: {domains}");
                 Ok(())
             }
             Err(reason) => {
                 stats.config_load_error.inc();
+                stats.config_refused.store(true, Relaxed);
                 tracing::error!("the configuration is refused, and the one before stays: {reason}");
                 Err(reason)
             }

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
-use prometheus::{Encoder, IntCounter, IntCounterVec, Opts, TextEncoder};
+use prometheus::{Encoder, GaugeVec, IntCounter, IntCounterVec, Opts, TextEncoder};
 
+use crate::gauges::Gauge;
 use crate::stats::{Stats, sanitized};
 
 /// The text of a scrape.
 ///
 /// # Errors
 /// If a name is not one that Prometheus takes.
-pub fn scrape(stats: &Stats) -> prometheus::Result<Vec<u8>> {
+pub fn scrape(stats: &Stats, gauges: &[Gauge]) -> prometheus::Result<Vec<u8>> {
     let mut families = Vec::new();
     limits(stats, &mut families)?;
 
@@ -49,6 +50,12 @@ pub fn scrape(stats: &Stats) -> prometheus::Result<Vec<u8>> {
         families.extend(single(&format!("redis_rl_{name}_total"), help, counter.get())?);
     }
     families.extend(stats.response_time.0.collect());
+    families.extend(stats.redis_time.0.collect());
+    for of_name in gauges.chunk_by(|a, b| a.name == b.name) {
+        families.extend(of_name.first().map(|first| gauge(first, of_name)).transpose()?.unwrap_or_default());
+    }
+    #[cfg(target_os = "linux")]
+    families.extend(prometheus::process_collector::ProcessCollector::for_self().collect());
 
     families.retain(|family| !family.get_metric().is_empty());
     let mut text = Vec::new();
@@ -60,6 +67,16 @@ fn single(name: &str, help: &str, value: u64) -> prometheus::Result<Vec<MetricFa
     let counter = IntCounter::new(name, help)?;
     counter.inc_by(value);
     Ok(counter.collect())
+}
+
+fn gauge(first: &Gauge, of_name: &[Gauge]) -> prometheus::Result<Vec<MetricFamily>> {
+    let names: Vec<_> = first.label.iter().map(|(name, _)| *name).collect();
+    let family = GaugeVec::new(Opts::new(first.name, first.help), &names)?;
+    for gauge in of_name {
+        let values: Vec<_> = gauge.label.iter().map(|(_, value)| *value).collect();
+        family.with_label_values(&values).set(gauge.value);
+    }
+    Ok(family.collect())
 }
 
 /// One line a statistic and pair of keys. Limits whose names differ only further down are added up.

@@ -1,9 +1,11 @@
 //! From a request to what Redis is asked for: which limit each descriptor meets, its key, and its part of the decision.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use ring::digest::{SHA256, digest};
 use tonic::Status;
 
 use crate::config::tree::{Kind, UnknownUnit};
@@ -97,12 +99,13 @@ impl Plan {
             if let Some(estimate) = limit.reserve
                 && !used.negative
             {
-                // A check takes the estimate. Hits come later, and settle the difference: it is charged whether it fits
-                // or not, or given back.
-                used.settles = units > 0;
+                // A check takes the estimate. Hits that are named come later, and settle the difference: it is charged
+                // whether it fits or not, or given back. A request that names none is a hit like any other.
+                used.settles = units > 0 && (descriptor.hits_addend.is_some() || request.hits_addend > 0);
                 (units, used.negative) = match units {
                     0 => (estimate, false),
-                    units => (units.abs_diff(estimate), units < estimate),
+                    units if used.settles => (units.abs_diff(estimate), units < estimate),
+                    units => (units, false),
                 };
             }
             let mut item = Item { key, kind: kind.clone(), units, force: false, holder };
@@ -180,7 +183,8 @@ fn limits(
 }
 
 /// The key of a limit, and the holder of a place. The key is prefix, domain, entries and windows. What clients send is
-/// escaped, so that two descriptors never share a key, and no text can choose the slot of a cluster.
+/// escaped, so that two descriptors never share a key, and no text can choose the slot of a cluster. Where it is long, a
+/// hash stands for it: a value of megabytes would take the connection from all others, and memory of Redis.
 fn key_of(
     prefix: &str,
     domain: &str,
@@ -193,8 +197,10 @@ fn key_of(
     if let Some(tag) = &found.hash_tag {
         key.push('{');
         escape(&mut key, tag);
+        shorten(&mut key, prefix.len() + 1);
         key.push('}');
     }
+    let start = key.len();
     escape(&mut key, domain);
     let mut holder = String::new();
     for (index, entry) in descriptor.entries.iter().enumerate() {
@@ -210,8 +216,30 @@ fn key_of(
         let shared = found.shared.get(index).and_then(Option::as_deref);
         escape(&mut key, shared.unwrap_or(&entry.value));
     }
+    shorten(&mut key, start);
+    shorten(&mut holder, 0);
     key.push_str(&found.limit.suffix);
     (key.into_bytes(), holder)
+}
+
+/// Longer than this, the text of a request is shortened to its beginning and a hash.
+const LONGEST: usize = 512;
+/// How much of its beginning stays, to tell it by.
+const BEGINNING: usize = 64;
+
+/// Shortens the text from this position on. What it becomes is not the text of any other request: there, a percent sign
+/// is followed by digits.
+fn shorten(text: &mut String, start: usize) {
+    if text.len() - start <= LONGEST {
+        return;
+    }
+    let hash = digest(&SHA256, &text.as_bytes()[start..]);
+    let end = (start + BEGINNING..).find(|end| text.is_char_boundary(*end)).unwrap_or(start);
+    text.truncate(end);
+    text.push_str("%sha256:");
+    for byte in hash.as_ref() {
+        let _ = write!(text, "{byte:02x}");
+    }
 }
 
 /// Percent signs, and what separates the parts of a key or means something to a cluster.

@@ -1,11 +1,12 @@
 //! ShouldRateLimit: from a request to its answer.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use futures_util::future::try_join_all;
+use tokio::runtime::Handle;
 use tonic::{Request, Response, Status};
 
 use crate::config::Config;
@@ -24,11 +25,14 @@ pub struct Service {
     store: Arc<Store>,
     pub stats: Arc<Stats>,
     denials: Denials,
-    /// Whether Redis has not decided the last request.
-    failing: AtomicBool,
+    /// Where requests are decided, whichever way they came. A connection of Redis belongs to the runtime that made it, and
+    /// must not wait there for a scrape.
+    requests: Handle,
+    refusals: Refusals,
 }
 
 impl Service {
+    /// To be called in the runtime of requests.
     pub fn new(settings: &Settings, store: Arc<Store>, stats: Arc<Stats>) -> Self {
         Self {
             config: RwLock::new(None),
@@ -36,7 +40,8 @@ impl Service {
             store,
             stats,
             denials: Denials::new(settings.redis.deny_cache),
-            failing: AtomicBool::new(false),
+            requests: Handle::current(),
+            refusals: Refusals::default(),
         }
     }
 
@@ -46,6 +51,20 @@ impl Service {
 
     pub fn set_config(&self, config: Config) {
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(config));
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// How many denials are remembered.
+    pub fn remembered(&self) -> usize {
+        self.denials.len()
+    }
+
+    /// How many limits the configuration has.
+    pub fn limits(&self) -> usize {
+        self.config().map_or(0, |config| config.limits())
     }
 
     /// Answers.
@@ -61,16 +80,20 @@ impl Service {
                 Decided { outcome, refunded: Vec::new(), from_cache: true }
             }
             None => match self.ask(&plan).await {
-                Ok((outcome, refunded)) => {
-                    if self.failing.load(Relaxed) && self.failing.swap(false, Relaxed) {
-                        tracing::warn!("Redis decides again");
-                    }
-                    Decided { outcome, refunded, from_cache: false }
-                }
+                Ok((outcome, refunded)) => Decided { outcome, refunded, from_cache: false },
                 Err(failure) => return self.failed(&plan, &failure),
             },
         };
         Ok(response::decided(request, &plan, &decided, &self.settings, &self.stats))
+    }
+
+    /// As `answer`, for a caller in another runtime.
+    ///
+    /// # Errors
+    /// Those of `answer`.
+    pub async fn answer_from_outside(self: Arc<Self>, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+        let answer = Arc::clone(&self).requests.spawn(async move { self.answer(&request).await });
+        answer.await.unwrap_or_else(|_| Err(Status::unavailable("the service is ending")))
     }
 
     fn plan(&self, request: &RateLimitRequest) -> Result<Plan, Status> {
@@ -93,14 +116,13 @@ impl Service {
         }
         let deciding = async {
             let started = self.denials.started(parts);
-            let mut states = Vec::with_capacity(refunds.len());
-            for item in refunds {
-                states.push(self.refund(item).await?);
-            }
+            let states = try_join_all(refunds.iter().map(|item| self.refund(item))).await?;
             if parts.is_empty() {
                 return Ok((nothing(), states));
             }
+            let asked = Instant::now();
             let outcome = decide(&self.store, &self.stats, parts, plan.passing_quota).await?;
+            self.stats.redis_time.0.observe(asked.elapsed().as_secs_f64());
             if refunds.is_empty() {
                 self.denials.remember(parts, &outcome, &started);
             }
@@ -110,7 +132,7 @@ impl Service {
         let deadline = self.settings.redis.deadline;
         match tokio::time::timeout(deadline.saturating_mul(2), deciding).await {
             Ok(answer) => answer,
-            Err(_) => Err(Failure::Unavailable(format!("Redis has not answered within {deadline:?}"))),
+            Err(_) => Err(Failure::unavailable(format!("Redis has not answered within {deadline:?}"))),
         }
     }
 
@@ -158,17 +180,32 @@ impl Service {
     fn failed(&self, plan: &Plan, failure: &Failure) -> Result<RateLimitResponse, Status> {
         self.stats.redis_error.inc();
         let reason = failure.reason();
-        if !self.failing.swap(true, Relaxed) {
-            tracing::warn!("Redis does not decide: {reason}");
-        }
         match (failure, self.settings.on_error) {
-            (Failure::Permanent(_), _) | (_, OnError::Error) => {
+            (Failure::Permanent(reason), _) => {
+                self.refusals.log(reason);
                 return Err(Status::unknown(format!("redis: {reason}")));
             }
+            (_, OnError::Error) => return Err(Status::unknown(format!("redis: {reason}"))),
             (_, OnError::Allow) => self.stats.own.failed_open.inc(),
             (_, OnError::Deny) => self.stats.own.failed_closed.inc(),
         }
         Ok(response::undecided(plan, &self.settings))
+    }
+}
+
+/// Requests that Redis refuses for good, of which clients can send any number: a line a minute.
+#[derive(Default)]
+struct Refusals(Mutex<(Option<Instant>, u64)>);
+
+impl Refusals {
+    fn log(&self, reason: &str) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, since) = &mut *state;
+        *since += 1;
+        if last.is_none_or(|last| last.elapsed() >= Duration::from_secs(60)) {
+            tracing::warn!("Redis refuses requests ({since} since it was last said): {reason}");
+            *state = (Some(Instant::now()), 0);
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 //! service counts beside them. How it is published is `metrics.rs` and `statsd.rs`.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use prometheus::{Histogram, HistogramOpts};
 
@@ -73,31 +73,40 @@ impl LimitStats {
 /// Everything that the process counts.
 #[derive(Debug, Default)]
 pub struct Stats {
-    limits: RwLock<HashMap<String, Arc<LimitStats>>>,
-    unknown_domains: RwLock<HashMap<String, Arc<Counter>>>,
+    limits: Named<LimitStats>,
+    unknown_domains: Named<Counter>,
     pub config_load_success: Counter,
     pub config_load_error: Counter,
+    /// Whether the last configuration was refused.
+    pub config_refused: AtomicBool,
+    /// When one was loaded last, in seconds since 1970.
+    pub config_loaded_at: AtomicU64,
     /// Requests that Redis could not decide in time.
     pub redis_error: Counter,
     pub service_error: Counter,
     pub global_shadow_mode: Counter,
     pub total_requests: Counter,
-    pub response_time: ResponseTime,
+    pub response_time: Times<false>,
+    pub redis_time: Times<true>,
     pub own: OwnStats,
 }
 
-/// How long answers took, in seconds.
+/// How long answers took, in seconds: those of the service, or those of Redis.
 #[derive(Debug)]
-pub struct ResponseTime(pub Histogram);
+pub struct Times<const OF_REDIS: bool>(pub Histogram);
 
-impl Default for ResponseTime {
+impl<const OF_REDIS: bool> Default for Times<OF_REDIS> {
     fn default() -> Self {
-        let options = HistogramOpts::new("ratelimit_service_response_time_seconds", "How long answers took.")
-            .const_label("grpc_method", "ShouldRateLimit")
-            // Prometheus' usual ones, with finer steps below.
-            .buckets(vec![
-                0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
-            ]);
+        let options = if OF_REDIS {
+            HistogramOpts::new("redis_rl_redis_time_seconds", "How long decisions of Redis took.")
+        } else {
+            HistogramOpts::new("ratelimit_service_response_time_seconds", "How long answers took.")
+                .const_label("grpc_method", "ShouldRateLimit")
+        };
+        // Prometheus' usual ones, with finer steps below.
+        let options = options.buckets(vec![
+            0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+        ]);
         #[allow(clippy::expect_used)] // The options are those above.
         Self(Histogram::with_opts(options).expect("the name and the buckets are valid"))
     }
@@ -116,37 +125,49 @@ pub struct OwnStats {
     pub deny_cache_hits: Counter,
     /// Calls of Redis.
     pub redis_calls: Counter,
+    /// Units that are, or may be, charged for requests that were not let in.
+    pub undecided_units: Counter,
 }
 
 impl OwnStats {
-    pub fn each(&self) -> [(&'static str, &'static str, &Counter); 5] {
+    pub fn each(&self) -> [(&'static str, &'static str, &Counter); 6] {
         [
             ("failed_open", "Requests let in because Redis could not be asked.", &self.failed_open),
             ("failed_closed", "Requests denied because Redis could not be asked.", &self.failed_closed),
             ("refunded_units", "Units given back by negative hits.", &self.refunded),
             ("deny_cache_hits", "Requests answered by the deny cache.", &self.deny_cache_hits),
             ("redis_calls", "Calls of Redis.", &self.redis_calls),
+            (
+                "undecided_units",
+                "Units that are, or may be, charged for requests that were not let in.",
+                &self.undecided_units,
+            ),
         ]
     }
 }
 
 impl Stats {
-    /// Those of the limit with this full key.
+    /// Those of the limit of the configuration with this full key.
     pub fn limit(&self, full_key: &str) -> Arc<LimitStats> {
-        get_or_make(&self.limits, full_key)
+        self.limits.get(full_key, false)
+    }
+
+    /// Those of a limit whose name has text of a client in it.
+    pub fn limit_of_client(&self, full_key: &str) -> Arc<LimitStats> {
+        self.limits.get(full_key, true)
     }
 
     /// Requests of a domain that no configuration speaks of.
     pub fn unknown_domain(&self, domain: &str) -> Arc<Counter> {
-        get_or_make(&self.unknown_domains, domain)
+        self.unknown_domains.get(domain, true)
     }
 
     pub fn limits(&self) -> Vec<(String, Arc<LimitStats>)> {
-        all(&self.limits)
+        self.limits.all()
     }
 
     pub fn unknown_domains(&self) -> Vec<(String, Arc<Counter>)> {
-        all(&self.unknown_domains)
+        self.unknown_domains.all()
     }
 
     /// All counters by their full names, those of each limit included.
@@ -179,27 +200,36 @@ impl Stats {
     }
 }
 
-/// The names are text that clients send where `detailed_metric` or `value_to_metric` is on, and never forgotten. More of
-/// them than this share one, so that a client cannot fill the memory.
-const MOST_NAMES: usize = 100_000;
+/// Statistics by name. A name is never forgotten.
+#[derive(Debug, Default)]
+struct Named<T>(RwLock<(HashMap<String, Arc<T>>, usize)>);
 
-fn get_or_make<T: Default>(map: &RwLock<HashMap<String, Arc<T>>>, name: &str) -> Arc<T> {
-    let read = map.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some(found) = read.get(name) {
-        return Arc::clone(found);
+/// The most names that come from clients (`detailed_metric`, `value_to_metric`, limits of requests, unknown domains), and
+/// the longest. All others share one, so that a client cannot fill the memory.
+const MOST_NAMES: usize = 10_000;
+const LONGEST_NAME: usize = 512;
+
+impl<T: Default> Named<T> {
+    fn get(&self, name: &str, of_client: bool) -> Arc<T> {
+        let read = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = read.0.get(name) {
+            return Arc::clone(found);
+        }
+        drop(read);
+        let mut write = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let (named, of_clients) = &mut *write;
+        let shared = of_client && (*of_clients >= MOST_NAMES || name.len() > LONGEST_NAME);
+        *of_clients += usize::from(of_client && !shared);
+        Arc::clone(named.entry(if shared { "other" } else { name }.to_owned()).or_default())
     }
-    let full = read.len() >= MOST_NAMES;
-    drop(read);
-    let mut write = map.write().unwrap_or_else(std::sync::PoisonError::into_inner);
-    Arc::clone(write.entry(if full { "other".to_owned() } else { name.to_owned() }).or_default())
-}
 
-fn all<T>(map: &RwLock<HashMap<String, Arc<T>>>) -> Vec<(String, Arc<T>)> {
-    let read = map.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let mut all: Vec<_> = read.iter().map(|(name, value)| (name.clone(), Arc::clone(value))).collect();
-    drop(read);
-    all.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-    all
+    fn all(&self) -> Vec<(String, Arc<T>)> {
+        let read = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = read.0.iter().map(|(name, value)| (name.clone(), Arc::clone(value))).collect();
+        drop(read);
+        all.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        all
+    }
 }
 
 /// Without the characters that mean something to statsd, and without the dots of IPv4 addresses, which would look like

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UdpSocket};
 
+use crate::gauges::{Gauge, Gauges};
 use crate::settings::Sink;
 use crate::stats::Stats;
 
@@ -17,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PACKET: usize = 1400;
 
 /// Sends, as often as told.
-pub async fn run(sink: Sink, stats: Arc<Stats>, every: Duration, tags: Vec<(String, String)>) {
+pub async fn run(sink: Sink, stats: Arc<Stats>, gauges: Arc<Gauges>, every: Duration, tags: Vec<(String, String)>) {
     let mut last = HashMap::new();
     let mut failing = false;
     let mut ticks = tokio::time::interval(every.max(Duration::from_millis(1)));
@@ -28,7 +29,7 @@ pub async fn run(sink: Sink, stats: Arc<Stats>, every: Duration, tags: Vec<(Stri
         let times = &stats.response_time.0;
         now.push(("response_time_count".to_owned(), times.get_sample_count()));
         now.push(("response_time_micros".to_owned(), (times.get_sample_sum() * 1e6) as u64));
-        let lines = lines(&sink, &now, &last, &tags);
+        let lines = lines(&sink, &now, &last, &gauges.read(), &tags);
         let sent = tokio::time::timeout(PATIENCE, send(&sink, &lines)).await;
         match sent.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())) {
             Ok(()) => {
@@ -45,8 +46,14 @@ pub async fn run(sink: Sink, stats: Arc<Stats>, every: Duration, tags: Vec<(Stri
     }
 }
 
-/// A line a counter that has grown.
-fn lines(sink: &Sink, now: &[(String, u64)], last: &HashMap<String, u64>, tags: &[(String, String)]) -> Vec<String> {
+/// A line a counter that has grown, and a line a gauge.
+fn lines(
+    sink: &Sink,
+    now: &[(String, u64)],
+    last: &HashMap<String, u64>,
+    gauges: &[Gauge],
+    tags: &[(String, String)],
+) -> Vec<String> {
     let (dotted, hashed) = match sink {
         Sink::DogStatsd(_) if !tags.is_empty() => {
             let tags: Vec<_> = tags.iter().map(|(name, value)| format!("{name}:{value}")).collect();
@@ -66,6 +73,7 @@ fn lines(sink: &Sink, now: &[(String, u64)], last: &HashMap<String, u64>, tags: 
             _ => {}
         }
     }
+    lines.extend(gauges.iter().map(|gauge| format!("{}{dotted}:{}|g{hashed}\n", gauge.flat_name(), gauge.value)));
     if let Some(mean) = micros.checked_div(count) {
         let mut line = String::new();
         let millis = Duration::from_micros(mean).as_secs_f64() * 1000.0;

@@ -1,13 +1,14 @@
 //! Redis, as the service asks it: the only file that knows the client package.
 
 use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
 use redis::cluster::ClusterClient;
 use redis::cluster_routing::Slot;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates, TlsMode};
-use redis_rl_client::{Connection, Error, Limiter, Options, Rule};
+use redis_rl_client::{Connection, Error, Limiter, Mode, Options, Rule};
 
 use crate::config::tree::Kind;
 use crate::settings::{Redis, RedisType};
@@ -43,22 +44,40 @@ pub struct State {
 #[derive(Debug, Clone)]
 pub enum Failure {
     /// It cannot decide now.
-    Unavailable(String),
+    Unavailable {
+        reason: String,
+        /// Whether the call may have been charged: it was sent, and no reply came.
+        sent: bool,
+    },
     /// It refuses the call for good: a key of another type, no permission. No policy lets such a request in.
     Permanent(String),
 }
 
 impl Failure {
+    pub fn unavailable(reason: impl Into<String>) -> Self {
+        Self::Unavailable { reason: reason.into(), sent: false }
+    }
+
     pub fn reason(&self) -> &str {
         match self {
-            Self::Unavailable(reason) | Self::Permanent(reason) => reason,
+            Self::Unavailable { reason, .. } | Self::Permanent(reason) => reason,
         }
+    }
+
+    pub fn may_have_charged(&self) -> bool {
+        matches!(self, Self::Unavailable { sent: true, .. })
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        if error.is_unavailable() { Self::Unavailable(error.to_string()) } else { Self::Permanent(error.to_string()) }
+        // That the service cannot log in is a matter of its connection, and not of the request.
+        let login = matches!(&error, Error::Refused(error) if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")));
+        if error.is_unavailable() || login {
+            Self::Unavailable { reason: error.to_string(), sent: error.may_have_counted() }
+        } else {
+            Self::Permanent(error.to_string())
+        }
     }
 }
 
@@ -103,13 +122,18 @@ pub const MOST_KEYS: usize = 64;
 /// How long Redis may take to answer for the first time.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A key at which nothing is counted.
-const PROBE: &str = "redis-rl-envoy:probe";
+/// A decision that is charged, so that it fails where those of requests fail: without memory, at a replica.
+async fn probe(limiter: &Limiter, key: &str) -> Result<(), Failure> {
+    limiter.all_short(key, Rule::fixed("1000000/second").map_err(Error::from)?.into()).await?;
+    Ok(())
+}
 
 #[derive(Debug)]
 pub struct Store {
     limiter: Limiter,
     cluster: bool,
+    probe_key: String,
+    available: AtomicBool,
 }
 
 impl Store {
@@ -117,8 +141,8 @@ impl Store {
     ///
     /// # Errors
     /// If there is no server, or the settings do not say where.
-    pub async fn connect(settings: &Redis) -> Result<Self, Failure> {
-        let failed = |error: redis::RedisError| Failure::Unavailable(error.to_string());
+    pub async fn connect(settings: &Redis, prefix: &str) -> Result<Self, Failure> {
+        let failed = |error: redis::RedisError| Failure::unavailable(error.to_string());
         let connection: Connection = match settings.kind {
             RedisType::Single => client(settings, &settings.url)?.into(),
             RedisType::Sentinel => sentinels(settings)?.into(),
@@ -140,17 +164,30 @@ impl Store {
         let options = Options::default().name("redis-rl-envoy").mode(settings.mode).timeout(settings.deadline);
         let limiter = Limiter::with_options(connection, options);
         // The first call finds out how the server is asked; no request should have to wait for it.
-        limiter.timeout(PATIENCE).peek(PROBE, &Rule::fixed("1/second").map_err(Error::from)?).await?;
-        Ok(Self { limiter, cluster: settings.kind == RedisType::Cluster })
+        let probe_key = format!("{prefix}redis-rl-envoy:probe");
+        probe(&limiter.timeout(PATIENCE), &probe_key).await?;
+        Ok(Self { limiter, cluster: settings.kind == RedisType::Cluster, probe_key, available: AtomicBool::new(true) })
     }
 
-    /// Whether Redis can be asked now.
-    pub async fn answers(&self) -> bool {
-        let probe = async {
-            let rule = Rule::fixed("1/second").map_err(Error::from)?;
-            self.limiter.peek(PROBE, &rule).await
-        };
-        probe.await.is_ok()
+    /// How Redis is asked; `None` before its first answer.
+    pub fn mode(&self) -> Option<&'static str> {
+        Some(match self.limiter.mode()? {
+            Mode::Module => "module",
+            Mode::Functions => "functions",
+            _ => "script",
+        })
+    }
+
+    /// Decides about a key of the service's own, as about any other: where nobody asks for a while, that is how an outage
+    /// is noticed, and its end.
+    pub async fn probe(&self) {
+        let probed = probe(&self.limiter, &self.probe_key).await;
+        self.available.store(probed.is_ok(), Relaxed);
+    }
+
+    /// Whether Redis decided about the last probe.
+    pub fn is_available(&self) -> bool {
+        self.available.load(Relaxed)
     }
 
     /// The items that can be decided together, by their positions: those of one slot, at most 64, and no key twice (two
@@ -175,6 +212,12 @@ impl Store {
             }
         }
         slots.into_iter().map(|(_, batch)| batch).collect()
+    }
+
+    /// Whether they can be decided together.
+    pub fn takes_at_once<'a>(&self, items: impl ExactSizeIterator<Item = &'a Item>) -> bool {
+        // Most are, which is seen without a look at each.
+        items.len() == 1 || self.batches(&items.collect::<Vec<_>>()).len() <= 1
     }
 
     /// One decision, all or nothing.
@@ -234,22 +277,51 @@ impl Store {
     }
 }
 
+/// Says in the log which server it is.
+pub async fn describe(settings: &Redis) {
+    let asked = async {
+        let client = match settings.kind {
+            RedisType::Single => client(settings, &settings.url)?,
+            RedisType::Sentinel => sentinels(settings)?
+                .async_get_client()
+                .await
+                .map_err(|error| Failure::unavailable(error.to_string()))?,
+            RedisType::Cluster => client(settings, settings.url.split(',').next().unwrap_or_default())?,
+        };
+        let address = client.get_connection_info().addr().to_string();
+        let info = async {
+            let mut connection = client.get_multiplexed_async_connection().await?;
+            redis::cmd("INFO").arg("server").query_async::<String>(&mut connection).await
+        };
+        Ok::<_, Failure>((address, info.await))
+    };
+    let Ok(Ok((address, info))) = tokio::time::timeout(PATIENCE, asked).await else { return };
+    let info = info.unwrap_or_default();
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let version = match (field("valkey_version"), field("redis_version")) {
+        (Some(version), _) => format!("Valkey {version}"),
+        (None, Some(version)) => format!("Redis {version}"),
+        (None, None) => "a server that does not tell its version".to_owned(),
+    };
+    tracing::warn!("connected to {version} at {address}");
+}
+
 fn client(settings: &Redis, url: &str) -> Result<redis::Client, Failure> {
     let client = match tls(settings)? {
         Some(files) => redis::Client::build_with_tls(address(settings, url)?, files),
         None => redis::Client::open(address(settings, url)?),
     };
-    client.map_err(|error| Failure::Unavailable(error.to_string()))
+    client.map_err(|error| Failure::unavailable(error.to_string()))
 }
 
 /// `name,sentinel:port,sentinel:port`: the primary of this name, which the sentinels know.
 fn sentinels(settings: &Redis) -> Result<SentinelClient, Failure> {
     let Some((name, nodes)) = settings.url.split_once(',') else {
-        return Err(Failure::Unavailable(
+        return Err(Failure::unavailable(
             "REDIS_URL must be the name of the primary and its sentinels: name,host:port,…".to_owned(),
         ));
     };
-    let failed = |error: redis::RedisError| Failure::Unavailable(error.to_string());
+    let failed = |error: redis::RedisError| Failure::unavailable(error.to_string());
     let nodes = nodes.split(',').map(|node| address(settings, node).map(|info| info.addr().clone()));
     let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
     let mut builder = SentinelClientBuilder::new(nodes, name, SentinelServerType::Master).map_err(failed)?;
@@ -289,7 +361,7 @@ fn login(auth: &str) -> (Option<&str>, Option<&str>) {
 /// A path, `host:port`, or a URL (`redis://user:password@host:port/db`). A password of the URL counts before REDIS_AUTH.
 fn address(settings: &Redis, text: &str) -> Result<ConnectionInfo, Failure> {
     let text = text.trim();
-    let wrong = |error: redis::RedisError| Failure::Unavailable(format!("REDIS_URL: {error}"));
+    let wrong = |error: redis::RedisError| Failure::unavailable(format!("REDIS_URL: {error}"));
     let given = if text.contains("://") {
         text.into_connection_info()
     } else if settings.socket_type == "unix" && settings.kind == RedisType::Single {
@@ -298,7 +370,7 @@ fn address(settings: &Redis, text: &str) -> Result<ConnectionInfo, Failure> {
         let (host, port) = text
             .rsplit_once(':')
             .and_then(|(host, port)| Some((host.trim_matches(['[', ']']), port.parse().ok()?)))
-            .ok_or_else(|| Failure::Unavailable(format!("REDIS_URL must be host:port, not '{text}'")))?;
+            .ok_or_else(|| Failure::unavailable(format!("REDIS_URL must be host:port, not '{text}'")))?;
         let host = if host.is_empty() { "localhost" } else { host }.to_owned();
         ConnectionAddr::Tcp(host, port).into_connection_info()
     };
@@ -324,7 +396,7 @@ fn address(settings: &Redis, text: &str) -> Result<ConnectionInfo, Failure> {
 
 /// The files of TLS, where any is named.
 fn tls(settings: &Redis) -> Result<Option<TlsCertificates>, Failure> {
-    let read = |path: &str| std::fs::read(path).map_err(|error| Failure::Unavailable(format!("{path}: {error}")));
+    let read = |path: &str| std::fs::read(path).map_err(|error| Failure::unavailable(format!("{path}: {error}")));
     let files = &settings.tls_files;
     if !settings.tls || (files.cert.is_empty() && files.ca.is_empty()) {
         return Ok(None);

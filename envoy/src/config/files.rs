@@ -1,13 +1,14 @@
-//! Configurations from files: every file below a folder, read again when one of them has changed.
+//! Configurations from files: every file below a folder, loaded again when one of them has changed.
 //!
-//! What has changed is looked up once a second, which costs a `stat` a file. Notifications of the file system (inotify, the
-//! `notify` crate) are of a folder and not of a path: a link that moves anywhere above, the swap of a Kubernetes ConfigMap
-//! and a folder that is replaced each need watches to be found anew, and a walk over the files to see what they made of it.
-//! Network file systems send none, and a node can run out of watches.
+//! The files are read once a second, and what they say is compared with what they said before. Nothing has to be known of
+//! how a file changes: a link that moves anywhere above, the swap of a Kubernetes ConfigMap, another owner or mode, a
+//! network file system. Notifications of the file system (inotify, the `notify` crate) are of a folder and not of a path,
+//! and would need watches to be found anew for each of these.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
@@ -16,31 +17,25 @@ use crate::settings::Files;
 
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// What tells one state of a file from another.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Seen {
-    name: String,
-    path: PathBuf,
-    length: u64,
-    changed: Option<SystemTime>,
-    inode: u64,
-}
+/// Name and text of each file, or why they cannot be read.
+type Texts = Result<Vec<(String, String)>, String>;
 
 /// Reads the files, and sends what they say now and whenever they have changed.
 pub async fn watch(files: Files, updates: mpsc::Sender<Update>) {
     let mut last = None;
     loop {
-        let looked = tokio::task::spawn_blocking({
+        let read = tokio::task::spawn_blocking({
             let files = files.clone();
             move || {
-                let seen = look(&files);
-                let read = (last.as_ref() != Some(&seen)).then(|| read(&seen.clone()?));
-                (seen, read)
+                let texts = read(&files);
+                let changed = last.as_ref() != Some(&texts);
+                let definitions = changed.then(|| parse(texts.as_ref().map_err(Clone::clone)?));
+                (Some(texts), definitions)
             }
         });
-        let Ok((seen, read)) = looked.await else { return };
-        last = Some(seen);
-        if let Some(definitions) = read
+        let Ok((texts, changed)) = read.await else { return };
+        last = texts;
+        if let Some(definitions) = changed
             && updates.send(Update { definitions, origin: Origin::Files }).await.is_err()
         {
             return;
@@ -56,80 +51,79 @@ pub async fn watch(files: Files, updates: mpsc::Sender<Update>) {
 pub fn read_all(path: &Path) -> Result<Vec<Definition>, String> {
     let metadata = fs::metadata(path).map_err(|error| error.to_string())?;
     if metadata.is_dir() {
-        let app_directory = String::new();
-        return read(&look(&Files {
-            root: path.to_owned(),
-            app_directory,
-            watch_root: false,
-            ignore_dot_files: false,
-        })?);
+        let folder =
+            Files { root: path.to_owned(), app_directory: String::new(), watch_root: false, ignore_dot_files: false };
+        return parse(&read(&folder)?);
     }
     let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     Ok(vec![Definition::parse(&name, &text)?])
 }
 
-fn read(files: &[Seen]) -> Result<Vec<Definition>, String> {
-    let mut definitions = Vec::with_capacity(files.len());
-    for file in files {
-        // A file that goes between two looks is gone at the next.
-        let Ok(bytes) = fs::read(&file.path) else { continue };
-        let text = String::from_utf8(bytes).map_err(|_| format!("{}: not UTF-8", file.name))?;
-        definitions.push(Definition::parse(&file.name, &text)?);
-    }
-    Ok(definitions)
+fn parse(texts: &[(String, String)]) -> Result<Vec<Definition>, String> {
+    texts.iter().map(|(name, text)| Definition::parse(name, text)).collect()
 }
 
-/// All files that belong to the configuration, in order of their names. A folder that is not there is an error and not an
-/// empty configuration: where it is about to be replaced, or its name is mistyped, nothing would be limited.
-fn look(files: &Files) -> Result<Vec<Seen>, String> {
+/// All files that belong to the configuration, in order of their names. What cannot be read, or a folder that is not there,
+/// is an error and not an empty configuration: nothing would be limited.
+fn read(files: &Files) -> Texts {
     let mut found = Vec::new();
+    let folder = files.root.join(&files.app_directory);
     // Files are named as Envoy's service names them: the path below the root, with dots.
-    let (start, prefix) = if files.watch_root {
-        (files.root.clone(), format!("{}.", files.app_directory.replace('/', ".")))
+    let (start, prefix) = if files.watch_root && !files.app_directory.is_empty() {
+        (&files.root, format!("{}.", files.app_directory.replace('/', ".")))
     } else {
-        (files.root.join(&files.app_directory), String::new())
+        (&folder, String::new())
     };
-    let entries = fs::read_dir(&start).map_err(|error| format!("the folder {}: {error}", start.display()))?;
-    walk(entries, "", files.ignore_dot_files, &mut found);
-    found.retain(|file| file.name.starts_with(&prefix));
-    found.sort_by(|a, b| a.name.cmp(&b.name));
+    walk(start, "", &prefix, files.ignore_dot_files, &mut found)?;
+    // Links to folders are not followed below the root.
+    if found.is_empty() && files.watch_root && !fs::symlink_metadata(&folder).is_ok_and(|folder| folder.is_dir()) {
+        return Err(format!("there is no folder {}, and no file whose name begins so", folder.display()));
+    }
+    found.sort_by(|(a, _), (b, _)| a.cmp(b));
     Ok(found)
 }
 
-fn walk(entries: fs::ReadDir, name: &str, ignore_dot_files: bool, found: &mut Vec<Seen>) {
-    for entry in entries.flatten() {
+fn walk(
+    folder: &Path,
+    name: &str,
+    prefix: &str,
+    ignore_dot_files: bool,
+    found: &mut Vec<(String, String)>,
+) -> Result<(), String> {
+    let failed = |path: &Path| {
+        let path = path.display().to_string();
+        move |error: io::Error| format!("{path}: {error}")
+    };
+    let entries = fs::read_dir(folder).map_err(|error| format!("the folder {}: {error}", folder.display()))?;
+    for entry in entries {
+        let entry = entry.map_err(failed(folder))?;
         let file_name = entry.file_name().to_string_lossy().into_owned();
         if ignore_dot_files && file_name.starts_with('.') {
             continue;
         }
         let path = entry.path();
         let name = if name.is_empty() { file_name } else { format!("{name}.{file_name}") };
+        // Only what is, or may have in it, a name with the prefix.
+        if !name.starts_with(prefix) && !prefix.starts_with(&format!("{name}.")) {
+            continue;
+        }
         // Links to files are followed, links to folders are not: a ConfigMap has its files behind both.
-        let Ok(kind) = entry.file_type() else { continue };
-        let Ok(metadata) = fs::metadata(&path) else { continue };
+        let kind = entry.file_type().map_err(failed(&path))?;
         if kind.is_dir() {
-            if let Ok(entries) = fs::read_dir(&path) {
-                walk(entries, &name, ignore_dot_files, found);
+            walk(&path, &name, prefix, ignore_dot_files, found)?;
+            continue;
+        }
+        match fs::metadata(&path).and_then(|file| if file.is_file() { fs::read(&path).map(Some) } else { Ok(None) }) {
+            Ok(Some(bytes)) if name.starts_with(prefix) => {
+                let text = String::from_utf8(bytes).map_err(|_| format!("{name}: not UTF-8"))?;
+                found.push((name, text));
             }
-        } else if metadata.is_file() {
-            found.push(Seen {
-                name,
-                length: metadata.len(),
-                changed: metadata.modified().ok(),
-                inode: inode(&metadata),
-                path,
-            });
+            Ok(_) => {}
+            // It was removed since the folder was listed. A link that leads nowhere is still there.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !kind.is_symlink() => {}
+            Err(error) => return Err(failed(&path)(error)),
         }
     }
-}
-
-#[cfg(unix)]
-fn inode(metadata: &fs::Metadata) -> u64 {
-    std::os::unix::fs::MetadataExt::ino(metadata)
-}
-
-#[cfg(not(unix))]
-fn inode(_: &fs::Metadata) -> u64 {
-    0
+    Ok(())
 }

@@ -195,6 +195,16 @@ impl Config {
         names
     }
 
+    /// How many limits there are.
+    pub fn limits(&self) -> usize {
+        self.domains.values().map(|domain| domain.level.limits()).sum()
+    }
+
+    /// How many domains there are.
+    pub fn domains(&self) -> usize {
+        self.domains.len()
+    }
+
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
     }
@@ -257,7 +267,7 @@ fn overriding(
         value => format!("{}_{value}", entry.key),
     });
     let full_key = format!("{domain}.{}", entries.collect::<Vec<_>>().join("."));
-    let stats = stats.limit(&full_key);
+    let stats = stats.limit_of_client(&full_key);
     let window = window(requests_per_unit, seconds).map_err(|_| UnknownUnit)?;
     let rates = vec![Shown { name: String::new(), requests_per_unit, unit: unit.into() }];
     let rule = rule(options.algorithm, &[window], None).map_err(|_| UnknownUnit)?;
@@ -347,7 +357,7 @@ impl Level {
             } else {
                 let mut named = String::new();
                 name(&mut |piece| named.push_str(piece));
-                stats.limit(&named)
+                stats.limit_of_client(&named)
             },
             limit: Arc::clone(limit),
             metadata: entry.metadata.clone().filter(|_| keeps_metadata),
@@ -358,6 +368,10 @@ impl Level {
             },
             hash_tag: None,
         })
+    }
+
+    fn limits(&self) -> usize {
+        self.exact.values().map(|entry| usize::from(entry.limit.is_some()) + entry.below.limits()).sum()
     }
 
     fn dump(&self, lines: &mut Vec<String>) {
@@ -466,7 +480,11 @@ impl Loader<'_> {
         limit: &definition::Limit,
         full_key: &str,
     ) -> Result<Limit, String> {
-        let refuse = |reason: String| self.refuse(limit.line, reason);
+        let refuse = |reason: String| match limit.line {
+            // Without a line the name has to tell which it is.
+            0 => self.refuse(0, format!("'{full_key}': {reason}")),
+            line => self.refuse(line, reason),
+        };
         let (rates, rule) = self.rule(limit, &descriptor.key).map_err(refuse)?;
         if limit.reserve == Some(0) {
             return Err(refuse("an estimate is at least 1".to_owned()));

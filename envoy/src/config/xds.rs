@@ -190,18 +190,17 @@ async fn subscribe(settings: &Xds, updates: &mpsc::Sender<Update>, mut taken: im
     Ok(())
 }
 
-/// Hands the configurations over, and waits until they are taken or refused.
+/// Hands the configurations over, or why there are none, and waits until they are taken or refused.
 async fn take(response: &DiscoveryResponse, updates: &mpsc::Sender<Update>) -> Result<(), String> {
-    let mut definitions = Vec::with_capacity(response.resources.len());
-    for resource in &response.resources {
+    let definitions = response.resources.iter().map(|resource| {
         if resource.type_url != TYPE_URL {
             return Err(format!("a resource of the type {}, not {TYPE_URL}", resource.type_url));
         }
         let message = message::RateLimitConfig::decode(resource.value.as_slice()).map_err(|error| error.to_string())?;
-        definitions.push(message.into());
-    }
+        Ok(message.into())
+    });
     let (answer, answered) = oneshot::channel();
-    let update = Update { definitions: Ok(definitions), origin: Origin::Xds(answer) };
+    let update = Update { definitions: definitions.collect(), origin: Origin::Xds(answer) };
     updates.send(update).await.map_err(|_| "the service is going down".to_owned())?;
     answered.await.unwrap_or_else(|_| Err("the service is going down".to_owned()))
 }

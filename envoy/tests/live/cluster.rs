@@ -33,8 +33,8 @@ async fn start() -> Vec<Redis> {
 }
 
 fn keys(node: &Redis) -> usize {
-    let size = node.ask(&["DBSIZE"]).unwrap();
-    size.trim_start_matches(':').split("\r\n").next().unwrap().parse().unwrap()
+    let keys = node.ask(&["KEYS", "*|*"]).unwrap();
+    keys.trim_start_matches('*').split("\r\n").next().unwrap().parse().unwrap()
 }
 
 #[tokio::test]
@@ -68,7 +68,8 @@ async fn limits_of_several_nodes_are_one_answer() {
 async fn a_node_that_is_gone_takes_only_its_limits_along() {
     let mut nodes = start().await;
     let url = format!("127.0.0.1:{},127.0.0.1:{}", nodes[0].port, nodes[1].port);
-    let variables = [("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", url.as_str()), ("REDIS_DEADLINE", "1s")];
+    let variables =
+        [("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", url.as_str()), ("REDIS_DEADLINE", "300ms"), ("LOG_LEVEL", "warn")];
     let mut service = Service::with_files(&nodes[0], &[("a.yaml", CONFIG)], &variables).await;
     // A client whose limit lies on each of the nodes.
     let mut clients = [const { None }; 3];
@@ -89,4 +90,31 @@ async fn a_node_that_is_gone_takes_only_its_limits_along() {
     assert_eq!(service.hit("d", descriptor(&first)).await, "OK 8");
     nodes[2].again();
     until("it is asked again", async || service.ask(request("d", [descriptor(&last)])).await.is_ok()).await;
+}
+
+/// What the other nodes have counted of a request that a node does not decide is given back.
+#[tokio::test]
+async fn what_a_node_does_not_decide_is_not_charged() {
+    let mut nodes = start().await;
+    let url = format!("127.0.0.1:{},127.0.0.1:{}", nodes[0].port, nodes[1].port);
+    let variables =
+        [("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", url.as_str()), ("REDIS_DEADLINE", "300ms"), ("LOG_LEVEL", "warn")];
+    let mut service = Service::start(&nodes[0], CONFIG, &variables).await;
+    let eight = |number: usize| request("d", (0..8).map(|index| descriptor(&format!("ten={number}x{index}"))));
+    service.ask(eight(1000)).await.unwrap();
+    for node in &nodes {
+        node.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).unwrap();
+        node.ask(&["FLUSHALL"]).unwrap();
+    }
+    nodes[2].kill();
+    let mut undecided = 0;
+    for number in 0..40 {
+        undecided += usize::from(service.ask(eight(number)).await.is_err());
+    }
+    assert!(undecided > 20, "{undecided}");
+    // Eight keys each of those that no limit on the third node had a part in.
+    let decided = 8 * (40 - undecided as u64);
+    until("the others are given back", async || nodes[..2].iter().map(Redis::charged).sum::<u64>() == decided).await;
+    let log = service.process.log();
+    assert!(log.lines().count() < 30, "{log}");
 }

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::value::Kind;
 use tonic::Code;
 
@@ -135,7 +135,7 @@ async fn a_hash_tag_is_the_domain_or_an_entry() {
             assert_eq!(service.hit(domain, descriptor(entries)).await, "OK 4");
         }
     }
-    let keys = redis.ask(&["KEYS", "*"]).unwrap();
+    let keys = redis.ask(&["KEYS", "*|*"]).unwrap();
     for key in [
         "{all}all|tenant=t|user=a|86400:",
         "{all}all|ip=1|86400:",
@@ -336,7 +336,7 @@ async fn several_rates_hold_at_once() {
 async fn the_default_algorithm_turns_all() {
     let (redis, mut service) = start(&[("DEFAULT_ALGORITHM", "sliding")]).await;
     assert_eq!(service.all(["five=a"]).await, "OK 4");
-    assert!(redis.ask(&["KEYS", "*"]).unwrap().contains("sliding 86400"));
+    assert!(redis.ask(&["KEYS", "*|*"]).unwrap().contains("sliding 86400"));
 }
 
 #[tokio::test]
@@ -390,13 +390,40 @@ async fn a_check_reserves_and_the_hits_settle() {
     assert_eq!(service.hit("d", negative("tokens=a", 30)).await, "OK 30");
 }
 
+/// Envoy's default is a request that says nothing of hits: one hit like any other, and no settlement.
+#[tokio::test]
+async fn a_plain_hit_settles_nothing() {
+    let (_redis, mut service) = start(&[]).await;
+    for left in ["OK 60", "OK 20"] {
+        assert_eq!(service.hit("d", hits("tokens=a", 0)).await, left);
+    }
+    for left in ["OK 19", "OK 18"] {
+        assert_eq!(service.hit("d", descriptor("tokens=a")).await, left);
+    }
+    // The request's own number of hits is one that is said.
+    let said_for_all = RateLimitRequest { hits_addend: 10, ..request("d", [descriptor("tokens=a")]) };
+    assert_eq!(said(&service.ask(said_for_all).await.unwrap()), "OK 48");
+}
+
+#[tokio::test]
+async fn long_values_make_short_keys_that_never_meet() {
+    let (redis, mut service) = start(&[]).await;
+    let long = "x".repeat(60_000);
+    for left in [4, 3] {
+        assert_eq!(service.all([format!("five={long}a").as_str()]).await, format!("OK {left}"));
+        assert_eq!(service.all([format!("five={long}b").as_str()]).await, format!("OK {left}"));
+    }
+    let keys = redis.ask(&["KEYS", "*|*"]).unwrap();
+    assert!(keys.starts_with("*2") && keys.len() < 2000 && keys.contains("d|five=xxx"), "{keys}");
+}
+
 #[tokio::test]
 async fn keys_of_different_descriptors_never_meet() {
     let (redis, mut service) = start(&[("CACHE_KEY_PREFIX", "p:")]).await;
     assert_eq!(service.all(["one=a|one"]).await, "OK 0");
     assert_eq!(service.all(["one={a}"]).await, "OK 0");
     assert_eq!(service.all(["one=%7Ba%7D"]).await, "OK 0");
-    let keys = redis.ask(&["KEYS", "*"]).unwrap();
+    let keys = redis.ask(&["KEYS", "*|*"]).unwrap();
     assert!(keys.starts_with("*3") && keys.contains("p:d|one=%7Ba%7D|86400:"), "{keys}");
 }
 

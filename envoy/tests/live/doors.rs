@@ -179,6 +179,61 @@ async fn health_ends_with_sigterm_and_requests_do_not() {
     assert_eq!(service.process.ended(), Some(0));
 }
 
+/// Who asks by a connection of its own sees the end before there are no connections any longer.
+#[tokio::test]
+async fn health_is_seen_before_the_listener_closes() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, CONFIG, &[]).await;
+    service.process.signal("TERM");
+    until("the service is not healthy", async || http(service.http, "GET", "/healthcheck", "").0 == 500).await;
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://127.0.0.1:{}", service.grpc)).unwrap();
+    let mut health = HealthClient::new(channel.connect().await.unwrap());
+    let request = HealthCheckRequest { service: "ratelimit".to_owned() };
+    assert_eq!(health.check(request).await.unwrap().into_inner().status, 2);
+}
+
+/// What somebody who is called at night looks for, at the default level.
+#[tokio::test]
+async fn the_log_tells_what_runs_and_says_little_of_requests() {
+    let redis = Redis::with_module();
+    let config = CONFIG.replace("domain: d", "domain: d # with a comment");
+    let service = Service::start(&redis, &config, &[("LOG_LEVEL", "warn")]).await;
+    let log = service.process.log();
+    let version = format!("redis-rl-envoy {}", env!("CARGO_PKG_VERSION"));
+    let server = format!("at 127.0.0.1:{}", redis.port);
+    for words in [version.as_str(), "connected to ", server.as_str(), "Module", "limits: 3, domains: 1"] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+    for _ in 0..200 {
+        assert_eq!(http(service.http, "POST", "/json", "{").0, 400);
+    }
+    fs::write(service.config().join("config.yaml"), "domain: [").unwrap();
+    until("it is refused", async || service.metric("redis_rl_config_refused") == 1.0).await;
+    fs::write(service.config().join("config.yaml"), CONFIG).unwrap();
+    until("it is loaded", async || service.metric("redis_rl_config_refused") == 0.0).await;
+    let log = service.process.log();
+    assert!(log.contains("which was refused before,"), "{log}");
+    assert!(log.lines().count() < 20, "{log}");
+    for name in ["redis_rl_config_loaded_timestamp_seconds", "process_resident_memory_bytes", "redis_rl_limits"] {
+        assert!(service.metric(name) > 0.0, "{name}");
+    }
+    assert_eq!(service.metric("redis_rl_redis_mode{mode=\"module\"}"), 1.0);
+    assert!(service.metric("redis_rl_connections{port=\"metrics\"}") >= 1.0);
+}
+
+/// Where nobody reads what it says, the service goes on.
+#[tokio::test]
+async fn a_log_that_nobody_reads_stops_nothing() {
+    let redis = Redis::with_module();
+    let mut command = Command::new("bash");
+    command.args(["-c", "exec \"$0\" 2> >(exec sleep 60)", env!("CARGO_BIN_EXE_redis-rl-envoy")]);
+    let variables = [("LOG_LEVEL", "trace"), ("PATH", "/usr/bin:/bin")];
+    let mut service = Service::spawn_as(command, redis.port, &[("c.yaml", CONFIG)], &variables).started().await;
+    for number in 0..200 {
+        assert_eq!(service.hit("d", descriptor(&format!("a={number},b=x"))).await, "OK 9");
+    }
+}
+
 /// A request that has come in before SIGTERM is answered after it.
 #[tokio::test]
 async fn what_has_come_in_is_answered() {

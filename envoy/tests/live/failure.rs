@@ -16,6 +16,8 @@ descriptors:
   - {key: one, rate_limit: {unit: day, requests_per_unit: 1}}
   - {key: five, rate_limit: {unit: day, requests_per_unit: 5}}
   - {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: quota, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: named, detailed_metric: true, rate_limit: {unlimited: true}}
   - {key: short, rate_limit: {unit: second, requests_per_unit: 20}}
   - {key: brief, rate_limit: {unit: second, requests_per_unit: 5, burst: 1, algorithm: throttle}}
 ";
@@ -50,13 +52,20 @@ async fn detour(redis: u16, late: Arc<AtomicU64>) -> u16 {
         while let Ok((service, _)) = listener.accept().await {
             let (mut questions, mut answers) = service.into_split();
             let (mut replies, mut commands) = TcpStream::connect(("127.0.0.1", redis)).await.unwrap().into_split();
+            let (queue, mut queued) = tokio::sync::mpsc::unbounded_channel::<(tokio::time::Instant, Vec<u8>)>();
             let late = Arc::clone(&late);
             tokio::spawn(async move { tokio::io::copy(&mut questions, &mut commands).await });
             tokio::spawn(async move {
                 let mut buffer = [0; 4096];
                 while let Ok(length @ 1..) = replies.read(&mut buffer).await {
-                    tokio::time::sleep(Duration::from_millis(late.load(Relaxed))).await;
-                    if answers.write_all(&buffer[..length]).await.is_err() {
+                    let due = tokio::time::Instant::now() + Duration::from_millis(late.load(Relaxed));
+                    let _ = queue.send((due, buffer[..length].to_vec()));
+                }
+            });
+            tokio::spawn(async move {
+                while let Some((due, bytes)) = queued.recv().await {
+                    tokio::time::sleep_until(due).await;
+                    if answers.write_all(&bytes).await.is_err() {
                         break;
                     }
                 }
@@ -73,12 +82,54 @@ async fn calls_one_after_the_other_share_a_deadline() {
     let port = detour(redis.port, Arc::clone(&late)).await;
     let mut service = Service::spawn(port, &[("config.yaml", CONFIG)], &[("REDIS_DEADLINE", "2s")]);
     until("the service answers", async || service.ask(request("d", [descriptor("five=a")])).await.is_ok()).await;
-    // A call is in time. Five are not: all calls of a request may take 4 s.
-    late.store(1000, Relaxed);
+    assert_eq!(service.hit("d", descriptor("quota=a")).await, "OK 0");
+    // A call is in time, and so are refunds, which go together.
+    late.store(1500, Relaxed);
     let refunds: [_; 5] = std::array::from_fn(|index| negative(&format!("five={index}"), 1));
-    assert_eq!(service.ask(request("d", refunds.clone())).await.unwrap_err().code(), Code::Unknown);
-    let [one, ..] = refunds;
-    until("one call is in time", async || service.ask(request("d", [one.clone()])).await.is_ok()).await;
+    assert!(service.ask(request("d", refunds)).await.is_ok());
+    // Three calls, one after the other, are not: all calls of a request may take 4 s.
+    let three = [negative("five=a", 1), descriptor("quota=a"), descriptor("quota=b")];
+    assert_eq!(service.ask(request("d", three)).await.unwrap_err().code(), Code::Unknown);
+}
+
+/// What a request of many descriptors has charged is given back where one of them denies, also after its answer.
+#[tokio::test]
+async fn a_denial_among_many_charges_nothing() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[USUAL]).await;
+    until("it is counted", async || service.ask(request("d", [descriptor("one=a")])).await.is_ok()).await;
+    let mut many: Vec<_> = (0..1000).map(|index| descriptor(&format!("five={index}"))).collect();
+    many.push(descriptor("one=a"));
+    let _ = service.ask(request("d", many)).await;
+    until("all is given back", async || redis.charged() == 1).await;
+    // And stays so.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(redis.charged(), 1);
+}
+
+/// Statistics that are asked for take time. No request waits for them, also after /json has made the connection anew.
+#[tokio::test]
+async fn no_request_waits_for_a_scrape() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[("REDIS_DEADLINE", "1s")]).await;
+    for request_of_many in 0..100 {
+        let many = (0..100).map(|index| descriptor(&format!("named={request_of_many}x{index}")));
+        service.ask(request("d", many)).await.unwrap();
+    }
+    redis.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"one","value":"a"}]}]}"#;
+    until("the connection is there", async || crate::support::http(service.http, "POST", "/json", body).0 != 400).await;
+    let metrics = service.metrics;
+    let scrapes: Vec<_> =
+        (0..2).map(|_| std::thread::spawn(move || crate::support::http(metrics, "GET", "/metrics", "").0)).collect();
+    let mut requests = 0;
+    while scrapes.iter().any(|scrape| !scrape.is_finished()) {
+        service.ask(request("d", [hits("five=a", 0)])).await.unwrap();
+        requests += 1;
+    }
+    println!("{requests} requests");
+    let answers: Vec<_> = scrapes.into_iter().map(|scrape| scrape.join().unwrap()).collect();
+    assert_eq!(answers, [200; 2]);
 }
 
 #[tokio::test]
@@ -124,8 +175,11 @@ async fn an_error_that_stays_is_never_allowed() {
     let error = service.ask(request("d", [descriptor("five=a")])).await.unwrap_err();
     assert!(error.message().contains("WRONGTYPE"), "{error}");
     assert_eq!(service.hit("d", descriptor("five=b")).await, "OK 4");
+    for _ in 0..10 {
+        service.ask(request("d", [descriptor("five=a")])).await.unwrap_err();
+    }
     let log = service.process.log();
-    assert!(log.contains("Redis does not decide") && log.contains("Redis decides again"), "{log}");
+    assert_eq!(log.matches("Redis refuses requests").count(), 1, "{log}");
 }
 
 #[tokio::test]
@@ -277,4 +331,54 @@ fn sentinel_knows(port: u16) -> bool {
     let mut command = std::process::Command::new("redis-cli");
     let output = command.args(["-p", &port.to_string(), "SENTINEL", "MASTER", "main"]).output().unwrap();
     String::from_utf8_lossy(&output.stdout).contains("num-slaves\n1\n")
+}
+
+/// Out of memory, Redis answers what reads and refuses what counts. The health says what requests meet.
+#[tokio::test]
+async fn the_health_agrees_with_requests() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true")]).await;
+    let health = service.http;
+    let is = async |wanted: u16| crate::support::http(health, "GET", "/healthcheck", "").0 == wanted;
+    redis.ask(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    until("the service is not healthy", async || is(500).await).await;
+    for _ in 0..50 {
+        assert!(is(500).await);
+        service.ask(request("d", [descriptor("five=a")])).await.unwrap_err();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(service.metric("redis_rl_redis_available"), 0.0);
+    redis.ask(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
+    until("the service is healthy", async || is(200).await).await;
+    assert_eq!(service.hit("d", descriptor("five=a")).await, "OK 4");
+    assert_eq!(service.metric("redis_rl_redis_available"), 1.0);
+}
+
+/// A password that changes is a matter of the service's connection, and not of the requests.
+#[tokio::test]
+async fn a_password_that_changes_is_an_outage() {
+    let redis = Redis::with_module();
+    redis.ask(&["ACL", "SETUSER", "me", "on", ">old", "~*", "+@all"]).unwrap();
+    let variables = [("REDIS_AUTH", "me:old"), ("ON_ERROR", "allow")];
+    let mut service = Service::start(&redis, CONFIG, &variables).await;
+    redis.ask(&["ACL", "SETUSER", "me", "resetpass", ">new"]).unwrap();
+    redis.ask(&["CLIENT", "KILL", "USER", "me"]).unwrap();
+    until("requests are let in undecided", async || {
+        service.ask(request("d", [descriptor("five=a")])).await.is_ok_and(|answer| said(&answer) == "OK 0")
+    })
+    .await;
+    redis.ask(&["ACL", "SETUSER", "me", ">old"]).unwrap();
+    until("Redis is asked again", async || service.hit("d", descriptor("five=b")).await != "OK 0").await;
+}
+
+#[tokio::test]
+async fn a_user_of_the_prefix_alone_is_enough() {
+    let redis = Redis::with_module();
+    redis.ask(&["ACL", "SETUSER", "me", "on", ">secret", "~p:*", "+@all"]).unwrap();
+    let variables = [("REDIS_AUTH", "me:secret"), ("CACHE_KEY_PREFIX", "p:")];
+    let mut service = Service::start(&redis, CONFIG, &variables).await;
+    assert_eq!(service.hit("d", descriptor("five=a")).await, "OK 4");
+    let refused = Service::spawn(redis.port, &[("config.yaml", CONFIG)], &variables[..1]);
+    until("it is said", async || refused.process.log().contains("Redis refuses to decide")).await;
+    assert!(refused.process.log().contains("NoPerm"), "{}", refused.process.log());
 }

@@ -1,5 +1,6 @@
 //! The service on live servers, over its own doors.
 
+mod bounds;
 mod cluster;
 mod decisions;
 mod doors;

@@ -1,7 +1,10 @@
 //! Configurations that change while the service runs.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
 
 use crate::support::{Redis, Service, descriptor, http, until};
 
@@ -79,6 +82,83 @@ async fn a_folder_that_is_not_there_is_no_empty_configuration() {
     fs::rename(files.path().join("away"), &root).unwrap();
     until("it is read again", async || service.metric("ratelimit_service_config_load_success").to_string() == "2")
         .await;
+}
+
+fn set_mode(path: impl AsRef<Path>, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// The service as a user that can be kept from reading a file, which root cannot.
+async fn start_unprivileged(redis: &Redis, files: &[(&str, &str)]) -> Service {
+    // The program, where every user can start it.
+    let folder = tempfile::tempdir().unwrap();
+    set_mode(&folder, 0o755);
+    let program = folder.path().join("service");
+    fs::copy(env!("CARGO_BIN_EXE_redis-rl-envoy"), &program).unwrap();
+    let mut command = Command::new(&program);
+    let root = fs::metadata(&program).unwrap();
+    if std::os::unix::fs::MetadataExt::uid(&root) == 0 {
+        command.uid(65534).gid(65534);
+    }
+    let service = Service::spawn_as(command, redis.port, files, &[]);
+    set_mode(&service.folder, 0o755);
+    service.started().await
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_refused_and_the_limits_stay() {
+    let redis = Redis::with_module();
+    let other = limit(5).replace("domain: d", "domain: e");
+    let mut service = start_unprivileged(&redis, &[("config.yaml", &limit(10)), ("more.yaml", &other)]).await;
+    until("both are read", async || http(service.debug, "GET", "/rlconfig", "").1.contains("e.a:")).await;
+    let file = service.config().join("more.yaml");
+    let folder = service.config().join("folder");
+    fs::create_dir(&folder).unwrap();
+
+    let mut left = 5;
+    let mut loaded = service.metric("ratelimit_service_config_load_success");
+    for unreadable in [&file, &folder] {
+        let mode = fs::metadata(unreadable).unwrap().permissions().mode();
+        set_mode(unreadable, 0o000);
+        let said = format!("{}: Permission denied", unreadable.display());
+        until("it is refused", async || service.process.log().contains(&said)).await;
+        left -= 1;
+        assert_eq!(service.hit("e", descriptor("a")).await, format!("OK {left}"));
+        set_mode(unreadable, mode);
+        loaded += 1.0;
+        until("it is read", async || service.metric("ratelimit_service_config_load_success") == loaded).await;
+    }
+    // One that cannot be read takes its place.
+    let next = service.folder.path().join("next.yaml");
+    fs::write(&next, &other).unwrap();
+    set_mode(&next, 0o000);
+    fs::rename(&next, &file).unwrap();
+    until("it is refused", async || service.process.log().matches("more.yaml: Permission denied").count() == 2).await;
+    // A link that leads nowhere.
+    fs::remove_file(&file).unwrap();
+    symlink("nowhere", &file).unwrap();
+    until("it is refused", async || service.process.log().contains("more.yaml: No such file")).await;
+    assert_eq!(service.hit("e", descriptor("a")).await, format!("OK {}", left - 1));
+    assert_eq!(service.metric("ratelimit_service_config_load_success"), loaded);
+}
+
+#[tokio::test]
+async fn a_folder_with_another_name_is_no_empty_configuration() {
+    let redis = Redis::with_module();
+    let wrong = [("RUNTIME_APPDIRECTORY", "confg"), ("RUNTIME_WATCH_ROOT", "true")];
+    let mut service = Service::with_files(&redis, &[("config.yaml", &limit(10))], &wrong).await;
+    service.ask(crate::support::request("d", [descriptor("a")])).await.unwrap_err();
+    assert!(service.process.log().contains("root/confg"), "{}", service.process.log());
+
+    let mut service = Service::start(&redis, &limit(10), &[("RUNTIME_WATCH_ROOT", "true")]).await;
+    assert_eq!(service.hit("d", descriptor("a")).await, "OK 9");
+    fs::remove_dir_all(service.config()).unwrap();
+    until("it is refused", async || service.metric("ratelimit_service_config_load_error") == 1.0).await;
+    assert_eq!(service.hit("d", descriptor("a")).await, "OK 8");
+    // A folder that is there and empty is an empty configuration.
+    fs::create_dir(service.config()).unwrap();
+    until("it is read", async || service.metric("ratelimit_service_config_load_success") == 2.0).await;
+    assert_eq!(http(service.debug, "GET", "/rlconfig", "").1, "");
 }
 
 /// As Kubernetes lays a ConfigMap out: files are links through a link to a folder that is replaced as a whole.

@@ -65,6 +65,13 @@ impl Process {
         assert!(sent.success());
     }
 
+    /// Its resident memory.
+    pub fn megabytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
+    }
+
     pub fn ended(&mut self) -> Option<i32> {
         self.child.try_wait().unwrap().map(|status| status.code().unwrap_or(-1))
     }
@@ -139,6 +146,14 @@ impl Redis {
         self.wait();
     }
 
+    /// All counters together.
+    pub fn charged(&self) -> u64 {
+        let keys = self.ask(&["KEYS", "*"]).unwrap();
+        let keys = keys.lines().filter(|line| line.contains('|'));
+        let counter = |key| self.ask(&["GET", key]).unwrap().lines().nth(1).map_or(0, |count| count.parse().unwrap());
+        keys.map(counter).sum::<u64>()
+    }
+
     /// A command's reply as it comes over the wire.
     pub fn ask(&self, words: &[&str]) -> Option<String> {
         redis(self.port, words)
@@ -181,17 +196,26 @@ impl Service {
     }
 
     pub async fn with_files(redis: &Redis, files: &[(&str, &str)], variables: Variables<'_>) -> Self {
-        let mut service = Self::spawn(redis.port, files, variables);
+        Self::spawn(redis.port, files, variables).started().await
+    }
+
+    /// Waits until it answers.
+    pub async fn started(mut self) -> Self {
         let start = Instant::now();
-        while http(service.http, "GET", "/healthcheck", "").0 == 0 {
+        while http(self.http, "GET", "/healthcheck", "").0 == 0 {
             assert!(start.elapsed() < PATIENCE, "the service does not start");
-            assert_eq!(service.process.ended(), None, "the service has ended");
+            assert_eq!(self.process.ended(), None, "the service has ended");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        service
+        self
     }
 
     pub fn spawn(redis: u16, files: &[(&str, &str)], variables: Variables<'_>) -> Self {
+        Self::spawn_as(Command::new(env!("CARGO_BIN_EXE_redis-rl-envoy")), redis, files, variables)
+    }
+
+    /// As `spawn`, with a command that becomes the service.
+    pub fn spawn_as(mut command: Command, redis: u16, files: &[(&str, &str)], variables: Variables<'_>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("root/config");
         fs::create_dir_all(&config).unwrap();
@@ -199,7 +223,6 @@ impl Service {
             fs::write(config.join(name), text).unwrap();
         }
         let [http, debug, metrics, grpc] = std::array::from_fn(|_| free_port());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_redis-rl-envoy"));
         command
             .env_clear()
             .env("RUNTIME_ROOT", folder.path().join("root"))

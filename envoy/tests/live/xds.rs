@@ -176,7 +176,11 @@ async fn configurations_come_by_xds() {
     responses.send(response("2", &[config("d", 0, 5)])).await.unwrap();
     let refused = requests.message().await.unwrap().unwrap();
     assert_eq!((refused.version_info.as_str(), refused.response_nonce.as_str()), ("1", "nonce of 2"));
-    assert!(refused.error_detail.unwrap().message.contains("config of d: a unit is second"));
+    // With the descriptor, as there are no lines; in the log and in the statistics, too.
+    let reason = "config of d: 'd.a': a unit is second";
+    assert!(refused.error_detail.unwrap().message.contains(reason));
+    assert!(service.process.log().contains(reason));
+    assert_eq!(service.metric("ratelimit_service_config_load_error"), 1.0);
     assert_eq!(service.hit("d", descriptor("a")).await, "OK 3");
 
     // A stream that ends is begun again.

@@ -992,12 +992,13 @@ local make_run = not PLAIN and function()
   end
   local make_sliding = (not ONLY or ONLY == 'sliding') and function()
     local sliding = nil
-    local function ask(rule, state)
+    local function verdicts(rule, state)
       state.quotas, state.allowed = {}, true
       for index = 1, rule.count do
         local used = rule.count == 1 and state.log.units or sliding.used(rule, state, index)
         local allowed = rule.limits[index] - used >= rule.needed
-        state.quotas[index] = {limit = rule.limits[index], window = rule.windows[index], before = used, used = used, allowed = allowed}
+        state.quotas[index] =
+          {limit = rule.limits[index], window = rule.windows[index], before = used, used = used, allowed = allowed}
         state.allowed = state.allowed and allowed
       end
     end
@@ -1136,7 +1137,7 @@ local make_run = not PLAIN and function()
         complete()
         state.newer = store.stamped_after(log, now)
       end
-      ask(rule, state)
+      verdicts(rule, state)
       return state
     end
     local function plan(state, may_compact)
@@ -1415,7 +1416,7 @@ local make_run = not PLAIN and function()
         return times(rule.seconds, rule.nanos, factor)
       end
     end
-    local function ask(rule, state)
+    local function verdict(rule, state)
       state.asked_seconds, state.asked_nanos = intervals(rule, rule.quantity)
       if not state.asked_seconds
         or not at_most(state.asked_seconds, state.asked_nanos, rule.tolerance_seconds, rule.tolerance_nanos) then
@@ -1498,7 +1499,7 @@ local make_run = not PLAIN and function()
           state.debt_seconds, state.debt_nanos = minus(stored_seconds, stored_nanos, seconds, nanos)
         end
       end
-      ask(rule, state)
+      verdict(rule, state)
       return state
     end
     local function apply(_, state)
@@ -1691,7 +1692,8 @@ local make_run = not PLAIN and function()
       if not (words[at] and words[at + 1] and words[at + 2]) then
         fail(format("ERR wrong number of arguments for 'rl.%s' command", command))
       end
-      local rule = {limit = within(words[at], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991'), lease = window_of(words[at + 1], 'leaseSec'), holder = words[at + 2]}
+      local rule = {limit = within(words[at], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991')}
+      rule.lease, rule.holder = window_of(words[at + 1], 'leaseSec'), words[at + 2]
       return rule, options(rule, words, at + 3, command, 'ACQUIRE limit leaseSec holder [FULL]')
     end
     local function reply(rule, leases)
@@ -1704,7 +1706,11 @@ local make_run = not PLAIN and function()
     return acquire
   end
   local function maker_of(name)
-    return name == 'SLIDING' and make_sliding or name == 'FIXED' and make_fixed or name == 'THROTTLE' and make_throttle or name == 'ACQUIRE' and make_acquire or nil
+    return name == 'SLIDING' and make_sliding
+      or name == 'FIXED' and make_fixed
+      or name == 'THROTTLE' and make_throttle
+      or name == 'ACQUIRE' and make_acquire
+      or nil
   end
   local rules = {}
   local function rule_of(name)

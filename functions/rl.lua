@@ -6,13 +6,14 @@
 -- that `make functions` makes of all this: rl.library.lua for FUNCTION LOAD and rl.script.lua for EVALSHA.
 --
 -- `include` stands for the lines of another file: it sees the locals before it. A call goes through the steps of the module: parse
--- the words, read the state, decide, apply, reply. Reading changes nothing, so that a call can still be refused and RL.PEEK is the
--- same code without applying.
+-- the words, read the state, decide, apply, reply. Reading changes nothing (but for a few expired members, which it removes where
+-- that saves counting them), so that a call can still be refused and RL.PEEK is the same code without applying.
 --
 -- Each call runs a script from its first line to its last. Creating a function takes time, and so does each local that it
 -- captures. So a call creates only the functions that it needs: those named make_ create others, and some are created in some
 -- of the calls only. In a script ONLY is the rule of the call if there is exactly one, DIRECT is true if the command is that
--- of this rule, and PLAIN if it has one of the plain forms (command/plain.lua). In a library they are false, and functions are kept.
+-- of this rule, and PLAIN if it has one of the plain forms (command/plain.lua). In a library they are false, and functions are
+-- kept.
 --
 -- Numbers are doubles: integers are exact up to 2^53. Times in milliseconds stay far below that; nanoseconds do not, and
 -- are kept as seconds and nanoseconds.

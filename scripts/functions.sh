@@ -66,11 +66,11 @@ local make_$name = (not ONLY or ONLY == '$name') and function()
 end
 LUA
   done
-  printf '\n-- What creates the rule of a name.\nlocal function maker_of(name)\n  return '
+  printf '\n-- What creates the rule of a name.\nlocal function maker_of(name)\n  return'
   for name in "${names[@]}"; do
-    printf "name == '%s' and make_%s or " "$name" "${name,,}"
+    printf " name == '%s' and make_%s\n    or" "$name" "${name,,}"
   done
-  printf 'nil\nend\n'
+  printf ' nil\nend\n'
 }
 
 # rl.lua with the files that it includes, without comments. A constant is written out wherever its name stands: as a local it would be

@@ -7,7 +7,8 @@ local function parse(words, at, command)
   if not (words[at] and words[at + 1] and words[at + 2]) then
     fail(format(WRONG_ARITY, command))
   end
-  local rule = {limit = within(words[at], 0, MOST) or fail(BAD_LIMIT), lease = window_of(words[at + 1], 'leaseSec'), holder = words[at + 2]}
+  local rule = {limit = within(words[at], 0, MOST) or fail(BAD_LIMIT)}
+  rule.lease, rule.holder = window_of(words[at + 1], 'leaseSec'), words[at + 2]
   return rule, options(rule, words, at + 3, command, ACQUIRE_SYNTAX)
 end
 

@@ -1,5 +1,5 @@
--- `numkeys key [key ...] rule [rule ...] [FULL]`: one decision over several keys, each with a rule of its own. All keys are read before
--- a rule decides, and all rules decide before a key is written. If one of them denies, no request is counted.
+-- `numkeys key [key ...] rule [rule ...] [FULL]`: one decision over several keys, each with a rule of its own. All keys are read
+-- before a rule decides, and all rules decide before a key is written. If one of them denies, no request is counted.
 
 -- Whether a/b is less than c/d, exactly: no number is above 2^53, but a product of two may be.
 local function is_less(a, b, c, d)
@@ -50,8 +50,8 @@ local function check_apart(parts, now, declared)
   end
 end
 
--- Plans what all rules store. What bounds one call bounds all of them together: the members that are added to sorted sets, and the one
--- log that may be compacted: the first that cannot take its entry otherwise, or else the first that is due.
+-- Plans what all rules store. What bounds one call bounds all of them together: the members that are added to sorted sets, and the
+-- one log that may be compacted, the first that cannot take its entry otherwise, or else the first that is due.
 local function plan_together(parts)
   local added, full, due = 0, nil, nil
   for index = 1, #parts do

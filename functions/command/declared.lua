@@ -37,5 +37,9 @@ end
 
 -- What creates the rule of a name.
 local function maker_of(name)
-  return name == 'SLIDING' and make_sliding or name == 'FIXED' and make_fixed or name == 'THROTTLE' and make_throttle or name == 'ACQUIRE' and make_acquire or nil
+  return name == 'SLIDING' and make_sliding
+    or name == 'FIXED' and make_fixed
+    or name == 'THROTTLE' and make_throttle
+    or name == 'ACQUIRE' and make_acquire
+    or nil
 end

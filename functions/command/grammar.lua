@@ -1,13 +1,13 @@
--- The grammar of the rules, and the errors for words that do not follow it. `command` is where a rule is given: a rule's own command,
--- peek, refund or all.
+-- The grammar of the rules, and the errors for words that do not follow it. `command` is where a rule is given: a rule's own
+-- command, peek, refund or all.
 
 local BAD_AT = 'ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991'
 
 -- A word like this is meant as a number, in or out of range. All other words are meant as options.
 local LIKE_A_NUMBER = '^[%d+.-]'
 
--- Refuses words that a rule does not take where it is given. `syntax`: its name, what follows the key, and what its own command takes
--- for the reply.
+-- Refuses words that a rule does not take where it is given. `syntax`: its name, what follows the key, and what its own command
+-- takes for the reply.
 local function bad_words(command, syntax)
   local _, _, name, words = find(syntax, '^(%u+) (.*)$')
   if command ~= lower(name) then
@@ -17,8 +17,8 @@ local function bad_words(command, syntax)
   fail('ERR syntax error: expected ' .. words)
 end
 
--- Reads the options of a rule into it, in any order and each once, and returns where they end: in RL.ALL at the next rule, elsewhere
--- with the call. rule.FORCE and so on say which were given.
+-- Reads the options of a rule into it, in any order and each once, and returns where they end: in RL.ALL at the next rule,
+-- elsewhere with the call. rule.FORCE and so on say which were given.
 local function options(rule, words, at, command, syntax)
   while words[at] do
     local option = upper(words[at])

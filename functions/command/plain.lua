@@ -1,5 +1,5 @@
--- The plain forms, `windowSec limit` and of sliding windows also with `COST n`: most calls have one of them. They take the same steps
--- as all other calls, without what only several windows and other options need; a call costs half as much.
+-- The plain forms, `windowSec limit` and of sliding windows also with `COST n`: most calls have one of them. They take the same
+-- steps as all other calls, without what only several windows and other options need; a call costs about half as much.
 
 local plain_sliding = (not ONLY or PLAIN and ONLY == 'sliding') and function(key, window, limit, cost)
   local log, store = (open_log or make_logs())(key, window, clock(), cost, not cost or cost <= MOST_ADDED)

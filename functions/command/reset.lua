@@ -1,5 +1,5 @@
--- `key [windowSec ...]`: removes a key, and the current counters of these windows. Returns how many keys there were. All are checked
--- before one is removed.
+-- `key [windowSec ...]`: removes a key, and the current counters of these windows. Returns how many keys there were. All are
+-- checked before one is removed.
 local reset = (not ONLY or ONLY == 'fixed') and function(words, at, key, declared)
   local windows = {}
   for index = at, #words do

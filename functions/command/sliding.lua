@@ -22,7 +22,7 @@ local function read(rule, key, now, _, _, _, prunes)
     complete()
     state.newer = store.stamped_after(log, now)
   end
-  ask(rule, state)
+  verdicts(rule, state)
   return state
 end
 

@@ -1,16 +1,17 @@
--- The sliding window log; src/limit/sliding.rs has it in prose. The wait is exact: a request fits as soon as enough units have left
--- the window, and the stamp of the last of them says when.
+-- The sliding window log; src/limit/sliding.rs has it in prose. The wait is exact: a request fits as soon as enough units have
+-- left the window, and the stamp of the last of them says when.
 --
--- A state has the `log` and the functions of its form (state/sliding/mod.lua), a quota for each window, and how many units are `newer`
--- than now: of several windows some may begin to count units ahead of the clock.
+-- A state has the `log` and the functions of its form (state/sliding/mod.lua), a quota for each window, and how many units are
+-- `newer` than now: of several windows some may begin to count units ahead of the clock.
 
 -- What a request finds in each window.
-local function ask(rule, state)
+local function verdicts(rule, state)
   state.quotas, state.allowed = {}, true
   for index = 1, rule.count do
     local used = rule.count == 1 and state.log.units or sliding.used(rule, state, index)
     local allowed = rule.limits[index] - used >= rule.needed
-    state.quotas[index] = {limit = rule.limits[index], window = rule.windows[index], before = used, used = used, allowed = allowed}
+    state.quotas[index] =
+      {limit = rule.limits[index], window = rule.windows[index], before = used, used = used, allowed = allowed}
     state.allowed = state.allowed and allowed
   end
 end
@@ -62,9 +63,9 @@ local function complete()
     return store.stamp_of(log, rank)
   end
 
-  -- The first time from `from` on at which each of these windows holds no more units, of those that expire, than may be left in it.
-  -- Units ahead of a shorter window begin to count as time goes on; then more have to expire, which takes another round. Once a call
-  -- has looked into as many windows as it may, all units ahead count: the wait may be too long then, never too short.
+  -- The first time from `from` on at which each of these windows holds no more units, of those that expire, than may be left in
+  -- it. Units ahead of a shorter window begin to count as time goes on; then more have to expire, which takes another round. Once
+  -- a call has looked into as many windows as it may, all units ahead count: the wait may be too long then, never too short.
   local function room_at(rule, state, windows, leftovers, from)
     local log, store, at = state.log, state.store, from
     local is_exact = rule.count > 1 and state.newer > 0

@@ -90,7 +90,7 @@ local function intervals(rule, factor)
 end
 
 -- What a request finds: `debt`, how far the arrival time is ahead of the clock.
-local function ask(rule, state)
+local function verdict(rule, state)
   state.asked_seconds, state.asked_nanos = intervals(rule, rule.quantity)
   if not state.asked_seconds
     or not at_most(state.asked_seconds, state.asked_nanos, rule.tolerance_seconds, rule.tolerance_nanos) then

@@ -13,7 +13,7 @@ local function read(rule, key, now, seconds, nanos)
       state.debt_seconds, state.debt_nanos = minus(stored_seconds, stored_nanos, seconds, nanos)
     end
   end
-  ask(rule, state)
+  verdict(rule, state)
   return state
 end
 

@@ -1,7 +1,8 @@
 -- The log of a sliding window, in one of two forms, each with the same functions:
 --
 -- read(key, window, now, ...)      the log for its longest window
--- plan(log, units, may_compact)    plans to add units, if there are any, and to drop what does not count; returns whether it can be done
+-- plan(log, units, may_compact)    plans to add units, if there are any, and to drop what does not count; returns whether that
+--                                  is possible: a log that is full may have to be compacted
 -- apply(log, kept)                 applies what is planned; `kept`: a request was decided, and the key's expiry is renewed
 -- complete()                       adds the functions below, which the plain form does not need
 --

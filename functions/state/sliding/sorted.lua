@@ -1,4 +1,4 @@
--- The log as a sorted set: one member for each unit, its score the time in milliseconds.
+-- The log as a sorted set, see mod.lua: one member for each unit, its score the time in milliseconds.
 
 -- The lower bound of the scores later than a time, of those that a clock can have written.
 local function later(time)
@@ -41,13 +41,11 @@ local function read(key, window, now, prunes)
   return log
 end
 
--- Plans to add units, if there are any to add, and to remove what is stale.
 local function plan(log, units)
   log.added = units
   return true
 end
 
--- Applies what is planned. `kept`: whether a request was decided, and not refunded.
 local function apply(log, kept)
   local key, now, window, added, suffix = log.key, log.now, log.window, log.added, log.card
   if not kept then
@@ -97,7 +95,6 @@ sorted = {read = read, plan = plan, apply = apply}
 
 -- Adds what the plain form does not need.
 function sorted.complete()
-  -- Units stamped later than a time, without the members before the epoch.
   local function stamped_after(log, time)
     return call('ZCOUNT', log.key, later(time), log.now + log.window)
   end
@@ -108,7 +105,6 @@ function sorted.complete()
     return stamped_after(log, time) + log.permanent
   end
 
-  -- The stamp of the unit with `rank` newer ones. Nothing for a unit that never expires.
   function sorted.stamp_of(log, rank)
     if rank < log.live then
       rank = rank + log.ahead
@@ -116,7 +112,6 @@ function sorted.complete()
     end
   end
 
-  -- Plans to remove the newest units that a clock has stamped, or some of one stamp. Returns how many.
   function sorted.refund(log, cost, at)
     local now, window, members = log.now, log.window, {}
     if log.card == 0 then

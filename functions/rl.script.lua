@@ -924,7 +924,7 @@ local make_run = not PLAIN and function()
     return at
   end
   local quotas_and_options = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function(words, at, command, syntax)
-    local rule = {windows = {}, limits = {}, cost = 1, refunds = command == 'refund'}
+    local rule = {windows = {}, limits = {}, cost = 1}
     local count = 0
     repeat
       if not (words[at] and words[at + 1]) then
@@ -999,10 +999,17 @@ local make_run = not PLAIN and function()
   end
   local make_sliding = (not ONLY or ONLY == 'sliding') and function()
     local sliding = nil
-    local function verdicts(rule, state)
+    local function verdict(rule, state)
+      local log, store = state.log, state.store
+      if rule.cost > 1000 and not store.is_compact then
+        fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
+      elseif rule.count > 1 then
+        sliding.complete()
+        state.newer = store.stamped_after(log, state.now)
+      end
       state.quotas, state.allowed = {}, true
       for index = 1, rule.count do
-        local used = rule.count == 1 and state.log.units or sliding.used(rule, state, index)
+        local used = rule.count == 1 and log.units or sliding.used(rule, state, index)
         local allowed = rule.limits[index] - used >= rule.needed
         state.quotas[index] =
           {limit = rule.limits[index], window = rule.windows[index], before = used, used = used, allowed = allowed}
@@ -1135,17 +1142,7 @@ local make_run = not PLAIN and function()
       if store.complete and (sliding.statuses or rule.count > 1 or rule.FULL or rule.EACH) then
         store.complete()
       end
-      local state = {log = log, store = store, now = now, added = 0}
-      if rule.refunds then
-        return state
-      elseif rule.cost > 1000 and not store.is_compact then
-        fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
-      elseif rule.count > 1 then
-        complete()
-        state.newer = store.stamped_after(log, now)
-      end
-      verdicts(rule, state)
-      return state
+      return {log = log, store = store, now = now, added = 0}
     end
     local function plan(state, may_compact)
       return state.store.plan(state.log, state.added, may_compact)
@@ -1164,8 +1161,8 @@ local make_run = not PLAIN and function()
       end
     end
     sliding = {
-      parse = parse, read = read, decide = decide, plan = plan, reply = reply, apply = apply, complete = complete,
-      syntax = 'SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]', set_missing_expiry = set_missing_expiry,
+      syntax = 'SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]', parse = parse, read = read, verdict = verdict, decide = decide, plan = plan, reply = reply,
+      apply = apply, set_missing_expiry = set_missing_expiry, complete = complete,
     }
     return sliding
   end
@@ -1176,6 +1173,14 @@ local make_run = not PLAIN and function()
       high, low = high + floor(cost / 1e9) + floor(low / 1e9), low % 1e9
       if high > 9223372036 or high == 9223372036 and low > 854775807 then
         fail('ERR increment or decrement would overflow')
+      end
+    end
+    local function verdict(rule, state)
+      state.allowed = true
+      for index = 1, rule.count do
+        local quota = state.quotas[index]
+        quota.allowed = quota.limit - quota.value >= rule.needed
+        state.allowed = state.allowed and quota.allowed
       end
     end
     local function decide(rule, state, counts)
@@ -1254,11 +1259,11 @@ local make_run = not PLAIN and function()
       return text .. 's'
     end
     local function read(rule, key, now, _, _, declared)
-      local state = {now = now, quotas = {}, allowed = true}
+      local state = {now = now, quotas = {}}
       local shorter
       for index = 1, rule.count do
-        local window, limit = rule.windows[index], rule.limits[index]
-        local quota = {limit = limit, window = window, life = window}
+        local window = rule.windows[index]
+        local quota = {limit = rule.limits[index], window = window, life = window}
         local suffix = suffix_of(window, now, rule.ANCHORED)
         quota.suffix = suffix
         if shorter and shorter.suffix == suffix then
@@ -1279,8 +1284,6 @@ local make_run = not PLAIN and function()
             quota.value, quota.text = 0, '0'
           end
         end
-        quota.allowed = limit - quota.value >= rule.needed
-        state.allowed = state.allowed and quota.allowed
         state.quotas[index], shorter = quota, quota
       end
       return state
@@ -1346,8 +1349,8 @@ local make_run = not PLAIN and function()
       return {state.allowed and 1 or 0, quota.used, floor((left + 500) / 1000)} -- Rounded as the TTL command does it.
     end
     fixed = {
-      parse = parse, read = read, decide = decide, reply = reply, apply = apply, complete = complete,
-      syntax = 'FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL | EACH]', set_missing_expiry = set_missing_expiry, refund = refund, counters = counters, suffix_of = suffix_of,
+      syntax = 'FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL | EACH]', parse = parse, read = read, verdict = verdict, decide = decide, reply = reply, apply = apply,
+      set_missing_expiry = set_missing_expiry, refund = refund, counters = counters, suffix_of = suffix_of, complete = complete,
     }
     return fixed
   end
@@ -1494,7 +1497,7 @@ local make_run = not PLAIN and function()
         return {quantity, used_by(rule, seconds, nanos), ceil(to_millis(seconds, nanos) / 1000)}
       end
     end
-    local function read(rule, key, now, seconds, nanos)
+    local function read(_, key, now, seconds, nanos)
       local text = call('GET', key)
       local state = {key = key, now = now, seconds = seconds, nanos = nanos, debt_seconds = 0, debt_nanos = 0}
       if text then
@@ -1506,7 +1509,6 @@ local make_run = not PLAIN and function()
           state.debt_seconds, state.debt_nanos = minus(stored_seconds, stored_nanos, seconds, nanos)
         end
       end
-      verdict(rule, state)
       return state
     end
     local function apply(_, state)
@@ -1556,8 +1558,8 @@ local make_run = not PLAIN and function()
       }
     end
     throttle = {
-      parse = parse, read = read, decide = decide, reply = reply, apply = apply, complete = complete,
-      syntax = 'THROTTLE max_burst count period [quantity] [FULL]',
+      syntax = 'THROTTLE max_burst count period [quantity] [FULL]', parse = parse, read = read, verdict = verdict, decide = decide, reply = reply, apply = apply,
+      complete = complete,
     }
     return throttle
   end
@@ -1594,7 +1596,6 @@ local make_run = not PLAIN and function()
         local score = tonumber(call('ZSCORE', key, rule.holder) or '-inf')
         leases.own = score > now and score or nil
       end
-      leases.allowed = leases.own ~= nil or held < rule.limit
       return leases
     end
     local function set_missing_expiry(_, leases)
@@ -1620,7 +1621,7 @@ local make_run = not PLAIN and function()
     end
     local release = not DIRECT and function(words, at, key)
       local now = clock()
-      local leases = read({limit = 0}, key, now)
+      local leases = read({}, key, now)
       local released, count = {}, 0
       for index = at, leases.held > 0 and #words or 0 do
         local holder = words[index]
@@ -1642,6 +1643,9 @@ local make_run = not PLAIN and function()
         end
       end
       return count
+    end
+    local function verdict(rule, leases)
+      leases.allowed = leases.own ~= nil or leases.held < rule.limit
     end
     local function decide(rule, leases, counts)
       leases.counts = counts and leases.allowed
@@ -1707,8 +1711,8 @@ local make_run = not PLAIN and function()
       return {leases.allowed and 1 or 0, leases.held_after, ceil(rule.lease / 1000)}
     end
     acquire = {
-      parse = parse, read = read, decide = decide, reply = reply, apply = apply, complete = complete,
-      syntax = 'ACQUIRE limit leaseSec holder [FULL]', set_missing_expiry = set_missing_expiry, release = release,
+      syntax = 'ACQUIRE limit leaseSec holder [FULL]', parse = parse, read = read, verdict = verdict, decide = decide, reply = reply, apply = apply,
+      set_missing_expiry = set_missing_expiry, release = release, complete = complete,
     }
     return acquire
   end
@@ -1751,6 +1755,7 @@ local make_run = not PLAIN and function()
     local writes = command ~= 'peek'
     local now, seconds, nanos = clock()
     local state = kind.read(rule, key, now, seconds, nanos, declared, writes)
+    kind.verdict(rule, state)
     kind.decide(rule, state, state.allowed or rule.counts, not (rule.FULL or rule.EACH))
     if kind.plan and (writes or state.added > 0) then
       kind.plan(state, true)
@@ -1947,10 +1952,14 @@ local make_run = not PLAIN and function()
       local parts, full, declared = parse(keys, words, at)
       local now, seconds, nanos = clock()
       check_apart(parts, now, declared)
-      local allowed = true
       for index = 1, #parts do
         local part = parts[index]
         part.state = part.kind.read(part.rule, part.key, now, seconds, nanos, declared, false)
+      end
+      local allowed = true
+      for index = 1, #parts do
+        local part = parts[index]
+        part.kind.verdict(part.rule, part.state)
         part.denies = not (part.state.allowed or part.rule.FORCE)
         allowed = allowed and not part.denies
       end

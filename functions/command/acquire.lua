@@ -18,6 +18,6 @@ end
 
 
 acquire = {
-  parse = parse, read = read, decide = decide, reply = reply, apply = apply, complete = complete,
-  syntax = ACQUIRE_SYNTAX, set_missing_expiry = set_missing_expiry, release = release,
+  syntax = ACQUIRE_SYNTAX, parse = parse, read = read, verdict = verdict, decide = decide, reply = reply, apply = apply,
+  set_missing_expiry = set_missing_expiry, release = release, complete = complete,
 }

@@ -126,10 +126,14 @@ all = function(keys, words, at)
   local parts, full, declared = parse(keys, words, at)
   local now, seconds, nanos = clock()
   check_apart(parts, now, declared)
-  local allowed = true
   for index = 1, #parts do
     local part = parts[index]
     part.state = part.kind.read(part.rule, part.key, now, seconds, nanos, declared, false)
+  end
+  local allowed = true
+  for index = 1, #parts do
+    local part = parts[index]
+    part.kind.verdict(part.rule, part.state)
     part.denies = not (part.state.allowed or part.rule.FORCE)
     allowed = allowed and not part.denies
   end

@@ -16,6 +16,6 @@ local function reply(_, state)
 end
 
 fixed = {
-  parse = parse, read = read, decide = decide, reply = reply, apply = apply, complete = complete,
-  syntax = FIXED_SYNTAX, set_missing_expiry = set_missing_expiry, refund = refund, counters = counters, suffix_of = suffix_of,
+  syntax = FIXED_SYNTAX, parse = parse, read = read, verdict = verdict, decide = decide, reply = reply, apply = apply,
+  set_missing_expiry = set_missing_expiry, refund = refund, counters = counters, suffix_of = suffix_of, complete = complete,
 }

@@ -53,7 +53,7 @@ end
 
 -- `windowSec limit [windowSec limit ...]` and options.
 local quotas_and_options = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function(words, at, command, syntax)
-  local rule = {windows = {}, limits = {}, cost = 1, refunds = command == 'refund'}
+  local rule = {windows = {}, limits = {}, cost = 1}
   local count = 0
   repeat
     if not (words[at] and words[at + 1]) then

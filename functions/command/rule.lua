@@ -4,6 +4,7 @@ local function decide(kind, words, at, command, key, declared)
   local writes = command ~= 'peek'
   local now, seconds, nanos = clock()
   local state = kind.read(rule, key, now, seconds, nanos, declared, writes)
+  kind.verdict(rule, state)
   kind.decide(rule, state, state.allowed or rule.counts, not (rule.FULL or rule.EACH))
   -- A peek plans what it would add as well: a log that cannot take the units refuses it like the call.
   if kind.plan and (writes or state.added > 0) then

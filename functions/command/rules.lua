@@ -1,7 +1,8 @@
 -- The rules. Each is a table of these functions:
 --
 -- parse(words, at, command)          the rule that begins at words[at], and where it ends
--- read(rule, key, time, declared)    a state: what is stored, and whether the request is `allowed`; changes nothing
+-- read(rule, key, time, declared)    a state: what is stored; changes nothing
+-- verdict(rule, state)               whether the request is `allowed`
 -- decide(rule, state, counts, is_short)  updates the state to that after a call that may count, or may not.
 --                                    `is_short`: whether the reply shows no wait
 -- plan(state, may_compact)           whether what was decided can be stored; only where that is not certain

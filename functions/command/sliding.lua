@@ -13,17 +13,7 @@ local function read(rule, key, now, _, _, _, prunes)
   if store.complete and (sliding.statuses or rule.count > 1 or rule.FULL or rule.EACH) then
     store.complete()
   end
-  local state = {log = log, store = store, now = now, added = 0}
-  if rule.refunds then
-    return state
-  elseif rule.cost > MOST_ADDED and not store.is_compact then
-    fail(COST_TOO_LARGE)
-  elseif rule.count > 1 then
-    complete()
-    state.newer = store.stamped_after(log, now)
-  end
-  verdicts(rule, state)
-  return state
+  return {log = log, store = store, now = now, added = 0}
 end
 
 local function plan(state, may_compact)
@@ -48,6 +38,6 @@ local set_missing_expiry = not ONLY and function(_, state)
 end
 
 sliding = {
-  parse = parse, read = read, decide = decide, plan = plan, reply = reply, apply = apply, complete = complete,
-  syntax = SLIDING_SYNTAX, set_missing_expiry = set_missing_expiry,
+  syntax = SLIDING_SYNTAX, parse = parse, read = read, verdict = verdict, decide = decide, plan = plan, reply = reply,
+  apply = apply, set_missing_expiry = set_missing_expiry, complete = complete,
 }

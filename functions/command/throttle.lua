@@ -43,6 +43,6 @@ local function reply(rule, state)
 end
 
 throttle = {
-  parse = parse, read = read, decide = decide, reply = reply, apply = apply, complete = complete,
-  syntax = THROTTLE_SYNTAX,
+  syntax = THROTTLE_SYNTAX, parse = parse, read = read, verdict = verdict, decide = decide, reply = reply, apply = apply,
+  complete = complete,
 }

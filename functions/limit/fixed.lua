@@ -13,6 +13,15 @@ local function check_overflow(text, cost)
   end
 end
 
+local function verdict(rule, state)
+  state.allowed = true
+  for index = 1, rule.count do
+    local quota = state.quotas[index]
+    quota.allowed = quota.limit - quota.value >= rule.needed
+    state.allowed = state.allowed and quota.allowed
+  end
+end
+
 local function decide(rule, state, counts)
   counts = counts and rule.cost > 0
   state.counts = counts

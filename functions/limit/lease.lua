@@ -2,6 +2,10 @@
 --
 -- A state has how many leases are `held`, when the holder's `own` ends, and how many have `ended` and are still there.
 
+local function verdict(rule, leases)
+  leases.allowed = leases.own ~= nil or leases.held < rule.limit
+end
+
 local function decide(rule, leases, counts)
   leases.counts = counts and leases.allowed
   leases.held_after = leases.held + (leases.counts and not leases.own and 1 or 0)

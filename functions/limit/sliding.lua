@@ -4,11 +4,17 @@
 -- A state has the `log` and the functions of its form (state/sliding/mod.lua), a quota for each window, and how many units are
 -- `newer` than now: of several windows some may begin to count units ahead of the clock.
 
--- What a request finds in each window.
-local function verdicts(rule, state)
+local function verdict(rule, state)
+  local log, store = state.log, state.store
+  if rule.cost > MOST_ADDED and not store.is_compact then
+    fail(COST_TOO_LARGE)
+  elseif rule.count > 1 then
+    sliding.complete()
+    state.newer = store.stamped_after(log, state.now)
+  end
   state.quotas, state.allowed = {}, true
   for index = 1, rule.count do
-    local used = rule.count == 1 and state.log.units or sliding.used(rule, state, index)
+    local used = rule.count == 1 and log.units or sliding.used(rule, state, index)
     local allowed = rule.limits[index] - used >= rule.needed
     state.quotas[index] =
       {limit = rule.limits[index], window = rule.windows[index], before = used, used = used, allowed = allowed}

@@ -1,5 +1,5 @@
 -- The generic cell rate algorithm; src/limit/throttle.rs has it in prose. Nanoseconds are two numbers here: whole seconds, and
--- what is left.
+-- what is left. A state has its `debt`: how far the arrival time is ahead of the clock.
 
 local BILLION = 1000000000
 
@@ -89,7 +89,6 @@ local function intervals(rule, factor)
   end
 end
 
--- What a request finds: `debt`, how far the arrival time is ahead of the clock.
 local function verdict(rule, state)
   state.asked_seconds, state.asked_nanos = intervals(rule, rule.quantity)
   if not state.asked_seconds

@@ -13,11 +13,11 @@ local function suffix_of(window, now, anchored)
 end
 
 local function read(rule, key, now, _, _, declared)
-  local state = {now = now, quotas = {}, allowed = true}
+  local state = {now = now, quotas = {}}
   local shorter
   for index = 1, rule.count do
-    local window, limit = rule.windows[index], rule.limits[index]
-    local quota = {limit = limit, window = window, life = window}
+    local window = rule.windows[index]
+    local quota = {limit = rule.limits[index], window = window, life = window}
     local suffix = suffix_of(window, now, rule.ANCHORED)
     quota.suffix = suffix
     if shorter and shorter.suffix == suffix then
@@ -38,8 +38,6 @@ local function read(rule, key, now, _, _, declared)
         quota.value, quota.text = 0, '0'
       end
     end
-    quota.allowed = limit - quota.value >= rule.needed
-    state.allowed = state.allowed and quota.allowed
     state.quotas[index], shorter = quota, quota
   end
   return state

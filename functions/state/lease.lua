@@ -38,7 +38,6 @@ local function read(rule, key, now)
     local score = tonumber(call('ZSCORE', key, rule.holder) or '-inf')
     leases.own = score > now and score or nil
   end
-  leases.allowed = leases.own ~= nil or held < rule.limit
   return leases
 end
 
@@ -70,7 +69,7 @@ end
 -- Releases the leases of the holders in words[at] and after. Returns how many of them had one.
 local release = not DIRECT and function(words, at, key)
   local now = clock()
-  local leases = read({limit = 0}, key, now)
+  local leases = read({}, key, now)
   local released, count = {}, 0
   for index = at, leases.held > 0 and #words or 0 do
     local holder = words[index]

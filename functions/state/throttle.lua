@@ -1,7 +1,7 @@
 -- The theoretical arrival time of a throttle, as a string of digits: nanoseconds since the epoch, the form in which
 -- redis-cell stores it. The key expires when that time has passed, since it has no effect from then on.
 
-local function read(rule, key, now, seconds, nanos)
+local function read(_, key, now, seconds, nanos)
   local text = call('GET', key)
   local state = {key = key, now = now, seconds = seconds, nanos = nanos, debt_seconds = 0, debt_nanos = 0}
   if text then
@@ -13,7 +13,6 @@ local function read(rule, key, now, seconds, nanos)
       state.debt_seconds, state.debt_nanos = minus(stored_seconds, stored_nanos, seconds, nanos)
     end
   end
-  verdict(rule, state)
   return state
 end
 

@@ -28,6 +28,7 @@ test-clients: deps-build deps-server deps-clients build ## Test the packages for
 	clients/python/test.sh
 	clients/node/test.sh
 	clients/rust/test.sh
+	clients/faults/test.sh --quick
 
 faults: deps-build deps-server deps-clients build ## Play all scenarios of clients/faults: what the packages do when something breaks
 	clients/faults/test.sh

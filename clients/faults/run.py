@@ -92,7 +92,7 @@ async def fill_all(chosen: list[Scenario], kinds: list[Kind], jobs: int) -> list
 
 def known_red() -> dict[str, str]:
     lines = [line for line in KNOWN.read_text().splitlines() if line and not line.startswith("#")]
-    return {name.strip(): why.strip() for name, _, why in (line.partition(": ") for line in lines)}
+    return {name.strip(): why.strip() for name, _, why in (line.partition(" | ") for line in lines)}
 
 
 def table(cells: list[Cell], known: dict[str, str]) -> str:
@@ -149,7 +149,7 @@ def main() -> int:
     rows = tomllib.loads((HERE / "subjects.toml").read_text())
     kinds = [Kind(name, **row) for name, row in rows.items()]
     kinds = [kind for kind in kinds if kind.name.startswith(tuple(given.subject or [""]))]
-    kinds = [kind for kind in kinds if not (given.quick and kind.reference)]
+    kinds = [kind for kind in kinds if kind.quick or not given.quick]
     absent = [kind for kind in kinds if not kind.is_here()]
     kinds = [kind for kind in kinds if kind.is_here()]
     chosen = [s for s in SCENARIOS if given.only in s.name and (s.quick or not given.quick)]

@@ -12,6 +12,10 @@ if ! cmp -s $python/requirements-dev.txt $venv/requirements-dev.txt; then
     cp $python/requirements-dev.txt $venv/requirements-dev.txt
 fi
 $venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall $python
+$venv/bin/pip install --quiet --disable-pip-version-check -r requirements.txt
+
+# The service takes minutes to build, and is not in the fixed choice.
+[[ " $* " == *" --quick "* ]] || (cd ../../envoy && "${CARGO:-cargo}" build --locked --release --quiet)
 
 $venv/bin/ruff format --check --quiet .
 $venv/bin/ruff check --quiet .

@@ -86,9 +86,9 @@ class App:
         finally:
             connection.close()
 
-    async def crowd(self, n: int, path: str = "/", **headers: str) -> Counter[int]:
+    async def crowd(self, n: int, timeout: float = 30, **headers: str) -> Counter[int]:
         """Requests at once, each on a connection of its own, and how many were answered with which status."""
-        answers = await asyncio.gather(*(self.get(path, **headers) for _ in range(n)))
+        answers = await asyncio.gather(*(self.get(timeout=timeout, **headers) for _ in range(n)))
         return Counter(answer.status for answer in answers)
 
     async def each(self, keys: list[str], width: int = 16, **headers: str) -> Counter[int]:

@@ -97,6 +97,14 @@ class Traffic:
     def outcomes(self) -> dict[str, int]:
         return dict(Counter(reply.outcome for _, _, reply in self.seen))
 
+    async def settles(self, keys: list[str], seconds: float) -> None:
+        """Waits until all calls have been answered for two seconds, ``seconds`` at most."""
+        began = time.monotonic()
+        while (now := time.monotonic()) < began + seconds:
+            if now > began + 2 and all(now - self.steady_from(key) > 2 and self.of(key, now - 1) for key in keys):
+                return
+            await asyncio.sleep(0.1)
+
     def steady_from(self, key: str) -> float:
         """When the last call that failed had ended."""
         failed = [at for at, each, reply in self.seen if each == key and reply.outcome not in ANSWERED]

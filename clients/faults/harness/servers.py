@@ -168,8 +168,16 @@ class Cluster:
             span = range(-(-number * SLOTS // 3), -(-(number + 1) * SLOTS // 3))
             await node.run("CLUSTER", "ADDSLOTS", *span)
             await node.run("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-        for node in self.nodes[1:]:
-            await first.run("CLUSTER", "MEET", "127.0.0.1", node.port)
+
+        async def met() -> bool:
+            # Again and again: on a busy machine a handshake may end before it is done.
+            for node in self.nodes[1:]:
+                await first.run("CLUSTER", "MEET", "127.0.0.1", node.port)
+            await asyncio.sleep(0.3)
+            known = [await node.run("CLUSTER", "NODES") for node in self.nodes]
+            return all(nodes.count("connected") == 6 and "handshake" not in nodes for nodes in known)
+
+        await until("the nodes have met", met)
         for primary, replica in zip(self.primaries, self.replicas, strict=True):
             name = await primary.run("CLUSTER", "MYID")
             await until("a replica knows its primary", lambda r=replica, n=name: r.run("CLUSTER", "REPLICATE", n))

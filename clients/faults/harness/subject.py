@@ -23,6 +23,7 @@ class Kind:
     env: dict[str, str] = field(default_factory=dict)
     needs: str = ""
     reference: bool = False
+    quick: bool = True
 
     def is_here(self) -> bool:
         """Whether its program has been built or installed."""

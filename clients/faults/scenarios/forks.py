@@ -71,13 +71,13 @@ async def gunicorn(play: Play) -> None:
     in, and all are answered; after the server was killed and started again they are answered within 3 s."""
     server = await play.server()
     app = await play.app(server, sliding("50/hour"), "closed", timeout=2)
-    statuses = await app.crowd(200, x_key="k")
+    statuses = await app.crowd(200, timeout=10, x_key="k")
     play.judge("50 let in, 150 denied", statuses == {200: 50, 429: 150}, dict(statuses))
     server.kill()
-    await app.crowd(20, x_key="k")
+    await app.crowd(20, timeout=10, x_key="k")
     await server.start()
 
     async def back() -> bool:
-        return (await app.crowd(20, x_key="again")) == {200: 20}
+        return (await app.crowd(20, timeout=10, x_key="again")) == {200: 20}
 
     await play.comes_true("within 3 s all of 20 are answered", back, 5)

@@ -154,7 +154,7 @@ async def swallowed(play: Play) -> None:
     proxy.swallow()
     began = time.monotonic()
     async with play.traffic(limiter, ["a", "b", "c"], RULE, **play.impatient(0.1)) as traffic:
-        await asyncio.sleep(6)
+        await traffic.settles(["a", "b", "c"], 6)
     for key in ("a", "b", "c"):
         took = traffic.steady_from(key) - began
         play.judge("answered from 3 s on", took <= 3.5, f"the last failure after {took:.1f} s: {traffic.outcomes()}")

@@ -40,7 +40,7 @@ async def name_moves(play: Play) -> None:
         await old.run("REPLICAOF", "127.0.0.1", new.port)
         name.point_to(new)
         moved = time.monotonic()
-        await asyncio.sleep(6)
+        await traffic.settles(["a", "b"], 6)
     follows(play, traffic, ["a", "b"], moved, 4)
 
 
@@ -56,7 +56,7 @@ async def name_moves_from_hung(play: Play) -> None:
         old.hang()
         name.point_to(new)
         moved = time.monotonic()
-        await asyncio.sleep(6)
+        await traffic.settles(["a", "b"], 6)
     old.resume()
     follows(play, traffic, ["a", "b"], moved, 4)
 
@@ -71,7 +71,7 @@ async def sentinel_failover(play: Play, fail: Callable[[Server], None]) -> None:
         # A sentinel that was not scheduled for two seconds does nothing for thirty.
         await until("the sentinel has failed over", lambda: is_primary(group.replica), 60)
         over = time.monotonic()
-        await asyncio.sleep(6)
+        await traffic.settles(["a", "b"], 6)
     follows(play, traffic, ["a", "b"], over, 4)
 
 
@@ -98,7 +98,7 @@ async def cluster_failover(play: Play, fail: Callable[[Server], None]) -> None:
         fail(cluster.primaries[0])
         await until("the replica is primary", lambda: is_primary(cluster.replicas[0]))
         over = time.monotonic()
-        await asyncio.sleep(8)
+        await traffic.settles(keys, 8)
     follows(play, traffic, keys, over, 5)
 
 
@@ -150,7 +150,7 @@ async def node_hangs_cold(play: Play) -> None:
     limiter = await play.limiter(cluster, timeout=0.5)
     began = time.monotonic()
     async with play.traffic(limiter, [hung, *others], RULE) as traffic:
-        await asyncio.sleep(6)
+        await traffic.settles(others, 6)
     cluster.primaries[0].resume()
     follows(play, traffic, others, began, 3.5)
     for _, _, reply in traffic.seen:

@@ -1,13 +1,23 @@
-"""The subjects of the adapters for Python: ``asgi``, ``fastapi``, ``slowapi`` and ``flask`` (Flask-Limiter)."""
+"""The subjects of the adapters for Python: ``asgi``, ``fastapi``, ``slowapi``, ``flask`` (Flask-Limiter), and
+``gunicorn-sync``, ``gunicorn-gthread``, ``gunicorn-gevent`` (workers that are forked from a limiter in use).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
+import os
 import socket
+import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import flask
 import flask_limiter
@@ -22,6 +32,8 @@ from redis_rl import AsyncLimiter
 from redis_rl.asgi import RateLimitMiddleware
 from redis_rl.fastapi import RateLimit, RateLimitExceeded, problem_response
 
+from harness.servers import free_port
+
 WHICH = sys.argv[1]
 OWN = ["serve", "open", "closed", "local", "several", "processes", "cost", "cluster", "identity", "local-memory"]
 CAN = {
@@ -29,6 +41,7 @@ CAN = {
     "fastapi": OWN,
     # slowapi's swallow_errors ends in an AttributeError of its own, so it has no "open".
     "slowapi": ["serve", "closed", "local", "several"],
+    **{f"gunicorn-{kind}": ["serve", "gunicorn"] for kind in ("sync", "gthread", "gevent")},
     "flask": ["serve", "open", "closed", "local", "several"],
 }
 
@@ -107,8 +120,25 @@ def with_flask(c: dict[str, Any]) -> flask.Flask:
     return app
 
 
+async def with_gunicorn(c: dict[str, Any]) -> dict[str, Any]:
+    port = free_port()
+    words = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "4", "--bind", f"127.0.0.1:{port}"]
+    words += ["--worker-class", WHICH.removeprefix("gunicorn-"), "--threads", "8", "--backlog", "4096"]
+    env = {**os.environ, "FAULTS_APP": json.dumps(c)}
+    here = Path(__file__).parent
+    subprocess.Popen([*words, "python_wsgi:app"], cwd=here, env=env)
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return {"outcome": "done", "port": port}
+        time.sleep(0.05)
+    return {"outcome": "bug", "error": "gunicorn does not listen"}
+
+
 async def serve(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
     refuses = 503
+    if WHICH.startswith("gunicorn-"):
+        return await with_gunicorn(c)
     if WHICH == "flask":
         server = werkzeug.serving.make_server("127.0.0.1", 0, with_flask(c), threaded=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -45,6 +45,7 @@ impl Gauges {
                 "When a configuration was loaded last.",
                 stats.config_loaded_at.load(Relaxed) as f64,
             ),
+            gauge("redis_rl_overrides", "Limits of Redis, in place of those.", service.overrides() as f64),
             gauge("redis_rl_limits", "Limits of the configuration.", service.limits() as f64),
         ];
         for (port, slots) in

@@ -13,6 +13,7 @@ mod listen;
 mod log;
 mod metadata;
 mod metrics;
+mod overrides;
 mod plan;
 mod response;
 mod service;
@@ -38,6 +39,7 @@ use config::{Config, Origin, Update};
 use gauges::Gauges;
 use health::Health;
 use listen::{Ages, Ports, Slots};
+use overrides::Overrides;
 use service::{Grpc, Service};
 use settings::{Settings, Sink};
 use stats::Stats;
@@ -115,7 +117,7 @@ fn check(paths: &[&str]) -> ExitCode {
     for path in paths {
         let loaded = checked.clone().and_then(|options| {
             let definitions = config::files::read_all(std::path::Path::new(path))?;
-            Config::load(&definitions, &Stats::default(), &options)
+            Config::load(&definitions, &Overrides::none(), &Stats::default(), &options)
         });
         match loaded {
             Ok(_) => println!("{path}: ok"),
@@ -168,7 +170,9 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
         Some(xds) => drop(background.spawn(config::xds::watch(xds.clone(), updates))),
         None => drop(background.spawn(config::files::watch(settings.files.clone(), updates))),
     }
-    let loader = Loader { settings: settings.clone(), service: Arc::clone(&service), health: Arc::clone(&health) };
+    let overrides = Overrides::of(settings.redis.clone(), background.clone());
+    let loader =
+        Loader { overrides, settings: settings.clone(), service: Arc::clone(&service), health: Arc::clone(&health) };
     if !settings.force_start {
         let mut stopped = stopped.clone();
         tokio::select! {
@@ -296,6 +300,7 @@ async fn check_redis(store: Arc<Store>, health: Option<Arc<Health>>) {
 
 /// Puts new configurations in place of old ones.
 struct Loader {
+    overrides: Overrides,
     settings: Settings,
     service: Arc<Service>,
     health: Arc<Health>,
@@ -305,7 +310,8 @@ impl Loader {
     async fn load(&self, update: Update) {
         let stats = &self.service.stats;
         let options = self.settings.options();
-        let loaded = update.definitions.and_then(|definitions| Config::load(&definitions, stats, &options));
+        let loaded =
+            update.definitions.and_then(|definitions| Config::load(&definitions, &self.overrides, stats, &options));
         let taken = match loaded {
             Ok(config) => {
                 self.warn(&config);

@@ -243,7 +243,7 @@ fn shorten(text: &mut String, start: usize) {
 }
 
 /// Percent signs, and what separates the parts of a key or means something to a cluster.
-fn escape(key: &mut String, text: &str) {
+pub fn escape(key: &mut String, text: &str) {
     let mut rest = text;
     while let Some(at) = rest.bytes().position(|byte| matches!(byte, b'%' | b'|' | b'=' | b'{' | b'}')) {
         key.push_str(&rest[..at]);

@@ -67,6 +67,11 @@ impl Service {
         self.config().map_or(0, |config| config.limits())
     }
 
+    /// How many limits Redis has in place of those.
+    pub fn overrides(&self) -> usize {
+        self.config().map_or(0, |config| config.overrides())
+    }
+
     /// Answers.
     ///
     /// # Errors

@@ -4,10 +4,14 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
+use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClient;
 use redis::cluster_routing::Slot;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
-use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates, TlsMode};
+use redis::{
+    AsyncConnectionConfig, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates,
+    TlsMode,
+};
 use redis_rl_client::{Connection, Error, Limiter, Mode, Options, Rule};
 
 use crate::config::tree::Kind;
@@ -304,6 +308,46 @@ pub async fn describe(settings: &Redis) {
         (None, None) => "a server that does not tell its version".to_owned(),
     };
     tracing::warn!("connected to {version} at {address}");
+}
+
+/// A connection of its own to the server that has a key.
+///
+/// # Errors
+/// Why there is none, as a sentence.
+pub async fn connection_for(
+    settings: &Redis,
+    key: &str,
+    config: &AsyncConnectionConfig,
+) -> Result<MultiplexedConnection, String> {
+    let wrong = |error: redis::RedisError| error.to_string();
+    let connect = async |client: redis::Client| client.get_multiplexed_async_connection_with_config(config).await;
+    let client_of = |url: &str| client(settings, url).map_err(|failure| failure.reason().to_owned());
+    match settings.kind {
+        RedisType::Single => connect(client_of(&settings.url)?).await.map_err(wrong),
+        RedisType::Sentinel => {
+            let mut sentinels = sentinels(settings).map_err(|failure| failure.reason().to_owned())?;
+            connect(sentinels.async_get_client().await.map_err(wrong)?).await.map_err(wrong)
+        }
+        RedisType::Cluster => {
+            let mut last = "no node answers".to_owned();
+            for node in settings.url.split(',') {
+                let asked = async {
+                    let mut connection = connect(client_of(node)?).await.map_err(wrong)?;
+                    // Any node says which one has the key.
+                    let asked = redis::cmd("HLEN").arg(key).exec_async(&mut connection).await;
+                    match asked.as_ref().map_err(redis::RedisError::redirect_node) {
+                        Err(Some((node, _))) => connect(client_of(node)?).await.map_err(wrong),
+                        _ => asked.map(|()| connection).map_err(wrong),
+                    }
+                };
+                match asked.await {
+                    Ok(connection) => return Ok(connection),
+                    Err(reason) => last = reason,
+                }
+            }
+            Err(last)
+        }
+    }
 }
 
 fn client(settings: &Redis, url: &str) -> Result<redis::Client, Failure> {

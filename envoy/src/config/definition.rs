@@ -18,6 +18,8 @@ pub struct Definition {
     pub name: String,
     pub domain: String,
     pub hash_tag: Option<HashTag>,
+    /// The key of a hash in Redis, of limits in place of those here.
+    pub overrides: String,
     pub descriptors: Vec<Descriptor>,
 }
 
@@ -99,7 +101,7 @@ const KEYS: [&str; 16] = [
 
 /// The keys of this service, by the map that they stand in.
 const OWN_KEYS: [(&str, &[&str]); 5] = [
-    ("", &["hash_tag"]),
+    ("", &["hash_tag", "overrides"]),
     ("rate_limit", &["algorithm", "burst", "concurrency", "rates", "reserve", "unit_multiplier"]),
     ("rates", &["unit_multiplier"]),
     ("concurrency", &["limit", "lease", "holder"]),
@@ -125,6 +127,7 @@ impl Definition {
             match name_of(&key) {
                 "domain" => definition.domain = string(&value)?,
                 "descriptors" => definition.descriptors = list(&value, Descriptor::read)?,
+                "overrides" => definition.overrides = string(&value)?,
                 "hash_tag" => {
                     definition.hash_tag = match &value.kind {
                         Kind::Scalar { scalar: Scalar::Bool(true), .. } => Some(HashTag::Domain),

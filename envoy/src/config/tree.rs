@@ -15,6 +15,8 @@ use envoy_types::pb::google::protobuf::Struct;
 use redis_rl_client::{Rule, Window};
 
 use super::definition::{self, Definition, HashTag, Rate};
+use crate::overrides::{self, Overrides, Table};
+use crate::plan;
 use crate::settings::duration;
 use crate::stats::{LimitStats, Stats};
 
@@ -60,7 +62,15 @@ pub struct Config {
 #[derive(Debug, Default)]
 struct Domain {
     hash_tag: Option<HashTag>,
+    overrides: Option<Overriding>,
     level: Level,
+}
+
+/// Limits of Redis, in place of those of the configuration.
+#[derive(Debug)]
+struct Overriding {
+    key: String,
+    table: Arc<Table>,
 }
 
 /// The descriptors that stand beside each other.
@@ -89,7 +99,7 @@ struct Entry {
 }
 
 /// One `rate_limit`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Limit {
     /// What statistics and /rlconfig call it: `domain.key_value.key`.
     pub full_key: String,
@@ -158,7 +168,12 @@ impl Config {
     ///
     /// # Errors
     /// The first thing that cannot be, with its place.
-    pub fn load(definitions: &[Definition], stats: &Stats, options: &Options) -> Result<Self, String> {
+    pub fn load(
+        definitions: &[Definition],
+        overrides: &Overrides,
+        stats: &Stats,
+        options: &Options,
+    ) -> Result<Self, String> {
         let mut config = Self::default();
         let mut named = HashMap::new();
         for definition in definitions {
@@ -175,6 +190,10 @@ impl Config {
             let domain = config.domains.entry(definition.domain.clone()).or_default();
             if definition.hash_tag.is_some() {
                 domain.hash_tag.clone_from(&definition.hash_tag);
+            }
+            if !definition.overrides.is_empty() {
+                let key = definition.overrides.clone();
+                domain.overrides = Some(Overriding { table: overrides.table(&key), key });
             }
             let mut loader = Loader { stats, options, file: name };
             loader.load(&mut domain.level, &format!("{}.", definition.domain), &definition.descriptors)?;
@@ -198,6 +217,11 @@ impl Config {
     /// How many limits there are.
     pub fn limits(&self) -> usize {
         self.domains.values().map(|domain| domain.level.limits()).sum()
+    }
+
+    /// How many limits of Redis there are.
+    pub fn overrides(&self) -> usize {
+        self.domains.values().filter_map(|domain| domain.overrides.as_ref()).map(|of| of.table.len()).sum()
     }
 
     /// How many domains there are.
@@ -229,7 +253,10 @@ impl Config {
                 let unit = Unit::try_from(limit.unit).map_err(|_| UnknownUnit)?;
                 Some(overriding(name, descriptor, limit.requests_per_unit, unit, stats, options)?)
             }
-            None => domain.level.find(name, descriptor, stats),
+            None => domain.level.find(name, descriptor, stats).map(|found| match domain.overrides(descriptor) {
+                Some(rates) => found.with(&rates),
+                None => found,
+            }),
         };
         let tag = match &domain.hash_tag {
             None => None,
@@ -244,12 +271,66 @@ impl Config {
     /// All limits, a line each.
     pub fn dump(&self) -> String {
         let mut lines = Vec::new();
-        for domain in self.domains.values() {
+        for (name, domain) in &self.domains {
             domain.level.dump(&mut lines);
+            let Some(Overriding { key, table }) = &domain.overrides else { continue };
+            for (field, rates) in table.all() {
+                for rate in rates.into_iter().map(shown_rate) {
+                    let (unit, requests) = (rate.unit().as_str_name(), rate.requests_per_unit);
+                    lines.push(format!("{name}.{field}: unit={unit} requests_per_unit={requests}, overrides: {key}\n"));
+                }
+            }
         }
         lines.sort_unstable();
         lines.concat()
     }
+}
+
+impl Domain {
+    /// The rates that Redis has for the descriptor, if any.
+    fn overrides(&self, descriptor: &RateLimitDescriptor) -> Option<Vec<overrides::Rate>> {
+        let Overriding { table, .. } = self.overrides.as_ref()?;
+        if table.is_empty() {
+            return None;
+        }
+        // As in the keys of counters.
+        let mut field = String::new();
+        for entry in &descriptor.entries {
+            if !field.is_empty() {
+                field.push('|');
+            }
+            plan::escape(&mut field, &entry.key);
+            field.push('=');
+            plan::escape(&mut field, &entry.value);
+        }
+        table.get(&field)
+    }
+}
+
+impl Found {
+    /// The same limit with other rates, where it counts any.
+    fn with(self, rates: &[overrides::Rate]) -> Self {
+        let algorithm = match &self.limit.rule {
+            Some(Kind::Fixed(_)) => Algorithm::Fixed,
+            Some(Kind::Sliding(_)) => Algorithm::Sliding,
+            Some(Kind::Throttle(_)) => Algorithm::Throttle,
+            Some(Kind::Concurrency { .. }) | None => return self,
+        };
+        let windows: Result<Vec<_>, _> = rates.iter().map(|rate| window(rate.limit, rate.seconds.into())).collect();
+        let Ok(made) = windows.and_then(|windows| rule(algorithm, &windows, None)) else { return self };
+        let rates: Vec<_> = rates.iter().copied().map(shown_rate).collect();
+        let limit = Limit { suffix: made.suffix(&rates), rates, rule: Some(made), ..(*self.limit).clone() };
+        Self { limit: Arc::new(limit), ..self }
+    }
+}
+
+/// As it would be written: in the longest unit that its window is a multiple of.
+fn shown_rate(rate: overrides::Rate) -> Shown {
+    use Unit::{Day, Hour, Minute, Month, Second, Week, Year};
+    let units = [Year, Month, Week, Day, Hour, Minute, Second].into_iter();
+    let fits = |unit: &Unit| seconds_of(*unit).is_some_and(|seconds| u64::from(rate.seconds) % seconds == 0);
+    let unit = units.into_iter().find(fits).unwrap_or(Second);
+    Shown { name: String::new(), requests_per_unit: rate.limit, unit: unit.into() }
 }
 
 /// The limit that the request itself brings.

@@ -220,6 +220,7 @@ impl From<message::RateLimitConfig> for Definition {
             name: message.name,
             domain: message.domain,
             hash_tag: None,
+            overrides: String::new(),
             descriptors: message.descriptors.into_iter().map(Into::into).collect(),
         }
     }

@@ -45,8 +45,7 @@ async fn limits_of_several_nodes_are_one_answer() {
     let url = format!("127.0.0.1:{}", nodes[0].port);
     let variables = [("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", url.as_str())];
     let mut service = Service::with_files(&nodes[0], &files, &variables).await;
-    let log = service.process.log();
-    assert!(log.contains("domains without one: d\""), "{log}");
+    service.process.says("domains without one: d\"").await;
     // All keys of the tagged domain are on one node; those of the other are spread.
     for (domain, wanted) in [("tagged", 1), ("d", 3)] {
         for client in ["a", "b", "{c}", "d"] {
@@ -117,4 +116,23 @@ async fn what_a_node_does_not_decide_is_not_charged() {
     until("the others are given back", async || nodes[..2].iter().map(Redis::charged).sum::<u64>() == decided).await;
     let log = service.process.log();
     assert!(log.lines().count() < 30, "{log}");
+}
+
+/// The hash of limits lies on one node, which any of them names.
+#[tokio::test]
+async fn limits_in_redis_are_found_on_their_node() {
+    let nodes = start().await;
+    let config = CONFIG.replace("domain: d", "domain: d\noverrides: limits");
+    for node in &nodes {
+        let url = format!("127.0.0.1:{}", node.port);
+        let variables = [("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", url.as_str())];
+        let mut service = Service::start(node, &config, &variables).await;
+        let field = format!("five={}", node.port);
+        let set = nodes.iter().filter_map(|node| node.ask(&["HSET", "limits", &field, "7/day"]));
+        assert_eq!(set.filter(|reply| reply.starts_with(":1")).count(), 1);
+        let line = format!("d.{field}: unit=DAY requests_per_unit=7, overrides: limits");
+        until("it is read", async || crate::support::http(service.debug, "GET", "/rlconfig", "").1.contains(&line))
+            .await;
+        assert_eq!(service.hit("d", descriptor(&field)).await, "OK 6");
+    }
 }

@@ -178,6 +178,7 @@ async fn an_error_that_stays_is_never_allowed() {
     for _ in 0..10 {
         service.ask(request("d", [descriptor("five=a")])).await.unwrap_err();
     }
+    service.process.says("Redis refuses").await;
     let log = service.process.log();
     assert_eq!(log.matches("Redis refuses requests").count(), 1, "{log}");
 }
@@ -380,5 +381,5 @@ async fn a_user_of_the_prefix_alone_is_enough() {
     assert_eq!(service.hit("d", descriptor("five=a")).await, "OK 4");
     let refused = Service::spawn(redis.port, &[("config.yaml", CONFIG)], &variables[..1]);
     until("it is said", async || refused.process.log().contains("Redis refuses to decide")).await;
-    assert!(refused.process.log().contains("NoPerm"), "{}", refused.process.log());
+    refused.process.says("NoPerm").await;
 }

@@ -7,6 +7,7 @@ mod doors;
 mod envoy;
 mod examples;
 mod failure;
+mod overrides;
 mod reload;
 mod scripts;
 mod support;

@@ -69,7 +69,7 @@ async fn a_folder_that_is_not_there_is_no_empty_configuration() {
     let root = files.path().join("root");
     let variables = [("RUNTIME_ROOT", root.to_str().unwrap())];
     let mut service = Service::with_files(&redis, &[], &variables).await;
-    assert!(service.process.log().contains(&format!("the folder {}", root.display())));
+    service.process.says(&format!("the folder {}", root.display())).await;
     service.ask(crate::support::request("d", [descriptor("a")])).await.unwrap_err();
     fs::create_dir(&root).unwrap();
     fs::write(root.join("config.yaml"), limit(10)).unwrap();
@@ -148,7 +148,7 @@ async fn a_folder_with_another_name_is_no_empty_configuration() {
     let wrong = [("RUNTIME_APPDIRECTORY", "confg"), ("RUNTIME_WATCH_ROOT", "true")];
     let mut service = Service::with_files(&redis, &[("config.yaml", &limit(10))], &wrong).await;
     service.ask(crate::support::request("d", [descriptor("a")])).await.unwrap_err();
-    assert!(service.process.log().contains("root/confg"), "{}", service.process.log());
+    service.process.says("root/confg").await;
 
     let mut service = Service::start(&redis, &limit(10), &[("RUNTIME_WATCH_ROOT", "true")]).await;
     assert_eq!(service.hit("d", descriptor("a")).await, "OK 9");
@@ -227,7 +227,7 @@ async fn files_of_one_domain_are_merged_where_it_is_allowed() {
     assert_eq!(service.hit("d", descriptor("a")).await, "OK 9");
     assert_eq!(service.hit("d", descriptor("b")).await, "OK 19");
     let refused = Service::with_files(&redis, &files, &[]).await;
-    assert!(refused.process.log().contains("config.2.yaml: the domain 'd' is in config.1.yaml already"));
+    refused.process.says("config.2.yaml: the domain 'd' is in config.1.yaml already").await;
 }
 
 #[tokio::test]

@@ -60,6 +60,11 @@ impl Process {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// Waits until it has said this: the log of the service is written by a thread of its own.
+    pub async fn says(&self, words: impl AsRef<str>) {
+        until(words.as_ref(), async || self.log().contains(words.as_ref())).await;
+    }
+
     pub fn signal(&self, name: &str) {
         let sent = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
         assert!(sent.success());

@@ -108,7 +108,7 @@ async fn a_unix_socket_is_a_door() {
     fs::write(&file, "text").unwrap();
     let mut refused = Service::spawn(redis.port, &[("config.yaml", CONFIG)], &[("GRPC_UDS", file.to_str().unwrap())]);
     until("the service ends", async || refused.process.ended().is_some()).await;
-    assert!(refused.process.log().contains(file.to_str().unwrap()));
+    refused.process.says(file.to_str().unwrap()).await;
     assert_eq!(fs::read_to_string(&file).unwrap(), "text");
 }
 

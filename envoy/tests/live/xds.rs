@@ -179,7 +179,7 @@ async fn configurations_come_by_xds() {
     // With the descriptor, as there are no lines; in the log and in the statistics, too.
     let reason = "config of d: 'd.a': a unit is second";
     assert!(refused.error_detail.unwrap().message.contains(reason));
-    assert!(service.process.log().contains(reason));
+    service.process.says(reason).await;
     assert_eq!(service.metric("ratelimit_service_config_load_error"), 1.0);
     assert_eq!(service.hit("d", descriptor("a")).await, "OK 3");
 

@@ -1,0 +1,281 @@
+//! Limits as data: a hash in Redis whose fields are descriptors and whose values are rates, in place of the rates that the
+//! configuration has for them.
+//!
+//! They are kept in memory. The server tells of a change by client tracking (an invalidation of the key, which does not say
+//! what has changed), and the hash is read again, in pieces, into the same table: a million of them have no room twice.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, PushInfo, PushKind};
+use redis_rl_client::Rule;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use crate::settings;
+use crate::store;
+
+/// How long the server may take for an answer, and to connect.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a connection that is silent is asked whether it is still there, and one that is gone is made anew.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Fields read by one call. It keeps others of the server from their turn for about a millisecond.
+const PIECE: usize = 1000;
+/// The most fields that the log names of those that cannot be used.
+const NAMED: usize = 10;
+
+/// The fields of one hash.
+#[derive(Debug, Default)]
+pub struct Table(RwLock<Fields>);
+
+#[derive(Debug, Default)]
+struct Fields {
+    rates: HashMap<Box<str>, Entry>,
+    /// The number of the present reading. What an earlier one has left is gone from the hash.
+    reading: u32,
+}
+
+#[derive(Debug)]
+struct Entry {
+    first: Rate,
+    /// Seldom any, so that a word is better than three.
+    #[allow(clippy::box_collection)]
+    more: Option<Box<Vec<Rate>>>,
+    reading: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    pub limit: u32,
+    pub seconds: u32,
+}
+
+impl Entry {
+    fn rates(&self) -> Vec<Rate> {
+        [self.first].into_iter().chain(self.more.iter().flat_map(|more| more.iter().copied())).collect()
+    }
+}
+
+impl Table {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Fields> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Fields> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.read().rates.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.read().rates.len()
+    }
+
+    /// The rates of a field.
+    pub fn get(&self, field: &str) -> Option<Vec<Rate>> {
+        self.read().rates.get(field).map(Entry::rates)
+    }
+
+    /// All fields with their rates.
+    pub fn all(&self) -> Vec<(String, Vec<Rate>)> {
+        self.read().rates.iter().map(|(field, entry)| (field.to_string(), entry.rates())).collect()
+    }
+
+    /// Begins a reading.
+    fn begin(&self) {
+        let mut fields = self.write();
+        fields.reading = fields.reading.wrapping_add(1);
+    }
+
+    /// Takes a piece. Answers with what cannot be used.
+    fn take(&self, piece: Piece) -> Vec<String> {
+        let mut refused = Vec::new();
+        let mut fields = self.write();
+        let reading = fields.reading;
+        for (field, value) in piece {
+            match parse(&field, &value) {
+                Ok((field, first, more)) => match fields.rates.get_mut(field) {
+                    Some(entry) => *entry = Entry { first, more, reading },
+                    None => drop(fields.rates.insert(field.into(), Entry { first, more, reading })),
+                },
+                Err(reason) => refused.push(reason),
+            }
+        }
+        refused
+    }
+
+    /// Forgets what was not read.
+    fn end(&self) {
+        let Fields { rates, reading } = &mut *self.write();
+        rates.retain(|_, entry| entry.reading == *reading);
+        if rates.capacity() / 4 > rates.len() {
+            rates.shrink_to_fit();
+        }
+    }
+}
+
+/// Fields with their values.
+type Piece = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A field with its rates.
+#[allow(clippy::box_collection)]
+type Parsed<'a> = (&'a str, Rate, Option<Box<Vec<Rate>>>);
+
+fn parse<'a>(field: &'a [u8], value: &[u8]) -> Result<Parsed<'a>, String> {
+    let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(100)]).into_owned();
+    let refused = |reason: &str| format!("'{}' '{}': {reason}", shown(field), shown(value));
+    let field = std::str::from_utf8(field).map_err(|_| refused("not UTF-8"))?;
+    let text = std::str::from_utf8(value).map_err(|_| refused("not UTF-8"))?;
+    let rule = Rule::fixed(text).map_err(|error| refused(&error.to_string()))?;
+    let rates = rule.windows().iter().map(|window| {
+        let limit = u32::try_from(window.limit()).map_err(|_| refused("a limit is at most 4294967295"))?;
+        match u32::try_from(window.length().as_secs()) {
+            Ok(seconds) if window.length().subsec_nanos() == 0 => Ok(Rate { limit, seconds }),
+            _ => Err(refused("a window is whole seconds")),
+        }
+    });
+    let mut rates: Vec<_> = rates.collect::<Result<_, String>>()?;
+    let first = rates.remove(0);
+    Ok((field, first, if rates.is_empty() { None } else { Some(Box::new(rates)) }))
+}
+
+/// The tables of all hashes that a configuration names. One is kept, and followed, as long as a configuration has it.
+pub struct Overrides {
+    tables: Mutex<HashMap<String, Weak<Table>>>,
+    /// The server, and where the following runs. `None`: nothing is followed.
+    server: Option<(settings::Redis, Handle)>,
+}
+
+impl Overrides {
+    /// Follows hashes of a server.
+    pub fn of(settings: settings::Redis, runtime: Handle) -> Self {
+        Self { tables: Mutex::default(), server: Some((settings, runtime)) }
+    }
+
+    /// Reads none: to check a configuration.
+    pub fn none() -> Self {
+        Self { tables: Mutex::default(), server: None }
+    }
+
+    /// The table of the hash at this key.
+    pub fn table(&self, key: &str) -> Arc<Table> {
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(table) = tables.get(key).and_then(Weak::upgrade) {
+            return table;
+        }
+        let table = Arc::new(Table::default());
+        tables.insert(key.to_owned(), Arc::downgrade(&table));
+        if let Some((settings, runtime)) = &self.server {
+            runtime.spawn(follow(settings.clone(), key.to_owned(), Arc::downgrade(&table)));
+        }
+        table
+    }
+}
+
+/// Keeps the table as the hash is, until no configuration has it.
+async fn follow(settings: settings::Redis, key: String, table: Weak<Table>) {
+    let (mut failing, mut refused) = (false, Vec::new());
+    while table.strong_count() > 0 {
+        if let Err(reason) = follow_on_a_connection(&settings, &key, &table, &mut failing, &mut refused).await {
+            if !failing {
+                tracing::warn!("the limits in '{key}' cannot be read, and those that were read before hold: {reason}");
+            }
+            failing = true;
+        }
+        tokio::time::sleep(PERIOD).await;
+    }
+}
+
+async fn follow_on_a_connection(
+    settings: &settings::Redis,
+    key: &str,
+    table: &Weak<Table>,
+    failing: &mut bool,
+    refused: &mut Vec<String>,
+) -> Result<(), String> {
+    let (sender, mut pushes) = mpsc::unbounded_channel();
+    let config = AsyncConnectionConfig::new().set_push_sender(sender);
+    let config = config.set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
+    let mut connection = store::connection_for(settings, key, &config).await?;
+    let wrong = |error: redis::RedisError| error.to_string();
+    redis::cmd("CLIENT").arg("TRACKING").arg("ON").exec_async(&mut connection).await.map_err(wrong)?;
+    loop {
+        // What was said before is read now.
+        while pushes.try_recv().is_ok() {}
+        let Some(read) = table.upgrade() else { return Ok(()) };
+        let begun = Instant::now();
+        let now_refused = read_all(&mut connection, key, &read).await.map_err(wrong)?;
+        for reason in now_refused.iter().take(NAMED).filter(|reason| !refused.contains(reason)) {
+            tracing::warn!("a limit in '{key}' cannot be used, and that of the configuration holds: {reason}");
+        }
+        if *failing || begun.elapsed() > PERIOD {
+            tracing::warn!("the limits in '{key}' were read: {} in {:?}", read.len(), begun.elapsed());
+        }
+        drop(read);
+        *failing = false;
+        *refused = now_refused;
+        // Where the hash is so large that reading it takes long, the server does not spend its time on that alone.
+        tokio::time::sleep(begun.elapsed() * 5).await;
+        loop {
+            match tokio::time::timeout(PERIOD, pushes.recv()).await {
+                Ok(Some(PushInfo { kind: PushKind::Invalidate, .. })) => break,
+                Ok(None | Some(PushInfo { kind: PushKind::Disconnection, .. })) => {
+                    return Err("the connection has broken".to_owned());
+                }
+                Ok(Some(_)) => {}
+                Err(_) if table.strong_count() == 0 => return Ok(()),
+                Err(_) => redis::cmd("PING").exec_async(&mut connection).await.map_err(wrong)?,
+            }
+        }
+    }
+}
+
+/// Reads the hash into the table. Answers with the first fields that cannot be used.
+async fn read_all(connection: &mut MultiplexedConnection, key: &str, table: &Table) -> redis::RedisResult<Vec<String>> {
+    let mut refused = Vec::new();
+    let mut cursor = 0_u64;
+    table.begin();
+    loop {
+        let mut scan = redis::cmd("HSCAN");
+        scan.arg(key).arg(cursor).arg("COUNT").arg(PIECE);
+        let (next, piece): (u64, Piece) = scan.query_async(connection).await?;
+        refused.extend(table.take(piece));
+        refused.truncate(NAMED);
+        cursor = next;
+        if cursor == 0 {
+            break;
+        }
+    }
+    table.end();
+    Ok(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(fields: &[(&str, &str)]) -> Piece {
+        fields.iter().map(|(field, value)| (field.as_bytes().to_vec(), value.as_bytes().to_vec())).collect()
+    }
+
+    #[test]
+    fn a_reading_takes_the_place_of_the_one_before() {
+        let table = Table::default();
+        table.begin();
+        let refused = table.take(piece(&[("a=1", "5/second, 100/15min"), ("b=1", "many"), ("c=1", "5/250ms")]));
+        table.end();
+        assert_eq!(refused.len(), 2, "{refused:?}");
+        assert_eq!(table.get("a=1").unwrap(), [Rate { limit: 5, seconds: 1 }, Rate { limit: 100, seconds: 900 }]);
+        assert_eq!((table.get("b=1"), table.len()), (None, 1));
+        table.begin();
+        table.take(piece(&[("b=1", "7/day")]));
+        // What was read before holds until all is read.
+        assert!(table.get("a=1").is_some());
+        table.end();
+        assert_eq!(table.all(), [("b=1".to_owned(), vec![Rate { limit: 7, seconds: 86_400 }])]);
+    }
+}

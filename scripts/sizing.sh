@@ -15,7 +15,7 @@ page=docs/SIZING.md
 # Title, requests of each key, call: # stands for the number of the user, which makes a key of 12 bytes.
 rows=(
     'a counter: `RL.FIXED`|1|RL.FIXED user:# 36000 1000'
-    'an arrival time: `RL.THROTTLE`|1|RL.THROTTLE user:# 1000 1000 36000'
+    'an arrival time: `RL.THROTTLE`|1|RL.THROTTLE user:# 100 100 36000'
     'a lease: `RL.ACQUIRE`, a holder of 16 bytes|1|RL.ACQUIRE user:# 16 36000 request-########'
     '`RL.SLIDING`, sorted set, 1 request|1|RL.SLIDING user:# 36000 1000'
     'the same, 10 requests|10|RL.SLIDING user:# 36000 1000'

@@ -58,7 +58,7 @@ bench-instructions: deps-build deps-server deps-valgrind build ## Count the inst
 functions: ## Put functions/ together into the two files that servers load
 	@scripts/functions.sh
 
-pictures: deps-build deps-server build ## Draw docs/pictures from live calls, and the plots of docs/bench from its figures
+pictures: deps-build deps-server build ## Draw docs/pictures from live calls, and make the benchmark's page and plots again from its figures
 	$(CARGO) bench --locked --bench pictures
 	$(CARGO) bench --locked --bench limiters -- --plots
 

@@ -16,8 +16,8 @@ server=$("${REDIS_SERVER:-redis-server}" --version | grep -o 'v=[^ ]*')
 \`make bench-envoy\` writes this section. [\`redis-rl-envoy\`](ENVOY.md) stands beside envoyproxy/ratelimit, of January 2026
 and built by Go $(go env GOVERSION | sed 's/^go//'), on one Redis with the module. Both run with the settings that they have by default. All descriptors
 have windows of the clock, which is what both count by. The two take short turns, one after the other, so that a machine that is
-busy elsewhere slows both. Figures are medians of the turns. Ratios (÷) are ours by theirs, taken within each turn: the median, and
-in parentheses the smallest and the largest. CPU is processor time, and commands are those of Redis, of one request. Processor time
+busy elsewhere slows both. Figures are medians of the turns. Ratios (÷) are ours by theirs, taken within each turn: the
+smallest and the largest, or *no difference* where these are on both sides of 1. CPU is processor time, and commands are those of Redis, of one request. Processor time
 depends less on what else the machine does than the times of answers (p50, p99) and the most requests a second, which also depend
 on the client, which shares the processors.
 

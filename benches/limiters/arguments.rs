@@ -10,7 +10,7 @@ use super::venues;
 pub const USAGE: &str = "\
 options: --quick              fewer and shorter cases, one round, writes no file
          --instructions       counts instructions in place of time
-         --plots              measures nothing: draws the plots again from docs/bench/results.json
+         --plots              measures nothing: makes plots and pages again from docs/bench/results.json
          --engine NAME        a server of tests/engines.tsv
          --redis-cell PATH    redis-cell's library (or the variable REDIS_CELL_SO)
          --rounds N           at most N rounds

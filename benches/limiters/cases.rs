@@ -134,6 +134,10 @@ pub const PACE: usize = 40_000;
 
 /// A case at this limit takes seconds to prepare.
 pub const MILLION: usize = 1_000_000;
+/// The largest sorted set that is a listpack, and the smallest that is not.
+pub const LISTPACK: [usize; 2] = [128, 129];
+/// The limits of RL.SLIDING.
+pub const LIMITS: [usize; 6] = [5, 100, LISTPACK[0], LISTPACK[1], 10_000, MILLION];
 
 const HOUR: u64 = 3600;
 
@@ -362,7 +366,11 @@ fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
         fixed.script(&scripts.fixed, &arguments),
     ];
     for traffic in [Traffic::Filling, Traffic::Denied, Traffic::Moving] {
-        for limit in [5, 100, 10_000, MILLION] {
+        for limit in LIMITS {
+            // Beside the edge of a listpack only what is at its limit is measured, for a plot.
+            if LISTPACK.contains(&limit) && (traffic == Traffic::Filling || group == Group::Durable) {
+                continue;
+            }
             // A key whose window moves gets its next call after window / (limit - 1/2): as many keys, at the pace, make one turn.
             let (window, keys, calls, held) = match (traffic, limit) {
                 (Traffic::Filling, 5) => (HOUR, 10_000, 50_000, 0),
@@ -370,11 +378,11 @@ fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
                 (Traffic::Filling, 10_000) => (HOUR, 5, 50_000, 0),
                 (Traffic::Filling, _) => (HOUR, 1, 50_000, limit - 60_000),
                 (Traffic::Denied, 5) => (HOUR, 10_000, 50_000, limit - 1),
-                (Traffic::Denied, 100) => (HOUR, 1_000, 50_000, limit - 1),
+                (Traffic::Denied, 100..=129) => (HOUR, 1_000, 50_000, limit - 1),
                 (Traffic::Denied, 10_000) => (HOUR, 10, 50_000, limit - 1),
                 (Traffic::Denied, _) => (HOUR, 1, 50_000, limit - 1),
                 (Traffic::Moving, 5) => (1, 0, 20_000, limit - 1),
-                (Traffic::Moving, 100) => (2, 0, 20_000, limit - 1),
+                (Traffic::Moving, 100..=129) => (2, 0, 20_000, limit - 1),
                 (Traffic::Moving, 10_000) => (5, 0, 20_000, limit - 1),
                 (Traffic::Moving, _) => (25, 0, 20_000, limit - 1),
             };
@@ -401,7 +409,8 @@ fn main_cases(scripts: &Scripts, group: Group) -> Vec<Case> {
 /// The cases that are measured on other engines, too.
 pub fn on_other_engines(scripts: &Scripts) -> Vec<Case> {
     let mut cases = main_cases(scripts, Group::Main);
-    cases.retain(|case| !case.heavy && (case.traffic != Traffic::Moving || case.limit == 100));
+    cases.retain(|case| !case.heavy && !LISTPACK.contains(&case.limit));
+    cases.retain(|case| case.traffic != Traffic::Moving || case.limit == 100);
     cases.extend(throttle(scripts));
     cases
 }
@@ -602,12 +611,47 @@ fn forms(case: &dyn Fn(&str) -> Case) -> Vec<Case> {
     let rejected = |case: Case| case.module("RL.FIXED key 3600 1", &["rl.fixed"]).after(1, "RL.FIXED key 3600 1");
     vec![
         rejected(denied("RL.FIXED, denied", MILLION)),
+        rejected(denied("RL.FIXED, denied, rl.top no", MILLION)).after(1, "CONFIG SET rl.top no"),
         rejected(denied("RL.FIXED, denied, each key once", 1)),
         each.module(&format!("RL.SLIDING key {several} EACH"), &["rl.sliding"]),
         Case { side: Side::Compact, ..each.module(&format!("RL.SLIDING key {several} EACH"), &["rl.sliding"]) },
         force.module("RL.SLIDING key 3600 100 FORCE", &["rl.sliding"]),
         counter("RL.FIXED, FULL").module("RL.FIXED key 3600 1000000 FULL", &["rl.fixed"]),
         counter("RL.THROTTLE, FULL").module("RL.THROTTLE key 1000000 100 60 FULL", &["rl.throttle"]),
+        counter("RL.FIXED, 3 windows, EACH")
+            .module("RL.FIXED key 60 1000000 3600 1000000 86400 1000000 EACH", &["rl.fixed"]),
+    ]
+}
+
+/// What packages send to learn more than the decision. Counted in instructions only.
+pub fn full_replies() -> Vec<Case> {
+    let case = |title: &str| Case { optional: true, ..base(Group::Policies, title, Traffic::Filling) };
+    const ALL: &str = "RL.ALL 3 key:rpm key:tpm key:busy SLIDING 3600 500 SLIDING 3600";
+    let denied = |title: &str| Case { traffic: Traffic::Denied, keys: 1_000, verdict: None, ..case(title) };
+    let log = |title: &str| Case { limit: 100, keys: 500, verdict: None, ..case(title) };
+    let all = |tokens: &str| format!("{ALL} {tokens} COST 1800 ACQUIRE 16 3600 holder FULL");
+    let sliding = "RL.SLIDING key 3600 10 FULL";
+    let tokens = "RL.SLIDING key 3600 200000 COST 1800 FULL";
+    vec![
+        denied("RL.SLIDING, FULL, denied").module(sliding, &["rl.sliding"]).after(10, sliding),
+        log("RL.SLIDING, 200,000 tokens, COST 1800, FULL").module(tokens, &["rl.sliding"]),
+        denied("RL.SLIDING, 200,000 tokens, COST 1800, FULL, denied")
+            .module(tokens, &["rl.sliding"])
+            .after(111, tokens),
+        denied("RL.FIXED, FULL, denied")
+            .module("RL.FIXED key 3600 1 FULL", &["rl.fixed"])
+            .after(1, "RL.FIXED key 3600 1"),
+        denied("RL.THROTTLE, FULL, denied")
+            .module("RL.THROTTLE key 0 1 3600 FULL", &["rl.throttle"])
+            .after(1, "RL.THROTTLE key 0 1 3600"),
+        log("RL.PEEK, SLIDING, FULL").module("RL.PEEK key SLIDING 3600 100 FULL", &["rl.peek"]),
+        Case { limit: 16, keys: 5_000, verdict: None, ..case("RL.ACQUIRE, admitted, FULL") }
+            .module("RL.ACQUIRE key 16 3600 holder FULL", &["rl.acquire"]),
+        Case { limit: 16, keys: 5_000, verdict: None, ..case("RL.ALL, requests, tokens and leases, FULL") }
+            .module(&all("200000"), &["rl.all"]),
+        denied("RL.ALL, requests, tokens and leases, FULL, denied")
+            .module(&all("18000"), &["rl.all"])
+            .after(10, &all("18000")),
     ]
 }
 

@@ -25,6 +25,8 @@ use super::venues;
 const START: i64 = 1_800_000_000_000;
 /// Calls that are counted, after as many that are not.
 const CALLS: usize = 1_000;
+/// The engines beside the one of the arguments.
+const BESIDE: [&str; 2] = ["redis-8.6", "valkey-9.1"];
 /// The path of the page.
 const PAGE: &str = "docs/bench/instructions.md";
 /// A change of more than this many percent is set in bold.
@@ -37,16 +39,44 @@ pub fn run(engine: &Engine, arguments: &Arguments) {
         eprintln!("valgrind is not here: scripts/install-deps.sh valgrind");
         std::process::exit(1);
     }
+    let counts = counts(engine, arguments);
+    let before_page = committed();
+    // The page has no counts of other engines to compare with: print without writing.
+    let whole = arguments.filter.is_none() && is_of(&before_page, engine);
+    let others = if whole { BESIDE.as_slice() } else { &[] };
+    let others = others.iter().filter_map(|name| Engine::all().into_iter().find(|other| other.name == *name));
+    let beside: Vec<_> = others
+        .filter(|other| other.program.is_some())
+        .map(|other| {
+            let counts = self::counts(&other, arguments);
+            (other, counts)
+        })
+        .collect();
+    let before = if is_of(&before_page, engine) { counts_of(&before_page) } else { Counts::new() };
+    let page = page(engine, &counts, &before, &beside);
+    println!("{page}");
+    if whole {
+        std::fs::create_dir_all(root().join("docs/bench")).expect("docs/bench");
+        std::fs::write(root().join(PAGE), page).expect(PAGE);
+        println!("written to {PAGE}");
+    }
+}
+
+/// By the name of the case.
+type Counts = BTreeMap<String, u64>;
+
+fn counts(engine: &Engine, arguments: &Arguments) -> Counts {
     let mut counter = Counter::start(engine);
     let scripts = Scripts::load(&mut counter.client);
     let mut cases = cases::all(&scripts, arguments.seed);
+    cases.extend(cases::full_replies());
     cases.retain(|case| {
         case.title != BESIDE_ZREM
             && matches!(case.group, Group::Floor | Group::Main | Group::Options | Group::Throttle | Group::Policies)
             && matches!(case.side, Side::Module | Side::Compact | Side::Server)
             && arguments.filter.as_ref().is_none_or(|filter| case.name().contains(filter.as_str()))
     });
-    let mut counts = BTreeMap::new();
+    let mut counts = Counts::new();
     for case in cases {
         let name = match case.side {
             Side::Compact => format!("{}, compact", case.title),
@@ -56,7 +86,7 @@ pub fn run(engine: &Engine, arguments: &Arguments) {
             eprintln!("left out: {name}: {reason}");
             continue;
         }
-        eprintln!("counting: {name}");
+        eprintln!("counting on {}: {name}", engine.name);
         match (case.group, case.traffic) {
             (Group::Main, Traffic::Filling) if case.stats == ["rl.sliding"] => {
                 if case.limit <= 10_000 {
@@ -69,16 +99,7 @@ pub fn run(engine: &Engine, arguments: &Arguments) {
             }
         }
     }
-    let before_page = committed();
-    let before = if is_of(&before_page, engine) { counts_of(&before_page) } else { BTreeMap::new() };
-    let page = page(engine, &counts, &before);
-    println!("{page}");
-    // The page has no counts of other engines to compare with: print without writing.
-    if arguments.filter.is_none() && is_of(&before_page, engine) {
-        std::fs::create_dir_all(root().join("docs/bench")).expect("docs/bench");
-        std::fs::write(root().join(PAGE), page).expect(PAGE);
-        println!("written to {PAGE}");
-    }
+    counts
 }
 
 /// A server under callgrind.
@@ -243,7 +264,7 @@ impl Counter {
 
     /// A log from its first request to its limit; then denied calls; then a turn of the log in which each call adds a request and
     /// one leaves the window.
-    fn sliding(&mut self, case: &Case, counts: &mut BTreeMap<String, u64>) {
+    fn sliding(&mut self, case: &Case, counts: &mut Counts) {
         let limit = case.limit;
         // Milliseconds from a request to the next one of its key.
         let spacing = (1_000 / limit).max(2) as i64;
@@ -284,7 +305,7 @@ fn committed() -> String {
     }
 }
 
-fn counts_of(page: &str) -> BTreeMap<String, u64> {
+fn counts_of(page: &str) -> Counts {
     page.lines()
         .filter_map(|line| {
             let cells: Vec<&str> = line.strip_prefix('|')?.split('|').map(str::trim).collect();
@@ -293,16 +314,21 @@ fn counts_of(page: &str) -> BTreeMap<String, u64> {
         .collect()
 }
 
-fn page(engine: &Engine, counts: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> String {
-    let program = engine.program.as_deref().and_then(version).unwrap_or_default();
+fn page(engine: &Engine, counts: &Counts, before: &Counts, beside: &[(Engine, Counts)]) -> String {
+    let program = |engine: &Engine| engine.program.as_deref().and_then(version).unwrap_or_default();
     let mut page = format!(
         "# Instructions a call\n\n\
-         `make bench-instructions` writes this page. Engine: {} ({program}), under callgrind, its clock frozen. The counts are the\n\
+         `make bench-instructions` writes this page. Engine: {} ({}), under callgrind, its clock frozen. The counts are the\n\
          instructions of `processCommand`. Changes are relative to the page as last committed: those of {TOLD} % and more are shown,\n\
-         those of more than {NOTABLE} % in bold.\n\n\
-         | command | instructions | change |\n|---|--:|--:|\n",
-        engine.name
+         those of more than {NOTABLE} % in bold. The last columns are other engines.\n\n\
+         | command | instructions | change |",
+        engine.name,
+        program(engine)
     );
+    for (other, _) in beside {
+        let _ = write!(page, " {} ({}) |", other.name, program(other));
+    }
+    let _ = writeln!(page, "\n|---|--:|--:|{}", "--:|".repeat(beside.len()));
     for (name, &count) in counts {
         let change = before.get(name).map_or(0.0, |&before| (count as f64 / before as f64 - 1.0) * 100.0);
         let change = match change.abs() {
@@ -310,7 +336,11 @@ fn page(engine: &Engine, counts: &BTreeMap<String, u64>, before: &BTreeMap<Strin
             size if size <= NOTABLE => format!("{change:+.1} %"),
             _ => format!("**{change:+.1} %**"),
         };
-        let _ = writeln!(page, "| {name} | {} | {change} |", grouped(count as usize));
+        let _ = write!(page, "| {name} | {} | {change} |", grouped(count as usize));
+        for (_, counts) in beside {
+            let _ = write!(page, " {} |", counts.get(name).map_or(String::new(), |&count| grouped(count as usize)));
+        }
+        page.push('\n');
     }
     page
 }

@@ -7,7 +7,7 @@
 //!
 //! `make bench` writes docs/BENCHMARK.md, the figures and plots in docs/bench, and the README's short table.
 //! `make bench-quick` prints. `make bench-instructions` counts instructions in place of time: see instructions.rs. `make pictures`
-//! draws the plots again from the figures.
+//! makes plots and pages again from the figures.
 
 #[path = "../../tests/support/mod.rs"]
 #[allow(dead_code)]
@@ -48,8 +48,7 @@ fn main() {
         std::process::exit(2);
     });
     if arguments.mode == Mode::Plots {
-        let folder = root().join("docs/bench");
-        return plots::write(&Results::read(&folder.join("results.json")), &folder);
+        return publish(&Results::read(&root().join("docs/bench/results.json")));
     }
     let Some(engine) = Engine::pick(arguments.engine.as_deref()) else {
         eprintln!("that engine is not here: `make engines` fetches it");
@@ -116,12 +115,16 @@ fn compare(engine: &Engine, arguments: &Arguments) {
     }
 }
 
-/// The page, the figures, the plots and the README's part.
+/// The figures, and what is made of them.
 fn write(results: &Results) {
-    let folder = root().join("docs/bench");
-    std::fs::create_dir_all(&folder).expect("docs/bench");
-    results.write(&folder.join("results.json"));
-    plots::write(results, &folder);
+    std::fs::create_dir_all(root().join("docs/bench")).expect("docs/bench");
+    results.write(&root().join("docs/bench/results.json"));
+    publish(results);
+}
+
+/// The page, the plots and the README's part.
+fn publish(results: &Results) {
+    plots::write(results, &root().join("docs/bench"));
     let path = root().join("docs/BENCHMARK.md");
     let before = std::fs::read_to_string(&path).unwrap_or_default();
     let page = report::page(results) + &report::of_other_commands(&before);
@@ -201,6 +204,7 @@ fn head(engine: &Engine, venues: &Venues, arguments: &Arguments) -> Vec<(&'stati
     });
     vec![
         ("machine", json!(support::machine())),
+        ("load average", json!(support::load_average())),
         ("engine", json!({ "name": engine.name, "version": program })),
         ("redis-cell", json!(cell)),
         ("seed", json!(arguments.seed)),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use plotters::prelude::*;
 
-use super::cases::{Group, MILLION, Traffic, grouped};
+use super::cases::{Group, LIMITS, Traffic, grouped};
 use super::results::{Kind, Results, unit};
 use super::surveys::{CONNECTIONS, DEPTHS, throughput_case};
 use canvas::{Canvas, FAINT, FONT, GREY, HPos, INK, LINE, MARGIN, VERMILION, WIDTH, picture};
@@ -21,20 +21,23 @@ const SIDES: [(&str, &str, RGBColor); 5] = [
     ("script", "Lua script", VERMILION),
 ];
 
-/// The README's rows, each beside the script's: the first six of them that were measured.
-const IN_README: [(&str, &str); 7] = [
-    ("RL.FIXED", "module"),
-    ("RL.SLIDING, limit 100, filling", "module"),
-    ("RL.SLIDING, limit 100, filling", "compact"),
-    ("RL.SLIDING, limit 100, denied", "module"),
-    ("RL.ALL, requests, tokens and leases", "module"),
-    ("RL.THROTTLE, allowed", "module"),
-    ("RL.SLIDING, 3 windows", "module"),
+/// The cases of the plot of server times; the page's tables have all.
+const PLOTTED: [&str; 11] = [
+    "INCR",
+    "RL.FIXED",
+    "RL.SLIDING, limit 100, filling",
+    "RL.SLIDING, limit 100, denied",
+    "RL.SLIDING, limit 100, moving",
+    "RL.SLIDING, 3 windows",
+    "RL.SLIDING, 200,000 tokens, COST 1800",
+    "RL.THROTTLE, allowed",
+    "RL.ACQUIRE, admitted",
+    "RL.PEEK, SLIDING",
+    "RL.ALL, requests, tokens and leases",
 ];
 
 pub fn write(results: &Results, folder: &Path) {
     for (name, svg) in [
-        ("readme.svg", readme(results)),
         ("server_time.svg", server_time(results)),
         ("limit.svg", limit(results)),
         ("memory.svg", memory(results)),
@@ -46,26 +49,16 @@ pub fn write(results: &Results, folder: &Path) {
     }
 }
 
-const SERVER_TIME: &str = "Server time a call, µs (less is better)";
-
 /// The cases on the page's engine with default settings, without an AOF and replicas.
 fn here(results: &Results) -> impl Iterator<Item = &str> {
     let elsewhere = [Group::Durable, Group::Elsewhere].map(Group::name);
     results.groups().into_iter().filter(move |group| !elsewhere.contains(group))
 }
 
-fn readme(results: &Results) -> String {
-    let row = |(case, side): (&str, &'static str)| {
-        let time = |side| here(results).find_map(|group| results.median(group, case, side, unit::SERVER_TIME));
-        let name = if side == "compact" { format!("{case}, compact storage") } else { case.to_owned() };
-        Some(Row { name, bars: vec![(side, time(side)?), ("script", time("script")?)] })
-    };
-    bars(SERVER_TIME, IN_README.into_iter().filter_map(row).take(6).collect(), 2, "")
-}
-
 fn server_time(results: &Results) -> String {
-    let rows = here(results).flat_map(|group| rows_of(results, group, unit::SERVER_TIME)).collect();
-    bars(SERVER_TIME, rows, 2, "server's own command")
+    let rows = here(results).flat_map(|group| rows_of(results, group, unit::SERVER_TIME));
+    let rows = rows.filter(|row| PLOTTED.contains(&&*row.name)).collect();
+    bars("Server time a call, µs (less is better)", rows, 2, "server's own command")
 }
 
 fn aof(results: &Results) -> String {
@@ -96,7 +89,7 @@ fn limit(results: &Results) -> String {
         lines: SIDES
             .iter()
             .map(|(side, name, color)| {
-                let points = [5, 100, 10_000, MILLION].into_iter().filter_map(|limit| {
+                let points = LIMITS.into_iter().filter_map(|limit| {
                     let case = format!("RL.SLIDING, limit {}, {}", grouped(limit), traffic.name());
                     Some((limit as f64, results.median(Group::Main.name(), &case, side, unit::SERVER_TIME)?))
                 });

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::cases::{Group, PACE, grouped};
-use super::results::{Results, unit};
+use super::results::{Ratio, Results, unit};
 use super::support::root;
 use super::surveys::{CONNECTIONS, DEPTHS, FLOOD, throughput_case};
 
@@ -47,6 +47,29 @@ const HERE: &[Group] = &[Group::Floor, Group::Main, Group::Options, Group::Throt
 /// The cases with all their figures, for the terminal.
 pub fn table(results: &Results) -> String {
     table_of(results, &[HERE, &[Group::Elsewhere]].concat())
+}
+
+/// The times alone.
+fn times_of(results: &Results, groups: &[Group]) -> String {
+    let mut table = Table::new(&["server time a call", "module", "compact", "redis-cell", "script", "script ÷ module"]);
+    for group in groups.iter().copied().map(Group::name) {
+        for case in results.titles(group) {
+            table.row(times_row(results, group, case));
+        }
+    }
+    table.told()
+}
+
+fn times_row(results: &Results, group: &str, case: &str) -> Vec<String> {
+    let own = if group == Group::Floor.name() { "server" } else { "module" };
+    let time = |side| results.median(group, case, side, unit::SERVER_TIME).map_or(String::new(), micros);
+    let ratio = results.ratio(group, case, ["script", "module"], unit::SERVER_TIME).map_or(String::new(), times);
+    vec![case.to_owned(), time(own), time("compact"), time("redis-cell"), time("script"), ratio]
+}
+
+/// A long table that a reader opens.
+fn folded(summary: &str, table: &str) -> String {
+    format!("<details><summary>{summary}</summary>\n\n{table}\n</details>\n")
 }
 
 fn table_of(results: &Results, groups: &[Group]) -> String {
@@ -108,8 +131,10 @@ pub fn page(results: &Results) -> String {
          `make bench` writes this page, the plots beside it and [bench/results.json](bench/results.json), which has every \
          figure with its unit.\n\n\
          {}. Seed: {}. Rounds on the same servers: {}, at most three of them with the \
-         cases that take seconds and with the other engines. Figures are medians; ratios are medians of the ratios of the \
-         rounds.\n\n\
+         cases that take seconds and with the other engines. Figures are medians of the rounds, and ratios are those of the \
+         figures beside them, with the smallest and the largest ratio of a round in parentheses. Where these are on both sides \
+         of 1, there is *no difference*. Load average when the run began: {}. Above the number of processors the figures are \
+         those of a machine that had other work.\n\n\
          - *Server time*: the server's own figure for a call (`INFO commandstats`).\n\
          - *Calls/s*: one client on two connections with 32 calls in a pipeline. *p50* and *p99*: single calls, from call \
          to reply.\n\
@@ -122,12 +147,15 @@ pub fn page(results: &Results) -> String {
         measured_on(results),
         head("seed"),
         head("rounds"),
+        head("load average").as_f64().map_or("not recorded".to_owned(), |load| format!("{load:.2}")),
         grouped(PACE),
     );
     for line in results.left_out() {
         let _ = writeln!(page, "Left out: {line}.\n");
     }
-    page += &table_of(results, HERE);
+    page += &times_of(results, HERE);
+    page.push('\n');
+    page += &folded("The same with calls a second and latencies", &table_of(results, HERE));
     plot(&mut page, "server_time", "Server time a call, by command");
 
     page += "\n## By limit\n";
@@ -139,8 +167,9 @@ pub fn page(results: &Results) -> String {
          The same on the newest other engines that are installed (`make engines`), with half of the calls on half of the keys. \
          And on the engine of this page with `zset-max-listpack-entries 8` (128 by default), for both sides: \
          then a sorted set of more than eight members is a skip list, which takes less time and, up to 128 members, about four \
-         times the memory.\n\n{}",
-        table_of(results, &[Group::Elsewhere])
+         times the memory.\n\n{}\n{}",
+        times_of(results, &[Group::Elsewhere]),
+        folded("The same with calls a second", &table_of(results, &[Group::Elsewhere]))
     );
 
     let _ = write!(
@@ -149,7 +178,7 @@ pub fn page(results: &Results) -> String {
          The same cases on a server that writes an AOF (`appendfsync everysec`) and has one replica, for both sides. \
          *Processor time* is the time of all threads of the server for a call, including reading, replying, the AOF and \
          replication.\n\n{}",
-        durable(results)
+        folded("The figures", &durable(results))
     );
     plot(&mut page, "aof", "AOF bytes a call");
 
@@ -157,8 +186,8 @@ pub fn page(results: &Results) -> String {
         page,
         "\n## Memory\n\n\
          Bytes of a key (`MEMORY USAGE`) by the requests in its log, 30 ms apart on average. The last two columns are for a \
-         budget of tokens with 1800 tokens a request: the module's key, and the script's two keys. A counter of RL.FIXED takes \
-         less than a hundred bytes.\n\n{}",
+         budget of tokens with 1800 tokens a request: the module's key, and the script's two keys. [SIZING.md](SIZING.md) has what keys \
+         take of `used_memory`, with the server's tables.\n\n{}",
         memory(results)
     );
     plot(&mut page, "memory", "Bytes by requests");
@@ -323,7 +352,7 @@ const IN_README: [&str; 6] = [
     "RL.THROTTLE, allowed",
 ];
 
-/// Replaces the short table, the machine and the plot in the README.
+/// Replaces the short table and the machine in the README.
 pub fn quote_in_readme(results: &Results) {
     const BEGIN: &str = "<!-- figures: written by make bench -->\n";
     const END: &str = "<!-- end of figures -->";
@@ -334,16 +363,11 @@ pub fn quote_in_readme(results: &Results) {
     let mut table = Table::new(&["server time a call", "module", "compact", "redis-cell", "script", "script ÷ module"]);
     for group in [Group::Floor, Group::Main, Group::Options, Group::Throttle].map(Group::name) {
         for case in results.titles(group).into_iter().filter(|case| IN_README.contains(case)) {
-            let own = if group == Group::Floor.name() { "server" } else { "module" };
-            let time = |side| results.median(group, case, side, unit::SERVER_TIME).map_or(String::new(), micros);
-            let ratio =
-                results.ratio(group, case, ["script", "module"], unit::SERVER_TIME).map_or(String::new(), times);
-            table.row(vec![case.to_owned(), time(own), time("compact"), time("redis-cell"), time("script"), ratio]);
+            table.row(times_row(results, group, case));
         }
     }
     let quoted = format!(
         "{before}{BEGIN}{}.\n\n{}\n\
-         ![Server time a call, beside the Lua scripts](docs/bench/readme.svg)\n\n\
          `make bench` measures this and more on your machine, in less than five minutes.\n{END}{after}",
         measured_on(results),
         table.told()
@@ -363,8 +387,12 @@ fn thousands(figure: f64) -> String {
     format!("{:.0} k", figure / 1000.0)
 }
 
-fn times(figure: f64) -> String {
-    format!("{figure:.1}×")
+fn times(ratio: Ratio) -> String {
+    match (format!("{:.1}", ratio.least), format!("{:.1}", ratio.most)) {
+        _ if ratio.least < 1.0 && ratio.most > 1.0 => "no difference".to_owned(),
+        (least, most) if least == most => format!("{:.1}×", ratio.medians),
+        (least, most) => format!("{:.1}× ({least} to {most})", ratio.medians),
+    }
 }
 
 fn bytes(figure: f64) -> String {

@@ -32,6 +32,15 @@ pub mod unit {
     pub const ALL: [Kind; 10] = [SERVER_TIME, CPU, THROUGHPUT, ALLOWED, AOF, MEMORY, P50, P90, P99, P999];
 }
 
+/// How two figures compare.
+pub struct Ratio {
+    /// The ratio of the medians, which a reader of the table can check.
+    pub medians: f64,
+    /// The smallest and the largest ratio of a round.
+    pub least: f64,
+    pub most: f64,
+}
+
 struct Entry {
     group: String,
     case: String,
@@ -82,10 +91,12 @@ impl Results {
         median(self.samples(group, case, side, kind).iter().copied())
     }
 
-    /// The figure of `theirs` divided by that of `ours`: the median of the ratios of the rounds.
-    pub fn ratio(&self, group: &str, case: &str, [theirs, ours]: [&str; 2], kind: Kind) -> Option<f64> {
+    /// The figure of `theirs` divided by that of `ours`.
+    pub fn ratio(&self, group: &str, case: &str, [theirs, ours]: [&str; 2], kind: Kind) -> Option<Ratio> {
         let of = |side| self.samples(group, case, side, kind).iter();
-        median(of(theirs).zip(of(ours)).map(|(theirs, ours)| theirs / ours))
+        let rounds = || of(theirs).zip(of(ours)).map(|(theirs, ours)| theirs / ours);
+        let medians = self.median(group, case, theirs, kind)? / self.median(group, case, ours, kind)?;
+        Some(Ratio { medians, least: rounds().reduce(f64::min)?, most: rounds().reduce(f64::max)? })
     }
 
     /// The groups in the order in which they were measured.
@@ -120,16 +131,21 @@ impl Results {
         self.left_out.iter().map(told).collect()
     }
 
-    /// Reads the medians that [`Results::write`] wrote, to draw them again. They do not include the rounds, nor the ratios.
+    /// Reads what [`Results::write`] wrote, to make plots and pages again.
     pub fn read(path: &Path) -> Self {
         let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let written: Value = serde_json::from_str(&text).expect("what was written");
-        let mut read = Self::default();
+        let head = ["machine", "load average", "engine", "redis-cell", "seed", "rounds"];
+        let mut read = Self {
+            head: head.into_iter().map(|name| (name, written[name].clone())).collect(),
+            left_out: serde_json::from_value(written["left out"].clone()).unwrap_or_default(),
+            entries: Vec::new(),
+        };
         for figure in written["figures"].as_array().expect("figures") {
             let text = |field: &str| figure[field].as_str().expect("text");
             let kind = unit::ALL.into_iter().find(|kind| kind.name == text("figure")).expect("a kind of figure");
-            if let Some(value) = figure["value"].as_f64() {
-                read.note_at(text("group"), text("case"), text("side"), kind, value);
+            for value in figure["rounds"].as_array().expect("a figure for each round") {
+                read.note_at(text("group"), text("case"), text("side"), kind, value.as_f64().expect("a figure"));
             }
         }
         read
@@ -143,11 +159,11 @@ impl Results {
     fn json(&self) -> String {
         let head = self.head.iter().map(|(name, value)| format!("  {}: {value},\n", json!(name)));
         let figures = self.entries.iter().map(|entry| {
-            let value = median(entry.samples.iter().copied()).map(rounded);
+            let rounds: Vec<f64> = entry.samples.iter().copied().map(rounded).collect();
             let figure = json!({
                 "group": entry.group, "case": entry.case, "side": entry.side,
                 "figure": entry.kind.name, "unit": entry.kind.unit,
-                "value": value, "rounds": entry.samples.len(),
+                "rounds": rounds,
             });
             format!("    {figure}")
         });

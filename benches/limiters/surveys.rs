@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::cases::{BUDGET, Case, Group, Side};
+use super::cases::{BUDGET, Case, Group, LISTPACK, Side};
 use super::load::{Connection, percentile};
 use super::results::{Results, unit};
 use super::support::server::command;
 use super::venues::{Venues, set_storage};
 
 /// The numbers of requests at which the size of a log is measured.
-const SIZES: [usize; 6] = [1, 10, 100, 1_000, 10_000, 100_000];
+const SIZES: [usize; 8] = [1, 10, 100, LISTPACK[0], LISTPACK[1], 1_000, 10_000, 100_000];
 pub const CONNECTIONS: [usize; 4] = [1, 4, 16, 64];
 pub const DEPTHS: [usize; 3] = [1, 8, 32];
 /// Denied calls a second in a flood: well below the capacity of the script, so that both sides serve the same flood.

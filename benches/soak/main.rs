@@ -66,10 +66,12 @@ fn main() {
     };
     let share = |part: f64| Duration::from_secs_f64(arguments.minutes * 60.0 * part);
     let mut page = format!(
-        "# Soak\n\n`make soak` writes this page. Seed: {}. Floods and pruning on {}. Machine: {}.\n",
+        "# Soak\n\n`make soak` writes this page. Seed: {}. Floods and pruning on {}. Machine: {}. \
+         Load average when the run began: {}.\n",
         arguments.seed,
         told(&engine),
-        support::machine()
+        support::machine(),
+        support::load_average().map_or_else(|| "not known".to_owned(), |load| format!("{load:.2}"))
     );
     let mut findings = Vec::new();
     for (what, part) in [

@@ -3,8 +3,8 @@
 //! `envoy/bench.sh` builds what is missing and starts it. `PEER` names the program of envoyproxy/ratelimit; `MODULE`,
 //! `REDIS_SERVER`, `RATE` (requests a second, 1000 unless set), `LENGTH` (of a turn in seconds, 3), `TURNS` (5) and `ONLY`
 //! (a part of the names of the cases to measure) are taken from the environment. The two take turns, so that a machine
-//! that is busy elsewhere slows both. Prints tables in Markdown: medians of the turns, and the ratio within each turn with
-//! the smallest and the largest.
+//! that is busy elsewhere slows both. Prints tables in Markdown: medians of the turns, and the smallest and the largest
+//! ratio of a turn.
 //!
 //! The client speaks HTTP/2 with messages made beforehand, and takes a small share of what the services take. At a steady
 //! rate it sends when it is time, whatever is still unanswered.
@@ -320,10 +320,13 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 /// Ours by theirs, within each turn: the median, the smallest and the largest.
 fn ratio(turns: &[[Turn; 2]], of: impl Fn(&Turn) -> f64) -> String {
-    let ratios: Vec<_> = turns.iter().map(|[theirs, ours]| of(ours) / of(theirs)).collect();
-    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = ratios.iter().copied().fold(0.0, f64::max);
-    format!("{:.2} ({least:.2} to {most:.2})", median(ratios.iter().copied()))
+    range(turns.iter().map(|[theirs, ours]| of(ours) / of(theirs)))
+}
+
+/// The smallest and the largest ratio.
+fn range(ratios: impl Iterator<Item = f64> + Clone) -> String {
+    let (least, most) = (ratios.clone().fold(f64::INFINITY, f64::min), ratios.fold(0.0, f64::max));
+    if least < 1.0 && most > 1.0 { "no difference".to_owned() } else { format!("{least:.2} to {most:.2}") }
 }
 
 fn print_rows(case: &Case, services: &[Service; 2], turns: &[[Turn; 2]]) {
@@ -420,11 +423,11 @@ async fn run() -> Result<(), Failure> {
                 measured.push((theirs, most(&services[1], &case, callers, length).await?));
             }
             println!(
-                "| {} | {callers} | {:.0} | {:.0} | {:.2} |",
+                "| {} | {callers} | {:.0} | {:.0} | {} |",
                 case.name,
                 median(measured.iter().map(|(theirs, _)| *theirs)),
                 median(measured.iter().map(|(_, ours)| *ours)),
-                median(measured.iter().map(|(theirs, ours)| ours / theirs)),
+                range(measured.iter().map(|(theirs, ours)| ours / theirs)),
             );
         }
     }

@@ -53,6 +53,12 @@ pub fn machine() -> String {
     format!("{}, {cores} cores", model.unwrap_or("unknown"))
 }
 
+/// The load of the last minute, for the reports. Above the number of cores, the machine has other work.
+#[allow(dead_code)] // The same.
+pub fn load_average() -> Option<f64> {
+    std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
+}
+
 /// How long tests wait for a server at most. Nothing depends on it but the time that a failure takes: on a machine with much
 /// other work a server can get no processor for minutes.
 pub const PATIENCE: Duration = Duration::from_secs(300);

@@ -3,8 +3,8 @@
     python bench/bench.py [--seconds 0.25] [--turns 9] [--json FILE]
 
 One run on one server of each kind (the module, functions, a script), each case after the other in short turns that are
-repeated, so that a machine that is busy elsewhere slows all of them. Each figure is the median of the turns. A ratio is
-taken within each turn; its median stands with the smallest and the largest.
+repeated, so that a machine that is busy elsewhere slows all of them. Each figure is the median of the turns. Ratios are
+taken within each turn; the smallest and the largest are shown.
 """
 
 from __future__ import annotations
@@ -89,11 +89,13 @@ class Case:
 
 
 def against(figures: list[float], others: list[float]) -> str:
-    """The ratio within each turn: the median, the smallest and the largest."""
+    """The smallest and the largest ratio of a turn."""
     if figures is others or not others:
         return ""
     ratios = sorted(one / other for one, other in zip(figures, others, strict=True))
-    return f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+    if ratios[0] < 1 < ratios[-1]:
+        return "no difference"
+    return f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
 
 
 def server_cpu(server: Server) -> float:

@@ -4,7 +4,7 @@
 //! the server costs. `cargo bench` starts a server of its own; `MODULE`, `REDIS_SERVER`, `SECONDS` (of a turn, 0.3 unless
 //! set) and `TURNS` (7 unless set) are taken from the environment. The services take turns, so that a machine that is busy
 //! elsewhere slows all of them. Prints a table in Markdown: medians of the turns. The ratio of processor times is that to
-//! the bare service, taken within each turn, with the smallest and the largest.
+//! the bare service, taken within each turn: the smallest and the largest.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -204,20 +204,22 @@ impl Service {
     }
 
     fn row(&self, bare: &[f64]) -> String {
-        let mut ratios: Vec<f64> = self.of(|turn| turn.own).iter().zip(bare).map(|(own, bare)| own / bare).collect();
-        ratios.sort_by(f64::total_cmp);
-        let least_and_most = (ratios.first().copied().unwrap_or_default(), ratios.last().copied().unwrap_or_default());
+        let own = self.of(|turn| turn.own);
+        let ratios = || own.iter().zip(bare).map(|(own, bare)| own / bare);
+        let (least, most) = (ratios().fold(f64::INFINITY, f64::min), ratios().fold(0.0, f64::max));
+        let ratio = match (least, most) {
+            _ if least == most => String::new(), // It is the bare service itself.
+            (least, most) if least < 1.0 && most > 1.0 => "no difference".to_owned(),
+            (least, most) => format!("{least:.2} to {most:.2}"),
+        };
         format!(
-            "| {} | {:.0} % | {:.0} | {:.2} ms | {:.2} ms | {:.1} µs | {:.2} ({:.2} to {:.2}) | {:.1} µs | {:.0} |",
+            "| {} | {:.0} % | {:.0} | {:.2} ms | {:.2} ms | {:.1} µs | {ratio} | {:.1} µs | {:.0} |",
             self.name,
             median(self.of(|turn| turn.allowed)) * 100.0,
             median(self.of(|turn| turn.rate)),
             median(self.of(|turn| turn.p50)) * 1000.0,
             median(self.of(|turn| turn.p99)) * 1000.0,
             median(self.of(|turn| turn.own)) * 1e6,
-            median(ratios),
-            least_and_most.0,
-            least_and_most.1,
             median(self.of(|turn| turn.server)) * 1e6,
             median(self.of(|turn| turn.calls)),
         )

@@ -1709,22 +1709,19 @@ local make_run = not PLAIN and function()
     }
     return acquire
   end
-  local function maker_of(name)
-    return name == 'SLIDING' and make_sliding
-      or name == 'FIXED' and make_fixed
-      or name == 'THROTTLE' and make_throttle
-      or name == 'ACQUIRE' and make_acquire
-      or nil
-  end
   local rules = {}
   local function rule_of(name)
-    local kind = rules[name]
-    if not kind then
-      local make = maker_of(name)
-      kind = make and make()
-      rules[name] = kind
+    local rule = rules[name]
+    if not rule then
+      local make = name == 'SLIDING' and make_sliding
+        or name == 'FIXED' and make_fixed
+        or name == 'THROTTLE' and make_throttle
+        or name == 'ACQUIRE' and make_acquire
+        or nil
+      rule = make and make()
+      rules[name] = rule
     end
-    return kind
+    return rule
   end
   local function maps_of(kind, rule, state, each)
     kind.complete()
@@ -1934,7 +1931,7 @@ local make_run = not PLAIN and function()
       end
       local full = words[at] ~= nil and upper(words[at]) == 'FULL' and at == #words
       local declared = #parts < #keys and declared_behind(keys, parts)
-      if words[at] and not full and not maker_of(upper(words[at])) then
+      if words[at] and not full and not rule_of(upper(words[at])) then
         bad_words('all', parts[#parts].kind.syntax)
       elseif words[at] and not full or #parts < #keys and not declared then
         fail('ERR syntax error: expected one rule a key [FULL]')

@@ -39,7 +39,7 @@ list() {
 declared() {
   local index name separator=
   cat <<LUA
--- Made of the declarations in src/command by \`make functions\`.
+-- The list of rules. Made of the declarations in src/command by \`make functions\`.
 
 local BAD_COMMAND = 'ERR the first word must be $(list "${names[@],,}" "${others[@]}")'
 local BAD_RULE = 'ERR rule must be $(list "${names[@]}")'
@@ -66,11 +66,27 @@ local make_$name = (not ONLY or ONLY == '$name') and function()
 end
 LUA
   done
-  printf '\n-- What creates the rule of a name.\nlocal function maker_of(name)\n  return'
+  cat <<'LUA'
+
+local rules = {}
+
+-- The rule of this name. Nothing for a word that is not the name of a rule.
+local function rule_of(name)
+  local rule = rules[name]
+  if not rule then
+LUA
+  printf '    local make ='
   for name in "${names[@]}"; do
-    printf " name == '%s' and make_%s\n    or" "$name" "${name,,}"
+    printf " name == '%s' and make_%s\n      or" "$name" "${name,,}"
   done
-  printf ' nil\nend\n'
+  cat <<'LUA'
+ nil
+    rule = make and make()
+    rules[name] = rule
+  end
+  return rule
+end
+LUA
 }
 
 # rl.lua with the files that it includes, without comments. A constant is written out wherever its name stands: as a local it would be
@@ -192,12 +208,12 @@ LUA
 
 # The client packages take the last two in when they are built.
 if [ "${1-}" = --check ]; then
-  if ! cmp -s <(declared) command/declared.lua || ! cmp -s <(library) rl.library.lua || ! cmp -s <(script) rl.script.lua; then
-    echo 'functions/: declared.lua, rl.library.lua or rl.script.lua is not what it is made of: run `make functions`' >&2
+  if ! cmp -s <(declared) command/rules.lua || ! cmp -s <(library) rl.library.lua || ! cmp -s <(script) rl.script.lua; then
+    echo 'functions/: command/rules.lua, rl.library.lua or rl.script.lua is not what it is made of: run `make functions`' >&2
     exit 1
   fi
 else
-  declared >command/declared.lua
+  declared >command/rules.lua
   library >rl.library.lua
   script >rl.script.lua
 fi

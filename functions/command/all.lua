@@ -114,7 +114,7 @@ local function parse(keys, words, at)
   end
   local full = words[at] ~= nil and upper(words[at]) == 'FULL' and at == #words
   local declared = #parts < #keys and declared_behind(keys, parts)
-  if words[at] and not full and not maker_of(upper(words[at])) then
+  if words[at] and not full and not rule_of(upper(words[at])) then
     bad_words('all', parts[#parts].kind.syntax)
   elseif words[at] and not full or #parts < #keys and not declared then
     fail('ERR syntax error: expected one rule a key [FULL]')

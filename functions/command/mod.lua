@@ -10,7 +10,6 @@ local lookups = MOST_LOOKUPS
 include 'command/grammar'
 include 'state/mod'
 include 'limit/mod'
-include 'command/declared'
 include 'command/rules'
 include 'command/reply'
 include 'command/rule'

@@ -1,30 +1,53 @@
--- The rules. Each is a table of these functions:
---
--- parse(words, at, command)          the rule that begins at words[at], and where it ends
--- read(rule, key, time, declared)    a state: what is stored; changes nothing
--- verdict(rule, state)               whether the request is `allowed`
--- decide(rule, state, counts, is_short)  updates the state to that after a call that may count, or may not.
---                                    `is_short`: whether the reply shows no wait
--- plan(state, may_compact)           whether what was decided can be stored; only where that is not certain
--- reply(rule, state)                 the short reply
--- apply(rule, state)                 writes what was decided, and drops what has expired
--- complete()                         adds the functions below, if they are not there yet
---
--- retry(rule, state)                 until the request fits, in ms; -1 for never
--- statuses(rule, state, each)        the status of the binding window, or of each
--- set_missing_expiry(rule, state)    gives an expiry to a key that lacks one, where nothing else changes
--- refund(rule, state)                takes back what was counted, and returns the reply
--- counters(rule, key, now, declared) the keys that it uses in place of the one in the call
+-- The list of rules. Made of the declarations in src/command by `make functions`.
+
+local BAD_COMMAND = 'ERR the first word must be sliding, fixed, throttle, acquire, peek, reset, release, all or refund'
+local BAD_RULE = 'ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE'
+local NOT_REFUNDABLE = 'ERR rule must be SLIDING, FIXED or THROTTLE'
+local SLIDING_SYNTAX = 'SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]'
+local FIXED_SYNTAX = 'FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL | EACH]'
+local THROTTLE_SYNTAX = 'THROTTLE max_burst count period [quantity] [FULL]'
+local ACQUIRE_SYNTAX = 'ACQUIRE limit leaseSec holder [FULL]'
+
+-- How many words each of the other commands has at least, without its key.
+local LEAST_WORDS = {peek = 3, reset = 0, release = 1, all = 4, refund = 3}
+
+local make_sliding = (not ONLY or ONLY == 'sliding') and function()
+  local sliding = nil
+  include 'command/sliding'
+  return sliding
+end
+
+local make_fixed = (not ONLY or ONLY == 'fixed') and function()
+  local fixed = nil
+  include 'command/fixed'
+  return fixed
+end
+
+local make_throttle = (not ONLY or ONLY == 'throttle') and function()
+  local throttle = nil
+  include 'command/throttle'
+  return throttle
+end
+
+local make_acquire = (not ONLY or ONLY == 'acquire') and function()
+  local acquire = nil
+  include 'command/acquire'
+  return acquire
+end
 
 local rules = {}
 
 -- The rule of this name. Nothing for a word that is not the name of a rule.
 local function rule_of(name)
-  local kind = rules[name]
-  if not kind then
-    local make = maker_of(name)
-    kind = make and make()
-    rules[name] = kind
+  local rule = rules[name]
+  if not rule then
+    local make = name == 'SLIDING' and make_sliding
+      or name == 'FIXED' and make_fixed
+      or name == 'THROTTLE' and make_throttle
+      or name == 'ACQUIRE' and make_acquire
+      or nil
+    rule = make and make()
+    rules[name] = rule
   end
-  return kind
+  return rule
 end

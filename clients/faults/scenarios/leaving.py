@@ -10,16 +10,16 @@ from harness.servers import Server
 
 RULE = sliding("100000/hour")
 MOMENTS = [number * 0.004 for number in range(20)]
-"""Seconds after which callers leave: replies take 20 ms, so before, while and after they arrive."""
+"""Seconds after which callers leave: replies take 40 ms, so before, while and after they arrive."""
 
 
 async def distant(play: Play, timeout: float = 1) -> tuple[Server, Limiter]:
-    """A server whose replies take 20 ms, and a limiter that has seen it."""
+    """A server whose replies take 40 ms, and a limiter whose connections are open."""
     server = await play.server()
     proxy = await play.proxy(server)
     limiter = await play.limiter(proxy, timeout=timeout)
-    play.outcome(await limiter.hit("before", RULE), "allowed", what="before")
-    proxy.delay = 0.02
+    play.all_of(await limiter.crowd(100, "before", RULE), "allowed", what="before")
+    proxy.delay = 0.04
     return server, limiter
 
 
@@ -72,9 +72,9 @@ async def acquire_left(play: Play) -> None:
 @scenario("a held lease, and its caller leaves", "hold", "cancel", quick=True)
 async def hold_left(play: Play) -> None:
     """At 30 moments, while entering, working and leaving, of work that takes 40 ms: within 3 s nothing is held, and it
-    stays so: nobody renews it (the lease lasts 2 s)."""
+    stays so: nobody renews it (the lease lasts 6 s)."""
     server, limiter = await distant(play)
-    rule = lease(1, 2)
+    rule = lease(1, 6)
     keys = [f"k{number}" for number in range(30)]
 
     async def leave(number: int) -> None:
@@ -86,9 +86,9 @@ async def hold_left(play: Play) -> None:
     await asyncio.gather(*(leave(number) for number in range(30)))
     await nothing_is_held(play, server, keys, rule)
     calls = await server.calls_of("rl.acquire")
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(2.5)
     again = await server.calls_of("rl.acquire")
-    play.judge("nobody renews", again == calls, f"{again - calls} calls in 1.5 s")
+    play.judge("nobody renews", again == calls, f"{again - calls} calls in 2.5 s")
 
 
 @scenario("a long hold, and its caller leaves", "hold", "cancel")

@@ -363,6 +363,13 @@ async def command(c: dict[str, Any]) -> None:
     tell(id=c["id"], **await within(limiter, c))
 
 
+def ended(task: asyncio.Task[None], number: int) -> None:
+    under_way.pop(number, None)
+    if task.cancelled():
+        # Before its first step.
+        tell(id=number, outcome="gave_up")
+
+
 async def main_async() -> None:
     tell(can=CAN)
     measuring = asyncio.create_task(measure())
@@ -377,7 +384,7 @@ async def main_async() -> None:
             continue
         task = asyncio.create_task(command(c))
         under_way[c["id"]] = task
-        task.add_done_callback(lambda _, number=c["id"]: under_way.pop(number, None))
+        task.add_done_callback(lambda task, number=c["id"]: ended(task, number))
     measuring.cancel()
 
 

@@ -251,8 +251,14 @@ async fn what_has_come_in_is_answered() {
     .await;
     service.process.signal("TERM");
     until("the service is not healthy", async || http(service.http, "GET", "/healthcheck", "").0 == 500).await;
+    // One of HTTP, too, while others are.
+    let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"one","value":"10.0.0.1"}]}]}"#;
+    let port = service.http;
+    let by_http = std::thread::spawn(move || http(port, "POST", "/json", body).0);
+    tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
     redis.process.signal("CONT");
     assert_eq!(crate::support::said(&asked.await.unwrap().unwrap().into_inner()), "OK 8");
+    assert_eq!(by_http.join().unwrap(), 200);
     until("the service ends", async || service.process.ended().is_some()).await;
     assert_eq!(service.process.ended(), Some(0));
 }

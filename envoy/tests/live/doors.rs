@@ -224,13 +224,20 @@ async fn the_log_tells_what_runs_and_says_little_of_requests() {
 #[tokio::test]
 async fn a_log_that_nobody_reads_stops_nothing() {
     let redis = Redis::with_module();
-    let mut command = Command::new("bash");
-    command.args(["-c", "exec \"$0\" 2> >(exec sleep 60)", env!("CARGO_BIN_EXE_redis-rl-envoy")]);
-    let variables = [("LOG_LEVEL", "trace"), ("PATH", "/usr/bin:/bin")];
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let _never_read = fs::File::options().read(true).write(true).open(&pipe).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$0\" 2> \"$STANDARD_ERROR\"", env!("CARGO_BIN_EXE_redis-rl-envoy")]);
+    let variables = [("LOG_LEVEL", "trace"), ("STANDARD_ERROR", pipe.to_str().unwrap())];
     let mut service = Service::spawn_as(command, redis.port, &[("c.yaml", CONFIG)], &variables).started().await;
-    for number in 0..200 {
-        assert_eq!(service.hit("d", descriptor(&format!("a={number},b=x"))).await, "OK 9");
-    }
+    let requests = async {
+        for number in 0..200 {
+            assert_eq!(service.hit("d", descriptor(&format!("a={number},b=x"))).await, "OK 9");
+        }
+    };
+    tokio::time::timeout(crate::support::PATIENCE, requests).await.unwrap();
 }
 
 /// A request that has come in before SIGTERM is answered after it.

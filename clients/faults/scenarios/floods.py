@@ -107,7 +107,7 @@ async def local_flood(play: Play) -> None:
     play.judge("2 of 10", statuses[200] == 2, dict(statuses))
 
 
-@scenario("a flood of identities that are denied", "serve", quick=True)
+@scenario("a flood of identities that are denied", "serve", "closed", quick=True)
 async def denied_flood(play: Play) -> None:
     """2,000 identities of 15 kB, 30 MB in all, each denied by the server: the process grows by at most 15 MB."""
     server = await play.server()

@@ -128,7 +128,7 @@ async def late_failure(play: Play) -> None:
     play.judge("each call is allowed", not failed, f"{len(failed)} of {len(traffic.seen)} not, such as {failed[:1]}")
 
 
-@scenario("one reply is late", "hit")
+@scenario("one reply is late", "hit", "pool")
 async def one_late(play: Play) -> None:
     """One call's reply comes after its deadline, and the server answers others meanwhile: only that call is
     unavailable."""

@@ -29,7 +29,7 @@ from redis_rl import AsyncLimiter, Denied, Limiter, fixed, lease, sliding, throt
 
 ASYNC = sys.argv[1] == "asyncio"
 PLAIN = sys.argv[1] == "redis-py"
-CAN = "hit crowd burn close cluster sentinel loops".split()
+CAN = "hit crowd burn close cluster sentinel loops pool".split()
 CAN += [] if PLAIN else "peek all refund reset acquire release hold reserve settle wait modes deny-cache flood".split()
 CAN += ["lease-of-reserve"] if "lease" in inspect.signature(Limiter.reserve).parameters else []
 CAN += ["cancel", "within", "event-loop"] if ASYNC else ["fork", "threads"]

@@ -43,8 +43,8 @@ envoy: deps-build deps-server build ## Run that service with an example configur
 test-monitoring: deps-build deps-server build ## Test docker/monitoring with a live Prometheus (PICTURE=yes draws the dashboard)
 	scripts/test-monitoring.sh $(if $(PICTURE),--picture)
 
-bench: deps-build deps-server build ## Measure the commands beside the scripts in five minutes (ENGINE=name REDIS_CELL_SO=path)
-	$(CARGO) bench --locked --bench limiters -- $(if $(ENGINE),--engine $(ENGINE))
+bench: deps-build deps-server build ## Measure the commands beside the scripts in MINUTES=5 (ENGINE=name REDIS_CELL_SO=path)
+	$(CARGO) bench --locked --bench limiters -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ENGINE),--engine $(ENGINE))
 
 sizing: deps-build deps-server build ## Measure the memory of a key of each rule into docs/SIZING.md (ENGINES="name ...")
 	scripts/sizing.sh $(ENGINES)

@@ -40,7 +40,8 @@ settled() {
     used
 }
 
-# measure PROGRAM KEYS REQUESTS CALL: the bytes of a key. It makes the calls key by key, once for each request.
+# measure PROGRAM KEYS REQUESTS CALL: the bytes of a key. It makes the calls key by key, once for each request. Between two requests of
+# a key lie at least 70 ms, with which each takes two bytes of a compact log.
 measure() {
     local before after
     "$1" --port 0 --unixsocket "$folder/socket" --dir "$folder" --save '' --hz 100 --enable-debug-command yes --loadmodule "$module" >"$folder/log" 2>&1 &
@@ -49,11 +50,14 @@ measure() {
     before=$(settled)
     python3 - "$2" "$3" "$4" <<'PYTHON' | cli --pipe >"$folder/pipe" 2>&1 || { cat "$folder/pipe" >&2; return 1; }
 import sys
+import time
 keys, requests, call = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 for _ in range(requests):
     for key in range(1, keys + 1):
         words = call.replace("########", "%08d" % key).replace("#", str(1000000 + key)).split()
         print("*%d\r" % len(words), *("$%d\r\n%s\r" % (len(word), word) for word in words), sep="\n")
+    sys.stdout.flush()
+    time.sleep(0.07)
 PYTHON
     [ "$(cli DBSIZE)" = "$2" ] || { echo "$(cli DBSIZE) keys in place of $2" >&2; return 1; }
     after=$(settled)
@@ -67,7 +71,7 @@ PYTHON
     echo '## Figures'
     echo
     echo "\`make sizing\` writes this section: bytes of \`used_memory\` for each key, just before and just after the server's tables"
-    echo 'double. Keys have 12 bytes, as `user:1234567`; a longer key adds its length.'
+    echo 'double. Keys have 12 bytes, as `user:1234567`; a longer key adds its length. Between two requests of a key lie at least 70 ms.'
     echo
     printf '| |'
     for engine in "${engines[@]}"; do printf ' %s |' "$engine"; done

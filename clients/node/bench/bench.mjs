@@ -18,9 +18,9 @@ import { RedisStore as RateLimitRedis } from "rate-limit-redis";
 import { RateLimiterRedis } from "rate-limiter-flexible";
 import { createClient } from "redis";
 import { Limiter } from "redis-rl";
-import { ExpressRateLimitStore } from "redis-rl/express-rate-limit";
+import { expressRateLimitStore } from "redis-rl/express-rate-limit";
 import { fastifyRateLimitStore } from "redis-rl/fastify-rate-limit";
-import { HonoRateLimiterStore } from "redis-rl/hono-rate-limiter";
+import { honoRateLimiterStore } from "redis-rl/hono-rate-limiter";
 import { RateLimiterRl } from "redis-rl/rate-limiter-flexible";
 import support from "../build/test/support/server.js";
 
@@ -78,9 +78,9 @@ function adapters(nodeRedis, ioredis) {
       mode: "script",
       request: hits(new RateLimitRedis({ sendCommand: (...args) => nodeRedis.sendCommand(args) })),
     },
-    ...forUs("express-rate-limit", nodeRedis, (limiter, options) => hits(new ExpressRateLimitStore(limiter, options))),
+    ...forUs("express-rate-limit", nodeRedis, (limiter, options) => hits(expressRateLimitStore(limiter, options))),
     { framework: "hono-rate-limiter", store: "its RedisStore", mode: "script", request: hits(ofHono) },
-    ...forUs("hono-rate-limiter", nodeRedis, (limiter, options) => hits(new HonoRateLimiterStore(limiter, options))),
+    ...forUs("hono-rate-limiter", nodeRedis, (limiter, options) => hits(honoRateLimiterStore(limiter, options))),
     {
       framework: "@fastify/rate-limit",
       store: "its redis store",
@@ -116,7 +116,7 @@ async function cpuMicros(server) {
 function floods(nodeRedis) {
   const settings = { windowMs: WINDOW_MS * 60, limit: 1 };
   const ours = (denyCache) =>
-    new ExpressRateLimitStore(new Limiter(nodeRedis, { timeout: 10_000 }), { denyCache, timeout: 10_000 });
+    expressRateLimitStore(new Limiter(nodeRedis, { timeout: 10_000 }), { denyCache, timeout: 10_000 });
   return [
     ["rate-limit-redis", new RateLimitRedis({ sendCommand: (...args) => nodeRedis.sendCommand(args) })],
     ["redis-rl, sliding, denyCache: 0", ours(0)],

@@ -1,9 +1,9 @@
 /** What the adapters have in common: their options, their keys, and how they ask. */
 
-import { NoIdentityError } from "./errors.js";
-import { adapterKey, policyOf } from "./identity.js";
-import { type Asking, Limiter, type WhenUnavailable } from "./limiter.js";
-import { type FixedRule, fixed, type SlidingRule, seconds, sliding } from "./rules.js";
+import { NoIdentityError, UnavailableError } from "./errors.js";
+import { adapterKey } from "./identity.js";
+import { type Asking, checkedDenyCache, checkedPolicy, duration, Limiter, type WhenUnavailable } from "./limiter.js";
+import { type FixedRule, fixed, known, type SlidingRule, seconds, sliding } from "./rules.js";
 
 /** How long a request waits for a decision at most, unless the limiter or the adapter is given less or more. */
 const TIMEOUT_MS = 250;
@@ -32,13 +32,43 @@ export interface StoreOptions extends AdapterOptions {
   readonly withoutIdentity?: "refuse" | "allow";
 }
 
+const ADAPTER_OPTIONS = ["prefix", "timeout", "whenUnavailable", "denyCache"];
+const STORE_OPTIONS = [...ADAPTER_OPTIONS, "algorithm", "name", "withoutIdentity"];
+
 /** How an adapter asks a limiter. Throws where its options cannot be kept. */
-export function asking(limiter: Limiter, options: AdapterOptions): Asking {
+export function asking(
+  limiter: Limiter,
+  { timeout, denyCache, whenUnavailable }: AdapterOptions,
+): Asking & { readonly timeout: number } {
   if (!(limiter instanceof Limiter)) throw new TypeError("the store needs a Limiter: new Limiter(client)");
-  const { timeout = Math.min(limiter.timeout, TIMEOUT_MS), denyCache = REMEMBERED_DENIALS, whenUnavailable } = options;
-  if (!Number.isFinite(timeout) || timeout <= 0) throw new RangeError(`timeout must be above 0, not ${timeout}`);
-  limiter.prepare({ whenUnavailable });
-  return { timeout, denyCache, whenUnavailable };
+  return {
+    timeout: timeout === undefined ? Math.min(limiter.timeout, TIMEOUT_MS) : duration("timeout", timeout),
+    denyCache: checkedDenyCache(denyCache ?? REMEMBERED_DENIALS),
+    whenUnavailable: whenUnavailable === undefined ? undefined : checkedPolicy(whenUnavailable),
+  };
+}
+
+/** The options of a store, of which none is misspelt. */
+export function storeOptions<O extends StoreOptions>(options: O, ...more: string[]): O {
+  known("the store", options, [...STORE_OPTIONS, ...more]);
+  const { algorithm, withoutIdentity } = options;
+  if (algorithm !== undefined && algorithm !== "sliding" && algorithm !== "fixed") {
+    throw new TypeError(`algorithm must be "sliding" or "fixed", not ${JSON.stringify(algorithm)}`);
+  }
+  if (withoutIdentity !== undefined && withoutIdentity !== "refuse" && withoutIdentity !== "allow") {
+    throw new TypeError(`withoutIdentity must be "refuse" or "allow", not ${JSON.stringify(withoutIdentity)}`);
+  }
+  return options;
+}
+
+/**
+ * Whether a request is refused although its framework lets requests through after errors of a store: that is meant for a
+ * server that cannot decide, and not for a request without an identity, or for a key that is of another kind.
+ */
+export function isRefused(limiter: Limiter, passes: boolean, error: unknown): boolean {
+  if (!passes || error instanceof UnavailableError) return false;
+  if (!(error instanceof NoIdentityError)) limiter.warn(`a request was refused: ${(error as Error).message}`);
+  return true;
 }
 
 export type Algorithm = "sliding" | "fixed";
@@ -73,9 +103,7 @@ export function keysOf(prefix: string, policy: string): (identity: string) => st
 
 /** Whether there is something to count by; throws if there is not and the request is to be refused. */
 export function identified(key: unknown, withoutIdentity: "refuse" | "allow" = "refuse"): key is string {
-  if (typeof key === "number" || (typeof key === "string" && key !== "")) return true;
+  if ((typeof key === "number" && !Number.isNaN(key)) || (typeof key === "string" && key !== "")) return true;
   if (withoutIdentity === "allow") return false;
   throw new NoIdentityError();
 }
-
-export { policyOf };

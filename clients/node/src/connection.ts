@@ -2,17 +2,15 @@
  * The clients that are spoken to, each behind one small interface. None of them is imported: what is needed of them is
  * found on the object that the user passes.
  *
- * node-redis sends a call once, so the user's own client is used. ioredis sends a call again after its reply was lost, and
- * keeps it until the server is back; no call can be told otherwise. So the calls of a limiter go through a duplicate of the
- * user's client that does neither. It is opened by the first call and closed when the user's client ends.
+ * The calls go through a client of our own beside the user's, a duplicate of it without retries. So a call is sent once
+ * (ioredis sends again what has no reply, and keeps it until the server is back), and a connection that was cut without a
+ * word, or whose server is a replica now, can be given up. It is opened by the first call and ends with the user's client.
  */
 
 import type { Writable } from "node:stream";
 import keySlot from "cluster-key-slot";
-import { isReply, LostReplyError, UnavailableError } from "./errors.js";
-
-/** A word of a command: keys are bytes, everything else is text. */
-export type Word = string | Uint8Array;
+import { isReply, UnavailableError } from "./errors.js";
+import { bytes, type Word } from "./keys.js";
 
 /** Where a command goes. */
 export interface Route {
@@ -41,6 +39,10 @@ export interface Connection {
   nodeOf?(key: Word): string | undefined;
   /** Called with a function to call after each reconnection: the server may be another one. */
   onReconnect?(listener: () => void): void;
+  /** Called when a node is asked again that was silent: the connection may have been cut without a word. */
+  renew?(): void;
+  /** Called when the last limiter was closed. The user's client stays open. */
+  close?(): void;
 }
 
 /** A client, pool, cluster or sentinel of node-redis (`redis`, `@redis/client`), version 5 or 6. */
@@ -85,22 +87,128 @@ function notAClient(given: unknown): TypeError {
   return new TypeError(`The client must be one of node-redis or ioredis, or a Connection, not ${what}`);
 }
 
-/** What is used of the clients of node-redis; a part of it is on each of the four kinds. */
-interface NodeRedisClient extends NodeRedisLike {
-  readonly isReady?: boolean;
-  readonly options?: { readonly keyPrefix?: string };
-  readonly slots?: readonly { readonly master?: { readonly address?: string } }[];
-  on?(event: string, listener: () => void): void;
+/** What is to be done with clients of our own. */
+interface OwnClients<C> {
+  derive(): C;
+  open(own: C): Promise<unknown>;
+  isReady(own: C): boolean;
+  end(own: C): void;
 }
 
-/** node-redis sends a command once. A cluster and a sentinel need to be told how to route it. */
+/**
+ * A client of our own: opened by the first call, and another one when it has ended or is given up. All callers wait for
+ * the same attempt, each until its own deadline.
+ */
+class Own<C> {
+  readonly #how: OwnClients<C>;
+  #current: C | undefined;
+  #next: { readonly own: C; readonly opened: Promise<C> } | undefined;
+
+  constructor(how: OwnClients<C>) {
+    this.#how = how;
+  }
+
+  /** The one that is open. */
+  get current(): C | undefined {
+    return this.#current !== undefined && this.#how.isReady(this.#current) ? this.#current : undefined;
+  }
+
+  opened(): Promise<C> {
+    this.#next ??= this.#open();
+    return this.#next.opened;
+  }
+
+  #open(): { own: C; opened: Promise<C> } {
+    const own = this.#how.derive();
+    const opened = this.#how.open(own).then(
+      () => {
+        if (this.#next?.own !== own) throw new UnavailableError("The call was not sent: the connection was given up");
+        const old = this.#current;
+        this.#current = own;
+        this.#next = undefined;
+        // In a cluster it may have calls under way to other nodes.
+        if (old !== undefined) setTimeout(() => this.#how.end(old), LAST_REPLIES_MS).unref();
+        return own;
+      },
+      (error) => {
+        if (this.#next?.own === own) this.#next = undefined;
+        this.#how.end(own);
+        throw error;
+      },
+    );
+    return { own, opened };
+  }
+
+  /** Opens another one, and goes on with this one until it is there. */
+  replace(): void {
+    this.#abandon();
+    this.opened().catch(() => {});
+  }
+
+  /** Ends this one. The next call opens another. */
+  drop(): void {
+    this.#abandon();
+    if (this.#current !== undefined) this.#how.end(this.#current);
+    this.#current = undefined;
+  }
+
+  /** An attempt that has not come to an end may never do so. */
+  #abandon(): void {
+    const next = this.#next;
+    this.#next = undefined;
+    if (next) this.#how.end(next.own);
+  }
+}
+
+/** For how long a client that was replaced stays open. */
+const LAST_REPLIES_MS = 1000;
+
+/** The error of an attempt to connect. A wrong password is no failure of the connection. */
+function notSent(error: unknown): Error {
+  if (isReply(error) || error instanceof UnavailableError) return error;
+  return new UnavailableError(`The call was not sent: ${error instanceof Error ? error.message : error}`, {
+    cause: error,
+  });
+}
+
+/** What is used of the clients of node-redis; a part of it is on each of the four kinds. */
+interface NodeRedisClient extends NodeRedisLike {
+  readonly isOpen?: boolean;
+  readonly isReady?: boolean;
+  readonly options?: { readonly keyPrefix?: string; readonly socket?: object };
+  readonly slots?: readonly { readonly master?: { readonly address?: string } }[];
+  on?(event: string, listener: (error: unknown) => void): void;
+  duplicate?(overrides: object): NodeRedisClient;
+  connect?(): Promise<unknown>;
+  destroy?(): void;
+}
+
+/** A cluster and a sentinel of node-redis need to be told how to route a command. */
 class NodeRedis implements Connection {
   readonly #client: NodeRedisClient;
   readonly #kind: "cluster" | "sentinel" | "client";
+  /** A sentinel, a pool and what somebody wrote in a client's place are used as they are. */
+  readonly #own: Own<NodeRedisClient> | undefined;
+  readonly #listeners: (() => void)[] = [];
+  /** Why there is no connection. A call that waited for one in vain is only told that it was aborted. */
+  #failure: unknown;
 
   constructor(client: NodeRedisClient) {
     this.#client = client;
     this.#kind = "nodeByAddress" in client ? "cluster" : "getSentinelNode" in client ? "sentinel" : "client";
+    const derivable = typeof client.duplicate === "function" && this.#kind !== "sentinel";
+    if (!derivable) this.#watch(client);
+    else {
+      this.#own = new Own<NodeRedisClient>({
+        derive: () => this.#derived(),
+        open: (own) => this.#opened(own),
+        isReady: (own) => own.isReady ?? own.isOpen === true,
+        end: (own) => {
+          if (own.isOpen) own.destroy?.();
+        },
+      });
+      client.on?.(this.#kind === "cluster" ? "disconnect" : "end", () => this.close());
+    }
   }
 
   get keyPrefix(): string {
@@ -113,15 +221,40 @@ class NodeRedis implements Connection {
   }
 
   nodeOf(key: Word): string | undefined {
-    return this.#client.slots?.[keySlot(bytes(key))]?.master?.address;
+    if (!this.cluster) return undefined;
+    const { slots } = this.#own?.current ?? this.#client;
+    return slots?.[keySlot(bytes(key))]?.master?.address;
   }
 
   onReconnect(listener: () => void): void {
-    this.#client.on?.("ready", listener);
+    this.#listeners.push(listener);
   }
 
-  send(command: readonly Word[], { key, readOnly, timeout }: Route): Promise<unknown> {
+  renew(): void {
+    if (this.cluster) this.#own?.replace();
+    else this.#own?.drop();
+  }
+
+  close(): void {
+    this.#own?.drop();
+  }
+
+  send(command: readonly Word[], route: Route): Promise<unknown> {
     const args = command.map(bytes);
+    if (!this.#own) return this.#write(this.#client, args, route);
+    const own = this.#own.current;
+    if (own) return this.#write(own, args, route);
+    if (this.#client.isOpen === false) throw new UnavailableError("The call was not sent: the client is closed");
+    const deadline = performance.now() + route.timeout;
+    return this.#own.opened().then(
+      (own) => this.#write(own, args, inTime(route, deadline)),
+      (error) => {
+        throw notSent(error);
+      },
+    );
+  }
+
+  #write(client: NodeRedisClient, args: readonly (string | Buffer)[], { key, readOnly, timeout }: Route) {
     // The reply is read as the server sends it, whatever types the client maps it to otherwise. Its own time-out is not
     // needed beside the limiter's, and costs more than all the rest here.
     const options: { typeMapping: object; timeout: undefined; abortSignal?: AbortSignal } = {
@@ -129,39 +262,85 @@ class NodeRedis implements Connection {
       timeout: undefined,
     };
     // A command that waits for a connection is taken out of the queue at its deadline.
-    if (this.#kind !== "client" || this.#client.isReady !== true)
+    if (this.#kind !== "client" || client.isReady !== true)
       options.abortSignal = AbortSignal.timeout(Math.ceil(timeout));
-    return this.#sent(key, readOnly, args, options).then(undefined, refused);
+    return this.#sent(client, bytes(key), readOnly, args, options).then(undefined, (error) => {
+      if (!(error instanceof Error)) throw error;
+      if (NOT_SENT.has(error.message)) throw notSent(this.#failure ?? error);
+      // After a failover the name may lead to another server.
+      if (!this.cluster && error.message.startsWith("READONLY")) this.#own?.drop();
+      throw error;
+    });
   }
 
-  #sent(key: Word, readOnly: boolean, args: readonly (string | Buffer)[], options: object): Promise<unknown> {
+  #sent(
+    client: NodeRedisClient,
+    key: string | Buffer,
+    readOnly: boolean,
+    args: readonly (string | Buffer)[],
+    options: object,
+  ): Promise<unknown> {
     switch (this.#kind) {
       case "cluster":
-        return this.#client.sendCommand(bytes(key), readOnly, args, options);
+        return client.sendCommand(key, readOnly, args, options);
       case "sentinel":
-        return this.#client.sendCommand(readOnly, args, options);
+        return client.sendCommand(readOnly, args, options);
       case "client":
-        return this.#client.sendCommand(args, options);
+        return client.sendCommand(args, options);
     }
+  }
+
+  #derived(): NodeRedisClient {
+    const { duplicate, options } = this.#client as Required<NodeRedisClient>;
+    // The nodes of a cluster are connected to when they are needed, so that one that hangs keeps nobody waiting.
+    const overrides = this.cluster
+      ? { minimizeConnections: true }
+      : { socket: { ...options?.socket, reconnectStrategy: false }, disableOfflineQueue: true };
+    const own = duplicate.call(this.#client, overrides);
+    this.#watch(own);
+    return own;
+  }
+
+  async #opened(own: NodeRedisClient): Promise<void> {
+    await own.connect?.();
+    this.#failure = undefined;
+    for (const listener of this.#listeners) listener();
+  }
+
+  #watch(client: NodeRedisClient): void {
+    client.on?.("error", (error) => {
+      this.#failure = error;
+    });
+    client.on?.("ready", () => {
+      this.#failure = undefined;
+      if (client === this.#client) for (const listener of this.#listeners) listener();
+    });
   }
 }
 
-function refused(error: unknown): never {
-  if (error instanceof Error && NOT_SENT.has(error.constructor.name)) {
-    throw new UnavailableError(`The call was not sent: ${error.message}`, { cause: error });
-  }
-  throw error;
+/** What is left of the time for a call that waited for a connection. Throws if its caller has been told by now. */
+function inTime(route: Route, deadline: number): Route {
+  const timeout = deadline - performance.now();
+  if (timeout <= -LATE_MS) throw new UnavailableError("The call was not sent in time");
+  return { ...route, timeout: Math.max(1, timeout) };
 }
+
+/** A process that was busy is late itself. */
+const LATE_MS = 500;
 
 const NO_MAPPING = {};
 
-/** The errors of node-redis for a command that was never written. */
-const NOT_SENT = new Set(["ClientClosedError", "ClientOfflineError", "AbortError"]);
+/**
+ * What node-redis says of a command that was never written. The names of the errors' classes are not kept by programs that
+ * make code smaller.
+ */
+const NOT_SENT = new Set(["The client is closed", "The client is offline", "The command was aborted"]);
 
 /** What is used of ioredis, all of it in its documentation or its types. */
 interface IoredisClient extends IoredisLike {
   readonly status?: string;
   readonly isCluster?: boolean;
+  readonly slots?: readonly (readonly string[])[];
   readonly options?: { readonly keyPrefix?: string; readonly redisOptions?: { readonly keyPrefix?: string } };
   // biome-ignore lint/suspicious/noExplicitAny: a single client takes options, a cluster nodes and options.
   duplicate?(...args: any[]): IoredisDuplicate;
@@ -185,14 +364,19 @@ interface IoredisDuplicate extends IoredisClient {
 class Ioredis implements Connection {
   readonly cluster: boolean;
   readonly #client: IoredisClient;
+  readonly #own: Own<IoredisDuplicate>;
   readonly #listeners: (() => void)[] = [];
-  #own: IoredisDuplicate | undefined;
-  #opening: Promise<void> | undefined;
-  #failure: Error | undefined;
 
   constructor(client: IoredisClient) {
     this.#client = client;
     this.cluster = client.isCluster === true;
+    this.#own = new Own<IoredisDuplicate>({
+      derive: () => this.#derived(),
+      open: (own) => this.#opened(own),
+      isReady: (own) => own.status === "ready",
+      end: (own) => own.disconnect(),
+    });
+    client.on("end", () => this.close());
   }
 
   get keyPrefix(): string {
@@ -201,41 +385,52 @@ class Ioredis implements Connection {
   }
 
   nodeOf(key: Word): string | undefined {
-    return this.cluster ? this.#own?.slots[keySlot(bytes(key))]?.[0] : undefined;
+    if (!this.cluster) return undefined;
+    return (this.#own.current ?? this.#client).slots?.[keySlot(bytes(key))]?.[0];
   }
 
   onReconnect(listener: () => void): void {
     this.#listeners.push(listener);
   }
 
-  send(command: readonly Word[], { key, readOnly }: Route): Promise<unknown> {
-    const args = command.map(bytes) as [string, ...(string | Buffer)[]];
-    const own = this.#duplicate();
-    // A mock of ioredis that cannot be duplicated.
-    if (!own) return this.#client.call(...args);
-    if (own.status === "ready" && !this.cluster) return this.#sent(own, own, args);
-    return this.#routed(own, args, key, readOnly);
+  renew(): void {
+    if (this.cluster) this.#own.replace();
+    else this.#own.drop();
   }
 
-  async #routed(
+  close(): void {
+    this.#own.drop();
+  }
+
+  send(command: readonly Word[], route: Route): Promise<unknown> {
+    const args = command.map(bytes) as [string, ...(string | Buffer)[]];
+    // A mock of ioredis that cannot be duplicated.
+    if (typeof this.#client.duplicate !== "function") return this.#client.call(...args);
+    const own = this.#own.current;
+    if (own) return this.#routed(own, args, route);
+    if (this.#client.status === "end") throw new UnavailableError("The call was not sent: the client is closed");
+    const deadline = performance.now() + route.timeout;
+    return this.#own.opened().then(
+      (own) => this.#routed(own, args, inTime(route, deadline)),
+      (error) => {
+        throw notSent(error);
+      },
+    );
+  }
+
+  #routed(
     own: IoredisDuplicate,
     args: readonly (string | Buffer)[],
-    key: Word,
-    readOnly: boolean,
+    { key, readOnly }: Pick<Route, "key" | "readOnly">,
   ): Promise<unknown> {
-    if (own.status !== "ready") await this.#open(own);
     // The cluster's own `call` knows no keys of our commands: it asks any node, and follows its redirection.
-    const node = this.cluster ? this.#node(own, key, readOnly) : own;
-    return this.#sent(own, node ?? own, args);
-  }
-
-  #sent(own: IoredisDuplicate, node: IoredisDuplicate, args: readonly (string | Buffer)[]): Promise<unknown> {
+    const node = (this.cluster && this.#node(own, key, readOnly)) || own;
     gather(node.stream);
     return (node.call(...args) as Promise<unknown>).then(undefined, (error) => {
       if (!isReply(error)) throw error;
       if (this.cluster && /^(?:MOVED|ASK) /.test(error.message)) return this.#redirected(own, error.message, args);
-      // After a failover the address may have another server behind it.
-      if (!this.cluster && error.message.startsWith("READONLY")) own.disconnect();
+      // After a failover the name may lead to another server.
+      if (!this.cluster && error.message.startsWith("READONLY")) this.#own.drop();
       throw error;
     });
   }
@@ -250,68 +445,43 @@ class Ioredis implements Connection {
     return target.call(...args);
   }
 
-  #duplicate(): IoredisDuplicate | undefined {
-    if (this.#own || typeof this.#client.duplicate !== "function") return this.#own;
-    const once = {
+  #derived(): IoredisDuplicate {
+    const plain = { keyPrefix: "", enableAutoPipelining: false, stringNumbers: false, commandTimeout: undefined };
+    const duplicate = this.#client.duplicate as NonNullable<IoredisClient["duplicate"]>;
+    if (!this.cluster) {
+      return duplicate.call(this.#client, {
+        ...plain,
+        lazyConnect: true,
+        enableOfflineQueue: false,
+        autoResendUnfulfilledCommands: false,
+        maxRetriesPerRequest: null,
+        retryStrategy: null,
+        reconnectOnError: null,
+      });
+    }
+    return duplicate.call(this.#client, [], {
+      ...plain,
       lazyConnect: true,
-      enableOfflineQueue: false,
-      autoResendUnfulfilledCommands: false,
-      maxRetriesPerRequest: null,
-      retryStrategy: null,
-      reconnectOnError: null,
-      commandTimeout: undefined,
-      // A connection that was cut without a word is given up, so that a later call opens another.
-      socketTimeout: 5000,
-    };
-    const plain = { keyPrefix: "", enableAutoPipelining: false, stringNumbers: false };
-    const own = this.cluster
-      ? this.#client.duplicate([], {
-          ...plain,
-          lazyConnect: true,
-          // The nodes connect when they are needed, and keep a command meanwhile.
-          enableOfflineQueue: true,
-          clusterRetryStrategy: null,
-          retryDelayOnFailover: 0,
-          retryDelayOnClusterDown: 0,
-          redisOptions: {
-            ...this.#client.options?.redisOptions,
-            ...plain,
-            commandTimeout: undefined,
-            socketTimeout: 5000,
-          },
-        })
-      : this.#client.duplicate({ ...plain, ...once });
-    own.on("error", (error) => {
-      this.#failure = error;
+      // The nodes connect when they are needed, and keep a command meanwhile.
+      enableOfflineQueue: true,
+      clusterRetryStrategy: null,
+      retryDelayOnFailover: 0,
+      retryDelayOnClusterDown: 0,
+      redisOptions: { ...this.#client.options?.redisOptions, ...plain },
     });
-    this.#client.on("end", () => own.disconnect());
-    this.#own = own;
-    return own;
   }
 
-  /** Opens the duplicate. All callers wait for the same attempt, each until its own deadline. */
-  async #open(own: IoredisDuplicate): Promise<void> {
-    if (this.#client.status === "end") throw new UnavailableError("The client is closed");
-    if (!this.#opening) {
-      this.#failure = undefined;
-      this.#opening = own.connect().finally(() => {
-        this.#opening = undefined;
-      });
-      this.#opening.then(
-        () => {
-          for (const listener of this.#listeners) listener();
-        },
-        () => {},
-      );
-    }
+  async #opened(own: IoredisDuplicate): Promise<void> {
+    let failure: Error | undefined;
+    own.on("error", (error) => {
+      failure = error;
+    });
     try {
-      await this.#opening;
+      await own.connect();
     } catch (error) {
-      const cause = this.#failure ?? error;
-      // A wrong password is no failure of the connection.
-      if (isReply(cause)) throw cause;
-      throw new UnavailableError(`The call was not sent: ${(cause as Error).message}`, { cause });
+      throw failure ?? error;
     }
+    for (const listener of this.#listeners) listener();
   }
 
   /** The node that has a key, or one of its replicas for what only reads, where the client reads from them. */
@@ -341,18 +511,4 @@ const soon = setImmediate;
 
 function nodeOf(cluster: IoredisDuplicate, name: string | undefined): IoredisDuplicate | undefined {
   return cluster.nodes("all").find(({ options }) => `${options.host}:${options.port}` === name);
-}
-
-function bytes(word: Word): string | Buffer {
-  if (typeof word === "string" || Buffer.isBuffer(word)) return word;
-  return Buffer.from(word.buffer, word.byteOffset, word.byteLength);
-}
-
-/** An error of a connection for the caller: one that was not sent, or one whose reply was lost. */
-export function failure(error: unknown): UnavailableError {
-  if (error instanceof UnavailableError) return error;
-  const message = error instanceof Error ? error.message : String(error);
-  return new LostReplyError(`The reply was lost, and the call may have been counted, or not: ${message}`, {
-    cause: error,
-  });
 }

@@ -1,8 +1,7 @@
 /** Denials that are remembered, so that a flood at one key does not reach the server. */
 
-import { describe } from "./identity.js";
-import type { Figures } from "./result.js";
-import type { Rule } from "./rules.js";
+import type { Figures } from "./reply.js";
+import { describe, type Rule } from "./rules.js";
 
 /** For how long a denial is believed at most: another process may have given something back. */
 const LONGEST_MS = 1000;
@@ -15,7 +14,9 @@ interface Denial {
   readonly windows: readonly Figures[];
   /** When the reply came: what it says about waits counts from then, and is never too short. */
   readonly receivedAt: number;
-  /** Counted from before the call was sent, so that no request is denied for longer than by the server. */
+  /** When its wait is over, counted from before the call was sent, so that no request is denied for longer than by the server. */
+  readonly endsAt: number;
+  /** Until when it is believed. */
   readonly until: number;
   /** From when one request may ask again; after that `until`. */
   askAgain: number;
@@ -23,32 +24,26 @@ interface Denial {
 
 /** One denial a key, since one key belongs to one rule; the oldest makes room. */
 export class DenialCache {
-  readonly #entries: number;
+  /** How many denials are remembered: as many as the one of its users that wants most. */
+  entries = 0;
   readonly #denials = new Map<string, Denial>();
 
-  constructor(entries: number) {
-    this.#entries = entries;
-  }
-
-  /** Whether the key was denied a moment ago, by whatever rule. */
-  has(key: string): boolean {
-    return this.#denials.size > 0 && this.#denials.has(key);
-  }
-
-  /** The figures of a denial of the same or a lighter request, as they are now. */
-  find(key: string, rule: Rule, cost: number, now: number): Figures[] | undefined {
+  /**
+   * The figures of a denial of the same or a lighter request, as they are now. One that came after a call had begun says
+   * what that call would have been told, for all of its wait.
+   */
+  find(key: string, rule: Rule, cost: number, now: number, since = Number.POSITIVE_INFINITY): Figures[] | undefined {
     const denial = this.#denials.get(key);
     if (!denial || denial.rule !== describe(rule) || cost < denial.cost) return undefined;
     // A request that never fits is not told to wait.
     if (cost > denial.cost && denial.windows.some(({ limit }) => cost > limit)) return undefined;
-    if (now >= denial.until) {
-      this.#denials.delete(key);
-      return undefined;
-    }
-    if (now >= denial.askAgain) {
-      denial.askAgain = denial.until;
-      return undefined;
-    }
+    if (denial.receivedAt < since) {
+      if (now >= denial.until) return undefined;
+      if (now >= denial.askAgain) {
+        denial.askAgain = denial.until;
+        return undefined;
+      }
+    } else if (now >= denial.endsAt) return undefined;
     const passed = Math.floor(now - denial.receivedAt);
     const left = (ms: number) => (ms > 0 ? Math.max(1, ms - passed) : ms);
     return denial.windows.map((figures) => ({
@@ -61,13 +56,14 @@ export class DenialCache {
   }
 
   remember(key: string, rule: Rule, cost: number, windows: readonly Figures[], waitMs: number, sentAt: number): void {
-    const until = sentAt + (waitMs < 0 ? LONGEST_MS : Math.min(waitMs, LONGEST_MS));
-    const askAgain = sentAt + ASK_AGAIN_MS;
     const now = performance.now();
+    const endsAt = waitMs < 0 ? Number.POSITIVE_INFINITY : sentAt + waitMs;
+    const until = Math.min(now + LONGEST_MS, endsAt);
+    const askAgain = now + ASK_AGAIN_MS;
     if (until <= now) return;
     this.#denials.delete(key);
-    this.#denials.set(key, { rule: describe(rule), cost, windows, receivedAt: now, until, askAgain });
-    if (this.#denials.size > this.#entries) {
+    this.#denials.set(key, { rule: describe(rule), cost, windows, receivedAt: now, endsAt, until, askAgain });
+    if (this.#denials.size > this.entries) {
       for (const oldest of this.#denials.keys()) {
         this.#denials.delete(oldest);
         break;
@@ -77,7 +73,7 @@ export class DenialCache {
 
   /** A request that was allowed shows that the denial of a request that was not heavier is over. */
   refute(key: string, rule: Rule, cost: number): void {
-    const denial = this.has(key) && this.#denials.get(key);
+    const denial = this.#denials.get(key);
     if (denial && denial.rule === describe(rule) && cost >= denial.cost) this.#denials.delete(key);
   }
 

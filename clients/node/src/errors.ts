@@ -1,15 +1,30 @@
 /** The errors that are this package's own, and what the error lines of a server mean. */
 
+import { STATUS_CODES } from "node:http";
 import type { Result } from "./result.js";
+
+/** An error that says what an HTTP framework answers where the application says nothing else. */
+abstract class AnsweredError extends Error {
+  abstract readonly status: number;
+
+  /** As Fastify asks for it. */
+  get statusCode(): number {
+    return this.status;
+  }
+
+  /** As Hono asks for it. */
+  getResponse(): Response {
+    return new Response(STATUS_CODES[this.status], { status: this.status });
+  }
+}
 
 /**
  * The server cannot decide now: no connection, no reply in time, or a reply such as `LOADING` or `READONLY`. `cause` says
- * what it was. `status` is what an HTTP framework answers where nothing else is said.
+ * what it was.
  */
-export class UnavailableError extends Error {
+export class UnavailableError extends AnsweredError {
   override readonly name: string = "UnavailableError";
   readonly status = 503;
-  readonly statusCode = 503;
 }
 
 /**
@@ -52,10 +67,9 @@ export class DeniedError extends Error {
 }
 
 /** A request has no identity, such as an address, to be counted by. */
-export class NoIdentityError extends Error {
+export class NoIdentityError extends AnsweredError {
   override readonly name = "NoIdentityError";
   readonly status = 403;
-  readonly statusCode = 403;
 
   constructor() {
     super("The request has no identity to be counted by");

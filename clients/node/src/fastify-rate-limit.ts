@@ -1,9 +1,17 @@
 /** A store for @fastify/rate-limit, version 10 or 11. */
 
-import { asking, dynamicPolicy, identified, keysOf, policyOf, ruleOf, type StoreOptions } from "./adapter.js";
+import {
+  asking,
+  dynamicPolicy,
+  identified,
+  isRefused,
+  keysOf,
+  ruleOf,
+  type StoreOptions,
+  storeOptions,
+} from "./adapter.js";
 import type { Asking, Limiter } from "./limiter.js";
-import type { Result } from "./result.js";
-import type { FixedRule, SlidingRule } from "./rules.js";
+import { type FixedRule, policyOf, type SlidingRule } from "./rules.js";
 
 export type { AdapterOptions, StoreOptions } from "./adapter.js";
 
@@ -16,6 +24,8 @@ export interface FastifySettings {
   readonly continueExceeding?: boolean;
   readonly exponentialBackoff?: boolean;
   readonly ban?: number;
+  /** Whether the plugin lets requests through after an error of the store. */
+  readonly skipOnError?: boolean;
   readonly routeInfo?: { readonly method?: string | readonly string[]; readonly url?: string };
 }
 
@@ -29,7 +39,8 @@ interface Limit {
 
 /** The store that the plugin makes; see {@link fastifyRateLimitStore}. */
 export interface FastifyRateLimitStore {
-  incr(key: string, callback: FastifyCallback, timeWindow: number, max: number): void;
+  /** The window and the limit are given by every version, and declared from 11 on. */
+  incr(key: string, callback: FastifyCallback, timeWindow?: number, max?: number): void;
   read(key: string, callback: FastifyCallback, timeWindow: number, max: number): void;
   child(settings: object): FastifyRateLimitStore;
 }
@@ -50,8 +61,8 @@ export function fastifyRateLimitStore(
 ): new (
   settings: object,
 ) => FastifyRateLimitStore {
-  const { algorithm = "sliding", prefix = "rl:", name, withoutIdentity } = options;
-  const how = { ...asking(limiter, options), short: true };
+  const { algorithm = "sliding", prefix = "rl:", name, withoutIdentity } = storeOptions(options);
+  const how = asking(limiter, options);
   return class Store implements FastifyRateLimitStore {
     readonly #settings: FastifySettings;
     /** The limit's name, and the route that the settings are of. */
@@ -70,24 +81,36 @@ export function fastifyRateLimitStore(
       this.#named = [name, route].filter(Boolean).join(" ");
     }
 
-    incr(key: string, callback: FastifyCallback, timeWindow: number, max: number): void {
-      try {
-        if (identified(key, withoutIdentity)) {
-          const { rule, keyOf } = this.#of(timeWindow, max);
-          answer(limiter.ask(keyOf(String(key)), rule, this.#asking), max, callback);
-        } else callback(null, { current: 1, ttl: timeWindow });
-      } catch (error) {
-        callback(error as Error);
-      }
+    incr(key: string, callback: FastifyCallback, timeWindow = 0, max = 0): void {
+      this.#answer(key, callback, timeWindow, max, this.#asking);
     }
 
     read(key: string, callback: FastifyCallback, timeWindow: number, max: number): void {
-      const { rule, keyOf } = this.#of(timeWindow, max);
-      answer(limiter.peek(keyOf(String(key)), rule, { cost: 0 }), max, callback, true);
+      this.#answer(key, callback, timeWindow, max, { ...this.#asking, cost: 0, peek: true });
     }
 
     child(settings: object): FastifyRateLimitStore {
       return new Store(settings as FastifySettings);
+    }
+
+    #answer(key: string, callback: FastifyCallback, timeWindow: number, max: number, how: Asking): void {
+      this.#told(key, timeWindow, max, how).then(
+        (told) => callback(null, told),
+        (error) => {
+          if (!isRefused(limiter, this.#settings.skipOnError ?? false, error)) callback(error as Error);
+          else callback(null, { current: max + 1, ttl: timeWindow });
+        },
+      );
+    }
+
+    /** A denial is a count above the limit; a peek counts no request, so it is not a denial. */
+    async #told(key: string, timeWindow: number, max: number, how: Asking): Promise<{ current: number; ttl: number }> {
+      if (!identified(key, withoutIdentity)) return { current: how.peek ? 0 : 1, ttl: timeWindow };
+      const { rule, keyOf } = this.#of(timeWindow, max);
+      const result = await limiter.ask(keyOf(String(key)), rule, how);
+      const counted = result.allowed || how.peek;
+      const ttl = (counted ? result.resetAfterMs : result.retryAfterMs) ?? result.windowMs;
+      return { current: counted ? result.used : Math.max(result.used, max + 1, result.limit + 1), ttl };
     }
 
     /** A route is called by its template, and the plugin's own limit by what it allows. */
@@ -106,16 +129,4 @@ export function fastifyRateLimitStore(
       return ruleOf(algorithm, algorithm === "sliding" && ban >= 0 ? max + ban + 1 : max, timeWindow);
     }
   };
-}
-
-/** A denial is a count above the limit; a peek counts no request, so it is not a denial. */
-function answer(asked: Promise<Result>, max: number, callback: FastifyCallback, peek = false): void {
-  asked.then(
-    (result) => {
-      const counted = result.allowed || peek;
-      const ttl = (counted ? result.resetAfterMs : result.retryAfterMs) ?? result.windowMs;
-      callback(null, { current: counted ? result.used : Math.max(result.used, max + 1, result.limit + 1), ttl });
-    },
-    (error) => callback(error),
-  );
 }

@@ -1,9 +1,19 @@
 /** The store that express-rate-limit and hono-rate-limiter ask: both have the same interface. */
 
-import { asking, dynamicPolicy, identified, keysOf, policyOf, ruleOf, type StoreOptions } from "./adapter.js";
-import type { Asking, Limiter } from "./limiter.js";
+import { AsyncLocalStorage } from "node:async_hooks";
+import {
+  asking,
+  dynamicPolicy,
+  identified,
+  isRefused,
+  keysOf,
+  ruleOf,
+  type StoreOptions,
+  storeOptions,
+} from "./adapter.js";
+import type { Limiter } from "./limiter.js";
 import type { Result } from "./result.js";
-import type { FixedRule, SlidingRule } from "./rules.js";
+import { type FixedRule, policyOf, type SlidingRule, type Window } from "./rules.js";
 
 export interface HitStoreOptions extends StoreOptions {
   /**
@@ -19,6 +29,9 @@ export interface HitStoreSettings {
   // biome-ignore lint/suspicious/noExplicitAny: the functions of the two frameworks take different arguments.
   readonly limit: number | ((...args: any[]) => unknown);
   readonly skipFailedRequests?: boolean | undefined;
+  readonly skipSuccessfulRequests?: boolean | undefined;
+  /** Whether express-rate-limit lets requests through after an error of the store. */
+  readonly passOnStoreError?: boolean | undefined;
   /** The name of the policy, of express-rate-limit. */
   readonly identifier?: unknown;
 }
@@ -31,77 +44,125 @@ export interface Hits {
 /** What `init` makes of the settings. */
 interface Ready {
   readonly windowMs: number;
+  /** In front of all keys; express-rate-limit tells two limits of one request apart by it. */
+  readonly policy: string;
   readonly keyOf: (key: string) => string;
   readonly ruleOf: (key: string) => SlidingRule | FixedRule | Promise<SlidingRule | FixedRule>;
   /** A sliding rule does not count what it denies. */
   readonly countsDenials: boolean;
-  readonly takesDenialsBack: boolean;
 }
 
-/** For how long a denial may be on its way until the middleware takes it back. */
-const DENIAL_MS = 10_000;
+/** What a request was counted as, so that it can be taken back. */
+interface Ticket {
+  readonly key: string;
+  /** When the server counted it; `undefined` if it did not. */
+  countedAt: number | undefined;
+}
 
 export class HitStore {
   /** Keys are shared by all processes on the same server. */
   readonly localKeys = false;
-  readonly prefix: string;
   readonly #limiter: Limiter;
   readonly #options: HitStoreOptions;
-  readonly #asking: Asking;
-  /** Denied requests that were not counted, and that the middleware takes back as well, by key. */
-  readonly #denied = new Map<string, { count: number; until: number }>();
+  readonly #asking: ReturnType<typeof asking>;
+  /** The request that is being handled, where the middleware takes requests back: it names them by their key alone. */
+  #tickets: AsyncLocalStorage<Ticket> | undefined;
+  /** Until when a request whose ticket is lost may have been one that was not counted. */
+  #uncountedUntil = 0;
   #ready: Ready | undefined;
+  #failure: unknown = new Error("the middleware has not called init yet");
+  /** Whether the middleware lets requests through after an error of the store. */
+  #passes = false;
 
   constructor(limiter: Limiter, options: HitStoreOptions = {}) {
     this.#limiter = limiter;
-    this.#options = options;
-    this.#asking = { ...asking(limiter, options), short: true };
-    this.prefix = options.prefix ?? "rl:";
+    this.#options = storeOptions(options, "limit");
+    this.#asking = asking(limiter, options);
+  }
+
+  /** What stands before the keys, the policy included. */
+  get prefix(): string {
+    return `${this.#options.prefix ?? "rl:"}${this.#ready?.policy ?? ""}`;
   }
 
   /** Called by the middleware with its settings. */
-  init({ windowMs, limit, skipFailedRequests = false, identifier }: HitStoreSettings): void {
-    const { algorithm = "sliding", limit: limitOf } = this.#options;
+  init(settings: HitStoreSettings): void {
+    this.#passes = settings.passOnStoreError ?? false;
+    try {
+      this.#ready = this.#made(settings);
+    } catch (error) {
+      // express-rate-limit logs it, and goes on to ask the store.
+      this.#failure = error;
+      throw error;
+    }
+    if (settings.skipFailedRequests || settings.skipSuccessfulRequests) this.#tickets ??= new AsyncLocalStorage();
+  }
+
+  #made({ windowMs, limit, identifier }: HitStoreSettings): Ready {
+    const { algorithm = "sliding", limit: limitOf, prefix = "rl:" } = this.#options;
     const name = this.#options.name ?? (typeof identifier === "string" ? identifier : undefined);
-    const common = { windowMs, takesDenialsBack: skipFailedRequests };
+    const of = (policy: string, ruleOf: Ready["ruleOf"], countsDenials: boolean): Ready => {
+      return { windowMs, policy, keyOf: keysOf(prefix, policy), ruleOf, countsDenials };
+    };
     if (typeof limit === "number") {
       const rule = ruleOf(algorithm, limit, windowMs);
-      const keyOf = keysOf(this.prefix, name ?? policyOf(rule));
-      this.#ready = { ...common, keyOf, ruleOf: () => rule, countsDenials: algorithm === "fixed" };
-    } else if (limitOf) {
-      const keyOf = keysOf(this.prefix, name ?? dynamicPolicy(algorithm, windowMs));
-      const ofKey = async (key: string) => ruleOf(algorithm, await limitOf(key), windowMs);
-      this.#ready = { ...common, keyOf, ruleOf: ofKey, countsDenials: algorithm === "fixed" };
-    } else {
-      // The middleware calls its function after the store has counted. A counter takes denials in one small number, a
-      // sliding log would grow with each.
-      const rule = ruleOf("fixed", Number.MAX_SAFE_INTEGER, windowMs);
-      const keyOf = keysOf(this.prefix, name ?? dynamicPolicy("fixed", windowMs));
-      this.#ready = { ...common, keyOf, ruleOf: () => rule, countsDenials: true };
+      return of(name ?? policyOf(rule), () => rule, algorithm === "fixed");
     }
+    if (limitOf) {
+      const ofKey = async (key: string) => ruleOf(algorithm, await limitOf(key), windowMs);
+      return of(name ?? dynamicPolicy(algorithm, windowMs), ofKey, algorithm === "fixed");
+    }
+    // The middleware calls its function after the store has counted. A counter takes denials in one small number, a
+    // sliding log would grow with each.
+    const rule = ruleOf("fixed", Number.MAX_SAFE_INTEGER, windowMs);
+    return of(name ?? dynamicPolicy("fixed", windowMs), () => rule, true);
   }
 
   /** Counts a request. */
   async increment(key: string): Promise<Hits> {
-    const { windowMs, keyOf, ruleOf, countsDenials, takesDenialsBack } = this.#settings();
+    const ticket: Ticket = { key, countedAt: undefined };
+    // Before the first await: what the middleware does afterwards is done with this ticket.
+    this.#tickets?.enterWith(ticket);
+    try {
+      return await this.#count(ticket);
+    } catch (error) {
+      if (!isRefused(this.#limiter, this.#passes, error)) throw error;
+      const { windowMs = 1000 } = this.#ready ?? {};
+      return { totalHits: Number.MAX_SAFE_INTEGER, resetTime: new Date(Date.now() + windowMs) };
+    } finally {
+      if (this.#ready && ticket.countedAt === undefined)
+        this.#uncountedUntil = performance.now() + this.#ready.windowMs;
+    }
+  }
+
+  async #count(ticket: Ticket): Promise<Hits> {
+    const { windowMs, keyOf, ruleOf, countsDenials } = this.#settings();
+    const { key } = ticket;
     if (!identified(key, this.#options.withoutIdentity)) {
       return { totalHits: 1, resetTime: new Date(Date.now() + windowMs) };
     }
     const rule = ruleOf(key);
     const asked = rule instanceof Promise ? await rule : rule;
     const result = await this.#limiter.ask(keyOf(String(key)), asked, this.#asking);
-    // A denial is a total above the limit, whether it was counted or not.
-    const counted = result.allowed || (countsDenials && result.used > result.limit);
-    if (takesDenialsBack && !counted) this.#denial(key);
-    return hits(result, result.allowed ? result.used : Math.max(result.used, result.limit + 1));
+    if (result.by === "server" && (result.allowed || countsDenials)) ticket.countedAt = result.atMs;
+    // A denial is a total above the limit, whether it was counted or not; that of this process alone may be lower.
+    const [{ limit }] = asked.windows as readonly [Window];
+    return hits(result, result.allowed ? result.used : Math.max(result.used, limit + 1));
   }
 
-  /** Takes the newest request back. Never rejects: the middleware does not await it. */
+  /** Takes a request back, if the server has counted it. Never rejects: the middleware does not await it. */
   async decrement(key: string): Promise<void> {
+    const ticket = this.#tickets?.getStore();
+    const known = ticket?.key === key ? ticket : undefined;
+    if (known ? known.countedAt === undefined : performance.now() < this.#uncountedUntil) return;
+    const at = known ? { atMs: known.countedAt as number } : {};
+    if (known) known.countedAt = undefined;
     try {
       const { keyOf, ruleOf } = this.#settings();
-      if (!identified(key, "allow") || this.#wasDenial(key)) return;
-      await this.#limiter.refund(keyOf(key), await ruleOf(key));
+      const { timeout } = this.#asking;
+      if (identified(key, "allow")) {
+        await this.#limiter.refund(keyOf(String(key)), await ruleOf(key), { ...at, timeout });
+      }
     } catch (error) {
       this.#limiter.warn(`a request could not be taken back: ${(error as Error).message}`);
     }
@@ -110,39 +171,25 @@ export class HitStore {
   /** Says how many requests there are and counts none. */
   async get(key: string): Promise<Hits | undefined> {
     const { keyOf, ruleOf } = this.#settings();
-    const result = await this.#limiter.peek(keyOf(key), await ruleOf(key), { cost: 0 });
+    if (!identified(key, this.#options.withoutIdentity)) return undefined;
+    const result = await this.#limiter.ask(keyOf(String(key)), await ruleOf(key), {
+      ...this.#asking,
+      cost: 0,
+      peek: true,
+    });
     return result.used === 0 ? undefined : hits(result, result.used);
   }
 
   /** Gives a key its whole quota back. */
   async resetKey(key: string): Promise<void> {
     const { keyOf, ruleOf } = this.#settings();
-    await this.#limiter.reset(keyOf(key), await ruleOf(key));
+    const { timeout } = this.#asking;
+    await this.#limiter.reset(keyOf(String(key)), await ruleOf(key), { timeout });
   }
 
   #settings(): Ready {
-    if (!this.#ready) throw new Error("the middleware has not called init yet");
+    if (!this.#ready) throw this.#failure;
     return this.#ready;
-  }
-
-  #denial(key: string): void {
-    const now = performance.now();
-    const known = this.#denied.get(key);
-    const count = known && known.until > now ? known.count + 1 : 1;
-    // The latest is the last, and those at the front may be over.
-    this.#denied.delete(key);
-    this.#denied.set(key, { count, until: now + DENIAL_MS });
-    for (const [oldest, { until }] of this.#denied) {
-      if (until > now) break;
-      this.#denied.delete(oldest);
-    }
-  }
-
-  #wasDenial(key: string): boolean {
-    const known = this.#denied.get(key);
-    if (!known || known.until <= performance.now()) return false;
-    if (--known.count === 0) this.#denied.delete(key);
-    return true;
   }
 }
 

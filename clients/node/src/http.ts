@@ -1,6 +1,6 @@
 /** The headers and the problem that HTTP clients are told, after draft-ietf-httpapi-ratelimit-headers-11. */
 
-import type { WindowResult } from "./result.js";
+import type { WindowResult } from "./reply.js";
 import { type Rule, seconds } from "./rules.js";
 
 export interface HeaderOptions {

@@ -1,7 +1,6 @@
-/** What a request is counted by: the address of its client, and the keys of adapters. */
+/** What a request is counted by: the address of its client, and the key that an adapter makes of it. */
 
 import { BlockList, isIPv4, isIPv6 } from "node:net";
-import { type Rule, seconds } from "./rules.js";
 
 export interface IdentityOptions {
   /**
@@ -25,7 +24,7 @@ export interface RequestLike {
  *
  * ```ts
  * const identify = clientAddress({ trustedProxies: ["10.0.0.0/8"] });
- * app.use(rateLimit({ keyGenerator: (request) => identify(request), store, ... }));
+ * app.use(rateLimit({ keyGenerator: (request) => identify(request) ?? "", store, ... }));
  * ```
  *
  * @throws RangeError if a proxy is not an address or a network, or the prefix is out of range.
@@ -97,36 +96,6 @@ function expand(address: string): number[] {
   const numbers = (text: string) => (text === "" ? [] : text.split(":").map((group) => Number.parseInt(group, 16)));
   const [first, last] = [numbers(head), numbers(tail ?? "")];
   return [...first, ...Array.from({ length: 8 - first.length - last.length }, () => 0), ...last];
-}
-
-/** The policy of a rule in the keys of adapters: its name, else its kind with its limits and windows. */
-export function policyOf(rule: Rule): string {
-  return rule.name ?? describe(rule);
-}
-
-const descriptions = new WeakMap<Rule, string>();
-
-/** A rule as text: its kind with its limits and windows. */
-export function describe(rule: Rule): string {
-  let text = descriptions.get(rule);
-  if (text === undefined) {
-    text = made(rule);
-    descriptions.set(rule, text);
-  }
-  return text;
-}
-
-function made(rule: Rule): string {
-  switch (rule.kind) {
-    case "throttle":
-      return `throttle-${rule.burst}-${rule.count}/${rule.period}s`;
-    case "lease":
-      return `lease-${rule.limit}/${seconds(rule.leaseMs)}s`;
-    default: {
-      const kind = rule.kind === "fixed" && rule.anchored ? "anchored" : rule.kind;
-      return `${kind}-${rule.windows.map(({ limit, windowMs }) => `${limit}/${seconds(windowMs)}s`).join(",")}`;
-    }
-  }
 }
 
 /** The key of an adapter: prefix, policy, and the identity in a hash tag. No two of them make the same key. */

@@ -1,6 +1,6 @@
 /** Rate limits in Redis and Valkey, over node-redis or ioredis. See {@link Limiter}. */
 
-export type { Connection, IoredisLike, NodeRedisLike, RedisClient, Route, Word } from "./connection.js";
+export type { Connection, IoredisLike, NodeRedisLike, RedisClient, Route } from "./connection.js";
 export {
   DeniedError,
   LostReplyError,
@@ -10,8 +10,11 @@ export {
 } from "./errors.js";
 export type { HeaderOptions, Problem } from "./http.js";
 export { clientAddress, type IdentityOptions, type RequestLike } from "./identity.js";
-export { Lease, type LeaseOptions } from "./lease.js";
+export type { Word } from "./keys.js";
+export { Lease, type LeaseKeeper, type LeaseOptions } from "./lease.js";
 export {
+  type AcquireOptions,
+  type CallOptions,
   type Decision,
   type Demand,
   type HitOptions,
@@ -25,13 +28,15 @@ export {
   type WaitOptions,
   type WhenUnavailable,
 } from "./limiter.js";
+export { WindowResult } from "./reply.js";
 export { Reservation } from "./reservation.js";
-export { AllResult, type Refund, Result, WindowResult } from "./result.js";
+export { AllResult, type DecidedBy, type Refund, Result } from "./result.js";
 export {
   type Duration,
   type FixedOptions,
   type FixedRule,
   fixed,
+  type HeldLeaseRule,
   type LeaseRule,
   type LeaseRuleOptions,
   lease,

@@ -1,8 +1,14 @@
 /** A lease that is held: renewed while it is needed, released at the end, over by itself if its holder dies. */
 
-import type { Word } from "./connection.js";
-import type { Limiter } from "./limiter.js";
+import type { Word } from "./keys.js";
 import type { LeaseRule } from "./rules.js";
+
+/** What a lease needs of its limiter. */
+export interface LeaseKeeper {
+  acquire(key: Word, rule: LeaseRule, options: { readonly holder: Word }): Promise<{ readonly allowed: boolean }>;
+  release(key: Word, holder: Word): Promise<number>;
+  warn(line: string): void;
+}
 
 export interface LeaseOptions {
   /** Renew the lease by itself, each time a third of it has passed. By default true. */
@@ -22,7 +28,7 @@ export class Lease {
   readonly key: Word;
   /** Who holds it. */
   readonly holder: Word;
-  readonly #limiter: Limiter;
+  readonly #limiter: LeaseKeeper;
   readonly #rule: LeaseRule;
   readonly #renews: boolean;
   readonly #abort = new AbortController();
@@ -31,7 +37,7 @@ export class Lease {
   #renewal: NodeJS.Timeout | undefined;
   #released = false;
 
-  constructor(limiter: Limiter, key: Word, rule: LeaseRule, holder: Word, options: LeaseOptions = {}) {
+  constructor(limiter: LeaseKeeper, key: Word, rule: LeaseRule, holder: Word, options: LeaseOptions = {}) {
     this.#limiter = limiter;
     this.#rule = rule;
     this.#renews = options.renew ?? true;
@@ -61,7 +67,7 @@ export class Lease {
   async renew(): Promise<boolean> {
     if (this.#released || this.lost) return false;
     const asked = performance.now();
-    const { allowed } = await this.#limiter.acquire(this.key, this.#rule, this.holder);
+    const { allowed } = await this.#limiter.acquire(this.key, this.#rule, { holder: this.holder });
     if (this.#released || this.lost) {
       // Released, or lost to those who have been told so, while the call was under way: what it took is given back.
       if (allowed) await this.#limiter.release(this.key, this.holder);
@@ -81,13 +87,18 @@ export class Lease {
     return (await this.#limiter.release(this.key, this.holder)) > 0;
   }
 
-  /** Releases the lease at the end of an `await using`. An error of that is logged: the work is done. */
-  async [Symbol.asyncDispose](): Promise<void> {
+  /** Releases the lease at the end of the work, whose outcome stays: an error of the release is logged. */
+  async end(): Promise<void> {
     try {
       await this.release();
     } catch (error) {
       this.#limiter.warn(`a lease could not be released and ends by itself: ${(error as Error).message}`);
     }
+  }
+
+  /** {@link end}, for `await using`, which TypeScript has from 5.2 and Node.js from 24. */
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.end();
   }
 
   #schedule(): void {

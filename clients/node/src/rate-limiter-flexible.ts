@@ -3,14 +3,16 @@
 import { type IRateLimiterStoreOptions, RateLimiterRes, type RateLimiterStoreAbstract } from "rate-limiter-flexible";
 // @ts-expect-error It is not exported from the index, and has no declarations of its own.
 import untyped from "rate-limiter-flexible/lib/RateLimiterStoreAbstract.js";
-import { type AdapterOptions, asking, keysOf, policyOf, ruleOf } from "./adapter.js";
-import type { Asking, Limiter } from "./limiter.js";
+import { type AdapterOptions, asking, identified, keysOf, ruleOf } from "./adapter.js";
+import { UnavailableError } from "./errors.js";
+import type { Limiter } from "./limiter.js";
 import type { Result } from "./result.js";
-import { type FixedRule, type SlidingRule, seconds } from "./rules.js";
+import { type FixedRule, policyOf, type SlidingRule, seconds } from "./rules.js";
 
 export type { AdapterOptions } from "./adapter.js";
 
 const Abstract = untyped as typeof RateLimiterStoreAbstract;
+const inherited = Abstract.prototype as unknown as Inherited;
 
 export interface RateLimiterRlOptions
   extends Omit<IRateLimiterStoreOptions, "storeClient" | "storeType">,
@@ -34,6 +36,7 @@ interface Inherited {
   points: number;
   getKey(key: string | number): string;
   _getKeySecDuration(options: KeyOptions): number;
+  _handleError(error: unknown, method: string, resolve: unknown, reject: (error: unknown) => void, rest: unknown): void;
 }
 
 /** `duration: 0` means forever; this is the longest window there is, 68 years. */
@@ -50,7 +53,7 @@ const FOR_EVER_MS = 2_147_483_647_000;
 export class RateLimiterRl extends Abstract {
   readonly #limiter: Limiter;
   readonly #algorithm: "sliding" | "fixed";
-  readonly #asking: Asking;
+  readonly #asking: ReturnType<typeof asking>;
   readonly #keyOf: (identity: string) => string;
   /** The rule that was asked for last: nearly all requests are of one. */
   #made: { readonly limit: number; readonly msDuration: number; readonly rule: SlidingRule | FixedRule } | undefined;
@@ -62,11 +65,28 @@ export class RateLimiterRl extends Abstract {
     super({ ...options, storeClient: limiter });
     this.#limiter = limiter;
     this.#algorithm = algorithm;
-    // To execute evenly takes the exact time that is left.
-    const ask = { ...asking(limiter, options), short: !options.execEvenly };
+    const ask = asking(limiter, options);
     // An insurance limiter decides when the server is unavailable, and nothing else.
     this.#asking = options.insuranceLimiter ? { ...ask, whenUnavailable: "closed" } : ask;
     this.#keyOf = keysOf(options.prefix ?? "rl:", options.keyPrefix || policyOf(this.#rule(this.#ms())));
+  }
+
+  /** A missing key shares no count with others. @internal */
+  override getKey(key: string | number): string {
+    identified(key);
+    return inherited.getKey.call(this, key);
+  }
+
+  /** An insurance limiter takes over where the server is unavailable, and for no other error. @internal */
+  _handleError(
+    error: unknown,
+    method: string,
+    resolve: unknown,
+    reject: (error: unknown) => void,
+    rest: unknown,
+  ): void {
+    if (!(error instanceof UnavailableError)) reject(error);
+    else inherited._handleError.call(this, error, method, resolve, reject, rest);
   }
 
   /** @internal */
@@ -80,15 +100,20 @@ export class RateLimiterRl extends Abstract {
     const [key, rule] = [this.#key(rlKey), this.#rule(msDuration)];
     if (forceExpire) {
       await this.#set(key, points, msDuration);
-      return this.#limiter.peek(key, this.#rule(this.#ms()), { cost: 0 });
+      return this.#peek(key, this.#rule(this.#ms()));
     }
-    if (points < 0) await this.#limiter.refund(key, rule, { cost: -points });
-    return this.#limiter.peek(key, rule, { cost: 0 });
+    const { timeout } = this.#asking;
+    if (points < 0) await this.#limiter.refund(key, rule, { cost: -points, timeout });
+    return this.#peek(key, rule);
+  }
+
+  #peek(key: string, rule: SlidingRule | FixedRule): Promise<Result> {
+    return this.#limiter.ask(key, rule, { ...this.#asking, cost: 0, peek: true });
   }
 
   /** @internal */
   async _penalty(key: string | number, points = 1, options: KeyOptions = {}): Promise<RateLimiterRes> {
-    const rlKey = (this as unknown as Inherited).getKey(key);
+    const rlKey = this.getKey(key);
     const rule = this.#rule(this.#ms(options));
     const result = await this.#limiter.ask(this.#key(rlKey), rule, { ...this.#asking, cost: points, force: true });
     return outcome(result, result.used, points);
@@ -96,30 +121,31 @@ export class RateLimiterRl extends Abstract {
 
   /** @internal */
   async _get(rlKey: string, options: KeyOptions = {}): Promise<Result | null> {
-    const result = await this.#limiter.peek(this.#key(rlKey), this.#rule(this.#ms(options)), { cost: 0 });
+    const result = await this.#peek(this.#key(rlKey), this.#rule(this.#ms(options)));
     return result.used === 0 ? null : result;
   }
 
   /** @internal */
   async _delete(rlKey: string, options: KeyOptions = {}): Promise<boolean> {
-    return (await this.#limiter.reset(this.#key(rlKey), this.#rule(this.#ms(options)))) > 0;
+    const { timeout } = this.#asking;
+    return (await this.#limiter.reset(this.#key(rlKey), this.#rule(this.#ms(options)), { timeout })) > 0;
   }
 
   /** @internal */
   _getRateLimiterRes(_rlKey: string, changedPoints: number, result: Result): RateLimiterRes {
     // A sliding window does not take what it denies; the base class tells a denial by what was asked for.
-    const asked = !result.allowed && changedPoints > 0 && this.#algorithm === "sliding" ? changedPoints : 0;
-    return outcome(result, result.used + asked, changedPoints);
+    const denied = !result.allowed && changedPoints > 0;
+    const consumed = result.used + (denied && this.#algorithm === "sliding" ? changedPoints : 0);
+    // The limit of this process alone, in an outage, may be lower than that by which the base class judges.
+    const { points } = this as unknown as Inherited;
+    return outcome(result, denied ? Math.max(consumed, points + 1) : consumed, changedPoints);
   }
 
   /** A counter is a plain string, and may be set as one. */
   async #set(key: string, points: number, msDuration: number): Promise<void> {
     if (this.#algorithm === "sliding") throw new Error('set and block need the algorithm "fixed"');
-    const counter = String(this.#limiter.keyOf(`${key}:${seconds(this.#ms())}s`));
     const ms = msDuration > 0 ? msDuration : FOR_EVER_MS;
-    const command = ["SET", counter, String(points), "PX", String(ms)];
-    const { timeout } = this.#limiter;
-    await this.#limiter.connection.send(command, { key: counter, readOnly: false, timeout });
+    await this.#limiter.setCounter(`${key}:${seconds(this.#ms())}s`, points, ms, this.#asking.timeout);
   }
 
   #key(rlKey: string): string {

@@ -1,9 +1,7 @@
 /** A token budget: reserve an estimate, settle what it really was. */
 
-import type { Word } from "./connection.js";
-import type { Limiter } from "./limiter.js";
+import { LostReplyError } from "./errors.js";
 import type { Result } from "./result.js";
-import type { FixedRule, SlidingRule } from "./rules.js";
 
 /** Units taken on an estimate by {@link Limiter.reserve}. */
 export class Reservation {
@@ -11,42 +9,45 @@ export class Reservation {
   readonly allowed: boolean;
   /** The decision on the estimate. */
   readonly result: Result;
-  readonly #limiter: Limiter;
-  readonly #key: Word;
-  readonly #rule: SlidingRule | FixedRule;
   readonly #units: number;
-  #settled = false;
+  readonly #charge: (more: number) => Promise<void>;
+  #settled: number | undefined;
+  #charging: Promise<void> | undefined;
 
   /** @internal */
-  constructor(limiter: Limiter, key: Word, rule: SlidingRule | FixedRule, units: number, result: Result) {
-    this.#limiter = limiter;
-    this.#key = key;
-    this.#rule = rule;
-    this.#units = units;
+  constructor(result: Result, units: number, charge: (more: number) => Promise<void>) {
     this.result = result;
     this.allowed = result.allowed;
+    this.#units = units;
+    this.#charge = charge;
   }
 
   /**
    * Puts the real number of units in the place of the estimate. What was reserved too much is given back, unless its
-   * window is over; what is missing is charged, whether it fits or not, and the next requests wait for it.
+   * window is over; what is missing is charged, whether it fits or not, and the next requests wait for it. Where not the
+   * server decided on the estimate, it has counted nothing, and nothing is changed there.
    *
-   * If it rejects, it may be called again, except after a {@link LostReplyError}: then it may have been done.
+   * If it rejects, the estimate stays counted, and it may be called again. After a {@link LostReplyError} it may have been
+   * done: then it rejects with that again, so that nothing is charged or given back twice. Settling again with the same
+   * number changes nothing.
    *
-   * @throws Error if the reservation was denied or is settled already.
+   * @throws Error if the reservation was denied, or is settled with another number.
    */
   async settle(units: number): Promise<void> {
     if (!Number.isSafeInteger(units) || units < 0)
       throw new RangeError(`units must be an integer from 0, not ${units}`);
     if (!this.allowed) throw new Error("The reservation was denied: there is nothing to settle");
-    if (this.#settled) throw new Error("The reservation is settled already");
-    this.#settled = true;
-    const more = units - this.#units;
+    if (this.#settled !== undefined && this.#settled !== units)
+      throw new Error(`The reservation is settled already, with ${this.#settled} units`);
+    this.#settled = units;
+    this.#charging ??= this.result.by === "server" ? this.#charge(units - this.#units) : Promise.resolve();
     try {
-      if (more > 0) await this.#limiter.hit(this.#key, this.#rule, { cost: more, force: true });
-      if (more < 0) await this.#limiter.refund(this.#key, this.#rule, { cost: -more, atMs: this.result.atMs });
+      await this.#charging;
     } catch (error) {
-      this.#settled = false;
+      if (!(error instanceof LostReplyError)) {
+        this.#settled = undefined;
+        this.#charging = undefined;
+      }
       throw error;
     }
   }

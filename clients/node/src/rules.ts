@@ -1,6 +1,6 @@
 /** Rules as values: what to limit, and by how much. A rule is made once and used for any number of keys. */
 
-import type { Word } from "./connection.js";
+import type { Word } from "./keys.js";
 
 const UNITS: ReadonlyMap<string, number> = new Map(
   (
@@ -110,6 +110,11 @@ export interface LeaseRule extends Naming {
   readonly holder?: Word;
 }
 
+/** A lease rule that says who asks, as {@link Limiter.all} needs it. */
+export interface HeldLeaseRule extends LeaseRule {
+  readonly holder: Word;
+}
+
 /** A rule that takes units from a quota. */
 export type QuotaRule = SlidingRule | FixedRule | ThrottleRule;
 export type Rule = QuotaRule | LeaseRule;
@@ -125,8 +130,12 @@ export type Rule = QuotaRule | LeaseRule;
  *
  * @throws RangeError if a rate cannot be read or is out of range, or two windows have the same length.
  */
-export function sliding(...rates: [Rate, ...Rate[]] | [Rate, ...Rate[], SlidingOptions]): SlidingRule {
-  const [windows, options] = split<SlidingOptions>(rates);
+export function sliding(rate: Rate, ...more: [...Rate[], Rate | SlidingOptions]): SlidingRule;
+export function sliding(rate: Rate, ...more: Rate[]): SlidingRule;
+export function sliding<const R extends readonly Rate[]>(...rates: R extends readonly [] ? [Rate] : R): SlidingRule;
+export function sliding(...given: readonly (Rate | SlidingOptions)[]): SlidingRule {
+  const [windows, options] = split<SlidingOptions>(given);
+  known("sliding()", options, ["cost", "force", "name", "unit"]);
   return { kind: "sliding", windows, force: options.force ?? false, ...costing(options), ...naming(options) };
 }
 
@@ -138,8 +147,12 @@ export function sliding(...rates: [Rate, ...Rate[]] | [Rate, ...Rate[], SlidingO
  *
  * @throws RangeError if a rate cannot be read or is out of range, or two windows have the same length.
  */
-export function fixed(...rates: [Rate, ...Rate[]] | [Rate, ...Rate[], FixedOptions]): FixedRule {
-  const [windows, options] = split<FixedOptions>(rates);
+export function fixed(rate: Rate, ...more: [...Rate[], Rate | FixedOptions]): FixedRule;
+export function fixed(rate: Rate, ...more: Rate[]): FixedRule;
+export function fixed<const R extends readonly Rate[]>(...rates: R extends readonly [] ? [Rate] : R): FixedRule;
+export function fixed(...given: readonly (Rate | FixedOptions)[]): FixedRule {
+  const [windows, options] = split<FixedOptions>(given);
+  known("fixed()", options, ["anchored", "cost", "force", "name", "unit"]);
   const { anchored = false, force = false } = options;
   return { kind: "fixed", windows, anchored, force, ...costing(options), ...naming(options) };
 }
@@ -151,6 +164,7 @@ export function fixed(...rates: [Rate, ...Rate[]] | [Rate, ...Rate[], FixedOptio
  * @throws RangeError if the rate cannot be read or is out of range.
  */
 export function throttle(rate: Rate, options: ThrottleOptions = {}): ThrottleRule {
+  known("throttle()", options, ["burst", "cost", "name", "unit"]);
   const [window, ...more] = readRate(rate);
   if (!window || more.length > 0) throw new RangeError(`a throttle takes one rate, not ${show(rate)}`);
   const { limit, windowMs } = window;
@@ -169,7 +183,13 @@ export function throttle(rate: Rate, options: ThrottleOptions = {}): ThrottleRul
  *
  * @throws RangeError if the limit or the length is out of range.
  */
+export function lease<const O extends LeaseRuleOptions = LeaseRuleOptions>(
+  limit: number,
+  ttl: Duration,
+  options?: O,
+): O extends { readonly holder: Word } ? HeldLeaseRule : LeaseRule;
 export function lease(limit: number, ttl: Duration, options: LeaseRuleOptions = {}): LeaseRule {
+  known("lease()", options, ["holder", "name", "unit"]);
   return {
     kind: "lease",
     limit: integer("the limit", limit, 0),
@@ -177,6 +197,15 @@ export function lease(limit: number, ttl: Duration, options: LeaseRuleOptions = 
     ...(options.holder !== undefined && { holder: holding(options.holder) }),
     ...naming({ unit: "concurrent-requests", ...options }),
   };
+}
+
+/** Fails where an option is misspelt, which would otherwise change nothing. */
+export function known(what: string, options: unknown, names: readonly string[]): void {
+  if (typeof options !== "object" || options === null || Array.isArray(options)) {
+    throw new TypeError(`the options of ${what} are an object, and not ${show(options)}`);
+  }
+  const other = Object.keys(options).find((name) => !names.includes(name));
+  if (other !== undefined) throw new TypeError(`${what} has no option ${other}; it has ${names.join(", ")}`);
 }
 
 /** Milliseconds of a {@link Duration}, from 1 to 2147483647 seconds. */
@@ -229,6 +258,48 @@ export function words(rule: Rule, overrides: Overrides = {}, least: 0 | 1 = 1): 
   else if (rule.kind === "sliding") list.push("COST", "1");
   if (force ?? rule.force) list.push("FORCE");
   return list;
+}
+
+/** The windows of a rule; of a throttle the time in which an empty bucket fills: its rate, in the long run. */
+export function windowsOf(rule: QuotaRule): readonly Window[] {
+  if (rule.kind !== "throttle") return rule.windows;
+  const limit = rule.burst + 1;
+  return [{ limit, windowMs: Math.ceil((limit * rule.period * 1000) / rule.count) }];
+}
+
+/** The policy of a rule in the keys of adapters: its name, else its kind with its limits and windows. */
+export function policyOf(rule: Rule): string {
+  return rule.name ?? describe(rule);
+}
+
+const descriptions = new WeakMap<Rule, string>();
+
+/** A rule as text: its kind with its limits and windows. */
+export function describe(rule: Rule): string {
+  let text = descriptions.get(rule);
+  if (text === undefined) {
+    text = described(rule);
+    descriptions.set(rule, text);
+  }
+  return text;
+}
+
+function described(rule: Rule): string {
+  switch (rule.kind) {
+    case "throttle":
+      return `throttle-${rule.burst}-${rule.count}/${rule.period}s`;
+    case "lease":
+      return `lease-${rule.limit}/${seconds(rule.leaseMs)}s`;
+    default: {
+      const kind = rule.kind === "fixed" && rule.anchored ? "anchored" : rule.kind;
+      return `${kind}-${rule.windows.map(({ limit, windowMs }) => `${limit}/${seconds(windowMs)}s`).join(",")}`;
+    }
+  }
+}
+
+/** Whether a request counts also where it does not fit. A throttle and a lease cannot be forced. */
+export function isForced(rule: Rule, force: boolean | undefined): boolean {
+  return (rule.kind === "sliding" || rule.kind === "fixed") && (force ?? rule.force);
 }
 
 /** The rule, or an error that says what was given in its place. */

@@ -1,15 +1,17 @@
 /**
- * How the server is asked: in which form it takes the commands, until when a reply is waited for, and when it is not asked
- * at all. One of these per client, shared by all its limiters.
+ * How a server is asked: in which form it takes the commands, until when a reply is waited for, and when it is not asked
+ * at all. In a cluster all of that is kept for each node. Limiters over one client share it.
  *
- * The commands are the module's own, functions, or a script. The first call finds out which, by being sent in each form
- * until the server knows one. That is done again when a reply says that the form is gone, as after a failover. A server
- * without the module is asked for it again after a reconnection and once a minute, beside the calls.
+ * The commands are the module's own, functions, or a script. Before its first call a node is asked which of them it takes,
+ * and gets the library or the script; all calls of that moment wait for the one answer, each until its own deadline. The
+ * same is done when a reply says that the form is gone, as after a failover. A node without the module is asked for it
+ * again after a reconnection and once a minute, beside the calls.
  */
 
 import { setTimeout as sleep } from "node:timers/promises";
-import { type Connection, failure, type Word } from "./connection.js";
+import type { Connection } from "./connection.js";
 import { isReply, LostReplyError, meaning, UnavailableError, UnsupportedServerError } from "./errors.js";
+import type { Word } from "./keys.js";
 import { library, script, scriptSha } from "./lua.js";
 
 /** How the commands are sent: as `RL.*`, as `FCALL rl_*`, or as `EVALSHA`. */
@@ -17,44 +19,40 @@ export type Mode = "module" | "functions" | "script";
 
 /** One call, before it is known in which form it is sent. */
 export interface Call {
-  /** The command without `RL.`, in lower case. */
-  readonly name: "sliding" | "fixed" | "throttle" | "acquire" | "release" | "all" | "peek" | "refund" | "reset";
+  /** The command without `RL.`, in lower case; `set` is the server's own. */
+  readonly name: "sliding" | "fixed" | "throttle" | "acquire" | "release" | "all" | "peek" | "refund" | "reset" | "set";
   readonly keys: readonly [Word, ...Word[]];
   /** What stands behind the keys. */
   readonly words: readonly Word[];
-  /** Whether sending it twice does no harm. */
-  readonly repeatable: boolean;
 }
 
 /** What a call knows of itself while it is under way. */
 interface Attempt {
-  readonly deadline: number;
+  readonly node: Node;
+  deadline: number;
   /** Whether the caller has been told the outcome. */
   over: boolean;
-  /** The last refusal that says to ask again: a slot is on the move. */
-  refusal: UnavailableError | undefined;
+  /** Whether something was sent. */
+  sent: boolean;
   /** Ends the call at its deadline. */
   timer: NodeJS.Timeout | undefined;
 }
 
-/** For how long a server that was unavailable is not asked. */
+/** For how long a node that was unavailable is not asked. */
 const PAUSE_MS = 1000;
-/** How often a server without the module is asked for it. */
+/** A call that gets no reply by its deadline says that the node is unavailable if that was silent for so long. */
+const SILENCE_MS = 150;
+/** How often a node without the module is asked for it. */
 const PROBE_MS = 60_000;
+/** setTimeout takes no more. */
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
+/** How often one call lets the form be found out anew. */
+const MOST_PROBES = 2;
 
 const ALL_MODES: readonly Mode[] = ["module", "functions", "script"];
-const COMMANDS = {
-  sliding: "RL.SLIDING",
-  fixed: "RL.FIXED",
-  throttle: "RL.THROTTLE",
-  acquire: "RL.ACQUIRE",
-  release: "RL.RELEASE",
-  peek: "RL.PEEK",
-  refund: "RL.REFUND",
-  reset: "RL.RESET",
-} as const;
+/** Calls that do no harm when they are sent twice. */
+const REPEATABLE: ReadonlySet<Call["name"]> = new Set(["peek", "acquire", "release", "reset", "set"]);
 const servers = new WeakMap<Connection, Map<string, Server>>();
-const breakers = new WeakMap<Connection, Breaker>();
 
 /** The server behind a connection, in the modes that are allowed. */
 export function serverOf(connection: Connection, mode: Mode | "auto"): Server {
@@ -68,31 +66,123 @@ export function serverOf(connection: Connection, mode: Mode | "auto"): Server {
   return server;
 }
 
+/** Thrown while a node is not asked. */
+export class NotAskedError extends UnavailableError {}
+
+/** What is known of one node. Outside of a cluster there is one. */
+class Node {
+  /** The form in which it takes the commands. */
+  mode: Mode | undefined;
+  /** The answer to that question, while it is under way. */
+  finding: Promise<void> | undefined;
+  /** When it is asked again for what is better than the mode in use. */
+  probeAt = Number.POSITIVE_INFINITY;
+  /** How many replies it gave. */
+  replies = 0;
+  /** Since when it gave none, although it was sent something; 0 if it has answered the last that it was sent. */
+  #silentSince = 0;
+  /** Why it is not asked, and until when. Then one call is sent to see whether it is back. */
+  #outage: { readonly cause: Error; readonly silent: boolean; readonly until: number; tryingSince: number } | undefined;
+
+  /** Throws if the node is not to be asked now. Returns whether it was silent, and this call finds out whether it is back. */
+  enter(now: number): boolean {
+    const outage = this.#outage;
+    if (!outage) return false;
+    if (now < outage.until || outage.tryingSince < NOT_TRYING) {
+      const message = `The call was not sent: a moment ago the server was unavailable: ${reason(outage.cause)}`;
+      throw new NotAskedError(message, { cause: outage.cause });
+    }
+    outage.tryingSince = now;
+    return outage.silent;
+  }
+
+  /** There is a new connection. Outside of a cluster that shows that the server is there. */
+  reconnected(cluster: boolean): void {
+    this.probeAt = 0;
+    if (cluster) return;
+    this.#silentSince = 0;
+    this.#outage = undefined;
+  }
+
+  sent(now: number): void {
+    this.#silentSince ||= now;
+  }
+
+  /** A reply has come. Whatever it says but that the node cannot decide, it is there. */
+  replied(unavailable: Error | undefined): void {
+    this.replies++;
+    this.#silentSince = 0;
+    if (unavailable) this.#open(unavailable);
+    else this.#outage = undefined;
+  }
+
+  /** A connection has failed. If there was a reply to a later call, that connection is not the one in use. */
+  failed(cause: Error, sentAt: number): void {
+    if (this.#isOld(sentAt)) return;
+    if (cause instanceof LostReplyError && (this.#silentSince === 0 || sentAt < this.#silentSince)) this.left(sentAt);
+    else this.#open(cause);
+  }
+
+  /** A call was given up at its deadline, which may be shorter than the node needs for a reply. */
+  timedOut(now: number, sentAt: number): void {
+    if (this.#isOld(sentAt)) return;
+    const silence = this.#silentSince === 0 ? 0 : now - this.#silentSince;
+    if (silence >= SILENCE_MS) this.#open(new Error(`no reply for ${Math.round(silence)} ms`), true);
+    else this.left(sentAt);
+  }
+
+  /** The call that was to see whether the node is back has ended without an answer to that: another one may. */
+  left(sentAt: number): void {
+    if (this.#outage && !this.#isOld(sentAt)) this.#outage.tryingSince = NOT_TRYING;
+  }
+
+  /** Whether a call is from before the outage was noticed, or before the one that sees whether it is over. */
+  #isOld(sentAt: number): boolean {
+    return this.#outage !== undefined && sentAt < this.#outage.tryingSince;
+  }
+
+  #open(cause: Error, silent = false): void {
+    this.#outage = { cause, silent, until: performance.now() + PAUSE_MS, tryingSince: NOT_TRYING };
+  }
+}
+
+const NOT_TRYING = Number.POSITIVE_INFINITY;
+
 export class Server {
   readonly #connection: Connection;
   readonly #modes: readonly Mode[];
-  readonly #breaker: Breaker;
+  readonly #nodes = new Map<string, Node>();
+  /** Redis 6.2 has no EVALSHA_RO, and a user may lack the right. */
+  #readOnlyForms = true;
   #mode: Mode | undefined;
-  #finding: Promise<unknown> | undefined;
-  /** When the server is asked again for what is better than the mode in use. */
-  #probeAt = Number.POSITIVE_INFINITY;
-  /** Redis 6.2 has no EVALSHA_RO. */
-  #readOnlyScripts = true;
-  #answers = 0;
+  #users = 0;
 
   constructor(connection: Connection, modes: readonly Mode[]) {
     this.#connection = connection;
     this.#modes = modes;
-    const breaker = breakers.get(connection) ?? new Breaker(connection);
-    breakers.set(connection, breaker);
-    this.#breaker = breaker;
     connection.onReconnect?.(() => {
-      this.#probeAt = 0;
+      for (const node of this.#nodes.values()) node.reconnected(connection.cluster === true);
     });
   }
 
+  /** The form that was found last; `undefined` before the first call. */
   get mode(): Mode | undefined {
     return this.#mode;
+  }
+
+  /** A limiter begins to use the server. */
+  open(): void {
+    this.#users++;
+  }
+
+  /** A limiter ends. The last one closes the connection that was opened for them. */
+  close(): void {
+    if (--this.#users === 0) this.#connection.close?.();
+  }
+
+  /** The name of the node that has a key; "" outside of a cluster. */
+  nodeOf(key: Word): string {
+    return this.#connection.nodeOf?.(key) ?? "";
   }
 
   /**
@@ -103,266 +193,286 @@ export class Server {
    * and the reply at the same time, and timers come first.
    */
   call(call: Call, timeout: number): Promise<unknown> {
+    const node = this.#nodeAt(call.keys[0]);
     const now = performance.now();
-    const node = this.#breaker.enter(call.keys[0], now);
-    const attempt: Attempt = { deadline: now + timeout, over: false, refusal: undefined, timer: undefined };
+    if (node.enter(now)) this.#connection.renew?.();
+    const attempt: Attempt = { node, deadline: now + timeout, over: false, sent: false, timer: undefined };
     // No more promises than it takes: this is what each request of an application goes through.
     return new Promise((resolve, reject) => {
-      const failed = (error: unknown) => {
-        // A reply, whatever it says, shows that the server is there. That of a slot on the move says nothing of others.
-        if (!(error instanceof UnavailableError) || attempt.refusal) this.#breaker.close(node);
-        else this.#breaker.open(call.keys[0], error);
-        reject(error);
+      const ended = () => {
+        const waited = !attempt.over;
+        attempt.over = true;
+        clearTimeout(attempt.timer);
+        return waited;
       };
       const answered = (reply: unknown) => {
-        if (!this.#settle(attempt)) return;
-        this.#breaker.close(node);
-        if (now >= this.#probeAt) this.#probe(call);
-        resolve(reply);
+        if (ended()) resolve(reply);
+        if (now >= node.probeAt) this.#probe(node, call.keys[0]);
       };
-      const refused = (error: unknown) => {
-        if (this.#settle(attempt)) failed(error);
+      const failed = (error: unknown) => {
+        if (ended()) reject(error);
       };
-      attempt.timer = setTimeout(() => this.#expire(attempt, timeout, failed), timeout);
-      const mode = this.#mode;
-      if (mode === undefined) this.#askFirst(call, attempt).then(answered, refused);
+      attempt.timer = setTimeout(() => {
+        this.#expire(attempt, () => {
+          attempt.over = true;
+          node.timedOut(performance.now(), now);
+          reject(
+            attempt.sent
+              ? new LostReplyError(`No reply within ${timeout} ms: the call may have been counted, or not`)
+              : new UnavailableError(`The call was not sent: the server has said nothing within ${timeout} ms`),
+          );
+        });
+      }, timeout);
+      const { mode } = node;
+      if (mode === undefined) this.#ask(call, attempt).then(answered, failed);
       else {
-        const again = (error: unknown) => this.#askAgain(error, mode, call, attempt).then(answered, refused);
-        this.#transmit(this.#inForm(mode, call), call, timeout).then(answered, again);
+        const again = (error: unknown) => this.#ask(call, attempt, { error, mode }).then(answered, failed);
+        this.#transmit(this.#inForm(mode, call), call, attempt).then(answered, again);
       }
     });
   }
 
-  /** Whether somebody still waits for the answer of a call, which is over with it. */
-  #settle(attempt: Attempt): boolean {
-    clearTimeout(attempt.timer);
-    this.#answers++;
-    const waited = !attempt.over;
-    attempt.over = true;
-    return waited;
-  }
-
-  /** Gives a call up at its deadline, after the replies that have arrived. */
-  #expire(attempt: Attempt, timeout: number, failed: (error: unknown) => void): void {
-    let turns = 0;
-    let answers = this.#answers;
-    let until = attempt.deadline;
-    const giveUp = () => {
-      const now = performance.now();
+  /** Gives a call up at its deadline, after the replies of its node that have arrived. */
+  #expire(attempt: Attempt, giveUp: () => void): void {
+    const { node } = attempt;
+    const late = performance.now() - attempt.deadline;
+    let [turns, { replies }] = [0, node];
+    const until = attempt.deadline + 500;
+    const look = () => {
       if (attempt.over) return;
-      if (turns++ === 0 && now - until > 20) {
-        // The process was busy, and may not even have written the call: it gets that time again.
-        until = now + Math.min(now - until, 1000);
-        attempt.timer = setTimeout(giveUp, until - now);
-      } else if (turns < 5 || (this.#answers !== answers && now - until < 500)) {
-        answers = this.#answers;
-        setImmediate(giveUp);
-      } else {
-        attempt.over = true;
-        failed(new LostReplyError(`No reply within ${timeout} ms: the call may have been counted, or not`));
-      }
+      if (turns++ < 5 || (node.replies !== replies && performance.now() < until)) {
+        replies = node.replies;
+        setImmediate(look);
+      } else giveUp();
     };
-    giveUp();
-  }
-
-  /** Goes on after the error of a call in the known mode, which the server may not have any more. */
-  async #askAgain(error: unknown, mode: Mode, call: Call, attempt: Attempt): Promise<unknown> {
-    try {
-      return await this.#sendAgain(error, this.#inForm(mode, call), call, attempt);
-    } catch (error) {
-      if (!isGone(error) && !(call.name === "peek" && isForbidden(error))) throw error;
-      // Another call may have found the new mode meanwhile.
-      if (this.#mode === mode) this.#mode = undefined;
-      return this.#findFor(call, attempt);
-    }
-  }
-
-  /** A crowd of first calls lets one of them find the mode. Each waits for it until its own deadline. */
-  async #askFirst(call: Call, attempt: Attempt): Promise<unknown> {
-    if (this.#finding) {
-      try {
-        await this.#finding;
-      } catch (error) {
-        // What kept that call from an answer would keep this one from it.
-        if (this.#mode === undefined && error instanceof UnavailableError) throw error;
-      }
-      const mode = this.#mode;
-      if (mode !== undefined) {
-        const left = attempt.deadline - performance.now();
-        return this.#transmit(this.#inForm(mode, call), call, left).catch((error) =>
-          this.#askAgain(error, mode, call, attempt),
-        );
-      }
-    }
-    return this.#findFor(call, attempt);
-  }
-
-  async #findFor(call: Call, attempt: Attempt): Promise<unknown> {
-    const finding = this.#find(call, attempt);
-    this.#finding = finding;
-    try {
-      return await finding;
-    } finally {
-      if (this.#finding === finding) this.#finding = undefined;
-    }
-  }
-
-  /** Sends the call in each form until the server knows one. Any other answer, an error too, shows that it does. */
-  async #find(call: Call, attempt: Attempt): Promise<unknown> {
-    const attempts: Error[] = [];
-    for (const mode of this.#modes) {
-      try {
-        const reply = await this.#introduce(mode, call, attempt);
-        this.#mode = mode;
-        this.#probeAt = performance.now() + PROBE_MS;
-        if (mode === "functions") this.#checkLibrary(call.keys[0]);
-        return reply;
-      } catch (error) {
-        if (!(error instanceof NotThisMode)) throw error;
-        attempts.push(error.cause as Error);
-      }
-    }
-    throw new UnsupportedServerError(attempts);
-  }
-
-  /** The call in a form that the server may not know yet: the library and the script are sent along. */
-  async #introduce(mode: Mode, call: Call, attempt: Attempt): Promise<unknown> {
-    try {
-      return await this.#send(this.#inForm(mode, call), call, attempt);
-    } catch (error) {
-      if (!isGone(error) && !isForbidden(error)) throw error;
-      if (!isMissing(error)) {
-        if (mode === "module" && isForbidden(error)) throw error;
-        if (mode !== "script" || call.name !== "peek" || !this.#readOnlyScripts) throw new NotThisMode(error);
-        this.#readOnlyScripts = false;
-        return this.#introduce(mode, call, attempt);
-      }
-    }
-    try {
-      if (mode === "functions") await this.#load(call, attempt);
-      return await this.#send(mode === "script" ? this.#inSource(call) : this.#inForm(mode, call), call, attempt);
-    } catch (error) {
-      if (isGone(error) || isForbidden(error)) throw new NotThisMode(error);
-      throw error;
-    }
-  }
-
-  /** Puts the library where the call goes. One of that name is replaced if it is ours and older. */
-  async #load(call: Call, attempt: Attempt): Promise<void> {
-    const send = (...command: Word[]) => this.#send(command, { ...call, name: "reset", repeatable: true }, attempt);
-    try {
-      await send("FUNCTION", "LOAD", library).catch((error) => {
-        if (!isReply(error) || !/already exists/i.test(error.message)) throw error;
-        return replaceOlder(send);
-      });
-    } catch (error) {
-      throw isReply(error) ? new NotThisMode(error) : error;
-    }
+    if (late <= 20) look();
+    // The process was busy, and may not even have written the call: it gets that time again.
+    else attempt.timer = setTimeout(look, Math.min(late, 1000));
   }
 
   /**
-   * Asks the server whether it has got the module meanwhile, and for an older library. No call waits for that, and no error
-   * of it is seen: what is in use goes on.
+   * Asks until there is an answer to the call, or an error that stays: the form is found out where it is not known, or
+   * gone; a call is sent again while its slot is on the move, and after a lost reply if that does no harm.
    */
-  #probe({ keys: [key] }: Call): void {
-    this.#probeAt = performance.now() + PROBE_MS;
-    if (this.#mode !== "module" && this.#modes.includes("module")) {
-      this.#beside(key)("RL.PEEK", key, "SLIDING", "1", "1", "COST", "0").then(
-        () => {
-          this.#mode = "module";
-        },
-        () => {},
-      );
-    }
-    if (this.#mode === "functions") this.#checkLibrary(key);
-  }
-
-  #checkLibrary(key: Word): void {
-    replaceOlder(this.#beside(key)).catch(() => {});
-  }
-
-  /** Sends commands to the node of a key, beside the calls. */
-  #beside(key: Word): (...command: Word[]) => Promise<unknown> {
-    return (...command) => this.#connection.send(command, { key, readOnly: false, timeout: PAUSE_MS });
-  }
-
-  /** Sends one command; asks again while a slot is on the move, and after a lost reply if that does no harm. */
-  async #send(command: readonly Word[], call: Call, attempt: Attempt): Promise<unknown> {
-    const left = attempt.deadline - performance.now();
-    // The caller has been told by now that there is no answer.
-    if (left <= 0) throw new UnavailableError("The deadline has passed");
-    try {
-      return await this.#transmit(command, call, left);
-    } catch (error) {
-      return this.#sendAgain(error, command, call, attempt);
-    }
-  }
-
-  /** Goes on after an error: throws what is to be thrown, or sends again. */
-  async #sendAgain(error: unknown, command: readonly Word[], call: Call, attempt: Attempt): Promise<unknown> {
-    for (let pause = 4; ; pause = Math.min(pause * 2, 128)) {
-      const cause = this.#judged(error, call, attempt);
-      // Half of the pause is random, so that callers do not come back in step.
-      const wait = pause * (0.5 + Math.random() / 2);
-      if (performance.now() + wait > attempt.deadline) throw cause;
-      await sleep(wait);
-      const left = attempt.deadline - performance.now();
-      if (left <= 0) throw cause;
-      try {
-        return await this.#transmit(command, call, left);
-      } catch (again) {
-        error = again;
+  async #ask(call: Call, attempt: Attempt, sent?: { error: unknown; mode: Mode }): Promise<unknown> {
+    const { node } = attempt;
+    let probes = 0;
+    for (let pause = 4; ; ) {
+      if (!sent) {
+        if (node.mode === undefined) await this.#found(node, call.keys[0], attempt.deadline);
+        // The caller may have been told by now that there is no answer.
+        if (attempt.over || node.mode === undefined) throw new UnavailableError("The call was not sent in time");
+        const { mode } = node;
+        try {
+          return await this.#transmit(this.#inForm(mode, call), call, attempt);
+        } catch (error) {
+          sent = { error, mode };
+        }
+      }
+      const { error, mode } = sent;
+      sent = undefined;
+      // Replicas do not get the script from their primary.
+      if (call.name === "peek" && mode === "script" && isMissing(error)) {
+        return this.#transmit(this.#inSource(call), call, attempt);
+      }
+      if (
+        this.#readOnlyForms &&
+        call.name === "peek" &&
+        mode !== "module" &&
+        (isUnknown(error) || isForbidden(error))
+      ) {
+        this.#readOnlyForms = false;
+      } else if (isGone(error) && probes++ < MOST_PROBES) {
+        // Another call may have found the new mode meanwhile.
+        if (node.mode === mode) node.mode = undefined;
+      } else {
+        const cause = this.#mayAsk(call, error);
+        // Half of the pause is random, so that callers do not come back in step.
+        const wait = pause * (0.5 + Math.random() / 2);
+        if (performance.now() + wait > attempt.deadline) throw cause;
+        await sleep(wait);
+        pause = Math.min(pause * 2, 128);
       }
     }
   }
 
   /** Returns the error as one after which the call may be sent again, or throws it. */
-  #judged(error: unknown, call: Call, attempt: Attempt): UnavailableError {
-    if (error instanceof TypeError || error instanceof RangeError) throw error;
+  #mayAsk(call: Call, error: unknown): UnavailableError {
     if (isReply(error)) {
       const what = meaning(error.message, this.#connection.cluster);
       if (what === "probe" || what === "permanent") throw error;
       const cause = new UnavailableError(`The server cannot decide now: ${error.message}`, { cause: error });
-      if (what === "unavailable") throw cause;
-      attempt.refusal = cause;
-      return cause;
+      if (what === "retry") return cause;
+      throw cause;
     }
-    attempt.refusal = undefined;
-    const cause = failure(error);
-    if (!(cause instanceof LostReplyError && call.repeatable)) throw cause;
-    return cause;
+    if (error instanceof LostReplyError && REPEATABLE.has(call.name)) return error;
+    throw error;
   }
 
-  #transmit(command: readonly Word[], call: Call, timeout: number): Promise<unknown> {
+  /**
+   * Finds out in which form a node takes the commands. A crowd of calls asks once, for a second at least: the deadline of
+   * one is not that of the others.
+   */
+  #found(node: Node, key: Word, deadline: number): Promise<void> {
+    if (!node.finding) {
+      const until = Math.max(deadline, performance.now() + PAUSE_MS);
+      const finding = this.#find(node, key, until);
+      node.finding = finding;
+      const over = () => {
+        if (node.finding === finding) node.finding = undefined;
+      };
+      // What was never answered keeps later calls from asking no longer than that.
+      setTimeout(over, Math.min(until - performance.now(), LONGEST_TIMER_MS)).unref();
+      finding.then(over, over);
+    }
+    return node.finding;
+  }
+
+  async #find(node: Node, key: Word, deadline: number): Promise<void> {
+    const attempts: Error[] = [];
+    for (const mode of this.#modes) {
+      const reason = await this.#refusal(mode, node, key, deadline);
+      if (reason) attempts.push(reason);
+      else {
+        node.mode = mode;
+        this.#mode = mode;
+        node.probeAt = performance.now() + PROBE_MS;
+        if (mode === "functions") this.#checkLibrary(node, key);
+        return;
+      }
+    }
+    throw new UnsupportedServerError(attempts);
+  }
+
+  /** Sends a call that changes nothing in a form, with the library or the script if they are missing. Returns why the form cannot be used. */
+  async #refusal(mode: Mode, node: Node, key: Word, deadline: number): Promise<Error | undefined> {
+    const send = this.#beside(node, key, deadline);
     try {
-      return this.#connection.send(command, { key: call.keys[0], readOnly: call.name === "peek", timeout });
+      const error = await refused(send(...this.#inForm(mode, looking(key), false)));
+      // A command that is forbidden is there; the call will be told so.
+      if (!error || (mode === "module" && isForbidden(error))) return undefined;
+      if (!isMissing(error)) return error;
+      if (mode === "script") return await refused(send("EVAL", script, "1", key, "peek", ...LOOKING));
+      try {
+        await send("FUNCTION", "LOAD", library);
+      } catch (error) {
+        if (!isReply(error) || !/already exists/i.test(error.message)) throw error;
+        await replaceOlder(send);
+      }
+      return await refused(send(...this.#inForm(mode, looking(key), false)));
     } catch (error) {
-      return Promise.reject(error);
+      if (!isReply(error)) throw new UnavailableError(`The call was not sent: ${reason(error)}`, { cause: error });
+      if (meaning(error.message) !== "unavailable") return error;
+      throw new UnavailableError(`The server cannot decide now: ${error.message}`, { cause: error });
     }
   }
 
-  #inForm(mode: Mode, call: Call): Word[] {
-    const { name, keys, words } = call;
+  /**
+   * Asks the node whether it has got the module meanwhile, and for an older library. No call waits for that, and no error
+   * of it is seen: what is in use goes on.
+   */
+  #probe(node: Node, key: Word): void {
+    node.probeAt = performance.now() + PROBE_MS;
+    if (node.mode !== "module" && this.#modes.includes("module")) {
+      this.#refusal("module", node, key, performance.now() + PAUSE_MS).then(
+        (reason) => {
+          if (!reason) this.#mode = node.mode = "module";
+        },
+        () => {},
+      );
+    }
+    if (node.mode === "functions") this.#checkLibrary(node, key);
+  }
+
+  #checkLibrary(node: Node, key: Word): void {
+    replaceOlder(this.#beside(node, key, performance.now() + PAUSE_MS)).catch(() => {});
+  }
+
+  /** Sends commands to the node of a key, beside the calls. */
+  #beside(node: Node, key: Word, deadline: number): (...command: Word[]) => Promise<unknown> {
+    const attempt = { node, deadline, over: false, sent: false, timer: undefined };
+    return (...command) => this.#transmit(command, { name: "set", keys: [key], words: [] }, attempt);
+  }
+
+  /** Sends a command once, and tells the node's state what came of it, also where the caller has left. */
+  #transmit(command: readonly Word[], call: Call, attempt: Attempt): Promise<unknown> {
+    const { node } = attempt;
+    const sentAt = performance.now();
+    node.sent(sentAt);
+    attempt.sent = true;
+    let sent: Promise<unknown>;
+    try {
+      const timeout = Math.max(1, attempt.deadline - sentAt);
+      sent = this.#connection.send(command, { key: call.keys[0], readOnly: call.name === "peek", timeout });
+    } catch (error) {
+      sent = Promise.reject(error);
+    }
+    return sent.then(
+      (reply) => {
+        node.replied(undefined);
+        return reply;
+      },
+      (error) => {
+        if (error instanceof TypeError || error instanceof RangeError) {
+          node.left(sentAt);
+          throw error;
+        }
+        if (isReply(error)) {
+          node.replied(meaning(error.message, this.#connection.cluster) === "unavailable" ? error : undefined);
+          throw error;
+        }
+        const cause = lost(error);
+        const now = performance.now();
+        // What a client gives up at the deadline is late, and no failure of a connection.
+        if (now >= attempt.deadline - 1) node.timedOut(now, sentAt);
+        else node.failed(cause, sentAt);
+        throw cause;
+      },
+    );
+  }
+
+  #nodeAt(key: Word): Node {
+    const name = this.nodeOf(key);
+    let node = this.#nodes.get(name);
+    if (!node) {
+      node = new Node();
+      this.#nodes.set(name, node);
+    }
+    return node;
+  }
+
+  #inSource({ keys: [key], words }: Call): Word[] {
+    return [this.#readOnlyForms ? "EVAL_RO" : "EVAL", script, "1", key, "peek", ...words];
+  }
+
+  #inForm(mode: Mode, { name, keys, words }: Call, readOnly = this.#readOnlyForms): Word[] {
     const count = String(keys.length);
+    const form = name === "peek" && readOnly ? "_RO" : "";
+    if (name === "set") return ["SET", ...keys, ...words];
     switch (mode) {
       case "module":
-        if (name === "all") return ["RL.ALL", count, ...keys, ...words];
-        return [COMMANDS[name], ...keys, ...words];
+        return [`RL.${name.toUpperCase()}`, ...(name === "all" ? [count] : []), ...keys, ...words];
       case "functions":
-        return [name === "peek" ? "FCALL_RO" : "FCALL", `rl_${name}`, count, ...keys, ...words];
+        return [`FCALL${form}`, `rl_${name}`, count, ...keys, ...words];
       case "script":
-        return [this.#scripted("EVALSHA", name), scriptSha, count, ...keys, name, ...words];
+        return [`EVALSHA${form}`, scriptSha, count, ...keys, name, ...words];
     }
   }
+}
 
-  #inSource(call: Call): Word[] {
-    const { name, keys, words } = call;
-    return [this.#scripted("EVAL", name), script, String(keys.length), ...keys, name, ...words];
-  }
+/** A call that every server takes which takes any, and that changes nothing. */
+const LOOKING = ["SLIDING", "1", "1", "COST", "0"];
+const looking = (key: Word): Call => ({ name: "peek", keys: [key], words: LOOKING });
 
-  #scripted(command: string, name: Call["name"]): string {
-    return name === "peek" && this.#readOnlyScripts ? `${command}_RO` : command;
+/** The error that says that a form cannot be used; any other reply, an error of the key too, shows that it can. */
+async function refused(sent: Promise<unknown>): Promise<Error | undefined> {
+  try {
+    await sent;
+  } catch (error) {
+    if (!isReply(error) || meaning(error.message) === "unavailable") throw error;
+    if (isGone(error) || isForbidden(error)) return error;
   }
+  return undefined;
 }
 
 /** Replaces a library of ours that is older than this package's. A newer one, or another's, is left alone. */
@@ -373,57 +483,21 @@ async function replaceOlder(send: (...command: Word[]) => Promise<unknown>): Pro
 }
 
 /** The version that a library says it has; 0 for one from before there were versions. */
-export function libraryVersion(code: string): number {
+function libraryVersion(code: string): number {
   return Number(/(?:^|\n|\\n)-- Version (\d+)\b/.exec(code)?.[1] ?? 0);
 }
 
-class NotThisMode extends Error {
-  constructor(cause: unknown) {
-    super("the server does not know this form", { cause });
-  }
+/** An error of a connection for the caller: one that was not sent, or one whose reply was lost. */
+function lost(error: unknown): UnavailableError {
+  if (error instanceof UnavailableError) return error;
+  const message = `The reply was lost, and the call may have been counted, or not: ${reason(error)}`;
+  return new LostReplyError(message, { cause: error });
 }
 
-/**
- * Which nodes are not asked, because they were unavailable a moment ago. When the pause is over one call goes through, and
- * the others are refused until it has an answer. Outside of a cluster there is one node.
- */
-class Breaker {
-  readonly #connection: Connection;
-  readonly #open = new Map<string, { until: number; trying: boolean; cause: UnavailableError }>();
-
-  constructor(connection: Connection) {
-    this.#connection = connection;
-  }
-
-  /** Throws if the node of a key is not to be asked. Returns the node if this call finds out whether it is back. */
-  enter(key: Word, now: number): string | undefined {
-    if (this.#open.size === 0) return undefined;
-    const node = this.#nodeOf(key);
-    const state = this.#open.get(node);
-    if (!state) return undefined;
-    if (state.trying || now < state.until) {
-      throw new UnavailableError(
-        `The call was not sent: the server was unavailable a moment ago: ${state.cause.message}`,
-        {
-          cause: state.cause,
-        },
-      );
-    }
-    state.trying = true;
-    return node;
-  }
-
-  open(key: Word, cause: UnavailableError): void {
-    this.#open.set(this.#nodeOf(key), { until: performance.now() + PAUSE_MS, trying: false, cause });
-  }
-
-  close(node: string | undefined): void {
-    if (node !== undefined) this.#open.delete(node);
-  }
-
-  #nodeOf(key: Word): string {
-    return this.#connection.nodeOf?.(key) ?? "";
-  }
+/** What a failure was in the first place. */
+function reason(error: unknown): string {
+  if (error instanceof UnavailableError && error.cause !== undefined) return reason(error.cause);
+  return error instanceof Error ? error.message : String(error);
 }
 
 /** Whether a reply says that the server does not take this form (any more). */
@@ -433,10 +507,14 @@ function isGone(error: unknown): boolean {
 
 /** Whether it takes the form, and only lacks the library or the script. */
 function isMissing(error: unknown): boolean {
-  return error instanceof Error && /function not found|NOSCRIPT/i.test(error.message);
+  return isReply(error) && /function not found|NOSCRIPT/i.test(error.message);
+}
+
+function isUnknown(error: unknown): boolean {
+  return isGone(error) && !isMissing(error);
 }
 
 /** Whether the user may not run the command. A key that is forbidden is forbidden in every form. */
 function isForbidden(error: unknown): boolean {
-  return error instanceof Error && /^NOPERM.*command/i.test(error.message);
+  return isReply(error) && /^NOPERM.*command/i.test(error.message);
 }

@@ -76,7 +76,7 @@ async function call(limiter: Limiter, given: Any): Promise<Any> {
     case "reset":
       return limiter.reset(key, made);
     case "acquire":
-      return limiter.acquire(key, made, holder);
+      return limiter.acquire(key, made, { ...(holder !== undefined && { holder }) });
     case "release":
       return (limiter as Any).release(key, ...holders);
     case "all":
@@ -232,7 +232,8 @@ describe("errors", () => {
 
 describe("keys", () => {
   const { keys, addresses, invalid } = read("keys");
-  const { keysOf, policyOf } = internal("adapter");
+  const { keysOf } = internal("adapter");
+  const { policyOf } = internal("rules");
   for (const given of keys) {
     test(given.key, () => {
       knows(given, "rule", "identity", "prefix", "policy", "key");

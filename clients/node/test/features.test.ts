@@ -7,7 +7,7 @@ import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Redis } from "ioredis";
 import { type Decision, DeniedError, fixed, Limiter, lease, sliding, throttle, UnavailableError } from "redis-rl";
-import { ExpressRateLimitStore } from "redis-rl/express-rate-limit";
+import { expressRateLimitStore } from "redis-rl/express-rate-limit";
 import { fastifyRateLimitStore } from "redis-rl/fastify-rate-limit";
 import { clients, type OpenClient } from "./support/clients.js";
 import { eventually, root, Server } from "./support/server.js";
@@ -58,7 +58,7 @@ describe("features", () => {
     await assert.rejects(limiter.all({ key: "k" } as never), /all takes an array of { key, rule }, not /);
     assert.equal((await limiter.peek("k", sliding("5/minute"), { cost: 0 })).used, 0);
     for (const wrong of [open.client, undefined]) {
-      assert.throws(() => new ExpressRateLimitStore(wrong as never), /the store needs a Limiter/);
+      assert.throws(() => expressRateLimitStore(wrong as never), /the store needs a Limiter/);
       assert.throws(() => fastifyRateLimitStore(wrong as never), /the store needs a Limiter/);
     }
   });
@@ -283,9 +283,9 @@ describe("features", () => {
 
 test("of a crowd one asks again, a moment before a remembered denial ends", () => {
   const { DenialCache } = require(join(root, "clients/node/dist/denials.js"));
-  const cache = new DenialCache(10);
+  const cache = new DenialCache();
+  cache.entries = 10;
   const rule = sliding("1/minute");
-  const now = performance.now();
   const figures = {
     allowed: 0,
     "retry-after-ms": 60_000,
@@ -293,12 +293,15 @@ test("of a crowd one asks again, a moment before a remembered denial ends", () =
     "reset-after-ms": 60_000,
     "at-ms": 1,
   };
-  cache.remember("k", rule, 1, [figures], 60_000, now);
+  cache.remember("k", rule, 1, [figures], 60_000, performance.now());
+  const now = performance.now();
   const found = (ms: number, cost = 1) => cache.find("k", rule, cost, now + ms) !== undefined;
   assert.deepEqual(
-    [found(0), found(890), found(910), found(920), found(990), found(1000)],
+    [found(0), found(850), found(910), found(920), found(950), found(1000)],
     [true, true, false, true, true, false],
   );
+  assert.ok(cache.find("k", rule, 1, now + 50_000, now - 1000), "for a call that had begun before it came");
+  assert.equal(cache.find("k", rule, 1, now + 61_000, now - 1000), undefined);
   cache.remember("k", rule, 2, [figures], 60_000, now);
   cache.refute("k", rule, 1);
   assert.equal(found(10, 2), true, "a lighter request that was allowed refutes nothing");

@@ -12,9 +12,9 @@ import fastify from "fastify";
 import { Hono } from "hono";
 import { rateLimiter } from "hono-rate-limiter";
 import { Limiter, sliding } from "redis-rl";
-import { ExpressRateLimitStore } from "redis-rl/express-rate-limit";
+import { expressRateLimitStore } from "redis-rl/express-rate-limit";
 import { fastifyRateLimitStore } from "redis-rl/fastify-rate-limit";
-import { HonoRateLimiterStore } from "redis-rl/hono-rate-limiter";
+import { honoRateLimiterStore } from "redis-rl/hono-rate-limiter";
 import { RateLimiterRl } from "redis-rl/rate-limiter-flexible";
 import { parseDictionary, parseItem, parseList } from "structured-headers";
 import { clients, type OpenClient } from "./support/clients.js";
@@ -68,7 +68,7 @@ for (const mode of modes) {
 
       test(`express-rate-limit, ${algorithm}`, async () => {
         const app = express();
-        const store = new ExpressRateLimitStore(limiter, { algorithm, timeout: 10_000, prefix: `express:${prefix}` });
+        const store = expressRateLimitStore(limiter, { algorithm, timeout: 10_000, prefix: `express:${prefix}` });
         app.use(
           rateLimit({ windowMs: 60_000, limit: LIMIT, standardHeaders: "draft-8", keyGenerator: () => "one", store }),
         );
@@ -103,7 +103,7 @@ for (const mode of modes) {
 
       test(`express-rate-limit, ${algorithm}: skipFailedRequests takes back what failed and nothing else`, async () => {
         const app = express();
-        const store = new ExpressRateLimitStore(limiter, {
+        const store = expressRateLimitStore(limiter, {
           algorithm,
           timeout: 10_000,
           prefix: `express-skip:${prefix}`,
@@ -137,7 +137,7 @@ for (const mode of modes) {
 
       test(`express-rate-limit, ${algorithm}: a limit that is a function`, async () => {
         const app = express();
-        const store = new ExpressRateLimitStore(limiter, {
+        const store = expressRateLimitStore(limiter, {
           algorithm,
           timeout: 10_000,
           prefix: `express-function:${prefix}`,
@@ -151,7 +151,7 @@ for (const mode of modes) {
 
       test(`hono-rate-limiter, ${algorithm}`, async () => {
         const app = new Hono();
-        const store = new HonoRateLimiterStore(limiter, { algorithm, timeout: 10_000, prefix: `hono:${prefix}` });
+        const store = honoRateLimiterStore(limiter, { algorithm, timeout: 10_000, prefix: `hono:${prefix}` });
         const options = {
           windowMs: 60_000,
           limit: LIMIT,

@@ -204,13 +204,13 @@ for (const mode of modes) {
     test("acquire, renew, release", async () => {
       server.setTime(T);
       const rule = lease(2, 60);
-      assert.equal((await limiter.acquire("l", rule, "a")).used, 1);
+      assert.equal((await limiter.acquire("l", rule, { holder: "a" })).used, 1);
       server.setTime(T + 10_000);
-      assert.equal((await limiter.acquire("l", rule, "b")).allowed, true);
-      const denied = await limiter.acquire("l", rule, "c");
+      assert.equal((await limiter.acquire("l", rule, { holder: "b" })).allowed, true);
+      const denied = await limiter.acquire("l", rule, { holder: "c" });
       assert.deepEqual([denied.allowed, denied.used, denied.retryAfter], [false, 2, 50]);
-      assert.equal((await limiter.acquire("l", rule, "a")).allowed, true, "a holder is renewed");
-      assert.equal((await limiter.acquire("l", rule, "c")).retryAfter, 60);
+      assert.equal((await limiter.acquire("l", rule, { holder: "a" })).allowed, true, "a holder is renewed");
+      assert.equal((await limiter.acquire("l", rule, { holder: "c" })).retryAfter, 60);
       assert.equal(await limiter.release("l", "a", "b", "nobody"), 2);
       assert.equal(await limiter.release("l", "a"), 0);
     });
@@ -253,7 +253,9 @@ for (const mode of modes) {
         const first = await limiter.reserve(key, rule, 100);
         await first.settle(40);
         assert.equal(await used(), 40);
-        await assert.rejects(first.settle(40), /settled already/);
+        await first.settle(40);
+        assert.equal(await used(), 40, "settled again, it changes nothing");
+        await assert.rejects(first.settle(41), /settled already, with 40/);
         const second = await limiter.reserve(key, rule, 150);
         await second.settle(300);
         assert.equal(await used(), 340, "what was missing is charged");
@@ -295,7 +297,7 @@ for (const mode of modes) {
       const held = await limiter.hold("lost", rule, { renew: false });
       assert.equal(await held.renew(), true);
       server.setTime(T + 60_000);
-      assert.equal((await limiter.acquire("lost", rule, "another")).allowed, true);
+      assert.equal((await limiter.acquire("lost", rule, { holder: "another" })).allowed, true);
       assert.equal(await held.renew(), false);
       assert.equal(held.signal.aborted, true);
       assert.equal(await held.release(), false);
@@ -322,7 +324,7 @@ for (const mode of modes) {
       for (const kind of clients) {
         server.setTime(T);
         const other = await kind.open(server.port, { keyPrefix: `${kind.name}:` });
-        const through = new Limiter(other.client, { prefix: "p:" });
+        const through = new Limiter(other.client, { prefix: "p:", timeout: 10_000 });
         await through.hit("k", rule);
         await through.hit("k", rule);
         const denied = await through.hit("k", rule);
@@ -365,9 +367,10 @@ test("a lease is renewed while it is held", async () => {
   const held = await limiter.hold("renewed", rule);
   const end = async () => Number(((await server.run("ZRANGE", "renewed", 0, -1, "WITHSCORES")) as string[])[1]);
   const first = await end();
-  while ((await end()) < first + 600) assert.equal((await limiter.acquire("renewed", rule, "another")).allowed, false);
+  while ((await end()) < first + 600)
+    assert.equal((await limiter.acquire("renewed", rule, { holder: "another" })).allowed, false);
   assert.equal(await held.release(), true);
-  assert.equal((await limiter.acquire("renewed", rule, "another")).allowed, true);
+  assert.equal((await limiter.acquire("renewed", rule, { holder: "another" })).allowed, true);
   open.close();
   await server.stop();
 });

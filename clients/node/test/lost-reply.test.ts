@@ -108,7 +108,7 @@ for (const shape of ["a server", "a cluster"]) {
         proxy.arm();
         assert.equal((await limiter.peek(key, rule, { cost: 0 })).used, 1);
         proxy.arm();
-        assert.equal((await limiter.acquire(`${key}:lease`, lease(2, 60), "me")).used, 1);
+        assert.equal((await limiter.acquire(`${key}:lease`, lease(2, 60), { holder: "me" })).used, 1);
         proxy.arm();
         assert.equal(
           await limiter.release(`${key}:lease`, "me"),

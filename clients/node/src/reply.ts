@@ -1,0 +1,142 @@
+/** What the server replies, read: the figures of each window. */
+
+import type { FixedRule, Rule, SlidingRule } from "./rules.js";
+
+/**
+ * The figures of one window after the call. Times in milliseconds are exact and relative to {@link atMs}; those in
+ * seconds are rounded up, so that a client that waits as long as it is told is let in.
+ */
+export class WindowResult {
+  /** Whether the request fitted. */
+  readonly allowed: boolean;
+  /** Units that fit into the window. */
+  readonly limit: number;
+  /** Units taken. */
+  readonly used: number;
+  /** Units left, never below 0. */
+  readonly remaining: number;
+  /** Seconds until the same call will be allowed, rounded up: 0 if it was, `undefined` if it never will be. */
+  readonly retryAfter: number | undefined;
+  /** Seconds until at least one unit more than now is free, rounded up: 0 if nothing is used, `undefined` if never. */
+  readonly nextAfter: number | undefined;
+  /** Seconds until the whole quota is free, rounded up. */
+  readonly resetAfter: number | undefined;
+  /** Milliseconds until the same call will be allowed: 0 if it was, `undefined` if it never will be. */
+  readonly retryAfterMs: number | undefined;
+  /** Milliseconds until at least one unit more than now is free: 0 if nothing is used, `undefined` if never. */
+  readonly nextAfterMs: number | undefined;
+  /** Milliseconds until the whole quota is free. */
+  readonly resetAfterMs: number | undefined;
+  /** The window's length in milliseconds. */
+  readonly windowMs: number;
+  /** The server's unix time in milliseconds at which the call was decided. */
+  readonly atMs: number;
+
+  /** @internal */
+  constructor(figures: Figures) {
+    this.allowed = figures.allowed === 1;
+    this.limit = figures.limit;
+    this.used = figures.used;
+    this.remaining = figures.remaining;
+    this.retryAfterMs = wait(figures["retry-after-ms"]);
+    this.nextAfterMs = wait(figures["next-after-ms"]);
+    this.resetAfterMs = wait(figures["reset-after-ms"]);
+    this.retryAfter = upToSeconds(this.retryAfterMs);
+    this.nextAfter = upToSeconds(this.nextAfterMs);
+    this.resetAfter = upToSeconds(this.resetAfterMs);
+    this.windowMs = figures["window-ms"];
+    this.atMs = figures["at-ms"];
+  }
+}
+
+const FIELDS = [
+  "allowed",
+  "limit",
+  "used",
+  "remaining",
+  "retry-after-ms",
+  "next-after-ms",
+  "reset-after-ms",
+  "window-ms",
+  "at-ms",
+] as const;
+
+/** The server's own words for the figures. */
+export type Figures = Record<(typeof FIELDS)[number], number>;
+
+/** Reads a FULL reply: a flat array over RESP2, a map in whatever form the client gives it over RESP3. */
+export function readFigures(reply: unknown): Figures {
+  if (Array.isArray(reply) && isInOrder(reply)) {
+    return {
+      allowed: reply[1],
+      limit: reply[3],
+      used: reply[5],
+      remaining: reply[7],
+      "retry-after-ms": reply[9],
+      "next-after-ms": reply[11],
+      "reset-after-ms": reply[13],
+      "window-ms": reply[15],
+      "at-ms": reply[17],
+    };
+  }
+  const found: Record<string, unknown> = {};
+  if (Array.isArray(reply)) {
+    for (let i = 0; i + 1 < reply.length; i += 2) found[String(reply[i])] = reply[i + 1];
+  } else if (reply instanceof Map) {
+    for (const [name, value] of reply) found[String(name)] = value;
+  } else if (typeof reply === "object" && reply !== null) {
+    Object.assign(found, reply);
+  }
+  const figures = {} as Figures;
+  for (const field of FIELDS) figures[field] = readInteger(found[field], `${field} of a FULL reply`);
+  return figures;
+}
+
+/** Whether a flat reply has these fields in this order and numbers behind them, as nearly every one has. */
+function isInOrder(reply: readonly unknown[]): boolean {
+  return FIELDS.every((field, i) => reply[2 * i] === field && Number.isInteger(reply[2 * i + 1]));
+}
+
+/** An integer of a reply. A client may give it as text or as a BigInt. */
+export function readInteger(value: unknown, what: string): number {
+  const number = typeof value === "string" && /^-?[0-9]+$/.test(value) ? Number(value) : value;
+  if (typeof number === "bigint") return Number(number);
+  if (typeof number === "number" && Number.isInteger(number)) return number;
+  throw new UnreadableReplyError(value, what);
+}
+
+/** The first integers of a reply. */
+export function readIntegers(reply: unknown, count: number): number[] {
+  if (!Array.isArray(reply) || reply.length < count)
+    throw new UnreadableReplyError(reply, `a list of ${count} integers`);
+  return reply.slice(0, count).map((value) => readInteger(value, "an integer"));
+}
+
+/** The figures of the windows of a reply to a rule. */
+export function readWindows(rule: Rule, forced: boolean, reply: unknown): Figures[] {
+  if (!repliesEach(rule, forced)) return [readFigures(reply)];
+  const { length } = (rule as SlidingRule | FixedRule).windows;
+  if (!Array.isArray(reply) || reply.length !== length)
+    throw new UnreadableReplyError(reply, `a list of ${length} maps`);
+  return reply.map(readFigures);
+}
+
+/** Whether the call asks for EACH: the server gives it for several windows that are not forced. */
+export function repliesEach(rule: Rule, forced: boolean): boolean {
+  return (rule.kind === "sliding" || rule.kind === "fixed") && rule.windows.length > 1 && !forced;
+}
+
+/** A reply that cannot be read is an error, and never a decision. */
+export class UnreadableReplyError extends TypeError {
+  constructor(reply: unknown, expected: string) {
+    super(`The server replied ${JSON.stringify(reply) ?? String(reply)}, which is not ${expected}`);
+  }
+}
+
+function wait(ms: number): number | undefined {
+  return ms < 0 ? undefined : ms;
+}
+
+function upToSeconds(ms: number | undefined): number | undefined {
+  return ms === undefined ? undefined : Math.ceil(ms / 1000);
+}

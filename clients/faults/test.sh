@@ -17,6 +17,8 @@ $venv/bin/pip install --quiet --disable-pip-version-check -r requirements.txt
 # The service takes minutes to build, and is not in the fixed choice.
 [[ " $* " == *" --quick "* ]] || (cd ../../envoy && "${CARGO:-cargo}" build --locked --release --quiet)
 
+(cd ../node && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && npm run --silent build)
+
 $venv/bin/ruff format --check --quiet .
 $venv/bin/ruff check --quiet .
 

@@ -1,0 +1,137 @@
+// The adapters of the Node.js package as applications: express, hono or fastify, as the first argument says.
+
+import { createServer } from "node:http";
+import { createRequire } from "node:module";
+import { createInterface } from "node:readline";
+import { setTimeout as sleep } from "node:timers/promises";
+
+const require = createRequire(new URL("../../node/package.json", import.meta.url));
+const { Limiter, sliding } = require("redis-rl");
+const { createClient, createCluster } = require("redis");
+
+const kind = process.argv[2];
+const tell = (told) => process.stdout.write(`${JSON.stringify(told)}\n`);
+const logger = { warn: (text) => tell({ log: "warning", text }) };
+const silent = { error() {}, warn() {} };
+
+function clientOf({ url, cluster }) {
+  const client = cluster
+    ? createCluster({ rootNodes: cluster.map((text) => ({ url: `redis://${text}` })) })
+    : createClient({ url });
+  client.on("error", () => {});
+  client.connect().catch(() => {});
+  return client;
+}
+
+/** The framework's limiter has one rate. */
+function settingsOf({ kind, rates, ...options }) {
+  const { windows } = sliding(...(rates ?? []), options);
+  if (kind !== "sliding" || windows.length > 1) throw new TypeError("a store has one sliding window");
+  return windows[0];
+}
+
+const apps = {
+  express(limiter, { limit, windowMs }, skipFailedRequests) {
+    const express = require("express");
+    const { rateLimit } = require("express-rate-limit");
+    const { expressRateLimitStore } = require("redis-rl/express-rate-limit");
+    const app = express();
+    const keyGenerator = (request) => request.get("x-key") ?? "";
+    const store = expressRateLimitStore(limiter);
+    app.use(rateLimit({ windowMs, limit, keyGenerator, skipFailedRequests, store, logger: silent }));
+    const status = (request) => Number(request.get("x-status") ?? 200);
+    app.get("/", (request, response) => void response.status(status(request)).send("in"));
+    app.get("/slow", async (request, response) => {
+      response.status(status(request)).write("in");
+      await sleep(2000);
+      response.end();
+    });
+    app.use((error, _request, response, _next) => void response.status(error.status ?? 500).end());
+    return listen(createServer(app));
+  },
+
+  async hono(limiter, { limit, windowMs }, skipFailedRequests) {
+    const { Hono } = require("hono");
+    const { stream } = require("hono/streaming");
+    const { serve } = require("@hono/node-server");
+    const { rateLimiter } = require("hono-rate-limiter");
+    const { honoRateLimiterStore } = require("redis-rl/hono-rate-limiter");
+    const app = new Hono();
+    const keyGenerator = (context) => context.req.header("x-key") ?? "";
+    app.use(rateLimiter({ windowMs, limit, keyGenerator, skipFailedRequests, store: honoRateLimiterStore(limiter) }));
+    app.onError((error, context) => {
+      if (!error.getResponse) console.error(error);
+      return error.getResponse?.() ?? context.text("", 500);
+    });
+    const status = (context) => context.status(Number(context.req.header("x-status") ?? 200));
+    app.get("/", (context) => {
+      status(context);
+      return context.text("in");
+    });
+    app.get("/slow", (context) => {
+      status(context);
+      return stream(context, async (body) => {
+        await body.write("in");
+        await sleep(2000);
+      });
+    });
+    return new Promise((resolve) => {
+      serve({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" }, ({ port }) => resolve(port));
+    });
+  },
+
+  async fastify(limiter, { limit, windowMs }) {
+    const { fastify } = require("fastify");
+    const rateLimit = require("@fastify/rate-limit");
+    const { fastifyRateLimitStore } = require("redis-rl/fastify-rate-limit");
+    const app = fastify();
+    const keyGenerator = (request) => request.headers["x-key"] ?? "";
+    await app.register(rateLimit, {
+      max: limit,
+      timeWindow: windowMs,
+      keyGenerator,
+      store: fastifyRateLimitStore(limiter),
+    });
+    const status = (request) => Number(request.headers["x-status"] ?? 200);
+    app.get("/", (request, reply) => reply.code(status(request)).send("in"));
+    app.get("/slow", async (request, reply) => {
+      reply.hijack();
+      reply.raw.writeHead(status(request));
+      reply.raw.write("in");
+      await sleep(2000);
+      reply.raw.end();
+    });
+    return Number(new URL(await app.listen({ port: 0, host: "127.0.0.1" })).port);
+  },
+};
+
+function listen(server) {
+  return new Promise((resolve) => server.listen(0, "127.0.0.1", 1024, () => resolve(server.address().port)));
+}
+
+async function serveApp({
+  connect,
+  rule,
+  policy: whenUnavailable,
+  processes = 1,
+  timeout,
+  takes_back: takesBack = false,
+}) {
+  try {
+    const settings = settingsOf(rule);
+    const options = { whenUnavailable, processes, logger, ...(timeout && { timeout: timeout * 1000 }) };
+    const limiter = new Limiter(clientOf(connect), options);
+    return { outcome: "done", port: await apps[kind](limiter, settings, takesBack) };
+  } catch (error) {
+    if (!(error instanceof TypeError || error instanceof RangeError)) throw error;
+    return { outcome: "argument", error: error.message };
+  }
+}
+
+const can = ["serve", "open", "closed", "local", "processes", "identity", "local-memory", "cluster"];
+tell({ can: kind === "fastify" ? can : [...can, "take-back"] });
+for await (const line of createInterface({ input: process.stdin })) {
+  const command = JSON.parse(line);
+  tell({ id: command.id, ...(await serveApp(command)) });
+}
+process.exit();

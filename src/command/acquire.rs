@@ -2,10 +2,8 @@
 
 use super::args::{self, Host, Options};
 use super::rule::{Decide, Rule};
-use crate::limit::Micros;
-use crate::metrics::Outcomes;
-use crate::server::{Access, Args, Call, Command, Context, EntryPoint, Error, Keys, Mode};
-use crate::state::{Lease, LeaseRequest};
+use crate::server::{Access, Args, Command, EntryPoint, Error, Keys};
+use crate::state::Lease;
 
 impl Rule for Lease {
     const SYNTAX: &'static str = "ACQUIRE limit leaseSec holder [FULL]";
@@ -22,14 +20,6 @@ impl Rule for Lease {
     };
     const REFUNDABLE: bool = false;
 
-    type State<'a, M: Mode> = LeaseRequest<'a, M>;
-
-    fn outcomes() -> &'static Outcomes {
-        static OUTCOMES: Outcomes = Outcomes::new();
-        &OUTCOMES
-    }
-
-    #[inline(always)] // See `Rule`.
     fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
         let (Some(limit), Some(lease), Some(holder)) = (words.next(), words.next(), words.next()) else {
             return Err(Error::WrongArity);
@@ -37,15 +27,5 @@ impl Rule for Lease {
         let (limit, lease) = args::lease(limit, lease)?;
         let options = args::options(&Self::GRAMMAR, words, host)?;
         Ok((Self { limit, lease, holder: holder.retain() }, options))
-    }
-
-    #[inline(always)] // See `Rule`.
-    fn read<'a, M: Mode>(
-        &'a self,
-        ctx: &'a Context,
-        call: Call<'_>,
-        now: Micros,
-    ) -> Result<LeaseRequest<'a, M>, Error> {
-        Lease::read(self, ctx, call.key, now)
     }
 }

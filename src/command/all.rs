@@ -13,10 +13,12 @@ use super::rule::{enforced, now};
 use super::rules::{AnyRule, AnyState, bad_words, is_rule};
 use super::top::denied;
 use crate::config;
-use crate::limit::{Charge, Decision, Detail, Micros, Retry, Status};
+use crate::limit::{Decision, Detail, Lookups, Micros, Retry, Status};
 use crate::metrics::{ALL, ERRORS};
-use crate::server::{Args, Call, Context, Error, Handler, Keys, Writable, fail_point};
-use crate::state::{Compaction, CounterKey, LOG_FULL, MOST_ADDED, MOST_REMOVED, Plan, State, TOO_MANY_MEMBERS, Terms};
+use crate::server::{Args, Call, Context, Error, Handler, Keys, Writable};
+use crate::state::{
+    Compaction, CounterSet, LOG_FULL, MOST_ADDED, Plan, State, Stored, TOO_MANY_MEMBERS, counted_key, limit_pruning,
+};
 
 /// The most keys of one call.
 const MOST_KEYS: i64 = 64;
@@ -47,41 +49,14 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
 
     let reading: &Context = ctx;
     let states = try_map(&parts, |(call, rule)| rule.read::<Writable>(reading, *call, now))?;
-    fail_point();
-    // First without counting: whether a rule counts the request depends on all rules.
-    let terms = Terms { detail, charge: Charge::Never, compaction: Compaction::Forbidden };
-    let mut outcomes = try_map(&states, |state| state.decide(terms))?;
-    fail_point();
-    let denies = |((decision, _), (_, rule)): (&(Decision, Plan), &Part<'_>)| !decision.allowed() && !rule.forces();
-    let denying: List<bool> = outcomes.iter().zip(&parts).map(denies).collect();
+    // Whether each has room, and then, with waits, what that means for each.
+    let lookups = Lookups::new();
+    let verdicts = try_map(&states, |state| state.decide(Detail::Allowed, false, &lookups))?;
+    let denies = |(decision, (_, rule)): (&Decision, &Part<'_>)| !decision.allowed() && !rule.forces();
+    let denying: List<bool> = verdicts.iter().zip(&parts).map(denies).collect();
     let allowed = !denying.contains(&true);
-    if allowed {
-        outcomes = decide_together(&states, Terms { charge: Charge::Together, ..terms })?;
-        fail_point();
-    } else {
-        outcomes.iter_mut().zip(&states).for_each(|((_, plan), state)| *plan = state.heal());
-    }
-
-    // All keys are closed before the first change is published: listeners of events may run then.
-    let plans = outcomes.iter_mut().map(|(_, plan)| plan);
-    let mut removable = MOST_REMOVED;
-    let applied = states.into_iter().zip(plans).map(|(state, plan)| {
-        let mut keys = state.into_keys();
-        keys.limit_pruning(&mut removable);
-        plan.apply(keys)
-    });
-    let applied: List<_> = applied.collect();
-    for (applied, (call, _)) in applied.into_iter().zip(&parts) {
-        applied.publish(ctx, call.key);
-    }
-    fail_point();
-
-    ALL.count(allowed);
-    for (_, (call, _)) in denying.iter().zip(&parts).filter(|&(&denies, _)| denies) {
-        denied(ctx, call.key);
-    }
-    fail_point();
-    let statuses = (0..).zip(&outcomes).map(|(index, (decision, _))| (index, decision.status));
+    let decisions = try_map(&states, |state| state.decide(detail, allowed, &lookups))?;
+    let statuses = (0..).zip(&decisions).map(|(index, decision)| (index, decision.status));
     let binding = if allowed {
         statuses.min_by(|(_, one), (_, other)| by_share(one, other))
     } else {
@@ -89,35 +64,56 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
         denying.min_by_key(|(_, status)| Reverse(status.retry))
     };
     let (index, status) = binding.ok_or(BAD_ALL)?; // There is at least one rule.
+    let plans = if allowed {
+        plan_together(&states, &decisions)?
+    } else {
+        states.iter().map(AnyState::set_missing_expiry).collect()
+    };
+
+    // All keys are closed before the first change is published: listeners of events may run then.
+    let applied: List<_> = states.into_iter().zip(&plans).map(|(state, plan)| plan.apply(state.into_keys())).collect();
+    for (applied, (call, _)) in applied.iter().zip(&parts) {
+        applied.publish(ctx, call.key);
+    }
+
+    ALL.count(allowed);
+    for (_, (call, _)) in denying.iter().zip(&parts).filter(|&(&denies, _)| denies) {
+        denied(ctx, call.key);
+    }
     let allowed = allowed || !config::enforces();
     let retry = if allowed { Retry::Now } else { status.retry };
     let outcome = [i64::from(allowed), index, status.remaining(), reply::retry_after(retry)];
-    let decisions = (detail == Detail::Full).then(|| outcomes.into_iter().map(|(decision, _)| enforced(decision)));
+    let decisions = (detail == Detail::Full).then(|| decisions.into_iter().map(enforced));
     reply::all(ctx, outcome, decisions, now);
     Ok(())
 }
 
-/// Decides by all rules for a call that is allowed. What bounds one call bounds all of them together: the members that are
-/// added to sorted sets, and the one log that may be compacted.
-fn decide_together(states: &[AnyState<'_, Writable>], terms: Terms) -> Result<List<(Decision, Plan)>, Error> {
-    let compacting = Terms { compaction: Compaction::Allowed, ..terms };
+/// The plans of a call that is allowed. What bounds one call bounds all of its rules together: the members that are added to sorted
+/// sets, those that are removed, and the one log that may be compacted.
+fn plan_together(states: &[AnyState<'_, Writable>], decisions: &[Decision]) -> Result<List<Plan>, Error> {
     let mut has_compacted = false;
-    let mut outcomes = try_map(states, |state| match state.decide(terms) {
-        // The first log that cannot grow otherwise.
-        Err(error) if error == LOG_FULL && !has_compacted => {
-            has_compacted = true;
-            state.decide(compacting)
-        }
-        outcome => outcome,
-    })?;
-    let due = outcomes.iter_mut().zip(states).find(|((_, plan), _)| plan.compaction_is_due);
-    if let Some((outcome, state)) = due
+    let mut plans: List<Plan> = List::new();
+    for (state, decision) in states.iter().zip(decisions) {
+        plans.push(match state.plan(decision.counted, Compaction::Forbidden) {
+            // The first log that cannot grow otherwise.
+            Err(error) if error == LOG_FULL && !has_compacted => {
+                has_compacted = true;
+                state.plan(decision.counted, Compaction::Allowed)?
+            }
+            plan => plan?,
+        });
+    }
+    let mut due = plans.iter_mut().zip(states.iter().zip(decisions)).filter(|(plan, _)| plan.compaction_is_due);
+    if let Some((plan, (state, decision))) = due.next()
         && !has_compacted
     {
-        *outcome = state.decide(compacting)?;
+        *plan = state.plan(decision.counted, Compaction::Allowed)?;
     }
-    let added = outcomes.iter().map(|(_, plan)| plan.added_members()).fold(0, i64::saturating_add);
-    if added > MOST_ADDED { Err(TOO_MANY_MEMBERS) } else { Ok(outcomes) }
+    if plans.iter().map(Plan::added_members).fold(0, i64::saturating_add) > MOST_ADDED {
+        return Err(TOO_MANY_MEMBERS);
+    }
+    limit_pruning(plans.iter_mut());
+    Ok(plans)
 }
 
 /// The keys with their rules, and how much is replied.
@@ -152,18 +148,24 @@ pub(super) fn parse(words: Args<'_>) -> Result<(List<Part<'_>>, Detail), Error> 
 
 /// Refuses rules of which one would count in the state of another.
 pub(super) fn check_apart(parts: &[Part<'_>], now: Micros) -> Result<(), Error> {
-    let (mut counters, mut keys): (List<CounterKey<'_>>, List<&[u8]>) = (List::new(), List::new());
+    let (mut sets, mut keys): (List<CounterSet<'_>>, List<&[u8]>) = (List::new(), List::new());
     for (call, rule) in parts {
         let key = call.key.as_bytes();
         match rule.counters(key, now) {
-            Some(derived) => counters.extend(derived),
+            Some(counters) => sets.push(counters),
             None => keys.push(key),
         }
     }
-    counters.sort_unstable();
-    let apart = counters.is_sorted_by(|one, next| one < next);
-    let shared = keys.iter().any(|key| counters.iter().any(|counter| counter.is(key)));
-    if !apart || shared { Err(SHARED) } else { Ok(()) }
+    sets.sort_unstable_by_key(|set| set.key);
+    // In a cluster two keys can have the same counters, and no more than two.
+    let meet = sets.windows(2).any(|pair| matches!(pair, [one, next] if one.key == next.key && one.meets(next)));
+    let is_counter = |key: &[u8]| {
+        counted_key(key).is_some_and(|owner| {
+            let first = sets.partition_point(|set| set.key < owner);
+            sets.iter().skip(first).take_while(|set| set.key == owner).any(|set| set.has(key))
+        })
+    };
+    if meet || keys.into_iter().any(is_counter) { Err(SHARED) } else { Ok(()) }
 }
 
 /// By the share of the limit that remains. A limit of 0 is taken as 1: under it units remain only where a counter was set

@@ -1,7 +1,7 @@
 //! The grammar of the rules, and the errors for words that do not follow it.
 
 use super::rules::bad_words;
-use crate::limit::{Cost, Demand, Detail, Limit, Quota, Quotas, Refusal, Time, Window};
+use crate::limit::{Cost, Detail, Limit, Quota, Quotas, Refusal, Request, Time, Window};
 use crate::server::{Args, Error, Str, parse_i64, split_i64};
 
 const BAD_WINDOW: Error = Error::Line(
@@ -113,17 +113,17 @@ impl Options {
 }
 
 /// `windowSec limit [windowSec limit ...]` and options.
-pub fn quotas_and_options(grammar: &Grammar, words: &mut Args<'_>, host: Host) -> Result<(Demand, Options), Error> {
+pub fn quotas_and_options(grammar: &Grammar, words: &mut Args<'_>, host: Host) -> Result<(Request, Options), Error> {
     // The usual call.
     if host == Host::Own
         && let Some([window, limit]) = words.exactly()
     {
-        let demand = Demand { quotas: Quotas::of(quota(window, limit)?), cost: Cost::ONE, force: false };
-        return Ok((demand, Options::default()));
+        let request = Request { quotas: Quotas::of(quota(window, limit)?), cost: Cost::ONE, force: false };
+        return Ok((request, Options::default()));
     }
     let quotas = quotas(words)?;
     let options = options(grammar, words, host)?;
-    Ok((Demand { quotas, cost: options.cost.unwrap_or(Cost::ONE), force: options.force }, options))
+    Ok((Request { quotas, cost: options.cost.unwrap_or(Cost::ONE), force: options.force }, options))
 }
 
 /// Options in any order, each once. In RL.ALL they end at the next rule, elsewhere with the call.

@@ -3,7 +3,30 @@
 #![allow(clippy::panic)]
 
 use super::KeyHandler;
-use crate::server::{Args, Call, Context, Error, Key, Writable, countdown, parse_i64};
+use crate::server::{
+    Access, Args, Call, Command, Context, EntryPoint, Error, Key, Keys, Writable, countdown, parse_i64,
+};
+
+/// Beside those of [`super::registry`].
+pub const COMMANDS: &[(&str, Command)] = &[
+    ("key", Command { name: c"rl.panic", ..hook(EntryPoint::to::<Panic>(), 2) }),
+    ("key", Command { name: c"rl.panic-at", ..hook(EntryPoint::to::<PanicAt>(), 2) }),
+    ("key", Command { name: c"rl.indirect", ..hook(EntryPoint::to::<Indirect>(), 4) }),
+];
+
+const fn hook(entry: EntryPoint, arity: i32) -> Command {
+    Command {
+        name: c"",
+        entry,
+        flags: c"write",
+        access: Access::ReadAndUpdate,
+        keys: Keys::First,
+        arity,
+        summary: c"For tests.",
+        complexity: c"O(1)",
+        since: c"0.1.0",
+    }
+}
 
 /// `RL.PANIC key`: panics with the key open.
 pub struct Panic;
@@ -15,7 +38,7 @@ impl KeyHandler for Panic {
     }
 }
 
-/// `RL.PANIC-AT n`: the *n*-th [`fail_point`](crate::server::fail_point) from now panics; with 0 none does.
+/// `RL.PANIC-AT n`: the *n*-th fail point of the server layer from now panics; with 0 none does.
 pub struct PanicAt;
 
 impl KeyHandler for PanicAt {

@@ -4,27 +4,26 @@ use super::args::Host;
 use super::rule::{enforced, now};
 use super::rules::AnyRule;
 use super::{KeyHandler, reply};
-use crate::limit::Charge;
+use crate::limit::Lookups;
 use crate::metrics::PEEK;
-use crate::server::{Args, Call, Context, Error, ReadOnly, fail_point};
-use crate::state::{Compaction, State, Terms};
+use crate::server::{Args, Call, Context, Error, ReadOnly};
+use crate::state::{Compaction, State, Stored};
 
 pub struct Peek;
 
 impl KeyHandler for Peek {
     fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
         let (rule, options) = AnyRule::parse(&mut words, Host::Peek)?;
-        let now = now();
+        let (now, detail) = (now(), options.detail());
 
         let state = rule.read::<ReadOnly>(ctx, call, now)?;
-        fail_point();
-        // As the call would, and the plan is dropped.
-        let terms = Terms { detail: options.detail(), charge: Charge::Alone, compaction: Compaction::Allowed };
-        let (decision, _plan) = state.decide(terms)?;
-        fail_point();
+        let decision = state.decide(detail, true, &Lookups::new())?;
+        if decision.counted {
+            state.plan(true, Compaction::Allowed)?; // A log that cannot take the units refuses the call.
+        }
 
         PEEK.count(decision.allowed());
-        reply::decision(ctx, &enforced(decision), terms.detail, now, rule.reply_short());
+        reply::decision(ctx, &enforced(decision), detail, now, rule.reply_short());
         Ok(())
     }
 }

@@ -5,8 +5,8 @@ use super::args::Host;
 use super::rule::now;
 use super::rules::AnyRule;
 use crate::metrics::REFUND;
-use crate::server::{Args, Call, Context, Error, Writable, fail_point};
-use crate::state::State;
+use crate::server::{Args, Call, Context, Error, Writable};
+use crate::state::{State, Stored};
 
 pub struct Refund;
 
@@ -16,12 +16,8 @@ impl KeyHandler for Refund {
         let now = now();
 
         let state = rule.read::<Writable>(ctx, call, now)?;
-        fail_point();
-        let (refund, mut plan) = state.refund(options.at)?;
-        fail_point();
-        let applied = plan.apply(state.into_keys());
-        applied.publish(ctx, call.key);
-        fail_point();
+        let (refund, plan) = state.refund(options.at)?;
+        plan.apply(state.into_keys()).publish(ctx, call.key);
 
         REFUND.add(1);
         ctx.reply_integers([refund.units, refund.count, refund.ttl]);

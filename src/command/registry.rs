@@ -61,7 +61,7 @@ const COMMANDS: &[(&str, Command)] = &[
         access: Access::ReadAndUpdate,
         keys: Keys::Counted,
         arity: -6,
-        summary: c"Decides by one rule for each of several keys: the request is admitted, and counted by all, if every rule has room for it.",
+        summary: c"Decides by one rule for each of several keys: the request is allowed, and counted by all, if every rule has room for it.",
         complexity: c"O(K) with K the keys, and what the command of each rule takes.",
         since: c"0.2.0",
     }),
@@ -87,53 +87,21 @@ const COMMANDS: &[(&str, Command)] = &[
         complexity: c"O(1); at most 128 keys are kept.",
         since: c"0.2.0",
     }),
-    #[cfg(feature = "test-hooks")]
-    ("key", Command {
-        name: c"rl.panic",
-        entry: EntryPoint::to::<super::hooks::Panic>(),
-        flags: c"write",
-        access: Access::ReadAndUpdate,
-        keys: Keys::First,
-        arity: 2,
-        summary: c"Panics.",
-        complexity: c"O(1)",
-        since: c"0.1.0",
-    }),
-    #[cfg(feature = "test-hooks")]
-    ("key", Command {
-        name: c"rl.panic-at",
-        entry: EntryPoint::to::<super::hooks::PanicAt>(),
-        flags: c"write",
-        access: Access::ReadAndUpdate,
-        keys: Keys::First,
-        arity: 2,
-        summary: c"Makes a step of the calls that follow panic.",
-        complexity: c"O(1)",
-        since: c"0.1.0",
-    }),
-    #[cfg(feature = "test-hooks")]
-    ("key", Command {
-        name: c"rl.indirect",
-        entry: EntryPoint::to::<super::hooks::Indirect>(),
-        flags: c"write",
-        access: Access::ReadAndUpdate,
-        keys: Keys::First,
-        arity: 4,
-        summary: c"Calls RL.FIXED for nobody.",
-        complexity: c"O(1)",
-        since: c"0.1.0",
-    }),
 ];
 
 /// Declares the commands to the server.
 pub fn register_all(ctx: &mut Context) -> Result<(), String> {
     let has_category = add_category(ctx, CATEGORY);
     for row in RULES {
-        if !row.yields || is_free(ctx, &row.command) {
+        if !row.server_may_have_it || is_free(ctx, &row.command) {
             declare(ctx, &row.command, &of_rule(&row.grammar), has_category)?;
         }
     }
-    for (syntax, command) in COMMANDS {
+    #[cfg(feature = "test-hooks")]
+    let others = COMMANDS.iter().chain(super::hooks::COMMANDS);
+    #[cfg(not(feature = "test-hooks"))]
+    let others = COMMANDS;
+    for (syntax, command) in others {
         declare(ctx, command, syntax, has_category)?;
     }
     let cl_throttle = throttle::command(c"cl.throttle");

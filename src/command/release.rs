@@ -4,17 +4,17 @@ use super::KeyHandler;
 use super::rule::now;
 use crate::metrics::RELEASED;
 use crate::server::{Args, Call, Context, Error};
-use crate::state;
+use crate::state::LeaseSet;
 
 pub struct Release;
 
 impl KeyHandler for Release {
     fn run(ctx: &mut Context, call: Call<'_>, holders: Args<'_>) -> Result<(), Error> {
-        let (released, mut plan, keys) = state::release(ctx, call.key, holders, now())?;
-        let applied = plan.apply(keys);
-        applied.publish(ctx, call.key);
-        RELEASED.add(released);
-        ctx.reply_integer(released.cast_signed());
+        let leases = LeaseSet::read(ctx, call.key, now().time())?;
+        let (released, plan) = leases.release(holders);
+        plan.apply(leases.into_keys()).publish(ctx, call.key);
+        RELEASED.add(released as u64);
+        ctx.reply_integer(released as i64);
         Ok(())
     }
 }

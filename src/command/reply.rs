@@ -6,7 +6,7 @@ use crate::server::Context;
 /// The reply to a request by one rule. `short`: the rule's reply without options.
 pub fn decision(ctx: &Context, decision: &Decision, detail: Detail, now: Micros, short: fn(&Decision, &Context)) {
     match detail {
-        Detail::Short | Detail::Wait => short(decision, ctx),
+        Detail::Allowed | Detail::Short | Detail::Wait => short(decision, ctx),
         Detail::Full => map(ctx, &decision.status, now),
         Detail::Each => {
             // A rule of one quota has no list of them.
@@ -46,7 +46,7 @@ fn map(ctx: &Context, status: &Status, now: Micros) {
 /// In place of a wait that never ends.
 const NEVER: i64 = -1;
 
-/// 0 if the request was admitted, -1 if it never will be.
+/// 0 if the request was allowed, -1 if it never will be.
 pub fn retry_after(retry: Retry) -> i64 {
     match retry {
         Retry::Now => 0,

@@ -13,9 +13,11 @@ impl KeyHandler for Reset {
     fn run(ctx: &mut Context, call: Call<'_>, words: Args<'_>) -> Result<(), Error> {
         let windows = args::windows(words)?;
         let now = now();
-        let removed = state::reset(ctx, call, windows.iter().flat_map(|&window| suffixes(window, now)))?;
-        metrics::RESET.add(removed);
-        ctx.reply_integer(removed.cast_signed());
+        let (plan, keys) = state::reset(ctx, call, windows.iter().flat_map(|&window| suffixes(window, now)))?;
+        let removed = keys.len();
+        plan.apply(keys).publish(ctx, call.key);
+        metrics::RESET.add(removed as u64);
+        ctx.reply_integer(removed as i64);
         Ok(())
     }
 }

@@ -8,18 +8,19 @@ use std::marker::PhantomData;
 use super::KeyHandler;
 use super::args::{Grammar, Host, Options};
 use super::reply;
+use super::rules::Counts;
 use super::top::denied;
 use crate::config;
-use crate::limit::{Charge, Decision, Micros, Window};
-use crate::metrics::{Outcomes, PEEK};
-use crate::server::{Args, Call, Command, Context, Error, Mode, Writable, fail_point, unix_micros};
-use crate::state::{Compaction, CounterKeys, State, Suffix, Terms};
+use crate::limit::{Decision, Lookups, Micros, Window};
+use crate::metrics::PEEK;
+use crate::server::{Args, Call, Command, Context, Error, Writable, unix_micros};
+use crate::state::{Compaction, CounterSet, State, Stored, Suffix};
 
 /// A rule: its words, its state, its decision, and whatever else the commands need to know of it.
 ///
-/// The list of rules is in [`super::rules`], from which their commands are registered. The steps of a rule are inlined into its
-/// own command, see [`State`]; the commands that take any rule share one copy of them, in [`super::rules::AnyRule`].
-pub trait Rule: Sized {
+/// The list of rules is in [`super::rules`], from which their commands are registered. How it reads its keys and decides is in
+/// [`crate::state`].
+pub trait Rule: Stored + Sized {
     /// The one declaration of its words: the name that begins it in RL.PEEK, RL.REFUND and RL.ALL, what its own command takes
     /// behind the key, and in the last brackets what that takes about the reply. The parser, the lines of errors, COMMAND DOCS and
     /// the functions in Lua go by it.
@@ -31,24 +32,13 @@ pub trait Rule: Sized {
     const COMMAND: Command;
 
     /// Whether a server that already has a command of that name keeps its own. Otherwise the module does not load there.
-    const YIELDS: bool = false;
+    const SERVER_MAY_HAVE_IT: bool = false;
 
     /// Whether RL.REFUND takes it.
     const REFUNDABLE: bool = true;
 
-    /// What it has read of its keys.
-    type State<'a, M: Mode>: State<'a, M>
-    where
-        Self: 'a;
-
-    /// How many requests its command has allowed and denied.
-    fn outcomes() -> &'static Outcomes;
-
     /// Reads its words, and the options after them.
     fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error>;
-
-    /// Reads its keys, and changes nothing.
-    fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error>;
 
     /// Whether a request is counted even if it does not fit.
     fn forces(&self) -> bool {
@@ -60,8 +50,8 @@ pub trait Rule: Sized {
         false
     }
 
-    /// The keys that it uses in place of the one in the call. `None` if it uses that one.
-    fn counters<'k>(&self, _key: &'k [u8], _now: Micros) -> Option<CounterKeys<'k>> {
+    /// The counters that it uses in place of the key in the call. `None` if it uses that one.
+    fn counters<'k>(&self, _key: &'k [u8], _now: Micros) -> Option<CounterSet<'k>> {
         None
     }
 
@@ -79,19 +69,15 @@ pub trait Rule: Sized {
 /// The command of a rule.
 pub struct Decide<R>(PhantomData<R>);
 
-impl<R: Rule> KeyHandler for Decide<R> {
+impl<R: Rule + Counts> KeyHandler for Decide<R> {
     fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
         let (rule, options) = R::parse(&mut words, Host::Own)?;
-        let now = now();
+        let (now, detail) = (now(), options.detail());
 
         let state = rule.read::<Writable>(ctx, call, now)?;
-        fail_point();
-        let terms = Terms { detail: options.detail(), charge: Charge::Alone, compaction: Compaction::Allowed };
-        let (decision, mut plan) = state.decide(terms)?;
-        fail_point();
-        let applied = plan.apply(state.into_keys());
-        applied.publish(ctx, call.key);
-        fail_point();
+        let decision = state.decide(detail, true, &Lookups::new())?;
+        let plan = state.plan(decision.counted, Compaction::Allowed)?;
+        plan.apply(state.into_keys()).publish(ctx, call.key);
 
         if rule.is_check() {
             PEEK.count(decision.allowed());
@@ -101,8 +87,7 @@ impl<R: Rule> KeyHandler for Decide<R> {
                 denied(ctx, call.key);
             }
         }
-        fail_point();
-        reply::decision(ctx, &enforced(decision), terms.detail, now, R::reply_short);
+        reply::decision(ctx, &enforced(decision), detail, now, R::reply_short);
         Ok(())
     }
 }
@@ -114,7 +99,5 @@ pub fn enforced(decision: Decision) -> Decision {
 
 /// The one reading of the clock in a call.
 pub fn now() -> Micros {
-    let now = Micros::from_micros(unix_micros());
-    fail_point();
-    now
+    Micros::from_micros(unix_micros())
 }

@@ -7,10 +7,10 @@ use std::sync::LazyLock;
 
 use super::args::{Grammar, Host, Options, is};
 use super::rule::Rule;
-use crate::limit::{Decision, Micros, Refund, Time, Window};
+use crate::limit::{Decision, Detail, Lookups, Micros, Refund, Time, Window};
 use crate::metrics::Outcomes;
 use crate::server::{Args, Call, Command, Context, Error, Mode, Str};
-use crate::state::{CounterKeys, Fixed, Lease, OpenKeys, Plan, Sliding, State, Suffix, Terms, Throttle};
+use crate::state::{Compaction, CounterSet, Fixed, Lease, OpenKeys, Plan, Sliding, State, Stored, Suffix, Throttle};
 
 macro_rules! rules {
     ($($rule:ident),+ $(,)?) => {
@@ -21,7 +21,7 @@ macro_rules! rules {
 
         /// What it has read of its keys.
         pub enum AnyState<'a, M: Mode> {
-            $($rule(<$rule as Rule>::State<'a, M>)),+
+            $($rule(<$rule as Stored>::State<'a, M>)),+
         }
 
         /// All rules, as the tables of commands and counters know them.
@@ -29,7 +29,6 @@ macro_rules! rules {
 
         impl AnyRule {
             /// Reads the name of a rule, its words, and the options after them.
-            #[inline(never)] // See `Rule`.
             pub fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
                 let name = words.next().ok_or(Error::WrongArity)?;
                 $(if is(name, $rule::GRAMMAR.name) && ($rule::REFUNDABLE || host != Host::Refund) {
@@ -37,19 +36,6 @@ macro_rules! rules {
                     return Ok((Self::$rule(rule), options));
                 })+
                 Err(not_a_rule(host))
-            }
-
-            /// See [`Rule::read`].
-            #[inline(never)] // See `Rule`.
-            pub fn read<'a, M: Mode>(
-                &'a self,
-                ctx: &'a Context,
-                call: Call<'_>,
-                now: Micros,
-            ) -> Result<AnyState<'a, M>, Error> {
-                match self {
-                    $(Self::$rule(rule) => Rule::read(rule, ctx, call, now).map(AnyState::$rule)),+
-                }
             }
 
             /// See [`Rule::forces`].
@@ -66,7 +52,7 @@ macro_rules! rules {
             }
 
             /// See [`Rule::counters`].
-            pub fn counters<'k>(&self, key: &'k [u8], now: Micros) -> Option<CounterKeys<'k>> {
+            pub fn counters<'k>(&self, key: &'k [u8], now: Micros) -> Option<CounterSet<'k>> {
                 match self {
                     $(Self::$rule(rule) => Rule::counters(rule, key, now)),+
                 }
@@ -80,17 +66,37 @@ macro_rules! rules {
             }
         }
 
-        impl<'a, M: Mode> State<'a, M> for AnyState<'a, M> {
-            #[inline(never)] // See `Rule`.
-            fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
+        impl Stored for AnyRule {
+            type State<'a, M: Mode> = AnyState<'a, M>;
+
+            fn read<'a, M: Mode>(
+                &'a self,
+                ctx: &'a Context,
+                call: Call<'_>,
+                now: Micros,
+            ) -> Result<AnyState<'a, M>, Error> {
                 match self {
-                    $(Self::$rule(state) => state.decide(terms)),+
+                    $(Self::$rule(rule) => rule.read(ctx, call, now).map(AnyState::$rule)),+
+                }
+            }
+        }
+
+        impl<'a, M: Mode> State<'a, M> for AnyState<'a, M> {
+            fn decide(&self, detail: Detail, may_count: bool, lookups: &Lookups) -> Result<Decision, Error> {
+                match self {
+                    $(Self::$rule(state) => state.decide(detail, may_count, lookups)),+
                 }
             }
 
-            fn heal(&self) -> Plan {
+            fn plan(&self, counted: bool, compaction: Compaction) -> Result<Plan, Error> {
                 match self {
-                    $(Self::$rule(state) => state.heal()),+
+                    $(Self::$rule(state) => state.plan(counted, compaction)),+
+                }
+            }
+
+            fn set_missing_expiry(&self) -> Plan {
+                match self {
+                    $(Self::$rule(state) => state.set_missing_expiry()),+
                 }
             }
 
@@ -100,13 +106,19 @@ macro_rules! rules {
                 }
             }
 
-            #[inline(never)] // See `Rule`.
             fn into_keys(self) -> OpenKeys<'a, M> {
                 match self {
                     $(Self::$rule(state) => state.into_keys()),+
                 }
             }
         }
+
+        $(impl Counts for $rule {
+            fn outcomes() -> &'static Outcomes {
+                static OUTCOMES: Outcomes = Outcomes::new();
+                &OUTCOMES
+            }
+        })+
 
         /// The counters that RL.RESET removes for a window.
         pub fn suffixes(window: Window, now: Micros) -> impl Iterator<Item = Suffix> + Clone {
@@ -117,22 +129,27 @@ macro_rules! rules {
 
 rules!(Sliding, Fixed, Throttle, Lease);
 
+/// A rule whose command counts what it allows and denies, for INFO.
+pub trait Counts {
+    fn outcomes() -> &'static Outcomes;
+}
+
 /// A row of the list.
 #[derive(Clone, Copy)]
 pub struct Row {
     pub grammar: Grammar,
     pub command: Command,
-    pub yields: bool,
+    pub server_may_have_it: bool,
     pub outcomes: fn() -> &'static Outcomes,
     pub refundable: bool,
 }
 
 impl Row {
-    const fn of<R: Rule>() -> Self {
+    const fn of<R: Rule + Counts>() -> Self {
         Self {
             grammar: R::GRAMMAR,
             command: R::COMMAND,
-            yields: R::YIELDS,
+            server_may_have_it: R::SERVER_MAY_HAVE_IT,
             outcomes: R::outcomes,
             refundable: R::REFUNDABLE,
         }

@@ -3,10 +3,8 @@
 use super::args::{self, Host, Options};
 use super::rule::{Decide, Rule};
 use crate::config;
-use crate::limit::Micros;
-use crate::metrics::Outcomes;
-use crate::server::{Access, Args, Call, Command, Context, EntryPoint, Error, Keys, Mode};
-use crate::state::{Log, Sliding};
+use crate::server::{Access, Args, Command, EntryPoint, Error, Keys};
+use crate::state::Sliding;
 
 impl Rule for Sliding {
     const SYNTAX: &'static str = "SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]";
@@ -17,30 +15,17 @@ impl Rule for Sliding {
         access: Access::ReadAndUpdate,
         keys: Keys::First,
         arity: -4,
-        summary: c"Admits a request if it fits into the limit of requests in the last windowSec seconds.",
+        summary: c"Allows a request if it fits into the limit of requests in the last windowSec seconds.",
         complexity: c"O(W*log(N)+M) with W the windows given, N the requests in the longest of them and M those that have just left it, at most 1000 a call. With COST n, O(n*log(N)) more in a sorted set.",
         since: c"0.1.0",
     };
 
-    type State<'a, M: Mode> = Log<'a, M>;
-
-    fn outcomes() -> &'static Outcomes {
-        static OUTCOMES: Outcomes = Outcomes::new();
-        &OUTCOMES
-    }
-
-    #[inline(always)] // See `Rule`.
     fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
-        let (demand, options) = args::quotas_and_options(&Self::GRAMMAR, words, host)?;
-        Ok((Self { demand, storage: config::sliding_storage(options.cost.is_some()) }, options))
-    }
-
-    #[inline(always)] // See `Rule`.
-    fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Log<'a, M>, Error> {
-        Sliding::read(self, ctx, call, now)
+        let (request, options) = args::quotas_and_options(&Self::GRAMMAR, words, host)?;
+        Ok((Self { request, storage: config::sliding_storage(options.cost.is_some()) }, options))
     }
 
     fn forces(&self) -> bool {
-        self.demand.force
+        self.request.force
     }
 }

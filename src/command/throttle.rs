@@ -5,10 +5,9 @@ use std::ffi::CStr;
 use super::args::{self, Host, Options, is_number, within};
 use super::rule::{Decide, Rule};
 use crate::limit::throttle::{BadRate, Rate};
-use crate::limit::{Decision, Limit, Micros, Retry, Window, seconds};
-use crate::metrics::Outcomes;
-use crate::server::{Access, Args, Call, Command, Context, EntryPoint, Error, Keys, Mode};
-use crate::state::{StoredArrival, Throttle};
+use crate::limit::{Decision, Limit, Retry, Window, seconds};
+use crate::server::{Access, Args, Command, Context, EntryPoint, Error, Keys};
+use crate::state::Throttle;
 
 const BAD_BURST: Error = Error::Line(c"ERR max_burst must be an integer from 0 to 9007199254740990");
 const BAD_COUNT: Error = Error::Line(c"ERR count must be an integer from 1 to 9007199254740991");
@@ -23,16 +22,8 @@ const LARGEST_BURST: i64 = Limit::MAX - 1;
 impl Rule for Throttle {
     const SYNTAX: &'static str = "THROTTLE max_burst count period [quantity] [FULL]";
     const COMMAND: Command = command(c"rl.throttle");
-    const YIELDS: bool = true;
+    const SERVER_MAY_HAVE_IT: bool = true;
 
-    type State<'a, M: Mode> = StoredArrival<'a, M>;
-
-    fn outcomes() -> &'static Outcomes {
-        static OUTCOMES: Outcomes = Outcomes::new();
-        &OUTCOMES
-    }
-
-    #[inline(always)] // See `Rule`.
     fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
         let (Some(max_burst), Some(count), Some(period)) = (words.next(), words.next(), words.next()) else {
             return Err(Error::WrongArity);
@@ -51,16 +42,6 @@ impl Rule for Throttle {
             BadRate::TooLong => TOO_LONG,
         })?;
         Ok((Self { rate, quantity }, options))
-    }
-
-    #[inline(always)] // See `Rule`.
-    fn read<'a, M: Mode>(
-        &'a self,
-        ctx: &'a Context,
-        call: Call<'_>,
-        now: Micros,
-    ) -> Result<StoredArrival<'a, M>, Error> {
-        Throttle::read(self, ctx, call, now)
     }
 
     fn is_check(&self) -> bool {
@@ -87,7 +68,7 @@ pub const fn command(name: &'static CStr) -> Command {
         access: Access::ReadAndUpdate,
         keys: Keys::First,
         arity: -5,
-        summary: c"Admits requests at a steady rate of count in period seconds, and max_burst more at once (GCRA).",
+        summary: c"Allows requests at a steady rate of count in period seconds, and max_burst more at once (GCRA).",
         complexity: c"O(1)",
         since: c"0.1.0",
     }

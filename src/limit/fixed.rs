@@ -1,7 +1,7 @@
 //! The fixed window counter.
 //!
 //! Time is divided into windows that begin at multiples of the window's length since the Unix epoch. Each window has
-//! a counter that goes up with every request, also with denied ones; a request is admitted while the counter is within the
+//! a counter that goes up with every request, also with denied ones; a request is allowed while the counter is within the
 //! limit.
 //!
 //! Denied requests are counted because the scripts count them. This holds for a single quota and a request of one unit. A
@@ -14,7 +14,7 @@
 use std::iter;
 
 use super::units::nearest_seconds;
-use super::{Charge, Cost, Decision, Demand, Detail, Quota, Refund, Retry, Standing, Status, Time, Waits, Window};
+use super::{Cost, Decision, Detail, Quota, Refund, Request, Retry, Status, Time, Verdict, Waits, Window};
 
 /// The counter of a quota's current window as a request finds it. A counter that does not exist is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,11 +44,11 @@ impl Counter {
         }
         let next = now.next_multiple_of(self.quota.window);
         // The server keeps a key through the millisecond of its expiry.
-        self.expiry.map_or(next, |expiry| next.min(expiry.after(1)))
+        self.expiry.map_or(next, |expiry| next.min(expiry.plus_millis(1)))
     }
 
-    /// The state before a request.
-    fn standing(self, cost: Cost, now: Time) -> Standing {
+    /// What its quota says of a request.
+    fn verdict(self, cost: Cost, now: Time) -> Verdict {
         let Self { quota, value: used, .. } = self;
         let retry = if quota.limit.free(used) >= cost.needed() {
             Retry::Now
@@ -57,7 +57,7 @@ impl Counter {
         } else {
             Retry::after(self.fresh_at(now).since(now))
         };
-        Standing { quota, used, retry }
+        Verdict { quota, used, retry }
     }
 
     /// The state after a request.
@@ -79,7 +79,7 @@ impl Counter {
             if self.anchored {
                 self.expiry.is_some_and(|expiry| expiry.minus(self.life) <= at && at < expiry)
             } else {
-                at.number_of(self.quota.window) == now.number_of(self.quota.window)
+                at.window_index(self.quota.window) == now.window_index(self.quota.window)
             }
         });
         if in_window { self.value.clamp(0, cost.units()) } else { 0 }
@@ -96,12 +96,12 @@ impl Counter {
 pub fn refund(
     first: Counter,
     others: impl Iterator<Item = Counter>,
-    demand: &Demand,
+    request: &Request,
     at: Option<Time>,
     now: Time,
 ) -> Refund {
-    let taken = first.refundable(demand.cost, at, now);
-    let units = others.map(|counter| counter.refundable(demand.cost, at, now)).fold(taken, i64::max);
+    let taken = first.refundable(request.cost, at, now);
+    let units = others.map(|counter| counter.refundable(request.cost, at, now)).fold(taken, i64::max);
     Refund { units, count: first.value.saturating_sub(taken), ttl: first.ttl(now) }
 }
 
@@ -110,67 +110,59 @@ pub fn refund(
 pub struct Overflow;
 
 /// Whether a request is counted even if it is denied.
-fn counts_denied(demand: &Demand, charge: Charge) -> bool {
-    match charge {
-        Charge::Alone => demand.force || (demand.cost == Cost::ONE && demand.quotas.single().is_some()),
-        Charge::Together => demand.force,
-        Charge::Never => false,
-    }
+fn counts_denied(request: &Request) -> bool {
+    request.force || (request.cost == Cost::ONE && request.quotas.single().is_some())
 }
 
-/// How long the counter of a quota lives. Long windows of nearly equal length can have the same number, and so the same
+/// How long the counter of a quota lives. Long windows of nearly equal length can have the same index, and so the same
 /// counter, which lives for the longest of them.
-pub fn life(demand: &Demand, quota: Quota, now: Time) -> Window {
-    if demand.quotas.single().is_some() {
+pub fn life(request: &Request, quota: Quota, now: Time) -> Window {
+    if request.quotas.single().is_some() {
         return quota.window;
     }
-    let number = now.number_of(quota.window);
-    let mut windows = demand.quotas.iter().map(|quota| quota.window).rev();
-    windows.find(|&window| now.number_of(window) == number).unwrap_or(quota.window)
+    let number = now.window_index(quota.window);
+    let mut windows = request.quotas.iter().map(|quota| quota.window).rev();
+    windows.find(|&window| now.window_index(window) == number).unwrap_or(quota.window)
 }
 
-/// Decides on one request. `first` and `others` are the counters of the demand's quotas, in their order. Returns what all
-/// of them go up by along with the decision; each then becomes [`Counter::after`].
+/// Decides on one request. `first` and `others` are the counters of the request's quotas, in their order. If the request is counted,
+/// each becomes [`Counter::after`]. `may_count`: whether the call is one that counts.
 pub fn decide(
     first: Counter,
     others: impl Iterator<Item = Counter> + Clone,
-    demand: &Demand,
+    request: &Request,
     detail: Detail,
-    charge: Charge,
+    may_count: bool,
     now: Time,
-) -> Result<(Decision, Option<Cost>), Overflow> {
-    let cost = demand.cost;
-    let (mut before, mut binding) = (first, first.standing(cost, now));
+) -> Result<Decision, Overflow> {
+    let cost = request.cost;
+    let (mut before, mut binding) = (first, first.verdict(cost, now));
     let (mut several, mut highest) = (false, first.value);
     for counter in others.clone() {
         (several, highest) = (true, highest.max(counter.value));
-        let next = counter.standing(cost, now);
+        let next = counter.verdict(cost, now);
         if next.binds_before(&binding) {
             (before, binding) = (counter, next);
         }
     }
     let allowed = binding.retry == Retry::Now;
-    let counts = match cost {
-        Cost::NOTHING => false,
-        _ if allowed => charge != Charge::Never,
-        _ => counts_denied(demand, charge),
-    };
-    if counts && highest.checked_add(cost.units()).is_none() {
+    let counted = may_count && cost != Cost::NOTHING && (allowed || counts_denied(request));
+    if counted && highest.checked_add(cost.units()).is_none() {
         return Err(Overflow);
     }
-    let after = |counter: Counter| if counts { counter.after(cost, now) } else { Ok(counter) };
+    let after = |counter: Counter| if counted { counter.after(cost, now) } else { Ok(counter) };
     let mut retry = binding.retry;
     let mut each = Vec::new();
-    if detail == Detail::Each || (several && counts && !allowed) {
+    if detail == Detail::Each || (several && counted && !allowed) {
         for counter in iter::once(first).chain(others) {
             let after = after(counter)?;
-            if counts && !allowed {
-                retry = retry.max(after.standing(cost, now).retry); // A forced request is counted in all of them.
+            if counted && !allowed {
+                retry = retry.max(after.verdict(cost, now).retry); // A forced request is counted in all of them.
             }
             if detail == Detail::Each {
-                let alone = match counter.standing(cost, now).retry {
+                let alone = match counter.verdict(cost, now).retry {
                     Retry::Now => Retry::Now,
-                    _ => after.standing(cost, now).retry,
+                    _ => after.verdict(cost, now).retry,
                 };
                 each.push(after.status(alone, detail, now));
             }
@@ -178,8 +170,7 @@ pub fn decide(
     }
     let after = after(before)?;
     let status = after.status(retry, detail, now);
-    let decision = Decision { status, count: after.value, ttl: after.ttl(now), each };
-    Ok((decision, counts.then_some(cost)))
+    Ok(Decision { status, count: after.value, ttl: after.ttl(now), each, counted })
 }
 
 #[cfg(test)]
@@ -197,23 +188,23 @@ mod tests {
         Quota { window: window(millis), limit: Limit::new(limit).unwrap() }
     }
 
-    fn demand(quotas: &[(i64, i64)], cost: i64) -> Demand {
+    fn request(quotas: &[(i64, i64)], cost: i64) -> Request {
         let mut list = Quotas::of(quota(quotas[0].0, quotas[0].1));
         quotas[1..].iter().for_each(|&(millis, limit)| list.push(quota(millis, limit)).unwrap());
-        Demand { quotas: list, cost: Cost::new(cost).unwrap(), force: false }
+        Request { quotas: list, cost: Cost::new(cost).unwrap(), force: false }
     }
 
     /// Decides over these counters, one a quota: values and expiries.
-    fn decide_over(counters: &[(i64, Option<i64>)], demand: &Demand, now: i64) -> Decision {
+    fn decide_over(counters: &[(i64, Option<i64>)], request: &Request, now: i64) -> Decision {
         let now = Time::from_millis(now);
-        let mut counters = demand.quotas.iter().zip(counters).map(|(quota, &(value, expiry))| Counter {
+        let mut counters = request.quotas.iter().zip(counters).map(|(quota, &(value, expiry))| Counter {
             quota,
-            life: life(demand, quota, now),
+            life: life(request, quota, now),
             value,
             expiry: expiry.map(Time::from_millis),
             anchored: false,
         });
-        decide(counters.next().unwrap(), counters, demand, Detail::Full, Charge::Alone, now).unwrap().0
+        decide(counters.next().unwrap(), counters, request, Detail::Full, true, now).unwrap()
     }
 
     /// The rules of this file around a table of counters, value and expiry, that expire as the server's do.
@@ -229,19 +220,20 @@ mod tests {
             live.copied().unwrap_or((0, None))
         }
 
-        fn peek(&self, demand: &Demand, now: i64) -> Decision {
-            let counters: Vec<_> = demand.quotas.iter().map(|quota| self.counter(quota.window.millis(), now)).collect();
-            decide_over(&counters, demand, now)
+        fn peek(&self, request: &Request, now: i64) -> Decision {
+            let counters: Vec<_> =
+                request.quotas.iter().map(|quota| self.counter(quota.window.millis(), now)).collect();
+            decide_over(&counters, request, now)
         }
 
-        fn request(&mut self, demand: &Demand, now: i64) -> Decision {
-            let decision = self.peek(demand, now);
-            if decision.allowed() || counts_denied(demand, Charge::Alone) {
-                for quota in demand.quotas.iter() {
+        fn request(&mut self, request: &Request, now: i64) -> Decision {
+            let decision = self.peek(request, now);
+            if decision.allowed() || counts_denied(request) {
+                for quota in request.quotas.iter() {
                     let millis = quota.window.millis();
                     let (value, expiry) = self.counter(millis, now);
                     let kept = expiry.filter(|_| value != 0);
-                    let counted = (value + demand.cost.units(), kept.or(Some(now + millis)));
+                    let counted = (value + request.cost.units(), kept.or(Some(now + millis)));
                     self.counters.insert((millis, now.div_euclid(millis)), counted);
                 }
             }
@@ -266,14 +258,14 @@ mod tests {
             // Naive: count each window's requests by the multiple of its length that it begins at.
             let mut naive: HashMap<i64, i64> = HashMap::new();
             let mut ruled = Ruled::default();
-            let demand = demand(&[(millis, limit)], 1);
+            let request = request(&[(millis, limit)], 1);
             let mut now = 1_700_000_000_000;
             for step in steps {
                 now += step;
                 let count = naive.entry(now - now % millis).or_default();
                 *count += 1;
 
-                let decision = ruled.request(&demand, now);
+                let decision = ruled.request(&request, now);
                 prop_assert_eq!(decision.count, *count);
                 prop_assert_eq!(decision.allowed(), *count <= limit);
                 prop_assert!((0..=window(millis).seconds()).contains(&decision.ttl));
@@ -296,7 +288,7 @@ mod tests {
                 if fits {
                     quotas.iter().for_each(|&(millis, _)| *naive.entry((millis, now / millis)).or_default() += cost);
                 }
-                let decision = ruled.request(&demand(&quotas, cost), now);
+                let decision = ruled.request(&request(&quotas, cost), now);
                 prop_assert_eq!(decision.allowed(), fits);
                 let used = naive.get(&(decision.status.window, now / decision.status.window)).copied().unwrap_or(0);
                 prop_assert_eq!((decision.status.used, decision.count), (used, used));
@@ -304,7 +296,7 @@ mod tests {
         }
 
         #[test]
-        fn a_request_is_denied_at_every_millisecond_of_its_wait_and_admitted_after_it(
+        fn a_request_is_denied_at_every_millisecond_of_its_wait_and_allowed_after_it(
             quotas in quotas(),
             steps in proptest::collection::vec((0i64..60, 1i64..6), 1..60),
             cost in 1i64..8,
@@ -314,22 +306,22 @@ mod tests {
             let mut now = 1_700_000_000_000;
             for (step, cost) in steps {
                 now += step;
-                ruled.request(&demand(&quotas, cost), now);
+                ruled.request(&request(&quotas, cost), now);
             }
             if let Some(after) = expiring {
                 // As if somebody had set another expiry by hand.
                 ruled.counters.values_mut().for_each(|(_, expiry)| *expiry = Some(now + after));
             }
-            let demand = demand(&quotas, cost);
-            let decision = ruled.peek(&demand, now);
+            let request = request(&quotas, cost);
+            let decision = ruled.peek(&request, now);
             match decision.status.retry {
                 Retry::Now => prop_assert!(decision.allowed()),
                 Retry::After(wait) => {
                     prop_assert!(!decision.allowed());
                     for after in 0..wait {
-                        prop_assert!(!ruled.peek(&demand, now + after).allowed());
+                        prop_assert!(!ruled.peek(&request, now + after).allowed());
                     }
-                    prop_assert!(ruled.peek(&demand, now + wait).allowed());
+                    prop_assert!(ruled.peek(&request, now + wait).allowed());
                 }
                 Retry::Never => prop_assert!(quotas.iter().any(|&(_, limit)| limit < cost)),
             }
@@ -338,7 +330,7 @@ mod tests {
         #[test]
         fn a_window_begins_at_a_multiple_of_its_length(now in 0i64..4_000_000_000_000, millis in 1i64..2_147_483_647_000) {
             let (time, window) = (Time::from_millis(now), window(millis));
-            let (begin, end) = (time.number_of(window) * millis, time.next_multiple_of(window).millis());
+            let (begin, end) = (time.window_index(window) * millis, time.next_multiple_of(window).millis());
             prop_assert!(begin <= now && now < end && end - begin == millis);
         }
     }
@@ -353,7 +345,7 @@ mod tests {
     fn an_anchored_window_ends_with_its_counter() {
         let now = Time::from_millis(100_000);
         let decided = |counter, cost| {
-            decide(counter, iter::empty(), &demand(&[(60_000, 5)], cost), Detail::Full, Charge::Alone, now).unwrap().0
+            decide(counter, iter::empty(), &request(&[(60_000, 5)], cost), Detail::Full, true, now).unwrap()
         };
         let full = decided(anchored(5), 1);
         let waits = Waits { next: Some(50_000), reset: 50_000 };
@@ -369,31 +361,19 @@ mod tests {
         let now = Time::from_millis(100_000);
         let counters =
             [counter(60_000, 1, None), Counter { quota: quota(3_600_000, 3), ..counter(3_600_000, 1, None) }];
-        let demand = Demand { force: true, ..demand(&[(60_000, 1), (3_600_000, 3)], 2) };
-        let decided =
-            |charge| decide(counters[0], counters[1..].iter().copied(), &demand, Detail::Each, charge, now).unwrap();
-        let (decision, count) = decided(Charge::Alone);
-        assert_eq!(count, Some(demand.cost));
+        let request = Request { force: true, ..request(&[(60_000, 1), (3_600_000, 3)], 2) };
+        let decided = |may_count| {
+            decide(counters[0], counters[1..].iter().copied(), &request, Detail::Each, may_count, now).unwrap()
+        };
+        let decision = decided(true);
+        assert!(decision.counted);
         // The first never has room for two. The second had, and has none for two more until the hour is over.
         assert_eq!(decision.status.retry, Retry::Never);
         let each: Vec<_> =
             decision.each.iter().map(|status| (status.allowed(), status.used, status.remaining())).collect();
         assert_eq!(each, [(false, 3, 0), (true, 3, 0)]);
-        // Together with other rules RL.ALL decides whether it counts.
-        assert_eq!(decided(Charge::Together).1, Some(demand.cost));
-        let (decision, count) = decided(Charge::Never);
-        assert_eq!((decision.status.used, count), (1, None));
-    }
-
-    #[test]
-    fn together_with_others_no_denial_counts() {
-        let now = Time::from_millis(100_000);
-        let full = counter(60_000, 1, None);
-        let counts = |charge| {
-            let demand = demand(&[(60_000, 1)], 1);
-            decide(full, iter::empty(), &demand, Detail::Full, charge, now).unwrap().1.is_some()
-        };
-        assert!(counts(Charge::Alone) && !counts(Charge::Together) && !counts(Charge::Never));
+        let decision = decided(false);
+        assert_eq!((decision.status.used, decision.counted), (1, false));
     }
 
     #[test]
@@ -408,7 +388,7 @@ mod tests {
             refund(
                 first,
                 iter::once(second),
-                &demand(&[(60_000, 9), (3_600_000, 9)], cost),
+                &request(&[(60_000, 9), (3_600_000, 9)], cost),
                 Some(Time::from_millis(at)),
                 now,
             )
@@ -446,7 +426,7 @@ mod tests {
     fn a_counter_that_windows_share_lives_for_the_longest_of_them() {
         let (short, long) = (2_000_000_000_000, 2_100_000_000_000);
         let now = 1_800_000_000_000; // Both windows have the number 0.
-        let decision = decide_over(&[(0, None), (0, None)], &demand(&[(short, 3), (long, 9)], 1), now);
+        let decision = decide_over(&[(0, None), (0, None)], &request(&[(short, 3), (long, 9)], 1), now);
         assert_eq!((decision.status.window, decision.ttl), (short, 2_100_000_000));
         // The shorter one is still over with its number.
         assert_eq!(decision.status.waits.unwrap().reset, short - now);
@@ -461,7 +441,7 @@ mod tests {
 
     #[test]
     fn the_limit_itself_passes_and_zero_denies_everything() {
-        let allowed = |value, limit| decide_over(&[(value, None)], &demand(&[(1_000, limit)], 1), 1).allowed();
+        let allowed = |value, limit| decide_over(&[(value, None)], &request(&[(1_000, limit)], 1), 1).allowed();
         assert!(allowed(4, 5));
         assert!(!allowed(5, 5));
         assert!(!allowed(0, 0));
@@ -470,7 +450,7 @@ mod tests {
     #[test]
     fn the_life_that_is_shown_is_the_counters_own_if_it_stays_as_it_is() {
         let ttl = |value, expiry: Option<i64>, cost| {
-            decide_over(&[(value, expiry)], &demand(&[(60_000, 1)], cost), 1_000).ttl
+            decide_over(&[(value, expiry)], &request(&[(60_000, 1)], cost), 1_000).ttl
         };
         assert_eq!(ttl(0, Some(6_000), 2), 5); // Denied, and not counted.
         assert_eq!(ttl(0, Some(6_000), 1), 60); // The first request gives it a whole window.
@@ -483,12 +463,12 @@ mod tests {
         let now = Time::from_millis(1_000);
         let full = counter(60_000, i64::MAX, None);
         assert_eq!(
-            decide(full, std::iter::empty(), &demand(&[(60_000, 1)], 1), Detail::Full, Charge::Alone, now),
+            decide(full, std::iter::empty(), &request(&[(60_000, 1)], 1), Detail::Full, true, now),
             Err(Overflow)
         );
         assert!(
-            decide(full, std::iter::empty(), &demand(&[(60_000, 1)], 2), Detail::Full, Charge::Alone, now)
-                .is_ok_and(|(_, count)| count.is_none())
+            decide(full, std::iter::empty(), &request(&[(60_000, 1)], 2), Detail::Full, true, now)
+                .is_ok_and(|decision| !decision.counted)
         );
     }
 

@@ -1,13 +1,13 @@
 //! Leases: at most *limit* holders at a time.
 //!
 //! Each holder has a lease that ends at a time of its own, unless the holder releases or renews it before. A request
-//! is admitted if its holder has a lease already, which it renews, or if fewer leases are held than the limit. A holder
+//! is allowed if its holder has a lease already, which it renews, or if fewer leases are held than the limit. A holder
 //! that dies keeps its place no longer than its lease.
 //!
 //! It is the semaphore of expiring members in a sorted set; see "Counting semaphores" in Josiah Carlson, *Redis in Action*
 //! (2013), section 6.3.
 
-use super::{Charge, Decision, Detail, Limit, Retry, Status, Time, Waits, Window};
+use super::{Decision, Detail, Limit, Retry, Status, Time, Waits, Window};
 
 /// When a lease ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,18 +31,20 @@ pub trait Leases {
     fn ending_after(&self, end: End) -> i64;
 }
 
-/// Decides on one request for a lease. Returns when the lease ends, if the holder gets it, along with the decision.
+/// Decides on one request for a lease. If it is counted, the lease ends at `now` + `lease`. `may_count`: whether the call is one that
+/// gives leases.
 pub fn decide(
     leases: &impl Leases,
     limit: Limit,
     lease: Window,
     detail: Detail,
-    charge: Charge,
+    may_count: bool,
     now: Time,
-) -> (Decision, Option<Time>) {
+) -> Decision {
     let (held, own) = (leases.held(), leases.own());
-    let admitted = own.is_some() || limit.free(held) > 0;
-    let end = (admitted && charge != Charge::Never).then_some(now.plus(lease));
+    let allowed = own.is_some() || limit.free(held) > 0;
+    let counted = allowed && may_count;
+    let end = counted.then_some(now.plus(lease));
     let used = held.saturating_add(i64::from(own.is_none() && end.is_some()));
     // Until at most `leftover` leases are held.
     let until = |leftover: i64| match leftover {
@@ -53,9 +55,9 @@ pub fn decide(
         _ => None,
     };
     let fewer = used.min(limit.requests()).saturating_sub(1);
-    let retry = match admitted {
+    let retry = match allowed {
         true => Retry::Now,
-        false if detail == Detail::Short => Retry::Never, // Not shown.
+        false if detail <= Detail::Short => Retry::Never, // Not shown.
         false => until(fewer).map_or(Retry::Never, Retry::after),
     };
     let waits = (detail >= Detail::Full).then(|| match used {
@@ -63,7 +65,7 @@ pub fn decide(
         _ => Waits { next: until(fewer), reset: until(0).unwrap_or(-1) },
     });
     let status = Status { limit: limit.requests(), used, window: lease.millis(), retry, waits };
-    (Decision { status, count: used, ttl: lease.seconds(), each: Vec::new() }, end)
+    Decision { status, count: used, ttl: lease.seconds(), each: Vec::new(), counted }
 }
 
 /// As [`Leases::end_of`] once the holder's lease, which ends at `own` now, ends at `new`.
@@ -101,11 +103,11 @@ mod tests {
 
         fn request(&mut self, holder: u8, limit: i64, lease: i64, now: i64) -> bool {
             self.ends.retain(|_, end| *end > now);
-            let admitted = self.ends.contains_key(&holder) || self.held(now) < limit;
-            if admitted {
+            let allowed = self.ends.contains_key(&holder) || self.held(now) < limit;
+            if allowed {
                 self.ends.insert(holder, now + lease);
             }
-            admitted
+            allowed
         }
     }
 
@@ -149,42 +151,42 @@ mod tests {
                 let own = naive.ends.get(&holder).and_then(live);
                 let (limited, window) = (Limit::new(limit).unwrap(), Window::from_millis(lease).unwrap());
                 let asked = Asked { ends, own };
-                let (decision, end) = decide(&asked, limited, window, Detail::Full, Charge::Alone, Time::from_millis(now));
+                let decision = decide(&asked, limited, window, Detail::Full, true, Time::from_millis(now));
 
-                let admitted = naive.request(holder, limit, lease, now);
-                prop_assert_eq!((decision.allowed(), decision.count), (admitted, naive.held(now)));
-                prop_assert_eq!(end.map(Time::millis), admitted.then_some(now + lease));
+                let allowed = naive.request(holder, limit, lease, now);
+                prop_assert_eq!((decision.allowed(), decision.count), (allowed, naive.held(now)));
+                prop_assert_eq!(decision.counted, allowed);
                 let latest = naive.ends.values().max().copied().unwrap_or(now);
                 let free = |after: i64| (limit - naive.held(now + after)).max(0);
                 let first = |wanted: i64| (0..=latest - now).find(|&after| free(after) >= wanted);
                 let Waits { next, reset } = decision.status.waits.unwrap();
                 prop_assert_eq!(reset, latest - now);
                 prop_assert_eq!(next, if naive.held(now) == 0 { Some(0) } else { first(free(0) + 1) });
-                if !admitted {
+                if !allowed {
                     prop_assert_eq!(decision.status.retry, first(1).map_or(Retry::Never, Retry::After));
                 }
             }
         }
     }
 
-    fn decided(leases: &Asked, limit: i64, charge: Charge) -> (Decision, Option<Time>) {
+    fn decided(leases: &Asked, limit: i64, may_count: bool) -> Decision {
         let (limit, lease) = (Limit::new(limit).unwrap(), Window::from_millis(1_000).unwrap());
-        decide(leases, limit, lease, Detail::Full, charge, Time::from_millis(5_000))
+        decide(leases, limit, lease, Detail::Full, may_count, Time::from_millis(5_000))
     }
 
     #[test]
     fn a_peek_takes_no_lease() {
-        let (decision, end) = decided(&Asked { ends: vec![], own: None }, 1, Charge::Never);
-        assert_eq!((decision.allowed(), decision.count, end), (true, 0, None));
+        let decision = decided(&Asked { ends: vec![], own: None }, 1, false);
+        assert_eq!((decision.allowed(), decision.count, decision.counted), (true, 0, false));
     }
 
     #[test]
     fn a_lease_that_never_ended_is_renewed_to_one_that_does() {
-        let (decision, end) = decided(&Asked { ends: vec![End::Never], own: Some(End::Never) }, 1, Charge::Alone);
-        assert_eq!(end, Some(Time::from_millis(6_000)));
+        let decision = decided(&Asked { ends: vec![End::Never], own: Some(End::Never) }, 1, true);
+        assert!(decision.counted);
         assert_eq!(decision.status.waits, Some(Waits { next: Some(1_000), reset: 1_000 }));
         // Another holder waits for ever.
-        let (decision, _) = decided(&Asked { ends: vec![End::Never], own: None }, 1, Charge::Alone);
+        let decision = decided(&Asked { ends: vec![End::Never], own: None }, 1, true);
         assert_eq!(decision.status.retry, Retry::Never);
         assert_eq!(decision.status.waits, Some(Waits { next: None, reset: -1 }));
     }

@@ -12,7 +12,9 @@ pub mod sliding;
 pub mod throttle;
 mod units;
 
-pub use units::{Cost, Demand, Limit, Micros, Quota, Quotas, Refusal, Time, Window, seconds};
+use std::cell::Cell;
+
+pub use units::{Cost, Limit, Micros, Quota, Quotas, Refusal, Request, Time, Window, seconds};
 
 /// The answer to a request.
 ///
@@ -29,6 +31,8 @@ pub struct Decision {
     pub ttl: i64,
     /// The state of each quota; empty below [`Detail::Each`].
     pub each: Vec<Status>,
+    /// Whether the request is counted.
+    pub counted: bool,
 }
 
 impl Decision {
@@ -53,7 +57,7 @@ pub struct Status {
     pub used: i64,
     /// The length of the window in milliseconds.
     pub window: i64,
-    /// When the same request is admitted. At [`Detail::Short`] a denial may say [`Retry::Never`] whatever the wait.
+    /// When the same request is allowed. At [`Detail::Short`] and below a denial may say [`Retry::Never`] whatever the wait.
     pub retry: Retry,
     /// May be `None` below [`Detail::Full`].
     pub waits: Option<Waits>,
@@ -80,10 +84,10 @@ pub struct Waits {
     pub reset: i64,
 }
 
-/// When the same request is admitted, without other traffic. Later is greater.
+/// When the same request is allowed, without other traffic. Later is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retry {
-    /// It was admitted.
+    /// It was allowed.
     Now,
     /// After this number of milliseconds, at least 1, and no earlier.
     After(i64),
@@ -111,7 +115,9 @@ pub struct Refund {
 /// How much of a [`Decision`] is computed. More is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detail {
-    /// Whether the request is allowed.
+    /// Whether the request is allowed, and nothing else.
+    Allowed,
+    /// What the short reply shows.
     Short,
     /// Also how long to wait if it is not.
     Wait,
@@ -121,29 +127,39 @@ pub enum Detail {
     Each,
 }
 
-/// Whether a request is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Charge {
-    /// If the rule admits it, if it is forced, or if the rule counts denied requests.
-    Alone,
-    /// If the rule admits it, or if it is forced. The request is also subject to other rules, so no denial is counted.
-    Together,
-    /// No: only the state is described.
-    Never,
+/// The look-ups for waits that a call may still make, in all of its keys, rules and windows.
+///
+/// Where entries of a log lie ahead of the clock, a wait is found in rounds, and a call could go through thousands of them for each of
+/// its windows. A search that finds too few left takes one last round, whose answer may be too late, never too early.
+pub struct Lookups(Cell<usize>);
+
+impl Lookups {
+    /// Some milliseconds at most.
+    const MOST: usize = 1024;
+
+    pub const fn new() -> Self {
+        Self(Cell::new(Self::MOST))
+    }
+
+    /// Takes this many, if as many are left.
+    fn take(&self, number: usize) -> bool {
+        let left = self.0.get().checked_sub(number);
+        left.inspect(|&left| self.0.set(left)).is_some()
+    }
 }
 
-/// The state of one quota before the request.
+/// What one quota says of a request, by its state before it.
 #[derive(Debug, Clone, Copy)]
-struct Standing {
+struct Verdict {
     quota: Quota,
     used: i64,
     retry: Retry,
 }
 
-impl Standing {
+impl Verdict {
     /// Whether this quota binds in preference to one with a shorter window; see [`Decision`].
     fn binds_before(&self, shorter: &Self) -> bool {
-        let free = |standing: &Self| standing.quota.limit.free(standing.used);
+        let free = |verdict: &Self| verdict.quota.limit.free(verdict.used);
         self.retry.cmp(&shorter.retry).then(free(shorter).cmp(&free(self))).is_gt()
     }
 }

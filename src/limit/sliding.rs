@@ -1,14 +1,14 @@
 //! The sliding window log.
 //!
-//! Each admitted request adds its time to a log. A request at time *t* is admitted if fewer than *limit* times in
+//! Each allowed request adds its time to a log. A request at time *t* is allowed if fewer than *limit* times in
 //! the log are later than *t* − *window*. So no interval as long as the window, wherever it begins, ever holds
-//! more than *limit* admitted requests. Denied requests add nothing.
+//! more than *limit* allowed requests. Denied requests add nothing.
 //!
 //! The rule is exact and needs one entry per request. It is the algorithm of the well-known Lua scripts over a sorted
 //! set; see "sliding window log" in Alex Xu, *System Design Interview* (2020), chapter 4.
 //!
 //! A request may cost more than one unit. It then adds that many, and fits only if all of them do. Several quotas share
-//! one log: each counts the units in its own window, and a request is admitted if it fits into all of them.
+//! one log: each counts the units in its own window, and a request is allowed if it fits into all of them.
 //!
 //! The wait is exact. A request fits as soon as enough units have left the window. The last of these is found by its
 //! rank in the log, and its stamp says when it leaves.
@@ -23,7 +23,7 @@
 
 use std::iter;
 
-use super::{Charge, Cost, Decision, Demand, Detail, Quota, Refund, Retry, Standing, Status, Time, Waits, Window};
+use super::{Cost, Decision, Detail, Lookups, Quota, Refund, Request, Retry, Status, Time, Verdict, Waits, Window};
 
 /// The stamps that count at a given time: those later than `expired` and not later than `latest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,67 +65,59 @@ pub trait History {
     }
 }
 
-/// The most windows that one search for the end of a wait examines, which takes some milliseconds.
-const MOST_LOOKUPS: usize = 2048;
-
-/// Decides on one request. Returns the units to add, stamped with the time of the request, along with the decision.
+/// Decides on one request. If it is counted, the units of its cost are added, stamped with its time. `may_count`: whether the call is
+/// one that counts.
 pub fn decide<H: History>(
     log: &H,
-    demand: &Demand,
+    request: &Request,
     detail: Detail,
-    charge: Charge,
+    may_count: bool,
+    lookups: &Lookups,
     now: Time,
-) -> Result<(Decision, Option<Cost>), H::Error> {
-    let cost = demand.cost;
-    let charged = if charge == Charge::Never { 0 } else { cost.units() };
-    let added = if demand.force { charged } else { 0 };
-    let mut search = Search { log, now, added, rounds: 0 };
-    let mut binding = match demand.quotas.single() {
-        Some(quota) => {
-            let used = log.units();
-            // No other wait is compared with this one, so it is computed only if the reply shows it.
-            let retry = match quota.limit.free(used) >= cost.needed() {
-                true => Retry::Now,
-                false if detail > Detail::Short => search.retry(quota, cost)?,
-                false => Retry::Never,
-            };
-            Standing { quota, used, retry }
-        }
-        None => search.binding(demand)?,
+) -> Result<Decision, H::Error> {
+    let charged = if may_count { request.cost.units() } else { 0 };
+    let mut search = Search::new(log, lookups, now);
+    if request.force {
+        search.added = charged;
+    }
+    let mut binding = match request.quotas.single() {
+        // No other wait is compared with this one, so it is computed only if the reply shows it.
+        Some(quota) => search.verdict(quota, request, detail > Detail::Short)?,
+        None => search.binding(request, detail > Detail::Allowed)?,
     };
     match binding.retry {
         Retry::Now => search.added = charged,
         // By then another quota may have no room: units ahead of the clock begin to count, and forced units count in all of
         // them.
-        Retry::After(wait) if search.rounds > 0 || (search.added > 0 && demand.quotas.len() > 1) => {
-            binding.retry = search.retry_in_all(demand, wait)?;
+        Retry::After(wait) if search.may_begin || (search.added > 0 && request.quotas.len() > 1) => {
+            binding.retry = search.retry_in_all(request, wait)?;
         }
         Retry::After(_) | Retry::Never => {}
     }
     let each = match detail {
-        Detail::Each => search.each(demand)?,
+        Detail::Each => search.each(request)?,
         _ => Vec::new(),
     };
-    let decision = Decision {
-        status: search.status(binding, detail)?,
+    Ok(Decision {
+        status: search.status(binding, detail == Detail::Full)?,
         count: binding.used,
         ttl: binding.quota.window.seconds(),
         each,
-    };
-    Ok((decision, (search.added > 0).then_some(cost)))
+        counted: search.added > 0,
+    })
 }
 
 /// The reply to a refund that takes `taken` units out of a log: the newest ones, or units stamped at the time `at`.
 pub fn refund<H: History>(
     log: &H,
-    demand: &Demand,
+    request: &Request,
     taken: i64,
     at: Option<Time>,
     now: Time,
 ) -> Result<Refund, H::Error> {
-    let search = Search { log, now, added: 0, rounds: 1 };
-    let quota = demand.quotas.first();
-    let used = search.used(quota, demand)?;
+    let quota = request.quotas.first();
+    let lookups = Lookups::new();
+    let used = Search { may_begin: true, ..Search::new(log, &lookups, now) }.used(quota, request)?;
     let Span { expired, latest } = Span::at(now, quota.window);
     let gone = match at {
         Some(at) if expired < at && at <= latest => taken,
@@ -145,26 +137,28 @@ fn leftover(quota: Quota, cost: Cost, permanent: i64) -> Option<i64> {
     (leftover >= 0).then_some(leftover)
 }
 
-/// A search for the end of a wait.
+/// A search for the ends of waits.
 struct Search<'a, H> {
     log: &'a H,
+    lookups: &'a Lookups,
     now: Time,
     /// Units that the request adds to the log, which are not in it yet.
     added: i64,
-    /// How often the end may move later because units ahead of the clock have begun to count by then. 0 unless there are
-    /// several windows and entries later than now.
-    rounds: usize,
+    /// Whether units ahead of the clock may begin to count: there are several windows, and entries later than now.
+    may_begin: bool,
 }
 
-impl<H: History> Search<'_, H> {
-    /// The standing of the quota that binds.
-    fn binding(&mut self, demand: &Demand) -> Result<Standing, H::Error> {
-        if self.log.stamped_after(self.now)? > 0 {
-            self.rounds = MOST_LOOKUPS.checked_div(demand.quotas.len()).unwrap_or(0);
-        }
-        let mut binding = self.standing(demand.quotas.first(), demand)?;
-        for quota in demand.quotas.iter().skip(1) {
-            let next = self.standing(quota, demand)?;
+impl<'a, H: History> Search<'a, H> {
+    fn new(log: &'a H, lookups: &'a Lookups, now: Time) -> Self {
+        Self { log, lookups, now, added: 0, may_begin: false }
+    }
+
+    /// The verdict of the quota that binds.
+    fn binding(&mut self, request: &Request, with_waits: bool) -> Result<Verdict, H::Error> {
+        self.may_begin = self.log.stamped_after(self.now)? > 0;
+        let mut binding = self.verdict(request.quotas.first(), request, with_waits)?;
+        for quota in request.quotas.iter().skip(1) {
+            let next = self.verdict(quota, request, with_waits)?;
             if next.binds_before(&binding) {
                 binding = next;
             }
@@ -172,20 +166,24 @@ impl<H: History> Search<'_, H> {
         Ok(binding)
     }
 
-    fn standing(&self, quota: Quota, demand: &Demand) -> Result<Standing, H::Error> {
-        let used = self.used(quota, demand)?;
-        let fits = quota.limit.free(used) >= demand.cost.needed();
-        let retry = if fits { Retry::Now } else { self.retry(quota, demand.cost)? };
-        Ok(Standing { quota, used, retry })
+    /// The verdict of a quota. Without waits a denial is for ever.
+    fn verdict(&self, quota: Quota, request: &Request, with_waits: bool) -> Result<Verdict, H::Error> {
+        let used = self.used(quota, request)?;
+        let retry = match quota.limit.free(used) >= request.cost.needed() {
+            true => Retry::Now,
+            false if with_waits => self.retry(quota, request.cost)?,
+            false => Retry::Never,
+        };
+        Ok(Verdict { quota, used, retry })
     }
 
     /// Units in the window of a quota.
-    fn used(&self, quota: Quota, demand: &Demand) -> Result<i64, H::Error> {
-        if quota.window == demand.quotas.longest() {
+    fn used(&self, quota: Quota, request: &Request) -> Result<i64, H::Error> {
+        if quota.window == request.quotas.longest() {
             return Ok(self.log.units());
         }
         let later = self.log.later_than(self.now.minus(quota.window))?;
-        let ahead = if self.rounds > 0 { self.log.stamped_after(self.now.plus(quota.window))? } else { 0 };
+        let ahead = if self.may_begin { self.log.stamped_after(self.now.plus(quota.window))? } else { 0 };
         Ok(later.saturating_sub(ahead))
     }
 
@@ -202,27 +200,26 @@ impl<H: History> Search<'_, H> {
     }
 
     /// When a request that has to wait for one quota fits into all of them.
-    fn retry_in_all(&self, demand: &Demand, wait: i64) -> Result<Retry, H::Error> {
+    fn retry_in_all(&self, request: &Request, wait: i64) -> Result<Retry, H::Error> {
         let permanent = self.log.permanent()?;
         let leftovers =
-            demand.quotas.iter().filter_map(|quota| Some((quota.window, leftover(quota, demand.cost, permanent)?)));
-        Ok(Retry::after(self.room_at(leftovers, self.now.after(wait))?.since(self.now)))
+            request.quotas.iter().filter_map(|quota| Some((quota.window, leftover(quota, request.cost, permanent)?)));
+        Ok(Retry::after(self.room_at(leftovers, self.now.plus_millis(wait))?.since(self.now)))
     }
 
     /// The state of each quota.
-    fn each(&self, demand: &Demand) -> Result<Vec<Status>, H::Error> {
-        let mut each = Vec::with_capacity(demand.quotas.len());
-        for quota in demand.quotas.iter() {
-            let standing = self.standing(quota, demand)?;
-            each.push(self.status(standing, Detail::Each)?);
+    fn each(&self, request: &Request) -> Result<Vec<Status>, H::Error> {
+        let mut each = Vec::with_capacity(request.quotas.len());
+        for quota in request.quotas.iter() {
+            each.push(self.status(self.verdict(quota, request, true)?, true)?);
         }
         Ok(each)
     }
 
     /// The state of a quota after the request.
-    fn status(&self, Standing { quota, used, retry }: Standing, detail: Detail) -> Result<Status, H::Error> {
+    fn status(&self, Verdict { quota, used, retry }: Verdict, with_waits: bool) -> Result<Status, H::Error> {
         let used = used.saturating_add(self.added);
-        let waits = if detail < Detail::Full { None } else { Some(self.waits(quota, used)?) };
+        let waits = if with_waits { Some(self.waits(quota, used)?) } else { None };
         Ok(Status { limit: quota.limit.requests(), used, window: quota.window.millis(), retry, waits })
     }
 
@@ -249,23 +246,23 @@ impl<H: History> Search<'_, H> {
     ///
     /// Ranks count from the newest unit, so the unit whose rank is the number that may be left is the last that has to
     /// expire. Units ahead of the window are newer, too, but do not count yet. Some of them may begin to count before that
-    /// unit has expired; then more have to expire, which takes another round. The last round counts all units ahead: its
-    /// answer may be too late, never too early.
+    /// unit has expired; then more have to expire, which takes another round. Each round takes its windows from what the call may
+    /// still look up. If too few are left, the last round counts all units ahead.
     fn room_at(&self, leftovers: impl Iterator<Item = (Window, i64)> + Clone, from: Time) -> Result<Time, H::Error> {
         let mut at = from;
-        for round in 0..=self.rounds {
+        loop {
             let begun = at;
+            let is_exact = self.may_begin && self.lookups.take(leftovers.clone().count());
             for (window, leftover) in leftovers.clone() {
-                let ahead = if round < self.rounds { self.log.stamped_after(at.plus(window))? } else { 0 };
+                let ahead = if is_exact { self.log.stamped_after(at.plus(window))? } else { 0 };
                 if let Some(stamp) = self.stamp_of(leftover.saturating_add(ahead))? {
                     at = at.max(stamp.plus(window));
                 }
             }
-            if at == begun {
-                break;
+            if !is_exact || at == begun {
+                return Ok(at);
             }
         }
-        Ok(at)
     }
 
     /// As [`History::stamp_of`], with the units that the request adds.
@@ -325,7 +322,7 @@ mod tests {
     #[derive(Clone)]
     struct Ruled {
         stamps: Vec<Time>,
-        demand: Demand,
+        request: Request,
     }
 
     impl Ruled {
@@ -334,34 +331,34 @@ mod tests {
         }
 
         fn by(quotas: Quotas) -> Self {
-            Self { stamps: vec![], demand: Demand { quotas, cost: Cost::ONE, force: false } }
+            Self { stamps: vec![], request: Request { quotas, cost: Cost::ONE, force: false } }
         }
 
         /// What a request would be answered, as far as the log is concerned.
         fn peek(&mut self, now: Time) -> Decision {
-            let span = Span::at(now, self.demand.quotas.longest());
+            let span = Span::at(now, self.request.quotas.longest());
             self.stamps.retain(|&stamp| stamp > span.expired && stamp <= span.latest);
             self.stamps.sort();
-            let demand = self.demand.clone();
-            decide(self, &demand, Detail::Full, Charge::Alone, now).unwrap().0
+            let request = self.request.clone();
+            decide(self, &request, Detail::Full, true, &Lookups::new(), now).unwrap()
         }
 
         /// A decision, and what it adds to the log.
-        fn ask(&mut self, detail: Detail, charge: Charge, now: i64) -> (Decision, Option<Cost>) {
+        fn ask(&mut self, detail: Detail, may_count: bool, now: i64) -> Decision {
             let now = Time::from_millis(now);
             self.peek(now); // Prunes.
-            let demand = self.demand.clone();
-            decide(self, &demand, detail, charge, now).unwrap()
+            let request = self.request.clone();
+            decide(self, &request, detail, may_count, &Lookups::new(), now).unwrap()
         }
 
-        fn add(&mut self, cost: Option<Cost>, now: i64) {
-            self.stamps.extend((0..cost.map_or(0, Cost::units)).map(|_| Time::from_millis(now)));
+        fn add(&mut self, now: i64) {
+            self.stamps.extend((0..self.request.cost.units()).map(|_| Time::from_millis(now)));
         }
 
         fn request(&mut self, now: Time) -> Decision {
             let decision = self.peek(now);
             if decision.allowed() {
-                self.stamps.extend((0..self.demand.cost.units()).map(|_| now));
+                self.stamps.extend((0..self.request.cost.units()).map(|_| now));
             }
             decision
         }
@@ -426,49 +423,49 @@ mod tests {
         }
 
         #[test]
-        fn no_stretch_as_long_as_the_window_admits_more_than_the_limit(
+        fn no_stretch_as_long_as_the_window_allows_more_than_the_limit(
             millis in 1i64..2_000,
             limit in 0i64..10,
             steps in proptest::collection::vec(0i64..300, 1..400),
         ) {
             let mut ruled = Ruled::of(window(millis), limit);
             let mut now = 0;
-            let mut admitted: Vec<i64> = vec![];
+            let mut passed: Vec<i64> = vec![];
             for step in steps {
                 now += step;
                 if ruled.request(Time::from_millis(now)).allowed() {
-                    admitted.push(now);
+                    passed.push(now);
                 }
             }
-            for (index, &first) in admitted.iter().enumerate() {
-                let within = admitted[index..].iter().take_while(|&&at| at < first + millis).count();
+            for (index, &first) in passed.iter().enumerate() {
+                let within = passed[index..].iter().take_while(|&&at| at < first + millis).count();
                 prop_assert!(within as i64 <= limit);
             }
         }
 
         #[test]
-        fn a_request_is_admitted_if_it_fits_into_every_quota(
+        fn a_request_is_allowed_if_it_fits_into_every_quota(
             quotas in quotas(),
             steps in proptest::collection::vec((step(), 1i64..6), 1..300),
         ) {
-            let mut admitted: Vec<(i64, i64)> = vec![];
+            let mut passed: Vec<(i64, i64)> = vec![];
             let mut ruled = Ruled::by(quotas);
             let mut now = 1_700_000_000_000;
             for (step, cost) in steps {
                 now += step;
-                let longest = ruled.demand.quotas.longest().millis();
-                admitted.retain(|(at, _)| (now - longest + 1..=now + longest).contains(at));
-                let standings: Vec<(bool, i64, i64)> = ruled.demand.quotas.iter().map(|quota| {
+                let longest = ruled.request.quotas.longest().millis();
+                passed.retain(|(at, _)| (now - longest + 1..=now + longest).contains(at));
+                let standings: Vec<(bool, i64, i64)> = ruled.request.quotas.iter().map(|quota| {
                     let window = quota.window.millis();
-                    let recent = admitted.iter().filter(|(at, _)| (now - window + 1..=now + window).contains(at));
+                    let recent = passed.iter().filter(|(at, _)| (now - window + 1..=now + window).contains(at));
                     let used: i64 = recent.map(|(_, cost)| cost).sum();
                     (used + cost <= quota.limit.requests(), used, quota.limit.requests() - used)
                 }).collect();
-                ruled.demand.cost = Cost::new(cost).unwrap();
+                ruled.request.cost = Cost::new(cost).unwrap();
                 let decision = ruled.request(Time::from_millis(now));
                 prop_assert_eq!(decision.allowed(), standings.iter().all(|&(fits, _, _)| fits));
                 if decision.allowed() {
-                    admitted.push((now, cost));
+                    passed.push((now, cost));
                     // The quota that binds is the one with the least room.
                     prop_assert_eq!(decision.status.remaining() + cost, standings.iter().map(|&(_, _, free)| free).min().unwrap());
                     prop_assert_eq!(decision.status.used, decision.count + cost);
@@ -480,7 +477,7 @@ mod tests {
         }
 
         #[test]
-        fn a_request_is_denied_at_every_millisecond_of_its_wait_and_admitted_after_it(
+        fn a_request_is_denied_at_every_millisecond_of_its_wait_and_allowed_after_it(
             quotas in quotas(),
             steps in proptest::collection::vec((step(), 1i64..6), 1..60),
             cost in 1i64..8,
@@ -489,10 +486,10 @@ mod tests {
             let mut now = 1_700_000_000_000;
             for (step, cost) in steps {
                 now += step;
-                ruled.demand.cost = Cost::new(cost).unwrap();
+                ruled.request.cost = Cost::new(cost).unwrap();
                 ruled.request(Time::from_millis(now));
             }
-            ruled.demand.cost = Cost::new(cost).unwrap();
+            ruled.request.cost = Cost::new(cost).unwrap();
             let decision = ruled.peek(Time::from_millis(now));
             let denied = |ruled: &mut Ruled, after: i64| !ruled.peek(Time::from_millis(now + after)).allowed();
             match decision.status.retry {
@@ -505,7 +502,7 @@ mod tests {
                     prop_assert!(!denied(&mut ruled, wait));
                 }
                 Retry::Never => {
-                    prop_assert!(ruled.demand.quotas.iter().any(|quota| quota.limit.requests() < cost));
+                    prop_assert!(ruled.request.quotas.iter().any(|quota| quota.limit.requests() < cost));
                     prop_assert!(denied(&mut ruled, 1_000));
                 }
             }
@@ -521,20 +518,22 @@ mod tests {
             let mut decision = None;
             for (step, cost, force) in steps {
                 now += step;
-                ruled.demand.cost = Cost::new(cost).unwrap();
-                ruled.demand.force = force;
-                let free = ruled.ask(Detail::Full, Charge::Never, now).0;
-                let (next, added) = ruled.ask(Detail::Full, Charge::Alone, now);
+                ruled.request.cost = Cost::new(cost).unwrap();
+                ruled.request.force = force;
+                let free = ruled.ask(Detail::Full, false, now);
+                let next = ruled.ask(Detail::Full, true, now);
                 // The same quotas deny, forced or not, and what does not fit counts only if it is forced.
                 prop_assert_eq!(free.allowed(), next.allowed());
-                prop_assert_eq!(added.is_some(), next.allowed() || force);
-                ruled.add(added, now);
+                prop_assert_eq!(next.counted, next.allowed() || force);
+                if next.counted {
+                    ruled.add(now);
+                }
                 decision = Some(next);
             }
             // The same request, not forced, at each time from now on.
             let Decision { status, .. } = decision.unwrap();
-            ruled.demand.force = false;
-            let then = |after: i64| ruled.clone().ask(Detail::Each, Charge::Never, now + after).0;
+            ruled.request.force = false;
+            let then = |after: i64| ruled.clone().ask(Detail::Each, false, now + after);
             match status.retry {
                 Retry::Now => {}
                 Retry::After(wait) => {
@@ -581,9 +580,9 @@ mod tests {
                 left.remove(index);
                 taken += 1;
             }
-            let demand = ruled.demand.clone();
-            let refund = refund(&ruled, &demand, taken, at, Time::from_millis(now)).unwrap();
-            let first = demand.quotas.first().window.millis();
+            let request = ruled.request.clone();
+            let refund = refund(&ruled, &request, taken, at, Time::from_millis(now)).unwrap();
+            let first = request.quotas.first().window.millis();
             let count = left.iter().filter(|stamp| (now - first + 1..=now + first).contains(&stamp.millis())).count() as i64;
             prop_assert_eq!((refund.units, refund.count), (taken, count));
         }
@@ -696,8 +695,11 @@ mod tests {
         }
 
         let retry = |limit: i64| {
-            let demand = Ruled::of(window(5_000), limit).demand;
-            decide(&Planted, &demand, Detail::Full, Charge::Alone, Time::from_millis(3_000)).unwrap().0.status.retry
+            let request = Ruled::of(window(5_000), limit).request;
+            decide(&Planted, &request, Detail::Full, true, &Lookups::new(), Time::from_millis(3_000))
+                .unwrap()
+                .status
+                .retry
         };
         assert_eq!([5, 4, 3].map(retry), [Retry::Now, Retry::After(3_000), Retry::After(4_000)]);
         assert_eq!([2, 1, 0].map(retry), [Retry::Never; 3]);
@@ -724,5 +726,43 @@ mod tests {
         let shortest = window(1);
         assert_eq!(renewed_expiry(Some(Time::from_millis(1_002)), now, shortest), None);
         assert_eq!(renewed_expiry(Some(Time::from_millis(1_001)), now, shortest), Some(Time::from_millis(1_002)));
+    }
+
+    /// A log that counts what is asked of it.
+    struct Counting {
+        log: Ruled,
+        asked: std::cell::Cell<usize>,
+    }
+
+    impl History for Counting {
+        type Error = std::convert::Infallible;
+
+        fn units(&self) -> i64 {
+            self.log.units()
+        }
+
+        fn later_than(&self, time: Time) -> Result<i64, Self::Error> {
+            self.asked.set(self.asked.get() + 1);
+            self.log.later_than(time)
+        }
+
+        fn stamp_of(&self, rank: i64) -> Result<Option<Time>, Self::Error> {
+            self.asked.set(self.asked.get() + 1);
+            self.log.stamp_of(rank)
+        }
+    }
+
+    #[test]
+    fn a_call_asks_a_bounded_number_of_times_after_the_clock_was_stepped_back() {
+        let seconds = (1..=16).map(|number| (number * 1_000, number));
+        let stamps = (1..10_000).map(|number| Time::from_millis(1_000_000 + number)).collect();
+        let counting = Counting { log: Ruled { stamps, ..Ruled::by(quotas_of(seconds)) }, asked: 0.into() };
+        let (lookups, request) = (Lookups::new(), counting.log.request.clone());
+        for call in 0..64 {
+            decide(&counting, &request, Detail::Each, true, &lookups, Time::from_millis(995_000)).unwrap();
+            // A rule asks a few times for each window and wait. What it looks up besides is shared by all.
+            assert!(counting.asked.get() < 2 * Lookups::MOST + (call + 1) * 16 * 12, "{}", counting.asked.get());
+        }
+        assert!(counting.asked.get() > Lookups::MOST, "{} prove nothing", counting.asked.get());
     }
 }

@@ -1,21 +1,21 @@
 //! The generic cell rate algorithm, a leaky bucket that needs one number a key.
 //!
-//! Requests are admitted at a steady rate, one every *interval*, with room for a burst. The state is the theoretical
+//! Requests are allowed at a steady rate, one every *interval*, with room for a burst. The state is the theoretical
 //! arrival time (TAT): when the next request would arrive if all so far had arrived at the steady rate. A request of
-//! *quantity* units moves it forward by *quantity* × *interval*, from now if it lies in the past. It is admitted if the TAT
+//! *quantity* units moves it forward by *quantity* × *interval*, from now if it lies in the past. It is allowed if the TAT
 //! is then no further ahead than the *tolerance*, (*max_burst* + 1) × *interval*; a denied request moves nothing.
 //!
-//! The interval is *period* / *count*, rounded up to a nanosecond, so that a period never admits more than *count* units
+//! The interval is *period* / *count*, rounded up to a nanosecond, so that a period never allows more than *count* units
 //! beyond the burst.
 //!
 //! The algorithm is from ATM networks: ITU-T I.371, and "Traffic Management Specification 4.1" of the ATM Forum (1999),
 //! section 4.4.2. Arguments, figures and the stored form are those of redis-cell, so that its keys carry on.
 //!
 //! Times here are nanoseconds: at a million requests a second the interval is a microsecond. They are replied in
-//! milliseconds, rounded up, so that a client that waits is admitted.
+//! milliseconds, rounded up, so that a client that waits is let in.
 
 use super::units::seconds;
-use super::{Charge, Decision, Micros, Refund, Retry, Status, Time, Waits};
+use super::{Decision, Micros, Refund, Retry, Status, Time, Waits};
 
 /// A length of time in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,7 +43,7 @@ fn rounded_up_to_millis(nanos: i64) -> i64 {
 pub struct Rate {
     /// From one request to the next.
     interval: Nanos,
-    /// The units that are admitted at once: the burst plus one.
+    /// The units that are allowed at once: the burst plus one.
     limit: i64,
     /// How far ahead the TAT may lie.
     tolerance: Nanos,
@@ -114,37 +114,49 @@ impl Arrival {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BeyondTime;
 
-/// Decides on a request of `quantity` units, at least 0. Returns the TAT to store, if it moves, along with the decision.
+/// Decides on a request of `quantity` units, at least 0. If it is counted, the TAT moves to [`after`]. `may_count`: whether the call is
+/// one that counts.
 pub fn decide(
     stored: Option<Arrival>,
     rate: Rate,
     quantity: i64,
-    charge: Charge,
+    may_count: bool,
     now: Micros,
-) -> Result<(Decision, Option<Arrival>), BeyondTime> {
-    let now = now.nanos().ok_or(BeyondTime)?;
-    let before = stored.map_or(now, |tat| tat.0.max(now));
-    let debt = before.checked_sub(now).ok_or(BeyondTime)?;
+) -> Result<Decision, BeyondTime> {
+    let nanos = now.nanos().ok_or(BeyondTime)?;
+    let before = ahead_of(stored, nanos);
+    let debt = before.checked_sub(nanos).ok_or(BeyondTime)?;
     // What does not fit into the whole burst never will.
     let increment = rate.interval.0.checked_mul(quantity).filter(|&increment| increment <= rate.tolerance.0);
-    let (retry, tat) = match increment {
-        None => (Retry::Never, before),
+    let retry = match increment {
+        None => Retry::Never,
         Some(increment) => {
             // Zero or less is added to the debt, so that no sum leaves the range.
             let room = increment.checked_sub(rate.tolerance.0).ok_or(BeyondTime)?;
-            let wait = debt.checked_add(room).ok_or(BeyondTime)?;
-            if wait > 0 {
-                (Retry::after(Nanos(wait).millis()), before)
-            } else {
-                (Retry::Now, before.checked_add(increment).ok_or(BeyondTime)?)
+            match debt.checked_add(room).ok_or(BeyondTime)? {
+                wait if wait > 0 => Retry::after(Nanos(wait).millis()),
+                _ => Retry::Now,
             }
         }
     };
-    let counts = retry == Retry::Now && quantity > 0 && charge != Charge::Never;
-    let tat = if counts { tat } else { before };
-    let status = rate.status(tat.checked_sub(now).ok_or(BeyondTime)?, retry).ok_or(BeyondTime)?;
+    let allowed = retry == Retry::Now;
+    let next = if allowed { after(stored, rate, quantity, now)?.0 } else { before };
+    let counted = allowed && quantity > 0 && may_count;
+    let tat = if counted { next } else { before };
+    let status = rate.status(tat.checked_sub(nanos).ok_or(BeyondTime)?, retry).ok_or(BeyondTime)?;
     let ttl = status.waits.map_or(0, |waits| seconds(waits.reset));
-    Ok((Decision { status, count: status.used, ttl, each: Vec::new() }, counts.then_some(Arrival(tat))))
+    Ok(Decision { status, count: status.used, ttl, each: Vec::new(), counted })
+}
+
+/// The TAT once a request of `quantity` units is counted.
+pub fn after(stored: Option<Arrival>, rate: Rate, quantity: i64, now: Micros) -> Result<Arrival, BeyondTime> {
+    let increment = rate.interval.0.checked_mul(quantity).ok_or(BeyondTime)?;
+    ahead_of(stored, now.nanos().ok_or(BeyondTime)?).checked_add(increment).map(Arrival).ok_or(BeyondTime)
+}
+
+/// The TAT, from now if it lies in the past.
+fn ahead_of(stored: Option<Arrival>, now: i64) -> i64 {
+    stored.map_or(now, |tat| tat.0.max(now))
 }
 
 /// Moves the TAT back by `quantity` units, but not before now. Returns the TAT to store, if it moves, along with the reply.
@@ -172,7 +184,7 @@ mod tests {
     const SECOND: i64 = Nanos::PER_SECOND;
 
     fn decide_at(stored: Option<Arrival>, rate: Rate, quantity: i64, now: i64) -> Decision {
-        decide(stored, rate, quantity, Charge::Alone, Micros::from_micros(now)).unwrap().0
+        decide(stored, rate, quantity, true, Micros::from_micros(now)).unwrap()
     }
 
     struct Throttle {
@@ -188,9 +200,11 @@ mod tests {
 
         /// `(allowed, limit, remaining, retry, reset)`, times in milliseconds; -1 where redis-cell has it.
         fn ask(&mut self, quantity: i64) -> (bool, i64, i64, i64, i64) {
-            let (decision, tat) =
-                decide(self.tat, self.rate, quantity, Charge::Alone, Micros::from_micros(self.now)).unwrap();
-            self.tat = tat.or(self.tat);
+            let now = Micros::from_micros(self.now);
+            let decision = decide(self.tat, self.rate, quantity, true, now).unwrap();
+            if decision.counted {
+                self.tat = Some(after(self.tat, self.rate, quantity, now).unwrap());
+            }
             let retry = match decision.status.retry {
                 Retry::After(millis) => millis,
                 Retry::Now | Retry::Never => -1,
@@ -338,16 +352,16 @@ mod tests {
     }
 
     #[test]
-    fn after_the_end_of_time_nothing_is_admitted() {
+    fn after_the_end_of_time_nothing_is_allowed() {
         let last = i64::MAX / 1000;
         let rate = Rate::new(4, 1, 60).unwrap();
-        let at = |now, quantity| decide(None, rate, quantity, Charge::Alone, Micros::from_micros(now));
+        let at = |now, quantity| decide(None, rate, quantity, true, Micros::from_micros(now));
         assert_eq!(at(last + 1, 1), Err(BeyondTime));
         assert_eq!(at(last + 1, 0), Err(BeyondTime));
         assert_eq!(at(last, 1), Err(BeyondTime), "the TAT would lie after it");
         assert!(at(last, 0).is_ok());
-        assert!(at(last, 6).is_ok_and(|(decision, _)| !decision.allowed()));
-        assert!(at(last - 60_000_000, 1).is_ok_and(|(decision, _)| decision.allowed()));
+        assert!(at(last, 6).is_ok_and(|decision| !decision.allowed()));
+        assert!(at(last - 60_000_000, 1).is_ok_and(|decision| decision.allowed()));
     }
 
     #[test]
@@ -360,9 +374,9 @@ mod tests {
     }
 
     proptest! {
-        /// What is promised: denied at every earlier millisecond, admitted at that one.
+        /// What is promised: denied at every earlier millisecond, allowed at that one.
         #[test]
-        fn a_request_is_denied_at_every_millisecond_of_its_wait_and_admitted_after_it(
+        fn a_request_is_denied_at_every_millisecond_of_its_wait_and_allowed_after_it(
             max_burst in 0i64..20,
             count in 1i64..2_000,
             period in 1i64..4,
@@ -404,20 +418,20 @@ mod tests {
         }
 
         #[test]
-        fn no_more_than_the_burst_and_the_steady_rate_are_ever_admitted(
+        fn no_more_than_the_burst_and_the_steady_rate_are_ever_allowed(
             max_burst in 0i64..20,
             count in 1i64..2_000,
             steps in proptest::collection::vec((0i64..300, 1i64..5), 1..200),
         ) {
             let mut throttle = Throttle::new(max_burst, count, 1);
-            let mut admitted = 0;
+            let mut passed = 0;
             for (step, quantity) in steps {
                 if throttle.wait(step).ask(quantity).0 {
-                    admitted += quantity;
+                    passed += quantity;
                 }
             }
             let elapsed = (throttle.now - NOW) * 1000;
-            prop_assert!(admitted <= max_burst + 1 + elapsed / throttle.rate.interval.0);
+            prop_assert!(passed <= max_burst + 1 + elapsed / throttle.rate.interval.0);
         }
 
         #[test]
@@ -430,7 +444,7 @@ mod tests {
             now in 0i64..=i64::MAX,
         ) {
             if let Ok(rate) = Rate::new(max_burst, count, period) {
-                let _ = decide(stored.and_then(Arrival::from_nanos), rate, quantity, Charge::Alone, Micros::from_micros(now));
+                let _ = decide(stored.and_then(Arrival::from_nanos), rate, quantity, true, Micros::from_micros(now));
             }
         }
     }

@@ -41,7 +41,7 @@ impl Time {
     }
 
     /// The time this many milliseconds later.
-    pub fn after(self, millis: i64) -> Self {
+    pub fn plus_millis(self, millis: i64) -> Self {
         Self::from_millis(self.0.saturating_add(millis))
     }
 
@@ -50,14 +50,14 @@ impl Time {
         self.0 - earlier.0
     }
 
-    /// The number of whole windows between the epoch and this time.
-    pub fn number_of(self, window: Window) -> i64 {
+    /// The index of the window that this time lies in: the number of whole windows since the epoch.
+    pub fn window_index(self, window: Window) -> i64 {
         self.0.div_euclid(window.0)
     }
 
     /// The next multiple of the window after this time.
     pub fn next_multiple_of(self, window: Window) -> Self {
-        Self::from_millis((self.number_of(window) + 1) * window.0)
+        Self::from_millis((self.window_index(window) + 1) * window.0)
     }
 }
 
@@ -112,7 +112,7 @@ impl Window {
     }
 }
 
-/// The units that a window admits. Zero admits nothing.
+/// The units that a window allows. Zero allows nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Limit(i64);
 
@@ -222,7 +222,7 @@ impl Cost {
 
 /// A request of this cost, which has to fit into all of the quotas.
 #[derive(Debug, Clone)]
-pub struct Demand {
+pub struct Request {
     pub quotas: Quotas,
     pub cost: Cost,
     /// Whether the request is counted even if it does not fit.
@@ -289,8 +289,8 @@ mod tests {
     fn no_time_overflows() {
         let window = Window::from_millis(2_147_483_647_000).unwrap();
         let (earliest, latest) = (Time::from_millis(i64::MIN), Time::from_millis(i64::MAX));
-        assert_eq!((latest.plus(window), latest.after(i64::MAX)), (latest, latest));
-        assert_eq!((earliest.minus(window), earliest.after(i64::MIN)), (earliest, earliest));
+        assert_eq!((latest.plus(window), latest.plus_millis(i64::MAX)), (latest, latest));
+        assert_eq!((earliest.minus(window), earliest.plus_millis(i64::MIN)), (earliest, earliest));
         assert_eq!(latest.since(earliest), i64::MAX - 1);
         assert_eq!(Micros::from_micros(i64::MAX).time(), Time::from_millis(i64::MAX / 1000));
         assert_eq!(Micros::from_micros(i64::MAX / 1000 + 1).nanos(), None);

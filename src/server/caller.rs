@@ -10,11 +10,11 @@ use super::api::{acl_check_permissions, call};
 use super::string::{OwnedStr, Str};
 
 pub(super) enum Caller {
-    /// No user: the server itself, a replication link, another module. Nothing is checked.
-    Nobody,
+    /// The server itself, a replication link, another module. Nothing is checked.
+    NoUser,
     User(User),
     /// Made by another module, or deleted while connected: its rights cannot be looked up.
-    Unknown,
+    NotFound,
 }
 
 impl Caller {
@@ -24,10 +24,10 @@ impl Caller {
         // SAFETY: as the caller vouches; the name is alive, and the handle that comes back is ours to free.
         unsafe {
             let Some(name) = name_of_user(ctx) else {
-                return Self::Nobody;
+                return Self::NoUser;
             };
             let user = call!(RedisModule_GetModuleUserFromUserName(name.as_str().as_ptr()));
-            NonNull::new(user).map_or(Self::Unknown, |user| Self::User(User(user)))
+            NonNull::new(user).map_or(Self::NotFound, |user| Self::User(User(user)))
         }
     }
 }

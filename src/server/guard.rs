@@ -41,8 +41,8 @@ fn report(panic: &PanicHookInfo<'_>) {
     log(ptr::null_mut(), c"warning", &line);
 }
 
-/// A point of a call at which a test can ask for a panic. Does nothing in other builds.
-pub fn fail_point() {
+/// A point of a call at which a test can ask for a panic: the functions that read have one each. Does nothing in other builds.
+pub(super) fn fail_point() {
     #[cfg(feature = "test-hooks")]
     countdown::fail_point();
 }

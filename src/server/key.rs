@@ -12,12 +12,11 @@ use redis_module::raw;
 
 use super::api::call;
 use super::context::Context;
+use super::guard::fail_point;
 use super::string::Str;
 
 /// How a key is open.
-pub trait Mode: sealed::Mode {
-    const WRITABLE: bool;
-}
+pub trait Mode: sealed::Mode {}
 
 /// For reading only.
 pub enum ReadOnly {}
@@ -26,13 +25,9 @@ pub enum ReadOnly {}
 /// other modules must not touch the key then, which no module can prevent.)
 pub enum Writable {}
 
-impl Mode for ReadOnly {
-    const WRITABLE: bool = false;
-}
+impl Mode for ReadOnly {}
 
-impl Mode for Writable {
-    const WRITABLE: bool = true;
-}
+impl Mode for Writable {}
 
 mod sealed {
     use redis_module::raw;
@@ -78,6 +73,7 @@ pub enum Kind {
 impl<'a, M: Mode> Key<'a, M> {
     /// Opens a key. If it has expired, the server removes it and tells listeners of other modules.
     pub fn open(ctx: &'a Context, name: Str<'_>) -> Self {
+        fail_point();
         // SAFETY: context and name are alive.
         let key = unsafe { call!(RedisModule_OpenKey(ctx.as_ptr(), name.as_ptr(), M::FLAGS as libc::c_int)) };
         // SAFETY: the key is open, or null, which the function takes for an empty key.
@@ -161,6 +157,11 @@ impl Key<'_, Writable> {
         self.bytes.set(None);
         // SAFETY: the key is open for writing.
         expect_ok("UnlinkKey", unsafe { call!(RedisModule_UnlinkKey(self.key)) });
+        self.forget_value();
+    }
+
+    /// The value has gone, and the expiry with it.
+    pub(super) fn forget_value(&mut self) {
         self.kind = Kind::Empty;
         self.expiry.set(None);
     }

@@ -48,13 +48,13 @@ pub use entry::{Module, on_load, on_unload};
 pub use fuzzing::with_words;
 #[cfg(feature = "test-hooks")]
 pub use guard::countdown;
-pub use guard::{fail_point, panics};
+pub use guard::panics;
 pub use integer::{Digits, parse_i64, split_i64};
 pub use key::{Key, Kind, Mode, ReadOnly, Writable};
 pub use load::in_cluster;
 pub use slot::is_missing_everywhere;
 pub use sorted_set::ScoreRange;
-pub use string::{Args, OwnedStr, Str, Word};
+pub use string::{Args, OwnedStr, StaticStr, Str};
 
 use std::ffi::CStr;
 

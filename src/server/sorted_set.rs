@@ -8,6 +8,7 @@ use redis_module::raw;
 
 use super::api::call;
 use super::context::Context;
+use super::guard::fail_point;
 use super::key::{Key, Kind, Mode, Writable, expect_ok};
 use super::string::{OwnedStr, Str};
 
@@ -196,6 +197,7 @@ impl<M: Mode> Key<'_, M> {
     /// # Safety
     /// If there is one, the caller stops the iterator before it changes the value.
     unsafe fn seek(&self, range: ScoreRange, end: End) -> bool {
+        fail_point();
         if self.kind != Kind::SortedSet {
             return false;
         }
@@ -238,7 +240,7 @@ impl Key<'_, Writable> {
         expect_ok("ZsetRem", unsafe { call!(RedisModule_ZsetRem(self.key, member.as_ptr(), &mut removed)) });
         // The server drops a sorted set with its last member.
         if self.members() == 0 {
-            self.kind = Kind::Empty;
+            self.forget_value();
         }
     }
 }

@@ -75,7 +75,7 @@ pub struct Str<'a> {
 
 impl<'a> Str<'a> {
     // Private to the layer: the caller gives the pointer a lifetime that it really has.
-    fn wrap(string: *mut raw::RedisModuleString) -> Option<Self> {
+    pub(super) fn wrap(string: *mut raw::RedisModuleString) -> Option<Self> {
         NonNull::new(string).map(|string| Self { string, lives: PhantomData })
     }
 
@@ -163,12 +163,12 @@ impl Drop for OwnedStr {
 }
 
 /// A string of the server that is created when it is first needed, and kept: a word of many replicated commands.
-pub struct Word {
+pub struct StaticStr {
     text: &'static str,
     string: AtomicPtr<raw::RedisModuleString>,
 }
 
-impl Word {
+impl StaticStr {
     pub const fn new(text: &'static str) -> Self {
         Self { text, string: AtomicPtr::new(ptr::null_mut()) }
     }

@@ -1,5 +1,5 @@
 //! The names of counters. The counter of a fixed window is a key that is derived from the caller's: `key:N` for the
-//! window's number *N*, or `key:<windowSec>s` for a window that begins with its first request.
+//! window's index *N*, or `key:<windowSec>s` for a window that begins with its first request.
 //!
 //! In a cluster that key may hash to another slot than the key of the call, and would not be found there. So in cluster mode
 //! the name is made such that both hash to one slot.
@@ -23,53 +23,62 @@ const TRY_AGAIN: Error = Error::Line(c"TRYAGAIN Multiple keys request during reh
 /// The end of a counter's name, which differs between the counters of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Suffix {
-    /// The number of its window.
-    Number(i64),
+    /// The index of its window.
+    Index(i64),
     /// The length of its window, which begins with its first request.
     Length(Window),
 }
 
 impl Suffix {
     pub fn of(window: Window, anchored: bool, now: Time) -> Self {
-        if anchored { Self::Length(window) } else { Self::Number(now.number_of(window)) }
+        if anchored { Self::Length(window) } else { Self::Index(now.window_index(window)) }
     }
 
     /// Its bytes, which begin with a colon.
     fn text(self) -> Digits {
         match self {
-            Self::Number(number) => Digits::prefixed(b':', number),
+            Self::Index(index) => Digits::prefixed(b':', index),
             Self::Length(window) => Digits::prefixed_seconds(b':', window.millis(), b's'),
         }
     }
 }
 
-/// The keys of the counters of a rule, usually of one.
-pub type CounterKeys<'a> = SmallVec<[CounterKey<'a>; 1]>;
-
-/// The key of a counter before it has a name. Equal keys sort together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct CounterKey<'a> {
-    key: &'a [u8],
-    suffix: Suffix,
+/// The counters of a rule at a key, before they have names.
+pub struct CounterSet<'a> {
+    /// The key, without the braces that make no difference to the names.
+    pub key: &'a [u8],
+    /// Usually one.
+    suffixes: SmallVec<[Suffix; 1]>,
 }
 
-impl<'a> CounterKey<'a> {
-    pub fn new(key: &'a [u8], suffix: Suffix) -> Self {
-        // In a cluster `{key}` has the counters of `key`.
-        let bare = key.strip_prefix(b"{").and_then(|rest| rest.strip_suffix(b"}"));
-        let key = bare.filter(|bare| in_cluster() && braces(bare) == Some((b"{", b"}"))).unwrap_or(key);
-        Self { key, suffix }
+impl<'a> CounterSet<'a> {
+    pub fn new(key: &'a [u8], suffixes: impl Iterator<Item = Suffix>) -> Self {
+        Self { key: without_braces(key), suffixes: suffixes.collect() }
     }
 
-    /// Whether this is the counter's name.
-    pub fn is(self, name: &[u8]) -> bool {
-        let (key, suffix) = (self.key, self.suffix.text());
-        let Some((open, close)) = braces_in_this_mode(key) else {
-            return false;
-        };
-        let rest = name.strip_prefix(open).and_then(|rest| rest.strip_prefix(key));
-        rest.and_then(|rest| rest.strip_prefix(close)) == Some(suffix.as_bytes())
+    /// Whether two rules at one key have a counter in common.
+    pub fn meets(&self, other: &Self) -> bool {
+        self.suffixes.iter().any(|suffix| other.suffixes.contains(suffix))
     }
+
+    /// Whether this is the name of one of them.
+    pub fn has(&self, name: &[u8]) -> bool {
+        let rest = braces_in_this_mode(self.key)
+            .and_then(|(open, close)| name.strip_prefix(open)?.strip_prefix(self.key)?.strip_prefix(close));
+        rest.is_some_and(|rest| self.suffixes.iter().any(|suffix| suffix.text().as_bytes() == rest))
+    }
+}
+
+/// The [`CounterSet::key`] of the counters of which one could have this name.
+pub fn counted_key(name: &[u8]) -> Option<&[u8]> {
+    let colon = name.iter().rposition(|&byte| byte == b':')?;
+    name.get(..colon).map(without_braces)
+}
+
+/// In a cluster `{key}` has the counters of `key`.
+fn without_braces(key: &[u8]) -> &[u8] {
+    let bare = key.strip_prefix(b"{").and_then(|rest| rest.strip_suffix(b"}"));
+    bare.filter(|bare| in_cluster() && braces(bare) == Some((b"{", b"}"))).unwrap_or(key)
 }
 
 /// The name of a counter, which the caller has permission to use.
@@ -106,7 +115,7 @@ fn has_hash_tag(key: &[u8]) -> bool {
 /// Refuses a counter that does not exist on this node and may exist on another one.
 ///
 /// While a slot is moved key by key, the server sends callers to the node that has the declared key. That key usually does
-/// not exist, so they go to the new node, which may not have the counter yet. A second counter there would admit the limit
+/// not exist, so they go to the new node, which may not have the counter yet. A second counter there would allow the limit
 /// once more, and would stop the move.
 pub fn check_missing(ctx: &Context, call: Call<'_>, name: Str<'_>) -> Result<(), Error> {
     if in_cluster() && !is_missing_everywhere(ctx, call.key, name) { Err(TRY_AGAIN) } else { Ok(()) }

@@ -1,10 +1,12 @@
 //! The counters of fixed windows, each a string of digits under a name of its own (see [`super::counter_name`]).
 
-use super::counter_name::{CounterKey, CounterKeys, Suffix, check_missing, counter_name};
+use std::iter;
+
+use super::counter_name::{CounterSet, Suffix, check_missing, counter_name};
 use super::plan::{Change, Changes, OpenKey};
-use super::{OpenKeys, Plan, State, Terms, read_integer};
+use super::{Compaction, OpenKeys, Plan, State, Stored, read_integer};
 use crate::limit::fixed::{self, Counter, Overflow};
-use crate::limit::{Cost, Decision, Demand, Micros, Quota, Refund, Time, Window};
+use crate::limit::{Cost, Decision, Detail, Lookups, Micros, Quota, Refund, Request, Time, Window};
 use crate::server::{Call, Context, Error, Key, Kind, Mode};
 
 const OVERFLOW: Error = Error::Line(c"ERR increment or decrement would overflow");
@@ -17,7 +19,7 @@ impl From<Overflow> for Error {
 
 /// The rule of fixed windows.
 pub struct Fixed {
-    pub demand: Demand,
+    pub request: Request,
     /// Whether a window begins with its first request, and not at a multiple of its length.
     pub anchored: bool,
 }
@@ -42,30 +44,28 @@ struct Found {
     is_shared: bool,
 }
 
-impl Fixed {
-    #[inline(always)] // See `State`.
-    pub fn read<'a, M: Mode>(
-        &'a self,
-        ctx: &'a Context,
-        call: Call<'_>,
-        now: Micros,
-    ) -> Result<Counters<'a, M>, Error> {
+impl Stored for Fixed {
+    type State<'a, M: Mode> = Counters<'a, M>;
+
+    fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Counters<'a, M>, Error> {
         let now = now.time();
-        let (first, open) = self.find(ctx, call, self.demand.quotas.first(), now)?;
-        let (mut others, mut keys): (Vec<Found>, _) = (Vec::new(), OpenKeys::one(open));
-        for quota in self.demand.quotas.iter().skip(1) {
+        let (first, open) = self.find(ctx, call, self.request.quotas.first(), now)?;
+        let (mut others, mut keys): (Vec<Found>, OpenKeys<'a, M>) = (Vec::new(), iter::once(open).collect());
+        for quota in self.request.quotas.iter().skip(1) {
             let shorter = others.last().copied().unwrap_or(first);
             others.push(if self.suffix(quota, now) == self.suffix(shorter.counter.quota, now) {
                 Found { counter: Counter { quota, ..shorter.counter }, is_shared: true, ..shorter }
             } else {
                 let (found, open) = self.find(ctx, call, quota, now)?;
-                keys.others.push(open);
+                keys.push(open);
                 found
             });
         }
         Ok(Counters { rule: self, now, first, others, keys })
     }
+}
 
+impl Fixed {
     /// Reads the counter of a quota.
     fn find<'a, M: Mode>(
         &self,
@@ -81,7 +81,7 @@ impl Fixed {
         }
         let value = read_integer(&key)?;
         let expiry = key.expiry().map(Time::from_millis);
-        let life = if self.anchored { quota.window } else { fixed::life(&self.demand, quota, now) };
+        let life = if self.anchored { quota.window } else { fixed::life(&self.request, quota, now) };
         // An anchored window is over in the millisecond in which its counter expires. Most servers still keep the key then.
         let is_over = self.anchored && expiry.is_some_and(|expiry| expiry <= now);
         let (value, expiry, exists) = match value {
@@ -89,19 +89,16 @@ impl Fixed {
             _ => (0, None, false),
         };
         let counter = Counter { quota, life, value, expiry, anchored: self.anchored };
-        Ok((Found { counter, exists, is_shared: false }, OpenKey { key, name: Some(name), stale: None }))
+        Ok((Found { counter, exists, is_shared: false }, OpenKey { key, name: Some(name) }))
     }
 
     fn suffix(&self, quota: Quota, now: Time) -> Suffix {
         Suffix::of(quota.window, self.anchored, now)
     }
 
-    /// The keys of its counters, each once.
-    pub fn counters<'k>(&self, key: &'k [u8], now: Micros) -> CounterKeys<'k> {
-        let suffixes = self.demand.quotas.iter().map(|quota| self.suffix(quota, now.time()));
-        let mut keys: CounterKeys<'_> = suffixes.map(|suffix| CounterKey::new(key, suffix)).collect();
-        keys.dedup();
-        keys
+    /// The counters that it has at a key.
+    pub fn counters<'k>(&self, key: &'k [u8], now: Micros) -> CounterSet<'k> {
+        CounterSet::new(key, self.request.quotas.iter().map(|quota| self.suffix(quota, now.time())))
     }
 
     /// The suffixes of the counters that a rule of fixed windows may have for a window now.
@@ -115,75 +112,69 @@ impl<M: Mode> Counters<'_, M> {
         self.others.iter().map(|found| found.counter)
     }
 
-    fn demand(&self) -> &Demand {
-        &self.rule.demand
-    }
-
-    /// A plan of what `change` returns for each counter.
-    fn plan(&self, change: impl Fn(Found) -> Changes) -> Plan {
-        let others = self.others.iter().filter(|found| !found.is_shared).map(|found| change(*found));
-        Plan::several(change(self.first), others)
+    /// The counters in the order of their keys.
+    fn stored(&self) -> impl Iterator<Item = Found> + '_ {
+        iter::once(self.first).chain(self.others.iter().copied().filter(|found| !found.is_shared))
     }
 }
 
 impl<'a, M: Mode> State<'a, M> for Counters<'a, M> {
-    #[inline(always)] // See `State`.
-    fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
-        let Terms { detail, charge, .. } = terms;
-        let (decision, count) =
-            fixed::decide(self.first.counter, self.others(), self.demand(), detail, charge, self.now)?;
-        if !terms.may_change::<M>() {
-            return Ok((decision, Plan::nothing()));
-        }
-        let plan = match count {
-            Some(cost) => self.plan(|found| found.count(cost, self.now)),
-            None => self.heal(),
-        };
-        Ok((decision, plan))
+    fn decide(&self, detail: Detail, may_count: bool, _lookups: &Lookups) -> Result<Decision, Error> {
+        Ok(fixed::decide(self.first.counter, self.others(), &self.rule.request, detail, may_count, self.now)?)
     }
 
-    fn heal(&self) -> Plan {
-        self.plan(|found| found.heal(self.now).into_iter().collect())
+    fn plan(&self, counted: bool, _compaction: Compaction) -> Result<Plan, Error> {
+        if !counted {
+            return Ok(self.set_missing_expiry());
+        }
+        let mut plan = Plan::default();
+        for found in self.stored() {
+            plan.keys.push(found.count(self.rule.request.cost, self.now)?);
+        }
+        Ok(plan)
+    }
+
+    fn set_missing_expiry(&self) -> Plan {
+        Plan::for_keys(self.stored().map(|found| found.set_missing_expiry(self.now).into_iter().collect()))
     }
 
     fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
-        let refund = fixed::refund(self.first.counter, self.others(), self.demand(), at, self.now);
-        Ok((refund, self.plan(|found| found.give_back(self.demand().cost, at, self.now).into_iter().collect())))
+        let request = &self.rule.request;
+        let refund = fixed::refund(self.first.counter, self.others(), request, at, self.now);
+        let give_back = |found: Found| found.give_back(request.cost, at, self.now).into_iter().collect();
+        Ok((refund, Plan::for_keys(self.stored().map(give_back))))
     }
 
-    #[inline(always)] // See `State`.
     fn into_keys(self) -> OpenKeys<'a, M> {
         self.keys
     }
 }
 
 impl Found {
-    fn count(self, cost: Cost, now: Time) -> Changes {
+    fn count(self, cost: Cost, now: Time) -> Result<Changes, Error> {
+        let Counter { value, expiry, .. } = self.counter.after(cost, now)?;
+        let until = expiry.unwrap_or(now.plus(self.counter.life));
         let mut changes = Changes::new();
-        // The decision has refused what would overflow.
-        let Ok(Counter { value, expiry: Some(until), .. }) = self.counter.after(cost, now) else {
-            return changes;
-        };
         if self.exists {
-            changes.push(Change::Count { by: cost.units(), value });
+            changes.push(Change::IncrBy { by: cost.units(), value });
             if self.counter.expiry != Some(until) {
-                changes.push(Change::Expire { at: until });
+                changes.push(Change::PexpireAt(until));
             }
         } else {
-            changes.push(Change::Start { value, until });
+            changes.push(Change::set_integer(value, until, c"incrby"));
         }
-        changes
+        Ok(changes)
     }
 
-    /// A counter without an expiry would never end: it gets one.
-    fn heal(self, now: Time) -> Option<Change> {
+    /// A counter without an expiry would never end.
+    fn set_missing_expiry(self, now: Time) -> Option<Change> {
         let Self { counter, exists, .. } = self;
-        (exists && counter.expiry.is_none()).then(|| Change::Expire { at: now.plus(counter.life) })
+        (exists && counter.expiry.is_none()).then(|| Change::PexpireAt(now.plus(counter.life)))
     }
 
     fn give_back(self, cost: Cost, at: Option<Time>, now: Time) -> Option<Change> {
         let units = self.counter.refundable(cost, at, now);
         let value = self.counter.value.saturating_sub(units);
-        (units > 0).then_some(Change::Count { by: units.saturating_neg(), value })
+        (units > 0).then_some(Change::IncrBy { by: units.saturating_neg(), value })
     }
 }

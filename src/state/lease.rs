@@ -2,12 +2,15 @@
 //!
 //! The key expires with its last lease. Members whose lease has ended are [`stale`].
 
+use std::iter;
+use std::rc::Rc;
+
 use super::plan::{Change, OpenKey};
 use super::stale::{self, Bounds, Stale, score};
-use super::{OpenKeys, Plan, State, Terms, WRONG_TYPE};
+use super::{Compaction, OpenKeys, Plan, State, Stored, WRONG_TYPE};
 use crate::limit::lease::{self, End, Leases};
-use crate::limit::{Decision, Limit, Micros, Refund, Time, Window};
-use crate::server::{Args, Context, Error, Key, Kind, Mode, OwnedStr, ScoreRange, Str, Writable};
+use crate::limit::{Decision, Detail, Limit, Lookups, Micros, Refund, Time, Window};
+use crate::server::{Args, Call, Context, Error, Key, Kind, Mode, OwnedStr, ScoreRange, Str};
 
 /// The rule of leases, and the holder that requests one.
 pub struct Lease {
@@ -17,20 +20,38 @@ pub struct Lease {
 }
 
 /// The leases at a key.
-struct LeaseSet<'a, M: Mode> {
+pub struct LeaseSet<'a, M: Mode> {
     open: OpenKey<'a, M>,
+    stale: Option<Rc<Stale>>,
     now: Time,
     held: i64,
 }
 
 impl<'a, M: Mode> LeaseSet<'a, M> {
-    fn read(ctx: &'a Context, name: Str<'_>, now: Time) -> Result<Self, Error> {
+    pub fn read(ctx: &'a Context, name: Str<'_>, now: Time) -> Result<Self, Error> {
         let key = Key::open(ctx, name);
         if !matches!(key.kind(), Kind::Empty | Kind::SortedSet) {
             return Err(WRONG_TYPE);
         }
         let (held, stale) = stale::find(&key, Bounds { expired: now, latest: None, before_epoch: false });
-        Ok(Self { open: OpenKey { key, name: None, stale }, now, held })
+        Ok(Self { open: OpenKey { key, name: None }, stale, now, held })
+    }
+
+    /// Releases the leases of these holders. Returns how many of them have one.
+    pub fn release(&self, holders: Args<'_>) -> (usize, Plan) {
+        let mut members: Vec<_> = holders.filter(|&holder| self.end_for(holder).is_some()).map(Str::retain).collect();
+        members.sort_unstable_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
+        members.dedup_by(|one, other| one.as_str().as_bytes() == other.as_str().as_bytes());
+        let released = members.len();
+        if released == 0 {
+            return (0, self.plan([]));
+        }
+        let expire = self.expire(&members, None);
+        (released, self.plan(iter::once(Change::Zrem(members)).chain(expire)))
+    }
+
+    pub fn into_keys(self) -> OpenKeys<'a, M> {
+        iter::once(self.open).collect()
     }
 
     /// When the lease of a holder ends. `None` if it has ended, or if the holder has no lease.
@@ -47,21 +68,37 @@ impl<'a, M: Mode> LeaseSet<'a, M> {
     /// What goes by rank is removed once the other changes are done, and replicas do it then, too: one of the leases that have
     /// ended may be the holder's, and get a new score.
     fn plan(&self, changes: impl IntoIterator<Item = Change>) -> Plan {
-        let stale = self.open.stale.as_deref();
-        let is_last = stale.is_some_and(Stale::goes_by_rank);
-        let mut plan = Plan::nothing();
-        if stale.is_some() && !is_last {
-            plan.push(Change::PRUNE);
-        }
-        changes.into_iter().for_each(|change| plan.push(change));
-        if is_last {
-            plan.push(Change::PRUNE);
-        }
-        plan
+        let prune = |is_last| {
+            let stale = self.stale.as_ref().filter(|stale| stale.goes_by_rank() == is_last);
+            stale.map(|stale| Change::Prune(Rc::clone(stale)))
+        };
+        Plan::of(prune(false).into_iter().chain(changes).chain(prune(true)))
     }
 
-    fn expire(&self, added: Option<Time>) -> Change {
-        Change::ExpireWithLast { now: self.now, added, at: None }
+    /// Makes the key expire with its last lease, once the leases of these holders, in order, have gone, or have got another end.
+    /// The key of a lease that never ends keeps the expiry that it has.
+    fn expire(&self, gone: &[OwnedStr], new_end: Option<Time>) -> Option<Change> {
+        let key = &self.open.key;
+        let later_than = |time| ScoreRange::above(score(time), f64::INFINITY);
+        let last = match new_end {
+            Some(end) if !key.any_in(later_than(end)) => end,
+            _ => {
+                let is_gone = |member: &OwnedStr| {
+                    let bytes = member.as_str().as_bytes();
+                    gone.binary_search_by(|gone| gone.as_str().as_bytes().cmp(bytes)).is_ok()
+                };
+                let last = key.last_in(later_than(self.now), gone.len().saturating_add(1));
+                let last = last.iter().find(|member| !is_gone(member)).and_then(|member| key.score_of(member.as_str()));
+                match last.map(end_at) {
+                    Some(End::Never) => return None,
+                    Some(End::At(end)) => new_end.map_or(end, |new| new.max(end)),
+                    None => new_end?,
+                }
+            }
+        };
+        // A key without a lease that counts is removed, or created anew.
+        let current = if self.held == 0 { None } else { key.expiry() };
+        (current != Some(last.millis())).then_some(Change::PexpireAt(last))
     }
 }
 
@@ -77,15 +114,16 @@ pub struct LeaseRequest<'a, M: Mode> {
     own: Option<End>,
 }
 
-impl Lease {
-    #[inline(always)] // See `State`.
-    pub fn read<'a, M: Mode>(
+impl Stored for Lease {
+    type State<'a, M: Mode> = LeaseRequest<'a, M>;
+
+    fn read<'a, M: Mode>(
         &'a self,
         ctx: &'a Context,
-        key: Str<'_>,
+        call: Call<'_>,
         now: Micros,
     ) -> Result<LeaseRequest<'a, M>, Error> {
-        let leases = LeaseSet::read(ctx, key, now.time())?;
+        let leases = LeaseSet::read(ctx, call.key, now.time())?;
         let own = leases.end_for(self.holder.as_str());
         Ok(LeaseRequest { rule: self, leases, own })
     }
@@ -101,7 +139,7 @@ impl<M: Mode> Leases for LeaseRequest<'_, M> {
     }
 
     fn end_of(&self, rank: i64) -> Option<End> {
-        let LeaseSet { open, now, held } = &self.leases;
+        let LeaseSet { open, now, held, .. } = &self.leases;
         let score = if rank.saturating_add(1) == *held {
             open.key.first_score_in(ScoreRange::above(score(*now), f64::INFINITY))
         } else {
@@ -119,26 +157,25 @@ impl<M: Mode> Leases for LeaseRequest<'_, M> {
 }
 
 impl<'a, M: Mode> State<'a, M> for LeaseRequest<'a, M> {
-    #[inline(always)] // See `State`.
-    fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
-        let (Lease { limit, lease, holder }, now) = (self.rule, &self.leases.now);
-        let (decision, end) = lease::decide(self, *limit, *lease, terms.detail, terms.charge, *now);
-        if !terms.may_change::<M>() {
-            return Ok((decision, Plan::nothing()));
-        }
-        // A lease that already ends at that time stays as it is.
-        let end = end.filter(|&end| self.own != Some(End::At(end)));
-        let put = end.map(|at| Change::Put { at, member: holder.as_str().retain() });
-        let expire = (end.is_some() || self.leases.lacks_expiry()).then(|| self.leases.expire(end));
-        Ok((decision, self.leases.plan(put.into_iter().chain(expire))))
+    fn decide(&self, detail: Detail, may_count: bool, _lookups: &Lookups) -> Result<Decision, Error> {
+        Ok(lease::decide(self, self.rule.limit, self.rule.lease, detail, may_count, self.leases.now))
     }
 
-    fn heal(&self) -> Plan {
-        let mut plan = Plan::nothing();
-        if self.leases.lacks_expiry() {
-            plan.push(self.leases.expire(None));
-        }
-        plan
+    fn plan(&self, counted: bool, _compaction: Compaction) -> Result<Plan, Error> {
+        // A lease that already ends at that time stays as it is.
+        let end = Some(self.leases.now.plus(self.rule.lease)).filter(|&end| counted && self.own != Some(End::At(end)));
+        let holder = [self.rule.holder.as_str().retain()];
+        let expire = match end {
+            None if !self.leases.lacks_expiry() => None,
+            None => self.leases.expire(&[], None),
+            end => self.leases.expire(&holder, end),
+        };
+        let put = end.zip(holder.into_iter().next()).map(|(at, member)| Change::Zadd { at, member });
+        Ok(self.leases.plan(put.into_iter().chain(expire)))
+    }
+
+    fn set_missing_expiry(&self) -> Plan {
+        Plan::of(self.leases.lacks_expiry().then(|| self.leases.expire(&[], None)).flatten())
     }
 
     /// Leases are released, not refunded: the grammar does not take this rule in a refund.
@@ -146,25 +183,7 @@ impl<'a, M: Mode> State<'a, M> for LeaseRequest<'a, M> {
         Err(Error::WrongArity)
     }
 
-    #[inline(always)] // See `State`.
     fn into_keys(self) -> OpenKeys<'a, M> {
-        OpenKeys::one(self.leases.open)
+        self.leases.into_keys()
     }
-}
-
-/// Releases the leases of these holders. Returns how many of them have one, and what changes at the key.
-pub fn release<'a>(
-    ctx: &'a Context,
-    key: Str<'_>,
-    holders: Args<'_>,
-    now: Micros,
-) -> Result<(u64, Plan, OpenKeys<'a, Writable>), Error> {
-    let leases = LeaseSet::<Writable>::read(ctx, key, now.time())?;
-    let mut members: Vec<_> = holders.filter(|&holder| leases.end_for(holder).is_some()).map(Str::retain).collect();
-    members.sort_unstable_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
-    members.dedup_by(|one, other| one.as_str().as_bytes() == other.as_str().as_bytes());
-    let released = members.len() as u64;
-    let changes = (released > 0).then(|| [Change::TakeOut { members, emptied: false }, leases.expire(None)]);
-    let plan = leases.plan(changes.into_iter().flatten());
-    Ok((released, plan, OpenKeys::one(leases.open)))
 }

@@ -1,8 +1,8 @@
 //! How limits are stored in the keyspace.
 //!
-//! Each rule has a file that reads its keys into its [`State`], which decides by a rule of `limit` and returns a
-//! [`Plan`] along with the decision: what to change at each key. Nothing has changed by then. [`Plan::apply`] carries a plan
-//! out and publishes it; there is one such place for all rules.
+//! Each rule has a file that reads its keys into its [`State`], which decides by a rule of `limit` and then makes a [`Plan`]: what to
+//! change at each key. Nothing has changed by then. [`Plan::apply`] carries a plan out, and [`plan::Applied::publish`] publishes it;
+//! there is one such place for all rules.
 
 #![forbid(unsafe_code)]
 
@@ -17,45 +17,40 @@ mod stale;
 mod throttle;
 
 pub use compact::Compaction;
-pub use counter_name::{CounterKey, CounterKeys, Suffix};
-pub use fixed::{Counters, Fixed};
-pub use lease::{Lease, LeaseRequest, release};
-pub use plan::{OpenKeys, Plan, denied};
+pub use counter_name::{CounterSet, Suffix, counted_key};
+pub use fixed::Fixed;
+pub use lease::{Lease, LeaseSet};
+pub use plan::{OpenKeys, Plan, denied, limit_pruning};
 pub use reset::reset;
-pub use sliding::{LOG_FULL, Log, MOST_ADDED, Sliding, Storage, TOO_MANY_MEMBERS};
-pub use stale::MOST_REMOVED;
-pub use throttle::{StoredArrival, Throttle};
+pub use sliding::{LOG_FULL, MOST_ADDED, Sliding, Storage, TOO_MANY_MEMBERS};
+pub use throttle::Throttle;
 
 use std::convert::Infallible;
 
-use crate::limit::{Charge, Decision, Detail, Refund, Time};
-use crate::server::{Context, Error, Key, Kind, Mode, parse_i64};
+use crate::limit::{Decision, Detail, Lookups, Micros, Refund, Time};
+use crate::server::{Call, Context, Error, Key, Kind, Mode, parse_i64};
 
-/// The terms on which a decision is made.
-#[derive(Debug, Clone, Copy)]
-pub struct Terms {
-    pub detail: Detail,
-    pub charge: Charge,
-    pub compaction: Compaction,
+/// A rule whose keys can be read.
+pub trait Stored {
+    /// What it has read of its keys.
+    type State<'a, M: Mode>: State<'a, M>
+    where
+        Self: 'a;
+
+    /// Reads its keys, and changes nothing.
+    fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error>;
 }
 
-impl Terms {
-    /// Whether a plan may change what is stored: not if keys are open for reading only, nor if no request is counted.
-    fn may_change<M: Mode>(self) -> bool {
-        M::WRITABLE && self.charge != Charge::Never
-    }
-}
-
-/// What a rule has read of its keys, which stay open until the plan is applied.
-///
-/// A call reads, decides and applies once, and each step returns a large value. With all steps inlined into one function for
-/// each command less is copied, which saves 3 to 6 % of the instructions of a call. Hence `inline(always)` on these steps.
+/// What a rule has read of its keys, which stay open until a plan is applied.
 pub trait State<'a, M: Mode>: Sized {
-    /// Decides on a request. Everything that can refuse it does so here.
-    fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error>;
+    /// Decides on a request. `may_count`: whether the call is one that counts it.
+    fn decide(&self, detail: Detail, may_count: bool, lookups: &Lookups) -> Result<Decision, Error>;
 
-    /// Sets an expiry that is missing. For a request that RL.ALL denies, of which nothing else is written.
-    fn heal(&self) -> Plan;
+    /// What a request changes that was decided on, and counted or not. Everything else that can refuse it does so here.
+    fn plan(&self, counted: bool, compaction: Compaction) -> Result<Plan, Error>;
+
+    /// For a request that RL.ALL denies, of which nothing else is written.
+    fn set_missing_expiry(&self) -> Plan;
 
     /// Takes back the units of a request that was made now, or at a time.
     fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error>;

@@ -5,6 +5,8 @@
 //! moves the rest of the memory once instead of once per member, and at most a thousand at a time, so that no call takes
 //! long. The next calls remove the others.
 
+use std::rc::Rc;
+
 use crate::limit::Time;
 use crate::server::{Context, Key, Mode, OwnedStr, ScoreRange, Str, Writable};
 
@@ -44,18 +46,18 @@ pub fn score(time: Time) -> f64 {
     time.millis() as f64
 }
 
-/// Members that do not count.
+/// Members that do not count, by the way in which they are removed.
 pub enum Stale {
-    /// All members of the set.
-    All { ahead: i64 },
+    /// All members of the set: the key is unlinked.
+    Everything { ahead: i64 },
     /// A few that have expired.
-    Few { bounds: Bounds, members: [Option<OwnedStr>; MOST_ONE_BY_ONE + 1] },
+    OneByOne { bounds: Bounds, members: [Option<OwnedStr>; MOST_ONE_BY_ONE + 1] },
     /// More than a few, or some that are ahead of the clock.
-    Many(Many),
+    Nested(Nested),
 }
 
-#[derive(Debug, Clone, Copy)]
-pub struct Many {
+/// Members that commands of the server remove, once the key is closed.
+pub struct Nested {
     bounds: Bounds,
     expired: i64,
     ahead: i64,
@@ -63,18 +65,8 @@ pub struct Many {
     older: i64,
 }
 
-/// Stale members that were removed, or are to be.
-pub enum Removed {
-    /// All; the key was unlinked.
-    All,
-    /// Those from 0, or from the lowest score, up to a time.
-    Few { from_epoch: bool, to: Time },
-    /// None yet: [`Many::remove`] removes them once the key is closed.
-    Later(Box<Many>),
-}
-
 /// Returns the number of members that count, and the members that do not.
-pub fn find<M: Mode>(key: &Key<'_, M>, bounds: Bounds) -> (i64, Option<Box<Stale>>) {
+pub fn find<M: Mode>(key: &Key<'_, M>, bounds: Bounds) -> (i64, Option<Rc<Stale>>) {
     let expired = key.first_in(bounds.expired());
     let any_ahead = bounds.ahead().is_some_and(|ahead| key.any_in(ahead));
     if expired.is_none() && !any_ahead {
@@ -90,7 +82,7 @@ fn find_stale<M: Mode>(
     bounds: Bounds,
     members: [Option<OwnedStr>; MOST_ONE_BY_ONE + 1],
     any_ahead: bool,
-) -> (i64, Option<Box<Stale>>) {
+) -> (i64, Option<Rc<Stale>>) {
     let found = members.iter().flatten().count();
     let few = found <= MOST_ONE_BY_ONE && !any_ahead;
     let (expired, ahead) = if few {
@@ -100,58 +92,53 @@ fn find_stale<M: Mode>(
     };
     let live = key.members().saturating_sub(expired).saturating_sub(ahead);
     let stale = if live == 0 {
-        Stale::All { ahead }
+        Stale::Everything { ahead }
     } else if few {
-        Stale::Few { bounds, members }
+        Stale::OneByOne { bounds, members }
     } else {
         let older = if bounds.before_epoch { key.count_in(BEFORE_EPOCH) } else { 0 };
-        Stale::Many(Many { bounds, expired, ahead, older })
+        Stale::Nested(Nested { bounds, expired, ahead, older })
     };
-    (live, Some(Box::new(stale)))
+    (live, Some(Rc::new(stale)))
 }
 
 impl Stale {
     /// How many are ahead of the clock.
     pub fn ahead(&self) -> i64 {
         match self {
-            Self::All { ahead } | Self::Many(Many { ahead, .. }) => *ahead,
-            Self::Few { .. } => 0,
+            Self::Everything { ahead } | Self::Nested(Nested { ahead, .. }) => *ahead,
+            Self::OneByOne { .. } => 0,
         }
     }
 
     /// How many are removed, of those that have expired or of those ahead, unless the key is unlinked.
     pub fn removable(&self) -> i64 {
         match self {
-            Self::All { .. } => 0,
-            Self::Few { members, .. } => members.iter().flatten().count() as i64,
-            Self::Many(Many { expired, ahead, .. }) => (*expired).max(*ahead).min(MOST_REMOVED),
+            Self::Everything { .. } => 0,
+            Self::OneByOne { members, .. } => members.iter().flatten().count() as i64,
+            Self::Nested(Nested { expired, ahead, .. }) => (*expired).max(*ahead).min(MOST_REMOVED),
         }
     }
 
     /// Whether members are removed by their ranks, which change where another member gets a new score.
     pub fn goes_by_rank(&self) -> bool {
-        matches!(self, Self::Many(many) if many.expired.max(many.ahead) > MOST_REMOVED)
+        matches!(self, Self::Nested(nested) if nested.expired.max(nested.ahead) > MOST_REMOVED)
     }
 
-    pub fn remove(self, key: &mut Key<'_, Writable>) -> Removed {
+    /// Removes those that no command of the server removes.
+    pub fn remove(&self, key: &mut Key<'_, Writable>) {
         match self {
-            Self::All { .. } => {
-                key.unlink();
-                Removed::All
-            }
-            Self::Few { bounds, members } => {
-                members.iter().flatten().for_each(|member| key.remove(member.as_str()));
-                Removed::Few { from_epoch: bounds.before_epoch, to: bounds.expired }
-            }
-            Self::Many(many) => Removed::Later(Box::new(many)),
+            Self::Everything { .. } => key.unlink(),
+            Self::OneByOne { members, .. } => members.iter().flatten().for_each(|member| key.remove(member.as_str())),
+            Self::Nested(_) => {}
         }
     }
 }
 
-impl Many {
+impl Nested {
     /// Removes them by commands of the server, which publish their changes themselves.
-    pub fn remove(self, ctx: &mut Context, key: Str<'_>) {
-        let Self { bounds, expired, ahead, older } = self;
+    pub fn remove(&self, ctx: &mut Context, key: Str<'_>) {
+        let Self { bounds, expired, ahead, older } = *self;
         remove_some(ctx, key, bounds.expired(), expired, older);
         if let Some(range) = bounds.ahead() {
             // Of those ahead the nearest go first: the clock reaches them soonest. Their ranks count from the end.

@@ -22,6 +22,7 @@ tests![
     one_set_of_rules_grants_the_command_and_the_counter,
     every_counter_has_a_set_of_rules_that_grants_all,
     each_counter_of_rl_all_is_granted_with_its_own_key,
+    a_rule_on_a_first_argument_holds_for_the_counters_of_rl_all,
     selectors_hold_in_scripts_and_transactions,
     rules_for_databases_hold_for_counters if |engine| engine.has_rules_for_databases(),
     what_the_server_alone_would_say_of_a_call,
@@ -372,6 +373,25 @@ fn each_counter_of_rl_all_is_granted_with_its_own_key(engine: &Engine) {
                 assert_eq!(some.error(words), NO_KEY, "{rules}: {words:?}");
                 assert_eq!(admin.everything(), before, "{rules}: {words:?}");
             }
+        }
+    }
+}
+
+fn a_rule_on_a_first_argument_holds_for_the_counters_of_rl_all(engine: &Engine) {
+    let (server, mut admin) = frozen(engine);
+    for (rules, call, granted) in [
+        ("+rl.all|3 ~app* ~b ~c", "RL.ALL 3 app b c FIXED 60 9 SLIDING 60 9 SLIDING 60 9", true),
+        ("+rl.all|3 ~app ~b ~c (+rl.all|3 ~app*)", "RL.ALL 3 app b c FIXED 60 9 SLIDING 60 9 SLIDING 60 9", true),
+        // A set that grants the counter with another number of keys.
+        ("+rl.all|3 ~app ~b ~c (+rl.all|2 ~app*)", "RL.ALL 3 app b c FIXED 60 9 SLIDING 60 9 SLIDING 60 9", false),
+        ("+rl.all|1 ~app (+rl.all|2 ~app*)", "RL.ALL 1 app FIXED 60 9", false),
+    ] {
+        user(&mut admin, "some", &in_brackets(rules));
+        let mut some = server.client_as("some", "secret");
+        if granted {
+            some.call::<Value>(call);
+        } else {
+            assert_eq!(some.refused(call), NO_KEY, "{rules}: {call}");
         }
     }
 }

@@ -27,7 +27,7 @@ use self::format::{
 use crate::limit::Time;
 use crate::limit::sliding::Span;
 
-/// Whether an edit may move the log into a new string without its dead bytes. The other edits write a few bytes, or up
+/// Whether an edit may compact the log: move it into a new string without its dead bytes. The other edits write a few bytes, or up
 /// to [`MOST_REWRITTEN`] where the clock was stepped back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compaction {
@@ -36,11 +36,11 @@ pub enum Compaction {
 }
 
 /// Fewer dead bytes than these stay where they are.
-const FEWEST_DEAD_TO_DROP: usize = 8;
+const FEWEST_DEAD: usize = 8;
 
-/// A log that is full is moved if at least this many dead bytes can be dropped. With a lower bound, a log that stays full would
-/// be moved in nearly every call.
-const FEWEST_DEAD_TO_DROP_WHEN_FULL: usize = 64 << 10;
+/// A log that is full is compacted if at least this many dead bytes can be dropped. With a lower bound, a log that stays full
+/// would be compacted in nearly every call.
+const FEWEST_DEAD_WHEN_FULL: usize = 64 << 10;
 
 /// The most bytes of later entries that one call writes anew.
 const MOST_REWRITTEN: usize = 32 << 10;
@@ -142,21 +142,16 @@ impl Compact {
         Ok(Some(Time::from_millis(stored.after.stamp)))
     }
 
-    /// Whether the next edit moves the log, if that is allowed.
+    /// Whether an edit that rewrites the log compacts it, if that is allowed: whether there are a quarter as many dead bytes that can go as live
+    /// ones. So about four bytes are moved for each that expires.
     pub fn is_compaction_due(&self, bytes: &[u8]) -> bool {
-        !self.is_empty() && self.is_wasteful(bytes)
-    }
-
-    /// Whether the dead bytes that can go are worth moving the log for: a quarter of the live ones. So about four bytes are
-    /// moved for each that expires.
-    fn is_wasteful(&self, bytes: &[u8]) -> bool {
-        let dead = self.droppable(bytes);
-        dead >= FEWEST_DEAD_TO_DROP && dead.saturating_mul(4) >= self.live_bytes()
+        let dead = self.dead_bytes(bytes);
+        dead >= FEWEST_DEAD && dead.saturating_mul(4) >= self.live_bytes()
     }
 
     /// The edit that stores what was pruned and adds an entry, if there is one to add. `None` if nothing changes.
     ///
-    /// [`Flaw::Full`] if moving the log is forbidden does not mean that it is full if moving is allowed.
+    /// [`Flaw::Full`] if compacting the log is forbidden does not mean that it is full if that is allowed.
     pub fn commit(
         &self,
         bytes: &[u8],
@@ -249,7 +244,6 @@ impl Compact {
 
     /// The edit that rewrites the log from a place on: first the new entry, if there is one, then the entries from `rest`
     /// on. An ordinary call adds an entry at the end, and nothing follows.
-    #[inline(always)] // Saves an ordinary call 30 instructions.
     fn rewrite(
         &self,
         bytes: &[u8],
@@ -258,17 +252,17 @@ impl Compact {
         rest: Mark,
         compaction: Compaction,
     ) -> Result<Edit, Flaw> {
-        let may_move = compaction == Compaction::Allowed;
-        if may_move && self.is_wasteful(bytes) {
-            return self.moved(bytes, from, new, rest);
+        let may_compact = compaction == Compaction::Allowed;
+        if may_compact && self.is_compaction_due(bytes) {
+            return self.compacted(bytes, from, new, rest);
         }
         // An entry before `from` may be dead and later than an entry that becomes the head, whose difference does not count.
         let stamp = new.map_or(from.stamp, |new| new.stamp.min(from.stamp));
         let mut writer = Writer::at(Mark { stamp, ..from }, self.ends.origin);
         let head = self.put(bytes, &mut writer, self.ends.head, from, new, rest)?;
         let edit = writer.write(head, bytes.len());
-        if may_move && matches!(edit, Err(Flaw::Full)) && self.droppable(bytes) >= FEWEST_DEAD_TO_DROP_WHEN_FULL {
-            return self.moved(bytes, from, new, rest);
+        if may_compact && matches!(edit, Err(Flaw::Full)) && self.dead_bytes(bytes) >= FEWEST_DEAD_WHEN_FULL {
+            return self.compacted(bytes, from, new, rest);
         }
         edit
     }
@@ -276,11 +270,11 @@ impl Compact {
     /// As [`Self::rewrite`], with the live entries in a new string: without the dead bytes if all are in one block, otherwise
     /// without the dead blocks.
     #[cold] // Keeps an ordinary call short.
-    fn moved(&self, bytes: &[u8], from: Mark, new: Option<Entry>, rest: Mark) -> Result<Edit, Flaw> {
+    fn compacted(&self, bytes: &[u8], from: Mark, new: Option<Entry>, rest: Mark) -> Result<Edit, Flaw> {
         let Ends { head, origin, .. } = self.ends;
         let capacity = self.live_bytes().saturating_add(BLOCK).saturating_add(ROOM_FOR_ENDS);
         let mut writer = Writer::new(capacity);
-        let mut moved = Head { at: HEADER, units: 0, ..head };
+        let mut new_head = Head { at: HEADER, units: 0, ..head };
         if from.at == head.at {
             // No entry stays where it is.
         } else if block_of(head.at) == block_of(from.at.saturating_sub(1)) {
@@ -296,10 +290,10 @@ impl Compact {
             let first = block_start(block_of(head.at));
             let blocks = bytes.get(first..from.at).ok_or(Flaw::Damaged)?;
             writer.copy(blocks, from.units, from.stamp, origin);
-            moved = Head { at: head.at.saturating_sub(first).saturating_add(HEADER), ..head };
+            new_head = Head { at: head.at.saturating_sub(first).saturating_add(HEADER), ..head };
         }
-        let moved = self.put(bytes, &mut writer, moved, from, new, rest)?;
-        writer.replace(moved)
+        let new_head = self.put(bytes, &mut writer, new_head, from, new, rest)?;
+        writer.replace(new_head)
     }
 
     /// Writes the new entry, if there is one, and the entries from `rest` on, and returns the head of what is written. That is
@@ -337,8 +331,8 @@ impl Compact {
         self.ends.end.at.saturating_sub(self.ends.head.at)
     }
 
-    /// The dead bytes that moving the log would drop.
-    fn droppable(&self, bytes: &[u8]) -> usize {
+    /// The dead bytes that compacting the log would drop.
+    fn dead_bytes(&self, bytes: &[u8]) -> usize {
         let first = block_of(self.ends.head.at);
         let kept = if first == self.last_block() {
             self.live_bytes().saturating_add(HEADER)

@@ -3,12 +3,12 @@
 //! A call makes one change to the string, which travels as one `SETRANGE` (two where many dead bytes lie before the footer),
 //! or as one `SET` where the string is new or is replaced as a whole.
 
+use super::super::Plan;
 use super::super::WRONG_TYPE;
 use super::super::compact::{self, Compact, Compaction, Flaw};
-use super::super::plan::{Change, OpenKey};
-use super::super::{Plan, Terms};
+use super::super::plan::{Change, Changes};
 use crate::limit::sliding::{self, History, Span};
-use crate::limit::{Cost, Decision, Demand, Refund, Time};
+use crate::limit::{Cost, Decision, Detail, Lookups, Refund, Request, Time};
 use crate::server::{Error, Key, Kind, Mode};
 
 const OTHER_VERSION: Error =
@@ -32,8 +32,8 @@ impl From<Flaw> for Error {
 
 /// A log as it was read, without what has expired.
 pub struct CompactLog<'a, M: Mode> {
-    pub open: OpenKey<'a, M>,
-    pub demand: &'a Demand,
+    pub key: Key<'a, M>,
+    pub request: &'a Request,
     pub now: Time,
     /// The units that count.
     pub units: i64,
@@ -42,77 +42,62 @@ pub struct CompactLog<'a, M: Mode> {
 
 impl<'a, M: Mode> CompactLog<'a, M> {
     /// Reads the log at a key that has no value or a string.
-    #[inline(always)] // See `State`.
-    pub fn read(key: Key<'a, M>, demand: &'a Demand, now: Time) -> Result<Self, Error> {
+    pub fn read(key: Key<'a, M>, request: &'a Request, now: Time) -> Result<Self, Error> {
         let mut log = Compact::EMPTY;
         if key.kind() == Kind::String {
             let bytes = key.bytes();
             log = Compact::open(bytes)?;
-            log.prune(bytes, Span::at(now, demand.quotas.longest()))?;
+            log.prune(bytes, Span::at(now, request.quotas.longest()))?;
         }
         let units = i64::try_from(log.units()).map_err(|_| DAMAGED)?;
-        Ok(Self { open: OpenKey::new(key), demand, now, log, units })
+        Ok(Self { key, request, now, log, units })
     }
 
-    #[inline(always)] // See `State`.
-    pub fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
-        let Terms { detail, charge, compaction } = terms;
-        let (decision, added) = sliding::decide(self, self.demand, detail, charge, self.now)?;
-        let (bytes, may_change) = (self.open.key.bytes(), terms.may_change::<M>());
-        let edit = match added.map(|cost| (self.now, units_of(cost))) {
-            None if !may_change => None,
-            // In a peek as well: a log that cannot take the units refuses it like the call.
-            addition => self.log.commit(bytes, addition, compaction)?,
-        };
-        if !may_change {
-            return Ok((decision, Plan::nothing()));
-        }
-        let expiry = match added.is_some() || !self.log.is_empty() {
-            true => sliding::renewed_expiry(self.expiry(), self.now, self.demand.quotas.longest()),
+    pub fn decide(&self, detail: Detail, may_count: bool, lookups: &Lookups) -> Result<Decision, Error> {
+        Ok(sliding::decide(self, self.request, detail, may_count, lookups, self.now)?)
+    }
+
+    pub fn plan(&self, counted: bool, compaction: Compaction) -> Result<Plan, Error> {
+        let bytes = self.key.bytes();
+        let addition = counted.then(|| (self.now, units_of(self.request.cost)));
+        let edit = self.log.commit(bytes, addition, compaction)?;
+        let expiry = match counted || !self.log.is_empty() {
+            true => sliding::renewed_expiry(self.expiry(), self.now, self.request.quotas.longest()),
             false => None,
         };
-        let is_due = compaction == Compaction::Forbidden && edit.is_some() && self.log.is_compaction_due(bytes);
-        let mut plan = self.plan(edit, expiry);
-        plan.compaction_is_due = is_due;
-        Ok((decision, plan))
+        let rewrites = edit.is_some() && !self.log.is_empty();
+        let is_due = compaction == Compaction::Forbidden && rewrites && self.log.is_compaction_due(bytes);
+        Ok(Plan { compaction_is_due: is_due, ..self.plan_of(edit, expiry) })
     }
 
     /// Takes the newest units, or units stamped at a time.
     pub fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
-        let (taken, edit) = self.log.refund(self.open.key.bytes(), units_of(self.demand.cost), at)?;
+        let (taken, edit) = self.log.refund(self.key.bytes(), units_of(self.request.cost), at)?;
         let taken = i64::try_from(taken).map_err(|_| DAMAGED)?;
-        let refund = sliding::refund(self, self.demand, taken, at, self.now)?;
-        Ok((refund, self.plan(edit, None)))
+        let refund = sliding::refund(self, self.request, taken, at, self.now)?;
+        Ok((refund, self.plan_of(edit, None)))
     }
 
     /// The expiry of the key, if anything in the log counts: the key is removed with its last unit.
     fn expiry(&self) -> Option<Time> {
-        if self.log.is_empty() { None } else { self.open.key.expiry().map(Time::from_millis) }
+        if self.log.is_empty() { None } else { self.key.expiry().map(Time::from_millis) }
     }
 
-    fn plan(&self, edit: Option<compact::Edit>, expiry: Option<Time>) -> Plan {
-        let mut plan = Plan::nothing();
+    fn plan_of(&self, edit: Option<compact::Edit>, expiry: Option<Time>) -> Plan {
+        let mut changes = Changes::new();
         match edit {
             None => {}
-            Some(compact::Edit::Write(patch)) => plan.push(Change::Patch(patch)),
-            Some(compact::Edit::WriteTwo(patches)) => {
-                patches.into_iter().for_each(|patch| plan.push(Change::Patch(patch)))
-            }
+            Some(compact::Edit::Write(patch)) => changes.push(Change::SetRange(patch)),
+            Some(compact::Edit::WriteTwo(patches)) => changes.extend(patches.into_iter().map(Change::SetRange)),
             // A SET without an expiry would remove the key's, so it names the one that the key has or gets.
             Some(compact::Edit::Replace(bytes)) => {
                 let (until, renewed) = (expiry.or(self.expiry()), expiry.is_some());
-                plan.push(Change::Replace { bytes, until, renewed });
-                return plan;
+                return Plan::of([Change::Set { bytes: bytes.into(), until, renewed, event: c"set" }]);
             }
-            Some(compact::Edit::Remove) => {
-                plan.push(Change::Remove);
-                return plan;
-            }
+            Some(compact::Edit::Remove) => return Plan::of([Change::Unlink]),
         }
-        if let Some(at) = expiry {
-            plan.push(Change::Expire { at });
-        }
-        plan
+        changes.extend(expiry.map(Change::PexpireAt));
+        Plan::of(changes)
     }
 }
 
@@ -128,13 +113,13 @@ impl<M: Mode> History for CompactLog<'_, M> {
     }
 
     fn later_than(&self, time: Time) -> Result<i64, Flaw> {
-        let units = self.log.later_than(self.open.key.bytes(), time)?;
+        let units = self.log.later_than(self.key.bytes(), time)?;
         i64::try_from(units).map_err(|_| Flaw::Damaged)
     }
 
     fn stamp_of(&self, rank: i64) -> Result<Option<Time>, Flaw> {
         match u64::try_from(rank) {
-            Ok(rank) => self.log.newest_unit(self.open.key.bytes(), rank),
+            Ok(rank) => self.log.newest_unit(self.key.bytes(), rank),
             Err(_) => Ok(None),
         }
     }

@@ -1,6 +1,8 @@
 //! The log of a sliding window, a sorted set or a compact string. The type of an existing key says which it is; a new key
 //! gets the form of the setting.
 
+use std::iter;
+
 mod compact_log;
 mod sorted;
 
@@ -9,10 +11,10 @@ pub use sorted::{MOST_ADDED, TOO_MANY_MEMBERS};
 
 use self::compact_log::CompactLog;
 use self::sorted::SortedLog;
-use super::plan::Change;
-use super::{OpenKeys, Plan, State, Terms, WRONG_TYPE};
+use super::plan::{Change, OpenKey};
+use super::{Compaction, OpenKeys, Plan, State, Stored, WRONG_TYPE};
 use crate::limit::sliding;
-use crate::limit::{Decision, Demand, Micros, Refund, Time};
+use crate::limit::{Decision, Detail, Lookups, Micros, Refund, Request, Time};
 use crate::server::{Call, Context, Error, Key, Kind, Mode};
 
 /// The forms of a log.
@@ -24,7 +26,7 @@ pub enum Storage {
 
 /// The rule of a sliding window.
 pub struct Sliding {
-    pub demand: Demand,
+    pub request: Request,
     /// The form of a new log.
     pub storage: Storage,
 }
@@ -35,16 +37,17 @@ pub enum Log<'a, M: Mode> {
     Compact(CompactLog<'a, M>),
 }
 
-impl Sliding {
-    #[inline(always)] // See `State`.
-    pub fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Log<'a, M>, Error> {
+impl Stored for Sliding {
+    type State<'a, M: Mode> = Log<'a, M>;
+
+    fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Log<'a, M>, Error> {
         let key = Key::open(ctx, call.key);
         match (key.kind(), self.storage) {
             (Kind::SortedSet, _) | (Kind::Empty, Storage::SortedSet) => {
-                Ok(Log::Sorted(SortedLog::read(key, &self.demand, now.time())))
+                Ok(Log::Sorted(SortedLog::read(key, &self.request, now.time())))
             }
             (Kind::String, _) | (Kind::Empty, Storage::Compact) => {
-                CompactLog::read(key, &self.demand, now.time()).map(Log::Compact)
+                CompactLog::read(key, &self.request, now.time()).map(Log::Compact)
             }
             (Kind::Other, _) => Err(WRONG_TYPE),
         }
@@ -52,27 +55,28 @@ impl Sliding {
 }
 
 impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
-    #[inline(always)] // See `State`.
-    fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
+    fn decide(&self, detail: Detail, may_count: bool, lookups: &Lookups) -> Result<Decision, Error> {
         match self {
-            Self::Sorted(log) => log.decide(terms),
-            Self::Compact(log) => log.decide(terms),
+            Self::Sorted(log) => log.decide(detail, may_count, lookups),
+            Self::Compact(log) => log.decide(detail, may_count, lookups),
         }
     }
 
-    fn heal(&self) -> Plan {
-        let (open, units, demand, now) = match self {
-            Self::Sorted(log) => (&log.open, log.units, log.demand, log.now),
-            Self::Compact(log) => (&log.open, log.units, log.demand, log.now),
-        };
-        let mut plan = Plan::nothing();
-        if units > 0
-            && open.key.expiry().is_none()
-            && let Some(at) = sliding::renewed_expiry(None, now, demand.quotas.longest())
-        {
-            plan.push(Change::Expire { at });
+    fn plan(&self, counted: bool, compaction: Compaction) -> Result<Plan, Error> {
+        match self {
+            Self::Sorted(log) => Ok(log.plan(counted)),
+            Self::Compact(log) => log.plan(counted, compaction),
         }
-        plan
+    }
+
+    fn set_missing_expiry(&self) -> Plan {
+        let (key, units, request, now) = match self {
+            Self::Sorted(log) => (&log.key, log.units, log.request, log.now),
+            Self::Compact(log) => (&log.key, log.units, log.request, log.now),
+        };
+        let is_missing = units > 0 && key.expiry().is_none();
+        let expiry = sliding::renewed_expiry(None, now, request.quotas.longest()).filter(|_| is_missing);
+        Plan::of(expiry.map(Change::PexpireAt))
     }
 
     fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
@@ -82,11 +86,11 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
         }
     }
 
-    #[inline(always)] // See `State`.
     fn into_keys(self) -> OpenKeys<'a, M> {
-        OpenKeys::one(match self {
-            Self::Sorted(log) => log.open,
-            Self::Compact(log) => log.open,
-        })
+        let key = match self {
+            Self::Sorted(log) => log.key,
+            Self::Compact(log) => log.key,
+        };
+        iter::once(OpenKey { key, name: None }).collect()
     }
 }

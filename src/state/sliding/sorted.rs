@@ -3,13 +3,15 @@
 //! It is the form of the scripts. A member is named after its millisecond, with a suffix that makes it unique.
 //! Members that no longer count are [`stale`].
 
+use std::cell::OnceCell;
 use std::convert::Infallible;
+use std::rc::Rc;
 
-use super::super::plan::{Change, OpenKey};
+use super::super::Plan;
+use super::super::plan::Change;
 use super::super::stale::{self, BEFORE_EPOCH, Bounds, Stale, score};
-use super::super::{Plan, Terms};
 use crate::limit::sliding::{self, History, Span};
-use crate::limit::{Decision, Demand, Refund, Time};
+use crate::limit::{Decision, Detail, Lookups, Refund, Request, Time};
 use crate::server::{Error, Key, Kind, Mode, ScoreRange};
 
 /// A unit is a member of a sorted set. One call adds at most this many, so that it does not stall the server.
@@ -22,68 +24,61 @@ pub const TOO_MANY_MEMBERS: Error = Error::Line(
 
 /// A log as it was read, and what is stale in it.
 pub struct SortedLog<'a, M: Mode> {
-    pub open: OpenKey<'a, M>,
-    pub demand: &'a Demand,
+    pub key: Key<'a, M>,
+    pub request: &'a Request,
     pub now: Time,
     /// The units that count.
     pub units: i64,
+    stale: Option<Rc<Stale>>,
     span: Span,
+    /// Looked up once: [`History::permanent`], and the units later than `now`.
+    permanent: OnceCell<i64>,
+    ahead: OnceCell<i64>,
 }
 
 impl<'a, M: Mode> SortedLog<'a, M> {
     /// Reads the log at a key that has no value or a sorted set.
-    #[inline(always)] // See `State`.
-    pub fn read(key: Key<'a, M>, demand: &'a Demand, now: Time) -> Self {
-        let span = Span::at(now, demand.quotas.longest());
+    pub fn read(key: Key<'a, M>, request: &'a Request, now: Time) -> Self {
+        let span = Span::at(now, request.quotas.longest());
         let bounds = Bounds { expired: span.expired, latest: Some(span.latest), before_epoch: true };
         let (units, stale) = stale::find(&key, bounds);
-        Self { open: OpenKey { key, name: None, stale }, demand, now, span, units }
+        Self { key, request, now, units, stale, span, permanent: OnceCell::new(), ahead: OnceCell::new() }
     }
 
-    #[inline(always)] // See `State`.
-    pub fn decide(&self, terms: Terms) -> Result<(Decision, Plan), Error> {
-        if self.demand.cost.units() > MOST_ADDED {
+    pub fn decide(&self, detail: Detail, may_count: bool, lookups: &Lookups) -> Result<Decision, Error> {
+        if self.request.cost.units() > MOST_ADDED {
             return Err(TOO_MANY_MEMBERS);
         }
-        let (decision, added) = sliding::decide(self, self.demand, terms.detail, terms.charge, self.now)?;
-        if !terms.may_change::<M>() {
-            return Ok((decision, Plan::nothing()));
-        }
-        let mut plan = Plan::nothing();
-        if self.open.stale.is_some() {
-            plan.push(Change::PRUNE);
-        }
-        if let Some(cost) = added {
-            plan.push(Change::add(self.now, cost.units()));
-        }
+        Ok(sliding::decide(self, self.request, detail, may_count, lookups, self.now)?)
+    }
+
+    pub fn plan(&self, counted: bool) -> Plan {
+        let prune = self.stale.as_ref().map(|stale| Change::Prune(Rc::clone(stale)));
+        let add = counted.then(|| Change::ZaddNew { at: self.now, count: self.request.cost.units() });
         // A key without a member that counts is removed, or created anew.
-        let current = if self.units == 0 { None } else { self.open.key.expiry().map(Time::from_millis) };
-        if (added.is_some() || self.units > 0)
-            && let Some(at) = sliding::renewed_expiry(current, self.now, self.demand.quotas.longest())
-        {
-            plan.push(Change::Expire { at });
-        }
-        Ok((decision, plan))
+        let current = if self.units == 0 { None } else { self.key.expiry().map(Time::from_millis) };
+        let expiry = match counted || self.units > 0 {
+            true => sliding::renewed_expiry(current, self.now, self.request.quotas.longest()),
+            false => None,
+        };
+        Plan::of(prune.into_iter().chain(add).chain(expiry.map(Change::PexpireAt)))
     }
 
     /// Takes the newest units, or units stamped at a time.
     pub fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
-        let (Self { demand, open, .. }, Span { expired, latest }) = (self, self.span);
-        if open.key.kind() != Kind::Empty && demand.cost.units() > MOST_ADDED {
+        let (Self { request, key, .. }, Span { expired, latest }) = (self, self.span);
+        if key.kind() != Kind::Empty && request.cost.units() > MOST_ADDED {
             return Err(TOO_MANY_MEMBERS);
         }
         let range = match at {
             None => Some(stamped_in(expired, latest)),
             Some(at) => (expired < at && at <= latest).then(|| ScoreRange::closed(score(at), score(at))),
         };
-        let most = usize::try_from(demand.cost.units()).unwrap_or(usize::MAX);
-        let members = range.map_or_else(Vec::new, |range| open.key.last_in(range, most));
-        let refund = sliding::refund(self, demand, members.len() as i64, at, self.now)?;
-        let mut plan = Plan::nothing();
-        if !members.is_empty() {
-            plan.push(Change::TakeOut { members, emptied: false });
-        }
-        Ok((refund, plan))
+        let most = usize::try_from(request.cost.units()).unwrap_or(usize::MAX);
+        let members = range.map_or_else(Vec::new, |range| key.last_in(range, most));
+        let refund = sliding::refund(self, request, members.len() as i64, at, self.now)?;
+        let change = (!members.is_empty()).then_some(Change::Zrem(members));
+        Ok((refund, Plan::of(change)))
     }
 }
 
@@ -96,7 +91,7 @@ impl<M: Mode> History for SortedLog<'_, M> {
 
     fn later_than(&self, time: Time) -> Result<i64, Infallible> {
         // A quick answer where the log is younger than its shorter windows.
-        let all_are_later = !self.open.key.any_in(stamped_in(self.span.expired, time));
+        let all_are_later = !self.key.any_in(stamped_in(self.span.expired, time));
         if all_are_later {
             return Ok(self.units);
         }
@@ -104,14 +99,14 @@ impl<M: Mode> History for SortedLog<'_, M> {
     }
 
     fn stamp_of(&self, rank: i64) -> Result<Option<Time>, Infallible> {
-        let (key, Span { expired, latest }) = (&self.open.key, self.span);
+        let (key, Span { expired, latest }) = (&self.key, self.span);
         // Usually the rank is that of the newest or the oldest, which needs no nested command.
         let score = if rank == 0 {
             key.last_score_in(stamped_in(expired, latest))
-        } else if rank.saturating_add(1) == self.units && !key.any_in(BEFORE_EPOCH) {
+        } else if rank.saturating_add(1) == self.units && self.permanent()? == 0 {
             key.first_score_in(stamped_in(expired, latest))
         } else {
-            let ahead = self.open.stale.as_deref().map_or(0, Stale::ahead);
+            let ahead = self.stale.as_deref().map_or(0, Stale::ahead);
             key.score_from_top(rank.saturating_add(ahead)).filter(|&score| score >= 0.0)
         };
         // A score between two milliseconds, stored by another writer, has expired once the later one has.
@@ -119,11 +114,12 @@ impl<M: Mode> History for SortedLog<'_, M> {
     }
 
     fn permanent(&self) -> Result<i64, Infallible> {
-        Ok(self.open.key.count_in(BEFORE_EPOCH))
+        Ok(*self.permanent.get_or_init(|| self.key.count_in(BEFORE_EPOCH)))
     }
 
     fn stamped_after(&self, time: Time) -> Result<i64, Infallible> {
-        Ok(self.open.key.count_in(stamped_in(time, self.span.latest)))
+        let count = || self.key.count_in(stamped_in(time, self.span.latest));
+        Ok(if time == self.now { *self.ahead.get_or_init(count) } else { count() })
     }
 }
 

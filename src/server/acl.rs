@@ -41,7 +41,7 @@ pub fn permits(ctx: &Context, call: Call<'_>, key: Str<'_>) -> bool {
     let count = call.words.as_slice().len().min(words.len());
     words[..count].copy_from_slice(&call.words.as_slice()[..count]);
     let permitted = if call.keys == Keys::Counted {
-        let number = call.words.skip(1).next().and_then(|number| parse_i64(number.as_bytes()));
+        let number = { call.words }.nth(1).and_then(|number| parse_i64(number.as_bytes()));
         let mut ask = |keys: usize| {
             if number != Some(keys as i64) {
                 words[1] = TWO.as_str().as_ptr();

@@ -391,7 +391,7 @@ fn a_rule_on_a_first_argument_holds_for_the_counters_of_rl_all(engine: &Engine) 
         if granted {
             some.call::<Value>(call);
         } else {
-            assert_eq!(some.refused(call), NO_KEY, "{rules}: {call}");
+            assert_eq!(some.error(&split(call)), NO_KEY, "{rules}: {call}");
         }
     }
 }

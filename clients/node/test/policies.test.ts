@@ -265,16 +265,19 @@ describe("with a server", () => {
   });
 
   test("a reservation that an outage let through is not settled on the server", async () => {
-    const rule = sliding("100000/hour");
+    // Of a counter units are given back whenever they were taken in its window.
+    const rule = fixed("100000/hour", { anchored: true });
     const limiter = made({ timeout: 300, whenUnavailable: "open" });
     await limiter.hit("tokens", rule, { cost: 60_000 });
     server.pause();
     await limiter.hit("other", rule);
     const reservation = await limiter.reserve("tokens", rule, 50_000);
+    const exceeded = await limiter.reserve("tokens", rule, 50_000);
     assert.deepEqual([reservation.allowed, reservation.result.by], [true, "policy"]);
     server.resume();
     await eventually("the server decides", async () => (await limiter.hit("other", rule)).by === "server");
     await reservation.settle(100);
+    await exceeded.settle(51_000);
     const used = async () => (await limiter.peek("tokens", rule, { cost: 0 })).used;
     assert.equal(await used(), 60_000);
     // And one that the server has counted is not settled by the policy, but when the server is back.

@@ -880,6 +880,10 @@ fn what_bounds_a_call_bounds_it_in_lua(engine: &Engine) {
         assert!(ask(three, 500, 500).is_ok());
         assert!(ask(three, 500, 501).is_err_and(|line| line.contains("COST above 1000")));
         assert!(ask(three, 1, 1_001).is_err());
+        // All keys are read before a rule is asked.
+        three.plant("h", &["HSET", "KEY", "field", "value"]);
+        let rules = "SLIDING 60 9000 COST 1001 SLIDING 60 5";
+        assert!(all(three, &["s1", "h"], rules).is_err_and(|line| line.starts_with("WRONGTYPE")));
         // Other arguments do not count.
         all(
             three,
@@ -1104,7 +1108,9 @@ fn a_call_looks_into_a_thousand_windows_at_most(engine: &Engine) {
     with_each_hand(engine, |server, three| {
         let keys: Vec<String> = (0..KEYS).map(|number| format!("s{number}")).collect();
         for (set, key) in ["m", "l", "b"].into_iter().flat_map(|set| keys.iter().map(move |key| (set, key))) {
-            fill_log(&mut three.client, &format!("{set}:{key}"), START, 1_500, 1_000);
+            // The first waits end in the gap; once the call may look no further, they end with the last unit.
+            fill_log(&mut three.client, &format!("{set}:{key}"), START, 600, 1_000);
+            fill_log(&mut three.client, &format!("{set}:{key}"), START + 1_500_000, 1, 0);
         }
         server.set_time(START + 100_000);
         let rule = "SLIDING 1 1 60 60 3600 3000 ";

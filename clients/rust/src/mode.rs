@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use redis::Script;
 
-/// Made of functions/rl.lua in the project's repository; a test holds them to it.
+/// Made of functions/ in the project's repository; a test holds them to it.
 pub(crate) const LIBRARY: &str = include_str!("../functions/rl.library.lua");
 pub(crate) const SCRIPT: &str = include_str!("../functions/rl.script.lua");
 

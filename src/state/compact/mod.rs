@@ -9,7 +9,7 @@
 //! new string without them.
 //!
 //! Nothing here knows of the server. A log is opened on bytes, pruned in memory and queried, and returns the one edit that
-//! brings the bytes up to date. docs/COMPACT.md describes the bytes; functions/rl.lua follows the same rules to the byte.
+//! brings the bytes up to date. docs/COMPACT.md describes the bytes; functions/state/compact follows the same rules to the byte.
 
 mod edit;
 mod format;

@@ -186,7 +186,12 @@ impl Store {
     /// is noticed, and its end.
     pub async fn probe(&self) {
         let probed = probe(&self.limiter, &self.probe_key).await;
-        self.available.store(probed.is_ok(), Relaxed);
+        let available = self.available.swap(probed.is_ok(), Relaxed);
+        match probed {
+            Err(failure) if available => tracing::warn!("Redis does not decide: {}", failure.reason()),
+            Ok(()) if !available => tracing::warn!("Redis decides again"),
+            _ => {}
+        }
     }
 
     /// Whether Redis decided about the last probe.

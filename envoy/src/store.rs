@@ -12,7 +12,7 @@ use redis::{
     AsyncConnectionConfig, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates,
     TlsMode,
 };
-use redis_rl_client::{Connection, Error, Limiter, Mode, Options, Rule};
+use redis_rl_client::{Admission, Connection, Error, Limiter, Mode, Options, Rule};
 
 use crate::config::tree::Kind;
 use crate::settings::{Redis, RedisType};
@@ -85,8 +85,8 @@ impl From<Error> for Failure {
     }
 }
 
-impl From<&redis_rl_client::State> for State {
-    fn from(decision: &redis_rl_client::State) -> Self {
+impl From<redis_rl_client::State> for State {
+    fn from(decision: redis_rl_client::State) -> Self {
         Self {
             allowed: decision.allowed,
             limit: decision.limit,
@@ -128,7 +128,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A decision that is charged, so that it fails where those of requests fail: without memory, at a replica.
 async fn probe(limiter: &Limiter, key: &str) -> Result<(), Failure> {
-    limiter.all_short(key, Rule::fixed("1000000/second").map_err(Error::from)?.into()).await?;
+    limiter.admit(key, Rule::fixed("1000000/second").map_err(Error::from)?).await?;
     Ok(())
 }
 
@@ -235,7 +235,7 @@ impl Store {
             // The plain form of a fixed window would count its denials.
             && !matches!(item.kind, Kind::Fixed(_))
         {
-            let state = State::from(&*self.limiter.hit(&item.key, item.rule()).await?);
+            let state = State::from(self.limiter.hit(&item.key, item.rule()).await?.state());
             return Ok((state.allowed || item.force, vec![state]));
         }
         if let [item] = items
@@ -244,7 +244,7 @@ impl Store {
             && !item.force
         {
             // The short reply costs Redis a third less. It does not tell the time, which this process has, too.
-            let (allowed, remaining, retry_after) = self.limiter.all_short(&item.key, item.rule()).await?;
+            let Admission { allowed, remaining, retry_after, .. } = self.limiter.admit(&item.key, item.rule()).await?;
             let state = State {
                 allowed,
                 limit: window.limit(),
@@ -258,13 +258,13 @@ impl Store {
             return Ok((allowed, vec![state]));
         }
         let decision = self.limiter.all(items.iter().map(|item| (&item.key, item.rule()))).await?;
-        Ok((decision.allowed, decision.each.iter().map(|decision| State::from(&**decision)).collect()))
+        Ok((decision.allowed, decision.each.iter().map(|decision| State::from(decision.state())).collect()))
     }
 
     /// The state as it is; `allowed` says whether the units fit, or any unit if there are none. Of places, the state that
     /// the holder would make.
     pub async fn peek(&self, item: &Item) -> Result<State, Failure> {
-        let mut state = State::from(&*self.limiter.peek(&item.key, item.rule()).await?);
+        let mut state = State::from(self.limiter.peek(&item.key, item.rule()).await?.state());
         if item.units == 0 && !matches!(item.kind, Kind::Concurrency { .. }) {
             state.allowed = state.remaining > 0;
         }

@@ -116,7 +116,7 @@ async fn main() -> Result<(), Failure> {
         let throttle = Rule::throttle("1_000_000/s")?.burst(1_000_000);
         add("RL.THROTTLE", app().layer(RateLimitLayer::new(limiter.clone(), throttle, by_address))).await?;
         let denied = RateLimitLayer::new(limiter.clone(), &none, by_address);
-        add("RL.SLIDING, denied by the server", app().layer(denied.clone().deny_cache(0))).await?;
+        add("RL.SLIDING, denied by the server", app().layer(denied.clone().deny_cache(false))).await?;
         add("RL.SLIDING, denied", app().layer(denied)).await?;
     }
     let governor = |burst, nanos| {

@@ -13,6 +13,8 @@ pub(crate) struct Call<'a> {
     pub counted: bool,
     /// Whether it changes nothing, so that a replica can answer it.
     pub reads: bool,
+    /// Whether it decides on a request.
+    pub decides: bool,
     /// Whether it can be sent again after its reply was lost: it counts nothing twice.
     pub repeatable: bool,
     pub keys: &'a [&'a [u8]],

@@ -1,10 +1,8 @@
 //! The clients and connections of the `redis` crate that a limiter can use, and how a call is routed in each.
 
 use std::fmt;
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,70 +18,64 @@ use redis::cluster_routing::{
 };
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, PushInfo, PushKind,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo, PushKind,
     RedisError, RedisResult,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
 #[cfg(feature = "cluster")]
 use crate::cluster::SendsOnce;
-use crate::error::no_answer;
-use crate::wire::{Packed, Reply};
+use crate::error::{is_broken, no_answer};
+use crate::on_demand::{Alive, Connecting, OnDemand};
+use crate::wire::{Packed, QUEUE, Reply};
 
-/// How many calls may wait to be written to a connection.
-pub(crate) const QUEUE: usize = 16_384;
 /// For how long a connection may take to be made. Calls wait no longer than their own time for it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where a limiter sends its calls. Made of clients and connections of the `redis` crate by `From`.
 ///
-/// From a client (`redis::Client`, `ClusterClient`, `SentinelClient`) a limiter makes a connection of its own, at its
-/// first call and again when that has broken; a server that is unavailable so keeps no program from starting. With
-/// these, a call is never sent twice. They speak RESP3 where the server does, as only that tells of a connection that
-/// broke between two calls.
+/// From a client (`redis::Client`, `ClusterClient`, `SentinelClient`) a limiter makes a connection of its own, one for
+/// each Tokio runtime that calls it, at the first call there and again when that has broken; a server that is unavailable
+/// so keeps no program from starting. With these, a call is never sent twice.
 ///
 /// Connections are used as they are, with their own time-outs and retries: a [`ConnectionManager`] and a
 /// [`MultiplexedConnection`] send a call once, and give it up after half a second unless set otherwise. A
 /// `ClusterConnection` sends a call again if its reply is lost, as often as its client's `retries` say, and so may count
-/// it more than once.
+/// it more than once. A connection belongs to the runtime on which it was made, and works as long as that runs.
 #[derive(Clone)]
-pub struct Connection(Kind);
+pub struct Connection {
+    kind: Kind,
+    /// What log lines call it.
+    server: String,
+}
 
 #[derive(Clone)]
 enum Kind {
-    Own(Arc<Slot<Own>>),
+    Own(Arc<OnDemand<Own>>),
     Single(MultiplexedConnection),
     Managed(ConnectionManager),
     #[cfg(feature = "cluster")]
     Cluster(ClusterConnection),
     #[cfg(feature = "cluster")]
-    OwnCluster(Arc<Slot<ClusterConnection<SendsOnce>>>),
+    OwnCluster(Arc<OnDemand<ClusterConnection<SendsOnce>>>),
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            Kind::Own(_) => "Connection(Client)",
-            Kind::Single(_) => "Connection(MultiplexedConnection)",
-            Kind::Managed(_) => "Connection(ConnectionManager)",
-            #[cfg(feature = "cluster")]
-            Kind::Cluster(_) => "Connection(ClusterConnection)",
-            #[cfg(feature = "cluster")]
-            Kind::OwnCluster(_) => "Connection(ClusterClient)",
-        })
+        f.debug_tuple("Connection").field(&self.server).finish()
     }
 }
 
 impl From<Client> for Connection {
     fn from(client: Client) -> Self {
+        let server = client.get_connection_info().addr().to_string();
         let connect = move |alive| {
             let client = client.clone();
-            Box::pin(async move { connect(&client, alive).await }) as Connecting<_>
+            Box::pin(async move { Own::connect(&client, alive).await }) as Connecting<_>
         };
-        Self(Kind::Own(Arc::new(Slot::new(Box::new(connect)))))
+        Self { kind: Kind::Own(Arc::new(OnDemand::new(connect))), server }
     }
 }
 
@@ -97,25 +89,24 @@ impl From<redis::sentinel::SentinelClient> for Connection {
                 // The sentinels are asked anew each time: after a failover it is another server.
                 let client =
                     tokio::time::timeout(CONNECT_TIMEOUT, async { client.lock().await.async_get_client().await });
-                let out_of_time =
-                    |_| no_answer(std::io::ErrorKind::TimedOut, "the sentinels did not answer".to_owned());
-                connect(&client.await.map_err(out_of_time)??, alive).await
+                let out_of_time = |_| no_answer(io::ErrorKind::TimedOut, "the sentinels did not answer".to_owned());
+                Own::connect(&client.await.map_err(out_of_time)??, alive).await
             };
             Box::pin(connecting) as Connecting<_>
         };
-        Self(Kind::Own(Arc::new(Slot::new(Box::new(connect)))))
+        Self { kind: Kind::Own(Arc::new(OnDemand::new(connect))), server: "SentinelClient".to_owned() }
     }
 }
 
 impl From<MultiplexedConnection> for Connection {
     fn from(connection: MultiplexedConnection) -> Self {
-        Self(Kind::Single(connection))
+        Self { kind: Kind::Single(connection), server: "MultiplexedConnection".to_owned() }
     }
 }
 
 impl From<ConnectionManager> for Connection {
     fn from(connection: ConnectionManager) -> Self {
-        Self(Kind::Managed(connection))
+        Self { kind: Kind::Managed(connection), server: "ConnectionManager".to_owned() }
     }
 }
 
@@ -127,14 +118,14 @@ impl From<ClusterClient> for Connection {
             let client = client.clone();
             Box::pin(async move { client.get_async_generic_connection::<SendsOnce>().await }) as Connecting<_>
         };
-        Self(Kind::OwnCluster(Arc::new(Slot::new(Box::new(connect)))))
+        Self { kind: Kind::OwnCluster(Arc::new(OnDemand::new(connect))), server: "ClusterClient".to_owned() }
     }
 }
 
 #[cfg(feature = "cluster")]
 impl From<ClusterConnection> for Connection {
     fn from(connection: ClusterConnection) -> Self {
-        Self(Kind::Cluster(connection))
+        Self { kind: Kind::Cluster(connection), server: "ClusterConnection".to_owned() }
     }
 }
 
@@ -156,41 +147,62 @@ impl Drop for Driver {
 }
 
 impl Own {
-    /// Connects, and has the replies packed unless the stream is one that only the client can make.
-    async fn connect(client: &Client, config: &AsyncConnectionConfig) -> RedisResult<Self> {
+    /// Connects, and has the replies packed unless the stream is one that only the client can make. `alive` becomes false
+    /// when the connection breaks.
+    async fn connect(client: &Client, alive: Alive) -> RedisResult<Self> {
         let info = client.get_connection_info();
         let connecting = async {
             match info.addr() {
                 ConnectionAddr::Tcp(host, port) if is_plain(info.tcp_settings()) => {
                     let stream = tcp(host, *port).await?;
                     stream.set_nodelay(info.tcp_settings().nodelay())?;
-                    Self::packed(info, stream, config).await
+                    Self::packed(info, stream, alive).await
                 }
                 #[cfg(unix)]
                 ConnectionAddr::Unix(path) => {
-                    Self::packed(info, tokio::net::UnixStream::connect(path).await?, config).await
+                    Self::packed(info, tokio::net::UnixStream::connect(path).await?, alive).await
                 }
-                _ => {
-                    let connection = client.get_multiplexed_async_connection_with_config(config).await?;
-                    Ok(Self { connection, driver: None })
-                }
+                _ => Self::unpacked(client, alive).await,
             }
         };
         let late = |_| no_answer(io::ErrorKind::TimedOut, format!("no connection within {CONNECT_TIMEOUT:?}"));
         tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)?
     }
 
-    async fn packed<S>(info: &ConnectionInfo, stream: S, config: &AsyncConnectionConfig) -> RedisResult<Self>
+    async fn packed<S>(info: &ConnectionInfo, stream: S, alive: Alive) -> RedisResult<Self>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let packs = Arc::new(AtomicBool::new(false));
         let stream = Packed::new(stream, Arc::clone(&packs));
-        let connected = MultiplexedConnection::new_with_config(info.redis_settings(), stream, config.clone());
+        let connected = MultiplexedConnection::new_with_config(info.redis_settings(), stream, config());
         let (connection, driver) = connected.await?;
         packs.store(true, Relaxed);
-        let driver = Driver(tokio::spawn(driver).abort_handle());
-        Ok(Self { connection, driver: Some(Arc::new(driver)) })
+        let driver = tokio::spawn(async move {
+            driver.await;
+            alive.store(false, Relaxed);
+        });
+        Ok(Self { connection, driver: Some(Arc::new(Driver(driver.abort_handle()))) })
+    }
+
+    /// By the client, for a stream such as that of TLS. It tells that a connection broke between two calls over RESP3
+    /// alone, so that is tried first, whatever the client's own settings say.
+    async fn unpacked(client: &Client, alive: Alive) -> RedisResult<Self> {
+        let info = client.get_connection_info();
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let told = config().set_push_sender(move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                alive.store(false, Relaxed);
+            }
+            Ok::<_, std::convert::Infallible>(())
+        });
+        let resp3 = Client::open(info.clone().set_redis_settings(settings))?;
+        let connection = match resp3.get_multiplexed_async_connection_with_config(&told).await {
+            // Before Redis 6, behind some proxies, or a user who may not say HELLO.
+            Err(_) => client.get_multiplexed_async_connection_with_config(&config()).await?,
+            Ok(connection) => connection,
+        };
+        Ok(Self { connection, driver: None })
     }
 
     async fn send(mut self, cmd: &Cmd) -> RedisResult<Reply> {
@@ -199,6 +211,14 @@ impl Own {
             reply => Ok(Reply::Value(reply)),
         }
     }
+}
+
+/// Each call has its own deadline, and calls do not queue in this process while others are being sent.
+fn config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(QUEUE)
 }
 
 /// Whether a socket is to be as it is made, but for TCP_NODELAY. Some of the settings can only be read so.
@@ -222,80 +242,6 @@ async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
         }
     }
     Err(last)
-}
-
-/// A connection to one server. `alive` becomes false when it breaks, if the server speaks RESP3.
-async fn connect(client: &Client, alive: Arc<AtomicBool>) -> RedisResult<Own> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        // Each call has its own deadline.
-        .set_response_timeout(None)
-        // Calls do not queue in this process while others are being sent.
-        .set_pipeline_buffer_size(QUEUE);
-    let given = client.get_connection_info();
-    let settings = given.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-    let told = config.clone().set_push_sender(move |push: PushInfo| {
-        if push.kind == PushKind::Disconnection {
-            alive.store(false, Relaxed);
-        }
-        Ok::<_, std::convert::Infallible>(())
-    });
-    let resp3 = Client::open(given.clone().set_redis_settings(settings))?;
-    match Own::connect(&resp3, &told).await {
-        // Before Redis 6, behind some proxies, or a user who may not say HELLO.
-        Err(error) if error.kind() != ErrorKind::Io => Own::connect(client, &config).await,
-        connected => connected,
-    }
-}
-
-type Connecting<C> = Pin<Box<dyn Future<Output = RedisResult<C>> + Send>>;
-type Connect<C> = Box<dyn Fn(Arc<AtomicBool>) -> Connecting<C> + Send + Sync>;
-type Outcome<C> = watch::Receiver<Option<RedisResult<C>>>;
-
-/// A connection that is made when it is needed, by one task for all who wait for it, and given up when it has broken.
-struct Slot<C> {
-    connect: Connect<C>,
-    current: Mutex<Option<Attempt<C>>>,
-    /// Connections made so far.
-    made: AtomicU64,
-}
-
-struct Attempt<C> {
-    outcome: Outcome<C>,
-    alive: Arc<AtomicBool>,
-}
-
-impl<C: Clone + Send + Sync + 'static> Slot<C> {
-    fn new(connect: Connect<C>) -> Self {
-        Self { connect, current: Mutex::new(None), made: AtomicU64::new(0) }
-    }
-
-    /// The connection, and what tells whether it still is the current one.
-    async fn get(&self) -> RedisResult<(C, Arc<AtomicBool>)> {
-        let (mut outcome, alive) = self.attempt();
-        let gone = || no_answer(std::io::ErrorKind::NotConnected, "the task that connects was dropped".to_owned());
-        let connected = outcome.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
-        let connected = connected.ok().flatten().unwrap_or_else(|| Err(gone()));
-        if connected.is_err() {
-            alive.store(false, Relaxed);
-        }
-        Ok((connected?, alive))
-    }
-
-    fn attempt(&self) -> (Outcome<C>, Arc<AtomicBool>) {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Attempt { outcome, alive }) = current.as_ref().filter(|attempt| attempt.alive.load(Relaxed)) {
-            return (outcome.clone(), Arc::clone(alive));
-        }
-        let (sender, outcome) = watch::channel(None);
-        let alive = Arc::new(AtomicBool::new(true));
-        let connecting = (self.connect)(Arc::clone(&alive));
-        self.made.fetch_add(1, Relaxed);
-        // In a task of its own, so that it goes on when the call that needed it is given up.
-        tokio::spawn(async move { sender.send(Some(connecting.await)) });
-        *current = Some(Attempt { outcome: outcome.clone(), alive: Arc::clone(&alive) });
-        (outcome, alive)
-    }
 }
 
 /// Where a command goes in a cluster.
@@ -331,94 +277,158 @@ pub(crate) struct Failure {
     pub error: RedisError,
     /// Whether it was sent, or may have been.
     pub sent: bool,
+    pub shows: Shows,
 }
 
-/// The progress of a call, for the caller that gives it up.
+/// What a failure shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shows {
+    /// Whatever the error means, of a server that is in use.
+    Server,
+    /// There is no connection to the server.
+    NoConnection,
+    /// Nothing of the server: the connection broke, or had been given up before, or the caller has gone.
+    Nothing,
+}
+
+/// What a call is doing now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Stage {
+    /// It waits for no server.
+    Idle,
+    Connecting,
+    /// A command was sent that is not answered yet.
+    Sent,
+}
+
+/// The progress of a call, for those who stop to wait for it.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    sent: AtomicBool,
-    used: Mutex<Option<Arc<AtomicBool>>>,
+    stage: AtomicU8,
+    abandoned: AtomicBool,
+    used: Mutex<Option<Alive>>,
 }
 
 impl Progress {
-    /// Whether a command was sent that is not answered yet.
-    pub fn is_sent(&self) -> bool {
-        self.sent.load(Relaxed)
-    }
-
-    /// Has the connection that was used replaced at the next call.
-    pub fn give_up(&self) {
-        if let Some(alive) = self.used.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            alive.store(false, Relaxed);
+    pub fn stage(&self) -> Stage {
+        match self.stage.load(Relaxed) {
+            0 => Stage::Idle,
+            1 => Stage::Connecting,
+            _ => Stage::Sent,
         }
     }
 
-    fn uses(&self, alive: Arc<AtomicBool>) {
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Some(alive);
+    fn enter(&self, stage: Stage) {
+        self.stage.store(stage as u8, Relaxed);
+    }
+
+    /// Nobody waits for the call any more: what was not sent until now never will be.
+    pub fn abandon(&self) {
+        self.abandoned.store(true, Relaxed);
+    }
+
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Relaxed)
+    }
+
+    /// Has the connection that was used replaced at the next call. Answers whether it was in use until now, as far as is
+    /// known.
+    pub fn give_up(&self) -> bool {
+        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.as_ref().is_none_or(|alive| alive.swap(false, Relaxed))
+    }
+
+    fn begin(&self, used: Option<&Alive>) -> Result<(), Failure> {
+        if self.is_abandoned() {
+            let error = no_answer(io::ErrorKind::Interrupted, "the caller has gone".to_owned());
+            return Err(Failure { error, sent: false, shows: Shows::Nothing });
+        }
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = used.cloned();
+        self.enter(Stage::Sent);
+        Ok(())
     }
 }
 
 impl Connection {
     /// Sends a command and takes its reply. An error of the server is an error.
     pub(crate) async fn send(&self, cmd: Cmd, to: To<'_>, progress: &Progress) -> Result<Reply, Failure> {
+        progress.enter(Stage::Connecting);
+        let reply = self.exchange(cmd, to, progress).await;
+        progress.enter(Stage::Idle);
+        reply
+    }
+
+    async fn exchange(&self, cmd: Cmd, to: To<'_>, progress: &Progress) -> Result<Reply, Failure> {
         #[cfg(not(feature = "cluster"))]
         let _ = to;
-        let unsent = |error| Failure { error, sent: false };
+        let unconnected = |error| Failure { error, sent: false, shows: Shows::NoConnection };
         let read = |value: Value| value.extract_error().map(Reply::Value);
-        let reply = match &self.0 {
-            Kind::Own(slot) => {
-                let (connection, alive) = slot.get().await.map_err(unsent)?;
-                progress.uses(Arc::clone(&alive));
-                progress.sent.store(true, Relaxed);
+        let reply = match &self.kind {
+            Kind::Own(connections) => {
+                let (connection, alive) = connections.get().await.map_err(unconnected)?;
+                progress.begin(Some(&alive))?;
                 let reply = connection.send(&cmd).await;
+                let was_alive = alive.load(Relaxed);
                 // A primary that was demoted is left, too: its name may lead to the new one.
                 if reply.as_ref().is_err_and(|error| error.is_io_error() || error.code() == Some("READONLY")) {
                     alive.store(false, Relaxed);
                 }
+                if !was_alive {
+                    return reply.map_err(|error| Failure { error, sent: true, shows: Shows::Nothing });
+                }
                 reply
             }
             Kind::Single(connection) => {
-                progress.sent.store(true, Relaxed);
+                progress.begin(None)?;
                 connection.clone().send_packed_command(&cmd).await.and_then(read)
             }
             Kind::Managed(connection) => {
-                progress.sent.store(true, Relaxed);
+                progress.begin(None)?;
                 connection.clone().send_packed_command(&cmd).await.and_then(read)
             }
             // The client does not know where the keys of these commands are, so it is told.
             #[cfg(feature = "cluster")]
             Kind::Cluster(connection) => {
-                progress.sent.store(true, Relaxed);
+                progress.begin(None)?;
                 connection.clone().route_command(cmd, to.into()).await.and_then(read)
             }
             #[cfg(feature = "cluster")]
-            Kind::OwnCluster(slot) => {
-                let (connection, _) = slot.get().await.map_err(unsent)?;
-                progress.sent.store(true, Relaxed);
+            Kind::OwnCluster(connections) => {
+                let (connection, _) = connections.get().await.map_err(unconnected)?;
+                progress.begin(None)?;
                 let reply = connection.clone().route_command(cmd, to.into()).await.and_then(read);
                 // What was sent and lost has a code of its own.
                 if let Err(error) = reply.as_ref().map_err(Clone::clone)
                     && error.is_io_error()
                 {
-                    progress.sent.store(false, Relaxed);
-                    return Err(unsent(error));
+                    return Err(unconnected(error));
                 }
                 reply
             }
         };
-        progress.sent.store(false, Relaxed);
-        let refused = |error: &RedisError| error.is_connection_refusal();
-        reply.map_err(|error| Failure { sent: !refused(&error), error })
+        reply.map_err(|error| {
+            if error.is_connection_refusal() {
+                return unconnected(error);
+            }
+            let shows = if is_broken(&error) { Shows::Nothing } else { Shows::Server };
+            Failure { error, sent: true, shows }
+        })
     }
 
     /// How many connections were made so far; 0 where they are not the limiter's own.
     pub(crate) fn made(&self) -> u64 {
-        match &self.0 {
-            Kind::Own(slot) => slot.made.load(Relaxed),
+        match &self.kind {
+            Kind::Own(connections) => connections.made(),
             #[cfg(feature = "cluster")]
-            Kind::OwnCluster(slot) => slot.made.load(Relaxed),
+            Kind::OwnCluster(connections) => connections.made(),
             _ => 0,
         }
+    }
+
+    /// What log lines call it: an address, or the kind of client.
+    pub(crate) fn server(&self) -> &str {
+        &self.server
     }
 
     /// The slot of a key; 0 where there is only one server.
@@ -433,7 +443,7 @@ impl Connection {
 
     pub(crate) fn is_cluster(&self) -> bool {
         #[cfg(feature = "cluster")]
-        return matches!(self.0, Kind::Cluster(_) | Kind::OwnCluster(_));
+        return matches!(self.kind, Kind::Cluster(_) | Kind::OwnCluster(_));
         #[cfg(not(feature = "cluster"))]
         false
     }

@@ -1,15 +1,14 @@
 //! What the server answers, as values.
 
-use std::ops::Deref;
 use std::time::{Duration, SystemTime};
 
 use crate::error::Error;
-use crate::headers::{self, Headers, Policy};
 use crate::rule::Rule;
 use crate::wire::{Item, Items, Reply};
 
 /// One window after a call. Times are counted from [`at`](Self::at).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct State {
     /// Whether the request fitted into this window.
     pub allowed: bool,
@@ -43,37 +42,51 @@ impl State {
             next_after: self.next_after.map(nearer),
             reset_after: self.reset_after.map(nearer),
             at: self.at.checked_add(elapsed).unwrap_or(self.at),
-            ..self.clone()
+            ..*self
         }
     }
 }
 
-/// The answer to one rule: the state of the window that binds, whose fields it has as its own, and of each.
+/// The answer to one rule: the state of the window that binds, and of each.
 ///
 /// The window that binds is, of those that deny, the one with the longest wait. If none denies, it is the one with the
 /// fewest free units.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Decision {
-    /// The window that binds.
-    binding: State,
+    /// Whether the request fitted.
+    pub allowed: bool,
+    /// As [`State::limit`].
+    pub limit: u64,
+    /// As [`State::used`].
+    pub used: i64,
+    /// As [`State::remaining`].
+    pub remaining: u64,
+    /// As [`State::retry_after`].
+    pub retry_after: Option<Duration>,
+    /// As [`State::next_after`].
+    pub next_after: Option<Duration>,
+    /// As [`State::reset_after`].
+    pub reset_after: Option<Duration>,
+    /// As [`State::window`].
+    pub window: Duration,
+    /// As [`State::at`].
+    pub at: SystemTime,
     /// Each window, shortest first. Only the one that binds where the rule forces a request on several, and in
     /// [`Limiter::all`](crate::Limiter::all).
     pub each: Vec<State>,
-    rule: Rule,
-}
-
-impl Deref for Decision {
-    type Target = State;
-
-    fn deref(&self) -> &State {
-        &self.binding
-    }
+    pub(crate) rule: Rule,
 }
 
 impl Decision {
     fn of(rule: Rule, each: Vec<State>) -> Result<Self, Error> {
-        let binding = binding(&each).ok_or_else(|| Error::Unexpected("no window at all".to_owned()))?.clone();
-        Ok(Self { binding, each, rule })
+        let binding = *binding(&each).ok_or_else(|| Error::Unexpected("no window at all".to_owned()))?;
+        Ok(Self::binding(rule, binding, each))
+    }
+
+    fn binding(rule: Rule, state: State, each: Vec<State>) -> Self {
+        let State { allowed, limit, used, remaining, retry_after, next_after, reset_after, window, at } = state;
+        Self { allowed, limit, used, remaining, retry_after, next_after, reset_after, window, at, each, rule }
     }
 
     /// Reads the reply to FULL or EACH, whichever the rule asks for.
@@ -95,28 +108,15 @@ impl Decision {
         &self.rule
     }
 
-    /// The values of `RateLimit-Policy`, `RateLimit` and, if the request is denied and will fit one day, `Retry-After`.
-    pub fn headers(&self) -> Headers {
-        headers::headers(&self.policies(), self.allowed, self.retry_after)
-    }
-
-    /// The names of the policies that the request did not fit into.
-    pub fn violated_policies(&self) -> Vec<String> {
-        headers::violated(self.policies())
-    }
-
-    /// The body of a denial, `application/problem+json` of type `quota-exceeded`. `None` if the request was allowed.
-    pub fn problem(&self) -> Option<String> {
-        (!self.allowed).then(|| headers::problem(&self.violated_policies()))
-    }
-
-    fn policies(&self) -> Vec<Policy<'_>> {
-        headers::policies([(&self.rule, self.each.as_slice())])
+    /// The window that binds, as a value of its own.
+    pub fn state(&self) -> State {
+        let Self { allowed, limit, used, remaining, retry_after, next_after, reset_after, window, at, .. } = *self;
+        State { allowed, limit, used, remaining, retry_after, next_after, reset_after, window, at }
     }
 
     pub(crate) fn after(&self, elapsed: Duration) -> Self {
         let each = self.each.iter().map(|state| state.after(elapsed)).collect();
-        Self { binding: self.binding.after(elapsed), each, rule: self.rule.clone() }
+        Self::binding(self.rule.clone(), self.state().after(elapsed), each)
     }
 }
 
@@ -130,26 +130,24 @@ fn binding(each: &[State]) -> Option<&State> {
         .or_else(|| each.iter().min_by_key(|state| (free(state), state.window)))
 }
 
-/// The answer to several rules at once. It has the fields of the rule that binds as its own, with `allowed`, `remaining`
-/// and `retry_after` of the whole call.
+/// The answer to several rules at once.
 ///
 /// The rule that binds is, of those that deny, the one with the longest wait. If none denies, it is the one with the
 /// smallest share of its limit free.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AllDecision {
-    binding: State,
+    /// Whether every rule had room.
+    pub allowed: bool,
+    /// Units that the rule that binds has free after the call.
+    pub remaining: u64,
+    /// Until the same call fits: zero if it was allowed, `None` if it never fits.
+    pub retry_after: Option<Duration>,
     /// The position, from 0, of the rule that binds.
     pub index: usize,
     /// The answer to each rule, in the order of the call. `allowed` in it says whether that rule by itself had room.
     pub each: Vec<Decision>,
-}
-
-impl Deref for AllDecision {
-    type Target = State;
-
-    fn deref(&self) -> &State {
-        &self.binding
-    }
+    state: State,
 }
 
 impl AllDecision {
@@ -167,44 +165,44 @@ impl AllDecision {
         let each = rules.map(|rule| Decision::of(rule, vec![State::read(&mut items)?]));
         let each = each.collect::<Result<Vec<_>, _>>()?;
         let binding = each.get(index).ok_or_else(|| Error::Unexpected(format!("{index} as the position of a rule")))?;
-        let binding = State { allowed, remaining, retry_after, ..binding.binding.clone() };
-        Ok(Self { binding, index, each })
+        let state = State { allowed, remaining, retry_after, ..binding.state() };
+        Ok(Self { allowed, remaining, retry_after, index, each, state })
     }
 
-    /// Whether a request is allowed, what remains, and the wait, from a reply without maps.
-    pub(crate) fn read_short(reply: &Reply) -> Result<(bool, u64, Option<Duration>), Error> {
-        let [allowed, _, remaining, retry_after] = integers(reply)?;
-        Ok((allowed == 1, unsigned(remaining)?, wait(retry_after)?))
-    }
-
-    /// As [`Decision::headers`], for the policies of all rules. Of policies with one name, the later ones get a number
-    /// behind it: `60s`, `60s-2`.
-    pub fn headers(&self) -> Headers {
-        headers::headers(&self.policies(), self.allowed, self.retry_after)
-    }
-
-    /// The names of the policies that the request did not fit into.
-    pub fn violated_policies(&self) -> Vec<String> {
-        headers::violated(self.policies())
-    }
-
-    /// As [`Decision::problem`].
-    pub fn problem(&self) -> Option<String> {
-        (!self.allowed).then(|| headers::problem(&self.violated_policies()))
-    }
-
-    fn policies(&self) -> Vec<Policy<'_>> {
-        headers::policies(self.each.iter().map(|decision| (&decision.rule, decision.each.as_slice())))
+    /// The window of the rule that binds, with `allowed`, `remaining` and `retry_after` of the whole call.
+    pub fn state(&self) -> State {
+        self.state
     }
 
     pub(crate) fn after(&self, elapsed: Duration) -> Self {
         let each = self.each.iter().map(|decision| decision.after(elapsed)).collect();
-        Self { binding: self.binding.after(elapsed), index: self.index, each }
+        let state = self.state.after(elapsed);
+        Self { retry_after: state.retry_after, each, state, ..*self }
+    }
+}
+
+/// The short answer to one rule. See [`Limiter::admit`](crate::Limiter::admit).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Admission {
+    /// Whether the request fitted.
+    pub allowed: bool,
+    /// Units that are free after the call.
+    pub remaining: u64,
+    /// Until the same request fits: zero if it was allowed, `None` if it never fits.
+    pub retry_after: Option<Duration>,
+}
+
+impl Admission {
+    pub(crate) fn read(reply: &Reply) -> Result<Self, Error> {
+        let [allowed, _, remaining, retry_after] = integers(reply)?;
+        Ok(Self { allowed: allowed == 1, remaining: unsigned(remaining)?, retry_after: wait(retry_after)? })
     }
 }
 
 /// The answer to a refund.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Refund {
     /// Units given back.
     pub refunded: u64,
@@ -258,7 +256,7 @@ impl State {
         let fields = match items.item()? {
             Item::Map(fields) => fields,
             Item::Array(words) if words % 2 == 0 => words / 2,
-            other => return Err(Error::Unexpected(format!("{other:?} in place of fields"))),
+            other => return Err(other.in_place_of("fields")),
         };
         let mut found = [None; FIELDS.len()];
         for _ in 0..fields {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use redis::{ErrorKind, RedisError};
 
@@ -10,6 +11,9 @@ use redis::{ErrorKind, RedisError};
 pub(crate) const REPLY_LOST: &str = "REPLYLOST";
 pub(crate) const REPLY_LATE: &str = "REPLYLATE";
 
+/// For how long a call has to wait for its reply, at least, before the server is taken for one that hangs.
+pub(crate) const SHORTEST_PATIENCE: Duration = Duration::from_millis(250);
+
 /// Why a call has no answer.
 ///
 /// A denial is not an error: it is a [`Decision`](crate::Decision).
@@ -17,15 +21,15 @@ pub(crate) const REPLY_LATE: &str = "REPLYLATE";
 #[non_exhaustive]
 pub enum Error {
     /// The arguments cannot be sent: a number is out of range, or a rule is not accepted here. Nothing was sent.
-    Invalid(InvalidRule),
+    Invalid(InvalidArgument),
     /// The server refused the call for good: a key of another type, no permission, no such command. It changed nothing.
     /// The same call would be refused again, so no policy for an unavailable server applies.
     Refused(RedisError),
     /// The call was sent, or may have been, and no reply came: the connection broke, or the time was up. It may have been
     /// counted. It is not sent again, unless it is one that can be: a peek, a reset, a release or a renewal.
     ReplyLost(RedisError),
-    /// The server cannot decide now: it cannot be reached, is loading its data, is out of memory, or was unavailable less
-    /// than a second ago. Nothing was counted.
+    /// The server cannot decide now: it cannot be reached, is loading its data, is out of memory, or was unavailable a
+    /// moment ago. Nothing was counted.
     Unavailable(RedisError),
     /// The server answered something that is not an answer to this call.
     Unexpected(String),
@@ -41,6 +45,30 @@ impl Error {
     /// Whether the call may have been counted nevertheless.
     pub fn may_have_counted(&self) -> bool {
         matches!(self, Self::ReplyLost(_) | Self::Unexpected(_))
+    }
+
+    fn of_redis(&self) -> Option<&RedisError> {
+        match self {
+            Self::Refused(error) | Self::ReplyLost(error) | Self::Unavailable(error) => Some(error),
+            Self::Invalid(_) | Self::Unexpected(_) => None,
+        }
+    }
+
+    /// Whether it is an error that a server has sent.
+    pub(crate) fn is_from_server(&self) -> bool {
+        self.of_redis().and_then(RedisError::code).is_some_and(|code| code != REPLY_LATE && code != REPLY_LOST)
+    }
+
+    /// What kind of error it is, without what differs from call to call.
+    pub(crate) fn reason(&self) -> String {
+        let Some(error) = self.of_redis() else { return String::new() };
+        match error.code() {
+            Some(REPLY_LATE) => "no reply".to_owned(),
+            Some(code) => code.to_owned(),
+            None if error.is_timeout() => "no reply".to_owned(),
+            None if error.is_connection_refusal() => "no connection".to_owned(),
+            None => format!("{:?}", error.kind()),
+        }
     }
 }
 
@@ -102,6 +130,16 @@ fn starts(error: &RedisError, words: &str) -> bool {
     error.detail().and_then(|detail| detail.get(..words.len())).is_some_and(|start| start.eq_ignore_ascii_case(words))
 }
 
+/// Whether the keys of a call are on their way between two nodes, of which one has said so. `cluster`: as in [`meaning`].
+pub(crate) fn is_moving(error: &RedisError, cluster: bool) -> bool {
+    match error.code() {
+        Some("TRYAGAIN") => true,
+        // The client follows only so many redirections.
+        Some("MOVED" | "ASK") => cluster,
+        _ => false,
+    }
+}
+
 /// Whether the user of the ACL may not do this. A server says so only of commands that it has.
 pub(crate) fn is_forbidden(error: &RedisError) -> bool {
     error.code() == Some("NOPERM")
@@ -133,26 +171,25 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Invalid(error) => Some(error),
-            Self::Refused(error) | Self::ReplyLost(error) | Self::Unavailable(error) => Some(error),
-            Self::Unexpected(_) => None,
+            other => other.of_redis().map(|error| error as _),
         }
     }
 }
 
-impl From<InvalidRule> for Error {
-    fn from(error: InvalidRule) -> Self {
+impl From<InvalidArgument> for Error {
+    fn from(error: InvalidArgument) -> Self {
         Self::Invalid(error)
     }
 }
 
-/// A rule or an argument that is not accepted: what was given, and what is accepted.
+/// An argument that is not accepted, such as a rate: what was given, and what is accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InvalidRule(pub(crate) String);
+pub struct InvalidArgument(pub(crate) String);
 
-impl fmt::Display for InvalidRule {
+impl fmt::Display for InvalidArgument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for InvalidRule {}
+impl std::error::Error for InvalidArgument {}

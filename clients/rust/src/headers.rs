@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::decision::State;
+use crate::decision::{AllDecision, Decision, State};
 use crate::rule::{Rule, seconds};
 
 /// An integer of a structured field has at most 15 digits. A larger quota is understated.
@@ -16,6 +16,7 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 
 /// What a response says of a decision, after draft-ietf-httpapi-ratelimit-headers-11.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Headers {
     /// The value of `RateLimit-Policy`: each policy with its quota `q`, its window `w` in seconds (left out where it is
     /// not a whole number of them, and of leases), and its unit `qu` where that is not requests.
@@ -31,6 +32,49 @@ impl Headers {
     pub fn fields(&self) -> impl Iterator<Item = (&'static str, String)> {
         let fields = [("ratelimit-policy", self.policy.clone()), ("ratelimit", self.limit.clone())];
         fields.into_iter().chain(self.retry_after.map(|seconds| ("retry-after", seconds.to_string())))
+    }
+}
+
+impl Decision {
+    /// The values of `RateLimit-Policy`, `RateLimit` and, if the request is denied and will fit one day, `Retry-After`.
+    pub fn headers(&self) -> Headers {
+        headers(&self.policies(), self.allowed, self.retry_after)
+    }
+
+    /// The names of the policies that the request did not fit into.
+    pub fn violated_policies(&self) -> Vec<String> {
+        violated(self.policies())
+    }
+
+    /// The body of a denial, `application/problem+json` of type `quota-exceeded`. `None` if the request was allowed.
+    pub fn problem(&self) -> Option<String> {
+        (!self.allowed).then(|| problem(&self.violated_policies()))
+    }
+
+    fn policies(&self) -> Vec<Policy<'_>> {
+        policies([(&self.rule, self.each.as_slice())])
+    }
+}
+
+impl AllDecision {
+    /// As [`Decision::headers`], for the policies of all rules. Of policies with one name, the later ones get a number
+    /// behind it: `60s`, `60s-2`.
+    pub fn headers(&self) -> Headers {
+        headers(&self.policies(), self.allowed, self.retry_after)
+    }
+
+    /// The names of the policies that the request did not fit into.
+    pub fn violated_policies(&self) -> Vec<String> {
+        violated(self.policies())
+    }
+
+    /// As [`Decision::problem`].
+    pub fn problem(&self) -> Option<String> {
+        (!self.allowed).then(|| problem(&self.violated_policies()))
+    }
+
+    fn policies(&self) -> Vec<Policy<'_>> {
+        policies(self.each.iter().map(|decision| (&decision.rule, decision.each.as_slice())))
     }
 }
 
@@ -96,7 +140,7 @@ fn policies_of<'a>(rule: &'a Rule, states: &'a [State], all: &mut Vec<Policy<'a>
 }
 
 /// The fields for these policies. `retry_after`: `None` if it never fits.
-pub(crate) fn headers(policies: &[Policy<'_>], allowed: bool, retry_after: Option<Duration>) -> Headers {
+fn headers(policies: &[Policy<'_>], allowed: bool, retry_after: Option<Duration>) -> Headers {
     let retry_after = retry_after.filter(|_| !allowed).map(whole_seconds);
     let mut fields = Headers { policy: String::new(), limit: String::new(), retry_after };
     for policy in policies {
@@ -142,7 +186,7 @@ fn string(text: &str) -> String {
 }
 
 /// The names of the policies that a request did not fit into.
-pub(crate) fn violated(policies: Vec<Policy<'_>>) -> Vec<String> {
+fn violated(policies: Vec<Policy<'_>>) -> Vec<String> {
     let denies = |policy: &Policy<'_>| policy.state.is_some_and(|state| !state.allowed);
     policies.into_iter().filter(denies).map(|policy| policy.name).collect()
 }

@@ -8,7 +8,7 @@ use http::HeaderName;
 use http::request::Parts;
 use ipnet::{IpNet, Ipv6Net};
 
-use crate::error::InvalidRule;
+use crate::error::InvalidArgument;
 
 type Peer = Arc<dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync>;
 
@@ -24,7 +24,7 @@ type Peer = Arc<dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync>;
 /// use axum::extract::ConnectInfo;
 /// use redis_rl_client::ByAddress;
 ///
-/// # fn main() -> Result<(), redis_rl_client::InvalidRule> {
+/// # fn main() -> Result<(), redis_rl_client::InvalidArgument> {
 /// let by_address = ByAddress::new(|request| {
 ///     let ConnectInfo(peer) = request.extensions.get::<ConnectInfo<SocketAddr>>()?;
 ///     Some(peer.ip())
@@ -57,7 +57,10 @@ impl ByAddress {
     ///
     /// # Errors
     /// If one of them cannot be read.
-    pub fn trusted_proxies<T: AsRef<str>>(mut self, proxies: impl IntoIterator<Item = T>) -> Result<Self, InvalidRule> {
+    pub fn trusted_proxies<T: AsRef<str>>(
+        mut self,
+        proxies: impl IntoIterator<Item = T>,
+    ) -> Result<Self, InvalidArgument> {
         self.rules.trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref())).collect::<Result<_, _>>()?;
         Ok(self)
     }
@@ -74,9 +77,9 @@ impl ByAddress {
     ///
     /// # Errors
     /// If it is out of its range.
-    pub fn ipv6_prefix(mut self, bits: u8) -> Result<Self, InvalidRule> {
+    pub fn ipv6_prefix(mut self, bits: u8) -> Result<Self, InvalidArgument> {
         if !(1..=128).contains(&bits) {
-            return Err(InvalidRule(format!("an IPv6 prefix must be from 1 to 128 bits, not {bits}")));
+            return Err(InvalidArgument(format!("an IPv6 prefix must be from 1 to 128 bits, not {bits}")));
         }
         self.rules.ipv6_prefix = bits;
         Ok(self)
@@ -127,10 +130,10 @@ impl Addresses {
     }
 }
 
-fn network(text: &str) -> Result<IpNet, InvalidRule> {
+fn network(text: &str) -> Result<IpNet, InvalidArgument> {
     let address = || text.parse::<IpAddr>().map(|address| IpNet::from(address.to_canonical())).ok();
     text.parse().ok().or_else(address).ok_or_else(|| {
-        InvalidRule(format!("a trusted proxy must be an address or a network such as 10.0.0.0/8, not {text:?}"))
+        InvalidArgument(format!("a trusted proxy must be an address or a network such as 10.0.0.0/8, not {text:?}"))
     })
 }
 

@@ -5,7 +5,6 @@ use std::future::Future;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -26,12 +25,11 @@ use crate::limiter::Limiter;
 use crate::local::{Local, NoRoom};
 use crate::rule::{Counting, Rule};
 
-/// The deadline of a decision, and how many denied keys are remembered, unless set.
+/// The deadline of a decision, unless set.
 const TIMEOUT: Duration = Duration::from_millis(250);
-const DENY_CACHE: usize = 10_000;
 
-/// What happens to a request while the server is unavailable. A `tracing` event of level `WARN` says when that begins,
-/// one of level `INFO` when it ends.
+/// What happens to a request while the server is unavailable. A `tracing` event of level `WARN` of the limiter says when
+/// that begins, one of level `INFO` when it ends.
 ///
 /// It is for a server that cannot decide now. An error that is permanent, such as a key of another type or a missing
 /// permission, is answered with 500 and logged, whatever is set here.
@@ -43,8 +41,8 @@ pub enum WhenUnavailable {
     Open,
     /// It is answered with 503 Service Unavailable.
     Closed,
-    /// The same rules hold in this process' memory, each limit divided by the number of processes that share it. They
-    /// begin anew, and up to twice a limit can pass in a window.
+    /// The same rules hold in this process' memory, each limit divided by the number of processes that share it. What the
+    /// server has counted is not known there, and a window begins with its first request.
     #[cfg(feature = "local")]
     Local {
         /// How many processes share the limits, at least 1.
@@ -54,6 +52,7 @@ pub enum WhenUnavailable {
 
 /// What happens to a request that has no identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum WithoutIdentity {
     /// It is answered with 403 Forbidden.
     #[default]
@@ -77,7 +76,8 @@ impl Check {
 }
 
 /// What was decided on a request that a [`RateLimitLayer`] let through, in the request's extensions: one entry for each
-/// rule, those of outer layers first.
+/// rule that it was counted by on the server, those of outer layers first. It is there with every request, and empty where
+/// nothing was counted: while the server is unavailable, for example.
 #[derive(Debug, Clone, Default)]
 pub struct Decisions(Vec<Decided>);
 
@@ -91,6 +91,7 @@ impl Deref for Decisions {
 
 /// A rule's decision on a request.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Decided {
     /// The key at which the request was counted, without the limiter's own prefix: for a refund, for example.
     pub key: Vec<u8>,
@@ -109,17 +110,31 @@ pub struct Denial<'a> {
     /// The names of the policies that the request did not fit into.
     pub violated_policies: &'a [String],
     /// The window that denies. `None` if the server was not asked, as it is unavailable.
-    pub state: Option<&'a State>,
+    pub state: Option<State>,
+}
+
+/// A request that is refused for another reason than its rules, as [`RateLimitLayer::on_refused`] is told of it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Refusal<'a> {
+    /// The request.
+    pub request: &'a Parts,
+    /// 403 without an identity, 503 while the server is unavailable, 500 after an error that is permanent.
+    pub status: StatusCode,
+    /// Why the server has not decided; `None` if it was not asked.
+    pub error: Option<&'a Error>,
 }
 
 type By<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
-type Handler = Arc<dyn Fn(&Denial<'_>) -> Response<String> + Send + Sync>;
+type OnDenied = Arc<dyn Fn(&Denial<'_>) -> Response<String> + Send + Sync>;
+type OnRefused = Arc<dyn Fn(&Refusal<'_>) -> Response<String> + Send + Sync>;
 
 /// Puts rules before a service.
 ///
 /// Every request is counted by the rules under its identity. One that fits goes on to the service, with [`Decisions`] in
 /// its extensions, and the response gets the headers `RateLimit-Policy` and `RateLimit`. One that does not is answered
-/// with 429, `Retry-After` and a problem of type `quota-exceeded`.
+/// with 429, `Retry-After` and a problem of type `quota-exceeded`. A request of gRPC (`content-type: application/grpc`) gets
+/// the status `RESOURCE_EXHAUSTED` in its place, and `PERMISSION_DENIED`, `UNAVAILABLE` or `INTERNAL` for 403, 503 or 500.
 ///
 /// A key is the prefix, the policy (the rule's name, or else its kind with its limits) and the identity:
 /// `rl:sliding-100/60s:{203.0.113.7}`. So two layers with two rules are two limits. Two layers with the same rule are
@@ -149,13 +164,12 @@ struct Shared {
     prefix: Vec<u8>,
     cost: Option<By<u64>>,
     skip: Option<By<bool>>,
-    on_denied: Option<Handler>,
+    on_denied: Option<OnDenied>,
+    on_refused: Option<OnRefused>,
     when_unavailable: WhenUnavailable,
     without_identity: WithoutIdentity,
     timeout: Duration,
-    deny_cache: usize,
-    /// Whether the server was unavailable at the last request.
-    unavailable: Arc<AtomicBool>,
+    deny_cache: bool,
     #[cfg(feature = "local")]
     local: Option<Arc<Local>>,
 }
@@ -194,11 +208,11 @@ impl RateLimitLayer {
             cost: None,
             skip: None,
             on_denied: None,
+            on_refused: None,
             when_unavailable: WhenUnavailable::default(),
             without_identity: WithoutIdentity::default(),
             timeout: TIMEOUT,
-            deny_cache: DENY_CACHE,
-            unavailable: Arc::default(),
+            deny_cache: true,
             #[cfg(feature = "local")]
             local: None,
         };
@@ -248,6 +262,13 @@ impl RateLimitLayer {
         self.with(|shared| shared.on_denied = Some(Arc::new(handler)))
     }
 
+    /// Makes the response to a request that is refused for another reason: see [`Refusal`]. Unless set it has the status and
+    /// a problem that says no more.
+    #[must_use]
+    pub fn on_refused(self, handler: impl Fn(&Refusal<'_>) -> Response<String> + Send + Sync + 'static) -> Self {
+        self.with(|shared| shared.on_refused = Some(Arc::new(handler)))
+    }
+
     /// What happens to requests while the server is unavailable: [`WhenUnavailable::Open`] unless set.
     #[must_use]
     pub fn when_unavailable(self, policy: WhenUnavailable) -> Self {
@@ -278,11 +299,11 @@ impl RateLimitLayer {
         self.with(|shared| shared.timeout = timeout)
     }
 
-    /// How many denied keys are remembered: see [`Options::deny_cache`](crate::Options::deny_cache). 10,000 unless set,
-    /// or as many as the limiter remembers; 0 for none.
+    /// Whether denials are remembered, as [`Options::deny_cache`](crate::Options::deny_cache) says: `true` unless set. The
+    /// memory is the limiter's, of 10,000 keys unless its options say how many.
     #[must_use]
-    pub fn deny_cache(self, entries: usize) -> Self {
-        self.with(|shared| shared.deny_cache = entries)
+    pub fn deny_cache(self, remembers: bool) -> Self {
+        self.with(|shared| shared.deny_cache = remembers)
     }
 
     fn with(self, change: impl FnOnce(&mut Shared)) -> Self {
@@ -326,7 +347,21 @@ pub struct RateLimit<S> {
 }
 
 /// The future of a [`RateLimit`].
-pub type ResponseFuture<R, E> = Pin<Box<dyn Future<Output = Result<R, E>> + Send>>;
+pub struct ResponseFuture<R, E>(Pin<Box<dyn Future<Output = Result<R, E>> + Send>>);
+
+impl<R, E> fmt::Debug for ResponseFuture<R, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ResponseFuture").finish_non_exhaustive()
+    }
+}
+
+impl<R, E> Future for ResponseFuture<R, E> {
+    type Output = Result<R, E>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(context)
+    }
+}
 
 pin_project_lite::pin_project! {
     /// The body of a response: that of the service, or that of a denial.
@@ -389,55 +424,27 @@ where
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let shared = Arc::clone(&self.shared);
-        Box::pin(async move {
+        ResponseFuture(Box::pin(async move {
             let (mut parts, body) = request.into_parts();
-            let (asked, verdict) = match shared.asked(&parts) {
-                Ok(asked) => {
-                    let verdict = shared.decide(&asked).await;
-                    (asked, verdict)
-                }
-                Err(NoIdentity) => (Vec::new(), Verdict::Answer(problem(StatusCode::FORBIDDEN))),
-            };
-            let fields = match verdict {
-                Verdict::Pass => None,
-                Verdict::Allowed(outcome) => {
-                    let fields = outcome.headers();
-                    let keys = asked.into_iter().map(|(key, _)| key);
-                    let decided = keys.zip(outcome.decisions()).map(|(key, decision)| Decided { key, decision });
+            let fields = match shared.decide(&parts).await {
+                Verdict::Pass(decided, fields) => {
                     let mut decisions = parts.extensions.remove::<Decisions>().unwrap_or_default();
                     decisions.0.extend(decided);
                     parts.extensions.insert(decisions);
-                    Some(fields)
+                    fields
                 }
-                Verdict::Denied(outcome) => {
-                    let denial = Denial {
-                        request: &parts,
-                        retry_after: outcome.state().retry_after,
-                        violated_policies: &outcome.violated(),
-                        state: Some(outcome.state()),
-                    };
-                    let mut response = shared.deny(&denial);
-                    describe(&mut response, &outcome.headers());
-                    return Ok(own(response));
+                Verdict::Answer(response) => {
+                    return Ok(
+                        response.map(|body| ResponseBody { inner: Either::Right(Full::new(T::Data::from(body))) })
+                    );
                 }
-                #[cfg(feature = "local")]
-                Verdict::NoRoom(NoRoom { retry_after, violated }) => {
-                    let denial = Denial { request: &parts, retry_after, violated_policies: &violated, state: None };
-                    let mut response = shared.deny(&denial);
-                    if let Some(wait) = retry_after {
-                        let seconds = headers::whole_seconds(wait).max(1);
-                        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
-                    }
-                    return Ok(own(response));
-                }
-                Verdict::Answer(response) => return Ok(own(response)),
             };
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
             if let Some(fields) = fields {
                 describe(&mut response, &fields);
             }
             Ok(response.map(|body| ResponseBody { inner: Either::Left(body) }))
-        })
+        }))
     }
 }
 
@@ -445,14 +452,17 @@ struct NoIdentity;
 
 /// What becomes of a request.
 enum Verdict {
-    /// It goes on, uncounted.
-    Pass,
-    Allowed(Outcome),
-    Denied(Outcome),
-    #[cfg(feature = "local")]
-    NoRoom(NoRoom),
+    /// It goes on to the service.
+    Pass(Vec<Decided>, Option<Headers>),
     /// It is answered without the service.
     Answer(Response<String>),
+}
+
+impl Verdict {
+    /// It goes on, and the server has not counted it.
+    fn uncounted() -> Self {
+        Self::Pass(Vec::new(), None)
+    }
 }
 
 /// The decision on a request, by one rule or several.
@@ -464,10 +474,10 @@ enum Outcome {
 }
 
 impl Outcome {
-    fn state(&self) -> &State {
+    fn state(&self) -> State {
         match self {
-            Self::One(decision) => decision,
-            Self::All(decision) => decision,
+            Self::One(decision) => decision.state(),
+            Self::All(decision) => decision.state(),
         }
     }
 
@@ -525,88 +535,103 @@ impl Shared {
         Ok(asked)
     }
 
-    async fn decide(&self, asked: &[(Vec<u8>, Rule)]) -> Verdict {
-        let outcome = match asked {
-            [] => return Verdict::Pass,
+    async fn decide(&self, request: &Parts) -> Verdict {
+        let Ok(asked) = self.asked(request) else { return self.refuse(request, StatusCode::FORBIDDEN, None) };
+        let outcome = match asked.as_slice() {
+            [] => return Verdict::uncounted(),
             [(key, rule)] => self.limiter.hit(key, rule).await.map(Outcome::One),
             _ => {
                 let rules = asked.iter().map(|(key, rule)| (key, rule.clone()));
                 self.limiter.all(rules).await.map(Outcome::All)
             }
         };
-        let limiter = self.limiter.name();
         match outcome {
-            Err(error) if error.is_unavailable() => {
-                if !self.unavailable.swap(true, Relaxed) {
-                    tracing::warn!(limiter, %error, policy = ?self.when_unavailable, "the server is unavailable");
+            Ok(outcome) => {
+                let (state, fields) = (outcome.state(), outcome.headers());
+                if state.allowed {
+                    let keys = asked.into_iter().map(|(key, _)| key);
+                    let decided = keys.zip(outcome.decisions()).map(|(key, decision)| Decided { key, decision });
+                    return Verdict::Pass(decided.collect(), Some(fields));
                 }
-                self.decide_without(asked)
+                let violated_policies = &outcome.violated();
+                let retry_after = state.retry_after;
+                let mut response = self.deny(&Denial { request, retry_after, violated_policies, state: Some(state) });
+                describe(&mut response, &fields);
+                Verdict::Answer(response)
             }
-            outcome => {
-                if self.unavailable.load(Relaxed) && self.unavailable.swap(false, Relaxed) {
-                    tracing::info!(limiter, "the server decides again");
-                    #[cfg(feature = "local")]
-                    if let Some(local) = &self.local {
-                        local.clear();
-                    }
-                }
-                outcome.map_or_else(
-                    |error| self.failed(&error),
-                    |outcome| {
-                        if outcome.state().allowed { Verdict::Allowed(outcome) } else { Verdict::Denied(outcome) }
-                    },
-                )
+            Err(error) if error.is_unavailable() => self.decide_without(request, &asked, &error),
+            Err(error) => {
+                let limiter = self.limiter.name();
+                tracing::error!(limiter, %error, "a request could not be decided on, and was refused");
+                self.refuse(request, StatusCode::INTERNAL_SERVER_ERROR, Some(&error))
             }
         }
     }
 
     /// The decision while the server is unavailable.
-    fn decide_without(&self, asked: &[(Vec<u8>, Rule)]) -> Verdict {
+    fn decide_without(&self, request: &Parts, asked: &[(Vec<u8>, Rule)], error: &Error) -> Verdict {
         #[cfg(not(feature = "local"))]
         let _ = asked;
         match self.when_unavailable {
-            WhenUnavailable::Open => Verdict::Pass,
-            WhenUnavailable::Closed => Verdict::Answer(problem(StatusCode::SERVICE_UNAVAILABLE)),
+            WhenUnavailable::Open => Verdict::uncounted(),
+            WhenUnavailable::Closed => self.refuse(request, StatusCode::SERVICE_UNAVAILABLE, Some(error)),
             #[cfg(feature = "local")]
             WhenUnavailable::Local { .. } => {
                 let decided = self.local.as_ref().map_or(Ok(()), |local| local.decide(asked));
-                decided.map_or_else(Verdict::NoRoom, |()| Verdict::Pass)
+                let Err(NoRoom { retry_after, violated }) = decided else { return Verdict::uncounted() };
+                let mut response =
+                    self.deny(&Denial { request, retry_after, violated_policies: &violated, state: None });
+                if let Some(wait) = retry_after {
+                    let seconds = headers::whole_seconds(wait).max(1);
+                    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+                }
+                Verdict::Answer(response)
             }
         }
     }
 
-    fn failed(&self, error: &Error) -> Verdict {
-        tracing::error!(limiter = self.limiter.name(), %error, "a request could not be decided on, and was refused");
-        Verdict::Answer(problem(StatusCode::INTERNAL_SERVER_ERROR))
+    fn refuse(&self, request: &Parts, status: StatusCode, error: Option<&Error>) -> Verdict {
+        Verdict::Answer(match &self.on_refused {
+            Some(handler) => handler(&Refusal { request, status, error }),
+            None => {
+                let (title, code) = (status.canonical_reason().unwrap_or_default(), status.as_u16());
+                let problem = format!("{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":{code}}}");
+                answer(request, status, title, problem)
+            }
+        })
     }
 
     fn deny(&self, denial: &Denial<'_>) -> Response<String> {
         if let Some(handler) = &self.on_denied {
             return handler(denial);
         }
-        answer(StatusCode::TOO_MANY_REQUESTS, headers::problem(denial.violated_policies))
+        let problem = headers::problem(denial.violated_policies);
+        answer(denial.request, StatusCode::TOO_MANY_REQUESTS, "quota exceeded", problem)
     }
 }
 
-fn answer(status: StatusCode, body: String) -> Response<String> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+/// The status with a problem as its body; for a request of gRPC, the status that it has there.
+fn answer(request: &Parts, status: StatusCode, message: &'static str, problem: String) -> Response<String> {
+    let content_type = request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    if !content_type.is_some_and(|content_type| content_type.starts_with(b"application/grpc")) {
+        let mut response = Response::new(problem);
+        *response.status_mut() = status;
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        return response;
+    }
+    // RESOURCE_EXHAUSTED, PERMISSION_DENIED, UNAVAILABLE, INTERNAL
+    let code = match status {
+        StatusCode::TOO_MANY_REQUESTS => "8",
+        StatusCode::FORBIDDEN => "7",
+        StatusCode::SERVICE_UNAVAILABLE => "14",
+        _ => "13",
+    };
+    let mut response = Response::new(String::new());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from_static(code));
+    headers.insert(HeaderName::from_static("grpc-message"), HeaderValue::from_static(message));
     response
-}
-
-/// A response that says no more than its status.
-fn problem(status: StatusCode) -> Response<String> {
-    let title = status.canonical_reason().unwrap_or_default();
-    answer(status, format!("{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":{}}}", status.as_u16()))
-}
-
-/// A response of ours in place of the service's.
-fn own<T: Body>(response: Response<String>) -> Response<ResponseBody<T>>
-where
-    T::Data: From<String>,
-{
-    response.map(|body| ResponseBody { inner: Either::Right(Full::new(T::Data::from(body))) })
 }
 
 /// Adds the headers. There may be some of another layer; both then stand, as one list.

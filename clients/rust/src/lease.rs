@@ -10,10 +10,65 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use crate::decision::Decision;
+use crate::decision::{Attempt, Decision};
 use crate::error::Error;
-use crate::limiter::Limiter;
-use crate::rule::Lease;
+use crate::limiter::{GiveBack, Limiter, Waits};
+use crate::rule::{Lease, Rule};
+
+/// For how long a call for a lease is listened to that its caller has left, at most: what it takes then is given back.
+const LONGEST_LINGER: Duration = Duration::from_secs(60);
+
+impl Limiter {
+    /// Asks for a lease: `RL.ACQUIRE`. A lease rule without a holder gets a random one.
+    ///
+    /// What is granted is given back by [`Held::release`], when the [`Held`] is dropped, or by itself when the lease ends.
+    /// So it is if this future is dropped, or comes to its deadline, and the server grants the lease afterwards.
+    ///
+    /// # Errors
+    /// As [`Error`] says. After [`Error::ReplyLost`] the lease may be held, and ends by itself.
+    pub async fn acquire(&self, key: impl AsRef<[u8]>, rule: &Lease) -> Result<Attempt<Held>, Error> {
+        let rule = if rule.holder.is_some() { rule.clone() } else { rule.clone().holder(random_holder()) };
+        let (key, sent) = (key.as_ref(), Instant::now());
+        let (its_key, its_holder) = (key.to_vec(), rule.holder.clone().unwrap_or_default());
+        let give_back: GiveBack = Box::new(move |limiter, _| {
+            Box::pin(async move {
+                if let Err(error) = limiter.release(&its_key, [its_holder]).await {
+                    not_given_back(&limiter, &its_key, &error);
+                }
+            })
+        });
+        let linger = rule.length().min(LONGEST_LINGER);
+        let decision = self.hit_or(key, Rule::from(&rule), linger, Some(give_back)).await?;
+        if !decision.allowed {
+            return Ok(Attempt::Denied(decision));
+        }
+        Ok(Attempt::Granted(Held::new(self.clone(), key.to_vec(), rule, decision, sent)))
+    }
+
+    /// A lease for a block of work: waits up to `timeout` for a place, and renews the lease for as long as the [`Held`]
+    /// lives.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), at the first error.
+    pub async fn hold(&self, key: impl AsRef<[u8]>, rule: &Lease, timeout: Duration) -> Result<Attempt<Held>, Error> {
+        let key = key.as_ref();
+        let rule = if rule.holder.is_some() { rule.clone() } else { rule.clone().holder(random_holder()) };
+        let mut waits = Waits::new(&Rule::from(&rule), timeout);
+        loop {
+            let decision = match waits.of(self).acquire(key, &rule).await? {
+                Attempt::Granted(mut held) => {
+                    // Renewals have the deadline of this limiter.
+                    held.limiter = self.clone();
+                    held.keep_alive();
+                    return Ok(Attempt::Granted(held));
+                }
+                Attempt::Denied(decision) => decision,
+            };
+            let Some(wake) = waits.next(decision.retry_after) else { return Ok(Attempt::Denied(decision)) };
+            tokio::time::sleep_until(wake).await;
+        }
+    }
+}
 
 /// A lease that was granted by [`Limiter::acquire`] or [`Limiter::hold`].
 ///
@@ -58,7 +113,7 @@ pub struct Held {
 }
 
 impl Held {
-    pub(crate) fn new(limiter: Limiter, key: Vec<u8>, rule: Lease, decision: Decision, sent: Instant) -> Self {
+    fn new(limiter: Limiter, key: Vec<u8>, rule: Lease, decision: Decision, sent: Instant) -> Self {
         let ends = Arc::new(watch::Sender::new(end(sent, &rule)));
         Self { limiter, key, rule, decision, armed: true, ends, renewals: None }
     }
@@ -219,7 +274,7 @@ impl Drop for Held {
 }
 
 /// 128 bits that nobody else comes up with: hashes under random keys of the standard library's, of the time.
-pub(crate) fn random_holder() -> String {
+fn random_holder() -> String {
     let random = || {
         let mut hasher = RandomState::new().build_hasher();
         hasher.write_u128(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos());

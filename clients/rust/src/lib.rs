@@ -11,6 +11,7 @@
 mod breaker;
 mod call;
 #[cfg(test)]
+#[path = "../tests/unit/cases.rs"]
 mod cases;
 #[cfg(feature = "cluster")]
 mod cluster;
@@ -28,21 +29,22 @@ mod limiter;
 #[cfg(feature = "local")]
 mod local;
 mod mode;
+mod on_demand;
 mod options;
 mod reservation;
 mod rule;
 mod wire;
 
 pub use connection::Connection;
-pub use decision::{AllDecision, Attempt, Decision, Refund, State};
-pub use error::{Error, InvalidRule};
+pub use decision::{Admission, AllDecision, Attempt, Decision, Refund, State};
+pub use error::{Error, InvalidArgument};
 pub use headers::Headers;
 #[cfg(feature = "tower")]
 pub use identity::ByAddress;
 #[cfg(feature = "tower")]
 pub use layer::{
-    Check, Decided, Decisions, Denial, RateLimit, RateLimitLayer, ResponseBody, ResponseFuture, WhenUnavailable,
-    WithoutIdentity,
+    Check, Decided, Decisions, Denial, RateLimit, RateLimitLayer, Refusal, ResponseBody, ResponseFuture,
+    WhenUnavailable, WithoutIdentity,
 };
 pub use lease::Held;
 pub use limiter::Limiter;
@@ -50,4 +52,4 @@ pub use mode::Mode;
 pub use options::{Event, Options, Stats};
 pub use redis;
 pub use reservation::{Reservation, Settlement};
-pub use rule::{Counting, Fixed, Lease, Metered, Rates, Rule, Sliding, Throttle, Weighed, Window};
+pub use rule::{Counting, Fixed, Lease, Metered, Rates, Rule, Sliding, Throttle, Window};

@@ -2,29 +2,30 @@
 
 use std::fmt;
 use std::future::Future;
-use std::io::ErrorKind::{NotConnected, TimedOut};
-use std::pin::pin;
+use std::io::ErrorKind::TimedOut;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use redis::Cmd;
+use tokio::runtime::Handle;
+use tokio::sync;
 use tokio::time::Instant;
 
 use crate::breaker::Breakers;
 use crate::call::Call;
-use crate::connection::{Connection, Failure, Progress, To};
-use crate::decision::{AllDecision, Attempt, Decision, Refund, State, count, unix_millis};
+use crate::connection::{Connection, Failure, Progress, Shows, Stage, To};
+use crate::decision::{Admission, AllDecision, Decision, Refund, State, count, unix_millis};
 use crate::denials::{Asked, Denials, Denied};
 use crate::error::{
-    Error, InvalidRule, Meaning, is_broken, is_forbidden, is_function_not_found, is_unknown_command, meaning, no_answer,
+    Error, InvalidArgument, Meaning, SHORTEST_PATIENCE, is_forbidden, is_function_not_found, is_moving,
+    is_unknown_command, meaning, no_answer,
 };
-use crate::lease::{self, Held};
 use crate::mode::{LIBRARY, Mode};
 use crate::options::{Event, Options, Stats};
-use crate::reservation::Reservation;
-use crate::rule::{Counting, Lease, Metered, Rule, Use, seconds};
+use crate::rule::{Counting, Rule, Use, seconds};
 use crate::wire::{Item, Reply};
 
 /// The pause before a call is sent again whose keys are between two nodes, at first and at most.
@@ -33,10 +34,20 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// The pause before a lease is asked for again, at first and at most: one can be given back before it ends.
 const FIRST_POLL: Duration = Duration::from_millis(20);
 const LONGEST_POLL: Duration = Duration::from_millis(500);
+/// For how long a call of a wait may take when its time is nearly up.
+const LAST_CALL: Duration = Duration::from_millis(100);
 /// For how long a probe of the server may take, which no call waits for.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often other tasks get their turn before a call is given up at its deadline.
 const TURNS: usize = 8;
+/// For how long a call has to wait for its reply, at most, before the server is taken for one that hangs.
+const LONGEST_PATIENCE: Duration = Duration::from_secs(1);
+/// How long calls fail at once after a failure, at least and at most: for as long as one of them may take.
+const SHORTEST_OUTAGE_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_OUTAGE_PAUSE: Duration = Duration::from_secs(1);
+/// How many denied keys are remembered where a layer has it so, and the options do not say how many.
+#[cfg(feature = "tower")]
+const DENY_CACHE: usize = 10_000;
 
 /// Decides on requests, by a server or a cluster. Cheap to clone; clones share the connection and what is known of the
 /// server.
@@ -44,8 +55,12 @@ const TURNS: usize = 8;
 /// Every method is one call to the server, which decides by its own clock. Keys are any bytes.
 ///
 /// No call takes longer than the [timeout](Options::timeout). After a failure that means that the server is unavailable,
-/// calls fail at once for a second; then one of them probes the server. A denial is not an error. Errors are those of
-/// [`Error`].
+/// calls fail at once for as long as a call may take (50 ms to a second); then one of them probes the server. A denial is
+/// not an error. Errors are those of [`Error`].
+///
+/// A call whose future is dropped is not sent any more, or, if it was sent, goes on in a task that sees what becomes of it:
+/// the connection is replaced if it is dead, and a lease or a reservation that nobody takes is given back. Calls are made on
+/// a Tokio runtime, and there may be several.
 ///
 /// ```no_run
 /// use redis_rl_client::{Limiter, Rule};
@@ -76,6 +91,10 @@ struct Inner {
     breakers: Breakers,
     denials: OnceLock<Denials>,
     stats: Stats,
+    /// Loads the function library for all calls that miss it.
+    loading: sync::Mutex<()>,
+    /// How often it was loaded.
+    loads: AtomicU64,
 }
 
 impl fmt::Debug for Limiter {
@@ -114,9 +133,13 @@ impl Limiter {
     /// from starting.
     ///
     /// # Errors
-    /// If the URL cannot be read.
+    /// [`Error::Invalid`] if the URL cannot be read.
     pub fn open(url: &str) -> Result<Self, Error> {
-        Ok(Self::new(redis::Client::open(url).map_err(Error::Refused)?))
+        let client = redis::Client::open(url);
+        let client = client.map_err(|error| {
+            InvalidArgument(format!("a URL looks like redis://user:password@host:6379/0, not {url:?}: {error}"))
+        })?;
+        Ok(Self::new(client))
     }
 
     /// A limiter on a client or a connection of the `redis` crate. See [`Connection`].
@@ -135,9 +158,11 @@ impl Limiter {
         let inner = Inner {
             mode: AtomicU8::new(Mode::Auto.index()),
             probes: Probes { since: Instant::now(), last: AtomicU64::new(0), made: AtomicU64::new(0) },
-            breakers: Breakers::new(connection.is_cluster()),
+            breakers: Breakers::new(connection.is_cluster(), &options.name, connection.server()),
             denials,
             stats: Stats::default(),
+            loading: sync::Mutex::default(),
+            loads: AtomicU64::new(0),
             connection,
             options,
         };
@@ -152,10 +177,9 @@ impl Limiter {
 
     /// The same limiter, whose calls on this handle are answered from remembered denials.
     #[cfg(feature = "tower")]
-    pub(crate) fn remembering(&self, entries: usize) -> Self {
-        let remembers = entries > 0;
+    pub(crate) fn remembering(&self, remembers: bool) -> Self {
         if remembers {
-            self.inner.denials.get_or_init(|| Denials::new(entries));
+            self.inner.denials.get_or_init(|| Denials::new(DENY_CACHE));
         }
         Self { remembers, ..self.clone() }
     }
@@ -174,6 +198,17 @@ impl Limiter {
         (mode != Mode::Auto).then_some(mode)
     }
 
+    /// Whether calls are sent, as far as is known: false from a failure that means that the server is unavailable until it
+    /// answers again. Of a cluster, one node is enough.
+    pub fn is_available(&self) -> bool {
+        self.inner.breakers.are_closed()
+    }
+
+    /// How many connections this limiter has made, for a cluster of all nodes together; 0 if it was given one.
+    pub fn connections(&self) -> u64 {
+        self.inner.connection.made()
+    }
+
     /// What this limiter and its clones have counted since it was made.
     pub fn stats(&self) -> &Stats {
         &self.inner.stats
@@ -185,34 +220,60 @@ impl Limiter {
     /// # Errors
     /// As [`Error`] says.
     pub async fn hit(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<Decision, Error> {
-        let asked = [(self.prefixed(key.as_ref()), rule.into())];
-        let [(key, rule)] = &asked;
+        self.hit_or(key.as_ref(), rule.into(), Duration::ZERO, None).await
+    }
+
+    /// As [`hit`](Self::hit). Where the caller goes while the call is under way, `give_back` is called if it was allowed, also
+    /// if the reply comes `linger` later than a server may take that does not hang.
+    pub(crate) async fn hit_or(
+        &self,
+        key: &[u8],
+        rule: Rule,
+        linger: Duration,
+        give_back: Option<GiveBack>,
+    ) -> Result<Decision, Error> {
         rule.check(Use::Hit)?;
+        let asked = Arc::new([(self.prefixed(key), rule)]);
         let started = Instant::now();
-        if let Some(Denied::One(decision)) = self.remembered(&asked) {
-            self.observe("hit", &asked, Ok(&decision), started, true);
+        if let Some(Denied::One(decision)) = self.remembered(&*asked) {
+            self.observe("hit", &*asked, Ok(decision.state()), started, true);
             return Ok(decision);
         }
-        let words = |cmd: &mut Cmd| {
-            rule.write(cmd);
-            cmd.arg(form(rule));
-        };
-        let call = Call {
-            command: rule.command(),
-            counted: false,
-            reads: false,
-            // A holder that asks again renews its lease.
-            repeatable: matches!(rule, Rule::Lease(_)),
-            keys: &[key],
-            words: &words,
-        };
-        let decision = self.run(&call).await.and_then(|reply| Decision::read(rule.clone(), &reply));
-        self.observe("hit", &asked, decision.as_deref(), started, false);
-        if let Ok(decision) = &decision
-            && !decision.allowed
-            && let Some(denials) = self.denials()
-        {
-            denials.remember(&asked, Denied::One(decision.clone()), started);
+        let this = Arc::clone(&asked);
+        let slot = self.slot_of(&*asked);
+        let decision = self.begin(slot, false, linger, move |limiter, progress| async move {
+            let [(key, rule)] = &*this;
+            let words = |cmd: &mut Cmd| {
+                rule.write(cmd);
+                cmd.arg(form(rule));
+            };
+            let call = Call {
+                command: rule.command(),
+                counted: false,
+                reads: false,
+                decides: true,
+                // A holder that asks again renews its lease.
+                repeatable: matches!(rule, Rule::Lease(_)),
+                keys: &[key],
+                words: &words,
+            };
+            let decision = Decision::read(rule.clone(), &limiter.run(&call, &progress).await?)?;
+            if decision.allowed
+                && progress.is_abandoned()
+                && let Some(give_back) = give_back
+            {
+                give_back(limiter, decision.clone()).await;
+            }
+            Ok(decision)
+        });
+        let decision = decision.finish().await;
+        self.observe("hit", &*asked, decision.as_ref().map(Decision::state), started, false);
+        if let (Ok(decision), Some(denials)) = (&decision, self.denials()) {
+            if decision.allowed {
+                asked.iter().for_each(|(key, _)| denials.forget(key));
+            } else {
+                denials.remember(&*asked, Denied::One(decision.clone()), started);
+            }
         }
         decision
     }
@@ -225,15 +286,18 @@ impl Limiter {
     pub async fn peek(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<Decision, Error> {
         let rule = rule.into();
         rule.check(Use::Check)?;
-        let words = |cmd: &mut Cmd| {
-            cmd.arg(rule.word());
-            rule.write(cmd);
-            cmd.arg(form(&rule));
-        };
         let key = self.prefixed(key.as_ref());
-        let call = Call { keys: &[&key], words: &words, ..PEEK };
-        let reply = self.run(&call).await?;
-        Decision::read(rule, &reply)
+        let slot = self.inner.connection.slot(&key);
+        let peek = self.begin(slot, true, Duration::ZERO, move |limiter, progress| async move {
+            let words = |cmd: &mut Cmd| {
+                cmd.arg(rule.word());
+                rule.write(cmd);
+                cmd.arg(form(&rule));
+            };
+            let reply = limiter.run(&Call { keys: &[&key], words: &words, ..PEEK }, &progress).await?;
+            Decision::read(rule, &reply)
+        });
+        peek.finish().await
     }
 
     /// One decision over several keys, with a rule for each: `RL.ALL`. Allowed, and counted by all, only if every rule has
@@ -260,54 +324,63 @@ impl Limiter {
     pub async fn all<K: AsRef<[u8]>>(&self, rules: impl IntoIterator<Item = (K, Rule)>) -> Result<AllDecision, Error> {
         let asked: Vec<_> = rules.into_iter().map(|(key, rule)| (self.prefixed(key.as_ref()), rule)).collect();
         if !(1..=64).contains(&asked.len()) {
-            return Err(InvalidRule(format!("a call takes 1 to 64 keys, not {}", asked.len())).into());
+            return Err(InvalidArgument(format!("a call takes 1 to 64 keys, not {}", asked.len())).into());
         }
         asked.iter().try_for_each(|(_, rule)| rule.check(Use::Check))?;
         let started = Instant::now();
         if let Some(Denied::All(decision)) = self.remembered(&asked) {
-            self.observe("all", &asked, Ok(&decision), started, true);
+            self.observe("all", &asked, Ok(decision.state()), started, true);
             return Ok(decision);
         }
-        let words = |cmd: &mut Cmd| {
-            for (_, rule) in &asked {
-                cmd.arg(rule.word());
-                rule.write(cmd);
+        let asked = Arc::new(asked);
+        let (this, slot) = (Arc::clone(&asked), self.slot_of(&asked));
+        let decision = self.begin(slot, false, Duration::ZERO, move |limiter, progress| async move {
+            let words = |cmd: &mut Cmd| {
+                for (_, rule) in &*this {
+                    cmd.arg(rule.word());
+                    rule.write(cmd);
+                }
+                cmd.arg("FULL");
+            };
+            let keys: Vec<&[u8]> = this.iter().map(|(key, _)| key.as_slice()).collect();
+            let reply = limiter.run(&Call { keys: &keys, words: &words, ..ALL }, &progress).await?;
+            AllDecision::read(this.iter().map(|(_, rule)| rule.clone()), &reply)
+        });
+        let decision = decision.finish().await;
+        self.observe("all", &asked, decision.as_ref().map(AllDecision::state), started, false);
+        if let (Ok(decision), Some(denials)) = (&decision, self.denials()) {
+            if decision.allowed {
+                asked.iter().for_each(|(key, _)| denials.forget(key));
+            } else {
+                denials.remember(&asked, Denied::All(decision.clone()), started);
             }
-            cmd.arg("FULL");
-        };
-        let keys: Vec<&[u8]> = asked.iter().map(|(key, _)| key.as_slice()).collect();
-        let call = Call { keys: &keys, words: &words, ..ALL };
-        let rules = asked.iter().map(|(_, rule)| rule.clone());
-        let decision = self.run(&call).await.and_then(|reply| AllDecision::read(rules, &reply));
-        self.observe("all", &asked, decision.as_deref(), started, false);
-        if let Ok(decision) = &decision
-            && !decision.allowed
-            && let Some(denials) = self.denials()
-        {
-            denials.remember(&asked, Denied::All(decision.clone()), started);
         }
         decision
     }
 
-    /// As [`all`](Self::all) for one rule, from the short reply, which costs the server a third less. Answers whether the
-    /// request is allowed, the units that remain, and until when the same request waits. For redis-rl-envoy, which knows
-    /// the rest.
+    /// As [`all`](Self::all) for one rule, from a short reply, which costs the server a third less: for a caller that needs
+    /// no headers. Nothing is remembered of a denial, and neither the hook nor the statistics are told.
     ///
     /// # Errors
     /// As [`Error`] says.
-    #[doc(hidden)]
-    pub async fn all_short(&self, key: impl AsRef<[u8]>, rule: Rule) -> Result<(bool, u64, Option<Duration>), Error> {
+    pub async fn admit(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<Admission, Error> {
+        let rule = rule.into();
         rule.check(Use::Check)?;
         let key = self.prefixed(key.as_ref());
-        let words = |cmd: &mut Cmd| {
-            cmd.arg(rule.word());
-            rule.write(cmd);
-        };
-        AllDecision::read_short(&self.run(&Call { keys: &[&key], words: &words, ..ALL }).await?)
+        let slot = self.inner.connection.slot(&key);
+        let admission = self.begin(slot, false, Duration::ZERO, move |limiter, progress| async move {
+            let words = |cmd: &mut Cmd| {
+                cmd.arg(rule.word());
+                rule.write(cmd);
+            };
+            Admission::read(&limiter.run(&Call { keys: &[&key], words: &words, ..ALL }, &progress).await?)
+        });
+        admission.finish().await
     }
 
     /// Hits until the request is allowed, and sleeps for the exact wait between. Answers with the last denial at once
-    /// where the wait is longer than what is left of `timeout`, or has no end.
+    /// where the wait is longer than what is left of `timeout`, or has no end. A place of a lease can be given back before
+    /// the lease ends, so it is asked for with growing pauses until `timeout`.
     ///
     /// # Errors
     /// As [`Error`] says, at the first error.
@@ -318,16 +391,12 @@ impl Limiter {
         timeout: Duration,
     ) -> Result<Decision, Error> {
         let (key, rule) = (key.as_ref(), rule.into());
-        let deadline = Instant::now().checked_add(timeout);
+        let mut waits = Waits::new(&rule, timeout);
         loop {
-            let decision = self.hit(key, &rule).await?;
-            let wake = decision.retry_after.and_then(|wait| Instant::now().checked_add(wait));
-            match wake {
-                Some(wake) if !decision.allowed && deadline.is_none_or(|deadline| wake <= deadline) => {
-                    tokio::time::sleep_until(wake).await;
-                }
-                _ => return Ok(decision),
-            }
+            let decision = waits.of(self).hit(key, &rule).await?;
+            let wake = if decision.allowed { None } else { waits.next(decision.retry_after) };
+            let Some(wake) = wake else { return Ok(decision) };
+            tokio::time::sleep_until(wake).await;
         }
     }
 
@@ -351,14 +420,14 @@ impl Limiter {
 
     async fn refund_units(&self, key: &[u8], rule: Rule, at: Option<u64>) -> Result<Refund, Error> {
         rule.check(Use::Hit)?;
-        let words = |cmd: &mut Cmd| {
+        let words = move |cmd: &mut Cmd| {
             cmd.arg(rule.word());
             rule.write(cmd);
             if let Some(at) = at {
                 cmd.arg("AT").arg(at);
             }
         };
-        Refund::read(&self.change(("RL.REFUND", "rl_refund", "refund"), false, key, &words).await?)
+        Refund::read(&self.change(("RL.REFUND", "rl_refund", "refund"), false, key, words).await?)
     }
 
     /// Gives the whole quota of a key back: `RL.RESET`, with the windows of a fixed rule, so that its counters go too.
@@ -368,58 +437,14 @@ impl Limiter {
     /// As [`Error`] says.
     pub async fn reset(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<u64, Error> {
         let rule = rule.into();
-        let words = |cmd: &mut Cmd| {
+        let words = move |cmd: &mut Cmd| {
             if let Rule::Fixed(_) = rule {
                 for window in rule.windows() {
                     cmd.arg(seconds(window.millis));
                 }
             }
         };
-        count(&self.change(("RL.RESET", "rl_reset", "reset"), true, key.as_ref(), &words).await?)
-    }
-
-    /// Asks for a lease: `RL.ACQUIRE`. A lease rule without a holder gets a random one.
-    ///
-    /// What is granted is given back by [`Held::release`], when the [`Held`] is dropped, or by itself when the lease ends.
-    ///
-    /// # Errors
-    /// As [`Error`] says. After [`Error::ReplyLost`] the lease may be held, and ends by itself.
-    pub async fn acquire(&self, key: impl AsRef<[u8]>, rule: &Lease) -> Result<Attempt<Held>, Error> {
-        let rule = if rule.holder.is_some() { rule.clone() } else { rule.clone().holder(lease::random_holder()) };
-        let sent = Instant::now();
-        let decision = self.hit(key.as_ref(), &rule).await?;
-        if !decision.allowed {
-            return Ok(Attempt::Denied(decision));
-        }
-        Ok(Attempt::Granted(Held::new(self.clone(), key.as_ref().to_vec(), rule, decision, sent)))
-    }
-
-    /// A lease for a block of work: waits up to `timeout` for a place, and renews the lease for as long as the [`Held`]
-    /// lives. Must be called on a Tokio runtime.
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire).
-    pub async fn hold(&self, key: impl AsRef<[u8]>, rule: &Lease, timeout: Duration) -> Result<Attempt<Held>, Error> {
-        let key = key.as_ref();
-        let rule = if rule.holder.is_some() { rule.clone() } else { rule.clone().holder(lease::random_holder()) };
-        let deadline = Instant::now().checked_add(timeout);
-        let mut pause = FIRST_POLL;
-        loop {
-            let decision = match self.acquire(key, &rule).await? {
-                Attempt::Granted(mut held) => {
-                    held.keep_alive();
-                    return Ok(Attempt::Granted(held));
-                }
-                Attempt::Denied(decision) => decision,
-            };
-            let Some(wait) = decision.retry_after else { return Ok(Attempt::Denied(decision)) };
-            let wake = Instant::now() + pause.min(wait);
-            if deadline.is_some_and(|deadline| wake > deadline) {
-                return Ok(Attempt::Denied(decision));
-            }
-            tokio::time::sleep_until(wake).await;
-            pause = (pause * 2).min(LONGEST_POLL);
-        }
+        count(&self.change(("RL.RESET", "rl_reset", "reset"), true, key.as_ref(), words).await?)
     }
 
     /// Gives leases back before they end: `RL.RELEASE`. Answers how many of the holders had one; releasing twice is no
@@ -434,35 +459,21 @@ impl Limiter {
     ) -> Result<u64, Error> {
         let holders: Vec<Vec<u8>> = holders.into_iter().map(|holder| holder.as_ref().to_vec()).collect();
         if holders.is_empty() || holders.iter().any(Vec::is_empty) {
-            return Err(InvalidRule("a release needs a holder of at least one byte".to_owned()).into());
+            return Err(InvalidArgument("a release needs a holder of at least one byte".to_owned()).into());
         }
-        let words = |cmd: &mut Cmd| {
+        let words = move |cmd: &mut Cmd| {
             cmd.arg(&holders);
         };
-        count(&self.change(("RL.RELEASE", "rl_release", "release"), true, key.as_ref(), &words).await?)
-    }
-
-    /// Reserves units of a budget whose true cost is known only afterwards, such as the tokens of a language model, if
-    /// all of them fit (1 to 2^53 − 1). See [`Reservation`].
-    ///
-    /// # Errors
-    /// As [`Error`] says. After [`Error::ReplyLost`] they may be charged.
-    pub async fn reserve<R: Metered>(
-        &self,
-        key: impl AsRef<[u8]>,
-        rule: &R,
-        units: u64,
-    ) -> Result<Attempt<Reservation<R>>, Error> {
-        let key = key.as_ref();
-        let decision = self.hit(key, rule.clone().with_cost(units)).await?;
-        if !decision.allowed {
-            return Ok(Attempt::Denied(decision));
-        }
-        Ok(Attempt::Granted(Reservation::new(self.clone(), key.to_vec(), rule.clone(), units, decision)))
+        count(&self.change(("RL.RELEASE", "rl_release", "release"), true, key.as_ref(), words).await?)
     }
 
     fn prefixed(&self, key: &[u8]) -> Vec<u8> {
         [self.inner.options.prefix.as_slice(), key].concat()
+    }
+
+    /// The slot of the first key, where the call goes.
+    fn slot_of(&self, asked: Asked<'_>) -> u16 {
+        asked.first().map_or(0, |(key, _)| self.inner.connection.slot(key))
     }
 
     fn denials(&self) -> Option<&Denials> {
@@ -477,7 +488,7 @@ impl Limiter {
         &self,
         call: &'static str,
         asked: Asked<'_>,
-        outcome: Result<&State, &Error>,
+        outcome: Result<State, &Error>,
         started: Instant,
         from_memory: bool,
     ) {
@@ -496,73 +507,113 @@ impl Limiter {
         command: (&'static str, &'static str, &'static str),
         repeatable: bool,
         key: &[u8],
-        words: &(dyn Fn(&mut Cmd) + Send + Sync),
+        words: impl Fn(&mut Cmd) + Send + Sync + 'static,
     ) -> Result<Reply, Error> {
-        let key = self.prefixed(key);
+        let key: Arc<[u8]> = self.prefixed(key).into();
         let forget = |key: &[u8]| {
             if let Some(denials) = self.inner.denials.get() {
                 denials.forget(key);
             }
         };
-        let call = Call { command, counted: false, reads: false, repeatable, keys: &[&key], words };
         // Before and after: a denial that arrives meanwhile may be older than what is given back.
         forget(&key);
-        let reply = self.run(&call).await;
+        let (this, slot) = (Arc::clone(&key), self.inner.connection.slot(&key));
+        let reply = self.begin(slot, false, Duration::ZERO, move |limiter, progress| async move {
+            let (counted, reads, decides) = (false, false, false);
+            let call = Call { command, counted, reads, decides, repeatable, keys: &[&this], words: &words };
+            limiter.run(&call, &progress).await
+        });
+        let reply = reply.finish().await;
         forget(&key);
         reply
     }
 
-    /// Makes the call within the deadline, unless the server is known to be unavailable.
-    async fn run(&self, call: &Call<'_>) -> Result<Reply, Error> {
-        let Inner { breakers, connection, .. } = &*self.inner;
-        let slot = connection.slot(call.key());
-        if !breakers.admits(slot) {
-            let what = "the server was unavailable less than a second ago";
-            return Err(Error::Unavailable(no_answer(NotConnected, what.to_owned())));
-        }
-        let progress = Progress::default();
-        let deadline = Instant::now().checked_add(self.timeout);
-        let result = match within(deadline, self.attempts(call, &progress, deadline)).await {
-            Some(result) => result,
-            None => {
-                progress.give_up();
-                let error = no_answer(TimedOut, format!("no reply within {:?}", self.timeout));
-                Err(if progress.is_sent() && !call.reads { Error::ReplyLost(error) } else { Error::Unavailable(error) })
-            }
-        };
-        match &result {
-            // That a connection broke says nothing about the server: the next call makes a new one, or fails to.
-            Err(Error::ReplyLost(error)) if is_broken(error) => {}
-            Err(error) if error.is_unavailable() => breakers.failed(slot),
-            _ => breakers.answered(slot),
-        }
-        result
+    /// How long a call has to wait for its reply before that says something about the server, whatever the deadline of this
+    /// handle is.
+    fn patience(&self) -> Duration {
+        self.inner.options.timeout.clamp(SHORTEST_PATIENCE, LONGEST_PATIENCE)
     }
 
-    /// Sends the call, and again where that is needed and can be done.
-    async fn attempts(&self, call: &Call<'_>, progress: &Progress, deadline: Option<Instant>) -> Result<Reply, Error> {
+    /// How long calls fail at once after a failure.
+    fn pause(&self) -> Duration {
+        self.timeout.clamp(SHORTEST_OUTAGE_PAUSE, LONGEST_OUTAGE_PAUSE)
+    }
+
+    /// Prepares a call. Nothing happens before it is awaited.
+    fn begin<T: Send + 'static, F>(
+        &self,
+        slot: u16,
+        reads: bool,
+        linger: Duration,
+        call: impl FnOnce(Self, Arc<Progress>) -> F,
+    ) -> UnderWay<T>
+    where
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let (started, progress) = (Instant::now(), Arc::new(Progress::default()));
+        let call: Calling<T> = Box::pin(call(self.clone(), Arc::clone(&progress)));
+        UnderWay { limiter: self.clone(), slot, reads, progress, started, linger, call: Some(call) }
+    }
+
+    /// Nothing has come for as long as a call waits that says something about the server.
+    fn hangs(&self, slot: u16, progress: &Progress) {
+        let shows = match progress.stage() {
+            Stage::Idle => false,
+            Stage::Connecting => true,
+            Stage::Sent => progress.give_up(),
+        };
+        if shows {
+            let error = no_answer(TimedOut, "the server does not answer".to_owned());
+            self.inner.breakers.failed(slot, self.pause(), &Error::Unavailable(error));
+        }
+    }
+
+    /// Sends the call unless the server is known to be unavailable, and again where that is needed and can be done.
+    async fn run(&self, call: &Call<'_>, progress: &Progress) -> Result<Reply, Error> {
+        let Inner { breakers, connection, .. } = &*self.inner;
+        let slot = connection.slot(call.key());
+        breakers.admit(slot, self.pause())?;
+        let deadline = Instant::now().checked_add(self.timeout);
         let mut pause = FIRST_PAUSE;
         let mut repeated = false;
         loop {
-            let Failure { error, sent } = match self.ask(call, progress).await {
-                Ok(reply) => return Ok(reply),
+            let Failure { error, sent, shows } = match self.ask(call, progress).await {
+                Ok(reply) => {
+                    breakers.answered(slot, call.decides);
+                    return Ok(reply);
+                }
                 Err(failure) => failure,
             };
-            match meaning(&error, self.inner.connection.is_cluster()) {
-                Meaning::TryAgain => {
+            let is_moving = is_moving(&error, connection.is_cluster());
+            let error = match meaning(&error, connection.is_cluster()) {
+                _ if is_moving => {
                     let wake = Instant::now() + pause;
-                    if deadline.is_some_and(|deadline| wake >= deadline) {
-                        return Err(Error::Unavailable(error));
+                    if deadline.is_none_or(|deadline| wake < deadline) {
+                        tokio::time::sleep_until(wake).await;
+                        pause = (pause * 2).min(LONGEST_PAUSE);
+                        continue;
                     }
-                    tokio::time::sleep_until(wake).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    Error::Unavailable(error)
                 }
-                Meaning::Lost if sent && call.repeatable && !repeated => repeated = true,
-                Meaning::Lost if sent && !call.reads => return Err(Error::ReplyLost(error)),
-                Meaning::Lost | Meaning::Unavailable => return Err(Error::Unavailable(error)),
-                Meaning::Unexpected => return Err(Error::Unexpected(error.to_string())),
-                Meaning::Missing | Meaning::Permanent => return Err(Error::Refused(error)),
+                Meaning::Lost if sent && call.repeatable && !repeated => {
+                    repeated = true;
+                    continue;
+                }
+                Meaning::Lost if sent && !call.reads => Error::ReplyLost(error),
+                Meaning::Lost | Meaning::Unavailable | Meaning::TryAgain => Error::Unavailable(error),
+                Meaning::Unexpected => Error::Unexpected(error.to_string()),
+                Meaning::Missing | Meaning::Permanent => Error::Refused(error),
+            };
+            match shows {
+                Shows::NoConnection => breakers.failed(slot, self.pause(), &error),
+                // A node that says that keys are on their way is there.
+                Shows::Server if error.is_unavailable() && !is_moving => {
+                    breakers.failed(slot, self.pause(), &error);
+                }
+                Shows::Server => breakers.answered(slot, call.decides),
+                Shows::Nothing => {}
             }
+            return Err(error);
         }
     }
 
@@ -676,17 +727,26 @@ impl Limiter {
     /// not bring it to nodes that join; while the key moves, that can be the wrong node, and then into all of them.
     async fn by_functions(&self, call: &Call<'_>, progress: &Progress) -> Result<Reply, Failure> {
         let Inner { connection, options, .. } = &*self.inner;
+        let mut loads = self.inner.loads.load(Relaxed);
         let mut reply = self.send(call.cmd(Mode::Functions, call.reads), call.to(), progress).await;
         for to in [call.to_primary(), To::Everyone] {
             let missing = reply.as_ref().is_err_and(|failure| is_function_not_found(&failure.error));
             if !missing || !options.load_functions || matches!(to, To::Everyone) && !connection.is_cluster() {
                 break;
             }
-            let mut load = redis::cmd("FUNCTION");
-            load.arg("LOAD").arg(LIBRARY);
-            // Refused where another client was faster, or where it may not be loaded. The call itself says which.
-            if let Err(Failure { error, .. }) = self.send(load, to, progress).await {
-                tracing::debug!(limiter = options.name, %error, "the function library was not loaded");
+            {
+                // One of all calls that miss it loads it.
+                let _turn = self.inner.loading.lock().await;
+                if self.inner.loads.load(Relaxed) == loads {
+                    let mut load = redis::cmd("FUNCTION");
+                    load.arg("LOAD").arg(LIBRARY);
+                    // Refused where another client was faster, or where it may not be loaded. The call itself says which.
+                    if let Err(Failure { error, .. }) = self.send(load, to, progress).await {
+                        tracing::debug!(limiter = options.name, %error, "the function library was not loaded");
+                    }
+                    self.inner.loads.fetch_add(1, Relaxed);
+                }
+                loads = self.inner.loads.load(Relaxed);
             }
             reply = self.send(call.cmd(Mode::Functions, call.reads), call.to(), progress).await;
         }
@@ -710,11 +770,111 @@ impl Limiter {
     }
 }
 
+/// Gives back what a call has taken whose caller has gone.
+pub(crate) type GiveBack = Box<dyn FnOnce(Limiter, Decision) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
+
+/// A call under way, whose future may be dropped at any time: by the limiter at its deadline, or by its caller.
+///
+/// It then goes on in a task, for as long as it takes to know whether the server answers. So the connection that a dropped
+/// call has used is judged as that of any other, and what it has taken can be given back. What was not sent by then is not
+/// sent any more.
+struct UnderWay<T: Send + 'static> {
+    limiter: Limiter,
+    slot: u16,
+    reads: bool,
+    progress: Arc<Progress>,
+    started: Instant,
+    /// For how much longer it matters what comes of it.
+    linger: Duration,
+    /// None once it has ended.
+    call: Option<Calling<T>>,
+}
+
+type Calling<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+impl<T: Send + 'static> UnderWay<T> {
+    /// What the call comes to, within the deadline.
+    async fn finish(mut self) -> Result<T, Error> {
+        let timeout = self.limiter.timeout;
+        let deadline = self.started.checked_add(timeout);
+        if let Some(call) = &mut self.call
+            && let Some(result) = within(deadline, call.as_mut()).await
+        {
+            self.call = None;
+            return result;
+        }
+        let error = no_answer(TimedOut, format!("no reply within {timeout:?}"));
+        // Not sent until now is not sent at all: what goes on knows that nobody waits.
+        let is_sent = self.progress.stage() == Stage::Sent;
+        Err(if is_sent && !self.reads { Error::ReplyLost(error) } else { Error::Unavailable(error) })
+    }
+}
+
+impl<T: Send + 'static> Drop for UnderWay<T> {
+    fn drop(&mut self) {
+        let Some(mut call) = self.call.take() else { return };
+        self.progress.abandon();
+        let (limiter, slot, linger) = (self.limiter.clone(), self.slot, self.linger);
+        let until = self.started + limiter.patience();
+        if until <= Instant::now() && linger.is_zero() {
+            return limiter.hangs(slot, &self.progress);
+        }
+        let (Ok(runtime), progress) = (Handle::try_current(), Arc::clone(&self.progress)) else { return };
+        runtime.spawn(async move {
+            if within(Some(until), call.as_mut()).await.is_none() {
+                limiter.hangs(slot, &progress);
+                let _ = tokio::time::timeout(linger, call).await;
+            }
+        });
+    }
+}
+
+/// When to ask again for what was denied.
+pub(crate) struct Waits {
+    deadline: Option<Instant>,
+    /// Whether there is any time to wait.
+    waits: bool,
+    /// The next pause, for a lease: one can be given back at any time.
+    pause: Option<Duration>,
+}
+
+impl Waits {
+    pub fn new(rule: &Rule, timeout: Duration) -> Self {
+        let pause = matches!(rule, Rule::Lease(_)).then_some(FIRST_POLL);
+        Self { deadline: Instant::now().checked_add(timeout), waits: !timeout.is_zero(), pause }
+    }
+
+    /// The limiter for the next call, which takes no longer than what is left. The first call of a wait that takes no time
+    /// at all has the limiter's own deadline.
+    pub fn of(&self, limiter: &Limiter) -> Limiter {
+        let Some(deadline) = self.deadline.filter(|_| self.waits) else { return limiter.clone() };
+        let left = deadline.saturating_duration_since(Instant::now()).max(LAST_CALL);
+        limiter.timeout(limiter.timeout.min(left))
+    }
+
+    /// `None` if it is not worth the wait.
+    pub fn next(&mut self, retry_after: Option<Duration>) -> Option<Instant> {
+        let (now, wait) = (Instant::now(), retry_after?);
+        let Some(pause) = &mut self.pause else {
+            let wake = now.checked_add(wait)?;
+            return self.deadline.is_none_or(|deadline| wake <= deadline).then_some(wake);
+        };
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            return None;
+        }
+        let wake = now + wait.min(*pause);
+        *pause = (*pause * 2).min(LONGEST_POLL);
+        // Once more at the very end.
+        Some(self.deadline.map_or(wake, |deadline| wake.min(deadline)))
+    }
+}
+
 /// What all calls of RL.ALL have in common.
 const ALL: Call<'static> = Call {
     command: ("RL.ALL", "rl_all", "all"),
     counted: true,
     reads: false,
+    decides: true,
     repeatable: false,
     keys: &[],
     words: &|_| {},
@@ -725,6 +885,7 @@ const PEEK: Call<'static> = Call {
     command: ("RL.PEEK", "rl_peek", "peek"),
     counted: false,
     reads: true,
+    decides: false,
     repeatable: true,
     keys: &[],
     words: &|_| {},

@@ -1,37 +1,52 @@
 //! The rules in this process' memory, for the time that the server is unavailable.
 //!
-//! Counted by the governor crate: each window is a bucket that fills with its limit in its length. So up to twice a limit
-//! can pass in a window, and what was counted on the server is not known here. A limit is divided by the number of
-//! processes.
+//! A request is counted by all limits that it meets, or by none, under one lock. A window begins with the first request, so
+//! that up to twice a limit can pass in any stretch of its length; a throttle is a bucket. What was counted on the server is
+//! not known here. A limit is divided by the number of processes.
+//!
+//! Written by hand, as the crates for it decide on one limit at a time and cannot take back what another denies.
 
-use std::collections::HashMap;
-use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use governor::clock::{Clock, DefaultClock};
-use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use quick_cache::unsync::Cache;
 use tokio::time::Instant;
 
 use crate::denials::Asked;
 use crate::headers;
-use crate::rule::{Rule, Window};
+use crate::rule::Rule;
 
-/// How many keys are kept for each limit. Those that are as good as new are dropped first, then all.
-const MOST_KEYS: usize = 100_000;
-const SWEEP_EVERY: Duration = Duration::from_secs(10);
-
-/// A rate and its burst.
-type Limit = (Window, u64);
-type Counters = DefaultKeyedRateLimiter<Vec<u8>>;
-/// By the limit, the milliseconds of its window, and the burst.
-type ByLimit = HashMap<(u64, u64, u64), Arc<Counters>>;
+/// How many counters are kept, of about a hundred bytes each. Beyond them, those that are asked for least begin anew.
+const MOST: usize = 100_000;
 
 pub(crate) struct Local {
     processes: u64,
-    clock: DefaultClock,
-    /// And when they were swept last.
-    counters: Mutex<(ByLimit, Instant)>,
+    since: Instant,
+    hashers: [RandomState; 2],
+    counters: Mutex<Cache<[u64; 2], Counter>>,
+}
+
+/// One limit of a rule. Times are in nanoseconds.
+#[derive(Debug, Clone, Copy, Hash)]
+enum Limit {
+    Window {
+        units: u64,
+        length: u128,
+    },
+    /// One unit each interval, and so many at once after a pause.
+    Bucket {
+        units: u64,
+        interval: u128,
+    },
+}
+
+/// What is used of a limit.
+#[derive(Debug, Clone, Copy)]
+struct Counter {
+    /// The end of the window, or the time at which the bucket is full.
+    until: u128,
+    used: u64,
 }
 
 /// A request that does not fit.
@@ -44,76 +59,84 @@ pub(crate) struct NoRoom {
 
 impl Local {
     pub fn new(processes: u32) -> Self {
-        let counters = Mutex::new((HashMap::new(), Instant::now()));
-        Self { processes: u64::from(processes.max(1)), clock: DefaultClock::default(), counters }
-    }
-
-    /// Forgets everything: the server decides again.
-    pub fn clear(&self) {
-        self.counters.lock().unwrap_or_else(PoisonError::into_inner).0.clear();
+        Self {
+            processes: u64::from(processes.max(1)),
+            since: Instant::now(),
+            hashers: [RandomState::new(), RandomState::new()],
+            counters: Mutex::new(Cache::new(MOST)),
+        }
     }
 
     pub fn decide(&self, asked: Asked<'_>) -> Result<(), NoRoom> {
-        let mut no_room: Option<NoRoom> = None;
+        let now = self.since.elapsed().as_nanos();
         let mut names = headers::policies(asked.iter().map(|(_, rule)| (rule, &[][..]))).into_iter();
+        let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut counted, mut no_room) = (Vec::new(), None::<NoRoom>);
         for (key, rule) in asked {
-            for (limit, name) in limits(rule).into_iter().zip(&mut names) {
-                let Err(wait) = self.count(key, limit, rule.cost().unwrap_or(1)) else { continue };
-                if rule.is_forced() {
+            for (limit, name) in limits(rule, self.processes).into_iter().zip(&mut names) {
+                let place = self.hashers.each_ref().map(|hasher| hasher.hash_one((key, limit)));
+                let (wait, counter) = limit.count(counters.get(&place).copied(), rule.cost().unwrap_or(1), now);
+                counted.push((place, counter));
+                if wait == Some(0) || rule.is_forced() {
                     continue;
                 }
+                let wait = wait.map(|nanos| Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
                 let longest = no_room.get_or_insert(NoRoom { retry_after: Some(Duration::ZERO), violated: Vec::new() });
                 longest.retry_after = longest.retry_after.zip(wait).map(|(one, other)| one.max(other));
                 longest.violated.push(name.name);
             }
         }
-        no_room.map_or(Ok(()), Err)
-    }
-
-    /// Counts units, or says how long to wait for them.
-    fn count(&self, key: &[u8], (window, burst): Limit, cost: u64) -> Result<(), Option<Duration>> {
-        if window.limit == 0 || cost > burst {
-            return Err(None);
+        if let Some(no_room) = no_room {
+            return Err(no_room);
         }
-        let small = |units: u64| {
-            let units = (units / self.processes).clamp(1, u64::from(u32::MAX));
-            NonZeroU32::new(u32::try_from(units).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN)
-        };
-        let (limit, burst) = (small(window.limit), small(burst));
-        // One that fits into the whole limit fits here, too.
-        let cost = NonZeroU32::new(u32::try_from(cost).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN).min(burst);
-        let interval = (window.length() / limit.get()).max(Duration::from_nanos(1));
-        let Some(quota) = Quota::with_period(interval) else { return Err(None) };
-        let counters = self.counters((window.limit, window.millis, burst.get().into()), quota.allow_burst(burst));
-        match counters.check_key_n(&key.to_vec(), cost) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(not_until)) => Err(Some(not_until.wait_time_from(self.clock.now()))),
-            Err(_) => Err(None),
+        for (place, counter) in counted {
+            counters.insert(place, counter);
         }
-    }
-
-    fn counters(&self, limit: (u64, u64, u64), quota: Quota) -> Arc<Counters> {
-        let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        let (by_limit, swept) = &mut *counters;
-        if swept.elapsed() >= SWEEP_EVERY {
-            *swept = Instant::now();
-            for counters in by_limit.values() {
-                counters.retain_recent();
-            }
-            by_limit.retain(|_, counters| (1..=MOST_KEYS).contains(&counters.len()));
-        }
-        Arc::clone(by_limit.entry(limit).or_insert_with(|| Arc::new(RateLimiter::keyed(quota))))
+        Ok(())
     }
 }
 
-/// The limits that a rule stands for, in the order of its policies.
-fn limits(rule: &Rule) -> Vec<Limit> {
+impl Limit {
+    /// How long to wait until the request fits, 0 if it does now and `None` if it never does; and what is used with it.
+    fn count(self, counter: Option<Counter>, cost: u64, now: u128) -> (Option<u128>, Counter) {
+        let counter = counter.filter(|counter| counter.until > now);
+        match self {
+            Self::Window { units, length } => {
+                let Counter { until, used } = counter.unwrap_or(Counter { until: now.saturating_add(length), used: 0 });
+                let used = used.saturating_add(cost);
+                let wait = if used <= units { 0 } else { until - now };
+                ((cost <= units).then_some(wait), Counter { until, used })
+            }
+            Self::Bucket { units, interval } => {
+                let full = interval.saturating_mul(units.into());
+                let until = counter.map_or(now, |counter| counter.until);
+                let until = until.saturating_add(interval.saturating_mul(cost.into()));
+                let wait = (until - now).saturating_sub(full);
+                ((cost <= units).then_some(wait), Counter { until, used: 0 })
+            }
+        }
+    }
+}
+
+/// The limits that a rule stands for, in the order of its policies, for one of several processes. A cost that fits into the
+/// whole limit fits into each process' part.
+fn limits(rule: &Rule, processes: u64) -> Vec<Limit> {
+    let cost = rule.cost().unwrap_or(1);
+    let part =
+        |units: u64| if cost <= units { (units / processes).max(cost).max(1).min(units) } else { units / processes };
     match rule {
         Rule::Throttle(rule) => {
-            let window = Window { limit: rule.count, millis: rule.period.saturating_mul(1000) };
-            vec![(window, rule.burst.saturating_add(1))]
+            let (period, count) = (u128::from(rule.period) * 1_000_000_000, u128::from(rule.count.max(1)));
+            let interval = (period * u128::from(processes)).div_ceil(count);
+            vec![Limit::Bucket { units: part(rule.burst.saturating_add(1)), interval }]
         }
-        _ => rule.windows().iter().map(|window| (*window, window.limit)).collect(),
+        _ => {
+            let limit = |window: &crate::rule::Window| Limit::Window {
+                units: part(window.limit),
+                length: window.length().as_nanos(),
+            };
+            rule.windows().iter().map(limit).collect()
+        }
     }
 }
 
@@ -121,50 +144,98 @@ fn limits(rule: &Rule) -> Vec<Limit> {
 mod tests {
     use super::*;
 
+    const DAY: Duration = Duration::from_secs(86_400);
+
     fn asked(rule: impl Into<Rule>) -> Vec<(Vec<u8>, Rule)> {
         vec![(b"k".to_vec(), rule.into())]
     }
 
-    #[test]
-    fn a_limit_is_divided_by_the_processes() {
-        for (processes, expected) in [(1, 100), (3, 33), (1000, 1)] {
-            let local = Local::new(processes);
-            let rule = asked(Rule::sliding("100/hour").unwrap());
-            let allowed = (0..200).filter(|_| local.decide(&rule).is_ok()).count();
-            assert_eq!(allowed, expected);
-            local.clear();
-            assert!(local.decide(&rule).is_ok());
-        }
+    fn allowed(local: &Local, asked: Asked<'_>, times: usize) -> usize {
+        (0..times).filter(|_| local.decide(asked).is_ok()).count()
     }
 
-    #[test]
-    fn it_says_what_denied_and_for_how_long() {
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_is_divided_by_the_processes() {
+        for (processes, expected) in [(1, 100), (3, 33), (1000, 1)] {
+            let local = Local::new(processes);
+            assert_eq!(allowed(&local, &asked(Rule::sliding("100/hour").unwrap()), 200), expected);
+        }
+        // A cost that fits into the whole fits into each process' part.
+        let costs = asked(Rule::sliding("200/hour").unwrap().cost(50));
+        assert_eq!(allowed(&Local::new(100), &costs, 5), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_says_what_denied_and_for_how_long() {
         let local = Local::new(1);
         let rule = asked(Rule::sliding("2/hour, 100/day").unwrap().name("api").unwrap());
-        assert!(local.decide(&rule).is_ok() && local.decide(&rule).is_ok());
+        assert_eq!(allowed(&local, &rule, 2), 2);
+        tokio::time::advance(Duration::from_secs(600)).await;
         let no_room = local.decide(&rule).unwrap_err();
-        assert_eq!(no_room.violated, ["api-3600s"]);
-        let wait = no_room.retry_after.unwrap();
-        assert!(wait > Duration::from_secs(1700) && wait <= Duration::from_secs(1800), "{wait:?}");
+        assert_eq!((no_room.violated, no_room.retry_after), (vec!["api-3600s".to_owned()], Some(DAY / 24 * 5 / 6)));
         // What can never fit, and what always passes.
         for never in [Rule::sliding("0/s").unwrap(), Rule::sliding("5/s").unwrap().cost(6)] {
             assert_eq!(local.decide(&asked(never)).unwrap_err().retry_after, None);
         }
-        let forced = asked(Rule::sliding("1/hour").unwrap().force());
-        assert!((0..3).all(|_| local.decide(&forced).is_ok()));
-        // A cost that fits into the whole fits into each process' part.
-        assert!(Local::new(100).decide(&asked(Rule::sliding("200/hour").unwrap().cost(50))).is_ok());
-        // A throttle has its burst.
-        let throttle = asked(Rule::throttle("1/hour").unwrap().burst(4));
-        assert_eq!((0..9).filter(|_| local.decide(&throttle).is_ok()).count(), 5);
+        assert_eq!(allowed(&local, &asked(Rule::sliding("1/hour").unwrap().force()), 3), 3);
     }
 
-    #[test]
-    fn keys_and_rules_are_counted_apart() {
+    /// A request that another window, or another rule, denies is counted nowhere.
+    #[tokio::test(start_paused = true)]
+    async fn several_windows_count_together() {
+        let local = Local::new(1);
+        let rule = asked(Rule::sliding("2/second, 13/minute").unwrap());
+        let mut let_in = 0;
+        for _ in 0..20 {
+            let_in += allowed(&local, &rule, 10);
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(let_in, 13);
+        let two = |one: &str, other: &str| {
+            let rule = |rate| Rule::from(Rule::fixed(rate).unwrap());
+            vec![(b"one".to_vec(), rule(one)), (b"other".to_vec(), rule(other))]
+        };
+        assert_eq!(allowed(&local, &two("5/hour", "2/day"), 9), 2);
+        assert_eq!(allowed(&local, &two("5/hour", "9/hour"), 9), 3);
+    }
+
+    /// Also of windows longer than a month, and from many tasks at once.
+    #[tokio::test(start_paused = true)]
+    async fn a_window_begins_with_its_first_request() {
+        let local = Local::new(1);
+        let rule = asked(Rule::sliding("3 per 60 days").unwrap());
+        assert_eq!(allowed(&local, &rule, 20), 3);
+        tokio::time::advance(DAY * 59).await;
+        assert_eq!(allowed(&local, &rule, 20), 0);
+        tokio::time::advance(DAY).await;
+        assert_eq!(allowed(&local, &rule, 20), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_throttle_has_its_burst_and_its_rate() {
+        let local = Local::new(1);
+        let throttle = asked(Rule::throttle("1/hour").unwrap().burst(4));
+        assert_eq!(allowed(&local, &throttle, 9), 5);
+        assert_eq!(local.decide(&throttle).unwrap_err().retry_after, Some(DAY / 24));
+        tokio::time::advance(DAY / 24).await;
+        assert_eq!(allowed(&local, &throttle, 9), 1);
+        let shared = asked(Rule::throttle("10/second").unwrap());
+        let local = Local::new(2);
+        assert_eq!(allowed(&local, &shared, 20), 5);
+        tokio::time::advance(Duration::from_millis(200)).await;
+        assert_eq!(allowed(&local, &shared, 20), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_and_rules_are_counted_apart_in_bounded_room() {
         let local = Local::new(1);
         let one = asked(Rule::sliding("1/hour").unwrap());
         let other = vec![(b"other".to_vec(), one[0].1.clone())];
         assert!(local.decide(&one).is_ok() && local.decide(&other).is_ok());
         assert!(local.decide(&one).is_err() && local.decide(&other).is_err());
+        for number in 0..2 * MOST {
+            let _ = local.decide(&[(number.to_string().into_bytes(), one[0].1.clone())]);
+        }
+        assert!(local.counters.lock().unwrap().len() <= MOST);
     }
 }

@@ -11,23 +11,14 @@ use crate::mode::Mode;
 
 /// How a [`Limiter`](crate::Limiter) goes about its calls.
 #[derive(Clone)]
-#[non_exhaustive]
 pub struct Options {
-    /// What log lines and the hook call the limiter. `redis-rl` unless set.
-    pub name: String,
-    /// Put in front of every key. Empty unless set.
-    pub prefix: Vec<u8>,
-    /// How the server is called: [`Mode::Auto`] unless set.
-    pub mode: Mode,
-    /// Whether the function library may be loaded into a server that has functions and lacks it. `true` unless set.
-    pub load_functions: bool,
-    /// The longest that a call takes. One second unless set.
-    pub timeout: Duration,
-    /// How many denied keys are remembered, of which the same or a heavier request is then denied in this process for
-    /// the rest of its wait, and for a second at most. 0 unless set: none.
-    pub deny_cache: usize,
-    /// How often the server is asked, without delaying a call, whether it has a better mode by now. A minute unless set.
-    pub probe_every: Duration,
+    pub(crate) name: String,
+    pub(crate) prefix: Vec<u8>,
+    pub(crate) mode: Mode,
+    pub(crate) load_functions: bool,
+    pub(crate) timeout: Duration,
+    pub(crate) deny_cache: usize,
+    pub(crate) probe_every: Duration,
     pub(crate) hook: Option<Hook>,
 }
 
@@ -60,49 +51,50 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Sets [`name`](Self::name).
+    /// What log lines and the hook call the limiter. `redis-rl` unless set.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Sets [`prefix`](Self::prefix).
+    /// Put in front of every key. Empty unless set.
     #[must_use]
     pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
         self.prefix = prefix.as_ref().to_vec();
         self
     }
 
-    /// Sets [`mode`](Self::mode).
+    /// How the server is called: [`Mode::Auto`] unless set.
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// Sets [`load_functions`](Self::load_functions).
+    /// Whether the function library may be loaded into a server that has functions and lacks it. `true` unless set.
     #[must_use]
     pub fn load_functions(mut self, load: bool) -> Self {
         self.load_functions = load;
         self
     }
 
-    /// Sets [`timeout`](Self::timeout).
+    /// The longest that a call takes. One second unless set.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Sets [`deny_cache`](Self::deny_cache).
+    /// How many denied keys are remembered, of which the same or a heavier request is then denied in this process for
+    /// the rest of its wait, and for a second at most. 0 unless set: none. They take 512 bytes each at most.
     #[must_use]
     pub fn deny_cache(mut self, entries: usize) -> Self {
         self.deny_cache = entries;
         self
     }
 
-    /// Sets [`probe_every`](Self::probe_every).
+    /// How often the server is asked, without delaying a call, whether it has a better mode by now. A minute unless set.
     #[must_use]
     pub fn probe_every(mut self, every: Duration) -> Self {
         self.probe_every = every;
@@ -129,7 +121,7 @@ pub struct Event<'a> {
     /// The keys, with the limiter's prefix.
     pub keys: &'a [&'a [u8]],
     /// The decision, or the error in place of it.
-    pub outcome: Result<&'a State, &'a Error>,
+    pub outcome: Result<State, &'a Error>,
     /// How long the caller waited for it.
     pub took: Duration,
     /// Whether it is a denial that was remembered, for which the server was not asked.
@@ -146,7 +138,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub(crate) fn count(&self, outcome: Result<&State, &Error>, from_memory: bool) {
+    pub(crate) fn count(&self, outcome: Result<State, &Error>, from_memory: bool) {
         let counter = match outcome {
             Ok(state) if state.allowed => &self.allowed,
             Ok(_) if from_memory => &self.denied_from_memory,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::Cmd;
 
-use crate::error::InvalidRule;
+use crate::error::InvalidArgument;
 
 /// 2^53 - 1, the largest limit and cost.
 pub(crate) const MOST_UNITS: u64 = (1 << 53) - 1;
@@ -25,19 +25,24 @@ impl Window {
     ///
     /// # Errors
     /// If one of the two is out of its range.
-    pub fn new(limit: u64, length: Duration) -> Result<Self, InvalidRule> {
+    pub fn new(limit: u64, length: Duration) -> Result<Self, InvalidArgument> {
         let millis = u64::try_from(length.as_millis()).ok();
         let whole = length.subsec_nanos().is_multiple_of(1_000_000);
         Self::checked(Some(limit), &limit.to_string(), millis.filter(|_| whole), &format!("{length:?}"))
     }
 
     /// The numbers, if they are in their ranges, and the texts that they were read from.
-    fn checked(limit: Option<u64>, limit_text: &str, millis: Option<u64>, length: &str) -> Result<Self, InvalidRule> {
+    fn checked(
+        limit: Option<u64>,
+        limit_text: &str,
+        millis: Option<u64>,
+        length: &str,
+    ) -> Result<Self, InvalidArgument> {
         let Some(limit) = limit.filter(|limit| *limit <= MOST_UNITS) else {
-            return Err(InvalidRule(format!("a limit must be from 0 to {MOST_UNITS}, not {limit_text}")));
+            return Err(InvalidArgument(format!("a limit must be from 0 to {MOST_UNITS}, not {limit_text}")));
         };
         let Some(millis) = millis.filter(|millis| (1..=MOST_MILLIS).contains(millis)) else {
-            return Err(InvalidRule(format!(
+            return Err(InvalidArgument(format!(
                 "a time must be from 0.001 to 2147483647 seconds, in whole milliseconds, not {length}"
             )));
         };
@@ -55,10 +60,10 @@ impl Window {
     }
 
     /// Reads `100/minute`, `10/s` or `5 per 2 hours`.
-    fn parse(text: &str) -> Result<Self, InvalidRule> {
+    fn parse(text: &str) -> Result<Self, InvalidArgument> {
         let text = text.trim_matches(|c: char| c.is_ascii_whitespace());
         let bad = || {
-            InvalidRule(format!(
+            InvalidArgument(format!(
                 "a rate looks like 100/minute, 10/s or 5 per 2 hours (ms, second, minute, hour, day, week), not {text:?}"
             ))
         };
@@ -129,46 +134,44 @@ pub(crate) fn seconds(millis: u64) -> String {
 /// In text, a rate is a limit, `/` or the word `per`, and a time: `ms`, `s`, `min`, `h`, `d`, `w` or their longer names,
 /// in either case, with a number before it if it is not one (`15min`, `0.25 s`, at most three decimal places). A limit
 /// may have underscores between its digits. Several rates are joined by commas.
-pub trait Rates {
-    /// The windows.
-    ///
-    /// # Errors
-    /// If text is not a list of rates, or a number is out of its range.
-    fn windows(self) -> Result<Vec<Window>, InvalidRule>;
-}
+///
+/// It is an error if text is not a list of rates, or a number is out of its range.
+pub trait Rates: sealed::Windows {}
 
-impl Rates for &str {
-    fn windows(self) -> Result<Vec<Window>, InvalidRule> {
+impl<T: sealed::Windows> Rates for T {}
+
+impl sealed::Windows for &str {
+    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
         self.split(',').map(Window::parse).collect()
     }
 }
 
-impl Rates for &String {
-    fn windows(self) -> Result<Vec<Window>, InvalidRule> {
+impl sealed::Windows for &String {
+    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
         self.as_str().windows()
     }
 }
 
-impl Rates for (u64, Duration) {
-    fn windows(self) -> Result<Vec<Window>, InvalidRule> {
+impl sealed::Windows for (u64, Duration) {
+    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
         Ok(vec![Window::new(self.0, self.1)?])
     }
 }
 
-impl Rates for Window {
-    fn windows(self) -> Result<Vec<Window>, InvalidRule> {
+impl sealed::Windows for Window {
+    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
         Ok(vec![self])
     }
 }
 
-impl Rates for &[Window] {
-    fn windows(self) -> Result<Vec<Window>, InvalidRule> {
+impl sealed::Windows for &[Window] {
+    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
         Ok(self.to_vec())
     }
 }
 
-impl<T: Rates> Rates for Vec<T> {
-    fn windows(self) -> Result<Vec<Window>, InvalidRule> {
+impl<T: sealed::Windows> sealed::Windows for Vec<T> {
+    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
         let mut windows = Vec::with_capacity(self.len());
         for rates in self {
             windows.extend(rates.windows()?);
@@ -177,23 +180,23 @@ impl<T: Rates> Rates for Vec<T> {
     }
 }
 
-impl<T: Rates, const N: usize> Rates for [T; N] {
-    fn windows(self) -> Result<Vec<Window>, InvalidRule> {
+impl<T: sealed::Windows, const N: usize> sealed::Windows for [T; N] {
+    fn windows(self) -> Result<Vec<Window>, InvalidArgument> {
         Vec::from(self).windows()
     }
 }
 
 /// In increasing order, as the commands want them.
-fn ordered(rates: impl Rates) -> Result<Arc<[Window]>, InvalidRule> {
-    let mut windows = rates.windows()?;
+fn ordered(rates: impl Rates) -> Result<Arc<[Window]>, InvalidArgument> {
+    let mut windows = sealed::Windows::windows(rates)?;
     windows.sort_by_key(|window| window.millis);
     if !(1..=MOST_WINDOWS).contains(&windows.len()) {
-        return Err(InvalidRule(format!("a rule has 1 to {MOST_WINDOWS} windows, not {}", windows.len())));
+        return Err(InvalidArgument(format!("a rule has 1 to {MOST_WINDOWS} windows, not {}", windows.len())));
     }
     if windows.is_sorted_by(|a, b| a.millis < b.millis) {
         return Ok(windows.into());
     }
-    Err(InvalidRule("each window of a rule must have another length".to_owned()))
+    Err(InvalidArgument("each window of a rule must have another length".to_owned()))
 }
 
 /// How a rule is called in HTTP headers.
@@ -204,9 +207,9 @@ pub(crate) struct Label {
 }
 
 /// A name or unit, if it can be a string of a structured field.
-fn printable(what: &str, text: &str) -> Result<Arc<str>, InvalidRule> {
+fn printable(what: &str, text: &str) -> Result<Arc<str>, InvalidArgument> {
     if text.is_empty() || !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
-        return Err(InvalidRule(format!("a {what} must be printable ASCII, at least one character, not {text:?}")));
+        return Err(InvalidArgument(format!("a {what} must be printable ASCII, at least one character, not {text:?}")));
     }
     Ok(text.into())
 }
@@ -221,7 +224,7 @@ macro_rules! labelled {
             ///
             /// # Errors
             /// If the name is empty or not printable ASCII.
-            pub fn name(mut self, name: &str) -> Result<Self, InvalidRule> {
+            pub fn name(mut self, name: &str) -> Result<Self, InvalidArgument> {
                 self.label.name = Some(printable("name", name)?);
                 Ok(self)
             }
@@ -231,7 +234,7 @@ macro_rules! labelled {
             ///
             /// # Errors
             /// If the unit is empty or not printable ASCII.
-            pub fn unit(mut self, unit: &str) -> Result<Self, InvalidRule> {
+            pub fn unit(mut self, unit: &str) -> Result<Self, InvalidArgument> {
                 self.label.unit = Some(printable("unit", unit)?);
                 Ok(self)
             }
@@ -249,12 +252,6 @@ macro_rules! weighed {
             pub fn cost(mut self, units: u64) -> Self {
                 self.cost = Some(units);
                 self
-            }
-        }
-
-        impl Weighed for $rule {
-            fn with_cost(self, units: u64) -> Self {
-                self.cost(units)
             }
         }
     };
@@ -291,11 +288,17 @@ macro_rules! windowed {
             }
         }
 
-        impl Metered for $rule {
+        impl sealed::Metered for $rule {
+            fn with_cost(self, units: u64) -> Self {
+                self.cost(units)
+            }
+
             fn forced(self) -> Self {
                 self.force()
             }
         }
+
+        impl Metered for $rule {}
     };
 }
 
@@ -401,7 +404,7 @@ impl Lease {
 /// use redis_rl_client::Rule;
 /// use std::time::Duration;
 ///
-/// # fn main() -> Result<(), redis_rl_client::InvalidRule> {
+/// # fn main() -> Result<(), redis_rl_client::InvalidArgument> {
 /// let api = Rule::sliding("10/second, 100/minute")?.name("api")?;
 /// let tokens = Rule::sliding("200_000/minute")?.cost(1800);
 /// let logins = Rule::fixed("5 per 15 minutes")?.anchored();
@@ -435,7 +438,7 @@ impl Rule {
     ///
     /// # Errors
     /// If the rates cannot be read, are out of range, or two windows have one length.
-    pub fn sliding(rates: impl Rates) -> Result<Sliding, InvalidRule> {
+    pub fn sliding(rates: impl Rates) -> Result<Sliding, InvalidArgument> {
         Ok(Sliding { windows: ordered(rates)?, cost: None, force: false, label: Label::default() })
     }
 
@@ -444,7 +447,7 @@ impl Rule {
     ///
     /// # Errors
     /// If the rates cannot be read, are out of range, or two windows have one length.
-    pub fn fixed(rates: impl Rates) -> Result<Fixed, InvalidRule> {
+    pub fn fixed(rates: impl Rates) -> Result<Fixed, InvalidArgument> {
         Ok(Fixed { windows: ordered(rates)?, anchored: false, cost: None, force: false, label: Label::default() })
     }
 
@@ -452,19 +455,19 @@ impl Rule {
     ///
     /// # Errors
     /// If the rate cannot be read, is 0 or more than one unit a nanosecond, or there is more than one.
-    pub fn throttle(rate: impl Rates) -> Result<Throttle, InvalidRule> {
+    pub fn throttle(rate: impl Rates) -> Result<Throttle, InvalidArgument> {
         let windows = rate.windows()?;
         let &[Window { limit, millis }] = windows.as_slice() else {
-            return Err(InvalidRule(format!("a throttle takes one rate, not {}", windows.len())));
+            return Err(InvalidArgument(format!("a throttle takes one rate, not {}", windows.len())));
         };
         if limit == 0 {
-            return Err(InvalidRule("a throttle needs a limit of at least 1, not 0".to_owned()));
+            return Err(InvalidArgument("a throttle needs a limit of at least 1, not 0".to_owned()));
         }
         // The command takes whole seconds: 5 in half a second are 10 in one.
         let factor = 1000 / gcd(millis, 1000);
         let (count, period) = (limit.saturating_mul(factor), millis * factor / 1000);
         if count > period.saturating_mul(1_000_000_000) || count > MOST_UNITS {
-            return Err(InvalidRule(format!(
+            return Err(InvalidArgument(format!(
                 "a throttle allows at most one unit a nanosecond, not {limit} in {millis} ms"
             )));
         }
@@ -476,7 +479,7 @@ impl Rule {
     ///
     /// # Errors
     /// If one of the two is out of its range.
-    pub fn lease(limit: u64, ttl: Duration) -> Result<Lease, InvalidRule> {
+    pub fn lease(limit: u64, ttl: Duration) -> Result<Lease, InvalidArgument> {
         let Window { limit, millis } = Window::new(limit, ttl)?;
         Ok(Lease { limit, millis, holder: None, label: Label::default() })
     }
@@ -529,23 +532,23 @@ impl Rule {
     }
 
     /// Refuses what no server takes, before anything is sent.
-    pub(crate) fn check(&self, wanted: Use) -> Result<(), InvalidRule> {
+    pub(crate) fn check(&self, wanted: Use) -> Result<(), InvalidArgument> {
         if let Self::Lease(rule) = self
             && rule.holder.as_deref().is_none_or(<[u8]>::is_empty)
         {
-            return Err(InvalidRule(
+            return Err(InvalidArgument(
                 "a lease needs a holder of at least one byte: say who with Lease::holder".to_owned(),
             ));
         }
         if let Self::Throttle(rule) = self
             && rule.burst >= MOST_UNITS
         {
-            return Err(InvalidRule(format!("a burst must be from 0 to {}, not {}", MOST_UNITS - 1, rule.burst)));
+            return Err(InvalidArgument(format!("a burst must be from 0 to {}, not {}", MOST_UNITS - 1, rule.burst)));
         }
         let least = u64::from(wanted == Use::Hit);
         match self.cost() {
             Some(cost) if !(least..=MOST_UNITS).contains(&cost) => {
-                Err(InvalidRule(format!("a cost must be from {least} to {MOST_UNITS}, not {cost}")))
+                Err(InvalidArgument(format!("a cost must be from {least} to {MOST_UNITS}, not {cost}")))
             }
             _ => Ok(()),
         }
@@ -673,7 +676,21 @@ impl From<&Self> for Rule {
     }
 }
 
-mod sealed {
+pub(crate) mod sealed {
+    use super::{InvalidArgument, Window};
+
+    pub trait Windows {
+        fn windows(self) -> Result<Vec<Window>, InvalidArgument>;
+    }
+
+    pub trait Metered {
+        #[must_use]
+        fn with_cost(self, units: u64) -> Self;
+        /// The same rule, which counts a request whether it fits or not.
+        #[must_use]
+        fn forced(self) -> Self;
+    }
+
     pub trait Sealed {}
     impl Sealed for super::Sliding {}
     impl Sealed for super::Fixed {}
@@ -692,17 +709,6 @@ impl Counting for &Sliding {}
 impl Counting for &Fixed {}
 impl Counting for &Throttle {}
 
-/// A rule whose requests have a weight: all but a lease.
-pub trait Weighed: Counting + Clone + Send + Sync + 'static {
-    /// The same rule for a request of another weight.
-    #[must_use]
-    fn with_cost(self, units: u64) -> Self;
-}
-
 /// A rule that counts what is over the limit if it is told to: sliding and fixed windows. See
 /// [`Limiter::reserve`](crate::Limiter::reserve).
-pub trait Metered: Weighed {
-    /// The same rule, which counts a request whether it fits or not.
-    #[must_use]
-    fn forced(self) -> Self;
-}
+pub trait Metered: sealed::Metered + Counting + Clone + Send + Sync + 'static {}

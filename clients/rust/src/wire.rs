@@ -15,8 +15,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::error::Error;
 
+/// How many calls may wait to be written to a connection.
+pub(crate) const QUEUE: usize = 16_384;
 /// How much is read at once.
 const CHUNK: usize = 16 * 1024;
+/// The longest reply that is taken. The longest that the commands make is the source of a function library.
+const LONGEST: usize = 1024 * 1024;
 
 /// A stream whose replies are packed.
 pub(crate) struct Packed<S> {
@@ -73,6 +77,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Packed<S> {
 }
 
 fn pack(reply: &[u8], packs: bool, into: &mut Vec<u8>) -> io::Result<()> {
+    if packs && reply.first() == Some(&b'|') {
+        // An attribute says something about the reply behind it, which the commands never do.
+        return Ok(());
+    }
     if packs && matches!(reply.first(), Some(b'*' | b'%' | b'$')) {
         io::Write::write_fmt(into, format_args!("${}\r\n", reply.len()))?;
         into.extend_from_slice(reply);
@@ -97,7 +105,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Packed<S> {
     }
 }
 
-/// Finds where a reply ends, and goes on where it was when more has arrived.
+/// Finds where a reply ends, and goes on where it was when more has arrived. An attribute in front of a reply is found as
+/// if it were one.
 #[derive(Debug)]
 struct Framing {
     /// How many bytes of the reply are known.
@@ -116,8 +125,14 @@ impl Framing {
     /// The length of the reply that the bytes begin with, if it is there as a whole.
     fn length(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
         while self.open > 0 {
+            if self.at > LONGEST {
+                return Err(garbled());
+            }
             let mut reader = Reader(bytes.get(self.at..).unwrap_or_default());
-            let Some(line) = reader.line() else { return Ok(None) };
+            let Some(line) = reader.line() else {
+                let unread = reader.0.len();
+                return if unread > LONGEST || reader.0.contains(&b'\n') { Err(garbled()) } else { Ok(None) };
+            };
             let (kind, text) = line.split_first().ok_or_else(garbled)?;
             let number = || number(text).ok_or_else(garbled);
             // −1 stands for nothing.
@@ -125,11 +140,16 @@ impl Framing {
                 b'*' | b'~' | b'>' => number()?.max(0).unsigned_abs(),
                 b'%' => number()?.max(0).unsigned_abs().saturating_mul(2),
                 // It stands in front of the value that it is about.
-                b'|' => number()?.max(0).unsigned_abs().saturating_mul(2).saturating_add(1),
+                b'|' => {
+                    let is_in_front = self.at == 0;
+                    number()?.max(0).unsigned_abs().saturating_mul(2).saturating_add(u64::from(!is_in_front))
+                }
                 b'$' | b'!' | b'=' => {
                     let length = number()?;
                     if length >= 0 && reader.text(length).is_none() {
-                        return Ok(None);
+                        let length = usize::try_from(length).unwrap_or(usize::MAX);
+                        let is_there = length.checked_add(2).is_none_or(|end| end <= reader.0.len());
+                        return if length > LONGEST || is_there { Err(garbled()) } else { Ok(None) };
                     }
                     0
                 }
@@ -175,6 +195,10 @@ pub(crate) enum Item<'a> {
     /// A set, too.
     Array(usize),
     Map(usize),
+    /// As a map, which says something about the part behind it. Never handed out.
+    Attribute(usize),
+    /// An error within a reply.
+    Error(&'a [u8]),
     /// What the commands never reply.
     Other,
 }
@@ -184,9 +208,18 @@ impl Item<'_> {
     fn parts(self) -> usize {
         match self {
             Self::Array(elements) => elements,
-            Self::Map(fields) => fields.saturating_mul(2),
+            Self::Map(fields) | Self::Attribute(fields) => fields.saturating_mul(2),
             _ => 0,
         }
+    }
+
+    /// An error that says what stands in place of what was expected.
+    pub fn in_place_of(self, expected: &str) -> Error {
+        Error::Unexpected(match self {
+            Self::Text(text) => format!("{:?} in place of {expected}", text.escape_ascii().to_string()),
+            Self::Error(text) => format!("the error {:?} in place of {expected}", text.escape_ascii().to_string()),
+            other => format!("{other:?} in place of {expected}"),
+        })
     }
 }
 
@@ -226,6 +259,8 @@ fn flatten<'a>(value: &'a Value, into: &mut Vec<Item<'a>>) {
                 flatten(value, into);
             }
         }
+        Value::Attribute { data, .. } => flatten(data, into),
+        Value::ServerError(error) => into.push(Item::Error(error.code().as_bytes())),
         _ => into.push(Item::Other),
     }
 }
@@ -235,7 +270,17 @@ impl<'a> Iterator for Items<'a> {
 
     fn next(&mut self) -> Option<Item<'a>> {
         match self {
-            Self::Packed(reader) => reader.item(),
+            Self::Packed(reader) => {
+                let mut left_out = 0_usize;
+                loop {
+                    let item = reader.item()?;
+                    if left_out == 0 && !matches!(item, Item::Attribute(_)) {
+                        return Some(item);
+                    }
+                    let is_part = usize::from(!matches!(item, Item::Attribute(_)));
+                    left_out = (left_out - is_part).saturating_add(item.parts());
+                }
+            }
             Self::Read(items) => items.next(),
         }
     }
@@ -253,7 +298,7 @@ impl<'a> Items<'a> {
     pub fn integer(&mut self) -> Result<i64, Error> {
         match self.item()? {
             Item::Int(integer) => Ok(integer),
-            other => Err(Error::Unexpected(format!("{other:?} in place of an integer"))),
+            other => Err(other.in_place_of("an integer")),
         }
     }
 
@@ -261,7 +306,7 @@ impl<'a> Items<'a> {
     pub fn array(&mut self) -> Result<usize, Error> {
         match self.item()? {
             Item::Array(elements) => Ok(elements),
-            other => Err(Error::Unexpected(format!("{other:?} in place of an array"))),
+            other => Err(other.in_place_of("an array")),
         }
     }
 
@@ -281,8 +326,9 @@ impl<'a> Reader<'a> {
     fn line(&mut self) -> Option<&'a [u8]> {
         let end = self.0.iter().position(|byte| *byte == b'\n')?;
         let (line, rest) = self.0.split_at_checked(end + 1)?;
+        let line = line.strip_suffix(b"\r\n")?;
         self.0 = rest;
-        line.strip_suffix(b"\r\n")
+        Some(line)
     }
 
     fn text(&mut self, length: i64) -> Option<&'a [u8]> {
@@ -302,8 +348,11 @@ impl<'a> Reader<'a> {
             b'$' => Item::Text(self.text(number(text)?)?),
             b'*' | b'~' => Item::Array(parts()?),
             b'%' => Item::Map(parts()?),
-            b'=' | b'!' => self.text(number(text)?).map(|_| Item::Other)?,
-            b'-' | b'#' | b',' | b'(' => Item::Other,
+            b'!' => Item::Error(self.text(number(text)?)?),
+            b'-' => Item::Error(text),
+            b'|' => Item::Attribute(parts()?),
+            b'=' => self.text(number(text)?).map(|_| Item::Other)?,
+            b'#' | b',' | b'(' => Item::Other,
             _ => return None,
         })
     }
@@ -325,7 +374,8 @@ mod tests {
         b"$4\r\n\r\n*1\r\n",
         b"*3\r\n:1\r\n:-2\r\n*2\r\n%1\r\n+used\r\n:3\r\n$1\r\nx\r\n",
         b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n",
-        b"|1\r\n+ttl\r\n:3\r\n*1\r\n_\r\n",
+        b"*2\r\n|1\r\n+ttl\r\n|0\r\n*1\r\n:3\r\n:1\r\n:2\r\n",
+        b"*2\r\n-ERR no\r\n:1\r\n",
         b"%1\r\n+allowed\r\n:1\r\n",
         b"*5\r\n~2\r\n+a\r\n+b\r\n%1\r\n$1\r\nk\r\n%0\r\n#t\r\n,1.5\r\n=5\r\ntxt:\r\r\n",
     ];
@@ -362,8 +412,38 @@ mod tests {
             assert_eq!(packed(&bytes, step, true).await.unwrap(), expected, "{step} at a time");
             assert_eq!(packed(&bytes, step, false).await.unwrap(), bytes, "{step} at a time");
         }
-        for garbled in ["*x\r\n", "\r\n", "$y\r\n"] {
+        for garbled in ["*x\r\n", "\r\n", "$y\r\n", ":1\n", "$1\r\nabc", "*1\r\n$1\r\na:1\r\n"] {
             assert!(packed(garbled.as_bytes(), 1, true).await.is_err(), "{garbled:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_attribute_in_front_of_a_reply_is_left_out() {
+        for reply in [&b":7\r\n"[..], b"-ERR no\r\n"] {
+            let bytes = [b"|1\r\n+ttl\r\n*1\r\n:3\r\n", reply].concat();
+            for step in 1..=bytes.len() {
+                assert_eq!(packed(&bytes, step, true).await.unwrap(), reply);
+                assert_eq!(packed(&bytes, step, false).await.unwrap(), bytes);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reply_without_an_end_is_given_up() {
+        let long = "x".repeat(LONGEST + 1);
+        let bulk = format!("${}\r\n", LONGEST + 1);
+        let many = format!("*1000000\r\n{}", ":1\r\n".repeat(LONGEST / 4 + 1));
+        for bytes in [format!("+{long}"), bulk, many] {
+            let error = packed(bytes.as_bytes(), CHUNK, true).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{}", &bytes[..10]);
+        }
+    }
+
+    #[test]
+    fn an_error_within_a_reply_is_told() {
+        for reply in [&b"-TRYAGAIN Multiple keys\r\n"[..], b"!22\r\nTRYAGAIN Multiple keys\r\n"] {
+            let error = Reply::Packed(reply.to_vec()).items().integer().unwrap_err();
+            assert!(error.to_string().contains("TRYAGAIN Multiple keys"), "{error}");
         }
     }
 
@@ -373,7 +453,10 @@ mod tests {
             let packed = Reply::Packed(reply.to_vec());
             let value = Reply::Value(redis::parse_redis_value(reply).unwrap());
             let items: Vec<_> = packed.items().collect();
-            assert_eq!(items, value.items().collect::<Vec<_>>(), "{}", reply.escape_ascii());
+            // Of an error within a reply the `redis` crate has the parts.
+            let code = |item| if let Item::Error(text) = item { Item::Error(&text[..3]) } else { item };
+            let both = [&packed, &value].map(|reply| reply.items().map(code).collect::<Vec<_>>());
+            assert_eq!(both[0], both[1], "{}", reply.escape_ascii());
             packed.items().leave_out().unwrap();
             for end in 0..reply.len() {
                 assert!(Reply::Packed(reply[..end].to_vec()).items().leave_out().is_err(), "{end} of {items:?}");

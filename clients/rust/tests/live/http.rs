@@ -108,7 +108,8 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 async fn of_a_hundred_at_once_exactly_the_limit_gets_in() {
     for has in Has::EACH {
         let server = Server::frozen(has).await;
-        let address = serve(hello().layer(layer(&server.limiter().await, &sliding("37/minute")).deny_cache(0))).await;
+        let address =
+            serve(hello().layer(layer(&server.limiter().await, &sliding("37/minute")).deny_cache(false))).await;
         let asked: Vec<_> = (0..100).map(|_| tokio::spawn(by(address, "a"))).collect();
         let mut remaining = Vec::new();
         let mut denied = 0;
@@ -361,7 +362,7 @@ async fn denials_are_remembered() {
     assert!(stats.denied_from_memory() >= 297 - most);
     // Without a memory each of them is a call.
     let before = server.calls("rl.sliding").await;
-    let address = serve(hello().layer(layer(&limiter, &sliding("2/hour")).deny_cache(0))).await;
+    let address = serve(hello().layer(layer(&limiter, &sliding("2/hour")).deny_cache(false))).await;
     for _ in 0..20 {
         assert_eq!(by(address, "a").await.status, 429);
     }
@@ -447,4 +448,81 @@ async fn a_server_that_hangs_delays_nobody_for_long() {
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     server.resume();
     until("the server decides again", || async { by(address, "a").await.header("ratelimit").is_some() }).await;
+}
+
+/// A handler that takes the decisions is served while there is none, too.
+#[tokio::test]
+async fn the_decisions_are_there_with_every_request() {
+    let url = format!("redis://127.0.0.1:{}", free_port());
+    let limiter = Limiter::open(&url).unwrap();
+    let count = |Extension(decisions): Extension<Decisions>| async move { decisions.len().to_string() };
+    let layer = RateLimitLayer::new(limiter, sliding("3/hour"), by_api_key)
+        .without_identity(WithoutIdentity::Allow)
+        .when_unavailable(WhenUnavailable::Open);
+    let address = serve(Router::new().route("/", get(count)).layer(layer)).await;
+    for key in ["a", ""] {
+        let response = by(address, key).await;
+        assert_eq!((response.status, response.body.as_str()), (200, "0"));
+    }
+}
+
+/// gRPC has a status of its own, in headers where there is no body.
+#[tokio::test]
+async fn a_request_of_grpc_is_answered_as_one() {
+    let server = Server::frozen(Has::Module).await;
+    let gone = Limiter::open(&format!("redis://127.0.0.1:{}", free_port())).unwrap();
+    let _: () = server.run("LPUSH rl:sliding-1/60s:{list} x").await;
+    let limited = serve(hello().layer(layer(&server.limiter().await, &sliding("1/minute")))).await;
+    let closed = RateLimitLayer::new(gone, sliding("1/minute"), by_api_key).when_unavailable(WhenUnavailable::Closed);
+    let closed = serve(hello().layer(closed)).await;
+    let grpc = async |address, key| {
+        let response = ask(address, "/", &[("content-type", "application/grpc+proto"), ("x-api-key", key)]).await;
+        let is_grpc = response.header("content-type").as_deref() == Some("application/grpc");
+        (response.status, is_grpc, response.header("grpc-status"), response.header("retry-after"))
+    };
+    let status = |code: &str| Some(code.to_owned());
+    assert_eq!(grpc(limited, "a").await, (200, false, None, None));
+    assert_eq!(grpc(limited, "a").await, (200, true, status("8"), status("60")));
+    assert_eq!(grpc(limited, "").await, (200, true, status("7"), None));
+    assert_eq!(grpc(limited, "list").await, (200, true, status("13"), None));
+    assert_eq!(grpc(closed, "a").await, (200, true, status("14"), None));
+}
+
+#[tokio::test]
+async fn refusals_are_answered_as_the_user_says() {
+    let gone = Limiter::open(&format!("redis://127.0.0.1:{}", free_port())).unwrap();
+    let layer = RateLimitLayer::new(gone, sliding("1/minute"), by_api_key)
+        .when_unavailable(WhenUnavailable::Closed)
+        .on_refused(|refusal| {
+            let text =
+                format!("{} {} {}", refusal.status.as_u16(), refusal.request.uri.path(), refusal.error.is_some());
+            HttpResponse::builder().status(418).body(text).unwrap()
+        });
+    let address = serve(hello().layer(layer)).await;
+    for (key, expected) in [("", "403 / false"), ("a", "503 / true")] {
+        let response = by(address, key).await;
+        assert_eq!((response.status, response.body.as_str()), (418, expected));
+    }
+}
+
+/// What a request asks for in a header is no answer of the server: the memory is kept, and the outage goes on.
+#[cfg(feature = "local")]
+#[tokio::test]
+async fn requests_that_are_wrong_do_not_end_an_outage() {
+    let events = Events::start();
+    let client = redis_rl_client::redis::Client::open(format!("redis://127.0.0.1:{}", free_port())).unwrap();
+    let limiter = Limiter::with_options(client, Options::default().name("wrong"));
+    let layer = RateLimitLayer::new(limiter, sliding("2/hour"), by_api_key)
+        .when_unavailable(WhenUnavailable::Local { processes: 1 })
+        .cost(|request| request.headers.get("x-cost").map_or(1, |cost| cost.to_str().unwrap().parse().unwrap()));
+    let address = serve(hello().layer(layer)).await;
+    let mut statuses = Vec::new();
+    for round in 0..30 {
+        let cost = if round % 3 == 2 { "9999999999999999" } else { "1" };
+        statuses.push(ask(address, "/", &[("x-api-key", "a"), ("x-cost", cost)]).await.status);
+    }
+    let count = |status| statuses.iter().filter(|seen| **seen == status).count();
+    assert_eq!((count(200), count(429), count(500)), (2, 18, 10), "{statuses:?}");
+    let lines = events.of("wrong");
+    assert_eq!(lines.iter().filter(|line| line.contains("the server")).count(), 1, "{lines:#?}");
 }

@@ -6,6 +6,7 @@ mod faults;
 #[cfg(feature = "tower")]
 mod http;
 mod lease;
+mod leaving;
 mod lost;
 mod modes;
 mod reservation;

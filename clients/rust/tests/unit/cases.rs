@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::error::InvalidRule;
-use crate::rule::{Rates, Rule, Window};
+use crate::error::InvalidArgument;
+use crate::rule::sealed::Windows;
+use crate::rule::{Rule, Window};
 
 /// A file of cases.
 pub(crate) fn read(name: &str) -> Value {
@@ -43,7 +44,7 @@ fn duration(seconds: &Value) -> Duration {
 }
 
 /// A rate as text, or as a pair of a limit and seconds.
-fn windows(rate: &Value) -> Result<Vec<Window>, InvalidRule> {
+fn windows(rate: &Value) -> Result<Vec<Window>, InvalidArgument> {
     match rate {
         Value::String(text) => text.as_str().windows(),
         Value::Array(pair) => (pair[0].as_u64().unwrap(), duration(&pair[1])).windows(),
@@ -51,7 +52,7 @@ fn windows(rate: &Value) -> Result<Vec<Window>, InvalidRule> {
     }
 }
 
-pub(crate) fn rates(rates: &Value) -> Result<Vec<Window>, InvalidRule> {
+pub(crate) fn rates(rates: &Value) -> Result<Vec<Window>, InvalidArgument> {
     let mut all = Vec::new();
     for rate in rates.as_array().unwrap() {
         all.extend(windows(rate)?);
@@ -60,12 +61,12 @@ pub(crate) fn rates(rates: &Value) -> Result<Vec<Window>, InvalidRule> {
 }
 
 /// A rule as the cases describe it.
-pub(crate) fn rule(value: &Value) -> Result<Rule, InvalidRule> {
+pub(crate) fn rule(value: &Value) -> Result<Rule, InvalidArgument> {
     rule_with(value, &Value::Null)
 }
 
 /// The same with the options of a call.
-pub(crate) fn rule_with(value: &Value, options: &Value) -> Result<Rule, InvalidRule> {
+pub(crate) fn rule_with(value: &Value, options: &Value) -> Result<Rule, InvalidArgument> {
     for field in value.as_object().unwrap().keys() {
         let known =
             ["kind", "rates", "rate", "anchored", "burst", "limit", "ttl", "holder", "cost", "force", "name", "unit"];
@@ -383,11 +384,11 @@ mod tests {
                 {
                     Answer::One(decision) => {
                         let each: Vec<_> = decision.each.iter().map(state).collect();
-                        (state(&decision), each, decision.headers(), decision.problem(), Value::Null)
+                        (state(&decision.state()), each, decision.headers(), decision.problem(), Value::Null)
                     }
                     Answer::All(decision) => {
-                        let each: Vec<_> = decision.each.iter().map(|each| state(each)).collect();
-                        (state(&decision), each, decision.headers(), decision.problem(), json!(decision.index))
+                        let each: Vec<_> = decision.each.iter().map(|each| state(&each.state())).collect();
+                        (state(&decision.state()), each, decision.headers(), decision.problem(), json!(decision.index))
                     }
                     _ => panic!("{case}"),
                 };

@@ -1,0 +1,128 @@
+//! A connection that is made when it is needed, by one task for all calls that wait for it, and given up when it has
+//! broken. Each Tokio runtime has its own: the task that reads and writes it ends with the runtime on which it was made.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use redis::{ErrorKind, RedisError, RedisResult};
+use tokio::runtime::{Handle, Id};
+use tokio::sync::watch;
+
+/// Whether a connection is in use: false once it has broken or was given up.
+pub(crate) type Alive = Arc<AtomicBool>;
+pub(crate) type Connecting<C> = Pin<Box<dyn Future<Output = RedisResult<C>> + Send>>;
+type Connect<C> = Box<dyn Fn(Alive) -> Connecting<C> + Send + Sync>;
+type Outcome<C> = watch::Receiver<Option<RedisResult<C>>>;
+
+pub(crate) struct OnDemand<C> {
+    connect: Connect<C>,
+    current: Mutex<Vec<(Id, Attempt<C>)>>,
+    /// Connections made so far.
+    made: AtomicU64,
+}
+
+struct Attempt<C> {
+    outcome: Outcome<C>,
+    alive: Alive,
+}
+
+/// Ends with the task that made a connection, and so with its runtime.
+struct Ends(Alive);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.store(false, Relaxed);
+    }
+}
+
+impl<C: Clone + Send + Sync + 'static> OnDemand<C> {
+    pub fn new(connect: impl Fn(Alive) -> Connecting<C> + Send + Sync + 'static) -> Self {
+        Self { connect: Box::new(connect), current: Mutex::default(), made: AtomicU64::new(0) }
+    }
+
+    pub fn made(&self) -> u64 {
+        self.made.load(Relaxed)
+    }
+
+    /// The connection of this runtime, and whether it is in use.
+    pub async fn get(&self) -> RedisResult<(C, Alive)> {
+        let (mut outcome, alive) = self.attempt();
+        let connected = outcome.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
+        // Permanent, and no outage: the client is set up in a way with which it cannot connect.
+        let panicked = || RedisError::from((ErrorKind::InvalidClientConfig, "connecting to the server panicked"));
+        Ok((connected.ok().flatten().unwrap_or_else(|| Err(panicked()))?, alive))
+    }
+
+    fn attempt(&self) -> (Outcome<C>, Alive) {
+        let runtime = Handle::current().id();
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, Attempt { outcome, alive })) =
+            current.iter().find(|(id, attempt)| *id == runtime && attempt.alive.load(Relaxed))
+        {
+            return (outcome.clone(), Arc::clone(alive));
+        }
+        current.retain(|(id, attempt)| *id != runtime && attempt.alive.load(Relaxed));
+        let (sender, outcome) = watch::channel(None);
+        let alive = Alive::new(AtomicBool::new(true));
+        let connecting = (self.connect)(Arc::clone(&alive));
+        self.made.fetch_add(1, Relaxed);
+        let ends = Ends(Arc::clone(&alive));
+        // In a task of its own, so that it goes on when the call that needed it is given up.
+        tokio::spawn(async move {
+            let _ends = ends;
+            let connected = connecting.await;
+            let is_connected = connected.is_ok();
+            if sender.send(Some(connected)).is_ok() && is_connected {
+                // Until another has taken its place.
+                sender.closed().await;
+            }
+        });
+        current.push((runtime, Attempt { outcome: outcome.clone(), alive: Arc::clone(&alive) }));
+        (outcome, alive)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counting() -> OnDemand<u64> {
+        let made = AtomicU64::new(0);
+        OnDemand::new(move |_| {
+            let number = made.fetch_add(1, Relaxed);
+            Box::pin(async move { Ok(number) })
+        })
+    }
+
+    #[test]
+    fn each_runtime_has_its_own() {
+        let connections = counting();
+        let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (one, other) = (runtime(), runtime());
+        let get = |runtime: &tokio::runtime::Runtime| runtime.block_on(connections.get()).unwrap();
+        let (first, alive) = get(&one);
+        assert_eq!((first, get(&other).0, get(&one).0), (0, 1, 0));
+        drop(one);
+        assert!(!alive.load(Relaxed), "it ends with its runtime");
+        assert_eq!((get(&runtime()).0, get(&other).0), (2, 1));
+        assert!(connections.current.lock().unwrap().len() <= 2, "those of runtimes that have ended are kept");
+    }
+
+    #[tokio::test]
+    async fn what_has_broken_is_made_anew() {
+        let connections = counting();
+        let (_, alive) = connections.get().await.unwrap();
+        assert_eq!(connections.get().await.unwrap().0, 0);
+        alive.store(false, Relaxed);
+        assert_eq!((connections.get().await.unwrap().0, connections.made()), (1, 2));
+    }
+
+    #[tokio::test]
+    async fn a_panic_while_connecting_is_permanent() {
+        let connections = OnDemand::<u64>::new(|_| Box::pin(async { panic!("no crypto provider") }));
+        let error = connections.get().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidClientConfig);
+    }
+}

@@ -18,6 +18,9 @@ $venv/bin/pip install --quiet --disable-pip-version-check -r requirements.txt
 [[ " $* " == *" --quick "* ]] || (cd ../../envoy && "${CARGO:-cargo}" build --locked --release --quiet)
 
 (cd ../node && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && npm run --silent build)
+if command -v "${CARGO:-cargo}" > /dev/null; then
+    "${CARGO:-cargo}" build --locked --quiet --manifest-path subjects/rust/Cargo.toml --target-dir ../rust/target
+fi
 
 $venv/bin/ruff format --check --quiet .
 $venv/bin/ruff check --quiet .

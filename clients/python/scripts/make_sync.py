@@ -16,11 +16,12 @@ import unasync
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src/redis_rl"
 # io.py has nothing in common: threads and asyncio are what it deals with.
-MADE = ("core.py", "limiter.py", "limits.py")
+MADE = ("core.py", "limiter.py", "limits.py", "servers.py")
 NAMES = {
     "AsyncLimiter": "Limiter",
     "AsyncHeldLease": "HeldLease",
     "AsyncReservation": "Reservation",
+    "AsyncPending": "Pending",
     "AsyncRlStorage": "RlStorage",
     "aclose": "close",
 }

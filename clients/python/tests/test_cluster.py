@@ -84,19 +84,19 @@ def test_every_call_goes_to_its_node_at_once(cluster: Cluster, client: Any) -> N
 
 
 async def test_asyncio_call_goes_to_its_node_at_once(cluster: Cluster, aio_client: Any) -> None:
-    limiter = AsyncLimiter(aio_client, timeout=10)
-    await limiter.hit("a", RULE)
-    assert limiter.mode == cluster.mode
-    reset_statistics(cluster)
-    for number in range(30):
-        tag = f"{{{number}}}"
-        for key, rule in everything(tag).items():
-            assert await limiter.peek(key, rule)
-            assert (await limiter.hit(key, rule)).used == 1
-        assert (await limiter.all(everything(tag))).each[1].used == 2
-        assert await limiter.refund(f"{tag}:rpm", RULE)
-        assert await limiter.reset(f"{tag}:day", fixed("100/day")) == 1
-    assert calls(cluster) == 0
+    async with AsyncLimiter(aio_client, timeout=10) as limiter:
+        await limiter.hit("a", RULE)
+        assert limiter.mode == cluster.mode
+        reset_statistics(cluster)
+        for number in range(30):
+            tag = f"{{{number}}}"
+            for key, rule in everything(tag).items():
+                assert await limiter.peek(key, rule)
+                assert (await limiter.hit(key, rule)).used == 1
+            assert (await limiter.all(everything(tag))).each[1].used == 2
+            assert await limiter.refund(f"{tag}:rpm", RULE)
+            assert await limiter.reset(f"{tag}:day", fixed("100/day")) == 1
+        assert calls(cluster) == 0
 
 
 def test_keys_of_several_slots_are_refused(client: Any) -> None:
@@ -180,20 +180,20 @@ def test_a_slot_on_its_way(cluster: Cluster, client: Any) -> None:
 
 @pytest.mark.skipif(is_old(), reason="Redis 6.2 does not count its TRYAGAIN")
 async def test_asyncio_slot_on_its_way(cluster: Cluster, aio_client: Any) -> None:
-    limiter = AsyncLimiter(aio_client, timeout=30)
-    tag = cluster.key_on(1, aio_client.__module__.partition(".")[0])
-    rules = {f"{tag}:a": RULE, f"{tag}:b": RULE}
-    assert await limiter.all(rules)
-    reset_statistics(cluster)
-    with Move(cluster, tag) as move:
-        move.carry(f"{tag}:a")
-        before = try_agains(move.source)
-        asked = asyncio.create_task(limiter.all(rules))
-        await asyncio.to_thread(
-            until, "the call has been asked again many times", lambda: try_agains(move.source) > before + 20
-        )
-        move.carry(f"{tag}:b")
-        assert [each.used for each in (await asked).each] == [2, 2]
+    async with AsyncLimiter(aio_client, timeout=30) as limiter:
+        tag = cluster.key_on(1, aio_client.__module__.partition(".")[0])
+        rules = {f"{tag}:a": RULE, f"{tag}:b": RULE}
+        assert await limiter.all(rules)
+        reset_statistics(cluster)
+        with Move(cluster, tag) as move:
+            move.carry(f"{tag}:a")
+            before = try_agains(move.source)
+            asked = asyncio.create_task(limiter.all(rules))
+            await asyncio.to_thread(
+                until, "the call has been asked again many times", lambda: try_agains(move.source) > before + 20
+            )
+            move.carry(f"{tag}:b")
+            assert [each.used for each in (await asked).each] == [2, 2]
 
 
 def test_a_slot_that_stays_on_its_way(cluster: Cluster, client: Any) -> None:
@@ -234,8 +234,7 @@ async def test_a_peek_may_go_to_a_replica(cluster: Cluster, library: str) -> Non
             assert limiter.peek(key, RULE, cost=0).used == 1
         limiter.hit(key, RULE)
     answered = peeks(cluster.replica)
-    async with make_aio(**options) as client:
-        aio = AsyncLimiter(client, timeout=10)
+    async with make_aio(**options) as client, AsyncLimiter(client, timeout=10) as aio:
         for _ in range(10):
             assert (await aio.peek(key, RULE, cost=0)).used in (1, 2)
     assert calls(cluster) == 0

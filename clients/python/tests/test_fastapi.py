@@ -6,12 +6,13 @@ import signal
 import time
 from typing import Any
 
+import httpx
 import pytest
 import redis.asyncio
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request, WebSocket
 
-from redis_rl import AsyncLimiter, Limiter, lease, sliding
-from redis_rl.fastapi import RateLimit, RateLimitExceeded, problem_response
+from redis_rl import AsyncLimiter, Limiter, Rule, lease, sliding
+from redis_rl.fastapi import RateLimit, RateLimitExceeded, key_for, problem_response
 from servers import Server
 from test_http import connect, parsed, requests, serving, statuses
 
@@ -152,3 +153,85 @@ async def test_mistakes_are_loud(server: Server, aio: AsyncLimiter) -> None:
         RateLimit(aio, "5/minute")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="when_unavailable"):
         RateLimit(aio, sliding("5/minute"), when_unavailable="away")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("wrong", "error"), [({"key": "ip"}, TypeError), ({"timeout": None}, ValueError)])
+async def test_wrong_arguments(aio: AsyncLimiter, wrong: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error, match=f"{next(iter(wrong))} must be"):
+        RateLimit(aio, sliding("5/minute"), **wrong)
+
+
+async def test_the_dependency_returns_the_answer(server: Server) -> None:
+    """And functions for rules and keys may be asynchronous."""
+    limiter = connect(server)
+    app = FastAPI()
+
+    async def rule(scope: Any) -> Rule | None:
+        return None if scope["path"] == "/free" else sliding("3/hour", name="shared")
+
+    async def key(scope: Any) -> str:
+        return "me"
+
+    limited = RateLimit(limiter, rule, key=key, timeout=30)
+
+    @app.get("/counted")
+    async def counted(result: Any = Depends(limited)) -> dict[str, Any]:  # noqa: B008
+        return {"remaining": result.remaining if result else None, "source": result.source if result else None}
+
+    @app.get("/free")
+    async def free(result: Any = Depends(limited)) -> bool:  # noqa: B008
+        return result is None
+
+    with serving(app, limiter) as url:
+        async with requests(url) as client:
+            assert (await client.get("/counted")).json() == {"remaining": 2, "source": "server"}
+            assert (await client.get("/free")).json() is True
+    assert server.run("EXISTS", str(key_for(sliding("3/hour", name="shared"), "me")))
+
+
+async def test_websockets(server: Server, aio: AsyncLimiter) -> None:
+    """The handshake is limited, also by a dependency of the router."""
+    router = APIRouter(dependencies=[Depends(RateLimit(aio, sliding("2/hour"), timeout=30))])
+
+    @router.websocket("/ws")
+    async def echo(socket: WebSocket) -> None:
+        await socket.accept()
+        await socket.send_text(socket.state.rate_limit.source)
+        await socket.close()
+
+    app = FastAPI()
+    app.include_router(router)
+
+    async def connected() -> list[Any]:
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, str]:
+            return {"type": "websocket.connect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "websocket", "path": "/ws", "headers": [], "client": ("203.0.113.7", 1), "query_string": b""}
+        await app(scope, receive, send)
+        return sent
+
+    for _ in range(2):
+        accepted, text, _ = await connected()
+        assert (accepted["type"], text["text"]) == ("websocket.accept", "server")
+    (closed,) = await connected()
+    assert (closed["type"], closed["code"]) == ("websocket.close", 1013)
+
+
+async def test_a_named_limit_in_memory(caplog: pytest.LogCaptureFixture) -> None:
+    """Of four routes, while the server is away: one limit, and one line."""
+    limiter = AsyncLimiter(redis.asyncio.Redis(port=1))
+    app = FastAPI()
+    for number in range(4):
+        limited = RateLimit(limiter, sliding("5/hour", name="all"), when_unavailable="local")
+        app.get(f"/{number}", dependencies=[Depends(limited)])(lambda: "hello")
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+        answers = [await client.get(f"/{number % 4}") for number in range(20)]
+    await limiter.aclose()
+    assert statuses(answers) == {200: 5, 429: 15}
+    assert len([line for line in caplog.records if line.name == "redis_rl.asgi"]) == 1

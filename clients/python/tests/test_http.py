@@ -34,7 +34,7 @@ from starlette.routing import Route
 
 import redis_rl.limits
 from redis_rl import AsyncLimiter, Limiter, Rule, fixed, lease, sliding
-from redis_rl.asgi import ClientAddress, RateLimitMiddleware
+from redis_rl.asgi import ClientAddress, RateLimitMiddleware, key_for
 from servers import START_MS, Server, free_port, until
 
 REQUESTS = 100
@@ -236,7 +236,7 @@ async def test_a_server_that_is_unavailable(choice: Any, caplog: pytest.LogCaptu
                 first = responses[0]
                 if choice == "open":
                     assert statuses(responses) == {200: 25}
-                    assert first.json() == {"remaining": None}
+                    assert first.json() == {"remaining": 20}
                 elif choice == "closed":
                     assert statuses(responses) == {503: 25}
                     assert first.json() == {"title": "The rate limiter is not available", "status": 503}
@@ -409,11 +409,77 @@ async def test_mistakes_are_loud(server: Server, aio: AsyncLimiter) -> None:
     with pytest.raises(TypeError, match="AsyncLimiter"):
         RateLimitMiddleware(nothing, limiter=redis.asyncio.Redis(), rule=rule)  # type: ignore[arg-type]
     mistakes: list[dict[str, Any]] = [{"when_unavailable": "maybe"}, {"without_identity": "maybe"}, {"deny_cache": -1}]
+    mistakes += [{"timeout": wrong} for wrong in (None, 0, -1, "0.25", True)] + [{"processes": 0}]
     for wrong in mistakes:
         with pytest.raises(ValueError, match=next(iter(wrong))):
             RateLimitMiddleware(nothing, limiter=aio, rule=rule, **wrong)
-    with pytest.raises(ValueError, match="processes"):
-        RateLimitMiddleware(nothing, limiter=aio, rule=rule, when_unavailable="local", processes=0)
+    mistyped: list[tuple[dict[str, Any], str]] = [
+        ({"rule": rule, "prefix": None}, "prefix must be"),
+        ({"rule": rule, "prefix": b""}, "prefix must be"),
+        ({"rule": rule, "on_denied": "x"}, "on_denied must be a function"),
+        ({"rule": rule, "key": "ip"}, "key must be a function"),
+        ({"rules": [rule]}, "rules must be pairs"),
+        ({"rule": lease(1, 10, holder="me")}, "has no holder"),
+    ]
+    for options, message in mistyped:
+        with pytest.raises(TypeError, match=message):
+            RateLimitMiddleware(nothing, limiter=aio, **options)
+    # What a function makes of a request is looked at, too.
+    held = RateLimitMiddleware(nothing, limiter=aio, rule=lambda scope: lease(1, 10, holder="me"), timeout=10)
+    with pytest.raises(TypeError, match="has no holder"):
+        await call(held, from_address("10.0.0.8"))
+    strange: Any = lambda scope: 5  # noqa: E731
+    with pytest.raises(TypeError, match="a key must be"):
+        await call(RateLimitMiddleware(nothing, limiter=aio, rule=rule, key=strange), from_address("10.0.0.8"))
+
+
+async def test_denials_in_memory_are_reset(server: Server, aio: AsyncLimiter) -> None:
+    """By the limiter of the application, with the key of the middleware, as text and as bytes."""
+    rule = sliding("1/hour", name="api")
+
+    async def me(scope: Any) -> str:
+        return "me"
+
+    app = RateLimitMiddleware(nothing, limiter=aio, rule=rule, key=me, timeout=10)
+    key = key_for(rule, "me")
+    assert isinstance(key, str)
+    for reset in (key, key.encode()):
+        assert [await status(app, from_address(None)) for _ in range(2)] == [204, 429]
+        assert aio.statistics.denied_from_memory == 0
+        await aio.reset(reset, rule)
+    # An identity that is empty is none.
+    nobody = RateLimitMiddleware(nothing, limiter=aio, rule=rule, key=lambda scope: "", timeout=10)
+    assert await status(nobody, from_address("10.0.0.7")) == 403
+
+
+async def test_behind_a_unix_socket(server: Server, aio: AsyncLimiter) -> None:
+    key = ClientAddress(trusted_proxies=["unix", "10.0.0.0/8"])
+    app = RateLimitMiddleware(nothing, limiter=aio, rule=sliding("1/hour"), key=key, timeout=10)
+    assert await status(app, from_address(None, "203.0.113.7")) == 204
+    assert await status(app, from_address(None, "6.6.6.6, 203.0.113.7", "10.0.0.1")) == 429
+    assert await status(app, from_address(None)) == 403
+    assert (
+        await status(RateLimitMiddleware(nothing, limiter=aio, rule=sliding("1/hour")), from_address(None, "1.1.1.1"))
+        == 403
+    )
+
+
+def test_a_servers_unix_socket(tmp_path: Any) -> None:
+    server = Server("module", frozen=False, arguments=["--unixsocket", str(tmp_path / "s")])
+    try:
+        with redis.Redis(unix_socket_path=str(tmp_path / "s")) as client, Limiter(client, timeout=10) as limiter:
+            assert limiter.hit("a", sliding("1/hour"))
+
+        async def ask() -> bool:
+            async with (
+                redis.asyncio.Redis(unix_socket_path=str(tmp_path / "s")) as client,
+                AsyncLimiter(client, timeout=10) as aio,
+            ):
+                return bool(await aio.hit("a", sliding("1/hour")))
+
+        assert not asyncio.run(ask())
+    finally:
+        server.kill()
 
 
 async def test_a_lease_is_kept_for_a_long_response(server: Server, aio: AsyncLimiter) -> None:

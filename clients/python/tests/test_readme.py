@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import httpx
 import pytest
 
 from redis_rl import AsyncLimiter, Limiter, fixed, lease, sliding, throttle
-from servers import Server, compact
+from servers import Server, compact, until
 
 SNIPPETS = re.findall(
     r"^```python\n(.*?)^```", (Path(__file__).parents[1] / "README.md").read_text(), re.DOTALL | re.MULTILINE
@@ -40,7 +41,7 @@ def test_the_first_minute(server: Server, capsys: pytest.CaptureFixture[str]) ->
     names: dict[str, Any] = {}
     exec(snippet("for _ in range(6)", server), names)
     printed = capsys.readouterr().out.splitlines()
-    assert printed == [*(f"allowed, {left} left" for left in (4, 3, 2, 1, 0)), "denied, try again in 60 s"]
+    assert printed == [*["True"] * 5, "denied, try again in 60 s", "False"]
     limiter = names["limiter"]
     with limiter:
         exec(snippet("limiter.all(", server), names)
@@ -54,6 +55,28 @@ def test_the_first_minute(server: Server, capsys: pytest.CaptureFixture[str]) ->
             budget = budget.replace("4000", "400")
         exec(budget, names)
         assert limiter.peek("tokens:user:7", sliding("200_000/minute"), cost=0).used == 234
+
+
+def test_the_first_program_survives(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that hangs, and one that was restarted."""
+    if server.mode != "module":
+        pytest.skip("once, with the module")
+    own = Server("module", frozen=False)
+    try:
+        names: dict[str, Any] = {}
+        exec(snippet("for _ in range(6)", own), names)
+        own.process.send_signal(signal.SIGSTOP)
+        names["limiter"]._timeout = 1
+        assert names["is_allowed"]("user:8")
+        own.process.kill()
+        own.process.wait()
+        assert names["is_allowed"]("user:8")
+        own.start()
+        # It counts again.
+        until("it is back", lambda: not names["is_allowed"]("user:9"))
+        names["limiter"].close()
+    finally:
+        own.kill()
 
 
 def test_asyncio(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

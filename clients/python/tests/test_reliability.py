@@ -81,8 +81,7 @@ async def test_asyncio_call_without_reply_is_not_sent_again(
         if library == "redis"
         else valkey.asyncio.Valkey(retry=retry, retry_on_error=[valkey.ConnectionError], **options)
     )
-    async with eager as client:
-        limiter = AsyncLimiter(client, timeout=10)
+    async with eager as client, AsyncLimiter(client, timeout=10) as limiter:
         await limiter.hit("a", RULE)
         proxy.lose = 1
         with pytest.raises(limiter.client_errors, match="closed"):
@@ -127,8 +126,10 @@ def test_a_call_in_a_cluster_is_not_sent_again(cluster: Cluster, proxies: dict[i
 
 async def test_asyncio_call_in_a_cluster_is_not_sent_again(cluster: Cluster, proxies: dict[int, Proxy]) -> None:
     host, port = cluster.startup[0]
-    async with AsyncRedisCluster(host, port, address_remap=remap(proxies)) as client:
-        limiter = AsyncLimiter(client, timeout=10)
+    async with (
+        AsyncRedisCluster(host, port, address_remap=remap(proxies)) as client,
+        AsyncLimiter(client, timeout=10) as limiter,
+    ):
         await limiter.hit("a", RULE)
         proxies[cluster.owner("a").port].lose = 1
         with pytest.raises(redis.ConnectionError):
@@ -241,7 +242,7 @@ def test_an_older_library_is_replaced_and_a_newer_one_is_not(server: Server, mon
             (library,) = client.execute_command("FUNCTION", "LIST", "LIBRARYNAME", "rl", "WITHCODE")
         return str(library)
 
-    def use(load: bool = True, mode: str = "auto") -> str:
+    def use(load: bool = True, mode: Any = "auto") -> str:
         with redis.Redis(port=server.port) as client, Limiter(client, load_functions=load, mode=mode) as limiter:
             assert limiter.hit("a", RULE)
             assert limiter.mode == "functions"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import pickle
@@ -15,9 +16,10 @@ import pytest
 import redis
 import redis.asyncio
 
-from redis_rl import AllResult, AsyncLimiter, Limiter, Result, State, Window, fixed, lease, sliding, throttle
+from redis_rl import AllResult, AsyncLimiter, Limiter, Refunded, Result, State, Window, fixed, lease, sliding, throttle
 from redis_rl._calls import Calls
 from redis_rl._local import Local
+from redis_rl._memory import Denials
 from redis_rl._protocol import Command, source
 
 MOST = 2**53 - 1
@@ -111,16 +113,24 @@ def test_limiter_arguments() -> None:
         with pytest.raises(TypeError, match="redis-py or valkey-py is needed, not "):
             Limiter(client)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"is for AsyncLimiter, and this is a redis\.asyncio\.client\.Redis$"):
-        Limiter(redis.asyncio.Redis(password="secret"))
+        Limiter(redis.asyncio.Redis(password="secret"))  # type: ignore[arg-type]
     for wrong_rules in ("ab", 5, [("a",)]):
         with pytest.raises(TypeError, match="a dict of keys and rules, or pairs of them, is needed, not "):
             Limiter(redis.Redis()).all(wrong_rules)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="redis-py or valkey-py is needed, not <object"):
         Limiter(object())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="is for AsyncLimiter"):
-        Limiter(redis.asyncio.Redis())
+        Limiter(redis.asyncio.Redis())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="is for Limiter"):
-        AsyncLimiter(redis.Redis())
+        AsyncLimiter(redis.Redis())  # type: ignore[arg-type]
+    mistakes: list[tuple[dict[str, Any], str]] = [
+        ({"name": 5}, "name must be a string"),
+        ({"hook": "x"}, "hook must be a function"),
+        ({"hook": asyncio.sleep}, "not asynchronous"),
+    ]
+    for wrong, message in mistakes:
+        with pytest.raises(TypeError, match=message):
+            Limiter(redis.Redis(), **wrong)
     with pytest.raises(TypeError, match="prefix must be str or bytes"):
         Limiter(redis.Redis(), prefix=None)  # type: ignore[arg-type]
     assert Limiter(redis.Redis(), mode="script").mode == "script"
@@ -245,6 +255,60 @@ def test_what_is_impossible_does_not_type_check() -> None:
         limiter.hit("a", "1/s")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="key must be"):
         limiter.hit(None, sliding("1/s"))  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="a lease is not refunded"):
+        limiter.refund("a", lease(1, 1, holder="h"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a lease has no cost"):
+        limiter.peek("a", lease(1, 1, holder="h"), cost=0)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="mode must be"):
+        Limiter(redis.Redis(), mode="lua")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a reservation is not forced"):
+        limiter.reserve("a", sliding("5/s", force=True), 2)
+    with pytest.raises(ValueError, match="timeout must be"):
+        limiter.hold("a", lease(1, 1), timeout=None)  # type: ignore[arg-type]
+
+
+def test_a_result_that_the_server_has_not_counted_gives_nothing_back() -> None:
+    """There is no server."""
+    limiter = Limiter(redis.Redis(port=1))
+    rule = sliding("10/minute")
+    through = Result.undecided(rule, 1_700_000_000_000)
+    assert (through.allowed, through.source, through.headers()) == (True, "open", {})
+    assert limiter.refund("a", rule, result=through) == Refunded(0, 0, 0)
+    local = Local(1).decide([("a", rule)])
+    assert (local.allowed, local.source) == (True, "local")
+    assert not limiter.refund("a", rule, result=local)
+    denied = Result.of(rule, [state(False, used=10, retry_after_ms=5)])
+    assert (denied.source, limiter.refund("a", rule, result=denied).refunded) == ("server", 0)
+
+
+def test_memory_has_a_bound() -> None:
+    """Of bytes as well as of entries, whatever the keys are."""
+    denials = Denials(1000)
+    rule = sliding("1/hour")
+    denied = Result.of(rule, [state(False, limit=1, used=1, retry_after_ms=3_600_000)])
+    for number in range(3000):
+        key = f"{number}" + "k" * 60_000
+        denials.remember([(key, rule)], denied, time.monotonic())
+    assert len(denials._known) == 1000
+    assert max(map(len, denials._known)) <= 64
+    assert denials.find([(key, rule)]) is not None
+    assert denials.find([(key[:-1], rule)]) is None
+    # As bytes it is the same key.
+    denials.forget(key.encode())
+    assert denials.find([(key, rule)]) is None
+
+
+def test_local_memory_has_a_bound(monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
+    monkeypatch.setattr("redis_rl._local.MOST_UNITS", 5000)
+    local = Local(1)
+    month = sliding("50/30d")
+    for number in range(2000):
+        assert local.decide([(f"{number}", month)])
+        assert local.decide([("used all the time", sliding("2000/30d"))])
+    assert local._size <= 5000
+    assert len(local._storage.events) < 300
+    # What is used is not forgotten.
+    assert not local.decide([("used all the time", sliding("2000/30d"))])
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ Key = str | bytes
 Rules = Mapping[Key, Rule] | Mapping[str, Rule] | Iterable[tuple[Key, Rule]]
 
 MAX_KEYS = 64
+LONGEST_REMEMBERED = 64
 
 
 class Calls:
@@ -80,6 +82,12 @@ def _bytes(key: Key) -> bytes:
     return key.encode() if isinstance(key, str) else key
 
 
+def short(key: Key) -> bytes:
+    """What a key is remembered by: a digest where it is long, so that a bound of entries is one of memory."""
+    key = _bytes(key)
+    return key if len(key) <= LONGEST_REMEMBERED else hashlib.blake2b(key, digest_size=32).digest()
+
+
 def checked(rule: Rule) -> Rule:
     """The rule, or TypeError if it is not one."""
     if not isinstance(rule, Rule):
@@ -104,8 +112,17 @@ def peeked(rule: Rule, cost: int | None) -> Rule:
     return checked(rule) if cost is None else checked(rule).with_cost(cost)
 
 
+def seconds_above_0(value: float, what: str) -> float:
+    """The value as a float, or ValueError if it is not a time to wait."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ValueError(f"{what} must be a number of seconds above 0, not {value!r}")
+    return float(value)
+
+
 def chargeable(rule: Rule) -> Sliding | Fixed:
-    """The rule, or TypeError if it cannot be charged afterwards."""
+    """The rule, or an error if it cannot be charged afterwards."""
+    if getattr(rule, "force", False):
+        raise ValueError("a reservation is not forced: settle() charges over the limit where it has to")
     if not isinstance(checked(rule), Sliding | Fixed):
         raise TypeError("a reservation needs a sliding or a fixed rule: only these can be charged over their limit")
     return rule  # type: ignore[return-value]

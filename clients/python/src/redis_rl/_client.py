@@ -1,19 +1,24 @@
-"""What is known of the user's client, and the connections that are derived from it."""
+"""What is known of the user's client, and the clients that are derived from it, with connections of our own."""
 
 from __future__ import annotations
 
+import copy
 import importlib
+import logging
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 from ._protocol import Errors
 
-# Options that are not the user's but belong to the pool that they are in, and those that send commands again.
+log = logging.getLogger("redis_rl")
+
+# Options that belong to the pool that they are in, that send commands again, or that the call's deadline stands for.
 _NOT_COPIED = {"retry", "retry_on_error", "retry_on_timeout", "connection_pool", "cache", "cache_config"}
-_NOT_COPIED |= {"event_dispatcher", "himport_registry"}
+_NOT_COPIED |= {"event_dispatcher", "himport_registry", "socket_timeout", "socket_connect_timeout"}
 _NOT_COPIED_PREFIXES = ("maint_", "maintenance_", "orig_", "oss_cluster_")
 
-MOST_AT_ONCE = 32
-"""Calls of a process that are under way at once; others wait for one of them to end."""
+Address = tuple[str, int]
 
 
 class Client:
@@ -32,58 +37,105 @@ class Client:
             known = (f"{self.library}.asyncio", "AsyncLimiter") if not asynchronous else (self.library, "Limiter")
             raise TypeError(f"a client of {known[0]} is for {known[1]}, and this is {shown}")
         self.client = client
-        self.is_cluster = hasattr(client, "nodes_manager")
-        self.errors = Errors(self.library, cluster=self.is_cluster)
+        self.is_cluster = hasattr(client, "nodes_manager") and "execute_command" not in vars(client)
+        self.errors = Errors(self.library, cluster=hasattr(client, "nodes_manager"))
+        self._asynchronous = asynchronous
         self._package = f"{self.library}.asyncio" if asynchronous else self.library
+        self.reads_from_replicas = bool(
+            getattr(client, "read_from_replicas", False) or getattr(client, "load_balancing_strategy", None)
+        )
 
     def module(self, name: str) -> Any:
         """A module of the client library, that for asyncio if the client is."""
         return importlib.import_module(f"{self._package}.{name}")
 
-    @property
-    def most_at_once(self) -> int:
-        """How many calls may be under way at once."""
-        return min(MOST_AT_ONCE, getattr(self.client.connection_pool, "max_connections", MOST_AT_ONCE))
+    def nodes(self) -> dict[Address, Any]:
+        """The nodes of a cluster that the client knows."""
+        manager = self.client.nodes_manager
+        known = (*manager.nodes_cache.values(), *manager.startup_nodes.values())
+        return {(str(node.host), int(node.port)): node for node in known}
 
-    def derive(self, connection_class: Any = None, **options: Any) -> Any | None:
+    def remapped(self, host: str, port: int) -> Address:
+        """Where a node of a cluster is found that has this address, with the client's ``address_remap``."""
+        host, port = self.client.nodes_manager.remap_host_port(host, port)
+        return host, port
+
+    def derive(
+        self, connection_class: Callable[[Any], Any], pool_class: Any, most: int, address: Address | None = None
+    ) -> Any | None:
         """A client like the user's with connections of its own, which send nothing twice; None if it cannot be.
 
-        It cannot where the user's client, pool or connections are of classes that are not the library's own, or where
-        the client's ``execute_command`` was replaced, as a mock or a wrapper does: then that one is to be used.
+        It cannot where the client, its pool or its connections are of a kind that is not the library's own, as a
+        mock's or a wrapper's: then the user's client is to be used.
+
+        Args:
+            connection_class: makes a class of connections of the library's.
+            pool_class: of a pool for one server.
+            most: connections that it may have.
+            address: of a cluster's node.
         """
-        if self.is_cluster or "execute_command" in vars(self.client):
+        try:
+            return self._derived(self.client, connection_class, pool_class, most, address)
+        except _NotDerivable as reason:
+            log.warning(
+                "a client is used as it is, with its own time-outs, retries and connections: %s is not of %s",
+                reason,
+                self.library,
+            )
             return None
-        pool = self.client.connection_pool
-        modules = (f"{self._package}.connection", f"{self._package}.sentinel")
-        if type(pool).__module__ not in modules or pool.connection_class.__module__ not in modules:
-            return None
-        kwargs = {
+
+    def _derived(
+        self, client: Any, connection_class: Callable[[Any], Any], pool_class: Any, most: int, address: Address | None
+    ) -> Any:
+        if address is None:
+            if "execute_command" in vars(client):
+                raise _NotDerivable("its execute_command")
+            source = client.connection_pool
+        else:
+            source = next(iter(self.nodes().values()))
+            if not self._asynchronous:
+                source = getattr(client, f"get_{self.library}_connection")(source).connection_pool
+        modules = (f"{self._package}.connection", f"{self._package}.sentinel", f"{self._package}.cluster")
+        for kind in (type(source), source.connection_class):
+            if kind.__module__ not in modules:
+                raise _NotDerivable(kind.__qualname__)
+        options = {
             name: value
-            for name, value in pool.connection_kwargs.items()
+            for name, value in source.connection_kwargs.items()
             if name not in _NOT_COPIED and not name.startswith(_NOT_COPIED_PREFIXES)
         }
+        if address is not None:
+            options |= {"host": address[0], "port": address[1]}
         backoff = importlib.import_module(f"{self.library}.backoff").NoBackoff()
-        kwargs |= {"retry": self.module("retry").Retry(backoff, 0), **options}
-        kwargs["connection_class"] = (
-            connection_class(pool.connection_class) if connection_class else pool.connection_class
-        )
-        if not issubclass(pool.connection_class, self.module("connection").UnixDomainSocketConnection):
-            kwargs |= _no_maintenance(self.library)
-        if hasattr(pool, "sentinel_manager"):
-            own = type(pool)(
-                pool.service_name,
-                pool.sentinel_manager,
-                is_master=pool.is_master,
-                check_connection=pool.check_connection,
-                **kwargs,
-            )
+        options["retry"] = self.module("retry").Retry(backoff, 0)
+        options["max_connections"] = min(most, getattr(source, "max_connections", most))
+        if not issubclass(source.connection_class, self.module("connection").UnixDomainSocketConnection):
+            options |= _no_maintenance(self.library)
+        options["connection_class"] = connection_class(source.connection_class)
+        if hasattr(source, "sentinel_manager"):
+            # Sentinels are asked within the deadline, too.
+            sentinels = copy.copy(source.sentinel_manager)
+            sentinels.sentinels = [
+                self._derived(sentinel, connection_class, pool_class, most, None) for sentinel in sentinels.sentinels
+            ]
+            options |= {"is_master": source.is_master, "check_connection": source.check_connection}
+            own = type(source)(source.service_name, sentinels, **options)
         else:
-            own = self.module("connection").ConnectionPool(**kwargs)
-        try:
-            return type(self.client)(connection_pool=own)
-        except TypeError:
-            # A subclass with a constructor of its own.
-            return None
+            own = pool_class(**options)
+        if address is not None:
+            return getattr(importlib.import_module(self._package), self.library.capitalize())(connection_pool=own)
+        # A copy, so that a class with a constructor of its own stays what it is.
+        derived = copy.copy(client)
+        derived.connection_pool = own
+        derived.connection = None
+        for single in ("single_connection_client", "_single_connection_client"):
+            if hasattr(derived, single):
+                setattr(derived, single, False)
+        return derived
+
+
+class _NotDerivable(Exception):
+    """Says what is not the library's own."""
 
 
 _LIBRARIES = ("redis", "valkey")
@@ -98,14 +150,51 @@ def _no_maintenance(library: str) -> dict[str, Any]:
     return {"maint_notifications_config": notifications.MaintNotificationsConfig(enabled=False)}
 
 
-def reader(client: Any, key: str | bytes) -> Any:
-    """The node of a cluster for a command that only reads: a replica, if the client is set to read from them."""
-    from_replicas = bool(getattr(client, "read_from_replicas", False))
-    strategy = getattr(client, "load_balancing_strategy", None)
-    options = {} if strategy is None else {"load_balancing_strategy": strategy}
-    return client.nodes_manager.get_node_from_slot(client.keyslot(key), from_replicas, **options)
+def make_client(uri: str, package: str, options: dict[str, Any]) -> Any:
+    """A client for a URI like ``redis+cluster://...``; ``package`` is ``""`` or ``".asyncio"``."""
+    library = "valkey" if uri.startswith("valkey") else "redis"
+    module = importlib.import_module(f"{library}{package}")
+    scheme, _, rest = uri.partition("://")
+    pool = options.pop("connection_pool", None)
+    if pool is not None:
+        return getattr(module, library.capitalize())(connection_pool=pool, **options)
+    if scheme.endswith("+sentinel"):
+        return _of_sentinel(library, package, urlsplit(uri), options)
+    if scheme.endswith("+cluster"):
+        return _of_cluster(library, package, urlsplit(uri), options)
+    return module.from_url(f"unix://{rest}" if scheme.endswith("+unix") else uri, **options)
 
 
-def writer(client: Any, key: str | bytes) -> Any:
-    """The node of a cluster that has the key."""
-    return client.nodes_manager.get_node_from_slot(client.keyslot(key))
+def _hosts(parts: SplitResult, port: int) -> list[tuple[str | None, int]]:
+    nodes = [urlsplit(f"//{node}") for node in parts.netloc.rpartition("@")[2].split(",")]
+    return [(node.hostname, node.port or port) for node in nodes]
+
+
+def _login(parts: SplitResult) -> dict[str, str]:
+    login = {"username": parts.username, "password": parts.password}
+    return {name: value for name, value in login.items() if value}
+
+
+def _of_cluster(library: str, package: str, parts: SplitResult, options: dict[str, Any]) -> Any:
+    module = importlib.import_module(f"{library}{package}.cluster")
+    nodes = [module.ClusterNode(host, port) for host, port in _hosts(parts, 6379)]
+    return getattr(module, f"{library.capitalize()}Cluster")(startup_nodes=nodes, **{**_login(parts), **options})
+
+
+def _of_sentinel(library: str, package: str, parts: SplitResult, options: dict[str, Any]) -> Any:
+    """The primary that sentinels name, with the options of limits' own storage for them."""
+    service = options.pop("service_name", None) or parts.path.strip("/")
+    if not service:
+        raise ValueError("the name of the service is missing: rl+redis+sentinel://host:26379/name")
+    options.pop("use_replicas", None)
+    login = _login(parts)
+    sentinel_kwargs = {**login, **(options.pop("sentinel_kwargs", None) or {})}
+    module = importlib.import_module(f"{library}{package}.sentinel")
+    sentinel = module.Sentinel(_hosts(parts, 26379), sentinel_kwargs=sentinel_kwargs, **{**login, **options})
+    return sentinel.master_for(service)
+
+
+def clients_of(client: Any) -> list[Any]:
+    """The client, and those that it asks for the primary."""
+    manager = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
+    return [client, *(manager.sentinels if manager else ())]

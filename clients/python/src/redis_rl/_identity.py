@@ -18,7 +18,8 @@ class Addresses:
     """Reads the address that a request counts for.
 
     Args:
-        trusted_proxies: addresses and networks of proxies whose ``X-Forwarded-For`` is believed.
+        trusted_proxies: addresses and networks of proxies whose ``X-Forwarded-For`` is believed; ``"unix"`` for those
+            that come by a unix socket, and have no address.
         ipv6_prefix: bits of an IPv6 address that count: a host that has a /64 has as many addresses as it likes.
     """
 
@@ -27,7 +28,9 @@ class Addresses:
             raise TypeError(f"trusted_proxies must be a list of addresses and networks, not {trusted_proxies!r}")
         if isinstance(ipv6_prefix, bool) or not isinstance(ipv6_prefix, int) or not 1 <= ipv6_prefix <= 128:
             raise ValueError(f"ipv6_prefix must be from 1 to 128, not {ipv6_prefix!r}")
-        self._trusted = [ipaddress.ip_network(each, strict=False) for each in trusted_proxies]
+        proxies = list(trusted_proxies)
+        self._trusts_unix = "unix" in proxies
+        self._trusted = [ipaddress.ip_network(each, strict=False) for each in proxies if each != "unix"]
         self._ipv6_prefix = ipv6_prefix
 
     def of(self, peer: str | None, forwarded: Sequence[str] = ()) -> str | None:
@@ -37,13 +40,12 @@ class Addresses:
             peer: the address of the connection.
             forwarded: the lines of X-Forwarded-For.
         """
-        if not peer:
-            return None
-        address = _read(peer)
-        if address is None:
+        address = _read(peer) if peer else None
+        if peer and address is None:
             # Not an address, as in tests: the server made it, and no client.
             return peer
-        if forwarded and any(forwarded) and self._trusts(address):
+        trusts = self._trusts_unix if address is None else self._trusts(address)
+        if forwarded and any(forwarded) and trusts:
             # The last proxy has added the last address. Of a trusted one, the address before it is believed, too.
             for text in reversed(",".join(forwarded).split(",")):
                 read = _read(text.strip())
@@ -52,7 +54,7 @@ class Addresses:
                 address = read
                 if not self._trusts(address):
                     break
-        return self._counted(address)
+        return None if address is None else self._counted(address)
 
     def _trusts(self, address: Address) -> bool:
         return any(address in network for network in self._trusted)
@@ -81,17 +83,19 @@ def policy_of(rule: Rule) -> str:
     return _escaped(rule.name or rule.described(), "%:{}")
 
 
-def key_for(prefix: str, rule: Rule, identity: str | bytes) -> str | bytes:
-    """The key of an identity under a rule. Other rules have other keys, and all of one identity lie in one slot."""
-    return _key(f"{prefix}{policy_of(rule)}:", identity)
+def key_for(rule: Rule, identity: str | bytes, *, prefix: str = "rl:", operation: str | None = None) -> str | bytes:
+    """The key at which an adapter counts an identity under a rule, for `peek`, `reset` and so on.
 
+    Other rules have other keys, and all of one identity lie in one slot of a cluster.
 
-def key_of_policy(prefix: str, policy: str, identity: str | bytes) -> str | bytes:
-    """The key of an identity under a policy, such as a route."""
-    return _key(f"{prefix}{_escaped(policy, '%:{}')}:", identity)
-
-
-def _key(start: str, identity: str | bytes) -> str | bytes:
+    Args:
+        rule: of the adapter.
+        identity: of a request, such as ``"203.0.113.7"``, or ``"2001:db8:1:2::/64"`` of an IPv6 address.
+        prefix: of the adapter.
+        operation: of a dependency whose rule has no name, the path operation.
+    """
+    policy = policy_of(rule) if operation is None else _escaped(f"{operation} {rule.described()}", "%:{}")
+    start = f"{prefix}{policy}:"
     if isinstance(identity, str):
         return f"{start}{{{_escaped(identity, '%{}')}}}"
     return start.encode() + b"{" + re.sub(rb"[%{}]", lambda found: b"%%%02X" % found[0][0], identity) + b"}"

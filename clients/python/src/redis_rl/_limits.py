@@ -1,14 +1,12 @@
-"""What the storages for limits share: the windows of keys, the rules, and clients for URIs. No I/O."""
+"""What the storages for limits share: the windows of keys, and the rules. No I/O."""
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
 from limits.limits import TIME_TYPES
 
@@ -87,56 +85,6 @@ def count(key: str, expiry: int, amount: int) -> Command:
 def enter(key: str, limit: int, expiry: int, amount: int) -> Command:
     """Puts entries into a log, for the short reply."""
     return Command("SLIDING", (key,), _words(moving(limit, expiry, amount)))
-
-
-def make_client(uri: str, package: str, options: dict[str, Any]) -> Any:
-    """A client for a URI like ``redis+cluster://...``; ``package`` is ``""`` or ``".asyncio"``."""
-    library = "valkey" if uri.startswith("valkey") else "redis"
-    module = importlib.import_module(f"{library}{package}")
-    scheme, _, rest = uri.partition("://")
-    pool = options.pop("connection_pool", None)
-    if pool is not None:
-        return getattr(module, library.capitalize())(connection_pool=pool, **options)
-    if scheme.endswith("+sentinel"):
-        return _of_sentinel(library, package, urlsplit(uri), options)
-    if scheme.endswith("+cluster"):
-        return _of_cluster(library, package, urlsplit(uri), options)
-    return module.from_url(f"unix://{rest}" if scheme.endswith("+unix") else uri, **options)
-
-
-def _hosts(parts: SplitResult, port: int) -> list[tuple[str | None, int]]:
-    nodes = [urlsplit(f"//{node}") for node in parts.netloc.rpartition("@")[2].split(",")]
-    return [(node.hostname, node.port or port) for node in nodes]
-
-
-def _login(parts: SplitResult) -> dict[str, str]:
-    login = {"username": parts.username, "password": parts.password}
-    return {name: value for name, value in login.items() if value}
-
-
-def _of_cluster(library: str, package: str, parts: SplitResult, options: dict[str, Any]) -> Any:
-    module = importlib.import_module(f"{library}{package}.cluster")
-    nodes = [module.ClusterNode(host, port) for host, port in _hosts(parts, 6379)]
-    return getattr(module, f"{library.capitalize()}Cluster")(startup_nodes=nodes, **{**_login(parts), **options})
-
-
-def _of_sentinel(library: str, package: str, parts: SplitResult, options: dict[str, Any]) -> Any:
-    """The primary that sentinels name, with the options of limits' own storage for them."""
-    service = options.pop("service_name", None) or parts.path.strip("/")
-    if not service:
-        raise ValueError("the name of the service is missing: rl+redis+sentinel://host:26379/name")
-    options.pop("use_replicas", None)
-    login = _login(parts)
-    sentinel_kwargs = {**login, **(options.pop("sentinel_kwargs", None) or {})}
-    module = importlib.import_module(f"{library}{package}.sentinel")
-    sentinel = module.Sentinel(_hosts(parts, 26379), sentinel_kwargs=sentinel_kwargs, **{**login, **options})
-    return sentinel.master_for(service)
-
-
-def clients_of(client: Any) -> list[Any]:
-    """The client, and those that it asks for the primary."""
-    manager = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
-    return [client, *(manager.sentinels if manager else ())]
 
 
 def patterns(client: Any, prefix: str) -> list[str]:

@@ -7,16 +7,21 @@ windows, as an exact log would take too much memory.
 
 from __future__ import annotations
 
-import threading
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ._calls import Key
+from ._calls import Key, short
 from ._result import AllResult, Result, State
 from ._rules import Fixed, Lease, Policy, Rule
 
-# A log of limits has an object for each unit.
+# A log of limits has an object for each unit, a counter has one.
 LONGEST_LOG = 10_000
+
+# Of all units in logs, and ten for each counter. Beyond that what was used least recently is forgotten, so that a flood
+# of identities does not take all memory: a unit is some hundred bytes.
+MOST_UNITS = 1_000_000
 
 
 class Local:
@@ -27,29 +32,32 @@ class Local:
             from limits.storage import MemoryStorage
         except ModuleNotFoundError as missing:
             raise ImportError("when_unavailable='local' needs limits: pip install redis-rl[limits]") from missing
-        if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
-            raise ValueError(f"processes must be an integer from 1, not {processes!r}")
         self._processes = processes
         self._storage = MemoryStorage()
-        self._leases: dict[Key, dict[str | bytes, float]] = {}
-        self._lock = threading.Lock()
+        self._leases: OrderedDict[Key, dict[str | bytes, float]] = OrderedDict()
+        # The size of each name, the one used last at the end.
+        self._sizes: OrderedDict[str, int] = OrderedDict()
+        self._size = 0
 
     def decide(self, rules: Sequence[tuple[Key, Rule]]) -> Result | AllResult:
         """Decides on a request, and counts it if it fits everywhere."""
-        with self._lock:
-            allowed = all(self._fits(key, rule, limited) for key, rule in rules for limited in self._share(rule))
-            if allowed:
-                for key, rule in rules:
-                    for limited in self._share(rule):
-                        self._take(key, rule, limited)
-            results = [
-                Result.of(rule, [self._state(key, rule, limited, allowed) for limited in self._share(rule)])
-                for key, rule in rules
-            ]
+        rules = [(short(key), rule) for key, rule in rules]
+        allowed = all(self._fits(key, rule, limited) for key, rule in rules for limited in self._share(rule))
+        if allowed:
+            for key, rule in rules:
+                for limited in self._share(rule):
+                    self._take(key, rule, limited)
+        results = [
+            replace(
+                Result.of(rule, [self._state(key, rule, limited, allowed) for limited in self._share(rule)]),
+                source="local",
+            )
+            for key, rule in rules
+        ]
         if len(results) == 1:
             return results[0]
         index = next((number for number, result in enumerate(results) if not result), 0)
-        return AllResult.of(
+        answer = AllResult.of(
             [rule for _, rule in rules],
             results,
             allowed=allowed,
@@ -57,13 +65,14 @@ class Local:
             remaining=results[index].remaining,
             retry=results[index].retry_after_ms or 0,
         )
+        return replace(answer, source="local")
 
     def release(self, key: Key, holder: str | bytes) -> None:
         """Ends a lease."""
-        with self._lock:
-            self._leases.get(key, {}).pop(holder, None)
-            if not self._leases.get(key):
-                self._leases.pop(key, None)
+        key = short(key)
+        self._leases.get(key, {}).pop(holder, None)
+        if not self._leases.get(key):
+            self._leases.pop(key, None)
 
     def _share(self, rule: Rule) -> list[Policy]:
         """The windows of the rule, with the part of each limit that is this process'."""
@@ -100,13 +109,27 @@ class Local:
         cost = 1 if rule.cost is None else rule.cost
         if isinstance(rule, Lease):
             self._leases.setdefault(key, {})[rule.holder or ""] = time.time() + rule.ms / 1000
+            self._leases.move_to_end(key)
+            if len(self._leases) > MOST_UNITS // 10:
+                self._leases.popitem(last=False)
             return
         name, seconds = f"{key!r}:{policy.window_ms}", (policy.window_ms or 0) / 1000
         if self._logs(rule, policy) and cost <= LONGEST_LOG:
-            most = max(policy.limit, self._used(key, rule, policy)[0] + cost)
-            self._storage.acquire_entry(name, most, seconds, cost)  # type: ignore[arg-type]
+            used = self._used(key, rule, policy)[0] + cost
+            self._storage.acquire_entry(name, max(policy.limit, used), seconds, cost)  # type: ignore[arg-type]
+            self._weigh(name, 10 + used)
         elif cost:
             self._storage.incr(name, seconds, cost)
+            self._weigh(name, 10)
+
+    def _weigh(self, name: str, size: int) -> None:
+        """Notes the size of a name that was used, and forgets others where all are too large."""
+        self._size += size - self._sizes.pop(name, 0)
+        self._sizes[name] = size
+        while self._size > MOST_UNITS and len(self._sizes) > 1:
+            oldest, freed = self._sizes.popitem(last=False)
+            self._size -= freed
+            self._storage.clear(oldest)
 
     def _state(self, key: Key, rule: Rule, policy: Policy, allowed: bool) -> State:
         used, free_in = self._used(key, rule, policy)

@@ -1,25 +1,26 @@
-"""Denials that are remembered, what a hook is told, and counts. No I/O."""
+"""Denials that are remembered, what a hook is told, and counts. No I/O.
+
+There are no locks here, which a fork could leave locked: single operations of dicts are enough, and of two counts that
+are made at once one may be lost where threads run without the interpreter's lock.
+"""
 
 from __future__ import annotations
 
+import inspect
 import logging
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
-from ._calls import Key
-from ._result import AllResult, Result
+from ._calls import Key, short
+from ._result import AllResult, Result, Source
 from ._rules import Lease, Rule
 
 log = logging.getLogger("redis_rl")
 
 LONGEST = 1.0
 """Seconds for which a denial is remembered at most."""
-
-Source = Literal["server", "memory", "local"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +30,13 @@ class Event:
     limiter: str
     """The limiter's name."""
     call: str
-    """``"hit"``, ``"peek"``, ``"all"``, ``"refund"``, ``"reset"`` or ``"release"``."""
+    """``"hit"``, ``"peek"``, ``"all"``, ``"refund"``, ``"reset"``, ``"release"``, or ``"renew"`` for a held lease."""
     keys: tuple[Key, ...]
     """The keys of the call, without the limiter's prefix."""
     seconds: float
     """How long the call took."""
     source: Source
-    """Who decided: the server, a denial in memory, or the local fallback of an adapter."""
+    """Who decided: the server, a denial in memory, or for an adapter whose server is unavailable its policy."""
     result: Result | AllResult | None
     """The answer of a hit, a peek or an all."""
     error: Exception | None
@@ -59,10 +60,13 @@ class Counter:
     """Counts decisions, and tells the hook."""
 
     def __init__(self, name: str, hook: Callable[[Event], object] | None) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"the name must be a string, not {name!r}")
+        if hook is not None and (not callable(hook) or inspect.iscoroutinefunction(hook)):
+            raise TypeError(f"the hook must be a function that is not asynchronous, not {hook!r}")
         self.name = name
         self.statistics = Statistics()
         self._hook = hook
-        self._lock = threading.Lock()
 
     def count(
         self,
@@ -71,20 +75,19 @@ class Counter:
         began: float,
         result: Result | AllResult | None = None,
         error: Exception | None = None,
-        source: Source = "server",
         unavailable: bool = False,
     ) -> None:
         """A call has ended."""
         statistics = self.statistics
-        if unavailable or (error is None and call in ("hit", "all")):
-            with self._lock:
-                if unavailable:
-                    statistics.unavailable += 1
-                elif result:
-                    statistics.allowed += 1
-                else:
-                    statistics.denied += 1
-                    statistics.denied_from_memory += source == "memory"
+        source: Source = "server" if result is None else result.source
+        if unavailable:
+            statistics.unavailable += 1
+        elif error is None and call in ("hit", "all"):
+            if result:
+                statistics.allowed += 1
+            else:
+                statistics.denied += 1
+                statistics.denied_from_memory += source == "memory"
         if self._hook is None:
             return
         try:
@@ -96,7 +99,8 @@ class Counter:
 
 @dataclass(slots=True)
 class _Denial:
-    rules: tuple[tuple[Key, Rule], ...]
+    keys: tuple[bytes, ...]
+    rules: tuple[Rule, ...]
     binding: int
     until: float
     received_at: float
@@ -108,20 +112,22 @@ class Denials:
     """The denials of the last second, by key. A key belongs to one rule."""
 
     entries: int
-    _known: OrderedDict[Key, _Denial] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _known: OrderedDict[bytes, _Denial] = field(default_factory=OrderedDict)
 
     def find(self, rules: Sequence[tuple[Key, Rule]]) -> Result | AllResult | None:
         """The denial of the same or a lighter request, as it would be answered now."""
-        for key, _ in rules:
+        if not self._known:
+            return None
+        keys = tuple(short(key) for key, _ in rules)
+        for key in keys:
             denial = self._known.get(key)
             if denial is None:
                 continue
             now = time.monotonic()
             if now >= denial.until:
-                self.forget(key)
-            elif _as_heavy(rules, denial):
-                return denial.result.later(int((now - denial.received_at) * 1000))
+                self._known.pop(key, None)
+            elif keys == denial.keys and _as_heavy([rule for _, rule in rules], denial):
+                return replace(denial.result.later(int((now - denial.received_at) * 1000)), source="memory")
         return None
 
     def remember(self, rules: Sequence[tuple[Key, Rule]], result: Result | AllResult, asked_at: float) -> None:
@@ -131,21 +137,25 @@ class Denials:
         from now, which is not earlier, so that none of them is too short.
         """
         binding = result.index if isinstance(result, AllResult) else 0
-        key, rule = rules[binding]
-        if not _is_memorable(rule) or any(getattr(each, "force", False) for _, each in rules):
+        if not _is_memorable(rules[binding][1]) or any(getattr(each, "force", False) for _, each in rules):
             return
         wait = LONGEST if result.retry_after_ms is None else min(result.retry_after_ms / 1000, LONGEST)
-        with self._lock:
-            self._known[key] = _Denial(tuple(rules), binding, asked_at + wait, time.monotonic(), result)
-            self._known.move_to_end(key)
-            if len(self._known) > self.entries:
-                self._known.popitem(last=False)
+        keys = tuple(short(key) for key, _ in rules)
+        known = self._known
+        # At the end, as the youngest.
+        known.pop(keys[binding], None)
+        known[keys[binding]] = _Denial(
+            keys, tuple(rule for _, rule in rules), binding, asked_at + wait, time.monotonic(), result
+        )
+        while len(known) > self.entries:
+            try:
+                known.popitem(last=False)
+            except KeyError:
+                break
 
-    def forget(self, *keys: Key) -> None:
-        """For keys of which something was given back."""
-        with self._lock:
-            for key in keys:
-                self._known.pop(key, None)
+    def forget(self, key: Key) -> None:
+        """For a key of which something was given back."""
+        self._known.pop(short(key), None)
 
 
 def _is_memorable(rule: Rule) -> bool:
@@ -153,15 +163,11 @@ def _is_memorable(rule: Rule) -> bool:
     return not isinstance(rule, Lease)
 
 
-def _as_heavy(rules: Sequence[tuple[Key, Rule]], denial: _Denial) -> bool:
-    if len(rules) != len(denial.rules):
-        return False
-    for number, ((key, rule), (denied_key, denied)) in enumerate(zip(rules, denial.rules, strict=True)):
-        if rule is denied and key == denied_key:
+def _as_heavy(rules: Sequence[Rule], denial: _Denial) -> bool:
+    for number, (rule, denied) in enumerate(zip(rules, denial.rules, strict=True)):
+        if rule is denied:
             continue
-        if key != denied_key or getattr(rule, "force", False):
-            return False
-        if _plain(rule) != _plain(denied):
+        if getattr(rule, "force", False) or _plain(rule) != _plain(denied):
             return False
         cost, least = _cost(rule), _cost(denied)
         # A request that never fits is not told to wait.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import importlib
 import re
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Literal
+from typing import Any, Literal
 
 from ._rules import Word
 
@@ -84,6 +83,10 @@ def library_version(code: str) -> int:
 class Stale(Exception):
     """The server does not know what it knew when the mode was detected: it was replaced, or has lost its scripts."""
 
+    def __init__(self, server: Any) -> None:
+        super().__init__(server)
+        self.server = server
+
 
 class Errors:
     """The error classes of the client library, redis-py or valkey-py, and what they mean."""
@@ -111,8 +114,10 @@ class Errors:
             module.OutOfMemoryError,
             module.SlotNotCoveredError,
         )
+        self._moved: type[Exception] = module.MovedError
+        self._ask: type[Exception] = module.AskError
         if cluster:
-            # Raised by a cluster client that could not follow.
+            # Of calls that could not be followed to the end.
             self._unavailable += (module.MovedError, module.AskError)
         self._codes = _UNAVAILABLE | _REDIRECTIONS if cluster else _UNAVAILABLE
         self.topology: type[Exception] = getattr(module, f"{library.capitalize()}ClusterException")
@@ -128,6 +133,22 @@ class Errors:
             or (type(error) is self._cluster_error and "TTL exhausted" in str(error))
             or (isinstance(error, self.response) and _code(error) == "TRYAGAIN")
         )
+
+    def redirection(self, error: BaseException) -> tuple[str, int, str, int] | None:
+        """MOVED or ASK, the slot, and the host and port to which a node of a cluster sends the call."""
+        if not isinstance(error, self.response):
+            return None
+        # The classes of some versions leave the code out, and those of others know no such error.
+        code = {self._moved: "MOVED", self._ask: "ASK"}.get(type(error), "")
+        words = [*([code] if code else []), *str(error).split()]
+        if len(words) != 3 or words[0] not in _REDIRECTIONS or not words[1].isdecimal():
+            return None
+        host, _, port = words[2].rpartition(":")
+        return words[0], int(words[1]), host, int(port)
+
+    def is_crowd(self, error: BaseException) -> bool:
+        """Whether the process had no connection left, which says nothing of the server."""
+        return isinstance(error, self.connection) and str(error) in ("No connection available.", "Too many connections")
 
     def is_unknown(self, error: object) -> bool:
         """Whether the server does not know the command or the function."""
@@ -165,39 +186,59 @@ def _code(error: BaseException) -> str:
 class Breaker:
     """Fails calls at once for a second after a server was unavailable, and then lets one of them through.
 
-    Each node of a cluster has a state of its own. Outside of a cluster the one place is ``""``.
+    Each place has a state of its own: a server, as limiters with one deadline see it. There are no locks, which a fork
+    could leave locked: the steps that count are single operations of dicts and lists.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: dict[str, tuple[float, str]] = {}
+        self._open: dict[Place, tuple[float, str, list[None]]] = {}
 
-    @property
-    def is_open(self) -> bool:
-        """Whether any place is known to be unavailable."""
-        return bool(self._open)
+    def is_open(self, deadline: float) -> bool:
+        """Whether a server is known to be unavailable to limiters with this deadline."""
+        return any(place[1] == deadline for place in tuple(self._open))
 
-    def refusal(self, place: str) -> str | None:
+    def knows(self, place: Place) -> bool:
+        """Whether the place was unavailable, and has not answered since."""
+        return place in self._open
+
+    def refusal(self, place: Place) -> str | None:
         """Why a call fails at once, if it does."""
-        until, reason = self._open.get(place, (0.0, ""))
+        until, reason, _ = self._open.get(place, _CLOSED)
         return reason if time.monotonic() < until else None
 
-    def enter(self, place: str, seconds: float) -> str | None:
-        """As `refusal`. If the call is let through as a probe, it is the only one until these seconds are over."""
-        with self._lock:
-            refused = self.refusal(place)
-            if refused is None and place in self._open:
-                self._open[place] = (time.monotonic() + seconds, self._open[place][1])
-            return refused
+    def enter(self, place: Place) -> str | None:
+        """As `refusal`. If the call is let through as a probe, it is the only one for as long as its deadline."""
+        known = self._open.get(place)
+        if known is None:
+            return None
+        until, reason, ticket = known
+        if time.monotonic() < until:
+            return reason
+        try:
+            ticket.pop()
+        except IndexError:
+            return reason
+        self._open[place] = (time.monotonic() + place[1], reason, [None])
+        return None
 
-    def open(self, place: str, error: BaseException) -> bool:
+    def open(self, place: Place, error: BaseException) -> bool:
         """The place was unavailable. Returns whether that is new."""
-        with self._lock:
-            new = place not in self._open
-            self._open[place] = (time.monotonic() + PAUSE, str(error) or type(error).__name__)
-            return new
+        new = place not in self._open
+        self._open[place] = (time.monotonic() + PAUSE, str(error) or type(error).__name__, [None])
+        return new
 
-    def close(self, place: str) -> bool:
+    def close(self, place: Place) -> bool:
         """The place has answered. Returns whether that is new."""
-        with self._lock:
-            return self._open.pop(place, None) is not None
+        return self._open.pop(place, None) is not None
+
+    def forget_others(self, names: Collection[str]) -> None:
+        """These are the servers that there are: nobody asks others again."""
+        for place in tuple(self._open):
+            if place[0] not in names:
+                self._open.pop(place, None)
+
+
+Place = tuple[str, float]
+"""The name of a server, and the deadline of the limiters that judge it."""
+
+_CLOSED: tuple[float, str, list[None]] = (0.0, "", [])

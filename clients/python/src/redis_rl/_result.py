@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ._http import Item, called_apart, ceil_seconds
 from ._http import headers as http_headers
 from ._http import problem as http_problem
 from ._rules import Lease, Rule
+
+Source = Literal["server", "memory", "local", "open"]
+"""Who decided: the server; a denial in memory; while the server is unavailable this process, or nobody."""
 
 
 class Denied(Exception):
@@ -130,6 +133,11 @@ class State:
 class Decision(State):
     """What the answers to one rule and to several have in common. True if the request was allowed."""
 
+    source: Source = field(default="server", kw_only=True)
+    """Who decided: ``"server"``; ``"memory"``, a denial that was remembered; and where a middleware could not reach
+    the server ``"local"``, this process' own memory, or ``"open"``, nobody: the request was let through. What the
+    server has not decided it has not counted either."""
+
     def items(self) -> list[Item]:
         """The policies with their state, for headers. A window whose state was not asked for has none."""
         raise NotImplementedError
@@ -147,7 +155,12 @@ class Decision(State):
 
         Args:
             partition_key: sent as ``pk`` with each item, for clients to tell their quotas apart.
+
+        Returns:
+            The fields; none where nobody decided.
         """
+        if self.source == "open":
+            return {}
         return http_headers(
             self.items(),
             allowed=self.allowed,
@@ -198,6 +211,13 @@ class Result(Decision):
 
     def later(self, ms: int) -> Result:
         return Result.of(self.rule, [state.later(ms) for state in self.each])
+
+    @classmethod
+    def undecided(cls, rule: Rule, at_ms: int) -> Result:
+        """The result of a request that was let through at this time, with nothing known of the key."""
+        policy = rule.policies()[0]
+        state = State(True, policy.limit, 0, policy.limit, 0, 0, 0, policy.window_ms or 0, at_ms)
+        return replace(cls.of(rule, [state]), source="open")
 
     @classmethod
     def of(cls, rule: Rule, states: Sequence[State]) -> Result:

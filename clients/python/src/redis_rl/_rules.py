@@ -10,7 +10,6 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import ClassVar, NoReturn, TypeVar
 
 from ._http import check_name
@@ -63,11 +62,16 @@ class Rule(ABC):
         """The word that asks for the long reply."""
         return "FULL"
 
-    # Of each call with the rule, so worked out once.
-    @cached_property
+    @property
     def sent(self) -> tuple[Word, ...]:
         """All that stands behind the key of the rule's own command."""
-        return (*self.words(), self.form)
+        # Of each call with the rule, so worked out once. Not by cached_property, whose lock in Python 3.11
+        # a fork may leave locked.
+        sent: tuple[Word, ...] | None = self.__dict__.get("_sent")
+        if sent is None:
+            sent = (*self.words(), self.form)
+            object.__setattr__(self, "_sent", sent)
+        return sent
 
     def with_cost(self: AnyRule, cost: int) -> AnyRule:
         """The same rule for a request of another weight."""

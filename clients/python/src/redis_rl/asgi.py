@@ -12,21 +12,31 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from typing import Any
 
+from ._async.io import finished
 from ._async.limiter import AsyncHeldLease, AsyncLimiter
-from ._calls import checked
-from ._guard import NO_IDENTITY, UNAVAILABLE, Guard, WhenUnavailable, WithoutIdentity
-from ._identity import Addresses
+from ._guard import (
+    NO_IDENTITY,
+    UNAVAILABLE,
+    Guard,
+    KeyOf,
+    RuleOf,
+    Scope,
+    WhenUnavailable,
+    WithoutIdentity,
+    check_function,
+    check_rule,
+    identity_for,
+    rule_for,
+)
+from ._identity import Addresses, key_for
 from ._rules import Lease, Rule
 
-__all__ = ["ClientAddress", "RateLimitMiddleware"]
+__all__ = ["ClientAddress", "RateLimitMiddleware", "key_for"]
 
-Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-KeyOf = Callable[[Scope], str | bytes | None]
-RuleOf = Rule | Callable[[Scope], Rule | None]
 
 
 class ClientAddress:
@@ -37,8 +47,8 @@ class ClientAddress:
     Args:
         trusted_proxies: addresses and networks (``"10.0.0.0/8"``) of your proxies. From these ``X-Forwarded-For`` is
             believed: it is read from right to left, up to the first address that is not one of them. Without it the
-            client is the peer of the connection. Leave it out where the server itself does that, as
-            ``uvicorn --proxy-headers`` does.
+            client is the peer of the connection. ``"unix"`` stands for proxies that come by a unix socket, as behind
+            ``uvicorn --uds``. Leave it out where the server itself does that, as ``uvicorn --proxy-headers`` does.
         ipv6_prefix: how many bits of an IPv6 address count.
     """
 
@@ -57,21 +67,23 @@ class ClientAddress:
 class RateLimitMiddleware:
     """Limits the requests of an ASGI application.
 
-    The answer is left in ``scope["state"]["rate_limit"]`` (``request.state.rate_limit``); it is None where a request
-    was let through undecided. A `lease` rule is held until the response has been sent.
+    The answer is left in ``scope["state"]["rate_limit"]`` (``request.state.rate_limit``), None for a request that is
+    not limited; its ``source`` says who decided. A `lease` rule is held until the response has been sent.
 
     Args:
         app: the application.
         limiter: an `AsyncLimiter`.
         rule: the limit of a request, made by `sliding`, `fixed`, `throttle` or `lease`; or a function of the request's
-            scope that returns one, or None for a request that is not limited.
-        key: who is limited, from the request's scope: the client's address unless given. See `ClientAddress`.
+            scope that returns one, or None for a request that is not limited. It may be asynchronous.
+        key: who is limited, from the request's scope: the client's address unless given. See `ClientAddress`. It may
+            be asynchronous.
         rules: several limits in one decision, as pairs of key and rule, in place of ``rule`` and ``key``.
         prefix: put before every key, behind the limiter's own prefix. A key is the prefix, the rule's name (else its
             kind and windows), and the identity, so that limits never count each other's requests. Give names to rules
-            that are the same and shall be two limits. Rules about several identities need a hash tag here in a cluster.
-        without_identity: what happens to a request for which the key is None: ``"refuse"`` answers with status 403,
-            ``"allow"`` lets it through without that rule.
+            that are the same and shall be two limits: two middlewares with one unnamed rule count a request twice.
+            Rules about several identities need a hash tag here in a cluster.
+        without_identity: what happens to a request for which the key is None or empty: ``"refuse"`` answers with
+            status 403, ``"allow"`` lets it through without that rule.
         when_unavailable: what happens to requests while the server cannot be reached or cannot answer: ``"open"`` lets
             them pass unlimited, ``"closed"`` answers with status 503, ``"local"`` limits them in this process' memory
             (it needs the package limits). Beginning and end of such a time are logged. Errors that do not pass by
@@ -110,9 +122,13 @@ class RateLimitMiddleware:
         if (rule is None) == (not rules) or (rules and key is not None):
             raise TypeError("the middleware takes either rule (and key) or rules")
         self._rules = [(key or ClientAddress(), rule)] if rule is not None else list(rules)
-        for _, each in self._rules:
-            if not callable(each):
-                checked(each)
+        for pair in self._rules:
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise TypeError(f"rules must be pairs of a key function and a rule, not {pair!r}")
+            check_function(pair[0], "key")
+            check_rule(pair[1])
+        if on_denied is not None:
+            check_function(on_denied, "on_denied")
         self._app = app
         self._on_denied = on_denied
 
@@ -123,10 +139,10 @@ class RateLimitMiddleware:
         guard = self._guard
         limited: list[tuple[str | bytes, Rule]] = []
         for key_of, rule_of in self._rules:
-            rule = rule_of if isinstance(rule_of, Rule) else rule_of(scope)
+            rule = await rule_for(scope, rule_of)
             if rule is None:
                 continue
-            identity = key_of(scope)
+            identity = await identity_for(scope, key_of)
             if identity is not None:
                 limited.append(guard.limited(rule, identity))
             elif guard.refuses:
@@ -138,11 +154,9 @@ class RateLimitMiddleware:
             await self._app(scope, receive, send)
             return
         asked_at = time.monotonic()
-        result, local = await guard.decide(limited)
+        result = await guard.decide(limited)
         state["rate_limit"] = result
-        if result is None and guard.opens:
-            await self._app(scope, receive, send)
-        elif result is None:
+        if result is None:
             await _problem(send, {"title": UNAVAILABLE, "status": 503}, {})
         elif not result:
             headers = result.headers()
@@ -152,20 +166,25 @@ class RateLimitMiddleware:
                 await self._on_denied(scope, receive, _with_headers(send, headers))
         else:
             leases = [(key, rule) for key, rule in limited if isinstance(rule, Lease)]
-            kept = [] if local else [self._keep(key, rule, asked_at) for key, rule in leases]
+            kept = [self._keep(key, rule, asked_at) for key, rule in leases] if result.source == "server" else []
             try:
                 await self._app(scope, receive, _with_headers(send, result.headers()))
             finally:
-                for lease in kept:
-                    await lease.__aexit__(None, None, None)
-                if local is not None:
+                if result.source == "local":
                     for key, rule in leases:
-                        local.release(key, rule.holder or "")
+                        guard.release(key, rule)
+                if kept:
+                    await finished(lambda: _end(kept))
 
     def _keep(self, key: str | bytes, rule: Lease, asked_at: float) -> AsyncHeldLease:
         lease = self._guard.limiter.hold(key, rule)
         lease.keep(asked_at + rule.ms / 1000)
         return lease
+
+
+async def _end(leases: list[AsyncHeldLease]) -> None:
+    for lease in leases:
+        await lease.end()
 
 
 def _fields(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:

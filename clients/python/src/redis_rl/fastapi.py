@@ -3,18 +3,30 @@
 # Without postponed annotations: FastAPI reads them of an object that is called.
 from typing import Any
 
-from fastapi import HTTPException, Request, Response
+from fastapi import HTTPException, Request, Response, WebSocketException
+from fastapi.requests import HTTPConnection
 from starlette.responses import JSONResponse
 
 from ._async.limiter import AsyncLimiter
 from ._calls import checked
-from ._guard import NO_IDENTITY, UNAVAILABLE, Guard, WhenUnavailable, WithoutIdentity
-from ._identity import key_for, key_of_policy
+from ._guard import (
+    NO_IDENTITY,
+    UNAVAILABLE,
+    Guard,
+    KeyOf,
+    RuleOf,
+    WhenUnavailable,
+    WithoutIdentity,
+    check_function,
+    identity_for,
+    rule_for,
+)
+from ._identity import key_for
 from ._result import AllResult, Result
 from ._rules import Lease, Rule
-from .asgi import ClientAddress, KeyOf, RuleOf
+from .asgi import ClientAddress
 
-__all__ = ["ClientAddress", "RateLimit", "RateLimitExceeded", "problem_response"]
+__all__ = ["ClientAddress", "RateLimit", "RateLimitExceeded", "key_for", "problem_response"]
 
 
 class RateLimitExceeded(HTTPException):
@@ -48,18 +60,20 @@ class RateLimit:
         @app.get("/item/{id}", dependencies=[Depends(RateLimit(limiter, sliding("5/minute")))])
 
     A rule without a name is a limit of each path operation by itself, whatever the values in its path are. A rule with
-    a name is one limit for all of those that use the name. The answer is left in ``request.state.rate_limit``.
+    a name is one limit for all of those that use the name. The answer is what the dependency returns, and is left in
+    ``request.state.rate_limit``. Of a WebSocket the handshake is limited.
 
     Args:
         limiter: an `AsyncLimiter`.
         rule: the limit of a request, made by `sliding`, `fixed` or `throttle`; or a function of the request's scope
-            that returns one, or None for a request that is not limited.
-        key: who is limited, from the request's scope: the client's address unless given.
+            that returns one, or None for a request that is not limited. It may be asynchronous.
+        key: who is limited, from the request's scope: the client's address unless given. It may be asynchronous.
         prefix, without_identity, when_unavailable, processes, timeout, deny_cache: as in `RateLimitMiddleware`.
 
     Raises:
         RateLimitExceeded: when a request is denied.
         fastapi.HTTPException: 403 for a request without an identity, 503 with ``when_unavailable="closed"``.
+        fastapi.WebSocketException: the same for a WebSocket.
     """
 
     def __init__(
@@ -86,36 +100,43 @@ class RateLimit:
         )
         if not callable(rule):
             _countable(rule)
+        if key is not None:
+            check_function(key, "key")
         self._rule = rule
         self._key = key or ClientAddress()
 
-    async def __call__(self, request: Request, response: Response) -> None:
-        """Called by FastAPI before the path operation."""
+    async def __call__(self, request: HTTPConnection, response: Response) -> Result | AllResult | None:
+        """Called by FastAPI before the path operation. Returns the answer, None for a request that is not limited."""
         guard, scope = self._guard, request.scope
-        rule = self._rule if isinstance(self._rule, Rule) else self._rule(scope)
         request.state.rate_limit = None
+        rule = await rule_for(scope, self._rule)
         if rule is None:
-            return
-        identity = self._key(scope)
+            return None
+        _countable(rule)
+        identity = await identity_for(scope, self._key)
         if identity is None:
             if guard.refuses:
-                raise HTTPException(403, NO_IDENTITY)
-            return
-        _countable(rule)
-        if rule.name is None:
-            key = key_of_policy(guard.prefix, f"{_operation(scope)} {rule.described()}", identity)
-        else:
-            key = key_for(guard.prefix, rule, identity)
-        result, _ = await guard.decide([(key, rule)])
+                raise _refused(scope, HTTPException(403, NO_IDENTITY))
+            return None
+        operation = _operation(scope) if rule.name is None else None
+        key = key_for(rule, identity, prefix=guard.prefix, operation=operation)
+        result = await guard.decide([(key, rule)])
         request.state.rate_limit = result
         if result is None:
-            if not guard.opens:
-                raise HTTPException(503, UNAVAILABLE)
-        elif not result:
-            raise RateLimitExceeded(result)
-        else:
-            for name, value in result.headers().items():
-                response.headers.append(name, value)
+            raise _refused(scope, HTTPException(503, UNAVAILABLE))
+        if not result:
+            raise _refused(scope, RateLimitExceeded(result))
+        for name, value in result.headers().items():
+            response.headers.append(name, value)
+        return result
+
+
+def _refused(scope: Any, error: HTTPException) -> Exception:
+    """What is raised for a request, or for a WebSocket, which FastAPI then does not accept."""
+    if scope["type"] == "http":
+        return error
+    code = 1008 if error.status_code == 403 else 1013
+    return WebSocketException(code, "Too many requests" if error.status_code == 429 else str(error.detail))
 
 
 def _countable(rule: Rule) -> None:
@@ -130,5 +151,5 @@ def _operation(scope: Any) -> str:
     """
     route, endpoint = scope["route"], scope["endpoint"]
     mounted = scope.get("root_path", "").removeprefix(scope.get("app_root_path", ""))
-    methods = ",".join(sorted(route.methods or ()))
+    methods = ",".join(sorted(getattr(route, "methods", None) or ("WEBSOCKET",)))
     return f"{methods} {mounted}{route.path} {endpoint.__module__}.{getattr(endpoint, '__qualname__', '')}"

@@ -1,240 +1,347 @@
-"""What the limiters on one client share: its connections, the mode, and the circuit breaker."""
+"""What the limiters on one client share: its servers, how each of them is used, and the circuit breaker."""
 
 from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from .._client import Client
 from .._protocol import MODES, Breaker, Command, Mode, Stale, library_version, source
-from .io import Connections, Deadline, Flight, sleep
+from .._rules import Word
+from .io import Deadline, Server, background, ended, here, is_gone, sleep
+from .servers import MOST_REDIRECTIONS, Servers
 
 log = logging.getLogger("redis_rl")
 
 PROBE_EVERY = 60.0
-"""Seconds after which the mode is probed again, in the background."""
+"""Seconds after which the mode of a server is probed again, in the background."""
+
+LOADING = 1.0
+"""Seconds that loading the functions may take."""
 
 FIRST_PAUSE = 0.005
 LONGEST_PAUSE = 0.25
 
 # By the client's id, which is not another's as long as the core holds the client.
-_cores: weakref.WeakValueDictionary[tuple[int, str, bool, float], Core] = weakref.WeakValueDictionary()
-_cores_lock = threading.Lock()
+_cores: weakref.WeakValueDictionary[tuple[int, str, bool], Core] = weakref.WeakValueDictionary()
 
 
-def core_of(client: Any, mode: str, load: bool, timeout: float, *, asynchronous: bool) -> Core:
+def core_of(client: Any, mode: str, load: bool, *, asynchronous: bool) -> Core:
     """The core for a client and these settings; limiters with the same share it."""
     if mode not in (*MODES, "auto"):
         raise ValueError(f"mode must be 'auto', 'module', 'functions' or 'script', not {mode!r}")
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
-        raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
     known = Client(client, asynchronous=asynchronous)
-    with _cores_lock:
-        core = _cores.get((id(client), mode, load, float(timeout)))
-        if core is None:
-            core = _cores[id(client), mode, load, float(timeout)] = Core(known, mode, load, timeout)
-        return core
+    core = _cores.get((id(client), mode, load))
+    if core is None:
+        core = _cores[id(client), mode, load] = Core(known, mode, load)
+    return core
 
 
 class Core:
     """Decides commands on a server: within a deadline, at most once, in the best mode there is."""
 
-    def __init__(self, client: Client, mode: str, load: bool, timeout: float) -> None:
+    def __init__(self, client: Client, mode: str, load: bool) -> None:
         self.errors = client.errors
-        self.timeout = timeout
-        self._client = client
         self.breaker = Breaker()
-        self._connections = Connections(client, timeout, self._reconnected)
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The limiters that are open."""
+        self._client = client
         self._chosen: Mode | None = next((known for known in MODES if known == mode), None)
         self._load = load
-        # The functions may have to be loaded; the module and a script are there, or the call itself will tell.
-        self._mode: Mode | None = None if self._chosen == "functions" else self._chosen
-        self._probing: Flight[Mode] | None = None
-        self._probe_at = time.monotonic() + PROBE_EVERY
+        # By the names of servers. Each node of a cluster is used as it can be: keys and answers are the same.
+        self._modes: dict[str, Mode] = {}
+        self._probe_at: dict[str, float] = {}
+        # Until when a caller is loading the functions, for which others wait.
+        self._loading: dict[str, float] = {}
+        self._servers: dict[Any, Servers] = {}
         # Whether the server has EVALSHA_RO for this user.
         self._read_only = True
 
     @property
-    def client(self) -> Any:
-        """The client through which commands are sent."""
-        return self._connections.client
+    def servers(self) -> Servers:
+        """Those of the running loop, or of this process."""
+        place = here()
+        servers = self._servers.get(place)
+        if servers is None:
+            # Connections belong to where they were opened.
+            for gone in filter(is_gone, tuple(self._servers)):
+                self._servers.pop(gone, None)
+            servers = self._servers[place] = Servers(self._client, self._reconnected)
+        return servers
 
     @property
     def mode(self) -> Mode | None:
-        """The mode in which commands are sent; None before it is known."""
-        return self._mode or self._chosen
+        """The mode in which commands are sent; None before it is known. In a cluster, the least of its nodes'."""
+        return self._chosen or max(self._modes.values(), key=MODES.index, default=None)
 
-    def _reconnected(self) -> None:
+    def _reconnected(self, name: str) -> None:
         # It may be another server.
-        self._probe_at = 0.0
+        self._probe_at[name] = 0.0
 
-    async def ask(self, command: Command, timeout: float, name: str) -> Any:
-        """The server's answer to a command."""
-        breaker = self.breaker
-        if breaker.is_open:
-            self._check(breaker.refusal(self._place(command)))
-        asked = had_time = False
+    async def ask(
+        self,
+        command: Command,
+        timeout: float,
+        name: str,
+        *,
+        within: float = float("inf"),
+        known: Callable[[], object] = lambda: None,
+    ) -> tuple[Any, Any]:
+        """The server's answer to a command, and None; or None and what ``known`` returns when the call's turn comes.
+
+        Args:
+            command: what is asked.
+            timeout: the deadline, by which the server is judged.
+            name: of the limiter, for log lines; empty where an adapter writes its own.
+            within: the time that this caller has, if it is less. It does not judge the server.
+            known: an answer that another call may have brought meanwhile.
+        """
+        breaker, servers, errors = self.breaker, self.servers, self.errors
+        server: Server | None = None
+        is_asked = False
+        judges = within >= timeout
+        place = (servers.name(command), timeout)
+        self._check(breaker.refusal(place))
+        began = time.monotonic()
         try:
-            async with Deadline(timeout, self._connections) as deadline, self._connections.place(deadline):
-                if breaker.is_open:
-                    # Of those that have waited there, too, only one goes on as a probe.
-                    self._check(breaker.enter(self._place(command), timeout))
-                asked = True
-                # Where most of the time went by in the queue, being late says nothing of the server.
-                had_time = deadline.left() >= timeout / 2
-                answer = await self._decide(command, deadline)
+            async with Deadline(max(min(timeout, within), 0.001), errors) as deadline:
+                if servers.is_cluster and (servers.is_suspect(place[0]) or breaker.knows(place)):
+                    # Another node may have its slots by now.
+                    await servers.refresh(deadline)
+                    breaker.forget_others(servers.primaries())
+                server = await servers.of(command, deadline)
+                place = (server.name, timeout)
+                async with server.place(deadline):
+                    answer = known()
+                    if answer is not None:
+                        return None, answer
+                    # Of those that have waited, too, only one goes on as a probe.
+                    self._check(breaker.enter(place))
+                    is_asked, began = True, time.monotonic()
+                    # Where most of the time went by in the queue, being late says nothing of the server.
+                    judges = judges and deadline.left() >= timeout / 2
+                    reply = await self._decide(server, command, deadline)
         except Exception as error:
-            unavailable = self.errors.is_unavailable(error)
-            if asked and (had_time or not isinstance(error, self.errors.timeout)):
-                self._judge(command, error, unavailable, name)
-            if unavailable and not isinstance(error, self.errors.all):
-                # What cluster clients and sockets raise is not of the class that users catch.
-                raise self.errors.connection(str(error)) from error
+            unavailable = errors.is_unavailable(error)
+            if is_asked or server is None:
+                self._judge(server, place, error, unavailable, name, began, judges)
+            if errors.is_crowd(error):
+                raise errors.timeout("the calls that are under way have not been answered in time") from error
+            if unavailable and not isinstance(error, errors.all):
+                # What sockets raise is not of the class that users catch.
+                raise errors.connection(str(error)) from error
             raise
-        if breaker.is_open:
-            self._available(command, name)
-        if time.monotonic() >= self._probe_at:
-            self._probe_in_background()
-        return answer
-
-    def _place(self, command: Command) -> str:
-        """The node of a cluster that has the command's key, as far as that is known."""
-        return self._connections.place_of(command.keys[0])
+        except BaseException:
+            # The caller goes away. What it saw of its connection is true of those that are idle, too.
+            if server is not None and is_asked and time.monotonic() - began > timeout / 20:
+                server.renew()
+                servers.suspect(server)
+            raise
+        self._answered(server, place, name)
+        if time.monotonic() >= self._probe_at.get(server.name, 0.0):
+            self._probe_later(server)
+        return reply, None
 
     def _check(self, refused: str | None) -> None:
         if refused is not None:
             raise self.errors.connection(f"the server was unavailable less than a second ago: {refused}")
 
-    def _judge(self, command: Command, error: Exception, unavailable: bool, name: str) -> None:
-        if self.errors.is_try_again(error):
-            # A slot on the move. Other calls are answered.
+    def _judge(
+        self,
+        server: Server | None,
+        place: tuple[str, float],
+        error: Exception,
+        unavailable: bool,
+        name: str,
+        began: float,
+        judges: bool,
+    ) -> None:
+        errors = self.errors
+        if errors.is_try_again(error) or errors.is_crowd(error):
+            # A slot on the move, or a process with too many calls. Other calls are answered.
             return
-        if unavailable:
-            self._probe_at = 0.0
-            if self.breaker.open(self._place(command), error):
-                log.info("limiter %r: the server is unavailable: %s", name, error)
-        elif isinstance(error, self.errors.response) and self.breaker.is_open:
-            self._available(command, name)
+        if not unavailable:
+            if server is not None and isinstance(error, errors.response):
+                self._answered(server, place, name)
+            return
+        if server is not None:
+            server.renew()
+            self._probe_at[server.name] = 0.0
+            if server.answered_at > began:
+                # A connection that was left behind: others are answered.
+                return
+        if (judges or not isinstance(error, errors.timeout)) and self.breaker.open(place, error) and name:
+            log.info("limiter %r: the server is unavailable: %s", name, error)
 
-    def _available(self, command: Command, name: str) -> None:
-        if self.breaker.close(self._place(command)):
+    def _answered(self, server: Server, place: tuple[str, float], name: str) -> None:
+        server.answers += 1
+        server.answered_at = time.monotonic()
+        if self.breaker.close(place) and name:
             log.info("limiter %r: the server is available again", name)
 
-    async def _decide(self, command: Command, deadline: Deadline) -> Any:
-        mode = self._mode or await self.probe(None)
+    async def _decide(self, server: Server, command: Command, deadline: Deadline) -> Any:
+        # A replica has what its primary has, which it cannot be asked for.
+        primary = self.servers.primary_of(command, server)
+        mode = self._modes.get(primary.name) or await self._detect(primary)
         try:
-            return await self._send(command, mode, deadline, fresh=False)
-        except Stale:
-            return await self._send(command, await self.probe(mode), deadline, fresh=True)
+            return await self._send(server, command, mode, deadline, fresh=False)
+        except Stale as stale:
+            asked = primary if stale.server is server else stale.server
+            found = await self._detect(asked)
+            # The call may have been redirected, and both nodes have to know what is sent.
+            server = await self.servers.of(command, deadline)
+            mode = MODES[max(MODES.index(found), -1 if asked is primary else MODES.index(mode))]
+            return await self._send(server, command, mode, deadline, fresh=True)
 
-    async def _send(self, command: Command, mode: Mode, deadline: Deadline, *, fresh: bool) -> Any:
+    async def _send(self, server: Server, command: Command, mode: Mode, deadline: Deadline, *, fresh: bool) -> Any:
         """Sends a command until the server has decided it. ``fresh``: the mode was probed just now."""
         errors = self.errors
         pause = FIRST_PAUSE
         whole = resent = False
-        # The node of a cluster that was asked, so that a script goes to the one that lacks it.
-        place: list[Any] = []
+        asked = [server]
         while True:
             began = time.monotonic()
             try:
                 words = command.sent(mode, whole=whole, read_only=self._read_only)
-                return await self._connections.send(command, words, place)
+                return await self._execute(server, words, asked)
             except Exception as error:
                 if mode == "script" and command.reads and self._read_only and self._lacks(error):
                     self._read_only = False
-                    place.clear()
                 elif errors.is_try_again(error):
-                    # Cluster clients try for some time themselves. This error says more than a time-out.
+                    # This error says more than a time-out.
                     if deadline.left() < pause + 1.5 * (time.monotonic() - began):
                         raise
                     # Spread out, for the others that wait for the same slot.
                     await sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
                     pause = min(pause * 2, LONGEST_PAUSE)
-                    place.clear()
                 elif errors.is_lost(error) and command.repeatable and not resent:
                     resent = True
-                    place.clear()
+                    server.renew()
                 elif isinstance(error, errors.no_script) and mode == "script" and not whole:
                     # The server may be another one. A replica may lack what its primary has: a peek tells nothing.
                     if not (fresh or self._chosen or command.reads):
-                        raise Stale from error
+                        raise Stale(asked[-1]) from error
                     whole = True
                 elif errors.is_unknown(error) and not fresh and self._chosen in (None, "functions"):
-                    raise Stale from error
+                    raise Stale(asked[-1]) from error
                 else:
                     raise
 
-    async def probe(self, stale: Mode | None) -> Mode:
-        """The mode, detected anew unless that was done since it was ``stale``. Concurrent callers share one probe."""
-        mode: Mode | None = self._mode
-        if mode is not None and mode != stale:
-            return mode
-        return await self._start_probe().result()
-
-    def _start_probe(self) -> Flight[Mode]:
-        flight = self._probing
-        if flight is None or not flight.is_current:
-            flight = self._probing = Flight(self._probe, self.errors)
-        return flight
-
-    def _probe_in_background(self) -> None:
-        self._probe_at = time.monotonic() + PROBE_EVERY
-        if self._chosen is None:
-            self._start_probe()
-
-    async def _probe(self) -> Mode:
+    async def _execute(self, server: Server, words: list[Word], asked: list[Server]) -> Any:
+        """Sends a command, in a cluster to where it is redirected, and adds to ``asked`` whom it was sent to."""
+        asked.append(server)
         try:
-            async with Deadline(self.timeout, self._connections):
-                mode = await self._detect()
-        finally:
-            self._probing = None
-        if self._mode != mode:
-            log.info("the server is used by %s", {"module": "its module"}.get(mode, mode))
-        self._mode = mode
-        self._probe_at = time.monotonic() + PROBE_EVERY
+            return await server.execute(words)
+        except self.errors.response as error:
+            redirected: Exception = error
+        for _ in range(MOST_REDIRECTIONS):
+            try:
+                return await self.servers.follow(asked, words, redirected)
+            except self.errors.response as error:
+                if error is redirected:
+                    raise
+                redirected = error
+        raise redirected
+
+    async def probe(self, timeout: float) -> Mode | None:
+        """Detects anew how each server that is known is used. Returns the mode."""
+        servers = self.servers
+        if servers.is_cluster:
+            async with Deadline(timeout, self.errors) as deadline:
+                await servers.refresh(deadline)
+        for server in servers.all():
+            async with Deadline(timeout, self.errors):
+                await self._detect(server)
+        return self.mode
+
+    def _probe_later(self, server: Server) -> None:
+        known = self._probe_at.get(server.name)
+        self._probe_at[server.name] = time.monotonic() + PROBE_EVERY
+        if self._chosen is not None or known is None:
+            return
+
+        async def probe() -> None:
+            try:
+                async with Deadline(1.0, self.errors) as deadline:
+                    if self.servers.is_cluster:
+                        await self.servers.refresh(deadline)
+                    await self._detect(server)
+            except Exception as error:
+                # Also what the client library makes of connections that are closed meanwhile.
+                log.info("the server could not be probed: %s", error)
+
+        background(probe)
+
+    async def _detect(self, server: Server) -> Mode:
+        """Finds the best mode that the server has."""
+        chosen = self._chosen
+        mode = await self._found(server) if chosen is None or chosen == "functions" else chosen
+        before = self._modes.get(server.name)
+        self._modes[server.name] = mode
+        if before != mode:
+            where = f"the server {server.name}" if server.name else "the server"
+            log.info("%s is used by %s", where, {"module": "its module"}.get(mode, mode))
         return mode
 
-    async def _detect(self) -> Mode:
-        """Finds the best mode that the server has. All nodes of a cluster must have it."""
-        everywhere = self._connections.everywhere
+    async def _found(self, server: Server) -> Mode:
         # Without arguments the command is an error that changes nothing: "unknown", or "wrong number of arguments".
-        if self._chosen is None and not any(map(self._lacks, await everywhere("RL.ALL"))):
+        if self._chosen is None and not self._lacks(await self._reply(server, "RL.ALL")):
             return "module"
-        answers = await everywhere("FCALL", "rl_all", 0)
-        missing = any(map(self._lacks, answers))
-        if self._load and not any("unknown command" in str(answer).lower() for answer in answers):
+        answer = await self._reply(server, "FCALL", "rl_all", 0)
+        missing = self._lacks(answer)
+        if self._load and "unknown command" not in str(answer).lower():
             if missing:
-                await self._load_library()
-                missing = any(map(self._lacks, await everywhere("FCALL", "rl_all", 0)))
-            elif self._mode != "functions" and await self._is_older():
-                await self._load_library("REPLACE")
+                missing = await self._load_once(server)
+            elif self._modes.get(server.name) != "functions" and await self._is_older(server):
+                await self._load_library(server, "REPLACE")
         return "script" if missing and self._chosen is None else "functions"
 
-    async def _is_older(self) -> bool:
-        """Whether a server has a library from before ours."""
-        listed = await self._connections.everywhere("FUNCTION", "LIST", "LIBRARYNAME", "rl", "WITHCODE")
-        ours = library_version(source("library"))
-        texts = [str(each) for each in listed if not isinstance(each, Exception)]
-        # Somebody else's library of that name is left alone.
-        return any("redis-rl" in text and library_version(text) < ours for text in texts)
+    async def _load_once(self, server: Server) -> bool:
+        """Loads the library, or waits while another caller does. Returns whether it is missing still."""
+        loads = time.monotonic() >= self._loading.get(server.name, 0.0)
+        if loads:
+            self._loading[server.name] = time.monotonic() + LOADING
+            try:
+                await self._load_library(server)
+            finally:
+                self._loading[server.name] = 0.0
+        while True:
+            missing = self._lacks(await self._reply(server, "FCALL", "rl_all", 0))
+            if loads or not missing or time.monotonic() >= self._loading.get(server.name, 0.0):
+                return missing
+            await sleep(FIRST_PAUSE)
 
-    async def _load_library(self, *options: str) -> None:
-        for answer in await self._connections.everywhere("FUNCTION", "LOAD", *options, source("library")):
-            if isinstance(answer, Exception):
-                log.info("the function library could not be loaded: %s", answer)
+    async def _is_older(self, server: Server) -> bool:
+        """Whether a server has a library from before ours."""
+        text = str(await self._reply(server, "FUNCTION", "LIST", "LIBRARYNAME", "rl", "WITHCODE"))
+        # Somebody else's library of that name is left alone.
+        return "redis-rl" in text and library_version(text) < library_version(source("library"))
+
+    async def _load_library(self, server: Server, *options: str) -> None:
+        answer = await self._reply(server, "FUNCTION", "LOAD", *options, source("library"))
+        if isinstance(answer, Exception) and "already exists" not in str(answer):
+            log.info("the function library could not be loaded: %s", answer)
+
+    async def _reply(self, server: Server, *words: Word) -> Any:
+        """The server's reply, which may be an error. That it is unavailable is raised."""
+        try:
+            return await server.execute(list(words))
+        except self.errors.response as error:
+            if self.errors.is_unavailable(error):
+                raise
+            return error
 
     def _lacks(self, answer: object) -> bool:
         # A user who may not call it can do without it: a script needs other permissions.
         return self.errors.is_unknown(answer) or isinstance(answer, self.errors.no_permission)
 
-    async def aclose(self) -> None:
-        """Closes the connections of our own."""
-        flight = self._probing
-        if flight is not None and flight.is_current:
-            # The connection that it may be opening would stay open.
-            await flight.end(self.timeout)
-        await self._connections.aclose()
+    async def leave(self, user: object, seconds: float) -> None:
+        """A limiter is closed. With the last of them the connections of our own are."""
+        await ended(seconds)
+        self.users.discard(user)
+        if not self.users:
+            await self.servers.aclose()

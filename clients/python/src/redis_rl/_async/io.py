@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
-from .._client import MOST_AT_ONCE, Client, reader, writer
-from .._protocol import Command, Errors
+from .._client import Address, Client, clients_of
+from .._protocol import Errors
 from .._rules import Word
 
 Answer = TypeVar("Answer")
 
-IS_ASYNC = True
+log = logging.getLogger("redis_rl")
 
-# When a deadline is over, the loop gets these turns, and each this long, to read the replies that have arrived.
-_TURNS = 10
-_TURN = 0.001
-# A timer that is called as late as this shows that the loop was busy with something else.
-_BUSY = 0.02
-# A call that had to wait for a place goes on beyond its deadline while each turn reads replies to others: then the
-# loop is what is slow. It does so for this long at most.
-_GRACE = 1.0
+IS_ASYNC = True
+PACKAGE = ".asyncio"
+"""Behind the name of a client library."""
+MOST_CONNECTIONS = 32
+"""To a server. Further calls wait for one of these to end."""
+
+# A deadline is counted in ticks.
+_TICKS = 10
+# One that is late by another one does not count, as the loop was busy. Nor does one in which so many others were
+# answered while this call waits for its turn: then the server is not what is slow. That many ticks at most.
+_FAST = 200
+"""Answers a second."""
+_UNCOUNTED = 40
 
 
 class AnyClient(Protocol):
@@ -33,18 +38,26 @@ class AnyClient(Protocol):
 
     def execute_command(self, *args: Any, **options: Any) -> Any: ...
 
+    def __aenter__(self) -> Any: ...
+
 
 class Deadline:
-    """The time by which what is awaited in this block must end."""
+    """The time by which what is awaited in this block must end.
 
-    def __init__(self, seconds: float, connections: Connections) -> None:
-        self._seconds = seconds
-        self._connections = connections
+    It judges the server and not the process: time that the loop was busy with something else does not count.
+    """
+
+    def __init__(self, seconds: float, errors: Errors) -> None:
+        self._errors = errors
+        self.least = seconds / _TICKS
+        """What a step has in any case."""
+        self._tick = min(seconds, max(self.least, 0.005))
+        self._ticks = round(seconds / self._tick)
+        self._uncounted = _UNCOUNTED
         self._at = time.monotonic() + seconds
-        self._timer: asyncio.TimerHandle
+        self.queue: Server | None = None
+        """Where the call waits for its turn."""
         self._seen = 0
-        self.has_queued = False
-        """Whether the call had to wait for a place."""
 
     def left(self) -> float:
         """Seconds that are left, at least 0."""
@@ -54,161 +67,152 @@ class Deadline:
         self._scope = asyncio.timeout(None)
         await self._scope.__aenter__()
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(self._seconds, self._due)
+        self._timer = self._loop.call_later(self._tick, self._ticked)
         return self
 
-    def _due(self) -> None:
-        # A deadline judges the server: a call that the loop had no time for gets that time again, once.
-        late = self._loop.time() - self._timer.when()
-        if late > _BUSY:
-            self._at += late
-            self._timer = self._loop.call_later(min(late, self._seconds), self._over, _TURNS)
+    def _ticked(self) -> None:
+        now = self._loop.time()
+        answers = self.queue.answers if self.queue is not None else 0
+        moves = answers - self._seen > self._tick * _FAST
+        self._seen = answers
+        if (moves or now - self._timer.when() > self._tick) and self._uncounted:
+            self._uncounted -= 1
+            self._at += self._tick
         else:
-            self._over(_TURNS)
-
-    def _over(self, turns: int) -> None:
-        answers = self._connections.answers
-        if turns or (self.has_queued and answers != self._seen and time.monotonic() < self._at + _GRACE):
-            self._seen = answers
-            self._timer = self._loop.call_later(_TURN, self._over, max(turns - 1, 0))
+            self._ticks -= 1
+        if self._ticks > 0:
+            self._timer = self._loop.call_later(self._tick, self._ticked)
         else:
-            self._scope.reschedule(self._loop.time())
+            # In the loop's next turn, in which an answer that has arrived is read before.
+            self._scope.reschedule(now)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._timer.cancel()
-        if kind is None:
-            self._connections.answers += 1
         try:
             await self._scope.__aexit__(kind, error, trace)
         except TimeoutError:
-            raise self._connections.errors.timeout("the server has not answered in time") from error
+            raise self._errors.timeout("the server has not answered in time") from error
 
 
-class Flight(Generic[Answer]):
-    """Something that is done once, in the background, for all who want it."""
+class Server:
+    """One server, or a node of a cluster, and the connections to it."""
 
-    def __init__(self, call: Callable[[], Coroutine[Any, Any, Answer]], errors: Errors) -> None:
-        self._task = asyncio.create_task(call())
-        # Its error is not reported as one that nobody has seen.
-        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
-
-    @property
-    def is_current(self) -> bool:
-        """Whether it belongs to the running loop: tests have one after the other."""
-        return self._task.get_loop() is asyncio.get_running_loop()
-
-    async def result(self) -> Answer:
-        """Waits for it, until the caller's deadline at most."""
-        return await asyncio.shield(self._task)
-
-    async def end(self, seconds: float) -> None:
-        """Waits until it has ended in some way, for this long at most."""
-        await asyncio.wait([self._task], timeout=seconds)
-
-
-class Connections:
-    """Sends commands through a client that is derived from the user's, or through the user's own."""
-
-    def __init__(self, client: Client, timeout: float, reconnected: Callable[[], object]) -> None:
-        self.errors = client.errors
+    def __init__(
+        self, client: Client, name: str, reconnected: Callable[[str], object], address: Address | None = None
+    ) -> None:
+        self.name = name
+        self.answered_at = 0.0
+        """When it answered last."""
         self.answers = 0
-        """Replies that have come so far."""
-        self._is_cluster = client.is_cluster
-        self._client = client
-        self._timeout = timeout
+        self._generation = 0
         self._reconnected = reconnected
-        self._own: Any = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._gate: asyncio.Semaphore | None = None
-        self.client: Any = client.client
+        library_pool = client.module("connection").ConnectionPool
+        self.own = client.derive(self._obedient, library_pool, 2**31, address)
+        self.client: Any = self.own or client.client
+        most = self.own.connection_pool.max_connections if self.own is not None else MOST_CONNECTIONS
+        # Without it, a crowd of requests would open as many connections.
+        self._gate = asyncio.Semaphore(min(most, MOST_CONNECTIONS))
 
     def place(self, deadline: Deadline) -> AbstractAsyncContextManager[object]:
-        """Held by each call that is under way, so that a crowd does not open as many connections."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            # At first, and in tests, which have one loop after the other: connections belong to a loop.
-            self._loop = loop
-            self._open()
-        if self._gate is None:
-            return nullcontext()
-        deadline.has_queued = self._gate.locked()
-        return self._gate
+        """Held by each call that is under way."""
+        return _Place(self, deadline) if self._gate.locked() else self._gate
 
-    def _open(self) -> None:
-        client = self._client
-        # A call ends at its deadline, and its connection with it. With a time-out of the connection's own, each write
-        # would be a task and each read a timer more. That of connecting also ends the wait for a connection to close.
-        self._own = client.derive(socket_timeout=None, socket_connect_timeout=2 * self._timeout + 1)
-        self.client = self._own or client.client
-        if self._own is not None:
-            self._gate = asyncio.Semaphore(client.most_at_once)
-            watch(self._own.connection_pool, f"{client.library}_connect_func", self._reconnected)
-        elif self._is_cluster:
-            self._gate = asyncio.Semaphore(MOST_AT_ONCE)
+    async def execute(self, words: list[Word]) -> Any:
+        """Sends a command."""
+        return await self.client.execute_command(*words)
 
-    async def send(self, command: Command, words: Sequence[Word], place: list[Any]) -> Any:
-        """Sends a command to the server that has its key, which in a cluster is the node in ``place`` or put there."""
-        client = self.client
-        if not self._is_cluster:
-            return await client.execute_command(*words)
-        await client.initialize()
-        # To a node that it was given, a cluster client does not send again.
-        if not place:
-            place.append((reader if words[0] in READS else writer)(client, command.keys[0]))
-        return await client.execute_command(*words, target_nodes=place[0])
-
-    def place_of(self, key: str | bytes) -> str:
-        """The name of the cluster's node that has the key, ``""`` if it is not known or there is no cluster."""
-        if not self._is_cluster:
-            return ""
-        try:
-            return str(writer(self.client, key).name)
-        except Exception:
-            # The nodes are not known yet.
-            return ""
-
-    async def everywhere(self, *words: Word) -> list[Any]:
-        """Sends a command to each primary. Returns their replies, and errors that are replies."""
-        if not self._is_cluster:
-            return [await self._reply(*words)]
-        await self.client.initialize()
-        return [await self._reply(*words, target_nodes=node) for node in self.client.get_primaries()]
-
-    async def _reply(self, *words: Word, **options: Any) -> Any:
-        try:
-            return await self.client.execute_command(*words, **options)
-        except self.errors.response as error:
-            return error
+    def renew(self) -> None:
+        """Has each connection opened anew before it is used again: the name may lead to another server now."""
+        self._generation += 1
 
     async def aclose(self) -> None:
         """Closes the connections of our own."""
-        if self._own is not None:
-            await self._own.connection_pool.disconnect()
+        for client in clients_of(self.own) if self.own is not None else ():
+            await client.connection_pool.disconnect()
+
+    def _obedient(self, base: Any) -> Any:
+        server = self
+
+        class Obedient(base):  # type: ignore[misc]
+            """A connection without time-outs of its own: a call ends at its deadline, and its connection with it."""
+
+            _made: int | None = None
+            _was_open = False
+
+            def __init__(self, *args: Any, **options: Any) -> None:
+                super().__init__(*args, **options)
+                self.socket_timeout = None
+                # Also the time-out of closing.
+                self.socket_connect_timeout = 60.0
+
+            async def connect(self) -> None:
+                generation = server._generation
+                if self._made != generation:
+                    await self.disconnect(nowait=True)
+                await super().connect()
+                self._made = generation
+
+            async def _connect(self) -> None:
+                await super()._connect()
+                if self._was_open:
+                    server._reconnected(server.name)
+                self._was_open = True
+
+        return Obedient
 
 
-READS = ("RL.PEEK", "FCALL_RO", "EVALSHA_RO", "EVAL_RO")
-"""What replicas answer, too."""
+class _Place:
+    """A place for which a call has to wait."""
+
+    def __init__(self, server: Server, deadline: Deadline) -> None:
+        self._server = server
+        self._deadline = deadline
+
+    async def __aenter__(self) -> None:
+        self._deadline.queue = self._server
+        await self._server._gate.acquire()
+        self._deadline.queue = None
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server._gate.release()
 
 
-def watch(pool: Any, option: str, reconnected: Callable[[], object]) -> None:
-    """Has it called when a connection of the pool, or one in place of a broken one, is opened again."""
-    seen: weakref.WeakSet[Any] = weakref.WeakSet()
-    own = pool.connection_kwargs.get(option)
+class AsyncPending(Generic[Answer]):
+    """A call that is made when it is awaited, or when its ``async with`` block is entered."""
 
-    async def opened(connection: Any) -> None:
-        if own is None:
-            await connection.on_connect()
-        else:
-            done = own(connection)
-            if asyncio.iscoroutine(done):
-                await done
-        if connection in seen:
-            reconnected()
-        seen.add(connection)
+    def __init__(self, call: Coroutine[Any, Any, Answer]) -> None:
+        self._call = call
+        self._made: Any = None
 
-    pool.connection_kwargs[option] = opened
+    def __await__(self) -> Generator[Any, Any, Answer]:
+        return self._call.__await__()
+
+    async def __aenter__(self) -> Answer:
+        self._made = await self._call
+        await self._made.__aenter__()
+        return self._made  # type: ignore[no-any-return]
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._made.__aexit__(kind, error, trace)
+
+
+def pending(call: Coroutine[Any, Any, Answer]) -> AsyncPending[Answer]:
+    """What is made when it is awaited."""
+    return AsyncPending(call)
+
+
+def here() -> asyncio.AbstractEventLoop:
+    """What connections belong to: the loop."""
+    return asyncio.get_running_loop()
+
+
+def is_gone(place: asyncio.AbstractEventLoop) -> bool:
+    """Whether what belongs there can no longer be used."""
+    return place.is_closed()
 
 
 async def sleep(seconds: float) -> None:
@@ -216,11 +220,99 @@ async def sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
+_tasks: set[asyncio.Task[Any]] = set()
+
+
+def background(call: Callable[[], Coroutine[Any, Any, Answer]]) -> asyncio.Task[Answer]:
+    """Makes a call while the caller goes on."""
+    task = asyncio.create_task(call())
+    _tasks.add(task)
+    task.add_done_callback(_end)
+    return task
+
+
+def _end(task: asyncio.Task[Any]) -> None:
+    _tasks.discard(task)
+    if not task.cancelled() and task.exception() is not None:
+        log.info("in the background: %s", task.exception())
+
+
+async def ended(seconds: float) -> None:
+    """Waits for what was begun in the background of this loop, for this long at most."""
+    tasks = [task for task in _tasks if task.get_loop() is here() and task is not asyncio.current_task()]
+    if tasks:
+        await asyncio.wait(tasks, timeout=seconds)
+
+
+async def finished(call: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Makes a call to its end, also when the caller is cancelled meanwhile."""
+    await asyncio.shield(background(call))
+
+
+async def carried_out(
+    call: Callable[[], Coroutine[Any, Any, Answer]], undo: Callable[[Answer | None], Coroutine[Any, Any, object]]
+) -> Answer:
+    """Makes a call to its end. When the caller is cancelled meanwhile, what it has done is undone.
+
+    ``undo`` is given the answer, None where it is not known.
+    """
+    task = asyncio.create_task(call())
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+
+        async def undone() -> None:
+            (answer,) = await asyncio.gather(task, return_exceptions=True)
+            await undo(None if isinstance(answer, BaseException) else answer)
+
+        background(undone)
+        raise
+
+
+class Line:
+    """Those who wait for a place at a key in this process: the first of them asks, and a release wakes it."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._freed = asyncio.Event()
+
+    async def enter(self, seconds: float) -> bool:
+        """Waits for the turn. Returns whether it has come in this time."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._turn.acquire()
+        except TimeoutError:
+            return False
+
+    def leave(self) -> None:
+        """Lets the next one have its turn."""
+        self._turn.release()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody waits."""
+        return not self._turn.locked()
+
+    def wake(self) -> None:
+        """A place is free."""
+        self._freed.set()
+
+    async def wait(self, seconds: float) -> bool:
+        """Waits for a free place. Returns whether one was reported."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._freed.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._freed.clear()
+
+
 class Keeper:
     """Renews a lease in the background, and notices when it ends."""
 
-    def __init__(self, renew: Callable[[], Awaitable[float | None]], every: float, ends: float) -> None:
-        """``renew`` returns the monotonic time at which the lease now ends, or None if it was lost."""
+    def __init__(self, renew: Callable[[float], Awaitable[float | None]], every: float, ends: float) -> None:
+        """``renew`` takes as long as it is told at most, and returns when the lease now ends, None if it was lost."""
         self.lost = asyncio.Event()
         self.ends = ends
         self._renew = renew
@@ -230,31 +322,23 @@ class Keeper:
 
     async def _keep(self) -> None:
         renew_at = time.monotonic() + self._every
-        renewing: asyncio.Task[float | None] | None = None
-        while not self._done.is_set():
+        while True:
             now = time.monotonic()
-            if now >= self.ends:
-                self.lost.set()
-                break
-            if renewing is None and now >= renew_at:
-                renew_at = now + self._every
-                renewing = asyncio.ensure_future(self._renew())
-            until = self.ends if renewing else min(renew_at, self.ends)
-            done = asyncio.ensure_future(self._done.wait())
             try:
-                waited = [done, renewing] if renewing else [done]
-                await asyncio.wait(waited, timeout=until - now, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                done.cancel()
-            if renewing is not None and renewing.done():
-                ends = renewing.result()
-                renewing = None
-                if ends is None:
-                    self.lost.set()
-                    break
-                self.ends = ends
-        if renewing is not None:
-            await renewing
+                async with asyncio.timeout(max(min(renew_at, self.ends) - now, 0)):
+                    await self._done.wait()
+                return
+            except TimeoutError:
+                pass
+            now = time.monotonic()
+            if now < min(renew_at, self.ends):
+                continue
+            ends = None if now >= self.ends else await self._renew(self.ends - now)
+            if ends is None:
+                self.lost.set()
+                return
+            self.ends = ends
+            renew_at = now + self._every
 
     async def stop(self) -> None:
         """Ends renewing. A renewal that is under way is waited for, as it would take the lease again."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, cast, overload
+from typing import Any, Literal, Self, cast, overload
+from weakref import WeakValueDictionary
 
 from .._calls import (
     Calls,
@@ -19,16 +21,18 @@ from .._calls import (
     read_number,
     read_refund,
     read_rule,
+    seconds_above_0,
     several,
     weighed,
 )
+from .._client import clients_of, make_client
 from .._memory import Counter, Denials, Event, Statistics
-from .._protocol import Command, Mode
+from .._protocol import PAUSE, Command, Mode
 from .._rates import Rate, units
-from .._result import AllResult, Denied, Refunded, Result
+from .._result import AllResult, Decision, Denied, Refunded, Result
 from .._rules import Fixed, Lease, Rule, Sliding, Throttle
 from .core import core_of
-from .io import IS_ASYNC, AnyClient, Keeper, sleep
+from .io import IS_ASYNC, PACKAGE, AnyClient, AsyncPending, Keeper, Line, carried_out, finished, here, pending, sleep
 
 log = logging.getLogger("redis_rl")
 
@@ -48,7 +52,7 @@ class AsyncLimiter:
     once for a second; then one of them probes.
 
     Limiters on one client share what they know of the server and their connections, which are derived from the
-    client's and use its settings. Close a limiter when you are done.
+    client's and use its settings. Close a limiter when you are done; the last one closes the connections.
 
     Args:
         client: a client of redis-py or valkey-py, for one server or a cluster.
@@ -71,18 +75,39 @@ class AsyncLimiter:
         client: AnyClient,
         *,
         prefix: Key = "",
-        mode: str = "auto",
+        mode: Literal["auto", "module", "functions", "script"] = "auto",
         timeout: float = 1.0,
         deny_cache: int = 0,
         load_functions: bool = True,
         name: str = "redis-rl",
         hook: Callable[[Event], object] | None = None,
     ) -> None:
-        self._core = core_of(client, mode, load_functions, timeout, asynchronous=IS_ASYNC)
         self._calls = Calls(prefix)
-        self._timeout = float(timeout)
-        self._denials = Denials(deny_cache) if units(deny_cache, "deny_cache") else None
+        self._timeout = seconds_above_0(timeout, "timeout")
+        self._denials = Denials(units(deny_cache, "deny_cache"))
+        self._remembers = deny_cache > 0
         self._counter = Counter(name, hook)
+        self._logged_as = name
+        self._core = core_of(client, mode, load_functions, asynchronous=IS_ASYNC)
+        self._core.users.add(self)
+        self._owned: Any = None
+        # For adapters, which share what they do while the server is unavailable.
+        self._fallbacks: dict[Any, Any] = {}
+        self._lines: WeakValueDictionary[Any, Line] = WeakValueDictionary()
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """A limiter with a client of its own, which is closed with it.
+
+        Args:
+            url: ``redis://``, ``rediss://``, ``unix://``, ``redis+cluster://h1:p1,h2:p2`` or
+                ``redis+sentinel://h1:p1,h2:p2/service``; the same with ``valkey``. Options of the client are its query.
+            options: those of the limiter.
+        """
+        client = make_client(url, PACKAGE, {})
+        limiter = cls(client, **options)
+        limiter._owned = client
+        return limiter
 
     @property
     def name(self) -> str:
@@ -113,7 +138,7 @@ class AsyncLimiter:
 
     async def probe(self) -> Mode:
         """Detects anew how the server is used, and returns it."""
-        return await self._core.probe(self._core.mode)
+        return cast("Mode", await self._core.probe(self._timeout))
 
     @overload
     async def hit(self, key: Key, rule: Sliding | Fixed, *, cost: int | None = None, force: bool = False) -> Result: ...
@@ -133,6 +158,10 @@ class AsyncLimiter:
         rule = weighed(rule, cost, force)
         return cast("Result", await self._decide("hit", ((key, rule),), self._calls.rule(key, rule)))
 
+    @overload
+    async def peek(self, key: Key, rule: Sliding | Fixed | Throttle, *, cost: int | None = None) -> Result: ...
+    @overload
+    async def peek(self, key: Key, rule: Rule) -> Result: ...
     async def peek(self, key: Key, rule: Rule, *, cost: int | None = None) -> Result:
         """What `hit` would answer. Changes nothing, and may be answered by a replica.
 
@@ -153,8 +182,17 @@ class AsyncLimiter:
         pairs = several(rules)
         return cast("AllResult", await self._decide("all", pairs, self._calls.all(pairs)))
 
+    @overload
+    async def wait(
+        self, key: Key, rule: Sliding | Fixed | Throttle, *, timeout: float | None = None, cost: int | None = None
+    ) -> Result: ...
+    @overload
+    async def wait(self, key: Key, rule: Rule, *, timeout: float | None = None) -> Result: ...
     async def wait(self, key: Key, rule: Rule, *, timeout: float | None = None, cost: int | None = None) -> Result:
         """Hits until the request is allowed, and sleeps for the exact wait between.
+
+        Of a lease, which may be released at any time, it waits for a place as `hold` does. While the server is
+        unavailable it tries again each second.
 
         Args:
             key, rule, cost: as in `hit`.
@@ -164,20 +202,73 @@ class AsyncLimiter:
             The last answer. It is a denial if the request never fits, or not within the time that is left: then this
             returns at once.
         """
+        until = math.inf if timeout is None else time.monotonic() + timeout
         if isinstance(rule, Lease):
-            rule = rule.held_by()
+            _, result = await self._await_place(key, rule.held_by(), until)
+            return result
         rule = weighed(rule, cost)
-        until = None if timeout is None else time.monotonic() + timeout
         while True:
-            result = await self.hit(key, rule)
-            if result or result.retry_after_ms is None:
-                return result
-            seconds = result.retry_after_ms / 1000
-            if until is not None and time.monotonic() + seconds > until:
-                return result
+            left = until - time.monotonic()
+            found = await self._tried(key, rule, until, left if left > 0 else math.inf)
+            if found is None:
+                continue
+            if found or found.retry_after_ms is None:
+                return found
+            seconds = found.retry_after_ms / 1000
+            if time.monotonic() + seconds > until:
+                return found
             await sleep(seconds)
 
-    async def refund(self, key: Key, rule: Rule, *, cost: int | None = None, at_ms: int | None = None) -> Refunded:
+    async def _tried(self, key: Key, rule: Rule, until: float, within: float) -> Result | None:
+        """A hit by one who waits: None after a second in which the server was unavailable, if there is time left."""
+        try:
+            return cast("Result", await self._decide("hit", ((key, rule),), self._calls.rule(key, rule), within))
+        except Exception as error:
+            left = until - time.monotonic()
+            if not self.is_unavailable(error) or left <= 0:
+                raise
+            await sleep(min(left, PAUSE))
+            return None
+
+    async def _await_place(self, key: Key, rule: Lease, until: float) -> tuple[float, Result]:
+        """Acquires a lease, waiting for a place. Returns when it ends by this process' clock, and the last answer.
+
+        Of those who wait for a key in this process only the first asks: when a lease is released here, and from time
+        to time, as others may release theirs.
+        """
+        place = (here(), self._calls.key(key))
+        line = self._lines.setdefault(place, Line())
+        left = until - time.monotonic()
+        if line.is_empty or left <= 0:
+            ends, found = _ends(rule), await self._tried(key, rule, until, left if left > 0 else math.inf)
+            if found is not None and (found or found.retry_after_ms is None or left <= 0):
+                return ends, found
+        has_turn = await line.enter(max(until - time.monotonic(), 0.0))
+        try:
+            pause = FIRST_POLL
+            while True:
+                within = max(until - time.monotonic(), self._timeout / 10)
+                ends, found = _ends(rule), await self._tried(key, rule, until, within)
+                left = until - time.monotonic()
+                if found is None:
+                    continue
+                if found or found.retry_after_ms is None or left <= 0:
+                    return ends, found
+                woken = await line.wait(min(pause, left, max(found.retry_after_ms / 1000, 0.001)))
+                pause = FIRST_POLL if woken else min(pause * 2, LONGEST_POLL)
+        finally:
+            if has_turn:
+                line.leave()
+
+    async def refund(
+        self,
+        key: Key,
+        rule: Sliding | Fixed | Throttle,
+        *,
+        cost: int | None = None,
+        at_ms: int | None = None,
+        result: Decision | None = None,
+    ) -> Refunded:
         """Gives back what the same rule took.
 
         Args:
@@ -185,8 +276,14 @@ class AsyncLimiter:
             cost: units to give back, instead of the rule's own cost.
             at_ms: the ``at_ms`` of the hit's result. Sliding: takes back units of that moment instead of the newest.
                 Fixed: a window that has ended since gets nothing back.
+            result: the hit's result, in place of ``at_ms``. Of one that the server has not counted nothing is given
+                back: a denial, or a request that a middleware let through while the server was unavailable.
         """
+        if result is not None:
+            at_ms = result.at_ms
         command = self._calls.refund(key, rule if isinstance(rule, Lease) else weighed(rule, cost), at_ms)
+        if result is not None and (result.source != "server" or not (result or getattr(rule, "force", False))):
+            return Refunded(0, result.used, 0)
         return read_refund(await self._change("refund", key, command))
 
     async def reset(self, key: Key, *rules: Rule | Rate) -> int:
@@ -210,7 +307,11 @@ class AsyncLimiter:
 
     async def release(self, key: Key, *holders: str | bytes) -> int:
         """Ends leases. Returns how many were still held; releasing twice is no error."""
-        return read_number(await self._change("release", key, self._calls.release(key, holders)))
+        released = read_number(await self._change("release", key, self._calls.release(key, holders)))
+        line = self._lines.get((here(), self._calls.key(key)))
+        if line is not None:
+            line.wake()
+        return released
 
     def hold(self, key: Key, rule: Lease, *, holder: str | bytes | None = None, timeout: float = 0.0) -> AsyncHeldLease:
         """A lease for a block of work, in a ``with`` statement. It raises `Denied` on entry if none is free.
@@ -222,9 +323,12 @@ class AsyncLimiter:
             key, rule, holder: as in `acquire`.
             timeout: seconds to wait for a place.
         """
+        self._calls.key(key)
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+            raise ValueError(f"timeout must be a number of seconds, not {timeout!r}")
         return AsyncHeldLease(self, key, _lease(rule).held_by(holder), timeout)
 
-    async def reserve(self, key: Key, rule: Sliding | Fixed, units: int) -> AsyncReservation:
+    def reserve(self, key: Key, rule: Sliding | Fixed, units: int) -> AsyncPending[AsyncReservation]:
         """Takes units whose real number is known only afterwards, such as the tokens of a language model.
 
         Requests that run at the same time cannot spend the same units, since each reserves the most it may cost. What
@@ -238,15 +342,28 @@ class AsyncLimiter:
         Raises:
             Denied: they do not fit. Nothing was taken.
         """
-        rule = chargeable(rule)
-        result = await self.hit(key, rule, cost=units)
+        rule = cast("Sliding | Fixed", weighed(chargeable(rule), units))
+        self._calls.key(key)
+        return pending(self._reserve(key, rule, units))
+
+    async def _reserve(self, key: Key, rule: Sliding | Fixed, units: int) -> AsyncReservation:
+        async def take() -> Result:
+            return await self.hit(key, rule)
+
+        async def give_back(result: Result | None) -> None:
+            if result:
+                await self.refund(key, rule, result=result)
+
+        result = await carried_out(take, give_back)
         if not result:
             raise Denied(result)
         return AsyncReservation(self, key, rule, units, result)
 
     async def aclose(self) -> None:
-        """Closes the connections that the limiters on this client share. A later call opens new ones."""
-        await self._core.aclose()
+        """Closes the limiter, and with the last one of a client their connections. A later call opens new ones."""
+        await self._core.leave(self, self._timeout)
+        for client in clients_of(self._owned) if self._owned is not None else ():
+            await client.aclose()
 
     async def __aenter__(self) -> AsyncLimiter:
         return self
@@ -256,23 +373,52 @@ class AsyncLimiter:
     ) -> None:
         await self.aclose()
 
-    async def _decide(self, call: str, rules: Sequence[tuple[Key, Rule]], command: Command) -> Result | AllResult:
-        began = time.monotonic()
-        denials = self._denials if call != "peek" else None
+    async def _decide(
+        self, call: str, rules: Sequence[tuple[Key, Rule]], command: Command, within: float = math.inf
+    ) -> Result | AllResult:
+        leases = [(key, rule.holder) for key, rule in rules if isinstance(rule, Lease) and rule.holder is not None]
+        if not leases or call == "peek":
+            return await self._decided(call, rules, command, within)
+
+        async def decide() -> Result | AllResult:
+            return await self._decided(call, rules, command, within)
+
+        async def give_back(_: object) -> None:
+            for key, holder in leases:
+                await self.release(key, holder)
+
+        # Nobody would know of a lease that a cancelled call has taken.
+        return await carried_out(decide, give_back) if call != "renew" else await decide()
+
+    async def _decided(
+        self, call: str, rules: Sequence[tuple[Key, Rule]], command: Command, within: float
+    ) -> Result | AllResult:
+        began = asked_at = time.monotonic()
         keys = tuple(key for key, _ in rules)
-        if denials is not None:
-            known = denials.find(rules)
-            if known is not None:
-                self._counter.count(call, keys, began, known, source="memory")
-                return known
-        try:
-            reply = await self._core.ask(command, self._timeout, self._counter.name)
-            result = read_all(rules, reply) if call == "all" else read_rule(rules[0][1], reply)
-        except Exception as error:
-            self._counter.count(call, keys, began, error=error, unavailable=self.is_unavailable(error))
-            raise
-        if denials is not None and not result:
-            denials.remember(rules, result, began)
+        remembers = self._remembers and call != "peek"
+
+        def known() -> Result | AllResult | None:
+            nonlocal asked_at
+            asked_at = time.monotonic()
+            return self._denials.find(rules) if remembers else None
+
+        result = known()
+        if result is None:
+            try:
+                reply, result = await self._core.ask(
+                    command, self._timeout, self._logged_as, within=within, known=known
+                )
+                if result is None:
+                    result = read_all(rules, reply) if call == "all" else read_rule(rules[0][1], reply)
+                    if remembers and not result:
+                        self._denials.remember(rules, result, asked_at)
+            except Exception as error:
+                unavailable = self.is_unavailable(error)
+                # In a crowd another call may have brought the answer.
+                result = known() if unavailable else None
+                if result is None:
+                    self._counter.count(call, keys, began, error=error, unavailable=unavailable)
+                    raise
         self._counter.count(call, keys, began, result)
         return result
 
@@ -288,20 +434,24 @@ class AsyncLimiter:
 
     async def ask(self, command: Command, key: Key) -> Any:
         """For adapters: the server's answer to a command about this key, whose keys have their prefix."""
-        if self._denials is not None:
-            self._denials.forget(key)
+        self._denials.forget(key)
         try:
-            return await self._core.ask(command, self._timeout, self._counter.name)
+            reply, _ = await self._core.ask(command, self._timeout, self._counter.name)
+            return reply
         finally:
             # Also a denial of which another call has heard meanwhile.
-            if self._denials is not None:
-                self._denials.forget(key)
+            self._denials.forget(key)
 
 
 def _lease(rule: Lease) -> Lease:
     if not isinstance(checked(rule), Lease):
         raise TypeError(f"a lease is needed, made by lease(), not {rule!r}")
     return rule
+
+
+def _ends(rule: Lease) -> float:
+    """When a lease that is acquired now ends. The server's does not end earlier, as the call takes time."""
+    return time.monotonic() + rule.ms / 1000
 
 
 class AsyncHeldLease:
@@ -337,17 +487,9 @@ class AsyncHeldLease:
         return self._keeper.lost
 
     async def __aenter__(self) -> AsyncHeldLease:
-        until = time.monotonic() + self._timeout
-        pause = FIRST_POLL
-        while True:
-            ends, result = await self._acquire()
-            if result:
-                break
-            left = until - time.monotonic()
-            if result.retry_after_ms is None or left <= 0:
-                raise Denied(result)
-            await sleep(min(pause, left, result.retry_after_ms / 1000))
-            pause = min(pause * 2, LONGEST_POLL)
+        ends, result = await self._limiter._await_place(self._key, self._rule, time.monotonic() + self._timeout)
+        if not result:
+            raise Denied(result)
         self.keep(ends)
         return self
 
@@ -358,6 +500,10 @@ class AsyncHeldLease:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await finished(self.end)
+
+    async def end(self) -> None:
+        """For adapters: ends renewing, and gives the lease back."""
         if self._keeper is not None:
             await self._keeper.stop()
         try:
@@ -366,21 +512,18 @@ class AsyncHeldLease:
             # The outcome of the block matters more, and the lease ends by itself.
             log.warning("limiter %r: a lease could not be released: %s", self._limiter.name, failure)
 
-    async def _acquire(self) -> tuple[float, Result]:
-        # Counted from before the call: the server's lease does not end earlier.
-        ends = time.monotonic() + self._rule.ms / 1000
-        return ends, await self._limiter.hit(self._key, self._rule)
-
-    async def _renew(self) -> float | None:
+    async def _renew(self, within: float) -> float | None:
         """The time at which the lease now ends, or None if it was lost."""
+        limiter, ends = self._limiter, _ends(self._rule)
         try:
-            ends, result = await self._acquire()
+            command = limiter._calls.rule(self._key, self._rule)
+            result = await limiter._decide("renew", ((self._key, self._rule),), command, within)
         except Exception as error:
             # The next time may work; if it does not, the lease ends by itself.
-            log.warning("limiter %r: a lease could not be renewed: %s", self._limiter.name, error)
+            log.warning("limiter %r: a lease could not be renewed: %s", limiter.name, error)
             return self._keeper.ends if self._keeper else None
         if not result:
-            log.warning("limiter %r: a lease ended before it was renewed, and none is free", self._limiter.name)
+            log.warning("limiter %r: a lease ended before it was renewed, and none is free", limiter.name)
         return ends if result else None
 
 
@@ -401,18 +544,18 @@ class AsyncReservation:
         self.result = result
         """The answer to the reservation."""
 
-    async def settle(self, units: int) -> None:
+    async def settle(self, actual: int) -> None:
         """Charges what the request has really cost, in place of what was reserved.
 
         Args:
-            units: 0 to 2**53 - 1. 0 gives everything back.
+            actual: 0 to 2**53 - 1. 0 gives everything back.
 
         Raises:
             RuntimeError: it is settled already.
             The client's errors: the call failed. Where the server was unavailable it may have been done, and cannot
             be called again.
         """
-        more = real_units(units) - self.units
+        more = real_units(actual) - self.units
         if self._settled:
             raise RuntimeError("the reservation is settled already")
         self._settled = True
@@ -441,4 +584,4 @@ class AsyncReservation:
 
 def real_units(value: int) -> int:
     """The units of a settlement."""
-    return units(value, "units")
+    return units(value, "actual")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Literal
 
+from .._client import clients_of, make_client
 from .._limits import (
     PREFIX,
     Windows,
-    clients_of,
     count,
     counter,
     enter,
-    make_client,
     moving,
     moving_window,
     patterns,
@@ -20,8 +19,9 @@ from .._limits import (
 )
 from .._rates import MAX_UNITS
 from .._result import State
+from .io import PACKAGE
 from .limiter import AsyncLimiter
-from .peer import PACKAGE, SCHEMES, MovingWindowSupport, SlidingWindowCounterSupport, Storage
+from .peer import SCHEMES, MovingWindowSupport, SlidingWindowCounterSupport, Storage
 
 
 class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
@@ -46,7 +46,7 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         wrap_exceptions: bool = False,
         key_prefix: str = PREFIX,
         client: Any = None,
-        mode: str = "auto",
+        mode: Literal["auto", "module", "functions", "script"] = "auto",
         timeout: float | str = 0.25,
         deny_cache: int = 0,
         load_functions: bool = True,

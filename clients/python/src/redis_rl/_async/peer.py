@@ -6,8 +6,6 @@ from limits.aio.storage import MovingWindowSupport, SlidingWindowCounterSupport,
 
 from .._limits import SCHEMES as RL_SCHEMES
 
-__all__ = ["PACKAGE", "SCHEMES", "MovingWindowSupport", "SlidingWindowCounterSupport", "Storage"]
+__all__ = ["SCHEMES", "MovingWindowSupport", "SlidingWindowCounterSupport", "Storage"]
 
 SCHEMES = [f"async+{scheme}" for scheme in RL_SCHEMES]
-PACKAGE = ".asyncio"
-"""Behind the name of a client library."""

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import contextvars
+import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
-from contextlib import contextmanager
-from queue import SimpleQueue
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
-from .._client import MOST_AT_ONCE, Client, reader, writer
-from .._protocol import Command, Errors
+from .._client import Address, Client, clients_of
+from .._protocol import Errors
 from .._rules import Word
 
 Answer = TypeVar("Answer")
 
+log = logging.getLogger("redis_rl")
+
 IS_ASYNC = False
+PACKAGE = ""
+"""Behind the name of a client library."""
+MOST_CONNECTIONS = 100
+"""To a server, as of redis-py's own pools. Further threads wait for one, within their deadlines."""
 
 
 class AnyClient(Protocol):
@@ -27,250 +32,169 @@ class AnyClient(Protocol):
 
     def execute_command(self, *args: Any, **options: Any) -> Any: ...
 
+    def __enter__(self) -> Any: ...
+
 
 class Deadline:
-    """The time by which what a thread does in this block must end. Connections that are derived obey it."""
+    """The time by which what is called in this block must end. The sockets of derived connections have what is left.
 
-    _of_thread = threading.local()
+    It judges the server and not the process: an answer that is there is read, however late. A thread that was not run
+    for so long that nothing is left still waits a quarter of the time for the answer to what it has just sent.
+    """
 
-    def __init__(self, seconds: float, connections: Connections) -> None:
+    _current: ContextVar[Deadline | None] = ContextVar("redis_rl_deadline", default=None)
+    queue: Server | None = None
+
+    def __init__(self, seconds: float, errors: Errors) -> None:
         self._at = time.monotonic() + seconds
+        self.least = seconds / 4
+        """What a step has in any case."""
 
     def left(self) -> float:
         """Seconds that are left, at least 0."""
         return max(self._at - time.monotonic(), 0.0)
 
     @classmethod
-    def of_thread(cls) -> Deadline | None:
-        """The deadline of the block in which the thread is."""
-        return getattr(cls._of_thread, "deadline", None)
+    def for_socket(cls, *, asks: bool = True) -> float:
+        """The time-out of a socket's next operation."""
+        deadline = cls._current.get()
+        if deadline is None:
+            # Outside of a call, as where connections are closed.
+            return 60.0
+        # The rest of an answer that comes in parts has no time of its own.
+        return max(deadline.left(), deadline.least if asks else 0.001)
 
     def __enter__(self) -> Deadline:
-        self._of_thread.deadline = self
+        self._before = self._current.set(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._of_thread.deadline = None
+        self._current.reset(self._before)
 
 
-class Helpers:
-    """Threads that do what may take longer than a caller can wait. They are kept, and end with the process."""
+class Socket:
+    """A socket of which each operation has what is left of the deadline."""
 
-    def __init__(self) -> None:
-        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
+    def __init__(self, plain: Any) -> None:
+        self._plain = plain
+        self._polls = False
+        self._has_asked = True
 
-    def start(self, call: Callable[[], Answer]) -> Future[Answer]:
-        """Has a thread make the call, in the caller's context, as tracing wants it."""
-        future: Future[Answer] = Future()
-        context = contextvars.copy_context()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
 
-        def job() -> None:
-            try:
-                future.set_result(context.run(call))
-            except BaseException as error:
-                future.set_exception(error)
+    def settimeout(self, seconds: float | None) -> None:
+        """0 looks for what is there; any other time-out is the deadline's."""
+        self._polls = seconds == 0
 
-        self._jobs.put(job)
-        if not self._idle.acquire(blocking=False):
-            threading.Thread(target=self._work, name="redis-rl", daemon=True).start()
-        return future
+    def sendall(self, data: Any) -> None:
+        self._plain.settimeout(Deadline.for_socket())
+        self._has_asked = True
+        self._plain.sendall(data)
 
-    def _work(self) -> None:
-        while True:
-            self._jobs.get()()
-            self._idle.release()
+    def recv(self, *args: Any) -> Any:
+        self._plain.settimeout(self._left())
+        return self._plain.recv(*args)
 
+    def recv_into(self, *args: Any) -> Any:
+        self._plain.settimeout(self._left())
+        return self._plain.recv_into(*args)
 
-helpers = Helpers()
-
-
-def _after_fork() -> None:
-    # The threads have stayed in the other process.
-    helpers.__init__()  # type: ignore[misc]
+    def _left(self) -> float:
+        if self._polls:
+            return 0.0
+        asks, self._has_asked = self._has_asked, False
+        return Deadline.for_socket(asks=asks)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+class Pool:
+    """What a pool of connections needs to obey the deadline of the thread that waits for one."""
+
+    timeout = property(lambda self: Deadline.for_socket(asks=False), lambda self, value: None)
 
 
-def finish(future: Future[Answer], errors: Errors) -> Answer:
-    """The future's result, or a time-out at the thread's deadline."""
-    deadline = Deadline.of_thread()
-    try:
-        return future.result(None if deadline is None else deadline.left())
-    except TimeoutError:
-        if future.done():
-            raise
-        raise errors.timeout("the server has not answered in time") from None
+class Server:
+    """One server, or a node of a cluster, and the connections to it."""
 
+    def __init__(
+        self, client: Client, name: str, reconnected: Callable[[str], object], address: Address | None = None
+    ) -> None:
+        self.name = name
+        self.answered_at = 0.0
+        """When it answered last."""
+        self.answers = 0
+        self._generation = 0
+        self._reconnected = reconnected
+        library_pool = client.module("connection").BlockingConnectionPool
+        pool_class = type("Pool", (Pool, library_pool), {})
+        self.own = client.derive(self._obedient, pool_class, MOST_CONNECTIONS, address)
+        self.client: Any = self.own or client.client
 
-class Flight(Generic[Answer]):
-    """Something that is done once, in the background, for all who want it."""
+    def place(self, deadline: Deadline) -> AbstractContextManager[object]:
+        """Held by each call that is under way. The pool of connections has a bound of its own."""
+        return nullcontext()
 
-    def __init__(self, call: Callable[[], Answer], errors: Errors) -> None:
-        self._future = helpers.start(call)
-        self._errors = errors
-        self._process = os.getpid()
+    def execute(self, words: list[Word]) -> Any:
+        """Sends a command."""
+        return self.client.execute_command(*words)
 
-    @property
-    def is_current(self) -> bool:
-        """Whether it belongs to this process: a fork has none of the threads of the other one."""
-        return self._process == os.getpid()
-
-    def result(self) -> Answer:
-        """Waits for it, until the caller's deadline at most."""
-        return finish(self._future, self._errors)
-
-    def end(self, seconds: float) -> None:
-        """Waits until it has ended in some way, for this long at most."""
-        wait([self._future], timeout=seconds)
-
-
-def obedient(errors: Errors, reconnected: Callable[[], object]) -> Callable[[Any], Any]:
-    """Makes of a class of connections one that obeys the deadline of the thread that uses it."""
-
-    def make(base: Any) -> Any:
-        class Obedient(base):  # type: ignore[misc]
-            """A connection that obeys the deadline of the thread that uses it."""
-
-            _opening: Future[None] | None = None
-            _is_open = False
-            _was_open = False
-
-            def connect(self) -> None:
-                # Finding the address, connecting and the handshake are several steps, some without a time-out.
-                if self._is_open or Deadline.of_thread() is None:
-                    super().connect()
-                    return
-                opening = self._opening
-                if opening is None:
-                    opening = self._opening = helpers.start(self._open)
-                finish(opening, errors)
-
-            def _open(self) -> None:
-                try:
-                    super().connect()
-                    self._is_open = True
-                finally:
-                    self._opening = None
-                if self._was_open:
-                    reconnected()
-                self._was_open = True
-
-            def disconnect(self, *args: Any, **options: Any) -> None:
-                self._is_open = False
-                super().disconnect(*args, **options)
-
-            def read_response(self, *args: Any, **options: Any) -> Any:
-                deadline = Deadline.of_thread()
-                if deadline is not None:
-                    left = deadline.left()
-                    # Else the socket's own time-out will do.
-                    if left < 0.9 * self.socket_timeout and not self.can_read(timeout=left):
-                        self.disconnect()
-                        raise errors.timeout("the server has not answered in time")
-                return super().read_response(*args, **options)
-
-        return Obedient
-
-    return make
-
-
-class Connections:
-    """Sends commands through a client that is derived from the user's, or through the user's own."""
-
-    def __init__(self, client: Client, timeout: float, reconnected: Callable[[], object]) -> None:
-        self.errors = client.errors
-        self._is_cluster = client.is_cluster
-        own = client.derive(
-            obedient(client.errors, reconnected), socket_timeout=timeout, socket_connect_timeout=timeout
-        )
-        self._own = own
-        self.client = own or client.client
-        # Those of a cluster's calls are taken by the helpers that make them, which may be left behind.
-        self._gate = None if own is None else threading.BoundedSemaphore(client.most_at_once)
-        self._helpers = threading.BoundedSemaphore(MOST_AT_ONCE)
-
-    @contextmanager
-    def place(self, deadline: Deadline) -> Iterator[None]:
-        """Held by each call that is under way, so that a crowd does not open as many connections."""
-        gate = self._gate
-        if gate is None:
-            yield
-            return
-        self._enter(gate, deadline)
-        try:
-            yield
-        finally:
-            gate.release()
-
-    def _enter(self, gate: threading.Semaphore, deadline: Deadline | None) -> None:
-        if not gate.acquire(timeout=None if deadline is None else deadline.left()):
-            raise self.errors.timeout("the calls that are under way have not been answered in time")
-
-    def send(self, command: Command, words: Sequence[Word], place: list[Any]) -> Any:
-        """Sends a command to the server that has its key, which in a cluster is the node in ``place`` or put there."""
-        if not self._is_cluster:
-            return self.client.execute_command(*words)
-        client, key = self.client, command.keys[0]
-
-        def call() -> Any:
-            # To a node that it was given, a cluster client does not send again.
-            if not place:
-                place.append((reader if words[0] in READS else writer)(client, key))
-            return client.execute_command(*words, target_nodes=place[0])
-
-        return self._in_helper(call)
-
-    def place_of(self, key: str | bytes) -> str:
-        """The name of the cluster's node that has the key, ``""`` if it is not known or there is no cluster."""
-        if not self._is_cluster:
-            return ""
-        try:
-            return str(writer(self.client, key).name)
-        except Exception:
-            # The nodes are not known yet.
-            return ""
-
-    def everywhere(self, *words: Word) -> list[Any]:
-        """Sends a command to each primary. Returns their replies, and errors that are replies."""
-        client = self.client
-        if not self._is_cluster:
-            return [self._reply(*words)]
-
-        def call() -> list[Any]:
-            return [self._reply(*words, target_nodes=node) for node in client.get_primaries()]
-
-        return self._in_helper(call)
-
-    def _reply(self, *words: Word, **options: Any) -> Any:
-        try:
-            return self.client.execute_command(*words, **options)
-        except self.errors.response as error:
-            return error
-
-    def _in_helper(self, call: Callable[[], Answer]) -> Answer:
-        """A cluster client makes several steps, so that a helper makes them, which can be left behind."""
-        self._enter(self._helpers, Deadline.of_thread())
-
-        def placed() -> Answer:
-            try:
-                return call()
-            finally:
-                self._helpers.release()
-
-        return finish(helpers.start(placed), self.errors)
+    def renew(self) -> None:
+        """Has each connection opened anew before it is used again: the name may lead to another server now."""
+        self._generation += 1
 
     def close(self) -> None:
         """Closes the connections of our own."""
-        if self._own is not None:
-            self._own.connection_pool.disconnect()
+        for client in clients_of(self.own) if self.own is not None else ():
+            client.connection_pool.disconnect()
+
+    def _obedient(self, base: Any) -> Any:
+        server = self
+
+        class Obedient(base):  # type: ignore[misc]
+            """A connection that obeys the deadline of the thread that uses it."""
+
+            _made: int | None = None
+            _was_open = False
+
+            # An address that does not answer leaves time for another one of the same name.
+            socket_connect_timeout = property(lambda self: Deadline.for_socket() / 2, lambda self, value: None)
+            socket_timeout = property(lambda self: Deadline.for_socket(), lambda self, value: None)
+
+            def connect(self) -> None:
+                generation = server._generation
+                if self._made != generation:
+                    self.disconnect()
+                super().connect()
+                self._made = generation
+
+            def _connect(self) -> Any:
+                plain = super()._connect()
+                if self._was_open:
+                    server._reconnected(server.name)
+                self._was_open = True
+                return Socket(plain)
+
+        return Obedient
 
 
-READS = ("RL.PEEK", "FCALL_RO", "EVALSHA_RO", "EVAL_RO")
-"""What replicas answer, too."""
+Pending = Annotated[Answer, "made at once"]
+
+
+def pending(made: Answer) -> Answer:
+    """What is made when it is awaited; of threads, at once."""
+    return made
+
+
+def here() -> int:
+    """What connections belong to: the process."""
+    return os.getpid()
+
+
+def is_gone(place: int) -> bool:
+    """Whether what belongs there can no longer be used."""
+    return place != os.getpid()
 
 
 def sleep(seconds: float) -> None:
@@ -278,17 +202,78 @@ def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
+def background(call: Callable[[], object]) -> None:
+    """Makes a call while the caller goes on."""
+    threading.Thread(target=call, name="redis-rl", daemon=True).start()
+
+
+def ended(seconds: float) -> None:
+    """Waits for what was begun in the background. Threads need not be waited for."""
+
+
+def finished(call: Callable[[], object]) -> None:
+    """Makes a call to its end, also when the caller is cancelled meanwhile."""
+    call()
+
+
+def carried_out(call: Callable[[], Answer], undo: Callable[[Answer | None], object]) -> Answer:
+    """Makes a call. When the caller is cancelled meanwhile, what it has done is undone.
+
+    ``undo`` is given the answer, None where it is not known.
+    """
+    try:
+        return call()
+    except Exception:
+        raise
+    except BaseException:
+        try:
+            undo(None)
+        except Exception as error:
+            log.info("what a cancelled call has done could not be undone: %s", error)
+        raise
+
+
+class Line:
+    """Those who wait for a place at a key in this process: the first of them asks, and a release wakes it."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._freed = threading.Event()
+
+    def enter(self, seconds: float) -> bool:
+        """Waits for the turn. Returns whether it has come in this time."""
+        return self._turn.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
+
+    def leave(self) -> None:
+        """Lets the next one have its turn."""
+        self._turn.release()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody waits."""
+        return not self._turn.locked()
+
+    def wake(self) -> None:
+        """A place is free."""
+        self._freed.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for a free place. Returns whether one was reported."""
+        woken = self._freed.wait(seconds)
+        self._freed.clear()
+        return woken
+
+
 class Keeper:
     """Renews a lease in the background, and notices when it ends."""
 
-    def __init__(self, renew: Callable[[], float | None], every: float, ends: float) -> None:
-        """``renew`` returns the monotonic time at which the lease now ends, or None if it was lost."""
+    def __init__(self, renew: Callable[[float], float | None], every: float, ends: float) -> None:
+        """``renew`` takes as long as it is told at most, and returns when the lease now ends, None if it was lost."""
         self.lost = threading.Event()
         self.ends = ends
         self._renew = renew
         self._every = every
         self._done = threading.Event()
-        self._renewing: Future[float | None] | None = None
         self._thread = threading.Thread(target=self._keep, name="redis-rl lease", daemon=True)
         self._thread.start()
 
@@ -296,26 +281,16 @@ class Keeper:
         renew_at = time.monotonic() + self._every
         while not self._done.wait(max(min(renew_at, self.ends) - time.monotonic(), 0)):
             now = time.monotonic()
-            if now >= self.ends:
-                self.lost.set()
-                return
-            if now < renew_at:
+            if now < min(renew_at, self.ends):
                 continue
-            renew_at = now + self._every
-            # By a helper, as the lease may end before the server answers.
-            self._renewing = helpers.start(self._renew)
-            try:
-                ends = self._renewing.result(max(self.ends - time.monotonic(), 0))
-            except TimeoutError:
-                continue
+            ends = None if now >= self.ends else self._renew(self.ends - now)
             if ends is None:
                 self.lost.set()
                 return
             self.ends = ends
+            renew_at = now + self._every
 
     def stop(self) -> None:
         """Ends renewing. A renewal that is under way is waited for, as it would take the lease again."""
         self._done.set()
         self._thread.join()
-        if self._renewing is not None:
-            self._renewing.exception()

@@ -6,7 +6,4 @@ from limits.storage import MovingWindowSupport, SlidingWindowCounterSupport, Sto
 
 from .._limits import SCHEMES
 
-__all__ = ["PACKAGE", "SCHEMES", "MovingWindowSupport", "SlidingWindowCounterSupport", "Storage"]
-
-PACKAGE = ""
-"""Behind the name of a client library."""
+__all__ = ["SCHEMES", "MovingWindowSupport", "SlidingWindowCounterSupport", "Storage"]

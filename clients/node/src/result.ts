@@ -9,7 +9,7 @@ import { isForced, type QuotaRule, type Rule, windowsOf } from "./rules.js";
  * Who made a decision: the server; a denial that this process remembers; the limits of this process, while the server was
  * unavailable (`local`); or nobody, because the policy was `open`. Only the server has counted what `server` allowed.
  */
-export type DecidedBy = "server" | "memory" | "local" | "policy";
+export type Source = "server" | "memory" | "local" | "open";
 
 /** The decision on a call. With several windows its figures are those of the one that binds. */
 export class Result extends WindowResult {
@@ -19,17 +19,17 @@ export class Result extends WindowResult {
    */
   readonly each: readonly WindowResult[];
   /** Who decided. */
-  readonly by: DecidedBy;
+  readonly source: Source;
   /** Who holds the lease that was asked for. */
   readonly holder: Word | undefined;
   readonly #rule: Rule;
 
   /** @internal */
-  constructor(rule: Rule, figures: Figures, each: readonly WindowResult[], by: DecidedBy, holder: Word | undefined) {
+  constructor(rule: Rule, figures: Figures, each: readonly WindowResult[], source: Source, holder: Word | undefined) {
     super(figures);
     this.#rule = rule;
     this.each = each;
-    this.by = by;
+    this.source = source;
     this.holder = holder;
   }
 
@@ -98,10 +98,10 @@ export interface Refund {
 }
 
 /** The result of the figures of its windows: the binding one is found as the server finds it. */
-export function toResult(rule: Rule, windows: readonly Figures[], by: DecidedBy, holder?: Word): Result {
+export function toResult(rule: Rule, windows: readonly Figures[], source: Source, holder?: Word): Result {
   const binding = windows.reduce((one, other) => (bindsMore(other, one) ? other : one));
   const each = windows.map((figures) => new WindowResult(figures));
-  return new Result(rule, binding, each, by, holder);
+  return new Result(rule, binding, each, source, holder);
 }
 
 /** The result of a reply of RL.ALL with FULL. */
@@ -130,7 +130,7 @@ export function unlimited(rule: QuotaRule): Result {
     "window-ms": windowMs,
     "at-ms": Date.now(),
   }));
-  return toResult(rule, windows, "policy");
+  return toResult(rule, windows, "open");
 }
 
 /** Whether one window binds more than another that is shorter. */

@@ -106,9 +106,9 @@ describe("local", () => {
   test("a result says who decided", async () => {
     const rule = sliding("1/hour");
     const by = async (options: LimiterOptions) =>
-      (await new Limiter(nowhere(), { logger: quiet, ...options }).hit("k", rule)).by;
+      (await new Limiter(nowhere(), { logger: quiet, ...options }).hit("k", rule)).source;
     assert.equal(await by({ whenUnavailable: "local" }), "local");
-    assert.equal(await by({ whenUnavailable: "open" }), "policy");
+    assert.equal(await by({ whenUnavailable: "open" }), "open");
     const open = new Limiter(nowhere(), { whenUnavailable: "open", logger: quiet });
     await assert.rejects(open.hit("k", lease(1, 60), { holder: "me" }), UnavailableError);
     await assert.rejects(open.all([{ key: "k", rule }]), UnavailableError);
@@ -259,7 +259,7 @@ describe("with a server", () => {
     for (const { status } of await Promise.all(failing)) assert.equal(status, 500);
     await eventually(
       "the server decides",
-      async () => (await limiter.hit("other", sliding("50/hour")).catch(() => undefined))?.by === "server",
+      async () => (await limiter.hit("other", sliding("50/hour")).catch(() => undefined))?.source === "server",
     );
     assert.equal(await used(), 10);
   });
@@ -273,16 +273,16 @@ describe("with a server", () => {
     await limiter.hit("other", rule);
     const reservation = await limiter.reserve("tokens", rule, 50_000);
     const exceeded = await limiter.reserve("tokens", rule, 50_000);
-    assert.deepEqual([reservation.allowed, reservation.result.by], [true, "policy"]);
+    assert.deepEqual([reservation.allowed, reservation.result.source], [true, "open"]);
     server.resume();
-    await eventually("the server decides", async () => (await limiter.hit("other", rule)).by === "server");
+    await eventually("the server decides", async () => (await limiter.hit("other", rule)).source === "server");
     await reservation.settle(100);
     await exceeded.settle(51_000);
     const used = async () => (await limiter.peek("tokens", rule, { cost: 0 })).used;
     assert.equal(await used(), 60_000);
     // And one that the server has counted is not settled by the policy, but when the server is back.
     const counted = await limiter.reserve("tokens", rule, 10_000);
-    assert.equal(counted.result.by, "server");
+    assert.equal(counted.result.source, "server");
     server.pause();
     await limiter.hit("other", rule);
     await assert.rejects(counted.settle(12_000), UnavailableError);

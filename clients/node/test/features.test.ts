@@ -198,7 +198,7 @@ describe("features", () => {
     await limiter.hit("hook", rule);
     await limiter.all([{ key: "hook:t", rule: throttle("5/minute") }]);
     assert.deepEqual(
-      seen.map(({ limiter, command, key, allowed, by }) => [limiter, command, key, allowed, by]),
+      seen.map(({ limiter, command, key, allowed, source }) => [limiter, command, key, allowed, source]),
       [
         ["api", "sliding", "hook", true, "server"],
         ["api", "sliding", "hook", false, "server"],

@@ -224,6 +224,11 @@ class Play:
         """The fields of a call whose caller gives up after that time, where the subject's language can do so."""
         return {"within": seconds} if "within" in self.subject.can else {}
 
+    async def memory(self) -> int:
+        """The bytes that the subject's process keeps. Where a runtime takes much more than that before it collects its
+        garbage, the subject says it; else it is what the kernel counts."""
+        return int((await self.subject.call("memory"))["count"]) if "memory" in self.subject.can else self.subject.rss()
+
     # Judging.
 
     def judge(self, what: str, holds: object, seen: object = "") -> bool:

@@ -82,11 +82,11 @@ async def long_keys(play: Play) -> None:
     limiter = await play.limiter(server, timeout=5, deny_cache=100_000)
     nothing = sliding("0/hour")
     await limiter.begin("flood", "warm", nothing, n=500, pad=100)
-    before = play.subject.rss()
+    before = await play.memory()
     for n, pad in ((5000, 4000), (1000, 60_000)):
         reply = await limiter.begin("flood", f"pad{pad}-", nothing, n=n, pad=pad)
         play.judge(f"{n} are denied", reply.outcomes == {"denied": n}, reply)
-    grown = (play.subject.rss() - before) / 1e6
+    grown = (await play.memory() - before) / 1e6
     play.judge("grows by at most 32 MB", grown <= 32, f"{grown:.0f} MB")
 
 
@@ -98,10 +98,10 @@ async def local_flood(play: Play) -> None:
     server.kill()
     app = await play.app(server, sliding("2/hour"), "local")
     await app.each([f"warm{number}" for number in range(200)])
-    before = play.subject.rss()
+    before = await play.memory()
     statuses = await app.each([f"{number}-".ljust(8000, "x") for number in range(6000)])
     play.judge("each is let in once", statuses == {200: 6000}, dict(statuses))
-    grown = (play.subject.rss() - before) / 1e6
+    grown = (await play.memory() - before) / 1e6
     play.judge("grows by at most 24 MB", grown <= 24, f"{grown:.0f} MB")
     statuses = await app.crowd(10, x_key="k")
     play.judge("2 of 10", statuses[200] == 2, dict(statuses))
@@ -113,8 +113,8 @@ async def denied_flood(play: Play) -> None:
     server = await play.server()
     app = await play.app(server, sliding("0/hour"), "closed")
     await app.each([f"warm{number}".ljust(15_000, "x") for number in range(50)])
-    before = play.subject.rss()
+    before = await play.memory()
     statuses = await app.each([f"{number}-".ljust(15_000, "x") for number in range(2000)])
     play.judge("each is denied", statuses == {429: 2000}, dict(statuses))
-    grown = (play.subject.rss() - before) / 1e6
+    grown = (await play.memory() - before) / 1e6
     play.judge("grows by at most 15 MB", grown <= 15, f"{grown:.0f} MB")

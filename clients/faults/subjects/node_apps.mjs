@@ -128,10 +128,17 @@ async function serveApp({
   }
 }
 
-const can = ["serve", "open", "closed", "local", "processes", "identity", "local-memory", "cluster"];
+/** What is kept: V8 lets tens of megabytes of garbage lie, more or less of them as it comes. */
+function memory() {
+  globalThis.gc();
+  const { heapUsed, external } = process.memoryUsage();
+  return { outcome: "done", count: heapUsed + external };
+}
+
+const can = ["serve", "memory", "open", "closed", "local", "processes", "identity", "local-memory", "cluster"];
 tell({ can: kind === "fastify" ? can : [...can, "take-back"] });
 for await (const line of createInterface({ input: process.stdin })) {
   const command = JSON.parse(line);
-  tell({ id: command.id, ...(await serveApp(command)) });
+  tell({ id: command.id, ...(command.do === "memory" ? memory() : await serveApp(command)) });
 }
 process.exit();

@@ -1,4 +1,4 @@
-/** The README's first program, as it stands there but for its ports, while the server hangs, restarts and has another key there. */
+/** The README's programs, as they stand there but for their ports. */
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -14,18 +14,22 @@ const folder = join(root, "clients/node");
 async function start(
   t: TestContext,
   port: number,
+  sourceOf: RegExp,
+  proxies = "10.0.0.0/8",
 ): Promise<{ url: string; isAlive: () => boolean; said: () => string }> {
-  const [, source = ""] =
-    /```js\n\/\/ server\.mjs\n([\s\S]*?)```/.exec(readFileSync(join(folder, "README.md"), "utf8")) ?? [];
+  const [, source = ""] = sourceOf.exec(readFileSync(join(folder, "README.md"), "utf8")) ?? [];
   const http = await freePort();
   const program = source
     .replace("createClient()", `createClient({ url: "redis://127.0.0.1:${port}" })`)
-    .replace("listen(3000)", `listen(${http}, "127.0.0.1")`);
+    .replace("listen(3000)", `listen(${http}, "127.0.0.1")`)
+    .replace("10.0.0.0/8", proxies);
   assert.match(program, new RegExp(`${port}[^]*${http}`));
   const place = mkdtempSync(join(tmpdir(), "redis-rl-readme-"));
   mkdirSync(join(place, "node_modules"));
   symlinkSync(folder, join(place, "node_modules/redis-rl"));
-  symlinkSync(join(folder, "node_modules/redis"), join(place, "node_modules/redis"));
+  for (const name of ["redis", "express", "express-rate-limit"]) {
+    symlinkSync(join(folder, "node_modules", name), join(place, "node_modules", name));
+  }
   writeFileSync(join(place, "server.mjs"), program);
   const child = spawn(process.execPath, ["server.mjs"], { cwd: place, stdio: ["ignore", "ignore", "pipe"] });
   let said = "";
@@ -42,7 +46,7 @@ async function start(
 test("the first program survives what happens to its server", async (t) => {
   const server = await Server.start({ mode: "module" });
   t.after(() => server.stop());
-  const app = await start(t, server.port);
+  const app = await start(t, server.port, /```js\n\/\/ server\.mjs\n([\s\S]*?)```/);
   const status = () =>
     fetch(app.url).then(
       (answer) => answer.status,
@@ -71,3 +75,23 @@ test("the first program survives what happens to its server", async (t) => {
   assert.ok(statuses.includes(200) && statuses.includes(429), statuses.join());
   assert.ok(app.isAlive(), app.said());
 });
+
+for (const [proxies, identity] of [
+  ["10.0.0.0/8", "127.0.0.1"],
+  ["127.0.0.0/8", "203.0.113.9"],
+] as const) {
+  test(`behind proxies: a request from 127.0.0.1, where ${proxies} are proxies`, async (t) => {
+    const server = await Server.start({ mode: "module" });
+    t.after(() => server.stop());
+    const app = await start(t, server.port, /## Behind proxies[\s\S]*?```js\n([\s\S]*?)```/, proxies);
+    const headers = {
+      "x-forwarded-for": `198.51.100.1, 203.0.113.9, ${proxies === "10.0.0.0/8" ? "10.0.0.1" : "127.0.0.2"}`,
+    };
+    await eventually("it answers", async () => {
+      const answer = await fetch(app.url, { headers }).catch(() => undefined);
+      return answer?.status === 200;
+    });
+    assert.deepEqual(await server.run("KEYS", "*"), [`rl:sliding-100/60s:{${identity}}`]);
+    assert.equal(app.said(), "");
+  });
+}

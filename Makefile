@@ -8,7 +8,7 @@ export MODULE := $(TARGET)/release/libredis_rl.so
 # Where scripts/install-deps.sh puts a newer Node.js than the system's.
 export PATH := $(CURDIR)/target/tools/node/bin:$(PATH)
 
-.PHONY: help demo test test-repeatedly test-clients faults test-envoy envoy test-monitoring fuzz test-baseline sizing bench bench-quick bench-instructions bench-clients bench-envoy functions pictures soak lint build package test-packages run engines clean
+.PHONY: help demo test test-repeatedly test-clients faults test-envoy envoy test-monitoring test-deploy fuzz test-baseline sizing bench bench-quick bench-instructions bench-clients bench-envoy functions pictures soak lint build package test-packages run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -71,6 +71,9 @@ bench-envoy: deps-build deps-server build ## Measure the rate limit service besi
 soak: deps-build deps-server deps-valgrind build ## Hostile calls and floods (MINUTES=8 for both), memcheck, pruning (SEED=n ENGINE=name)
 	$(CARGO) bench --locked --bench soak -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(ENGINE),--engine $(ENGINE))
+
+test-deploy: ## Lint the Helm chart and render it with each of its values files (takes helm, or Go to build it)
+	scripts/test-deploy.sh
 
 fuzz: deps-build ## Fuzz what needs no server, SECONDS=600 each (FUZZ=compact, words or all); takes cargo-fuzz
 	SECONDS_EACH=$(or $(SECONDS),600) TARGET="$(FUZZ)" scripts/fuzz.sh

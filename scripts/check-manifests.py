@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Checks the YAML on the pages and in docker/: that it parses, that no key is given twice, and that Kubernetes resources match
-their schemas. Needs PyYAML, and kubernetes-validate for the schemas; a check whose library is missing is skipped with a message.
+"""Checks YAML: that it parses, that no key is given twice, and that Kubernetes resources match their schemas. Needs PyYAML, and
+kubernetes-validate for the schemas; a check whose library is missing is skipped with a message.
 
-    scripts/check-manifests.py
+    scripts/check-manifests.py             the pages, docker/, the workflows, and the values in deploy/
+    scripts/check-manifests.py FILE ...    these files
 """
 
 import pathlib
@@ -33,12 +34,16 @@ class Strict(yaml.SafeLoader):
 
 
 root = pathlib.Path(__file__).resolve().parent.parent
-texts = []
-for page in sorted([*root.glob("docs/**/*.md"), *root.glob("docker/*.md")]):
+texts = [(name, pathlib.Path(name).read_text()) for name in sys.argv[1:]]
+pages = files = []
+if not texts:
+    pages = sorted([*root.glob("docs/**/*.md"), *root.glob("docker/*.md"), *root.glob("deploy/**/*.md")])
+    files = sorted([*root.glob("docker/**/*.y*ml"), *root.glob(".github/workflows/*.yml"), *root.glob("deploy/**/*values*.yaml")])
+for page in pages:
     for block in re.finditer(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
         line = page.read_text()[: block.start()].count("\n") + 2
         texts.append((f"{page.relative_to(root)}:{line}", block[1]))
-for file in sorted([*root.glob("docker/**/*.y*ml"), *root.glob(".github/workflows/*.yml")]):
+for file in files:
     texts.append((str(file.relative_to(root)), file.read_text()))
 
 failed = manifests = 0

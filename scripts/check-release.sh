@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that the version is the same everywhere: Cargo.toml, the packages of clients/, the service of envoy/, their lockfiles, and the first
-# entry of CHANGELOG.md. Prints `version=0.2.0`.
+# Checks that the version is the same everywhere: Cargo.toml, the packages of clients/, the service of envoy/ and its chart, their lockfiles,
+# and the first entry of CHANGELOG.md. Prints `version=0.2.0`.
 #
 #   scripts/check-release.sh             all agree; the entry may still say "unreleased"
 #   scripts/check-release.sh v0.2.0      they also agree with this tag, and the entry has a date
@@ -46,6 +46,9 @@ same clients/rust/Cargo.toml "$(in_toml clients/rust/Cargo.toml package)"
 same clients/rust/Cargo.lock "$(in_cargo_lock clients/rust/Cargo.lock redis-rl-client)"
 same envoy/Cargo.toml "$(in_toml envoy/Cargo.toml package)"
 same envoy/Cargo.lock "$(in_cargo_lock envoy/Cargo.lock redis-rl-envoy)"
+chart=deploy/helm/redis-rl-envoy/Chart.yaml
+same "$chart" "$(sed -n 's/^version: //p' "$chart")"
+same "$chart (appVersion)" "$(sed -n 's/^appVersion: //p' "$chart")"
 
 entry=$(sed -n 's/^## //p' CHANGELOG.md | head -n 1)
 same 'the first entry of CHANGELOG.md' "${entry%%,*}"

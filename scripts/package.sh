@@ -174,7 +174,7 @@ TEXT
 
 # pages FOLDER: the documentation, with all files that it links to.
 pages() {
-    git ls-files -z -- '*.md' LICENSE docs docker envoy/examples envoy/tests/live/envoy.yaml | xargs -0 cp --parents -t "$1"
+    git ls-files -z -- '*.md' LICENSE docs docker deploy envoy/examples envoy/tests/live/envoy.yaml | xargs -0 cp --parents -t "$1"
     scripts/check-links.py "$1" >&2 || fail "there are dead links"
 }
 

@@ -34,7 +34,8 @@ says() { grep -q -e "$2" "$work/out" || { echo "not ok: $1: no '$2' in"; cat "$w
 version=$(scripts/check-release.sh)
 version=${version#version=}
 files=(Cargo.toml Cargo.lock CHANGELOG.md clients/python/pyproject.toml clients/node/package.json clients/node/package-lock.json
-    clients/rust/Cargo.toml clients/rust/Cargo.lock envoy/Cargo.toml envoy/Cargo.lock)
+    clients/rust/Cargo.toml clients/rust/Cargo.lock envoy/Cargo.toml envoy/Cargo.lock
+    deploy/helm/redis-rl-envoy/Chart.yaml)
 tree() {
     rm -rf "$work/tree"
     mkdir "$work/tree"
@@ -64,6 +65,7 @@ done < <(for file in "${files[@]}"; do
         Cargo.lock) grep -n -A1 '^name = "redis-rl"$' "$file" | tail -n 1 ;;
         clients/rust/Cargo.lock) grep -n -A1 '^name = "redis-rl-client"$' "$file" | tail -n 1 ;;
         envoy/Cargo.lock) grep -n -A1 '^name = "redis-rl-envoy"$' "$file" | tail -n 1 ;;
+        */Chart.yaml) grep -n -i "version: $version\$" "$file" ;;
         *) grep -n "version\"\?[ =:]*\"$version\"" "$file" ;;
     esac | sed -E "s|^([0-9]+).*|$file \1|"
 done)

@@ -110,7 +110,7 @@ class Client:
         options["retry"] = self.module("retry").Retry(backoff, 0)
         options["max_connections"] = min(most, getattr(source, "max_connections", most))
         if not issubclass(source.connection_class, self.module("connection").UnixDomainSocketConnection):
-            options |= _no_maintenance(self.library)
+            options |= self._no_maintenance()
         options["connection_class"] = connection_class(source.connection_class)
         if hasattr(source, "sentinel_manager"):
             # Sentinels are asked within the deadline, too.
@@ -133,21 +133,17 @@ class Client:
                 setattr(derived, single, False)
         return derived
 
+    def _no_maintenance(self) -> dict[str, Any]:
+        # Where connections hear of maintenance (redis-py 7 for threads, 8 for both): our time-outs do not grow with it.
+        config = getattr(self.module("connection"), "MaintNotificationsConfig", None)
+        return {} if config is None else {"maint_notifications_config": config(enabled=False)}
+
 
 class _NotDerivable(Exception):
     """Says what is not the library's own."""
 
 
 _LIBRARIES = ("redis", "valkey")
-
-
-def _no_maintenance(library: str) -> dict[str, Any]:
-    """For versions that announce maintenance: our time-outs do not grow with it."""
-    try:
-        notifications = importlib.import_module(f"{library}.maint_notifications")
-    except ModuleNotFoundError:
-        return {}
-    return {"maint_notifications_config": notifications.MaintNotificationsConfig(enabled=False)}
 
 
 def make_client(uri: str, package: str, options: dict[str, Any]) -> Any:

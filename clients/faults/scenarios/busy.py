@@ -134,14 +134,12 @@ async def one_late(play: Play) -> None:
     unavailable."""
     server = await play.server()
     proxy = await play.proxy(server)
-    limiter = await play.limiter(proxy, timeout=0.3)
+    limiter = await play.limiter(proxy, timeout=1)
     await limiter.crowd(10, "k", RULE)
-    proxy.half = about("late")
-    late = limiter.begin("hit", "late", RULE)
-    await asyncio.sleep(0.05)
-    proxy.half = lambda request: False
     async with play.traffic(limiter, ["a"], RULE, pause=0.01) as traffic:
-        play.outcome(await late, "unavailable", what="the late one")
+        await asyncio.sleep(0.1)
+        proxy.half = about("late")
+        play.outcome(await limiter.hit("late", RULE), "unavailable", what="the late one")
         await asyncio.sleep(0.3)
     failed = [reply for _, _, reply in traffic.seen if reply.outcome != "allowed"]
     total = len(traffic.seen)

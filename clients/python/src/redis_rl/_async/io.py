@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
@@ -114,6 +115,19 @@ class Server:
         most = self.own.connection_pool.max_connections if self.own is not None else MOST_CONNECTIONS
         # Without it, a crowd of requests would open as many connections.
         self._gate = asyncio.Semaphore(min(most, MOST_CONNECTIONS))
+        # Before a loop is closed it ends its asynchronous generators, as asyncio.run and servers do, and so this one.
+        self._life = self._until_the_loop_ends()
+        with contextlib.suppress(StopIteration):
+            self._life.__anext__().send(None)
+
+    async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            # With the loop gone, only the garbage collector would close them.
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(1.0):
+                    await self.aclose()
 
     def place(self, deadline: Deadline) -> AbstractAsyncContextManager[object]:
         """Held by each call that is under way."""

@@ -3,12 +3,17 @@
 //! The `redis` crate's own sends everything again that failed for want of a connection or of time. It cannot do without:
 //! `retries(0)` would also switch redirections off. So the connection to each node tells it what happened. A call that
 //! may have been counted ends with an error that is not retried, and the connection that broke says from then on, before
-//! it sends anything, that it is broken: that is retried, on a new one. A connection breaks as well with a call that is
-//! dropped after it has waited for long, so that a node which hangs is left.
+//! it sends anything, that it is broken: that is retried, on a new one. A connection breaks as well with a call that has
+//! waited for long, so that a node which hangs is left.
+//!
+//! The kernel still accepts connections to a node that hangs. The client waits for their set-up while it keeps all other
+//! calls waiting, and again for each call that is redirected there. So a node that hangs is remembered, and refused.
 
+use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -25,11 +30,47 @@ use crate::wire::QUEUE;
 /// For how long the client's own commands may take, of which some keep all calls waiting.
 const OWN_TIMEOUT: Duration = SHORTEST_PATIENCE;
 
+/// How long a call waits for its reply before the node is taken for one that hangs, whether its caller is still there or
+/// not. For as long again no connection to it is made.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often a node that hangs has the whole time that the client gives a connection; in between it has [`OWN_TIMEOUT`].
+const WHOLE_TIME_EVERY: Duration = Duration::from_secs(60);
+
+/// The nodes that hang, by their addresses.
+static HUNG: LazyLock<Mutex<HashMap<String, Hung>>> = LazyLock::new(Mutex::default);
+
+struct Hung {
+    first: Instant,
+    last: Instant,
+}
+
+fn hung() -> MutexGuard<'static, HashMap<String, Hung>> {
+    HUNG.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn hangs(node: &str) {
+    let (now, mut hung) = (Instant::now(), hung());
+    hung.retain(|_, hung| hung.first + WHOLE_TIME_EVERY > now);
+    hung.entry(node.to_owned()).or_insert(Hung { first: now, last: now }).last = now;
+}
+
+/// For how long a connection to the node may take to be made, if not as long as the client says.
+fn time_to_connect(node: &str) -> RedisResult<Option<Duration>> {
+    let hung = hung();
+    let Some(Hung { first, last }) = hung.get(node) else { return Ok(None) };
+    if last.elapsed() < PATIENCE {
+        return Err(io::Error::new(io::ErrorKind::NotConnected, format!("{node} did not answer a moment ago")).into());
+    }
+    Ok((first.elapsed() < WHOLE_TIME_EVERY).then_some(OWN_TIMEOUT))
+}
+
 /// The connection to one node of a cluster. Not to be used by itself: see
 /// [`Connection`](crate::Connection).
 #[derive(Clone)]
 pub(crate) struct SendsOnce {
     connection: MultiplexedConnection,
+    node: Arc<str>,
     broken: Arc<AtomicBool>,
     /// Whether the next command of this clone follows a redirection by ASK.
     asking: bool,
@@ -37,6 +78,7 @@ pub(crate) struct SendsOnce {
 
 /// A command that waits for its reply.
 struct Waiting<'a> {
+    node: &'a str,
     broken: &'a AtomicBool,
     since: Instant,
 }
@@ -44,8 +86,12 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     /// Where the reply was not awaited to the end.
     fn drop(&mut self) {
-        if self.since.elapsed() >= SHORTEST_PATIENCE {
+        let waited = self.since.elapsed();
+        if waited >= SHORTEST_PATIENCE {
             self.broken.store(true, Relaxed);
+        }
+        if waited >= PATIENCE {
+            hangs(self.node);
         }
     }
 }
@@ -93,16 +139,27 @@ fn may_count(name: &[u8]) -> bool {
 
 impl SendsOnce {
     async fn exchange(&mut self, cmd: &Cmd) -> RedisResult<Value> {
-        let waiting = Waiting { broken: &self.broken, since: Instant::now() };
+        let (node, broken) = (&*self.node, &*self.broken);
+        let waiting = Waiting { node, broken, since: Instant::now() };
         // ASKING is for the command behind it, and the connection is shared: they leave as one.
-        let reply = if std::mem::take(&mut self.asking) {
+        let (asking, connection) = (std::mem::take(&mut self.asking), &mut self.connection);
+        let mut reply = pin!(async {
+            if !asking {
+                return connection.send_packed_command(cmd).await;
+            }
             let mut both = redis::pipe();
             both.cmd("ASKING").ignore().add_command(cmd.clone());
-            self.connection.send_packed_commands(&both, 1, 1).await.and_then(|mut replies| {
-                replies.pop().ok_or_else(|| no_answer(io::ErrorKind::InvalidData, "no reply behind ASKING".to_owned()))
-            })
-        } else {
-            self.connection.send_packed_command(cmd).await
+            let mut replies = connection.send_packed_commands(&both, 1, 1).await?;
+            replies.pop().ok_or_else(|| no_answer(io::ErrorKind::InvalidData, "no reply behind ASKING".to_owned()))
+        });
+        // The client does not notice that a caller has gone before something happens: here, that time is up.
+        let reply = match tokio::time::timeout(PATIENCE, reply.as_mut()).await {
+            Ok(reply) => reply,
+            Err(_) => {
+                broken.store(true, Relaxed);
+                hangs(node);
+                reply.await
+            }
         };
         std::mem::forget(waiting);
         reply
@@ -160,8 +217,40 @@ impl Connect for SendsOnce {
     {
         Box::pin(async move {
             let config = config.set_pipeline_buffer_size(QUEUE);
-            let connection = MultiplexedConnection::connect_with_config(info, config).await?;
-            Ok(Self { connection, broken: Arc::default(), asking: false })
+            let info = info.into_connection_info()?;
+            let node: Arc<str> = info.addr().to_string().into();
+            let config = match time_to_connect(&node)? {
+                Some(time) => config.set_connection_timeout(Some(time)),
+                None => config,
+            };
+            let connection = MultiplexedConnection::connect_with_config(info, config).await;
+            match &connection {
+                Err(error) if error.is_timeout() => hangs(&node),
+                _ => drop(hung().remove(&*node)),
+            }
+            let connection = connection?;
+            Ok(Self { connection, node, broken: Arc::default(), asking: false })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_hangs_is_refused_for_a_moment_and_then_has_little_time() {
+        assert_eq!(time_to_connect("a").unwrap(), None);
+        hangs("a");
+        assert!(time_to_connect("a").is_err());
+        assert_eq!(time_to_connect("b").unwrap(), None, "another node");
+        tokio::time::advance(PATIENCE).await;
+        assert_eq!(time_to_connect("a").unwrap(), Some(OWN_TIMEOUT));
+        hangs("a");
+        assert!(time_to_connect("a").is_err());
+        tokio::time::advance(WHOLE_TIME_EVERY).await;
+        assert_eq!(time_to_connect("a").unwrap(), None);
+        hangs("b");
+        assert_eq!(hung().keys().collect::<Vec<_>>(), ["b"], "nodes are kept for good");
     }
 }

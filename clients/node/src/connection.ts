@@ -120,9 +120,10 @@ class Own<C> {
 
   #open(): { own: C; opened: Promise<C> } {
     const own = this.#how.derive();
+    const isGivenUp = () => this.#next?.own !== own;
     const opened = this.#how.open(own).then(
       () => {
-        if (this.#next?.own !== own) throw new UnavailableError("The call was not sent: the connection was given up");
+        if (isGivenUp()) return this.#instead();
         const old = this.#current;
         this.#current = own;
         this.#next = undefined;
@@ -131,12 +132,20 @@ class Own<C> {
         return own;
       },
       (error) => {
-        if (this.#next?.own === own) this.#next = undefined;
         this.#how.end(own);
+        if (isGivenUp()) return this.#instead();
+        this.#next = undefined;
         throw error;
       },
     );
     return { own, opened };
+  }
+
+  /** For those that wait for an attempt that was given up: each of several nodes may have another one made. */
+  #instead(): C | Promise<C> {
+    const instead = this.#next?.opened ?? this.current;
+    if (instead !== undefined) return instead;
+    throw new UnavailableError("The call was not sent: the connection was given up");
   }
 
   /** Opens another one, and goes on with this one until it is there. */

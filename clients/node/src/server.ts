@@ -361,6 +361,7 @@ export class Server {
       }
       return await refused(send(...this.#inForm(mode, looking(key), false)));
     } catch (error) {
+      if (error instanceof UnavailableError && !(error instanceof LostReplyError)) throw error;
       if (!isReply(error)) throw new UnavailableError(`The call was not sent: ${reason(error)}`, { cause: error });
       if (meaning(error.message) !== "unavailable") return error;
       throw new UnavailableError(`The server cannot decide now: ${error.message}`, { cause: error });

@@ -368,3 +368,32 @@ test("a cluster: after a failover the replica's keys are served, and no call is 
     });
   }
 });
+
+for (const ends of ["fails", "succeeds", "fails later than the next one succeeds"]) {
+  test(`a cluster: who waits for a connection that was given up gets the next one; the old attempt ${ends}`, async () => {
+    const attempts: { succeed: () => void; fail: (error: Error) => void }[] = [];
+    const client = (index: number) => ({
+      nodeByAddress: new Map(),
+      isOpen: true,
+      isReady: true,
+      sendCommand: async () => index,
+      destroy: () => {},
+      duplicate: () => client(attempts.length),
+      connect: () =>
+        new Promise<void>((succeed, fail) => {
+          attempts.push({ succeed, fail });
+        }),
+    });
+    const { connection } = new Limiter(client(-1));
+    const reply = connection.send(["PING"], { key: "k", readOnly: true, timeout: 1000 });
+    connection.renew?.();
+    const [first, second] = attempts;
+    if (ends === "fails") first?.fail(new Error("it was destroyed"));
+    if (ends === "succeeds") first?.succeed();
+    await sleep(1);
+    second?.succeed();
+    await sleep(1);
+    first?.fail(new Error("it was destroyed"));
+    assert.equal(await reply, 1);
+  });
+}

@@ -2,7 +2,8 @@
 
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { adapterKey } from "./identity.js";
-import { type Asking, checkedDenyCache, checkedPolicy, duration, Limiter, type WhenUnavailable } from "./limiter.js";
+import { Limiter } from "./limiter.js";
+import { type Asking, checkedDenyCache, checkedPolicy, duration, type WhenUnavailable } from "./options.js";
 import { type FixedRule, fixed, known, type SlidingRule, seconds, sliding } from "./rules.js";
 
 /** How long a request waits for a decision at most, unless the limiter or the adapter is given less or more. */

@@ -10,7 +10,8 @@ import {
   type StoreOptions,
   storeOptions,
 } from "./adapter.js";
-import type { Asking, Limiter } from "./limiter.js";
+import type { Limiter } from "./limiter.js";
+import type { Asking } from "./options.js";
 import { type FixedRule, policyOf, type SlidingRule } from "./rules.js";
 
 export type { AdapterOptions, StoreOptions } from "./adapter.js";

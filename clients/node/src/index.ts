@@ -12,22 +12,22 @@ export type { HeaderOptions, Problem } from "./http.js";
 export { clientAddress, type IdentityOptions, type RequestLike } from "./identity.js";
 export type { Word } from "./keys.js";
 export { Lease, type LeaseKeeper, type LeaseOptions } from "./lease.js";
-export {
-  type AcquireOptions,
-  type CallOptions,
-  type Decision,
-  type Demand,
-  type HitOptions,
-  type HoldOptions,
-  Limiter,
-  type LimiterOptions,
-  type Logger,
-  type PeekOptions,
-  type RefundOptions,
-  type Statistics,
-  type WaitOptions,
-  type WhenUnavailable,
-} from "./limiter.js";
+export { Limiter } from "./limiter.js";
+export type {
+  AcquireOptions,
+  CallOptions,
+  Decision,
+  Demand,
+  HitOptions,
+  HoldOptions,
+  LimiterOptions,
+  Logger,
+  PeekOptions,
+  RefundOptions,
+  Statistics,
+  WaitOptions,
+  WhenUnavailable,
+} from "./options.js";
 export { WindowResult } from "./reply.js";
 export { Reservation } from "./reservation.js";
 export { AllResult, type Refund, Result, type Source } from "./result.js";

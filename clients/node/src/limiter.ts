@@ -4,10 +4,31 @@ import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type Connection, connect, type RedisClient } from "./connection.js";
 import { DenialCache } from "./denials.js";
-import { DeniedError, LostReplyError, UnavailableError } from "./errors.js";
+import { DeniedError, UnavailableError } from "./errors.js";
 import { memoryKey, type Word } from "./keys.js";
 import { Lease } from "./lease.js";
 import { LocalLimits } from "./local.js";
+import {
+  type AcquireOptions,
+  type Asking,
+  type CallOptions,
+  checkedDenyCache,
+  checkedPolicy,
+  type Decision,
+  type Demand,
+  duration,
+  type HitOptions,
+  type HoldOptions,
+  type LimiterOptions,
+  type Logger,
+  OPTIONS,
+  type PeekOptions,
+  type RefundOptions,
+  type Statistics,
+  type WaitOptions,
+  type WhenUnavailable,
+} from "./options.js";
+import { Outage } from "./outage.js";
 import { readInteger, readIntegers, readWindows, repliesEach } from "./reply.js";
 import { Reservation } from "./reservation.js";
 import { type AllResult, type Refund, type Result, type Source, toAllResult, toResult, unlimited } from "./result.js";
@@ -15,7 +36,6 @@ import {
   checked,
   checkedLease,
   type FixedRule,
-  type HeldLeaseRule,
   isForced,
   keyword,
   known,
@@ -24,194 +44,10 @@ import {
   type Rule,
   type SlidingRule,
   seconds,
-  type ThrottleRule,
   words,
 } from "./rules.js";
-import { type Call, type Mode, NotAskedError, type Server, serverOf } from "./server.js";
-
-/** What a limiter does when the server is unavailable: let all through, reject with an error, or count in this process. */
-export type WhenUnavailable = "open" | "closed" | "local";
-
-/** Where a limiter writes a line; `console` unless given. */
-export interface Logger {
-  warn(line: string): void;
-}
-
-/** A decision, for {@link LimiterOptions.onDecision}. */
-export interface Decision {
-  /** The limiter's name. */
-  readonly limiter: string;
-  readonly command: Call["name"];
-  /** The key as the caller gave it; of `all` the first. */
-  readonly key: Word;
-  readonly rule: Rule;
-  readonly allowed: boolean;
-  readonly source: Source;
-  readonly durationMs: number;
-}
-
-/** How many decisions a limiter made, by whom. */
-export interface Statistics {
-  readonly allowed: number;
-  readonly denied: number;
-  /** Of the denied, those that a remembered denial decided. */
-  readonly deniedFromMemory: number;
-  /** Calls that found the server unavailable. */
-  readonly unavailable: number;
-}
-
-export interface LimiterOptions {
-  /** Put in front of every key, behind a `keyPrefix` of the client. */
-  readonly prefix?: string;
-  /**
-   * How the commands are sent: `module` (`RL.*`), `functions` (`FCALL`, the library is loaded where it is missing),
-   * `script` (`EVALSHA`), or `auto` for the first of them that the server takes. By default `auto`.
-   */
-  readonly mode?: Mode | "auto";
-  /** For how many milliseconds a call waits for its reply, unless it says otherwise. By default 1000; in the adapters at most 250. */
-  readonly timeout?: number;
-  /**
-   * What `hit` and `peek` do when the server is unavailable: `closed` rejects with an {@link UnavailableError}, `open`
-   * allows, `local` counts in the memory of this process. By default `closed`. A lease is never allowed without the server.
-   */
-  readonly whenUnavailable?: WhenUnavailable;
-  /** Among how many processes `local` divides the limits. By default 1. */
-  readonly processes?: number;
-  /**
-   * How many denials are remembered: for its wait, at most a second, a denied key is denied without asking the server.
-   * By default 0; the adapters remember 10,000.
-   */
-  readonly denyCache?: number;
-  /** What log lines and the hook call the limiter. By default the prefix. */
-  readonly name?: string;
-  readonly logger?: Logger;
-  /** Called with every decision. What it returns is not waited for, and its errors are logged. */
-  readonly onDecision?: (decision: Decision) => unknown;
-}
-
-/** What every call may say. */
-export interface CallOptions {
-  /** For how many milliseconds the call waits for its reply; the limiter's `timeout` unless given. */
-  readonly timeout?: number;
-  /**
-   * Ends the call with its reason. The command may have been sent: what it takes nevertheless is given back.
-   */
-  readonly signal?: AbortSignal;
-}
-
-interface LeaseHitOptions extends CallOptions {
-  /** Who asks for the lease. */
-  readonly holder?: Word;
-}
-
-interface ThrottleHitOptions extends CallOptions {
-  /** Units that this request weighs: an integer from 1. */
-  readonly cost?: number;
-}
-
-interface WindowHitOptions extends ThrottleHitOptions {
-  /** Count the request whether it fits or not. */
-  readonly force?: boolean;
-}
-
-/** What a call may say instead of its rule. */
-export type HitOptions<R extends Rule = SlidingRule> = R extends LeaseRule
-  ? LeaseHitOptions
-  : R extends ThrottleRule
-    ? ThrottleHitOptions
-    : WindowHitOptions;
-
-interface QuotaPeekOptions extends CallOptions {
-  /** Units that the request would weigh: an integer from 0. With 0 it shows the state as it is. */
-  readonly cost?: number;
-}
-
-/** What a peek may say. A lease has no cost; without a `holder` it is somebody new who asks. */
-export type PeekOptions<R extends Rule = SlidingRule> = R extends LeaseRule ? LeaseHitOptions : QuotaPeekOptions;
-
-export interface RefundOptions extends CallOptions {
-  /** Units to give back; as many as the rule takes unless given. */
-  readonly cost?: number;
-  /** Give back only what was taken at this time: a result's `atMs`. */
-  readonly atMs?: number;
-}
-
-export interface AcquireOptions extends CallOptions {
-  /** Who asks for the lease; a random UUID unless given. */
-  readonly holder?: Word;
-}
-
-export interface WaitOptions {
-  /** Units that this request weighs: an integer from 1. */
-  readonly cost?: number;
-  /** For how many milliseconds to wait; as long as it takes unless given. */
-  readonly timeout?: number;
-  /** Ends the wait with its reason. */
-  readonly signal?: AbortSignal;
-}
-
-export interface HoldOptions {
-  /** Who holds the lease; a random UUID unless given. */
-  readonly holder?: Word;
-  /** Renew the lease by itself, each time a third of it has passed. By default true. */
-  readonly renew?: boolean;
-  /** For how many milliseconds to wait for a place. By default 0: the first answer counts. */
-  readonly timeout?: number;
-  /** Ends the wait for a place with its reason. */
-  readonly signal?: AbortSignal;
-}
-
-/** One key and rule of {@link Limiter.all}. */
-export type Demand =
-  | {
-      readonly key: Word;
-      readonly rule: SlidingRule | FixedRule;
-      /** Units; 0 checks whether there is room and takes none. */
-      readonly cost?: number;
-      readonly force?: boolean;
-      readonly holder?: never;
-    }
-  | {
-      readonly key: Word;
-      readonly rule: ThrottleRule;
-      readonly cost?: number;
-      readonly force?: never;
-      readonly holder?: never;
-    }
-  | {
-      readonly key: Word;
-      readonly rule: LeaseRule;
-      /** Who holds the lease. */
-      readonly holder: Word;
-      readonly cost?: never;
-      readonly force?: never;
-    }
-  | {
-      readonly key: Word;
-      readonly rule: HeldLeaseRule;
-      readonly holder?: Word;
-      readonly cost?: never;
-      readonly force?: never;
-    };
-
-/** How an adapter asks, where it differs from the limiter's options. */
-export interface Asking {
-  readonly cost?: number | undefined;
-  readonly force?: boolean | undefined;
-  readonly holder?: Word | undefined;
-  readonly timeout?: number | undefined;
-  readonly whenUnavailable?: WhenUnavailable | undefined;
-  readonly denyCache?: number | undefined;
-  /** Ask what the answer would be, and change nothing. */
-  readonly peek?: boolean | undefined;
-}
-
-/** setTimeout takes no more. */
-const LONGEST_TIMER_MS = 2 ** 31 - 1;
-/** An outage is over when a node answers, and the last call that it did not answer is so long ago. */
-const CALM_MS = 500;
-/** A node that nobody asked for so long has left the cluster. */
-const LEFT_MS = 60_000;
+import { type Call, type Mode, type Server, serverOf } from "./server.js";
+import { countdown, pauseFor, Turns, unlessLeft } from "./waiting.js";
 
 /**
  * Limits over one client of node-redis or ioredis, a cluster client too.
@@ -235,10 +71,8 @@ export class Limiter {
   readonly #denyCache: number;
   readonly #denials = new DenialCache();
   readonly #local: LocalLimits;
-  /** The nodes that did not answer, and when they last did not. The log says when there are any, and when there are none. */
-  readonly #away = new Map<string, number>();
-  /** The last caller that waits for a place at a key. */
-  readonly #turns = new Map<string, Promise<void>>();
+  readonly #outage: Outage;
+  readonly #turns = new Turns();
   readonly #statistics = { allowed: 0, denied: 0, deniedFromMemory: 0, unavailable: 0 };
   #closed = false;
 
@@ -260,6 +94,10 @@ export class Limiter {
     this.name = options.name ?? (prefix === "" ? "redis-rl" : prefix);
     this.#logger = options.logger ?? console;
     this.#onDecision = options.onDecision;
+    this.#outage = new Outage(
+      (key) => this.#server.nodeOf(key),
+      (line) => this.warn(line),
+    );
   }
 
   /** How the commands are sent; `undefined` before the first call. */
@@ -548,29 +386,15 @@ export class Limiter {
     const ms = timeout === undefined ? this.timeout : duration("timeout", timeout);
     try {
       const reply = await this.#server.call({ name, keys, words: behind }, ms);
-      if (this.#away.size > 0) this.#answered(keys[0]);
+      this.#outage.answered(keys[0]);
       return reply;
     } catch (error) {
-      if (error instanceof UnavailableError) this.#failed(keys[0], error);
+      if (error instanceof UnavailableError) {
+        this.#statistics.unavailable++;
+        this.#outage.failed(keys[0], error);
+      }
       throw error;
     }
-  }
-
-  #answered(key: Word): void {
-    const [node, now] = [this.#server.nodeOf(key), performance.now()];
-    for (const [name, since] of this.#away) {
-      // Before the nodes of a cluster are known, they have no names.
-      if (now - since > (name === node || name === "" ? CALM_MS : LEFT_MS)) this.#away.delete(name);
-    }
-    if (this.#away.size === 0) this.warn("the server is available again");
-  }
-
-  #failed(key: Word, error: UnavailableError): void {
-    this.#statistics.unavailable++;
-    if (this.#away.size === 0) this.warn(`the server is unavailable: ${error.message}`);
-    const node = this.#server.nodeOf(key);
-    // What was not sent says nothing new about the node.
-    if (!(error instanceof NotAskedError) || !this.#away.has(node)) this.#away.set(node, performance.now());
   }
 
   #decided(command: Call["name"], key: Word, rule: Rule, allowed: boolean, source: Source, start: number): void {
@@ -599,39 +423,13 @@ export class Limiter {
         const result = await unlessLeft(signal, () => this.ask(key, rule, { holder, timeout: ms }), giveBack, giveBack);
         if (result.allowed) return new Lease(this, key, rule, holder, { renew, takenAt });
         if (result.retryAfterMs === undefined || left() <= 0) throw new DeniedError(result);
-        if (!passOn) passOn = await this.#turn(key, left(), signal);
+        if (!passOn) passOn = await this.#turns.wait(memoryKey(key), left(), signal);
         // A lease may be released at any time. Half of the pause is random, so that not all processes ask at once.
         else await pauseFor(Math.min(result.retryAfterMs, left(), 25 * (0.5 + Math.random() / 2)), signal);
         if (left() <= 0) throw new DeniedError(result);
       }
     } finally {
       passOn?.();
-    }
-  }
-
-  /** Of the callers of this limiter that wait for a place at a key one asks, and the others wait for their turn. */
-  async #turn(key: Word, ms: number, signal: AbortSignal | undefined): Promise<() => void> {
-    const id = memoryKey(key);
-    const before = this.#turns.get(id) ?? Promise.resolve();
-    let passOn = () => {};
-    const mine = new Promise<void>((resolve) => {
-      passOn = resolve;
-    });
-    const both = before.then(() => mine);
-    this.#turns.set(id, both);
-    both.then(() => {
-      if (this.#turns.get(id) === both) this.#turns.delete(id);
-    });
-    const over = new AbortController();
-    const ended = signal ? AbortSignal.any([signal, over.signal]) : over.signal;
-    try {
-      await Promise.race([before, pauseFor(ms, ended)]);
-      return passOn;
-    } catch (error) {
-      passOn();
-      throw error;
-    } finally {
-      over.abort();
     }
   }
 
@@ -647,73 +445,3 @@ export class Limiter {
     }
   }
 }
-
-/** A call that its caller may leave; what it takes after that is given back, as well as that can be. */
-function unlessLeft<T>(
-  signal: AbortSignal | undefined,
-  call: () => Promise<T>,
-  giveBack?: (taken: T) => unknown,
-  giveBackUnknown?: () => unknown,
-): Promise<T> {
-  if (!signal) return call();
-  if (signal.aborted) return Promise.reject(signal.reason);
-  return new Promise((resolve, reject) => {
-    const work = call();
-    const leave = () => {
-      reject(signal.reason);
-      const lost = (error: unknown) => (error instanceof LostReplyError ? giveBackUnknown?.() : undefined);
-      work.then(giveBack, lost).catch(() => {});
-    };
-    signal.addEventListener("abort", leave, { once: true });
-    const stay = () => signal.removeEventListener("abort", leave);
-    work.then(stay, stay);
-    work.then(resolve, reject);
-  });
-}
-
-async function pauseFor(ms: number, signal: AbortSignal | undefined): Promise<void> {
-  try {
-    await sleep(Math.min(Math.ceil(ms), LONGEST_TIMER_MS), undefined, signal ? { signal } : {});
-  } catch {
-    signal?.throwIfAborted();
-  }
-}
-
-/** How many milliseconds are left of a time that begins now. */
-function countdown(timeout: number): () => number {
-  if (typeof timeout !== "number" || !(timeout >= 0)) {
-    throw new RangeError(`timeout must be a number of milliseconds from 0, not ${String(timeout)}`);
-  }
-  const deadline = performance.now() + timeout;
-  return () => deadline - performance.now();
-}
-
-/** A time that a timer takes. */
-export function duration(what: string, ms: number): number {
-  if (typeof ms === "number" && ms > 0 && ms <= LONGEST_TIMER_MS) return ms;
-  throw new RangeError(
-    `${what} must be a number of milliseconds above 0 and up to ${LONGEST_TIMER_MS}, not ${String(ms)}`,
-  );
-}
-
-export function checkedDenyCache(entries: number): number {
-  if (Number.isSafeInteger(entries) && entries >= 0) return entries;
-  throw new RangeError(`denyCache must be an integer from 0, not ${String(entries)}`);
-}
-
-export function checkedPolicy(policy: WhenUnavailable): WhenUnavailable {
-  if (["open", "closed", "local"].includes(policy)) return policy;
-  throw new TypeError(`whenUnavailable must be "open", "closed" or "local", not ${JSON.stringify(policy)}`);
-}
-
-const OPTIONS: readonly (keyof LimiterOptions)[] = [
-  "prefix",
-  "mode",
-  "timeout",
-  "whenUnavailable",
-  "processes",
-  "denyCache",
-  "name",
-  "logger",
-  "onDecision",
-];

@@ -13,6 +13,7 @@ import type { Connection } from "./connection.js";
 import { isReply, LostReplyError, meaning, UnavailableError, UnsupportedServerError } from "./errors.js";
 import type { Word } from "./keys.js";
 import { library, script, scriptSha } from "./lua.js";
+import { LONGEST_TIMER_MS } from "./waiting.js";
 
 /** How the commands are sent: as `RL.*`, as `FCALL rl_*`, or as `EVALSHA`. */
 export type Mode = "module" | "functions" | "script";
@@ -44,8 +45,6 @@ const PAUSE_MS = 1000;
 const SILENCE_MS = 150;
 /** How often a node without the module is asked for it. */
 const PROBE_MS = 60_000;
-/** setTimeout takes no more. */
-const LONGEST_TIMER_MS = 2 ** 31 - 1;
 /** How often one call lets the form be found out anew. */
 const MOST_PROBES = 2;
 

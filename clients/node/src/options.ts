@@ -1,0 +1,215 @@
+/** What a limiter and its calls are told, and the checks of it. */
+
+import type { Word } from "./keys.js";
+import type { Source } from "./result.js";
+import type { FixedRule, HeldLeaseRule, LeaseRule, Rule, SlidingRule, ThrottleRule } from "./rules.js";
+import type { Call, Mode } from "./server.js";
+import { LONGEST_TIMER_MS } from "./waiting.js";
+
+/** What a limiter does when the server is unavailable: let all through, reject with an error, or count in this process. */
+export type WhenUnavailable = "open" | "closed" | "local";
+
+/** Where a limiter writes a line; `console` unless given. */
+export interface Logger {
+  warn(line: string): void;
+}
+
+/** A decision, for {@link LimiterOptions.onDecision}. */
+export interface Decision {
+  /** The limiter's name. */
+  readonly limiter: string;
+  readonly command: Call["name"];
+  /** The key as the caller gave it; of `all` the first. */
+  readonly key: Word;
+  readonly rule: Rule;
+  readonly allowed: boolean;
+  readonly source: Source;
+  readonly durationMs: number;
+}
+
+/** How many decisions a limiter made, by whom. */
+export interface Statistics {
+  readonly allowed: number;
+  readonly denied: number;
+  /** Of the denied, those that a remembered denial decided. */
+  readonly deniedFromMemory: number;
+  /** Calls that found the server unavailable. */
+  readonly unavailable: number;
+}
+
+export interface LimiterOptions {
+  /** Put in front of every key, behind a `keyPrefix` of the client. */
+  readonly prefix?: string;
+  /**
+   * How the commands are sent: `module` (`RL.*`), `functions` (`FCALL`, the library is loaded where it is missing),
+   * `script` (`EVALSHA`), or `auto` for the first of them that the server takes. By default `auto`.
+   */
+  readonly mode?: Mode | "auto";
+  /** For how many milliseconds a call waits for its reply, unless it says otherwise. By default 1000; in the adapters at most 250. */
+  readonly timeout?: number;
+  /**
+   * What `hit` and `peek` do when the server is unavailable: `closed` rejects with an {@link UnavailableError}, `open`
+   * allows, `local` counts in the memory of this process. By default `closed`. A lease is never allowed without the server.
+   */
+  readonly whenUnavailable?: WhenUnavailable;
+  /** Among how many processes `local` divides the limits. By default 1. */
+  readonly processes?: number;
+  /**
+   * How many denials are remembered: for its wait, at most a second, a denied key is denied without asking the server.
+   * By default 0; the adapters remember 10,000.
+   */
+  readonly denyCache?: number;
+  /** What log lines and the hook call the limiter. By default the prefix. */
+  readonly name?: string;
+  readonly logger?: Logger;
+  /** Called with every decision. What it returns is not waited for, and its errors are logged. */
+  readonly onDecision?: (decision: Decision) => unknown;
+}
+
+/** What every call may say. */
+export interface CallOptions {
+  /** For how many milliseconds the call waits for its reply; the limiter's `timeout` unless given. */
+  readonly timeout?: number;
+  /**
+   * Ends the call with its reason. The command may have been sent: what it takes nevertheless is given back.
+   */
+  readonly signal?: AbortSignal;
+}
+
+interface LeaseHitOptions extends CallOptions {
+  /** Who asks for the lease. */
+  readonly holder?: Word;
+}
+
+interface ThrottleHitOptions extends CallOptions {
+  /** Units that this request weighs: an integer from 1. */
+  readonly cost?: number;
+}
+
+interface WindowHitOptions extends ThrottleHitOptions {
+  /** Count the request whether it fits or not. */
+  readonly force?: boolean;
+}
+
+/** What a call may say instead of its rule. */
+export type HitOptions<R extends Rule = SlidingRule> = R extends LeaseRule
+  ? LeaseHitOptions
+  : R extends ThrottleRule
+    ? ThrottleHitOptions
+    : WindowHitOptions;
+
+interface QuotaPeekOptions extends CallOptions {
+  /** Units that the request would weigh: an integer from 0. With 0 it shows the state as it is. */
+  readonly cost?: number;
+}
+
+/** What a peek may say. A lease has no cost; without a `holder` it is somebody new who asks. */
+export type PeekOptions<R extends Rule = SlidingRule> = R extends LeaseRule ? LeaseHitOptions : QuotaPeekOptions;
+
+export interface RefundOptions extends CallOptions {
+  /** Units to give back; as many as the rule takes unless given. */
+  readonly cost?: number;
+  /** Give back only what was taken at this time: a result's `atMs`. */
+  readonly atMs?: number;
+}
+
+export interface AcquireOptions extends CallOptions {
+  /** Who asks for the lease; a random UUID unless given. */
+  readonly holder?: Word;
+}
+
+export interface WaitOptions {
+  /** Units that this request weighs: an integer from 1. */
+  readonly cost?: number;
+  /** For how many milliseconds to wait; as long as it takes unless given. */
+  readonly timeout?: number;
+  /** Ends the wait with its reason. */
+  readonly signal?: AbortSignal;
+}
+
+export interface HoldOptions {
+  /** Who holds the lease; a random UUID unless given. */
+  readonly holder?: Word;
+  /** Renew the lease by itself, each time a third of it has passed. By default true. */
+  readonly renew?: boolean;
+  /** For how many milliseconds to wait for a place. By default 0: the first answer counts. */
+  readonly timeout?: number;
+  /** Ends the wait for a place with its reason. */
+  readonly signal?: AbortSignal;
+}
+
+/** One key and rule of {@link Limiter.all}. */
+export type Demand =
+  | {
+      readonly key: Word;
+      readonly rule: SlidingRule | FixedRule;
+      /** Units; 0 checks whether there is room and takes none. */
+      readonly cost?: number;
+      readonly force?: boolean;
+      readonly holder?: never;
+    }
+  | {
+      readonly key: Word;
+      readonly rule: ThrottleRule;
+      readonly cost?: number;
+      readonly force?: never;
+      readonly holder?: never;
+    }
+  | {
+      readonly key: Word;
+      readonly rule: LeaseRule;
+      /** Who holds the lease. */
+      readonly holder: Word;
+      readonly cost?: never;
+      readonly force?: never;
+    }
+  | {
+      readonly key: Word;
+      readonly rule: HeldLeaseRule;
+      readonly holder?: Word;
+      readonly cost?: never;
+      readonly force?: never;
+    };
+
+/** How an adapter asks, where it differs from the limiter's options. */
+export interface Asking {
+  readonly cost?: number | undefined;
+  readonly force?: boolean | undefined;
+  readonly holder?: Word | undefined;
+  readonly timeout?: number | undefined;
+  readonly whenUnavailable?: WhenUnavailable | undefined;
+  readonly denyCache?: number | undefined;
+  /** Ask what the answer would be, and change nothing. */
+  readonly peek?: boolean | undefined;
+}
+
+/** A time that a timer takes. */
+export function duration(what: string, ms: number): number {
+  if (typeof ms === "number" && ms > 0 && ms <= LONGEST_TIMER_MS) return ms;
+  throw new RangeError(
+    `${what} must be a number of milliseconds above 0 and up to ${LONGEST_TIMER_MS}, not ${String(ms)}`,
+  );
+}
+
+export function checkedDenyCache(entries: number): number {
+  if (Number.isSafeInteger(entries) && entries >= 0) return entries;
+  throw new RangeError(`denyCache must be an integer from 0, not ${String(entries)}`);
+}
+
+export function checkedPolicy(policy: WhenUnavailable): WhenUnavailable {
+  if (["open", "closed", "local"].includes(policy)) return policy;
+  throw new TypeError(`whenUnavailable must be "open", "closed" or "local", not ${JSON.stringify(policy)}`);
+}
+
+/** Those of the limiter, of which none is misspelt. */
+export const OPTIONS: readonly (keyof LimiterOptions)[] = [
+  "prefix",
+  "mode",
+  "timeout",
+  "whenUnavailable",
+  "processes",
+  "denyCache",
+  "name",
+  "logger",
+  "onDecision",
+];

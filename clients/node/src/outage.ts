@@ -1,0 +1,39 @@
+/** What the log says of an outage: one line when it begins, and one when it ends. */
+
+import type { UnavailableError } from "./errors.js";
+import type { Word } from "./keys.js";
+import { NotAskedError } from "./server.js";
+
+/** An outage is over when a node answers, and the last call that it did not answer is so long ago. */
+const CALM_MS = 500;
+/** A node that nobody asked for so long has left the cluster. */
+const LEFT_MS = 60_000;
+
+export class Outage {
+  readonly #nodeOf: (key: Word) => string;
+  readonly #warn: (line: string) => void;
+  /** The nodes that did not answer, and when they last did not. */
+  readonly #away = new Map<string, number>();
+
+  constructor(nodeOf: (key: Word) => string, warn: (line: string) => void) {
+    this.#nodeOf = nodeOf;
+    this.#warn = warn;
+  }
+
+  answered(key: Word): void {
+    if (this.#away.size === 0) return;
+    const [node, now] = [this.#nodeOf(key), performance.now()];
+    for (const [name, since] of this.#away) {
+      // Before the nodes of a cluster are known, they have no names.
+      if (now - since > (name === node || name === "" ? CALM_MS : LEFT_MS)) this.#away.delete(name);
+    }
+    if (this.#away.size === 0) this.#warn("the server is available again");
+  }
+
+  failed(key: Word, error: UnavailableError): void {
+    if (this.#away.size === 0) this.#warn(`the server is unavailable: ${error.message}`);
+    const node = this.#nodeOf(key);
+    // What was not sent says nothing new about the node.
+    if (!(error instanceof NotAskedError) || !this.#away.has(node)) this.#away.set(node, performance.now());
+  }
+}

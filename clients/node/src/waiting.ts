@@ -1,0 +1,78 @@
+/** Callers that wait: for how long, until they leave, and in which order. */
+
+import { setTimeout as sleep } from "node:timers/promises";
+import { LostReplyError } from "./errors.js";
+
+/** setTimeout takes no more. */
+export const LONGEST_TIMER_MS = 2 ** 31 - 1;
+
+/** A call that its caller may leave; what it takes after that is given back, as well as that can be. */
+export function unlessLeft<T>(
+  signal: AbortSignal | undefined,
+  call: () => Promise<T>,
+  giveBack?: (taken: T) => unknown,
+  giveBackUnknown?: () => unknown,
+): Promise<T> {
+  if (!signal) return call();
+  if (signal.aborted) return Promise.reject(signal.reason);
+  return new Promise((resolve, reject) => {
+    const work = call();
+    const leave = () => {
+      reject(signal.reason);
+      const lost = (error: unknown) => (error instanceof LostReplyError ? giveBackUnknown?.() : undefined);
+      work.then(giveBack, lost).catch(() => {});
+    };
+    signal.addEventListener("abort", leave, { once: true });
+    const stay = () => signal.removeEventListener("abort", leave);
+    work.then(stay, stay);
+    work.then(resolve, reject);
+  });
+}
+
+export async function pauseFor(ms: number, signal: AbortSignal | undefined): Promise<void> {
+  try {
+    await sleep(Math.min(Math.ceil(ms), LONGEST_TIMER_MS), undefined, signal ? { signal } : {});
+  } catch {
+    signal?.throwIfAborted();
+  }
+}
+
+/** How many milliseconds are left of a time that begins now. */
+export function countdown(timeout: number): () => number {
+  if (typeof timeout !== "number" || !(timeout >= 0)) {
+    throw new RangeError(`timeout must be a number of milliseconds from 0, not ${String(timeout)}`);
+  }
+  const deadline = performance.now() + timeout;
+  return () => deadline - performance.now();
+}
+
+/** Of the callers that wait for a place at a key one asks, and the others wait for their turn. */
+export class Turns {
+  /** The last caller at each key. */
+  readonly #last = new Map<string, Promise<void>>();
+
+  /** Resolves after `ms` milliseconds at the latest, with a function that passes the turn on. */
+  async wait(id: string, ms: number, signal: AbortSignal | undefined): Promise<() => void> {
+    const before = this.#last.get(id) ?? Promise.resolve();
+    let passOn = () => {};
+    const mine = new Promise<void>((resolve) => {
+      passOn = resolve;
+    });
+    const both = before.then(() => mine);
+    this.#last.set(id, both);
+    both.then(() => {
+      if (this.#last.get(id) === both) this.#last.delete(id);
+    });
+    const over = new AbortController();
+    const ended = signal ? AbortSignal.any([signal, over.signal]) : over.signal;
+    try {
+      await Promise.race([before, pauseFor(ms, ended)]);
+      return passOn;
+    } catch (error) {
+      passOn();
+      throw error;
+    } finally {
+      over.abort();
+    }
+  }
+}

@@ -120,6 +120,9 @@ impl Item {
     }
 }
 
+/// How long a call that gives units back may take at least: the response has its own deadline and does not wait for it.
+const GIVING_BACK: Duration = Duration::from_secs(1);
+
 /// The most keys that one decision takes.
 pub const MOST_KEYS: usize = 64;
 /// How long Redis may take to answer for the first time.
@@ -134,6 +137,8 @@ async fn probe(limiter: &Limiter, key: &str) -> Result<(), Failure> {
 #[derive(Debug)]
 pub struct Store {
     limiter: Limiter,
+    /// The same with more time, for what gives units back.
+    giving_back: Limiter,
     cluster: bool,
     probe_key: String,
 }
@@ -168,7 +173,8 @@ impl Store {
         // The first call finds out how the server is asked; no request should have to wait for it.
         let probe_key = format!("{prefix}redis-rl-envoy:probe");
         probe(&limiter.timeout(PATIENCE), &probe_key).await?;
-        Ok(Self { limiter, cluster: settings.kind == RedisType::Cluster, probe_key })
+        let giving_back = limiter.timeout(settings.deadline.max(GIVING_BACK));
+        Ok(Self { limiter, giving_back, cluster: settings.kind == RedisType::Cluster, probe_key })
     }
 
     /// How Redis is asked; `None` before its first answer.
@@ -272,13 +278,14 @@ impl Store {
     /// Gives units back: the newest, or those of a time. Answers how many, and how many are still in use.
     pub async fn refund(&self, item: &Item, at: Option<SystemTime>) -> Result<(u64, u64), Failure> {
         let Item { key, kind, units, holder, .. } = item;
+        let limiter = &self.giving_back;
         let refund = match (kind, at) {
-            (Kind::Fixed(rule), None) => self.limiter.refund(key, rule.clone().cost(*units)).await?,
-            (Kind::Fixed(rule), Some(at)) => self.limiter.refund_at(key, rule.clone().cost(*units), at).await?,
-            (Kind::Sliding(rule), None) => self.limiter.refund(key, rule.clone().cost(*units)).await?,
-            (Kind::Sliding(rule), Some(at)) => self.limiter.refund_at(key, rule.clone().cost(*units), at).await?,
-            (Kind::Throttle(rule), _) => self.limiter.refund(key, rule.clone().cost(*units)).await?,
-            (Kind::Concurrency { .. }, _) => return Ok((self.limiter.release(key, [holder]).await?, 0)),
+            (Kind::Fixed(rule), None) => limiter.refund(key, rule.clone().cost(*units)).await?,
+            (Kind::Fixed(rule), Some(at)) => limiter.refund_at(key, rule.clone().cost(*units), at).await?,
+            (Kind::Sliding(rule), None) => limiter.refund(key, rule.clone().cost(*units)).await?,
+            (Kind::Sliding(rule), Some(at)) => limiter.refund_at(key, rule.clone().cost(*units), at).await?,
+            (Kind::Throttle(rule), _) => limiter.refund(key, rule.clone().cost(*units)).await?,
+            (Kind::Concurrency { .. }, _) => return Ok((limiter.release(key, [holder]).await?, 0)),
         };
         Ok((refund.refunded, u64::try_from(refund.used).unwrap_or(0)))
     }

@@ -262,6 +262,11 @@ impl Service {
         said(&self.ask(request(domain, [descriptor])).await.unwrap())
     }
 
+    /// Units of which the service says that it does not know whether they stayed charged.
+    pub fn undecided_units(&self) -> u64 {
+        self.metric("redis_rl_undecided_units_total") as u64
+    }
+
     /// The value of a metric; 0 if it is not there.
     pub fn metric(&self, name: &str) -> f64 {
         let (_, text) = http(self.metrics, "GET", "/metrics", "");

@@ -109,6 +109,7 @@ impl Denials {
         for state in &mut outcome.states {
             state.at += passed;
             state.retry_after = state.retry_after.map(|wait| wait.saturating_sub(passed));
+            state.next_after = state.next_after.map(|wait| wait.saturating_sub(passed));
             state.reset_after = state.reset_after.map(|wait| wait.saturating_sub(passed));
         }
         Some(outcome)

@@ -1,4 +1,4 @@
-//! What the service answers over HTTP/1.1: /json and /healthcheck, the debug port, the metrics.
+//! What the service answers over HTTP/1.1: /json, /check and /healthcheck, the debug port, the metrics.
 
 use std::sync::Arc;
 
@@ -9,19 +9,26 @@ use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use redis_rl_client::ByAddress;
 
+use crate::check::{self, Gate};
 use crate::gauges::Gauges;
 use crate::health::Health;
 use crate::service::Service;
 use crate::stats::Stats;
 use crate::{json, metrics};
 
-/// /healthcheck and /json. A further way to ask by HTTP is a route beside /json.
-pub fn doors(service: Arc<Service>, health: Arc<Health>) -> Router {
+/// /healthcheck, /json, and /check for gateways. `clients`: how a request tells the address of its client.
+pub fn doors(service: Arc<Service>, health: Arc<Health>, clients: ByAddress) -> Router {
     let healthcheck = move || async move {
         if health.is_healthy() { (StatusCode::OK, "OK") } else { (StatusCode::INTERNAL_SERVER_ERROR, "") }
     };
-    Router::new().route("/healthcheck", any(healthcheck)).route("/json", any(decide)).with_state(service)
+    Router::new()
+        .route("/healthcheck", any(healthcheck))
+        .route("/json", any(decide))
+        .with_state(Arc::clone(&service))
+        .route("/check/{*domain}", any(check::check))
+        .with_state(Arc::new(Gate { service, clients }))
 }
 
 async fn decide(State(service): State<Arc<Service>>, body: Bytes) -> Response {

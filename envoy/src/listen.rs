@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
-use std::net::ToSocketAddrs;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::pin::{Pin, pin};
@@ -80,6 +80,10 @@ impl Ports {
     }
 }
 
+/// The address that a connection of HTTP comes from, among the extensions of its requests.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer(pub IpAddr);
+
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
@@ -89,15 +93,16 @@ pub enum Listener {
 }
 
 impl Listener {
-    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+    /// A connection, and the address that it comes from.
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<IpAddr>)> {
         match self {
             Self::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
+                let (stream, peer) = listener.accept().await?;
                 // An answer is small; waiting for more to send would only delay it.
                 let _ = stream.set_nodelay(true);
-                Ok(Box::new(stream))
+                Ok((Box::new(stream), Some(peer.ip())))
             }
-            Self::Unix(listener) => Ok(Box::new(listener.accept().await?.0)),
+            Self::Unix(listener) => Ok((Box::new(listener.accept().await?.0), None)),
         }
     }
 }
@@ -148,7 +153,7 @@ async fn accept<F>(
     listener: Listener,
     slots: Slots,
     mut stopped: watch::Receiver<bool>,
-    serve: impl Fn(Box<dyn Stream>, watch::Receiver<bool>) -> F,
+    serve: impl Fn(Box<dyn Stream>, Option<IpAddr>, watch::Receiver<bool>) -> F,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -164,8 +169,8 @@ async fn accept<F>(
             accepted = accepted => accepted,
             _ = stopped.wait_for(|stopped| *stopped) => break,
         };
-        let stream = match accepted {
-            Ok(stream) => stream,
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Usually the process has no file descriptors left; others will be closed.
                 if !failing {
@@ -177,7 +182,7 @@ async fn accept<F>(
             }
         };
         failing = false;
-        let (served, open) = (serve(stream, stopped.clone()), open.clone());
+        let (served, open) = (serve(stream, peer, stopped.clone()), open.clone());
         tokio::spawn(async move {
             served.await;
             drop((slot, open));
@@ -200,7 +205,7 @@ pub async fn grpc<S>(
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
-    let serve = |stream, stopped| {
+    let serve = |stream, _, stopped| {
         let (certificates, service) = (certificates.clone(), service.clone());
         async move {
             match certificates {
@@ -222,10 +227,13 @@ pub async fn grpc<S>(
 
 /// Serves HTTP/1.1 to all that connect, until it is told to stop and all answers are sent.
 pub async fn http(listener: TcpListener, slots: Slots, router: axum::Router, stopped: watch::Receiver<bool>) {
-    let serve = |stream, mut stopped: watch::Receiver<bool>| {
+    let serve = |stream, peer: Option<IpAddr>, mut stopped: watch::Receiver<bool>| {
         let router = router.clone();
         async move {
-            let service = service_fn(|request: Request<Incoming>| {
+            let service = service_fn(|mut request: Request<Incoming>| {
+                if let Some(peer) = peer {
+                    request.extensions_mut().insert(Peer(peer));
+                }
                 let answer = router.clone().call(request);
                 // A body of which nothing more comes ends the connection.
                 async {

@@ -2,6 +2,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 //! Envoy's rate limit service on Redis with redis-rl. See README.md.
 
+mod check;
 mod config;
 mod decide;
 mod denials;
@@ -228,7 +229,7 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
     tracing::warn!("Listening for gRPC on '{place}'");
     // After gRPC: what /healthcheck calls healthy can be asked.
     open("debug", &settings.debug, &ports.debug, http::debug(Arc::clone(&service), gauges))?;
-    let http = http::doors(Arc::clone(&service), Arc::clone(&health));
+    let http = http::doors(Arc::clone(&service), Arc::clone(&health), settings.clients.clone());
     let http = open("HTTP", &settings.http, &ports.http, http)?;
     if let Some(certificates) = &certificates {
         background.spawn(Arc::clone(certificates).watch());
@@ -340,6 +341,12 @@ impl Loader {
     }
 
     fn warn(&self, config: &Config) {
+        if config.counts_addresses() && !self.settings.trusts_proxies {
+            tracing::warn!(
+                "addresses of clients are those of the gateways, which share one limit: TRUSTED_PROXIES has to name the \
+                 gateways"
+            );
+        }
         let domains = config.domains_without_hash_tag();
         if self.settings.redis.kind == settings::RedisType::Cluster && !domains.is_empty() {
             tracing::warn!(

@@ -6,6 +6,7 @@ use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit as Shown};
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf;
+use redis_rl_client::Rule;
 
 use crate::config::tree::{Kind, seconds_of};
 use crate::decide::Outcome;
@@ -84,6 +85,17 @@ pub fn decided(
         dynamic_metadata,
         ..RateLimitResponse::default()
     }
+}
+
+/// The limits that are enforced, and their states, for the headers of HTTP.
+pub fn enforced(plan: &Plan, decided: &Decided, settings: &Settings) -> Vec<(Rule, redis_rl_client::State)> {
+    let limits = plan.descriptors.iter().filter_map(Planned::limit);
+    let enforced = limits.filter(|used| !(settings.shadow_mode || used.found.limit.shadow_mode || used.negative));
+    let described = enforced.filter_map(|used| {
+        let state = decided.outcome.states.get(used.part)?;
+        Some((used.found.limit.rule.as_ref()?.named(&used.found.limit.name), state.into()))
+    });
+    described.collect()
 }
 
 /// The response to a request that Redis could not decide, where ON_ERROR is `allow` or `deny`.

@@ -3,10 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use futures_util::future::try_join_all;
+use redis_rl_client::{Rule, State as Shown};
 use tokio::runtime::Handle;
+use tokio::task::JoinError;
 use tonic::{Request, Response, Status};
 
 use crate::config::Config;
@@ -18,6 +21,19 @@ use crate::response::{self, Decided};
 use crate::settings::{OnError, Settings};
 use crate::stats::Stats;
 use crate::store::{Failure, Item, State, Store};
+
+/// What a gateway is told that asks by HTTP.
+pub enum Verdict {
+    /// With the limits that are enforced.
+    Decided { allowed: bool, limits: Vec<(Rule, Shown)> },
+    /// Redis is unavailable, and ON_ERROR says what follows.
+    Undecided { allowed: bool },
+}
+
+/// The result of a task; there is none only when the runtime ends.
+fn ended<T>(result: Result<Result<T, Status>, JoinError>) -> Result<T, Status> {
+    result.unwrap_or_else(|_| Err(Status::unavailable("the service is ending")))
+}
 
 pub struct Service {
     config: RwLock<Option<Arc<Config>>>,
@@ -78,18 +94,44 @@ impl Service {
     /// As Envoy's rate limit service words them.
     pub async fn answer(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
         let plan = self.plan(request).inspect_err(|_| self.stats.service_error.inc())?;
+        let decided = self.decide(&plan).await;
+        self.respond(request, &plan, &decided)
+    }
+
+    /// Answers a gateway that asks by HTTP.
+    ///
+    /// # Errors
+    /// Those of `answer`.
+    async fn verdict(&self, request: &RateLimitRequest) -> Result<Verdict, Status> {
+        let plan = self.plan(request).inspect_err(|_| self.stats.service_error.inc())?;
+        let decided = self.decide(&plan).await;
+        let allowed = self.respond(request, &plan, &decided)?.overall_code() != Code::OverLimit;
+        Ok(match decided {
+            Ok(decided) => Verdict::Decided { allowed, limits: response::enforced(&plan, &decided, &self.settings) },
+            Err(_) => Verdict::Undecided { allowed },
+        })
+    }
+
+    async fn decide(&self, plan: &Plan) -> Result<Decided, Failure> {
         let remembered = if plan.refunds.is_empty() { self.denials.find(&plan.parts) } else { None };
-        let decided = match remembered {
-            Some(outcome) => {
-                self.stats.own.deny_cache_hits.inc();
-                Decided { outcome, refunded: Vec::new(), from_cache: true }
-            }
-            None => match self.ask(&plan).await {
-                Ok((outcome, refunded)) => Decided { outcome, refunded, from_cache: false },
-                Err(failure) => return self.failed(&plan, &failure),
-            },
-        };
-        Ok(response::decided(request, &plan, &decided, &self.settings, &self.stats))
+        if let Some(outcome) = remembered {
+            self.stats.own.deny_cache_hits.inc();
+            return Ok(Decided { outcome, refunded: Vec::new(), from_cache: true });
+        }
+        let (outcome, refunded) = self.ask(plan).await?;
+        Ok(Decided { outcome, refunded, from_cache: false })
+    }
+
+    fn respond(
+        &self,
+        request: &RateLimitRequest,
+        plan: &Plan,
+        decided: &Result<Decided, Failure>,
+    ) -> Result<RateLimitResponse, Status> {
+        match decided {
+            Ok(decided) => Ok(response::decided(request, plan, decided, &self.settings, &self.stats)),
+            Err(failure) => self.failed(plan, failure),
+        }
     }
 
     /// As `answer`, for a caller in another runtime.
@@ -97,8 +139,17 @@ impl Service {
     /// # Errors
     /// Those of `answer`.
     pub async fn answer_from_outside(self: Arc<Self>, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
-        let answer = Arc::clone(&self).requests.spawn(async move { self.answer(&request).await });
-        answer.await.unwrap_or_else(|_| Err(Status::unavailable("the service is ending")))
+        let requests = self.requests.clone();
+        ended(requests.spawn(async move { self.answer(&request).await }).await)
+    }
+
+    /// As `answer_from_outside`, for a gateway that asks by HTTP.
+    ///
+    /// # Errors
+    /// Those of `answer`.
+    pub async fn verdict_from_outside(self: Arc<Self>, request: RateLimitRequest) -> Result<Verdict, Status> {
+        let requests = self.requests.clone();
+        ended(requests.spawn(async move { self.verdict(&request).await }).await)
     }
 
     fn plan(&self, request: &RateLimitRequest) -> Result<Plan, Status> {
@@ -161,6 +212,8 @@ impl Service {
                 used,
                 remaining: window.limit().saturating_sub(used),
                 retry_after: Some(Duration::ZERO),
+                // Nobody asks: units are not given back over HTTP.
+                next_after: None,
                 reset_after: Some(if used == 0 { Duration::ZERO } else { window.length() }),
                 window: window.length(),
                 at: SystemTime::now(),

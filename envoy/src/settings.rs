@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use redis_rl_client::Mode;
+use redis_rl_client::{ByAddress, Mode};
 
 use crate::config::tree::{Algorithm, Options};
+use crate::listen::Peer;
 
 /// What happens to a request that Redis cannot decide in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +117,10 @@ pub struct Settings {
     pub on_error: OnError,
     pub redis: Redis,
     pub key_prefix: String,
+    /// How requests of HTTP tell the address of a client.
+    pub clients: ByAddress,
+    /// Whether TRUSTED_PROXIES names any.
+    pub trusts_proxies: bool,
     pub near_limit_ratio: f32,
     pub headers: Option<Headers>,
     pub shadow_mode: bool,
@@ -331,6 +336,8 @@ impl Settings {
                 "auto, module, functions or script",
             )?,
         };
+        let proxies = env.text("TRUSTED_PROXIES", "");
+        let proxies: Vec<_> = proxies.split(',').map(str::trim).filter(|proxy| !proxy.is_empty()).collect();
         let root = PathBuf::from(env.text("RUNTIME_ROOT", "/srv/runtime_data/current"));
         Ok(Self {
             http: address("HOST", "PORT", 8080)?,
@@ -362,6 +369,10 @@ impl Settings {
             },
             redis,
             key_prefix: env.text("CACHE_KEY_PREFIX", ""),
+            clients: ByAddress::new(|request| request.extensions.get::<Peer>().map(|Peer(address)| *address))
+                .trusted_proxies(&proxies)
+                .map_err(|error| format!("TRUSTED_PROXIES: {error}"))?,
+            trusts_proxies: !proxies.is_empty(),
             near_limit_ratio: env.read("NEAR_LIMIT_RATIO", 0.8, |value| value.parse().ok(), "a number from 0 to 1")?,
             headers: env.boolean("LIMIT_RESPONSE_HEADERS_ENABLED", false)?.then(|| Headers {
                 limit: env.text("LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
@@ -483,6 +494,7 @@ mod tests {
             ("REDIS_RL_MODE", "lua"),
             ("GRPC_SERVER_USE_TLS", "true"),
             ("GRPC_MAX_CONNECTION_AGE", "1d"),
+            ("TRUSTED_PROXIES", "10.0.0.0/8,nginx"),
         ] {
             assert!(read(&[(name, value)]).is_err(), "{name}={value}");
         }

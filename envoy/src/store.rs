@@ -37,6 +37,8 @@ pub struct State {
     pub remaining: u64,
     /// Until the same request fits; `None`: it never does.
     pub retry_after: Option<Duration>,
+    /// Until more is free than now: zero if nothing is used, `None` if never.
+    pub next_after: Option<Duration>,
     pub reset_after: Option<Duration>,
     pub window: Duration,
     /// The server's time of the decision.
@@ -92,6 +94,7 @@ impl From<redis_rl_client::State> for State {
             used: u64::try_from(decision.used).unwrap_or(0),
             remaining: decision.remaining,
             retry_after: decision.retry_after,
+            next_after: decision.next_after,
             reset_after: decision.reset_after,
             window: decision.window,
             at: decision.at,
@@ -117,6 +120,20 @@ impl Item {
     /// Whether the rule can count what does not fit.
     pub fn can_be_forced(&self) -> bool {
         matches!(self.kind, Kind::Fixed(_) | Kind::Sliding(_))
+    }
+}
+
+impl From<&State> for redis_rl_client::State {
+    fn from(state: &State) -> Self {
+        let mut shown = Self::new(state.limit, state.window);
+        shown.allowed = state.allowed;
+        shown.used = i64::try_from(state.used).unwrap_or(i64::MAX);
+        shown.remaining = state.remaining;
+        shown.retry_after = state.retry_after;
+        shown.next_after = state.next_after;
+        shown.reset_after = state.reset_after;
+        shown.at = state.at;
+        shown
     }
 }
 
@@ -249,15 +266,17 @@ impl Store {
         {
             // The short reply costs Redis a third less. It does not tell the time, which this process has, too.
             let Admission { allowed, remaining, retry_after, .. } = self.limiter.admit(&item.key, item.rule()).await?;
+            let (at, used) = (SystemTime::now(), window.limit().saturating_sub(remaining));
             let state = State {
                 allowed,
                 limit: window.limit(),
-                used: window.limit().saturating_sub(remaining),
+                used,
                 remaining,
                 retry_after,
+                next_after: if used == 0 { Some(Duration::ZERO) } else { until_end(window.length(), at) },
                 reset_after: None,
                 window: window.length(),
-                at: SystemTime::now(),
+                at,
             };
             return Ok((allowed, vec![state]));
         }
@@ -289,6 +308,12 @@ impl Store {
         };
         Ok((refund.refunded, u64::try_from(refund.used).unwrap_or(0)))
     }
+}
+
+/// How long a window of the clock lasts from this time on.
+fn until_end(window: Duration, at: SystemTime) -> Option<Duration> {
+    let (at, length) = (at.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_millis(), window.as_millis());
+    Some(Duration::from_millis(u64::try_from(length - at.checked_rem(length)?).ok()?))
 }
 
 /// Says in the log which server it is.

@@ -31,6 +31,22 @@ pub struct State {
 }
 
 impl State {
+    /// A window in which nothing is used, decided at the unix epoch. Its fields can be set: this is for states that were
+    /// not read by this package, and [`Headers::of`](crate::Headers::of) them.
+    pub fn new(limit: u64, window: Duration) -> Self {
+        Self {
+            allowed: true,
+            limit,
+            used: 0,
+            remaining: limit,
+            retry_after: Some(Duration::ZERO),
+            next_after: Some(Duration::ZERO),
+            reset_after: Some(Duration::ZERO),
+            window,
+            at: SystemTime::UNIX_EPOCH,
+        }
+    }
+
     /// The same as it stands after some time, if nothing else has happened: what is awaited comes nearer.
     pub(crate) fn after(&self, elapsed: Duration) -> Self {
         // Not to the end: it is not known to have come.

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use envoy_types::pb::google::protobuf::{ListValue, NullValue, Struct, Value, value};
 
+use super::sources::Source;
 use crate::yaml::{self, Kind, Node, Refusal, Scalar};
 
 /// One file, or one resource of the xDS server.
@@ -20,6 +21,8 @@ pub struct Definition {
     pub hash_tag: Option<HashTag>,
     /// The key of a hash in Redis, of limits in place of those here.
     pub overrides: String,
+    /// By key of a descriptor: where a request of HTTP has its value.
+    pub http: BTreeMap<String, Source>,
     pub descriptors: Vec<Descriptor>,
 }
 
@@ -101,7 +104,7 @@ const KEYS: [&str; 16] = [
 
 /// The keys of this service, by the map that they stand in.
 const OWN_KEYS: [(&str, &[&str]); 5] = [
-    ("", &["hash_tag", "overrides"]),
+    ("", &["hash_tag", "http", "overrides"]),
     ("rate_limit", &["algorithm", "burst", "concurrency", "rates", "reserve", "unit_multiplier"]),
     ("rates", &["unit_multiplier"]),
     ("concurrency", &["limit", "lease", "holder"]),
@@ -128,6 +131,7 @@ impl Definition {
                 "domain" => definition.domain = string(&value)?,
                 "descriptors" => definition.descriptors = list(&value, Descriptor::read)?,
                 "overrides" => definition.overrides = string(&value)?,
+                "http" => definition.http = sources(&value)?,
                 "hash_tag" => {
                     definition.hash_tag = match &value.kind {
                         Kind::Scalar { scalar: Scalar::Bool(true), .. } => Some(HashTag::Domain),
@@ -270,8 +274,8 @@ fn check_keys(node: &Node, within: &str) -> Result<(), Refusal> {
             };
             return Err(Refusal::new(line, reason));
         }
-        // Metadata is free in form; what cannot be is seen when it is read.
-        if key == "metadata" {
+        // These have keys of their own; what cannot be is seen when they are read.
+        if key == "metadata" || key == "http" {
             continue;
         }
         match &value.kind {
@@ -349,6 +353,30 @@ fn list<T>(node: &Node, read: impl Fn(&Rc<Node>) -> Result<T, Refusal>) -> Resul
         Kind::Scalar { scalar: Scalar::Null, .. } => Ok(Vec::new()),
         _ => Err(Refusal::new(node.line, format!("a list is needed here, not {}", node.describe()))),
     }
+}
+
+/// Where a request of HTTP has the values of keys.
+fn sources(node: &Node) -> Result<BTreeMap<String, Source>, Refusal> {
+    let mut sources = BTreeMap::new();
+    if node.is_null() {
+        return Ok(sources);
+    }
+    for (key, value) in node.pairs()? {
+        let refuse = || {
+            let reason = "a value is {header: NAME}, {query: NAME} or {address: true}, where NAME is not empty";
+            Refusal::new(value.line, reason.to_owned())
+        };
+        let pairs = value.pairs().map_err(|_| refuse())?;
+        let [(kind, place)] = pairs.as_slice() else { return Err(refuse()) };
+        let source = match name_of(kind) {
+            "header" => Source::header(&string(place)?),
+            "query" => Some(Source::Query(string(place)?)).filter(|source| *source != Source::Query(String::new())),
+            "address" => boolean(place)?.then_some(Source::Address),
+            _ => None,
+        };
+        sources.insert(string(&key)?, source.ok_or_else(refuse)?);
+    }
+    Ok(sources)
 }
 
 /// Metadata, as the JSON-like structure that Envoy gets it in. None where there is nothing in it.

@@ -2,6 +2,7 @@
 
 pub mod definition;
 pub mod files;
+pub mod sources;
 pub mod tree;
 pub mod xds;
 

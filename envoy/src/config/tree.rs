@@ -15,6 +15,7 @@ use envoy_types::pb::google::protobuf::Struct;
 use redis_rl_client::{Rule, Window};
 
 use super::definition::{self, Definition, HashTag, Rate};
+use super::sources::Sources;
 use crate::overrides::{self, Overrides, Table};
 use crate::plan;
 use crate::settings::duration;
@@ -63,6 +64,7 @@ pub struct Config {
 struct Domain {
     hash_tag: Option<HashTag>,
     overrides: Option<Overriding>,
+    http: Sources,
     level: Level,
 }
 
@@ -132,6 +134,16 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// The rule with a name for HTTP headers, if it can be one there.
+    pub fn named(&self, name: &str) -> Rule {
+        match self {
+            Self::Fixed(rule) => rule.clone().name(name).unwrap_or_else(|_| rule.clone()).into(),
+            Self::Sliding(rule) => rule.clone().name(name).unwrap_or_else(|_| rule.clone()).into(),
+            Self::Throttle(rule) => rule.clone().name(name).unwrap_or_else(|_| rule.clone()).into(),
+            Self::Concurrency { rule, .. } => rule.clone().name(name).unwrap_or_else(|_| rule.clone()).into(),
+        }
+    }
+
     /// What a key ends with: two rules that count differently never share it.
     fn suffix(&self, rates: &[Shown]) -> String {
         let lengths = |windows: &[Window]| {
@@ -195,8 +207,14 @@ impl Config {
                 let key = definition.overrides.clone();
                 domain.overrides = Some(Overriding { table: overrides.table(&key), key });
             }
+            domain.http.add(definition);
             let mut loader = Loader { stats, options, file: name };
             loader.load(&mut domain.level, &format!("{}.", definition.domain), &definition.descriptors)?;
+        }
+        for (name, domain) in &mut config.domains {
+            domain.http.complete().map_err(|key| {
+                format!("the domain '{name}': no limit can be found by '{key}' of 'http' and the other keys there")
+            })?;
         }
         Ok(config)
     }
@@ -227,6 +245,16 @@ impl Config {
     /// How many domains there are.
     pub fn domains(&self) -> usize {
         self.domains.len()
+    }
+
+    /// How a request of HTTP becomes descriptors of the domain, if that is said.
+    pub fn http(&self, domain: &str) -> Option<&Sources> {
+        self.domains.get(domain).map(|domain| &domain.http).filter(|http| !http.is_empty())
+    }
+
+    /// Whether addresses of clients are asked for.
+    pub fn counts_addresses(&self) -> bool {
+        self.domains.values().any(|domain| domain.http.have_address())
     }
 
     pub fn has_domain(&self, domain: &str) -> bool {

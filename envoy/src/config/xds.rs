@@ -221,6 +221,7 @@ impl From<message::RateLimitConfig> for Definition {
             domain: message.domain,
             hash_tag: None,
             overrides: String::new(),
+            http: std::collections::BTreeMap::new(),
             descriptors: message.descriptors.into_iter().map(Into::into).collect(),
         }
     }

@@ -1,12 +1,14 @@
 //! The service on live servers, over its own doors.
 
 mod bounds;
+mod check;
 mod cluster;
 mod decisions;
 mod doors;
 mod envoy;
 mod examples;
 mod failure;
+mod gateways;
 mod overrides;
 mod reload;
 mod scripts;

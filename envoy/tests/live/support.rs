@@ -328,7 +328,8 @@ pub fn head(port: u16, path: &str) -> String {
     answer.split_once("\r\n\r\n").map(|(head, _)| format!("{head}\r\n")).unwrap_or_default()
 }
 
-fn exchange(port: u16, method: &str, path: &str, headers: &str, body: &str) -> String {
+/// A whole answer, as it comes.
+pub fn exchange(port: u16, method: &str, path: &str, headers: &str, body: &str) -> String {
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return String::new() };
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let length = body.len();

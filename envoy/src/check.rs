@@ -1,0 +1,63 @@
+//! /check/DOMAIN: gateways that are not Envoy ask here whether a request may pass, and the status is the answer.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use percent_encoding::percent_decode_str;
+use redis_rl_client::{ByAddress, Headers};
+use tonic::Code;
+
+use crate::service::{Service, Verdict};
+
+pub struct Gate {
+    pub service: Arc<Service>,
+    pub clients: ByAddress,
+}
+
+pub async fn check(State(gate): State<Arc<Gate>>, request: Request) -> Response {
+    // What the body says is of no interest.
+    let (request, _) = request.into_parts();
+    let behind = request.uri.path().strip_prefix("/check/").unwrap_or_default();
+    let (domain, path) = behind.split_at(behind.find('/').unwrap_or(behind.len()));
+    let domain = percent_decode_str(domain).decode_utf8_lossy();
+    let Some(config) = gate.service.config() else { return refusal(StatusCode::SERVICE_UNAVAILABLE) };
+    // Nothing is let through because of a mistyped name.
+    let Some(sources) = config.http(&domain) else { return refusal(StatusCode::NOT_FOUND) };
+    let descriptors = sources.descriptors(&request, path, &gate.clients);
+    if descriptors.is_empty() {
+        return StatusCode::OK.into_response();
+    }
+    let request = RateLimitRequest { domain: domain.into_owned(), descriptors, hits_addend: 0 };
+    match Arc::clone(&gate.service).verdict_from_outside(request).await {
+        Ok(Verdict::Decided { allowed, limits }) => {
+            let (headers, problem) = Headers::of(allowed, &limits);
+            let mut response = match problem {
+                None => StatusCode::OK.into_response(),
+                Some(problem) => with_problem(StatusCode::TOO_MANY_REQUESTS, problem),
+            };
+            for (name, value) in headers.fields().filter(|(_, value)| !value.is_empty()) {
+                if let Ok(value) = HeaderValue::try_from(value) {
+                    response.headers_mut().insert(HeaderName::from_static(name), value);
+                }
+            }
+            response
+        }
+        Ok(Verdict::Undecided { allowed: true }) => StatusCode::OK.into_response(),
+        Ok(Verdict::Undecided { allowed: false }) => refusal(StatusCode::SERVICE_UNAVAILABLE),
+        Err(status) if status.code() == Code::InvalidArgument => refusal(StatusCode::BAD_REQUEST),
+        Err(_) => refusal(StatusCode::SERVICE_UNAVAILABLE),
+    }
+}
+
+/// An answer that is no decision.
+fn refusal(status: StatusCode) -> Response {
+    let (title, code) = (status.canonical_reason().unwrap_or_default(), status.as_u16());
+    with_problem(status, format!("{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":{code}}}"))
+}
+
+fn with_problem(status: StatusCode, problem: String) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/problem+json")], problem).into_response()
+}

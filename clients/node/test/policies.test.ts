@@ -389,7 +389,7 @@ describe("with a server", () => {
     assert.deepEqual(lines, []);
   });
 
-  test("a limit that is none is told at each request, and lets nothing through", async (t) => {
+  test("a limit that is not valid is named at each request, and lets nothing through", async (t) => {
     const lines: string[] = [];
     const logger = { error: (error: unknown) => lines.push(String(error)), warn() {} };
     const url = await appOf.express(t, { limit: 1.5, passOnStoreError: true, logger });
@@ -658,7 +658,7 @@ describe("with a server", () => {
   });
 });
 
-test("arguments that are none are refused", async () => {
+test("invalid arguments are refused", async () => {
   const limiter = new Limiter(nowhere());
   const wrong = <T>(value: unknown) => value as T;
   for (const timeout of [0, -1, Number.NaN, 2 ** 31, Number.POSITIVE_INFINITY, "250"]) {

@@ -451,7 +451,7 @@ async def test_denials_in_memory_are_reset(server: Server, aio: AsyncLimiter) ->
         assert [await status(app, from_address(None)) for _ in range(2)] == [204, 429]
         assert aio.statistics.denied_from_memory == 0
         await aio.reset(reset, rule)
-    # An identity that is empty is none.
+    # An empty identity is a missing one.
     nobody = RateLimitMiddleware(nothing, limiter=aio, rule=rule, key=lambda scope: "", timeout=10)
     assert await status(nobody, from_address("10.0.0.7")) == 403
 

@@ -119,7 +119,7 @@ impl SendsOnce {
         if error.kind() != ErrorKind::Io {
             return error;
         }
-        // One that is late is given up as well: it may be a node that has gone without a word.
+        // A late one is given up as well: it may be a node that has gone without a word.
         self.broken.store(true, Relaxed);
         let code = if error.is_timeout() { REPLY_LATE } else { REPLY_LOST };
         make_extension_error(code.to_owned(), Some(error.to_string()))

@@ -134,7 +134,7 @@ fn starts(error: &RedisError, words: &str) -> bool {
 pub(crate) fn is_moving(error: &RedisError, cluster: bool) -> bool {
     match error.code() {
         Some("TRYAGAIN") => true,
-        // The client follows only so many redirections.
+        // The client follows a limited number of redirections.
         Some("MOVED" | "ASK") => cluster,
         _ => false,
     }

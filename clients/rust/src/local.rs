@@ -34,7 +34,7 @@ enum Limit {
         units: u64,
         length: u128,
     },
-    /// One unit each interval, and so many at once after a pause.
+    /// One unit each interval, and up to `units` at once after a pause.
     Bucket {
         units: u64,
         interval: u128,

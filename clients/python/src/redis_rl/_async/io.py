@@ -27,8 +27,9 @@ MOST_CONNECTIONS = 32
 
 # A deadline is counted in ticks.
 _TICKS = 10
-# One that is late by another one does not count, as the loop was busy. Nor does one in which so many others were
-# answered while this call waits for its turn: then the server is not what is slow. That many ticks at most.
+# A tick that ends late by another tick does not count: the loop was busy. Nor does a tick in which other calls were
+# answered at this rate while this call waits for its turn: then the server is not what is slow. At most _UNCOUNTED
+# ticks are left out.
 _FAST = 200
 """Answers a second."""
 _UNCOUNTED = 40

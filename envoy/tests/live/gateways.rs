@@ -80,8 +80,9 @@ impl Gateway {
         Self::start("nginx", service, |name, folder, block| {
             let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
             let temporary = temporary.map(|kind| format!("{kind}_temp_path {}/{kind};\n", folder.display()));
+            // One process, which leaves no workers behind when it is killed.
             let text = format!(
-                "daemon off;\npid {0}/pid;\nerror_log stderr error;\nworker_rlimit_nofile 8192;\n\
+                "daemon off;\nmaster_process off;\npid {0}/pid;\nerror_log stderr error;\nworker_rlimit_nofile 8192;\n\
                  events {{ worker_connections 4096; }}\nhttp {{\naccess_log off;\n{1}{2}}}\n",
                 folder.display(),
                 temporary.concat(),

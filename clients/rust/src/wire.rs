@@ -290,7 +290,7 @@ impl<'a> Items<'a> {
     /// The next part.
     ///
     /// # Errors
-    /// [`Error::Unexpected`] if there is none, or none that can be read.
+    /// [`Error::Unexpected`] if the reply ends here, or cannot be read.
     pub fn item(&mut self) -> Result<Item<'a>, Error> {
         self.next().ok_or_else(|| Error::Unexpected("a reply that ends too early".to_owned()))
     }

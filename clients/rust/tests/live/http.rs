@@ -450,7 +450,7 @@ async fn a_server_that_hangs_delays_nobody_for_long() {
     until("the server decides again", || async { by(address, "a").await.header("ratelimit").is_some() }).await;
 }
 
-/// A handler that takes the decisions is served while there is none, too.
+/// A handler that takes the decisions is also served where nothing was decided.
 #[tokio::test]
 async fn the_decisions_are_there_with_every_request() {
     let url = format!("redis://127.0.0.1:{}", free_port());

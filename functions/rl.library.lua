@@ -1,8 +1,8 @@
 #!lua name=rl
 -- The commands of redis-rl as functions. Made of functions/ by `make functions`.
--- Version 5
-local VERSION = 5
-local KEEPS_STATE, ONLY, DIRECT, PLAIN = true, false, false, false
+-- Version 7
+local VERSION = 7
+local KEEPS_STATE, ONLY, DIRECT, PLAIN, HELD = true, false, false, false, true
 local function rules()
 local floor, find, format = math.floor, string.find, string.format
 local function fail(line)
@@ -45,11 +45,13 @@ local function window_of(word, name)
   local seconds = within(word, 1, 2147483647)
   if seconds then
     return seconds * 1000
+  elseif not name and find(word, '^@') then
+    return -1 - (within(string.sub(word, 2), 0, 9007199254740991) or fail('ERR @ms must be a unix time in milliseconds, an integer from 0 to 9007199254740991'))
   end
   local _, _, whole, places = find(word, '^(%d+)%.(%d%d?%d?)$')
   seconds = whole and within(whole, 0, 2147483647)
   local value = seconds and seconds * 1000 + tonumber(places) * 10 ^ (3 - #places)
-  return value and value >= 1 and value <= 2147483647 * 1000 and value or fail(format('ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places', name))
+  return value and value >= 1 and value <= 2147483647 * 1000 and value or fail(format('ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places', name or 'windowSec'))
 end
 local open_log = nil
 local make_logs = (not ONLY or ONLY == 'sliding') and function()
@@ -811,7 +813,7 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
   return open_log
 end
 local in_cluster = not KEEPS_STATE and 'unknown' or nil
-local counter_name = (not ONLY or ONLY == 'fixed') and function(key, suffix, declared)
+local counter_name = (HELD or not ONLY or ONLY == 'fixed') and function(key, suffix, declared)
   local plain = key .. ':' .. suffix
   if declared then
     local braced = '{' .. key .. '}:' .. suffix
@@ -841,7 +843,7 @@ local counter_name = (not ONLY or ONLY == 'fixed') and function(key, suffix, dec
   end
   return '{' .. key .. '}:' .. suffix
 end
-local check_missing = not PLAIN and (not ONLY or ONLY == 'fixed') and function(key, name, declared)
+local check_missing = not PLAIN and (HELD or not ONLY or ONLY == 'fixed') and function(key, name, declared)
   if in_cluster ~= false and not declared then
     call('EXISTS', key, name)
   end
@@ -882,7 +884,8 @@ local make_run = not PLAIN and function()
     local _, _, name, words = find(syntax, '^(%u+) (.*)$')
     if command ~= lower(name) then
       _, _, words = find(syntax, '^(.*) %[')
-      words = words .. (command == 'peek' and ' [FULL | EACH]' or command == 'refund' and ' [AT ms]' or ' [FULL]')
+      words = command == 'refund' and string.gsub(words, ' %[HOLD.-%]', '') .. ' [AT ms]' or command == 'settle' and words .. ' ACTUAL n'
+        or words .. (command == 'peek' and ' [FULL | EACH]' or ' [FULL]')
     end
     fail('ERR syntax error: expected ' .. words)
   end
@@ -891,9 +894,16 @@ local make_run = not PLAIN and function()
       local option = upper(words[at])
       if rule[option] then
         break
-      elseif option == 'COST' or option == 'FORCE' or option == 'ANCHORED' then
-        if not find(syntax, '[' .. option, 1, true) then
+      elseif option == 'COST' or option == 'HOLD' or option == 'FORCE' or option == 'ANCHORED' then
+        if not find(syntax, '[' .. option, 1, true) or option == 'HOLD' and command == 'refund' then
           break
+        elseif option == 'HOLD' then
+          rule.holder, rule.lease = words[at + 1], words[at + 2] or bad_words(command, syntax)
+          if #rule.holder < 1 or #rule.holder > 256 then
+            fail('ERR holder must be 1 to 256 bytes long')
+          end
+          rule.lease = window_of(rule.lease, 'leaseSec')
+          at = at + 2
         elseif option == 'COST' then
           at = at + 1
           local least = (command == 'peek' or command == 'all') and 0 or 1
@@ -903,8 +913,12 @@ local make_run = not PLAIN and function()
       elseif option == 'AT' and command == 'refund' then
         at = at + 1
         rule.at = within(words[at] or bad_words(command, syntax), 0, 9007199254740991) or fail('ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991')
+      elseif option == 'ACTUAL' and command == 'settle' then
+        at = at + 1
+        rule.actual = within(words[at] or bad_words(command, syntax), 0, 9007199254740991)
+          or fail('ERR ACTUAL must be an integer from 0 to 9007199254740991')
       elseif (option == 'FULL' or option == 'EACH' and (command == 'peek' or find(syntax, '| EACH]', 1, true)))
-        and command ~= 'all' and command ~= 'refund' and not rule.FULL and not rule.EACH then
+        and command ~= 'all' and command ~= 'refund' and command ~= 'settle' and not rule.FULL and not rule.EACH then
       else
         break
       end
@@ -916,6 +930,9 @@ local make_run = not PLAIN and function()
     end
     return at
   end
+  local function is_longer(window, last)
+    return last < 0 and window < last or last >= 0 and (window < 0 or window > last)
+  end
   local quotas_and_options = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function(words, at, command, syntax)
     local rule = {windows = {}, limits = {}, cost = 1}
     local count = 0
@@ -923,8 +940,9 @@ local make_run = not PLAIN and function()
       if not (words[at] and words[at + 1]) then
         fail(format("ERR wrong number of arguments for 'rl.%s' command", command))
       end
-      local window, limit = window_of(words[at], 'windowSec'), within(words[at + 1], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991')
-      if count > 0 and window <= rule.windows[count] then
+      local window = window_of(words[at])
+      local limit = within(words[at + 1], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991')
+      if count > 0 and not is_longer(window, rule.windows[count]) then
         fail('ERR windowSec must increase from one window to the next')
       elseif count == 16 then
         fail('ERR windowSec and limit can be given for at most 16 windows')
@@ -932,9 +950,12 @@ local make_run = not PLAIN and function()
       count = count + 1
       rule.windows[count], rule.limits[count] = window, limit
       at = at + 2
-    until not (words[at] and find(words[at], '^[%d+.-]'))
+    until not (words[at] and find(words[at], '^[%d+.@-]'))
     rule.count, rule.longest = count, rule.windows[count]
     at = options(rule, words, at, command, syntax)
+    if rule.HOLD and rule.cost == 0 then
+      fail('ERR COST must be an integer from 1 to 9007199254740991')
+    end
     rule.needed = max(1, rule.cost) -- COST 0 asks whether there is room for a unit.
     return rule, at
   end
@@ -989,6 +1010,180 @@ local make_run = not PLAIN and function()
       return statuses
     end
     return several
+  end
+  local held = nil
+  local make_held = HELD and function()
+    local function score_of(holder)
+      local hash = 0
+      for index = 1, #holder do
+        hash = (hash * 31 + string.byte(holder, index)) % 281474976710656
+      end
+      return -1 - hash
+    end
+    local function parse(member, letter, holder)
+      local head, ends, place = sub(member, 1, 33), {}, 34
+      local piece = sub(member, place, place + 16)
+      while #piece == 17 and find(piece, '^@%d+$') do
+        ends[#ends + 1], place = tonumber(sub(piece, 2)), place + 17
+        piece = sub(member, place, place + 16)
+      end
+      local units = #head == 33 and find(head, '^' .. letter .. '%d+$') and tonumber(sub(head, 2, 17))
+      if units and units <= 9007199254740991 and sub(member, place) == ' ' .. holder then
+        return {
+          holder = holder, member = member, is_settled = letter == 's', units = units, at = tonumber(sub(head, 18)), ends = ends,
+        }
+      end
+    end
+    local function find_note(holds, letter, score, holder)
+      score = format('%.0f', score)
+      local members = call('ZRANGEBYSCORE', holds.name, score, score)
+      for index = 1, #members do
+        local note = parse(members[index], letter, holder)
+        if note then
+          return note
+        end
+      end
+    end
+    local function note_of(holds, holder)
+      local score = score_of(holder)
+      return find_note(holds, 'h', score, holder) or find_note(holds, 's', score - 281474976710656, holder) or fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+    end
+    local function read(rule, key, now, declared)
+      local holds = {name = counter_name(key, 'held', declared), now = now, ended = {}}
+      holds.members = call('ZCARD', holds.name)
+      if holds.members == 0 then
+        check_missing(key, holds.name, declared)
+        return holds
+      end
+      local score = call('ZSCORE', holds.name, 'e' .. rule.holder)
+      if score then
+        holds.note, holds.ends = note_of(holds, rule.holder), ceil(tonumber(score))
+        holds.own = holds.ends > now and holds.note or nil
+      end
+      holds.ended = call('ZRANGEBYSCORE', holds.name, '(0', now, 'LIMIT', 0, 1000)
+      return holds
+    end
+    local function open(rule, key, now, declared)
+      local holds = read(rule, key, now, declared)
+      if holds.own and holds.own.is_settled then
+        fail('ERR this hold is settled: a new request takes a new holder')
+      elseif holds.own and holds.own.units ~= rule.cost then
+        fail('ERR the hold of this holder has another COST')
+      end
+      return holds
+    end
+    local function refund_of(rule, note)
+      local refund = {windows = {}, limits = {}, count = 0, cost = note.units, needed = max(1, note.units), at = note.at}
+      refund.COST, refund.ANCHORED = rule.COST, rule.ANCHORED
+      for index = 1, rule.count do
+        local window, is_named = rule.windows[index], false
+        for place = 1, window < 0 and #note.ends or 0 do
+          is_named = is_named or note.ends[place] == -1 - window
+        end
+        if window >= 0 or is_named then
+          refund.count = refund.count + 1
+          refund.windows[refund.count], refund.limits[refund.count] = window, rule.limits[index]
+        end
+      end
+      refund.longest = refund.windows[refund.count]
+      return refund
+    end
+    local function give_back(kind, rule, key, holds, declared, work)
+      if #holds.ended == 0 then
+        return false
+      end
+      local ended, own, has_log = {}, nil, kind.plan ~= nil
+      for index = 1, #holds.ended do
+        local holder = sub(holds.ended[index], 2)
+        if holder ~= rule.holder then
+          ended[#ended + 1] = sub(holds.ended[index], 1, 1) == 'e' and note_of(holds, holder) or fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+        end
+      end
+      if holds.note and not holds.own then
+        own = holds.note
+        table.insert(ended, 1, own)
+      end
+      kind.complete()
+      for index = 1, #ended do
+        local note, cost = ended[index], 1
+        local refund = not note.is_settled and refund_of(rule, note)
+        if refund and has_log then
+          cost = 16
+          if call('TYPE', key).ok == 'zset' then
+            cost, refund.cost = max(1, note.units), min(note.units, 1000)
+          end
+        end
+        if note ~= own and work.has_begun and cost > work.left then
+          break
+        end
+        work.left, work.has_begun = max(0, work.left - cost), true
+        if refund and refund.count > 0 then
+          kind.refund(refund, kind.read(refund, key, holds.now, nil, nil, declared, false, true))
+        end
+        call('ZREM', holds.name, 'e' .. note.holder, note.member)
+      end
+      return true
+    end
+    local function check_room(holds)
+      if holds.members >= 2 * 1048576 then
+        fail('ERR rl: this key has 1048576 holds, the most there may be; RL.SETTLE ends a hold')
+      end
+    end
+    local function add(holds, holder, ends, score, note)
+      call('ZADD', holds.name, ends, 'e' .. holder, format('%.0f', score), note .. ' ' .. holder)
+    end
+    local function live_until(holds, time)
+      local wanted, expiry = ceil(time / 1000) * 1000, expiry_of(holds.name, holds.now)
+      if not expiry or wanted > expiry then
+        call('PEXPIREAT', holds.name, wanted)
+      end
+    end
+    local function apply(rule, holds, counted)
+      local own, ends, at = holds.own, holds.now + rule.lease, holds.now
+      if own then
+        ends, at = max(ends, holds.ends), own.at
+        if ends > holds.ends then
+          call('ZADD', holds.name, ends, 'e' .. rule.holder)
+        end
+      elseif counted then
+        local note = format('h%016.0f%016.0f', rule.cost, at)
+        for index = 1, rule.count do
+          if rule.windows[index] < 0 then
+            note = note .. format('@%016.0f', -1 - rule.windows[index])
+          end
+        end
+        add(holds, rule.holder, ends, score_of(rule.holder), note)
+      else
+        return
+      end
+      local latest = ends
+      for index = 1, rule.count do
+        local window = rule.windows[index]
+        latest = max(latest, window < 0 and -1 - window or at + window)
+      end
+      live_until(holds, latest)
+    end
+    local function settle(rule, holds, actual)
+      local ends = holds.now + max(rule.lease, 60000)
+      add(holds, rule.holder, ends, score_of(rule.holder) - 281474976710656, format('s%016.0f%016.0f', actual, holds.now))
+      if holds.own then
+        call('ZREM', holds.name, holds.own.member)
+      end
+      if call('ZCOUNT', holds.name, -281474976710656, -1) > 0 then
+        live_until(holds, ends)
+      else
+        local last = tonumber(call('ZREVRANGE', holds.name, 0, 0, 'WITHSCORES')[2])
+        local wanted = ceil(last / 1000) * 1000
+        if expiry_of(holds.name, holds.now) ~= wanted then
+          call('PEXPIREAT', holds.name, wanted)
+        end
+      end
+    end
+    local function check_memory(rule, holds)
+      call('ZADD', holds.name, 'XX', holds.ends, 'e' .. rule.holder)
+    end
+    held = {read = read, open = open, give_back = give_back, check_room = check_room, check_memory = check_memory, apply = apply, settle = settle}
+    return held
   end
   local make_sliding = (not ONLY or ONLY == 'sliding') and function()
     local sliding = nil
@@ -1126,7 +1321,10 @@ local make_run = not PLAIN and function()
       end
     end
     local function parse(words, at, command)
-      local rule, behind = quotas_and_options(words, at, command, 'SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]')
+      local rule, behind = quotas_and_options(words, at, command, 'SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]')
+      if rule.longest < 0 then
+        fail(format('ERR %s must be a number of seconds from 0.001 to 2147483647 with at most three decimal places', 'windowSec'))
+      end
       rule.counts = rule.FORCE
       return rule, behind
     end
@@ -1154,7 +1352,7 @@ local make_run = not PLAIN and function()
       end
     end
     sliding = {
-      syntax = 'SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]', parse = parse, read = read, verdict = verdict, decide = decide, plan = plan, reply = reply,
+      syntax = 'SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]', parse = parse, read = read, verdict = verdict, decide = decide, plan = plan, reply = reply,
       apply = apply, set_missing_expiry = set_missing_expiry, complete = complete,
     }
     return sliding
@@ -1183,7 +1381,7 @@ local make_run = not PLAIN and function()
         local quota = state.quotas[index]
         quota.life = quota.shared and quota.shared.life or quota.life
         quota.used, quota.expiry_after = quota.value, quota.expiry
-        if counts then
+        if counts and not quota.is_over then
           if #quota.text >= 19 and quota.value > 0 then
             check_overflow(quota.text, rule.cost)
           end
@@ -1204,8 +1402,8 @@ local make_run = not PLAIN and function()
         return
       end
       local function fresh_after(rule, state, quota)
-        local at = quota.expiry_after or state.now + quota.life
-        if not rule.ANCHORED then
+        local at = quota.ends or quota.expiry_after or state.now + quota.life
+        if not (rule.ANCHORED or quota.ends) then
           local window = quota.window
           local next_window = (floor(state.now / window) + 1) * window
           at = quota.expiry_after and min(next_window, quota.expiry_after + 1) or next_window
@@ -1234,15 +1432,40 @@ local make_run = not PLAIN and function()
         local fresh = quota.used > 0 and fresh_after(rule, state, quota) or 0
         local next_after = quota.used > 0 and quota.limit == 0 and -1 or fresh
         return {
-          limit = quota.limit, used = quota.used, next = next_after, reset = fresh, window = quota.window, at = state.now,
+          limit = quota.limit, used = quota.used, next = next_after, reset = fresh, window = max(0, quota.window),
+          at = state.now,
         }
       end
       function fixed.statuses(rule, state, each)
         return (several or make_several()).statuses(fixed, rule, state, each, status)
       end
+      function fixed.refund(rule, state)
+        local now, at, most = state.now, rule.at, 0
+        for index = rule.count, 1, -1 do
+          local quota = state.quotas[index]
+          local in_window = not at
+          if quota.ends then
+            in_window = not quota.is_over
+          elseif at and rule.ANCHORED then
+            in_window = quota.expiry and at >= quota.expiry - quota.window and at < quota.expiry
+          elseif at then
+            in_window = floor(at / quota.window) == floor(now / quota.window)
+          end
+          if quota.exists and quota.value > 0 and in_window then
+            local units = min(rule.cost, quota.value)
+            call('INCRBY', quota.name, format('-%.0f', units))
+            most, quota.value = max(most, units), quota.value - units
+          end
+        end
+        local first = state.quotas[1]
+        local expiry = first.ends or first.expiry or now + first.life
+        return {most, first.value, floor((max(0, expiry - now) + 500) / 1000)}
+      end
     end
     local function suffix_of(window, now, anchored)
-      if not anchored then
+      if window < 0 then
+        return format('@%d', -1 - window)
+      elseif not anchored then
         return format('%d', floor(now / window))
       end
       local text, places = format('%d', floor(window / 1000)), window % 1000
@@ -1251,7 +1474,7 @@ local make_run = not PLAIN and function()
       end
       return text .. 's'
     end
-    local function read(rule, key, now, _, _, declared)
+    local function read(rule, key, now, _, _, declared, _, may_have_ended)
       local state = {now = now, quotas = {}}
       local shorter
       for index = 1, rule.count do
@@ -1259,7 +1482,18 @@ local make_run = not PLAIN and function()
         local quota = {limit = rule.limits[index], window = window, life = window}
         local suffix = suffix_of(window, now, rule.ANCHORED)
         quota.suffix = suffix
-        if shorter and shorter.suffix == suffix then
+        if window < 0 then
+          quota.ends, quota.life = -1 - window, 3600000 - 1 - window - now
+          quota.is_over = quota.ends <= now
+          if quota.is_over and not may_have_ended then
+            fail('ERR the window has ended')
+          elseif quota.ends - now > 2147483647 * 1000 then
+            fail('ERR @ms must be at most 2147483647 seconds ahead')
+          end
+        end
+        if quota.is_over then
+          quota.value, quota.text = 0, '0'
+        elseif shorter and shorter.suffix == suffix then
           quota.shared = shorter.shared or shorter
           quota.shared.life = window
           quota.value, quota.expiry, quota.text = shorter.value, shorter.expiry, shorter.text
@@ -1300,7 +1534,7 @@ local make_run = not PLAIN and function()
           if quota.renewed then
             call('PEXPIREAT', quota.name, quota.expiry_after)
           end
-        elseif not quota.shared then
+        elseif not (quota.shared or quota.is_over) then
           call('SET', quota.name, format('%.0f', rule.cost), 'PXAT', quota.expiry_after)
         end
       end
@@ -1315,35 +1549,22 @@ local make_run = not PLAIN and function()
       end
       return names
     end
-    local refund = not DIRECT and function(rule, state)
-      local now, at, most = state.now, rule.at, 0
-      for index = rule.count, 1, -1 do
-        local quota = state.quotas[index]
-        local in_window = not at or rule.ANCHORED and quota.expiry and at >= quota.expiry - quota.window and at < quota.expiry
-          or not rule.ANCHORED and floor(at / quota.window) == floor(now / quota.window)
-        if quota.exists and quota.value > 0 and in_window then
-          local units = min(rule.cost, quota.value)
-          call('INCRBY', quota.name, format('-%.0f', units))
-          most, quota.value = max(most, units), quota.value - units
-        end
-      end
-      local first = state.quotas[1]
-      local expiry = first.expiry or now + first.life
-      return {most, first.value, floor((max(0, expiry - now) + 500) / 1000)}
-    end
     local function parse(words, at, command)
-      local rule, behind = quotas_and_options(words, at, command, 'FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL | EACH]')
-      rule.counts = rule.FORCE or rule.cost == 1 and rule.count == 1 -- The plain form counts its denials.
+      local rule, behind = quotas_and_options(words, at, command, 'FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]')
+      if rule.ANCHORED and rule.longest < 0 then
+        fail('ERR ANCHORED takes no @ms')
+      end
+      rule.counts = rule.FORCE or rule.cost == 1 and rule.count == 1 and not rule.HOLD -- The plain form counts its denials.
       return rule, behind
     end
     local function reply(_, state)
       local quota = state.binding
-      local left = max(0, (quota.expiry_after or state.now + quota.life) - state.now)
+      local left = max(0, (quota.ends or quota.expiry_after or state.now + quota.life) - state.now)
       return {state.allowed and 1 or 0, quota.used, floor((left + 500) / 1000)} -- Rounded as the TTL command does it.
     end
     fixed = {
-      syntax = 'FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL | EACH]', parse = parse, read = read, verdict = verdict, decide = decide, reply = reply, apply = apply,
-      set_missing_expiry = set_missing_expiry, refund = refund, counters = counters, suffix_of = suffix_of, complete = complete,
+      syntax = 'FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]', parse = parse, read = read, verdict = verdict, decide = decide, reply = reply, apply = apply,
+      set_missing_expiry = set_missing_expiry, counters = counters, suffix_of = suffix_of, complete = complete,
     }
     return fixed
   end
@@ -1731,9 +1952,9 @@ local make_run = not PLAIN and function()
       local map = {
         ye = 0, rt = 0, bex = 0, xl = 0, bcm = 0, ij = 0, aru = 0, br = 0,
         ['at-ms'] = status.at, ['window-ms'] = status.window, ['reset-after-ms'] = status.reset,
-        ['next-after-ms'] = status.next, ['retry-after-ms'] = status.retry,
+        ['next-after-ms'] = status.next, ['retry-after-ms'] = state.is_held and 0 or status.retry,
         ['remaining'] = max(0, status.limit - status.used), ['used'] = status.used, ['limit'] = status.limit,
-        ['allowed'] = status.allowed and 1 or 0,
+        ['allowed'] = (status.allowed or state.is_held) and 1 or 0,
       }
       map.ye, map.rt, map.bex, map.xl, map.bcm, map.ij, map.aru, map.br = nil, nil, nil, nil, nil, nil, nil, nil
       maps[index] = {map = map}
@@ -1744,11 +1965,22 @@ local make_run = not PLAIN and function()
     local rule = kind.parse(words, at, command)
     local writes = command ~= 'peek'
     local now, seconds, nanos = clock()
-    local state = kind.read(rule, key, now, seconds, nanos, declared, writes)
+    local state = kind.read(rule, key, now, seconds, nanos, declared, writes and not rule.HOLD)
+    local holds = rule.HOLD and (held or make_held()).open(rule, key, now, declared)
+    if holds and writes and held.give_back(kind, rule, key, holds, declared, {left = 1000}) then
+      state, holds = kind.read(rule, key, now, seconds, nanos, declared, false), held.open(rule, key, now, declared)
+    end
     kind.verdict(rule, state)
-    kind.decide(rule, state, state.allowed or rule.counts, not (rule.FULL or rule.EACH))
+    local counts = state.allowed or rule.counts
+    if holds and holds.own then
+      counts, state.is_held = false, true -- The request was counted before, and allowed.
+    end
+    kind.decide(rule, state, counts, not (rule.FULL or rule.EACH))
     if kind.plan and (writes or state.added > 0) then
       kind.plan(state, true)
+    end
+    if holds and counts then
+      held.check_room(holds)
     end
     local reply
     if rule.EACH then
@@ -1757,20 +1989,25 @@ local make_run = not PLAIN and function()
       reply = maps_of(kind, rule, state, false)[1]
     else
       reply = kind.reply(rule, state)
+      reply[1] = state.is_held and 1 or reply[1]
     end
     if writes then
       kind.apply(rule, state)
+      if holds then
+        held.apply(rule, holds, counts)
+      end
     end
     return reply
   end
   local others = nil
   local make_others = not DIRECT and function()
-    local least_words = {peek = 3, reset = 0, release = 1, all = 4, refund = 3}
+    local least_words = {peek = 3, reset = 0, release = 1, all = 4, refund = 3, settle = 5}
     local reset = (not ONLY or ONLY == 'fixed') and function(words, at, key, declared)
-      local windows = {}
-      for index = at, #words do
-        local window = window_of(words[index], 'windowSec')
-        if #windows > 0 and window <= windows[#windows] then
+      local windows, last = {}, #words
+      local has_holds = words[at] and upper(words[last]) == 'HOLD'
+      for index = at, has_holds and last - 1 or last do
+        local window = window_of(words[index])
+        if #windows > 0 and not is_longer(window, windows[#windows]) then
           fail('ERR windowSec must increase from one window to the next')
         elseif #windows == 16 then
           fail('ERR windowSec can be given for at most 16 windows')
@@ -1784,19 +2021,25 @@ local make_run = not PLAIN and function()
       elseif kind ~= 'none' then
         fail('WRONGTYPE Operation against a key holding the wrong kind of value')
       end
+      local function add(suffix, expected)
+        local name = counter_name(key, suffix, declared)
+        kind = call('TYPE', name).ok
+        if kind == expected then
+          names[#names + 1] = name
+        elseif kind == 'none' then
+          check_missing(key, name, declared)
+        else
+          fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+        end
+      end
       for index = 1, 2 * #windows do
         local suffix = fixed.suffix_of(windows[floor((index + 1) / 2)], now, index % 2 == 0)
         if not declared or declared[key .. ':' .. suffix] or declared['{' .. key .. '}:' .. suffix] then
-          local name = counter_name(key, suffix, declared)
-          kind = call('TYPE', name).ok
-          if kind == 'string' then
-            names[#names + 1] = name
-          elseif kind == 'none' then
-            check_missing(key, name, declared)
-          else
-            fail('WRONGTYPE Operation against a key holding the wrong kind of value')
-          end
+          add(suffix, 'string')
         end
+      end
+      if has_holds then
+        add('held', 'zset')
       end
       local removed = 0
       for index = 1, #names do
@@ -1804,10 +2047,62 @@ local make_run = not PLAIN and function()
       end
       return removed
     end
+    local settle = HELD and not DIRECT and function(kind, words, at, key, declared)
+      local rule = kind.parse(words, at, 'settle')
+      if not rule.HOLD then
+        fail('ERR RL.SETTLE takes a rule with HOLD')
+      elseif not rule.actual then
+        bad_words('settle', kind.syntax)
+      end
+      kind.complete()
+      local now = clock()
+      local holds = (held or make_held()).read(rule, key, now, declared)
+      if held.give_back(kind, rule, key, holds, declared, {left = 1000}) then
+        holds = held.read(rule, key, now, declared)
+      end
+      local function read()
+        return kind.read(rule, key, now, nil, nil, declared, false, true)
+      end
+      local own = holds.own
+      local settled = own and 1 or 2
+      if own and own.is_settled then
+        settled = own.units == rule.actual and 3 or 0
+      else
+        local difference = rule.actual - (own and own.units or 0)
+        rule.cost, rule.needed, rule.FORCE = math.abs(difference), max(1, math.abs(difference)), true
+        local state = difference ~= 0 and read()
+        if difference > 0 then
+          kind.verdict(rule, state)
+          kind.decide(rule, state, true, true)
+          if kind.plan then
+            kind.plan(state, true)
+          end
+        end
+        if not own then
+          held.check_room(holds)
+        end
+        if difference > 0 then
+          kind.apply(rule, state)
+        elseif difference < 0 then
+          rule.at = own.at
+          held.check_memory(rule, holds)
+          kind.refund(rule, state)
+        end
+        held.settle(rule, holds, rule.actual)
+      end
+      rule.cost, rule.needed = 0, 1
+      local state = read()
+      kind.verdict(rule, state)
+      kind.decide(rule, state, false, true)
+      state.binding = state.quotas[1]
+      local reply = kind.reply(rule, state)
+      reply[1] = settled
+      return reply
+    end
     others = function(command, key, words, at, declared)
       local least = least_words[command]
       if not least then
-        fail('ERR the first word must be sliding, fixed, throttle, acquire, peek, reset, release, all or refund')
+        fail('ERR the first word must be sliding, fixed, throttle, acquire, peek, reset, release, all, refund or settle')
       elseif not key or #words - at + 1 < least then
         fail(format("ERR wrong number of arguments for 'rl.%s' command", command))
       elseif command == 'reset' then
@@ -1818,6 +2113,9 @@ local make_run = not PLAIN and function()
       local kind = rule_of(upper(words[at]))
       if command == 'peek' then
         return decide(kind or fail('ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE'), words, at + 1, 'peek', key, declared)
+      elseif command == 'settle' then
+        local is_holdable = kind and find(kind.syntax, '[HOLD', 1, true)
+        return settle(is_holdable and kind or fail('ERR rule must be SLIDING or FIXED'), words, at + 1, key, declared)
       end
       if kind then
         kind.complete()
@@ -1825,7 +2123,7 @@ local make_run = not PLAIN and function()
       local refund = kind and kind.refund or fail('ERR rule must be SLIDING, FIXED or THROTTLE')
       local rule = kind.parse(words, at + 1, 'refund')
       local now, seconds, nanos = clock()
-      return refund(rule, kind.read(rule, key, now, seconds, nanos, declared, false))
+      return refund(rule, kind.read(rule, key, now, seconds, nanos, declared, false, true))
     end
     return others
   end
@@ -1851,7 +2149,8 @@ local make_run = not PLAIN and function()
           local key = parts[place].key
           local suffix = sub(name, 1, #key + 1) == key .. ':' and sub(name, #key + 2)
             or sub(name, 1, #key + 3) == '{' .. key .. '}:' and sub(name, #key + 4)
-          belongs = belongs or parts[place].kind.counters and suffix and find(suffix, '^%d[%d.]*s?$')
+          belongs = belongs or parts[place].kind.counters and suffix and find(suffix, '^@?%d[%d.]*s?$')
+            or parts[place].rule.HOLD and suffix == 'held'
         end
         if not belongs then
           return nil
@@ -1865,6 +2164,9 @@ local make_run = not PLAIN and function()
       for index = 1, #parts do
         local part = parts[index]
         local names = part.kind.counters and part.kind.counters(part.rule, part.key, now, declared) or {part.key}
+        if part.rule.HOLD then
+          names[#names + 1] = counter_name(part.key, 'held', declared)
+        end
         for place = 1, #names do
           if taken[names[place]] then
             fail('ERR two rules of RL.ALL would share a counter')
@@ -1938,26 +2240,55 @@ local make_run = not PLAIN and function()
       end
       return parts, full, declared
     end
+    local function read_all(parts, now, seconds, nanos, declared)
+      local has_ended = false
+      for index = 1, #parts do
+        local part = parts[index]
+        part.state = part.kind.read(part.rule, part.key, now, seconds, nanos, declared, false)
+        if part.rule.HOLD then
+          part.holds = (held or make_held()).open(part.rule, part.key, now, declared)
+          has_ended = has_ended or #part.holds.ended > 0
+        end
+      end
+      return has_ended
+    end
     all = function(keys, words, at)
       local parts, full, declared = parse(keys, words, at)
       local now, seconds, nanos = clock()
       check_apart(parts, now, declared)
+      if read_all(parts, now, seconds, nanos, declared) then
+        local work = {left = 1000}
+        for index = 1, #parts do
+          local part = parts[index]
+          if part.holds then
+            held.give_back(part.kind, part.rule, part.key, part.holds, declared, work)
+          end
+        end
+        read_all(parts, now, seconds, nanos, declared)
+      end
+      local is_known = nil
       for index = 1, #parts do
         local part = parts[index]
-        part.state = part.kind.read(part.rule, part.key, now, seconds, nanos, declared, false)
+        if part.holds then
+          is_known = is_known ~= false and part.holds.own ~= nil
+        end
       end
       local allowed = true
       for index = 1, #parts do
         local part = parts[index]
         part.kind.verdict(part.rule, part.state)
-        part.denies = not (part.state.allowed or part.rule.FORCE)
+        if is_known or part.holds and part.holds.own then
+          part.state.is_held = true
+        end
+        part.denies = not (part.state.allowed or part.rule.FORCE or part.state.is_held)
         allowed = allowed and not part.denies
       end
       local binding, longest, left, limit, maps = nil, 0, nil, nil, {}
       for index = 1, #parts do
         local part = parts[index]
         local kind, rule, state = part.kind, part.rule, part.state
-        kind.decide(rule, state, allowed)
+        part.counts = allowed and (not state.is_held or kind.release ~= nil) -- Leases are renewed.
+        kind.decide(rule, state, part.counts)
         if full then
           maps[index] = maps_of(kind, rule, state, false)[1]
         end
@@ -1977,12 +2308,20 @@ local make_run = not PLAIN and function()
       if allowed then
         plan_together(parts)
         limit_pruning(parts)
+        for index = 1, #parts do
+          if parts[index].holds and parts[index].counts then
+            held.check_room(parts[index].holds)
+          end
+        end
       end
       for index = 1, #parts do
         local part = parts[index]
         local change = allowed and part.kind.apply or part.kind.set_missing_expiry
         if change then
           change(part.rule, part.state)
+        end
+        if allowed and part.holds then
+          held.apply(part.rule, part.holds, part.counts)
         end
       end
       return {allowed and 1 or 0, binding - 1, left, longest == math.huge and -1 or longest, full and maps or nil}
@@ -2015,11 +2354,13 @@ local function answer(command, keys, words, at, is_plain)
   end
   if is_plain or key and (command == 'sliding' and (more == 1 or more == 3 and string.upper(words[at + 2]) == 'COST')
     or command == 'fixed' and more == 1) then
-    local window, limit = window_of(words[at], 'windowSec'), within(words[at + 1], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991')
-    if command == 'fixed' then
+    local window, limit = window_of(words[at]), within(words[at + 1], 0, 9007199254740991) or fail('ERR limit must be an integer from 0 to 9007199254740991')
+    if window < 0 then
+    elseif command == 'fixed' then
       return plain_fixed(key, window, limit, declared)
+    else
+      return plain_sliding(key, window, limit, more == 3 and (within(words[at + 3], 1, 9007199254740991) or fail('ERR COST must be an integer from 1 to 9007199254740991')))
     end
-    return plain_sliding(key, window, limit, more == 3 and (within(words[at + 3], 1, 9007199254740991) or fail('ERR COST must be an integer from 1 to 9007199254740991')))
   end
   return (run or make_run())(command, keys, words, at, declared)
 end
@@ -2051,6 +2392,7 @@ register('reset', {'allow-oom'})
 register('release', {'allow-oom'})
 register('all', {})
 register('refund', {'allow-oom'})
+register('settle', {'allow-oom'})
 redis.register_function{
   function_name = 'rl_version',
   callback = function() return VERSION end,

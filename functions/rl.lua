@@ -12,8 +12,8 @@
 -- Each call runs a script from its first line to its last. Creating a function takes time, and so does each local that it
 -- captures. So a call creates only the functions that it needs: those named make_ create others, and some are created in some
 -- of the calls only. In a script ONLY is the rule of the call if there is exactly one, DIRECT is true if the command is that
--- of this rule, and PLAIN if it has one of the plain forms (command/plain.lua). In a library they are false, and functions are
--- kept.
+-- of this rule, PLAIN if it has one of the plain forms (command/plain.lua), and HELD if it may use holds. In a library the first three
+-- are false, the last is true, and functions are kept.
 --
 -- Numbers are doubles: integers are exact up to 2^53. Times in milliseconds stay far below that; nanoseconds do not, and
 -- are kept as seconds and nanoseconds.

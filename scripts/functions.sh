@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../functions"
 
-version=5
+version=7
 
 # What the commands declare in src/command: names and words of the rules, and flags and arities of the other commands.
 names=() refundable=() syntaxes=() others=() flags=() least=()
@@ -142,7 +142,7 @@ library() {
 -- The commands of redis-rl as functions. Made of functions/ by \`make functions\`.
 -- Version $version
 local VERSION = $version
-local KEEPS_STATE, ONLY, DIRECT, PLAIN = true, false, false, false
+local KEEPS_STATE, ONLY, DIRECT, PLAIN, HELD = true, false, false, false, true
 local function rules()
 LUA
   rules
@@ -184,7 +184,7 @@ script() {
 -- The commands of redis-rl as one script: EVALSHA sha numkeys key ... command word ... Made of functions/ by `make functions`.
 local command, keys, words, at = string.lower(ARGV[1] or ''), KEYS, ARGV, 2
 local ONLY = command
-if command == 'peek' or command == 'refund' then
+if command == 'peek' or command == 'refund' or command == 'settle' then
   ONLY = string.lower(words[2] or '')
 elseif command == 'release' or command == 'reset' then
   ONLY = command == 'release' and 'acquire' or 'fixed'
@@ -199,21 +199,29 @@ LUA
   cat <<'LUA'
 local KEEPS_STATE, DIRECT, PLAIN = false, ONLY == command, false
 if keys[1] and (command == 'sliding' or command == 'fixed') then
-  PLAIN = #words == 3 or #words == 5 and command == 'sliding' and string.upper(words[4]) == 'COST'
+  PLAIN = (#words == 3 or #words == 5 and command == 'sliding' and string.upper(words[4]) == 'COST')
+    and string.byte(words[2]) ~= 64 -- @ms
+end
+local HELD = command == 'settle'
+for index = 4, PLAIN and 0 or #words do
+  HELD = HELD or #words[index] == 4 and string.upper(words[index]) == 'HOLD'
 end
 LUA
   rules
   reply
 }
 
-# The client packages take the last two in when they are built.
+# The client packages take the last two in when they are built. A package of Go is not built, and has copies.
+copies=../clients/go/lua
 if [ "${1-}" = --check ]; then
-  if ! cmp -s <(declared) command/rules.lua || ! cmp -s <(library) rl.library.lua || ! cmp -s <(script) rl.script.lua; then
-    echo 'functions/: command/rules.lua, rl.library.lua or rl.script.lua is not what it is made of: run `make functions`' >&2
+  if ! cmp -s <(declared) command/rules.lua || ! cmp -s <(library) rl.library.lua || ! cmp -s <(script) rl.script.lua ||
+    ! cmp -s rl.library.lua $copies/rl.library.lua || ! cmp -s rl.script.lua $copies/rl.script.lua; then
+    echo 'functions/: command/rules.lua, rl.library.lua, rl.script.lua or its copy in clients/go is not what it is made of: run `make functions`' >&2
     exit 1
   fi
 else
   declared >command/rules.lua
   library >rl.library.lua
   script >rl.script.lua
+  cp rl.library.lua rl.script.lua $copies
 fi

@@ -1,4 +1,4 @@
-//! The settings `rl.cl-throttle`, `rl.enforce`, `rl.sliding-storage` and `rl.top`, in redis.conf or as arguments of
+//! The settings `rl.cl-throttle`, `rl.enforce`, `rl.gcra`, `rl.sliding-storage` and `rl.top`, in redis.conf or as arguments of
 //! `loadmodule`.
 //!
 //! An argument is the default for a setting that the server's configuration does not contain. An unknown argument is
@@ -15,6 +15,9 @@ static CL_THROTTLE: Setting = Setting::new(c"cl-throttle", &[c"no", c"yes"], fal
 /// Whether a request that is denied gets a reply that says so. Nothing else depends on it.
 static ENFORCE: Setting = Setting::new(c"enforce", &[c"yes", c"no"], true).on_set(log_enforcement);
 
+/// Whether RL.THROTTLE is also registered as GCRA, with that command's words. Immutable like `CL_THROTTLE`.
+static GCRA: Setting = Setting::new(c"gcra", &[c"no", c"yes"], false);
+
 /// How RL.SLIDING stores new keys. An existing key is used as it is.
 static SLIDING_STORAGE: Setting = Setting::new(c"sliding-storage", &[c"auto", c"zset", c"compact"], true);
 
@@ -25,7 +28,7 @@ static TOP: Setting = Setting::new(c"top", &[c"yes", c"no"], true).on_set(|| {
     }
 });
 
-static ALL: [&Setting; 4] = [&CL_THROTTLE, &ENFORCE, &SLIDING_STORAGE, &TOP];
+static ALL: [&Setting; 5] = [&CL_THROTTLE, &ENFORCE, &GCRA, &SLIDING_STORAGE, &TOP];
 
 fn log_enforcement() {
     log_notice(match enforces() {
@@ -36,6 +39,10 @@ fn log_enforcement() {
 
 pub fn wants_cl_throttle() -> bool {
     CL_THROTTLE.get() == 1
+}
+
+pub fn wants_gcra() -> bool {
+    GCRA.get() == 1
 }
 
 /// Whether limits are enforced.

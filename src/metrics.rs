@@ -88,5 +88,7 @@ pub static RESET: Total = Total::new();
 pub static RELEASED: Total = Total::new();
 /// Calls of RL.REFUND.
 pub static REFUND: Total = Total::new();
+/// Calls of RL.SETTLE.
+pub static SETTLED: Total = Total::new();
 /// Calls that the module has answered with an error. Refusals of the server are not counted.
 pub static ERRORS: Total = Total::new();

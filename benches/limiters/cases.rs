@@ -221,12 +221,13 @@ impl Case {
     }
 }
 
-/// The words of a command. `key` is replaced by the key, `key:part` by one of several keys with the same hash tag, `holder` by a
+/// The words of a command. `key` is replaced by the key, `key:part` by one of several keys with the same hash tag, `holder` and `attempt` by a
 /// name that no other call uses.
 fn fill_in(words: &[String], key: &str, call: usize) -> Vec<String> {
     let filled = |word: &String| match word.strip_prefix("key") {
         Some(part) if part.is_empty() || part.starts_with(':') => format!("{key}{part}"),
         _ if word == "holder" => format!("req-{call:016x}"),
+        _ if word == "attempt" => format!("{call:032x}"),
         _ => word.clone(),
     };
     words.iter().map(filled).collect()
@@ -631,8 +632,16 @@ pub fn full_replies() -> Vec<Case> {
     let log = |title: &str| Case { limit: 100, keys: 500, verdict: None, ..case(title) };
     let all = |tokens: &str| format!("{ALL} {tokens} COST 1800 ACQUIRE 16 3600 holder FULL");
     let sliding = "RL.SLIDING key 3600 10 FULL";
+    let hold = "RL.SLIDING key 3600 200000 COST 1800 HOLD attempt 60";
+    let settle = "RL.SETTLE key SLIDING 3600 200000 COST 1800 HOLD attempt 60 ACTUAL 500";
+    let budget = |title: &str| Case { limit: 100, verdict: None, ..case(title) };
     let tokens = "RL.SLIDING key 3600 200000 COST 1800 FULL";
     vec![
+        budget("RL.SLIDING, 200,000 tokens, COST 1800 HOLD").module(hold, &["rl.sliding"]),
+        budget("RL.SLIDING, 200,000 tokens, COST 1800 HOLD, then RL.SETTLE")
+            .module(&format!("{hold};{settle}"), &["rl.sliding", "rl.settle"]),
+        budget("RL.SLIDING, 200,000 tokens, COST 1800 HOLD, sent twice")
+            .module(&format!("{hold};{hold}"), &["rl.sliding"]),
         denied("RL.SLIDING, FULL, denied").module(sliding, &["rl.sliding"]).after(10, sliding),
         log("RL.SLIDING, 200,000 tokens, COST 1800, FULL").module(tokens, &["rl.sliding"]),
         denied("RL.SLIDING, 200,000 tokens, COST 1800, FULL, denied")

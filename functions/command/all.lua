@@ -25,7 +25,8 @@ local function declared_behind(keys, parts)
       local key = parts[place].key
       local suffix = sub(name, 1, #key + 1) == key .. ':' and sub(name, #key + 2)
         or sub(name, 1, #key + 3) == '{' .. key .. '}:' and sub(name, #key + 4)
-      belongs = belongs or parts[place].kind.counters and suffix and find(suffix, '^%d[%d.]*s?$')
+      belongs = belongs or parts[place].kind.counters and suffix and find(suffix, '^@?%d[%d.]*s?$')
+        or parts[place].rule.HOLD and suffix == 'held'
     end
     if not belongs then
       return nil
@@ -41,6 +42,9 @@ local function check_apart(parts, now, declared)
   for index = 1, #parts do
     local part = parts[index]
     local names = part.kind.counters and part.kind.counters(part.rule, part.key, now, declared) or {part.key}
+    if part.rule.HOLD then
+      names[#names + 1] = counter_name(part.key, 'held', declared)
+    end
     for place = 1, #names do
       if taken[names[place]] then
         fail('ERR two rules of RL.ALL would share a counter')
@@ -122,26 +126,58 @@ local function parse(keys, words, at)
   return parts, full, declared
 end
 
+-- Reads the keys of all rules. Returns whether something has ended that was held there.
+local function read_all(parts, now, seconds, nanos, declared)
+  local has_ended = false
+  for index = 1, #parts do
+    local part = parts[index]
+    part.state = part.kind.read(part.rule, part.key, now, seconds, nanos, declared, false)
+    if part.rule.HOLD then
+      part.holds = (held or make_held()).open(part.rule, part.key, now, declared)
+      has_ended = has_ended or #part.holds.ended > 0
+    end
+  end
+  return has_ended
+end
+
 all = function(keys, words, at)
   local parts, full, declared = parse(keys, words, at)
   local now, seconds, nanos = clock()
   check_apart(parts, now, declared)
+  if read_all(parts, now, seconds, nanos, declared) then
+    local work = {left = MOST_WORK}
+    for index = 1, #parts do
+      local part = parts[index]
+      if part.holds then
+        held.give_back(part.kind, part.rule, part.key, part.holds, declared, work)
+      end
+    end
+    read_all(parts, now, seconds, nanos, declared)
+  end
+  -- Where each holder has its hold the call was carried out before. It counts nothing again.
+  local is_known = nil
   for index = 1, #parts do
     local part = parts[index]
-    part.state = part.kind.read(part.rule, part.key, now, seconds, nanos, declared, false)
+    if part.holds then
+      is_known = is_known ~= false and part.holds.own ~= nil
+    end
   end
   local allowed = true
   for index = 1, #parts do
     local part = parts[index]
     part.kind.verdict(part.rule, part.state)
-    part.denies = not (part.state.allowed or part.rule.FORCE)
+    if is_known or part.holds and part.holds.own then
+      part.state.is_held = true
+    end
+    part.denies = not (part.state.allowed or part.rule.FORCE or part.state.is_held)
     allowed = allowed and not part.denies
   end
   local binding, longest, left, limit, maps = nil, 0, nil, nil, {}
   for index = 1, #parts do
     local part = parts[index]
     local kind, rule, state = part.kind, part.rule, part.state
-    kind.decide(rule, state, allowed)
+    part.counts = allowed and (not state.is_held or kind.release ~= nil) -- Leases are renewed.
+    kind.decide(rule, state, part.counts)
     if full then
       maps[index] = maps_of(kind, rule, state, false)[1]
     end
@@ -161,12 +197,20 @@ all = function(keys, words, at)
   if allowed then
     plan_together(parts)
     limit_pruning(parts)
+    for index = 1, #parts do
+      if parts[index].holds and parts[index].counts then
+        held.check_room(parts[index].holds)
+      end
+    end
   end
   for index = 1, #parts do
     local part = parts[index]
     local change = allowed and part.kind.apply or part.kind.set_missing_expiry
     if change then
       change(part.rule, part.state)
+    end
+    if allowed and part.holds then
+      held.apply(part.rule, part.holds, part.counts)
     end
   end
   return {allowed and 1 or 0, binding - 1, left, longest == math.huge and -1 or longest, full and maps or nil}

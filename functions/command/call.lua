@@ -14,11 +14,14 @@ local function answer(command, keys, words, at, is_plain)
   end
   if is_plain or key and (command == 'sliding' and (more == 1 or more == 3 and string.upper(words[at + 2]) == 'COST')
     or command == 'fixed' and more == 1) then
-    local window, limit = window_of(words[at], 'windowSec'), within(words[at + 1], 0, MOST) or fail(BAD_LIMIT)
-    if command == 'fixed' then
+    local window, limit = window_of(words[at]), within(words[at + 1], 0, MOST) or fail(BAD_LIMIT)
+    if window < 0 then
+      -- @ms
+    elseif command == 'fixed' then
       return plain_fixed(key, window, limit, declared)
+    else
+      return plain_sliding(key, window, limit, more == 3 and (within(words[at + 3], 1, MOST) or fail(BAD_COST)))
     end
-    return plain_sliding(key, window, limit, more == 3 and (within(words[at + 3], 1, MOST) or fail(BAD_COST)))
   end
   return (run or make_run())(command, keys, words, at, declared)
 end

@@ -3,8 +3,9 @@
 
 local BAD_AT = 'ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991'
 
--- A word like this is meant as a number, in or out of range. All other words are meant as options.
+-- Words like these are meant as a number, in or out of range, or as a window. All other words are meant as options.
 local LIKE_A_NUMBER = '^[%d+.-]'
+local LIKE_A_WINDOW = '^[%d+.@-]'
 
 -- Refuses words that a rule does not take where it is given. `syntax`: its name, what follows the key, and what its own command
 -- takes for the reply.
@@ -12,7 +13,8 @@ local function bad_words(command, syntax)
   local _, _, name, words = find(syntax, '^(%u+) (.*)$')
   if command ~= lower(name) then
     _, _, words = find(syntax, '^(.*) %[')
-    words = words .. (command == 'peek' and ' [FULL | EACH]' or command == 'refund' and ' [AT ms]' or ' [FULL]')
+    words = command == 'refund' and string.gsub(words, ' %[HOLD.-%]', '') .. ' [AT ms]' or command == 'settle' and words .. ' ACTUAL n'
+      or words .. (command == 'peek' and ' [FULL | EACH]' or ' [FULL]')
   end
   fail('ERR syntax error: expected ' .. words)
 end
@@ -24,9 +26,16 @@ local function options(rule, words, at, command, syntax)
     local option = upper(words[at])
     if rule[option] then
       break
-    elseif option == 'COST' or option == 'FORCE' or option == 'ANCHORED' then
-      if not find(syntax, '[' .. option, 1, true) then
+    elseif option == 'COST' or option == 'HOLD' or option == 'FORCE' or option == 'ANCHORED' then
+      if not find(syntax, '[' .. option, 1, true) or option == 'HOLD' and command == 'refund' then
         break
+      elseif option == 'HOLD' then
+        rule.holder, rule.lease = words[at + 1], words[at + 2] or bad_words(command, syntax)
+        if #rule.holder < 1 or #rule.holder > 256 then
+          fail('ERR holder must be 1 to 256 bytes long')
+        end
+        rule.lease = window_of(rule.lease, 'leaseSec')
+        at = at + 2
       elseif option == 'COST' then
         at = at + 1
         local least = (command == 'peek' or command == 'all') and 0 or 1
@@ -36,8 +45,12 @@ local function options(rule, words, at, command, syntax)
     elseif option == 'AT' and command == 'refund' then
       at = at + 1
       rule.at = within(words[at] or bad_words(command, syntax), 0, MOST) or fail(BAD_AT)
+    elseif option == 'ACTUAL' and command == 'settle' then
+      at = at + 1
+      rule.actual = within(words[at] or bad_words(command, syntax), 0, MOST)
+        or fail('ERR ACTUAL must be an integer from 0 to 9007199254740991')
     elseif (option == 'FULL' or option == 'EACH' and (command == 'peek' or find(syntax, '| EACH]', 1, true)))
-      and command ~= 'all' and command ~= 'refund' and not rule.FULL and not rule.EACH then
+      and command ~= 'all' and command ~= 'refund' and command ~= 'settle' and not rule.FULL and not rule.EACH then
       -- How much the reply shows.
     else
       break
@@ -51,6 +64,11 @@ local function options(rule, words, at, command, syntax)
   return at
 end
 
+-- Whether windows are in increasing order: those that end at a time come last.
+local function is_longer(window, last)
+  return last < 0 and window < last or last >= 0 and (window < 0 or window > last)
+end
+
 -- `windowSec limit [windowSec limit ...]` and options.
 local quotas_and_options = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function(words, at, command, syntax)
   local rule = {windows = {}, limits = {}, cost = 1}
@@ -59,8 +77,9 @@ local quotas_and_options = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function
     if not (words[at] and words[at + 1]) then
       fail(format(WRONG_ARITY, command))
     end
-    local window, limit = window_of(words[at], 'windowSec'), within(words[at + 1], 0, MOST) or fail(BAD_LIMIT)
-    if count > 0 and window <= rule.windows[count] then
+    local window = window_of(words[at])
+    local limit = within(words[at + 1], 0, MOST) or fail(BAD_LIMIT)
+    if count > 0 and not is_longer(window, rule.windows[count]) then
       fail(NOT_INCREASING)
     elseif count == MOST_WINDOWS then
       fail('ERR windowSec and limit can be given for at most 16 windows')
@@ -68,10 +87,13 @@ local quotas_and_options = ONLY ~= 'throttle' and ONLY ~= 'acquire' and function
     count = count + 1
     rule.windows[count], rule.limits[count] = window, limit
     at = at + 2
-  until not (words[at] and find(words[at], LIKE_A_NUMBER))
+  until not (words[at] and find(words[at], LIKE_A_WINDOW))
   rule.count, rule.longest = count, rule.windows[count]
 
   at = options(rule, words, at, command, syntax)
+  if rule.HOLD and rule.cost == 0 then
+    fail(BAD_COST)
+  end
   rule.needed = max(1, rule.cost) -- COST 0 asks whether there is room for a unit.
   return rule, at
 end

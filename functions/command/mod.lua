@@ -3,6 +3,7 @@
 local ceil, max, min, sub, lower, upper = math.ceil, math.max, math.min, string.sub, string.lower, string.upper
 
 local MOST_LOOKUPS = 1024
+local MOST_WORK = 1000 -- What one call may do for holds that have ended.
 
 -- The windows that a call may still look into to find the ends of waits: one budget for all its rules, windows and EACH.
 local lookups = MOST_LOOKUPS
@@ -10,6 +11,15 @@ local lookups = MOST_LOOKUPS
 include 'command/grammar'
 include 'state/mod'
 include 'limit/mod'
+
+-- The holds of a key, which only some calls have.
+local held = nil
+
+local make_held = HELD and function()
+  include 'state/held'
+  return held
+end
+
 include 'command/rules'
 include 'command/reply'
 include 'command/rule'

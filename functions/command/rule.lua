@@ -1,7 +1,8 @@
 -- What a rule is, and the command that decides by one rule about one key. A rule is a table of these functions:
 --
 -- parse(words, at, command)          the rule that begins at words[at], and where it ends
--- read(rule, key, time, declared)    a state: what is stored; changes nothing
+-- read(rule, key, time, declared, prunes, may_have_ended)  a state: what is stored; changes nothing, unless it `prunes`.
+--                                    `may_have_ended`: whether `@ms` may be over
 -- verdict(rule, state)               whether the request is `allowed`
 -- decide(rule, state, counts, is_short)  updates the state to that after a call that may count, or may not.
 --                                    `is_short`: whether the reply shows no wait
@@ -21,12 +22,23 @@ local function decide(kind, words, at, command, key, declared)
   local rule = kind.parse(words, at, command)
   local writes = command ~= 'peek'
   local now, seconds, nanos = clock()
-  local state = kind.read(rule, key, now, seconds, nanos, declared, writes)
+  local state = kind.read(rule, key, now, seconds, nanos, declared, writes and not rule.HOLD)
+  local holds = rule.HOLD and (held or make_held()).open(rule, key, now, declared)
+  if holds and writes and held.give_back(kind, rule, key, holds, declared, {left = MOST_WORK}) then
+    state, holds = kind.read(rule, key, now, seconds, nanos, declared, false), held.open(rule, key, now, declared)
+  end
   kind.verdict(rule, state)
-  kind.decide(rule, state, state.allowed or rule.counts, not (rule.FULL or rule.EACH))
+  local counts = state.allowed or rule.counts
+  if holds and holds.own then
+    counts, state.is_held = false, true -- The request was counted before, and allowed.
+  end
+  kind.decide(rule, state, counts, not (rule.FULL or rule.EACH))
   -- A peek plans what it would add as well: a log that cannot take the units refuses it like the call.
   if kind.plan and (writes or state.added > 0) then
     kind.plan(state, true)
+  end
+  if holds and counts then
+    held.check_room(holds)
   end
   local reply
   if rule.EACH then
@@ -35,9 +47,13 @@ local function decide(kind, words, at, command, key, declared)
     reply = maps_of(kind, rule, state, false)[1]
   else
     reply = kind.reply(rule, state)
+    reply[1] = state.is_held and 1 or reply[1]
   end
   if writes then
     kind.apply(rule, state)
+    if holds then
+      held.apply(rule, holds, counts)
+    end
   end
   return reply
 end

@@ -1,15 +1,15 @@
 -- The list of rules. Made of the declarations in src/command by `make functions`.
 
-local BAD_COMMAND = 'ERR the first word must be sliding, fixed, throttle, acquire, peek, reset, release, all or refund'
+local BAD_COMMAND = 'ERR the first word must be sliding, fixed, throttle, acquire, peek, reset, release, all, refund or settle'
 local BAD_RULE = 'ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE'
 local NOT_REFUNDABLE = 'ERR rule must be SLIDING, FIXED or THROTTLE'
-local SLIDING_SYNTAX = 'SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]'
-local FIXED_SYNTAX = 'FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL | EACH]'
+local SLIDING_SYNTAX = 'SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]'
+local FIXED_SYNTAX = 'FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]'
 local THROTTLE_SYNTAX = 'THROTTLE max_burst count period [quantity] [FULL]'
 local ACQUIRE_SYNTAX = 'ACQUIRE limit leaseSec holder [FULL]'
 
 -- How many words each of the other commands has at least, without its key.
-local LEAST_WORDS = {peek = 3, reset = 0, release = 1, all = 4, refund = 3}
+local LEAST_WORDS = {peek = 3, reset = 0, release = 1, all = 4, refund = 3, settle = 5}
 
 local make_sliding = (not ONLY or ONLY == 'sliding') and function()
   local sliding = nil

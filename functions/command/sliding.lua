@@ -4,6 +4,9 @@ include 'limit/sliding'
 
 local function parse(words, at, command)
   local rule, behind = quotas_and_options(words, at, command, SLIDING_SYNTAX)
+  if rule.longest < 0 then
+    fail(format(BAD_SECONDS, 'windowSec'))
+  end
   rule.counts = rule.FORCE
   return rule, behind
 end

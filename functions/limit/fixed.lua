@@ -29,7 +29,7 @@ local function decide(rule, state, counts)
     local quota = state.quotas[index]
     quota.life = quota.shared and quota.shared.life or quota.life
     quota.used, quota.expiry_after = quota.value, quota.expiry
-    if counts then
+    if counts and not quota.is_over then
       if #quota.text >= 19 and quota.value > 0 then
         check_overflow(quota.text, rule.cost)
       end
@@ -46,7 +46,7 @@ local function decide(rule, state, counts)
   end
 end
 
--- What several windows and FULL need.
+-- What several windows, FULL and RL.REFUND need.
 local function complete()
   if fixed.statuses then
     return
@@ -54,8 +54,8 @@ local function complete()
 
   -- Until the next request finds a counter at 0.
   local function fresh_after(rule, state, quota)
-    local at = quota.expiry_after or state.now + quota.life
-    if not rule.ANCHORED then
+    local at = quota.ends or quota.expiry_after or state.now + quota.life
+    if not (rule.ANCHORED or quota.ends) then
       -- The server keeps a key through the very millisecond of its expiry.
       local window = quota.window
       local next_window = (floor(state.now / window) + 1) * window
@@ -88,11 +88,35 @@ local function complete()
     local fresh = quota.used > 0 and fresh_after(rule, state, quota) or 0
     local next_after = quota.used > 0 and quota.limit == 0 and -1 or fresh
     return {
-      limit = quota.limit, used = quota.used, next = next_after, reset = fresh, window = quota.window, at = state.now,
+      limit = quota.limit, used = quota.used, next = next_after, reset = fresh, window = max(0, quota.window),
+      at = state.now,
     }
   end
 
   function fixed.statuses(rule, state, each)
     return (several or make_several()).statuses(fixed, rule, state, each, status)
+  end
+
+  function fixed.refund(rule, state)
+    local now, at, most = state.now, rule.at, 0
+    for index = rule.count, 1, -1 do
+      local quota = state.quotas[index]
+      local in_window = not at
+      if quota.ends then
+        in_window = not quota.is_over
+      elseif at and rule.ANCHORED then
+        in_window = quota.expiry and at >= quota.expiry - quota.window and at < quota.expiry
+      elseif at then
+        in_window = floor(at / quota.window) == floor(now / quota.window)
+      end
+      if quota.exists and quota.value > 0 and in_window then
+        local units = min(rule.cost, quota.value)
+        call('INCRBY', quota.name, format('-%.0f', units))
+        most, quota.value = max(most, units), quota.value - units
+      end
+    end
+    local first = state.quotas[1]
+    local expiry = first.ends or first.expiry or now + first.life
+    return {most, first.value, floor((max(0, expiry - now) + 500) / 1000)}
   end
 end

@@ -1,4 +1,4 @@
--- The keys of the counters of fixed windows.
+-- The keys of the counters of fixed windows, and of holds.
 
 -- Whether this server is a node of a cluster: nil before the first call has asked, 'unknown' where the user may not. A script,
 -- which does not keep it, asks where it has to know.
@@ -6,7 +6,7 @@ local in_cluster = not KEEPS_STATE and 'unknown' or nil
 
 -- The key of a counter: `key:suffix`, or in a cluster a name in the slot of the key. The names of counters that the caller has
 -- declared show which of the two is in use.
-local counter_name = (not ONLY or ONLY == 'fixed') and function(key, suffix, declared)
+local counter_name = (HELD or not ONLY or ONLY == 'fixed') and function(key, suffix, declared)
   local plain = key .. ':' .. suffix
   if declared then
     local braced = '{' .. key .. '}:' .. suffix
@@ -43,7 +43,7 @@ end
 
 -- Refuses a counter that this node lacks and another one may have. The server refuses a call with two keys if one of them may be
 -- on another node.
-local check_missing = not PLAIN and (not ONLY or ONLY == 'fixed') and function(key, name, declared)
+local check_missing = not PLAIN and (HELD or not ONLY or ONLY == 'fixed') and function(key, name, declared)
   if in_cluster ~= false and not declared then
     call('EXISTS', key, name)
   end

@@ -1,8 +1,12 @@
 -- The counters of fixed windows: integers as the server stores them.
 
--- The suffix of a counter's name: the number of its window, or the window's seconds in their shortest form.
+local GRACE = 3600000 -- How long the counter of a window that ends at a time stays, for clocks that are behind.
+
+-- The suffix of a counter's name: the number of its window, or the window's seconds in their shortest form, or when it ends.
 local function suffix_of(window, now, anchored)
-  if not anchored then
+  if window < 0 then
+    return format('@%d', -1 - window)
+  elseif not anchored then
     return format('%d', floor(now / window))
   end
   local text, places = format('%d', floor(window / 1000)), window % 1000
@@ -12,7 +16,7 @@ local function suffix_of(window, now, anchored)
   return text .. 's'
 end
 
-local function read(rule, key, now, _, _, declared)
+local function read(rule, key, now, _, _, declared, _, may_have_ended)
   local state = {now = now, quotas = {}}
   local shorter
   for index = 1, rule.count do
@@ -20,7 +24,18 @@ local function read(rule, key, now, _, _, declared)
     local quota = {limit = rule.limits[index], window = window, life = window}
     local suffix = suffix_of(window, now, rule.ANCHORED)
     quota.suffix = suffix
-    if shorter and shorter.suffix == suffix then
+    if window < 0 then
+      quota.ends, quota.life = -1 - window, GRACE - 1 - window - now
+      quota.is_over = quota.ends <= now
+      if quota.is_over and not may_have_ended then
+        fail('ERR the window has ended')
+      elseif quota.ends - now > MOST_SECONDS * 1000 then
+        fail('ERR @ms must be at most 2147483647 seconds ahead')
+      end
+    end
+    if quota.is_over then
+      quota.value, quota.text = 0, '0'
+    elseif shorter and shorter.suffix == suffix then
       quota.shared = shorter.shared or shorter
       quota.shared.life = window
       quota.value, quota.expiry, quota.text = shorter.value, shorter.expiry, shorter.text
@@ -64,7 +79,7 @@ local function apply(rule, state)
       if quota.renewed then
         call('PEXPIREAT', quota.name, quota.expiry_after)
       end
-    elseif not quota.shared then
+    elseif not (quota.shared or quota.is_over) then
       call('SET', quota.name, format('%.0f', rule.cost), 'PXAT', quota.expiry_after)
     end
   end
@@ -80,21 +95,4 @@ local counters = not ONLY and function(rule, key, now, declared)
     end
   end
   return names
-end
-
-local refund = not DIRECT and function(rule, state)
-  local now, at, most = state.now, rule.at, 0
-  for index = rule.count, 1, -1 do
-    local quota = state.quotas[index]
-    local in_window = not at or rule.ANCHORED and quota.expiry and at >= quota.expiry - quota.window and at < quota.expiry
-      or not rule.ANCHORED and floor(at / quota.window) == floor(now / quota.window)
-    if quota.exists and quota.value > 0 and in_window then
-      local units = min(rule.cost, quota.value)
-      call('INCRBY', quota.name, format('-%.0f', units))
-      most, quota.value = max(most, units), quota.value - units
-    end
-  end
-  local first = state.quotas[1]
-  local expiry = first.expiry or now + first.life
-  return {most, first.value, floor((max(0, expiry - now) + 500) / 1000)}
 end

@@ -17,7 +17,8 @@ use crate::limit::{Decision, Detail, Lookups, Micros, Retry, Status};
 use crate::metrics::{ALL, ERRORS};
 use crate::server::{Args, Call, Context, Error, Handler, Keys, Writable};
 use crate::state::{
-    Compaction, CounterSet, LOG_FULL, MOST_ADDED, Plan, State, Stored, TOO_MANY_MEMBERS, counted_key, limit_pruning,
+    Compaction, CounterSet, LOG_FULL, MOST_ADDED, Plan, State, Stored, TOO_MANY_MEMBERS, Work, counted_key,
+    limit_pruning,
 };
 
 /// The most keys of one call.
@@ -47,15 +48,26 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
     let now = now();
     check_apart(&parts, now)?;
 
-    let reading: &Context = ctx;
-    let states = try_map(&parts, |(call, rule)| rule.read::<Writable>(reading, *call, now))?;
+    let mut states = read(ctx, &parts, now)?;
+    if states.iter().any(State::has_ended_holds) {
+        drop(states);
+        let mut work = Work::new();
+        parts.iter().try_for_each(|(call, rule)| rule.give_back_ended(ctx, *call, now, &mut work))?;
+        states = read(ctx, &parts, now)?;
+    }
+    // Where each holder has its hold the call was carried out before. It counts nothing again.
+    let mut holds = states.iter().filter_map(State::finds_hold).peekable();
+    let is_known = holds.peek().is_some() && holds.all(|found| found);
     // Whether each has room, and then, with waits, what that means for each.
     let lookups = Lookups::new();
     let verdicts = try_map(&states, |state| state.decide(Detail::Allowed, false, &lookups))?;
-    let denies = |(decision, (_, rule)): (&Decision, &Part<'_>)| !decision.allowed() && !rule.forces();
+    let denies = |(decision, (_, rule)): (&Decision, &Part<'_>)| !decision.allowed() && !rule.forces() && !is_known;
     let denying: List<bool> = verdicts.iter().zip(&parts).map(denies).collect();
     let allowed = !denying.contains(&true);
-    let decisions = try_map(&states, |state| state.decide(detail, allowed, &lookups))?;
+    let decisions = try_map(&states, |state| match is_known {
+        true => state.decide(detail, matches!(state, AnyState::Lease(_)), &lookups).map(Decision::let_through),
+        false => state.decide(detail, allowed, &lookups),
+    })?;
     let statuses = (0..).zip(&decisions).map(|(index, decision)| (index, decision.status));
     let binding = if allowed {
         statuses.min_by(|(_, one), (_, other)| by_share(one, other))
@@ -86,6 +98,11 @@ fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
     let decisions = (detail == Detail::Full).then(|| decisions.into_iter().map(enforced));
     reply::all(ctx, outcome, decisions, now);
     Ok(())
+}
+
+/// Reads the keys of all rules.
+fn read<'a>(ctx: &'a Context, parts: &'a [Part<'_>], now: Micros) -> Result<List<AnyState<'a, Writable>>, Error> {
+    try_map(parts, |(call, rule)| rule.read::<Writable>(ctx, *call, now))
 }
 
 /// The plans of a call that is allowed. What bounds one call bounds all of its rules together: the members that are added to sorted
@@ -151,9 +168,9 @@ pub(super) fn check_apart(parts: &[Part<'_>], now: Micros) -> Result<(), Error> 
     let (mut sets, mut keys): (List<CounterSet<'_>>, List<&[u8]>) = (List::new(), List::new());
     for (call, rule) in parts {
         let key = call.key.as_bytes();
-        match rule.counters(key, now) {
-            Some(counters) => sets.push(counters),
-            None => keys.push(key),
+        sets.extend(rule.counters(key, now));
+        if rule.uses_key() {
+            keys.push(key);
         }
     }
     sets.sort_unstable_by_key(|set| set.key);

@@ -3,8 +3,9 @@
 use super::rules::bad_words;
 use crate::limit::{Cost, Detail, Limit, Quota, Quotas, Refusal, Request, Time, Window};
 use crate::server::{Args, Error, Str, parse_i64, split_i64};
+use crate::state::Hold;
 
-const BAD_WINDOW: Error = Error::Line(
+pub const BAD_WINDOW: Error = Error::Line(
     c"ERR windowSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places",
 );
 const BAD_LEASE: Error =
@@ -13,9 +14,15 @@ const BAD_LIMIT: Error = Error::Line(c"ERR limit must be an integer from 0 to 90
 const BAD_COST: Error = Error::Line(c"ERR COST must be an integer from 1 to 9007199254740991");
 const BAD_COST_OR_CHECK: Error = Error::Line(c"ERR COST must be an integer from 0 to 9007199254740991");
 const BAD_AT: Error = Error::Line(c"ERR AT must be a unix time in milliseconds, an integer from 0 to 9007199254740991");
+const BAD_HOLDER: Error = Error::Line(c"ERR holder must be 1 to 256 bytes long");
+const BAD_ACTUAL: Error = Error::Line(c"ERR ACTUAL must be an integer from 0 to 9007199254740991");
+const BAD_END: Error =
+    Error::Line(c"ERR @ms must be a unix time in milliseconds, an integer from 0 to 9007199254740991");
 const NOT_INCREASING: Error = Error::Line(c"ERR windowSec must increase from one window to the next");
 const TOO_MANY: Error = Error::Line(c"ERR windowSec and limit can be given for at most 16 windows");
 const TOO_MANY_WINDOWS: Error = Error::Line(c"ERR windowSec can be given for at most 16 windows");
+
+const MOST_HOLDER_BYTES: usize = 256;
 
 /// The command that a rule is given in, which determines the options that it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,8 +31,12 @@ pub enum Host {
     Own,
     Peek,
     Refund,
+    Settle,
     All,
 }
+
+/// The option of rules that can be held.
+const HOLD: &str = "[HOLD holder leaseSec] ";
 
 /// The words of a rule: its name, what follows the key, and in its own command what the reply is to show.
 #[derive(Clone, Copy)]
@@ -36,6 +47,7 @@ pub struct Grammar {
     takes_force: bool,
     takes_anchored: bool,
     takes_each: bool,
+    pub takes_hold: bool,
 }
 
 impl Grammar {
@@ -48,6 +60,7 @@ impl Grammar {
             takes_force: has(syntax, "[FORCE]"),
             takes_anchored: has(syntax, "[ANCHORED]"),
             takes_each: has(syntax, "| EACH]"),
+            takes_hold: has(syntax, HOLD),
         }
     }
 
@@ -61,12 +74,18 @@ impl Grammar {
         self.syntax.rsplit_once(" [").map_or(self.syntax, |(rule, _reply)| rule)
     }
 
+    /// Its words where units are taken back, which needs no holder.
+    pub fn refund(&self) -> String {
+        self.rule().replace(HOLD, "")
+    }
+
     /// The reply to words that do not follow it.
     pub fn line(&self, host: Host) -> String {
         let options = match host {
             Host::Own => return format!("ERR syntax error: expected {}", self.own()),
+            Host::Refund => return format!("ERR syntax error: expected {} [AT ms]", self.refund()),
             Host::Peek => "[FULL | EACH]",
-            Host::Refund => "[AT ms]",
+            Host::Settle => "ACTUAL n",
             Host::All => "[FULL]",
         };
         format!("ERR syntax error: expected {} {options}", self.rule())
@@ -96,18 +115,21 @@ const fn has(text: &str, wanted: &str) -> bool {
 }
 
 /// The options of a call.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Default)]
 pub struct Options {
     pub cost: Option<Cost>,
     pub force: bool,
+    pub hold: Option<Hold>,
     pub anchored: bool,
     detail: Option<Detail>,
     /// The time of the request to refund.
     pub at: Option<Time>,
+    /// The units to settle.
+    pub actual: Option<Cost>,
 }
 
 impl Options {
-    pub fn detail(self) -> Detail {
+    pub fn detail(&self) -> Detail {
         self.detail.unwrap_or(Detail::Short)
     }
 }
@@ -118,12 +140,16 @@ pub fn quotas_and_options(grammar: &Grammar, words: &mut Args<'_>, host: Host) -
     if host == Host::Own
         && let Some([window, limit]) = words.exactly()
     {
-        let request = Request { quotas: Quotas::of(quota(window, limit)?), cost: Cost::ONE, force: false };
+        let request = Request { quotas: Quotas::of(quota(window, limit)?), cost: Cost::ONE, force: false, held: false };
         return Ok((request, Options::default()));
     }
     let quotas = quotas(words)?;
     let options = options(grammar, words, host)?;
-    Ok((Request { quotas, cost: options.cost.unwrap_or(Cost::ONE), force: options.force }, options))
+    let (cost, held) = (options.cost.unwrap_or(Cost::ONE), options.hold.is_some());
+    if held && cost == Cost::NOTHING {
+        return Err(BAD_COST);
+    }
+    Ok((Request { quotas, cost, force: options.force, held }, options))
 }
 
 /// Options in any order, each once. In RL.ALL they end at the next rule, elsewhere with the call.
@@ -142,6 +168,16 @@ pub fn options(grammar: &Grammar, words: &mut Args<'_>, host: Host) -> Result<Op
             && options.detail.is_none()
         {
             options.detail = Some(detail);
+        } else if grammar.takes_hold && host != Host::Refund && options.hold.is_none() && is(word, "HOLD") {
+            let (Some(holder), Some(lease)) = (rest.next(), rest.next()) else { return Err(bad_words(grammar, host)) };
+            if !(1..=MOST_HOLDER_BYTES).contains(&holder.as_bytes().len()) {
+                return Err(BAD_HOLDER);
+            }
+            let lease = parse_window(lease.as_bytes()).ok_or(BAD_LEASE)?;
+            options.hold = Some(Hold { holder: holder.retain(), lease });
+        } else if host == Host::Settle && options.actual.is_none() && is(word, "ACTUAL") {
+            let units = rest.next().ok_or_else(|| bad_words(grammar, host))?;
+            options.actual = Some(parse_i64(units.as_bytes()).and_then(Cost::new).ok_or(BAD_ACTUAL)?);
         } else if host == Host::Refund && options.at.is_none() && is(word, "AT") {
             let millis = rest.next().ok_or_else(|| bad_words(grammar, host))?;
             options.at = Some(Time::from_millis(within(millis, 0, Limit::MAX).ok_or(BAD_AT)?));
@@ -157,7 +193,7 @@ pub fn options(grammar: &Grammar, words: &mut Args<'_>, host: Host) -> Result<Op
 fn cost(grammar: &Grammar, words: &mut Args<'_>, host: Host) -> Result<Cost, Error> {
     let (least, bad) = match host {
         Host::Peek | Host::All => (Cost::NOTHING, BAD_COST_OR_CHECK),
-        Host::Own | Host::Refund => (Cost::ONE, BAD_COST),
+        Host::Own | Host::Refund | Host::Settle => (Cost::ONE, BAD_COST),
     };
     let units = parse_i64(words.next().ok_or_else(|| bad_words(grammar, host))?.as_bytes());
     units.and_then(Cost::new).filter(|&cost| cost >= least).ok_or(bad)
@@ -178,7 +214,7 @@ fn quotas(words: &mut Args<'_>) -> Result<Quotas, Error> {
     let next_quota =
         |words: &mut Args<'_>| quota(words.next().ok_or(Error::WrongArity)?, words.next().ok_or(Error::WrongArity)?);
     let mut quotas = Quotas::of(next_quota(words)?);
-    while words.peek().is_some_and(|word| is_number(word.as_bytes())) {
+    while words.peek().is_some_and(|word| is_number(word.as_bytes()) || is_end(word)) {
         quotas.push(next_quota(words)?).map_err(|refusal| match refusal {
             Refusal::NotIncreasing => NOT_INCREASING,
             Refusal::TooMany => TOO_MANY,
@@ -202,20 +238,28 @@ pub fn within(word: Str<'_>, least: i64, most: i64) -> Option<i64> {
     parse_i64(word.as_bytes()).filter(|value| (least..=most).contains(value))
 }
 
-/// `[windowSec ...]`, up to the end of the call.
-pub fn windows(words: Args<'_>) -> Result<Vec<Window>, Error> {
-    let mut windows: Vec<Window> = Vec::new();
-    for word in words {
-        let window = window(word)?;
-        if windows.last().is_some_and(|&shorter| window <= shorter) {
+/// `[windowSec ...] [HOLD]`: the windows that have a length, the ends of the others, and whether the last word is HOLD.
+pub fn windows(mut words: Args<'_>) -> Result<(Vec<Window>, Vec<Time>, bool), Error> {
+    let (mut windows, mut ends): (Vec<Window>, Vec<Time>) = (Vec::new(), Vec::new());
+    while let Some(word) = words.next() {
+        if words.is_empty() && is(word, "HOLD") {
+            return Ok((windows, ends, true));
+        }
+        let is_increasing = if is_end(word) {
+            ends.push(end(word)?);
+            ends.is_sorted_by(|earlier, later| earlier < later)
+        } else {
+            windows.push(window(word)?);
+            windows.is_sorted_by(|shorter, longer| shorter < longer) && ends.is_empty()
+        };
+        if !is_increasing {
             return Err(NOT_INCREASING);
         }
-        if windows.len() == Quotas::MOST {
+        if windows.len().saturating_add(ends.len()) > Quotas::MOST {
             return Err(TOO_MANY_WINDOWS);
         }
-        windows.push(window);
     }
-    Ok(windows)
+    Ok((windows, ends, false))
 }
 
 /// Whether a word is meant as a number, in or out of range. All other words are meant as options.
@@ -223,9 +267,23 @@ pub fn is_number(word: &[u8]) -> bool {
     word.first().is_some_and(|first| matches!(first, b'0'..=b'9' | b'+' | b'-' | b'.'))
 }
 
-/// `windowSec limit`
+/// `windowSec limit` or `@ms limit`
 pub fn quota(window: Str<'_>, limit: Str<'_>) -> Result<Quota, Error> {
-    Ok(Quota { window: self::window(window)?, limit: self::limit(limit)? })
+    match parse_window(window.as_bytes()) {
+        None if is_end(window) => Ok(Quota::until(end(window)?, self::limit(limit)?)),
+        parsed => Ok(Quota::of(parsed.ok_or(BAD_WINDOW)?, self::limit(limit)?)),
+    }
+}
+
+/// Whether a word is meant as the end of a window, in place of its length.
+fn is_end(word: Str<'_>) -> bool {
+    word.as_bytes().starts_with(b"@")
+}
+
+/// `@ms`
+fn end(word: Str<'_>) -> Result<Time, Error> {
+    let millis = word.as_bytes().get(1..).and_then(parse_i64);
+    millis.filter(|millis| (0..=Limit::MAX).contains(millis)).map(Time::from_millis).ok_or(BAD_END)
 }
 
 fn limit(word: Str<'_>) -> Result<Limit, Error> {

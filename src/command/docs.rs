@@ -1,10 +1,12 @@
 //! The arguments of a command as COMMAND DOCS shows them, made of its syntax line.
 //!
 //! In a line `[word]` may be left out, `word [word ...]` is given once or more, and `|` separates alternatives. A word in capitals
-//! is literal. `rule` stands for one of the rules, `refundable` for one of those that RL.REFUND takes.
+//! is literal. `rule` stands for one of the rules, `refundable` for one of those that
+//! RL.REFUND takes, `holdable` for one of those that can be held.
 
 use std::ffi::CString;
 
+use super::args::Host;
 use super::rules::{RULES, Row};
 use crate::server::{ArgKind, Argument};
 
@@ -48,8 +50,9 @@ fn option(item: &str) -> Argument {
 
 fn word(name: &str) -> Argument {
     let kind = match name {
-        "rule" => return any_rule(|_| true),
-        "refundable" => return any_rule(|rule| rule.refundable),
+        "rule" => return any_rule(Host::Peek),
+        "refundable" => return any_rule(Host::Refund),
+        "holdable" => return any_rule(Host::Settle),
         "key" => ArgKind::Key,
         "holder" => ArgKind::String,
         _ if name.ends_with("Sec") => ArgKind::Double,
@@ -69,12 +72,12 @@ fn is_literal(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_uppercase())
 }
 
-fn any_rule(is_taken: impl Fn(&Row) -> bool) -> Argument {
-    let block = |row: &Row| Argument {
-        name: text(&row.grammar.name.to_lowercase()),
-        ..several(ArgKind::Block, arguments(row.grammar.rule()))
+fn any_rule(host: Host) -> Argument {
+    let block = |row: &Row| {
+        let words = if host == Host::Refund { &row.grammar.refund() } else { row.grammar.rule() };
+        Argument { name: text(&row.grammar.name.to_lowercase()), ..several(ArgKind::Block, arguments(words)) }
     };
-    let rules = RULES.iter().filter(|row| is_taken(row)).map(block).collect();
+    let rules = RULES.iter().filter(|row| row.is_taken(host)).map(block).collect();
     Argument { name: text("rule"), ..several(ArgKind::OneOf, rules) }
 }
 

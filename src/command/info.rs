@@ -19,6 +19,7 @@ fn totals() -> impl Iterator<Item = (String, &'static Total)> {
         ("reset_keys", &metrics::RESET),
         ("released_leases", &metrics::RELEASED),
         ("refunded_calls", &metrics::REFUND),
+        ("settled_calls", &metrics::SETTLED),
         ("errors", &metrics::ERRORS),
     ];
     decisions.chain(others.map(|(name, total)| (name.to_owned(), total)))

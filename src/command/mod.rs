@@ -10,6 +10,7 @@ mod fixed;
 #[cfg(fuzzing)]
 #[path = "../../fuzz/words.rs"]
 pub mod fuzzing;
+mod gcra;
 #[cfg(feature = "test-hooks")]
 mod hooks;
 mod info;
@@ -21,6 +22,7 @@ mod reply;
 mod reset;
 mod rule;
 mod rules;
+mod settle;
 mod sliding;
 mod throttle;
 mod top;

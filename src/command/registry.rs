@@ -10,8 +10,9 @@ use super::release::Release;
 use super::reset::Reset;
 use super::rule::Rule;
 use super::rules::RULES;
+use super::settle::Settle;
 use super::top::Top;
-use super::{docs, throttle};
+use super::{docs, gcra, throttle};
 use crate::config;
 use crate::server::{Access, Command, Context, EntryPoint, Keys, add_category, register};
 use crate::state::Throttle;
@@ -32,7 +33,7 @@ const COMMANDS: &[(&str, Command)] = &[
         complexity: c"O(W*log(N)) with W the windows given and N the requests in the log.",
         since: c"0.1.0",
     }),
-    ("key [windowSec ...]", Command {
+    ("key [windowSec ...] [HOLD]", Command {
         name: c"rl.reset",
         entry: EntryPoint::to::<Reset>(),
         flags: c"write fast",
@@ -76,6 +77,17 @@ const COMMANDS: &[(&str, Command)] = &[
         complexity: c"O(W*log(N)) with W the windows given and N the requests in the log. With COST n, O(n*log(N)) more in a sorted set.",
         since: c"0.2.0",
     }),
+    ("key holdable ACTUAL n", Command {
+        name: c"rl.settle",
+        entry: EntryPoint::to::<Settle>(),
+        flags: c"write fast",
+        access: Access::ReadAndUpdate,
+        keys: Keys::First,
+        arity: -7,
+        summary: c"Makes n units of what a holder has counted with HOLD, once, however often it is called.",
+        complexity: c"O(W*log(N)+M) with W the windows given, N the requests in the log and M the holds that have ended by themselves, at most 1000 a call.",
+        since: c"0.2.0",
+    }),
     ("[COUNT n] [RESET]", Command {
         name: c"rl.top",
         entry: EntryPoint::to::<Top>(),
@@ -104,9 +116,13 @@ pub fn register_all(ctx: &mut Context) -> Result<(), String> {
     for (syntax, command) in others {
         declare(ctx, command, syntax, has_category)?;
     }
-    let cl_throttle = throttle::command(c"cl.throttle");
-    if config::wants_cl_throttle() && is_free(ctx, &cl_throttle) {
-        declare(ctx, &cl_throttle, &of_rule(&Throttle::GRAMMAR), has_category)?;
+    for (is_wanted, command, syntax) in [
+        (config::wants_cl_throttle(), &throttle::command(c"cl.throttle"), &*of_rule(&Throttle::GRAMMAR)),
+        (config::wants_gcra(), &gcra::COMMAND, gcra::SYNTAX),
+    ] {
+        if is_wanted && is_free(ctx, command) {
+            declare(ctx, command, syntax, has_category)?;
+        }
     }
     Ok(())
 }

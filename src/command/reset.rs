@@ -1,19 +1,24 @@
-//! `RL.RESET key [windowSec ...]`: gives the quota back.
+//! `RL.RESET key [windowSec ...] [HOLD]`: gives the quota back.
 
 use super::rule::now;
 use super::rules::suffixes;
 use super::{KeyHandler, args};
 use crate::metrics;
 use crate::server::{Args, Call, Context, Error};
-use crate::state;
+use crate::state::{self, Suffix};
 
 pub struct Reset;
 
 impl KeyHandler for Reset {
     fn run(ctx: &mut Context, call: Call<'_>, words: Args<'_>) -> Result<(), Error> {
-        let windows = args::windows(words)?;
+        let (windows, ends, held) = args::windows(words)?;
         let now = now();
-        let (plan, keys) = state::reset(ctx, call, windows.iter().flat_map(|&window| suffixes(window, now)))?;
+        let of_windows = windows.iter().flat_map(|&window| suffixes(window, now));
+        let (plan, keys) = state::reset(
+            ctx,
+            call,
+            of_windows.chain(ends.into_iter().map(Suffix::End)).chain(held.then_some(Suffix::Held)),
+        )?;
         let removed = keys.len();
         plan.apply(keys).publish(ctx, call.key);
         metrics::RESET.add(removed as u64);

@@ -14,7 +14,7 @@ use crate::config;
 use crate::limit::{Decision, Lookups, Micros, Window};
 use crate::metrics::PEEK;
 use crate::server::{Args, Call, Command, Context, Error, Writable, unix_micros};
-use crate::state::{Compaction, CounterSet, State, Stored, Suffix};
+use crate::state::{Compaction, CounterSet, State, Stored, Suffix, Work};
 
 /// A rule: its words, its state, its decision, and whatever else the commands need to know of it.
 ///
@@ -50,9 +50,25 @@ pub trait Rule: Stored + Sized {
         false
     }
 
-    /// The counters that it uses in place of the key in the call. `None` if it uses that one.
+    /// Whether it uses the key in the call.
+    fn uses_key(&self) -> bool {
+        true
+    }
+
+    /// The other keys that it uses, if there are any: counters, holds.
     fn counters<'k>(&self, _key: &'k [u8], _now: Micros) -> Option<CounterSet<'k>> {
         None
+    }
+
+    /// Gives back what is held at its key and has ended by itself, as far as the work of a call goes.
+    fn give_back_ended(
+        &self,
+        _ctx: &mut Context,
+        _call: Call<'_>,
+        _now: Micros,
+        _work: &mut Work,
+    ) -> Result<(), Error> {
+        Ok(())
     }
 
     /// The counters that RL.RESET removes for a window.
@@ -72,24 +88,34 @@ pub struct Decide<R>(PhantomData<R>);
 impl<R: Rule + Counts> KeyHandler for Decide<R> {
     fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
         let (rule, options) = R::parse(&mut words, Host::Own)?;
-        let (now, detail) = (now(), options.detail());
-
-        let state = rule.read::<Writable>(ctx, call, now)?;
-        let decision = state.decide(detail, true, &Lookups::new())?;
-        let plan = state.plan(decision.counted, Compaction::Allowed)?;
-        plan.apply(state.into_keys()).publish(ctx, call.key);
-
-        if rule.is_check() {
-            PEEK.count(decision.allowed());
-        } else {
-            R::outcomes().count(decision.allowed());
-            if !decision.allowed() {
-                denied(ctx, call.key);
-            }
-        }
-        reply::decision(ctx, &enforced(decision), detail, now, R::reply_short);
-        Ok(())
+        decide(ctx, call, &rule, &options)
     }
+}
+
+/// Decides by a rule about a key, and replies.
+pub fn decide<R: Rule + Counts>(ctx: &mut Context, call: Call<'_>, rule: &R, options: &Options) -> Result<(), Error> {
+    let (now, detail) = (now(), options.detail());
+
+    let mut state = rule.read::<Writable>(ctx, call, now)?;
+    if state.has_ended_holds() {
+        drop(state);
+        rule.give_back_ended(ctx, call, now, &mut Work::new())?;
+        state = rule.read(ctx, call, now)?;
+    }
+    let decision = state.decide(detail, true, &Lookups::new())?;
+    let plan = state.plan(decision.counted, Compaction::Allowed)?;
+    plan.apply(state.into_keys()).publish(ctx, call.key);
+
+    if rule.is_check() {
+        PEEK.count(decision.allowed());
+    } else {
+        R::outcomes().count(decision.allowed());
+        if !decision.allowed() {
+            denied(ctx, call.key);
+        }
+    }
+    reply::decision(ctx, &enforced(decision), detail, now, R::reply_short);
+    Ok(())
 }
 
 /// The decision as it is replied: where limits are not enforced, every request is let through.

@@ -2,7 +2,7 @@
 //!
 //! A rule is added here by its name. Error lines, COMMAND DOCS, INFO and RL.RESET are made from the list.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::sync::LazyLock;
 
 use super::args::{Grammar, Host, Options, is};
@@ -10,7 +10,9 @@ use super::rule::Rule;
 use crate::limit::{Decision, Detail, Lookups, Micros, Refund, Time, Window};
 use crate::metrics::Outcomes;
 use crate::server::{Args, Call, Command, Context, Error, Mode, Str};
-use crate::state::{Compaction, CounterSet, Fixed, Lease, OpenKeys, Plan, Sliding, State, Stored, Suffix, Throttle};
+use crate::state::{
+    Compaction, CounterSet, Fixed, Lease, OpenKeys, Plan, Sliding, State, Stored, Suffix, Throttle, Work,
+};
 
 macro_rules! rules {
     ($($rule:ident),+ $(,)?) => {
@@ -31,7 +33,7 @@ macro_rules! rules {
             /// Reads the name of a rule, its words, and the options after them.
             pub fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
                 let name = words.next().ok_or(Error::WrongArity)?;
-                $(if is(name, $rule::GRAMMAR.name) && ($rule::REFUNDABLE || host != Host::Refund) {
+                $(if is(name, $rule::GRAMMAR.name) && Row::of::<$rule>().is_taken(host) {
                     let (rule, options) = $rule::parse(words, host)?;
                     return Ok((Self::$rule(rule), options));
                 })+
@@ -42,6 +44,26 @@ macro_rules! rules {
             pub fn forces(&self) -> bool {
                 match self {
                     $(Self::$rule(rule) => Rule::forces(rule)),+
+                }
+            }
+
+            /// See [`Rule::give_back_ended`].
+            pub fn give_back_ended(
+                &self,
+                ctx: &mut Context,
+                call: Call<'_>,
+                now: Micros,
+                work: &mut Work,
+            ) -> Result<(), Error> {
+                match self {
+                    $(Self::$rule(rule) => Rule::give_back_ended(rule, ctx, call, now, work)),+
+                }
+            }
+
+            /// See [`Rule::uses_key`].
+            pub fn uses_key(&self) -> bool {
+                match self {
+                    $(Self::$rule(rule) => rule.uses_key()),+
                 }
             }
 
@@ -106,6 +128,18 @@ macro_rules! rules {
                 }
             }
 
+            fn finds_hold(&self) -> Option<bool> {
+                match self {
+                    $(Self::$rule(state) => state.finds_hold()),+
+                }
+            }
+
+            fn has_ended_holds(&self) -> bool {
+                match self {
+                    $(Self::$rule(state) => state.has_ended_holds()),+
+                }
+            }
+
             fn into_keys(self) -> OpenKeys<'a, M> {
                 match self {
                     $(Self::$rule(state) => state.into_keys()),+
@@ -154,6 +188,15 @@ impl Row {
             refundable: R::REFUNDABLE,
         }
     }
+
+    /// Whether a command takes it.
+    pub const fn is_taken(&self, host: Host) -> bool {
+        match host {
+            Host::Refund => self.refundable,
+            Host::Settle => self.grammar.takes_hold,
+            Host::Own | Host::Peek | Host::All => true,
+        }
+    }
 }
 
 /// Whether a word is the name of a rule.
@@ -164,7 +207,7 @@ pub fn is_rule(word: Str<'_>) -> bool {
 /// The reply to words that a rule does not take where it is given.
 pub fn bad_words(grammar: &Grammar, host: Host) -> Error {
     static LINES: LazyLock<Vec<(&str, Host, CString)>> = LazyLock::new(|| {
-        let hosts = [Host::Own, Host::Peek, Host::Refund, Host::All];
+        let hosts = [Host::Own, Host::Peek, Host::Refund, Host::Settle, Host::All];
         let lines = |row: &'static Row| hosts.map(|host| (row.grammar.name, host, text(row.grammar.line(host))));
         RULES.iter().flat_map(lines).collect()
     });
@@ -174,14 +217,18 @@ pub fn bad_words(grammar: &Grammar, host: Host) -> Error {
 
 /// The reply to a word that is not the name of a rule.
 fn not_a_rule(host: Host) -> Error {
-    static ANY: LazyLock<CString> = LazyLock::new(|| line(|_| true));
-    static REFUNDABLE: LazyLock<CString> = LazyLock::new(|| line(|row| row.refundable));
-    let line: &'static CStr = if host == Host::Refund { &REFUNDABLE } else { &ANY };
-    Error::Line(line)
+    static ANY: LazyLock<CString> = LazyLock::new(|| line(Host::Own));
+    static REFUNDABLE: LazyLock<CString> = LazyLock::new(|| line(Host::Refund));
+    static HOLDABLE: LazyLock<CString> = LazyLock::new(|| line(Host::Settle));
+    Error::Line(match host {
+        Host::Refund => &REFUNDABLE,
+        Host::Settle => &HOLDABLE,
+        Host::Own | Host::Peek | Host::All => &ANY,
+    })
 }
 
-fn line(is_taken: impl Fn(&Row) -> bool) -> CString {
-    let names: Vec<_> = RULES.iter().filter(|row| is_taken(row)).map(|row| row.grammar.name).collect();
+fn line(host: Host) -> CString {
+    let names: Vec<_> = RULES.iter().filter(|row| row.is_taken(host)).map(|row| row.grammar.name).collect();
     let list = match names.as_slice() {
         [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
         names => names.concat(),

@@ -1,13 +1,17 @@
 //! `RL.SLIDING`: an exact sliding window.
 
+use std::iter;
+
 use super::args::{self, Host, Options};
 use super::rule::{Decide, Rule};
 use crate::config;
-use crate::server::{Access, Args, Command, EntryPoint, Error, Keys};
-use crate::state::Sliding;
+use crate::limit::Micros;
+use crate::server::{Access, Args, Call, Command, Context, EntryPoint, Error, Keys};
+use crate::state::{CounterSet, Sliding, Suffix, Work, give_back_ended};
 
 impl Rule for Sliding {
-    const SYNTAX: &'static str = "SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]";
+    const SYNTAX: &'static str =
+        "SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]";
     const COMMAND: Command = Command {
         name: c"rl.sliding",
         entry: EntryPoint::to::<Decide<Self>>(),
@@ -21,11 +25,23 @@ impl Rule for Sliding {
     };
 
     fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
-        let (request, options) = args::quotas_and_options(&Self::GRAMMAR, words, host)?;
-        Ok((Self { request, storage: config::sliding_storage(options.cost.is_some()) }, options))
+        let (request, mut options) = args::quotas_and_options(&Self::GRAMMAR, words, host)?;
+        if request.quotas.last().end.is_some() {
+            return Err(args::BAD_WINDOW);
+        }
+        let (storage, hold) = (config::sliding_storage(options.cost.is_some()), options.hold.take());
+        Ok((Self { request, storage, hold }, options))
     }
 
     fn forces(&self) -> bool {
         self.request.force
+    }
+
+    fn counters<'k>(&self, key: &'k [u8], _now: Micros) -> Option<CounterSet<'k>> {
+        self.hold.as_ref().map(|_| CounterSet::new(key, iter::once(Suffix::Held)))
+    }
+
+    fn give_back_ended(&self, ctx: &mut Context, call: Call<'_>, now: Micros, work: &mut Work) -> Result<(), Error> {
+        give_back_ended(self, ctx, call, now, work)
     }
 }

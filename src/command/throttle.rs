@@ -9,7 +9,7 @@ use crate::limit::{Decision, Limit, Retry, Window, seconds};
 use crate::server::{Access, Args, Command, Context, EntryPoint, Error, Keys};
 use crate::state::Throttle;
 
-const BAD_BURST: Error = Error::Line(c"ERR max_burst must be an integer from 0 to 9007199254740990");
+pub const BAD_BURST: Error = Error::Line(c"ERR max_burst must be an integer from 0 to 9007199254740990");
 const BAD_COUNT: Error = Error::Line(c"ERR count must be an integer from 1 to 9007199254740991");
 const BAD_PERIOD: Error = Error::Line(c"ERR period must be an integer number of seconds from 1 to 2147483647");
 const BAD_QUANTITY: Error = Error::Line(c"ERR quantity must be an integer from 0 to 9007199254740991");
@@ -17,7 +17,7 @@ const TOO_FAST: Error = Error::Line(c"ERR count must be at most one request a na
 const TOO_LONG: Error =
     Error::Line(c"ERR max_burst must be less: at this count and period the burst takes more than 146 years to refill");
 
-const LARGEST_BURST: i64 = Limit::MAX - 1;
+pub const LARGEST_BURST: i64 = Limit::MAX - 1;
 
 impl Rule for Throttle {
     const SYNTAX: &'static str = "THROTTLE max_burst count period [quantity] [FULL]";
@@ -37,10 +37,7 @@ impl Rule for Throttle {
             quantity = within(word, 0, Limit::MAX).ok_or(BAD_QUANTITY)?;
         }
         let options = args::options(&Self::GRAMMAR, words, host)?;
-        let rate = Rate::new(max_burst, count, period).map_err(|bad| match bad {
-            BadRate::TooFast => TOO_FAST,
-            BadRate::TooLong => TOO_LONG,
-        })?;
+        let rate = Rate::new(max_burst, count, period).map_err(bad_rate)?;
         Ok((Self { rate, quantity }, options))
     }
 
@@ -56,6 +53,13 @@ impl Rule for Throttle {
             Retry::Now | Retry::Never => -1,
         };
         ctx.reply_integers([i64::from(!status.allowed()), status.limit, status.remaining(), retry, *ttl]);
+    }
+}
+
+pub fn bad_rate(bad: BadRate) -> Error {
+    match bad {
+        BadRate::TooFast => TOO_FAST,
+        BadRate::TooLong => TOO_LONG,
     }
 }
 

@@ -10,11 +10,17 @@
 //! One small counter per window is all the state. The price is the burst around a boundary: *limit* requests at the end
 //! of one window and *limit* at the start of the next may pass, twice the limit in a short time. It is the algorithm
 //! of the `INCR` and `EXPIRE` scripts, "Pattern: rate limiter" in the manual of Redis' INCR.
+//!
+//! A window may also end at a time that the caller has worked out, such as the end of a month. The counter is then kept for some time
+//! after that, so that a server whose clock is a little behind does not begin it anew.
 
 use std::iter;
 
 use super::units::nearest_seconds;
 use super::{Cost, Decision, Detail, Quota, Refund, Request, Retry, Status, Time, Verdict, Waits, Window};
+
+/// How long the counter of a window that ends at a given time is kept after that, in milliseconds.
+const GRACE: i64 = 3_600_000;
 
 /// The counter of a quota's current window as a request finds it. A counter that does not exist is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,11 +40,19 @@ impl Counter {
     pub fn after(self, cost: Cost, now: Time) -> Result<Self, Overflow> {
         let value = self.value.checked_add(cost.units()).ok_or(Overflow)?;
         let kept = self.expiry.filter(|_| self.value != 0);
-        Ok(Self { value, expiry: Some(kept.unwrap_or(now.plus(self.life))), ..self })
+        Ok(Self { value, expiry: Some(kept.unwrap_or(self.new_expiry(now))), ..self })
+    }
+
+    /// The expiry of a counter that begins now.
+    pub fn new_expiry(self, now: Time) -> Time {
+        self.quota.end.map_or(now.plus(self.life), |end| end.plus_millis(GRACE))
     }
 
     /// When the next request finds the counter at 0: in the next window, or once this counter has expired.
     fn fresh_at(self, now: Time) -> Time {
+        if let Some(end) = self.quota.end {
+            return end;
+        }
         if self.anchored {
             return self.expiry.unwrap_or(now.plus(self.life));
         }
@@ -70,24 +84,29 @@ impl Counter {
                 Waits { next: (quota.limit.requests() > 0).then_some(reset), reset }
             }
         });
-        Status { limit: quota.limit.requests(), used, window: quota.window.millis(), retry, waits }
+        let window = if quota.end.is_some() { 0 } else { quota.window.millis() };
+        Status { limit: quota.limit.requests(), used, window, retry, waits }
     }
 
-    /// The units that a refund takes back; 0 if the request was made at a time outside the current window.
+    /// The units that a refund takes back; 0 if the request was made at a time outside the current window. A window whose beginning is
+    /// not known is taken for that of the request.
     pub fn refundable(self, cost: Cost, at: Option<Time>, now: Time) -> i64 {
-        let in_window = at.is_none_or(|at| {
-            if self.anchored {
+        let in_window = match (self.quota.end, at) {
+            (Some(end), _) => now < end,
+            (None, None) => true,
+            (None, Some(at)) if self.anchored => {
                 self.expiry.is_some_and(|expiry| expiry.minus(self.life) <= at && at < expiry)
-            } else {
-                at.window_index(self.quota.window) == now.window_index(self.quota.window)
             }
-        });
+            (None, Some(at)) => at.window_index(self.quota.window) == now.window_index(self.quota.window),
+        };
         if in_window { self.value.clamp(0, cost.units()) } else { 0 }
     }
 
-    /// The remaining life in seconds, as the `TTL` command rounds it. Without an expiry, the life that it would get.
+    /// The remaining life in seconds, as the `TTL` command rounds it. Without an expiry, the life that it would get. A window whose end
+    /// is given lives until then.
     pub fn ttl(self, now: Time) -> i64 {
-        nearest_seconds(self.expiry.map_or(self.life.millis(), |expiry| expiry.since(now).max(0)))
+        let over = self.quota.end.or(self.expiry);
+        nearest_seconds(over.map_or(self.life.millis(), |over| over.since(now).max(0)))
     }
 }
 
@@ -111,7 +130,7 @@ pub struct Overflow;
 
 /// Whether a request is counted even if it is denied.
 fn counts_denied(request: &Request) -> bool {
-    request.force || (request.cost == Cost::ONE && request.quotas.single().is_some())
+    request.force || (request.cost == Cost::ONE && request.quotas.single().is_some() && !request.held)
 }
 
 /// How long the counter of a quota lives. Long windows of nearly equal length can have the same index, and so the same
@@ -121,7 +140,7 @@ pub fn life(request: &Request, quota: Quota, now: Time) -> Window {
         return quota.window;
     }
     let number = now.window_index(quota.window);
-    let mut windows = request.quotas.iter().map(|quota| quota.window).rev();
+    let mut windows = request.quotas.iter().filter(|quota| quota.end.is_none()).map(|quota| quota.window).rev();
     windows.find(|&window| now.window_index(window) == number).unwrap_or(quota.window)
 }
 
@@ -185,13 +204,13 @@ mod tests {
     }
 
     fn quota(millis: i64, limit: i64) -> Quota {
-        Quota { window: window(millis), limit: Limit::new(limit).unwrap() }
+        Quota::of(window(millis), Limit::new(limit).unwrap())
     }
 
     fn request(quotas: &[(i64, i64)], cost: i64) -> Request {
         let mut list = Quotas::of(quota(quotas[0].0, quotas[0].1));
         quotas[1..].iter().for_each(|&(millis, limit)| list.push(quota(millis, limit)).unwrap());
-        Request { quotas: list, cost: Cost::new(cost).unwrap(), force: false }
+        Request { quotas: list, cost: Cost::new(cost).unwrap(), force: false, held: false }
     }
 
     /// Decides over these counters, one a quota: values and expiries.

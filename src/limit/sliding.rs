@@ -327,11 +327,11 @@ mod tests {
 
     impl Ruled {
         fn of(window: Window, limit: i64) -> Self {
-            Self::by(Quotas::of(Quota { window, limit: Limit::new(limit).unwrap() }))
+            Self::by(Quotas::of(Quota::of(window, Limit::new(limit).unwrap())))
         }
 
         fn by(quotas: Quotas) -> Self {
-            Self { stamps: vec![], request: Request { quotas, cost: Cost::ONE, force: false } }
+            Self { stamps: vec![], request: Request { quotas, cost: Cost::ONE, force: false, held: false } }
         }
 
         /// What a request would be answered, as far as the log is concerned.
@@ -387,9 +387,7 @@ mod tests {
 
     /// Milliseconds and limits, the windows in increasing order.
     fn quotas_of(parts: impl IntoIterator<Item = (i64, i64)>) -> Quotas {
-        let mut parts = parts
-            .into_iter()
-            .map(|(millis, limit)| Quota { window: window(millis), limit: Limit::new(limit).unwrap() });
+        let mut parts = parts.into_iter().map(|(millis, limit)| Quota::of(window(millis), Limit::new(limit).unwrap()));
         let mut quotas = Quotas::of(parts.next().unwrap());
         parts.for_each(|quota| quotas.push(quota).unwrap());
         quotas

@@ -81,7 +81,11 @@ impl Rate {
     /// `count` requests in `period` seconds, with `max_burst` more at once. The caller has checked the ranges: `count` and
     /// `period` are at least 1, `max_burst` is at least 0.
     pub fn new(max_burst: i64, count: i64, period: i64) -> Result<Self, BadRate> {
-        let period = period.checked_mul(Nanos::PER_SECOND).ok_or(BadRate::TooLong)?;
+        Self::in_nanos(max_burst, count, period.checked_mul(Nanos::PER_SECOND).ok_or(BadRate::TooLong)?)
+    }
+
+    /// The same for a period in nanoseconds.
+    pub fn in_nanos(max_burst: i64, count: i64, period: i64) -> Result<Self, BadRate> {
         let whole = period.checked_div(count).filter(|&interval| interval > 0).ok_or(BadRate::TooFast)?;
         let rest = period.checked_rem(count).ok_or(BadRate::TooFast)?;
         let interval = whole.saturating_add(i64::from(rest > 0));

@@ -45,6 +45,11 @@ impl Time {
         Self::from_millis(self.0.saturating_add(millis))
     }
 
+    /// The first whole second that is not before this.
+    pub fn whole_second(self) -> Self {
+        Self::from_millis(seconds(self.0) * 1000)
+    }
+
     /// The milliseconds since an earlier time; negative if that time is later.
     pub fn since(self, earlier: Self) -> i64 {
         self.0 - earlier.0
@@ -97,9 +102,10 @@ pub struct Window(i64);
 
 impl Window {
     pub const MAX_SECONDS: i64 = 2_147_483_647;
+    pub const LONGEST: Self = Self(Self::MAX_SECONDS * 1000);
 
     pub fn from_millis(millis: i64) -> Option<Self> {
-        (1..=Self::MAX_SECONDS * 1000).contains(&millis).then_some(Self(millis))
+        (1..=Self::LONGEST.0).contains(&millis).then_some(Self(millis))
     }
 
     pub const fn millis(self) -> i64 {
@@ -139,6 +145,18 @@ impl Limit {
 pub struct Quota {
     pub window: Window,
     pub limit: Limit,
+    /// When the window ends, if the caller has worked that out. When it began is not known then, and `window` is the longest there is.
+    pub end: Option<Time>,
+}
+
+impl Quota {
+    pub const fn of(window: Window, limit: Limit) -> Self {
+        Self { window, limit, end: None }
+    }
+
+    pub const fn until(end: Time, limit: Limit) -> Self {
+        Self { window: Window::LONGEST, limit, end: Some(end) }
+    }
 }
 
 /// The quotas of one call: at least one, at most [`Quotas::MOST`], their windows in increasing order.
@@ -150,15 +168,22 @@ pub struct Quotas {
 }
 
 impl Quotas {
+    /// Those of some quotas, if there is one.
+    pub fn filtered(&self, is_kept: impl Fn(Quota) -> bool) -> Option<Self> {
+        let mut kept = self.iter().filter(|&quota| is_kept(quota));
+        Some(Self { first: kept.next()?, others: kept.collect() })
+    }
+
     pub const MOST: usize = 16;
 
     pub const fn of(quota: Quota) -> Self {
         Self { first: quota, others: Vec::new() }
     }
 
-    /// Adds a quota, whose window must be longer than those that are there.
+    /// Adds a quota, whose window must be longer than those that are there, or end later.
     pub fn push(&mut self, quota: Quota) -> Result<(), Refusal> {
-        if quota.window <= self.longest() {
+        let last = self.last();
+        if (quota.window, quota.end) <= (last.window, last.end) {
             return Err(Refusal::NotIncreasing);
         }
         if self.len() == Self::MOST {
@@ -182,7 +207,12 @@ impl Quotas {
     }
 
     pub fn longest(&self) -> Window {
-        self.others.last().unwrap_or(&self.first).window
+        self.last().window
+    }
+
+    /// The quota with the longest window, or with the one that ends last.
+    pub fn last(&self) -> Quota {
+        *self.others.last().unwrap_or(&self.first)
     }
 
     /// The quota, if it is the only one.
@@ -227,6 +257,15 @@ pub struct Request {
     pub cost: Cost,
     /// Whether the request is counted even if it does not fit.
     pub force: bool,
+    /// Whether it is settled later. It is counted if it is allowed or forced, and never because a denial counts.
+    pub held: bool,
+}
+
+impl Request {
+    /// The same request of another cost, which is not held.
+    pub fn charging(&self, cost: Cost, force: bool) -> Self {
+        Self { quotas: self.quotas.clone(), cost, force, held: false }
+    }
 }
 
 #[cfg(test)]
@@ -243,7 +282,7 @@ mod tests {
     }
 
     fn quota(millis: i64, limit: i64) -> Quota {
-        Quota { window: Window::from_millis(millis).unwrap(), limit: Limit::new(limit).unwrap() }
+        Quota::of(Window::from_millis(millis).unwrap(), Limit::new(limit).unwrap())
     }
 
     #[test]

@@ -9,7 +9,7 @@ use redis_module::raw;
 use super::Error;
 use super::api::call;
 use super::caller::Caller;
-use super::string::Str;
+use super::string::{OwnedStr, Str};
 
 /// The context of one call. It is neither copied nor kept: the server frees it when the call ends.
 pub struct Context {
@@ -153,24 +153,9 @@ impl Context {
 
     /// Whether the server has a command of this name. It does not have one that was renamed.
     pub fn has_command(&mut self, command: &CStr) -> bool {
-        // SAFETY: the format names two literals, and the reply, with all that is in it, is freed.
-        unsafe {
-            let reply = call!(RedisModule_Call(
-                self.as_ptr(),
-                c"COMMAND".as_ptr(),
-                c"cc".as_ptr(),
-                c"INFO".as_ptr(),
-                command.as_ptr()
-            ));
-            let Some(reply) = NonNull::new(reply) else {
-                return false;
-            };
-            let info = call!(RedisModule_CallReplyArrayElement(reply.as_ptr(), 0));
-            let known =
-                !info.is_null() && call!(RedisModule_CallReplyType(info)) as isize == raw::REDISMODULE_REPLY_ARRAY;
-            call!(RedisModule_FreeCallReply(reply.as_ptr()));
-            known
-        }
+        let words = [&b"INFO"[..], command.to_bytes()].map(OwnedStr::new);
+        let reply = self.run(c"COMMAND", c"v", &words.each_ref().map(OwnedStr::as_str));
+        reply.is_some_and(|reply| reply.has_array_at(0))
     }
 }
 
@@ -179,17 +164,7 @@ impl Context {
     /// Runs a command of three words as a module that acts for no user. Returns whether it succeeded.
     pub fn call_as_nobody(&mut self, command: &CStr, words: [Str<'_>; 3]) -> bool {
         self.before_other_code();
-        let [first, second, third] = words.map(Str::as_ptr);
-        // SAFETY: all strings outlive the call, the format names three strings, and the reply is freed.
-        unsafe {
-            let reply = call!(RedisModule_Call(self.as_ptr(), command.as_ptr(), c"sss".as_ptr(), first, second, third));
-            if reply.is_null() {
-                return false;
-            }
-            let error = call!(RedisModule_CallReplyType(reply)) as isize == raw::REDISMODULE_REPLY_ERROR;
-            call!(RedisModule_FreeCallReply(reply));
-            !error
-        }
+        self.run(command, c"v", &words).is_some_and(|reply| !reply.is_error())
     }
 }
 

@@ -45,6 +45,13 @@ impl Digits {
 
     const NONE: Self = Self { bytes: [0; Self::CAPACITY], length: 0 };
 
+    /// A few bytes as they are.
+    pub fn text(text: &[u8]) -> Self {
+        let mut digits = Self::NONE;
+        digits.push(text);
+        digits
+    }
+
     /// The decimal form of an integer.
     pub fn of(value: i64) -> Self {
         let mut digits = Self::NONE;
@@ -52,10 +59,10 @@ impl Digits {
         digits
     }
 
-    /// A byte, then the decimal form of an integer.
-    pub fn prefixed(prefix: u8, value: i64) -> Self {
+    /// A few bytes, then the decimal form of an integer.
+    pub fn prefixed(prefix: &[u8], value: i64) -> Self {
         let mut digits = Self::NONE;
-        digits.push(&[prefix]);
+        digits.push(prefix);
         digits.push_integer(value);
         digits
     }
@@ -71,7 +78,7 @@ impl Digits {
 
     /// A byte, then milliseconds, which are not negative, as seconds in the shortest decimal form, then the unit.
     pub fn prefixed_seconds(prefix: u8, millis: i64, unit: u8) -> Self {
-        let mut digits = Self::prefixed(prefix, millis / 1000);
+        let mut digits = Self::prefixed(&[prefix], millis / 1000);
         let digit = |value: i64| b'0' + (value % 10) as u8;
         let places = [b'.', digit(millis / 100), digit(millis / 10), digit(millis)];
         // Zeros at the end are left out, and so is a point that no digit follows.

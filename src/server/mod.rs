@@ -32,6 +32,7 @@ mod key;
 mod load;
 #[cfg(any(test, target_env = "musl"))]
 mod memory;
+mod nested;
 mod slot;
 mod sorted_set;
 mod string;

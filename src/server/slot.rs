@@ -5,7 +5,6 @@
 
 use std::io;
 
-use super::api::call;
 use super::context::Context;
 use super::string::Str;
 
@@ -14,20 +13,7 @@ use super::string::Str;
 /// While a slot is moved, the server refuses a call with several keys if one of them is missing. So this makes such a call with
 /// both keys.
 pub fn is_missing_everywhere(ctx: &Context, declared: Str<'_>, derived: Str<'_>) -> bool {
-    // SAFETY: context and keys are alive, the format names two strings, and the reply is freed.
-    unsafe {
-        let reply = call!(RedisModule_Call(
-            ctx.as_ptr(),
-            c"EXISTS".as_ptr(),
-            c"ss".as_ptr(),
-            declared.as_ptr(),
-            derived.as_ptr()
-        ));
-        let error = io::Error::last_os_error().raw_os_error();
-        if !reply.is_null() {
-            call!(RedisModule_FreeCallReply(reply));
-            return true;
-        }
-        error != Some(libc::EPERM) // What a nested call gets for keys that are not, or not surely, this node's.
-    }
+    // EPERM is what a nested call gets for keys that are not, or not surely, this node's.
+    ctx.run(c"EXISTS", c"v", &[declared, derived]).is_some()
+        || io::Error::last_os_error().raw_os_error() != Some(libc::EPERM)
 }

@@ -1,12 +1,13 @@
 //! The names of counters. The counter of a fixed window is a key that is derived from the caller's: `key:N` for the
-//! window's index *N*, or `key:<windowSec>s` for a window that begins with its first request.
+//! window's index *N*, `key:<windowSec>s` for a window that begins with its first request, or `key:@<ms>` for one that ends at a given
+//! time.
 //!
 //! In a cluster that key may hash to another slot than the key of the call, and would not be found there. So in cluster mode
 //! the name is made such that both hash to one slot.
 
 use smallvec::SmallVec;
 
-use crate::limit::{Time, Window};
+use crate::limit::{Quota, Time, Window};
 use crate::server::{Call, Context, Digits, Error, OwnedStr, Str, in_cluster, is_missing_everywhere, permits};
 
 const NO_SLOT: Error = Error::Line(
@@ -27,18 +28,28 @@ pub enum Suffix {
     Index(i64),
     /// The length of its window, which begins with its first request.
     Length(Window),
+    /// The time at which its window ends.
+    End(Time),
+    /// Not a counter: the holds of the key, see [`super::held`].
+    Held,
 }
 
 impl Suffix {
-    pub fn of(window: Window, anchored: bool, now: Time) -> Self {
+    pub fn of(quota: Quota, anchored: bool, now: Time) -> Self {
+        quota.end.map_or_else(|| Self::of_window(quota.window, anchored, now), Self::End)
+    }
+
+    pub fn of_window(window: Window, anchored: bool, now: Time) -> Self {
         if anchored { Self::Length(window) } else { Self::Index(now.window_index(window)) }
     }
 
     /// Its bytes, which begin with a colon.
     fn text(self) -> Digits {
         match self {
-            Self::Index(index) => Digits::prefixed(b':', index),
+            Self::Index(index) => Digits::prefixed(b":", index),
             Self::Length(window) => Digits::prefixed_seconds(b':', window.millis(), b's'),
+            Self::End(end) => Digits::prefixed(b":@", end.millis()),
+            Self::Held => Digits::text(b":held"),
         }
     }
 }

@@ -3,12 +3,15 @@
 use std::iter;
 
 use super::counter_name::{CounterSet, Suffix, check_missing, counter_name};
+use super::held::{Hold, Holdable, Holding, Note};
 use super::plan::{Change, Changes, OpenKey};
 use super::{Compaction, OpenKeys, Plan, State, Stored, read_integer};
 use crate::limit::fixed::{self, Counter, Overflow};
 use crate::limit::{Cost, Decision, Detail, Lookups, Micros, Quota, Refund, Request, Time, Window};
 use crate::server::{Call, Context, Error, Key, Kind, Mode};
 
+const ENDED: Error = Error::Line(c"ERR the window has ended");
+const TOO_FAR_AHEAD: Error = Error::Line(c"ERR @ms must be at most 2147483647 seconds ahead");
 const OVERFLOW: Error = Error::Line(c"ERR increment or decrement would overflow");
 
 impl From<Overflow> for Error {
@@ -22,6 +25,9 @@ pub struct Fixed {
     pub request: Request,
     /// Whether a window begins with its first request, and not at a multiple of its length.
     pub anchored: bool,
+    /// Whether windows that have ended are left alone, as they are when something is taken back. A request is refused.
+    pub skips_ended: bool,
+    pub hold: Option<Hold>,
 }
 
 /// The counters of a call, one for each quota, in their order.
@@ -30,7 +36,7 @@ pub struct Counters<'a, M: Mode> {
     now: Time,
     first: Found,
     others: Vec<Found>,
-    /// The keys of the counters that are not shared.
+    /// The keys of the counters that have one.
     keys: OpenKeys<'a, M>,
 }
 
@@ -40,28 +46,58 @@ struct Found {
     counter: Counter,
     /// Whether the counter exists. The key of a counter whose window is over may still exist.
     exists: bool,
-    /// Whether a shorter window has the same counter, through which it is read and written.
-    is_shared: bool,
+    /// Whether it has a key of its own. It has none if a shorter window has the same counter, through which it is read and written, or
+    /// if its window has ended.
+    has_key: bool,
 }
 
 impl Stored for Fixed {
-    type State<'a, M: Mode> = Counters<'a, M>;
+    type State<'a, M: Mode> = Holding<'a, Counters<'a, M>, M>;
 
-    fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Counters<'a, M>, Error> {
-        let now = now.time();
+    fn read<'a, M: Mode>(
+        &'a self,
+        ctx: &'a Context,
+        call: Call<'_>,
+        time: Micros,
+    ) -> Result<Self::State<'a, M>, Error> {
+        let now = time.time();
         let (first, open) = self.find(ctx, call, self.request.quotas.first(), now)?;
-        let (mut others, mut keys): (Vec<Found>, OpenKeys<'a, M>) = (Vec::new(), iter::once(open).collect());
+        let (mut others, mut keys): (Vec<Found>, OpenKeys<'a, M>) = (Vec::new(), open.into_iter().collect());
         for quota in self.request.quotas.iter().skip(1) {
             let shorter = others.last().copied().unwrap_or(first);
             others.push(if self.suffix(quota, now) == self.suffix(shorter.counter.quota, now) {
-                Found { counter: Counter { quota, ..shorter.counter }, is_shared: true, ..shorter }
+                Found { counter: Counter { quota, ..shorter.counter }, has_key: false, ..shorter }
             } else {
                 let (found, open) = self.find(ctx, call, quota, now)?;
-                keys.push(open);
+                keys.extend(open);
                 found
             });
         }
-        Ok(Counters { rule: self, now, first, others, keys })
+        Holding::read(self, Counters { rule: self, now, first, others, keys }, ctx, call, time)
+    }
+}
+
+impl Holdable for Fixed {
+    fn hold(&self) -> Option<&Hold> {
+        self.hold.as_ref()
+    }
+
+    fn request(&self) -> &Request {
+        &self.request
+    }
+
+    fn charging(&self, cost: Cost, force: bool) -> Self {
+        Self { request: self.request.charging(cost, force), anchored: self.anchored, skips_ended: true, hold: None }
+    }
+
+    /// Of windows whose end is given, those get something back in which the hold was counted.
+    fn giving_back(&self, _ctx: &Context, _call: Call<'_>, note: &Note) -> (Option<Self>, i64) {
+        let quotas = self.request.quotas.filtered(|quota| quota.end.is_none_or(|end| note.ends.contains(&end)));
+        let rule = quotas.zip(Cost::new(note.units)).map(|(quotas, cost)| {
+            let rule = self.charging(cost, false);
+            Self { request: Request { quotas, ..rule.request }, ..rule }
+        });
+        (rule, 1)
     }
 }
 
@@ -73,7 +109,17 @@ impl Fixed {
         call: Call<'_>,
         quota: Quota,
         now: Time,
-    ) -> Result<(Found, OpenKey<'a, M>), Error> {
+    ) -> Result<(Found, Option<OpenKey<'a, M>>), Error> {
+        if let Some(end) = quota.end {
+            if end.since(now) > Window::LONGEST.millis() {
+                return Err(TOO_FAR_AHEAD);
+            }
+            if end <= now {
+                let counter = Counter { quota, life: quota.window, value: 0, expiry: None, anchored: false };
+                let found = Found { counter, exists: false, has_key: false };
+                return if self.skips_ended { Ok((found, None)) } else { Err(ENDED) };
+            }
+        }
         let name = counter_name(ctx, call, self.suffix(quota, now))?;
         let key = Key::open(ctx, name.as_str());
         if key.kind() == Kind::Empty {
@@ -89,21 +135,22 @@ impl Fixed {
             _ => (0, None, false),
         };
         let counter = Counter { quota, life, value, expiry, anchored: self.anchored };
-        Ok((Found { counter, exists, is_shared: false }, OpenKey { key, name: Some(name) }))
+        Ok((Found { counter, exists, has_key: true }, Some(OpenKey { key, name: Some(name) })))
     }
 
     fn suffix(&self, quota: Quota, now: Time) -> Suffix {
-        Suffix::of(quota.window, self.anchored, now)
+        Suffix::of(quota, self.anchored, now)
     }
 
-    /// The counters that it has at a key.
+    /// The counters that it has at a key, and its holds.
     pub fn counters<'k>(&self, key: &'k [u8], now: Micros) -> CounterSet<'k> {
-        CounterSet::new(key, self.request.quotas.iter().map(|quota| self.suffix(quota, now.time())))
+        let suffixes = self.request.quotas.iter().map(|quota| self.suffix(quota, now.time()));
+        CounterSet::new(key, suffixes.chain(self.hold.as_ref().map(|_| Suffix::Held)))
     }
 
     /// The suffixes of the counters that a rule of fixed windows may have for a window now.
     pub fn suffixes(window: Window, now: Micros) -> [Suffix; 2] {
-        [false, true].map(|anchored| Suffix::of(window, anchored, now.time()))
+        [false, true].map(|anchored| Suffix::of_window(window, anchored, now.time()))
     }
 }
 
@@ -114,7 +161,7 @@ impl<M: Mode> Counters<'_, M> {
 
     /// The counters in the order of their keys.
     fn stored(&self) -> impl Iterator<Item = Found> + '_ {
-        iter::once(self.first).chain(self.others.iter().copied().filter(|found| !found.is_shared))
+        iter::once(self.first).chain(self.others.iter().copied()).filter(|found| found.has_key)
     }
 }
 
@@ -153,7 +200,7 @@ impl<'a, M: Mode> State<'a, M> for Counters<'a, M> {
 impl Found {
     fn count(self, cost: Cost, now: Time) -> Result<Changes, Error> {
         let Counter { value, expiry, .. } = self.counter.after(cost, now)?;
-        let until = expiry.unwrap_or(now.plus(self.counter.life));
+        let until = expiry.unwrap_or(self.counter.new_expiry(now));
         let mut changes = Changes::new();
         if self.exists {
             changes.push(Change::IncrBy { by: cost.units(), value });
@@ -169,7 +216,7 @@ impl Found {
     /// A counter without an expiry would never end.
     fn set_missing_expiry(self, now: Time) -> Option<Change> {
         let Self { counter, exists, .. } = self;
-        (exists && counter.expiry.is_none()).then(|| Change::PexpireAt(now.plus(counter.life)))
+        (exists && counter.expiry.is_none()).then(|| Change::PexpireAt(counter.new_expiry(now)))
     }
 
     fn give_back(self, cost: Cost, at: Option<Time>, now: Time) -> Option<Change> {

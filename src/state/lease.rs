@@ -5,6 +5,8 @@
 use std::iter;
 use std::rc::Rc;
 
+use smallvec::smallvec;
+
 use super::plan::{Change, OpenKey};
 use super::stale::{self, Bounds, Stale, score};
 use super::{Compaction, OpenKeys, Plan, State, Stored, WRONG_TYPE};
@@ -170,7 +172,7 @@ impl<'a, M: Mode> State<'a, M> for LeaseRequest<'a, M> {
             None => self.leases.expire(&[], None),
             end => self.leases.expire(&holder, end),
         };
-        let put = end.zip(holder.into_iter().next()).map(|(at, member)| Change::Zadd { at, member });
+        let put = end.zip(holder.into_iter().next()).map(|(at, member)| Change::Zadd(smallvec![(at, member)]));
         Ok(self.leases.plan(put.into_iter().chain(expire)))
     }
 

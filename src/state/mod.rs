@@ -9,6 +9,7 @@
 pub mod compact;
 mod counter_name;
 mod fixed;
+mod held;
 mod lease;
 mod plan;
 mod reset;
@@ -19,6 +20,7 @@ mod throttle;
 pub use compact::Compaction;
 pub use counter_name::{CounterSet, Suffix, counted_key};
 pub use fixed::Fixed;
+pub use held::{Hold, Holdable, Settlement, Work, give_back_ended, settle};
 pub use lease::{Lease, LeaseSet};
 pub use plan::{OpenKeys, Plan, denied, limit_pruning};
 pub use reset::reset;
@@ -54,6 +56,16 @@ pub trait State<'a, M: Mode>: Sized {
 
     /// Takes back the units of a request that was made now, or at a time.
     fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error>;
+
+    /// Whether its holder has a hold already. `None` if the request is not held.
+    fn finds_hold(&self) -> Option<bool> {
+        None
+    }
+
+    /// Whether something is held at its key that has ended by itself, and has to be given back first.
+    fn has_ended_holds(&self) -> bool {
+        false
+    }
 
     /// The open keys, in the order of the plan.
     fn into_keys(self) -> OpenKeys<'a, M>;

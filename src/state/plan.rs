@@ -28,11 +28,8 @@ pub enum Change {
         at: Time,
         count: i64,
     },
-    /// `ZADD`: a member gets this score.
-    Zadd {
-        at: Time,
-        member: OwnedStr,
-    },
+    /// `ZADD`: members get these scores.
+    Zadd(SmallVec<[(Time, OwnedStr); 2]>),
     Zrem(Vec<OwnedStr>),
     /// `INCR` or `INCRBY`: a counter that exists goes up, or down, to this value.
     IncrBy {
@@ -64,7 +61,7 @@ impl Change {
 pub type Bytes = SmallVec<[u8; 24]>;
 
 /// The changes of a key, in their order. Most calls make one or two, which need no allocation.
-pub type Changes = SmallVec<[Change; 2]>;
+pub type Changes = Vec<Change>;
 
 /// What a call changes at each of its keys, in the order in which they are open.
 #[derive(Default)]
@@ -87,7 +84,9 @@ pub type OpenKeys<'a, M> = SmallVec<[OpenKey<'a, M>; 1]>;
 impl Plan {
     /// A plan for the only key.
     pub fn of(changes: impl IntoIterator<Item = Change>) -> Self {
-        Self::for_keys(iter::once(changes.into_iter().collect()))
+        let mut keys = SmallVec::new();
+        keys.push(changes.into_iter().collect());
+        Self { keys, compaction_is_due: false }
     }
 
     /// A plan for several keys.
@@ -117,7 +116,12 @@ impl Plan {
 
     /// Applies the plan to these keys, and closes them. Cannot fail. The changes then have to be published.
     pub fn apply<'p>(&'p self, keys: OpenKeys<'_, Writable>) -> Applied<'p> {
-        Applied(self.keys.iter().zip(keys).map(|(changes, open)| AppliedKey::new(changes, open)).collect())
+        let mut applied = SmallVec::new();
+        // Most denials change nothing.
+        for (changes, open) in self.keys.iter().zip(keys).filter(|(changes, _)| !changes.is_empty()) {
+            applied.push(AppliedKey::new(changes, open));
+        }
+        Applied(applied)
     }
 }
 
@@ -162,7 +166,7 @@ impl<'p> AppliedKey<'p> {
         match change {
             Change::Prune(stale) => stale.remove(key),
             Change::ZaddNew { at, count } => self.added.extend((0..*count).map(|_| add_new(key, *at))),
-            Change::Zadd { at, member } => key.put(score(*at), member.as_str()),
+            Change::Zadd(members) => members.iter().for_each(|(at, member)| key.put(score(*at), member.as_str())),
             Change::Zrem(members) => {
                 members.iter().for_each(|member| key.remove(member.as_str()));
                 self.emptied = key.kind() == Kind::Empty;
@@ -181,9 +185,6 @@ impl<'p> AppliedKey<'p> {
     }
 
     fn publish(&self, ctx: &mut Context, key: Str<'_>) {
-        if self.changes.is_empty() {
-            return; // Most denials change nothing.
-        }
         let key = self.name.as_ref().map_or(key, OwnedStr::as_str);
         self.changes.iter().for_each(|change| self.replicate(change, ctx, key));
         ctx.signal_modified(key);
@@ -213,7 +214,15 @@ impl<'p> AppliedKey<'p> {
                     }
                 }
             }
-            Change::Zadd { at, member } => ctx.replicate(c"ZADD", &[key, time(at).as_str(), member.as_str()]),
+            Change::Zadd(members) => match members.as_slice() {
+                [(at, member)] => ctx.replicate(c"ZADD", &[key, time(at).as_str(), member.as_str()]),
+                members => {
+                    let scores: SmallVec<[OwnedStr; 2]> = members.iter().map(|(at, _)| time(at)).collect();
+                    let scored =
+                        scores.iter().zip(members).flat_map(|(at, (_, member))| [at.as_str(), member.as_str()]);
+                    ctx.replicate(c"ZADD", &iter::once(key).chain(scored).collect::<SmallVec<[Str<'_>; 5]>>());
+                }
+            },
             Change::Zrem(members) => {
                 let members = members.iter().map(OwnedStr::as_str);
                 ctx.replicate(c"ZREM", &iter::once(key).chain(members).collect::<Vec<_>>());
@@ -241,7 +250,7 @@ impl<'p> AppliedKey<'p> {
                 Stale::OneByOne { .. } => (EventClass::SortedSet, c"zremrangebyscore", None),
                 Stale::Nested(_) => return,
             },
-            Change::ZaddNew { .. } | Change::Zadd { .. } => (EventClass::SortedSet, c"zadd", None),
+            Change::ZaddNew { .. } | Change::Zadd(_) => (EventClass::SortedSet, c"zadd", None),
             Change::Zrem(_) => (EventClass::SortedSet, c"zrem", self.emptied.then_some(c"del")),
             Change::IncrBy { .. } => (EventClass::String, c"incrby", None),
             Change::Set { event, renewed, .. } => (EventClass::String, *event, renewed.then_some(c"expire")),

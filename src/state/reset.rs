@@ -32,10 +32,11 @@ pub fn reset<'a>(
         seen.push(suffix);
         let name = counter_name(ctx, call, suffix)?;
         let key = Key::open(ctx, name.as_str());
-        match key.kind() {
-            Kind::Empty => check_missing(ctx, call, name.as_str())?,
-            Kind::String => keys.push(OpenKey { key, name: Some(name) }),
-            Kind::SortedSet | Kind::Other => return Err(WRONG_TYPE),
+        match (key.kind(), suffix) {
+            (Kind::Empty, _) => check_missing(ctx, call, name.as_str())?,
+            (Kind::SortedSet, Suffix::Held) => keys.push(OpenKey { key, name: Some(name) }),
+            (Kind::String, _) if suffix != Suffix::Held => keys.push(OpenKey { key, name: Some(name) }),
+            _ => return Err(WRONG_TYPE),
         }
     }
     Ok((Plan::for_keys(keys.iter().map(|_| iter::once(Change::Unlink).collect())), keys))

@@ -225,10 +225,15 @@ fn a_user_that_is_deleted_may_do_nothing(engine: &Engine) {
 pub const NO_KEY: &str = "NOPERM No permissions to access a key";
 
 /// Each command that has counters, with the rights to keys that it takes, and those that are not enough.
-const WITH_COUNTERS: [(&str, &str, &str, &[&str]); 3] = [
+const WITH_COUNTERS: [(&str, &str, &str, &[&str]); 7] = [
     ("rl.fixed", "RL.FIXED app 60 5", "%RW~", &["%R~", "%W~"]),
     ("rl.peek", "RL.PEEK app FIXED 60 5", "%R~", &["%W~"]),
     ("rl.reset", "RL.RESET app 60", "%W~", &["%R~"]),
+    // The holds of a key are judged as its counters are.
+    ("rl.sliding", "RL.SLIDING app 60 5 HOLD h 60", "%RW~", &["%R~", "%W~"]),
+    ("rl.peek", "RL.PEEK app SLIDING 60 5 HOLD h 60", "%R~", &["%W~"]),
+    ("rl.settle", "RL.SETTLE app SLIDING 60 5 HOLD h 60 ACTUAL 1", "%RW~", &["%R~", "%W~"]),
+    ("rl.reset", "RL.RESET app HOLD", "%W~", &["%R~"]),
 ];
 
 /// A rule that grants the counter alone, or the command alone, does not grant both. Rules in brackets are a selector.

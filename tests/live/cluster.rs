@@ -15,7 +15,7 @@ tests![
 ];
 
 /// One node that owns every slot, with its clock standing at [`START`].
-fn node(engine: &Engine) -> (Server, Client) {
+pub fn node(engine: &Engine) -> (Server, Client) {
     let options = Options { frozen_at: Some(START), ..Options::default() }.with(&["--cluster-enabled", "yes"]);
     let server = Server::start(engine, &options);
     let mut client = server.client();

@@ -24,6 +24,12 @@ tests![
     the_script_is_the_module_in_resp3,
     rates_of_any_size_are_the_modules if |engine| !engine.counts_microseconds(),
     a_window_ends_in_the_millisecond_of_its_counters_expiry,
+    a_window_that_ends_at_a_time_is_the_modules,
+    a_hold_is_the_modules_from_its_count_to_its_settlement,
+    holds_in_rl_all_are_the_modules,
+    a_thousand_holds_that_end_together_go_as_the_modules_do,
+    what_others_have_stored_among_holds_is_taken_as_the_module_takes_it,
+    holds_take_few_commands,
     a_long_stale_log_goes_as_the_modules_does,
     what_others_have_stored_is_taken_as_the_module_takes_it,
     compact_logs_of_any_length_are_the_modules,
@@ -296,6 +302,21 @@ const WINDOWS: [&str; 12] = [
     "1 90000 600 9007199254740991",
 ];
 
+/// Windows of RL.FIXED that end at a time: with the minute, or with the hour, or before now.
+fn ending_windows(rng: &mut Rng, now: i64) -> String {
+    let end_of = |length: i64| (now / length + 1) * length;
+    let (minute, hour) = (end_of(60_000), end_of(3_600_000));
+    match rng.u32(..8) {
+        0..3 => format!("@{minute} 5"),
+        3 | 4 => format!("2 3 @{minute} 9 @{hour} 30"),
+        5 | 6 => format!("@{hour} 200000"),
+        _ => format!("@{} 5", now - rng.i64(0..3)),
+    }
+}
+
+const HOLDS: [(&str, &str); 7] =
+    [("Aa", ""), ("BB", "COST 1"), ("b:c", "COST 3"), ("Bb", "COST 2"), ("d", "COST 900"), ("e", ""), ("f", "COST 20")];
+
 /// Options of a rule of windows, in any order.
 fn options(rng: &mut Rng, fixed: bool, place: &str) -> String {
     let mut options = Vec::new();
@@ -308,6 +329,12 @@ fn options(rng: &mut Rng, fixed: bool, place: &str) -> String {
         let cost = if (place == "peek" || place == "all") && rng.bool() { "0" } else { pick(rng, costs) };
         options.push(format!("COST {cost}"));
     }
+    // A holder has one cost, so that the same call is often sent again. Two of them have one hash.
+    if place == "settle" || (place != "refund" && rng.u32(..3) == 0) {
+        let (holder, cost) = HOLDS[rng.usize(..HOLDS.len())];
+        let lease = pick(rng, &["0.5", "3", "10", "100"]);
+        options = vec![format!("HOLD {holder} {lease}"), cost.to_owned()];
+    }
     if rng.u32(..6) == 0 {
         options.push("FORCE".to_owned());
     }
@@ -316,6 +343,7 @@ fn options(rng: &mut Rng, fixed: bool, place: &str) -> String {
     }
     match place {
         "command" | "peek" if rng.u32(..2) == 0 => options.push(pick(rng, &["FULL", "EACH", "each"]).to_owned()),
+        "settle" => options.push(format!("ACTUAL {}", pick(rng, &["0", "1", "2", "3", "7", "1001"]))),
         _ => {}
     }
     rng.shuffle(&mut options);
@@ -326,7 +354,7 @@ const RATES: [&str; 8] =
     ["4 30 60", "0 10 1", "9 7 3", "99 1000 1", "0 1 86400", "2 1 1", "5 999983 7", "1000 100000 60"];
 
 /// A kind of rule, a key that usually is of that kind, and the words after it.
-fn rule(rng: &mut Rng, kinds: &[&'static str], place: &str) -> (&'static str, String, String) {
+fn rule(rng: &mut Rng, kinds: &[&'static str], place: &str, now: i64) -> (&'static str, String, String) {
     let kind = kinds[rng.usize(..kinds.len())];
     let family =
         if rng.u32(..60) == 0 { pick(rng, &["s", "f", "t", "a"]) } else { &kind.to_lowercase()[..1].to_owned() };
@@ -334,7 +362,11 @@ fn rule(rng: &mut Rng, kinds: &[&'static str], place: &str) -> (&'static str, St
     let words = match kind {
         "SLIDING" | "FIXED" => {
             let fixed = kind == "FIXED";
-            format!("{} {}", pick(rng, &WINDOWS), options(rng, fixed, place))
+            let ends = fixed && rng.u32(..4) == 0;
+            let windows = if ends { ending_windows(rng, now) } else { pick(rng, &WINDOWS).to_owned() };
+            let options = options(rng, fixed, place);
+            let takes_all = !ends || rng.u32(..20) == 0;
+            format!("{windows} {}", if takes_all { options } else { options.replace("anchored", "") })
         }
         "THROTTLE" => {
             let quantity = if rng.bool() { "" } else { pick(rng, &["0", "1", "2", "3", "10", "5000"]) };
@@ -360,19 +392,19 @@ fn rule(rng: &mut Rng, kinds: &[&'static str], place: &str) -> (&'static str, St
 }
 
 /// A random call: its name, its keys, and the words after them.
-fn random_call(rng: &mut Rng, kinds: &[&'static str]) -> (String, Vec<String>, Vec<String>) {
+fn random_call(rng: &mut Rng, kinds: &[&'static str], now: i64) -> (String, Vec<String>, Vec<String>) {
     let refundable: Vec<&'static str> = kinds.iter().copied().filter(|&kind| kind != "ACQUIRE").collect();
     let (name, keys, line) = match rng.u32(..100) {
         0..52 => {
-            let (kind, key, words) = rule(rng, kinds, "command");
+            let (kind, key, words) = rule(rng, kinds, "command", now);
             (kind.to_lowercase(), vec![key], words)
         }
         52..64 => {
-            let (kind, key, words) = rule(rng, kinds, "peek");
+            let (kind, key, words) = rule(rng, kinds, "peek", now);
             ("peek".to_owned(), vec![key], format!("{kind} {words}"))
         }
         64..74 => {
-            let (kind, key, words) = rule(rng, &refundable, "refund");
+            let (kind, key, words) = rule(rng, &refundable, "refund", now);
             let at = if rng.u32(..4) == 0 { format!("AT {}", START + rng.i64(0..20_000)) } else { String::new() };
             ("refund".to_owned(), vec![key], format!("{kind} {words} {at}"))
         }
@@ -380,15 +412,24 @@ fn random_call(rng: &mut Rng, kinds: &[&'static str]) -> (String, Vec<String>, V
             let holders: Vec<String> = (0..rng.u32(1..4)).map(|_| format!("holder{}", rng.u32(..7))).collect();
             ("release".to_owned(), vec![format!("a{}", rng.u32(..2))], holders.join(" "))
         }
-        80..82 => {
+        80..88 => {
+            let (kind, key, words) = rule(rng, &["SLIDING", "FIXED"], "settle", now);
+            ("settle".to_owned(), vec![key], format!("{kind} {words}"))
+        }
+        88..90 => {
             let key = format!("{}{}", pick(rng, &["s", "f", "t", "a"]), rng.u32(..2));
-            ("reset".to_owned(), vec![key], pick(rng, &["", "60", "0.25 1 60", "1 5 30"]).to_owned())
+            let minute = format!("60 @{}", (now / 60_000 + 1) * 60_000);
+            (
+                "reset".to_owned(),
+                vec![key],
+                pick(rng, &["", "60", "0.25 1 60 HOLD", "1 5 30", "hold", &minute]).to_owned(),
+            )
         }
         _ => {
             let mut keys: Vec<String> = Vec::new();
             let mut line = String::new();
             for _ in 0..rng.u32(1..5) {
-                let (kind, key, words) = rule(rng, kinds, "all");
+                let (kind, key, words) = rule(rng, kinds, "all", now);
                 if !keys.contains(&key) || rng.u32(..30) == 0 {
                     keys.push(key);
                     line += &format!("{kind} {words} ");
@@ -438,6 +479,8 @@ fn spoil(rng: &mut Rng, words: &mut Vec<String>) {
                     "Cost",
                     "FORCE",
                     "ANCHORED",
+                    "HOLD",
+                    "ACTUAL",
                     "AT",
                     "SLIDING",
                     "fixed",
@@ -448,6 +491,11 @@ fn spoil(rng: &mut Rng, words: &mut Vec<String>) {
                     "nan",
                     ".5",
                     "1.",
+                    "@",
+                    "@1",
+                    "@01",
+                    "@9007199254740991",
+                    "@9007199254740992",
                 ],
             );
             words.insert(at, junk.to_owned());
@@ -503,7 +551,7 @@ fn history(engine: &Engine, mut three: Three, servers: &[&Server]) {
         if rng.u32(..40) == 0 {
             random_plant(&mut rng, &mut three, now);
         }
-        let (name, keys, words) = random_call(&mut rng, kinds);
+        let (name, keys, words) = random_call(&mut rng, kinds, now);
         match three.call(&name, &keys, &words) {
             Ok(_) => allowed += 1,
             Err(_) => refused += 1,
@@ -660,6 +708,325 @@ fn a_long_stale_log_goes_as_the_modules_does(engine: &Engine) {
         "acquire ended 0 60 me FULL",
     ] {
         three.line(line).expect("a reply");
+    }
+}
+
+/// At the end of a window that ends at a time, and in the hour after it, which its counter outlives.
+fn a_window_that_ends_at_a_time_is_the_modules(engine: &Engine) {
+    with_each_hand(engine, |server, three| {
+        let end = START + 90_000;
+        let lines = [
+            format!("fixed k @{end} 3"),
+            format!("fixed k @{end} 3 FULL"),
+            format!("fixed k @{end} 9 COST 2 FORCE"),
+            format!("fixed k 60 9 @{end} 12 @{} 20 EACH", end + 1),
+            format!("peek k FIXED @{end} 3 COST 0 FULL"),
+            format!("peek k FIXED 60 1 @{end} 3 EACH"),
+            format!("refund k FIXED @{end} 3"),
+            format!("refund k FIXED 60 9 @{end} 3 COST 2 AT {START}"),
+            format!("refund k FIXED @{end} 3 @{} 3 COST 2 AT 5", end + 1),
+            format!("all k FIXED @{end} 9 FULL"),
+            format!("all k FIXED @{end} 0"),
+        ];
+        for now in [0, 29_501, 89_999, 90_000, 90_001, 3_689_999, 3_690_000, 3_690_001] {
+            server.set_time(START + now);
+            lines.iter().for_each(|line| drop(three.line(line)));
+            let left = format!("fixed k @{} 9", START + now + 2_147_483_647_000);
+            assert!(three.line(&left).is_ok(), "{left}");
+            let far = format!("fixed k @{} 9", START + now + 2_147_483_647_001);
+            assert!(three.line(&far).is_err(), "{far}");
+        }
+        server.set_time(START);
+        three.line(&format!("fixed other @{end} 3")).expect("a reply");
+        three.plant(&format!("other:@{end}"), &["PERSIST", "KEY"]);
+        three.line(&format!("fixed other @{end} 0 COST 2")).expect("a reply");
+        three.line(&format!("reset other 60 @{end}")).expect("a reply");
+        for plant in [&["SET", "KEY", "abc"][..], &["LPUSH", "KEY", "item"], &["SET", "KEY", "-7"]] {
+            three.plant(&format!("other:@{end}"), plant);
+            lines.iter().for_each(|line| drop(three.line(&line.replace(" k ", " other "))));
+            three.plant(&format!("other:@{end}"), &["DEL", "KEY"]);
+        }
+        // The key of one rule is the counter of another.
+        let rules = format!("FIXED @{end} 3 SLIDING 60 5");
+        let shared: Vec<String> = rules.split(' ').map(str::to_owned).collect();
+        let keys = [("m", Hand::Module), ("l", three.other.clone())]
+            .map(|(set, hand)| (hand, [format!("{set}:k"), format!("{set}:k:@{end}")]));
+        for (hand, keys) in keys {
+            let line = hand.ask(&mut three.client, "all", &keys, &shared).expect_err("one counter");
+            assert_eq!(line, "ERR two rules of RL.ALL would share a counter", "{hand:?}");
+        }
+    });
+}
+
+/// A rule with a COST, and holders that count, send again, end and settle, on the millisecond.
+fn a_hold_is_the_modules_from_its_count_to_its_settlement(engine: &Engine) {
+    let rules = [
+        "SLIDING 10 20",
+        "SLIDING 2 9 10 20",
+        "SLIDING 10 20 COST 1", // Compact from its first call on.
+        "SLIDING 10 20 FORCE",
+        "FIXED 10 20",
+        "FIXED 2 9 100 20",
+        "FIXED 100 20 ANCHORED",
+        "FIXED @1800000002000 20",
+        "FIXED 10 20 @1800000002000 30 @1800000100000 40",
+    ];
+    let calls = [
+        (0, "KIND KEY WORDS"),
+        (1, "KIND KEY WORDS 3 HOLD a 5"),
+        (1, "KIND KEY WORDS 4 HOLD b 0.5 FULL"),
+        (1, "KIND KEY WORDS 2 HOLD d 0.499"),
+        (1, "KIND KEY WORDS 100 HOLD c 5"),
+        (1, "KIND KEY WORDS 100 HOLD c 5 EACH"),
+        (1, "KIND KEY WORDS 1 HOLD 1"),
+        (2, "KIND KEY WORDS 3 HOLD a 5"),
+        (2, "KIND KEY WORDS 3 HOLD a 1 EACH"),
+        (2, "KIND KEY WORDS 2 HOLD a 5"),
+        (2, "peek KEY RULE 3 HOLD a 5 FULL"),
+        (2, "peek KEY RULE 2 HOLD a 5 FULL"),
+        (2, "peek KEY RULE 2 HOLD x 5 FULL"),
+        (500, "peek KEY RULE 4 HOLD b 5 FULL"),
+        (500, "KIND KEY WORDS"),
+        (500, "refund KEY RULE 1 AT 1800000000001"),
+        (501, "peek KEY RULE 4 HOLD b 5 FULL"),
+        (501, "peek KEY RULE 0"),
+        (501, "KIND KEY WORDS 4 HOLD b 0.25 FULL"),
+        (501, "peek KEY RULE 0 EACH"),
+        (800, "settle KEY RULE 9 HOLD x 100 ACTUAL 2"),
+        (800, "settle KEY RULE 3 HOLD a 100 ACTUAL 1"),
+        (800, "settle KEY RULE 3 HOLD a 100 ACTUAL 1"),
+        (800, "settle KEY RULE 3 HOLD a 100 ACTUAL 0"),
+        (801, "KIND KEY WORDS 3 HOLD a 5"),
+        (801, "KIND KEY WORDS 2 HOLD e 9 FORCE"),
+        (802, "settle KEY RULE 2 HOLD e 9 ACTUAL 30"),
+        (803, "KIND KEY WORDS 2 HOLD f 9"),
+        (804, "KIND KEY WORDS 2 HOLD f 1"),
+        (804, "reset KEY 10"),
+        (805, "KIND KEY WORDS 2 HOLD f 1"),
+        (806, "KIND KEY WORDS 7 HOLD g 300"),
+        (1_999, "settle KEY RULE 7 HOLD g 300 ACTUAL 5"),
+        (2_001, "KIND KEY WORDS 2 HOLD h 9"),
+        (2_100, "settle KEY RULE 2 HOLD h 9 ACTUAL 3"),
+        (60_799, "settle KEY RULE 3 HOLD x 100 ACTUAL 2"),
+        (60_800, "settle KEY RULE 3 HOLD h 9 ACTUAL 3"),
+        (62_101, "settle KEY RULE 3 HOLD h 9 ACTUAL 3"),
+        (100_799, "settle KEY RULE 3 HOLD a 1 ACTUAL 1"),
+        (100_800, "settle KEY RULE 3 HOLD a 1 ACTUAL 1"),
+        (100_801, "settle KEY RULE 3 HOLD new 1 ACTUAL 0"),
+        (-5, "KIND KEY WORDS 1 HOLD back 0.001"),
+        (0, "KIND KEY WORDS 1 HOLD after 1"),
+        (0, "reset KEY 10 HOLD"),
+        (1, "settle KEY RULE 3 HOLD a 1 ACTUAL 1001"),
+    ];
+    with_each_hand(engine, |server, three| {
+        let mut answered = 0;
+        for (number, rule) in rules.into_iter().enumerate() {
+            let key = format!("k{number}");
+            let (kind, words) = rule.split_once(' ').expect("a name and words");
+            for (at, call) in calls {
+                server.set_time(START + at);
+                // The cost stands where the rule has one, or behind it.
+                let (rule, words) = (rule.replace(" COST 1", ""), words.replace(" COST 1", ""));
+                let with_cost = |line: &str, name: &str, words: &str| match line.split_once(&format!("{name} ")) {
+                    Some((before, behind)) => format!("{before}{words} COST {behind}"),
+                    None => line.replace(name, words),
+                };
+                let line = call.replace("KIND", &kind.to_lowercase()).replace("KEY", &key);
+                let line = with_cost(&with_cost(&line, "RULE", &rule), "WORDS", &words);
+                answered += usize::from(three.line(&line.replace("FORCE COST", "COST")).is_ok());
+            }
+        }
+        assert!(answered > rules.len() * calls.len() / 2, "{answered} calls were answered");
+    });
+}
+
+fn holds_in_rl_all_are_the_modules(engine: &Engine) {
+    with_each_hand(engine, |server, three| {
+        let keys = ["s", "f", "a", "t"];
+        let rules = "SLIDING 60 9 COST 3 HOLD r 5 FIXED 60 20 COST 6 HOLD r 5 ACQUIRE 2 5 r THROTTLE 40 30 60";
+        for (at, call) in [
+            (0, rules.to_owned()),
+            (1, rules.to_owned() + " FULL"),
+            (1, rules.replace('r', "q")),
+            (1, rules.replace("HOLD r", "HOLD p")),
+            // One of two is there.
+            (2, rules.replacen("HOLD r", "HOLD o", 1) + " FULL"),
+            (2, rules.replacen("HOLD r", "HOLD n", 1).replace("60 9", "60 20") + " FULL"),
+            (2, rules.replace("COST 3", "COST 2")),
+            (3, rules.replace("COST 3", "COST 0")),
+            (3, "SLIDING 60 9 COST 0 FIXED 60 20 COST 6 HOLD r 5 ACQUIRE 2 5 z THROTTLE 40 30 60 99 FULL".to_owned()),
+            (5_001, rules.replace("60 9", "60 2")),
+            (5_002, rules.to_owned() + " FULL"),
+            (10_002, rules.to_owned()),
+            (10_003, rules.replace("HOLD r", "HOLD s") + " FULL"),
+        ] {
+            if engine.counts_microseconds() && call.contains("THROTTLE") {
+                let call = call.replace("THROTTLE 40 30 60", "FIXED 10 40");
+                server.set_time(START + at);
+                let _ = all(three, &keys, &call);
+                continue;
+            }
+            server.set_time(START + at);
+            let _ = all(three, &keys, &call);
+        }
+        for key in ["s", "f"] {
+            for set in ["m", "l"] {
+                let holders: i64 = three.client.run(&["ZCARD", &format!("{set}:{key}:held")]);
+                assert!(holders > 2, "{set}:{key}: {holders}");
+            }
+        }
+        for (set, hand) in [("m", Hand::Module), ("l", three.other.clone())] {
+            let words: Vec<String> = "SLIDING 60 9 HOLD r 5 SLIDING 60 9".split(' ').map(str::to_owned).collect();
+            let line = hand.ask(&mut three.client, "all", &[format!("{set}:x"), format!("{set}:x:held")], &words);
+            assert_eq!(line, Err("ERR two rules of RL.ALL would share a counter".to_owned()), "{hand:?}");
+        }
+    });
+}
+
+/// More than one call may give back.
+fn a_thousand_holds_that_end_together_go_as_the_modules_do(engine: &Engine) {
+    with_each_hand(engine, |server, three| {
+        for (key, rule) in [
+            ("s", "SLIDING 100 100000 COST 10"),
+            ("c", "SLIDING 100 100000 COST 2"),
+            ("f", "FIXED 1000000 100000"),
+            ("g", "FIXED @1800000900000 100000"),
+        ] {
+            server.set_time(START);
+            let (kind, words) = rule.split_once(' ').expect("a name and words");
+            if key == "s" {
+                Hand::Module.call(&mut three.client, "sliding m:s 100 100000").expect("a sorted set");
+            }
+            for number in 0..1_100 {
+                if number % 100 == 0 {
+                    server.set_time(START + number / 100);
+                }
+                // Two in three are settled, and forgotten before the others end.
+                let line = format!("{} m:{key} {words} HOLD h{number} 70", kind.to_lowercase());
+                Hand::Module.call(&mut three.client, &line).expect("a reply");
+                if number % 3 > 0 {
+                    let line = format!("settle m:{key} {rule} HOLD h{number} 1 ACTUAL 1");
+                    Hand::Module.call(&mut three.client, &line).expect("a reply");
+                }
+            }
+            let name = match kind {
+                "SLIDING" => key.to_owned(),
+                _ if key == "f" => format!("f:{}", START / 1_000_000_000),
+                _ => "g:@1800000900000".to_owned(),
+            };
+            for (from, to) in ["l", "b"].iter().flat_map(|set| {
+                [name.clone(), format!("{key}:held")].map(|name| (format!("m:{name}"), format!("{set}:{name}")))
+            }) {
+                three.client.run::<i64>(&["COPY", &from, &to]);
+            }
+            for (at, call) in [
+                (50_000, "RULE HOLD x 30"),
+                (60_005, "RULE HOLD x 30"),
+                (70_004, "RULE HOLD h3 30"),
+                (70_005, "peek"),
+                (70_010, "RULE HOLD y 30"),
+                (70_010, "settle"),
+                (70_010, "RULE HOLD z 30"),
+                (70_010, "RULE HOLD z 30"),
+                (70_011, "RULE HOLD z 30"),
+            ] {
+                server.set_time(START + at);
+                let line = match call {
+                    "peek" => format!("peek {key} {rule} HOLD y 30 FULL"),
+                    "settle" => format!("settle {key} {rule} HOLD h1 30 ACTUAL 1"),
+                    _ => format!("{} {key} {}", kind.to_lowercase(), call.replace("RULE", words)),
+                };
+                three.line(&line).expect("a reply");
+            }
+        }
+        // RL.ALL gives back no more for all of its keys than another call for one.
+        let rules = "SLIDING 100 100000 COST 3 HOLD all 30 SLIDING 100 100000 COST 2 HOLD all 30 FIXED 1000000 100000 HOLD all 30";
+        server.set_time(START + 100_011);
+        all(three, &["s", "c", "f"], rules).expect("a reply");
+    });
+}
+
+/// Values at the key of holds, and calls on it.
+fn what_others_have_stored_among_holds_is_taken_as_the_module_takes_it(engine: &Engine) {
+    with_each_hand(engine, |_server, three| {
+        let (past, later) = ((START - 5).to_string(), (START + 5_000).to_string());
+        // H("me") = 3480.
+        let note = |text: &str| format!("{text}{}", " me");
+        let digits = format!("0000000000000003{:016}", START - 9);
+        let plants: Vec<Vec<String>> = [
+            vec!["SET", "KEY", "text"],
+            vec!["LPUSH", "KEY", "item"],
+            vec!["ZADD", "KEY", &past, "x"],
+            vec!["ZADD", "KEY", &past, "eme"],
+            vec!["ZADD", "KEY", &later, "eme"],
+            vec!["ZADD", "KEY", &later, "eme", "-3481", &note("h")],
+            vec!["ZADD", "KEY", &later, "eme", "-3481", &note(&format!("s{digits}"))],
+            vec!["ZADD", "KEY", &later, "eme", "-3481", &note(&format!("h{digits}"))],
+            vec!["ZADD", "KEY", &format!("{later}.5"), "eme", "-3481", &note(&format!("h{digits}"))],
+            vec!["ZADD", "KEY", &later, "eme", "-3481", &note(&format!("h{digits}x"))],
+            vec!["ZADD", "KEY", &later, "eme", "-3481", &note(&format!("h{digits}@1800000000000"))],
+            vec!["ZADD", "KEY", &later, "eme", "-3481", &note(&format!("h{digits}@0001800000000000"))],
+            vec!["ZADD", "KEY", &past, "eme", "-3481", &note(&format!("h{digits}@0001800000000000"))],
+            vec!["ZADD", "KEY", &past, "eme", "-3481", &note(&format!("h{digits}"))],
+            vec!["ZADD", "KEY", &later, "eme", "-281474976714137", &note(&format!("s{digits}"))],
+            vec!["ZADD", "KEY", &later, "eme", "-281474976714137", &note(&format!("h{digits}"))],
+            vec!["ZADD", "KEY", &past, "eyou", "-3481", &note(&format!("h{digits}"))],
+            vec!["ZADD", "KEY", &past, "e", "-1", &format!("h{digits} ")],
+        ]
+        .map(|words| words.into_iter().map(str::to_owned).collect())
+        .to_vec();
+        let lines = [
+            "sliding KEY 60 9 COST 3 HOLD me 30",
+            "sliding KEY 60 9 COST 3 HOLD you 30 FULL",
+            "fixed KEY 60 9 COST 3 HOLD me 30",
+            "fixed KEY @1800000000000 9 COST 3 HOLD me 30",
+            "peek KEY SLIDING 60 9 COST 3 HOLD me 30",
+            "settle KEY SLIDING 60 9 COST 3 HOLD me 30 ACTUAL 3",
+            "settle KEY FIXED 60 9 COST 3 HOLD me 30 ACTUAL 1",
+            "settle KEY FIXED 60 9 COST 3 HOLD you 30 ACTUAL 1",
+            "all KEY FIXED 60 9 COST 3 HOLD me 30",
+            "reset KEY HOLD",
+            "sliding KEY 60 9",
+        ];
+        for (place, plant) in plants.iter().enumerate() {
+            for (turn, line) in lines.into_iter().enumerate() {
+                let key = format!("k{place}-{turn}");
+                three.line(&format!("sliding {key} 60 9 COST 3")).expect("a reply");
+                three.line(&format!("fixed {key} 60 9 COST 3")).expect("a reply");
+                three.plant(&format!("{key}:held"), &plant.iter().map(|word| &**word).collect::<Vec<_>>());
+                let _ = three.line(&line.replace("KEY", &key));
+            }
+        }
+    });
+}
+
+/// A hold costs the same with ten and with ten thousand others.
+fn holds_take_few_commands(engine: &Engine) {
+    let server = bare(engine, &[]);
+    let mut client = connect(&server, false);
+    for hand in [Hand::library(&mut client), Hand::script(&mut client)] {
+        client.run::<()>(&["FLUSHALL"]);
+        for number in 0..2_000 {
+            let line = format!("fixed k 1000000 900000 HOLD h{number} 500");
+            hand.call(&mut client, &line).expect("a reply");
+            if ![10, 1_999].contains(&number) {
+                continue;
+            }
+            for (line, most) in [
+                ("sliding s 60 900000 COST 5 HOLD NEW 30", 10),
+                ("sliding s 60 900000 COST 5 HOLD NEW 30", 10),
+                ("settle s SLIDING 60 900000 HOLD NEW 30 ACTUAL 4", 18),
+                ("settle s SLIDING 60 900000 HOLD NEW 30 ACTUAL 4", 12),
+                ("fixed k 1000000 900000 HOLD NEW 30", 10),
+                ("settle k FIXED 1000000 900000 HOLD NEW 30 ACTUAL 4", 14),
+            ] {
+                let line = line.replace("NEW", &format!("new{number}"));
+                let (total, stats) = commands_of(&mut client, |client| {
+                    hand.call(client, &line).expect("a reply");
+                });
+                assert!(total <= most, "{hand:?} {line}: {total} commands\n{stats}");
+            }
+        }
     }
 }
 
@@ -1021,6 +1388,21 @@ fn words_that_do_not_belong_there_get_the_modules_lines(engine: &Engine) {
             "all k SLIDING 4 30 FULL EACH",
             "all k THROTTLE 4 30 60 1 FOO",
             "all k ACQUIRE 5 60 h FOO",
+            "sliding k @1800000000000 5",
+            "fixed k @x 5",
+            "fixed k @-1 5",
+            "fixed k @1800000000000",
+            "fixed k @1800000000000 5 60 5",
+            "fixed k @1800000000000 5 @1800000000000 5",
+            "fixed k @1800000000000 5 ANCHORED",
+            "fixed k @1 5",
+            "fixed k @9007199254740991 5 FULL",
+            "peek k FIXED @1 5",
+            "refund k FIXED @9007199254740991 5",
+            "all k FIXED @1 5",
+            "throttle k 4 30 60 @1",
+            "reset k @1 60",
+            "reset k @",
         ] {
             assert!(three.line(line).is_err(), "{line}");
         }
@@ -1307,6 +1689,14 @@ fn a_peek_runs_on_a_replica_and_the_effects_arrive_there(engine: &Engine) {
             "acquire a 2 20 you",
             "release a me",
             "refund s SLIDING 60 5 COST 2",
+            "sliding h 60 50 COST 3 HOLD me 60",
+            "fixed f @1900000000000 50 COST 3 HOLD me 60",
+            "settle h SLIDING 60 50 HOLD me 60 ACTUAL 1",
+            "settle f FIXED @1900000000000 50 HOLD me 60 ACTUAL 5",
+            "settle f FIXED @1900000000000 50 HOLD you 60 ACTUAL 5",
+            "sliding h 60 50 COST 3 HOLD you 0.001",
+            "reset h HOLD",
+            "reset f 60 HOLD",
         ] {
             hand.call(&mut client, line).expect("a reply");
         }
@@ -1354,6 +1744,25 @@ fn refusals(engine: &Engine, hands: &[fn(&mut Client) -> Hand]) {
         refused(&mut client, "READONLY ", &lines);
         client.run::<()>(&["REPLICAOF", "NO", "ONE"]);
         assert_eq!(client.run::<Vec<String>>(&["KEYS", "*"]), Vec::<String>::new());
+
+        // A settlement that cannot be written down gives nothing back.
+        for line in ["sliding k 60 50", "sliding k 60 50 COST 7 HOLD me 60", "sliding k 60 50 COST 7 HOLD you 60"] {
+            hand.call(&mut client, line).expect(line);
+        }
+        client.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+        for (line, settled) in [
+            ("settle k SLIDING 60 50 HOLD me 60 ACTUAL 1", vec![1, 9, 60]),
+            ("settle k SLIDING 60 50 HOLD you 60 ACTUAL 9", vec![1, 11, 60]),
+        ] {
+            let before = client.digest();
+            match hand.call(&mut client, line) {
+                Ok(reply) if *hand == Hand::Library => assert_eq!(redis::from_redis_value(reply), Ok(settled)),
+                reply => assert!(reply.is_err_and(|error| error.starts_with("OOM ")), "{hand:?}, {line}"),
+            }
+            assert_eq!(client.digest() == before, *hand != Hand::Library, "{hand:?}, {line}");
+        }
+        client.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+        client.run::<()>(&["FLUSHALL"]);
     }
 }
 
@@ -1376,12 +1785,22 @@ fn counters_may_be_declared(engine: &Engine) {
             ask(&mut client, "fixed", &format!("k k:{}", number + 1), "60 5"),
             Err(format!("ERR the call needs its counter among the keys: 'k:{number}', in a cluster '{{k}}:{number}'"))
         );
+        let end = START + 1_000;
+        assert_eq!(ask(&mut client, "fixed", &format!("k k:@{end}"), &format!("@{end} 5")), Ok(vec![1, 1, 1]));
+        assert_eq!(ask(&mut client, "sliding", "s s:held", "60 5 HOLD me 30"), Ok(vec![1, 0, 60]));
+        assert_eq!(ask(&mut client, "settle", "s s:held", "SLIDING 60 5 HOLD me 30 ACTUAL 0"), Ok(vec![1, 0, 60]));
+        assert_eq!(
+            ask(&mut client, "sliding", "s s:60s", "60 5 HOLD me 30"),
+            Err("ERR the call needs its counter among the keys: 's:held', in a cluster '{s}:held'".to_owned())
+        );
         // RL.ALL takes them after the keys of its rules.
         let all = "FIXED 60 5 SLIDING 60 3 FIXED 60 2 ANCHORED";
-        let keys = format!("k s other k:{number} other:60s");
+        let keys = format!("k s other k:{number} other:60s k:@{end}");
         assert_eq!(ask(&mut client, "all", &keys, all), Ok(vec![1, 2, 1, 0]));
         assert_eq!(client.run::<i64>(&["GET", &format!("k:{number}")]), 2);
         assert_eq!(client.run::<i64>(&["GET", "other:60s"]), 1);
+        let held = "SLIDING 60 3 HOLD all 30 FIXED 60 9 ANCHORED HOLD all 30";
+        assert_eq!(ask(&mut client, "all", "s other other:60s s:held other:held", held), Ok(vec![1, 0, 1, 0]));
         for keys in ["k s other k:x", "k s other foreign:1", "k s other s:60s"] {
             let line = "ERR syntax error: expected one rule a key [FULL]";
             assert_eq!(ask(&mut client, "all", keys, all), Err(line.to_owned()), "{keys}");
@@ -1439,7 +1858,7 @@ fn in_a_cluster_the_counters_are_the_modules(engine: &Engine) {
         let slot: usize = nodes[0].run(&["CLUSTER", "KEYSLOT", key]);
         let owner = cluster.first_owner(slot);
         let (node, [library, script]) = (&mut nodes[owner], &hands[owner]);
-        for options in ["", "ANCHORED", "COST 2", "ANCHORED FULL"] {
+        for options in ["", "ANCHORED", "COST 2", "ANCHORED FULL", "@1900000000000 100"] {
             let mut ask = |hand: &Hand| {
                 let words: Vec<String> =
                     format!("{WINDOW} 100 {options}").split_whitespace().map(str::to_owned).collect();
@@ -1456,6 +1875,18 @@ fn in_a_cluster_the_counters_are_the_modules(engine: &Engine) {
                 }
             }
         }
+    }
+    for key in ["{user7}:held", "api:{user8}", "}{x}", "a}b", "x{}y", "b"] {
+        let slot: usize = nodes[0].run(&["CLUSTER", "KEYSLOT", key]);
+        let owner = cluster.first_owner(slot);
+        let (node, [library, script]) = (&mut nodes[owner], &hands[owner]);
+        let replies = [&Hand::Module, library, script, &Hand::Module].map(|hand| {
+            let words: Vec<String> = format!("{WINDOW} 100 HOLD me 900").split(' ').map(str::to_owned).collect();
+            hand.ask(node, "sliding", &[key.to_owned()], &words).map(count)
+        });
+        // Sent again, it counts once.
+        let again = replies[0].clone().map(|_| 1);
+        assert_eq!(replies[1..], [again.clone(), again.clone(), again], "{key}");
     }
     // Two rules on one counter, and keys of two slots.
     let slot: usize = nodes[0].run(&["CLUSTER", "KEYSLOT", "login"]);
@@ -1489,6 +1920,8 @@ fn in_a_cluster_the_counters_are_the_modules(engine: &Engine) {
         assert_eq!(ask("500000000", ""), again, "{hand:?}");
         assert_eq!(ask("500000000", "ANCHORED"), again, "{hand:?}");
         assert_eq!(ask("500000000", "COST 2"), again, "{hand:?}");
+        assert_eq!(ask("@1900000000001", ""), again, "{hand:?}");
+        assert_eq!(ask(WINDOW, "HOLD me 5"), again, "{hand:?}");
     }
     assert_eq!(nodes[owner].everything(), before);
     // A counter that exists goes on.

@@ -107,13 +107,10 @@ fn a_bad_limit(engine: &Engine) {
     }
 }
 
-const SLIDING: &str = "ERR syntax error: expected windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]";
-const FIXED: &str =
-    "ERR syntax error: expected windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL | EACH]";
-const SLIDING_TO_PEEK: &str =
-    "ERR syntax error: expected SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL | EACH]";
-const FIXED_TO_PEEK: &str =
-    "ERR syntax error: expected FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL | EACH]";
+const SLIDING: &str = "ERR syntax error: expected windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]";
+const FIXED: &str = "ERR syntax error: expected windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]";
+const SLIDING_TO_PEEK: &str = "ERR syntax error: expected SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]";
+const FIXED_TO_PEEK: &str = "ERR syntax error: expected FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [HOLD holder leaseSec] [FORCE] [FULL | EACH]";
 const SLIDING_TO_REFUND: &str =
     "ERR syntax error: expected SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [AT ms]";
 const FIXED_TO_REFUND: &str =
@@ -122,10 +119,8 @@ const THROTTLE: &str = "ERR syntax error: expected max_burst count period [quant
 const THROTTLE_TO_PEEK: &str = "ERR syntax error: expected THROTTLE max_burst count period [quantity] [FULL | EACH]";
 const THROTTLE_TO_REFUND: &str = "ERR syntax error: expected THROTTLE max_burst count period [quantity] [AT ms]";
 const THROTTLE_IN_ALL: &str = "ERR syntax error: expected THROTTLE max_burst count period [quantity] [FULL]";
-const SLIDING_IN_ALL: &str =
-    "ERR syntax error: expected SLIDING windowSec limit [windowSec limit ...] [COST n] [FORCE] [FULL]";
-const FIXED_IN_ALL: &str =
-    "ERR syntax error: expected FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [FORCE] [FULL]";
+const SLIDING_IN_ALL: &str = "ERR syntax error: expected SLIDING windowSec limit [windowSec limit ...] [COST n] [HOLD holder leaseSec] [FORCE] [FULL]";
+const FIXED_IN_ALL: &str = "ERR syntax error: expected FIXED windowSec limit [windowSec limit ...] [ANCHORED] [COST n] [HOLD holder leaseSec] [FORCE] [FULL]";
 const ACQUIRE: &str = "ERR syntax error: expected limit leaseSec holder [FULL]";
 const ACQUIRE_TO_PEEK: &str = "ERR syntax error: expected ACQUIRE limit leaseSec holder [FULL | EACH]";
 const ACQUIRE_IN_ALL: &str = "ERR syntax error: expected ACQUIRE limit leaseSec holder [FULL]";

@@ -39,11 +39,13 @@ mod reset;
 mod resync;
 mod retry;
 mod scenarios;
+mod settle;
 mod several;
 mod sharded;
 mod sliding;
 mod throttle;
 mod top;
+mod until;
 mod waits;
 
 use redis::Value;
@@ -92,11 +94,13 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("resync", resync::TESTS),
     ("retry", retry::TESTS),
     ("scenarios", scenarios::TESTS),
+    ("settle", settle::TESTS),
     ("several", several::TESTS),
     ("sharded", sharded::TESTS),
     ("sliding", sliding::TESTS),
     ("throttle", throttle::TESTS),
     ("top", top::TESTS),
+    ("until", until::TESTS),
     ("waits", waits::TESTS),
 ];
 

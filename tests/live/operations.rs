@@ -53,7 +53,7 @@ const WRITES_ALWAYS: &[&str] = &["write", "module", "fast"];
 const WRITES_KEYS_MOVE: &[&str] = &["write", "denyoom", "module", "fast", "movablekeys"];
 const WRITE_CATEGORIES: &[&str] = &["@write", "@fast", "@ratelimit"];
 
-const DECLARED: [Declared; 11] = [
+const DECLARED: [Declared; 12] = [
     Declared {
         name: "rl.sliding",
         arity: -4,
@@ -88,6 +88,15 @@ const DECLARED: [Declared; 11] = [
         categories: WRITE_CATEGORIES,
         key: UPDATE,
         call: "the-key SLIDING 60 5 AT 1",
+        keys: &["the-key"],
+    },
+    Declared {
+        name: "rl.settle",
+        arity: -7,
+        flags: WRITES_ALWAYS,
+        categories: WRITE_CATEGORIES,
+        key: UPDATE,
+        call: "the-key SLIDING 60 5 HOLD holder 60 ACTUAL 3",
         keys: &["the-key"],
     },
     Declared {
@@ -249,16 +258,20 @@ fn shown(arguments: &Value) -> String {
 fn command_docs_has_the_arguments(engine: &Engine) {
     let (_server, mut client) = with_all_commands(engine);
     let quotas = "windowSec-limit:block multiple(windowSec:double, limit:integer)";
-    let counted = "COST n:integer optional, FORCE force:pure-token optional";
-    let sliding = format!("{quotas}, {counted}");
-    let fixed = format!("{quotas}, ANCHORED anchored:pure-token optional, {counted}");
+    let (cost, force) = ("COST n:integer optional", "FORCE force:pure-token optional");
+    let hold = "HOLD holder-leaseSec:block optional(holder:string, leaseSec:double), ";
+    let sliding_with = |hold: &str| format!("{quotas}, {cost}, {hold}{force}");
+    let fixed_with = |hold: &str| format!("{quotas}, ANCHORED anchored:pure-token optional, {cost}, {hold}{force}");
+    let (sliding, fixed) = (sliding_with(hold), fixed_with(hold));
     let rate = "max_burst:integer, count:integer, period:integer, quantity:integer optional";
     let lease = "limit:integer, leaseSec:double, holder:string";
     let full = "FULL full:pure-token optional";
     let detail = "full-each:oneof optional(FULL full:pure-token, EACH each:pure-token)";
     let rule = |name: &str, words: &str| format!("{0}:block({name} {0}:pure-token, {words})", name.to_lowercase());
-    let refundable = [rule("SLIDING", &sliding), rule("FIXED", &fixed), rule("THROTTLE", rate)].join(", ");
-    let rules = format!("{refundable}, {}", rule("ACQUIRE", lease));
+    let refundable =
+        [rule("SLIDING", &sliding_with("")), rule("FIXED", &fixed_with("")), rule("THROTTLE", rate)].join(", ");
+    let holdable = [rule("SLIDING", &sliding), rule("FIXED", &fixed)].join(", ");
+    let rules = format!("{holdable}, {}, {}", rule("THROTTLE", rate), rule("ACQUIRE", lease));
     for (command, expected) in [
         ("rl.sliding", format!("key:key, {sliding}, {detail}")),
         ("rl.fixed", format!("key:key, {fixed}, {detail}")),
@@ -269,13 +282,14 @@ fn command_docs_has_the_arguments(engine: &Engine) {
         ("rl.all", format!("numkeys:integer, key:key multiple, rule:oneof multiple({rules}), {full}")),
         ("rl.peek", format!("key:key, rule:oneof({rules}), {detail}")),
         ("rl.refund", format!("key:key, rule:oneof({refundable}), AT ms:integer optional")),
-        ("rl.reset", "key:key, windowSec:double multiple optional".to_owned()),
+        ("rl.settle", format!("key:key, rule:oneof({holdable}), ACTUAL actual:pure-token, n:integer")),
+        ("rl.reset", "key:key, windowSec:double multiple optional, HOLD hold:pure-token optional".to_owned()),
         ("rl.top", "COUNT n:integer optional, RESET reset:pure-token optional".to_owned()),
     ] {
         let docs: HashMap<String, HashMap<String, Value>> = client.run(&["COMMAND", "DOCS", command]);
         let docs = &docs[command];
         let since = match command {
-            "rl.acquire" | "rl.release" | "rl.all" | "rl.refund" | "rl.top" => "0.2.0",
+            "rl.acquire" | "rl.release" | "rl.all" | "rl.refund" | "rl.settle" | "rl.top" => "0.2.0",
             _ => "0.1.0",
         };
         for (field, holds) in [("summary", ". "), ("complexity", "O("), ("since", since), ("module", "rl")] {
@@ -334,6 +348,7 @@ fn info_counts_decisions_and_errors(engine: &Engine) {
         ("reset_keys", "2"),
         ("released_leases", "2"),
         ("refunded_calls", "2"),
+        ("settled_calls", "0"),
         ("errors", "5"),
         ("panics", "0"),
     ];
@@ -672,6 +687,7 @@ fn info_counts_them(engine: &Engine) {
         "reset_keys",
         "released_leases",
         "refunded_calls",
+        "settled_calls",
         "errors",
         "panics",
     ];
@@ -693,6 +709,8 @@ fn info_counts_them(engine: &Engine) {
         ("RL.THROTTLE t 5 1 60 FULL", "throttle_allowed"),
         ("RL.THROTTLE t 5 1 60 0 FULL", "peek_allowed"),
         ("RL.REFUND s SLIDING 60 1", "refunded_calls"),
+        ("RL.FIXED f 60 9 HOLD h 60", "fixed_allowed"),
+        ("RL.SETTLE f FIXED 60 9 HOLD h 60 ACTUAL 3", "settled_calls"),
         ("RL.RELEASE l a nobody a", "released_leases"),
     ] {
         let mut counters =

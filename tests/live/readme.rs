@@ -242,7 +242,7 @@ fn every_command_has_a_page_that_tells_what_the_server_tells(engine: &Engine) {
     let (_server, mut client) = frozen(engine);
     let mut commands: Vec<String> = client.run(&["COMMAND", "LIST", "FILTERBY", "MODULE", "rl"]);
     commands.sort();
-    let all = ["acquire", "all", "fixed", "peek", "refund", "release", "reset", "sliding", "throttle", "top"];
+    let all = ["acquire", "all", "fixed", "peek", "refund", "release", "reset", "settle", "sliding", "throttle", "top"];
     assert_eq!(commands, all.map(|name| format!("rl.{name}")));
     let index = std::fs::read_to_string(root().join("docs/commands/README.md")).expect("the index");
     for command in commands {

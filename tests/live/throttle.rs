@@ -1,5 +1,7 @@
 //! RL.THROTTLE: a steady rate with a burst, in the words, figures and stored form of redis-cell.
 
+use std::iter;
+
 use fastrand::Rng;
 use redis::Value;
 
@@ -27,6 +29,7 @@ tests![
     a_key_of_redis_cell_is_carried_on,
     replies_are_those_of_redis_cell if |engine| !engine.counts_microseconds(),
     cl_throttle_is_there_if_it_is_asked_for,
+    gcra_is_rl_throttle_by_other_words if |engine| !engine.counts_microseconds(),
     a_setting_that_cannot_be_is_refused,
     a_name_that_is_taken_stays_whose_it_is,
 ];
@@ -439,6 +442,51 @@ fn with_configuration(lines: &str, arguments: &[&str]) -> (tempfile::TempDir, Op
     std::fs::write(&file, lines).expect("a file");
     let options = with_arguments(arguments).with(&["--include", &file.display().to_string()]);
     (folder, options)
+}
+
+fn gcra_is_rl_throttle_by_other_words(engine: &Engine) {
+    let start = |words: &[&str]| {
+        let server = Server::start(engine, &Options { frozen_at: Some(START), ..with_arguments(words) });
+        let client = server.client();
+        (server, client)
+    };
+    let (_server, mut client) = start(&[]);
+    let line = client.error(&["GCRA", "k", "4", "30", "60"]);
+    assert!(line.starts_with("ERR unknown command"), "{line}");
+
+    let (server, mut client) = start(&["gcra", "yes"]);
+    for at in [0, 0, 500, 0, 0, 0, 0, 1_999, 2_000, 30_000, 61_000] {
+        server.set_time(START + at);
+        let told: Throttled = client.call("GCRA a 4 30 60");
+        assert_eq!(told, client.call::<Throttled>("RL.THROTTLE b 4 30 60"), "{at}");
+        let told: Throttled = client.call("GCRA c 9 30 60.0 TOKENS 3");
+        assert_eq!(told, client.call::<Throttled>("RL.THROTTLE d 9 30 60 3"), "{at}");
+        assert_eq!(client.call::<Value>("GET a"), client.call::<Value>("GET b"), "{at}");
+    }
+    // Two in half a second: one each 250 ms, which RL.THROTTLE says as 4 in a second.
+    for at in [70_000, 70_000, 70_249, 70_250, 70_600] {
+        server.set_time(START + at);
+        let told: Throttled = client.call("GCRA e 0 2 5e-1");
+        assert_eq!(told, client.call::<Throttled>("RL.THROTTLE f 0 4 1"), "{at}");
+    }
+    for (words, line) in [
+        ("k -1 30 60", "ERR max_burst must be an integer from 0 to 9007199254740990"),
+        ("k 4 0 60", "ERR tokens_per_period must be an integer from 1 to 9007199254740991"),
+        ("k 4 30 0", "ERR period must be a number of seconds above 0, at most 2147483647"),
+        ("k 4 30 -1", "ERR period must be a number of seconds above 0, at most 2147483647"),
+        ("k 4 30 nan", "ERR period must be a number of seconds above 0, at most 2147483647"),
+        ("k 4 30 inf", "ERR period must be a number of seconds above 0, at most 2147483647"),
+        ("k 4 30 60 TOKENS 0", "ERR TOKENS must be an integer from 1 to 9007199254740991"),
+        ("k 4 30 60 TOKENS", "ERR syntax error: expected max_burst tokens_per_period period [TOKENS n]"),
+        ("k 4 30 60 2", "ERR syntax error: expected max_burst tokens_per_period period [TOKENS n]"),
+        ("k 4 30 60 TOKENS 1 FULL", "ERR syntax error: expected max_burst tokens_per_period period [TOKENS n]"),
+        ("k 4 2000000001 1", "ERR count must be at most one request a nanosecond of the period"),
+        ("k 4 30", "ERR wrong number of arguments for 'gcra' command"),
+    ] {
+        let words: Vec<&str> = iter::once("GCRA").chain(words.split(' ')).collect();
+        assert_eq!(client.error(&words).to_lowercase(), line.to_lowercase(), "{words:?}");
+    }
+    assert_eq!(client.call::<i64>("EXISTS k"), 0);
 }
 
 fn cl_throttle_is_there_if_it_is_asked_for(engine: &Engine) {

@@ -4,6 +4,7 @@ use super::call::{Call, Quota, Report, Rule};
 
 pub const WINDOW: &str =
     "ERR windowSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places";
+const END: &str = "ERR @ms must be a unix time in milliseconds, an integer from 0 to 9007199254740991";
 const LIMIT: &str = "ERR limit must be an integer from 0 to 9007199254740991";
 const COST: &str = "ERR COST must be an integer from 1 to 9007199254740991";
 const ORDER: &str = "ERR windowSec must increase from one window to the next";
@@ -51,7 +52,10 @@ fn bad_words(name: &str, place: Place) -> String {
     let (name, options) = match place {
         Place::Command => (String::new(), own.trim_end_matches(']')),
         Place::Peek => (format!("{name} "), "FULL | EACH"),
-        Place::Refund => (format!("{name} "), "AT ms"),
+        Place::Refund => {
+            let words = words.replace("[HOLD holder leaseSec] ", "");
+            return format!("ERR syntax error: expected {name} {words} [AT ms]");
+        }
         Place::All => (format!("{name} "), "FULL"),
     };
     format!("ERR syntax error: expected {name}{words} [{options}]")
@@ -162,6 +166,16 @@ fn is_number(word: &[u8]) -> bool {
     word.first().is_some_and(|byte| b"0123456789+-.".contains(byte))
 }
 
+/// Meant as the end of a window, in place of its length. In the calls that are read here it is never well-formed.
+fn is_end(word: &[u8]) -> bool {
+    word.starts_with(b"@")
+}
+
+fn bad_window(word: &[u8]) -> &'static str {
+    assert!(!is_end(word) || within(&word[1..], 0, MOST).is_none(), "an end that is well-formed");
+    if is_end(word) { END } else { WINDOW }
+}
+
 /// Rules are read from left to right: the line describes the first error.
 struct Reading<'a> {
     /// What is left.
@@ -198,9 +212,9 @@ impl<'a> Reading<'a> {
     /// `windowSec limit [windowSec limit ...]` and options.
     fn windows(&mut self, sliding: bool) -> Result<(Rule, Report), String> {
         let mut quotas: Vec<Quota> = Vec::new();
-        while quotas.is_empty() || self.words.first().is_some_and(|word| is_number(word)) {
+        while quotas.is_empty() || self.words.first().is_some_and(|word| is_number(word) || is_end(word)) {
             let (window, limit) = (self.next()?, self.next()?);
-            let window = self::window(window).ok_or(WINDOW)?;
+            let window = self::window(window).ok_or_else(|| bad_window(window))?;
             let limit = within(limit, 0, MOST).ok_or(LIMIT)?;
             if quotas.last().is_some_and(|last| last.window >= window) {
                 return Err(ORDER.to_owned());
@@ -300,7 +314,7 @@ impl<'a> Reading<'a> {
 fn windows(words: &[Vec<u8>]) -> Result<Vec<i64>, String> {
     let mut windows: Vec<i64> = Vec::new();
     for word in words {
-        let window = window(word).ok_or(WINDOW)?;
+        let window = window(word).ok_or_else(|| bad_window(word))?;
         if windows.last().is_some_and(|&last| last >= window) {
             return Err(ORDER.to_owned());
         }

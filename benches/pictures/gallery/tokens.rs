@@ -1,4 +1,4 @@
-//! A budget of a language model's tokens: the cost of a request is reserved before, and corrected afterwards.
+//! A budget of a language model's tokens: the cost of a request is reserved before, and settled when it is known. A client dies.
 
 use plotters::style::Color;
 
@@ -11,6 +11,8 @@ use crate::support::Engine;
 const SECONDS: i32 = 100;
 const LIMIT: i64 = 10_000;
 const STEP: usize = 500;
+/// Seconds of a reservation that nobody renews.
+const LEASE: i64 = 20;
 
 /// An event, and its line in the list below the picture.
 struct Event {
@@ -48,54 +50,37 @@ impl Scene {
         self.events.push(Event { at, used, denied, told });
     }
 
-    /// Requests tokens. Returns the time of the decision, and the wait.
-    fn reserve(&mut self, at: i64, who: &str, cost: i64) -> [i64; 2] {
+    /// Reserves tokens under a client's name.
+    fn reserve(&mut self, at: i64, who: &str, cost: i64, told: &str) {
         self.until(at);
-        let reply = self.stage.full(&format!("RL.SLIDING llm 60 {LIMIT} COST {cost} FULL"));
-        let wait = reply["retry-after-ms"];
-        let denied = reply["allowed"] == 0;
-        let told = if denied {
-            format!("{who} asks for {cost}: denied, wait {} s", wait / 1000)
-        } else {
-            format!("{who} reserves {cost}")
-        };
-        self.note(at, denied, told);
-        [reply["at-ms"], wait]
+        let reply = self.stage.full(&format!("RL.SLIDING llm 60 {LIMIT} COST {cost} HOLD {who} {LEASE} FULL"));
+        let (denied, wait) = (reply["allowed"] == 0, reply["retry-after-ms"]);
+        let wait = if denied { format!(": denied, wait {} s", wait / 1000) } else { String::new() };
+        self.note(at, denied, format!("{who} {told}{wait}"));
     }
 
-    /// Refunds what was not needed.
-    fn refund(&mut self, at: i64, who: &str, [reserved, taken, reserved_at]: [i64; 3]) {
+    /// Charges what was taken.
+    fn settle(&mut self, at: i64, who: &str, taken: i64, told: &str) {
         self.until(at);
-        let rest = reserved - taken;
-        let line = format!("RL.REFUND llm SLIDING 60 {LIMIT} COST {rest} AT {reserved_at}");
-        let [refunded, ..]: [i64; 3] = self.stage.run(&line);
-        assert_eq!(refunded, rest);
-        self.note(at, false, format!("{who} took {taken}: RL.REFUND gives {refunded} back"));
-    }
-
-    /// Charges what was needed beyond what was reserved.
-    fn charge(&mut self, at: i64, who: &str, [reserved, taken]: [i64; 2]) {
-        self.until(at);
-        let more = taken - reserved;
-        let [allowed, ..]: [i64; 3] = self.stage.run(&format!("RL.SLIDING llm 60 {LIMIT} COST {more} FORCE"));
-        assert_eq!(allowed, 0, "it did not fit, and was still counted");
-        self.note(at, false, format!("{who} took {taken}: FORCE charges {more} more"));
+        let line = format!("RL.SETTLE llm SLIDING 60 {LIMIT} HOLD {who} {LEASE} ACTUAL {taken}");
+        let [settled, ..]: [i64; 3] = self.stage.run(&line);
+        assert_eq!(settled, 1, "the hold was there");
+        self.note(at, false, format!("{who} took {taken}: RL.SETTLE {told}"));
     }
 }
 
 fn play(engine: &Engine) -> Scene {
     let mut scene = Scene { stage: Stage::new(engine), events: Vec::new(), levels: Vec::new() };
-    let [a, _] = scene.reserve(5_000, "A", 3_000);
-    scene.refund(10_000, "A", [3_000, 1_800, a]);
-    scene.reserve(15_000, "B", 4_000);
-    let [c, _] = scene.reserve(20_000, "C", 3_000);
-    let [_, wait] = scene.reserve(26_000, "D", 2_000);
-    scene.charge(33_000, "B", [4_000, 5_500]);
-    scene.refund(40_000, "C", [3_000, 2_100, c]);
-    scene.reserve(26_000 + wait, "D", 2_000);
-    let last = scene.events.last_mut().expect("the last one");
-    assert!(!last.denied, "it was told to come now");
-    last.told = format!("D asks again after {} s, when A's 1800 leave: allowed", wait / 1000);
+    scene.reserve(5_000, "A", 3_000, "reserves 3000");
+    scene.settle(10_000, "A", 1_800, "gives 1200 back");
+    scene.reserve(15_000, "B", 4_000, "reserves 4000");
+    scene.reserve(20_000, "C", 3_000, "reserves 3000, and its process dies");
+    scene.reserve(26_000, "D", 2_000, "asks for 2000");
+    scene.reserve(31_000, "B", 4_000, "is still at work and renews its reservation");
+    scene.settle(37_000, "B", 5_500, "charges 1500 more");
+    scene.reserve(46_000, "D", 2_000, "asks again: what C held is given back, so it fits");
+    let last = scene.events.last().expect("the last one");
+    assert!(!last.denied, "there is room");
     scene.until(i64::from(SECONDS) * 1000);
     scene
 }

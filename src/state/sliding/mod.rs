@@ -11,11 +11,12 @@ pub use sorted::{MOST_ADDED, TOO_MANY_MEMBERS};
 
 use self::compact_log::CompactLog;
 use self::sorted::SortedLog;
+use super::held::{Hold, Holdable, Holding, Note};
 use super::plan::{Change, OpenKey};
 use super::{Compaction, OpenKeys, Plan, State, Stored, WRONG_TYPE};
 use crate::limit::sliding;
-use crate::limit::{Decision, Detail, Lookups, Micros, Refund, Request, Time};
-use crate::server::{Call, Context, Error, Key, Kind, Mode};
+use crate::limit::{Cost, Decision, Detail, Lookups, Micros, Refund, Request, Time};
+use crate::server::{Call, Context, Error, Key, Kind, Mode, ReadOnly};
 
 /// The forms of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +30,7 @@ pub struct Sliding {
     pub request: Request,
     /// The form of a new log.
     pub storage: Storage,
+    pub hold: Option<Hold>,
 }
 
 /// A log as it was read.
@@ -38,21 +40,47 @@ pub enum Log<'a, M: Mode> {
 }
 
 impl Stored for Sliding {
-    type State<'a, M: Mode> = Log<'a, M>;
+    type State<'a, M: Mode> = Holding<'a, Log<'a, M>, M>;
 
-    fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Log<'a, M>, Error> {
+    fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error> {
         let key = Key::open(ctx, call.key);
-        match (key.kind(), self.storage) {
+        let log = match (key.kind(), self.storage) {
             (Kind::SortedSet, _) | (Kind::Empty, Storage::SortedSet) => {
-                Ok(Log::Sorted(SortedLog::read(key, &self.request, now.time())))
+                Log::Sorted(SortedLog::read(key, &self.request, now.time()))
             }
             (Kind::String, _) | (Kind::Empty, Storage::Compact) => {
-                CompactLog::read(key, &self.request, now.time()).map(Log::Compact)
+                Log::Compact(CompactLog::read(key, &self.request, now.time())?)
             }
-            (Kind::Other, _) => Err(WRONG_TYPE),
-        }
+            (Kind::Other, _) => return Err(WRONG_TYPE),
+        };
+        Holding::read(self, log, ctx, call, now)
     }
 }
+
+impl Holdable for Sliding {
+    fn hold(&self) -> Option<&Hold> {
+        self.hold.as_ref()
+    }
+
+    fn request(&self) -> &Request {
+        &self.request
+    }
+
+    fn charging(&self, cost: Cost, force: bool) -> Self {
+        Self { request: self.request.charging(cost, force), storage: self.storage, hold: None }
+    }
+
+    fn giving_back(&self, ctx: &Context, call: Call<'_>, note: &Note) -> (Option<Self>, i64) {
+        let (most, work) = match Key::<ReadOnly>::open(ctx, call.key).kind() {
+            Kind::SortedSet => (MOST_ADDED, note.units.max(1)),
+            _ => (note.units, WORK_OF_REWRITING),
+        };
+        (Cost::new(note.units.min(most)).map(|cost| self.charging(cost, false)), work)
+    }
+}
+
+/// What it takes of the work of a call to write the end of a compact log anew.
+const WORK_OF_REWRITING: i64 = 16;
 
 impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
     fn decide(&self, detail: Detail, may_count: bool, lookups: &Lookups) -> Result<Decision, Error> {

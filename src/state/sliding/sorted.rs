@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::rc::Rc;
 
 use super::super::Plan;
-use super::super::plan::Change;
+use super::super::plan::{Change, Changes};
 use super::super::stale::{self, BEFORE_EPOCH, Bounds, Stale, score};
 use crate::limit::sliding::{self, History, Span};
 use crate::limit::{Decision, Detail, Lookups, Refund, Request, Time};
@@ -53,15 +53,19 @@ impl<'a, M: Mode> SortedLog<'a, M> {
     }
 
     pub fn plan(&self, counted: bool) -> Plan {
-        let prune = self.stale.as_ref().map(|stale| Change::Prune(Rc::clone(stale)));
-        let add = counted.then(|| Change::ZaddNew { at: self.now, count: self.request.cost.units() });
+        let mut changes = Changes::new();
+        changes.extend(self.stale.as_ref().map(|stale| Change::Prune(Rc::clone(stale))));
+        if counted {
+            changes.push(Change::ZaddNew { at: self.now, count: self.request.cost.units() });
+        }
         // A key without a member that counts is removed, or created anew.
         let current = if self.units == 0 { None } else { self.key.expiry().map(Time::from_millis) };
         let expiry = match counted || self.units > 0 {
             true => sliding::renewed_expiry(current, self.now, self.request.quotas.longest()),
             false => None,
         };
-        Plan::of(prune.into_iter().chain(add).chain(expiry.map(Change::PexpireAt)))
+        changes.extend(expiry.map(Change::PexpireAt));
+        Plan::of(changes)
     }
 
     /// Takes the newest units, or units stamped at a time.

@@ -444,7 +444,12 @@ impl Generator {
     }
 
     pub fn random_bytes(&mut self, most: usize) -> Vec<u8> {
-        (0..self.rng.usize(..most)).map(|_| self.rng.u8(..)).collect()
+        let mut bytes: Vec<u8> = (0..self.rng.usize(..most)).map(|_| self.rng.u8(..)).collect();
+        // Windows that end at a given time have tests of their own; the model does not know them.
+        if let [b'@', digit, ..] = bytes.as_mut_slice() {
+            *digit |= 0x80;
+        }
+        bytes
     }
 
     pub fn pick(&mut self, from: &[&[u8]]) -> Vec<u8> {

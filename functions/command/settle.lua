@@ -1,0 +1,57 @@
+-- `rule ACTUAL n`: makes n units of what a holder has counted, once. The difference is given back as RL.REFUND does it, or counted with
+-- FORCE.
+local settle = HELD and not DIRECT and function(kind, words, at, key, declared)
+  local rule = kind.parse(words, at, 'settle')
+  if not rule.HOLD then
+    fail('ERR RL.SETTLE takes a rule with HOLD')
+  elseif not rule.actual then
+    bad_words('settle', kind.syntax)
+  end
+  kind.complete()
+  local now = clock()
+  local holds = (held or make_held()).read(rule, key, now, declared)
+  if held.give_back(kind, rule, key, holds, declared, {left = MOST_WORK}) then
+    holds = held.read(rule, key, now, declared)
+  end
+
+  local function read()
+    return kind.read(rule, key, now, nil, nil, declared, false, true)
+  end
+
+  local own = holds.own
+  local settled = own and 1 or 2
+  if own and own.is_settled then
+    settled = own.units == rule.actual and 3 or 0
+  else
+    local difference = rule.actual - (own and own.units or 0)
+    rule.cost, rule.needed, rule.FORCE = math.abs(difference), max(1, math.abs(difference)), true
+    local state = difference ~= 0 and read()
+    if difference > 0 then
+      kind.verdict(rule, state)
+      kind.decide(rule, state, true, true)
+      if kind.plan then
+        kind.plan(state, true)
+      end
+    end
+    if not own then
+      held.check_room(holds)
+    end
+    if difference > 0 then
+      kind.apply(rule, state)
+    elseif difference < 0 then
+      rule.at = own.at
+      held.check_memory(rule, holds)
+      kind.refund(rule, state)
+    end
+    held.settle(rule, holds, rule.actual)
+  end
+  -- What is left in the first window, and its seconds.
+  rule.cost, rule.needed = 0, 1
+  local state = read()
+  kind.verdict(rule, state)
+  kind.decide(rule, state, false, true)
+  state.binding = state.quotas[1]
+  local reply = kind.reply(rule, state)
+  reply[1] = settled
+  return reply
+end

@@ -1,0 +1,465 @@
+//! Holds: who has counted units that are not settled yet, and who has settled. They lie in a sorted set at `key:held`.
+//!
+//! For a holder there are two members: its name, with the time at which the hold ends as score, and a note of what it has counted. A note
+//! is found by its score, which is a hash of the holder's bytes; should holders have the same hash, the note names its own. When
+//! a holder has settled, another note takes the place of the first one, and says for some time what it has settled.
+//!
+//! Counting, giving back and charging are the rules' own. This file only says how many units, and when they were counted:
+//!
+//! - A hold counts as the same request without it, and is then written down. The same holder finds it and counts nothing.
+//! - A hold that has ended by itself is given back as RL.REFUND does it, before the next call with HOLD or RL.SETTLE.
+//! - A settlement gives the difference back in that way, or counts it with FORCE.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::counter_name::{Suffix, check_missing, counter_name};
+use super::plan::{Change, Changes, OpenKey};
+use super::stale::score;
+use super::{Compaction, OpenKeys, Plan, State, Stored, WRONG_TYPE};
+use crate::limit::{Cost, Decision, Detail, Limit, Lookups, Micros, Refund, Request, Time, Window};
+use crate::server::{Call, Context, Error, Key, Kind, Mode, OwnedStr, ReadOnly, ScoreRange, Str, Writable};
+
+const SETTLED: Error = Error::Line(c"ERR this hold is settled: a new request takes a new holder");
+const OTHER_COST: Error = Error::Line(c"ERR the hold of this holder has another COST");
+const TOO_MANY: Error =
+    Error::Line(c"ERR rl: this key has 1048576 holds, the most there may be; RL.SETTLE ends a hold");
+
+/// The most holders at a key, of whom each has two members.
+const MOST_HOLDERS: i64 = 1 << 20;
+
+/// That a holder has settled is known for this number of milliseconds at least.
+const REMEMBERED: i64 = 60_000;
+
+/// The holder of a request, and how long its hold lasts.
+pub struct Hold {
+    pub holder: OwnedStr,
+    pub lease: Window,
+}
+
+/// A rule that can be held.
+pub trait Holdable: Stored + Sized {
+    fn hold(&self) -> Option<&Hold>;
+
+    fn request(&self) -> &Request;
+
+    /// The same rule for a request of another cost, without its hold.
+    fn charging(&self, cost: Cost, force: bool) -> Self;
+
+    /// The rule by which an ended hold is given back, if it can be, and what that takes of the [`Work`] of a call.
+    fn giving_back(&self, ctx: &Context, call: Call<'_>, note: &Note) -> (Option<Self>, i64);
+}
+
+/// What one call may spend on holds that have ended. The next calls do the rest.
+pub struct Work {
+    left: i64,
+    has_begun: bool,
+}
+
+impl Work {
+    const MOST: i64 = 1000;
+
+    pub const fn new() -> Self {
+        Self { left: Self::MOST, has_begun: false }
+    }
+
+    /// Takes some of it, if enough is left. The first of a call is always done, and so is what `must` be.
+    fn take(&mut self, work: i64, must: bool) -> bool {
+        let takes = must || !self.has_begun || work <= self.left;
+        if takes {
+            self.left = self.left.saturating_sub(work).max(0);
+            self.has_begun = true;
+        }
+        takes
+    }
+}
+
+/// What is written down about a holder.
+pub struct Note {
+    /// The bytes of the note itself.
+    member: OwnedStr,
+    is_settled: bool,
+    /// The units that were counted, or settled.
+    pub units: i64,
+    /// When that was.
+    pub at: Time,
+    /// The windows with a given end in which they were counted.
+    pub ends: Vec<Time>,
+    /// When the hold ends, or until when the settlement is known.
+    until: Time,
+}
+
+/// The number that a note begins with, and the rest.
+fn number(bytes: &[u8]) -> Option<(i64, &[u8])> {
+    let (digits, rest) = bytes.split_at_checked(DIGITS)?;
+    let value = digits.iter().try_fold(0_i64, |value, byte| {
+        byte.is_ascii_digit().then(|| value.saturating_mul(10).saturating_add(i64::from(byte & 0x0f)))
+    });
+    Some((value?, rest))
+}
+
+/// How many digits the numbers in a note have: those of 2^53 - 1.
+const DIGITS: usize = 16;
+
+impl Note {
+    /// The bytes of a note: its kind, the units, the time, each end after an `@`, and after a blank the holder.
+    fn bytes(is_settled: bool, units: i64, at: Time, ends: impl Iterator<Item = Time>, holder: &[u8]) -> OwnedStr {
+        let kind = if is_settled { 's' } else { 'h' };
+        let mut told = format!("{kind}{units:0DIGITS$}{:0DIGITS$}", at.millis());
+        ends.for_each(|end| told.push_str(&format!("@{:0DIGITS$}", end.millis())));
+        OwnedStr::concat([told.as_bytes(), b" ", holder])
+    }
+
+    /// Reads a note of this kind about this holder.
+    fn parse(member: OwnedStr, is_settled: bool, holder: &[u8], until: Time) -> Option<Self> {
+        let bytes = member.as_str().as_bytes().strip_prefix(if is_settled { b"s" } else { b"h" })?;
+        let (units, rest) = number(bytes)?;
+        let (at, mut rest) = number(rest)?;
+        let mut ends = Vec::new();
+        while let Some(end) = rest.strip_prefix(b"@") {
+            let (end, behind) = number(end)?;
+            ends.push(Time::from_millis(end));
+            rest = behind;
+        }
+        if rest.strip_prefix(b" ")? != holder || units > Limit::MAX {
+            return None;
+        }
+        Some(Self { is_settled, units, at: Time::from_millis(at), ends, until, member })
+    }
+}
+
+/// The hashes lie below this.
+const HASHES: i64 = 1 << 48;
+
+/// The scores of notes: below 0, where no time is, and those about settled holders lower than all others.
+fn note_score(holder: &[u8], is_settled: bool) -> Time {
+    let hash = holder
+        .iter()
+        .fold(0_i64, |hash, &byte| hash.wrapping_mul(31).wrapping_add(i64::from(byte)) & HASHES.wrapping_sub(1));
+    let base = if is_settled { HASHES } else { 0 };
+    Time::from_millis(hash.saturating_add(1).saturating_add(base).saturating_neg())
+}
+
+/// Where the notes about holders are that have not settled.
+const HELD: ScoreRange = ScoreRange::closed(-(HASHES as f64), -1.0);
+
+/// The holds of a key, and what is known of the holder of a call.
+pub struct Held<'a, M: Mode> {
+    open: OpenKey<'a, M>,
+    holder: Str<'a>,
+    lease: Window,
+    now: Time,
+    /// The member that says when the holder's hold ends.
+    end: OwnedStr,
+    /// Also one that has ended.
+    own: Option<Note>,
+}
+
+impl<'a, M: Mode> Held<'a, M> {
+    pub fn read(ctx: &'a Context, call: Call<'_>, hold: &'a Hold, now: Time) -> Result<Self, Error> {
+        let name = counter_name(ctx, call, Suffix::Held)?;
+        let key = Key::open(ctx, name.as_str());
+        match key.kind() {
+            Kind::Empty => check_missing(ctx, call, name.as_str())?,
+            Kind::SortedSet => {}
+            Kind::String | Kind::Other => return Err(WRONG_TYPE),
+        }
+        let holder = hold.holder.as_str();
+        let end = OwnedStr::concat([b"e", holder.as_bytes()]);
+        let own = note_of(&key, end.as_str())?;
+        Ok(Self { open: OpenKey { key, name: Some(name) }, holder, lease: hold.lease, now, end, own })
+    }
+
+    fn into_key(self) -> OpenKey<'a, M> {
+        self.open
+    }
+
+    /// What is known of the holder, if that has not ended.
+    fn own(&self) -> Option<&Note> {
+        self.own.as_ref().filter(|note| note.until > self.now)
+    }
+
+    /// Whether something has ended.
+    pub fn has_ended(&self) -> bool {
+        self.open.key.any_in(ended_by(self.now))
+    }
+
+    /// What has ended, at most this many, with the members that say when: the holder's own first.
+    fn ended(&self, most: usize) -> Result<Vec<(OwnedStr, Note)>, Error> {
+        let mut members = self.open.key.lowest_in(ended_by(self.now), most);
+        if self.own.is_some() && self.own().is_none() {
+            let own = self.end.as_str();
+            members.retain(|member| member.as_str().as_bytes() != own.as_bytes());
+            members.insert(0, own.retain());
+        }
+        let with_note = |member: OwnedStr| {
+            let note = note_of(&self.open.key, member.as_str())?.ok_or(WRONG_TYPE)?;
+            Ok((member, note))
+        };
+        members.into_iter().map(with_note).collect()
+    }
+
+    /// Refuses one holder more than a key may have.
+    fn check_room(&self) -> Result<(), Error> {
+        if self.open.key.members() < MOST_HOLDERS.saturating_mul(2) { Ok(()) } else { Err(TOO_MANY) }
+    }
+
+    /// Writes a hold down, or makes an existing one last longer.
+    fn hold(&self, request: &Request) -> Result<Changes, Error> {
+        let (until, mut added) = match self.own() {
+            None => {
+                self.check_room()?;
+                let (holder, at) = (self.holder.as_bytes(), self.now);
+                let ends = request.quotas.iter().filter_map(|quota| quota.end);
+                let note = Note::bytes(false, request.cost.units(), at, ends, holder);
+                (at.plus(self.lease), smallvec![(note_score(holder, false), note)])
+            }
+            Some(note) => (note.until.max(self.now.plus(self.lease)), SmallVec::new()),
+        };
+        if self.own().is_none_or(|note| note.until != until) {
+            added.insert(0, (until, self.end.as_str().retain()));
+        }
+        // The next call has to find a hold that has ended by itself, as long as its units count.
+        let at = self.own().map_or(self.now, |note| note.at);
+        let leaves =
+            request.quotas.iter().map(|quota| quota.end.unwrap_or(at.plus(quota.window))).fold(until, Time::max);
+        let add = (!added.is_empty()).then_some(Change::Zadd(added));
+        Ok(add.into_iter().chain(self.expire_after(leaves)).collect())
+    }
+
+    /// The key does not expire before this.
+    fn expire_after(&self, time: Time) -> Option<Change> {
+        let wanted = time.whole_second();
+        let is_later = self.open.key.expiry().is_none_or(|expiry| Time::from_millis(expiry) < wanted);
+        is_later.then_some(Change::PexpireAt(wanted))
+    }
+
+    /// Writes down that the holder has settled.
+    fn settle(&self, actual: Cost) -> Result<Changes, Error> {
+        let (holder, key) = (self.holder.as_bytes(), &self.open.key);
+        if self.own().is_none() {
+            self.check_room()?;
+        }
+        let until = self.now.plus(self.lease).max(self.now.plus_millis(REMEMBERED));
+        let own = usize::from(self.own().is_some());
+        let mut changes = Changes::new();
+        changes.extend(self.own().map(|note| Change::Zrem(vec![note.member.as_str().retain()])));
+        let note = Note::bytes(true, actual.units(), self.now, std::iter::empty(), holder);
+        changes.push(Change::Zadd(smallvec![(until, self.end.as_str().retain()), (note_score(holder, true), note)]));
+        changes.extend(if key.lowest_in(HELD, own.saturating_add(1)).len() > own {
+            self.expire_after(until)
+        } else {
+            // Nobody holds anything now. The key expires with the last settlement that is known.
+            let is_own = |member: &OwnedStr| member.as_str().as_bytes() == self.end.as_str().as_bytes();
+            let known = key.last_in(ScoreRange::above(score(self.now), f64::INFINITY), 2);
+            let last = known.iter().find(|member| !is_own(member)).and_then(|member| key.score_of(member.as_str()));
+            let last = last.map_or(until, |last| until.max(Time::from_millis(last as i64))).whole_second();
+            (key.expiry() != Some(last.millis())).then_some(Change::PexpireAt(last))
+        });
+        Ok(changes)
+    }
+}
+
+/// The scores of what has ended.
+fn ended_by(now: Time) -> ScoreRange {
+    ScoreRange::above(0.0, score(now))
+}
+
+/// The note about a holder, by the member that says when its hold ends.
+fn note_of<M: Mode>(key: &Key<'_, M>, end: Str<'_>) -> Result<Option<Note>, Error> {
+    let Some(until) = key.score_of(end) else { return Ok(None) };
+    let holder = end.as_bytes().strip_prefix(b"e").ok_or(WRONG_TYPE)?;
+    for is_settled in [false, true] {
+        let place = score(note_score(holder, is_settled));
+        for member in key.last_in(ScoreRange::closed(place, place), usize::MAX) {
+            let until = Time::from_millis(until.ceil() as i64);
+            if let Some(note) = Note::parse(member, is_settled, holder, until) {
+                return Ok(Some(note));
+            }
+        }
+    }
+    Err(WRONG_TYPE)
+}
+
+/// What a rule has read of its keys, and the holds of the key if the request is held.
+pub struct Holding<'a, S, M: Mode> {
+    state: S,
+    /// Boxed: most requests are not held, and would move the room for it.
+    held: Option<Box<(Held<'a, M>, &'a Request)>>,
+}
+
+impl<'a, S, M: Mode> Holding<'a, S, M> {
+    #[inline]
+    pub fn read<R: Holdable>(
+        rule: &'a R,
+        state: S,
+        ctx: &'a Context,
+        call: Call<'_>,
+        now: Micros,
+    ) -> Result<Self, Error> {
+        let held = match rule.hold() {
+            None => None,
+            Some(hold) => Some(read_own(hold, rule.request(), ctx, call, now.time())?),
+        };
+        Ok(Self { state, held })
+    }
+}
+
+/// Reads the holds of a key for a request of this holder.
+#[inline(never)]
+fn read_own<'a, M: Mode>(
+    hold: &'a Hold,
+    request: &'a Request,
+    ctx: &'a Context,
+    call: Call<'_>,
+    now: Time,
+) -> Result<Box<(Held<'a, M>, &'a Request)>, Error> {
+    let held = Held::read(ctx, call, hold, now)?;
+    match held.own() {
+        Some(note) if note.is_settled => Err(SETTLED),
+        Some(note) if note.units != request.cost.units() => Err(OTHER_COST),
+        _ => Ok(Box::new((held, request))),
+    }
+}
+
+impl<'a, S: State<'a, M>, M: Mode> State<'a, M> for Holding<'a, S, M> {
+    fn decide(&self, detail: Detail, may_count: bool, lookups: &Lookups) -> Result<Decision, Error> {
+        if self.finds_hold() == Some(true) {
+            return self.state.decide(detail, false, lookups).map(Decision::let_through);
+        }
+        self.state.decide(detail, may_count, lookups)
+    }
+
+    fn plan(&self, counted: bool, compaction: Compaction) -> Result<Plan, Error> {
+        let Some((held, request)) = self.held.as_deref() else { return self.state.plan(counted, compaction) };
+        let mut plan = self.state.plan(counted, compaction)?;
+        let is_held = counted || held.own().is_some();
+        plan.keys.push(if is_held { held.hold(request)? } else { Changes::new() });
+        Ok(plan)
+    }
+
+    fn set_missing_expiry(&self) -> Plan {
+        self.state.set_missing_expiry()
+    }
+
+    fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
+        self.state.refund(at)
+    }
+
+    fn finds_hold(&self) -> Option<bool> {
+        self.held.as_deref().map(|(held, _)| held.own().is_some())
+    }
+
+    fn has_ended_holds(&self) -> bool {
+        self.held.as_deref().is_some_and(|(held, _)| held.has_ended())
+    }
+
+    fn into_keys(self) -> OpenKeys<'a, M> {
+        let mut keys = self.state.into_keys();
+        if let Some(held) = self.held {
+            keys.push(held.0.into_key());
+        }
+        keys
+    }
+}
+
+/// Gives back what has ended at the key of a rule with a hold: each hold as RL.REFUND with the time at which it was counted.
+pub fn give_back_ended<R: Holdable>(
+    rule: &R,
+    ctx: &mut Context,
+    call: Call<'_>,
+    now: Micros,
+    work: &mut Work,
+) -> Result<(), Error> {
+    let Some(hold) = rule.hold() else { return Ok(()) };
+    let held = Held::<ReadOnly>::read(ctx, call, hold, now.time())?;
+    let ended = held.ended(usize::try_from(Work::MOST).unwrap_or(usize::MAX))?;
+    drop(held);
+
+    let mut gone = Vec::new();
+    let mut outcome = Ok(());
+    for (member, note) in ended {
+        let (rule, cost) = if note.is_settled { (None, 1) } else { rule.giving_back(ctx, call, &note) };
+        let is_own = member.as_str().as_bytes().get(1..) == Some(hold.holder.as_str().as_bytes());
+        if !work.take(cost, is_own) {
+            break;
+        }
+        if let Some(rule) = rule {
+            outcome = refund(&rule, ctx, call, note.at, now);
+        }
+        if outcome.is_err() {
+            break; // What was given back is written down as such.
+        }
+        gone.extend([member, note.member]);
+    }
+    if !gone.is_empty() {
+        let held = Held::<Writable>::read(ctx, call, hold, now.time())?;
+        Plan::of([Change::Zrem(gone)]).apply(std::iter::once(held.into_key()).collect()).publish(ctx, call.key);
+    }
+    outcome
+}
+
+fn refund<R: Holdable>(rule: &R, ctx: &mut Context, call: Call<'_>, at: Time, now: Micros) -> Result<(), Error> {
+    let state = rule.read::<Writable>(ctx, call, now)?;
+    let (_, plan) = state.refund(Some(at))?;
+    plan.apply(state.into_keys()).publish(ctx, call.key);
+    Ok(())
+}
+
+/// How a settlement went.
+pub struct Settlement {
+    pub outcome: i64,
+    /// What is left in the first window, and its seconds, as a refund replies them.
+    pub count: i64,
+    pub ttl: i64,
+}
+
+/// Makes `actual` units of what the holder of a rule has counted, once.
+pub fn settle<R: Holdable>(
+    rule: &R,
+    hold: &Hold,
+    ctx: &mut Context,
+    call: Call<'_>,
+    actual: Cost,
+    now: Micros,
+) -> Result<Settlement, Error> {
+    let held = Held::<Writable>::read(ctx, call, hold, now.time())?;
+    let held = if held.has_ended() {
+        drop(held);
+        give_back_ended(rule, ctx, call, now, &mut Work::new())?;
+        Held::read(ctx, call, hold, now.time())?
+    } else {
+        held
+    };
+    // The units that were counted so far, if they are not settled yet.
+    let (outcome, counted) = match held.own() {
+        None => (2, Some((0, now.time()))),
+        Some(note) if !note.is_settled => (1, Some((note.units, note.at))),
+        Some(note) => (if note.units == actual.units() { 3 } else { 0 }, None),
+    };
+    if let Some((units, at)) = counted {
+        let difference = actual.units().saturating_sub(units);
+        let rule = rule.charging(Cost::new(difference.saturating_abs()).unwrap_or(Cost::NOTHING), true);
+        let (mut plan, mut keys, mut left) = (Plan::default(), OpenKeys::new(), None);
+        if difference != 0 {
+            let state = rule.read::<Writable>(ctx, call, now)?;
+            plan = if difference > 0 {
+                let decision = state.decide(Detail::Allowed, true, &Lookups::new())?;
+                state.plan(decision.counted, Compaction::Allowed)?
+            } else {
+                let (refund, plan) = state.refund(Some(at))?;
+                left = Some(refund);
+                plan
+            };
+            keys = state.into_keys();
+        }
+        plan.keys.push(held.settle(actual)?);
+        keys.push(held.into_key());
+        plan.apply(keys).publish(ctx, call.key);
+        if let Some(Refund { count, ttl, .. }) = left {
+            return Ok(Settlement { outcome, count, ttl });
+        }
+    }
+    let rule = rule.charging(Cost::NOTHING, false);
+    let (refund, _) = rule.read::<Writable>(ctx, call, now)?.refund(None)?;
+    Ok(Settlement { outcome, count: refund.count, ttl: refund.ttl })
+}

@@ -20,13 +20,19 @@ fi
 "$venv/bin/mypy"
 "$venv/bin/pyright" --pythonpath "$venv/bin/python"
 
-# limits' own tests come with its sources, which are not kept here. Without them that test is skipped.
-limits=$("$venv/bin/python" -c 'from importlib.metadata import version; print(version("limits"))')
-if [[ ! -e $venv/limits-$limits.tar.gz ]]; then
-    "$venv/bin/pip" download --quiet --disable-pip-version-check --no-deps \
-        --no-binary limits --dest "$venv" "limits==$limits" ||
-        echo "the sources of limits $limits could not be fetched: its own tests are skipped" >&2
-fi
-[[ ! -e $venv/limits-$limits.tar.gz ]] || export LIMITS_SDIST="$PWD/$venv/limits-$limits.tar.gz"
+# The peers' own tests come with their sources, which are not kept here. Without them those tests are skipped.
+sources() { # name, variable
+    local version file
+    version=$("$venv/bin/python" -c "from importlib.metadata import version; print(version('$1'))")
+    file=$venv/$1-$version.tar.gz
+    if [[ ! -e $file ]]; then
+        "$venv/bin/pip" download --quiet --disable-pip-version-check --no-deps \
+            --no-binary "$1" --dest "$venv" "$1==$version" ||
+            echo "the sources of $1 $version could not be fetched: its own tests are skipped" >&2
+    fi
+    [[ ! -e $file ]] || export "$2=$PWD/$file"
+}
+sources limits LIMITS_SDIST
+sources djangorestframework DRF_SDIST
 
 exec "$venv/bin/pytest" "$@"

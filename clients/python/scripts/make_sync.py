@@ -16,9 +16,14 @@ import unasync
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src/redis_rl"
 # io.py has nothing in common: threads and asyncio are what it deals with.
-MADE = ("core.py", "limiter.py", "limits.py", "servers.py")
+MADE = ("core.py", "guard.py", "limiter.py", "limits.py", "servers.py")
 NAMES = {
+    "AsyncAnswer": "Answer",
+    "AsyncGuard": "Guard",
+    "AsyncKept": "Kept",
+    "AsyncKeyOf": "KeyOf",
     "AsyncLimiter": "Limiter",
+    "AsyncRuleOf": "RuleOf",
     "AsyncHeldLease": "HeldLease",
     "AsyncReservation": "Reservation",
     "AsyncPending": "Pending",

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import socketserver
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import datetime
+from itertools import accumulate, pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,14 +24,16 @@ from redis_rl import (
     Refunded,
     Result,
     Window,
+    calendar,
     fixed,
     lease,
     sliding,
     throttle,
 )
-from redis_rl._calls import read_all, read_number, read_refund, read_rule
+from redis_rl._calls import read_all, read_number, read_refund, read_rule, read_settled
 from redis_rl._identity import Addresses, key_for, policy_of
 from redis_rl._protocol import MODES, Command, Errors, Mode, digest
+from redis_rl._result import _NAMES as FIELDS
 from servers import ROOT, Server, compact
 
 CASES = ROOT / "clients/cases"
@@ -68,11 +74,15 @@ def rule_of(described: Any) -> Any:
     if not isinstance(described, dict):
         return described
     options = dict(described)
-    kind = options.pop("kind")
+    kind, units = options.pop("kind"), options.pop("reserved", None)
+    if units is not None:
+        return rule_of({"kind": kind, **options}).reserved(units)
     if kind in ("sliding", "fixed"):
         rates = [tuple(rate) if isinstance(rate, list) else rate for rate in options.pop("rates")]
         make: Any = {"sliding": sliding, "fixed": fixed}[kind]
         return make(*rates, **options)
+    if kind == "calendar":
+        return calendar(options.pop("rate"), **options)
     if kind == "throttle":
         rate = options.pop("rate")
         return throttle(tuple(rate) if isinstance(rate, list) else rate, **options)
@@ -84,58 +94,93 @@ class Recorded(BaseException):
     """Ends a call that is not sent."""
 
 
-def command_of(case: dict[str, Any]) -> Command:
-    """What the limiter makes of a call."""
-    made = []
+def command_of(case: dict[str, Any], ended: bool = False) -> Command:
+    """What the limiter makes of a call; ``ended``: after the answer that the window has ended."""
+    made: list[Command] = []
+    call, rule = case["call"], rule_of(case.get("rule"))
+    settles = call in ("settle", "cancel")
 
     class Recorder(Limiter):
         """Keeps the command, and sends nothing."""
 
         def __init__(self) -> None:
             super().__init__(redis.Redis(), prefix=case.get("prefix", ""))
-            core: Any = SimpleNamespace(ask=self.record)
+            core: Any = SimpleNamespace(ask=self.record, errors=self._core.errors)
             self._core = core
 
         def record(self, command: Command, *_: Any, **__: Any) -> Any:
             made.append(command)
+            if ended and len(made) == 1:
+                raise redis.ResponseError("the window has ended")
+            if settles and len(made) == 1:
+                state = dict.fromkeys(FIELDS, 1)
+                return ([state, state] if command.words[-1] == "EACH" else state), None
             raise Recorded
 
     limiter: Any = Recorder()
     options = dict(case.get("options", {}))
-    call, rule = case["call"], rule_of(case.get("rule"))
-    try:
-        if call == "all":
-            limiter.all(list(zip(case["keys"], map(rule_of, case["rules"]), strict=True)))
+    actual = options.pop("actual", 0)
+    rules = [(key, rule_of(each)) for key, each in zip(case.get("keys", []), case.get("rules", []), strict=True)]
+    with suppress(Recorded):
+        if call in ("all", "reserve_all"):
+            getattr(limiter, call)(rules, **options)
+        elif settles:
+            reservation = limiter.reserve(case["key"], rule, **options)
+            reservation.cancel() if call == "cancel" else reservation.settle(actual)
         elif call == "reset":
             limiter.reset(case["key"], *([rule] if rule else []))
         elif call == "release":
             limiter.release(case["key"], *options["holders"])
         else:
             getattr(limiter, call)(case["key"], rule, **options)
-    except Recorded:
-        pass
-    # A lease whose call is interrupted is released after it.
-    return made[0]
+    # What is interrupted is given back after it.
+    return made[1 if ended or settles else 0]
+
+
+def words_of(command: Command, mode: Mode = "module") -> list[str]:
+    """As the cases have them: a holder that was made up is HOLDER."""
+    words = [str(word) for word in command.sent(mode)]
+    for place, word in enumerate(words):
+        if word == "HOLD":
+            assert re.fullmatch(r"[0-9a-f]{32}", words[place + 1])
+            words[place + 1] = "HOLDER"
+    return words
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets the clock of this process."""
+    return lambda case: monkeypatch.setattr(time, "time", lambda: case.get("now_ms", 1_700_000_000_000) / 1000)
 
 
 WORDS = ("call", "key", "keys", "rule", "rules", "prefix", "options")
 
 
-@pytest.mark.parametrize("case", cases("words", "valid"))
-def test_words(case: dict[str, Any]) -> None:
-    only(case, *WORDS, "words", "live")
-    assert [str(word) for word in command_of(case).sent("module")] == case["words"]
+VALID = [*cases("words", "valid"), *cases("words", "reserve"), *cases("words", "calendar")]
 
 
-@pytest.mark.parametrize("case", cases("words", "modes"))
+@pytest.mark.parametrize("case", VALID)
+def test_words(case: dict[str, Any], clock: Any) -> None:
+    only(case, *WORDS, "words", "live", "now_ms")
+    clock(case)
+    assert words_of(command_of(case)) == case["words"]
+
+
+@pytest.mark.parametrize("case", cases("words", "calendar_ended"))
+def test_words_after_a_window_has_ended(case: dict[str, Any], clock: Any) -> None:
+    only(case, *WORDS, "words", "now_ms")
+    clock(case)
+    assert words_of(command_of(case, ended=True)) == case["words"]
+
+
+@pytest.mark.parametrize("case", cases("words", "modes") + cases("words", "reserve_modes"))
 @pytest.mark.parametrize("mode", MODES)
 def test_words_of_each_mode(case: dict[str, Any], mode: Mode) -> None:
     only(case, *WORDS, *MODES)
-    words = [str(word) for word in command_of(case).sent(mode)]
-    assert words == [digest() if word == "SHA1" else word for word in case[mode]]
+    assert words_of(command_of(case), mode) == [digest() if word == "SHA1" else word for word in case[mode]]
 
 
-@pytest.mark.parametrize("case", cases("words", "invalid"))
+@pytest.mark.parametrize("case", cases("words", "invalid") + cases("words", "reserve_invalid"))
 def test_wrong_words(case: dict[str, Any]) -> None:
     only(case, *WORDS, "error", "typed")
     with pytest.raises((ValueError, TypeError)) as error:
@@ -143,14 +188,61 @@ def test_wrong_words(case: dict[str, Any]) -> None:
     assert all(part in str(error.value) for part in case["error"]), str(error.value)
 
 
-def test_a_server_takes_the_words(server: Server, limiter: Limiter) -> None:
+@pytest.mark.parametrize("case", cases("words", "calendar_invalid"))
+def test_wrong_calendars(case: dict[str, Any]) -> None:
+    only(case, "rule", "error", "typed")
+    with pytest.raises((ValueError, TypeError)) as error:
+        rule_of(case["rule"])
+    assert all(part in str(error.value) for part in case["error"]), str(error.value)
+
+
+def periods() -> Iterator[tuple[str, str, int, list[int], list[int]]]:
+    """The zone, the unit, the start, and the first moments of consecutive periods of calendar.json."""
+    for zone, fields in json.loads((CASES / "calendar.json").read_text())["zones"].items():
+        changes = fields.pop("changes")
+        for name, runs in fields.items():
+            unit, _, start = name.partition(":")
+            for first, *minutes in runs:
+                firsts = list(accumulate(minutes, lambda time, more: time + more * 60, initial=first))
+                yield zone, unit, int(start or 1), firsts, changes
+
+
+def test_periods_of_calendars() -> None:
+    """Each first moment, last millisecond and change of an offset, in the period that they are in."""
+    seen = 0
+    for zone, unit, start, firsts, changes in periods():
+        rule = calendar(f"5/{unit}", zone, start)
+        for begin, end in pairwise(firsts):
+            inside = [change * 1000 + ms for change in changes if begin < change < end for ms in (-1, 0, 1)]
+            for ms in (begin * 1000, *inside, end * 1000 - 1):
+                assert rule.end_ms(ms) == end * 1000, (zone, unit, start, ms)
+                seen += 1
+            (window,) = rule.now(begin * 1000).windows
+            assert window.seconds == f"@{end * 1000}"
+    assert seen > 20_000
+
+
+def test_a_midnight_that_comes_twice() -> None:
+    """In Newfoundland clocks were put back at 00:01 until 2011: an hour before midnight the day had begun already."""
+    rule = calendar("5/day", "America/St_Johns")
+    midnight, put_back, next_day = (
+        int(datetime.fromisoformat(f"2010-11-0{text}").timestamp() * 1000)
+        for text in ("7T00:00-02:30", "7T00:01-02:30", "8T00:00-03:30")
+    )
+    assert rule.end_ms(midnight - 1) == midnight
+    for ms in (midnight, put_back - 1, put_back, put_back + 30 * 60_000, next_day - 1):
+        assert rule.end_ms(ms) == next_day
+
+
+def test_a_server_takes_the_words(server: Server, limiter: Limiter, clock: Any) -> None:
     # Where a log is a sorted set, a call adds at most 1000 units.
     has_compact_logs = compact(server)
     server.clean()
-    for each in cases("words", "valid"):
+    for each in VALID:
         (case,) = each.values
         if case.get("live", True):
             server.run("FLUSHALL")
+            clock(case)
             with nullcontext() if has_compact_logs else suppress_large_costs():
                 limiter._core.ask(command_of(case), 10, "test")
 
@@ -178,13 +270,15 @@ def described(result: Result | AllResult) -> dict[str, Any]:
 
 
 def read(case: dict[str, Any], reply: Any) -> Any:
+    if "call" not in case:
+        return read_settled(reply)
     if case["call"] == "all":
         return read_all([("k", rule_of(rule)) for rule in case["rules"]], reply)
     if case["call"] == "refund":
         return read_refund(reply)
     if case["call"] in ("release", "reset"):
         return read_number(reply)
-    return read_rule(rule_of(case["rule"]), reply)
+    return read_rule(rule_of(case["rule"]).now(), reply)
 
 
 def in_bytes(reply: Any) -> Any:
@@ -198,7 +292,7 @@ def in_bytes(reply: Any) -> Any:
 
 @pytest.mark.parametrize("decoded", [True, False])
 @pytest.mark.parametrize("protocol", ["resp2", "resp3"])
-@pytest.mark.parametrize("case", cases("replies", "valid"))
+@pytest.mark.parametrize("case", cases("replies", "valid") + cases("replies", "calendar"))
 def test_replies(case: dict[str, Any], protocol: str, decoded: bool) -> None:
     only(case, "name", "call", "rule", "rules", "resp2", "resp3", "result", "headers", "problem")
     result = read(case, case[protocol] if decoded else in_bytes(case[protocol]))
@@ -214,7 +308,13 @@ def test_short_replies(case: dict[str, Any]) -> None:
     assert result == (Refunded(**case["result"]) if case["call"] == "refund" else case["result"])
 
 
-@pytest.mark.parametrize("case", cases("replies", "invalid"))
+@pytest.mark.parametrize("case", cases("replies", "settle"))
+def test_settlements(case: dict[str, Any]) -> None:
+    only(case, "name", "reply", "result")
+    assert read(case, case["reply"]) is {"done": True, "error": False}[case["result"]]
+
+
+@pytest.mark.parametrize("case", cases("replies", "invalid") + cases("replies", "settle_invalid"))
 def test_replies_that_cannot_be_read(case: dict[str, Any]) -> None:
     only(case, "name", "call", "rule", "rules", "reply")
     for reply in (case["reply"], in_bytes(case["reply"])):
@@ -240,18 +340,31 @@ def parrot() -> Iterator[Any]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("library", [redis, valkey])
-@pytest.mark.parametrize("case", cases("errors", "lines"))
-def test_errors(case: dict[str, Any], library: Any, parrot: Any) -> None:
-    """As the client library raises them."""
-    only(case, "line", "unavailable", "retry", "permanent", "probe", "cluster")
+def raised(line: str, library: Any, parrot: Any) -> Exception:
+    """An error line, as the client library raises it."""
     make = library.Redis if library is redis else library.Valkey
     with make(port=parrot.server_address[1], protocol=2) as client:
         retry = library.retry.Retry(library.backoff.NoBackoff(), 0)
         client.connection_pool.connection_kwargs["retry"] = retry
-        with pytest.raises(Exception) as raised:  # noqa: PT011
-            client.execute_command("ECHO", case["line"])
-    error = raised.value
+        with pytest.raises(Exception) as error:  # noqa: PT011
+            client.execute_command("ECHO", line)
+    return error.value
+
+
+@pytest.mark.parametrize("library", [redis, valkey])
+@pytest.mark.parametrize("case", cases("errors", "meanings"))
+def test_meanings(case: dict[str, Any], library: Any, parrot: Any) -> None:
+    only(case, "line", "means")
+    error, errors = raised(case["line"], library, parrot), Errors(library.__name__, cluster=False)
+    assert [errors.is_ended(error), errors.is_settled(error)] == [case["means"] == "ended", case["means"] == "settled"]
+    assert not errors.is_unavailable(error)
+
+
+@pytest.mark.parametrize("library", [redis, valkey])
+@pytest.mark.parametrize("case", cases("errors", "lines"))
+def test_errors(case: dict[str, Any], library: Any, parrot: Any) -> None:
+    only(case, "line", "unavailable", "retry", "permanent", "probe", "cluster")
+    error = raised(case["line"], library, parrot)
     errors = Errors(library.__name__, cluster=case.get("cluster", False))
     probe = errors.is_unknown(error) or isinstance(error, errors.no_script)
     assert errors.is_unavailable(error) == case["unavailable"], repr(error)
@@ -260,7 +373,7 @@ def test_errors(case: dict[str, Any], library: Any, parrot: Any) -> None:
     assert (not probe and not errors.is_unavailable(error)) == case["permanent"]
 
 
-@pytest.mark.parametrize("case", cases("keys", "keys"))
+@pytest.mark.parametrize("case", cases("keys", "keys") + cases("keys", "calendar"))
 def test_keys_of_adapters(case: dict[str, Any]) -> None:
     only(case, "rule", "prefix", "identity", "policy", "key")
     rule = rule_of(case["rule"])

@@ -16,7 +16,7 @@ import valkey.cluster
 from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
 from redis.crc import key_slot
 
-from redis_rl import AsyncLimiter, Limiter, Rule, fixed, lease, sliding, throttle
+from redis_rl import AsyncLimiter, Limiter, Rule, calendar, fixed, lease, sliding, throttle
 from servers import Cluster, Server, is_old, until
 
 RULE = sliding("100/minute")
@@ -97,6 +97,19 @@ async def test_asyncio_call_goes_to_its_node_at_once(cluster: Cluster, aio_clien
             assert await limiter.refund(f"{tag}:rpm", RULE)
             assert await limiter.reset(f"{tag}:day", fixed("100/day")) == 1
         assert calls(cluster) == 0
+
+
+def test_reservations(client: Any) -> None:
+    """What is noted of them lies in the slot of the key, also where the key has no hash tag."""
+    limiter = Limiter(client, timeout=10)
+    for number in range(30):
+        with limiter.reserve(f"budget:{number}", RULE, 90) as reservation:
+            assert reservation.settle(7)
+        both = {f"{{{number}}}:minute": RULE.reserved(90), f"{{{number}}}:month": calendar("100/month").reserved(90)}
+        with limiter.reserve_all(both) as reservation:
+            assert reservation.settle(8)
+        assert limiter.peek(f"budget:{number}", RULE, cost=0).used == 7
+        assert limiter.peek(f"{{{number}}}:month", calendar("100/month"), cost=0).used == 8
 
 
 def test_keys_of_several_slots_are_refused(client: Any) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import httpx
 import pytest
 import redis.asyncio
-from fastapi import APIRouter, Depends, FastAPI, Request, WebSocket
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response, WebSocket
+from fastapi.responses import PlainTextResponse
 
 from redis_rl import AsyncLimiter, Limiter, Rule, lease, sliding
-from redis_rl.fastapi import RateLimit, RateLimitExceeded, key_for, problem_response
+from redis_rl.fastapi import RateLimit, RateLimitExceeded, RateLimitHeaders, key_for, problem_response
 from servers import Server
 from test_http import connect, parsed, requests, serving, statuses
 
@@ -189,6 +190,49 @@ async def test_the_dependency_returns_the_answer(server: Server) -> None:
     assert server.run("EXISTS", str(key_for(sliding("3/hour", name="shared"), "me")))
 
 
+@pytest.mark.parametrize("everywhere", [True, False])
+async def test_headers_of_responses_and_errors(aio: AsyncLimiter, everywhere: bool) -> None:
+    app = FastAPI()
+    if everywhere:
+        app.add_middleware(RateLimitHeaders)
+
+    def limited(rate: str, name: str) -> Any:
+        return Depends(RateLimit(aio, sliding(rate, name=name), key=lambda scope: "me", timeout=30))
+
+    router = APIRouter(dependencies=[limited("9/hour", "one"), limited("4/hour", "two")])
+
+    @router.get("/value")
+    async def value() -> str:
+        return "value"
+
+    @router.get("/response")
+    async def response() -> Response:
+        return PlainTextResponse("response")
+
+    @router.get("/error")
+    async def error() -> None:
+        raise HTTPException(404)
+
+    app.include_router(router)
+    app.get("/free")(value)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://a") as client:
+        policies = [("one", {"q": 9, "w": 3600}), ("two", {"q": 4, "w": 3600})]
+        for number, path in enumerate(("/value", "/response", "/error")):
+            answer = await client.get(path)
+            if everywhere or path == "/value":
+                assert parsed(answer.headers["RateLimit-Policy"]) == policies
+                assert [each["r"] for _, each in parsed(answer.headers["RateLimit"])] == [8 - number, 3 - number]
+            else:
+                assert "RateLimit" not in answer.headers
+        assert (await client.get("/value")).status_code == 200
+        denied = await client.get("/value")
+        assert (denied.status_code, denied.headers["Retry-After"]) == (429, "3600")
+        # With those of the limit that had room.
+        names = {name for name, _ in parsed(denied.headers["RateLimit"])}
+        assert names == ({"one", "two"} if everywhere else {"two"})
+        assert "RateLimit" not in (await client.get("/free")).headers
+
+
 async def test_websockets(server: Server, aio: AsyncLimiter) -> None:
     """The handshake is limited, also by a dependency of the router."""
     router = APIRouter(dependencies=[Depends(RateLimit(aio, sliding("2/hour"), timeout=30))])
@@ -234,4 +278,4 @@ async def test_a_named_limit_in_memory(caplog: pytest.LogCaptureFixture) -> None
         answers = [await client.get(f"/{number % 4}") for number in range(20)]
     await limiter.aclose()
     assert statuses(answers) == {200: 5, 429: 15}
-    assert len([line for line in caplog.records if line.name == "redis_rl.asgi"]) == 1
+    assert len([line for line in caplog.records if line.levelname == "WARNING"]) == 1

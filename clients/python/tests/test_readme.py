@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +18,7 @@ import fakeredis.aioredis
 import httpx
 import pytest
 
-from redis_rl import AsyncLimiter, Limiter, fixed, lease, sliding, throttle
+from redis_rl import AsyncLimiter, Limiter, calendar, fixed, lease, sliding, throttle
 from servers import Server, compact, until
 
 SNIPPETS = re.findall(
@@ -34,7 +37,7 @@ def snippet(words: str, server: Server) -> str:
 
 
 def test_no_snippet_is_forgotten() -> None:
-    assert len(SNIPPETS) == 10
+    assert len(SNIPPETS) == 14
 
 
 def test_the_first_minute(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,12 +52,16 @@ def test_the_first_minute(server: Server, capsys: pytest.CaptureFixture[str]) ->
         exec(snippet("limiter.hold(", server), names)
         assert not names["held"].lost
         names["call_the_model"] = lambda max_tokens: SimpleNamespace(usage=SimpleNamespace(total_tokens=234))
-        budget = snippet("limiter.reserve(", server)
+        budget = snippet('limiter.reserve("', server)
         if not compact(server):
             # Where a log is a sorted set.
             budget = budget.replace("4000", "400")
         exec(budget, names)
         assert limiter.peek("tokens:user:7", sliding("200_000/minute"), cost=0).used == 234
+        names["calendar"] = calendar
+        exec(snippet("limiter.reserve_all(", server).replace("4000", "400"), names)
+        assert limiter.peek("{org7}:minute", sliding("200_000/minute"), cost=0).used == 234
+        assert limiter.peek("{org7}:requests", sliding("500/minute"), cost=0).used == 2
 
 
 def test_the_first_program_survives(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,9 +129,38 @@ def test_a_path_operation(server: Server) -> None:
     assert responses[5].json()["violated-policies"] == ["60s"]
 
 
+@pytest.mark.parametrize(("words", "path"), [('"LIMIT": "100/minute"', "limited"), ("DEFAULT_THROTTLE_RATES", "")])
+def test_django(server: Server, words: str, path: str, tmp_path: Path) -> None:
+    """A project with these settings, in a process of its own."""
+    given = snippet(words, server).replace('"URL"', '"TIMEOUT": 10, "URL"')
+    rest = 'SECRET_KEY = "x"\nALLOWED_HOSTS = ["*"]\nROOT_URLCONF = "django_app.urls"\nDATABASES = {}\n'
+    if "REST_FRAMEWORK" in given:
+        rest += 'REST_FRAMEWORK |= {"DEFAULT_AUTHENTICATION_CLASSES": [], "UNAUTHENTICATED_USER": None}\n'
+    (tmp_path / "of_readme.py").write_text(given + rest)
+    asks = f"""
+import django
+django.setup()
+from django.test import Client
+client = Client()
+answers = [client.get("/{path}", REMOTE_ADDR="203.0.113.7").status_code for _ in range(101)]
+assert answers == [200] * 100 + [429], answers
+"""
+    environment = {"DJANGO_SETTINGS_MODULE": "of_readme", "PYTHONPATH": f"{tmp_path}:{Path(__file__).parent}"}
+    subprocess.run([sys.executable, "-W", "error", "-c", asks], env=os.environ | environment, check=True)
+
+
 def test_flask(server: Server) -> None:
     names: dict[str, Any] = {}
-    code = snippet("Flask(__name__)", server).replace("strategy=", 'storage_options={"timeout": "10"}, strategy=')
+    exec(snippet("app.wsgi_app", server).replace("rule=", "timeout=10, rule="), {"__name__": "readme"} | names, names)
+    names["app"].route("/")(lambda: "hello")
+    with names["limiter"]:
+        response = names["app"].test_client().get("/")
+    assert response.headers["RateLimit"] == '"60s";r=99;t=60'
+
+
+def test_flask_limiter(server: Server) -> None:
+    names: dict[str, Any] = {}
+    code = snippet("flask_limiter", server).replace("strategy=", 'storage_options={"timeout": "10"}, strategy=')
     exec(code, {"__name__": "readme"} | names, names)
     app, limiter = names["app"], names["limiter"]
     app.route("/")(lambda: "hello")

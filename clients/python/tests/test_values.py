@@ -75,11 +75,11 @@ def test_a_rule_is_a_value() -> None:
 
 def test_commands() -> None:
     calls = Calls("p:")
-    command = calls.all([("a", sliding("1/s")), (b"\xff", lease(2, 3, holder="h"))])
+    command = calls.decision("all", [("a", sliding("1/s")), (b"\xff", lease(2, 3, holder="h"))])
     words = ["SLIDING", "1", 1, "COST", 1, "ACQUIRE", 2, "3", "h", "FULL"]
     assert command.sent("module") == ["RL.ALL", 2, "p:a", b"p:\xff", *words]
     assert command.sent("script", whole=True)[:2] == ["EVAL", source("script")]
-    peek = calls.peek("a", fixed("1/s", "2/m"))
+    peek = calls.decision("peek", [("a", fixed("1/s", "2/m"))])
     assert peek.sent("script", whole=True)[0] == "EVAL_RO"
     assert peek.sent("script", read_only=False)[0] == "EVALSHA"
     assert Calls(b"\xff").key("\u00fc") == b"\xff\xc3\xbc"
@@ -89,14 +89,14 @@ def test_commands() -> None:
 
 def test_rules_stay_values_after_a_call() -> None:
     rule = sliding("5/minute")
-    Calls("").rule("a", rule).sent("module")
+    Calls("").decision("hit", [("a", rule)]).sent("module")
     assert rule == sliding("5/minute")
     assert hash(rule) == hash(sliding("5/minute"))
     for copied in (pickle.loads(pickle.dumps(rule)), copy.deepcopy(rule)):
         assert copied == rule
-        assert Calls("").rule("a", copied) == Calls("").rule("a", rule)
+        assert Calls("").decision("hit", [("a", copied)]) == Calls("").decision("hit", [("a", rule)])
     # What is known of a rule is not known of those made of it.
-    assert 2 in Calls("").rule("a", rule.with_cost(2)).words
+    assert 2 in Calls("").decision("hit", [("a", rule.with_cost(2))]).words
 
 
 def test_limiter_arguments() -> None:

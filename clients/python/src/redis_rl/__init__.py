@@ -14,6 +14,7 @@ Flask-Limiter and slowapi.
 """
 
 from ._async.limiter import AsyncHeldLease, AsyncLimiter, AsyncReservation
+from ._calendar import Calendar, calendar
 from ._memory import Event, Statistics
 from ._rates import Rate, Seconds, Window
 from ._result import AllResult, Decision, Denied, Refunded, Result, State
@@ -25,6 +26,7 @@ __all__ = [
     "AsyncHeldLease",
     "AsyncLimiter",
     "AsyncReservation",
+    "Calendar",
     "Decision",
     "Denied",
     "Event",
@@ -43,6 +45,7 @@ __all__ = [
     "Statistics",
     "Throttle",
     "Window",
+    "calendar",
     "fixed",
     "lease",
     "sliding",

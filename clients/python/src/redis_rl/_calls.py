@@ -9,7 +9,7 @@ from typing import Any, cast
 from ._protocol import Command
 from ._rates import MAX_UNITS, Rate, Window, units
 from ._result import AllResult, Refunded, Result, State, unreadable
-from ._rules import Fixed, Lease, Rule, Sliding, Word
+from ._rules import Fixed, Lease, Reserved, Rule, Sliding, Word
 
 Key = str | bytes
 Rules = Mapping[Key, Rule] | Mapping[str, Rule] | Iterable[tuple[Key, Rule]]
@@ -37,20 +37,22 @@ class Calls:
             return prefix + key
         return _bytes(prefix) + _bytes(key)
 
-    def rule(self, key: Key, rule: Rule) -> Command:
-        """The rule's own command."""
-        return Command(rule.KIND, (self.key(key),), rule.sent)
+    def decision(self, call: str, rules: Sequence[tuple[Key, Rule]]) -> Command:
+        """RL.PEEK, the rule's own command, or RL.ALL."""
+        if is_all(call, rules):
+            words: list[Word] = []
+            for _, rule in rules:
+                words += [rule.KIND, *rule.words()]
+            holds = any(isinstance(rule, Reserved) for _, rule in rules)
+            return Command("ALL", [self.key(key) for key, _ in rules], [*words, "FULL"], holds)
+        ((key, rule),) = rules
+        if call == "peek":
+            return Command("PEEK", (self.key(key),), (rule.KIND, *rule.sent))
+        return Command(rule.KIND, (self.key(key),), rule.sent, isinstance(rule, Reserved))
 
-    def peek(self, key: Key, rule: Rule) -> Command:
-        """RL.PEEK."""
-        return Command("PEEK", (self.key(key),), (rule.KIND, *rule.sent))
-
-    def all(self, rules: Sequence[tuple[Key, Rule]]) -> Command:
-        """RL.ALL."""
-        words: list[Word] = []
-        for _, rule in rules:
-            words += [rule.KIND, *rule.words()]
-        return Command("ALL", [self.key(key) for key, _ in rules], [*words, "FULL"])
+    def settle(self, key: Key, rule: Reserved, actual: int) -> Command:
+        """RL.SETTLE."""
+        return Command("SETTLE", (self.key(key),), (rule.KIND, *rule.words(), "ACTUAL", actual))
 
     def refund(self, key: Key, rule: Rule, at_ms: int | None) -> Command:
         """RL.REFUND."""
@@ -66,7 +68,7 @@ class Calls:
         windows: dict[str, None] = {}
         for rule in rules:
             if isinstance(rule, Fixed):
-                windows.update(dict.fromkeys(window.seconds for window in rule.windows))
+                windows.update(dict.fromkeys(window.seconds for window in rule.now().windows))
             elif not isinstance(rule, Rule):
                 windows[Window.parse(rule).seconds] = None
         return Command("RESET", [self.key(key)], list(windows))
@@ -76,6 +78,17 @@ class Calls:
         if not holders:
             raise TypeError("release() needs a holder")
         return Command("RELEASE", [self.key(key)], list(holders))
+
+
+def is_all(call: str, rules: Sequence[tuple[Key, Rule]]) -> bool:
+    """Whether a call is one of several keys."""
+    return call == "all" or len(rules) > 1
+
+
+def ended_at(rules: Sequence[tuple[Key, Rule]]) -> int | None:
+    """The earliest end of the calendars' periods, None where there are none."""
+    ends = [policy.end_ms for _, rule in rules for policy in rule.policies()]
+    return min((end for end in ends if end is not None), default=None)
 
 
 def _bytes(key: Key) -> bytes:
@@ -91,7 +104,9 @@ def short(key: Key) -> bytes:
 def checked(rule: Rule) -> Rule:
     """The rule, or TypeError if it is not one."""
     if not isinstance(rule, Rule):
-        raise TypeError(f"a rule is made by sliding(), fixed(), throttle() or lease(), not {rule!r}")
+        raise TypeError(f"a rule is made by sliding(), fixed(), calendar(), throttle() or lease(), not {rule!r}")
+    if isinstance(rule, Reserved):
+        raise TypeError("a rule that is reserved is for reserve_all()")
     return rule
 
 
@@ -119,24 +134,24 @@ def seconds_above_0(value: float, what: str) -> float:
     return float(value)
 
 
-def chargeable(rule: Rule) -> Sliding | Fixed:
-    """The rule, or an error if it cannot be charged afterwards."""
-    if getattr(rule, "force", False):
-        raise ValueError("a reservation is not forced: settle() charges over the limit where it has to")
+def chargeable(rule: Rule, amount: int) -> Reserved:
+    """The rule with units that are reserved, or an error if it cannot be settled."""
     if not isinstance(checked(rule), Sliding | Fixed):
-        raise TypeError("a reservation needs a sliding or a fixed rule: only these can be charged over their limit")
-    return rule  # type: ignore[return-value]
+        raise TypeError("a reservation needs a sliding or fixed rule, or a calendar: only these can be settled")
+    return rule.reserved(amount)  # type: ignore[attr-defined, no-any-return]
 
 
-def several(rules: Rules) -> list[tuple[Key, Rule]]:
-    """The keys and rules of one call."""
+def several(rules: Rules, reserves: bool = False) -> list[tuple[Key, Rule]]:
+    """The keys and rules of one call. ``reserves``: some of the rules are reserved."""
     pairs = cast("Iterable[tuple[Key, Rule]]", rules.items() if isinstance(rules, Mapping) else rules)
     given = list(pairs) if isinstance(pairs, Iterable) else [pairs]
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in given):
         raise TypeError(f"a dict of keys and rules, or pairs of them, is needed, not {rules!r}")
-    listed = [(key, checked(rule)) for key, rule in given]
+    listed = [(key, rule if reserves and isinstance(rule, Reserved) else checked(rule)) for key, rule in given]
     if not 1 <= len(listed) <= MAX_KEYS:
         raise ValueError(f"a call takes 1 to {MAX_KEYS} keys, not {len(listed)}")
+    if reserves and not any(isinstance(rule, Reserved) for _, rule in listed):
+        raise ValueError("none of the rules is reserved: rule.reserved(units)")
     return listed
 
 
@@ -175,6 +190,17 @@ def read_refund(reply: Any) -> Refunded:
     except (TypeError, ValueError):
         raise unreadable(reply) from None
     return Refunded(refunded, used, ttl)
+
+
+def read_settled(reply: Any) -> bool:
+    """Reads the reply of RL.SETTLE: whether these units are what is charged."""
+    try:
+        settled, _, _ = map(read_number, reply)
+    except (TypeError, ValueError):
+        raise unreadable(reply) from None
+    if settled not in (0, 1, 2, 3):
+        raise unreadable(reply)
+    return settled > 0
 
 
 def read_number(reply: Any) -> int:

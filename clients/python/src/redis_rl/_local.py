@@ -7,6 +7,7 @@ windows, as an exact log would take too much memory.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ class Local:
         except ModuleNotFoundError as missing:
             raise ImportError("when_unavailable='local' needs limits: pip install redis-rl[limits]") from missing
         self._processes = processes
+        # Between the look at what is used and the count no other thread may count.
+        self._lock = threading.Lock()
         self._storage = MemoryStorage()
         self._leases: OrderedDict[Key, dict[str | bytes, float]] = OrderedDict()
         # The size of each name, the one used last at the end.
@@ -41,7 +44,10 @@ class Local:
 
     def decide(self, rules: Sequence[tuple[Key, Rule]]) -> Result | AllResult:
         """Decides on a request, and counts it if it fits everywhere."""
-        rules = [(short(key), rule) for key, rule in rules]
+        with self._lock:
+            return self._decide([(short(key), rule.now()) for key, rule in rules])
+
+    def _decide(self, rules: Sequence[tuple[Key, Rule]]) -> Result | AllResult:
         allowed = all(self._fits(key, rule, limited) for key, rule in rules for limited in self._share(rule))
         if allowed:
             for key, rule in rules:
@@ -70,16 +76,15 @@ class Local:
     def release(self, key: Key, holder: str | bytes) -> None:
         """Ends a lease."""
         key = short(key)
-        self._leases.get(key, {}).pop(holder, None)
-        if not self._leases.get(key):
-            self._leases.pop(key, None)
+        with self._lock:
+            self._leases.get(key, {}).pop(holder, None)
+            if not self._leases.get(key):
+                self._leases.pop(key, None)
 
     def _share(self, rule: Rule) -> list[Policy]:
         """The windows of the rule, with the part of each limit that is this process'."""
         return [
-            Policy(
-                policy.name, max(policy.limit // self._processes, min(policy.limit, 1)), policy.window_ms, policy.unit
-            )
+            replace(policy, limit=max(policy.limit // self._processes, min(policy.limit, 1)))
             for policy in rule.policies()
         ]
 
@@ -94,7 +99,7 @@ class Local:
             held = {holder: end for holder, end in self._leases.get(key, {}).items() if end > now}
             others = [end for holder, end in held.items() if holder != rule.holder]
             return len(others), (min(others) - now if others else 0.0)
-        name, seconds = f"{key!r}:{policy.window_ms}", (policy.window_ms or 0) / 1000
+        name, seconds = _window(key, policy)
         if self._logs(rule, policy):
             start, used = self._storage.get_moving_window(name, policy.limit, seconds)  # type: ignore[arg-type]
             return used, (start + seconds - now if used else 0.0)
@@ -113,7 +118,7 @@ class Local:
             if len(self._leases) > MOST_UNITS // 10:
                 self._leases.popitem(last=False)
             return
-        name, seconds = f"{key!r}:{policy.window_ms}", (policy.window_ms or 0) / 1000
+        name, seconds = _window(key, policy)
         if self._logs(rule, policy) and cost <= LONGEST_LOG:
             used = self._used(key, rule, policy)[0] + cost
             self._storage.acquire_entry(name, max(policy.limit, used), seconds, cost)  # type: ignore[arg-type]
@@ -138,10 +143,11 @@ class Local:
         if allowed and isinstance(rule, Lease):
             used += 1
         following = max(round(free_in * 1000), 1) if used else 0
+        all_in = following if policy.end_ms else window_ms
         cost = 1 if rule.cost is None else rule.cost
         retry: int | None = 0
         if not had_room:
-            retry = None if cost > policy.limit else following if cost == 1 else window_ms
+            retry = None if cost > policy.limit else following if cost == 1 else all_in
         return State(
             had_room,
             policy.limit,
@@ -149,7 +155,14 @@ class Local:
             max(policy.limit - used, 0),
             retry,
             following,
-            window_ms if used else 0,
+            all_in if used else 0,
             window_ms,
             round(time.time() * 1000),
         )
+
+
+def _window(key: Key, policy: Policy) -> tuple[str, float]:
+    """What a window is called, and how long it is, or what is left of a calendar's."""
+    if policy.end_ms:
+        return f"{key!r}:@{policy.end_ms}", max(policy.end_ms / 1000 - time.time(), 0.001)
+    return f"{key!r}:{policy.window_ms}", (policy.window_ms or 0) / 1000

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from ._calls import Key, short
 from ._result import AllResult, Result, Source
-from ._rules import Lease, Rule
+from ._rules import Lease, Reserved, Rule
 
 log = logging.getLogger("redis_rl")
 
@@ -30,7 +30,8 @@ class Event:
     limiter: str
     """The limiter's name."""
     call: str
-    """``"hit"``, ``"peek"``, ``"all"``, ``"refund"``, ``"reset"``, ``"release"``, or ``"renew"`` for a held lease."""
+    """``"hit"``, ``"peek"``, ``"all"``, ``"refund"``, ``"reset"``, ``"release"``, ``"settle"``, or ``"renew"`` for what
+    is held."""
     keys: tuple[Key, ...]
     """The keys of the call, without the limiter's prefix."""
     seconds: float
@@ -153,6 +154,10 @@ class Denials:
             except KeyError:
                 break
 
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._known.clear()
+
     def forget(self, key: Key) -> None:
         """For a key of which something was given back."""
         self._known.pop(short(key), None)
@@ -177,6 +182,8 @@ def _as_heavy(rules: Sequence[Rule], denial: _Denial) -> bool:
 
 
 def _plain(rule: Rule) -> Rule:
+    # A reservation is as any request.
+    rule = rule.rule if isinstance(rule, Reserved) else rule
     return replace(rule, cost=None, name=None, unit=None)
 
 

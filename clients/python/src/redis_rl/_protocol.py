@@ -20,8 +20,8 @@ MODES: tuple[Mode, ...] = ("module", "functions", "script")
 PAUSE = 1.0
 """Seconds for which calls fail at once after the server was unavailable."""
 
-# What may be sent again when its reply was lost.
-_REPEATABLE = ("PEEK", "RESET", "RELEASE", "ACQUIRE")
+# What may be sent again when its reply was lost, as well as what a reservation sends.
+_REPEATABLE = ("PEEK", "RESET", "RELEASE", "ACQUIRE", "SETTLE")
 
 
 @dataclass(slots=True)
@@ -31,6 +31,8 @@ class Command:
     name: str
     keys: Sequence[str | bytes]
     words: Sequence[Word]
+    holds: bool = False
+    """Whether it has a HOLD."""
 
     @property
     def reads(self) -> bool:
@@ -38,7 +40,7 @@ class Command:
 
     @property
     def repeatable(self) -> bool:
-        return self.name in _REPEATABLE
+        return self.holds or self.name in _REPEATABLE
 
     def sent(self, mode: Mode, *, whole: bool = False, read_only: bool = True) -> list[Word]:
         """The command for a server of this mode.
@@ -154,6 +156,14 @@ class Errors:
         """Whether the server does not know the command or the function."""
         text = str(error).lower()
         return isinstance(error, self.response) and ("unknown command" in text or "function not found" in text)
+
+    def is_ended(self, error: BaseException) -> bool:
+        """Whether the period of a calendar is over by the server's clock."""
+        return isinstance(error, self.response) and "the window has ended" in str(error)
+
+    def is_settled(self, error: BaseException) -> bool:
+        """Whether the reservation was settled by a call whose reply was lost."""
+        return isinstance(error, self.response) and "this hold is settled" in str(error)
 
     def is_lost(self, error: BaseException) -> bool:
         """Whether the connection broke, so that it is unknown whether the call was counted."""

@@ -101,6 +101,11 @@ class Window:
         """The length as the commands take it: ``60``, ``0.25``."""
         return seconds(self.ms)
 
+    @property
+    def name(self) -> str:
+        """What a policy without a name is called by."""
+        return f"{self.seconds}s"
+
 
 Rate = str | tuple[int, Seconds] | Window
 """``"100/minute"``, ``(100, 60)``, or a `Window`."""

@@ -23,7 +23,7 @@ class Denied(Exception):
         result: the answer; ``result.retry_after`` says when to ask again.
     """
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: Result | AllResult) -> None:
         # The result alone, so that the exception can be pickled.
         super().__init__(result)
         self.result = result

@@ -10,10 +10,11 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from ._http import check_name
 from ._rates import MAX_SECONDS, MAX_UNITS, Rate, Seconds, Window, milliseconds, seconds, units
+from ._rates import units as whole
 from ._rates import windows as read_windows
 
 Word = str | bytes | int
@@ -49,6 +50,11 @@ class Rule(ABC):
     def words(self) -> list[Word]:
         """The rule as the commands take it."""
 
+    # Any: of the same class, but for a calendar.
+    def now(self, ms: int | None = None) -> Any:
+        """The rule as it is sent now, or at a unix time: only those of a calendar change."""
+        return self
+
     @abstractmethod
     def policies(self) -> list[Policy]:
         """The quota policies that the rule stands for, shortest window first."""
@@ -75,7 +81,7 @@ class Rule(ABC):
 
     def with_cost(self: AnyRule, cost: int) -> AnyRule:
         """The same rule for a request of another weight."""
-        return replace(self, cost=_cost(cost))
+        return replace(self, cost=cost_of(cost))
 
     @abstractmethod
     def forced(self) -> Rule:
@@ -90,6 +96,8 @@ class Policy:
     limit: int
     window_ms: int | None
     unit: str | None
+    end_ms: int | None = None
+    """When a period of a calendar ends."""
 
 
 @dataclass(frozen=True)
@@ -128,18 +136,31 @@ class Windowed(Rule):
         several = len(self.windows) > 1
 
         def name(window: Window) -> str:
-            length = f"{window.seconds}s"
             if self.name is None:
-                return length
-            return f"{self.name}-{length}" if several else self.name
+                return window.name
+            return f"{self.name}-{window.name}" if several else self.name
 
-        return [Policy(name(each), each.limit, each.ms, self.unit) for each in self.windows]
+        return [
+            Policy(name(each), each.limit, each.ms or None, self.unit, getattr(each, "end_ms", None))
+            for each in self.windows
+        ]
 
     def _described(self, kind: str) -> str:
         return f"{kind}-" + ",".join(f"{window.limit}/{window.seconds}s" for window in self.windows)
 
     def forced(self: AnyRule) -> AnyRule:
         return replace(self, force=True)  # type: ignore[call-arg]
+
+    def reserved(self, units: int) -> Reserved:
+        """The rule with units that are settled later, for `Limiter.reserve_all`.
+
+        Args:
+            units: the most that the request may cost, 1 to 2**53 - 1.
+        """
+        if self.force:
+            raise ValueError("a reservation is not forced: settle() charges over the limit where it has to")
+        rule = replace(self, cost=whole(units, "the units", 1))
+        return Reserved(cost=rule.cost, name=rule.name, unit=rule.unit, rule=rule)
 
 
 @dataclass(frozen=True)
@@ -241,7 +262,7 @@ def _holder(holder: str | bytes) -> str | bytes:
     return holder
 
 
-def _cost(cost: int | None) -> int | None:
+def cost_of(cost: int | None) -> int | None:
     return None if cost is None else units(cost, "the cost")
 
 
@@ -252,6 +273,42 @@ def _windows(rates: Sequence[Rate]) -> tuple[Window, ...]:
     if len({window.ms for window in windows}) < len(windows):
         raise ValueError("each window of a rule must have another length")
     return windows
+
+
+@dataclass(frozen=True)
+class Reserved(Rule):
+    """A rule of which units are reserved: see `Limiter.reserve_all`."""
+
+    rule: Windowed
+    holder: str | None = None
+    lease_ms: int = 0
+
+    @property
+    def KIND(self) -> str:  # type: ignore[override]  # noqa: N802
+        return self.rule.KIND
+
+    def words(self) -> list[Word]:
+        return [*self.rule.words(), "HOLD", self.holder or "", seconds(self.lease_ms)]
+
+    def now(self, ms: int | None = None) -> Reserved:
+        return replace(self, rule=self.rule.now(ms))
+
+    def held_by(self, holder: str, lease_ms: int) -> Reserved:
+        """The reservation of a holder."""
+        return replace(self, holder=holder, lease_ms=lease_ms)
+
+    @property
+    def form(self) -> str:
+        return self.rule.form
+
+    def policies(self) -> list[Policy]:
+        return self.rule.policies()
+
+    def described(self) -> str:
+        return self.rule.described()
+
+    def forced(self) -> NoReturn:
+        raise TypeError("a reservation is not forced: settle() charges over the limit where it has to")
 
 
 def sliding(
@@ -279,7 +336,7 @@ def sliding(
     Raises:
         ValueError, TypeError: for a rate or a cost that the server would not take.
     """
-    return Sliding(cost=_cost(cost), name=name, unit=unit, windows=_windows(rates), force=bool(force))
+    return Sliding(cost=cost_of(cost), name=name, unit=unit, windows=_windows(rates), force=bool(force))
 
 
 def fixed(
@@ -299,7 +356,7 @@ def fixed(
         anchored: let a window begin with its first request.
     """
     return Fixed(
-        cost=_cost(cost),
+        cost=cost_of(cost),
         name=name,
         unit=unit,
         windows=_windows(rates),
@@ -345,7 +402,7 @@ def throttle(
         raise ValueError("the rate of a throttle must be at most one request a nanosecond")
     if period > MAX_SECONDS:
         raise ValueError(f"the window of a throttle must be at most {MAX_SECONDS} s in whole seconds, not {rate!r}")
-    return Throttle(cost=_cost(cost), name=name, unit=unit, burst=burst, count=count, period=period)
+    return Throttle(cost=cost_of(cost), name=name, unit=unit, burst=burst, count=count, period=period)
 
 
 def lease(

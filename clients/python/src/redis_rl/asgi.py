@@ -8,28 +8,14 @@ problem document of the type quota-exceeded.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from typing import Any
 
-from ._async.io import finished
-from ._async.limiter import AsyncHeldLease, AsyncLimiter
-from ._guard import (
-    NO_IDENTITY,
-    UNAVAILABLE,
-    Guard,
-    KeyOf,
-    RuleOf,
-    Scope,
-    WhenUnavailable,
-    WithoutIdentity,
-    check_function,
-    check_rule,
-    identity_for,
-    rule_for,
-)
+from ._async.guard import AsyncGuard
+from ._async.io import AsyncKeyOf, AsyncRuleOf, finished
+from ._async.limiter import AsyncLimiter
+from ._guard import Scope, WhenUnavailable, WithoutIdentity, check_function, pairs
 from ._identity import Addresses, key_for
-from ._rules import Lease, Rule
 
 __all__ = ["ClientAddress", "RateLimitMiddleware", "key_for"]
 
@@ -99,9 +85,9 @@ class RateLimitMiddleware:
         app: App,
         *,
         limiter: AsyncLimiter,
-        rule: RuleOf | None = None,
-        key: KeyOf | None = None,
-        rules: Sequence[tuple[KeyOf, RuleOf]] = (),
+        rule: AsyncRuleOf | None = None,
+        key: AsyncKeyOf | None = None,
+        rules: Sequence[tuple[AsyncKeyOf, AsyncRuleOf]] = (),
         prefix: str = "rl:",
         without_identity: WithoutIdentity = "refuse",
         when_unavailable: WhenUnavailable = "open",
@@ -110,8 +96,9 @@ class RateLimitMiddleware:
         deny_cache: int = 10_000,
         on_denied: App | None = None,
     ) -> None:
-        self._guard = Guard(
+        self._guard = AsyncGuard(
             limiter,
+            pairs(rule, key, rules, ClientAddress()),
             prefix=prefix,
             without_identity=without_identity,
             when_unavailable=when_unavailable,
@@ -119,14 +106,6 @@ class RateLimitMiddleware:
             timeout=timeout,
             deny_cache=deny_cache,
         )
-        if (rule is None) == (not rules) or (rules and key is not None):
-            raise TypeError("the middleware takes either rule (and key) or rules")
-        self._rules = [(key or ClientAddress(), rule)] if rule is not None else list(rules)
-        for pair in self._rules:
-            if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise TypeError(f"rules must be pairs of a key function and a rule, not {pair!r}")
-            check_function(pair[0], "key")
-            check_rule(pair[1])
         if on_denied is not None:
             check_function(on_denied, "on_denied")
         self._app = app
@@ -136,65 +115,31 @@ class RateLimitMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        guard = self._guard
-        limited: list[tuple[str | bytes, Rule]] = []
-        for key_of, rule_of in self._rules:
-            rule = await rule_for(scope, rule_of)
-            if rule is None:
-                continue
-            identity = await identity_for(scope, key_of)
-            if identity is not None:
-                limited.append(guard.limited(rule, identity))
-            elif guard.refuses:
-                await _problem(send, {"title": NO_IDENTITY, "status": 403}, {})
-                return
-        state = scope.setdefault("state", {})
-        state["rate_limit"] = None
-        if not limited:
-            await self._app(scope, receive, send)
-            return
-        asked_at = time.monotonic()
-        result = await guard.decide(limited)
-        state["rate_limit"] = result
-        if result is None:
-            await _problem(send, {"title": UNAVAILABLE, "status": 503}, {})
-        elif not result:
-            headers = result.headers()
-            if self._on_denied is None:
-                await _problem(send, result.problem() or {}, headers)
-            else:
-                await self._on_denied(scope, receive, _with_headers(send, headers))
-        else:
-            leases = [(key, rule) for key, rule in limited if isinstance(rule, Lease)]
-            kept = [self._keep(key, rule, asked_at) for key, rule in leases] if result.source == "server" else []
+        answer = await self._guard.ask(scope)
+        scope.setdefault("state", {})["rate_limit"] = answer.result
+        if answer.problem is None:
             try:
-                await self._app(scope, receive, _with_headers(send, result.headers()))
+                await self._app(scope, receive, with_fields(send, fields(answer.headers)))
             finally:
-                if result.source == "local":
-                    for key, rule in leases:
-                        guard.release(key, rule)
-                if kept:
-                    await finished(lambda: _end(kept))
-
-    def _keep(self, key: str | bytes, rule: Lease, asked_at: float) -> AsyncHeldLease:
-        lease = self._guard.limiter.hold(key, rule)
-        lease.keep(asked_at + rule.ms / 1000)
-        return lease
+                if answer.holds:
+                    await finished(answer.end)
+        elif answer.result is not None and self._on_denied is not None:
+            await self._on_denied(scope, receive, with_fields(send, fields(answer.headers)))
+        else:
+            await _problem(send, answer.problem, answer.headers)
 
 
-async def _end(leases: list[AsyncHeldLease]) -> None:
-    for lease in leases:
-        await lease.end()
-
-
-def _fields(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+def fields(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    """Headers as ASGI has them."""
     return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
 
-def _with_headers(send: Send, headers: dict[str, str]) -> Send:
+def with_fields(send: Send, added: list[tuple[bytes, bytes]]) -> Send:
+    """Adds headers to the response, those that are in the list when it starts."""
+
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), *_fields(headers)]
+            message["headers"] = [*message.get("headers", ()), *added]
         await send(message)
 
     return sending
@@ -203,10 +148,6 @@ def _with_headers(send: Send, headers: dict[str, str]) -> Send:
 async def _problem(send: Send, problem: dict[str, Any], headers: dict[str, str]) -> None:
     """An answer as RFC 9457 has it."""
     body = json.dumps(problem).encode()
-    fields = [
-        *_fields(headers),
-        (b"content-type", b"application/problem+json"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    await send({"type": "http.response.start", "status": problem["status"], "headers": fields})
+    headers = {**headers, "Content-Type": "application/problem+json", "Content-Length": str(len(body))}
+    await send({"type": "http.response.start", "status": problem["status"], "headers": fields(headers)})
     await send({"type": "http.response.body", "body": body})

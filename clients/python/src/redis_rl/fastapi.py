@@ -7,26 +7,15 @@ from fastapi import HTTPException, Request, Response, WebSocketException
 from fastapi.requests import HTTPConnection
 from starlette.responses import JSONResponse
 
+from ._async.guard import AsyncGuard
+from ._async.io import AsyncKeyOf, AsyncRuleOf
 from ._async.limiter import AsyncLimiter
-from ._calls import checked
-from ._guard import (
-    NO_IDENTITY,
-    UNAVAILABLE,
-    Guard,
-    KeyOf,
-    RuleOf,
-    WhenUnavailable,
-    WithoutIdentity,
-    check_function,
-    identity_for,
-    rule_for,
-)
+from ._guard import Scope, WhenUnavailable, WithoutIdentity
 from ._identity import key_for
 from ._result import AllResult, Result
-from ._rules import Lease, Rule
-from .asgi import ClientAddress
+from .asgi import App, ClientAddress, Receive, Send, fields, with_fields
 
-__all__ = ["ClientAddress", "RateLimit", "RateLimitExceeded", "key_for", "problem_response"]
+__all__ = ["ClientAddress", "RateLimit", "RateLimitExceeded", "RateLimitHeaders", "key_for", "problem_response"]
 
 
 class RateLimitExceeded(HTTPException):
@@ -79,9 +68,9 @@ class RateLimit:
     def __init__(
         self,
         limiter: AsyncLimiter,
-        rule: RuleOf,
+        rule: AsyncRuleOf,
         *,
-        key: KeyOf | None = None,
+        key: AsyncKeyOf | None = None,
         prefix: str = "rl:",
         without_identity: WithoutIdentity = "refuse",
         when_unavailable: WhenUnavailable = "open",
@@ -89,46 +78,58 @@ class RateLimit:
         timeout: float = 0.25,
         deny_cache: int = 10_000,
     ) -> None:
-        self._guard = Guard(
+        self._guard = AsyncGuard(
             limiter,
+            [(ClientAddress() if key is None else key, rule)],
             prefix=prefix,
             without_identity=without_identity,
             when_unavailable=when_unavailable,
             processes=processes,
             timeout=timeout,
             deny_cache=deny_cache,
+            holds=False,
         )
-        if not callable(rule):
-            _countable(rule)
-        if key is not None:
-            check_function(key, "key")
-        self._rule = rule
-        self._key = key or ClientAddress()
 
     async def __call__(self, request: HTTPConnection, response: Response) -> Result | AllResult | None:
         """Called by FastAPI before the path operation. Returns the answer, None for a request that is not limited."""
-        guard, scope = self._guard, request.scope
-        request.state.rate_limit = None
-        rule = await rule_for(scope, self._rule)
-        if rule is None:
-            return None
-        _countable(rule)
-        identity = await identity_for(scope, self._key)
-        if identity is None:
-            if guard.refuses:
-                raise _refused(scope, HTTPException(403, NO_IDENTITY))
-            return None
-        operation = _operation(scope) if rule.name is None else None
-        key = key_for(rule, identity, prefix=guard.prefix, operation=operation)
-        result = await guard.decide([(key, rule)])
-        request.state.rate_limit = result
-        if result is None:
-            raise _refused(scope, HTTPException(503, UNAVAILABLE))
-        if not result:
+        scope = request.scope
+        answer = await self._guard.ask(scope, _operation(scope))
+        result = request.state.rate_limit = answer.result
+        if answer.problem is not None:
+            if result is None:
+                raise _refused(scope, HTTPException(answer.problem["status"], answer.problem["title"]))
             raise _refused(scope, RateLimitExceeded(result))
-        for name, value in result.headers().items():
-            response.headers.append(name, value)
+        added = scope.get(_HEADERS)
+        if added is not None:
+            added += fields(answer.headers)
+        else:
+            for name, value in answer.headers.items():
+                response.headers.append(name, value)
         return result
+
+
+_HEADERS = "redis_rl.headers"
+"""Where `RateLimitHeaders` finds in the scope what dependencies leave there."""
+
+
+class RateLimitHeaders:
+    """A middleware that adds the headers of `RateLimit` to every response.
+
+    Without it FastAPI adds them to what a path operation returns, but not to a ``Response`` that it makes itself, and
+    not to the error that it raises.
+
+    ::
+
+        app.add_middleware(RateLimitHeaders)
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        added: list[tuple[bytes, bytes]] = []
+        scope[_HEADERS] = added
+        await self._app(scope, receive, with_fields(send, added))
 
 
 def _refused(scope: Any, error: HTTPException) -> Exception:
@@ -137,11 +138,6 @@ def _refused(scope: Any, error: HTTPException) -> Exception:
         return error
     code = 1008 if error.status_code == 403 else 1013
     return WebSocketException(code, "Too many requests" if error.status_code == 429 else str(error.detail))
-
-
-def _countable(rule: Rule) -> None:
-    if isinstance(checked(rule), Lease):
-        raise TypeError("a lease is held by RateLimitMiddleware, until the response has been sent")
 
 
 def _operation(scope: Any) -> str:

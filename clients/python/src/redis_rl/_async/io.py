@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
@@ -12,10 +14,14 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from .._client import Address, Client, clients_of
+from .._guard import Identity
 from .._protocol import Errors
-from .._rules import Word
+from .._rules import Rule, Word
 
 Answer = TypeVar("Answer")
+
+AsyncKeyOf = Callable[[Any], Identity | Awaitable[Identity]]
+AsyncRuleOf = Rule | Callable[[Any], Rule | Awaitable[Rule | None] | None]
 
 log = logging.getLogger("redis_rl")
 
@@ -235,6 +241,12 @@ async def sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
+async def given(value: Answer | Awaitable[Answer]) -> Answer:
+    """What a function of the user's returns, which may be asynchronous."""
+    found: Any = value
+    return await found if inspect.isawaitable(found) else found  # type: ignore[no-any-return]
+
+
 _tasks: set[asyncio.Task[Any]] = set()
 
 
@@ -335,6 +347,11 @@ class Keeper:
         self._done = asyncio.Event()
         self._task = asyncio.create_task(self._keep())
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended by this process' clock."""
+        return time.monotonic() >= self.ends
+
     async def _keep(self) -> None:
         renew_at = time.monotonic() + self._every
         while True:
@@ -353,6 +370,8 @@ class Keeper:
                 self.lost.set()
                 return
             self.ends = ends
+            if ends == math.inf:
+                return
             renew_at = now + self._every
 
     async def stop(self) -> None:

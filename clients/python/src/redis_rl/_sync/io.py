@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -13,10 +14,14 @@ from types import TracebackType
 from typing import Annotated, Any, Protocol, TypeVar
 
 from .._client import Address, Client, clients_of
+from .._guard import Identity
 from .._protocol import Errors
-from .._rules import Word
+from .._rules import Rule, Word
 
 Answer = TypeVar("Answer")
+
+KeyOf = Callable[[Any], Identity]
+RuleOf = Rule | Callable[[Any], Rule | None]
 
 log = logging.getLogger("redis_rl")
 
@@ -202,6 +207,11 @@ def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
+def given(value: Answer) -> Answer:
+    """What a function of the user's returns."""
+    return value
+
+
 def background(call: Callable[[], object]) -> None:
     """Makes a call while the caller goes on."""
     threading.Thread(target=call, name="redis-rl", daemon=True).start()
@@ -277,6 +287,11 @@ class Keeper:
         self._thread = threading.Thread(target=self._keep, name="redis-rl lease", daemon=True)
         self._thread.start()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended by this process' clock."""
+        return time.monotonic() >= self.ends
+
     def _keep(self) -> None:
         renew_at = time.monotonic() + self._every
         while not self._done.wait(max(min(renew_at, self.ends) - time.monotonic(), 0)):
@@ -288,6 +303,8 @@ class Keeper:
                 self.lost.set()
                 return
             self.ends = ends
+            if ends == math.inf:
+                return
             renew_at = now + self._every
 
     def stop(self) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, cast, overload
 from weakref import WeakValueDictionary
@@ -16,11 +17,14 @@ from .._calls import (
     Rules,
     chargeable,
     checked,
+    ended_at,
+    is_all,
     peeked,
     read_all,
     read_number,
     read_refund,
     read_rule,
+    read_settled,
     seconds_above_0,
     several,
     weighed,
@@ -28,9 +32,9 @@ from .._calls import (
 from .._client import clients_of, make_client
 from .._memory import Counter, Denials, Event, Statistics
 from .._protocol import PAUSE, Command, Mode
-from .._rates import Rate, units
+from .._rates import Rate, Seconds, milliseconds, units
 from .._result import AllResult, Decision, Denied, Refunded, Result
-from .._rules import Fixed, Lease, Rule, Sliding, Throttle
+from .._rules import Fixed, Lease, Reserved, Rule, Sliding, Throttle
 from .core import core_of
 from .io import IS_ASYNC, PACKAGE, AnyClient, Keeper, Line, Pending, carried_out, finished, here, pending, sleep
 
@@ -39,6 +43,9 @@ log = logging.getLogger("redis_rl")
 # Between two attempts at a lease that others hold: it may be released long before it ends.
 FIRST_POLL = 0.02
 LONGEST_POLL = 0.5
+
+REMEMBERED = 60.0
+"""Seconds for which the server remembers a settlement at least."""
 
 
 class Limiter:
@@ -156,7 +163,7 @@ class Limiter:
             force: count it whether it fits or not (sliding and fixed).
         """
         rule = weighed(rule, cost, force)
-        return cast("Result", self._decide("hit", ((key, rule),), self._calls.rule(key, rule)))
+        return cast("Result", self._decide("hit", ((key, rule),)))
 
     @overload
     def peek(self, key: Key, rule: Sliding | Fixed | Throttle, *, cost: int | None = None) -> Result: ...
@@ -170,7 +177,7 @@ class Limiter:
             cost: as in `hit`; 0 shows the state as it is, without a request of one's own.
         """
         rule = peeked(rule, cost)
-        return cast("Result", self._decide("peek", ((key, rule),), self._calls.peek(key, rule)))
+        return cast("Result", self._decide("peek", ((key, rule),)))
 
     def all(self, rules: Rules) -> AllResult:
         """One decision over several keys: every rule has room, or nothing is counted anywhere.
@@ -180,7 +187,7 @@ class Limiter:
                 nothing. In a cluster the keys must share a hash tag, as ``{org7}:minute`` and ``{org7}:day`` do.
         """
         pairs = several(rules)
-        return cast("AllResult", self._decide("all", pairs, self._calls.all(pairs)))
+        return cast("AllResult", self._decide("all", pairs))
 
     @overload
     def wait(
@@ -222,7 +229,7 @@ class Limiter:
     def _tried(self, key: Key, rule: Rule, until: float, within: float) -> Result | None:
         """A hit by one who waits: None after a second in which the server was unavailable, if there is time left."""
         try:
-            return cast("Result", self._decide("hit", ((key, rule),), self._calls.rule(key, rule), within))
+            return cast("Result", self._decide("hit", ((key, rule),), within))
         except Exception as error:
             left = until - time.monotonic()
             if not self.is_unavailable(error) or left <= 0:
@@ -281,7 +288,7 @@ class Limiter:
         """
         if result is not None:
             at_ms = result.at_ms
-        command = self._calls.refund(key, rule if isinstance(rule, Lease) else weighed(rule, cost), at_ms)
+        command = self._calls.refund(key, rule if isinstance(rule, Lease) else weighed(rule, cost).now(at_ms), at_ms)
         if result is not None and (result.source != "server" or not (result or getattr(rule, "force", False))):
             return Refunded(0, result.used, 0)
         return read_refund(self._change("refund", key, command))
@@ -328,7 +335,7 @@ class Limiter:
             raise ValueError(f"timeout must be a number of seconds, not {timeout!r}")
         return HeldLease(self, key, _lease(rule).held_by(holder), timeout)
 
-    def reserve(self, key: Key, rule: Sliding | Fixed, units: int) -> Pending[Reservation]:
+    def reserve(self, key: Key, rule: Sliding | Fixed, units: int, *, lease: Seconds = 60) -> Pending[Reservation]:
         """Takes units whose real number is known only afterwards, such as the tokens of a language model.
 
         Requests that run at the same time cannot spend the same units, since each reserves the most it may cost. What
@@ -336,28 +343,47 @@ class Limiter:
 
         Args:
             key: as in `hit`.
-            rule: made by `sliding` or `fixed`.
+            rule: made by `sliding`, `fixed` or `calendar`.
             units: the most that the request may cost, 1 to 2**53 - 1.
+            lease: seconds after which the units are given back unless they are settled, as after a crash. In a
+                ``with`` block the reservation is renewed as long as the block takes.
 
         Raises:
             Denied: they do not fit. Nothing was taken.
         """
-        rule = cast("Sliding | Fixed", weighed(chargeable(rule), units))
+        pairs = [(key, chargeable(rule, units))]
         self._calls.key(key)
-        return pending(self._reserve(key, rule, units))
+        return pending(self._reserve("hit", pairs, milliseconds(lease, "the lease")))
 
-    def _reserve(self, key: Key, rule: Sliding | Fixed, units: int) -> Reservation:
-        def take() -> Result:
-            return self.hit(key, rule)
+    def reserve_all(self, rules: Rules, *, lease: Seconds = 60) -> Pending[Reservation]:
+        """Takes units of several keys in one decision, as `all` does: all have room, or nothing is taken anywhere.
 
-        def give_back(result: Result | None) -> None:
-            if result:
-                self.refund(key, rule, result=result)
+        Args:
+            rules: as in `all`. Those with ``rule.reserved(units)`` are settled afterwards, the others are counted.
+            lease: as in `reserve`.
 
+        Raises:
+            Denied: one of them has no room.
+        """
+        return pending(self._reserve("all", several(rules, reserves=True), milliseconds(lease, "the lease")))
+
+    def _reserve(self, call: str, rules: Sequence[tuple[Key, Rule]], ms: int) -> Reservation:
+        holder = secrets.token_hex(16)
+        held = [(key, rule.held_by(holder, ms) if isinstance(rule, Reserved) else rule) for key, rule in rules]
+        ends = time.monotonic() + ms / 1000
+
+        def take() -> Result | AllResult:
+            return self._decided(call, held, math.inf)
+
+        def give_back(result: Result | AllResult | None) -> None:
+            if result is None or result:
+                Reservation(self, held, ends, ms, result).cancel()
+
+        # Nobody would know of units that a cancelled call has taken.
         result = carried_out(take, give_back)
         if not result:
             raise Denied(result)
-        return Reservation(self, key, rule, units, result)
+        return Reservation(self, held, ends, ms, result)
 
     def close(self) -> None:
         """Closes the limiter, and with the last one of a client their connections. A later call opens new ones."""
@@ -373,43 +399,48 @@ class Limiter:
     ) -> None:
         self.close()
 
-    def _decide(
-        self, call: str, rules: Sequence[tuple[Key, Rule]], command: Command, within: float = math.inf
-    ) -> Result | AllResult:
+    def _decide(self, call: str, rules: Sequence[tuple[Key, Rule]], within: float = math.inf) -> Result | AllResult:
         leases = [(key, rule.holder) for key, rule in rules if isinstance(rule, Lease) and rule.holder is not None]
         if not leases or call == "peek":
-            return self._decided(call, rules, command, within)
+            return self._decided(call, rules, within)
 
         def decide() -> Result | AllResult:
-            return self._decided(call, rules, command, within)
+            return self._decided(call, rules, within)
 
         def give_back(_: object) -> None:
             for key, holder in leases:
                 self.release(key, holder)
 
         # Nobody would know of a lease that a cancelled call has taken.
-        return carried_out(decide, give_back) if call != "renew" else decide()
+        return carried_out(decide, give_back)
 
-    def _decided(
-        self, call: str, rules: Sequence[tuple[Key, Rule]], command: Command, within: float
-    ) -> Result | AllResult:
+    def _decided(self, call: str, rules: Sequence[tuple[Key, Rule]], within: float) -> Result | AllResult:
         began = asked_at = time.monotonic()
         keys = tuple(key for key, _ in rules)
-        remembers = self._remembers and call != "peek"
+        remembers = self._remembers and call not in ("peek", "renew")
+        now = [(key, rule.now()) for key, rule in rules]
 
         def known() -> Result | AllResult | None:
             nonlocal asked_at
             asked_at = time.monotonic()
-            return self._denials.find(rules) if remembers else None
+            return self._denials.find(now) if remembers else None
 
         result = known()
         if result is None:
             try:
-                reply, result = self._core.ask(command, self._timeout, self._logged_as, within=within, known=known)
+                try:
+                    reply, result = self._ask(call, now, within, known)
+                except self._core.errors.response as error:
+                    ended = ended_at(now)
+                    if ended is None or not self._core.errors.is_ended(error):
+                        raise
+                    now = [(key, rule.now(ended)) for key, rule in rules]
+                    left = began + min(self._timeout, within) - time.monotonic()
+                    reply, result = self._ask(call, now, left, known)
                 if result is None:
-                    result = read_all(rules, reply) if call == "all" else read_rule(rules[0][1], reply)
+                    result = read_all(now, reply) if is_all(call, now) else read_rule(now[0][1], reply)
                     if remembers and not result:
-                        self._denials.remember(rules, result, asked_at)
+                        self._denials.remember(now, result, asked_at)
             except Exception as error:
                 unavailable = self.is_unavailable(error)
                 # In a crowd another call may have brought the answer.
@@ -419,6 +450,12 @@ class Limiter:
                     raise
         self._counter.count(call, keys, began, result)
         return result
+
+    def _ask(
+        self, call: str, rules: Sequence[tuple[Key, Rule]], within: float, known: Callable[[], object]
+    ) -> tuple[Any, Any]:
+        command = self._calls.decision(call, rules)
+        return self._core.ask(command, self._timeout, self._logged_as, within=within, known=known)
 
     def _change(self, call: str, key: Key, command: Command) -> Any:
         began = time.monotonic()
@@ -447,42 +484,67 @@ def _lease(rule: Lease) -> Lease:
     return rule
 
 
-def _ends(rule: Lease) -> float:
-    """When a lease that is acquired now ends. The server's does not end earlier, as the call takes time."""
-    return time.monotonic() + rule.ms / 1000
+class Kept:
+    """What a holder has for a time, and renews in a block of work."""
 
-
-class HeldLease:
-    """A lease for a block of work. Made by `hold`."""
-
-    def __init__(self, limiter: Limiter, key: Key, rule: Lease, timeout: float) -> None:
+    def __init__(self, limiter: Limiter, rules: Sequence[tuple[Key, Rule]], ms: int) -> None:
         self._limiter = limiter
-        self._key = key
-        self._rule = rule
-        self._timeout = timeout
+        self._rules = rules
+        self._ms = ms
+        self._ends = math.inf
         self._keeper: Keeper | None = None
 
     @property
-    def holder(self) -> str | bytes:
-        """The name under which the lease is held."""
-        return self._rule.holder or ""
-
-    @property
     def lost(self) -> bool:
-        """Whether the lease has ended before the block: others may hold it now.
+        """Whether it has ended before the block: others may have it now.
 
         By the clock of this process, counted from before the last renewal was sent, so that it is never noticed too
         late, also while the server does not answer.
         """
         keeper = self._keeper
-        return keeper is not None and (keeper.lost.is_set() or time.monotonic() >= keeper.ends)
+        return time.monotonic() >= self._ends if keeper is None else keeper.lost.is_set() or keeper.is_over
 
     @property
     def lost_event(self) -> Any:
-        """An event (of the ``threading`` or ``asyncio`` module) that is set when the lease is lost."""
+        """An event (of the ``threading`` or ``asyncio`` module) that is set when it is lost."""
         if self._keeper is None:
-            raise RuntimeError("the lease is not held: it is taken on entry of the block")
+            raise RuntimeError("it is not held: it is renewed from the entry of the block on")
         return self._keeper.lost
+
+    def keep(self, ends: float) -> None:
+        """For adapters: renews what was taken by another call, and ends at this monotonic time."""
+        self._keeper = Keeper(self._renew, self._ms / 3000, ends)
+
+    def _renew(self, within: float) -> float | None:
+        """The time at which it now ends, or None if it was lost."""
+        limiter, ends = self._limiter, time.monotonic() + self._ms / 1000
+        try:
+            result = limiter._decided("renew", self._rules, within)
+        except Exception as error:
+            if limiter._core.errors.is_settled(error):
+                # By a call whose reply was lost.
+                return math.inf
+            # The next time may work; if it does not, it ends by itself.
+            log.warning("limiter %r: a lease could not be renewed: %s", limiter.name, error)
+            return self._keeper.ends if self._keeper else None
+        if not result:
+            log.warning("limiter %r: a lease ended before it was renewed, and none is free", limiter.name)
+        return ends if result else None
+
+
+class HeldLease(Kept):
+    """A lease for a block of work. Made by `hold`."""
+
+    def __init__(self, limiter: Limiter, key: Key, rule: Lease, timeout: float) -> None:
+        super().__init__(limiter, [(key, rule)], rule.ms)
+        self._key = key
+        self._rule = rule
+        self._timeout = timeout
+
+    @property
+    def holder(self) -> str | bytes:
+        """The name under which the lease is held."""
+        return self._rule.holder or ""
 
     def __enter__(self) -> HeldLease:
         ends, result = self._limiter._await_place(self._key, self._rule, time.monotonic() + self._timeout)
@@ -490,10 +552,6 @@ class HeldLease:
             raise Denied(result)
         self.keep(ends)
         return self
-
-    def keep(self, ends: float) -> None:
-        """For adapters: renews a lease that was taken by another call, and ends at this monotonic time."""
-        self._keeper = Keeper(self._renew, self._rule.ms / 3000, ends)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -510,76 +568,117 @@ class HeldLease:
             # The outcome of the block matters more, and the lease ends by itself.
             log.warning("limiter %r: a lease could not be released: %s", self._limiter.name, failure)
 
-    def _renew(self, within: float) -> float | None:
-        """The time at which the lease now ends, or None if it was lost."""
-        limiter, ends = self._limiter, _ends(self._rule)
-        try:
-            command = limiter._calls.rule(self._key, self._rule)
-            result = limiter._decide("renew", ((self._key, self._rule),), command, within)
-        except Exception as error:
-            # The next time may work; if it does not, the lease ends by itself.
-            log.warning("limiter %r: a lease could not be renewed: %s", limiter.name, error)
-            return self._keeper.ends if self._keeper else None
-        if not result:
-            log.warning("limiter %r: a lease ended before it was renewed, and none is free", limiter.name)
-        return ends if result else None
 
+class Reservation(Kept):
+    """Units that were taken. Made by `reserve` and `reserve_all`.
 
-class Reservation:
-    """Units that were taken. Made by `reserve`.
-
-    At the end of a ``with`` block nothing happens by itself: what was not settled stays charged as it was reserved,
-    also after an error, for the work may have been done.
+    In a ``with`` block it is renewed. At its end a settlement that has failed is made once more; where there was none,
+    everything is given back after an error, and charged as it was reserved after none. Without a block, and after a
+    crash of the process, what is not settled is given back when the lease ends.
     """
 
-    def __init__(self, limiter: Limiter, key: Key, rule: Sliding | Fixed, units: int, result: Result) -> None:
-        self._limiter = limiter
-        self._key = key
-        self._rule = rule
-        self._settled = False
-        self.units = units
-        """Units reserved."""
-        self.result = result
+    def __init__(
+        self,
+        limiter: Limiter,
+        rules: Sequence[tuple[Key, Rule]],
+        ends: float,
+        ms: int,
+        result: Result | AllResult | None,
+    ) -> None:
+        # Of a calendar, the period in which it was taken.
+        if result is None:
+            rules = [(key, rule.now()) for key, rule in rules]
+        else:
+            answers = result.each if isinstance(result, AllResult) else (result,)
+            rules = [(key, answer.rule) for (key, _), answer in zip(rules, answers, strict=True)]
+        super().__init__(limiter, rules, ms)
+        self._ends = ends
+        self._reserved = {key: rule for key, rule in rules if isinstance(rule, Reserved)}
+        self._settled: dict[Key, int] = {}
+        # The figures of settlements that have failed, and when the first was sent.
+        self._tried: dict[Key, tuple[int, float]] = {}
+        self.result = cast("Result | AllResult", result)
         """The answer to the reservation."""
 
-    def settle(self, actual: int) -> None:
+    def settle(self, actual: int | Mapping[Key, int]) -> bool:
         """Charges what the request has really cost, in place of what was reserved.
 
+        May be called again after any error and however often, and charges once.
+
         Args:
-            actual: 0 to 2**53 - 1. 0 gives everything back.
+            actual: 0 to 2**53 - 1, for each reserved key; or a dict with a figure for each of them. 0 gives everything
+                back.
+
+        Returns:
+            Whether the server has confirmed it. If not, the server was unavailable, which is logged.
 
         Raises:
-            RuntimeError: it is settled already.
-            The client's errors: the call failed. Where the server was unavailable it may have been done, and cannot
-            be called again.
+            RuntimeError: it was settled already with another figure; or a settlement without an answer is so long ago
+                that the server has forgotten it, and a further one might charge twice.
+            The client's errors, where they do not pass by themselves.
         """
-        more = real_units(actual) - self.units
-        if self._settled:
-            raise RuntimeError("the reservation is settled already")
-        self._settled = True
-        try:
-            if more < 0:
-                self._limiter.refund(self._key, self._rule, cost=-more, at_ms=self.result.at_ms)
-            elif more > 0:
-                self._limiter.hit(self._key, self._rule, cost=more, force=True)
-        except Exception as error:
-            # After a lost reply it may have been done, and is not to be done twice.
-            self._settled = self._limiter.is_unavailable(error)
-            raise
+        figures = actual if isinstance(actual, Mapping) else dict.fromkeys(self._reserved, actual)
+        if set(figures) != set(self._reserved):
+            raise ValueError(f"a figure for each of the reserved keys is needed, not {actual!r}")
+        figures = {key: units(figure, "actual") for key, figure in figures.items()}
+        # Not all(), which would leave the others out after the first that fails.
+        confirmed = [self._settle(key, rule, figures[key]) for key, rule in self._reserved.items()]
+        if False in confirmed:
+            return False
+        if self._keeper is not None:
+            self._keeper.stop()
+        return True
 
-    def cancel(self) -> None:
-        """Gives everything back."""
-        self.settle(0)
+    def cancel(self) -> bool:
+        """Gives everything back: ``settle(0)``."""
+        return self.settle(0)
+
+    def _settle(self, key: Key, rule: Reserved, actual: int) -> bool:
+        limiter, now = self._limiter, time.monotonic()
+        if key in self._settled:
+            if self._settled[key] != actual:
+                raise RuntimeError(f"the reservation is settled already with {self._settled[key]}, not {actual}")
+            return True
+        _, first = self._tried.setdefault(key, (actual, now))
+        if now > first + max(self._ms / 1000, REMEMBERED) - limiter._timeout:
+            raise RuntimeError(
+                "whether the reservation was settled is not known any more: its first try is too long ago"
+            )
+        self._tried[key] = (actual, first)
+        try:
+            reply = limiter._change("settle", key, limiter._calls.settle(key, rule, actual))
+        except Exception as error:
+            if not limiter.is_unavailable(error):
+                raise
+            log.warning("limiter %r: a reservation could not be settled: %s", limiter.name, error)
+            return False
+        if not read_settled(reply):
+            raise RuntimeError(f"the reservation is settled already with another figure than {actual}")
+        self._settled[key] = actual
+        return True
 
     def __enter__(self) -> Reservation:
+        self.keep(self._ends)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        return None
+        figures = {key: 0 if kind is not None else rule.cost or 0 for key, rule in self._reserved.items()}
+        figures |= {key: actual for key, (actual, _) in self._tried.items()}
+
+        def end() -> None:
+            try:
+                self.settle(figures)
+            except Exception as failure:
+                # The outcome of the block matters more.
+                log.warning("limiter %r: a reservation could not be settled: %s", self._limiter.name, failure)
+            if self._keeper is not None:
+                self._keeper.stop()
+
+        finished(end)
 
 
-def real_units(value: int) -> int:
-    """The units of a settlement."""
-    return units(value, "actual")
+def _ends(rule: Lease) -> float:
+    """When a lease that is acquired now ends. The server's does not end earlier, as the call takes time."""
+    return time.monotonic() + rule.ms / 1000

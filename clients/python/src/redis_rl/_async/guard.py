@@ -1,0 +1,178 @@
+"""Asks the limiter about a request: what the middleware and adapters have in common."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from .._calls import seconds_above_0
+from .._guard import (
+    NO_IDENTITY,
+    UNAVAILABLE,
+    Fallback,
+    WhenUnavailable,
+    WithoutIdentity,
+    check_function,
+    check_rule,
+    requested,
+    undecided,
+)
+from .._identity import key_for
+from .._rates import units
+from .._result import AllResult, Result
+from .._rules import Lease, Rule
+from .io import AsyncKeyOf, AsyncRuleOf, given
+from .limiter import AsyncHeldLease, AsyncLimiter
+
+Limited = list[tuple[str | bytes, Rule]]
+
+
+class AsyncGuard:
+    """Decides on requests by a limiter, with settings of its own."""
+
+    def __init__(
+        self,
+        limiter: AsyncLimiter,
+        rules: Sequence[tuple[AsyncKeyOf, AsyncRuleOf]] = (),
+        *,
+        prefix: str = "rl:",
+        without_identity: WithoutIdentity = "refuse",
+        when_unavailable: WhenUnavailable = "open",
+        processes: int = 1,
+        timeout: float = 0.25,
+        deny_cache: int = 10_000,
+        holds: bool = True,
+    ) -> None:
+        """``holds``: whether the end of each answer is told, so that a rule may be a lease."""
+        if not isinstance(limiter, AsyncLimiter):
+            kind = AsyncLimiter.__name__
+            raise TypeError(f"the limiter must be of the class {kind}, not {limiter!r}")
+        if not isinstance(prefix, str):
+            raise TypeError(f"the prefix must be a string, not {prefix!r}")
+        for name, value, choices in (
+            ("when_unavailable", when_unavailable, ("open", "closed", "local")),
+            ("without_identity", without_identity, ("refuse", "allow")),
+        ):
+            if value not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+        units(processes, "processes", 1)
+        for pair in rules:
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise TypeError(f"rules must be pairs of a key function and a rule, not {pair!r}")
+            check_function(pair[0], "key")
+            check_rule(pair[1], holds)
+        self._rules = rules
+        self._holds = holds
+        # As the user's limiter, whose denials it shares, with another deadline.
+        self.limiter = copy.copy(limiter)
+        self.limiter._timeout = seconds_above_0(timeout, "timeout")
+        self.limiter._logged_as = ""
+        self.limiter._remembers = units(deny_cache, "deny_cache") > 0
+        limiter._denials.entries = max(limiter._denials.entries, deny_cache)
+        self.prefix = prefix
+        self._refuses = without_identity == "refuse"
+        self._opens = when_unavailable == "open"
+        chosen = (when_unavailable, processes)
+        if chosen not in limiter._fallbacks:
+            limiter._fallbacks[chosen] = Fallback(when_unavailable, processes)
+        self._fallback: Fallback = limiter._fallbacks[chosen]
+
+    async def ask(self, request: Any, operation: str | None = None) -> AsyncAnswer:
+        """What is to be done with a request.
+
+        Args:
+            request: what the functions for keys and rules are called with.
+            operation: where it goes, by which rules without a name are limits of their own.
+        """
+        limited: Limited = []
+        for key_of, rule_of in self._rules:
+            rule = rule_of if isinstance(rule_of, Rule) else await given(rule_of(request))
+            if rule is None:
+                continue
+            rule = requested(rule, self._holds)
+            identity = await given(key_of(request))
+            if identity is not None and not isinstance(identity, str | bytes):
+                raise TypeError(f"a key must be str, bytes or None, not {identity!r}")
+            if identity:
+                key = key_for(rule, identity, prefix=self.prefix, operation=None if rule.name else operation)
+                limited.append((key, rule.held_by() if isinstance(rule, Lease) else rule))
+            elif self._refuses:
+                return AsyncAnswer(self, problem={"title": NO_IDENTITY, "status": 403})
+        if not limited:
+            return AsyncAnswer(self)
+        asked_at = time.monotonic()
+        result = await self.decide(limited)
+        if result is None:
+            return AsyncAnswer(self, problem={"title": UNAVAILABLE, "status": 503})
+        if not result:
+            return AsyncAnswer(self, result, result.problem())
+        leases = [(key, rule) for key, rule in limited if isinstance(rule, Lease)]
+        return AsyncAnswer(self, result, leases=leases, asked_at=asked_at)
+
+    async def decide(self, limited: Limited) -> Result | AllResult | None:
+        """The answer; None if the server is unavailable and requests are refused meanwhile."""
+        limiter, fallback = self.limiter, self._fallback
+        began = time.monotonic()
+        try:
+            if len(limited) > 1:
+                result: Result | AllResult = await limiter.all(limited)
+            else:
+                ((key, rule),) = limited
+                result = await limiter.hit(key, rule)
+        except Exception as error:
+            if not limiter.is_unavailable(error):
+                raise
+            fallback.failed(limiter, error)
+            if fallback.local is not None:
+                result = fallback.local.decide(limited)
+            elif self._opens:
+                result = undecided(limited)
+            else:
+                return None
+            keys = tuple(key for key, _ in limited)
+            limiter._counter.count("all" if len(keys) > 1 else "hit", keys, began, result)
+            return result
+        if result.source == "server":
+            fallback.answered(limiter)
+        return result
+
+
+class AsyncAnswer:
+    """What is to be done with a request: it is refused where there is a problem, else passed on with the headers."""
+
+    def __init__(
+        self,
+        guard: AsyncGuard,
+        result: Result | AllResult | None = None,
+        problem: dict[str, Any] | None = None,
+        leases: Sequence[tuple[str | bytes, Lease]] = (),
+        asked_at: float = 0.0,
+    ) -> None:
+        self.result = result
+        """The limiter's answer; None for a request that is not limited, or that nobody has decided."""
+        self.problem = problem
+        """The body of the response to a request that is refused; ``status`` is its status."""
+        self.headers = {} if result is None else result.headers()
+        self._guard = guard
+        self._local = leases if result is not None and result.source == "local" else ()
+        self._kept: list[AsyncHeldLease] = []
+        for key, rule in leases if result is not None and result.source == "server" else ():
+            lease = guard.limiter.hold(key, rule)
+            lease.keep(asked_at + rule.ms / 1000)
+            self._kept.append(lease)
+
+    @property
+    def holds(self) -> bool:
+        """Whether there are leases to give back when the response has been sent."""
+        return bool(self._kept or self._local)
+
+    async def end(self) -> None:
+        """The response has been sent."""
+        local = self._guard._fallback.local
+        for key, rule in self._local:
+            if local is not None and rule.holder is not None:
+                local.release(key, rule.holder)
+        for lease in self._kept:
+            await lease.end()

@@ -1,0 +1,191 @@
+"""Rate limits for Django: the setting ``REDIS_RL``, and a middleware. For its REST framework see `redis_rl.drf`.
+
+::
+
+    REDIS_RL = {"URL": "redis://localhost", "LIMIT": "100/minute"}
+    MIDDLEWARE = ["redis_rl.django.RateLimitMiddleware", ...]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from functools import cache
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.http import HttpRequest, HttpResponseBase, JsonResponse
+from django.utils.module_loading import import_string
+
+from ._async.guard import AsyncAnswer, AsyncGuard
+from ._async.limiter import AsyncLimiter
+from ._identity import Addresses, key_for
+from ._rates import Rate
+from ._rules import Rule, fixed, sliding, throttle
+from ._sync.guard import Answer, Guard
+from ._sync.limiter import Limiter
+
+__all__ = ["ClientAddress", "RateLimitMiddleware", "clear", "key_for"]
+
+RULES: dict[str, Callable[..., Rule]] = {"sliding": sliding, "fixed": fixed, "throttle": throttle}
+NAMES = {
+    *("URL", "RULE", "LIMIT", "KEY", "TRUSTED_PROXIES", "IPV6_PREFIX", "MODE", "PREFIX", "WITHOUT_IDENTITY"),
+    *("WHEN_UNAVAILABLE", "PROCESSES", "TIMEOUT", "DENY_CACHE"),
+}
+GUARDS = ("PREFIX", "WITHOUT_IDENTITY", "WHEN_UNAVAILABLE", "PROCESSES", "TIMEOUT", "DENY_CACHE")
+
+
+class ClientAddress:
+    """Reads the client's address from a request: who is limited, unless ``KEY`` is given.
+
+    Args:
+        trusted_proxies, ipv6_prefix: as in `redis_rl.asgi.ClientAddress`.
+    """
+
+    def __init__(self, trusted_proxies: Iterable[str] = (), ipv6_prefix: int = 64) -> None:
+        self._addresses = Addresses(trusted_proxies, ipv6_prefix)
+
+    def __call__(self, request: HttpRequest) -> str | None:
+        """The identity of the request, None if it has none."""
+        meta = request.META
+        return self._addresses.of(meta.get("REMOTE_ADDR"), [meta.get("HTTP_X_FORWARDED_FOR", "")])
+
+
+def given() -> dict[str, Any]:
+    """The setting REDIS_RL."""
+    options = getattr(settings, "REDIS_RL", None)
+    if not isinstance(options, dict) or not isinstance(options.get("URL"), str):
+        raise ImproperlyConfigured('REDIS_RL must be a dict such as {"URL": "redis://localhost"}')
+    unknown = sorted(set(options) - NAMES)
+    if unknown:
+        raise ImproperlyConfigured(f"REDIS_RL has no {', '.join(unknown)}, but {', '.join(sorted(NAMES))}")
+    return options
+
+
+def found(value: Any) -> Any:
+    """What is named by a path with dots, or the value itself."""
+    return import_string(value) if isinstance(value, str) else value
+
+
+def rule(rate: Rate) -> Rule:
+    """The rule of a rate, of the kind that the setting names."""
+    kind = given().get("RULE", "sliding")
+    if kind not in RULES:
+        raise ImproperlyConfigured(f"RULE of REDIS_RL must be one of {', '.join(RULES)}, not {kind!r}")
+    return RULES[kind](rate)
+
+
+def limited() -> tuple[Any, Any]:
+    """The key and the rule of the middleware."""
+    options = given()
+    limit = options.get("LIMIT")
+    if isinstance(limit, str) and "/" not in limit and " " not in limit:
+        limit = import_string(limit)
+    elif isinstance(limit, str):
+        limit = rule(limit)
+    elif limit is None:
+        raise ImproperlyConfigured("REDIS_RL has no LIMIT, such as '100/minute', which RateLimitMiddleware needs")
+    if "KEY" in options:
+        return found(options["KEY"]), limit
+    return ClientAddress(options.get("TRUSTED_PROXIES", ()), options.get("IPV6_PREFIX", 64)), limit
+
+
+@cache
+def limiter(kind: Any) -> Any:
+    """The process' limiter for threads or for asyncio."""
+    options = given()
+    return kind.from_url(options["URL"], mode=options.get("MODE", "auto"), name="django")
+
+
+@cache
+def guard(kind: Any, of: Any, for_middleware: bool) -> Any:
+    """What decides on requests, by the settings. ImproperlyConfigured says what is wrong with them."""
+    options = {name.lower(): value for name, value in given().items() if name in GUARDS}
+    try:
+        rule("1/s")
+        return kind(limiter(of), [limited()] if for_middleware else [], holds=False, **options)
+    except (TypeError, ValueError, ImportError) as error:
+        raise ImproperlyConfigured(f"REDIS_RL: {error}") from error
+
+
+def _changed(*, setting: str, **_: Any) -> None:
+    if setting == "REDIS_RL":
+        limiter.cache_clear()
+        guard.cache_clear()
+
+
+setting_changed.connect(_changed)
+
+
+def clear() -> None:
+    """Gives everyone the whole quota back: for tests that have used ``cache.clear()``.
+
+    Looks through all keys of the database. Denials that other processes remember end within a second.
+    """
+    used: Limiter = limiter(Limiter)
+    prefix = given().get("PREFIX", "rl:")
+    client = used._core._client.client
+    for key in client.scan_iter(match=re.sub(r"([\\*?[\]])", r"\\\1", prefix) + "*", count=1000):
+        client.unlink(key)
+    for each in (Limiter, AsyncLimiter):
+        limiter(each)._denials.clear()
+
+
+class RateLimitMiddleware:
+    """Limits requests by the setting ``REDIS_RL``, in synchronous and in asynchronous stacks.
+
+    The answer is left in ``request.rate_limit``, None for a request that is not limited. An allowed request is passed
+    on, and its response gets the fields RateLimit-Policy and RateLimit. A denied one is answered with status 429, these
+    fields, Retry-After, and a problem document of the type quota-exceeded.
+
+    Of ``REDIS_RL``:
+        URL: as in `Limiter.from_url`.
+        LIMIT: a rate (``"100/minute"``), a rule, or a function of the request (or its path with dots) that returns a
+            rule, or None for a request that is not limited. In an asynchronous stack it may be asynchronous.
+        RULE: the kind of rule of a rate, ``"sliding"`` unless given, ``"fixed"`` or ``"throttle"``.
+        KEY: who is limited: a function of the request (or its path with dots); the client's address unless given.
+        TRUSTED_PROXIES, IPV6_PREFIX: as in `redis_rl.asgi.ClientAddress`.
+        MODE: as in `Limiter`.
+        PREFIX, WITHOUT_IDENTITY, WHEN_UNAVAILABLE, PROCESSES, TIMEOUT, DENY_CACHE: as in
+            `redis_rl.asgi.RateLimitMiddleware`.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self._get_response = get_response
+        self._is_async = iscoroutinefunction(get_response)
+        if self._is_async:
+            markcoroutinefunction(self)
+            self._async_guard: AsyncGuard = guard(AsyncGuard, AsyncLimiter, True)
+        else:
+            self._guard: Guard = guard(Guard, Limiter, True)
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+        """Called by Django with each request."""
+        if self._is_async:
+            return self._decided(request)
+        answer = self._guard.ask(request)
+        return _with_headers(_refused(request, answer) or self._get_response(request), answer)
+
+    async def _decided(self, request: HttpRequest) -> HttpResponseBase:
+        answer = await self._async_guard.ask(request)
+        return _with_headers(_refused(request, answer) or await self._get_response(request), answer)
+
+
+def _refused(request: Any, answer: Answer | AsyncAnswer) -> HttpResponseBase | None:
+    request.rate_limit = answer.result
+    problem = answer.problem
+    if problem is None:
+        return None
+    return JsonResponse(problem, status=problem["status"], content_type="application/problem+json")
+
+
+def _with_headers(response: HttpResponseBase, answer: Answer | AsyncAnswer) -> HttpResponseBase:
+    for name, value in answer.headers.items():
+        response.headers[name] = value
+    return response

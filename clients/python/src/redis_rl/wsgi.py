@@ -1,0 +1,128 @@
+"""A middleware for WSGI applications: Flask, Django, Bottle, Pyramid and others.
+
+It asks the limiter before the application sees a request. An allowed one is passed on, and its response gets the
+fields RateLimit-Policy and RateLimit. A denied one is answered with status 429, these fields, Retry-After, and a
+problem document of the type quota-exceeded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from http import HTTPStatus
+from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from ._guard import WhenUnavailable, WithoutIdentity, check_function, pairs
+from ._identity import Addresses, key_for
+from ._sync.guard import Guard
+from ._sync.io import KeyOf, RuleOf
+from ._sync.limiter import Limiter
+
+__all__ = ["ClientAddress", "RateLimitMiddleware", "key_for"]
+
+
+class ClientAddress:
+    """Reads the client's address from a request: the key of `RateLimitMiddleware` unless another is given.
+
+    Args:
+        trusted_proxies, ipv6_prefix: as in `redis_rl.asgi.ClientAddress`.
+    """
+
+    def __init__(self, trusted_proxies: Iterable[str] = (), ipv6_prefix: int = 64) -> None:
+        self._addresses = Addresses(trusted_proxies, ipv6_prefix)
+
+    def __call__(self, environ: WSGIEnvironment) -> str | None:
+        """The identity of the request, None if it has none."""
+        return self._addresses.of(environ.get("REMOTE_ADDR"), [environ.get("HTTP_X_FORWARDED_FOR", "")])
+
+
+class RateLimitMiddleware:
+    """Limits the requests of a WSGI application.
+
+    The answer is left in ``environ["redis_rl.rate_limit"]``, None for a request that is not limited. A `lease` rule is
+    held until the server has closed the response.
+
+    Args:
+        app: the application.
+        limiter: a `Limiter`.
+        rule: the limit of a request, or a function of the request's environ that returns one, or None for a request
+            that is not limited.
+        key: who is limited, from the request's environ: the client's address unless given. See `ClientAddress`.
+        rules: several limits in one decision, as pairs of key and rule, in place of ``rule`` and ``key``.
+        prefix, without_identity, when_unavailable, processes, timeout, deny_cache: as in
+            `redis_rl.asgi.RateLimitMiddleware`.
+        on_denied: a WSGI application that answers denied requests in place of the problem document.
+    """
+
+    def __init__(
+        self,
+        app: WSGIApplication,
+        *,
+        limiter: Limiter,
+        rule: RuleOf | None = None,
+        key: KeyOf | None = None,
+        rules: Sequence[tuple[KeyOf, RuleOf]] = (),
+        prefix: str = "rl:",
+        without_identity: WithoutIdentity = "refuse",
+        when_unavailable: WhenUnavailable = "open",
+        processes: int = 1,
+        timeout: float = 0.25,
+        deny_cache: int = 10_000,
+        on_denied: WSGIApplication | None = None,
+    ) -> None:
+        self._guard = Guard(
+            limiter,
+            pairs(rule, key, rules, ClientAddress()),
+            prefix=prefix,
+            without_identity=without_identity,
+            when_unavailable=when_unavailable,
+            processes=processes,
+            timeout=timeout,
+            deny_cache=deny_cache,
+        )
+        if on_denied is not None:
+            check_function(on_denied, "on_denied")
+        self._app = app
+        self._on_denied = on_denied
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        answer = self._guard.ask(environ)
+        environ["redis_rl.rate_limit"] = answer.result
+
+        def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
+            return start_response(status, [*headers, *answer.headers.items()], *error)
+
+        if answer.problem is None:
+            if not answer.holds:
+                return self._app(environ, start)
+            try:
+                return _Held(self._app(environ, start), answer.end)
+            except BaseException:
+                answer.end()
+                raise
+        if answer.result is not None and self._on_denied is not None:
+            return self._on_denied(environ, start)
+        body, status = json.dumps(answer.problem).encode(), HTTPStatus(answer.problem["status"])
+        fields = [("Content-Type", "application/problem+json"), ("Content-Length", str(len(body)))]
+        start(f"{status.value} {status.phrase}", fields)
+        return [body]
+
+
+class _Held:
+    """A response whose end is noticed: servers close it, also where the client has gone away."""
+
+    def __init__(self, body: Iterable[bytes], end: Callable[[], None]) -> None:
+        self._body = body
+        self._end = end
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._body)
+
+    def close(self) -> None:
+        try:
+            close = getattr(self._body, "close", None)
+            if close is not None:
+                close()
+        finally:
+            self._end()

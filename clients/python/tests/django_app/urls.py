@@ -1,0 +1,52 @@
+"""The views of the project, and what servers call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, JsonResponse
+from django.urls import path
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from redis_rl import Rule, sliding
+
+
+class Throttled(APIView):  # type: ignore[misc]
+    """Throttled by the settings of the framework."""
+
+    def get(self, request: Any) -> Response:
+        return Response("in")
+
+
+def limited(request: HttpRequest) -> JsonResponse:
+    """Limited by the middleware, where there is one."""
+    result = getattr(request, "rate_limit", None)
+    return JsonResponse({"remaining": result.remaining if result else None})
+
+
+def rule(request: HttpRequest) -> Rule | None:
+    """For LIMIT."""
+    return None if request.path == "/free" else sliding("2/hour", name="by-path")
+
+
+def user(request: HttpRequest) -> Any:
+    """For KEY."""
+    return request.headers.get("X-User")
+
+
+urlpatterns = [path("", Throttled.as_view()), path("limited", limited), path("free", limited)]
+
+
+def wsgi() -> Any:
+    """The application for WSGI."""
+    from django.core.wsgi import get_wsgi_application
+
+    return get_wsgi_application()
+
+
+def asgi() -> Any:
+    """The application for ASGI."""
+    from django.core.asgi import get_asgi_application
+
+    return get_asgi_application()

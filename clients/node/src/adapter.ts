@@ -56,10 +56,15 @@ export function storeOptions<O extends StoreOptions>(options: O, ...more: string
   if (algorithm !== undefined && algorithm !== "sliding" && algorithm !== "fixed") {
     throw new TypeError(`algorithm must be "sliding" or "fixed", not ${JSON.stringify(algorithm)}`);
   }
-  if (withoutIdentity !== undefined && withoutIdentity !== "refuse" && withoutIdentity !== "allow") {
-    throw new TypeError(`withoutIdentity must be "refuse" or "allow", not ${JSON.stringify(withoutIdentity)}`);
-  }
+  checkedWithoutIdentity(withoutIdentity);
   return options;
+}
+
+/** What is done with a request that has no identity, or a TypeError. */
+export function checkedWithoutIdentity(what: "refuse" | "allow" = "refuse"): void {
+  if (what !== "refuse" && what !== "allow") {
+    throw new TypeError(`withoutIdentity must be "refuse" or "allow", not ${JSON.stringify(what)}`);
+  }
 }
 
 /**

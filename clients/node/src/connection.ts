@@ -335,7 +335,7 @@ function inTime(route: Route, deadline: number): Route {
 }
 
 /** A process that was busy is late itself. */
-const LATE_MS = 500;
+const LATE_MS = 1000;
 
 const NO_MAPPING = {};
 

@@ -55,9 +55,10 @@ export class DenialCache {
     }));
   }
 
-  remember(key: string, rule: Rule, cost: number, windows: readonly Figures[], waitMs: number, sentAt: number): void {
+  remember(key: string, rule: Rule, cost: number, windows: readonly Figures[], sentAt: number): void {
     const now = performance.now();
-    const endsAt = waitMs < 0 ? Number.POSITIVE_INFINITY : sentAt + waitMs;
+    const waits = windows.map((figures) => figures["retry-after-ms"]);
+    const endsAt = waits.some((ms) => ms < 0) ? Number.POSITIVE_INFINITY : sentAt + Math.max(...waits);
     const until = Math.min(now + LONGEST_MS, endsAt);
     const askAgain = now + ASK_AGAIN_MS;
     if (until <= now) return;

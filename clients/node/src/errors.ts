@@ -1,7 +1,7 @@
 /** The errors that are this package's own, and what the error lines of a server mean. */
 
 import { STATUS_CODES } from "node:http";
-import type { Result } from "./result.js";
+import type { AllResult, Result } from "./result.js";
 
 /** An error that says what an HTTP framework answers where the application says nothing else. */
 abstract class AnsweredError extends Error {
@@ -52,14 +52,14 @@ export class UnsupportedServerError extends Error {
   }
 }
 
-/** A lease was asked for and denied. */
+/** A lease or a reservation was asked for and denied. */
 export class DeniedError extends Error {
   override readonly name = "DeniedError";
 
   /** The decision, with the time to wait. */
-  readonly result: Result;
+  readonly result: Result | AllResult;
 
-  constructor(result: Result) {
+  constructor(result: Result | AllResult) {
     const wait = result.retryAfter;
     super(wait === undefined ? "Denied: it never fits" : `Denied: retry after ${wait} s`);
     this.result = result;
@@ -98,6 +98,16 @@ export function meaning(line: string, cluster = false): Meaning {
   )
     return "probe";
   return line.startsWith("NOSCRIPT") ? "probe" : "permanent";
+}
+
+/** Whether an error says that the window of a calendar is over by the server's clock. */
+export function isEnded(error: unknown): boolean {
+  return isReply(error) && error.message.startsWith("ERR the window has ended");
+}
+
+/** Whether an error says that the holder of a reservation was settled. */
+export function isSettled(error: unknown): boolean {
+  return isReply(error) && error.message.startsWith("ERR this hold is settled");
 }
 
 /** Whether an error is a reply of the server, whose line is the message, and no failure of the connection. */

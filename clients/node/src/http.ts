@@ -34,9 +34,9 @@ const LARGEST = 999_999_999_999_999;
 export function policies(rules: readonly { rule: Rule; states: readonly WindowResult[] }[]): Policy[] {
   const taken = new Set<string>();
   return rules.flatMap(({ rule, states }) => {
-    const windows = rule.kind === "sliding" || rule.kind === "fixed" ? rule.windows : states.slice(0, 1);
+    const windows = "windows" in rule ? rule.windows : states.slice(0, 1);
     return windows.map(({ limit, windowMs }) => {
-      const window = `${seconds(windowMs)}s`;
+      const window = rule.kind === "calendar" ? rule.period : `${seconds(windowMs)}s`;
       const base = rule.name === undefined ? window : windows.length === 1 ? rule.name : `${rule.name}-${window}`;
       let name = base;
       for (let i = 2; taken.has(name); i++) name = `${base}-${i}`;
@@ -78,8 +78,8 @@ export function quotaExceeded(policies: readonly Policy[]): Problem {
 function policy({ name, limit, windowMs, rule }: Policy): string {
   let text = `${quoted(name)};q=${fieldInteger(limit)}`;
   if (rule.unit !== undefined && rule.unit !== "requests") text += `;qu=${quoted(rule.unit)}`;
-  // A lease is no window, and w takes whole seconds only.
-  if (rule.kind !== "lease" && windowMs % 1000 === 0) text += `;w=${windowMs / 1000}`;
+  // A lease is no window, the length of a calendar's differs, and w takes whole seconds only.
+  if (rule.kind !== "lease" && rule.kind !== "calendar" && windowMs % 1000 === 0) text += `;w=${windowMs / 1000}`;
   return text;
 }
 

@@ -1,5 +1,6 @@
 /** Rate limits in Redis and Valkey, over node-redis or ioredis. See {@link Limiter}. */
 
+export type { Period } from "./calendar.js";
 export type { Connection, IoredisLike, NodeRedisLike, RedisClient, Route } from "./connection.js";
 export {
   DeniedError,
@@ -24,14 +25,19 @@ export type {
   Logger,
   PeekOptions,
   RefundOptions,
+  ReservedDemand,
+  ReserveOptions,
   Statistics,
   WaitOptions,
   WhenUnavailable,
 } from "./options.js";
 export { WindowResult } from "./reply.js";
-export { Reservation } from "./reservation.js";
+export { Reservation, type Work } from "./reservation.js";
 export { AllResult, type Refund, Result, type Source } from "./result.js";
 export {
+  type CalendarOptions,
+  type CalendarRule,
+  calendar,
   type Duration,
   type FixedOptions,
   type FixedRule,
@@ -51,6 +57,7 @@ export {
   type ThrottleOptions,
   type ThrottleRule,
   throttle,
+  type UnitRule,
   type Window,
 } from "./rules.js";
 export type { Mode } from "./server.js";

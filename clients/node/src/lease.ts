@@ -4,8 +4,8 @@ import type { Word } from "./keys.js";
 import type { LeaseRule } from "./rules.js";
 
 /** What a lease needs of its limiter. */
-export interface LeaseKeeper {
-  acquire(key: Word, rule: LeaseRule, options: { readonly holder: Word }): Promise<{ readonly allowed: boolean }>;
+export interface LeaseKeeper<R = LeaseRule> {
+  acquire(key: Word, rule: R, options: { readonly holder: Word }): Promise<{ readonly allowed: boolean }>;
   release(key: Word, holder: Word): Promise<number>;
   warn(line: string): void;
 }
@@ -23,13 +23,13 @@ export interface LeaseOptions {
  * It ends by the clock of this process, counted from before the call that took or renewed it, and so never later than on
  * the server.
  */
-export class Lease {
+export class Lease<R extends { readonly leaseMs: number } = LeaseRule> {
   /** The key it lies at. */
   readonly key: Word;
   /** Who holds it. */
   readonly holder: Word;
-  readonly #limiter: LeaseKeeper;
-  readonly #rule: LeaseRule;
+  readonly #limiter: LeaseKeeper<R>;
+  readonly #rule: R;
   readonly #renews: boolean;
   readonly #abort = new AbortController();
   #endsAt: number;
@@ -37,7 +37,7 @@ export class Lease {
   #renewal: NodeJS.Timeout | undefined;
   #released = false;
 
-  constructor(limiter: LeaseKeeper, key: Word, rule: LeaseRule, holder: Word, options: LeaseOptions = {}) {
+  constructor(limiter: LeaseKeeper<R>, key: Word, rule: R, holder: Word, options: LeaseOptions = {}) {
     this.#limiter = limiter;
     this.#rule = rule;
     this.#renews = options.renew ?? true;

@@ -2,9 +2,10 @@
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
+import { periodEnd } from "./calendar.js";
 import { type Connection, connect, type RedisClient } from "./connection.js";
 import { DenialCache } from "./denials.js";
-import { DeniedError, UnavailableError } from "./errors.js";
+import { DeniedError, isEnded, LostReplyError, UnavailableError } from "./errors.js";
 import { memoryKey, type Word } from "./keys.js";
 import { Lease } from "./lease.js";
 import { LocalLimits } from "./local.js";
@@ -24,17 +25,34 @@ import {
   OPTIONS,
   type PeekOptions,
   type RefundOptions,
+  type RequestDemand,
+  type ReservedDemand,
+  type ReserveOptions,
+  type Reserving,
+  reserving,
   type Statistics,
   type WaitOptions,
   type WhenUnavailable,
 } from "./options.js";
 import { Outage } from "./outage.js";
-import { readInteger, readIntegers, readWindows, repliesEach } from "./reply.js";
-import { Reservation } from "./reservation.js";
-import { type AllResult, type Refund, type Result, type Source, toAllResult, toResult, unlimited } from "./result.js";
+import { type Figures, readInteger, readIntegers, readWindows, repliesEach } from "./reply.js";
+import { checkedUnits, type Part, Reservation, type Work } from "./reservation.js";
 import {
+  AllResult,
+  type Refund,
+  type Result,
+  readAll,
+  type Source,
+  togetherOf,
+  toResult,
+  unlimited,
+} from "./result.js";
+import {
+  type CalendarRule,
   checked,
   checkedLease,
+  commandOf,
+  counters,
   type FixedRule,
   isForced,
   keyword,
@@ -42,8 +60,9 @@ import {
   type LeaseRule,
   type QuotaRule,
   type Rule,
+  reservable,
   type SlidingRule,
-  seconds,
+  type UnitRule,
   words,
 } from "./rules.js";
 import { type Call, type Mode, type Server, serverOf } from "./server.js";
@@ -146,8 +165,8 @@ export class Limiter {
   async refund(key: Word, rule: QuotaRule, options: RefundOptions = {}): Promise<Refund> {
     const { cost, atMs } = options;
     if (checked<Rule>(rule).kind === "lease") throw new TypeError("a lease is not refunded but released");
-    const at = atMs === undefined ? [] : ["AT", String(atMs)];
-    const behind = [keyword(rule), ...words(rule, { cost }, 1), ...at];
+    const behind = [keyword(rule), ...words(rule, { cost, at: atMs }, 1)];
+    if (atMs !== undefined) behind.push("AT", String(atMs));
     const reply = await this.#giveBack("refund", key, behind, options);
     const [refunded, used, ttl] = readIntegers(reply, 3) as [number, number, number];
     return { refunded, used, ttl };
@@ -155,8 +174,8 @@ export class Limiter {
 
   /** Gives a key its whole quota back: `RL.RESET`. A fixed rule is needed to find its counters. Resolves with the number of keys removed. */
   async reset(key: Word, rule?: Rule, options: CallOptions = {}): Promise<number> {
-    const windows = rule !== undefined && checked(rule).kind === "fixed" ? (rule as FixedRule).windows : [];
-    const behind = windows.map(({ windowMs }) => seconds(windowMs));
+    const { kind } = rule === undefined ? { kind: undefined } : checked(rule);
+    const behind = kind === "fixed" || kind === "calendar" ? counters(rule as FixedRule | CalendarRule) : [];
     return readInteger(await this.#giveBack("reset", key, behind, options), "a number of keys");
   }
 
@@ -207,17 +226,8 @@ export class Limiter {
     options: CallOptions = {},
   ): Promise<AllResult> {
     const list = demands as readonly Demand[];
-    if (!Array.isArray(list as unknown))
-      throw new TypeError(`all takes an array of { key, rule }, not ${String(list)}`);
-    if (list.length < 1 || list.length > 64) throw new RangeError(`all takes 1 to 64 keys, not ${list.length}`);
-    const [first] = list as readonly [Demand, ...Demand[]];
-    const start = performance.now();
-    const rules = list.map(({ rule }) => rule);
-    const behind = [...list.flatMap((demand) => [keyword(demand.rule), ...words(demand.rule, demand, 0)]), "FULL"];
-    const keys = list.map(({ key }) => key) as [Word, ...Word[]];
-    const reply = await unlessLeft(options.signal, () => this.#call("all", keys, behind, options.timeout));
-    const result = toAllResult(rules, reply);
-    this.#decided("all", first.key, first.rule, result.allowed, "server", start);
+    checkedDemands(list);
+    const { result } = await unlessLeft(options.signal, () => this.#all(list, options));
     return result;
   }
 
@@ -256,26 +266,58 @@ export class Limiter {
   }
 
   /**
-   * Takes units whose number is an estimate, such as the tokens of an answer that is not written yet. `settle` of the
-   * reservation puts the real number in its place.
+   * Reserves units for work whose cost is known when it is over, such as the tokens of an answer. While the work lasts they
+   * are held, and renewed; then {@link Reservation.settle} puts the real number in their place. If the work fails, they are
+   * given back; if this process dies, they are at the end of their lease.
    *
    * ```ts
-   * const reservation = await limiter.reserve("user:7", sliding("200000/minute"), 1800);
-   * if (reservation.allowed) await reservation.settle(answer.usage.totalTokens);
+   * const answer = await limiter.reserve("user:7", sliding("200_000/minute"), 1800, async (reservation) => {
+   *   const answer = await model.complete(prompt);
+   *   await reservation.settle(answer.usage.totalTokens);
+   *   return answer;
+   * });
    * ```
+   *
+   * Without work it resolves with a reservation that is not renewed.
+   *
+   * @throws DeniedError if they do not fit.
    */
-  async reserve(
+  async reserve<T>(key: Word, rule: UnitRule, units: number, work: Work<T>, options?: ReserveOptions): Promise<T>;
+  async reserve(key: Word, rule: UnitRule, units: number, options?: ReserveOptions): Promise<Reservation>;
+  async reserve<T>(
     key: Word,
-    rule: SlidingRule | FixedRule,
+    rule: UnitRule,
     units: number,
-    options: CallOptions = {},
-  ): Promise<Reservation> {
-    const result = await this.hit(key, rule, { ...options, cost: units, force: false });
-    const charge = async (more: number) => {
-      if (more > 0) await this.ask(key, rule, { cost: more, force: true, whenUnavailable: "closed" });
-      if (more < 0) await this.refund(key, rule, { cost: -more, atMs: result.atMs });
-    };
-    return new Reservation(result, units, charge);
+    work?: Work<T> | ReserveOptions,
+    options?: ReserveOptions,
+  ): Promise<T | Reservation> {
+    const asking = reserving(typeof work === "function" ? options : work);
+    const part = { key, rule: reservable(rule), units: checkedUnits("units", units, 1) };
+    // An outage is answered as the user chose; what it lets through is neither renewed nor settled.
+    const renew = () => this.ask(key, rule, { ...asking, cost: units, denyCache: 0, whenUnavailable: "closed" });
+    const taken = () => this.ask(key, rule, { ...asking, cost: units, force: false });
+    return this.#reserved([part], asking, taken, renew, typeof work === "function" ? work : undefined);
+  }
+
+  /**
+   * One decision over several keys, of which those with `reserve` hold units, as {@link reserve} does: a request a minute, and
+   * tokens whose number is known later.
+   */
+  async reserveAll<T>(demands: readonly ReservedDemand[], work: Work<T>, options?: ReserveOptions): Promise<T>;
+  async reserveAll(demands: readonly ReservedDemand[], options?: ReserveOptions): Promise<Reservation>;
+  async reserveAll<T>(
+    demands: readonly ReservedDemand[],
+    work?: Work<T> | ReserveOptions,
+    options?: ReserveOptions,
+  ): Promise<T | Reservation> {
+    const asking = reserving(typeof work === "function" ? options : work);
+    checkedDemands(demands);
+    const parts = demands.flatMap(({ key, rule, reserve }) =>
+      reserve === undefined ? [] : [{ key, rule: reservable(rule), units: checkedUnits("reserve", reserve, 1) }],
+    );
+    if (parts.length === 0) throw new TypeError("nothing is reserved: no rule has reserve");
+    const send = async () => (await this.#all(demands, asking)).result;
+    return this.#reserved(parts, asking, send, send, typeof work === "function" ? work : undefined);
   }
 
   /** The whole key that a name stands for: with the prefixes of client and limiter. */
@@ -297,33 +339,32 @@ export class Limiter {
     const { cost, force, peek = false, timeout } = asking;
     // A peek of a forced rule asks whether there is room, as that of any other rule.
     const forced = isForced(checked(rule), peek ? undefined : force);
-    const command = peek ? "peek" : rule.kind === "lease" ? "acquire" : rule.kind;
+    const command = peek ? "peek" : commandOf(rule);
     const holder =
       rule.kind === "lease" ? (asking.holder ?? rule.holder ?? (peek ? randomUUID() : undefined)) : undefined;
-    const behind = words(rule, { cost, force: peek ? undefined : force, holder }, peek ? 0 : 1);
-    if (peek) behind.unshift(keyword(rule));
-    behind.push(repliesEach(rule, forced) ? "EACH" : "FULL");
+    const { hold } = asking;
+    const send = (at?: number, ms = timeout) => {
+      const behind = words(rule, { cost, force: peek ? undefined : force, holder, hold, at }, peek ? 0 : 1);
+      if (peek) behind.unshift(keyword(rule));
+      behind.push(repliesEach(rule, forced) ? "EACH" : "FULL");
+      return this.#call(command, [key], behind, ms, hold !== undefined);
+    };
     const units = cost ?? (rule as SlidingRule).cost ?? 1;
     const denyCache = asking.denyCache ?? this.#denyCache;
     const remembers = denyCache > 0 && !forced && !peek && rule.kind !== "lease";
     const id = remembers ? memoryKey(key) : "";
     const remembered = (since?: number) => {
       const windows = remembers ? this.#denials.find(id, rule, units, performance.now(), since) : undefined;
-      if (!windows) return undefined;
-      this.#statistics.deniedFromMemory++;
-      this.#decided(command, key, rule, false, "memory", start);
-      return toResult(rule, windows, "memory");
+      return windows && this.#fromMemory(command, key, rule, windows, start);
     };
     const denied = remembered();
     if (denied) return denied;
     try {
-      const windows = readWindows(rule, forced, await this.#call(command, [key], behind, timeout));
+      const reply = rule.kind === "calendar" ? await this.#inPeriod([rule], send, asking) : await send();
+      const windows = readWindows(rule, forced, reply);
       const result = toResult(rule, windows, "server", holder);
       if (remembers && result.allowed) this.#denials.refute(id, rule, units);
-      else if (remembers) {
-        this.#denials.entries = Math.max(this.#denials.entries, denyCache);
-        this.#denials.remember(id, rule, units, windows, result.retryAfterMs ?? -1, start);
-      }
+      else if (remembers) this.#remember(id, rule, units, windows, start, denyCache);
       this.#decided(command, key, rule, result.allowed, "server", start);
       return result;
     } catch (error) {
@@ -333,11 +374,83 @@ export class Limiter {
       const known = remembered(start);
       if (known) return known;
       if (policy === "closed") throw error;
-      const result =
-        policy === "open" ? unlimited(rule) : this.#local.decide(memoryKey(key), rule, units, forced, peek);
-      this.#decided(command, key, rule, result.allowed, result.source, start);
+      const windows =
+        policy === "open"
+          ? unlimited(rule)
+          : (this.#local.decide([{ key: memoryKey(key), rule, cost: units, force: forced }], peek)[0] as Figures[]);
+      const result = toResult(rule, windows, policy);
+      this.#decided(command, key, rule, result.allowed, policy, start);
       return result;
     }
+  }
+
+  /**
+   * A request under one or several rules, asked as an adapter asks. Unlike {@link all} it remembers denials, and an outage is
+   * answered as the user chose, also where a lease is asked for. `index` is the position of the rule that binds: the one that
+   * the result is of, where one alone was asked or is remembered to deny. @internal
+   */
+  async askAll(
+    demands: readonly RequestDemand[],
+    asking: Asking,
+  ): Promise<{ result: Result | AllResult; index: number }> {
+    const [first] = demands as readonly [RequestDemand, ...RequestDemand[]];
+    if (demands.length === 1 && first.rule.kind !== "lease") {
+      return { result: await this.ask(first.key, first.rule, { ...asking, cost: first.cost }), index: 0 };
+    }
+    const start = performance.now();
+    const denyCache = asking.denyCache ?? this.#denyCache;
+    const asked = demands.map(({ key, rule, cost, remembers = true }) => {
+      const units = cost ?? (rule as SlidingRule).cost ?? 1;
+      const force = isForced(rule, undefined);
+      return { id: memoryKey(key), key, rule, units, force, remembers: remembers && !force && rule.kind !== "lease" };
+    });
+    const remembered = (since?: number) => {
+      for (const [index, { id, key, rule, units, remembers }] of asked.entries()) {
+        if (denyCache === 0 || !remembers) continue;
+        const windows = this.#denials.find(id, rule, units, performance.now(), since);
+        if (windows) return { result: this.#fromMemory("all", key, rule, windows, start), index };
+      }
+      return undefined;
+    };
+    const denied = remembered();
+    if (denied) return denied;
+    try {
+      const { result, each } = await this.#all(demands, asking);
+      for (const [i, { id, rule, units, remembers }] of asked.entries()) {
+        const figures = each[i] as Figures;
+        if (!remembers || denyCache === 0) continue;
+        if (result.allowed) this.#denials.refute(id, rule, units);
+        else if (figures.allowed === 0) this.#remember(id, rule, units, [figures], start, denyCache);
+      }
+      return { result, index: result.index };
+    } catch (error) {
+      const policy = asking.whenUnavailable ?? this.#whenUnavailable;
+      if (!(error instanceof UnavailableError)) throw error;
+      if (error instanceof LostReplyError) {
+        for (const { key, rule, holder } of demands) {
+          if (rule.kind === "lease") void this.#releaseLeft(key, rule, holder as Word);
+        }
+      }
+      const known = remembered(start);
+      if (known) return known;
+      if (policy === "closed") throw error;
+      const windows =
+        policy === "open"
+          ? asked.map(({ rule }) => unlimited(rule))
+          : this.#local.decide(
+              asked.map(({ id, rule, units, force }) => ({ key: id, rule, cost: units, force })),
+              false,
+            );
+      const rules = demands.map(({ rule }) => rule);
+      const result = new AllResult(rules, togetherOf(windows), policy);
+      this.#decided("all", first.key, first.rule, result.allowed, policy, start);
+      return { result, index: result.index };
+    }
+  }
+
+  /** Ends a lease of {@link askAll} that this process alone has counted. @internal */
+  releaseLocal(key: Word, rule: LeaseRule): void {
+    this.#local.release(memoryKey(key), rule);
   }
 
   /** Gives a counter another value and life: what rate-limiter-flexible calls `set` and `block`. @internal */
@@ -350,9 +463,66 @@ export class Limiter {
     this.#logger.warn(`redis-rl (${this.name}): ${line}`);
   }
 
+  /** One decision of the server over several keys. */
+  async #all(
+    list: readonly ReservedDemand[],
+    asking: Pick<Asking, "timeout" | "hold">,
+  ): Promise<{ result: AllResult; each: readonly Figures[] }> {
+    const [first] = list as readonly [Demand, ...Demand[]];
+    const start = performance.now();
+    const keys = list.map(({ key }) => key) as [Word, ...Word[]];
+    const rules = list.map(({ rule }) => rule);
+    const send = (at?: number, ms = asking.timeout) => {
+      const behind = list.flatMap(({ rule, cost, force, holder, reserve }) => {
+        const hold = reserve === undefined ? undefined : asking.hold;
+        return [keyword(rule), ...words(rule, { cost: reserve ?? cost, force, holder, hold, at }, hold ? 1 : 0)];
+      });
+      return this.#call("all", keys, [...behind, "FULL"], ms, asking.hold !== undefined);
+    };
+    const calendars = rules.filter((rule) => rule.kind === "calendar");
+    const reply = calendars.length > 0 ? await this.#inPeriod(calendars, send, asking) : await send();
+    const figures = readAll(list.length, reply);
+    const result = new AllResult(rules, figures, "server");
+    this.#decided("all", first.key, first.rule, result.allowed, "server", start);
+    return { result, each: figures.each };
+  }
+
+  /**
+   * Sends a call in the periods of now, and once more where one of them has ended by the server's clock: then in those of the
+   * earliest end. A reservation is renewed and settled in the periods in which it was made.
+   */
+  async #inPeriod(
+    rules: readonly CalendarRule[],
+    send: (at: number, timeout?: number) => Promise<unknown>,
+    { hold, timeout = this.timeout }: Pick<Asking, "timeout" | "hold">,
+  ): Promise<unknown> {
+    const left = countdown(timeout);
+    const at = hold?.at ?? Date.now();
+    try {
+      if (hold) hold.at = at;
+      return await send(at);
+    } catch (error) {
+      if (!isEnded(error) || hold?.renews) throw error;
+      const next = Math.min(...rules.map((rule) => periodEnd(rule, at)));
+      if (hold) hold.at = next;
+      return send(next, Math.max(1, left()));
+    }
+  }
+
+  #remember(id: string, rule: Rule, units: number, windows: readonly Figures[], start: number, entries: number): void {
+    this.#denials.entries = Math.max(this.#denials.entries, entries);
+    this.#denials.remember(id, rule, units, windows, start);
+  }
+
+  #fromMemory(command: Call["name"], key: Word, rule: Rule, windows: readonly Figures[], start: number): Result {
+    this.#statistics.deniedFromMemory++;
+    this.#decided(command, key, rule, false, "memory", start);
+    return toResult(rule, windows, "memory");
+  }
+
   /** Gives something back at a key, and forgets the denial there. */
   async #giveBack(
-    name: "refund" | "reset" | "release",
+    name: "refund" | "reset" | "release" | "settle",
     key: Word,
     behind: readonly Word[],
     { signal, timeout }: CallOptions,
@@ -380,12 +550,13 @@ export class Limiter {
     names: readonly Word[],
     behind: readonly Word[],
     timeout: number | undefined,
+    repeatable = false,
   ): Promise<unknown> {
     if (this.#closed) throw new TypeError("The limiter is closed");
     const keys = names.map((key) => this.keyOf(key)) as [Word, ...Word[]];
     const ms = timeout === undefined ? this.timeout : duration("timeout", timeout);
     try {
-      const reply = await this.#server.call({ name, keys, words: behind }, ms);
+      const reply = await this.#server.call({ name, keys, words: behind, repeatable }, ms);
       this.#outage.answered(keys[0]);
       return reply;
     } catch (error) {
@@ -408,6 +579,32 @@ export class Limiter {
     } catch (error) {
       failed(error);
     }
+  }
+
+  async #reserved<T>(
+    parts: readonly Part[],
+    asking: Reserving,
+    take: () => Promise<Result | AllResult>,
+    renew: () => Promise<Result | AllResult>,
+    work: Work<T> | undefined,
+  ): Promise<T | Reservation> {
+    const { hold, signal, timeout = this.timeout } = asking;
+    const settle = ({ key, rule, units }: Part, actual: number, ms: number) => {
+      const behind = [keyword(rule), ...words(rule, { cost: units, hold, at: hold.at }), "ACTUAL", String(actual)];
+      return this.#giveBack("settle", key, behind, { timeout: ms });
+    };
+    // What was sent may arrive yet; a holder that is settled by then gets nothing.
+    const giveBack = () => Promise.all(parts.map((part) => settle(part, 0, timeout))).catch(() => {});
+    const takenAt = performance.now();
+    const result = await unlessLeft(signal, take, giveBack, giveBack).catch((error) => {
+      if (error instanceof LostReplyError) void giveBack();
+      throw error;
+    });
+    if (!result.allowed) throw new DeniedError(result);
+    hold.renews = true;
+    const keeper = { settle, renew, warn: (line: string) => this.warn(line) };
+    const reservation = new Reservation(keeper, parts, result, hold, { takenAt, timeout, renews: work !== undefined });
+    return work ? reservation.during(work) : reservation;
   }
 
   async #held(key: Word, rule: LeaseRule, options: HoldOptions): Promise<Lease> {
@@ -444,4 +641,9 @@ export class Limiter {
       await sleep(Math.min(1000, left()), undefined, { ref: false });
     }
   }
+}
+
+function checkedDemands(list: readonly Demand[]): void {
+  if (!Array.isArray(list as unknown)) throw new TypeError(`all takes an array of { key, rule }, not ${String(list)}`);
+  if (list.length < 1 || list.length > 64) throw new RangeError(`all takes 1 to 64 keys, not ${list.length}`);
 }

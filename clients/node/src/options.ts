@@ -1,8 +1,18 @@
 /** What a limiter and its calls are told, and the checks of it. */
 
+import { randomBytes } from "node:crypto";
 import type { Word } from "./keys.js";
 import type { Source } from "./result.js";
-import type { FixedRule, HeldLeaseRule, LeaseRule, Rule, SlidingRule, ThrottleRule } from "./rules.js";
+import {
+  type Duration,
+  type HeldLeaseRule,
+  type LeaseRule,
+  type Rule,
+  readDuration,
+  type SlidingRule,
+  type ThrottleRule,
+  type UnitRule,
+} from "./rules.js";
 import type { Call, Mode } from "./server.js";
 import { LONGEST_TIMER_MS } from "./waiting.js";
 
@@ -142,7 +152,7 @@ export interface HoldOptions {
 export type Demand =
   | {
       readonly key: Word;
-      readonly rule: SlidingRule | FixedRule;
+      readonly rule: UnitRule;
       /** Units; 0 checks whether there is room and takes none. */
       readonly cost?: number;
       readonly force?: boolean;
@@ -171,6 +181,57 @@ export type Demand =
       readonly force?: never;
     };
 
+/** One key and rule of {@link Limiter.reserveAll}: `reserve` is the number of units to hold. */
+export type ReservedDemand = (Demand & { readonly reserve?: undefined }) | ReservedUnits;
+
+interface ReservedUnits {
+  readonly key: Word;
+  readonly rule: UnitRule;
+  /** Units, from 1. */
+  readonly reserve: number;
+  readonly cost?: never;
+  readonly force?: never;
+  readonly holder?: never;
+}
+
+export interface ReserveOptions extends CallOptions {
+  /** For how long units are held that nobody settles or renews: seconds, or text such as `"2 minutes"`. By default 60. */
+  readonly lease?: Duration;
+}
+
+/** Who holds the units of a reservation, and in which periods of a calendar. */
+export interface Hold {
+  readonly holder: string;
+  readonly leaseMs: number;
+  /** The time whose periods it counts in, once it was sent. */
+  at?: number;
+  /** Whether it has been taken: then it stays in its periods. */
+  renews?: boolean;
+}
+
+/** How a reservation is asked for. */
+export interface Reserving {
+  readonly hold: Hold;
+  readonly timeout?: number;
+  readonly signal?: AbortSignal;
+}
+
+/** The options of a reservation, with a holder that no other one has. */
+export function reserving({ lease = 60, ...options }: ReserveOptions = {}): Reserving {
+  const holder = randomBytes(16).toString("hex");
+  try {
+    return { ...options, hold: { holder, leaseMs: readDuration(lease) } };
+  } catch {
+    throw new RangeError(`the lease of a reservation is from 0.001 to 2147483647 seconds, not ${String(lease)}`);
+  }
+}
+
+/** One rule that a request is asked under. */
+export type RequestDemand = Demand & {
+  /** Whether a denial by this rule may be remembered; unless given, it may. */
+  readonly remembers?: boolean;
+};
+
 /** How an adapter asks, where it differs from the limiter's options. */
 export interface Asking {
   readonly cost?: number | undefined;
@@ -179,6 +240,7 @@ export interface Asking {
   readonly timeout?: number | undefined;
   readonly whenUnavailable?: WhenUnavailable | undefined;
   readonly denyCache?: number | undefined;
+  readonly hold?: Hold | undefined;
   /** Ask what the answer would be, and change nothing. */
   readonly peek?: boolean | undefined;
 }

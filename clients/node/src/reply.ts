@@ -97,6 +97,11 @@ function isInOrder(reply: readonly unknown[]): boolean {
   return FIELDS.every((field, i) => reply[2 * i] === field && Number.isInteger(reply[2 * i + 1]));
 }
 
+/** The figures of a calendar's window, of which no length is told. */
+export function lengthless(figures: Figures): Figures {
+  return { ...figures, "window-ms": 0 };
+}
+
 /** An integer of a reply. A client may give it as text or as a BigInt. */
 export function readInteger(value: unknown, what: string): number {
   const number = typeof value === "string" && /^-?[0-9]+$/.test(value) ? Number(value) : value;

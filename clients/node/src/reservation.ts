@@ -1,59 +1,193 @@
-/** A token budget: reserve an estimate, settle what it really was. */
+/** A budget whose cost is known when the work is over: units are held meanwhile, and settled once. */
 
-import { LostReplyError } from "./errors.js";
-import type { Result } from "./result.js";
+import { isEnded, isSettled, LostReplyError, UnavailableError } from "./errors.js";
+import type { Word } from "./keys.js";
+import { Lease } from "./lease.js";
+import type { Hold } from "./options.js";
+import { UnreadableReplyError } from "./reply.js";
+import type { AllResult, Result } from "./result.js";
+import type { UnitRule } from "./rules.js";
 
-/** Units taken on an estimate by {@link Limiter.reserve}. */
+/** What is reserved at one key. */
+export interface Part {
+  readonly key: Word;
+  readonly rule: UnitRule;
+  readonly units: number;
+}
+
+/** Work that lasts as long as its reservation is held. */
+export type Work<T> = (reservation: Reservation) => Promise<T> | T;
+
+/** What a reservation needs of its limiter. */
+interface Keeper {
+  settle(part: Part, actual: number, timeout: number): Promise<unknown>;
+  renew(): Promise<{ readonly allowed: boolean }>;
+  warn(line: string): void;
+}
+
+interface Taken {
+  /** By `performance.now()`, before the call was sent. */
+  readonly takenAt: number;
+  readonly timeout: number;
+  readonly renews: boolean;
+}
+
+/** What became of a part. */
+interface Account extends Part {
+  /** What is to be charged, once that was said. */
+  wanted: number | undefined;
+  done: boolean;
+  /** When a settlement was sent first of which no reply came. */
+  lostAt: number | undefined;
+}
+
+/** For how long a server remembers a settlement at least. */
+const REMEMBERED_MS = 60_000;
+
+/** Units that are held, by {@link Limiter.reserve} or {@link Limiter.reserveAll}. */
 export class Reservation {
-  /** Whether the estimate fitted. If not, nothing was taken and there is nothing to settle. */
-  readonly allowed: boolean;
-  /** The decision on the estimate. */
-  readonly result: Result;
-  readonly #units: number;
-  readonly #charge: (more: number) => Promise<void>;
-  #settled: number | undefined;
-  #charging: Promise<void> | undefined;
+  /** The decision. Where not the server made it (see `source`), nothing was counted there. */
+  readonly result: Result | AllResult;
+  readonly #keeper: Keeper;
+  readonly #accounts: readonly Account[];
+  readonly #timeout: number;
+  readonly #rememberedMs: number;
+  readonly #lease: Lease<{ readonly leaseMs: number }>;
 
   /** @internal */
-  constructor(result: Result, units: number, charge: (more: number) => Promise<void>) {
+  constructor(keeper: Keeper, parts: readonly Part[], result: Result | AllResult, hold: Hold, taken: Taken) {
     this.result = result;
-    this.allowed = result.allowed;
-    this.#units = units;
-    this.#charge = charge;
+    this.#keeper = keeper;
+    this.#accounts = parts.map((part) => ({ ...part, wanted: undefined, done: false, lostAt: undefined }));
+    this.#timeout = taken.timeout;
+    this.#rememberedMs = Math.max(hold.leaseMs, REMEMBERED_MS);
+    const leases = {
+      acquire: () => this.#renewed(),
+      release: async () => 0,
+      warn: keeper.warn,
+    };
+    const { takenAt } = taken;
+    const renew = taken.renews && result.source === "server";
+    this.#lease = new Lease(leases, (parts[0] as Part).key, hold, hold.holder, { takenAt, renew });
+    if (result.source !== "server") void this.#lease.end();
+  }
+
+  /** Whether the units are no longer held, because they could not be renewed in time. They can still be settled. */
+  get lost(): boolean {
+    return this.#lease.lost;
+  }
+
+  /** Aborts when the units are {@link lost}. */
+  get signal(): AbortSignal {
+    return this.#lease.signal;
   }
 
   /**
-   * Puts the real number of units in the place of the estimate. What was reserved too much is given back, unless its
-   * window is over; what is missing is charged, whether it fits or not, and the next requests wait for it. Where not the
-   * server decided on the estimate, it has counted nothing, and nothing is changed there.
+   * Puts the real number of units in the place of those that were reserved, whether they fit or not; of a reservation of
+   * several keys one number for all, or one for each key. May be called again after any error, and charges once.
    *
-   * If it rejects, the estimate stays counted, and it may be called again. After a {@link LostReplyError} it may have been
-   * done: then it rejects with that again, so that nothing is charged or given back twice. Settling again with the same
-   * number changes nothing.
+   * Resolves with whether the server has confirmed it: `false` where it is unavailable, which is logged, and where it counted
+   * nothing, because an outage let the request through.
    *
-   * @throws Error if the reservation was denied, or is settled with another number.
+   * @throws Error if the reservation was settled with another number, or so long after a call without reply that the server may
+   * have forgotten whether it was settled.
    */
-  async settle(units: number): Promise<void> {
-    if (!Number.isSafeInteger(units) || units < 0)
-      throw new RangeError(`units must be an integer from 0, not ${units}`);
-    if (!this.allowed) throw new Error("The reservation was denied: there is nothing to settle");
-    if (this.#settled !== undefined && this.#settled !== units)
-      throw new Error(`The reservation is settled already, with ${this.#settled} units`);
-    this.#settled = units;
-    this.#charging ??= this.result.source === "server" ? this.#charge(units - this.#units) : Promise.resolve();
-    try {
-      await this.#charging;
-    } catch (error) {
-      if (!(error instanceof LostReplyError)) {
-        this.#settled = undefined;
-        this.#charging = undefined;
-      }
-      throw error;
-    }
+  async settle(actual: number | Readonly<Record<string, number>>): Promise<boolean> {
+    const figures = this.#accounts.map(({ key }) =>
+      checkedUnits("actual", typeof actual === "number" ? actual : actual[String(key)], 0),
+    );
+    if (this.result.source !== "server") return false;
+    const ended = await Promise.allSettled(
+      this.#accounts.map((account, i) => this.#settled(account, figures[i] as number)),
+    );
+    for (const one of ended) if (one.status === "rejected") throw one.reason;
+    return ended.every((one) => one.status === "fulfilled" && one.value);
   }
 
   /** Gives everything back: `settle(0)`. */
-  async cancel(): Promise<void> {
-    await this.settle(0);
+  cancel(): Promise<boolean> {
+    return this.settle(0);
   }
+
+  /** Does the work, and accounts for what it leaves. @internal */
+  async during<T>(work: Work<T>): Promise<T> {
+    let failed = true;
+    try {
+      const made = await work(this);
+      failed = false;
+      return made;
+    } finally {
+      await this.#end(failed);
+    }
+  }
+
+  /** A settlement that was not confirmed is sent once more. Where there was none, the work decides. */
+  async #end(failed: boolean): Promise<void> {
+    const open = this.result.source === "server" ? this.#accounts.filter(({ done }) => !done) : [];
+    const settled = open.map((account) =>
+      this.#settled(account, account.wanted ?? (failed ? 0 : account.units)).catch((error) => {
+        this.#keeper.warn(`a reservation could not be settled: ${(error as Error).message}`);
+      }),
+    );
+    await Promise.all(settled);
+    await this.#lease.end();
+  }
+
+  async #settled(account: Account, actual: number): Promise<boolean> {
+    if (account.done) {
+      if (account.wanted !== actual) throw settledOtherwise(account.key);
+      return true;
+    }
+    const now = performance.now();
+    if (account.lostAt !== undefined && now - account.lostAt > this.#rememberedMs - this.#timeout) {
+      throw new Error(
+        `It is unknown whether the reservation at ${account.key} was settled: the server may have forgotten`,
+      );
+    }
+    account.wanted = actual;
+    let reply: unknown;
+    try {
+      reply = await this.#keeper.settle(account, actual, this.#timeout);
+    } catch (error) {
+      if (!(error instanceof UnavailableError)) throw error;
+      if (error instanceof LostReplyError) account.lostAt ??= now;
+      this.#keeper.warn(`a reservation is not settled yet: ${error.message}`);
+      return false;
+    }
+    const told = readOutcome(reply);
+    account.done = true;
+    if (this.#accounts.every(({ done }) => done)) void this.#lease.end();
+    if (told !== 0) return true;
+    account.wanted = undefined;
+    throw settledOtherwise(account.key);
+  }
+
+  /** A holder that is settled, or whose period has ended, has nothing to renew. */
+  async #renewed(): Promise<{ readonly allowed: boolean }> {
+    try {
+      return await this.#keeper.renew();
+    } catch (error) {
+      if (!isSettled(error) && !isEnded(error)) throw error;
+      void this.#lease.end();
+      return { allowed: true };
+    }
+  }
+}
+
+/** A number of units, or an error that says which numbers there are. */
+export function checkedUnits(what: string, units: number | undefined, least: number): number {
+  if (Number.isSafeInteger(units) && (units as number) >= least) return units as number;
+  throw new RangeError(`${what} must be an integer from ${least} to ${Number.MAX_SAFE_INTEGER}, not ${String(units)}`);
+}
+
+function settledOtherwise(key: Word): Error {
+  return new Error(`The reservation at ${String(key)} is settled already, with another number of units`);
+}
+
+/** The first number of a reply of RL.SETTLE. */
+function readOutcome(reply: unknown): number {
+  if (Array.isArray(reply) && reply.length === 3 && reply.every(Number.isInteger) && reply[0] >= 0 && reply[0] <= 3) {
+    return reply[0];
+  }
+  throw new UnreadableReplyError(reply, "a settlement");
 }

@@ -2,8 +2,8 @@
 
 import { type HeaderOptions, httpHeaders, type Problem, policies, quotaExceeded } from "./http.js";
 import type { Word } from "./keys.js";
-import { type Figures, readFigures, readIntegers, UnreadableReplyError, WindowResult } from "./reply.js";
-import { isForced, type QuotaRule, type Rule, windowsOf } from "./rules.js";
+import { type Figures, lengthless, readFigures, readIntegers, UnreadableReplyError, WindowResult } from "./reply.js";
+import { isForced, type Rule, windowsOf } from "./rules.js";
 
 /**
  * Who made a decision: the server; a denial that this process remembers; the limits of this process, while the server was
@@ -60,13 +60,16 @@ export class AllResult extends WindowResult {
   readonly index: number;
   /** The figures of each rule's binding window, in the order of the rules. `allowed` there is that rule's own answer. */
   readonly each: readonly WindowResult[];
+  /** Who decided: of {@link Limiter.all} always the server. */
+  readonly source: Source;
   readonly #rules: readonly Rule[];
 
   /** @internal */
-  constructor(rules: readonly Rule[], figures: Figures, index: number, each: readonly WindowResult[]) {
+  constructor(rules: readonly Rule[], { figures, index, each }: AllFigures, source: Source) {
     super(figures);
     this.index = index;
-    this.each = each;
+    this.each = each.map((one) => new WindowResult(one));
+    this.source = source;
     this.#rules = rules;
   }
 
@@ -99,26 +102,37 @@ export interface Refund {
 
 /** The result of the figures of its windows: the binding one is found as the server finds it. */
 export function toResult(rule: Rule, windows: readonly Figures[], source: Source, holder?: Word): Result {
-  const binding = windows.reduce((one, other) => (bindsMore(other, one) ? other : one));
   const each = windows.map((figures) => new WindowResult(figures));
-  return new Result(rule, binding, each, source, holder);
+  return new Result(rule, binding(windows), each, source, holder);
 }
 
-/** The result of a reply of RL.ALL with FULL. */
-export function toAllResult(rules: readonly Rule[], reply: unknown): AllResult {
+/** The figures of a decision on several keys: of the whole, the rule that binds, and those of each rule. */
+export interface AllFigures {
+  readonly figures: Figures;
+  readonly index: number;
+  readonly each: readonly Figures[];
+}
+
+/** Reads a reply of RL.ALL with FULL. */
+export function readAll(count: number, reply: unknown): AllFigures {
   const [allowed, index, remaining, wait] = readIntegers(reply, 4) as [number, number, number, number];
   const maps = (reply as unknown[])[4];
-  if (!Array.isArray(maps) || maps.length !== rules.length)
-    throw new UnreadableReplyError(reply, `${rules.length} maps`);
-  const figures = maps.map(readFigures);
-  const binding = figures[index];
+  if (!Array.isArray(maps) || maps.length !== count) throw new UnreadableReplyError(reply, `${count} maps`);
+  const each = maps.map(readFigures);
+  const binding = each[index];
   if (!binding) throw new UnreadableReplyError(reply, "the index of a rule");
-  const each = figures.map((map) => new WindowResult(map));
-  return new AllResult(rules, { ...binding, allowed, remaining, "retry-after-ms": wait }, index, each);
+  return { figures: { ...binding, allowed, remaining, "retry-after-ms": wait }, index, each };
 }
 
-/** The decision of the policy `open`: nothing is used. */
-export function unlimited(rule: QuotaRule): Result {
+/** The figures of a decision that this process made, of those of the windows of each rule. */
+export function togetherOf(windows: readonly (readonly Figures[])[]): AllFigures {
+  const each = windows.map(binding);
+  const figures = binding(each);
+  return { figures, index: each.indexOf(figures), each };
+}
+
+/** The figures of the policy `open`: nothing is used. */
+export function unlimited(rule: Rule): Figures[] {
   const windows = windowsOf(rule).map(({ limit, windowMs }) => ({
     allowed: 1,
     limit,
@@ -130,7 +144,12 @@ export function unlimited(rule: QuotaRule): Result {
     "window-ms": windowMs,
     "at-ms": Date.now(),
   }));
-  return toResult(rule, windows, "open");
+  return rule.kind === "calendar" ? windows.map(lengthless) : windows;
+}
+
+/** The window that binds, found as the server finds it. */
+function binding(windows: readonly Figures[]): Figures {
+  return windows.reduce((one, other) => (bindsMore(other, one) ? other : one));
 }
 
 /** Whether one window binds more than another that is shorter. */

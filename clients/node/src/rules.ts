@@ -1,5 +1,6 @@
 /** Rules as values: what to limit, and by how much. A rule is made once and used for any number of keys. */
 
+import { type Calendar, isZone, type Period, periodEnd } from "./calendar.js";
 import type { Word } from "./keys.js";
 
 const UNITS: ReadonlyMap<string, number> = new Map(
@@ -63,6 +64,16 @@ export interface FixedOptions extends SlidingOptions {
   readonly anchored?: boolean;
 }
 
+export interface CalendarOptions extends SlidingOptions {
+  /** The time zone, a name such as `Europe/Berlin`. By default `UTC`. */
+  readonly zone?: string;
+  /**
+   * What a period begins with: the day of a month (1 to 31; of a month that is too short its last), the day of a week (1,
+   * Monday, to 7), or the month of a year (1 to 12). By default 1.
+   */
+  readonly starts?: number;
+}
+
 export interface ThrottleOptions extends Naming {
   /** Requests that may come at once beyond the first. By default the rate's limit − 1. */
   readonly burst?: number;
@@ -92,6 +103,14 @@ export interface FixedRule extends Naming {
   readonly force: boolean;
 }
 
+/** A counter for each day, week, month or year; see {@link calendar}. */
+export interface CalendarRule extends Naming, Calendar {
+  readonly kind: "calendar";
+  readonly limit: number;
+  readonly cost?: number;
+  readonly force: boolean;
+}
+
 /** A steady rate with a burst; see {@link throttle}. */
 export interface ThrottleRule extends Naming {
   readonly kind: "throttle";
@@ -116,7 +135,9 @@ export interface HeldLeaseRule extends LeaseRule {
 }
 
 /** A rule that takes units from a quota. */
-export type QuotaRule = SlidingRule | FixedRule | ThrottleRule;
+export type QuotaRule = SlidingRule | FixedRule | CalendarRule | ThrottleRule;
+/** A rule whose units can be reserved, forced and checked with a cost of 0. */
+export type UnitRule = Exclude<QuotaRule, ThrottleRule>;
 export type Rule = QuotaRule | LeaseRule;
 
 /**
@@ -155,6 +176,35 @@ export function fixed(...given: readonly (Rate | FixedOptions)[]): FixedRule {
   known("fixed()", options, ["anchored", "cost", "force", "name", "unit"]);
   const { anchored = false, force = false } = options;
   return { kind: "fixed", windows, anchored, force, ...costing(options), ...naming(options) };
+}
+
+/**
+ * A fixed window of the calendar: `calendar("5_000_000/month", { zone: "Europe/Berlin", starts: 15 })` counts from the 15th of
+ * each month, by the clocks of Berlin. The rate is a limit and a `day`, `week`, `month` or `year`.
+ *
+ * A period begins with the first moment of its first day, and ends where the next one begins.
+ *
+ * @throws RangeError if the rate cannot be read, the zone is not known, or a number is out of range.
+ */
+export function calendar(rate: string, options: CalendarOptions = {}): CalendarRule {
+  known("calendar()", options, ["zone", "starts", "cost", "force", "name", "unit"]);
+  const { zone = "UTC", starts = 1, force = false } = options;
+  const [, limit, unit] = (typeof rate === "string" && CALENDAR.exec(rate)) || [];
+  const period = unit?.toLowerCase() as Period | undefined;
+  if (period === undefined) {
+    throw new RangeError(`${show(rate)} is not a limit a day, week, month or year, such as "1000/month"`);
+  }
+  if (!isZone(zone)) throw new RangeError(`zone must be a name such as "Europe/Berlin", not ${show(zone)}`);
+  return {
+    kind: "calendar",
+    limit: integer("the limit", Number(limit?.replaceAll("_", "")), 0),
+    period,
+    zone,
+    starts: integer("starts", starts, 1, { day: 1, week: 7, month: 31, year: 12 }[period]),
+    force,
+    ...costing(options),
+    ...naming(options),
+  };
 }
 
 /**
@@ -231,6 +281,10 @@ export interface Overrides {
   readonly cost?: number | undefined;
   readonly force?: boolean | undefined;
   readonly holder?: Word | undefined;
+  /** The time whose period a calendar counts in, in unix milliseconds; now unless given. */
+  readonly at?: number | undefined;
+  /** Hold the units for this holder, so long. */
+  readonly hold?: { readonly holder: string; readonly leaseMs: number } | undefined;
 }
 
 /**
@@ -239,7 +293,7 @@ export interface Overrides {
  */
 export function words(rule: Rule, overrides: Overrides = {}, least: 0 | 1 = 1): Word[] {
   checked(rule);
-  const { cost, force, holder } = overrides;
+  const { cost, force, holder, at = Date.now(), hold } = overrides;
   if (rule.kind === "lease") {
     if (cost !== undefined || force !== undefined) throw new TypeError("a lease has neither cost nor force");
     return [String(rule.limit), seconds(rule.leaseMs), holding(holder ?? rule.holder)];
@@ -252,16 +306,36 @@ export function words(rule: Rule, overrides: Overrides = {}, least: 0 | 1 = 1): 
     return units === undefined ? plain : [...plain, units];
   }
   const list: string[] = [];
-  for (const { limit, windowMs } of rule.windows) list.push(seconds(windowMs), String(limit));
+  if (rule.kind === "calendar") list.push(`@${periodEnd(rule, at)}`, String(rule.limit));
+  else for (const { limit, windowMs } of rule.windows) list.push(seconds(windowMs), String(limit));
   if (rule.kind === "fixed" && rule.anchored) list.push("ANCHORED");
   if (units !== undefined) list.push("COST", units);
   else if (rule.kind === "sliding") list.push("COST", "1");
+  if (hold) list.push("HOLD", hold.holder, seconds(hold.leaseMs));
   if (force ?? rule.force) list.push("FORCE");
   return list;
 }
 
+/** What names the counters of a rule, for RL.RESET. */
+export function counters(rule: FixedRule | CalendarRule): string[] {
+  if (rule.kind === "calendar") return [`@${periodEnd(rule, Date.now())}`];
+  return rule.windows.map(({ windowMs }) => seconds(windowMs));
+}
+
+/** The rule, if units of it can be reserved. */
+export function reservable(rule: Rule): UnitRule {
+  const { kind } = checked(rule);
+  if (kind === "throttle" || kind === "lease") {
+    throw new TypeError(`a reservation takes a sliding, a fixed or a calendar rule, and not a ${kind}`);
+  }
+  if ((rule as UnitRule).force) throw new TypeError("a reservation cannot be forced");
+  return rule as UnitRule;
+}
+
 /** The windows of a rule; of a throttle the time in which an empty bucket fills: its rate, in the long run. */
-export function windowsOf(rule: QuotaRule): readonly Window[] {
+export function windowsOf(rule: Rule): readonly Window[] {
+  if (rule.kind === "lease") return [{ limit: rule.limit, windowMs: rule.leaseMs }];
+  if (rule.kind === "calendar") return [{ limit: rule.limit, windowMs: periodEnd(rule, Date.now()) - Date.now() }];
   if (rule.kind !== "throttle") return rule.windows;
   const limit = rule.burst + 1;
   return [{ limit, windowMs: Math.ceil((limit * rule.period * 1000) / rule.count) }];
@@ -290,6 +364,10 @@ function described(rule: Rule): string {
       return `throttle-${rule.burst}-${rule.count}/${rule.period}s`;
     case "lease":
       return `lease-${rule.limit}/${seconds(rule.leaseMs)}s`;
+    case "calendar": {
+      const { limit, period, zone, starts } = rule;
+      return `calendar-${limit}/${period} ${zone}${starts === 1 ? "" : ` ${starts}`}`;
+    }
     default: {
       const kind = rule.kind === "fixed" && rule.anchored ? "anchored" : rule.kind;
       return `${kind}-${rule.windows.map(({ limit, windowMs }) => `${limit}/${seconds(windowMs)}s`).join(",")}`;
@@ -299,13 +377,15 @@ function described(rule: Rule): string {
 
 /** Whether a request counts also where it does not fit. A throttle and a lease cannot be forced. */
 export function isForced(rule: Rule, force: boolean | undefined): boolean {
-  return (rule.kind === "sliding" || rule.kind === "fixed") && (force ?? rule.force);
+  return rule.kind !== "throttle" && rule.kind !== "lease" && (force ?? rule.force);
 }
 
 /** The rule, or an error that says what was given in its place. */
 export function checked<R extends Rule>(rule: R): R {
   if (typeof rule === "object" && rule !== null && KINDS.has(rule.kind)) return rule;
-  throw new TypeError(`a rule is made by sliding(), fixed(), throttle() or lease(), and is not ${show(rule)}`);
+  throw new TypeError(
+    `a rule is made by sliding(), fixed(), calendar(), throttle() or lease(), and is not ${show(rule)}`,
+  );
 }
 
 /** The rule, if it is a lease. */
@@ -314,11 +394,17 @@ export function checkedLease(rule: LeaseRule): LeaseRule {
   throw new TypeError(`a lease is made by lease(), and not by ${(rule as Rule).kind}()`);
 }
 
-const KINDS = new Set(["sliding", "fixed", "throttle", "lease"]);
+const KINDS = new Set(["sliding", "fixed", "calendar", "throttle", "lease"]);
+
+/** The command of a rule. */
+export function commandOf(rule: Rule): "sliding" | "fixed" | "throttle" | "acquire" {
+  const { kind } = checked(rule);
+  return kind === "lease" ? "acquire" : kind === "calendar" ? "fixed" : kind;
+}
 
 /** The keyword of a rule. */
 export function keyword(rule: Rule): string {
-  return checked(rule).kind === "lease" ? "ACQUIRE" : rule.kind.toUpperCase();
+  return commandOf(rule).toUpperCase();
 }
 
 /** The windows of a rate, as written. */
@@ -341,6 +427,9 @@ function readRate(rate: Rate): Window[] {
 const DURATION = /^[ \t\n\r\f\v]*([0-9]+(?:\.[0-9]{1,3})?)?[ \t\n\r\f\v]*([a-z]+)[ \t\n\r\f\v]*$/i;
 const RATE =
   /^[ \t\n\r\f\v]*([0-9]+(?:_[0-9]+)*)(?:[ \t\n\r\f\v]*\/|[ \t\n\r\f\v]+per(?=[ \t\n\r\f\v]))[ \t\n\r\f\v]*([0-9]+(?:\.[0-9]{1,3})?)?[ \t\n\r\f\v]*([a-z]+)[ \t\n\r\f\v]*$/i;
+
+const CALENDAR =
+  /^[ \t\n\r\f\v]*([0-9]+(?:_[0-9]+)*)(?:[ \t\n\r\f\v]*\/|[ \t\n\r\f\v]+per(?=[ \t\n\r\f\v]))[ \t\n\r\f\v]*(day|week|month|year)s?[ \t\n\r\f\v]*$/i;
 
 function notARate(given: unknown): RangeError {
   return new RangeError(`${show(given)} is not a rate such as "100/minute" or [100, 60]`);

@@ -21,16 +21,31 @@ export type Mode = "module" | "functions" | "script";
 /** One call, before it is known in which form it is sent. */
 export interface Call {
   /** The command without `RL.`, in lower case; `set` is the server's own. */
-  readonly name: "sliding" | "fixed" | "throttle" | "acquire" | "release" | "all" | "peek" | "refund" | "reset" | "set";
+  readonly name:
+    | "sliding"
+    | "fixed"
+    | "throttle"
+    | "acquire"
+    | "release"
+    | "all"
+    | "peek"
+    | "refund"
+    | "reset"
+    | "settle"
+    | "set";
   readonly keys: readonly [Word, ...Word[]];
   /** What stands behind the keys. */
   readonly words: readonly Word[];
+  /** Whether it does no harm when it is sent twice, which some commands never do. */
+  readonly repeatable?: boolean;
 }
 
 /** What a call knows of itself while it is under way. */
 interface Attempt {
   readonly node: Node;
-  deadline: number;
+  readonly deadline: number;
+  /** For how many milliseconds the process had waited for anything when the call began. */
+  readonly waited: number;
   /** Whether the caller has been told the outcome. */
   over: boolean;
   /** Whether something was sent. */
@@ -43,14 +58,16 @@ interface Attempt {
 const PAUSE_MS = 1000;
 /** A call that gets no reply by its deadline says that the node is unavailable if that was silent for so long. */
 const SILENCE_MS = 150;
+/** For how long a process that is busy may exceed a deadline. */
+const BUSY_MS = 1000;
 /** How often a node without the module is asked for it. */
 const PROBE_MS = 60_000;
 /** How often one call lets the form be found out anew. */
 const MOST_PROBES = 2;
 
 const ALL_MODES: readonly Mode[] = ["module", "functions", "script"];
-/** Calls that do no harm when they are sent twice. */
-const REPEATABLE: ReadonlySet<Call["name"]> = new Set(["peek", "acquire", "release", "reset", "set"]);
+/** Commands that do no harm when they are sent twice. */
+const REPEATABLE: ReadonlySet<Call["name"]> = new Set(["peek", "acquire", "release", "reset", "settle", "set"]);
 const servers = new WeakMap<Connection, Map<string, Server>>();
 
 /** The server behind a connection, in the modes that are allowed. */
@@ -63,6 +80,11 @@ export function serverOf(connection: Connection, mode: Mode | "auto"): Server {
   const server = known.get(mode) ?? new Server(connection, mode === "auto" ? ALL_MODES : [mode]);
   known.set(mode, server);
   return server;
+}
+
+/** For how many milliseconds of its life this process had nothing to do but to wait. */
+function waited(): number {
+  return performance.eventLoopUtilization().idle;
 }
 
 /** Thrown while a node is not asked. */
@@ -195,7 +217,8 @@ export class Server {
     const node = this.#nodeAt(call.keys[0]);
     const now = performance.now();
     if (node.enter(now)) this.#connection.renew?.();
-    const attempt: Attempt = { node, deadline: now + timeout, over: false, sent: false, timer: undefined };
+    const deadline = now + timeout;
+    const attempt: Attempt = { node, deadline, waited: waited(), over: false, sent: false, timer: undefined };
     // No more promises than it takes: this is what each request of an application goes through.
     return new Promise((resolve, reject) => {
       const ended = () => {
@@ -212,7 +235,7 @@ export class Server {
         if (ended()) reject(error);
       };
       attempt.timer = setTimeout(() => {
-        this.#expire(attempt, () => {
+        this.#expire(attempt, timeout, () => {
           attempt.over = true;
           node.timedOut(performance.now(), now);
           reject(
@@ -231,12 +254,21 @@ export class Server {
     });
   }
 
-  /** Gives a call up at its deadline, after the replies of its node that have arrived. */
-  #expire(attempt: Attempt, giveUp: () => void): void {
+  /**
+   * Gives a call up when this process has waited for its reply for as long as it may. What the process was busy with does not
+   * count, as with a thousand requests at once, but for a second at most; replies of the node that have arrived are read first.
+   */
+  #expire(attempt: Attempt, timeout: number, giveUp: () => void): void {
+    if (attempt.over) return;
     const { node } = attempt;
-    const late = performance.now() - attempt.deadline;
+    const now = performance.now();
+    const left = Math.min(timeout - (waited() - attempt.waited), attempt.deadline + BUSY_MS - now);
+    if (left > 20) {
+      attempt.timer = setTimeout(() => this.#expire(attempt, timeout, giveUp), left);
+      return;
+    }
     let [turns, { replies }] = [0, node];
-    const until = attempt.deadline + 500;
+    const until = now + 500;
     const look = () => {
       if (attempt.over) return;
       if (turns++ < 5 || (node.replies !== replies && performance.now() < until)) {
@@ -244,9 +276,7 @@ export class Server {
         setImmediate(look);
       } else giveUp();
     };
-    if (late <= 20) look();
-    // The process was busy, and may not even have written the call: it gets that time again.
-    else attempt.timer = setTimeout(look, Math.min(late, 1000));
+    look();
   }
 
   /**
@@ -304,7 +334,7 @@ export class Server {
       if (what === "retry") return cause;
       throw cause;
     }
-    if (error instanceof LostReplyError && REPEATABLE.has(call.name)) return error;
+    if (error instanceof LostReplyError && (call.repeatable || REPEATABLE.has(call.name))) return error;
     throw error;
   }
 
@@ -390,7 +420,7 @@ export class Server {
 
   /** Sends commands to the node of a key, beside the calls. */
   #beside(node: Node, key: Word, deadline: number): (...command: Word[]) => Promise<unknown> {
-    const attempt = { node, deadline, over: false, sent: false, timer: undefined };
+    const attempt = { node, deadline, waited: 0, over: false, sent: false, timer: undefined };
     return (...command) => this.#transmit(command, { name: "set", keys: [key], words: [] }, attempt);
   }
 

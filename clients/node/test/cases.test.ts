@@ -4,7 +4,17 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
-import { type Connection, clientAddress, fixed, Limiter, lease, type Rule, sliding, throttle } from "redis-rl";
+import {
+  type Connection,
+  calendar,
+  clientAddress,
+  fixed,
+  Limiter,
+  lease,
+  type Rule,
+  sliding,
+  throttle,
+} from "redis-rl";
 import { clients, type OpenClient } from "./support/clients.js";
 import { modes, root, Server } from "./support/server.js";
 
@@ -32,9 +42,12 @@ function says(attempt: () => unknown, parts: readonly string[]): Promise<void> {
 
 function ruleOf(given: Any): Rule {
   if (typeof given !== "object" || given === null) return given;
-  knows(given, "kind", "rates", "rate", "limit", "ttl", "burst", "cost", "force", "anchored", "name", "unit", "holder");
-  const { kind, rates, rate, limit, ttl, ...options } = given;
+  const known = "kind rates rate limit ttl burst zone starts cost force anchored name unit holder reserved";
+  knows(given, ...known.split(" "));
+  const { kind, rates, rate, limit, ttl, reserved: _, ...options } = given;
   switch (kind) {
+    case "calendar":
+      return calendar(rate, options);
     case "sliding":
       return (sliding as Any)(...rates, options);
     case "fixed":
@@ -46,6 +59,19 @@ function ruleOf(given: Any): Rule {
   }
 }
 
+/** The figures of a request that was allowed. */
+const ALLOWED = {
+  allowed: 1,
+  limit: 9,
+  used: 1,
+  remaining: 8,
+  "retry-after-ms": 0,
+  "next-after-ms": 1,
+  "reset-after-ms": 1,
+  "window-ms": 0,
+  "at-ms": 1,
+};
+
 /** A connection that keeps what it is sent, and replies as it is told. */
 function recorder(reply: unknown = new Error("WRONGTYPE none of that")): Connection & { sent: string[][] } {
   const sent: string[][] = [];
@@ -53,20 +79,48 @@ function recorder(reply: unknown = new Error("WRONGTYPE none of that")): Connect
     keyPrefix: "",
     sent,
     async send(command) {
-      sent.push(command.map(String));
-      if (reply instanceof Error) throw reply;
-      return reply;
+      const words = command.map(String);
+      sent.push(words);
+      const told = typeof reply === "function" ? reply(words) : reply;
+      if (told instanceof Error) throw told;
+      return told;
     },
+  };
+}
+
+/** A server that allows a reservation, so that it can be settled. */
+function allowing(rule: Any): (words: string[]) => unknown {
+  const map = new Map(Object.entries(ALLOWED));
+  const each = (rule.rates ?? []).join().split(",");
+  return (words) => {
+    if (words.some((word) => /settle$/i.test(word))) return new Error("WRONGTYPE none of that");
+    return each.length > 1 ? each.map(() => map) : map;
   };
 }
 
 /** Makes the call of a case. */
 async function call(limiter: Limiter, given: Any): Promise<Any> {
   const { key, keys, rule, rules, options = {} } = given;
-  const { at_ms: atMs, holder, holders, ...more } = options;
+  const { at_ms: atMs, holder, holders, units, lease: held, actual, ...more } = options;
   knows(more, "cost", "force");
   const made = rule && ruleOf(rule);
+  const reserving = held === undefined ? {} : { lease: held };
   switch (given.call) {
+    case "reserve":
+      return limiter.reserve(key, made, units, reserving);
+    case "settle":
+      return (await limiter.reserve(key, made, units, reserving)).settle(actual);
+    case "cancel":
+      return (await limiter.reserve(key, made, units, reserving)).cancel();
+    case "reserve_all":
+      return limiter.reserveAll(
+        rules.map((each: Any, i: number) => ({
+          key: keys[i],
+          rule: ruleOf(each),
+          ...(each.reserved !== undefined && { reserve: each.reserved }),
+        })),
+        reserving,
+      );
     case "hit":
       return limiter.hit(key, made, more);
     case "peek":
@@ -106,21 +160,52 @@ describe("rates", () => {
 });
 
 describe("words", () => {
-  const { valid, modes: forms, invalid } = read("words");
-  const fields = ["call", "key", "keys", "rule", "rules", "prefix", "options"];
-  const sentBy = async (given: Any, mode: Any) => {
-    const connection = recorder();
+  const file = read("words");
+  const valid = [...file.valid, ...file.reserve, ...file.calendar];
+  const forms = [...file.modes, ...file.reserve_modes];
+  // That a reservation is given to hit does not compile, and there is no rule that is one.
+  const invalid = [...file.invalid, ...file.reserve_invalid.filter((given: Any) => given.call !== "hit")];
+  const fields = ["call", "key", "keys", "rule", "rules", "prefix", "options", "now_ms"];
+  /** The clock of this process stands still where a case says so. */
+  const at = async <T>({ now_ms: now }: Any, work: () => Promise<T>): Promise<T> => {
+    const real = Date.now;
+    if (now !== undefined) Date.now = () => now;
+    try {
+      return await work();
+    } finally {
+      Date.now = real;
+    }
+  };
+  const sentBy = async (given: Any, mode: Any, line = "WRONGTYPE none of that") => {
+    const settles = given.call === "settle" || given.call === "cancel";
+    const connection = recorder(settles ? allowing(given.rule) : new Error(line));
     const limiter = new Limiter(connection, { prefix: given.prefix ?? "", mode });
-    await assert.rejects(call(limiter, given), /WRONGTYPE/);
-    return connection.sent.at(-1);
+    await at(given, () => assert.rejects(call(limiter, given), new RegExp(line.slice(0, 9))));
+    return connection.sent.at(-1)?.map((word, i, list) => {
+      if (list[i - 1] !== "HOLD") return word;
+      assert.match(word, /^[0-9a-f]{32}$/);
+      return "HOLDER";
+    });
   };
   for (const given of valid) {
-    test(given.words.join(" "), async () => {
+    test(`${given.words.join(" ")} ${given.now_ms ?? ""}`, async () => {
       knows(given, ...fields, "words", "live");
       assert.deepEqual(await sentBy(given, "module"), given.words);
     });
   }
-  for (const given of forms.calls ?? forms) {
+  for (const given of file.calendar_ended) {
+    test(`the window has ended: ${given.words.join(" ")}`, async () => {
+      knows(given, ...fields, "words");
+      assert.deepEqual(await sentBy(given, "module", "ERR the window has ended"), given.words);
+    });
+  }
+  for (const given of file.calendar_invalid) {
+    test(`not ${JSON.stringify(given.rule)}`, async () => {
+      knows(given, "rule", "error", "typed");
+      await says(() => ruleOf(given.rule), given.error);
+    });
+  }
+  for (const given of forms) {
     test(`in every mode: ${given.module.join(" ")}`, async () => {
       knows(given, ...fields, "module", "functions", "script");
       for (const mode of modes) {
@@ -135,9 +220,11 @@ describe("words", () => {
   for (const given of invalid) {
     test(`not ${JSON.stringify(given).slice(0, 150)}`, async () => {
       knows(given, ...fields, "error", "typed");
-      const connection = recorder();
-      await says(() => call(new Limiter(connection), given), given.error);
-      assert.deepEqual(connection.sent, [], "it fails before it is sent");
+      const settles = given.call === "settle";
+      const connection = recorder(settles ? allowing(given.rule) : undefined);
+      await says(() => call(new Limiter(connection, { mode: "module" }), given), given.error);
+      const sent = connection.sent.map(([command]) => command);
+      assert.deepEqual(sent, settles ? ["RL.PEEK", "RL.SLIDING"] : [], "it fails before it is sent");
     });
   }
 
@@ -156,14 +243,17 @@ describe("words", () => {
       for (const given of valid) {
         if (given.live === false) continue;
         await server.run("FLUSHALL");
-        await call(new Limiter(open.client, { prefix: given.prefix ?? "", mode: "module" }), given);
+        const limiter = new Limiter(open.client, { prefix: given.prefix ?? "", mode: "module" });
+        await at(given, () => call(limiter, given));
       }
     });
   });
 });
 
 describe("replies", () => {
-  const { valid, numbers, invalid } = read("replies");
+  const file = read("replies");
+  const { numbers, invalid } = file;
+  const valid = [...file.valid, ...file.calendar];
   const underscored = (name: string) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
   const shown = (result: Any, expected: Any): Any => {
     const names =
@@ -210,8 +300,64 @@ describe("replies", () => {
   }
 });
 
+describe("settlements", () => {
+  const { settle, settle_invalid } = read("replies");
+  const settled = async (reply: unknown) => {
+    const map = new Map(Object.entries(ALLOWED));
+    const connection = recorder((words: string[]) => (words[0] === "RL.SETTLE" ? reply : map));
+    const limiter = new Limiter(connection, { mode: "module" });
+    return (await limiter.reserve("k", sliding("5/minute"), 5)).settle(3);
+  };
+  for (const given of settle) {
+    test(given.name, async () => {
+      knows(given, "name", "reply", "result");
+      if (given.result === "done") assert.equal(await settled(given.reply), true);
+      else await assert.rejects(settled(given.reply), /settled already, with another/);
+    });
+  }
+  for (const given of settle_invalid) {
+    test(`not ${given.name}`, async () => {
+      knows(given, "name", "reply");
+      await assert.rejects(settled(given.reply), /The server replied/);
+    });
+  }
+});
+
+test("calendars: 20 zones, 10 years, each change of the clocks and each end of a month", () => {
+  const { periodEnd } = internal("calendar");
+  const { zones } = read("calendar");
+  let times = 0;
+  for (const [zone, { changes, ...lists }] of Object.entries<Any>(zones)) {
+    for (const [name, runs] of Object.entries<number[][]>(lists)) {
+      const [period, starts = "1"] = name.split(":");
+      for (const [first = 0, ...lengths] of runs) {
+        let from = first * 1000;
+        for (const length of lengths) {
+          const to = from + length * 60_000;
+          const near = changes.flatMap((change: number) => [change * 1000 - 1, change * 1000, change * 1000 + 1]);
+          for (const at of [from, to - 1, ...near.filter((time: number) => time >= from && time < to)]) {
+            // Each from the beginning, without what is remembered.
+            const end = periodEnd({ period, zone, starts: Number(starts) }, at);
+            assert.equal(end, to, `${zone} ${name} ${new Date(at).toISOString()}`);
+            times++;
+          }
+          from = to;
+        }
+      }
+    }
+  }
+  assert.ok(times > 20_000, `${times}`);
+});
+
 describe("errors", () => {
-  const { meaning } = internal("errors");
+  const { meaning, isEnded, isSettled } = internal("errors");
+  for (const given of read("errors").meanings) {
+    test(`what is done about: ${given.line}`, () => {
+      knows(given, "line", "means");
+      const error = new Error(given.line);
+      assert.equal(isEnded(error) ? "ended" : isSettled(error) ? "settled" : null, given.means);
+    });
+  }
   for (const given of read("errors").lines) {
     test(given.line || "an empty line", () => {
       knows(given, "line", "unavailable", "retry", "permanent", "probe", "cluster");
@@ -231,10 +377,10 @@ describe("errors", () => {
 });
 
 describe("keys", () => {
-  const { keys, addresses, invalid } = read("keys");
+  const { keys, calendar, addresses, invalid } = read("keys");
   const { keysOf } = internal("adapter");
   const { policyOf } = internal("rules");
-  for (const given of keys) {
+  for (const given of [...keys, ...calendar]) {
     test(given.key, () => {
       knows(given, "rule", "identity", "prefix", "policy", "key");
       const rule = ruleOf(given.rule);

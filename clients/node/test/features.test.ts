@@ -293,7 +293,7 @@ test("of a crowd one asks again, a moment before a remembered denial ends", () =
     "reset-after-ms": 60_000,
     "at-ms": 1,
   };
-  cache.remember("k", rule, 1, [figures], 60_000, performance.now());
+  cache.remember("k", rule, 1, [figures], performance.now());
   const now = performance.now();
   const found = (ms: number, cost = 1) => cache.find("k", rule, cost, now + ms) !== undefined;
   assert.deepEqual(
@@ -302,7 +302,7 @@ test("of a crowd one asks again, a moment before a remembered denial ends", () =
   );
   assert.ok(cache.find("k", rule, 1, now + 50_000, now - 1000), "for a call that had begun before it came");
   assert.equal(cache.find("k", rule, 1, now + 61_000, now - 1000), undefined);
-  cache.remember("k", rule, 2, [figures], 60_000, now);
+  cache.remember("k", rule, 2, [figures], now);
   cache.refute("k", rule, 1);
   assert.equal(found(10, 2), true, "a lighter request that was allowed refutes nothing");
   cache.refute("k", rule, 2);

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
-import { DeniedError, fixed, Limiter, lease, type Result, sliding, throttle } from "redis-rl";
+import { calendar, DeniedError, fixed, Limiter, lease, type Result, sliding, throttle } from "redis-rl";
 import { clients, type OpenClient } from "./support/clients.js";
 import { modes, Server } from "./support/server.js";
 
@@ -245,25 +245,116 @@ for (const mode of modes) {
       assert.equal(second.headers().RateLimit, '"requests";r=4;t=45, "tokens";r=20;t=45, "busy";r=1');
     });
 
+    test("a calendar: counted in its period, and in the one after where that has ended by the server's clock", async (t) => {
+      const rule = calendar("3/month", { zone: "Europe/Berlin" });
+      const [now, end] = [Date.UTC(2023, 10, 20), Date.UTC(2023, 10, 30, 23)];
+      t.mock.method(Date, "now", () => now);
+      server.setTime(now);
+      const first = await limiter.hit("calendar", rule);
+      assert.deepEqual([first.allowed, first.windowMs, first.resetAfterMs], [true, 0, end - now]);
+      assert.equal(first.headers()["RateLimit-Policy"], '"month";q=3');
+      for (let i = 0; i < 2; i++) await limiter.hit("calendar", rule);
+      assert.equal((await limiter.hit("calendar", rule)).retryAfterMs, end - now);
+      assert.equal((await limiter.refund("calendar", rule)).refunded, 1);
+      server.setTime(end);
+      const next = await limiter.hit("calendar", rule);
+      assert.deepEqual([next.used, next.resetAfterMs], [1, Date.UTC(2023, 11, 31, 23) - end]);
+      const both = await limiter.all([
+        { key: "{c}:1", rule: sliding("5/s") },
+        { key: "{c}:2", rule },
+      ]);
+      assert.deepEqual([both.allowed, both.each[1]?.resetAfterMs], [true, Date.UTC(2023, 11, 31, 23) - end]);
+      assert.equal((await limiter.peek("calendar", rule, { cost: 0 })).used, 1);
+      server.setTime(T);
+    });
+
     test("a token budget: reserve and settle", async () => {
       server.setTime(T);
-      for (const rule of [sliding("200/minute"), fixed("200/minute"), fixed("200/minute", { anchored: true })]) {
+      for (const rule of [
+        sliding("200/minute"),
+        fixed("200/minute"),
+        fixed("200/minute", { anchored: true }),
+        calendar("200/day", { zone: "Asia/Kolkata" }),
+      ]) {
         const key = `b:${rule.kind}:${"anchored" in rule && rule.anchored}`;
         const used = async () => (await limiter.peek(key, rule, { cost: 0 })).used;
         const first = await limiter.reserve(key, rule, 100);
-        await first.settle(40);
+        assert.equal(await used(), 100);
+        assert.equal(await first.settle(40), true);
         assert.equal(await used(), 40);
-        await first.settle(40);
+        assert.equal(await first.settle(40), true);
         assert.equal(await used(), 40, "settled again, it changes nothing");
-        await assert.rejects(first.settle(41), /settled already, with 40/);
+        await assert.rejects(first.settle(41), /settled already, with another/);
         const second = await limiter.reserve(key, rule, 150);
         await second.settle(300);
         assert.equal(await used(), 340, "what was missing is charged");
-        const third = await limiter.reserve(key, rule, 2);
-        assert.equal(third.allowed, false);
-        await assert.rejects(third.settle(2), /denied/);
+        const denied = await limiter.reserve(key, rule, 2).catch((error) => error);
+        assert.ok(denied instanceof DeniedError);
         assert.equal(await used(), 340);
       }
+    });
+
+    test("work with a reservation: settled, charged as reserved, or cancelled where it fails", async () => {
+      server.setTime(T);
+      const rule = sliding("1000/minute");
+      const used = async () => (await limiter.peek("work", rule, { cost: 0 })).used;
+      const answer = await limiter.reserve("work", rule, 100, async (reservation) => {
+        assert.equal(await used(), 100);
+        await reservation.settle(30);
+        return "an answer";
+      });
+      assert.deepEqual([answer, await used()], ["an answer", 30]);
+      await limiter.reserve("work", rule, 100, () => {});
+      assert.equal(await used(), 130, "charged as reserved");
+      const failing = limiter.reserve("work", rule, 100, () => {
+        throw new Error("the model fails");
+      });
+      await assert.rejects(failing, /the model fails/);
+      assert.equal(await used(), 130, "given back");
+      const late = limiter.reserve("work", rule, 100, async (reservation) => {
+        await reservation.settle(60);
+        throw new Error("after it was settled");
+      });
+      await assert.rejects(late, /after it was settled/);
+      assert.equal(await used(), 190);
+    });
+
+    test("a reservation that nobody settles ends by itself", async () => {
+      server.setTime(T);
+      const rule = sliding("100/hour");
+      const lapsed = await limiter.reserve("lapses", rule, 100, { lease: 10 });
+      server.setTime(T + 9_999);
+      await assert.rejects(limiter.reserve("lapses", rule, 1, { lease: 10 }), DeniedError);
+      server.setTime(T + 10_000);
+      const next = await limiter.reserve("lapses", rule, 100, { lease: 10 });
+      await next.settle(20);
+      assert.equal(await lapsed.settle(50), true, "what has ended is counted now");
+      assert.equal((await limiter.peek("lapses", rule, { cost: 0 })).used, 70);
+    });
+
+    test("a reservation of several keys: settled with one number, or with one each", async () => {
+      server.setTime(T);
+      const demands = [
+        { key: "{r}:rpm", rule: sliding("10/minute") },
+        { key: "{r}:tpm", rule: sliding("1000/minute"), reserve: 400 },
+        { key: "{r}:month", rule: calendar("5000/month"), reserve: 400 },
+      ];
+      const used = async () =>
+        Promise.all(demands.map(async ({ key, rule }) => (await limiter.peek(key, rule, { cost: 0 })).used));
+      const first = await limiter.reserveAll(demands);
+      assert.deepEqual(await used(), [1, 400, 400]);
+      assert.equal(await first.settle(150), true);
+      assert.deepEqual(await used(), [1, 150, 150]);
+      await limiter.reserveAll(demands, async (reservation) => {
+        await reservation.settle({ "{r}:tpm": 250, "{r}:month": 1 });
+      });
+      assert.deepEqual(await used(), [2, 400, 151]);
+      await assert.rejects((await limiter.reserveAll(demands)).settle({ "{r}:tpm": 1 }), /actual must be/);
+      const denied = await limiter
+        .reserveAll([{ key: "{r}:tpm", rule: sliding("1000/minute"), reserve: 700 }])
+        .catch((e) => e);
+      assert.ok(denied instanceof DeniedError);
+      await assert.rejects(limiter.reserveAll([{ key: "k", rule: sliding("5/s") }]), /nothing is reserved/);
     });
 
     if (mode === "module") {

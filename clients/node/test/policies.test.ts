@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { createServer, type Server as HttpServer } from "node:http";
 import type { AddressInfo } from "node:net";
+import { join } from "node:path";
 import { after, before, describe, type TestContext, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import fastifyRateLimit from "@fastify/rate-limit";
@@ -12,6 +13,7 @@ import { type Options, rateLimit } from "express-rate-limit";
 import fastify from "fastify";
 import { type Context, Hono } from "hono";
 import { rateLimiter } from "hono-rate-limiter";
+import { Redis } from "ioredis";
 import { RateLimiterMemory } from "rate-limiter-flexible";
 import {
   fixed,
@@ -30,7 +32,7 @@ import { fastifyRateLimitStore } from "redis-rl/fastify-rate-limit";
 import { honoRateLimiterStore } from "redis-rl/hono-rate-limiter";
 import { RateLimiterRl } from "redis-rl/rate-limiter-flexible";
 import { type ClientKind, clients, type OpenClient } from "./support/clients.js";
-import { eventually, Server } from "./support/server.js";
+import { eventually, root, Server } from "./support/server.js";
 
 const [nodeRedis, ioredis] = [clients[0], clients[3]] as [ClientKind, ClientKind];
 const HOUR = 3_600_000;
@@ -273,11 +275,10 @@ describe("with a server", () => {
     await limiter.hit("other", rule);
     const reservation = await limiter.reserve("tokens", rule, 50_000);
     const exceeded = await limiter.reserve("tokens", rule, 50_000);
-    assert.deepEqual([reservation.allowed, reservation.result.source], [true, "open"]);
+    assert.equal(reservation.result.source, "open");
     server.resume();
     await eventually("the server decides", async () => (await limiter.hit("other", rule)).source === "server");
-    await reservation.settle(100);
-    await exceeded.settle(51_000);
+    assert.deepEqual([await reservation.settle(100), await exceeded.settle(51_000)], [false, false]);
     const used = async () => (await limiter.peek("tokens", rule, { cost: 0 })).used;
     assert.equal(await used(), 60_000);
     // And one that the server has counted is not settled by the policy, but when the server is back.
@@ -285,14 +286,9 @@ describe("with a server", () => {
     assert.equal(counted.result.source, "server");
     server.pause();
     await limiter.hit("other", rule);
-    await assert.rejects(counted.settle(12_000), UnavailableError);
+    assert.equal(await counted.settle(12_000), false);
     server.resume();
-    await eventually("it is settled", () =>
-      counted.settle(12_000).then(
-        () => true,
-        () => false,
-      ),
-    );
+    await eventually("it is settled", () => counted.settle(12_000));
     assert.equal(await used(), 72_000);
   });
 
@@ -554,25 +550,99 @@ describe("with a server", () => {
     for (const place of places) await place.release();
   });
 
-  test("a settlement whose reply was lost is not sent again", async () => {
-    let lose = false;
+  test("replies that are lost: a reservation and its settlement are sent again, and charge once", async () => {
+    await server.run("FLUSHALL");
+    let lose = 0;
     const connection = {
       keyPrefix: "",
-      calls: 0,
       async send(command: readonly (string | Uint8Array)[]) {
-        if (command[0] === "RL.REFUND") this.calls++;
-        if (lose) throw new Error("Socket closed unexpectedly");
-        return server.run(...(command.map(String) as [string]));
+        const reply = await server.run(...(command.map(String) as [string]));
+        if (lose-- > 0) throw new Error("Socket closed unexpectedly");
+        return reply;
       },
     };
-    const limiter = new Limiter(connection, { mode: "module", logger: quiet });
-    const reservation = await limiter.reserve("lost", sliding("100/hour"), 50);
-    lose = true;
-    await assert.rejects(reservation.settle(20), LostReplyError);
-    lose = false;
-    await assert.rejects(reservation.settle(20), LostReplyError);
-    await assert.rejects(reservation.cancel(), /settled already, with 20/);
-    assert.equal(connection.calls, 1);
+    const lines: string[] = [];
+    const logger = { warn: (line: string) => lines.push(line) };
+    const limiter = new Limiter(connection, { mode: "module", logger });
+    const rule = sliding("100/hour");
+    const used = async () => (await limiter.peek("lost", rule, { cost: 0 })).used;
+    await limiter.hit("other", rule);
+    lose = 1;
+    // The breaker is shared, and a connection that fails opens it: nothing is sent for a second.
+    const outcome = await limiter.reserve("lost", rule, 50).catch((error) => error);
+    if (outcome instanceof Error) assert.ok(outcome instanceof UnavailableError);
+    await sleep(1100);
+    await server.run("FLUSHALL");
+    const reservation = await limiter.reserve("lost", rule, 50);
+    lose = 1;
+    await reservation.settle(20);
+    await sleep(1100);
+    assert.equal(await reservation.settle(20), true);
+    assert.equal(await reservation.settle(20), true);
+    assert.equal(await used(), 20);
+    await assert.rejects(reservation.cancel(), /settled already, with another/);
+  });
+
+  test("a reservation is renewed while its work lasts, and lost while the server hangs", async (t) => {
+    const hanging = await Server.start({ mode: "module" });
+    t.after(() => hanging.stop());
+    const redis = new Redis(hanging.port);
+    redis.on("error", () => {});
+    t.after(() => redis.disconnect());
+    const limiter = new Limiter(redis, { timeout: 300, logger: quiet });
+    const rule = sliding("100/hour");
+    const held = async () => Number(await hanging.run("ZCARD", "k:held")) > 0;
+    await limiter.reserve("k", rule, 100, { lease: 0.6 }).then((reservation) => reservation.cancel());
+    await limiter.reserve(
+      "k",
+      rule,
+      100,
+      async (reservation) => {
+        await sleep(1500);
+        assert.equal(reservation.lost, false);
+        await assert.rejects(limiter.reserve("k", rule, 1), { name: "DeniedError" });
+        assert.ok(await held());
+        hanging.pause();
+        const began = performance.now();
+        await new Promise((resolve) => reservation.signal.addEventListener("abort", resolve));
+        assert.ok(reservation.lost && performance.now() - began < 1500);
+        hanging.resume();
+        await eventually("it is settled", () => reservation.settle(7));
+      },
+      { lease: 0.6 },
+    );
+    assert.equal((await limiter.peek("k", rule, { cost: 0 })).used, 7);
+  });
+
+  test("so long after a settlement without reply that it may be forgotten, nothing is sent", async () => {
+    const { Reservation } = require(join(root, "clients/node/dist/reservation.js"));
+    let sent = 0;
+    const keeper = {
+      settle: async () => {
+        sent++;
+        throw new LostReplyError("lost");
+      },
+      renew: async () => ({ allowed: true }),
+      warn() {},
+    };
+    const part = { key: "k", rule: sliding("5/s"), units: 3 };
+    const hold = { holder: "h", leaseMs: 30_000 };
+    const reservation = new Reservation(keeper, [part], { source: "server" }, hold, {
+      takenAt: performance.now(),
+      timeout: 1000,
+      renews: false,
+    });
+    assert.equal(await reservation.settle(2), false);
+    assert.equal(await reservation.settle(2), false);
+    const real = performance.now;
+    const now = real.call(performance);
+    performance.now = () => now + 60_000;
+    try {
+      await assert.rejects(reservation.settle(2), /unknown whether/);
+    } finally {
+      performance.now = real;
+    }
+    assert.equal(sent, 2);
   });
 
   test("a signal ends a call at once, also while the server hangs", async (t) => {

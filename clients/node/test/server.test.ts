@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { join } from "node:path";
 import { type TestContext, test } from "node:test";
-import { Limiter, type Mode, sliding, UnsupportedServerError } from "redis-rl";
+import { type Connection, Limiter, type Mode, sliding, UnsupportedServerError } from "redis-rl";
 import { type ClientKind, clients, type OpenClient } from "./support/clients.js";
 import { eventually, modes, modulePath, root, Server, type ServerOptions } from "./support/server.js";
 
@@ -188,6 +188,52 @@ test("an older library is replaced, and a newer one never", async (t) => {
     "#!lua name=rl\n-- The commands of redis-rl as functions.\nredis.register_function('rl_old', function() end)";
   await server.run("FUNCTION", "LOAD", "REPLACE", old);
   assert.equal((await limiter.hit("k", rule)).allowed, true, "one without the function is replaced by the call");
+});
+
+test("what the process is busy with counts for no deadline, and a server that is silent does", async () => {
+  const burn = (ms: number) => {
+    const until = performance.now() + ms;
+    while (performance.now() < until);
+  };
+  // A reply that takes twenty turns of an event loop that is busy for 30 ms in each.
+  const behind: Connection = {
+    keyPrefix: "",
+    async send(command) {
+      if (command[0] === "RL.PEEK") return figures;
+      for (let turn = 0; turn < 20; turn++) {
+        await new Promise(setImmediate);
+        burn(30);
+      }
+      return figures;
+    },
+  };
+  const figures = Object.entries({
+    allowed: 1,
+    limit: 10,
+    used: 1,
+    remaining: 9,
+    "retry-after-ms": 0,
+    "next-after-ms": 1,
+    "reset-after-ms": 1,
+    "window-ms": 60_000,
+    "at-ms": 1,
+  }).flat();
+  const limiter = new Limiter(behind, { mode: "module", timeout: 100 });
+  assert.equal((await limiter.hit("k", rule)).allowed, true);
+  const silent: Connection = { keyPrefix: "", send: () => new Promise(() => {}) };
+  const waiting = new Limiter(silent, { mode: "module", timeout: 100, logger: { warn() {} } }).hit("k", rule);
+  let over = false;
+  const ended = assert.rejects(waiting, { name: "UnavailableError" }).finally(() => {
+    over = true;
+  });
+  let turns = 0;
+  while (!over) {
+    burn(50);
+    turns++;
+    await new Promise(setImmediate);
+  }
+  await ended;
+  assert.ok(turns < 40, `${turns}: it is given up after a second more, however busy the process is`);
 });
 
 test("what is not a client is refused where it is made", () => {

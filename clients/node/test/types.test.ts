@@ -120,6 +120,8 @@ test("what is impossible does not compile", () => {
     'limiter.hit(undefined, sliding("5/minute"));',
     'limiter.refund("k", lease(3, 60));',
     'limiter.reserve("k", throttle("5/minute"), 5);',
+    'limiter.reserve("k", lease(3, 60), 5);',
+    'limiter.reserveAll([{ key: "k", rule: throttle("5/minute"), reserve: 5 }]);',
     "sliding();",
     "new Limiter(undefined);",
     'new Limiter(limiter.connection, { mode: "function" });',

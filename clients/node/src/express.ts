@@ -1,0 +1,56 @@
+/** Middleware for Express, version 5. */
+
+import type { NextFunction, Request, RequestHandler, Response } from "express";
+import { Guard, type GuardOptions, type Limits } from "./guard.js";
+import { clientAddress } from "./identity.js";
+import type { Limiter } from "./limiter.js";
+
+export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
+
+export interface RateLimitOptions extends GuardOptions<Request> {
+  /** Answers a denied request, in place of the problem document with status 429. The headers are set already. */
+  readonly onDenied?: RequestHandler;
+}
+
+/**
+ * ```ts
+ * app.use(rateLimit(limiter, sliding("100/minute")));
+ * app.get("/item/:id", rateLimit(limiter, sliding("5/minute")), handler);
+ * ```
+ *
+ * On a route a rule without a name counts the requests of that route alone. `response.locals.rateLimit` has the decision.
+ */
+export function rateLimit(limiter: Limiter, limits: Limits<Request>, options: RateLimitOptions = {}): RequestHandler {
+  const guard = new Guard(limiter, limits, options, clientAddress(), "onDenied");
+  return (request: Request, response: Response, next: NextFunction) => {
+    const over = new Promise<void>((resolve) => response.once("close", resolve));
+    guard
+      .admit(request, routeOf(request))
+      .then(async ({ refusal, headers, result, end }) => {
+        if (end) over.then(end);
+        response.locals.rateLimit = result;
+        for (const [name, value] of Object.entries(headers)) response.append(name, value);
+        if (!refusal) next();
+        else if (refusal.status === 429 && options.onDenied) await options.onDenied(request, response, next);
+        else response.writeHead(refusal.status, { "Content-Type": refusal.type }).end(refusal.body);
+      }, next)
+      .catch(next);
+  };
+}
+
+/**
+ * The template of the route that the middleware is declared on. Express tells the path of its router as it was requested
+ * only, so the parameters in that are put back: those that a router with `mergeParams` knows.
+ */
+function routeOf({ route, method, baseUrl, params }: Request): string | undefined {
+  if (!route) return undefined;
+  const own = String(route.path);
+  // Paths match in any case.
+  const base = baseUrl.toLowerCase().split("/");
+  for (const [name, value] of Object.entries(params)) {
+    const text = String(value).toLowerCase();
+    const i = own.includes(`:${name}`) ? -1 : base.findLastIndex((part) => decodeURIComponent(part) === text);
+    if (i >= 0) base[i] = `:${name}`;
+  }
+  return `${method} ${base.join("/")}${own}`;
+}

@@ -1,0 +1,100 @@
+/** A limit around a handler of Fetch's `Request`: Next.js, Remix, Bun, Deno and others. */
+
+import { Guard, type GuardOptions, type KeyOf, type Limits } from "./guard.js";
+import type { Limiter } from "./limiter.js";
+
+export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
+
+export interface RateLimitOptions<Q extends Request> extends GuardOptions<Q> {
+  /** Whom a request is counted for: a `Request` does not say which address it comes from. */
+  readonly key: KeyOf<Q>;
+  /** The template of the route, such as `GET /item/[id]`: a rule without a name then counts the requests of that route alone. */
+  readonly route?: string;
+  /** Answers a denied request, in place of the problem document. The headers are added to its response. */
+  readonly onDenied?: (request: Q) => Response | Promise<Response>;
+}
+
+/** A handler, with whatever a platform gives it beside the request. */
+export type Handler<Q extends Request, A extends readonly unknown[]> = (
+  request: Q,
+  ...rest: A
+) => Response | Promise<Response>;
+
+/**
+ * Wraps a handler.
+ *
+ * ```ts
+ * const limited = rateLimit(limiter, sliding("5/minute"), { key: userOf, route: "GET /item/[id]" });
+ * export const GET = limited(async (request, { params }) => Response.json(await itemOf(params)));
+ * ```
+ */
+export function rateLimit<Q extends Request = Request>(
+  limiter: Limiter,
+  limits: Limits<Q>,
+  options: RateLimitOptions<Q>,
+): <A extends readonly unknown[]>(handler: Handler<Q, A>) => (request: Q, ...rest: A) => Promise<Response> {
+  const { key, route, onDenied } = options;
+  if (typeof key !== "function")
+    throw new TypeError("rateLimit() needs a key: a Request does not say where it is from");
+  const guard = new Guard<Q>(limiter, limits, options, key, "route", "onDenied");
+  return (handler) =>
+    async (request, ...rest) => {
+      const { refusal, headers, end } = await guard.admit(request, route);
+      if (refusal?.status === 429 && onDenied) return withHeaders(await onDenied(request), headers);
+      if (refusal) {
+        return new Response(refusal.body, {
+          status: refusal.status,
+          headers: { ...headers, "Content-Type": refusal.type },
+        });
+      }
+      return held(async () => withHeaders(await handler(request, ...rest), headers), request.signal, end);
+    };
+}
+
+function withHeaders(response: Response, headers: Readonly<Record<string, string>>): Response {
+  // The headers of a response that was fetched cannot be changed.
+  const changed = new Response(response.body, response);
+  for (const [name, value] of Object.entries(headers)) changed.headers.append(name, value);
+  return changed;
+}
+
+/** Makes a response, and says when it is over: its body has been read, it has no body, or its client has left. */
+export async function held(
+  respond: () => Promise<Response>,
+  signal: AbortSignal,
+  end: (() => void) | undefined,
+): Promise<Response> {
+  if (!end) return respond();
+  signal.addEventListener("abort", end, { once: true });
+  if (signal.aborted) end();
+  try {
+    const response = await respond();
+    if (response.body) return new Response(told(response.body, end), response);
+    end();
+    return response;
+  } catch (error) {
+    end();
+    throw error;
+  }
+}
+
+function told(body: ReadableStream<Uint8Array>, end: () => void): ReadableStream<Uint8Array> {
+  const reader = body.getReader();
+  return new ReadableStream({
+    async pull(controller) {
+      try {
+        const { done, value } = await reader.read();
+        if (!done) return controller.enqueue(value);
+        end();
+        controller.close();
+      } catch (error) {
+        end();
+        controller.error(error);
+      }
+    },
+    cancel(reason) {
+      end();
+      return reader.cancel(reason);
+    },
+  });
+}

@@ -1,0 +1,151 @@
+/**
+ * What the middleware of each framework shares: by which rules and keys a request is counted, one decision on all of them,
+ * and what is answered in the application's place. A framework adds how its requests, routes and responses look.
+ */
+
+import { randomUUID } from "node:crypto";
+import { type AdapterOptions, asking, checkedWithoutIdentity, identified } from "./adapter.js";
+import { NoIdentityError, UnavailableError } from "./errors.js";
+import { adapterKey } from "./identity.js";
+import { Lease } from "./lease.js";
+import type { Limiter } from "./limiter.js";
+import type { RequestDemand } from "./options.js";
+import type { AllResult, Result } from "./result.js";
+import { checked, describe, known, type LeaseRule, policyOf, type Rule } from "./rules.js";
+
+/** A rule, or a function of the request that gives its rule: `undefined` for a request that is not limited. */
+export type RuleOf<Q> = Rule | ((request: Q) => Rule | undefined | Promise<Rule | undefined>);
+
+/** Whom a request is counted for: `undefined` or an empty text if that is not known. */
+export type KeyOf<Q> = (request: Q) => string | undefined | Promise<string | undefined>;
+
+/** Units that a request weighs. */
+export type CostOf<Q> = number | ((request: Q) => number | Promise<number>);
+
+/** A rule with a key or a cost of its own. */
+export interface Limit<Q> {
+  readonly rule: RuleOf<Q>;
+  readonly key?: KeyOf<Q>;
+  readonly cost?: CostOf<Q>;
+}
+
+/** One rule, or several in one decision. */
+export type Limits<Q> = RuleOf<Q> | Limit<Q> | readonly (RuleOf<Q> | Limit<Q>)[];
+
+export interface GuardOptions<Q> extends AdapterOptions {
+  /** Whom a request is counted for. By default the address of its connection. */
+  readonly key?: KeyOf<Q>;
+  /** Units that a request weighs, in all rules but leases that have no cost of their own. By default the rule's. */
+  readonly cost?: CostOf<Q>;
+  /** What is done with a request without a key: `refuse` answers with status 403, `allow` leaves the rule out. By default `refuse`. */
+  readonly withoutIdentity?: "refuse" | "allow";
+}
+
+/** What a middleware answers in the place of the application. */
+export interface Refusal {
+  readonly status: 403 | 429 | 503;
+  /** The `Content-Type`. */
+  readonly type: "application/problem+json";
+  readonly body: string;
+}
+
+/** What is to be done with a request. */
+export interface Admission {
+  /** `undefined` for a request that is let in. */
+  readonly refusal: Refusal | undefined;
+  /** Of the response, whether the middleware makes it or the application. */
+  readonly headers: Readonly<Record<string, string>>;
+  /** `undefined` where nothing was asked. */
+  readonly result: Result | AllResult | undefined;
+  /** Ends the leases of the request, if it has any: for when the response has been sent, or its client has left. */
+  readonly end: (() => void) | undefined;
+}
+
+const OPTIONS = ["key", "cost", "withoutIdentity", "prefix", "timeout", "whenUnavailable", "denyCache"];
+
+export class Guard<Q> {
+  readonly #limiter: Limiter;
+  readonly #limits: readonly Limit<Q>[];
+  readonly #options: GuardOptions<Q>;
+  readonly #asking: ReturnType<typeof asking>;
+  readonly #addressOf: KeyOf<Q>;
+
+  /** `more` are the options of the framework's own. */
+  constructor(limiter: Limiter, limits: Limits<Q>, options: GuardOptions<Q>, addressOf: KeyOf<Q>, ...more: string[]) {
+    known("rateLimit()", options, [...OPTIONS, ...more]);
+    this.#limiter = limiter;
+    this.#asking = asking(limiter, options);
+    this.#options = options;
+    checkedWithoutIdentity(options.withoutIdentity);
+    this.#addressOf = addressOf;
+    const list = Array.isArray(limits) ? limits : [limits];
+    this.#limits = list.map((limit: RuleOf<Q> | Limit<Q>) => (isLimit(limit) ? limit : { rule: limit }));
+    if (list.length === 0) throw new TypeError("rateLimit() needs a rule");
+    for (const { rule } of this.#limits) if (typeof rule !== "function") ofRequests(rule);
+  }
+
+  /** Decides on a request. `route` is the template of the route that the limit is declared on. */
+  async admit(request: Q, route: string | undefined): Promise<Admission> {
+    const { key: keyOf = this.#addressOf, cost, prefix = "rl:", withoutIdentity } = this.#options;
+    const demands: RequestDemand[] = [];
+    try {
+      for (const limit of this.#limits) {
+        const rule = typeof limit.rule === "function" ? await limit.rule(request) : limit.rule;
+        if (rule === undefined) continue;
+        const identity = await (limit.key ?? keyOf)(request);
+        if (!identified(identity, withoutIdentity)) continue;
+        const policy = rule.name === undefined && route !== undefined ? `${route} ${describe(rule)}` : policyOf(rule);
+        const units = limit.cost ?? (ofRequests(rule).kind === "lease" ? undefined : cost);
+        demands.push({
+          key: adapterKey(prefix, policy, String(identity)),
+          rule,
+          ...(rule.kind === "lease" && { holder: randomUUID() }),
+          ...(units !== undefined && { cost: typeof units === "function" ? await units(request) : units }),
+        } as RequestDemand);
+      }
+      if (demands.length === 0) return { refusal: undefined, headers: {}, result: undefined, end: undefined };
+      const askedAt = performance.now();
+      const { result } = await this.#limiter.askAll(demands, this.#asking);
+      const headers = result.headers();
+      if (result.allowed) return { refusal: undefined, headers, result, end: this.#held(demands, result, askedAt) };
+      return { refusal: refusal(429, result.problem()), headers, result, end: undefined };
+    } catch (error) {
+      const status = error instanceof NoIdentityError ? 403 : error instanceof UnavailableError ? 503 : undefined;
+      if (status === undefined) throw error;
+      const title = status === 403 ? (error as Error).message : "The rate limiter is not available";
+      return { refusal: refusal(status, { title, status }), headers: {}, result: undefined, end: undefined };
+    }
+  }
+
+  /** Keeps the leases of a request; returns what ends them. */
+  #held(demands: readonly RequestDemand[], { source }: Result | AllResult, takenAt: number) {
+    const leases = demands.filter((demand) => demand.rule.kind === "lease");
+    if (leases.length === 0 || source === "open") return undefined;
+    const ends = leases.map(({ key, rule, holder }) => {
+      if (source === "local") return () => this.#limiter.releaseLocal(key, rule as LeaseRule);
+      const lease = new Lease(this.#limiter, key, rule as LeaseRule, holder as string, { takenAt });
+      return () => void lease.end();
+    });
+    let ended = false;
+    return () => {
+      if (!ended) for (const end of ends) end();
+      ended = true;
+    };
+  }
+}
+
+function refusal(status: Refusal["status"], problem: object | undefined): Refusal {
+  return { status, type: "application/problem+json", body: JSON.stringify(problem) };
+}
+
+function isLimit<Q>(limit: RuleOf<Q> | Limit<Q>): limit is Limit<Q> {
+  return typeof limit === "object" && limit !== null && "rule" in limit;
+}
+
+/** The rule, if requests can be counted by it. */
+function ofRequests(rule: Rule): Rule {
+  if (checked(rule).kind === "lease" && (rule as LeaseRule).holder !== undefined) {
+    throw new TypeError("a lease of requests has no holder: each request is one of its own");
+  }
+  return rule;
+}

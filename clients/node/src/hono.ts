@@ -1,0 +1,70 @@
+/** Middleware for Hono, version 4. */
+
+import type { Context, MiddlewareHandler, Next } from "hono";
+import { held } from "./fetch.js";
+import { Guard, type GuardOptions, type Limits, type Refusal } from "./guard.js";
+import { clientAddress, type RequestLike } from "./identity.js";
+import type { Limiter } from "./limiter.js";
+
+export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
+
+export interface RateLimitOptions extends GuardOptions<Context> {
+  /** Answers a denied request, in place of the problem document with status 429. The headers are added to its response. */
+  readonly onDenied?: (context: Context) => Response | Promise<Response>;
+}
+
+/**
+ * ```ts
+ * app.use(rateLimit(limiter, sliding("100/minute")));
+ * app.get("/item/:id", rateLimit(limiter, sliding("5/minute")), handler);
+ * ```
+ *
+ * A rule without a name counts the requests of the path alone that the middleware is declared on: here of all, and of
+ * `/item/:id`. `context.get("rateLimit")` has the decision.
+ */
+export function rateLimit(
+  limiter: Limiter,
+  limits: Limits<Context>,
+  options: RateLimitOptions = {},
+): MiddlewareHandler {
+  const identify = clientAddress();
+  const addressOf = ({ env }: Context) => {
+    const { incoming } = (env ?? {}) as { incoming?: RequestLike };
+    return incoming && identify(incoming);
+  };
+  const guard = new Guard<Context>(limiter, limits, options, addressOf, "onDenied");
+  return async (context, next) => {
+    const { refusal, headers, result, end } = await guard.admit(context, routeOf(context));
+    context.set("rateLimit", result);
+    const { signal } = end ? context.req.raw : NEVER;
+    const response = await held(() => respond(context, next, refusal, options), signal, end);
+    if (response !== context.res) {
+      // Without that Hono would add the headers of the one to the other.
+      context.res = undefined;
+      context.res = response;
+    }
+    for (const [name, value] of Object.entries(headers)) context.header(name, value, { append: true });
+  };
+}
+
+async function respond(context: Context, next: Next, refusal: Refusal | undefined, { onDenied }: RateLimitOptions) {
+  if (refusal?.status === 429 && onDenied) return onDenied(context);
+  if (refusal) {
+    const { status, type, body } = refusal;
+    return new Response(body, { status, headers: { "Content-Type": type } });
+  }
+  // What the application throws is answered within.
+  await next();
+  return context.res;
+}
+
+const NEVER = new AbortController();
+
+/**
+ * The path as it was declared, and the method. The helper of hono/route knows only requests of the same copy of Hono, of which
+ * an ES module has another one.
+ */
+function routeOf({ req }: Context): string | undefined {
+  const route = req.matchedRoutes[req.routeIndex];
+  return route && `${route.method} ${route.path}`;
+}

@@ -1,0 +1,59 @@
+/** Middleware for Koa, version 3. */
+
+import type { Context, Middleware, Next } from "koa";
+import { Guard, type GuardOptions, type Limits } from "./guard.js";
+import { clientAddress } from "./identity.js";
+import type { Limiter } from "./limiter.js";
+
+export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
+
+export interface RateLimitOptions extends GuardOptions<Context> {
+  /** Answers a denied request, in place of the problem document with status 429. The headers are set already. */
+  readonly onDenied?: (context: Context) => unknown;
+}
+
+/**
+ * ```ts
+ * app.use(rateLimit(limiter, sliding("100/minute")));
+ * router.get("/item/:id", rateLimit(limiter, sliding("5/minute")), handler); // of @koa/router
+ * ```
+ *
+ * On a route a rule without a name counts the requests of that route alone. `context.state.rateLimit` has the decision.
+ */
+export function rateLimit(limiter: Limiter, limits: Limits<Context>, options: RateLimitOptions = {}): Middleware {
+  const identify = clientAddress();
+  const guard = new Guard<Context>(limiter, limits, options, ({ req }) => identify(req), "onDenied");
+  return async (context: Context, next: Next) => {
+    const over = new Promise<void>((resolve) => context.res.once("close", resolve));
+    const { refusal, headers, result, end } = await guard.admit(context, routeOf(context));
+    if (end) over.then(end);
+    context.state.rateLimit = result;
+    for (const [name, value] of Object.entries(headers)) context.append(name, value);
+    if (!refusal) {
+      try {
+        await next();
+      } catch (error) {
+        // Koa takes all headers off an error's response but those of the error.
+        if (error instanceof Error) Object.assign(error, { headers: { ...headers, ...(error as Headed).headers } });
+        throw error;
+      }
+    } else if (refusal.status === 429 && options.onDenied) {
+      context.status = 429;
+      await options.onDenied(context);
+    } else {
+      context.status = refusal.status;
+      context.body = refusal.body;
+      context.type = refusal.type;
+    }
+  };
+}
+
+interface Headed {
+  readonly headers?: Record<string, string>;
+}
+
+/** The template of the route that the middleware is declared on, as @koa/router and koa-router leave it. */
+function routeOf(context: Context & { readonly _matchedRoute?: unknown }): string | undefined {
+  const { method, _matchedRoute: path } = context;
+  return path === undefined ? undefined : `${method} ${String(path)}`;
+}

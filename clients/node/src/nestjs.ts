@@ -1,0 +1,223 @@
+/** A storage for @nestjs/throttler, version 6, and a guard that asks all throttlers of a request at once. */
+
+import { type ExecutionContext, ForbiddenException, ServiceUnavailableException } from "@nestjs/common";
+import { ThrottlerGuard, type ThrottlerRequest, type ThrottlerStorage } from "@nestjs/throttler";
+import { type AdapterOptions, asking, checkedWithoutIdentity, identified, ruleOf } from "./adapter.js";
+import { NoIdentityError, UnavailableError } from "./errors.js";
+import { adapterKey } from "./identity.js";
+import type { Limiter } from "./limiter.js";
+import type { RequestDemand } from "./options.js";
+import { AllResult } from "./result.js";
+import { type FixedRule, known, type SlidingRule, seconds } from "./rules.js";
+
+export type { AdapterOptions } from "./adapter.js";
+
+/** What a guard is told: times are whole seconds, rounded up. */
+export type ThrottlerRecord = Awaited<ReturnType<ThrottlerStorage["increment"]>>;
+
+export interface NestThrottlerOptions extends AdapterOptions {
+  /** What is done with a request whose key or tracker is empty: `refuse` answers with status 403. By default `refuse`. */
+  readonly withoutIdentity?: "refuse" | "allow";
+}
+
+/** What one throttler asks for a request. Times are in milliseconds. */
+export interface Throttling {
+  /** As Nest made it. */
+  readonly key: string;
+  readonly ttl: number;
+  readonly limit: number;
+  readonly blockDuration: number;
+  readonly name: string;
+  /** Whom it counts, where that is known: the hash tag of the keys. */
+  readonly tracker?: string;
+}
+
+/** Its keys and rules. */
+interface Throttler extends Throttling {
+  readonly quota: SlidingRule | FixedRule;
+  readonly quotaKey: string;
+  /** `undefined` where a denial starts no block. */
+  readonly block: SlidingRule | FixedRule | undefined;
+  readonly blockKey: string;
+}
+
+/**
+ * ```ts
+ * ThrottlerModule.forRoot({
+ *   throttlers: [{ ttl: seconds(60), limit: 10 }],
+ *   storage: new NestThrottlerStorage(limiter),
+ * });
+ * ```
+ *
+ * A request is one decision over an exact sliding window. A denial starts a block of `blockDuration`: what is asked
+ * meanwhile neither counts nor prolongs it, and its end gives the whole quota back. With a `blockDuration` of 0 or less a
+ * denial lasts until the request fits.
+ */
+export class NestThrottlerStorage implements ThrottlerStorage {
+  readonly #limiter: Limiter;
+  readonly #options: NestThrottlerOptions;
+  readonly #asking: ReturnType<typeof asking>;
+
+  constructor(limiter: Limiter, options: NestThrottlerOptions = {}) {
+    known("the storage", options, ["prefix", "timeout", "whenUnavailable", "denyCache", "withoutIdentity"]);
+    checkedWithoutIdentity(options.withoutIdentity);
+    this.#limiter = limiter;
+    this.#options = options;
+    this.#asking = asking(limiter, options);
+  }
+
+  /** Decides on a request of one throttler. */
+  async increment(
+    key: string,
+    ttl: number,
+    limit: number,
+    blockDuration: number,
+    throttlerName: string,
+  ): Promise<ThrottlerRecord> {
+    const [record] = await this.incrementAll([{ key, ttl, limit, blockDuration, name: throttlerName }]);
+    return record as ThrottlerRecord;
+  }
+
+  /** One decision on a request of several throttlers: all of them count it, or none does. */
+  async incrementAll(throttlings: readonly Throttling[]): Promise<ThrottlerRecord[]> {
+    try {
+      return await this.#decide(throttlings.map((each) => this.#throttler(each)));
+    } catch (error) {
+      // Nest makes a 500 of every error that is not one of its own.
+      if (error instanceof NoIdentityError) throw new ForbiddenException(error.message);
+      if (!(error instanceof UnavailableError)) throw error;
+      throw new ServiceUnavailableException("The rate limiter is not available", { cause: error });
+    }
+  }
+
+  /** The rules of a throttler, or what is counted nowhere: a request without identity, or without a limit. */
+  #throttler(throttling: Throttling): Throttler | Throttling {
+    const { key, ttl, limit, blockDuration, name, tracker = key } = throttling;
+    if (!identified(key && tracker, this.#options.withoutIdentity) || limit > Number.MAX_SAFE_INTEGER)
+      return throttling;
+    const quota = ruleOf("sliding", Math.max(0, Math.floor(limit)), whole(ttl));
+    const block = blockDuration > 0 ? ruleOf("fixed", 1, whole(blockDuration)) : undefined;
+    const policy = `${name}-${seconds(whole(ttl))}s${tracker === key ? "" : ` ${key}`}`;
+    const quotaKey = adapterKey(this.#options.prefix ?? "rl:", policy, tracker);
+    return { ...throttling, quota, quotaKey, block, blockKey: `${quotaKey}:block` };
+  }
+
+  async #decide(throttlers: readonly (Throttler | Throttling)[]): Promise<ThrottlerRecord[]> {
+    const demands: RequestDemand[] = [];
+    for (const throttler of throttlers) {
+      if (!("quota" in throttler)) continue;
+      const { quota, quotaKey, block, blockKey } = throttler;
+      if (block) demands.push({ key: blockKey, rule: block, cost: 0 });
+      // A denial that starts a block is not remembered: the end of a short one gives the quota back before.
+      demands.push({ key: quotaKey, rule: quota, remembers: !block });
+    }
+    if (demands.length === 0) return throttlers.map(({ ttl }) => passed(0, ttl));
+    const { result, index } = await this.#limiter.askAll(demands, this.#asking);
+    const told = (key: string) => {
+      const i = demands.findIndex((demand) => demand.key === key);
+      return result instanceof AllResult ? result.each[i] : i === index ? result : undefined;
+    };
+    return Promise.all(
+      throttlers.map((throttler) => {
+        if (!("quota" in throttler)) return passed(0, throttler.ttl);
+        const { ttl, limit, quotaKey, block, blockKey } = throttler;
+        const blocked = block && told(blockKey);
+        if (blocked?.allowed === false) return denied(limit, ttl, blocked.retryAfterMs);
+        const quota = told(quotaKey);
+        if (!quota || quota.allowed) return passed(quota?.used ?? 0, quota?.resetAfterMs ?? ttl);
+        return block ? this.#blocked(throttler, block, quota.retryAfterMs) : denied(limit, ttl, quota.retryAfterMs);
+      }),
+    );
+  }
+
+  /** Starts a block, unless another denial has done so at this moment. */
+  async #blocked({ ttl, limit, quotaKey, blockKey }: Throttler, block: SlidingRule | FixedRule, wait?: number) {
+    try {
+      const started = await this.#limiter.ask(blockKey, block, this.#asking);
+      if (!started.allowed) return denied(limit, ttl, started.retryAfterMs);
+      const { timeout } = this.#asking;
+      if (started.source === "server") await this.#limiter.reset(quotaKey, undefined, { timeout });
+      return denied(limit, ttl, block.windows[0]?.windowMs);
+    } catch (error) {
+      // The request is still denied.
+      if (error instanceof UnavailableError) return denied(limit, ttl, wait);
+      throw error;
+    }
+  }
+}
+
+/** Asks all throttlers of a request in one decision, and sends a plain `Retry-After`. It needs a {@link NestThrottlerStorage}. */
+export class RlThrottlerGuard extends ThrottlerGuard {
+  /** What is to be asked, while Nest's guard collects it. */
+  readonly #requests = new WeakMap<ExecutionContext, ThrottlerRequest[]>();
+
+  override async onModuleInit(): Promise<void> {
+    if (!(this.storageService instanceof NestThrottlerStorage)) {
+      throw new TypeError("RlThrottlerGuard needs storage: new NestThrottlerStorage(limiter)");
+    }
+    await super.onModuleInit();
+  }
+
+  override async canActivate(context: ExecutionContext): Promise<boolean> {
+    const requests: ThrottlerRequest[] = [];
+    this.#requests.set(context, requests);
+    return (await super.canActivate(context)) && (await this.#decide(context, requests));
+  }
+
+  protected override async handleRequest(request: ThrottlerRequest): Promise<boolean> {
+    this.#requests.get(request.context)?.push(request);
+    return true;
+  }
+
+  async #decide(context: ExecutionContext, requests: readonly ThrottlerRequest[]): Promise<boolean> {
+    const { req, res } = this.getRequestResponse(context);
+    const asked = requests.filter(({ throttler }) => {
+      const ignored = throttler.ignoreUserAgents ?? this.commonOptions.ignoreUserAgents;
+      return !Array.isArray(ignored) || !ignored.some((pattern) => pattern.test(req.headers["user-agent"]));
+    });
+    const throttlings = await Promise.all(
+      asked.map(async ({ ttl, limit, blockDuration, throttler: { name = "default" }, getTracker, generateKey }) => {
+        const tracker = (await getTracker(req, context)) ?? "";
+        return { ttl, limit, blockDuration, name, tracker, key: generateKey(context, tracker, name) };
+      }),
+    );
+    const records = await (this.storageService as NestThrottlerStorage).incrementAll(throttlings);
+    const setsHeaders = asked.map(({ throttler }) => throttler.setHeaders ?? this.commonOptions.setHeaders ?? true);
+    const header = (name: string, value: number) => (res.header ?? res.setHeader).call(res, name, value);
+    // All of them have to be over before the same request fits.
+    const [longest] = records
+      .filter(({ isBlocked }) => isBlocked)
+      .sort((a, b) => b.timeToBlockExpire - a.timeToBlockExpire);
+    if (longest) {
+      const i = records.indexOf(longest);
+      if (setsHeaders[i]) header("Retry-After", longest.timeToBlockExpire);
+      await this.throwThrottlingException(context, { ...(throttlings[i] as Required<Throttling>), ...longest });
+    }
+    for (const [i, { limit, name }] of throttlings.entries()) {
+      if (!setsHeaders[i]) continue;
+      const { totalHits, timeToExpire } = records[i] as ThrottlerRecord;
+      const suffix = name === "default" ? "" : `-${name}`;
+      header(`${this.headerPrefix}-Limit${suffix}`, limit);
+      header(`${this.headerPrefix}-Remaining${suffix}`, Math.max(0, limit - totalHits));
+      header(`${this.headerPrefix}-Reset${suffix}`, timeToExpire);
+    }
+    return true;
+  }
+}
+
+const LONGEST_MS = 2_147_483_647_000;
+
+/** Whole milliseconds. What is not a length is refused where the rule is made. */
+function whole(ms: number): number {
+  return Math.min(Math.ceil(ms), LONGEST_MS);
+}
+
+function passed(totalHits: number, resetMs: number): ThrottlerRecord {
+  return { totalHits, timeToExpire: Math.ceil(resetMs / 1000), isBlocked: false, timeToBlockExpire: 0 };
+}
+
+/** A request that never fits is told to wait for a window. */
+function denied(limit: number, ttl: number, waitMs: number | undefined): ThrottlerRecord {
+  const wait = Math.ceil((waitMs ?? ttl) / 1000);
+  return { totalHits: limit + 1, timeToExpire: wait, isBlocked: true, timeToBlockExpire: wait };
+}

@@ -1,0 +1,541 @@
+/** The package's own middleware inside its frameworks, over real HTTP. */
+
+import assert from "node:assert/strict";
+import { createServer, type IncomingHttpHeaders, request as send } from "node:http";
+import { type AddressInfo, connect } from "node:net";
+import { Readable } from "node:stream";
+import { after, before, describe, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { serve } from "@hono/node-server";
+import KoaRouter from "@koa/router";
+import express from "express";
+import fastify, { type FastifyReply, type FastifyRequest } from "fastify";
+import { Hono } from "hono";
+import Koa from "koa";
+import { type Connection, fixed, Limiter, lease, type Rule, sliding, UnavailableError } from "redis-rl";
+import { rateLimit as expressRateLimit } from "redis-rl/express";
+import { rateLimit as fastifyRateLimit } from "redis-rl/fastify";
+import { rateLimit as fetchRateLimit } from "redis-rl/fetch";
+import { rateLimit as honoRateLimit } from "redis-rl/hono";
+import { rateLimit as koaRateLimit } from "redis-rl/koa";
+import { parseList } from "structured-headers";
+import { clients, type OpenClient } from "./support/clients.js";
+import { eventually, modes, Server } from "./support/server.js";
+
+type Read = (name: string) => string | undefined;
+
+/** What an app limits, with the fields of a request read in the way of its framework. */
+interface Limited {
+  readonly limits:
+    | Rule
+    | {
+        readonly rule: Rule | ((read: Read) => Rule | undefined);
+        readonly key?: (read: Read) => string | undefined;
+        readonly cost?: (read: Read) => number;
+      }[];
+  readonly options?: {
+    readonly whenUnavailable?: "open" | "closed" | "local";
+    readonly withoutIdentity?: "refuse" | "allow";
+    readonly denyCache?: number;
+    readonly prefix?: string;
+    readonly timeout?: number;
+  };
+  /** Whether the app answers denials itself, with status 420. */
+  readonly answers?: boolean;
+  /** Whether the limit is declared for all routes at once. */
+  readonly everywhere?: boolean;
+}
+
+interface App {
+  readonly url: string;
+  close(): Promise<unknown>;
+}
+
+/** GET /item/:id, /other/:id, /slow (half a second), /fails; POST /item/:id reads its body. All are limited. */
+type Make = (limiter: Limiter, limited: Limited) => Promise<App>;
+
+/** The functions of `limited`, of a framework's requests. */
+function of<Q>({ limits, options = {} }: Limited, read: (request: Q) => Read) {
+  const list = Array.isArray(limits)
+    ? limits.map(({ rule, key, cost }) => ({
+        rule: typeof rule === "function" ? (request: Q) => rule(read(request)) : rule,
+        ...(key && { key: (request: Q) => key(read(request)) }),
+        ...(cost && { cost: (request: Q) => cost(read(request)) }),
+      }))
+    : (limits as Rule);
+  return { list, options: { key: (request: Q) => read(request)("x-key"), ...options } };
+}
+
+const field =
+  (headers: IncomingHttpHeaders): Read =>
+  (name) =>
+    headers[name] as string | undefined;
+
+async function listening(server: ReturnType<typeof createServer>): Promise<App> {
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  return {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    close: () => {
+      server.closeAllConnections();
+      return new Promise((resolve) => server.close(resolve));
+    },
+  };
+}
+
+function served(fetch: (request: Request) => Response | Promise<Response>): Promise<App> {
+  return new Promise((resolve) => {
+    const server = serve({ fetch, port: 0, hostname: "127.0.0.1" }, ({ port }) =>
+      resolve({
+        url: `http://127.0.0.1:${port}`,
+        close: () => {
+          (server as ReturnType<typeof createServer>).closeAllConnections();
+          return new Promise((done) => server.close(done));
+        },
+      }),
+    );
+  });
+}
+
+/** Something every 20 ms, for half a second. */
+async function* slowly() {
+  for (let i = 0; i < 25; i++) {
+    yield Buffer.from("x");
+    await sleep(20);
+  }
+}
+
+const makes: Record<string, Make> = {
+  express(limiter, limited) {
+    const { list, options } = of<express.Request>(limited, (request) => field(request.headers));
+    const own = limited.answers && {
+      onDenied: (_request: express.Request, response: express.Response) => void response.status(420).send("calm"),
+    };
+    const limit = expressRateLimit(limiter, list, { ...options, ...own });
+    const app = express();
+    const route: express.RequestHandler = limited.everywhere ? (_request, _response, next) => next() : limit;
+    if (limited.everywhere) app.use(limit);
+    app.get("/item/:id", route, (_request, response) => void response.send("in"));
+    app.get("/other/:id", route, (_request, response) => void response.send("in"));
+    app.post("/item/:id", route, express.text({ limit: "10mb" }), (_request, response) => void response.send("in"));
+    app.get("/slow", route, (_request, response) => void Readable.from(slowly()).pipe(response));
+    app.get("/fails", route, () => {
+      throw new Error("it fails");
+    });
+    const below = express.Router({ mergeParams: true });
+    below.get("/item", route, (_request, response) => void response.send("in"));
+    app.use("/user/:user", below);
+    app.use(((_error, _request, response, _next) => void response.status(500).end()) as express.ErrorRequestHandler);
+    return listening(createServer(app));
+  },
+
+  koa(limiter, limited) {
+    const { list, options } = of<Koa.Context>(limited, ({ headers }) => field(headers));
+    const own = limited.answers && {
+      onDenied: (context: Koa.Context) => {
+        context.status = 420;
+        context.body = "calm";
+      },
+    };
+    const limit = koaRateLimit(limiter, list, { ...options, ...own });
+    const app = new Koa({ silent: true } as ConstructorParameters<typeof Koa>[0]);
+    app.silent = true;
+    if (limited.everywhere) app.use(limit);
+    const route: Koa.Middleware = limited.everywhere ? (_context, next) => next() : limit;
+    const router = new KoaRouter();
+    const answer: Koa.Middleware = (context) => {
+      context.body = "in";
+    };
+    router.get("/item/:id", route, answer).get("/other/:id", route, answer).get("/user/:user/item", route, answer);
+    router.post("/item/:id", route, async (context) => {
+      for await (const _ of context.req);
+      context.body = "in";
+    });
+    router.get("/slow", route, (context) => {
+      context.body = Readable.from(slowly());
+    });
+    router.get("/fails", route, () => {
+      throw new Error("it fails");
+    });
+    app.use(router.routes() as unknown as Koa.Middleware);
+    return listening(createServer(app.callback()));
+  },
+
+  async fastify(limiter, limited) {
+    const { list, options } = of<FastifyRequest>(limited, ({ headers }) => field(headers));
+    const own = limited.answers && {
+      onDenied: (_request: unknown, reply: FastifyReply) => reply.code(420).send("calm"),
+    };
+    const limit = fastifyRateLimit(limiter, list, { ...options, ...own });
+    const app = fastify();
+    if (limited.everywhere) app.addHook("onRequest", limit);
+    const route = limited.everywhere ? {} : { onRequest: limit };
+    app.get("/item/:id", route, async () => "in");
+    app.get("/other/:id", route, async () => "in");
+    app.get("/user/:user/item", route, async () => "in");
+    app.post("/item/:id", route, async () => "in");
+    app.get("/slow", route, (_request, reply) => reply.send(Readable.from(slowly())));
+    app.get("/fails", route, async () => {
+      throw new Error("it fails");
+    });
+    const url = await app.listen({ port: 0, host: "127.0.0.1" });
+    return {
+      url,
+      close: () => {
+        app.server.closeAllConnections();
+        return app.close();
+      },
+    };
+  },
+
+  hono(limiter, limited) {
+    const { list, options } = of<import("hono").Context>(limited, (context) => (name) => context.req.header(name));
+    const own = limited.answers && { onDenied: () => new Response("calm", { status: 420 }) };
+    const limit = honoRateLimit(limiter, list, { ...options, ...own });
+    const app = new Hono();
+    if (limited.everywhere) app.use(limit);
+    const route: import("hono").MiddlewareHandler = limited.everywhere ? (_context, next) => next() : limit;
+    app.get("/item/:id", route, (context) => context.text("in"));
+    // With a response of its own, whose headers cannot be changed.
+    app.get("/other/:id", route, () => fetch("data:text/plain,in"));
+    app.post("/item/:id", route, async (context) => context.text(`in ${(await context.req.text()).length}`));
+    app.get("/slow", route, () => new Response(Readable.toWeb(Readable.from(slowly())) as ReadableStream));
+    app.get("/fails", route, () => {
+      throw new Error("it fails");
+    });
+    const below = new Hono();
+    below.get("/item", route, (context) => context.text("in"));
+    app.route("/user/:user", below);
+    app.onError((_error, context) => context.text("", 500));
+    return served(app.fetch);
+  },
+
+  fetch(limiter, limited) {
+    const { list, options } = of<Request>(
+      limited,
+      ({ headers }) =>
+        (name) =>
+          headers.get(name) ?? undefined,
+    );
+    const own = limited.answers && { onDenied: () => new Response("calm", { status: 420 }) };
+    const on = (route?: string) => {
+      return fetchRateLimit(limiter, list, {
+        ...options,
+        ...own,
+        ...(route && !limited.everywhere && { route }),
+      });
+    };
+    const routes: [string, RegExp, (request: Request) => Response | Promise<Response>][] = [
+      ["GET /item/[id]", /^GET \/item\//, () => new Response("in")],
+      ["GET /other/[id]", /^GET \/other\//, () => fetch("data:text/plain,in")],
+      ["GET /user/[user]/item", /^GET \/user\//, () => new Response("in")],
+      ["POST /item/[id]", /^POST \/item\//, async (request) => new Response(`in ${(await request.text()).length}`)],
+      ["GET /slow", /^GET \/slow/, () => new Response(Readable.toWeb(Readable.from(slowly())) as ReadableStream)],
+      [
+        "GET /fails",
+        /^GET \/fails/,
+        () => {
+          throw new Error("it fails");
+        },
+      ],
+    ];
+    const handlers = routes.map(([route, path, handler]) => ({ path, handle: on(route)(handler) }));
+    return served(async (request) => {
+      const line = `${request.method} ${new URL(request.url).pathname}`;
+      const found = handlers.find(({ path }) => path.test(line));
+      return (
+        (await found?.handle(request).catch(() => new Response("", { status: 500 }))) ??
+        new Response("", { status: 404 })
+      );
+    });
+  },
+};
+
+const nowhere: Connection = { keyPrefix: "", send: () => Promise.reject(new UnavailableError("no server")) };
+const quiet = { warn() {} };
+
+for (const [name, make] of Object.entries(makes)) {
+  describe(name, () => {
+    let server: Server;
+    let open: OpenClient;
+    let limiter: Limiter;
+    const apps: App[] = [];
+
+    before(async () => {
+      server = await Server.start({ mode: modes[0] as "module" });
+      open = (await clients[0]?.open(server.port)) as OpenClient;
+      limiter = new Limiter(open.client, { timeout: 10_000 });
+    });
+    after(async () => {
+      await Promise.all(apps.map((app) => app.close()));
+      open.close();
+      await server.stop();
+    });
+
+    async function app(limited: Limited, by: Limiter = limiter) {
+      const timeout = by === limiter ? { timeout: 10_000 } : {};
+      const made = await make(by, { ...limited, options: { ...timeout, ...limited.options } });
+      apps.push(made);
+      const get = (path: string, key?: string, more: Record<string, string> = {}) =>
+        fetch(made.url + path, { headers: { ...(key !== undefined && { "x-key": key }), ...more } });
+      const statuses = async (path: string, key: string, count: number) => {
+        const list: number[] = [];
+        for (let i = 0; i < count; i++) list.push((await get(path, key)).status);
+        return list;
+      };
+      return { ...made, get, statuses };
+    }
+    const keys = async () => ((await server.run("KEYS", "*")) as string[]).sort();
+
+    test("100 at once: exactly as many as fit, with the standard's headers and problem", async () => {
+      const { get } = await app({ limits: sliding("7/minute", "1000/hour"), options: { denyCache: 0 } });
+      const answers = await Promise.all(Array.from({ length: 100 }, () => get("/item/1", "burst")));
+      const passed = answers.filter(({ status }) => status === 200);
+      assert.equal(passed.length, 7);
+      for (const { headers } of answers) {
+        const policies = parseList(headers.get("ratelimit-policy") ?? "");
+        assert.deepEqual(
+          policies.map(([policy, parameters]) => [policy, parameters.get("q"), parameters.get("w")]),
+          [
+            ["60s", 7, 60],
+            ["3600s", 1000, 3600],
+          ],
+        );
+      }
+      const left = passed.map(({ headers }) => Number(parseList(headers.get("ratelimit") ?? "")[0]?.[1].get("r")));
+      assert.deepEqual(left.sort(), [0, 1, 2, 3, 4, 5, 6]);
+      for (const answer of answers.filter(({ status }) => status !== 200)) {
+        assert.equal(answer.status, 429);
+        assert.match(answer.headers.get("content-type") ?? "", /^application\/problem\+json/);
+        const wait = Number(answer.headers.get("retry-after"));
+        assert.ok(wait >= 1 && wait <= 60, `${wait}`);
+        const problem = (await answer.json()) as Record<string, unknown>;
+        assert.deepEqual([problem.status, problem["violated-policies"]], [429, ["60s"]]);
+      }
+    });
+
+    test("a route counts by its template", async () => {
+      const { get, statuses } = await app({ limits: sliding("2/minute"), options: { prefix: "route:" } });
+      assert.deepEqual(await statuses("/item/1", "k", 1), [200]);
+      assert.deepEqual(await statuses("/item/2", "k", 1), [200]);
+      assert.deepEqual(await statuses("/item/3", "k", 1), [429]);
+      assert.deepEqual(await statuses("/other/1", "k", 3), [200, 200, 429]);
+      for (const [user, status] of [
+        ["1", 200],
+        ["2", 200],
+        ["user", 429],
+      ] as const) {
+        assert.equal((await get(`/user/${user}/item`, "k")).status, status);
+      }
+      if (name === "express") assert.equal((await get("/uSer/3/item", "k")).status, 429);
+      const found = (await keys()).filter((key) => key.startsWith("route:"));
+      const id = name === "fetch" ? ["/[id]", "/[user]/"] : ["/%3Aid", "/%3Auser/"];
+      assert.deepEqual(found, [
+        `route:GET /item${id[0]} sliding-2/60s:{k}`,
+        `route:GET /other${id[0]} sliding-2/60s:{k}`,
+        `route:GET /user${id[1]}item sliding-2/60s:{k}`,
+      ]);
+    });
+
+    test("a name is one limit on all routes", async () => {
+      const { statuses } = await app({ limits: sliding("2/minute", { name: "all" }), options: { prefix: "name:" } });
+      assert.deepEqual(await statuses("/item/1", "k", 1), [200]);
+      assert.deepEqual(await statuses("/other/1", "k", 2), [200, 429]);
+      assert.deepEqual(
+        (await keys()).filter((key) => key.startsWith("name:")),
+        ["name:all:{k}"],
+      );
+    });
+
+    test("declared for all routes", async () => {
+      const rule = sliding("2/minute", name === "fastify" ? { name: "all" } : {});
+      const { statuses } = await app({ limits: rule, everywhere: true, options: { prefix: "everywhere:" } });
+      assert.deepEqual(await statuses("/item/1", "k", 1), [200]);
+      assert.deepEqual(await statuses("/other/1", "k", 2), [200, 429]);
+      assert.deepEqual(await statuses("/item/1", "other", 1), [200]);
+    });
+
+    test("several rules are one decision: what one denies counts in none", async () => {
+      const read = (read: Read) => read("x-org");
+      const { get } = await app({
+        limits: [
+          { rule: sliding("5/minute", { name: "user" }) },
+          { rule: fixed("2/minute", { name: "org", anchored: true }), key: read },
+        ],
+        options: { prefix: "several:" },
+      });
+      const ask = async (user: string) => (await get("/item/1", user, { "x-org": "o" })).status;
+      assert.deepEqual([await ask("a"), await ask("a"), await ask("a"), await ask("b")], [200, 200, 429, 429]);
+      assert.equal((await limiter.peek("several:user:{a}", sliding("5/minute"), { cost: 0 })).used, 2);
+      assert.equal((await limiter.peek("several:user:{b}", sliding("5/minute"), { cost: 0 })).used, 0);
+      const denied = await get("/item/1", "c", { "x-org": "o" });
+      assert.deepEqual(((await denied.json()) as Record<string, unknown>)["violated-policies"], ["org"]);
+      assert.ok(Number(denied.headers.get("retry-after")) >= 1);
+    });
+
+    test("costs, and rules by request", async () => {
+      const { get } = await app({
+        limits: [
+          {
+            rule: (read) => (read("x-plan") === "free" ? sliding("10/minute", { name: "free" }) : undefined),
+            cost: (read) => Number(read("x-cost")),
+          },
+        ],
+        options: { prefix: "costs:" },
+      });
+      const ask = async (cost: string, plan: string) =>
+        (await get("/item/1", "k", { "x-cost": cost, "x-plan": plan })).status;
+      assert.deepEqual([await ask("6", "free"), await ask("6", "free"), await ask("4", "free")], [200, 429, 200]);
+      assert.equal((await limiter.peek("costs:free:{k}", sliding("10/minute"), { cost: 0 })).used, 10);
+      const unlimited = await get("/item/1", "k", { "x-cost": "99", "x-plan": "paid" });
+      assert.deepEqual([unlimited.status, unlimited.headers.get("ratelimit")], [200, null]);
+    });
+
+    test("a lease is held until the response has been sent", async () => {
+      const rule = lease(2, 60, { name: "places" });
+      const { get } = await app({ limits: [{ rule }, { rule: sliding("100/minute") }], options: { prefix: "lease:" } });
+      const held = async () => await server.run("ZCARD", "lease:places:{k}");
+      const first = await get("/slow", "k");
+      const second = await get("/slow", "k");
+      assert.deepEqual([first.status, second.status, await held()], [200, 200, 2]);
+      const denied = await get("/slow", "k");
+      assert.equal(denied.status, 429);
+      const policies = parseList(denied.headers.get("ratelimit-policy") ?? "").map(([policy]) => policy);
+      assert.deepEqual(policies, ["places", "60s"]);
+      assert.equal((await first.text()).length, 25);
+      await second.text();
+      await eventually("both are released", async () => (await held()) === 0);
+      assert.equal((await get("/fails", "k")).status, 500);
+      assert.equal(await (await get("/item/1", "k")).text(), "in");
+      await eventually("they are released", async () => (await held()) === 0);
+    });
+
+    test("a client that leaves gives its lease back", async () => {
+      const rule = lease(3, 60, { name: "left" });
+      const { url } = await app({ limits: rule, options: { prefix: "left:" } });
+      const held = async () => await server.run("ZCARD", "left:left:{k}");
+      const leaving = send(`${url}/slow`, { headers: { "x-key": "k" } });
+      leaving.on("error", () => {});
+      await new Promise<void>((resolve) => leaving.on("response", (response) => response.once("data", resolve)).end());
+      assert.equal(await held(), 1);
+      leaving.destroy();
+      await eventually("it is released", async () => (await held()) === 0);
+      // Before the decision: the request is on its way to the server while its client leaves.
+      server.pause();
+      const early = send(`${url}/slow`, { headers: { "x-key": "k" } });
+      early.on("error", () => {});
+      early.end();
+      await sleep(300);
+      early.destroy();
+      await sleep(100);
+      server.resume();
+      await sleep(300);
+      await eventually("it is released, too", async () => (await held()) === 0);
+    });
+
+    test("denied before the body is read", async () => {
+      const { url, get } = await app({ limits: sliding("0/minute") });
+      assert.equal((await get("/item/1", "k")).status, 429);
+      const { hostname, port } = new URL(url);
+      const socket = connect(Number(port), hostname);
+      socket.write(
+        `POST /item/1 HTTP/1.1\r\nhost: x\r\nx-key: k\r\ncontent-type: text/plain\r\ncontent-length: 1000000\r\n\r\nabc`,
+      );
+      const [answer] = (await Promise.race([
+        new Promise((resolve) => socket.once("data", (data) => resolve([String(data)]))),
+        sleep(20_000, ["nothing"]),
+      ])) as [string];
+      socket.destroy();
+      assert.match(answer, /^HTTP\/1\.1 429 /);
+    });
+
+    test("a body that is let in is read", async () => {
+      const { url } = await app({ limits: sliding("5/minute") });
+      const answer = await fetch(`${url}/item/1`, {
+        method: "POST",
+        body: "abc",
+        headers: { "x-key": "body", "content-type": "text/plain" },
+      });
+      assert.equal(answer.status, 200);
+    });
+
+    test("denials of the application's own", async () => {
+      const { get } = await app({ limits: sliding("0/minute"), answers: true });
+      const denied = await get("/item/1", "k");
+      assert.deepEqual([denied.status, await denied.text()], [420, "calm"]);
+      assert.match(denied.headers.get("ratelimit-policy") ?? "", /q=0/);
+    });
+
+    test("without an identity", async () => {
+      const refusing = await app({ limits: sliding("5/minute") });
+      const refused = await refusing.get("/item/1");
+      assert.equal(refused.status, 403);
+      assert.match(refused.headers.get("content-type") ?? "", /^application\/problem\+json/);
+      assert.equal((await refusing.get("/item/1", "")).status, 403);
+      const allowing = await app({ limits: sliding("0/minute"), options: { withoutIdentity: "allow" } });
+      assert.equal((await allowing.get("/item/1")).status, 200);
+    });
+
+    test("a permanent error is never let through", async () => {
+      await server.run("HSET", "broken:all:{k}", "a", "b");
+      const { get } = await app({
+        limits: sliding("5/minute", { name: "all" }),
+        options: { prefix: "broken:", whenUnavailable: "open" },
+      });
+      assert.equal((await get("/item/1", "k")).status, 500);
+    });
+
+    for (const [policy, expected] of [
+      ["closed", [503, 503, 503, 503]],
+      ["open", [200, 200, 200, 200]],
+      ["local", [200, 200, 429, 429]],
+    ] as const) {
+      test(`the server is unavailable: ${policy}`, async () => {
+        const away = new Limiter(nowhere, { logger: quiet });
+        const one = await app({ limits: sliding("2/minute"), options: { whenUnavailable: policy } }, away);
+        assert.deepEqual(await one.statuses("/item/1", "k", 4), [...expected]);
+        const rules = [{ rule: sliding("2/minute", { name: "two" }) }, { rule: lease(1, 60) }];
+        const two = await app({ limits: rules, options: { whenUnavailable: policy, prefix: "2:" } }, away);
+        const slow = two.get("/slow", "k");
+        if (policy !== "closed") assert.equal((await slow).status, 200);
+        assert.equal((await two.get("/slow", "k")).status, policy === "local" ? 429 : expected[0]);
+        await (await slow).text();
+        if (policy === "local") {
+          // The place is free again, and one request of the two is left.
+          await eventually("the place is free", async () => (await two.get("/slow", "k")).status === 200);
+          assert.equal((await two.get("/slow", "k")).status, 429);
+        }
+      });
+    }
+  });
+}
+
+test("a Fetch request that is aborted gives its lease back, though nobody reads or cancels the body", async (t) => {
+  const server = await Server.start({ mode: "module" });
+  const open = (await clients[0]?.open(server.port)) as OpenClient;
+  t.after(async () => {
+    open.close();
+    await server.stop();
+  });
+  const limited = fetchRateLimit(new Limiter(open.client), lease(1, 60, { name: "one" }), { key: () => "k" });
+  const handle = limited(() => new Response(Readable.toWeb(Readable.from(slowly())) as ReadableStream));
+  const leaving = new AbortController();
+  const answer = await handle(new Request("http://localhost/", { signal: leaving.signal }));
+  assert.deepEqual([answer.status, await server.run("ZCARD", "rl:one:{k}")], [200, 1]);
+  leaving.abort();
+  await eventually("it is released", async () => (await server.run("ZCARD", "rl:one:{k}")) === 0);
+  const failing = limited(() => Promise.reject(new Error("it fails")));
+  await assert.rejects(failing(new Request("http://localhost/")), /it fails/);
+  await eventually("it is released", async () => (await server.run("ZCARD", "rl:one:{k}")) === 0);
+});
+
+test("what cannot be is refused when it is made", () => {
+  const limiter = new Limiter(nowhere);
+  const wrong = (...args: unknown[]) => (expressRateLimit as (...args: unknown[]) => unknown)(limiter, ...args);
+  assert.throws(() => wrong("5/minute"), /made by sliding/);
+  assert.throws(() => wrong([]), /needs a rule/);
+  assert.throws(() => wrong(sliding("5/minute"), { keys: 1 }), /no option keys/);
+  assert.throws(() => wrong(lease(1, 1, { holder: "me" })), /no holder/);
+  assert.throws(() => wrong(sliding("5/minute"), { withoutIdentity: "maybe" }), /withoutIdentity/);
+  assert.throws(() => (fetchRateLimit as (...args: unknown[]) => unknown)(limiter, sliding("1/s"), {}), /needs a key/);
+  assert.throws(() => expressRateLimit({} as Limiter, sliding("1/s")), /Limiter/);
+});

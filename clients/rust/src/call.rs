@@ -2,6 +2,7 @@
 
 use redis::Cmd;
 
+use crate::calendar::Clock;
 use crate::connection::To;
 use crate::mode::{Mode, SCRIPT, SCRIPT_SHA};
 
@@ -17,6 +18,8 @@ pub(crate) struct Call<'a> {
     pub decides: bool,
     /// Whether it can be sent again after its reply was lost: it counts nothing twice.
     pub repeatable: bool,
+    /// By which its words work out the calendars, if there can be any.
+    pub clock: Option<&'a Clock>,
     pub keys: &'a [&'a [u8]],
     pub words: &'a (dyn Fn(&mut Cmd) + Send + Sync),
 }

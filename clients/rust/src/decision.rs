@@ -24,7 +24,7 @@ pub struct State {
     pub next_after: Option<Duration>,
     /// Until everything is free: zero if nothing is used, `None` if never.
     pub reset_after: Option<Duration>,
-    /// How long the window is; of a throttle, the time in which an empty bucket fills; of a lease, its length.
+    /// How long the window is; zero for one of the calendar; of a throttle, the time in which an empty bucket fills; of a lease, its length.
     pub window: Duration,
     /// The server's time at which the call was decided, in whole milliseconds.
     pub at: SystemTime,
@@ -236,19 +236,39 @@ impl Refund {
     }
 }
 
+/// The answer to a settlement. See [`Limiter::settle`](crate::Limiter::settle).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Settled {
+    /// Whether it is settled with this number of units. False if it was settled with another before: nothing has changed.
+    pub done: bool,
+    /// Units in use in the first (shortest) window.
+    pub used: i64,
+}
+
+impl Settled {
+    pub(crate) fn read(reply: &Reply) -> Result<Self, Error> {
+        let [settled, used, _] = integers(reply)?;
+        match settled {
+            0..=3 => Ok(Self { done: settled > 0, used }),
+            _ => Err(Error::Unexpected(format!("{settled} as the end of a settlement"))),
+        }
+    }
+}
+
 /// What a request for something to hold comes to: a lease, a reservation.
 #[derive(Debug)]
 #[must_use = "what is granted is held"]
 // It is taken apart where it arrives, and never kept.
 #[allow(clippy::large_enum_variant)]
-pub enum Attempt<T> {
+pub enum Attempt<T, D = Decision> {
     /// It is held.
     Granted(T),
     /// There is no room now: `retry_after` says when to ask again.
-    Denied(Decision),
+    Denied(D),
 }
 
-impl<T> Attempt<T> {
+impl<T, D> Attempt<T, D> {
     /// What is held, if it was granted.
     pub fn granted(self) -> Option<T> {
         match self {
@@ -258,7 +278,7 @@ impl<T> Attempt<T> {
     }
 
     /// The decision, if it was denied.
-    pub fn denied(self) -> Option<Decision> {
+    pub fn denied(self) -> Option<D> {
         match self {
             Self::Granted(_) => None,
             Self::Denied(decision) => Some(decision),

@@ -26,7 +26,8 @@ pub enum Error {
     /// The same call would be refused again, so no policy for an unavailable server applies.
     Refused(RedisError),
     /// The call was sent, or may have been, and no reply came: the connection broke, or the time was up. It may have been
-    /// counted. It is not sent again, unless it is one that can be: a peek, a reset, a release or a renewal.
+    /// counted. It is not sent again, unless it is one that can be: a peek, a reset, a release, a renewal, a reservation or its
+    /// settlement.
     ReplyLost(RedisError),
     /// The server cannot decide now: it cannot be reached, is loading its data, is out of memory, or was unavailable a
     /// moment ago. Nothing was counted.
@@ -138,6 +139,16 @@ pub(crate) fn is_moving(error: &RedisError, cluster: bool) -> bool {
         Some("MOVED" | "ASK") => cluster,
         _ => false,
     }
+}
+
+/// Whether the window of a calendar is over by the server's clock.
+pub(crate) fn is_window_over(error: &RedisError) -> bool {
+    error.code() == Some("ERR") && starts(error, "the window has ended")
+}
+
+/// Whether the holder of a reservation has settled it before.
+pub(crate) fn is_settled(error: &RedisError) -> bool {
+    error.code() == Some("ERR") && starts(error, "this hold is settled")
 }
 
 /// Whether the user of the ACL may not do this. A server says so only of commands that it has.

@@ -20,7 +20,7 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 #[non_exhaustive]
 pub struct Headers {
     /// The value of `RateLimit-Policy`: each policy with its quota `q`, its window `w` in seconds (left out where it is
-    /// not a whole number of them, and of leases), and its unit `qu` where that is not requests.
+    /// not a whole number of them, of calendars and of leases), and its unit `qu` where that is not requests.
     pub policy: String,
     /// The value of `RateLimit`: for each policy the units `r` that are free, and the seconds `t` until more are.
     pub limit: String,
@@ -106,7 +106,8 @@ impl AllDecision {
 pub(crate) struct Policy<'a> {
     pub name: String,
     quota: u64,
-    /// Milliseconds. None for leases: a quota of requests at a time is not bound to a time.
+    /// Milliseconds. None for calendars, of which no two need be as long, and for leases: a quota of requests at a time is
+    /// not bound to a time.
     window: Option<u64>,
     unit: Option<&'a str>,
     /// Not known of the windows that were not asked for.
@@ -139,6 +140,10 @@ fn policies_of<'a>(rule: &'a Rule, states: &'a [State], all: &mut Vec<Policy<'a>
         Rule::Throttle(rule) => {
             let (millis, quota) = (rule.fill_millis(), rule.burst.saturating_add(1));
             Policy { name: named(millis), quota, window: Some(millis), unit, state }
+        }
+        Rule::Calendar(rule) => {
+            let name = name.unwrap_or_else(|| rule.periods.unit.name()).to_owned();
+            Policy { name, quota: rule.limit, window: None, unit, state }
         }
         Rule::Lease(rule) => {
             let unit = unit.or(Some("concurrent-requests"));

@@ -208,7 +208,8 @@ mod tests {
     #[test]
     fn cases_of_keys() {
         let file = cases::read("keys");
-        for case in cases::list(&file, "keys", &["rule", "prefix", "identity", "policy", "key"]) {
+        let known = ["rule", "prefix", "identity", "policy", "key"];
+        for case in cases::list(&file, "keys", &known).iter().chain(cases::list(&file, "calendar", &known)) {
             let rule = cases::rule(&case["rule"]).unwrap();
             let head = head(case.get("prefix").map_or("rl:", text).as_bytes(), &rule.policy());
             let key = key(&head, text(&case["identity"]).as_bytes());

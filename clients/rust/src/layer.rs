@@ -32,7 +32,8 @@ const TIMEOUT: Duration = Duration::from_millis(250);
 /// that begins, one of level `INFO` when it ends.
 ///
 /// It is for a server that cannot decide now. An error that is permanent, such as a key of another type or a missing
-/// permission, is answered with 500 and logged, whatever is set here.
+/// permission, is answered with 500, whatever is set here. Clients can cause any number of them, so that they are logged at
+/// level `DEBUG` alone; [`RateLimitLayer::on_refused`] is told of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum WhenUnavailable {
@@ -526,7 +527,7 @@ impl Shared {
                 if self.without_identity == WithoutIdentity::Allow {
                     continue;
                 }
-                tracing::warn!(limiter = self.limiter.name(), "a request without an identity was refused");
+                tracing::debug!(limiter = self.limiter.name(), "a request without an identity was refused");
                 return Err(NoIdentity);
             };
             let key = identity::key(&identity::head(&self.prefix, &rule.policy()), &identity);
@@ -562,7 +563,7 @@ impl Shared {
             Err(error) if error.is_unavailable() => self.decide_without(request, &asked, &error),
             Err(error) => {
                 let limiter = self.limiter.name();
-                tracing::error!(limiter, %error, "a request could not be decided on, and was refused");
+                tracing::debug!(limiter, %error, "a request could not be decided on, and was refused");
                 self.refuse(request, StatusCode::INTERNAL_SERVER_ERROR, Some(&error))
             }
         }

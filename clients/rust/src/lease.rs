@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::Instant;
 
+use crate::calendar::Clock;
 use crate::decision::{Attempt, Decision};
 use crate::error::Error;
-use crate::limiter::{GiveBack, Limiter, Waits};
+use crate::limiter::{GiveBack, Limiter};
+use crate::renewal::{Renewals, Renewed, Term};
 use crate::rule::{Lease, Rule};
 
 /// For how long a call for a lease is listened to that its caller has left, at most: what it takes then is given back.
@@ -30,7 +30,7 @@ impl Limiter {
         let rule = if rule.holder.is_some() { rule.clone() } else { rule.clone().holder(random_holder()) };
         let (key, sent) = (key.as_ref(), Instant::now());
         let (its_key, its_holder) = (key.to_vec(), rule.holder.clone().unwrap_or_default());
-        let give_back: GiveBack = Box::new(move |limiter, _| {
+        let give_back: GiveBack = Box::new(move |limiter| {
             Box::pin(async move {
                 if let Err(error) = limiter.release(&its_key, [its_holder]).await {
                     not_given_back(&limiter, &its_key, &error);
@@ -38,7 +38,8 @@ impl Limiter {
             })
         });
         let linger = rule.length().min(LONGEST_LINGER);
-        let decision = self.hit_or(key, Rule::from(&rule), linger, Some(give_back)).await?;
+        let asked = self.one(key, Rule::from(&rule))?;
+        let decision = self.hit_or(asked, Arc::new(Clock::now()), linger, Some(give_back)).await?;
         if !decision.allowed {
             return Ok(Attempt::Denied(decision));
         }
@@ -46,16 +47,16 @@ impl Limiter {
     }
 
     /// A lease for a block of work: waits up to `timeout` for a place, and renews the lease for as long as the [`Held`]
-    /// lives.
+    /// lives. Of the callers that wait for a place at a key, one asks for it at a time, in the order in which they came.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), at the first error.
     pub async fn hold(&self, key: impl AsRef<[u8]>, rule: &Lease, timeout: Duration) -> Result<Attempt<Held>, Error> {
         let key = key.as_ref();
         let rule = if rule.holder.is_some() { rule.clone() } else { rule.clone().holder(random_holder()) };
-        let mut waits = Waits::new(&Rule::from(&rule), timeout);
+        let mut wait = self.begin_wait(key, &Rule::from(&rule), timeout).await;
         loop {
-            let decision = match waits.of(self).acquire(key, &rule).await? {
+            let decision = match self.during(&wait).acquire(key, &rule).await? {
                 Attempt::Granted(mut held) => {
                     // Renewals have the deadline of this limiter.
                     held.limiter = self.clone();
@@ -64,8 +65,9 @@ impl Limiter {
                 }
                 Attempt::Denied(decision) => decision,
             };
-            let Some(wake) = waits.next(decision.retry_after) else { return Ok(Attempt::Denied(decision)) };
-            tokio::time::sleep_until(wake).await;
+            if !wait.again(decision.retry_after).await {
+                return Ok(Attempt::Denied(decision));
+            }
         }
     }
 }
@@ -107,15 +109,14 @@ pub struct Held {
     decision: Decision,
     /// Whether it is to be given back when dropped.
     armed: bool,
-    /// When the lease ends unless it is renewed; `None` once it is lost, for good.
-    ends: Arc<watch::Sender<Option<Instant>>>,
-    renewals: Option<JoinHandle<()>>,
+    term: Term,
+    renewals: Option<Renewals>,
 }
 
 impl Held {
     fn new(limiter: Limiter, key: Vec<u8>, rule: Lease, decision: Decision, sent: Instant) -> Self {
-        let ends = Arc::new(watch::Sender::new(end(sent, &rule)));
-        Self { limiter, key, rule, decision, armed: true, ends, renewals: None }
+        let term = Term::new(sent, rule.length());
+        Self { limiter, key, rule, decision, armed: true, term, renewals: None }
     }
 
     /// Who holds it.
@@ -130,12 +131,12 @@ impl Held {
 
     /// Whether the lease is over: it was not renewed in time, or the server refused to. Once lost it stays lost.
     pub fn is_lost(&self) -> bool {
-        is_lost(&self.ends)
+        self.term.is_lost()
     }
 
     /// Waits until the lease is over.
     pub async fn lost(&self) {
-        lost(&self.ends).await;
+        self.term.lost().await;
     }
 
     /// Renews the lease for its whole length from now. Answers whether it is still held: a lease that is lost is not
@@ -144,7 +145,8 @@ impl Held {
     /// # Errors
     /// As [`Error`] says. The lease then runs on as before, or as renewed.
     pub async fn renew(&mut self) -> Result<bool, Error> {
-        if let Some(decision) = renew(&self.limiter, &self.key, &self.rule, &self.ends).await? {
+        let call = self.limiter.hit(&self.key, &self.rule);
+        if let Some(decision) = self.term.renew(call, |decision| decision.allowed).await? {
             self.decision = decision;
         }
         Ok(!self.is_lost())
@@ -153,38 +155,24 @@ impl Held {
     /// Renews the lease three times in its length, in a task that ends with this value or when the lease is lost. To be
     /// called on a Tokio runtime. A renewal that fails is tried again at the next time, with a `tracing` event.
     pub fn keep_alive(&mut self) {
-        let (limiter, key, rule, ends) =
-            (self.limiter.clone(), self.key.clone(), self.rule.clone(), Arc::clone(&self.ends));
-        let period = (rule.length() / 3).max(Duration::from_millis(1));
-        let renewals = async move {
-            let renewing = async {
-                let mut ticks = interval_at(Instant::now() + period, period);
-                ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-                loop {
-                    ticks.tick().await;
-                    if let Err(error) = renew(&limiter, &key, &rule, &ends).await {
-                        tracing::warn!(limiter = limiter.name(), key = %key.escape_ascii(), %error, "a lease was not renewed");
-                    }
-                }
-            };
-            tokio::select! {
-                () = renewing => {}
-                () = lost(&ends) => {
-                    tracing::warn!(limiter = limiter.name(), key = %key.escape_ascii(), "a lease was lost");
-                }
+        let (limiter, key, rule, term) = (self.limiter.clone(), self.key.clone(), self.rule.clone(), self.term.clone());
+        let renew = move || {
+            let (limiter, key, rule, term) = (limiter.clone(), key.clone(), rule.clone(), term.clone());
+            async move {
+                term.renew(limiter.hit(&key, &rule), |decision| decision.allowed).await?;
+                Ok(Renewed::GoesOn)
             }
         };
-        if let Some(renewals) = self.renewals.take() {
-            renewals.abort();
-        }
-        self.renewals = Some(tokio::spawn(renewals));
+        self.renewals = Some(self.term.keep("lease", self.limiter.name(), &self.key, renew));
     }
 
     /// Gives the lease back. Answers whether it was held until now. It is not an error if the server cannot be told: the
     /// lease then ends by itself, and a `tracing` event says so, so that the outcome of the work is not hidden.
     /// [`Limiter::release`] tells of errors.
     pub async fn release(mut self) -> bool {
-        self.end_renewals().await;
+        if let Some(renewals) = self.renewals.take() {
+            renewals.end().await;
+        }
         let lost = self.is_lost();
         let released = self.limiter.release(&self.key, [self.holder()]).await;
         // Not before: where this future is dropped half-way, the drop of the lease gives it back.
@@ -197,57 +185,6 @@ impl Held {
             }
         }
     }
-
-    /// Ends the renewals. Waits for a renewal that is under way, as it must not come after the release.
-    async fn end_renewals(&mut self) {
-        if let Some(renewals) = self.renewals.take() {
-            renewals.abort();
-            let _ = renewals.await;
-        }
-    }
-}
-
-/// When a lease ends that was asked for at this time. One that never ends in this process' lifetime is a day long here.
-fn end(sent: Instant, rule: &Lease) -> Option<Instant> {
-    sent.checked_add(rule.length()).or_else(|| sent.checked_add(Duration::from_secs(86_400)))
-}
-
-fn is_lost(ends: &watch::Sender<Option<Instant>>) -> bool {
-    ends.borrow().is_none_or(|ends| ends <= Instant::now())
-}
-
-async fn lost(ends: &watch::Sender<Option<Instant>>) {
-    let mut changes = ends.subscribe();
-    loop {
-        let Some(end) = *changes.borrow_and_update() else { return };
-        tokio::select! {
-            () = tokio::time::sleep_until(end) => {
-                // For good, whatever a renewal that is under way comes to.
-                ends.send_if_modified(|current| *current == Some(end) && current.take().is_some());
-            }
-            _ = changes.changed() => {}
-        }
-    }
-}
-
-/// Renews a lease that is not lost. A lease that had ended on the server could be granted anew, after another has had the
-/// place: so what counts is that the answer comes before the end.
-async fn renew(
-    limiter: &Limiter,
-    key: &[u8],
-    rule: &Lease,
-    ends: &watch::Sender<Option<Instant>>,
-) -> Result<Option<Decision>, Error> {
-    if is_lost(ends) {
-        return Ok(None);
-    }
-    let sent = Instant::now();
-    let decision = limiter.hit(key, rule).await?;
-    ends.send_modify(|current| {
-        let in_time = current.is_some_and(|end| Instant::now() < end);
-        *current = if in_time && decision.allowed { end(sent, rule) } else { None };
-    });
-    Ok(Some(decision))
 }
 
 fn not_given_back(limiter: &Limiter, key: &[u8], error: &Error) {
@@ -257,14 +194,11 @@ fn not_given_back(limiter: &Limiter, key: &[u8], error: &Error) {
 impl Drop for Held {
     fn drop(&mut self) {
         let renewals = self.renewals.take();
-        if let Some(renewals) = &renewals {
-            renewals.abort();
-        }
         let (true, Ok(runtime)) = (self.armed, Handle::try_current()) else { return };
         let (limiter, key, holder) = (self.limiter.clone(), self.key.clone(), self.holder().to_vec());
         runtime.spawn(async move {
             if let Some(renewals) = renewals {
-                let _ = renewals.await;
+                renewals.end().await;
             }
             if let Err(error) = limiter.release(&key, [holder]).await {
                 not_given_back(&limiter, &key, &error);
@@ -274,7 +208,7 @@ impl Drop for Held {
 }
 
 /// 128 bits that nobody else comes up with: hashes under random keys of the standard library's, of the time.
-fn random_holder() -> String {
+pub(crate) fn random_holder() -> String {
     let random = || {
         let mut hasher = RandomState::new().build_hasher();
         hasher.write_u128(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos());

@@ -9,6 +9,7 @@
 //! [`RateLimitLayer`] puts rules before a tower service.
 
 mod breaker;
+mod calendar;
 mod call;
 #[cfg(test)]
 #[path = "../tests/unit/cases.rs"]
@@ -31,12 +32,14 @@ mod local;
 mod mode;
 mod on_demand;
 mod options;
+mod renewal;
 mod reservation;
 mod rule;
+mod waits;
 mod wire;
 
 pub use connection::Connection;
-pub use decision::{Admission, AllDecision, Attempt, Decision, Refund, State};
+pub use decision::{Admission, AllDecision, Attempt, Decision, Refund, Settled, State};
 pub use error::{Error, InvalidArgument};
 pub use headers::Headers;
 #[cfg(feature = "tower")]
@@ -51,5 +54,5 @@ pub use limiter::Limiter;
 pub use mode::Mode;
 pub use options::{Event, Options, Stats};
 pub use redis;
-pub use reservation::{Reservation, Settlement};
-pub use rule::{Counting, Fixed, Lease, Metered, Rates, Rule, Sliding, Throttle, Window};
+pub use reservation::Reservation;
+pub use rule::{Calendar, Counting, Fixed, Lease, Metered, Rates, Rule, Sliding, Throttle, Window};

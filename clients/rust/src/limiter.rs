@@ -15,27 +15,24 @@ use tokio::sync;
 use tokio::time::Instant;
 
 use crate::breaker::Breakers;
+use crate::calendar::Clock;
 use crate::call::Call;
 use crate::connection::{Connection, Failure, Progress, Shows, Stage, To};
-use crate::decision::{Admission, AllDecision, Decision, Refund, State, count, unix_millis};
+use crate::decision::{Admission, AllDecision, Decision, Refund, Settled, State, count, unix_millis};
 use crate::denials::{Asked, Denials, Denied};
 use crate::error::{
     Error, InvalidArgument, Meaning, SHORTEST_PATIENCE, is_forbidden, is_function_not_found, is_moving,
-    is_unknown_command, meaning, no_answer,
+    is_unknown_command, is_window_over, meaning, no_answer,
 };
 use crate::mode::{LIBRARY, Mode};
 use crate::options::{Event, Options, Stats};
 use crate::rule::{Counting, Rule, Use, seconds};
+use crate::waits::{Lines, Wait};
 use crate::wire::{Item, Reply};
 
 /// The pause before a call is sent again whose keys are between two nodes, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-/// The pause before a lease is asked for again, at first and at most: one can be given back before it ends.
-const FIRST_POLL: Duration = Duration::from_millis(20);
-const LONGEST_POLL: Duration = Duration::from_millis(500);
-/// For how long a call of a wait may take when its time is nearly up.
-const LAST_CALL: Duration = Duration::from_millis(100);
 /// For how long a probe of the server may take, which no call waits for.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often other tasks get their turn before a call is given up at its deadline.
@@ -91,6 +88,8 @@ struct Inner {
     breakers: Breakers,
     denials: OnceLock<Denials>,
     stats: Stats,
+    /// Callers that wait for a place.
+    lines: Lines,
     /// Loads the function library for all calls that miss it.
     loading: sync::Mutex<()>,
     /// How often it was loaded.
@@ -161,6 +160,7 @@ impl Limiter {
             breakers: Breakers::new(connection.is_cluster(), &options.name, connection.server()),
             denials,
             stats: Stats::default(),
+            lines: Lines::default(),
             loading: sync::Mutex::default(),
             loads: AtomicU64::new(0),
             connection,
@@ -175,6 +175,15 @@ impl Limiter {
         Self { timeout, ..self.clone() }
     }
 
+    pub(crate) async fn begin_wait<'a>(&'a self, key: &'a [u8], rule: &Rule, timeout: Duration) -> Wait<'a> {
+        Wait::begin(&self.inner.lines, key, rule, timeout).await
+    }
+
+    /// The same limiter for the next call of a wait.
+    pub(crate) fn during(&self, wait: &Wait<'_>) -> Self {
+        self.timeout(wait.left().map_or(self.timeout, |left| left.min(self.timeout)))
+    }
+
     /// The same limiter, whose calls on this handle are answered from remembered denials.
     #[cfg(feature = "tower")]
     pub(crate) fn remembering(&self, remembers: bool) -> Self {
@@ -182,6 +191,10 @@ impl Limiter {
             self.inner.denials.get_or_init(|| Denials::new(DENY_CACHE));
         }
         Self { remembers, ..self.clone() }
+    }
+
+    pub(crate) fn deadline(&self) -> Duration {
+        self.timeout
     }
 
     /// The limiter's name, for log lines.
@@ -220,31 +233,48 @@ impl Limiter {
     /// # Errors
     /// As [`Error`] says.
     pub async fn hit(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<Decision, Error> {
-        self.hit_or(key.as_ref(), rule.into(), Duration::ZERO, None).await
+        self.hit_or(self.one(key.as_ref(), rule.into())?, Arc::new(Clock::now()), Duration::ZERO, None).await
     }
 
-    /// As [`hit`](Self::hit). Where the caller goes while the call is under way, `give_back` is called if it was allowed, also
-    /// if the reply comes `linger` later than a server may take that does not hang.
+    /// One key, with its rule.
+    pub(crate) fn one(&self, key: &[u8], rule: Rule) -> Result<Together, InvalidArgument> {
+        rule.check(Use::Hit)?;
+        Ok(Arc::new(vec![(self.prefixed(key), rule)]))
+    }
+
+    /// As [`hit`](Self::hit), of one key. Where the caller goes while the call is under way, `give_back` is called if it was
+    /// allowed, also if the reply comes `linger` later than a server may take that does not hang.
     pub(crate) async fn hit_or(
         &self,
-        key: &[u8],
-        rule: Rule,
+        asked: Together,
+        clock: Arc<Clock>,
         linger: Duration,
         give_back: Option<GiveBack>,
     ) -> Result<Decision, Error> {
-        rule.check(Use::Hit)?;
-        let asked = Arc::new([(self.prefixed(key), rule)]);
         let started = Instant::now();
-        if let Some(Denied::One(decision)) = self.remembered(&*asked) {
-            self.observe("hit", &*asked, Ok(decision.state()), started, true);
+        if let Some(Denied::One(decision)) = self.remembered(&asked) {
+            self.observe("hit", &asked, Ok(decision.state()), started, true);
             return Ok(decision);
         }
-        let this = Arc::clone(&asked);
-        let slot = self.slot_of(&*asked);
-        let decision = self.begin(slot, false, linger, move |limiter, progress| async move {
-            let [(key, rule)] = &*this;
+        let decision = self.decide_one(Arc::clone(&asked), clock, linger, give_back).finish().await;
+        self.observe("hit", &asked, decision.as_ref().map(Decision::state), started, false);
+        if let Ok(decision) = &decision {
+            self.learn(&asked, decision.allowed, || Denied::One(decision.clone()), started);
+        }
+        decision
+    }
+
+    fn decide_one(
+        &self,
+        asked: Together,
+        clock: Arc<Clock>,
+        linger: Duration,
+        give_back: Option<GiveBack>,
+    ) -> UnderWay<Decision> {
+        self.begin(self.slot_of(&asked), false, linger, move |limiter, progress| async move {
+            let Some((key, rule)) = asked.first() else { return Err(Error::Unexpected("no key".to_owned())) };
             let words = |cmd: &mut Cmd| {
-                rule.write(cmd);
+                rule.write(cmd, &clock);
                 cmd.arg(form(rule));
             };
             let call = Call {
@@ -252,30 +282,60 @@ impl Limiter {
                 counted: false,
                 reads: false,
                 decides: true,
-                // A holder that asks again renews its lease.
-                repeatable: matches!(rule, Rule::Lease(_)),
+                // A holder that asks again renews its lease, or what it has reserved.
+                repeatable: matches!(rule, Rule::Lease(_)) || rule.is_reserved(),
+                clock: Some(&clock),
                 keys: &[key],
                 words: &words,
             };
             let decision = Decision::read(rule.clone(), &limiter.run(&call, &progress).await?)?;
-            if decision.allowed
-                && progress.is_abandoned()
-                && let Some(give_back) = give_back
-            {
-                give_back(limiter, decision.clone()).await;
-            }
+            limiter.give_back_if_left(decision.allowed, &progress, give_back).await;
             Ok(decision)
-        });
-        let decision = decision.finish().await;
-        self.observe("hit", &*asked, decision.as_ref().map(Decision::state), started, false);
-        if let (Ok(decision), Some(denials)) = (&decision, self.denials()) {
-            if decision.allowed {
-                asked.iter().for_each(|(key, _)| denials.forget(key));
-            } else {
-                denials.remember(&*asked, Denied::One(decision.clone()), started);
-            }
+        })
+    }
+
+    /// The same call once more, by the holder of a reservation. Answers whether it is held.
+    pub(crate) async fn renew_one(&self, asked: Together, clock: Arc<Clock>) -> Result<bool, Error> {
+        Ok(self.decide_one(asked, clock, Duration::ZERO, None).finish().await?.allowed)
+    }
+
+    /// As `renew_one`, of several keys.
+    pub(crate) async fn renew_all(&self, asked: Together, clock: Arc<Clock>) -> Result<bool, Error> {
+        Ok(self.decide_all(asked, clock, Duration::ZERO, None).finish().await?.allowed)
+    }
+
+    /// Settles what a holder has reserved at a key, in the period of the calendar at that time.
+    pub(crate) async fn settle_at(
+        &self,
+        (key, rule): (Vec<u8>, Rule),
+        clock: Arc<Clock>,
+        actual: u64,
+    ) -> Result<Settled, Error> {
+        let words = move |cmd: &mut Cmd| {
+            cmd.arg(rule.word());
+            rule.write(cmd, &clock);
+            cmd.arg("ACTUAL").arg(actual);
+        };
+        Settled::read(&self.change(("RL.SETTLE", "rl_settle", "settle"), true, key, words).await?)
+    }
+
+    async fn give_back_if_left(&self, allowed: bool, progress: &Progress, give_back: Option<GiveBack>) {
+        if allowed
+            && progress.is_abandoned()
+            && let Some(give_back) = give_back
+        {
+            give_back(self.clone()).await;
         }
-        decision
+    }
+
+    /// Remembers a denial, or forgets those of keys that have let a call in.
+    fn learn(&self, asked: Asked<'_>, allowed: bool, denied: impl FnOnce() -> Denied, started: Instant) {
+        let Some(denials) = self.denials() else { return };
+        if allowed {
+            asked.iter().for_each(|(key, _)| denials.forget(key));
+        } else {
+            denials.remember(asked, denied(), started);
+        }
     }
 
     /// What [`hit`](Self::hit) would answer, and changes nothing: `RL.PEEK`. With a cost of 0 it shows the state as it is.
@@ -289,12 +349,14 @@ impl Limiter {
         let key = self.prefixed(key.as_ref());
         let slot = self.inner.connection.slot(&key);
         let peek = self.begin(slot, true, Duration::ZERO, move |limiter, progress| async move {
+            let clock = Clock::now();
             let words = |cmd: &mut Cmd| {
                 cmd.arg(rule.word());
-                rule.write(cmd);
+                rule.write(cmd, &clock);
                 cmd.arg(form(&rule));
             };
-            let reply = limiter.run(&Call { keys: &[&key], words: &words, ..PEEK }, &progress).await?;
+            let call = Call { clock: Some(&clock), keys: &[&key], words: &words, ..PEEK };
+            let reply = limiter.run(&call, &progress).await?;
             Decision::read(rule, &reply)
         });
         peek.finish().await
@@ -322,40 +384,68 @@ impl Limiter {
     /// # Errors
     /// As [`Error`] says.
     pub async fn all<K: AsRef<[u8]>>(&self, rules: impl IntoIterator<Item = (K, Rule)>) -> Result<AllDecision, Error> {
+        let asked = self.several(rules, Use::Check)?;
+        self.all_or(asked, Arc::new(Clock::now()), Duration::ZERO, None).await
+    }
+
+    /// Several keys, with their rules.
+    pub(crate) fn several<K: AsRef<[u8]>>(
+        &self,
+        rules: impl IntoIterator<Item = (K, Rule)>,
+        wanted: Use,
+    ) -> Result<Together, InvalidArgument> {
         let asked: Vec<_> = rules.into_iter().map(|(key, rule)| (self.prefixed(key.as_ref()), rule)).collect();
         if !(1..=64).contains(&asked.len()) {
-            return Err(InvalidArgument(format!("a call takes 1 to 64 keys, not {}", asked.len())).into());
+            return Err(InvalidArgument(format!("a call takes 1 to 64 keys, not {}", asked.len())));
         }
-        asked.iter().try_for_each(|(_, rule)| rule.check(Use::Check))?;
+        asked.iter().try_for_each(|(_, rule)| rule.check(wanted))?;
+        Ok(Arc::new(asked))
+    }
+
+    /// As [`all`](Self::all); `give_back` as in `hit_or`.
+    pub(crate) async fn all_or(
+        &self,
+        asked: Together,
+        clock: Arc<Clock>,
+        linger: Duration,
+        give_back: Option<GiveBack>,
+    ) -> Result<AllDecision, Error> {
         let started = Instant::now();
         if let Some(Denied::All(decision)) = self.remembered(&asked) {
             self.observe("all", &asked, Ok(decision.state()), started, true);
             return Ok(decision);
         }
-        let asked = Arc::new(asked);
-        let (this, slot) = (Arc::clone(&asked), self.slot_of(&asked));
-        let decision = self.begin(slot, false, Duration::ZERO, move |limiter, progress| async move {
+        let decision = self.decide_all(Arc::clone(&asked), clock, linger, give_back).finish().await;
+        self.observe("all", &asked, decision.as_ref().map(AllDecision::state), started, false);
+        if let Ok(decision) = &decision {
+            self.learn(&asked, decision.allowed, || Denied::All(decision.clone()), started);
+        }
+        decision
+    }
+
+    fn decide_all(
+        &self,
+        asked: Together,
+        clock: Arc<Clock>,
+        linger: Duration,
+        give_back: Option<GiveBack>,
+    ) -> UnderWay<AllDecision> {
+        self.begin(self.slot_of(&asked), false, linger, move |limiter, progress| async move {
             let words = |cmd: &mut Cmd| {
-                for (_, rule) in &*this {
+                for (_, rule) in &*asked {
                     cmd.arg(rule.word());
-                    rule.write(cmd);
+                    rule.write(cmd, &clock);
                 }
                 cmd.arg("FULL");
             };
-            let keys: Vec<&[u8]> = this.iter().map(|(key, _)| key.as_slice()).collect();
-            let reply = limiter.run(&Call { keys: &keys, words: &words, ..ALL }, &progress).await?;
-            AllDecision::read(this.iter().map(|(_, rule)| rule.clone()), &reply)
-        });
-        let decision = decision.finish().await;
-        self.observe("all", &asked, decision.as_ref().map(AllDecision::state), started, false);
-        if let (Ok(decision), Some(denials)) = (&decision, self.denials()) {
-            if decision.allowed {
-                asked.iter().for_each(|(key, _)| denials.forget(key));
-            } else {
-                denials.remember(&asked, Denied::All(decision.clone()), started);
-            }
-        }
-        decision
+            let keys: Vec<&[u8]> = asked.iter().map(|(key, _)| key.as_slice()).collect();
+            let repeatable = asked.iter().any(|(_, rule)| rule.is_reserved());
+            let call = Call { repeatable, clock: Some(&clock), keys: &keys, words: &words, ..ALL };
+            let reply = limiter.run(&call, &progress).await?;
+            let decision = AllDecision::read(asked.iter().map(|(_, rule)| rule.clone()), &reply)?;
+            limiter.give_back_if_left(decision.allowed, &progress, give_back).await;
+            Ok(decision)
+        })
     }
 
     /// As [`all`](Self::all) for one rule, from a short reply, which costs the server a third less: for a caller that needs
@@ -369,18 +459,21 @@ impl Limiter {
         let key = self.prefixed(key.as_ref());
         let slot = self.inner.connection.slot(&key);
         let admission = self.begin(slot, false, Duration::ZERO, move |limiter, progress| async move {
+            let clock = Clock::now();
             let words = |cmd: &mut Cmd| {
                 cmd.arg(rule.word());
-                rule.write(cmd);
+                rule.write(cmd, &clock);
             };
-            Admission::read(&limiter.run(&Call { keys: &[&key], words: &words, ..ALL }, &progress).await?)
+            let call = Call { clock: Some(&clock), keys: &[&key], words: &words, ..ALL };
+            Admission::read(&limiter.run(&call, &progress).await?)
         });
         admission.finish().await
     }
 
     /// Hits until the request is allowed, and sleeps for the exact wait between. Answers with the last denial at once
     /// where the wait is longer than what is left of `timeout`, or has no end. A place of a lease can be given back before
-    /// the lease ends, so it is asked for with growing pauses until `timeout`.
+    /// the lease ends, so it is asked for with growing pauses until `timeout`, by one of all callers of this limiter that
+    /// wait for it.
     ///
     /// # Errors
     /// As [`Error`] says, at the first error.
@@ -391,12 +484,12 @@ impl Limiter {
         timeout: Duration,
     ) -> Result<Decision, Error> {
         let (key, rule) = (key.as_ref(), rule.into());
-        let mut waits = Waits::new(&rule, timeout);
+        let mut wait = self.begin_wait(key, &rule, timeout).await;
         loop {
-            let decision = waits.of(self).hit(key, &rule).await?;
-            let wake = if decision.allowed { None } else { waits.next(decision.retry_after) };
-            let Some(wake) = wake else { return Ok(decision) };
-            tokio::time::sleep_until(wake).await;
+            let decision = self.during(&wait).hit(key, &rule).await?;
+            if decision.allowed || !wait.again(decision.retry_after).await {
+                return Ok(decision);
+            }
         }
     }
 
@@ -420,14 +513,15 @@ impl Limiter {
 
     async fn refund_units(&self, key: &[u8], rule: Rule, at: Option<u64>) -> Result<Refund, Error> {
         rule.check(Use::Hit)?;
+        let clock = at.map_or_else(Clock::now, Clock::at);
         let words = move |cmd: &mut Cmd| {
             cmd.arg(rule.word());
-            rule.write(cmd);
+            rule.write(cmd, &clock);
             if let Some(at) = at {
                 cmd.arg("AT").arg(at);
             }
         };
-        Refund::read(&self.change(("RL.REFUND", "rl_refund", "refund"), false, key, words).await?)
+        Refund::read(&self.change(("RL.REFUND", "rl_refund", "refund"), false, self.prefixed(key), words).await?)
     }
 
     /// Gives the whole quota of a key back: `RL.RESET`, with the windows of a fixed rule, so that its counters go too.
@@ -437,14 +531,18 @@ impl Limiter {
     /// As [`Error`] says.
     pub async fn reset(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<u64, Error> {
         let rule = rule.into();
-        let words = move |cmd: &mut Cmd| {
-            if let Rule::Fixed(_) = rule {
+        let words = move |cmd: &mut Cmd| match &rule {
+            Rule::Fixed(rule) => {
                 for window in rule.windows() {
                     cmd.arg(seconds(window.millis));
                 }
             }
+            Rule::Calendar(rule) => {
+                cmd.arg(format!("@{}", Clock::now().end(&rule.periods)));
+            }
+            _ => {}
         };
-        count(&self.change(("RL.RESET", "rl_reset", "reset"), true, key.as_ref(), words).await?)
+        count(&self.change(("RL.RESET", "rl_reset", "reset"), true, self.prefixed(key.as_ref()), words).await?)
     }
 
     /// Gives leases back before they end: `RL.RELEASE`. Answers how many of the holders had one; releasing twice is no
@@ -464,7 +562,7 @@ impl Limiter {
         let words = move |cmd: &mut Cmd| {
             cmd.arg(&holders);
         };
-        count(&self.change(("RL.RELEASE", "rl_release", "release"), true, key.as_ref(), words).await?)
+        count(&self.change(("RL.RELEASE", "rl_release", "release"), true, self.prefixed(key.as_ref()), words).await?)
     }
 
     fn prefixed(&self, key: &[u8]) -> Vec<u8> {
@@ -506,10 +604,10 @@ impl Limiter {
         &self,
         command: (&'static str, &'static str, &'static str),
         repeatable: bool,
-        key: &[u8],
+        key: Vec<u8>,
         words: impl Fn(&mut Cmd) + Send + Sync + 'static,
     ) -> Result<Reply, Error> {
-        let key: Arc<[u8]> = self.prefixed(key).into();
+        let key: Arc<[u8]> = key.into();
         let forget = |key: &[u8]| {
             if let Some(denials) = self.inner.denials.get() {
                 denials.forget(key);
@@ -520,7 +618,8 @@ impl Limiter {
         let (this, slot) = (Arc::clone(&key), self.inner.connection.slot(&key));
         let reply = self.begin(slot, false, Duration::ZERO, move |limiter, progress| async move {
             let (counted, reads, decides) = (false, false, false);
-            let call = Call { command, counted, reads, decides, repeatable, keys: &[&this], words: &words };
+            let clock = None;
+            let call = Call { command, counted, reads, decides, repeatable, clock, keys: &[&this], words: &words };
             limiter.run(&call, &progress).await
         });
         let reply = reply.finish().await;
@@ -575,7 +674,7 @@ impl Limiter {
         breakers.admit(slot, self.pause())?;
         let deadline = Instant::now().checked_add(self.timeout);
         let mut pause = FIRST_PAUSE;
-        let mut repeated = false;
+        let (mut repeated, mut went_on) = (false, false);
         loop {
             let Failure { error, sent, shows } = match self.ask(call, progress).await {
                 Ok(reply) => {
@@ -584,6 +683,10 @@ impl Limiter {
                 }
                 Err(failure) => failure,
             };
+            if is_window_over(&error) && !went_on && call.clock.is_some_and(Clock::go_on) {
+                went_on = true;
+                continue;
+            }
             let is_moving = is_moving(&error, connection.is_cluster());
             let error = match meaning(&error, connection.is_cluster()) {
                 _ if is_moving => {
@@ -770,8 +873,11 @@ impl Limiter {
     }
 }
 
+/// The keys of a call with their rules, for the call and for those who go on with it.
+pub(crate) type Together = Arc<Vec<(Vec<u8>, Rule)>>;
+
 /// Gives back what a call has taken whose caller has gone.
-pub(crate) type GiveBack = Box<dyn FnOnce(Limiter, Decision) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
+pub(crate) type GiveBack = Box<dyn FnOnce(Limiter) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
 
 /// A call under way, whose future may be dropped at any time: by the limiter at its deadline, or by its caller.
 ///
@@ -829,46 +935,6 @@ impl<T: Send + 'static> Drop for UnderWay<T> {
     }
 }
 
-/// When to ask again for what was denied.
-pub(crate) struct Waits {
-    deadline: Option<Instant>,
-    /// Whether there is any time to wait.
-    waits: bool,
-    /// The next pause, for a lease: one can be given back at any time.
-    pause: Option<Duration>,
-}
-
-impl Waits {
-    pub fn new(rule: &Rule, timeout: Duration) -> Self {
-        let pause = matches!(rule, Rule::Lease(_)).then_some(FIRST_POLL);
-        Self { deadline: Instant::now().checked_add(timeout), waits: !timeout.is_zero(), pause }
-    }
-
-    /// The limiter for the next call, which takes no longer than what is left. The first call of a wait that takes no time
-    /// at all has the limiter's own deadline.
-    pub fn of(&self, limiter: &Limiter) -> Limiter {
-        let Some(deadline) = self.deadline.filter(|_| self.waits) else { return limiter.clone() };
-        let left = deadline.saturating_duration_since(Instant::now()).max(LAST_CALL);
-        limiter.timeout(limiter.timeout.min(left))
-    }
-
-    /// `None` if it is not worth the wait.
-    pub fn next(&mut self, retry_after: Option<Duration>) -> Option<Instant> {
-        let (now, wait) = (Instant::now(), retry_after?);
-        let Some(pause) = &mut self.pause else {
-            let wake = now.checked_add(wait)?;
-            return self.deadline.is_none_or(|deadline| wake <= deadline).then_some(wake);
-        };
-        if self.deadline.is_some_and(|deadline| deadline <= now) {
-            return None;
-        }
-        let wake = now + wait.min(*pause);
-        *pause = (*pause * 2).min(LONGEST_POLL);
-        // Once more at the very end.
-        Some(self.deadline.map_or(wake, |deadline| wake.min(deadline)))
-    }
-}
-
 /// What all calls of RL.ALL have in common.
 const ALL: Call<'static> = Call {
     command: ("RL.ALL", "rl_all", "all"),
@@ -876,6 +942,7 @@ const ALL: Call<'static> = Call {
     reads: false,
     decides: true,
     repeatable: false,
+    clock: None,
     keys: &[],
     words: &|_| {},
 };
@@ -887,6 +954,7 @@ const PEEK: Call<'static> = Call {
     reads: true,
     decides: false,
     repeatable: true,
+    clock: None,
     keys: &[],
     words: &|_| {},
 };

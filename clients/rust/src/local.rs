@@ -13,6 +13,7 @@ use std::time::Duration;
 use quick_cache::unsync::Cache;
 use tokio::time::Instant;
 
+use crate::calendar::Clock;
 use crate::denials::Asked;
 use crate::headers;
 use crate::rule::Rule;
@@ -33,6 +34,11 @@ enum Limit {
     Window {
         units: u64,
         length: u128,
+    },
+    /// A period of the calendar, which ends at this unix millisecond.
+    Period {
+        units: u64,
+        end: u64,
     },
     /// One unit each interval, and up to `units` at once after a pause.
     Bucket {
@@ -107,6 +113,10 @@ impl Limit {
                 let wait = if used <= units { 0 } else { until - now };
                 ((cost <= units).then_some(wait), Counter { until, used })
             }
+            Self::Period { units, end } => {
+                let left = u128::from(end.saturating_sub(Clock::now().time()));
+                Self::Window { units, length: left * 1_000_000 }.count(counter, cost, now)
+            }
             Self::Bucket { units, interval } => {
                 let full = interval.saturating_mul(units.into());
                 let until = counter.map_or(now, |counter| counter.until);
@@ -130,6 +140,7 @@ fn limits(rule: &Rule, processes: u64) -> Vec<Limit> {
             let interval = (period * u128::from(processes)).div_ceil(count);
             vec![Limit::Bucket { units: part(rule.burst.saturating_add(1)), interval }]
         }
+        Rule::Calendar(rule) => vec![Limit::Period { units: part(rule.limit), end: Clock::now().end(&rule.periods) }],
         _ => {
             let limit = |window: &crate::rule::Window| Limit::Window {
                 units: part(window.limit),
@@ -143,6 +154,7 @@ fn limits(rule: &Rule, processes: u64) -> Vec<Limit> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calendar;
 
     const DAY: Duration = Duration::from_secs(86_400);
 
@@ -209,6 +221,21 @@ mod tests {
         assert_eq!(allowed(&local, &rule, 20), 0);
         tokio::time::advance(DAY).await;
         assert_eq!(allowed(&local, &rule, 20), 3);
+    }
+
+    /// To its end, and anew in the next one.
+    #[tokio::test(start_paused = true)]
+    async fn a_period_of_the_calendar_ends_where_it_does_elsewhere() {
+        let local = Local::new(1);
+        let rule = asked(Rule::calendar("3/day").unwrap().name("budget").unwrap());
+        // An hour before the end of a day.
+        calendar::tests::NOW.set(Some(86_400_000 * 20_000 - 3_600_000));
+        assert_eq!(allowed(&local, &rule, 9), 3);
+        let NoRoom { retry_after, violated } = local.decide(&rule).unwrap_err();
+        assert_eq!((retry_after, violated), (Some(DAY / 24), vec!["budget".to_owned()]));
+        calendar::tests::NOW.set(Some(86_400_000 * 20_000));
+        assert_eq!(allowed(&local, &rule, 9), 3);
+        calendar::tests::NOW.set(None);
     }
 
     #[tokio::test(start_paused = true)]

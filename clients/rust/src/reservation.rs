@@ -1,67 +1,233 @@
 //! Units of a budget whose true cost is known only afterwards: the tokens of a language model, bytes, rows.
 
-use std::cmp::Ordering;
-use std::io::ErrorKind::Interrupted;
-use std::time::Duration;
+use std::io::ErrorKind::TimedOut;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use crate::decision::{Attempt, Decision, Refund};
-use crate::error::{Error, InvalidArgument, no_answer};
-use crate::limiter::{GiveBack, Limiter};
-use crate::rule::{Metered, Rule};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
 
-/// For how long a reservation is listened to that its caller has left: what it takes then is given back.
-const LINGER: Duration = Duration::from_secs(60);
+use crate::calendar::Clock;
+use crate::decision::{AllDecision, Attempt, Decision, Settled, unix_millis};
+use crate::error::{Error, InvalidArgument, is_settled, is_window_over, no_answer};
+use crate::lease::random_holder;
+use crate::limiter::{GiveBack, Limiter, Together};
+use crate::renewal::{Renewals, Renewed, Term};
+use crate::rule::{MOST_UNITS, Metered, Rule, Use, Window};
+
+/// For how long a call is listened to that its caller has left, at most: what it reserves then is given back.
+const LONGEST_LINGER: Duration = Duration::from_secs(60);
+/// For how long a server remembers a settlement, at least; it does so for the lease.
+const SHORTEST_MEMORY: Duration = Duration::from_secs(60);
 
 impl Limiter {
-    /// Reserves units of a budget whose true cost is known only afterwards, such as the tokens of a language model, if
-    /// all of them fit (1 to 2^53 − 1). See [`Reservation`]. If this future is dropped, or comes to its deadline, and the
-    /// server grants the units afterwards, they are given back.
+    /// Reserves units of a budget whose true cost is known only afterwards, such as the tokens of a language model, if all
+    /// of them fit (1 to 2^53 − 1). See [`Reservation`], which renews itself; if this process dies, what is reserved is
+    /// given back when `lease` (0.001 to 2147483647 seconds, whole milliseconds; 60 seconds suit most) is over.
+    ///
+    /// If this future is dropped, or comes to its deadline, and the server grants the units afterwards, they are given back.
     ///
     /// # Errors
-    /// As [`Error`] says; [`Error::Invalid`] for a rule that is forced. After [`Error::ReplyLost`] the units may be charged.
-    pub async fn reserve<R: Metered>(
+    /// As [`Error`] says; [`Error::Invalid`] for a rule that is forced. After [`Error::ReplyLost`] the units may be
+    /// reserved, until the lease is over.
+    pub async fn reserve(
         &self,
         key: impl AsRef<[u8]>,
-        rule: &R,
+        rule: impl Metered,
         units: u64,
-    ) -> Result<Attempt<Reservation<R>>, Error> {
-        if Into::<Rule>::into(rule.clone()).is_forced() {
-            let what = "a reservation takes a rule without force: what does not fit is not charged";
-            return Err(InvalidArgument(what.to_owned()).into());
-        }
-        let (key, rule) = (key.as_ref().to_vec(), rule.clone());
-        let weighing = Into::<Rule>::into(rule.clone().with_cost(units));
-        let (its_key, its_rule) = (key.clone(), rule.clone());
-        let give_back: GiveBack = Box::new(move |limiter, decision| {
-            Box::pin(async move {
-                let mut reservation = Reservation::new(limiter, its_key, its_rule, units, decision);
-                if let Err(error) = reservation.cancel().await {
-                    let (limiter, key) = (reservation.limiter.name(), reservation.key.escape_ascii());
-                    tracing::warn!(limiter, %key, %error, "a reservation that nobody took stays charged");
-                }
-            })
-        });
-        let decision = self.hit_or(&key, weighing, LINGER, Some(give_back)).await?;
+        lease: Duration,
+    ) -> Result<Attempt<Reservation>, Error> {
+        let rule: Rule = rule.into();
+        let asking = self.asking([(key, rule.reserving(units))], lease)?;
+        let (asked, clock) = (Arc::clone(&asking.asked), Arc::clone(&asking.clock));
+        let decision = self.hit_or(asked, clock, asking.linger(), Some(asking.give_back())).await?;
         if !decision.allowed {
             return Ok(Attempt::Denied(decision));
         }
-        Ok(Attempt::Granted(Reservation::new(self.clone(), key, rule, units, decision)))
+        let renew = |limiter: Limiter, asked, clock| async move { limiter.renew_one(asked, clock).await };
+        Ok(Attempt::Granted(asking.granted(self, decision, renew)))
+    }
+
+    /// One decision over several keys, as [`all`](Self::all), of whose rules some are reserved: by
+    /// [`Sliding::reserved`](crate::Sliding::reserved), [`Fixed::reserved`](crate::Fixed::reserved) or
+    /// [`Calendar::reserved`](crate::Calendar::reserved). The others count, or hold a lease, as in `all`; a lease is the
+    /// caller's to release.
+    ///
+    /// ```no_run
+    /// # use redis_rl_client::{Attempt, Limiter, Rule};
+    /// # use std::time::{Duration, SystemTime};
+    /// # async fn run(limiter: Limiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// let rules = [
+    ///     ("{org7}:rpm", Rule::sliding("500/minute")?.into()),
+    ///     ("{org7}:tpm", Rule::sliding("200_000/minute")?.reserved(4096).into()),
+    ///     ("{org7}:month", Rule::calendar("5_000_000/month")?.zone("Europe/Berlin")?.reserved(4096).into()),
+    /// ];
+    /// if let Attempt::Granted(mut reservation) = limiter.reserve_all(rules, Duration::from_secs(60)).await? {
+    ///     reservation.settle(1234).await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve); [`Error::Invalid`] if no rule is reserved.
+    pub async fn reserve_all<K: AsRef<[u8]>>(
+        &self,
+        rules: impl IntoIterator<Item = (K, Rule)>,
+        lease: Duration,
+    ) -> Result<Attempt<Reservation<AllDecision>, AllDecision>, Error> {
+        let asking = self.asking(rules, lease)?;
+        let (asked, clock) = (Arc::clone(&asking.asked), Arc::clone(&asking.clock));
+        let decision = self.all_or(asked, clock, asking.linger(), Some(asking.give_back())).await?;
+        if !decision.allowed {
+            return Ok(Attempt::Denied(decision));
+        }
+        let renew = |limiter: Limiter, asked, clock| async move { limiter.renew_all(asked, clock).await };
+        Ok(Attempt::Granted(asking.granted(self, decision, renew)))
+    }
+
+    /// Settles the units that a holder has reserved, whichever process asks: `RL.SETTLE`, with the rule of the hit that has
+    /// reserved them, by [`Sliding::held_by`](crate::Sliding::held_by), [`Fixed::held_by`](crate::Fixed::held_by) or
+    /// [`Calendar::held_by`](crate::Calendar::held_by). `used` is from 0, which gives all of it back, to 2^53 − 1. It is
+    /// for a service in which the two are requests of their own; elsewhere [`reserve`](Self::reserve) does more of it.
+    ///
+    /// `at` is when they were reserved, [`State::at`](crate::State::at): a calendar is settled in the period of that time.
+    ///
+    /// A holder names one reservation: make it up, and never take it from what a client sends. A second hit by it counts
+    /// nothing. A settlement may be sent again and charges once. Where the reservation has ended, or never was, the units
+    /// are counted now. A period of the calendar that has ended is not charged.
+    ///
+    /// # Errors
+    /// As [`Error`] says; [`Error::Refused`] for a rule without a holder.
+    pub async fn settle(
+        &self,
+        key: impl AsRef<[u8]>,
+        rule: impl Metered,
+        used: u64,
+        at: SystemTime,
+    ) -> Result<Settled, Error> {
+        let asked = self.one(key.as_ref(), rule.into())?;
+        let Some(asked) = asked.first() else { return Err(Error::Unexpected("no key".to_owned())) };
+        self.settle_at(asked.clone(), Arc::new(Clock::at(unix_millis(at))), used).await
+    }
+
+    fn asking<K: AsRef<[u8]>>(
+        &self,
+        rules: impl IntoIterator<Item = (K, Rule)>,
+        lease: Duration,
+    ) -> Result<Asking, InvalidArgument> {
+        let length = Window::new(0, lease).map_err(|_| {
+            let range = "from 0.001 to 2147483647 seconds, in whole milliseconds";
+            InvalidArgument(format!("the lease of a reservation must be {range}, not {lease:?}"))
+        })?;
+        let holder: Arc<str> = random_holder().into();
+        let mut names = Vec::new();
+        let rules = rules.into_iter().map(|(key, rule)| {
+            names.push(key.as_ref().to_vec());
+            (key, rule)
+        });
+        let wanted = self.several(rules, Use::Reserve)?;
+        if !wanted.iter().any(|(_, rule)| rule.is_reserved()) {
+            return Err(InvalidArgument(
+                "one rule at least must be reserved: say so with Sliding::reserved".to_owned(),
+            ));
+        }
+        let held = wanted.iter().map(|(key, rule)| {
+            let rule = rule.clone();
+            (key.clone(), if rule.is_reserved() { rule.held(&holder, length.millis) } else { rule })
+        });
+        Ok(Asking {
+            names,
+            asked: Arc::new(held.collect()),
+            clock: Arc::new(Clock::now()),
+            lease,
+            sent: Instant::now(),
+        })
     }
 }
 
-/// Units that are charged, to be settled once their true number is known. Made by [`Limiter::reserve`].
+/// A reservation that is asked for.
+struct Asking {
+    /// The keys as the caller knows them.
+    names: Vec<Vec<u8>>,
+    asked: Together,
+    /// The time at which it is reserved: it is settled in the period of the calendar to which that belongs.
+    clock: Arc<Clock>,
+    lease: Duration,
+    sent: Instant,
+}
+
+impl Asking {
+    fn linger(&self) -> Duration {
+        self.lease.min(LONGEST_LINGER)
+    }
+
+    fn give_back(&self) -> GiveBack {
+        let (parts, clock, lease) = (self.parts(), Arc::clone(&self.clock), self.lease);
+        Box::new(move |limiter| Box::pin(async move { end(&limiter, parts, &clock, lease).await }))
+    }
+
+    fn parts(&self) -> Vec<Part> {
+        let reserved = self.names.iter().zip(&*self.asked).filter(|(_, (_, rule))| rule.is_reserved());
+        let part = |(name, asked): (&Vec<u8>, &(Vec<u8>, Rule))| Part {
+            name: name.clone(),
+            asked: asked.clone(),
+            tried: None,
+            unanswered: None,
+            settled: None,
+        };
+        reserved.map(part).collect()
+    }
+
+    fn granted<D, F>(
+        self,
+        limiter: &Limiter,
+        decision: D,
+        again: impl Fn(Limiter, Together, Arc<Clock>) -> F + Send + Copy + 'static,
+    ) -> Reservation<D>
+    where
+        F: Future<Output = Result<bool, Error>> + Send + 'static,
+    {
+        let (parts, term) = (self.parts(), Term::new(self.sent, self.lease));
+        let Self { asked, clock, lease, .. } = self;
+        let renew = {
+            let (limiter, asked, clock, term) = (limiter.clone(), asked, Arc::clone(&clock), term.clone());
+            move || {
+                let (term, call) = (term.clone(), again(limiter.clone(), Arc::clone(&asked), Arc::clone(&clock)));
+                async move {
+                    match term.renew(call, |is_held| *is_held).await {
+                        Ok(_) => Ok(Renewed::GoesOn),
+                        // A settlement whose reply was lost has arrived, or its units count nowhere any more.
+                        Err(Error::Refused(error)) if is_settled(&error) || is_window_over(&error) => Ok(Renewed::Over),
+                        Err(error) => Err(error),
+                    }
+                }
+            }
+        };
+        let key = parts.first().map_or(&[][..], |part| &part.name);
+        let renewals = Some(term.keep("reservation", limiter.name(), key, renew));
+        Reservation { limiter: limiter.clone(), decision, parts, clock, lease, term, renewals }
+    }
+}
+
+/// Units that are reserved, to be settled once their true number is known. Made by [`Limiter::reserve`] and
+/// [`Limiter::reserve_all`].
 ///
 /// What is reserved counts at once, so that requests that run together do not all pass before the first is charged.
 /// [`settle`](Self::settle) gives back what was not used, or charges what was used above it, over the limit if need be.
-/// A reservation that is dropped stays charged in full until its window is over.
+///
+/// While this value lives the reservation renews itself, three times in its lease. If it is dropped unsettled, as where the
+/// work has failed, it is cancelled by a task on the runtime of the drop; a settlement that had failed is sent once more in
+/// its place. If there is no runtime, or the process dies, the units are given back when the lease is over.
 ///
 /// ```no_run
 /// # use redis_rl_client::{Attempt, Limiter, Rule};
+/// # use std::time::{Duration, SystemTime};
+/// # async fn ask() -> Result<u64, std::io::Error> { Ok(1234) }
 /// # async fn run(limiter: Limiter) -> Result<(), Box<dyn std::error::Error>> {
 /// let tokens = Rule::sliding("200_000/minute")?;
-/// match limiter.reserve("user:7:tokens", &tokens, 4096).await? {
+/// match limiter.reserve("user:7:tokens", &tokens, 4096, Duration::from_secs(60)).await? {
 ///     Attempt::Granted(mut reservation) => {
-///         let used = 1234; // What the answer says that it cost.
+///         let used = ask().await?; // An error here cancels the reservation.
 ///         reservation.settle(used).await?;
 ///     }
 ///     Attempt::Denied(decision) => println!("again in {:?}", decision.retry_after),
@@ -69,84 +235,153 @@ impl Limiter {
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-#[must_use = "a reservation that is not settled stays charged in full"]
-pub struct Reservation<R> {
+#[must_use = "a reservation that is dropped is cancelled"]
+pub struct Reservation<D = Decision> {
     limiter: Limiter,
-    key: Vec<u8>,
-    rule: R,
-    units: u64,
-    decision: Decision,
-    /// What came of the settlement, unless it can be made again.
-    settled: Option<Result<Settlement, Error>>,
+    decision: D,
+    parts: Vec<Part>,
+    clock: Arc<Clock>,
+    lease: Duration,
+    term: Term,
+    renewals: Option<Renewals>,
 }
 
-/// What a settlement did.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Settlement {
-    /// The reservation was used to the unit.
-    Even,
-    /// Units were given back. Fewer than were left over if their window was over by then.
-    Refunded(Refund),
-    /// More was charged. `allowed` says whether it fitted; it is charged in any case.
-    Charged(Decision),
+/// What is reserved at a key.
+#[derive(Debug)]
+struct Part {
+    /// The key, as the caller knows it.
+    name: Vec<u8>,
+    asked: (Vec<u8>, Rule),
+    /// The units of the last attempt to settle it.
+    tried: Option<u64>,
+    /// The first attempt of which it is not known whether it was carried out.
+    unanswered: Option<Instant>,
+    /// With how many units it was settled.
+    settled: Option<u64>,
 }
 
-impl<R: Metered> Reservation<R> {
-    fn new(limiter: Limiter, key: Vec<u8>, rule: R, units: u64, decision: Decision) -> Self {
-        Self { limiter, key, rule, units, decision, settled: None }
-    }
-
-    /// Units reserved.
-    pub fn units(&self) -> u64 {
-        self.units
-    }
-
+impl<D> Reservation<D> {
     /// The decision that granted it.
-    pub fn decision(&self) -> &Decision {
+    pub fn decision(&self) -> &D {
         &self.decision
     }
 
-    /// Says how many units were used (0 to 2^53 − 1). What is left of the reservation is given back; what exceeds it is
-    /// charged, whether it fits or not.
-    ///
-    /// It may be called again after any error, and settles once. Once settled, it answers as before.
-    ///
-    /// # Errors
-    /// As [`Error`] says. The reservation then stays charged as it was. After [`Error::ReplyLost`], or where this future
-    /// was dropped, it is unknown whether it was settled: it is not sent again, and later calls answer with that error.
-    pub async fn settle(&mut self, used: u64) -> Result<Settlement, Error> {
-        if let Some(settled) = &self.settled {
-            return settled.clone();
-        }
-        let dropped = no_answer(Interrupted, "the settlement was not awaited to its end".to_owned());
-        self.settled = Some(Err(Error::ReplyLost(dropped)));
-        let settled = self.send(used).await;
-        let again = settled.as_ref().is_err_and(|error| !error.may_have_counted());
-        self.settled = if again { None } else { Some(settled.clone()) };
-        settled
+    /// Whether it has ended before it was settled: it could not be renewed in time, or the server refused to. Its units may
+    /// have been given back; a settlement then counts what was used. Once lost it stays lost.
+    pub fn is_lost(&self) -> bool {
+        self.term.is_lost()
     }
 
-    async fn send(&self, used: u64) -> Result<Settlement, Error> {
-        let Self { limiter, key, rule, units, decision, .. } = self;
-        match used.cmp(units) {
-            Ordering::Equal => Ok(Settlement::Even),
-            Ordering::Greater => {
-                let rest = rule.clone().with_cost(used - units).forced();
-                Ok(Settlement::Charged(limiter.hit(key, rest).await?))
-            }
-            Ordering::Less => {
-                let rest = rule.clone().with_cost(units - used);
-                Ok(Settlement::Refunded(limiter.refund_at(key, rest, decision.at).await?))
-            }
+    /// Waits until it is lost.
+    pub async fn lost(&self) {
+        self.term.lost().await;
+    }
+
+    /// Says how many units were used (0 to 2^53 − 1), of each key where there are several. What is left of the reservation
+    /// is given back; what exceeds it is charged, whether it fits or not.
+    ///
+    /// It may be called again after any error, and charges once. Until it has succeeded the reservation goes on.
+    ///
+    /// # Errors
+    /// As [`Error`] says. [`Error::Invalid`] if it was settled with another number before. [`Error::ReplyLost`] also where
+    /// the server does not remember any more whether an earlier call was carried out (after the lease, and after a minute at
+    /// least): then nothing is sent.
+    pub async fn settle(&mut self, used: u64) -> Result<(), Error> {
+        self.settle_parts(&vec![used; self.parts.len()]).await
+    }
+
+    /// As [`settle`](Self::settle), with a number of its own for each key that is reserved.
+    ///
+    /// # Errors
+    /// As [`settle`](Self::settle); [`Error::Invalid`] if a key is missing, or is not reserved.
+    pub async fn settle_each<K: AsRef<[u8]>>(&mut self, used: impl IntoIterator<Item = (K, u64)>) -> Result<(), Error> {
+        let mut figures = vec![None; self.parts.len()];
+        for (key, units) in used {
+            let found = self.parts.iter().zip(&mut figures).find(|(part, _)| part.name == key.as_ref());
+            let Some((_, figure)) = found else {
+                let key = key.as_ref().escape_ascii();
+                return Err(InvalidArgument(format!("nothing is reserved at the key {key}")).into());
+            };
+            *figure = Some(units);
         }
+        let Some(figures) = figures.into_iter().collect::<Option<Vec<_>>>() else {
+            return Err(InvalidArgument("each key that is reserved needs its units".to_owned()).into());
+        };
+        self.settle_parts(&figures).await
     }
 
     /// Gives all of it back.
     ///
     /// # Errors
     /// As [`settle`](Self::settle).
-    pub async fn cancel(&mut self) -> Result<Settlement, Error> {
+    pub async fn cancel(&mut self) -> Result<(), Error> {
         self.settle(0).await
+    }
+
+    async fn settle_parts(&mut self, used: &[u64]) -> Result<(), Error> {
+        if let Some(units) = used.iter().find(|units| **units > MOST_UNITS) {
+            return Err(InvalidArgument(format!("the actual units must be from 0 to {MOST_UNITS}, not {units}")).into());
+        }
+        for (part, units) in self.parts.iter_mut().zip(used) {
+            part.settle(&self.limiter, &self.clock, self.lease, *units).await?;
+        }
+        self.renewals = None;
+        Ok(())
+    }
+}
+
+impl Part {
+    async fn settle(&mut self, limiter: &Limiter, clock: &Arc<Clock>, lease: Duration, used: u64) -> Result<(), Error> {
+        let another = || InvalidArgument("the reservation was settled with another number of units".to_owned()).into();
+        match self.settled {
+            Some(settled) if settled == used => return Ok(()),
+            Some(_) => return Err(another()),
+            None => {}
+        }
+        let sent = Instant::now();
+        let remembered = lease.max(SHORTEST_MEMORY).saturating_sub(limiter.deadline());
+        if self.unanswered.is_some_and(|first| sent.duration_since(first) >= remembered) {
+            let unknown = "it is unknown whether the reservation was settled: the server remembers it no more";
+            return Err(Error::ReplyLost(no_answer(TimedOut, unknown.to_owned())));
+        }
+        let before = self.unanswered;
+        self.tried = Some(used);
+        // Where this future is dropped, nobody knows what comes of it.
+        self.unanswered.get_or_insert(sent);
+        match limiter.settle_at(self.asked.clone(), Arc::clone(clock), used).await {
+            Ok(Settled { done: false, .. }) => Err(another()),
+            Ok(_) => {
+                self.settled = Some(used);
+                Ok(())
+            }
+            Err(error) => {
+                if !error.may_have_counted() {
+                    self.unanswered = before;
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Settles what is not settled: once more as it was tried, or else with nothing.
+async fn end(limiter: &Limiter, parts: Vec<Part>, clock: &Arc<Clock>, lease: Duration) {
+    for mut part in parts.into_iter().filter(|part| part.settled.is_none()) {
+        let units = part.tried.unwrap_or(0);
+        if let Err(error) = part.settle(limiter, clock, lease, units).await {
+            let (limiter, key) = (limiter.name(), part.name.escape_ascii());
+            tracing::warn!(limiter, %key, units, %error, "a reservation was not settled, and ends by itself");
+        }
+    }
+}
+
+impl<D> Drop for Reservation<D> {
+    fn drop(&mut self) {
+        let parts = std::mem::take(&mut self.parts);
+        let (true, Ok(runtime)) = (parts.iter().any(|part| part.settled.is_none()), Handle::try_current()) else {
+            return;
+        };
+        let (limiter, clock, lease) = (self.limiter.clone(), Arc::clone(&self.clock), self.lease);
+        runtime.spawn(async move { end(&limiter, parts, &clock, lease).await });
     }
 }

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::tz::TimeZone;
 use redis::Cmd;
 
+use crate::calendar::{Clock, Periods, Unit};
 use crate::error::InvalidArgument;
 
 /// 2^53 - 1, the largest limit and cost.
@@ -260,13 +262,6 @@ macro_rules! weighed {
 macro_rules! windowed {
     ($rule:ident) => {
         impl $rule {
-            /// The request is counted whether it fits or not. `allowed` still says whether it fitted.
-            #[must_use]
-            pub fn force(mut self) -> Self {
-                self.force = true;
-                self
-            }
-
             /// The windows, shortest first.
             pub fn windows(&self) -> &[Window] {
                 &self.windows
@@ -277,10 +272,48 @@ macro_rules! windowed {
                     cmd.arg(seconds(window.millis)).arg(window.limit);
                 }
             }
+        }
+    };
+}
+
+/// The methods of rules that can count over the limit, and hold what they have counted.
+macro_rules! metered {
+    ($rule:ident) => {
+        impl $rule {
+            /// The request is counted whether it fits or not. `allowed` still says whether it fitted.
+            #[must_use]
+            pub fn force(mut self) -> Self {
+                self.force = true;
+                self
+            }
+
+            /// These units (1 to 2^53 − 1) are reserved: for [`Limiter::reserve_all`](crate::Limiter::reserve_all) alone.
+            #[must_use]
+            pub fn reserved(mut self, units: u64) -> Self {
+                (self.cost, self.hold) = (Some(units), Some(Hold::Wanted));
+                self
+            }
+
+            /// The units of the cost are held by this holder (1 to 256 bytes) until they are settled, or the lease (0.001 to
+            /// 2147483647 seconds, whole milliseconds) is over: see [`Limiter::settle`](crate::Limiter::settle).
+            ///
+            /// # Errors
+            /// If one of the two is out of its range.
+            pub fn held_by(mut self, holder: &str, lease: Duration) -> Result<Self, InvalidArgument> {
+                if !(1..=256).contains(&holder.len()) {
+                    return Err(InvalidArgument(format!("a holder has 1 to 256 bytes, not {}", holder.len())));
+                }
+                let Window { millis, .. } = Window::new(0, lease)?;
+                self.hold = Some(Hold::By { holder: holder.into(), millis });
+                Ok(self)
+            }
 
             fn write_options(&self, cmd: &mut Cmd, cost: Option<u64>) {
                 if let Some(cost) = cost {
                     cmd.arg("COST").arg(cost);
+                }
+                if let Some(Hold::By { holder, millis }) = &self.hold {
+                    cmd.arg("HOLD").arg(&**holder).arg(seconds(*millis));
                 }
                 if self.force {
                     cmd.arg("FORCE");
@@ -288,18 +321,18 @@ macro_rules! windowed {
             }
         }
 
-        impl sealed::Metered for $rule {
-            fn with_cost(self, units: u64) -> Self {
-                self.cost(units)
-            }
-
-            fn forced(self) -> Self {
-                self.force()
-            }
-        }
-
         impl Metered for $rule {}
+        impl Metered for &$rule {}
     };
+}
+
+/// Whether units are reserved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// They are to be.
+    Wanted,
+    /// By this holder, for a lease.
+    By { holder: Arc<str>, millis: u64 },
 }
 
 /// `RL.SLIDING`: at most `limit` units in any stretch of time as long as a window. Made by [`Rule::sliding`].
@@ -307,12 +340,14 @@ macro_rules! windowed {
 pub struct Sliding {
     windows: Arc<[Window]>,
     cost: Option<u64>,
+    hold: Option<Hold>,
     force: bool,
     label: Label,
 }
 
 labelled!(Sliding);
 weighed!(Sliding);
+metered!(Sliding);
 windowed!(Sliding);
 
 /// `RL.FIXED`: at most `limit` units in each window, which starts at a multiple of its length since the epoch. Made by
@@ -322,12 +357,14 @@ pub struct Fixed {
     windows: Arc<[Window]>,
     anchored: bool,
     cost: Option<u64>,
+    hold: Option<Hold>,
     force: bool,
     label: Label,
 }
 
 labelled!(Fixed);
 weighed!(Fixed);
+metered!(Fixed);
 windowed!(Fixed);
 
 impl Fixed {
@@ -336,6 +373,57 @@ impl Fixed {
     pub fn anchored(mut self) -> Self {
         self.anchored = true;
         self
+    }
+}
+
+/// `RL.FIXED` with a window of the calendar: a day, week, month or year of a time zone. Made by [`Rule::calendar`].
+///
+/// A period begins with the first moment of its local day, and ends where the next one begins. Each call works it out by
+/// the clock of this process; where the server's clock is past its end already, the call is sent again with the next one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Calendar {
+    pub(crate) limit: u64,
+    pub(crate) periods: Periods,
+    cost: Option<u64>,
+    hold: Option<Hold>,
+    force: bool,
+    label: Label,
+}
+
+labelled!(Calendar);
+weighed!(Calendar);
+metered!(Calendar);
+
+impl Calendar {
+    /// Units.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The time zone by its name in the zone database, such as `Europe/Berlin`; `UTC` unless set. The database is that of
+    /// the system (`/usr/share/zoneinfo`, or `TZDIR`).
+    ///
+    /// # Errors
+    /// If there is no zone of this name.
+    pub fn zone(mut self, name: &str) -> Result<Self, InvalidArgument> {
+        let zone = TimeZone::get(name).ok().filter(|zone| !zone.is_unknown());
+        self.periods.zone = zone.ok_or_else(|| {
+            InvalidArgument(format!("a zone must be one of the zone database, such as Europe/Berlin, not {name:?}"))
+        })?;
+        Ok(self)
+    }
+
+    /// With what a period begins: the day of a month (1 to 31; of a month that is too short its last), the day of a week (1,
+    /// Monday, to 7), or the month of a year (1 to 12). 1 unless set.
+    ///
+    /// # Errors
+    /// If it is out of that range. A day takes 1 alone.
+    pub fn starts(mut self, with: u8) -> Result<Self, InvalidArgument> {
+        let (unit, most) = (self.periods.unit.name(), self.periods.unit.last_start());
+        let with_checked = i8::try_from(with).ok().filter(|with| (1..=most).contains(with));
+        self.periods.starts = with_checked
+            .ok_or_else(|| InvalidArgument(format!("starts of a {unit} must be from 1 to {most}, not {with}")))?;
+        Ok(self)
     }
 }
 
@@ -408,6 +496,7 @@ impl Lease {
 /// let api = Rule::sliding("10/second, 100/minute")?.name("api")?;
 /// let tokens = Rule::sliding("200_000/minute")?.cost(1800);
 /// let logins = Rule::fixed("5 per 15 minutes")?.anchored();
+/// let budget = Rule::calendar("5_000_000/month")?.zone("Europe/Berlin")?;
 /// let steady = Rule::throttle("30/minute")?.burst(15);
 /// let busy = Rule::lease(16, Duration::from_secs(120))?;
 /// # Ok(()) }
@@ -419,6 +508,8 @@ pub enum Rule {
     Sliding(Sliding),
     /// `RL.FIXED`
     Fixed(Fixed),
+    /// `RL.FIXED`, by the calendar
+    Calendar(Calendar),
     /// `RL.THROTTLE`
     Throttle(Throttle),
     /// `RL.ACQUIRE`
@@ -431,6 +522,8 @@ pub(crate) enum Use {
     Hit,
     /// One that may weigh nothing: a peek, or a check in `all`.
     Check,
+    /// As a check, or units of it are reserved.
+    Reserve,
 }
 
 impl Rule {
@@ -439,7 +532,7 @@ impl Rule {
     /// # Errors
     /// If the rates cannot be read, are out of range, or two windows have one length.
     pub fn sliding(rates: impl Rates) -> Result<Sliding, InvalidArgument> {
-        Ok(Sliding { windows: ordered(rates)?, cost: None, force: false, label: Label::default() })
+        Ok(Sliding { windows: ordered(rates)?, cost: None, hold: None, force: false, label: Label::default() })
     }
 
     /// A fixed window, or several (up to 16, all or nothing): one counter for each. Up to twice the limit can pass
@@ -448,7 +541,36 @@ impl Rule {
     /// # Errors
     /// If the rates cannot be read, are out of range, or two windows have one length.
     pub fn fixed(rates: impl Rates) -> Result<Fixed, InvalidArgument> {
-        Ok(Fixed { windows: ordered(rates)?, anchored: false, cost: None, force: false, label: Label::default() })
+        let windows = ordered(rates)?;
+        Ok(Fixed { windows, anchored: false, cost: None, hold: None, force: false, label: Label::default() })
+    }
+
+    /// A window of the calendar, such as `"5_000_000/month"`: a day, week, month or year in UTC unless [`Calendar::zone`]
+    /// says otherwise, which begins as [`Calendar::starts`] says.
+    ///
+    /// ```
+    /// use redis_rl_client::Rule;
+    ///
+    /// # fn main() -> Result<(), redis_rl_client::InvalidArgument> {
+    /// let billed = Rule::calendar("5_000_000/month")?.zone("Europe/Berlin")?.starts(15)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// If the rate cannot be read, or its limit is more than 2^53 − 1.
+    pub fn calendar(rate: &str) -> Result<Calendar, InvalidArgument> {
+        let bad = || {
+            InvalidArgument(format!(
+                "a rate of the calendar looks like 5_000_000/month or 100 per day (day, week, month, year), not {rate:?}"
+            ))
+        };
+        let text = rate.trim_ascii();
+        let (limit_text, unit) = text.split_once('/').or_else(|| split_at_per(text)).ok_or_else(bad)?;
+        let unit = Unit::parse(unit.trim_ascii()).ok_or_else(bad)?;
+        let digits = digits(limit_text.trim_ascii()).ok_or_else(bad)?;
+        let Window { limit, .. } = Window::checked(digits.parse().ok(), limit_text, Some(1), "")?;
+        let periods = Periods { unit, zone: TimeZone::UTC, starts: 1 };
+        Ok(Calendar { limit, periods, cost: None, hold: None, force: false, label: Label::default() })
     }
 
     /// A steady rate, such as `"30/minute"`, with a burst of as many unless [`Throttle::burst`] says otherwise.
@@ -488,7 +610,7 @@ impl Rule {
     pub(crate) fn command(&self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Sliding(_) => ("RL.SLIDING", "rl_sliding", "sliding"),
-            Self::Fixed(_) => ("RL.FIXED", "rl_fixed", "fixed"),
+            Self::Fixed(_) | Self::Calendar(_) => ("RL.FIXED", "rl_fixed", "fixed"),
             Self::Throttle(_) => ("RL.THROTTLE", "rl_throttle", "throttle"),
             Self::Lease(_) => ("RL.ACQUIRE", "rl_acquire", "acquire"),
         }
@@ -498,14 +620,14 @@ impl Rule {
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Self::Sliding(_) => "SLIDING",
-            Self::Fixed(_) => "FIXED",
+            Self::Fixed(_) | Self::Calendar(_) => "FIXED",
             Self::Throttle(_) => "THROTTLE",
             Self::Lease(_) => "ACQUIRE",
         }
     }
 
-    /// The rule as the commands take it.
-    pub(crate) fn write(&self, cmd: &mut Cmd) {
+    /// The rule as the commands take it, at this time.
+    pub(crate) fn write(&self, cmd: &mut Cmd, clock: &Clock) {
         match self {
             Self::Sliding(rule) => {
                 rule.write_windows(cmd);
@@ -517,6 +639,10 @@ impl Rule {
                 if rule.anchored {
                     cmd.arg("ANCHORED");
                 }
+                rule.write_options(cmd, rule.cost);
+            }
+            Self::Calendar(rule) => {
+                cmd.arg(format!("@{}", clock.end(&rule.periods))).arg(rule.limit);
                 rule.write_options(cmd, rule.cost);
             }
             Self::Throttle(rule) => {
@@ -545,8 +671,22 @@ impl Rule {
         {
             return Err(InvalidArgument(format!("a burst must be from 0 to {}, not {}", MOST_UNITS - 1, rule.burst)));
         }
+        let is_wanted = self.hold() == Some(&Hold::Wanted);
+        if wanted != Use::Reserve && is_wanted {
+            return Err(InvalidArgument("a rule with reserved units is for Limiter::reserve_all".to_owned()));
+        }
         let least = u64::from(wanted == Use::Hit);
         match self.cost() {
+            Some(units) if is_wanted => {
+                if self.is_forced() {
+                    let what = "a reservation takes a rule without force: what does not fit is not charged";
+                    return Err(InvalidArgument(what.to_owned()));
+                }
+                if (1..=MOST_UNITS).contains(&units) {
+                    return Ok(());
+                }
+                Err(InvalidArgument(format!("reserved units must be from 1 to {MOST_UNITS}, not {units}")))
+            }
             Some(cost) if !(least..=MOST_UNITS).contains(&cost) => {
                 Err(InvalidArgument(format!("a cost must be from {least} to {MOST_UNITS}, not {cost}")))
             }
@@ -559,6 +699,7 @@ impl Rule {
         match self {
             Self::Sliding(Sliding { cost, .. })
             | Self::Fixed(Fixed { cost, .. })
+            | Self::Calendar(Calendar { cost, .. })
             | Self::Throttle(Throttle { cost, .. }) => *cost,
             Self::Lease(_) => None,
         }
@@ -570,6 +711,7 @@ impl Rule {
         match self {
             Self::Sliding(rule) => rule.cost(units).into(),
             Self::Fixed(rule) => rule.cost(units).into(),
+            Self::Calendar(rule) => rule.cost(units).into(),
             Self::Throttle(rule) => rule.cost(units).into(),
             Self::Lease(rule) => rule.into(),
         }
@@ -579,6 +721,7 @@ impl Rule {
         match self {
             Self::Sliding(rule) => rule.force,
             Self::Fixed(rule) => rule.force,
+            Self::Calendar(rule) => rule.force,
             Self::Throttle(_) | Self::Lease(_) => false,
         }
     }
@@ -588,6 +731,7 @@ impl Rule {
         match (self, other) {
             (Self::Sliding(one), Self::Sliding(other)) => one.windows == other.windows,
             (Self::Fixed(one), Self::Fixed(other)) => one.windows == other.windows && one.anchored == other.anchored,
+            (Self::Calendar(one), Self::Calendar(other)) => (one.limit, &one.periods) == (other.limit, &other.periods),
             (Self::Throttle(one), Self::Throttle(other)) => {
                 (one.burst, one.count, one.period) == (other.burst, other.count, other.period)
             }
@@ -595,10 +739,50 @@ impl Rule {
         }
     }
 
+    fn hold_mut(&mut self) -> Option<(&mut Option<u64>, &mut Option<Hold>)> {
+        match self {
+            Self::Sliding(rule) => Some((&mut rule.cost, &mut rule.hold)),
+            Self::Fixed(rule) => Some((&mut rule.cost, &mut rule.hold)),
+            Self::Calendar(rule) => Some((&mut rule.cost, &mut rule.hold)),
+            Self::Throttle(_) | Self::Lease(_) => None,
+        }
+    }
+
+    fn hold(&self) -> Option<&Hold> {
+        match self {
+            Self::Sliding(Sliding { hold, .. })
+            | Self::Fixed(Fixed { hold, .. })
+            | Self::Calendar(Calendar { hold, .. }) => hold.as_ref(),
+            Self::Throttle(_) | Self::Lease(_) => None,
+        }
+    }
+
+    /// Whether units of it are, or are to be, reserved.
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.hold().is_some()
+    }
+
+    /// The same rule, of which this holder reserves the units of the cost.
+    pub(crate) fn held(mut self, holder: &Arc<str>, millis: u64) -> Self {
+        if let Some((_, hold)) = self.hold_mut() {
+            *hold = Some(Hold::By { holder: Arc::clone(holder), millis });
+        }
+        self
+    }
+
+    /// The same rule, of which these units are to be reserved.
+    pub(crate) fn reserving(mut self, units: u64) -> Self {
+        if let Some((cost, hold)) = self.hold_mut() {
+            (*cost, *hold) = (Some(units), Some(Hold::Wanted));
+        }
+        self
+    }
+
     /// The most units that can ever fit.
     pub(crate) fn smallest_limit(&self) -> u64 {
         match self {
             Self::Sliding(_) | Self::Fixed(_) => self.windows().iter().map(Window::limit).min().unwrap_or(0),
+            Self::Calendar(rule) => rule.limit,
             Self::Throttle(rule) => rule.burst.saturating_add(1),
             Self::Lease(rule) => rule.limit,
         }
@@ -610,12 +794,12 @@ impl Rule {
         self.windows().len() > 1 && !self.is_forced()
     }
 
-    /// The windows that the rule names; none for a throttle and a lease.
+    /// The windows that the rule names by their lengths; none for a calendar, a throttle and a lease.
     pub(crate) fn windows(&self) -> &[Window] {
         match self {
             Self::Sliding(rule) => &rule.windows,
             Self::Fixed(rule) => &rule.windows,
-            Self::Throttle(_) | Self::Lease(_) => &[],
+            Self::Calendar(_) | Self::Throttle(_) | Self::Lease(_) => &[],
         }
     }
 
@@ -623,6 +807,7 @@ impl Rule {
         match self {
             Self::Sliding(rule) => &rule.label,
             Self::Fixed(rule) => &rule.label,
+            Self::Calendar(rule) => &rule.label,
             Self::Throttle(rule) => &rule.label,
             Self::Lease(rule) => &rule.label,
         }
@@ -642,6 +827,11 @@ impl Rule {
             Self::Sliding(_) => format!("sliding-{}", windows()),
             Self::Fixed(rule) if rule.anchored => format!("anchored-{}", windows()),
             Self::Fixed(_) => format!("fixed-{}", windows()),
+            Self::Calendar(Calendar { limit, periods: Periods { unit, zone, starts }, .. }) => {
+                let zone = zone.iana_name().unwrap_or("UTC");
+                let starts = if *starts == 1 { String::new() } else { format!(" {starts}") };
+                format!("calendar-{limit}/{} {zone}{starts}", unit.name())
+            }
             Self::Throttle(rule) => format!("throttle-{}-{}/{}s", rule.burst, rule.count, rule.period),
             Self::Lease(rule) => format!("lease-{}/{}s", rule.limit, seconds(rule.millis)),
         }
@@ -668,7 +858,7 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Sliding, Fixed, Throttle, Lease);
+kinds!(Sliding, Fixed, Calendar, Throttle, Lease);
 
 impl From<&Self> for Rule {
     fn from(rule: &Self) -> Self {
@@ -683,17 +873,10 @@ pub(crate) mod sealed {
         fn windows(self) -> Result<Vec<Window>, InvalidArgument>;
     }
 
-    pub trait Metered {
-        #[must_use]
-        fn with_cost(self, units: u64) -> Self;
-        /// The same rule, which counts a request whether it fits or not.
-        #[must_use]
-        fn forced(self) -> Self;
-    }
-
     pub trait Sealed {}
     impl Sealed for super::Sliding {}
     impl Sealed for super::Fixed {}
+    impl Sealed for super::Calendar {}
     impl Sealed for super::Throttle {}
     impl<T: Sealed> Sealed for &T {}
 }
@@ -704,11 +887,13 @@ pub trait Counting: sealed::Sealed + Into<Rule> {}
 
 impl Counting for Sliding {}
 impl Counting for Fixed {}
+impl Counting for Calendar {}
 impl Counting for Throttle {}
 impl Counting for &Sliding {}
 impl Counting for &Fixed {}
+impl Counting for &Calendar {}
 impl Counting for &Throttle {}
 
-/// A rule that counts what is over the limit if it is told to: sliding and fixed windows. See
+/// A rule of which units can be reserved: sliding and fixed windows, and those of the calendar. See
 /// [`Limiter::reserve`](crate::Limiter::reserve).
-pub trait Metered: sealed::Metered + Counting + Clone + Send + Sync + 'static {}
+pub trait Metered: Counting {}

@@ -75,3 +75,37 @@ async fn a_dropped_lease_is_not_renewed() {
     let _ = other.release().await;
     assert_eq!(server.calls("fcall").await, calls + 2, "somebody still renews");
 }
+
+/// One of all that wait asks, and each gets its place.
+#[tokio::test]
+async fn callers_that_wait_for_a_place_ask_seldom() {
+    let server = Server::start(Has::Module).await;
+    let limiter = server.limiter().await;
+    let rule = Rule::lease(2, Duration::from_secs(600)).unwrap();
+    let waiting = (0..60).map(|_| {
+        let (limiter, rule) = (limiter.clone(), rule.clone());
+        tokio::spawn(async move {
+            let held = limiter.hold("busy", &rule, Duration::from_secs(300)).await.unwrap().granted().unwrap();
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            held.release().await
+        })
+    });
+    for caller in waiting.collect::<Vec<_>>() {
+        assert!(caller.await.unwrap());
+    }
+    // One call each that is denied and one that is granted, and some of the one whose turn it is.
+    let calls = server.calls("rl.acquire").await;
+    assert!((60..240).contains(&calls), "{calls} calls");
+
+    // One that leaves while it is its turn, and one that has no time, hold nobody up; a place that is given back at last is taken.
+    let places = [limiter.acquire("busy", &rule).await.unwrap(), limiter.acquire("busy", &rule).await.unwrap()];
+    let hold = |timeout| {
+        let (limiter, rule) = (limiter.clone(), rule.clone());
+        tokio::spawn(async move { limiter.hold("busy", &rule, timeout).await.unwrap().granted().is_some() })
+    };
+    let (leaves, stays) = (hold(Duration::from_secs(300)), hold(Duration::from_secs(300)));
+    assert!(!hold(Duration::ZERO).await.unwrap() && !hold(Duration::from_millis(50)).await.unwrap());
+    leaves.abort();
+    drop(places);
+    assert!(stays.await.unwrap());
+}

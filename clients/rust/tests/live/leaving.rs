@@ -95,13 +95,15 @@ async fn a_very_short_deadline_fails_by_itself() {
     let limiter = Limiter::with_options(client(server.port), patient(Options::default()));
     assert!(limiter.hit("k", rule()).await.unwrap().allowed);
     let hasty = limiter.timeout(Duration::from_micros(1));
-    let mut failed = 0;
+    server.hang();
+    assert!(hasty.hit("hasty", rule()).await.is_err());
+    server.resume();
     for _ in 0..300 {
-        failed += u64::from(hasty.hit("hasty", rule()).await.is_err());
+        // A busy machine may have the reply by then.
+        let _ = hasty.hit("hasty", rule()).await;
         assert!(limiter.hit("k", rule()).await.unwrap().allowed);
         assert!(limiter.is_available());
     }
-    assert!(failed > 0);
     assert_eq!(limiter.connections(), 1);
 }
 
@@ -139,7 +141,7 @@ async fn nothing_is_kept_by_callers_that_have_gone() {
         server.hang();
         begin_and_leave(limiter.acquire("busy", &lease), sent).await;
         begin_and_leave(limiter.hold("busy", &lease, Duration::from_secs(9)), sent).await;
-        begin_and_leave(limiter.reserve("tokens", &tokens, 50_000), sent).await;
+        begin_and_leave(limiter.reserve("tokens", &tokens, 50_000, Duration::from_secs(60)), sent).await;
         // One that comes to its own deadline.
         let late = limiter.timeout(Duration::from_millis(50)).acquire("busy", &lease).await;
         assert!(matches!(late, Err(Error::ReplyLost(_))), "{late:?}");

@@ -68,8 +68,10 @@ pub(crate) fn rule(value: &Value) -> Result<Rule, InvalidArgument> {
 /// The same with the options of a call.
 pub(crate) fn rule_with(value: &Value, options: &Value) -> Result<Rule, InvalidArgument> {
     for field in value.as_object().unwrap().keys() {
-        let known =
-            ["kind", "rates", "rate", "anchored", "burst", "limit", "ttl", "holder", "cost", "force", "name", "unit"];
+        let known = [
+            "kind", "rates", "rate", "anchored", "burst", "limit", "ttl", "holder", "cost", "force", "name", "unit",
+            "zone", "starts", "reserved",
+        ];
         assert!(known.contains(&field.as_str()), "{field} is not known: {value}");
     }
     let cost = options.get("cost").or(value.get("cost")).map(|cost| cost.as_u64().unwrap());
@@ -93,17 +95,36 @@ pub(crate) fn rule_with(value: &Value, options: &Value) -> Result<Rule, InvalidA
             if let Some(cost) = cost { rule.cost(cost) } else { rule }
         }};
     }
+    macro_rules! metered {
+        ($rule:expr) => {{
+            let mut rule = $rule;
+            if let Some(units) = value.get("reserved") {
+                rule = rule.reserved(units.as_u64().unwrap());
+            }
+            if force { rule.force().into() } else { rule.into() }
+        }};
+    }
     Ok(match text(&value["kind"]) {
         "sliding" => {
             let rule = weighed!(Rule::sliding(rates(&value["rates"])?)?);
-            if force { rule.force().into() } else { rule.into() }
+            metered!(rule)
         }
         "fixed" => {
             let mut rule = weighed!(Rule::fixed(rates(&value["rates"])?)?);
             if value.get("anchored").is_some_and(|anchored| anchored.as_bool().unwrap()) {
                 rule = rule.anchored();
             }
-            if force { rule.force().into() } else { rule.into() }
+            metered!(rule)
+        }
+        "calendar" => {
+            let mut rule = weighed!(Rule::calendar(text(&value["rate"]))?);
+            if let Some(zone) = value.get("zone") {
+                rule = rule.zone(text(zone))?;
+            }
+            if let Some(starts) = value.get("starts") {
+                rule = rule.starts(u8::try_from(starts.as_u64().unwrap()).unwrap())?;
+            }
+            metered!(rule)
         }
         "throttle" => {
             let rule = weighed!(Rule::throttle(windows(&value["rate"])?)?);
@@ -140,14 +161,21 @@ mod tests {
         asked: mpsc::UnboundedReceiver<Vec<Vec<u8>>>,
     }
 
+    /// What is answered to these words.
+    type Answers = std::sync::Arc<dyn Fn(&[Vec<u8>]) -> Vec<u8> + Send + Sync>;
+
     impl Stub {
         async fn start(reply: Vec<u8>, resp3: bool) -> Self {
+            Self::with(std::sync::Arc::new(move |_| reply.clone()), resp3).await
+        }
+
+        async fn with(reply: Answers, resp3: bool) -> Self {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let port = listener.local_addr().unwrap().port();
             let (tell, asked) = mpsc::unbounded_channel();
             tokio::spawn(async move {
                 while let Ok((stream, _)) = listener.accept().await {
-                    tokio::spawn(answer(stream, reply.clone(), resp3, tell.clone()));
+                    tokio::spawn(answer(stream, Answers::clone(&reply), resp3, tell.clone()));
                 }
             });
             Self { port, asked }
@@ -160,7 +188,7 @@ mod tests {
         }
     }
 
-    async fn answer(mut stream: TcpStream, reply: Vec<u8>, resp3: bool, tell: mpsc::UnboundedSender<Vec<Vec<u8>>>) {
+    async fn answer(mut stream: TcpStream, reply: Answers, resp3: bool, tell: mpsc::UnboundedSender<Vec<Vec<u8>>>) {
         let mut buffer = Vec::new();
         while stream.read_buf(&mut buffer).await.is_ok_and(|read| read > 0) {
             while let Some((words, length)) = command(&buffer) {
@@ -172,8 +200,9 @@ mod tests {
                     // Whether the library is an older one is asked beside the calls.
                     b"FUNCTION" => b"*0\r\n".to_vec(),
                     _ => {
+                        let reply = reply(&words);
                         let _ = tell.send(words);
-                        reply.clone()
+                        reply
                     }
                 };
                 stream.write_all(&answer).await.unwrap();
@@ -244,6 +273,7 @@ mod tests {
             "refund" => Answer::Refund(match rule()? {
                 Rule::Sliding(rule) => refund(limiter, key, rule, options).await?,
                 Rule::Fixed(rule) => refund(limiter, key, rule, options).await?,
+                Rule::Calendar(rule) => refund(limiter, key, rule, options).await?,
                 Rule::Throttle(rule) => refund(limiter, key, rule, options).await?,
                 Rule::Lease(_) => panic!("it does not type-check: {case}"),
             }),
@@ -270,8 +300,178 @@ mod tests {
                 let keys = case.get("keys").map_or_else(|| (0..rules.len()).map(|n| n.to_string()).collect(), texts);
                 Answer::All(Box::new(limiter.all(keys.into_iter().zip(rules)).await?))
             }
+            "reserve" | "settle" | "cancel" => {
+                let (units, lease) = (options["units"].as_u64().unwrap(), lease(options));
+                let attempt = match rule()? {
+                    Rule::Sliding(rule) => limiter.reserve(key, rule, units, lease).await?,
+                    Rule::Fixed(rule) => limiter.reserve(key, rule, units, lease).await?,
+                    Rule::Calendar(rule) => limiter.reserve(key, rule, units, lease).await?,
+                    _ => panic!("it does not type-check: {case}"),
+                };
+                let mut reservation = attempt.granted().unwrap();
+                let settled = match text(&case["call"]) {
+                    "reserve" => Ok(()),
+                    "settle" => reservation.settle(options["actual"].as_u64().unwrap()).await,
+                    _ => reservation.cancel().await,
+                };
+                // So that nothing is sent but what the case says.
+                std::mem::forget(reservation);
+                settled?;
+                Answer::Number(0)
+            }
+            "reserve_all" => {
+                let rules = case["rules"].as_array().unwrap().iter().map(super::rule).collect::<Result<Vec<_>, _>>()?;
+                let keys = texts(&case["keys"]);
+                std::mem::forget(limiter.reserve_all(keys.into_iter().zip(rules), lease(options)).await?);
+                Answer::Number(0)
+            }
             other => panic!("{other} is not a call"),
         })
+    }
+
+    fn lease(options: &Value) -> Duration {
+        options.get("lease").map_or(Duration::from_secs(60), super::duration)
+    }
+
+    /// What a server answers that grants everything, and has settled what it is told to.
+    fn granting() -> Answers {
+        std::sync::Arc::new(|words| {
+            let is = |text: &str| words.iter().any(|word| word == text.as_bytes());
+            let fields = ["allowed", "limit", "used", "remaining", "retry-after-ms", "next-after-ms", "reset-after-ms"];
+            let mut state: Vec<_> = fields.iter().flat_map(|name| [json!(name), json!(1)]).collect();
+            state.extend([json!("window-ms"), json!(1), json!("at-ms"), json!(1)]);
+            let reply = if is("RL.SETTLE") || is("rl_settle") || is("settle") {
+                json!([1, 5, 60])
+            } else if is("RL.ALL") {
+                let number: usize = std::str::from_utf8(&words[1]).unwrap().parse().unwrap();
+                json!([1, 0, 5, 0, vec![state; number]])
+            } else if is("EACH") {
+                json!([state, state])
+            } else {
+                json!(state)
+            };
+            let mut bytes = Vec::new();
+            wire(&reply, &mut bytes);
+            bytes
+        })
+    }
+
+    /// The words of a case with the holder as it was made up, which is checked.
+    fn with_holder(case: &Value, expected: &Value, sent: &[String]) -> Vec<String> {
+        let holders: Vec<_> = sent.windows(2).filter(|pair| pair[0] == "HOLD").map(|pair| pair[1].clone()).collect();
+        for holder in &holders {
+            assert!(holder.len() == 32 && holder.bytes().all(|byte| byte.is_ascii_hexdigit()), "{holder}: {case}");
+            assert_eq!(holder, &holders[0], "{case}");
+        }
+        let holder = holders.first().cloned().unwrap_or_default();
+        texts(expected).iter().map(|word| if word == "HOLDER" { holder.clone() } else { word.clone() }).collect()
+    }
+
+    fn set_now(case: &Value) {
+        crate::calendar::tests::NOW.set(case.get("now_ms").map(|time| time.as_u64().unwrap()));
+    }
+
+    #[tokio::test]
+    async fn cases_of_reservations() {
+        let file = read("words");
+        let fields = ["call", "key", "keys", "rule", "rules", "prefix", "options", "words"];
+        for case in list(&file, "reserve", &fields) {
+            let mut stub = Stub::with(granting(), false).await;
+            let limiter = stub.limiter(case.get("prefix").map_or("", text), Mode::Module);
+            call(&limiter, case).await.unwrap_or_else(|error| panic!("{error}: {case}"));
+            let mut words = sent(&mut stub).await;
+            if ["settle", "cancel"].contains(&text(&case["call"])) {
+                words = sent(&mut stub).await;
+            }
+            assert_eq!(words, with_holder(case, &case["words"], &words), "{case}");
+        }
+        let fields = ["call", "key", "rule", "options", "module", "functions", "script"];
+        for case in list(&file, "reserve_modes", &fields) {
+            for (mode, name) in [(Mode::Module, "module"), (Mode::Functions, "functions"), (Mode::Script, "script")] {
+                let mut stub = Stub::with(granting(), false).await;
+                call(&stub.limiter("", mode), case).await.unwrap_or_else(|error| panic!("{error}: {case}"));
+                let mut words = sent(&mut stub).await;
+                if text(&case["call"]) == "settle" {
+                    words = sent(&mut stub).await;
+                }
+                let digest = crate::mode::SCRIPT_SHA.as_str();
+                let expected = with_holder(case, &case[name], &words);
+                let expected: Vec<_> = expected.iter().map(|word| word.replace("SHA1", digest)).collect();
+                assert_eq!(words, expected, "{case}");
+            }
+        }
+        let fields = ["call", "key", "keys", "rule", "rules", "options", "error", "typed"];
+        for case in list(&file, "reserve_invalid", &fields) {
+            // A rule of a hit can be a reserved one in Rust.
+            if is_typed(case) && case["rule"].get("reserved").is_none() {
+                continue;
+            }
+            let stub = Stub::with(granting(), false).await;
+            let Err(Error::Invalid(error)) = call(&stub.limiter("", Mode::Module), case).await else {
+                panic!("it was sent: {case}")
+            };
+            assert_holds(&error.to_string(), case);
+        }
+    }
+
+    #[tokio::test]
+    async fn cases_of_settlements() {
+        let file = read("replies");
+        let rule = Rule::sliding("100/minute").unwrap();
+        let settle = async |reply: &Value| {
+            let (granted, mut bytes) = (granting(), Vec::new());
+            wire(reply, &mut bytes);
+            let answers =
+                move |words: &[Vec<u8>]| if words[0] == b"RL.SETTLE" { bytes.clone() } else { granted(words) };
+            let stub = Stub::with(std::sync::Arc::new(answers), false).await;
+            let attempt = stub.limiter("", Mode::Module).reserve("k", &rule, 5, Duration::from_secs(60)).await;
+            let mut reservation = attempt.unwrap().granted().unwrap();
+            let settled = reservation.settle(3).await;
+            std::mem::forget(reservation);
+            settled
+        };
+        for case in list(&file, "settle", &["name", "reply", "result"]) {
+            let result = match settle(&case["reply"]).await {
+                Ok(()) => "done",
+                Err(Error::Invalid(_)) => "error",
+                Err(error) => panic!("{error}: {case}"),
+            };
+            assert_eq!(result, case["result"], "{case}");
+        }
+        for case in list(&file, "settle_invalid", &["name", "reply"]) {
+            let error = settle(&case["reply"]).await.err();
+            assert!(matches!(error, Some(Error::Unexpected(_))), "{error:?}: {case}");
+        }
+    }
+
+    #[tokio::test]
+    async fn cases_of_the_words_of_calendars() {
+        let file = read("words");
+        let fields = ["call", "key", "keys", "rule", "rules", "options", "now_ms", "words"];
+        for case in list(&file, "calendar", &fields) {
+            set_now(case);
+            let mut stub = Stub::with(granting(), false).await;
+            // The answer is not always one to this call.
+            let _ = call(&stub.limiter("", Mode::Module), case).await;
+            let mut words = sent(&mut stub).await;
+            if text(&case["call"]) == "settle" {
+                words = sent(&mut stub).await;
+            }
+            assert_eq!(words, with_holder(case, &case["words"], &words), "{case}");
+        }
+        for case in list(&file, "calendar_ended", &fields) {
+            set_now(case);
+            let mut stub = Stub::start(b"-ERR the window has ended\r\n".to_vec(), false).await;
+            assert!(matches!(call(&stub.limiter("", Mode::Module), case).await, Err(Error::Refused(_))), "{case}");
+            sent(&mut stub).await;
+            assert_eq!(sent(&mut stub).await, texts(&case["words"]), "{case}");
+            assert!(stub.asked.try_recv().is_err(), "it is asked once more, and not again");
+        }
+        set_now(&Value::Null);
+        for case in list(&file, "calendar_invalid", &["rule", "error", "typed"]).iter().filter(|case| !is_typed(case)) {
+            let error = super::rule(&case["rule"]).expect_err(&case.to_string());
+            assert_holds(&error.to_string(), case);
+        }
     }
 
     async fn refund(limiter: &Limiter, key: &str, rule: impl Counting, options: &Value) -> Result<Refund, Error> {
@@ -373,7 +573,7 @@ mod tests {
     async fn cases_of_replies() {
         let file = read("replies");
         let known = ["name", "call", "rule", "rules", "resp2", "resp3", "result", "headers", "problem"];
-        for case in list(&file, "valid", &known) {
+        for case in list(&file, "valid", &known).iter().chain(list(&file, "calendar", &known)) {
             for protocol in ["resp2", "resp3"] {
                 let mut reply = Vec::new();
                 wire(&case[protocol], &mut reply);
@@ -437,6 +637,16 @@ mod tests {
             assert_eq!(json!(meaning == Meaning::Missing), case["probe"], "{case}");
             let permanent = matches!(meaning, Meaning::Permanent | Meaning::Unexpected);
             assert_eq!(json!(permanent), case["permanent"], "{case}");
+        }
+        for case in list(&read("errors"), "meanings", &["line", "means"]) {
+            let reply = redis::parse_redis_value(format!("-{}\r\n", text(&case["line"])).as_bytes());
+            let error = reply.and_then(Reply::extract_error).unwrap_err();
+            let means = match (crate::error::is_window_over(&error), crate::error::is_settled(&error)) {
+                (true, false) => json!("ended"),
+                (false, true) => json!("settled"),
+                _ => Value::Null,
+            };
+            assert_eq!(means, case["means"], "{case}");
         }
     }
 }

@@ -1,0 +1,238 @@
+package redisrl
+
+import (
+	"crypto/rand"
+	"crypto/sha1"
+	_ "embed" // The Lua sources.
+	"encoding/hex"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const maxKeys = 64
+
+//go:embed lua/rl.library.lua
+var library string
+
+//go:embed lua/rl.script.lua
+var script string
+
+var digest = func() string {
+	sum := sha1.Sum([]byte(script))
+	return hex.EncodeToString(sum[:])
+}()
+
+var versionLine = regexp.MustCompile(`-- Version (\d+)\b`)
+
+// libraryVersion is the version that a function library says it has; 0 for one from before there were versions.
+func libraryVersion(code string) int {
+	found := versionLine.FindStringSubmatch(code)
+	if found == nil {
+		return 0
+	}
+	version, _ := strconv.Atoi(found[1])
+	return version
+}
+
+// A KeyedRule is a rule at a key, for [Limiter.All]. Made by [On].
+type KeyedRule struct {
+	Key  string
+	Rule Rule
+
+	// reserved units, for ReserveAll; -1 for none.
+	reserved int64
+}
+
+// On is a rule at a key.
+func On(key string, rule Rule) KeyedRule { return KeyedRule{key, rule, -1} }
+
+// Reserved is a rule at a key that reserves units, for [Limiter.ReserveAll].
+func Reserved(key string, rule Reservable, units int64) KeyedRule { return KeyedRule{key, rule, units} }
+
+// A command of the module, in the form that all modes share.
+type command struct {
+	name  string
+	keys  []string
+	words []any
+	// reads: it changes nothing.
+	reads bool
+	// again: it may be sent again when its reply was lost.
+	again bool
+}
+
+func isLease(rule Rule) bool {
+	_, ok := rule.(LeaseRule)
+	return ok
+}
+
+func holdOf(rule Rule) *hold {
+	switch rule := rule.(type) {
+	case SlidingRule:
+		return rule.hold
+	case FixedRule:
+		return rule.hold
+	}
+	return nil
+}
+
+// checked says what is wrong with a rule that somebody gave.
+func checked(rule Rule, least int64) error {
+	if rule == nil {
+		return invalid("a rule is made by Sliding, Fixed, Throttle, Lease or Calendar, and not nil")
+	}
+	return rule.check(least)
+}
+
+func hitCommand(key string, rule Rule) (command, error) {
+	if err := checked(rule, 1); err != nil {
+		return command{}, err
+	}
+	again := isLease(rule) || holdOf(rule) != nil
+	return command{rule.kind(), []string{key}, append(rule.words(), rule.form()), false, again}, nil
+}
+
+func peekCommand(key string, rule Rule) (command, error) {
+	if err := checked(rule, 0); err != nil {
+		return command{}, err
+	}
+	words := append([]any{rule.kind()}, append(rule.words(), rule.form())...)
+	return command{"PEEK", []string{key}, words, true, true}, nil
+}
+
+func allCommand(prefix string, rules []KeyedRule) (command, error) {
+	if len(rules) < 1 || len(rules) > maxKeys {
+		return command{}, invalid("a call takes 1 to %d keys, not %d", maxKeys, len(rules))
+	}
+	all := command{name: "ALL"}
+	for _, each := range rules {
+		if err := checked(each.Rule, 0); err != nil {
+			return command{}, err
+		}
+		if each.reserved != -1 && holdOf(each.Rule) == nil {
+			return command{}, invalid("units are reserved by ReserveAll")
+		}
+		all.keys = append(all.keys, prefix+each.Key)
+		all.words = append(append(all.words, each.Rule.kind()), each.Rule.words()...)
+		// By a hold the server knows that the call was carried out before.
+		all.again = all.again || holdOf(each.Rule) != nil
+	}
+	all.words = append(all.words, "FULL")
+	return all, nil
+}
+
+func refundCommand(key string, rule Countable, at time.Time) (command, error) {
+	if err := checked(rule, 1); err != nil {
+		return command{}, err
+	}
+	if fixed, ok := rule.(FixedRule); ok && !at.IsZero() {
+		rule = fixed.at(at)
+	}
+	words := append([]any{rule.kind()}, rule.words()...)
+	if !at.IsZero() {
+		if at.UnixMilli() < 0 {
+			return command{}, invalid("the time of a refund must not be before 1970, and is %v", at)
+		}
+		words = append(words, "AT", at.UnixMilli())
+	}
+	return command{"REFUND", []string{key}, words, false, false}, nil
+}
+
+func settleCommand(key string, rule Reservable, actual int64) (command, error) {
+	if actual < 0 || actual > maxUnits {
+		return command{}, invalid("the actual units must be from 0 to %d, not %d", int64(maxUnits), actual)
+	}
+	words := append([]any{rule.kind()}, rule.words()...)
+	return command{"SETTLE", []string{key}, append(words, "ACTUAL", actual), false, true}, nil
+}
+
+func resetCommand(key string, rules []Rule) (command, error) {
+	var words []any
+	seen := map[string]bool{}
+	for _, rule := range rules {
+		if lease, ok := rule.(LeaseRule); ok {
+			rule = lease.heldBy()
+		}
+		if err := checked(rule, 0); err != nil {
+			return command{}, err
+		}
+		if fixed, ok := rule.(FixedRule); ok {
+			if fixed.windows[0].ends == 0 {
+				fixed = fixed.at(time.Now())
+			}
+			for i := 0; i < len(fixed.limits()); i += 2 {
+				length := fixed.limits()[i].(string)
+				if !seen[length] {
+					words, seen[length] = append(words, length), true
+				}
+			}
+		}
+	}
+	return command{"RESET", []string{key}, words, false, true}, nil
+}
+
+func releaseCommand(key string, holders []string) (command, error) {
+	if len(holders) == 0 {
+		return command{}, invalid("Release needs a holder")
+	}
+	words := make([]any, len(holders))
+	for i, holder := range holders {
+		words[i] = holder
+	}
+	return command{"RELEASE", []string{key}, words, false, true}, nil
+}
+
+// sent is the command for a server of this mode, and the position of its first key. With whole, the script itself goes and
+// not its digest. readOnly says of a script that only reads that it does, which replicas want to hear, and which Redis 6.2
+// does not know.
+func (c command) sent(mode Mode, whole, readOnly bool) ([]any, int8) {
+	var words []any
+	switch mode {
+	case Functions:
+		name := "FCALL"
+		if c.reads {
+			name = "FCALL_RO"
+		}
+		words = []any{name, "rl_" + strings.ToLower(c.name), len(c.keys)}
+	case Script:
+		suffix := ""
+		if c.reads && readOnly {
+			suffix = "_RO"
+		}
+		if whole {
+			words = []any{"EVAL" + suffix, script, len(c.keys)}
+		} else {
+			words = []any{"EVALSHA" + suffix, digest, len(c.keys)}
+		}
+	default:
+		words = []any{"RL." + c.name}
+		if c.name == "ALL" {
+			words = append(words, len(c.keys))
+		}
+	}
+	first := int8(len(words))
+	for _, key := range c.keys {
+		words = append(words, key)
+	}
+	// The script is one for all commands, and its first argument the command's name.
+	if mode == Script {
+		words = append(words, strings.ToLower(c.name))
+	}
+	return append(words, c.words...), first
+}
+
+// A once is a command that go-redis does not send again, whatever the client's MaxRetries: the call may have been counted.
+type once struct{ *redis.Cmd }
+
+// NoRetry is what go-redis asks.
+func (once) NoRetry() bool { return true }
+
+// randomName is a holder that is nobody else's.
+func randomName() string {
+	var bytes [16]byte
+	_, _ = rand.Read(bytes[:]) // It never fails.
+	return hex.EncodeToString(bytes[:])
+}

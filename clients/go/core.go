@@ -1,0 +1,408 @@
+package redisrl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// For how long calls fail at once after the server was unavailable.
+	breakerPause = time.Second
+	// How often other goroutines get their turn before a call is given up at its deadline.
+	turns = 8
+	// For how long a connection that was idle may take to answer, after a failure, before it is closed.
+	patience = time.Second
+	// The pause before a call is sent again whose keys are between two nodes, at first and at most.
+	firstPause, longestPause = 2 * time.Millisecond, 100 * time.Millisecond
+	// How often the server is asked whether it has something better.
+	probeEvery   = time.Minute
+	probeTimeout = 5 * time.Second
+)
+
+// A core sends commands: within a deadline, at most once, on the user's own client.
+type core struct {
+	// client is the user's.
+	client  redis.UniversalClient
+	cluster *redis.ClusterClient
+	slots   int
+	timeout time.Duration
+	name    string
+	// log is nil where an adapter writes lines of its own.
+	log   *slog.Logger
+	modes *modes
+	// nodes are the servers by their addresses; one without a name where there is no cluster.
+	nodes sync.Map
+}
+
+func newCore(client redis.UniversalClient, timeout time.Duration, name string, log *slog.Logger, modes *modes) (*core, error) {
+	c := &core{client: client, timeout: timeout, name: name, log: log, modes: modes}
+	isNil := client == nil
+	switch client := client.(type) {
+	case *redis.Client:
+		if isNil = client == nil; !isNil {
+			c.slots = client.Options().PoolSize
+		}
+	case *redis.ClusterClient:
+		if isNil = client == nil; !isNil {
+			c.cluster, c.slots = client, client.Options().PoolSize
+		}
+	case *redis.Ring:
+		isNil = client == nil
+	}
+	if isNil {
+		return nil, invalid("the client is nil")
+	}
+	if c.slots <= 0 {
+		// A ring, a mock or a wrapper: what go-redis has unless told otherwise.
+		c.slots = 10 * runtime.GOMAXPROCS(0)
+	}
+	return c, nil
+}
+
+// A node is a server, or a node of a cluster, as this limiter sees it.
+type node struct {
+	name string
+	// slots are taken by calls under way, as many as there are connections.
+	slots chan struct{}
+	// answeredAt is when it answered last, in nanoseconds of the monotonic clock.
+	answeredAt atomic.Int64
+
+	mu sync.Mutex
+	// openUntil is when a call may probe again; zero while the breaker is closed.
+	openUntil time.Time
+	why       error
+}
+
+var started = time.Now()
+
+func now() int64 { return int64(time.Since(started)) }
+
+func (c *core) node(name string) *node {
+	if known, ok := c.nodes.Load(name); ok {
+		return known.(*node)
+	}
+	known, _ := c.nodes.LoadOrStore(name, &node{name: name, slots: make(chan struct{}, c.slots)})
+	return known.(*node)
+}
+
+// enter says whether a call may be sent. While the breaker is open one call a second may, as a probe.
+func (n *node) enter() (isProbe bool, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.openUntil.IsZero() {
+		return false, nil
+	}
+	if now := time.Now(); !now.Before(n.openUntil) {
+		n.openUntil = now.Add(breakerPause)
+		return true, nil
+	}
+	return false, n.refusal()
+}
+
+// refusal is the error of a call that is not sent.
+func (n *node) refusal() error {
+	return fmt.Errorf("redisrl: %w, and was less than a second ago: %w", ErrUnavailable, n.why)
+}
+
+// isOpen says whether the server is known to be unavailable.
+func (n *node) isOpen() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return !n.openUntil.IsZero()
+}
+
+func (n *node) open(why error) (first bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	first = n.openUntil.IsZero()
+	n.openUntil, n.why = time.Now().Add(breakerPause), why
+	return first
+}
+
+// answered notes that the server has answered a call, and says whether that ends an outage.
+func (n *node) answered() bool {
+	n.answeredAt.Store(now())
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	wasOpen := !n.openUntil.IsZero()
+	n.openUntil, n.why = time.Time{}, nil
+	return wasOpen
+}
+
+// isAvailable says whether no server is known to be unavailable.
+func (c *core) isAvailable() bool {
+	available := true
+	c.nodes.Range(func(_, known any) bool {
+		available = !known.(*node).isOpen()
+		return available
+	})
+	return available
+}
+
+// A call under way. It goes on when its caller leaves it, at its deadline or before: so what it shows of its connection is
+// noticed, and what it has taken can be given back.
+type call struct {
+	command command
+	timeout time.Duration
+	// judges: that the call is late says something of the server.
+	judges bool
+	// known is an answer that another call has brought meanwhile.
+	known func() *Result
+	// done is closed when it has ended, and late when its deadline has passed before.
+	done, late chan struct{}
+	// outcome is who was first: a caller that left, or the answer.
+	outcome atomic.Int32
+	reply   any
+	found   *Result
+	err     error
+
+	mu     sync.Mutex
+	node   *node
+	server *redis.Client
+	sentAt int64
+}
+
+const (
+	callerLeft = iota + 1
+	delivered
+)
+
+// ask is the server's answer to a command, or what known returns when the call's turn comes. giveBack is called with the
+// reply to a call whose caller has gone.
+func (c *core) ask(
+	ctx context.Context, command command, timeout time.Duration, known func() *Result, giveBack func(reply any),
+) (any, *Result, error) {
+	if ctx.Err() != nil {
+		return nil, nil, ended(ctx)
+	}
+	current := &call{
+		command: command,
+		timeout: timeout,
+		judges:  timeout >= c.timeout,
+		known:   known,
+		done:    make(chan struct{}),
+		late:    make(chan struct{}),
+	}
+	// The values of the context are for hooks. Its deadline would close connections that are in use.
+	under, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	deadline := time.AfterFunc(timeout, func() {
+		c.deadline(current)
+		cancel()
+	})
+	go func() {
+		defer cancel()
+		current.reply, current.found, current.err = c.carryOut(under, current)
+		deadline.Stop()
+		isDelivered := current.outcome.CompareAndSwap(0, delivered)
+		close(current.done)
+		if !isDelivered && giveBack != nil && current.err == nil && current.found == nil {
+			giveBack(current.reply)
+		}
+	}()
+	select {
+	case <-current.done:
+	case <-current.late:
+	case <-ctx.Done():
+	}
+	if !current.outcome.CompareAndSwap(0, callerLeft) {
+		<-current.done
+		if current.err == nil || !errors.Is(current.err, context.Canceled) {
+			return current.reply, current.found, current.err
+		}
+	}
+	// What was not sent by now is not sent any more.
+	cancel()
+	if ctx.Err() != nil {
+		return nil, nil, ended(ctx)
+	}
+	return nil, nil, unavailable(fmt.Errorf("no reply within %v", timeout))
+}
+
+// deadline judges the server by a call that is late.
+func (c *core) deadline(current *call) {
+	// A deadline judges the server and not this process. When it was busy, the reply may have arrived long since, and wait
+	// for the goroutine that reads it.
+	for range turns {
+		select {
+		case <-current.done:
+			return
+		default:
+			runtime.Gosched()
+		}
+	}
+	current.mu.Lock()
+	n, server, sentAt := current.node, current.server, current.sentAt
+	current.mu.Unlock()
+	// Where most of the time went by in a queue, being late says nothing of the server.
+	if current.judges && n != nil && now()-sentAt >= int64(current.timeout)/2 && n.answeredAt.Load() < sentAt {
+		c.failed(n, server, fmt.Errorf("no reply within %v", current.timeout))
+	}
+	close(current.late)
+}
+
+// carryOut sends the call when its turn comes, and notes what it shows of the server.
+func (c *core) carryOut(ctx context.Context, current *call) (any, *Result, error) {
+	n, server, err := c.locate(ctx, current.command.keys[0])
+	if err != nil {
+		return nil, nil, c.shown(err)
+	}
+	isProbe, err := n.enter()
+	if err != nil {
+		return nil, nil, err
+	}
+	if !isProbe {
+		select {
+		case n.slots <- struct{}{}:
+			defer func() { <-n.slots }()
+		case <-ctx.Done():
+			return nil, nil, unavailable(errors.New("the calls that are under way have not been answered in time"))
+		}
+		n.mu.Lock()
+		isOpen := !n.openUntil.IsZero()
+		refusal := n.refusal()
+		n.mu.Unlock()
+		if isOpen {
+			return nil, nil, refusal
+		}
+	}
+	if current.known != nil {
+		if found := current.known(); found != nil {
+			return nil, found, nil
+		}
+	}
+	sentAt := now()
+	current.mu.Lock()
+	current.node, current.server, current.sentAt = n, server, sentAt
+	current.mu.Unlock()
+	reply, err := c.decide(ctx, n, server, current.command)
+	if err == nil {
+		c.answered(n)
+		return reply, nil, nil
+	}
+	switch c.meaning(err) {
+	case permanent, missing, tryAgain:
+		if !errors.Is(err, redis.ErrClosed) {
+			c.answered(n)
+		}
+	case refusesNow:
+		c.failed(n, server, err)
+	case lost:
+		// Not of a connection that was left behind: others are answered.
+		if n.answeredAt.Load() < sentAt {
+			c.failed(n, server, err)
+		}
+		c.modes.of(n.name).probeAt.Store(0)
+	}
+	return nil, nil, c.shown(err)
+}
+
+func (c *core) meaning(err error) meaning { return meaningOf(err, c.cluster != nil) }
+
+// shown is the error as callers see it.
+func (c *core) shown(err error) error {
+	switch c.meaning(err) {
+	case permanent, missing, gone:
+		return fmt.Errorf("redisrl: %w", err)
+	}
+	return unavailable(err)
+}
+
+// locate is the node of a cluster that has a key, and the connections to it.
+func (c *core) locate(ctx context.Context, key string) (*node, *redis.Client, error) {
+	if c.cluster != nil {
+		server, err := c.cluster.MasterForKey(ctx, key)
+		if err != nil {
+			return nil, nil, err
+		}
+		return c.node(server.Options().Addr), server, nil
+	}
+	server, _ := c.client.(*redis.Client)
+	return c.node(""), server, nil
+}
+
+func (c *core) answered(n *node) {
+	if n.answered() && c.log != nil {
+		c.log.Info("the server is available again", "limiter", c.name, "server", n.name)
+	}
+}
+
+// failed opens the breaker.
+func (c *core) failed(n *node, server *redis.Client, why error) {
+	if n.open(why) && c.log != nil {
+		c.log.Info("the server is unavailable", "limiter", c.name, "server", n.name, "error", why)
+	}
+	c.modes.of(n.name).probeAt.Store(0)
+	if c.cluster != nil {
+		// Another node may have its slots by now.
+		c.cluster.ReloadState(context.Background())
+	}
+	if server == nil {
+		return
+	}
+	// Connections that are idle may be as dead. Those that do not answer are closed, so that calls find new ones.
+	// The derived client has the same pool, and no hooks: these are no calls of anybody.
+	checking := server.WithTimeout(patience)
+	for range server.PoolStats().IdleConns {
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			_ = checking.Process(ctx, once{redis.NewCmd(ctx, "PING")})
+		}()
+	}
+}
+
+// decide sends a command until the server has decided it.
+func (c *core) decide(ctx context.Context, n *node, server *redis.Client, command command) (any, error) {
+	pause, isResent, replicas := firstPause, false, -1
+	for {
+		reply, err := c.inMode(ctx, n, server, command)
+		if err == nil {
+			return reply, nil
+		}
+		if isReadOnly(err) && server != nil && c.cluster == nil {
+			// Nothing was counted, and go-redis has closed the connection. Others that are idle may lead to the same server, and a new one
+			// to another, as after a failover.
+			if replicas == -1 {
+				replicas = int(server.PoolStats().IdleConns) + 1
+			}
+			if replicas--; replicas >= 0 && ctx.Err() == nil {
+				continue
+			}
+		}
+		switch meaning := c.meaning(err); {
+		case meaning == tryAgain:
+			select {
+			// Spread out, for the others that wait for the same slot.
+			case <-time.After(pause/2 + rand.N(pause/2)):
+			case <-ctx.Done():
+				return nil, err
+			}
+			pause = min(2*pause, longestPause)
+		case meaning == lost && command.again && !isResent && !isTimeout(err) && ctx.Err() == nil:
+			isResent = true
+		default:
+			return nil, err
+		}
+	}
+}
+
+// send sends words whose first key is at a position.
+func (c *core) send(ctx context.Context, words []any, first int8) (any, error) {
+	cmd := once{redis.NewCmd(ctx, words...)}
+	cmd.SetFirstKeyPos(first)
+	// Otherwise a cluster is asked first for what it knows of the command, under a lock and a time-out of its own.
+	cmd.SetStepCount(1)
+	if err := c.client.Process(ctx, cmd); err != nil && !errors.Is(err, redis.Nil) {
+		return nil, err
+	}
+	return cmd.Val(), nil
+}

@@ -1,0 +1,283 @@
+package redisrl
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// What a Guard does while the server is unavailable.
+type Policy string
+
+// The policies. Open is what a guard has unless it is given another.
+const (
+	// Open lets requests through.
+	Open Policy = "open"
+	// Closed refuses them: [Guard.Decide] returns [ErrUnavailable], for which a middleware answers with status 503.
+	Closed Policy = "closed"
+	// Local limits them in this process' memory, by fixed windows that begin with their first request.
+	Local Policy = "local"
+)
+
+const (
+	guardTimeout  = 250 * time.Millisecond
+	guardDenials  = 10_000
+	defaultPrefix = "rl:"
+)
+
+// GuardOptions are what the adapters of a framework have in common. The zero value is a good one.
+type GuardOptions struct {
+	// Prefix is put before every key, behind the limiter's own prefix: "rl:" unless given. With [NoPrefix] nothing is put there.
+	Prefix string
+	// WhenUnavailable is Open unless given.
+	WhenUnavailable Policy
+	// Processes is among how many processes the limits are divided with Local: 1 unless given.
+	Processes int
+	// Timeout is after what time the server counts as unavailable: 250 ms unless given.
+	Timeout time.Duration
+	// DenyCache is for how many keys a denial is remembered: 10,000 unless given, and none if it is negative.
+	DenyCache int
+}
+
+// NoPrefix is the Prefix of keys that have none.
+const NoPrefix = "-"
+
+// A Guard decides on the requests of an application by a limiter, also while the server is unavailable. It is what the
+// middleware for net/http and the interceptors for gRPC are made of, and what one for another framework takes.
+type Guard struct {
+	limiter  *Limiter
+	prefix   string
+	fallback *fallback
+}
+
+// fallbacks are what decides while the server is unavailable. The guards of a limiter that chose the same share one.
+type fallbacks struct {
+	mu    sync.Mutex
+	known map[fallbackKind]*fallback
+}
+
+type fallbackKind struct {
+	policy    Policy
+	processes int
+}
+
+// A fallback also tells the log when an outage begins and ends.
+type fallback struct {
+	policy Policy
+	local  *local
+
+	mu     sync.Mutex
+	isAway bool
+	toldAt time.Time
+}
+
+// NewGuard is a guard that decides by a limiter, whose remembered denials and log it shares.
+func NewGuard(limiter *Limiter, options GuardOptions) (*Guard, error) {
+	if limiter == nil {
+		return nil, invalid("the limiter is nil")
+	}
+	switch options.WhenUnavailable {
+	case Open, Closed, Local:
+	case "":
+		options.WhenUnavailable = Open
+	default:
+		return nil, invalid("WhenUnavailable must be Open, Closed or Local, not %q", options.WhenUnavailable)
+	}
+	if options.Processes == 0 {
+		options.Processes = 1
+	}
+	if options.Timeout == 0 {
+		options.Timeout = guardTimeout
+	}
+	if options.Processes < 0 || options.Timeout < 0 {
+		return nil, invalid("the processes and the time-out must be above 0, not %d and %v", options.Processes, options.Timeout)
+	}
+	if options.DenyCache == 0 {
+		options.DenyCache = guardDenials
+	}
+	switch options.Prefix {
+	case "":
+		options.Prefix = defaultPrefix
+	case NoPrefix:
+		options.Prefix = ""
+	}
+	own := *limiter
+	core, err := newCore(limiter.core.client, options.Timeout, limiter.core.name, nil, limiter.core.modes)
+	if err != nil {
+		return nil, err
+	}
+	own.core, own.remembers = core, options.DenyCache > 0
+	own.denials.atLeast(options.DenyCache)
+	kind := fallbackKind{options.WhenUnavailable, options.Processes}
+	limiter.fallbacks.mu.Lock()
+	defer limiter.fallbacks.mu.Unlock()
+	shared := limiter.fallbacks.known[kind]
+	if shared == nil {
+		shared = &fallback{policy: kind.policy}
+		if kind.policy == Local {
+			shared.local = newLocal(kind.processes)
+		}
+		if limiter.fallbacks.known == nil {
+			limiter.fallbacks.known = map[fallbackKind]*fallback{}
+		}
+		limiter.fallbacks.known[kind] = shared
+	}
+	return &Guard{&own, options.Prefix, shared}, nil
+}
+
+// A Limit is a rule for an identity: the client's address, a user, an organisation.
+type Limit struct {
+	Identity string
+	Rule     Rule
+	// Route is the template of the route that the limit was declared on, such as "/item/{id}". A rule without a name is then a
+	// limit of that route alone.
+	Route string
+}
+
+// A Decision is a guard's answer, with what is held for the request.
+type Decision struct {
+	*Result
+	guard  *Guard
+	held   []*Held
+	locals []KeyedRule
+}
+
+// Decide decides on a request by one limit or several: all have room, or nothing is counted anywhere. Leases are held, and
+// renewed, until [Decision.End], which is to be called when the response has been sent.
+//
+// An error that is [ErrUnavailable] is only returned by the policy Closed. All others do not pass by themselves, and no
+// policy turns them into "allowed".
+func (g *Guard) Decide(ctx context.Context, limits ...Limit) (*Decision, error) {
+	if len(limits) == 0 {
+		return nil, invalid("a request without a limit needs no decision")
+	}
+	rules := make([]KeyedRule, len(limits))
+	for i, each := range limits {
+		if each.Identity == "" {
+			return nil, invalid("a request without an identity must not share a quota with others of its kind")
+		}
+		if lease, ok := each.Rule.(LeaseRule); ok {
+			each.Rule = lease.heldBy()
+		}
+		if err := checked(each.Rule, 0); err != nil {
+			return nil, err
+		}
+		rules[i] = On(g.Key(each), each.Rule)
+	}
+	began := time.Now()
+	var (
+		result *Result
+		err    error
+	)
+	if len(rules) == 1 {
+		result, err = g.limiter.Hit(ctx, rules[0].Key, rules[0].Rule)
+	} else {
+		result, err = g.limiter.All(ctx, rules...)
+	}
+	switch {
+	case err == nil:
+		if result.Source == FromServer {
+			g.fallback.answered(g.limiter)
+		}
+	case !errors.Is(err, ErrUnavailable):
+		return nil, err
+	default:
+		g.fallback.failed(g.limiter, err)
+		switch g.fallback.policy {
+		case Closed:
+			return nil, err
+		case Local:
+			result = g.fallback.local.decide(rules)
+		default:
+			result = undecided(rules)
+		}
+		call := "hit"
+		if len(rules) > 1 {
+			call = "all"
+		}
+		g.limiter.count(Event{Call: call, Keys: keysOf(rules), Result: result}, began)
+	}
+	decision := &Decision{Result: result, guard: g}
+	if result.Allowed {
+		for _, each := range rules {
+			lease, ok := each.Rule.(LeaseRule)
+			switch {
+			case ok && result.Source == FromServer:
+				ends := began.Add(time.Duration(lease.ms) * time.Millisecond)
+				// It is renewed until End, also where the context of the request ends before.
+				decision.held = append(decision.held, g.limiter.hold(context.WithoutCancel(ctx), each.Key, lease, ends))
+			case ok && result.Source == FromLocal:
+				decision.locals = append(decision.locals, each)
+			}
+		}
+	}
+	return decision, nil
+}
+
+// Key is the key at which a limit is counted, behind the limiter's own prefix: for [Limiter.Reset] and so on.
+func (g *Guard) Key(limit Limit) string {
+	if limit.Route == "" || limit.Rule.options().name != "" {
+		return KeyFor(g.prefix, limit.Rule, limit.Identity)
+	}
+	return keyFor(g.prefix, escaped(limit.Route+" "+limit.Rule.described(), "%:{}"), limit.Identity)
+}
+
+// End gives back what was held for the request. Calling it again does nothing.
+func (d *Decision) End() {
+	for _, held := range d.held {
+		held.Release()
+	}
+	for _, each := range d.locals {
+		d.guard.fallback.local.release(each.Key, each.Rule.(LeaseRule))
+	}
+}
+
+// undecided is the answer to a request that is let through, with nothing known of its keys.
+func undecided(rules []KeyedRule) *Result {
+	results := make([]Result, len(rules))
+	for i, each := range rules {
+		policy := each.Rule.policies()[0]
+		state := State{
+			Allowed: true, Limit: policy.limit, Remaining: policy.limit, Window: duration(max(policy.windowMS, 0)), At: time.Now(),
+		}
+		results[i] = *resultOf(each.Rule, []State{state})
+	}
+	if len(results) == 1 {
+		return results[0].from(FromOpen)
+	}
+	return allOf(results, 0, true, results[0].Remaining, 0).from(FromOpen)
+}
+
+var whatHappens = map[Policy]string{
+	Open: "let through", Closed: "refused", Local: "limited in memory",
+}
+
+// failed: the server was unavailable to a request.
+func (f *fallback) failed(l *Limiter, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	log := l.core.modes.log
+	if !l.core.isAvailable() {
+		if !f.isAway {
+			f.isAway = true
+			log.Warn("the server is unavailable, requests are "+whatHappens[f.policy], "limiter", l.core.name, "error", err)
+		}
+		return
+	}
+	// Not all of them: of a crowd that is too large, or of a slot on the move.
+	if now := time.Now(); now.Sub(f.toldAt) > time.Minute {
+		f.toldAt = now
+		log.Warn("requests that are not answered in time are "+whatHappens[f.policy], "limiter", l.core.name, "error", err)
+	}
+}
+
+// answered: the server has answered a request. In a cluster all of its nodes have to.
+func (f *fallback) answered(l *Limiter) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.isAway && l.core.isAvailable() {
+		f.isAway = false
+		l.core.modes.log.Warn("the server is available again", "limiter", l.core.name)
+	}
+}

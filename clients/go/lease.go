@@ -1,0 +1,290 @@
+package redisrl
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+const (
+	// The pause before a lease is asked for again, at first and at most: one can be given back before it ends.
+	firstPoll, longestPoll = 20 * time.Millisecond, 500 * time.Millisecond
+)
+
+// Acquire takes or renews a lease. The result's Holder is who holds it: the rule's, or a random name.
+func (l *Limiter) Acquire(ctx context.Context, key string, rule LeaseRule) (*Result, error) {
+	return l.Hit(ctx, key, rule.heldBy())
+}
+
+// Release ends leases, and returns how many were still held. Releasing twice is no error.
+func (l *Limiter) Release(ctx context.Context, key string, holders ...string) (int64, error) {
+	command, err := releaseCommand(l.prefix+key, holders)
+	if err != nil {
+		return 0, err
+	}
+	reply, err := l.change(ctx, "release", key, command)
+	if err != nil {
+		return 0, err
+	}
+	l.lines.wake(key)
+	return readNumber(reply)
+}
+
+// A Held lease is renewed in the background, each third of its time, until it is released or the context of [Limiter.Hold]
+// ends.
+type Held struct {
+	limiter *Limiter
+	key     string
+	rule    LeaseRule
+	keeper  *keeper
+	release sync.Once
+}
+
+// Hold takes a lease for a piece of work, which ends with Release:
+//
+//	held, err := limiter.Hold(ctx, "export:org7", lease, 5*time.Second)
+//	if err != nil {
+//		return err // a *DeniedError if no place was free
+//	}
+//	defer held.Release()
+//	work(held.Context())
+//
+// It waits so long for a place; 0 does not wait.
+func (l *Limiter) Hold(ctx context.Context, key string, rule LeaseRule, wait time.Duration) (*Held, error) {
+	rule = rule.heldBy()
+	if err := checked(rule, 1); err != nil {
+		return nil, err
+	}
+	result, ends, err := l.awaitPlace(ctx, key, rule, time.Now().Add(max(wait, 0)))
+	if err != nil {
+		return nil, err
+	}
+	if !result.Allowed {
+		return nil, &DeniedError{result}
+	}
+	return l.hold(ctx, key, rule, ends), nil
+}
+
+// hold keeps a lease that was taken, and ends at this time.
+func (l *Limiter) hold(ctx context.Context, key string, rule LeaseRule, ends time.Time) *Held {
+	held := &Held{limiter: l, key: key, rule: rule}
+	rules := []KeyedRule{On(key, rule)}
+	held.keeper = l.keep(ctx, "hit", rules, time.Duration(rule.ms)*time.Millisecond, ends, func() { l.giveBack(rules) })
+	return held
+}
+
+// Holder is the name under which the lease is held.
+func (h *Held) Holder() string { return h.rule.holder }
+
+// Context is that of Hold, and ends when the lease does, at the latest; [context.Cause] is then [ErrLost].
+func (h *Held) Context() context.Context { return h.keeper.ctx }
+
+// Lost says whether the lease has ended before it was released: others may hold it now. It is counted by the clock of this
+// process, from before the last renewal was sent, so that it is never noticed too late, also while the server does not
+// answer.
+func (h *Held) Lost() bool { return h.keeper.lost() }
+
+// Release ends the lease. An error is logged, and is no concern of the work's: the lease then ends by itself. Calling it
+// again does nothing.
+func (h *Held) Release() {
+	h.release.Do(func() {
+		h.keeper.end()
+		h.limiter.giveBack([]KeyedRule{On(h.key, h.rule)})
+	})
+}
+
+// awaitPlace acquires a lease, waiting for a place until a time. It returns the last answer, and when the lease ends by this
+// process' clock.
+//
+// Of those that wait for a key in this process only the first asks: when a lease is released here, and from time to time, as
+// others may release theirs.
+func (l *Limiter) awaitPlace(ctx context.Context, key string, rule LeaseRule, until time.Time) (*Result, time.Time, error) {
+	line, isFirst := l.lines.enter(key)
+	defer l.lines.leave(key)
+	if isFirst || !time.Now().Before(until) {
+		result, ends, err := l.tryPlace(ctx, key, rule, until)
+		if err != nil || result != nil && (result.Allowed || result.RetryAfter == Never || !time.Now().Before(until)) {
+			return result, ends, err
+		}
+	}
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case line.turn <- struct{}{}:
+		defer func() { <-line.turn }()
+	case <-timer.C:
+	case <-ctx.Done():
+		return nil, time.Time{}, ended(ctx)
+	}
+	pause := firstPoll
+	for {
+		result, ends, err := l.tryPlace(ctx, key, rule, until)
+		if err != nil {
+			return nil, ends, err
+		}
+		if result == nil {
+			continue
+		}
+		left := time.Until(until)
+		if result.Allowed || result.RetryAfter == Never || left <= 0 {
+			return result, ends, nil
+		}
+		timer.Reset(min(pause, left, max(result.RetryAfter, time.Millisecond)))
+		select {
+		case <-timer.C:
+			pause = min(2*pause, longestPoll)
+		case <-line.wake:
+			pause = firstPoll
+		case <-ctx.Done():
+			return nil, time.Time{}, ended(ctx)
+		}
+	}
+}
+
+// tryPlace asks once. While the server is unavailable and there is time, it waits and returns no result.
+func (l *Limiter) tryPlace(ctx context.Context, key string, rule LeaseRule, until time.Time) (*Result, time.Time, error) {
+	left := time.Until(until)
+	within := l.core.timeout
+	if left > 0 {
+		within = min(within, max(left, within/10))
+	}
+	ends := time.Now().Add(time.Duration(rule.ms) * time.Millisecond)
+	result, err := l.hit(ctx, "hit", key, rule, within)
+	if left = time.Until(until); err != nil && errors.Is(err, ErrUnavailable) && ctx.Err() == nil && left > 0 {
+		return nil, ends, sleep(ctx, min(breakerPause, left))
+	}
+	return result, ends, err
+}
+
+// lines are those that wait for places, by key.
+type lines struct {
+	mu    sync.Mutex
+	byKey map[string]*line
+}
+
+type line struct {
+	users int
+	// turn is held by the one that asks.
+	turn chan struct{}
+	wake chan struct{}
+}
+
+func newLines() *lines { return &lines{byKey: map[string]*line{}} }
+
+func (l *lines) enter(key string) (_ *line, isFirst bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known := l.byKey[key]
+	if known == nil {
+		known = &line{turn: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+		l.byKey[key] = known
+	}
+	known.users++
+	return known, known.users == 1
+}
+
+func (l *lines) leave(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byKey[key].users--; l.byKey[key].users == 0 {
+		delete(l.byKey, key)
+	}
+}
+
+func (l *lines) wake(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known := l.byKey[key]; known != nil {
+		select {
+		case known.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// A keeper renews what is held, a lease or the units of a reservation, until it ends.
+type keeper struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// stop ends renewing, and stopped is closed when that is over.
+	stop    context.CancelFunc
+	stopped chan struct{}
+	// expires fires at the end of what is held.
+	expires *time.Timer
+}
+
+// keep renews by the same call as it was taken. late is called where a renewal is answered after renewing has ended.
+func (l *Limiter) keep(ctx context.Context, call string, rules []KeyedRule, ttl time.Duration, ends time.Time, late func()) *keeper {
+	k := &keeper{stopped: make(chan struct{})}
+	k.ctx, k.cancel = context.WithCancelCause(ctx)
+	renewing, stop := context.WithCancel(ctx)
+	k.stop = stop
+	k.expires = time.AfterFunc(time.Until(ends), func() {
+		k.cancel(ErrLost)
+		stop()
+	})
+	log := l.core.modes.log.With("limiter", l.core.name, "keys", keysOf(rules))
+	go func() {
+		defer close(k.stopped)
+		ticker := time.NewTicker(max(ttl/3, time.Millisecond))
+		defer ticker.Stop()
+		for {
+			select {
+			case <-renewing.Done():
+				return
+			case <-ticker.C:
+			}
+			next := time.Now().Add(ttl)
+			result, err := l.renew(renewing, call, rules, late)
+			switch {
+			case renewing.Err() != nil:
+				return
+			case isSettled(err), hasEnded(err):
+				// A settlement whose reply was lost has arrived; or there is nothing that could be given back.
+				k.expires.Stop()
+				return
+			case err != nil:
+				// The next time may work; if it does not, it ends by itself.
+				log.Warn("what is held could not be renewed", "error", err)
+			case !result.Allowed:
+				log.Warn("what is held has ended before it was renewed, and there is no room")
+				k.cancel(ErrLost)
+				return
+			case k.expires.Stop():
+				k.expires.Reset(time.Until(next))
+			}
+		}
+	}()
+	return k
+}
+
+// renew is one more call. Where its answer comes later than the end of renewing, what it has taken is given back.
+func (l *Limiter) renew(ctx context.Context, call string, rules []KeyedRule, late func()) (*Result, error) {
+	command, err := l.command(call, rules)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	reply, _, err := l.core.ask(ctx, command, l.core.timeout, nil, func(any) {
+		if ctx.Err() != nil {
+			late()
+		}
+	})
+	var result *Result
+	if err == nil {
+		result, err = read(call, rules, reply)
+	}
+	l.count(Event{Call: "renew", Keys: keysOf(rules), Result: result, Err: err}, began)
+	return result, err
+}
+
+func (k *keeper) lost() bool { return errors.Is(context.Cause(k.ctx), ErrLost) }
+
+// end stops renewing.
+func (k *keeper) end() {
+	k.expires.Stop()
+	k.stop()
+	<-k.stopped
+	k.cancel(context.Canceled)
+}

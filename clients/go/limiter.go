@@ -1,0 +1,368 @@
+// Package redisrl has exact rate limits on Redis and Valkey: sliding and fixed windows, steady rates, concurrent requests,
+// token budgets. One call decides, on the server, by the server's clock.
+//
+//	limiter, err := redisrl.New(redis.NewClient(&redis.Options{}), redisrl.Options{})
+//	…
+//	result, err := limiter.Hit(ctx, "user:7", redisrl.Must(redisrl.Sliding("100/minute")))
+//
+// It works by the commands of the module redis-rl, by a function library where modules are not allowed, and by a script
+// where functions are not allowed either. The first call detects which; keys and answers are the same.
+package redisrl
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const defaultTimeout = time.Second
+
+// Options of a limiter. The zero value is a good one.
+type Options struct {
+	// Prefix is put before every key.
+	Prefix string
+	// Mode is Auto unless given.
+	Mode Mode
+	// Timeout is the longest that a call may take, whatever the client's time-outs are: a second unless given.
+	Timeout time.Duration
+	// DenyCache is for how many keys a denial is remembered, for its wait and at most a second: the same or a heavier request
+	// is then denied without asking. None unless given.
+	DenyCache int
+	// Name is what the limiter is called in log lines and events.
+	Name string
+	// Logger is [slog.Default] unless given.
+	Logger *slog.Logger
+	// Hook is called after every call, in the goroutine of the call.
+	Hook func(Event)
+}
+
+// An Event is a call that has ended.
+type Event struct {
+	// Limiter is the limiter's name.
+	Limiter string
+	// Call is "hit", "peek", "all", "refund", "reset", "release", "settle", or "renew" for what is held.
+	Call string
+	// Keys are those of the call, without the limiter's prefix.
+	Keys []string
+	// Took is how long the call took.
+	Took time.Duration
+	// Result is the answer of a hit, a peek or an all; its Source says who has decided.
+	Result *Result
+	// Err is how the call failed, if it did.
+	Err error
+}
+
+// Stats are what a limiter has decided since it was made. Peeks do not count.
+type Stats struct {
+	Allowed int64
+	// Denied by the server or from memory.
+	Denied int64
+	// DeniedFromMemory of these, without asking the server.
+	DeniedFromMemory int64
+	// Unavailable are calls for which the server was unavailable.
+	Unavailable int64
+}
+
+type counters struct{ allowed, denied, fromMemory, unavailable atomic.Int64 }
+
+// A Limiter decides on requests, by a server or a cluster. It is for use by many goroutines, and has nothing to close.
+//
+// No call takes longer than the limiter's time-out, and a call ends with its context. After a failure that means that the
+// server is unavailable, calls fail at once for a second; then one of them probes the server. A call whose reply was lost is
+// not sent again, unless it changes nothing the second time. A denial is no error. Errors are an [*ArgumentError] for what
+// cannot be asked, [ErrUnavailable], or what the server has said; [redis.Error] tells these.
+type Limiter struct {
+	core     *core
+	prefix   string
+	hook     func(Event)
+	counters *counters
+	// remembers: answers come from remembered denials.
+	remembers bool
+	denials   *denials
+	lines     *lines
+	fallbacks *fallbacks
+}
+
+// New is a limiter on a client, which may be of a server, a cluster, a sentinel's group, or a ring. Nothing is sent before
+// the first call.
+//
+// The client stays the caller's: its pool, its hooks and its failover are used as they are.
+func New(client redis.UniversalClient, options Options) (*Limiter, error) {
+	switch options.Mode {
+	case Auto, Module, Functions, Script:
+	default:
+		return nil, invalid("the mode must be Auto, Module, Functions or Script, not %q", options.Mode)
+	}
+	if options.Timeout < 0 {
+		return nil, invalid("the time-out must be above 0, not %v", options.Timeout)
+	}
+	if options.Timeout == 0 {
+		options.Timeout = defaultTimeout
+	}
+	if options.DenyCache < 0 {
+		return nil, invalid("the deny cache must have 0 entries or more, not %d", options.DenyCache)
+	}
+	log := options.Logger
+	if log == nil {
+		log = slog.Default()
+	}
+	modes := &modes{chosen: options.Mode, name: options.Name, log: log}
+	core, err := newCore(client, options.Timeout, options.Name, log, modes)
+	if err != nil {
+		return nil, err
+	}
+	limiter := &Limiter{
+		core: core, prefix: options.Prefix, hook: options.Hook, counters: &counters{}, remembers: options.DenyCache > 0,
+		denials: newDenials(), lines: newLines(), fallbacks: &fallbacks{},
+	}
+	limiter.denials.atLeast(options.DenyCache)
+	return limiter, nil
+}
+
+// Mode is how the server is called; Auto as long as that is not known. In a cluster it is that of the node which has the
+// least.
+func (l *Limiter) Mode() Mode { return l.core.modes.least() }
+
+// Stats are what the limiter has decided so far.
+func (l *Limiter) Stats() Stats {
+	c := l.counters
+	return Stats{c.allowed.Load(), c.denied.Load(), c.fromMemory.Load(), c.unavailable.Load()}
+}
+
+// Hit decides on a request, and counts it if it fits.
+func (l *Limiter) Hit(ctx context.Context, key string, rule Rule) (*Result, error) {
+	return l.hit(ctx, "hit", key, rule, l.core.timeout)
+}
+
+func (l *Limiter) hit(ctx context.Context, call, key string, rule Rule, within time.Duration) (*Result, error) {
+	return l.decide(ctx, call, []KeyedRule{On(key, rule)}, within)
+}
+
+// Peek is what Hit would answer, and changes nothing. With a cost of 0 it shows the state as it is. In a cluster whose client
+// reads from replicas, a replica answers.
+func (l *Limiter) Peek(ctx context.Context, key string, rule Rule) (*Result, error) {
+	return l.decide(ctx, "peek", []KeyedRule{On(key, rule)}, l.core.timeout)
+}
+
+// All is one decision over 1 to 64 keys: each rule has room, or nothing is counted anywhere. A rule with a cost of 0 is
+// checked, and counts nothing. In a cluster the keys have to lie in one slot, by a hash tag such as {org7}.
+func (l *Limiter) All(ctx context.Context, rules ...KeyedRule) (*Result, error) {
+	return l.decide(ctx, "all", rules, l.core.timeout)
+}
+
+// command is that of a call.
+func (l *Limiter) command(call string, rules []KeyedRule) (command, error) {
+	switch call {
+	case "all":
+		return allCommand(l.prefix, rules)
+	case "peek":
+		return peekCommand(l.prefix+rules[0].Key, rules[0].Rule)
+	}
+	return hitCommand(l.prefix+rules[0].Key, rules[0].Rule)
+}
+
+// Wait hits until the request is allowed, and sleeps for the exact wait between. It returns the denial at once where the
+// wait is longer than the context has. While the server is unavailable it tries again each second.
+func (l *Limiter) Wait(ctx context.Context, key string, rule Rule) (*Result, error) {
+	for {
+		left := timeLeft(ctx)
+		result, err := l.hit(ctx, "hit", key, rule, min(l.core.timeout, max(left, time.Millisecond)))
+		pause := breakerPause
+		switch {
+		case err == nil:
+			if pause = result.RetryAfter; result.Allowed || pause == Never || pause > timeLeft(ctx) {
+				return result, nil
+			}
+		case !errors.Is(err, ErrUnavailable) || ctx.Err() != nil || timeLeft(ctx) < pause:
+			return nil, err
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func timeLeft(ctx context.Context) time.Duration {
+	if deadline, ok := ctx.Deadline(); ok {
+		return time.Until(deadline)
+	}
+	return Never
+}
+
+func sleep(ctx context.Context, pause time.Duration) error {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ended(ctx)
+	}
+}
+
+// Refund gives back what the same rule has taken: its cost, and of a zero time the newest units. With the At of the hit's
+// result, a sliding rule gives back units of that moment, and a fixed one nothing where that window has ended since.
+func (l *Limiter) Refund(ctx context.Context, key string, rule Countable, at time.Time) (*Refund, error) {
+	command, err := refundCommand(l.prefix+key, rule, at)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := l.change(ctx, "refund", key, command)
+	if err != nil {
+		return nil, err
+	}
+	return readRefund(reply)
+}
+
+// Reset gives the key its whole quota back, and with fixed rules their counters. It returns how many of its keys were
+// removed.
+func (l *Limiter) Reset(ctx context.Context, key string, rules ...Rule) (int64, error) {
+	command, err := resetCommand(l.prefix+key, rules)
+	if err != nil {
+		return 0, err
+	}
+	reply, err := l.change(ctx, "reset", key, command)
+	if err != nil {
+		return 0, err
+	}
+	return readNumber(reply)
+}
+
+// decide asks for a decision, unless a denial is remembered.
+func (l *Limiter) decide(ctx context.Context, call string, rules []KeyedRule, within time.Duration) (*Result, error) {
+	began := time.Now()
+	if !isHeld(rules) {
+		rules = at(rules, began)
+	}
+	command, err := l.command(call, rules)
+	if err != nil {
+		return nil, err
+	}
+	// Also by a call that goes on when it was left.
+	var askedAt atomic.Int64
+	askedAt.Store(now())
+	known := func() *Result { return nil }
+	if remembered := rules; l.remembers && call != "peek" {
+		known = func() *Result {
+			askedAt.Store(now())
+			return l.denials.find(remembered)
+		}
+	}
+	result := known()
+	if result == nil {
+		result, err = l.asked(ctx, call, rules, command, within, known)
+		if end := earliestEnd(rules); hasEnded(err) && !end.IsZero() && !isHeld(rules) {
+			// On the server's clock, which is ahead.
+			rules = at(rules, end)
+			if command, err = l.command(call, rules); err == nil {
+				result, err = l.asked(ctx, call, rules, command, within, known)
+			}
+		}
+		if err != nil {
+			// In a crowd another call may have brought the answer.
+			if errors.Is(err, ErrUnavailable) {
+				result = known()
+			}
+			if result == nil {
+				l.count(Event{Call: call, Keys: keysOf(rules), Err: err}, began)
+				return nil, err
+			}
+		} else if l.remembers && !result.Allowed && result.Source == FromServer && call != "peek" {
+			l.denials.remember(rules, result, started.Add(time.Duration(askedAt.Load())))
+		}
+	}
+	l.count(Event{Call: call, Keys: keysOf(rules), Result: result}, began)
+	return result, nil
+}
+
+func (l *Limiter) asked(
+	ctx context.Context, call string, rules []KeyedRule, command command, within time.Duration, known func() *Result,
+) (*Result, error) {
+	var giveBack func(any)
+	if call != "peek" {
+		for _, each := range rules {
+			if isLease(each.Rule) || holdOf(each.Rule) != nil {
+				giveBack = func(reply any) {
+					// Nobody would know of what a call has taken whose caller has gone.
+					if result, err := read(call, rules, reply); err == nil && result.Allowed {
+						l.giveBack(rules)
+					}
+				}
+			}
+		}
+	}
+	reply, found, err := l.core.ask(ctx, command, within, known, giveBack)
+	if err != nil {
+		return nil, err
+	}
+	if found != nil {
+		return found, nil
+	}
+	return read(call, rules, reply)
+}
+
+// giveBack ends the leases and the reservations of a call. An error is logged: they end by themselves.
+func (l *Limiter) giveBack(rules []KeyedRule) {
+	for _, each := range rules {
+		var err error
+		if lease, ok := each.Rule.(LeaseRule); ok {
+			_, err = l.Release(context.Background(), each.Key, lease.holder)
+		} else if reserved, ok := each.Rule.(Reservable); ok && holdOf(each.Rule) != nil {
+			_, err = l.settle(context.Background(), each.Key, reserved, 0)
+		}
+		if err != nil {
+			l.core.modes.log.Warn("what was held could not be given back", "limiter", l.core.name, "key", each.Key, "error", err)
+		}
+	}
+}
+
+// read reads the reply to a call that decides.
+func read(call string, rules []KeyedRule, reply any) (*Result, error) {
+	if call == "all" {
+		return readAll(rules, reply)
+	}
+	return readRule(rules[0].Rule, reply)
+}
+
+// change carries out what changes a key without a decision.
+func (l *Limiter) change(ctx context.Context, call, key string, command command) (any, error) {
+	began := time.Now()
+	l.denials.forget(key)
+	reply, _, err := l.core.ask(ctx, command, l.core.timeout, nil, nil)
+	// Also a denial of which another call has heard meanwhile.
+	l.denials.forget(key)
+	l.count(Event{Call: call, Keys: []string{key}, Err: err}, began)
+	return reply, err
+}
+
+func keysOf(rules []KeyedRule) []string {
+	keys := make([]string, len(rules))
+	for i, each := range rules {
+		keys[i] = each.Key
+	}
+	return keys
+}
+
+// count counts a call, and tells the hook.
+func (l *Limiter) count(event Event, began time.Time) {
+	switch {
+	case errors.Is(event.Err, ErrUnavailable):
+		l.counters.unavailable.Add(1)
+	case event.Err != nil || event.Call != "hit" && event.Call != "all":
+	case event.Result.Allowed:
+		l.counters.allowed.Add(1)
+	default:
+		l.counters.denied.Add(1)
+		if event.Result.Source == FromMemory {
+			l.counters.fromMemory.Add(1)
+		}
+	}
+	if l.hook != nil {
+		event.Limiter, event.Took = l.core.name, time.Since(began)
+		l.hook(event)
+	}
+}

@@ -168,6 +168,11 @@ impl Denials {
                 let windows = match &item.kind {
                     Kind::Fixed(rule) => rule.windows(),
                     Kind::Sliding(rule) => rule.windows(),
+                    // Its key says which calendar it is.
+                    Kind::Calendar { rule, .. } => {
+                        hasher.write_u64(rule.limit());
+                        &[]
+                    }
                     Kind::Throttle(rule) => {
                         hasher.write(format!("{rule:?}").as_bytes());
                         &[]

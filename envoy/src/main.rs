@@ -16,6 +16,7 @@ mod metadata;
 mod metrics;
 mod overrides;
 mod plan;
+mod reservations;
 mod response;
 mod service;
 mod settings;

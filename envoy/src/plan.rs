@@ -8,9 +8,10 @@ use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use ring::digest::{SHA256, digest};
 use tonic::Status;
 
-use crate::config::tree::{Kind, UnknownUnit};
+use crate::config::tree::{Kind, Reserve, UnknownUnit};
 use crate::config::{Config, Found};
 use crate::decide::{Mode, Part};
+use crate::reservations::Reservations;
 use crate::settings::Settings;
 use crate::stats::Stats;
 use crate::store::Item;
@@ -42,10 +43,8 @@ pub enum Planned {
 pub struct LimitUse {
     pub found: Found,
     pub hits: u64,
-    /// Whether units are given back.
-    pub negative: bool,
-    /// Whether the hits settle what a check has reserved, and so cannot be denied.
-    pub settles: bool,
+    /// Whether units are given back, or hits settle what a check has reserved: neither can be denied.
+    pub returns: bool,
     /// Its position among the parts of the decision, or among the refunds.
     pub part: usize,
 }
@@ -69,6 +68,7 @@ impl Plan {
         config: &Config,
         settings: &Settings,
         stats: &Stats,
+        reservations: &Reservations,
     ) -> Result<Self, Status> {
         if !config.has_domain(&request.domain) {
             stats.unknown_domain(&request.domain).add(request.descriptors.len() as u64);
@@ -79,42 +79,55 @@ impl Plan {
             refunds: Vec::new(),
             passing_quota: false,
         };
-        plan.share_parts(request, settings)?;
+        plan.share_parts(request, settings, reservations)?;
         Ok(plan)
     }
 
     /// Makes parts and refunds of the limits. The same key twice is one part with the sum of the hits.
-    fn share_parts(&mut self, request: &RateLimitRequest, settings: &Settings) -> Result<(), Status> {
+    fn share_parts(
+        &mut self,
+        request: &RateLimitRequest,
+        settings: &Settings,
+        reservations: &Reservations,
+    ) -> Result<(), Status> {
         let mut seen: HashMap<(Vec<u8>, String), usize> = HashMap::new();
         for (descriptor, planned) in request.descriptors.iter().zip(&mut self.descriptors) {
             let Planned::Limited(used) = planned else { continue };
             let limit = &used.found.limit;
             self.passing_quota |= limit.shadow_mode && (limit.quota_mode || settings.quota_mode);
             let Some(kind) = &limit.rule else { continue };
-            let (key, holder) = key_of(&settings.key_prefix, &request.domain, descriptor, &used.found, kind);
+            let (key, holder) = key_of(&settings.key_prefix, &request.domain, descriptor, &used.found);
             if holder.is_empty() && matches!(kind, Kind::Concurrency { .. }) {
                 return Err(Status::invalid_argument("a place needs a holder, and the descriptor names none"));
             }
             let mut units = used.hits.min(MOST_UNITS);
-            if let Some(estimate) = limit.reserve
-                && !used.negative
+            let mut hold = None;
+            // A check reserves the estimate. Hits that are named come later, and settle it. A request that names none is a hit
+            // like any other.
+            if let Some(reserve) = &limit.reserve
+                && !used.returns
+                && (descriptor.hits_addend.is_some() || request.hits_addend > 0)
             {
-                // A check takes the estimate. Hits that are named come later, and settle the difference: it is charged
-                // whether it fits or not, or given back. A request that names none is a hit like any other.
-                used.settles = units > 0 && (descriptor.hits_addend.is_some() || request.hits_addend > 0);
-                (units, used.negative) = match units {
-                    0 => (estimate, false),
-                    units if used.settles => (units.abs_diff(estimate), units < estimate),
-                    units => (units, false),
-                };
+                if holder.is_empty() {
+                    return Err(Status::invalid_argument(
+                        "a reservation needs a request's id, and the descriptor names none",
+                    ));
+                }
+                used.returns = units > 0;
+                hold = Some(if used.returns {
+                    reservations.take(&key, &holder, reserve.lease)
+                } else {
+                    units = reserve.estimate;
+                    reservations.make(&holder, reserve.lease)
+                });
             }
-            let mut item = Item { key, kind: kind.clone(), units, force: false, holder };
-            if used.negative {
+            let mut item = Item { key, kind: kind.clone(), units, force: false, holder, hold };
+            if used.returns {
                 used.part = self.refunds.len();
                 self.refunds.push(item);
                 continue;
             }
-            let mode = if settings.shadow_mode || limit.shadow_mode || used.settles {
+            let mode = if settings.shadow_mode || limit.shadow_mode {
                 Mode::Shadow
             } else if settings.quota_mode || limit.quota_mode {
                 Mode::Quota
@@ -165,8 +178,7 @@ fn limits(
                         // 0 is what a client sends that says nothing.
                         None => u64::from(request.hits_addend.max(1)),
                     };
-                    let negative = descriptor.is_negative_hits;
-                    Planned::Limited(LimitUse { found, hits, negative, settles: false, part: 0 })
+                    Planned::Limited(LimitUse { found, hits, returns: descriptor.is_negative_hits, part: 0 })
                 }
             }
         });
@@ -182,16 +194,14 @@ fn limits(
     Ok(limits)
 }
 
-/// The key of a limit, and the holder of a place. The key is prefix, domain, entries and windows. What clients send is
+/// The key of a limit, and whose place or reservation it is. The key is prefix, domain, entries and windows. What clients send is
 /// escaped, so that two descriptors never share a key, and no text can choose the slot of a cluster. Where it is long, a
 /// hash stands for it: a value of megabytes would take the connection from all others, and memory of Redis.
-fn key_of(
-    prefix: &str,
-    domain: &str,
-    descriptor: &RateLimitDescriptor,
-    found: &Found,
-    kind: &Kind,
-) -> (Vec<u8>, String) {
+fn key_of(prefix: &str, domain: &str, descriptor: &RateLimitDescriptor, found: &Found) -> (Vec<u8>, String) {
+    let names_holder = match (&found.limit.rule, &found.limit.reserve) {
+        (Some(Kind::Concurrency { holder, .. }), _) | (_, Some(Reserve { holder, .. })) => Some(holder),
+        _ => None,
+    };
     let mut key = String::with_capacity(96);
     key.push_str(prefix);
     if let Some(tag) = &found.hash_tag {
@@ -204,9 +214,7 @@ fn key_of(
     escape(&mut key, domain);
     let mut holder = String::new();
     for (index, entry) in descriptor.entries.iter().enumerate() {
-        if let Kind::Concurrency { holder: names_holder, .. } = kind
-            && *names_holder == entry.key
-        {
+        if names_holder == Some(&entry.key) {
             holder.clone_from(&entry.value);
             continue;
         }

@@ -44,11 +44,18 @@ pub fn decided(
                 continue;
             }
             Planned::NoLimit => DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() },
-            Planned::Limited(used) if used.negative => status_of(used, &decided.refunded[used.part], true),
+            Planned::Limited(used) if used.returns => {
+                let state = &decided.refunded[used.part];
+                if plan.refunds[used.part].hold.is_some() {
+                    used.found.stats.total_hits.add(used.hits);
+                    used.found.stats.within(used.hits, state.used, near(state, settings.near_limit_ratio));
+                }
+                status_of(used, state, true)
+            }
             Planned::Limited(used) => {
                 count(used, plan, decided, settings.near_limit_ratio);
                 let state = &decided.outcome.states[used.part];
-                status_of(used, state, state.allowed || used.found.limit.shadow_mode || used.settles)
+                status_of(used, state, state.allowed || used.found.limit.shadow_mode)
             }
         };
         if status.current_limit.is_some() && status.limit_remaining < fewest {
@@ -90,7 +97,7 @@ pub fn decided(
 /// The limits that are enforced, and their states, for the headers of HTTP.
 pub fn enforced(plan: &Plan, decided: &Decided, settings: &Settings) -> Vec<(Rule, redis_rl_client::State)> {
     let limits = plan.descriptors.iter().filter_map(Planned::limit);
-    let enforced = limits.filter(|used| !(settings.shadow_mode || used.found.limit.shadow_mode || used.negative));
+    let enforced = limits.filter(|used| !(settings.shadow_mode || used.found.limit.shadow_mode || used.returns));
     let described = enforced.filter_map(|used| {
         let state = decided.outcome.states.get(used.part)?;
         Some((used.found.limit.rule.as_ref()?.named(&used.found.limit.name), state.into()))
@@ -104,7 +111,7 @@ pub fn undecided(plan: &Plan, settings: &Settings) -> RateLimitResponse {
     let statuses = plan.descriptors.iter().map(|planned| match planned {
         Planned::Unlimited => unlimited_status(),
         Planned::Limited(used) if settings.on_error == OnError::Deny => {
-            let enforced = !(settings.shadow_mode || used.found.limit.shadow_mode || used.negative);
+            let enforced = !(settings.shadow_mode || used.found.limit.shadow_mode || used.returns);
             if enforced {
                 code = Code::OverLimit;
             }
@@ -120,6 +127,11 @@ pub fn undecided(plan: &Plan, settings: &Settings) -> RateLimitResponse {
     RateLimitResponse { overall_code: code.into(), statuses, ..RateLimitResponse::default() }
 }
 
+/// The number of hits from which a limit is nearly reached.
+fn near(state: &State, ratio: f32) -> u64 {
+    (state.limit as f32 * ratio).floor() as u64
+}
+
 /// Counts the hits of a descriptor.
 fn count(used: &LimitUse, plan: &Plan, decided: &Decided, near_limit_ratio: f32) {
     let (stats, hits) = (&used.found.stats, used.hits);
@@ -128,7 +140,7 @@ fn count(used: &LimitUse, plan: &Plan, decided: &Decided, near_limit_ratio: f32)
     let units = plan.parts[used.part].item.units;
     stats.total_hits.add(hits);
     let before = if decided.outcome.charged[used.part] { state.used.saturating_sub(units) } else { state.used };
-    let near = (state.limit as f32 * near_limit_ratio).floor() as u64;
+    let near = near(state, near_limit_ratio);
     if state.allowed {
         stats.within(hits, before.saturating_add(hits), near);
         return;

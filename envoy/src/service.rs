@@ -17,6 +17,7 @@ use crate::config::tree::Kind;
 use crate::decide::{Outcome, decide};
 use crate::denials::Denials;
 use crate::plan::Plan;
+use crate::reservations::{Hold, Reservations};
 use crate::response::{self, Decided};
 use crate::settings::{OnError, Settings};
 use crate::stats::Stats;
@@ -30,7 +31,7 @@ pub enum Verdict {
     Undecided { allowed: bool },
 }
 
-/// The result of a task; there is none only when the runtime ends.
+/// The result of a task; `None` only when the runtime ends.
 fn ended<T>(result: Result<Result<T, Status>, JoinError>) -> Result<T, Status> {
     result.unwrap_or_else(|_| Err(Status::unavailable("the service is ending")))
 }
@@ -41,6 +42,7 @@ pub struct Service {
     store: Arc<Store>,
     pub stats: Arc<Stats>,
     denials: Denials,
+    reservations: Reservations,
     /// Where requests are decided, whichever way they came. A connection of Redis belongs to the runtime that made it, and
     /// must not wait there for a scrape.
     requests: Handle,
@@ -56,6 +58,7 @@ impl Service {
             store,
             stats,
             denials: Denials::new(settings.redis.deny_cache),
+            reservations: Reservations::default(),
             requests: Handle::current(),
             refusals: Refusals::default(),
         }
@@ -160,7 +163,7 @@ impl Service {
             return Err(Status::unknown("rate limit descriptor list must not be empty"));
         }
         let config = self.config().ok_or_else(|| Status::unknown("no rate limit configuration loaded"))?;
-        Plan::new(request, &config, &self.settings, &self.stats)
+        Plan::new(request, &config, &self.settings, &self.stats, &self.reservations)
     }
 
     /// Asks Redis, within the deadline: first what is given back, then the decision.
@@ -179,6 +182,11 @@ impl Service {
             let asked = Instant::now();
             let outcome = decide(&self.store, &self.stats, parts, plan.passing_quota).await?;
             self.stats.redis_time.0.observe(asked.elapsed().as_secs_f64());
+            for ((part, state), _) in parts.iter().zip(&outcome.states).zip(&outcome.charged).filter(|(_, is)| **is) {
+                if let Some(hold) = &part.item.hold {
+                    self.reservations.keep(&part.item.key, hold, state.at);
+                }
+            }
             if refunds.is_empty() {
                 self.denials.remember(parts, &outcome, &started);
             }
@@ -198,13 +206,19 @@ impl Service {
         let mut state = None;
         if item.units > 0 {
             self.stats.own.redis_calls.inc();
-            let (units, used) = self.store.refund(item, None).await?;
-            self.stats.own.refunded.add(units);
+            let used = match &item.hold {
+                Some(hold) => self.settle(item, hold).await?,
+                None => {
+                    let (units, used) = self.store.refund(item, None).await?;
+                    self.stats.own.refunded.add(units);
+                    used
+                }
+            };
             // Of the shortest window, which the reply speaks of. Of places the reply does not say how many are held.
             let windows = match &item.kind {
                 Kind::Fixed(rule) => rule.windows(),
                 Kind::Sliding(rule) => rule.windows(),
-                Kind::Throttle(_) | Kind::Concurrency { .. } => &[],
+                Kind::Calendar { .. } | Kind::Throttle(_) | Kind::Concurrency { .. } => &[],
             };
             state = windows.first().map(|window| State {
                 allowed: true,
@@ -223,7 +237,7 @@ impl Service {
             Some(state) => Ok(state),
             None => {
                 self.stats.own.redis_calls.inc();
-                let mut state = self.store.peek(&Item { units: 0, ..item.clone() }).await?;
+                let mut state = self.store.peek(&Item { units: 0, hold: None, ..item.clone() }).await?;
                 // It speaks of the state with the holder in its place.
                 if matches!(item.kind, Kind::Concurrency { .. }) && state.allowed && item.units > 0 {
                     state.used = state.used.saturating_sub(1);
@@ -232,6 +246,17 @@ impl Service {
                 Ok(state)
             }
         }
+    }
+
+    /// Settles what the request has reserved, and says what is in use. It goes on where the response has to come earlier: a
+    /// stream ends once.
+    async fn settle(&self, item: &Item, hold: &Hold) -> Result<u64, Failure> {
+        let (store, stats, item, hold) = (Arc::clone(&self.store), Arc::clone(&self.stats), item.clone(), hold.clone());
+        let settling = tokio::spawn(async move {
+            let settled = store.settle(&item, &hold, item.units, hold.at).await;
+            settled.inspect_err(|_| stats.own.undecided_units.add(item.units))
+        });
+        settling.await.unwrap_or_else(|_| Err(Failure::unavailable("the service is ending")))
     }
 
     /// The answer where Redis could not be asked.

@@ -14,6 +14,7 @@ use redis::{
 use redis_rl_client::{Admission, Connection, Error, Limiter, Mode, Options, Rule};
 
 use crate::config::tree::Kind;
+use crate::reservations::Hold;
 use crate::settings::{Redis, RedisType};
 
 /// One key, its rule, and what the request wants of it.
@@ -24,8 +25,10 @@ pub struct Item {
     pub units: u64,
     /// Counted whether it fits or not.
     pub force: bool,
-    /// Whose place it is, where places are counted.
+    /// Whose place it is, where places are counted; the request's id where units are reserved.
     pub holder: String,
+    /// Under which the units are reserved, or settled.
+    pub hold: Option<Hold>,
 }
 
 /// One limit after a call, or as it is.
@@ -103,8 +106,11 @@ impl From<redis_rl_client::State> for State {
 }
 
 impl Item {
-    fn rule(&self) -> Rule {
-        match &self.kind {
+    fn rule(&self) -> Result<Rule, Failure> {
+        if let Some(hold) = &self.hold {
+            return self.held(hold);
+        }
+        Ok(match &self.kind {
             Kind::Fixed(rule) if self.force && self.units > 0 => rule.clone().cost(self.units).force().into(),
             // One unit is what a call weighs that says nothing, and two words less.
             Kind::Fixed(rule) if self.units == 1 => rule.into(),
@@ -112,14 +118,35 @@ impl Item {
             // With a cost, whatever it is, the log is the compact one, which takes requests of any weight.
             Kind::Sliding(rule) if self.force && self.units > 0 => rule.clone().cost(self.units).force().into(),
             Kind::Sliding(rule) => rule.clone().cost(self.units).into(),
+            Kind::Calendar { rule, .. } if self.force && self.units > 0 => rule.clone().cost(self.units).force().into(),
+            Kind::Calendar { rule, .. } => rule.clone().cost(self.units).into(),
             Kind::Throttle(rule) => rule.clone().cost(self.units).into(),
             Kind::Concurrency { rule, .. } => rule.clone().holder(&self.holder).into(),
+        })
+    }
+
+    /// The rule by which units are reserved.
+    fn held(&self, Hold { holder, lease, .. }: &Hold) -> Result<Rule, Failure> {
+        let (units, force) = (self.units, self.force);
+        macro_rules! held {
+            ($rule:expr) => {{
+                let rule = $rule.clone().cost(units).held_by(holder, *lease).map_err(Error::from)?;
+                if force { rule.force().into() } else { rule.into() }
+            }};
         }
+        Ok(match &self.kind {
+            Kind::Fixed(rule) => held!(rule),
+            Kind::Sliding(rule) => held!(rule),
+            Kind::Calendar { rule, .. } => held!(rule),
+            Kind::Throttle(_) | Kind::Concurrency { .. } => {
+                return Err(Failure::Permanent("it cannot be held".to_owned()));
+            }
+        })
     }
 
     /// Whether the rule can count what does not fit.
     pub fn can_be_forced(&self) -> bool {
-        matches!(self.kind, Kind::Fixed(_) | Kind::Sliding(_))
+        matches!(self.kind, Kind::Fixed(_) | Kind::Sliding(_) | Kind::Calendar { .. })
     }
 }
 
@@ -221,7 +248,7 @@ impl Store {
     }
 
     /// The items that can be decided together, by their positions: those of one slot, at most 64, and no key twice (two
-    /// holders of one limit).
+    /// holders of one limit, two ids that reserve).
     pub fn batches(&self, items: &[&Item]) -> Vec<Vec<usize>> {
         if items.len() > MOST_KEYS {
             static SAID: Once = Once::new();
@@ -232,9 +259,8 @@ impl Store {
         let mut slots: Vec<(Option<Slot>, Vec<usize>)> = Vec::new();
         for (index, item) in items.iter().enumerate() {
             let slot = self.cluster.then(|| Slot::for_key(&item.key));
-            let again = |batch: &[usize]| {
-                matches!(item.kind, Kind::Concurrency { .. }) && batch.iter().any(|other| items[*other].key == item.key)
-            };
+            let again =
+                |batch: &[usize]| !item.holder.is_empty() && batch.iter().any(|other| items[*other].key == item.key);
             let room = |batch: &[usize]| batch.len() < MOST_KEYS && !again(batch);
             match slots.iter_mut().find(|(there, batch)| *there == slot && room(batch)) {
                 Some((_, batch)) => batch.push(index),
@@ -254,9 +280,9 @@ impl Store {
     pub async fn decide(&self, items: &[&Item]) -> Result<(bool, Vec<State>), Failure> {
         if let [item] = items
             // The plain form of a fixed window would count its denials.
-            && !matches!(item.kind, Kind::Fixed(_))
+            && (item.hold.is_some() || !matches!(item.kind, Kind::Fixed(_) | Kind::Calendar { .. }))
         {
-            let state = State::from(self.limiter.hit(&item.key, item.rule()).await?.state());
+            let state = State::from(self.limiter.hit(&item.key, item.rule()?).await?.state());
             return Ok((state.allowed || item.force, vec![state]));
         }
         if let [item] = items
@@ -265,7 +291,7 @@ impl Store {
             && !item.force
         {
             // The short reply costs Redis a third less. It does not tell the time, which this process has, too.
-            let Admission { allowed, remaining, retry_after, .. } = self.limiter.admit(&item.key, item.rule()).await?;
+            let Admission { allowed, remaining, retry_after, .. } = self.limiter.admit(&item.key, item.rule()?).await?;
             let (at, used) = (SystemTime::now(), window.limit().saturating_sub(remaining));
             let state = State {
                 allowed,
@@ -280,14 +306,15 @@ impl Store {
             };
             return Ok((allowed, vec![state]));
         }
-        let decision = self.limiter.all(items.iter().map(|item| (&item.key, item.rule()))).await?;
+        let rules = items.iter().map(|item| Ok((&item.key, item.rule()?))).collect::<Result<Vec<_>, Failure>>()?;
+        let decision = self.limiter.all(rules).await?;
         Ok((decision.allowed, decision.each.iter().map(|decision| State::from(decision.state())).collect()))
     }
 
     /// The state as it is; `allowed` says whether the units fit, or any unit if there are none. Of places, the state that
     /// the holder would make.
     pub async fn peek(&self, item: &Item) -> Result<State, Failure> {
-        let mut state = State::from(self.limiter.peek(&item.key, item.rule()).await?.state());
+        let mut state = State::from(self.limiter.peek(&item.key, item.rule()?).await?.state());
         if item.units == 0 && !matches!(item.kind, Kind::Concurrency { .. }) {
             state.allowed = state.remaining > 0;
         }
@@ -296,17 +323,37 @@ impl Store {
 
     /// Gives units back: the newest, or those of a time. Answers how many, and how many are still in use.
     pub async fn refund(&self, item: &Item, at: Option<SystemTime>) -> Result<(u64, u64), Failure> {
-        let Item { key, kind, units, holder, .. } = item;
+        let Item { key, kind, units, holder, hold, .. } = item;
         let limiter = &self.giving_back;
+        if let Some(hold) = hold {
+            let used = self.settle(item, hold, 0, at.unwrap_or(hold.at)).await?;
+            return Ok((*units, used));
+        }
         let refund = match (kind, at) {
             (Kind::Fixed(rule), None) => limiter.refund(key, rule.clone().cost(*units)).await?,
             (Kind::Fixed(rule), Some(at)) => limiter.refund_at(key, rule.clone().cost(*units), at).await?,
             (Kind::Sliding(rule), None) => limiter.refund(key, rule.clone().cost(*units)).await?,
             (Kind::Sliding(rule), Some(at)) => limiter.refund_at(key, rule.clone().cost(*units), at).await?,
+            (Kind::Calendar { rule, .. }, None) => limiter.refund(key, rule.clone().cost(*units)).await?,
+            (Kind::Calendar { rule, .. }, Some(at)) => limiter.refund_at(key, rule.clone().cost(*units), at).await?,
             (Kind::Throttle(rule), _) => limiter.refund(key, rule.clone().cost(*units)).await?,
             (Kind::Concurrency { .. }, _) => return Ok((limiter.release(key, [holder]).await?, 0)),
         };
         Ok((refund.refunded, u64::try_from(refund.used).unwrap_or(0)))
+    }
+
+    /// Makes this many units of what was reserved at that time. Answers how many are in use.
+    pub async fn settle(&self, item: &Item, hold: &Hold, units: u64, at: SystemTime) -> Result<u64, Failure> {
+        // The cost means nothing here, but that it is one.
+        let held = Item { units: 1, force: false, ..item.clone() }.held(hold)?;
+        let limiter = &self.giving_back;
+        let settled = match held {
+            Rule::Sliding(rule) => limiter.settle(&item.key, rule, units, at).await?,
+            Rule::Fixed(rule) => limiter.settle(&item.key, rule, units, at).await?,
+            Rule::Calendar(rule) => limiter.settle(&item.key, rule, units, at).await?,
+            _ => return Err(Failure::Permanent("it cannot be settled".to_owned())),
+        };
+        Ok(u64::try_from(settled.used).unwrap_or(0))
     }
 }
 

@@ -64,8 +64,8 @@ pub struct Limit {
     /// Further rates, all of which have to have room.
     pub rates: Vec<Rate>,
     pub concurrency: Option<Concurrency>,
-    /// Units that a check reserves, until the hits of the same request are known.
-    pub reserve: Option<u32>,
+    pub reserve: Option<Reserve>,
+    pub calendar: Option<Calendar>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -73,6 +73,21 @@ pub struct Rate {
     pub unit: String,
     pub requests_per_unit: u32,
     pub unit_multiplier: Option<u32>,
+}
+
+/// Units that a check reserves, until the hits of the same request are known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reserve {
+    pub estimate: u32,
+    pub lease: String,
+    pub holder: String,
+}
+
+/// In place of windows of the clock: the units of a time zone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Calendar {
+    pub zone: String,
+    pub starts: Option<u32>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -103,12 +118,13 @@ const KEYS: [&str; 16] = [
 ];
 
 /// The keys of this service, by the map that they stand in.
-const OWN_KEYS: [(&str, &[&str]); 5] = [
+const OWN_KEYS: [(&str, &[&str]); 6] = [
     ("", &["hash_tag", "http", "overrides"]),
-    ("rate_limit", &["algorithm", "burst", "concurrency", "rates", "reserve", "unit_multiplier"]),
+    ("rate_limit", &["algorithm", "burst", "calendar", "concurrency", "rates", "reserve", "unit_multiplier"]),
     ("rates", &["unit_multiplier"]),
     ("concurrency", &["limit", "lease", "holder"]),
-    ("reserve", &["estimate"]),
+    ("reserve", &["estimate", "lease", "holder"]),
+    ("calendar", &["zone", "starts"]),
 ];
 
 impl Definition {
@@ -198,14 +214,8 @@ impl Limit {
                 "burst" => self.burst = Some(number(&value)?),
                 "rates" => self.rates = list(&value, Rate::read)?,
                 "concurrency" => self.concurrency = Some(Concurrency::read(&value)?),
-                "reserve" => {
-                    self.reserve = Some(0);
-                    for (key, value) in value.pairs()? {
-                        if name_of(&key) == "estimate" {
-                            self.reserve = Some(number(&value)?);
-                        }
-                    }
-                }
+                "reserve" => self.reserve = Some(Reserve::read(&value)?),
+                "calendar" => self.calendar = Some(Calendar::read(&value)?),
                 other => self.rate.set(other, &value)?,
             }
         }
@@ -230,6 +240,35 @@ impl Rate {
             _ => {}
         }
         Ok(())
+    }
+}
+
+impl Reserve {
+    fn read(node: &Node) -> Result<Self, Refusal> {
+        let mut reserve = Self::default();
+        for (key, value) in node.pairs()? {
+            match name_of(&key) {
+                "estimate" => reserve.estimate = number(&value)?,
+                "lease" => reserve.lease = string(&value)?,
+                "holder" => reserve.holder = string(&value)?,
+                _ => {}
+            }
+        }
+        Ok(reserve)
+    }
+}
+
+impl Calendar {
+    fn read(node: &Node) -> Result<Self, Refusal> {
+        let mut calendar = Self::default();
+        for (key, value) in node.pairs()? {
+            match name_of(&key) {
+                "zone" => calendar.zone = string(&value)?,
+                "starts" => calendar.starts = Some(number(&value)?),
+                _ => {}
+            }
+        }
+        Ok(calendar)
     }
 }
 

@@ -12,7 +12,7 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescript
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::RateLimit as Shown;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use envoy_types::pb::google::protobuf::Struct;
-use redis_rl_client::{Rule, Window};
+use redis_rl_client::{InvalidArgument, Rule, Window};
 
 use super::definition::{self, Definition, HashTag, Rate};
 use super::sources::Sources;
@@ -115,9 +115,17 @@ pub struct Limit {
     pub quota_mode: bool,
     pub name: String,
     pub replaces: Vec<String>,
-    /// Units that a check takes, until the hits of the same request are known.
-    pub reserve: Option<u64>,
+    pub reserve: Option<Reserve>,
     detailed_metric: bool,
+}
+
+/// Units that a check takes, until the hits of the same request are known. The value of the entry with the key `holder` names
+/// the request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reserve {
+    pub estimate: u64,
+    pub lease: Duration,
+    pub holder: String,
 }
 
 /// The rule of a limit, without the units of a request.
@@ -125,6 +133,11 @@ pub struct Limit {
 pub enum Kind {
     Fixed(redis_rl_client::Fixed),
     Sliding(redis_rl_client::Sliding),
+    Calendar {
+        rule: redis_rl_client::Calendar,
+        unit: Unit,
+        calendar: definition::Calendar,
+    },
     Throttle(redis_rl_client::Throttle),
     /// A number of holders at a time. The value of the entry with the key `holder` names the holder.
     Concurrency {
@@ -139,6 +152,7 @@ impl Kind {
         match self {
             Self::Fixed(rule) => rule.clone().name(name).unwrap_or_else(|_| rule.clone()).into(),
             Self::Sliding(rule) => rule.clone().name(name).unwrap_or_else(|_| rule.clone()).into(),
+            Self::Calendar { rule, .. } => rule.clone().name(name).unwrap_or_else(|_| rule.clone()).into(),
             Self::Throttle(rule) => rule.clone().name(name).unwrap_or_else(|_| rule.clone()).into(),
             Self::Concurrency { rule, .. } => rule.clone().name(name).unwrap_or_else(|_| rule.clone()).into(),
         }
@@ -153,6 +167,9 @@ impl Kind {
         match self {
             Self::Fixed(rule) => format!("|{}", lengths(rule.windows())),
             Self::Sliding(rule) => format!("|sliding {}", lengths(rule.windows())),
+            Self::Calendar { unit, calendar: definition::Calendar { zone, starts }, .. } => {
+                format!("|calendar {} {zone} {}", unit.as_str_name(), starts.unwrap_or(1))
+            }
             Self::Throttle(_) => format!("|throttle {}", rates.first().map_or("", |rate| rate.unit().as_str_name())),
             Self::Concurrency { .. } => "|concurrency".to_owned(),
         }
@@ -208,7 +225,7 @@ impl Config {
                 domain.overrides = Some(Overriding { table: overrides.table(&key), key });
             }
             domain.http.add(definition);
-            let mut loader = Loader { stats, options, file: name };
+            let mut loader = Loader { stats, options, file: name, keys: Vec::new() };
             loader.load(&mut domain.level, &format!("{}.", definition.domain), &definition.descriptors)?;
         }
         for (name, domain) in &mut config.domains {
@@ -338,8 +355,17 @@ impl Domain {
 impl Found {
     /// The same limit with other rates, where it counts any.
     fn with(self, rates: &[overrides::Rate]) -> Self {
+        // In the unit of a calendar it is one of that calendar.
+        if let (Some(Kind::Calendar { unit, calendar, .. }), [rate]) = (&self.limit.rule, rates)
+            && seconds_of(*unit) == Some(rate.seconds.into())
+            && let Ok(made) = of_calendar(rate.limit, *unit, calendar)
+        {
+            let rates = vec![Shown { name: String::new(), requests_per_unit: rate.limit, unit: (*unit).into() }];
+            let limit = Limit { rates, rule: Some(made), ..(*self.limit).clone() };
+            return Self { limit: Arc::new(limit), ..self };
+        }
         let algorithm = match &self.limit.rule {
-            Some(Kind::Fixed(_)) => Algorithm::Fixed,
+            Some(Kind::Fixed(_) | Kind::Calendar { .. }) => Algorithm::Fixed,
             Some(Kind::Sliding(_)) => Algorithm::Sliding,
             Some(Kind::Throttle(_)) => Algorithm::Throttle,
             Some(Kind::Concurrency { .. }) | None => return self,
@@ -542,14 +568,16 @@ struct Loader<'a> {
     stats: &'a Stats,
     options: &'a Options,
     file: &'a str,
+    /// The keys down to the descriptor at hand.
+    keys: Vec<&'a str>,
 }
 
-impl Loader<'_> {
+impl<'a> Loader<'a> {
     fn refuse(&self, line: usize, reason: impl std::fmt::Display) -> String {
         if line == 0 { format!("{}: {reason}", self.file) } else { format!("{}:{line}: {reason}", self.file) }
     }
 
-    fn load(&mut self, level: &mut Level, parent: &str, from: &[definition::Descriptor]) -> Result<(), String> {
+    fn load(&mut self, level: &mut Level, parent: &str, from: &'a [definition::Descriptor]) -> Result<(), String> {
         for descriptor in from {
             let refuse = |reason: String| self.refuse(descriptor.line, reason);
             if descriptor.key.is_empty() {
@@ -566,6 +594,7 @@ impl Loader<'_> {
             if descriptor.share_threshold && !key.contains('*') {
                 return Err(refuse(format!("share_threshold needs a value with '*', which '{key}' is not")));
             }
+            self.keys.push(&descriptor.key);
             let limit = descriptor.limit.as_ref().map(|limit| self.limit(descriptor, limit, &full_key)).transpose()?;
             if key.contains('*') {
                 level.patterns.push(Pattern::new(&key));
@@ -578,6 +607,7 @@ impl Loader<'_> {
                 metadata: descriptor.metadata.clone().map(Arc::new),
             };
             self.load(&mut entry.below, &format!("{full_key}."), &descriptor.descriptors)?;
+            self.keys.pop();
             level.exact.insert(key, entry);
         }
         Ok(())
@@ -595,11 +625,9 @@ impl Loader<'_> {
             line => self.refuse(line, reason),
         };
         let (rates, rule) = self.rule(limit, &descriptor.key).map_err(refuse)?;
-        if limit.reserve == Some(0) {
-            return Err(refuse("an estimate is at least 1".to_owned()));
-        }
-        if limit.reserve.is_some() && !matches!(rule, Some(Kind::Fixed(_) | Kind::Sliding(_))) {
-            return Err(refuse("only fixed and sliding windows can reserve".to_owned()));
+        let reserve = limit.reserve.as_ref().map(|reserve| self.reserve(reserve)).transpose().map_err(refuse)?;
+        if reserve.is_some() && !matches!(rule, Some(Kind::Fixed(_) | Kind::Sliding(_) | Kind::Calendar { .. })) {
+            return Err(refuse("only fixed and sliding windows and calendars can reserve".to_owned()));
         }
         for replaced in &limit.replaces {
             if replaced.is_empty() {
@@ -619,9 +647,22 @@ impl Loader<'_> {
             quota_mode: descriptor.quota_mode,
             name: limit.name.clone(),
             replaces: limit.replaces.clone(),
-            reserve: limit.reserve.map(u64::from),
+            reserve,
             detailed_metric: descriptor.detailed_metric,
         })
+    }
+
+    fn reserve(&self, reserve: &definition::Reserve) -> Result<Reserve, String> {
+        if reserve.estimate == 0 {
+            return Err("an estimate is at least 1".to_owned());
+        }
+        let lease = if reserve.lease.is_empty() { LEASE } else { lease(&reserve.lease)? };
+        Rule::lease(1, lease).map_err(|error| error.to_string())?;
+        let holder = if reserve.holder.is_empty() { REQUEST_ID } else { &reserve.holder };
+        if !self.keys.contains(&holder) {
+            return Err(format!("a reservation is by '{holder}', which has to be a key of the descriptor"));
+        }
+        Ok(Reserve { estimate: reserve.estimate.into(), lease, holder: holder.to_owned() })
     }
 
     fn rule(&self, limit: &definition::Limit, key: &str) -> Result<(Vec<Shown>, Option<Kind>), String> {
@@ -636,24 +677,20 @@ impl Loader<'_> {
             if unit_of(&limit.rate.unit).is_some() {
                 return Err("what is unlimited has no unit".to_owned());
             }
-            if counts || limit.concurrency.is_some() {
+            if counts || limit.concurrency.is_some() || limit.calendar.is_some() {
                 return Err("what is unlimited counts nothing".to_owned());
             }
             return Ok((vec![shown(&limit.rate, Unit::Unknown)], None));
         }
         if let Some(concurrency) = &limit.concurrency {
-            if counts || limit.rate != Rate::default() {
+            if counts || limit.rate != Rate::default() || limit.calendar.is_some() {
                 return Err("concurrency stands alone; a rate needs a descriptor of its own".to_owned());
             }
             if concurrency.limit == 0 {
                 return Err("concurrency needs a limit of at least 1".to_owned());
             }
-            let length = match concurrency.lease.parse() {
-                Ok(seconds) => Duration::from_secs(seconds),
-                Err(_) => duration(&concurrency.lease)
-                    .map_err(|_| format!("a lease is a time such as 60s, not '{}'", concurrency.lease))?,
-            };
-            let rule = Rule::lease(concurrency.limit.into(), length).map_err(|error| error.to_string())?;
+            let rule =
+                Rule::lease(concurrency.limit.into(), lease(&concurrency.lease)?).map_err(|error| error.to_string())?;
             let rate = Rate { requests_per_unit: concurrency.limit, ..Rate::default() };
             return Ok((
                 vec![shown(&rate, Unit::Unknown)],
@@ -664,7 +701,20 @@ impl Loader<'_> {
                 }),
             ));
         }
-        let algorithm = limit.algorithm.as_deref().map(Algorithm::parse).transpose()?.unwrap_or(self.options.algorithm);
+        let named = limit.algorithm.as_deref().map(Algorithm::parse).transpose()?;
+        if let Some(calendar) = &limit.calendar {
+            let plain = named.is_none_or(|algorithm| algorithm == Algorithm::Fixed)
+                && limit.burst.is_none()
+                && limit.rates.is_empty()
+                && limit.rate.unit_multiplier.is_none();
+            if !plain {
+                return Err("a calendar has one rate of fixed windows, one unit long".to_owned());
+            }
+            let unit = unit_of(&limit.rate.unit).map_or(Unit::Unknown, |(unit, _)| unit);
+            let rule = of_calendar(limit.rate.requests_per_unit, unit, calendar)?;
+            return Ok((vec![shown(&limit.rate, unit)], Some(rule)));
+        }
+        let algorithm = named.unwrap_or(self.options.algorithm);
         // The first rate stands in the limit itself, unless they are all in the list.
         let own = if limit.rate == Rate::default() && !limit.rates.is_empty() { None } else { Some(&limit.rate) };
         let (mut rates, mut windows, mut lengths) = (Vec::new(), Vec::new(), HashSet::new());
@@ -684,6 +734,38 @@ impl Loader<'_> {
         }
         Ok((rates, Some(rule(algorithm, &windows, limit.burst)?)))
     }
+}
+
+/// How long a reservation lasts that says nothing of it, and the entry that names its request.
+const LEASE: Duration = Duration::from_secs(300);
+const REQUEST_ID: &str = "request_id";
+
+/// A number of seconds, or a time with a unit.
+fn lease(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds) => Ok(Duration::from_secs(seconds)),
+        Err(_) => duration(text).map_err(|_| format!("a lease is a time such as 60s, not '{text}'")),
+    }
+}
+
+fn of_calendar(limit: u32, unit: Unit, calendar: &definition::Calendar) -> Result<Kind, String> {
+    let name = match unit {
+        Unit::Day => "day",
+        Unit::Week => "week",
+        Unit::Month => "month",
+        Unit::Year => "year",
+        _ => return Err("the unit of a calendar is day, week, month or year".to_owned()),
+    };
+    let make = || {
+        let mut rule = Rule::calendar(&format!("{limit}/{name}"))?;
+        if !calendar.zone.is_empty() {
+            rule = rule.zone(&calendar.zone)?;
+        }
+        // What is too much for the type is too much for any unit.
+        rule.starts(u8::try_from(calendar.starts.unwrap_or(1)).unwrap_or(u8::MAX))
+    };
+    let rule = make().map_err(|error: InvalidArgument| error.to_string())?;
+    Ok(Kind::Calendar { rule, unit, calendar: calendar.clone() })
 }
 
 fn window(limit: u32, seconds: u64) -> Result<Window, String> {

@@ -35,6 +35,12 @@ descriptors:
     descriptors: [{key: path, descriptors: [{key: method, rate_limit: {unit: hour, requests_per_unit: 1}}]}]
 ";
 
+/// This many requests of a tenant.
+fn tenants(limit: u32) -> String {
+    let limit = format!("rate_limit: {{unit: day, requests_per_unit: {limit}}}");
+    format!("domain: d\nhttp: {{tenant: {{header: x-tenant}}}}\ndescriptors: [{{key: tenant, {limit}}}]\n")
+}
+
 /// The headers of an answer, by name in lower case.
 fn field<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
     let (head, _) = answer.split_once("\r\n\r\n")?;
@@ -44,6 +50,23 @@ fn field<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
 
 fn status(answer: &str) -> u16 {
     answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
+}
+
+/// Requests at once, each by a connection of its own: their statuses.
+async fn crowd(port: u16, path: &str, headers: &str, number: usize) -> Vec<u16> {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..number {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: d\r\n{headers}connection: close\r\n\r\n");
+        tasks.spawn(async move {
+            let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            status(&answer)
+        });
+    }
+    tasks.join_all().await
 }
 
 #[tokio::test]
@@ -187,6 +210,40 @@ async fn without_redis_the_answer_is_as_on_error_says() {
     }
 }
 
+/// Thousands that come while Redis hangs are answered, each as ON_ERROR says; afterwards as many pass as the limit says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_are_answered_while_redis_hangs() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, &tenants(100), &[("ON_ERROR", "deny")]).await;
+    let crowd = async |number: usize| {
+        let answers = crowd(service.http, "/check/d", "x-tenant: a\r\n", number).await;
+        let count = |wanted| answers.iter().filter(|status| **status == wanted).count();
+        (count(200), count(429), count(503))
+    };
+    redis.process.signal("STOP");
+    assert_eq!(crowd(3000).await, (0, 0, 3000));
+    redis.process.signal("CONT");
+    until("it decides again", async || {
+        field(&exchange(service.http, "GET", "/check/d", "x-tenant: other\r\n", ""), "ratelimit").is_some()
+    })
+    .await;
+    redis.ask(&["FLUSHALL"]);
+    assert_eq!(crowd(300).await, (100, 200, 0));
+}
+
+/// More headers than a request may have are no way past a limit.
+#[tokio::test]
+async fn a_request_of_too_many_headers_is_refused() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, &tenants(3), &[]).await;
+    let ask = |number: usize| {
+        // With that of the host and the tenant.
+        let more: String = (2..number).map(|number| format!("x-{number}: 1\r\n")).collect();
+        status(&exchange(service.http, "GET", "/check/d", &format!("x-tenant: a\r\n{more}"), ""))
+    };
+    assert_eq!([90, 101, 1000, 90, 90, 90].map(ask), [200, 431, 431, 200, 200, 429]);
+}
+
 #[tokio::test]
 async fn shadow_limits_are_not_shown() {
     let redis = Redis::with_module();
@@ -208,25 +265,12 @@ descriptors:
 /// A thousand at once, each by a connection of its own: exactly as many pass as the limit says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_at_once_let_the_limit_through() {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let redis = Redis::with_module();
     let config = WITHOUT_CLIENTS
         .replace("requests_per_unit: 3", "requests_per_unit: 100")
         .replace("{unit: hour, requests_per_unit: 1}", "{unit: hour, requests_per_unit: 1000}");
     let service = Service::start(&redis, &config, &[]).await;
-    let port = service.http;
-    let mut tasks = tokio::task::JoinSet::new();
-    for _ in 0..1000 {
-        tasks.spawn(async move {
-            let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-            let request = b"GET /check/d/a HTTP/1.1\r\nhost: d\r\nx-tenant: a\r\nconnection: close\r\n\r\n";
-            stream.write_all(request).await.unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await.unwrap();
-            status(&answer)
-        });
-    }
-    let answers = tasks.join_all().await;
+    let answers = crowd(service.http, "/check/d/a", "x-tenant: a\r\n", 1000).await;
     let count = |wanted| answers.iter().filter(|status| **status == wanted).count();
     assert_eq!((count(200), count(429)), (100, 900));
 }

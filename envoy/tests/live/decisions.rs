@@ -6,7 +6,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use envoy_types::pb::google::protobuf::value::Kind;
 use tonic::Code;
 
-use crate::support::{Redis, Service, descriptor, hits, limited, negative, request, said};
+use crate::support::{Redis, Service, descriptor, hits, limited, negative, request, said, until};
 
 const MINUTE: i32 = 2;
 const DAY: i32 = 4;
@@ -31,7 +31,7 @@ descriptors:
       rates:
         - {unit: hour, requests_per_unit: 2}
         - {unit: day, unit_multiplier: 2, requests_per_unit: 3}
-  - {key: tokens, rate_limit: {unit: day, requests_per_unit: 100, reserve: {estimate: 40}}}
+  - {key: tokens, descriptors: [{key: request_id, rate_limit: {unit: day, requests_per_unit: 100, reserve: {estimate: 40, lease: 60s}}}]}
   - {key: places, descriptors: [{key: stream, rate_limit: {concurrency: {limit: 2, lease: 60s}}}]}
 ";
 
@@ -378,31 +378,154 @@ async fn two_places_in_one_request_have_two_holders() {
 #[tokio::test]
 async fn a_check_reserves_and_the_hits_settle() {
     let (_redis, mut service) = start(&[]).await;
-    for left in ["OK 60", "OK 20", "OVER_LIMIT 20"] {
-        assert_eq!(service.hit("d", hits("tokens=a", 0)).await, left);
+    let of = |id: &str| format!("tokens=a,request_id={id}");
+    for (id, left) in [("1", "OK 60"), ("2", "OK 20"), ("3", "OVER_LIMIT 20")] {
+        assert_eq!(service.hit("d", hits(&of(id), 0)).await, left);
     }
     // Less than was reserved is given back, more is charged, also above the limit.
-    assert_eq!(service.hit("d", hits("tokens=a", 10)).await, "OK 50");
-    assert_eq!(service.hit("d", hits("tokens=a", 70)).await, "OK 20");
-    assert_eq!(service.hit("d", hits("tokens=a", 90)).await, "OK 0");
-    assert_eq!(service.hit("d", hits("tokens=a", 40)).await, "OK 0");
-    assert_eq!(service.hit("d", negative("tokens=a", 30)).await, "OK 0");
-    assert_eq!(service.hit("d", negative("tokens=a", 30)).await, "OK 30");
+    assert_eq!(service.hit("d", hits(&of("1"), 10)).await, "OK 50");
+    assert_eq!(service.hit("d", hits(&of("2"), 70)).await, "OK 20");
+    // Hits that nothing was reserved for are charged as they are.
+    assert_eq!(service.hit("d", hits(&of("3"), 130)).await, "OK 0");
+    assert_eq!(service.hit("d", hits(&of("4"), 0)).await, "OVER_LIMIT 0");
+    assert_eq!(service.hit("d", negative(&of("3"), 110)).await, "OK 0");
+    assert_eq!(service.hit("d", negative(&of("3"), 30)).await, "OK 30");
+    let metric = "ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"tokens\",key2=\"request_id\"}";
+    assert_eq!(service.metric(metric), 210.0);
+}
+
+/// Clients and retries repeat ids: each check reserves by itself, and each settlement is one of them.
+#[tokio::test]
+async fn an_id_that_comes_again_reserves_again() {
+    let (redis, mut service) = start(&[]).await;
+    let same = "tokens=a,request_id=same";
+    for left in ["OK 60", "OK 20", "OVER_LIMIT 20"] {
+        assert_eq!(service.hit("d", hits(same, 0)).await, left);
+    }
+    for left in ["OK 55", "OK 90", "OK 85"] {
+        assert_eq!(service.hit("d", hits(same, 5)).await, left);
+    }
+    // By the holders of the service, under one key.
+    let keys = redis.ask(&["KEYS", "*tokens*"]).unwrap();
+    assert!(keys.starts_with("*2") && keys.contains("d|tokens=a|86400:") && keys.contains(":held"), "{keys}");
+    let id = "i".repeat(60_000);
+    let long = format!("tokens=b,request_id={id}");
+    assert_eq!(service.hit("d", hits(&long, 0)).await, "OK 60");
+    assert_eq!(service.hit("d", hits(&long, 1)).await, "OK 99");
+    // Without an id there is nothing to settle it by.
+    for named in [hits("tokens=a,request_id=", 0), hits("tokens=a,request_id=", 5)] {
+        let refused = service.ask(request("d", [named])).await.unwrap_err();
+        assert!(refused.message().contains("needs a request's id"), "{refused}");
+    }
+}
+
+/// A client that dies holds for one lease. One settlement comes to another process, which charges it; what was reserved then
+/// ends by itself as well.
+#[tokio::test]
+async fn what_is_not_settled_here_ends_with_its_lease() {
+    let redis = Redis::with_module();
+    let config = CONFIG.replace("lease: 60s", "lease: 1s");
+    let mut one = Service::start(&redis, &config, &[]).await;
+    let mut other = Service::start(&redis, &config, &[]).await;
+    for (id, left) in [("dead", "OK 60"), ("moved", "OK 20")] {
+        assert_eq!(one.hit("d", hits(&format!("tokens=a,request_id={id}"), 0)).await, left);
+    }
+    assert_eq!(other.hit("d", hits("tokens=a,request_id=moved", 10)).await, "OK 10");
+    let mut tries = 0;
+    until("both leases are over", async || {
+        tries += 1;
+        one.hit("d", hits(&format!("tokens=a,request_id={tries}"), 0)).await == "OK 50"
+    })
+    .await;
 }
 
 /// Envoy's default is a request that says nothing of hits: one hit like any other, and no settlement.
 #[tokio::test]
 async fn a_plain_hit_settles_nothing() {
     let (_redis, mut service) = start(&[]).await;
-    for left in ["OK 60", "OK 20"] {
-        assert_eq!(service.hit("d", hits("tokens=a", 0)).await, left);
+    for (id, left) in [("1", "OK 60"), ("2", "OK 20")] {
+        assert_eq!(service.hit("d", hits(&format!("tokens=a,request_id={id}"), 0)).await, left);
     }
     for left in ["OK 19", "OK 18"] {
-        assert_eq!(service.hit("d", descriptor("tokens=a")).await, left);
+        assert_eq!(service.hit("d", descriptor("tokens=a,request_id=1")).await, left);
     }
     // The request's own number of hits is one that is said.
-    let said_for_all = RateLimitRequest { hits_addend: 10, ..request("d", [descriptor("tokens=a")]) };
+    let said_for_all = RateLimitRequest { hits_addend: 10, ..request("d", [descriptor("tokens=a,request_id=1")]) };
     assert_eq!(said(&service.ask(said_for_all).await.unwrap()), "OK 48");
+}
+
+/// Where another limit denies, or another slot's, nothing stays reserved.
+#[tokio::test]
+async fn a_denial_beside_a_reservation_reserves_nothing() {
+    let (_redis, mut service) = start(&[]).await;
+    assert_eq!(service.all(["one=a"]).await, "OK 0");
+    let both = async |service: &mut Service| {
+        said(&service.ask(request("d", [hits("tokens=a,request_id=1", 0), hits("one=a", 1)])).await.unwrap())
+    };
+    assert_eq!(both(&mut service).await, "OVER_LIMIT: OK 100, OVER_LIMIT 0");
+    // Two ids in one request are two reservations.
+    let two = request("d", [hits("tokens=a,request_id=1", 0), hits("tokens=a,request_id=2", 0)]);
+    assert_eq!(said(&service.ask(two).await.unwrap()).matches("OK").count(), 3);
+    assert_eq!(service.hit("d", hits("tokens=a,request_id=1", 1)).await, "OK 59");
+    assert_eq!(service.hit("d", hits("tokens=a,request_id=2", 1)).await, "OK 98");
+}
+
+/// Also in shadow mode, by a sliding window and by a calendar.
+#[tokio::test]
+async fn every_window_can_reserve() {
+    let redis = Redis::with_module();
+    let config = "
+domain: d
+descriptors:
+  - {key: sliding, descriptors: [{key: id, rate_limit: {unit: day, algorithm: sliding, requests_per_unit: 100, reserve: {estimate: 40, holder: id}}}]}
+  - {key: month, descriptors: [{key: id, rate_limit: {unit: month, calendar: {starts: 31}, requests_per_unit: 100, reserve: {estimate: 40, holder: id}}}]}
+  - {key: shadow, descriptors: [{key: id, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 100, reserve: {estimate: 40, holder: id}}}]}
+";
+    let mut service = Service::start(&redis, config, &[]).await;
+    for key in ["sliding", "month"] {
+        for (id, left) in [("1", "OK 60"), ("2", "OK 20"), ("3", "OVER_LIMIT 20")] {
+            assert_eq!(service.hit("d", hits(&format!("{key}=a,id={id}"), 0)).await, left, "{key}");
+        }
+        assert_eq!(service.hit("d", hits(&format!("{key}=a,id=1"), 10)).await, "OK 50", "{key}");
+        assert_eq!(service.hit("d", hits(&format!("{key}=a,id=2"), 60)).await, "OK 30", "{key}");
+    }
+    for (id, left) in [("1", "OK 60"), ("2", "OK 20"), ("3", "OK 0")] {
+        assert_eq!(service.hit("d", hits(&format!("shadow=a,id={id}"), 0)).await, left);
+    }
+    for (id, left) in [("1", "OK 15"), ("2", "OK 50"), ("3", "OK 85")] {
+        assert_eq!(service.hit("d", hits(&format!("shadow=a,id={id}"), 5)).await, left);
+    }
+}
+
+/// Months and days of a time zone, which end where they do there.
+#[tokio::test]
+async fn a_calendar_has_days_and_months_of_a_zone() {
+    let redis = Redis::with_module();
+    let config = "
+domain: d
+overrides: more
+descriptors:
+  - {key: day, rate_limit: {unit: day, requests_per_unit: 2, calendar: {zone: Asia/Kolkata}}}
+  - {key: month, rate_limit: {unit: month, requests_per_unit: 2, calendar: {zone: Europe/Berlin, starts: 15}}}
+";
+    let mut service = Service::start(&redis, config, &[]).await;
+    let answer = service.ask(request("d", [descriptor("day=a"), descriptor("month=a")])).await.unwrap();
+    assert_eq!(said(&answer), "OK: OK 1, OK 1");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() as i64;
+    let reset = |index: usize| answer.statuses[index].duration_until_reset.as_ref().unwrap().seconds;
+    // Half past six in the evening, UTC.
+    assert!((now + reset(0) + 60 - 66_600) % 86_400 < 120, "{}", reset(0));
+    assert!((1..=31 * 86_400 + 3600).contains(&reset(1)), "{}", reset(1));
+    for left in ["OK 0", "OVER_LIMIT 0", "OVER_LIMIT 0"] {
+        assert_eq!(service.hit("d", descriptor("month=a")).await, left);
+    }
+    assert_eq!(service.hit("d", negative("month=a", 1)).await, "OK 1");
+    let keys = redis.ask(&["KEYS", "*month*"]).unwrap();
+    assert!(keys.starts_with("*1") && keys.contains("d|month=a|calendar MONTH Europe/Berlin 15:@"), "{keys}");
+    // Limits of Redis in the same unit are of the same calendar, others are windows of the clock.
+    redis.ask(&["HSET", "more", "day=a", "9/day", "day=b", "5/hour"]);
+    until("the limits of Redis hold", async || service.hit("d", hits("day=a", 0)).await == "OK 8").await;
+    until("the limits of Redis hold", async || service.hit("d", hits("day=b", 0)).await == "OK 5").await;
 }
 
 #[tokio::test]

@@ -362,7 +362,18 @@ fn a_configuration_is_checked_without_a_server() {
             "one rate",
         ),
         ("unit: day, requests_per_unit: 9, reserve: {}", "an estimate is at least 1"),
-        ("unit: day, requests_per_unit: 9, algorithm: throttle, reserve: {estimate: 5}", "can reserve"),
+        ("unit: day, requests_per_unit: 9, reserve: {estimate: 5}", "'request_id', which has to be a key"),
+        ("unit: day, requests_per_unit: 9, reserve: {estimate: 5, holder: b}", "'b', which has to be a key"),
+        ("unit: day, requests_per_unit: 9, reserve: {estimate: 5, holder: a, lease: soon}", "a lease is a time"),
+        ("unit: day, requests_per_unit: 9, reserve: {estimate: 5, holder: a, lease: 0}", "2147483647 seconds"),
+        ("unit: day, requests_per_unit: 9, algorithm: throttle, reserve: {estimate: 5, holder: a}", "can reserve"),
+        ("unit: hour, requests_per_unit: 9, calendar: {}", "day, week, month or year"),
+        ("unit: month, requests_per_unit: 9, calendar: {zone: Mars}", "a zone must be one"),
+        ("unit: month, requests_per_unit: 9, calendar: {starts: 32}", "from 1 to 31, not 32"),
+        ("unit: month, requests_per_unit: 9, calendar: {starts: 300}", "from 1 to 31, not 255"),
+        ("unit: month, requests_per_unit: 9, algorithm: sliding, calendar: {}", "a calendar has one rate"),
+        ("unit: month, requests_per_unit: 9, unit_multiplier: 2, calendar: {}", "a calendar has one rate"),
+        ("unlimited: true, calendar: {}", "counts nothing"),
     ] {
         let (ok, said) = check(&format!("domain: d\ndescriptors:\n  - key: a\n    rate_limit: {{{limit}}}\n"));
         assert!(!ok && said.contains("c.yaml:4: ") && said.contains(reason), "{limit}: {said}");

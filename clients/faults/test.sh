@@ -19,7 +19,10 @@ $venv/bin/pip install --quiet --disable-pip-version-check -r requirements.txt
 
 (cd ../node && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && npm run --silent build)
 if command -v "${CARGO:-cargo}" > /dev/null; then
-    "${CARGO:-cargo}" build --locked --quiet --manifest-path subjects/rust/Cargo.toml --target-dir ../rust/target
+    "${CARGO:-cargo}" build --locked --release --quiet --manifest-path subjects/rust/Cargo.toml --target-dir ../rust/target
+fi
+if command -v go > /dev/null; then
+    (cd subjects/go && go build -o ../../../go/.bin/faults-subject .)
 fi
 
 $venv/bin/ruff format --check --quiet .

@@ -131,6 +131,31 @@ async def reserve_left(play: Play) -> None:
         await play.comes_true("the units are free again", free, 4)
 
 
+@scenario("reservations, and their process is killed", "reserve", "settle", "lease-of-reserve", quick=True)
+async def reserve_killed(play: Play) -> None:
+    """Five of ten reservations are settled, and the process is killed. At the end of the lease (2 s) and with one call
+    more, what was settled is charged and nothing else."""
+    server = await play.server()
+    limiter = await play.limiter(server)
+    rule = sliding("1000/hour")
+    for number in range(10):
+        made = await limiter.begin("reserve", "budget", rule, units=100, lease=2, **{"as": f"r{number}"})
+        play.outcome(made, "allowed", what="reserve")
+    for number in range(5):
+        settled = await play.subject.call("settle", limiter=limiter.name, of=f"r{number}", units=40)
+        play.outcome(settled, "done", what="settle")
+    await play.charged(server, "budget", rule, 5 * 40 + 5 * 100, what="before")
+    await play.subject.end()
+
+    async def given_back() -> bool:
+        # With one holder it counts once.
+        key = play.name_of("budget")
+        await server.run("RL.SLIDING", key, 3600, 1000, "COST", 1, "HOLD", "the next", 60)
+        return await play.used(server, "budget", rule) == 5 * 40 + 1
+
+    await play.comes_true("what was settled is charged, and one call more", given_back, 4)
+
+
 @scenario("settled twice and through an outage", "reserve", "settle", quick=True)
 async def settled(play: Play) -> None:
     """A settlement whose reply is lost may be repeated, and once more: it is charged exactly once."""

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ CAN = ["hit", "crowd", "flood", "cluster", "sentinel", "within", "modes", "cost"
 UNITS = {"second": "second", "s": "second", "minute": "minute", "hour": "hour", "day": "day"}
 MOST_AT_ONCE = 512
 """Connections to a service, as a proxy has a bounded number of them."""
+
+Play = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 services: dict[str, Service] = {}
 under_way: dict[int, asyncio.Task[None]] = {}
@@ -179,7 +182,7 @@ async def play(c: dict[str, Any]) -> dict[str, Any]:
     raise ValueError(c["do"])
 
 
-async def command(c: dict[str, Any]) -> None:
+async def command(c: dict[str, Any], play: Play) -> None:
     began = time.monotonic()
     told = await play(c)
     late = max([lag for at, lag in list(lags) if at >= began], default=0.0)
@@ -193,14 +196,14 @@ async def measure() -> None:
         lags.append((time.monotonic(), time.monotonic() - began - 0.01))
 
 
-async def main() -> None:
-    tell(can=CAN)
+async def main(can: list[str] = CAN, play: Play = play) -> None:
+    tell(can=can)
     under_way[0] = asyncio.create_task(measure())
     reader = asyncio.StreamReader(limit=1 << 24)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     async for line in reader:
         c = json.loads(line)
-        under_way[c["id"]] = asyncio.create_task(command(c))
+        under_way[c["id"]] = asyncio.create_task(command(c, play))
         under_way[c["id"]].add_done_callback(lambda _, number=c["id"]: under_way.pop(number, None))
 
 

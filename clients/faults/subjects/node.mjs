@@ -139,13 +139,14 @@ const commands = {
     );
     return { outcome: "allowed", lost_after_ms: lostAfter };
   },
-  async reserve(limiter, { key, rule, units, as = "" }, signal) {
-    const reservation = await limiter.reserve(key, ruleOf(rule), units, given({ signal }));
+  async reserve(limiter, { key, rule, units, lease, as = "" }, signal) {
+    const reservation = await limiter.reserve(key, ruleOf(rule), units, given({ lease, signal }));
     reservations.set(as, reservation);
     return answer(reservation.result);
   },
   async settle(_, { of = "", units }) {
-    await reservations.get(of).settle(units);
+    // Why it is not settled yet is in the log.
+    return (await reservations.get(of).settle(units)) ? {} : { outcome: "unavailable" };
   },
   async crowd(limiter, command) {
     const { n, call = "hit" } = command;
@@ -192,7 +193,7 @@ async function run(limiter, command) {
 }
 
 const can = Object.keys(commands).filter((name) => name !== "limiter");
-tell({ can: [...can, "cluster", "sentinel", "modes", "within", "event-loop"] });
+tell({ can: [...can, "cluster", "sentinel", "modes", "within", "event-loop", "lease-of-reserve"] });
 measure();
 for await (const line of createInterface({ input: process.stdin })) {
   const command = JSON.parse(line);

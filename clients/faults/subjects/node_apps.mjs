@@ -1,4 +1,5 @@
-// The adapters of the Node.js package as applications: express, hono or fastify, as the first argument says.
+// The adapters of the Node.js package as applications: express, hono or fastify with the stores of their own limiters, nest,
+// own-express or own-hono with the package's middleware, as the first argument says.
 
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
@@ -6,10 +7,11 @@ import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 
 const require = createRequire(new URL("../../node/package.json", import.meta.url));
-const { Limiter, sliding } = require("redis-rl");
+const { Limiter, lease, sliding } = require("redis-rl");
 const { createClient, createCluster } = require("redis");
 
 const kind = process.argv[2];
+const own = kind.startsWith("own-");
 const tell = (told) => process.stdout.write(`${JSON.stringify(told)}\n`);
 const logger = { warn: (text) => tell({ log: "warning", text }) };
 const silent = { error() {}, warn() {} };
@@ -28,6 +30,13 @@ function settingsOf({ kind, rates, ...options }) {
   const { windows } = sliding(...(rates ?? []), options);
   if (kind !== "sliding" || windows.length > 1) throw new TypeError("a store has one sliding window");
   return windows[0];
+}
+
+/** The package's own middleware takes any rule. */
+function ruleOf({ kind, rates, limit, ttl, ...options }) {
+  if (kind === "lease") return lease(limit, ttl, options);
+  if (kind === "sliding") return sliding(...(rates ?? []), options);
+  throw new TypeError(`these scenarios have no ${kind}`);
 }
 
 const apps = {
@@ -52,8 +61,6 @@ const apps = {
 
   async hono(limiter, { limit, windowMs }, skipFailedRequests) {
     const { Hono } = require("hono");
-    const { stream } = require("hono/streaming");
-    const { serve } = require("@hono/node-server");
     const { rateLimiter } = require("hono-rate-limiter");
     const { honoRateLimiterStore } = require("redis-rl/hono-rate-limiter");
     const app = new Hono();
@@ -63,21 +70,7 @@ const apps = {
       if (!error.getResponse) console.error(error);
       return error.getResponse?.() ?? context.text("", 500);
     });
-    const status = (context) => context.status(Number(context.req.header("x-status") ?? 200));
-    app.get("/", (context) => {
-      status(context);
-      return context.text("in");
-    });
-    app.get("/slow", (context) => {
-      status(context);
-      return stream(context, async (body) => {
-        await body.write("in");
-        await sleep(2000);
-      });
-    });
-    return new Promise((resolve) => {
-      serve({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" }, ({ port }) => resolve(port));
-    });
+    return serveHono(app);
   },
 
   async fastify(limiter, { limit, windowMs }) {
@@ -103,7 +96,84 @@ const apps = {
     });
     return Number(new URL(await app.listen({ port: 0, host: "127.0.0.1" })).port);
   },
+
+  async nest(limiter, { limit, windowMs: ttl }) {
+    require("reflect-metadata");
+    const { Controller, Get, Module, Req, Res } = require("@nestjs/common");
+    const { APP_GUARD, NestFactory } = require("@nestjs/core");
+    const { ThrottlerModule } = require("@nestjs/throttler");
+    const { NestThrottlerStorage, RlThrottlerGuard } = require("redis-rl/nestjs");
+    class Home {
+      async answer(request, response) {
+        response.status(Number(request.get("x-status") ?? 200)).send("in");
+      }
+    }
+    const descriptor = Object.getOwnPropertyDescriptor(Home.prototype, "answer");
+    Req()(Home.prototype, "answer", 0);
+    Res()(Home.prototype, "answer", 1);
+    Get()(Home.prototype, "answer", descriptor);
+    Controller()(Home);
+    class App {}
+    const storage = new NestThrottlerStorage(limiter);
+    const getTracker = (request) => request.get("x-key");
+    Module({
+      imports: [ThrottlerModule.forRoot({ throttlers: [{ ttl, limit }], storage, getTracker })],
+      controllers: [Home],
+      providers: [{ provide: APP_GUARD, useClass: RlThrottlerGuard }],
+    })(App);
+    const app = await NestFactory.create(App, { logger: false });
+    await app.listen(0, "127.0.0.1");
+    return Number(new URL(await app.getUrl()).port);
+  },
+
+  "own-express"(limiter, rule) {
+    const express = require("express");
+    const { rateLimit } = require("redis-rl/express");
+    const app = express();
+    const cost = (request) => Number(request.get("x-cost") ?? 1);
+    app.use(rateLimit(limiter, rule, { key: (request) => request.get("x-key"), cost }));
+    const status = (request) => Number(request.get("x-status") ?? 200);
+    app.get("/", (request, response) => void response.status(status(request)).send("in"));
+    app.get("/slow", async (request, response) => {
+      response.status(status(request)).write("in");
+      await sleep(2000);
+      response.end();
+    });
+    app.use((_error, _request, response, _next) => void response.status(500).end());
+    return listen(createServer(app));
+  },
+
+  async "own-hono"(limiter, rule) {
+    const { Hono } = require("hono");
+    const { rateLimit } = require("redis-rl/hono");
+    const app = new Hono();
+    const cost = (context) => Number(context.req.header("x-cost") ?? 1);
+    app.use(rateLimit(limiter, rule, { key: (context) => context.req.header("x-key"), cost }));
+    app.onError((_error, context) => context.text("", 500));
+    return serveHono(app);
+  },
 };
+
+/** The routes of an application of Hono, whose limits are in place, and its port. */
+function serveHono(app) {
+  const { stream } = require("hono/streaming");
+  const { serve } = require("@hono/node-server");
+  const status = (context) => context.status(Number(context.req.header("x-status") ?? 200));
+  app.get("/", (context) => {
+    status(context);
+    return context.text("in");
+  });
+  app.get("/slow", (context) => {
+    status(context);
+    return stream(context, async (body) => {
+      await body.write("in");
+      await sleep(2000);
+    });
+  });
+  return new Promise((resolve) => {
+    serve({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" }, ({ port }) => resolve(port));
+  });
+}
 
 function listen(server) {
   return new Promise((resolve) => server.listen(0, "127.0.0.1", 1024, () => resolve(server.address().port)));
@@ -118,7 +188,7 @@ async function serveApp({
   takes_back: takesBack = false,
 }) {
   try {
-    const settings = settingsOf(rule);
+    const settings = own ? ruleOf(rule) : settingsOf(rule);
     const options = { whenUnavailable, processes, logger, ...(timeout && { timeout: timeout * 1000 }) };
     const limiter = new Limiter(clientOf(connect), options);
     return { outcome: "done", port: await apps[kind](limiter, settings, takesBack) };
@@ -136,7 +206,8 @@ function memory() {
 }
 
 const can = ["serve", "memory", "open", "closed", "local", "processes", "identity", "local-memory", "cluster"];
-tell({ can: kind === "fastify" ? can : [...can, "take-back"] });
+const more = own ? ["several", "cost", "lease"] : ["express", "hono"].includes(kind) ? ["take-back"] : [];
+tell({ can: [...can, ...more] });
 for await (const line of createInterface({ input: process.stdin })) {
   const command = JSON.parse(line);
   tell({ id: command.id, ...(command.do === "memory" ? memory() : await serveApp(command)) });

@@ -30,8 +30,8 @@ from redis_rl import AsyncLimiter, Denied, Limiter, fixed, lease, sliding, throt
 ASYNC = sys.argv[1] == "asyncio"
 PLAIN = sys.argv[1] == "redis-py"
 CAN = "hit crowd burn close cluster sentinel loops pool".split()
-CAN += [] if PLAIN else "peek all refund reset acquire release hold reserve settle wait modes deny-cache flood".split()
-CAN += ["lease-of-reserve"] if "lease" in inspect.signature(Limiter.reserve).parameters else []
+OWN = "peek all refund reset acquire release hold reserve lease-of-reserve settle wait modes deny-cache flood".split()
+CAN += [] if PLAIN else OWN
 CAN += ["cancel", "within", "event-loop"] if ASYNC else ["fork", "threads"]
 
 started = time.monotonic()
@@ -190,8 +190,8 @@ async def reserve(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
 
 
 async def settle(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
-    await now(reservations[c.get("of", "")].settle(c["units"]))
-    return {"outcome": "done"}
+    confirmed = await now(reservations[c.get("of", "")].settle(c["units"]))
+    return {"outcome": "done" if confirmed else "unavailable"}
 
 
 def crowded(replies: list[dict[str, Any]], began: float) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""The subjects of the adapters for Python: ``asgi``, ``fastapi``, ``slowapi``, ``flask`` (Flask-Limiter), and
-``gunicorn-sync``, ``gunicorn-gthread``, ``gunicorn-gevent`` (workers that are forked from a limiter in use).
+"""The subjects of the adapters for Python: ``asgi``, ``fastapi``, ``wsgi`` (with Flask), ``django``, ``drf``,
+``slowapi``, ``flask`` (Flask-Limiter), and ``gunicorn-sync``, ``gunicorn-gthread``, ``gunicorn-gevent`` (workers that
+are forked from a limiter in use), ``drf-sync``, ``drf-gthread`` (the same with the REST framework of Django).
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ import werkzeug.serving
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from python import COMMANDS, client_of, main_threads, overhear, rule_of
-from redis_rl import AsyncLimiter
+from redis_rl import AsyncLimiter, Limiter
 from redis_rl.asgi import RateLimitMiddleware
 from redis_rl.fastapi import RateLimit, RateLimitExceeded, problem_response
+from redis_rl.wsgi import RateLimitMiddleware as RateLimitWsgi
 
 from harness.servers import free_port
 
@@ -39,9 +41,13 @@ OWN = ["serve", "open", "closed", "local", "several", "processes", "cost", "clus
 CAN = {
     "asgi": [*OWN, "lease"],
     "fastapi": OWN,
+    "wsgi": [*OWN, "lease"],
+    "django": [name for name in OWN if name != "cluster"],
+    "drf": ["serve", "open", "closed", "local", "several", "processes", "local-memory"],
     # slowapi's swallow_errors ends in an AttributeError of its own, so it has no "open".
     "slowapi": ["serve", "closed", "local", "several"],
     **{f"gunicorn-{kind}": ["serve", "gunicorn"] for kind in ("sync", "gthread", "gevent")},
+    **{f"drf-{kind}": ["serve", "gunicorn"] for kind in ("sync", "gthread")},
     "flask": ["serve", "open", "closed", "local", "several"],
 }
 
@@ -120,13 +126,52 @@ def with_flask(c: dict[str, Any]) -> flask.Flask:
     return app
 
 
+def with_wsgi(c: dict[str, Any]) -> flask.Flask:
+    """Flask with the package's own middleware."""
+    limiter = Limiter(client_of(c["connect"], 1, asynchronous=False), name="app")
+    options = {"when_unavailable": c["policy"], "key": lambda environ: environ.get("HTTP_X_KEY")}
+    options |= {name: c[name] for name in ("timeout", "processes") if name in c}
+    rule = rule_of(c["rule"])
+
+    def weighed_rule(environ: Any) -> Any:
+        cost = environ.get("HTTP_X_COST")
+        return rule if cost is None else rule.with_cost(int(cost))
+
+    app = flask.Flask("app")
+    app.wsgi_app = RateLimitWsgi(
+        app.wsgi_app, limiter=limiter, rule=weighed_rule if rule.KIND != "ACQUIRE" else rule, **options
+    )
+
+    @app.get("/")
+    def root() -> Any:
+        return "in", int(flask.request.headers.get("x-status", 200))
+
+    @app.get("/slow")
+    def slow_root() -> Any:
+        def body() -> Any:
+            for _ in range(20):
+                yield b"slow "
+                time.sleep(0.1)
+
+        return flask.Response(body(), int(flask.request.headers.get("x-status", 200)))
+
+    return app
+
+
+def with_django(c: dict[str, Any]) -> Any:
+    os.environ |= {"FAULTS_APP": json.dumps(c), "FAULTS_DJANGO": WHICH}
+    import python_django
+
+    return python_django.app
+
+
 async def with_gunicorn(c: dict[str, Any]) -> dict[str, Any]:
     port = free_port()
     words = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "4", "--bind", f"127.0.0.1:{port}"]
-    words += ["--worker-class", WHICH.removeprefix("gunicorn-"), "--threads", "8", "--backlog", "4096"]
-    env = {**os.environ, "FAULTS_APP": json.dumps(c)}
-    here = Path(__file__).parent
-    subprocess.Popen([*words, "python_wsgi:app"], cwd=here, env=env)
+    words += ["--worker-class", WHICH.rpartition("-")[2], "--threads", "8", "--backlog", "4096"]
+    env = {**os.environ, "FAULTS_APP": json.dumps(c), "FAULTS_DJANGO": "drf"}
+    module = "python_django" if WHICH.startswith("drf-") else "python_wsgi"
+    subprocess.Popen([*words, f"{module}:app"], cwd=Path(__file__).parent, env=env)
     until = time.monotonic() + 30
     while time.monotonic() < until:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
@@ -137,12 +182,13 @@ async def with_gunicorn(c: dict[str, Any]) -> dict[str, Any]:
 
 async def serve(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
     refuses = 503
-    if WHICH.startswith("gunicorn-"):
+    if WHICH.startswith(("gunicorn-", "drf-")):
         return await with_gunicorn(c)
-    if WHICH == "flask":
-        server = werkzeug.serving.make_server("127.0.0.1", 0, with_flask(c), threaded=True)
+    for_wsgi = {"flask": with_flask, "wsgi": with_wsgi, "django": with_django, "drf": with_django}
+    if WHICH in for_wsgi:
+        server = werkzeug.serving.make_server("127.0.0.1", 0, for_wsgi[WHICH](c), threaded=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        return {"outcome": "done", "port": server.port, "refuses": 500}
+        return {"outcome": "done", "port": server.port, "refuses": 500 if WHICH == "flask" else 503}
     if WHICH == "slowapi":
         app, refuses = with_slowapi(c), 500
     else:

@@ -14,17 +14,17 @@ use redis_rl_client::redis::cluster::ClusterClient;
 use redis_rl_client::redis::sentinel::{SentinelClient, SentinelServerType};
 use redis_rl_client::redis::{Client, RedisResult};
 use redis_rl_client::{
-    AllDecision, Attempt, Connection, Decision, Error, Limiter, Mode, Options, Reservation, Rule, Sliding,
+    AllDecision, Attempt, Connection, Decision, Error, Limiter, Mode, Options, Reservation, Rule,
 };
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::AbortHandle;
 
-const CAN: &str = "hit peek all wait refund reset acquire release hold reserve settle crowd flood burn cancel within \
-                   cluster sentinel modes deny-cache event-loop threads loops";
+const CAN: &str = "hit peek all wait refund reset acquire release hold reserve lease-of-reserve settle crowd flood burn \
+                   cancel within cluster sentinel modes deny-cache event-loop threads loops";
 
 type Reply = Map<String, Value>;
-type Reserved = Arc<tokio::sync::Mutex<Reservation<Sliding>>>;
+type Reserved = Arc<tokio::sync::Mutex<Reservation>>;
 
 static LIMITERS: LazyLock<Mutex<HashMap<String, Limiter>>> = LazyLock::new(Mutex::default);
 static CLIENTS: LazyLock<Mutex<HashMap<String, Connection>>> = LazyLock::new(Mutex::default);
@@ -228,7 +228,8 @@ async fn carry_out(limiter: &Limiter, c: &Value) -> Result<Reply, Failure> {
         "hold" => hold(limiter, c).await,
         "reserve" => {
             let Rule::Sliding(rule) = rule_of(c)? else { return Err(Failure::Argument("not sliding".to_owned())) };
-            Ok(match limiter.reserve(key, &rule, c["units"].as_u64().unwrap_or_default()).await? {
+            let lease = if c["lease"].is_number() { seconds(&c["lease"]) } else { Duration::from_secs(60) };
+            Ok(match limiter.reserve(key, &rule, c["units"].as_u64().unwrap_or_default(), lease).await? {
                 Attempt::Granted(reservation) => {
                     let reply = decided(reservation.decision());
                     let reservation = Arc::new(tokio::sync::Mutex::new(reservation));

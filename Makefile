@@ -8,7 +8,7 @@ export MODULE := $(TARGET)/release/libredis_rl.so
 # Where scripts/install-deps.sh puts a newer Node.js than the system's.
 export PATH := $(CURDIR)/target/tools/node/bin:$(PATH)
 
-.PHONY: help demo test test-repeatedly test-clients faults test-envoy envoy test-monitoring test-deploy fuzz test-baseline sizing bench bench-quick bench-instructions bench-clients bench-envoy functions pictures soak lint build package test-packages run engines clean
+.PHONY: help demo test test-repeatedly test-clients faults test-envoy envoy test-monitoring test-deploy fuzz test-baseline sizing bench bench-quick bench-instructions bench-clients bench-envoy functions pictures soak budgets lint build package test-packages run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -24,10 +24,11 @@ test: deps-build deps-server build build-hooks ## Run all tests, live on every i
 test-repeatedly: deps-build deps-server build build-hooks ## Run the live tests TIMES=20 in a row under load (ENGINE=redis-7.0)
 	scripts/test-repeatedly.sh $(or $(TIMES),20) $(or $(ENGINE),redis-7.0)
 
-test-clients: deps-build deps-server deps-clients build ## Test the packages for Python, Node.js and Rust, live
+test-clients: deps-build deps-server deps-clients build ## Test the packages for Python, Node.js, Rust and Go, live
 	clients/python/test.sh
 	clients/node/test.sh
 	clients/rust/test.sh
+	clients/go/test.sh
 	clients/faults/test.sh --quick
 
 faults: deps-build deps-server deps-clients build ## Play all scenarios of clients/faults: what the packages do when something breaks
@@ -72,6 +73,12 @@ soak: deps-build deps-server deps-valgrind build ## Hostile calls and floods (MI
 	$(CARGO) bench --locked --bench soak -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(ENGINE),--engine $(ENGINE))
 
+CROWD := $(if $(RESERVATIONS),--reservations $(RESERVATIONS)) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE))
+
+budgets: deps-build deps-server build ## A million reservations of clients that lose replies and are killed (RESERVATIONS=n SEED=n ENGINE=name)
+	$(CARGO) bench --locked --bench budgets -- $(CROWD)
+	$(CARGO) bench --locked --bench budgets -- $(CROWD) --functions functions/rl.library.lua
+
 test-deploy: ## Lint the Helm chart and render it with each of its values files (takes helm, or Go to build it)
 	scripts/test-deploy.sh
 
@@ -90,6 +97,7 @@ lint: deps-build ## Check formatting, lints, scripts and licences
 	@scripts/check-release.sh >/dev/null
 	@scripts/test-release.sh
 	@scripts/check-manifests.py
+	@clients/go/lint.sh
 	@pages=$$(mktemp -d) && scripts/package.sh --pages $$pages && rm -r $$pages
 	@if command -v actionlint >/dev/null; then actionlint; else echo 'actionlint is not here: the workflows are not checked'; fi
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --locked check bans licenses sources; \

@@ -602,11 +602,14 @@ fn refunds(scripts: &Scripts, case: &dyn Fn(&str) -> Case) -> Vec<Case> {
 
 /// Forms of the plain commands.
 fn forms(case: &dyn Fn(&str) -> Case) -> Vec<Case> {
+    const HOLD: &str = "RL.SLIDING key 3600 200000 COST 1800 HOLD attempt 60";
+    const SETTLE: &str = "RL.SETTLE key SLIDING 3600 200000 COST 1800 HOLD attempt 60 ACTUAL 500";
     let several = "60 100 3600 1000 86400 10000";
     let log = |title: &str| Case { limit: 100, keys: 500, verdict: Some(FIRST_NAMED_IS_ONE), ..case(title) };
     let counter = |title: &str| Case { limit: MILLION, verdict: Some(FIRST_NAMED_IS_ONE), ..case(title) };
     let each = Case { verdict: Some(FIRST_OF_EACH_IS_ONE), ..log("RL.SLIDING, 3 windows, EACH") };
     let force = Case { verdict: None, ..log("RL.SLIDING, FORCE") };
+    let hold = |form: &str| Case { limit: 100, keys: 500, ..case(&format!("{BUDGET} HOLD{form}")) };
     // RL.TOP counts the same keys repeatedly, or a new one each time.
     let denied = |title: &str, limit| Case { traffic: Traffic::Denied, limit, ..case(title) };
     let rejected = |case: Case| case.module("RL.FIXED key 3600 1", &["rl.fixed"]).after(1, "RL.FIXED key 3600 1");
@@ -621,6 +624,9 @@ fn forms(case: &dyn Fn(&str) -> Case) -> Vec<Case> {
         counter("RL.THROTTLE, FULL").module("RL.THROTTLE key 1000000 100 60 FULL", &["rl.throttle"]),
         counter("RL.FIXED, 3 windows, EACH")
             .module("RL.FIXED key 60 1000000 3600 1000000 86400 1000000 EACH", &["rl.fixed"]),
+        hold("").module(HOLD, &["rl.sliding"]),
+        hold(", sent twice").module(&format!("{HOLD};{HOLD}"), &["rl.sliding"]),
+        hold(", then RL.SETTLE").module(&format!("{HOLD};{SETTLE}"), &["rl.sliding", "rl.settle"]),
     ]
 }
 
@@ -632,16 +638,8 @@ pub fn full_replies() -> Vec<Case> {
     let log = |title: &str| Case { limit: 100, keys: 500, verdict: None, ..case(title) };
     let all = |tokens: &str| format!("{ALL} {tokens} COST 1800 ACQUIRE 16 3600 holder FULL");
     let sliding = "RL.SLIDING key 3600 10 FULL";
-    let hold = "RL.SLIDING key 3600 200000 COST 1800 HOLD attempt 60";
-    let settle = "RL.SETTLE key SLIDING 3600 200000 COST 1800 HOLD attempt 60 ACTUAL 500";
-    let budget = |title: &str| Case { limit: 100, verdict: None, ..case(title) };
     let tokens = "RL.SLIDING key 3600 200000 COST 1800 FULL";
     vec![
-        budget("RL.SLIDING, 200,000 tokens, COST 1800 HOLD").module(hold, &["rl.sliding"]),
-        budget("RL.SLIDING, 200,000 tokens, COST 1800 HOLD, then RL.SETTLE")
-            .module(&format!("{hold};{settle}"), &["rl.sliding", "rl.settle"]),
-        budget("RL.SLIDING, 200,000 tokens, COST 1800 HOLD, sent twice")
-            .module(&format!("{hold};{hold}"), &["rl.sliding"]),
         denied("RL.SLIDING, FULL, denied").module(sliding, &["rl.sliding"]).after(10, sliding),
         log("RL.SLIDING, 200,000 tokens, COST 1800, FULL").module(tokens, &["rl.sliding"]),
         denied("RL.SLIDING, 200,000 tokens, COST 1800, FULL, denied")

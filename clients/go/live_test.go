@@ -202,14 +202,14 @@ func TestWait(t *testing.T) {
 
 func TestHold(t *testing.T) {
 	limiter := newLimiter(t, newClient(t, testserver.Start(t, "module"), 3), Options{})
-	lease := Must(Lease(1, 2*time.Second))
+	lease := Must(Lease(1, 3*time.Second))
 	held := must(limiter.Hold(ctx, "k", lease, 0))
 	var denied *DeniedError
 	if _, err := limiter.Hold(ctx, "k", lease, 0); !errors.As(err, &denied) || denied.Result.RetryAfter <= 0 {
 		t.Fatal(err)
 	}
 	// Longer than it lasts: it is renewed.
-	time.Sleep(3 * time.Second)
+	time.Sleep(4 * time.Second)
 	if held.Lost() || held.Context().Err() != nil {
 		t.Error("it is lost")
 	}

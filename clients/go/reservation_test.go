@@ -77,11 +77,11 @@ func TestReservationsAreRenewedAndLapse(t *testing.T) {
 	client := newClient(t, testserver.Start(t, "module"), 3)
 	limiter := newLimiter(t, client, Options{})
 	rule := Must(Sliding("100/hour"))
-	renewed := must(limiter.Reserve(ctx, "renewed", rule, 100, 2*time.Second))
+	renewed := must(limiter.Reserve(ctx, "renewed", rule, 100, 3*time.Second))
 	leaving, leave := context.WithCancel(ctx)
-	must(limiter.Reserve(leaving, "left", rule, 100, 2*time.Second))
+	must(limiter.Reserve(leaving, "left", rule, 100, 3*time.Second))
 	leave()
-	time.Sleep(3 * time.Second)
+	time.Sleep(4 * time.Second)
 	if renewed.Lost() {
 		t.Error("it has lapsed")
 	}

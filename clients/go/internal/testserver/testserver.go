@@ -3,6 +3,7 @@ package testserver
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"net"
 	"os"
@@ -44,6 +45,24 @@ func program(t testing.TB) string {
 	}
 	t.Fatal("the tests need redis-server or valkey-server in PATH, or its path in SERVER")
 	return ""
+}
+
+// StartFrozen is Start with a clock that stands.
+func StartFrozen(t testing.TB, mode string) string {
+	t.Helper()
+	_, here, _, _ := runtime.Caller(0)
+	shim, clock := filepath.Join(t.TempDir(), "clock.so"), filepath.Join(t.TempDir(), "clock")
+	source := filepath.Join(filepath.Dir(here), "../../../../tests/support/clock.c")
+	if told, err := exec.Command("cc", "-shared", "-fPIC", "-O2", "-o", shim, source).CombinedOutput(); err != nil {
+		t.Fatalf("the clock is not built: %v\n%s", err, told)
+	}
+	must(t, os.WriteFile(clock, binary.NativeEndian.AppendUint64(nil, uint64(time.Now().UnixMicro())), 0o600))
+	// For the server alone.
+	for name, value := range map[string]string{"LD_PRELOAD": shim, "RL_CLOCK": clock} {
+		must(t, os.Setenv(name, value))
+		defer os.Unsetenv(name)
+	}
+	return Start(t, mode)
 }
 
 // Start starts a server that has the module, functions, or neither, and returns its address.

@@ -41,12 +41,13 @@ class Cell:
         return f"{self.scenario.name} × {self.kind.name}"
 
 
-async def abilities(kind: Kind) -> set[str]:
-    subject = Subject(kind)
-    try:
-        return (await subject.start({})).can
-    finally:
-        await subject.end()
+async def abilities(kind: Kind, free: asyncio.Semaphore) -> set[str]:
+    async with free:
+        subject = Subject(kind)
+        try:
+            return (await subject.start({})).can
+        finally:
+            await subject.end()
 
 
 async def fill(cell: Cell) -> None:
@@ -70,17 +71,17 @@ async def fill(cell: Cell) -> None:
 
 async def fill_all(chosen: list[Scenario], kinds: list[Kind], jobs: int) -> list[Cell]:
     """Several at a time; those that need the processor come one by one, at the end."""
+    # A play on several servers waits most of its time: these have places of their own.
+    free, waiting = asyncio.Semaphore(jobs), asyncio.Semaphore(jobs)
     cells = []
-    for kind in kinds:
-        can = await abilities(kind)
+    for kind, can in zip(kinds, await asyncio.gather(*(abilities(kind, free) for kind in kinds)), strict=True):
         # Applications have scenarios of their own.
         for scenario in (each for each in chosen if ("serve" in each.needs) == ("serve" in can)):
             missing = ", ".join(sorted(scenario.needs - can))
             cells.append(Cell(scenario, kind, *(("-", [f"the subject has no {missing}"]) if missing else ())))
-    free = asyncio.Semaphore(jobs)
 
     async def one(cell: Cell) -> None:
-        async with free:
+        async with waiting if cell.scenario.needs & {"cluster", "sentinel"} else free:
             await fill(cell)
 
     await asyncio.gather(*(one(cell) for cell in cells if not cell.scenario.alone))
@@ -150,7 +151,7 @@ def main() -> int:
     arguments.add_argument("--quick", action="store_true", help="the fixed choice of make test-clients")
     arguments.add_argument("--only", default="", help="scenarios with this text in their names")
     arguments.add_argument("--subject", action="append", default=[], help="subjects whose names begin so")
-    arguments.add_argument("--jobs", type=int, default=4, help="plays at a time (4)")
+    arguments.add_argument("--jobs", type=int, default=4, help="plays at a time (4), and as many on clusters")
     arguments.add_argument("--list", action="store_true", help="what is judged, and nothing is played")
     given = arguments.parse_args()
 

@@ -34,9 +34,10 @@ type Reservation struct {
 
 // A part of a reservation is at a key.
 type part struct {
-	key     string
-	rule    Reservable
-	settled bool
+	key  string
+	rule Reservable
+	// settled is with how many units it was settled; -1 if it was not.
+	settled int64
 }
 
 // Reserve takes the most units that a request may cost (1 to 2^53-1), and gives the rest back when it is settled:
@@ -87,7 +88,7 @@ func reserved(rules []KeyedRule, lease time.Duration, now time.Time) ([]KeyedRul
 		}
 		rule = rule.held(each.reserved, holder, lease)
 		rules[i].Rule = rule
-		parts = append(parts, part{key: each.Key, rule: rule})
+		parts = append(parts, part{key: each.Key, rule: rule, settled: -1})
 	}
 	if parts == nil {
 		return nil, nil, invalid("a reservation needs a rule of which units are reserved")
@@ -137,9 +138,6 @@ func (r *Reservation) Settle(ctx context.Context, actual ...int64) error {
 	if len(actual) != 1 && len(actual) != len(r.parts) {
 		return invalid("Settle takes the actual units, one figure for all or %d, not %d", len(r.parts), len(actual))
 	}
-	if !r.unansweredSince.IsZero() && time.Since(r.unansweredSince) >= max(r.lease, leastMemory) {
-		return fmt.Errorf("redisrl: the outcome of the settlement is unknown: the first one had no answer %v ago", time.Since(r.unansweredSince).Round(time.Second))
-	}
 	r.failed = actual
 	var failures []error
 	for i := range r.parts {
@@ -147,10 +145,23 @@ func (r *Reservation) Settle(ctx context.Context, actual ...int64) error {
 		if len(actual) > 1 {
 			units = actual[i]
 		}
+		if settled := r.parts[i].settled; settled != -1 {
+			// Not sent again: a server that remembers no longer would charge once more.
+			if settled != units {
+				failures = append(failures, settledOtherwise())
+			}
+			continue
+		}
 		began := time.Now()
+		// With the time that the call may take.
+		if !r.unansweredSince.IsZero() && began.Sub(r.unansweredSince) >= max(r.lease, leastMemory)-r.limiter.core.timeout {
+			unknown := fmt.Errorf("redisrl: the outcome of the settlement is unknown: the first one had no answer %v ago", began.Sub(r.unansweredSince).Round(time.Second))
+			failures = append(failures, unknown)
+			continue
+		}
 		_, err := r.limiter.settle(ctx, r.parts[i].key, r.parts[i].rule, units)
 		if err == nil {
-			r.parts[i].settled = true
+			r.parts[i].settled = units
 			continue
 		}
 		if (errors.Is(err, ErrUnavailable) || ctx.Err() != nil) && r.unansweredSince.IsZero() {
@@ -175,7 +186,7 @@ func (r *Reservation) Close() {
 	r.mu.Lock()
 	isSettled, figures := true, r.failed
 	for _, each := range r.parts {
-		isSettled = isSettled && each.settled
+		isSettled = isSettled && each.settled != -1
 	}
 	r.mu.Unlock()
 	if !isSettled {
@@ -214,7 +225,11 @@ func readSettlement(reply any) (settled int64, err error) {
 		return 0, unreadable(reply)
 	}
 	if numbers[0] == 0 {
-		return 0, invalid("the reservation was settled before, with another figure")
+		return 0, settledOtherwise()
 	}
 	return numbers[0], nil
+}
+
+func settledOtherwise() error {
+	return invalid("the reservation was settled before, with another figure")
 }

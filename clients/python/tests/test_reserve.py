@@ -206,6 +206,39 @@ def test_several_keys(server: Server, limiter: Limiter, monkeypatch: pytest.Monk
         assert used(limiter, "{o}:requests", sliding("3/hour")) == 2
 
 
+def test_one_key_that_cannot_be_settled(server: Server, limiter: Limiter, caplog: pytest.LogCaptureFixture) -> None:
+    """The others are charged with what was used, also where the error ends the block."""
+    broken = pytest.raises(redis.ResponseError, match="WRONGTYPE")
+    with broken, limiter.reserve_all({"{k}1": RULE.reserved(5), "{k}2": RULE.reserved(5)}) as reservation:
+        server.run("DEL", "{k}1")
+        server.run("HSET", "{k}1", "a", "b")
+        reservation.settle(30)
+    assert used(limiter, "{k}2") == 30
+    assert len(caplog.records) == 1
+
+
+def test_a_long_deadline(server: Server) -> None:
+    """Longer than the server remembers a settlement: the first one is sent all the same."""
+    with redis.Redis(port=server.port) as client, Limiter(client, timeout=3600) as limiter:
+        assert limiter.reserve("k", RULE, 5).settle(3)
+        assert used(limiter, "k") == 3
+
+
+def test_lost_is_of_what_is_held(server: Server, limiter: Limiter, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither is a reservation lost that is settled, nor one of a period that is over: it counts nowhere."""
+    for reservation in (limiter.reserve("k", RULE, 5, lease=0.001), limiter.reserve("k", RULE, 5)):
+        assert reservation.settle(3)
+        assert not reservation.lost
+    with limiter.reserve("k", RULE, 5) as reservation:
+        assert reservation.settle(3)
+        keeper: Any = reservation._keeper
+        assert keeper.ends == float("inf")
+    month = limiter.reserve("month", calendar("10/month"), 5)
+    server.set_clock(int(time.time() * 1000) + 32 * 86_400_000)
+    assert month._renew(10) == float("inf")
+    assert not caplog.records
+
+
 async def test_a_caller_that_leaves(server: Server, aio: AsyncLimiter) -> None:
     """With asyncio, in the block and on its way out: what it has reserved is given back."""
     entered = asyncio.Event()

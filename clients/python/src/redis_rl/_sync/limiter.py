@@ -521,8 +521,8 @@ class Kept:
         try:
             result = limiter._decided("renew", self._rules, within)
         except Exception as error:
-            if limiter._core.errors.is_settled(error):
-                # By a call whose reply was lost.
+            if limiter._core.errors.is_settled(error) or limiter._core.errors.is_ended(error):
+                # By a call whose reply was lost; or the calendar's period is over, and its units count nowhere.
                 return math.inf
             # The next time may work; if it does not, it ends by itself.
             log.warning("limiter %r: a lease could not be renewed: %s", limiter.name, error)
@@ -595,8 +595,9 @@ class Reservation(Kept):
         self._ends = ends
         self._reserved = {key: rule for key, rule in rules if isinstance(rule, Reserved)}
         self._settled: dict[Key, int] = {}
-        # The figures of settlements that have failed, and when the first was sent.
-        self._tried: dict[Key, tuple[int, float]] = {}
+        # The figures that were last to be settled, and when the first settlement of a key was sent.
+        self._wanted: dict[Key, int] = {}
+        self._sent: dict[Key, float] = {}
         self.result = cast("Result | AllResult", result)
         """The answer to the reservation."""
 
@@ -621,13 +622,22 @@ class Reservation(Kept):
         if set(figures) != set(self._reserved):
             raise ValueError(f"a figure for each of the reserved keys is needed, not {actual!r}")
         figures = {key: units(figure, "actual") for key, figure in figures.items()}
-        # Not all(), which would leave the others out after the first that fails.
-        confirmed = [self._settle(key, rule, figures[key]) for key, rule in self._reserved.items()]
-        if False in confirmed:
-            return False
-        if self._keeper is not None:
-            self._keeper.stop()
-        return True
+        self._wanted = figures
+        is_confirmed, failures = True, []
+        for key, rule in self._reserved.items():
+            # One that fails does not keep the others from being settled.
+            try:
+                is_confirmed &= self._settle(key, rule, figures[key])
+            except Exception as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+        if is_confirmed:
+            self._ends = math.inf
+            if self._keeper is not None:
+                self._keeper.stop()
+                self._keeper.ends = math.inf
+        return is_confirmed
 
     def cancel(self) -> bool:
         """Gives everything back: ``settle(0)``."""
@@ -639,12 +649,11 @@ class Reservation(Kept):
             if self._settled[key] != actual:
                 raise RuntimeError(f"the reservation is settled already with {self._settled[key]}, not {actual}")
             return True
-        _, first = self._tried.setdefault(key, (actual, now))
-        if now > first + max(self._ms / 1000, REMEMBERED) - limiter._timeout:
+        if key in self._sent and now > self._sent[key] + max(self._ms / 1000, REMEMBERED) - limiter._timeout:
             raise RuntimeError(
                 "whether the reservation was settled is not known any more: its first try is too long ago"
             )
-        self._tried[key] = (actual, first)
+        self._sent.setdefault(key, now)
         try:
             reply = limiter._change("settle", key, limiter._calls.settle(key, rule, actual))
         except Exception as error:
@@ -665,7 +674,7 @@ class Reservation(Kept):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         figures = {key: 0 if kind is not None else rule.cost or 0 for key, rule in self._reserved.items()}
-        figures |= {key: actual for key, (actual, _) in self._tried.items()}
+        figures |= self._wanted | self._settled
 
         def end() -> None:
             try:

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import MutableMapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from ._calls import checked
 from ._local import Local
@@ -25,6 +25,17 @@ NO_IDENTITY = "The request has no address to count by"
 UNAVAILABLE = "The rate limiter is not available"
 
 log = logging.getLogger("redis_rl")
+
+
+class Options(TypedDict, total=False):
+    """The options of all middleware and adapters: see `redis_rl.asgi.RateLimitMiddleware`."""
+
+    prefix: str
+    without_identity: WithoutIdentity
+    when_unavailable: WhenUnavailable
+    processes: int
+    timeout: float
+    deny_cache: int
 
 
 class Fallback:

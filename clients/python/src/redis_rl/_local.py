@@ -107,11 +107,10 @@ class Local:
         return used, (self._storage.get_expiry(name) - now if used else 0.0)
 
     def _fits(self, key: Key, rule: Rule, policy: Policy) -> bool:
-        cost = 1 if rule.cost is None else rule.cost
-        return getattr(rule, "force", False) or self._used(key, rule, policy)[0] + max(cost, 1) <= policy.limit
+        return getattr(rule, "force", False) or self._used(key, rule, policy)[0] + max(rule.weight, 1) <= policy.limit
 
     def _take(self, key: Key, rule: Rule, policy: Policy) -> None:
-        cost = 1 if rule.cost is None else rule.cost
+        cost = rule.weight
         if isinstance(rule, Lease):
             self._leases.setdefault(key, {})[rule.holder or ""] = time.time() + rule.ms / 1000
             self._leases.move_to_end(key)
@@ -144,7 +143,7 @@ class Local:
             used += 1
         following = max(round(free_in * 1000), 1) if used else 0
         all_in = following if policy.end_ms else window_ms
-        cost = 1 if rule.cost is None else rule.cost
+        cost = rule.weight
         retry: int | None = 0
         if not had_room:
             retry = None if cost > policy.limit else following if cost == 1 else all_in

@@ -174,7 +174,7 @@ def _as_heavy(rules: Sequence[Rule], denial: _Denial) -> bool:
             continue
         if getattr(rule, "force", False) or _plain(rule) != _plain(denied):
             return False
-        cost, least = _cost(rule), _cost(denied)
+        cost, least = rule.weight, denied.weight
         # A request that never fits is not told to wait.
         if number == denial.binding and cost != least and not least < cost <= _most(rule):
             return False
@@ -189,7 +189,3 @@ def _plain(rule: Rule) -> Rule:
 
 def _most(rule: Rule) -> int:
     return min(policy.limit for policy in rule.policies())
-
-
-def _cost(rule: Rule) -> int:
-    return 1 if rule.cost is None else rule.cost

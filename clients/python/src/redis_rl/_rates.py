@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 MAX_UNITS = 2**53 - 1
 MAX_SECONDS = 2**31 - 1
@@ -39,10 +39,7 @@ def milliseconds(time: Seconds, what: str) -> int:
         exact = Decimal(micros) / 1000
     else:
         # By way of str, so that 0.1 is a tenth and not the double next to it.
-        try:
-            exact = Decimal(str(time)) * 1000
-        except InvalidOperation:  # pragma: no cover - Decimal takes whatever str(number) gives
-            raise ValueError(f"{what} must be a number of seconds, not {time!r}") from None
+        exact = Decimal(str(time)) * 1000
     return _milliseconds(exact, what, time)
 
 

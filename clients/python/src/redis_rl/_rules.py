@@ -64,6 +64,11 @@ class Rule(ABC):
         """The kind, the limits and the windows: what the keys of adapters have in place of a name."""
 
     @property
+    def weight(self) -> int:
+        """Units that one request weighs."""
+        return 1 if self.cost is None else self.cost
+
+    @property
     def form(self) -> str:
         """The word that asks for the long reply."""
         return "FULL"
@@ -171,7 +176,7 @@ class Sliding(Windowed):
 
     def _sent_cost(self) -> int:
         # Always said, so that the log is stored compactly from its first request on.
-        return 1 if self.cost is None else self.cost
+        return self.weight
 
     def described(self) -> str:
         return self._described("sliding")

@@ -8,13 +8,13 @@ problem document of the type quota-exceeded.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, Unpack
 
 from ._async.guard import AsyncGuard
 from ._async.io import AsyncKeyOf, AsyncRuleOf, finished
 from ._async.limiter import AsyncLimiter
-from ._guard import Scope, WhenUnavailable, WithoutIdentity, check_function, pairs
+from ._guard import Options, Scope, check_function, pairs
 from ._identity import Addresses, key_for
 
 __all__ = ["ClientAddress", "RateLimitMiddleware", "key_for"]
@@ -25,7 +25,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class ClientAddress:
+class ClientAddress(Addresses):
     """Reads the client's address from a request: the key of `RateLimitMiddleware` unless another is given.
 
     An IPv6 address counts by its network of 64 bits, as one client usually has at least that.
@@ -38,16 +38,13 @@ class ClientAddress:
         ipv6_prefix: how many bits of an IPv6 address count.
     """
 
-    def __init__(self, trusted_proxies: Iterable[str] = (), ipv6_prefix: int = 64) -> None:
-        self._addresses = Addresses(trusted_proxies, ipv6_prefix)
-
     def __call__(self, scope: Scope) -> str | None:
         """The identity of the request, None if it has none."""
         client = scope.get("client")
         forwarded = [
             value.decode("latin-1") for name, value in scope.get("headers", ()) if name.lower() == b"x-forwarded-for"
         ]
-        return self._addresses.of(str(client[0]) if client else None, forwarded)
+        return self.of(str(client[0]) if client else None, forwarded)
 
 
 class RateLimitMiddleware:
@@ -64,19 +61,20 @@ class RateLimitMiddleware:
         key: who is limited, from the request's scope: the client's address unless given. See `ClientAddress`. It may
             be asynchronous.
         rules: several limits in one decision, as pairs of key and rule, in place of ``rule`` and ``key``.
-        prefix: put before every key, behind the limiter's own prefix. A key is the prefix, the rule's name (else its
-            kind and windows), and the identity, so that limits never count each other's requests. Give names to rules
-            that are the same and shall be two limits: two middlewares with one unnamed rule count a request twice.
-            Rules about several identities need a hash tag here in a cluster.
-        without_identity: what happens to a request for which the key is None or empty: ``"refuse"`` answers with
-            status 403, ``"allow"`` lets it through without that rule.
-        when_unavailable: what happens to requests while the server cannot be reached or cannot answer: ``"open"`` lets
-            them pass unlimited, ``"closed"`` answers with status 503, ``"local"`` limits them in this process' memory
-            (it needs the package limits). Beginning and end of such a time are logged. Errors that do not pass by
-            themselves (missing permissions, a key that holds something else) are raised: a limit is never off for them.
-        processes: among how many processes the limits are divided with ``"local"``.
-        timeout: seconds after which the server counts as unavailable.
-        deny_cache: for how many keys a denial is remembered, as in `AsyncLimiter`; 0 for none.
+        prefix: ``"rl:"`` unless given, put before every key, behind the limiter's own prefix. A key is the prefix, the
+            rule's name (else its kind and windows), and the identity, so that limits never count each other's
+            requests. Give names to rules that are the same and shall be two limits: two middlewares with one unnamed
+            rule count a request twice. Rules about several identities need a hash tag here in a cluster.
+        without_identity: what happens to a request for which the key is None or empty: ``"refuse"`` (unless given)
+            answers with status 403, ``"allow"`` lets it through without that rule.
+        when_unavailable: what happens to requests while the server cannot be reached or cannot answer: ``"open"``
+            (unless given) lets them pass unlimited, ``"closed"`` answers with status 503, ``"local"`` limits them in
+            this process' memory (it needs the package limits). Beginning and end of such a time are logged. Errors that
+            do not pass by themselves (missing permissions, a key that holds something else) are raised: a limit is
+            never off for them.
+        processes: among how many processes the limits are divided with ``"local"``; 1 unless given.
+        timeout: seconds after which the server counts as unavailable; 0.25 unless given.
+        deny_cache: for how many keys a denial is remembered, as in `AsyncLimiter`; 10,000 unless given, 0 for none.
         on_denied: an ASGI application that answers denied requests in place of the problem document.
     """
 
@@ -88,24 +86,10 @@ class RateLimitMiddleware:
         rule: AsyncRuleOf | None = None,
         key: AsyncKeyOf | None = None,
         rules: Sequence[tuple[AsyncKeyOf, AsyncRuleOf]] = (),
-        prefix: str = "rl:",
-        without_identity: WithoutIdentity = "refuse",
-        when_unavailable: WhenUnavailable = "open",
-        processes: int = 1,
-        timeout: float = 0.25,
-        deny_cache: int = 10_000,
         on_denied: App | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        self._guard = AsyncGuard(
-            limiter,
-            pairs(rule, key, rules, ClientAddress()),
-            prefix=prefix,
-            without_identity=without_identity,
-            when_unavailable=when_unavailable,
-            processes=processes,
-            timeout=timeout,
-            deny_cache=deny_cache,
-        )
+        self._guard = AsyncGuard(limiter, pairs(rule, key, rules, ClientAddress()), **options)
         if on_denied is not None:
             check_function(on_denied, "on_denied")
         self._app = app

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from django.utils.module_loading import import_string
 
 from ._async.guard import AsyncAnswer, AsyncGuard
 from ._async.limiter import AsyncLimiter
+from ._guard import Options
 from ._identity import Addresses, key_for
 from ._rates import Rate
 from ._rules import Rule, fixed, sliding, throttle
@@ -31,27 +32,20 @@ from ._sync.limiter import Limiter
 __all__ = ["ClientAddress", "RateLimitMiddleware", "clear", "key_for"]
 
 RULES: dict[str, Callable[..., Rule]] = {"sliding": sliding, "fixed": fixed, "throttle": throttle}
-NAMES = {
-    *("URL", "RULE", "LIMIT", "KEY", "TRUSTED_PROXIES", "IPV6_PREFIX", "MODE", "PREFIX", "WITHOUT_IDENTITY"),
-    *("WHEN_UNAVAILABLE", "PROCESSES", "TIMEOUT", "DENY_CACHE"),
-}
-GUARDS = ("PREFIX", "WITHOUT_IDENTITY", "WHEN_UNAVAILABLE", "PROCESSES", "TIMEOUT", "DENY_CACHE")
+GUARDS = {name.upper() for name in Options.__annotations__}
+NAMES = {"URL", "RULE", "LIMIT", "KEY", "TRUSTED_PROXIES", "IPV6_PREFIX", "MODE", *GUARDS}
 
 
-class ClientAddress:
+class ClientAddress(Addresses):
     """Reads the client's address from a request: who is limited, unless ``KEY`` is given.
 
     Args:
         trusted_proxies, ipv6_prefix: as in `redis_rl.asgi.ClientAddress`.
     """
 
-    def __init__(self, trusted_proxies: Iterable[str] = (), ipv6_prefix: int = 64) -> None:
-        self._addresses = Addresses(trusted_proxies, ipv6_prefix)
-
     def __call__(self, request: HttpRequest) -> str | None:
         """The identity of the request, None if it has none."""
-        meta = request.META
-        return self._addresses.of(meta.get("REMOTE_ADDR"), [meta.get("HTTP_X_FORWARDED_FOR", "")])
+        return self.of(request.META.get("REMOTE_ADDR"), [request.META.get("HTTP_X_FORWARDED_FOR", "")])
 
 
 def given() -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A dependency for FastAPI: limits that are declared on a path operation or a router."""
 
 # Without postponed annotations: FastAPI reads them of an object that is called.
-from typing import Any
+from typing import Any, Unpack
 
 from fastapi import HTTPException, Request, Response, WebSocketException
 from fastapi.requests import HTTPConnection
@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from ._async.guard import AsyncGuard
 from ._async.io import AsyncKeyOf, AsyncRuleOf
 from ._async.limiter import AsyncLimiter
-from ._guard import Scope, WhenUnavailable, WithoutIdentity
+from ._guard import Options, Scope
 from ._identity import key_for
 from ._result import AllResult, Result
 from .asgi import App, ClientAddress, Receive, Send, fields, with_fields
@@ -71,24 +71,9 @@ class RateLimit:
         rule: AsyncRuleOf,
         *,
         key: AsyncKeyOf | None = None,
-        prefix: str = "rl:",
-        without_identity: WithoutIdentity = "refuse",
-        when_unavailable: WhenUnavailable = "open",
-        processes: int = 1,
-        timeout: float = 0.25,
-        deny_cache: int = 10_000,
+        **options: Unpack[Options],
     ) -> None:
-        self._guard = AsyncGuard(
-            limiter,
-            [(ClientAddress() if key is None else key, rule)],
-            prefix=prefix,
-            without_identity=without_identity,
-            when_unavailable=when_unavailable,
-            processes=processes,
-            timeout=timeout,
-            deny_cache=deny_cache,
-            holds=False,
-        )
+        self._guard = AsyncGuard(limiter, [(ClientAddress() if key is None else key, rule)], holds=False, **options)
 
     async def __call__(self, request: HTTPConnection, response: Response) -> Result | AllResult | None:
         """Called by FastAPI before the path operation. Returns the answer, None for a request that is not limited."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Unpack
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from ._guard import WhenUnavailable, WithoutIdentity, check_function, pairs
+from ._guard import Options, check_function, pairs
 from ._identity import Addresses, key_for
 from ._sync.guard import Guard
 from ._sync.io import KeyOf, RuleOf
@@ -22,19 +22,16 @@ from ._sync.limiter import Limiter
 __all__ = ["ClientAddress", "RateLimitMiddleware", "key_for"]
 
 
-class ClientAddress:
+class ClientAddress(Addresses):
     """Reads the client's address from a request: the key of `RateLimitMiddleware` unless another is given.
 
     Args:
         trusted_proxies, ipv6_prefix: as in `redis_rl.asgi.ClientAddress`.
     """
 
-    def __init__(self, trusted_proxies: Iterable[str] = (), ipv6_prefix: int = 64) -> None:
-        self._addresses = Addresses(trusted_proxies, ipv6_prefix)
-
     def __call__(self, environ: WSGIEnvironment) -> str | None:
         """The identity of the request, None if it has none."""
-        return self._addresses.of(environ.get("REMOTE_ADDR"), [environ.get("HTTP_X_FORWARDED_FOR", "")])
+        return self.of(environ.get("REMOTE_ADDR"), [environ.get("HTTP_X_FORWARDED_FOR", "")])
 
 
 class RateLimitMiddleware:
@@ -63,24 +60,10 @@ class RateLimitMiddleware:
         rule: RuleOf | None = None,
         key: KeyOf | None = None,
         rules: Sequence[tuple[KeyOf, RuleOf]] = (),
-        prefix: str = "rl:",
-        without_identity: WithoutIdentity = "refuse",
-        when_unavailable: WhenUnavailable = "open",
-        processes: int = 1,
-        timeout: float = 0.25,
-        deny_cache: int = 10_000,
         on_denied: WSGIApplication | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        self._guard = Guard(
-            limiter,
-            pairs(rule, key, rules, ClientAddress()),
-            prefix=prefix,
-            without_identity=without_identity,
-            when_unavailable=when_unavailable,
-            processes=processes,
-            timeout=timeout,
-            deny_cache=deny_cache,
-        )
+        self._guard = Guard(limiter, pairs(rule, key, rules, ClientAddress()), **options)
         if on_denied is not None:
             check_function(on_denied, "on_denied")
         self._app = app

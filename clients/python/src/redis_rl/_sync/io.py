@@ -48,7 +48,6 @@ class Deadline:
     """
 
     _current: ContextVar[Deadline | None] = ContextVar("redis_rl_deadline", default=None)
-    queue: Server | None = None
 
     def __init__(self, seconds: float, errors: Errors) -> None:
         self._at = time.monotonic() + seconds

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -51,7 +50,7 @@ def project(url: str, *words: str, **options: Any) -> Iterator[str]:
         def answers() -> bool:
             assert process.poll() is None, "the project did not start"
             with suppress(httpx.TransportError):
-                return httpx.get(f"http://127.0.0.1:{port}/nowhere", timeout=10).status_code > 0
+                return get(f"http://127.0.0.1:{port}/nowhere").status_code > 0
             return False
 
         until("the project answers", answers)
@@ -65,7 +64,7 @@ GUNICORN = ("gunicorn", "--bind", "127.0.0.1:PORT", "--workers", "4", "--log-lev
 THREADED = (*GUNICORN, "--worker-class", "gthread", "--threads", "8", "django_app.urls:wsgi()")
 SYNC = (*GUNICORN, "--worker-class", "sync", "django_app.urls:wsgi()")
 MIDDLEWARE = "from django_app import urls; urls.wsgi()"
-THROTTLES = "import redis_rl.drf"
+THROTTLES = "from django.core.management import call_command; call_command('check')"
 ASGI = (
     "uvicorn",
     "--port",
@@ -80,12 +79,13 @@ ASGI = (
 )
 
 
-def crowd(url: str, count: int, path: str = "/", **headers: str) -> dict[int, int]:
-    def get(_: int) -> int:
-        return httpx.get(url + path, headers=headers, timeout=60).status_code
+def get(url: str, **headers: str) -> httpx.Response:
+    return httpx.get(url, headers=headers, timeout=60, trust_env=False)
 
+
+def crowd(url: str, count: int, path: str = "/", **headers: str) -> dict[int, int]:
     with ThreadPoolExecutor(32) as pool:
-        return dict(Counter(pool.map(get, range(count))))
+        return dict(Counter(pool.map(lambda _: get(url + path, **headers).status_code, range(count))))
 
 
 @pytest.mark.parametrize("words", [SYNC, THREADED], ids=["sync", "gthread"])
@@ -94,7 +94,7 @@ def test_processes_and_threads(server: Server, words: tuple[str, ...]) -> None:
     with project(server.url, *words, DENY_CACHE=0, TIMEOUT=30) as url:
         assert crowd(url, 200) == {200: 5, 429: 195}
         server.set_clock(START_MS + 59_999)
-        denied = httpx.get(url)
+        denied = get(url)
         assert (denied.status_code, denied.headers["Retry-After"]) == (429, "1")
         assert denied.json() == {"detail": "Request was throttled. Expected available in 1 second."}
         server.set_clock(START_MS + 60_000)
@@ -108,20 +108,18 @@ def test_throttles_while_the_server_is_away(choice: str, expected: dict[int, int
     with project("redis://127.0.0.1:1", *ASGI, WHEN_UNAVAILABLE=choice) as url:
         assert crowd(url, 20) == expected
         if choice == "closed":
-            refused = httpx.get(url)
+            refused = get(url)
             assert refused.headers["Retry-After"] == "1"
             assert refused.json() == {"detail": "The rate limiter is not available"}
 
 
 def test_throttles_while_the_server_hangs(server: Server) -> None:
-    """Nobody waits longer than the deadline of a quarter of a second."""
+    """Each of four processes finds out by itself, by a deadline: their clients have no time-outs."""
     with project(server.url, *SYNC, WHEN_UNAVAILABLE="closed") as url:
-        assert httpx.get(url).status_code == 200
+        until("it is there", lambda: get(url).status_code == 200)
         server.process.send_signal(signal.SIGSTOP)
         try:
-            began = time.monotonic()
-            assert [httpx.get(url, timeout=30).status_code for _ in range(40)] == [503] * 40
-            assert time.monotonic() - began < 20
+            assert crowd(url, 40) == {503: 40}
         finally:
             server.process.send_signal(signal.SIGCONT)
 
@@ -132,16 +130,16 @@ def test_the_middleware(server: Server, words: tuple[str, ...]) -> None:
     with project(server.url, *words, RL_MIDDLEWARE="yes", **options) as url:
         server.run("FLUSHALL")
         assert crowd(url, 40, "/limited") == {200: 7, 429: 33}
-        denied = httpx.get(f"{url}/limited", headers={"X-Forwarded-For": "198.51.100.1"})
+        denied = get(f"{url}/limited", **{"X-Forwarded-For": "198.51.100.1"})
         assert denied.status_code == 429
         assert denied.headers["Content-Type"] == "application/problem+json"
         assert denied.json()["violated-policies"] == ["60s"]
         server.set_clock(START_MS + 1000 * int(denied.headers["Retry-After"]))
-        allowed = httpx.get(f"{url}/limited")
+        allowed = get(f"{url}/limited")
         assert allowed.json() == {"remaining": 6}
         assert parsed(allowed.headers["RateLimit"]) == [("60s", {"r": 6, "t": 60})]
         # An answer that the framework makes of an exception has the headers, too.
-        assert "RateLimit-Policy" in httpx.get(f"{url}/nowhere").headers
+        assert "RateLimit-Policy" in get(f"{url}/nowhere").headers
         assert server.run("KEYS", "*") == ["rl:sliding-7/60s:{127.0.0.1}"]
 
 
@@ -151,8 +149,8 @@ def test_functions_by_their_paths(server: Server, words: tuple[str, ...]) -> Non
     with project(server.url, *words, RL_MIDDLEWARE="yes", **options) as url:
         for user in ("a", "b"):
             assert crowd(url, 10, "/limited", **{"X-User": user}) == {200: 2, 429: 8}
-        assert httpx.get(f"{url}/limited").status_code == 403
-        assert httpx.get(f"{url}/free").status_code == 200
+        assert get(f"{url}/limited").status_code == 403
+        assert get(f"{url}/free").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -171,7 +169,7 @@ def test_functions_by_their_paths(server: Server, words: tuple[str, ...]) -> Non
 def test_wrong_settings_are_said_at_the_start(options: dict[str, Any], error: str, starts: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", f"import django; django.setup(); {starts}"],
-        env=environment("redis://127.0.0.1:1", RL_MIDDLEWARE="yes", **options),
+        env=environment("redis://127.0.0.1:1", RL_MIDDLEWARE="yes" if starts == MIDDLEWARE else "", **options),
         cwd=HERE,
         stderr=subprocess.PIPE,
         text=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from typing import Any
 
 import httpx
@@ -118,11 +117,16 @@ async def test_denials(server: Server, handled: bool) -> None:
 
 
 @pytest.mark.parametrize(("choice", "status"), [("open", 200), ("closed", 503), ("local", 200)])
-async def test_a_server_that_hangs(choice: Any, status: int) -> None:
-    """With the client of the README, which has no time-outs. No request waits longer than a quarter of a second."""
+async def test_a_server_that_hangs(choice: Any, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the client of the README, which has no time-outs: one request waits, for its deadline."""
+    # Longer than the test takes on a machine that is busy.
+    monkeypatch.setattr("redis_rl._protocol.PAUSE", 60.0)
+    errors: list[str] = []
     server = Server("module")
     try:
-        limiter = AsyncLimiter(redis.asyncio.Redis(port=server.port))
+        limiter = AsyncLimiter(
+            redis.asyncio.Redis(port=server.port), hook=lambda event: errors.append(f"{event.error}")
+        )
         app = FastAPI()
 
         @app.get("/", dependencies=[Depends(RateLimit(limiter, sliding("100/minute"), when_unavailable=choice))])
@@ -132,13 +136,9 @@ async def test_a_server_that_hangs(choice: Any, status: int) -> None:
         server.process.send_signal(signal.SIGSTOP)
         with serving(app, limiter) as url:
             async with requests(url) as client:
-                # Also the first call.
-                began = time.monotonic()
                 responses = [await client.get("/") for _ in range(50)]
-                took = time.monotonic() - began
             assert statuses(responses) == {status: 50}
-            # At most one a second waits. Without the deadline and the breaker each would, for seconds.
-            assert took < 10
+            assert sum("less than a second ago" in error for error in errors) == 49
             server.process.send_signal(signal.SIGCONT)
     finally:
         server.process.send_signal(signal.SIGCONT)

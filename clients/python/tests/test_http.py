@@ -6,11 +6,15 @@ import asyncio
 import gc
 import logging
 import os
+import shutil
+import signal
+import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import flask
@@ -486,6 +490,33 @@ def test_a_servers_unix_socket(tmp_path: Any) -> None:
         server.kill()
 
 
+async def test_tls(server: Server, tmp_path: Path) -> None:
+    if server.mode != "module" or not server.run("CONFIG", "GET", "tls-port") or not shutil.which("openssl"):
+        pytest.skip("once, with the module, on a server that was built with TLS, and with the program openssl")
+    key, certificate, port = tmp_path / "key", tmp_path / "certificate", free_port()
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    subprocess.run([*words, "-keyout", key, "-out", certificate], check=True, stderr=subprocess.DEVNULL)  # noqa: ASYNC221
+    server.run("CONFIG", "SET", "tls-key-file", str(key), "tls-cert-file", str(certificate), "tls-auth-clients", "no")
+    server.run("CONFIG", "SET", "tls-port", port)
+    url = f"rediss://127.0.0.1:{port}?ssl_cert_reqs=none&ssl_check_hostname=false"
+    try:
+        async with AsyncLimiter.from_url(url, timeout=10) as aio:
+            with Limiter.from_url(url, timeout=10) as limiter:
+                assert [limiter.hit("a", sliding("3/hour")).used, (await aio.hit("a", sliding("3/hour"))).used] == [
+                    1,
+                    2,
+                ]
+                server.process.send_signal(signal.SIGSTOP)
+                limiter._timeout = aio._timeout = 0.5
+                with pytest.raises(redis.TimeoutError):
+                    limiter.hit("a", sliding("3/hour"))
+                with pytest.raises(redis.TimeoutError):
+                    await aio.hit("a", sliding("3/hour"))
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+        server.run("CONFIG", "SET", "tls-port", 0)
+
+
 async def test_a_lease_is_kept_for_a_long_response(server: Server, aio: AsyncLimiter) -> None:
     server.set_clock(0)
     going, more = asyncio.Event(), asyncio.Event()
@@ -495,11 +526,11 @@ async def test_a_lease_is_kept_for_a_long_response(server: Server, aio: AsyncLim
         await more.wait()
         await nothing(scope, receive, send)
 
-    app = RateLimitMiddleware(long, limiter=aio, rule=lease(1, 1.5), key=lambda scope: "k", timeout=10)
+    app = RateLimitMiddleware(long, limiter=aio, rule=lease(1, 3), key=lambda scope: "k", timeout=10)
     first = asyncio.create_task(status(app, from_address("203.0.113.7")))
     await going.wait()
     # Longer than the lease.
-    await asyncio.sleep(2.5)
+    await asyncio.sleep(4)
     assert await status(app, from_address("203.0.113.7")) == 429
     more.set()
     assert await first == 204

@@ -343,9 +343,14 @@ def test_waiting(server: Server, limiter: Limiter) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_a_denial_is_remembered(server: Server) -> None:
+def test_a_denial_is_remembered(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Longer than the test takes on a machine that is busy.
+    monkeypatch.setattr("redis_rl._memory.LONGEST", 60.0)
     events: list[Event] = []
-    with redis.Redis(port=server.port) as client, Limiter(client, deny_cache=100, hook=events.append) as limiter:
+    with (
+        redis.Redis(port=server.port) as client,
+        Limiter(client, deny_cache=100, hook=events.append, timeout=10) as limiter,
+    ):
         rule = sliding("3/minute")
 
         def asked(call: Any) -> Any:
@@ -404,14 +409,16 @@ def test_a_remembered_wait_is_never_too_short() -> None:
     assert denials.find([("a", rule)]) is None
 
 
-def test_a_denial_is_forgotten_after_its_wait(server: Server) -> None:
-    with redis.Redis(port=server.port) as client, Limiter(client, deny_cache=2) as limiter:
-        rule = sliding("1/200ms")
+def test_a_denial_is_forgotten_after_its_wait(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redis_rl._memory.LONGEST", 60.0)
+    with redis.Redis(port=server.port) as client, Limiter(client, deny_cache=2, timeout=10) as limiter:
+        rule = sliding("1/s")
         server.set_clock(0)
         for _ in range(3):
-            until("it is let in", lambda: limiter.hit("a", rule), seconds=10)
-        # By the clock of the server, it was let in as soon as it could be.
-        assert limiter.statistics.denied_from_memory > limiter.statistics.denied / 2
+            until("it is let in", lambda: limiter.hit("a", rule))
+        # In two waits the server was asked at their begin, and at their end some times too early.
+        assert limiter.statistics.denied_from_memory > 0
+        assert limiter.statistics.denied - limiter.statistics.denied_from_memory <= 20
         # Of more keys than it has entries it remembers the last ones.
         for key in "xyz":
             limiter.hit(key, sliding("1/hour"))
@@ -429,7 +436,7 @@ def test_the_hook(server: Server) -> None:
         events.append(event)
         raise ZeroDivisionError
 
-    with redis.Redis(port=server.port) as client, Limiter(client, name="api", hook=hook) as limiter:
+    with redis.Redis(port=server.port) as client, Limiter(client, name="api", hook=hook, timeout=10) as limiter:
         limiter.hit("a", sliding("1/minute"))
         limiter.all([("a", sliding("1/minute")), ("b", fixed("1/minute"))])
         server.run("LPUSH", "list", "x")
@@ -450,7 +457,7 @@ def test_the_hook(server: Server) -> None:
 
 def test_prefix_and_bytes(server: Server) -> None:
     with server.client() as client, redis.Redis(port=server.port) as raw:
-        limiter = Limiter(client, prefix="app:")
+        limiter = Limiter(client, prefix="app:", timeout=10)
         limiter.hit("a", sliding("1/minute"))
         limiter.hit(b"\xff\x00", sliding("1/minute"))
         limiter.hit(b"a", sliding("2/minute"))
@@ -619,12 +626,12 @@ def test_the_module_is_here() -> None:
 def test_clients_with_an_encoding_of_their_own(server: Server, library: Any) -> None:
     """Keys and holders go out as those of the client's other commands do."""
     with library(port=server.port, encoding="latin-1") as client:
-        limiter = Limiter(client, prefix="p\u00e4:")
+        limiter = Limiter(client, prefix="p\u00e4:", timeout=10)
         assert limiter.hit("gr\u00f6\u00dfe", sliding("5/minute")).used == 1
         limiter.acquire("busy", lease(1, 60), holder="J\u00fcrgen")
         assert client.zscore("p\u00e4:busy", "J\u00fcrgen")
         assert client.exists("p\u00e4:gr\u00f6\u00dfe")
     # hiredis, with which redis-py packs here, takes UTF-8 alone.
     with valkey.Valkey(port=server.port, encoding_errors="surrogateescape") as client:
-        assert Limiter(client).hit("\udcff", sliding("5/minute")).used == 1
+        assert Limiter(client, timeout=10).hit("\udcff", sliding("5/minute")).used == 1
         assert client.exists(b"\xff")

@@ -120,7 +120,7 @@ def test_errors_may_be_wrapped(server: Server) -> None:
 
 def test_a_client_of_ones_own(server: Server) -> None:
     with redis.Redis(port=server.port) as client:
-        storage = RlStorage("rl+redis://elsewhere", client=client, key_prefix="mine")
+        storage = RlStorage("rl+redis://elsewhere", client=client, key_prefix="mine", timeout=10)
         assert storage.incr("a", 60) == 1
         assert client.keys() == [b"mine:a:60s"]
 

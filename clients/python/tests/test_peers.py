@@ -31,33 +31,24 @@ NOT_OURS = {
 }
 
 
-def run(sources: Path, folder: Path, suite: str) -> str:
+FAILED = re.compile(r"^(?:FAILED|ERROR) \S+::(\w+)", re.MULTILINE)
+
+
+def run(folder: Path, words: str) -> str:
     """Runs a part of the tests on a server of its own."""
-    shutil.copytree(sources, folder)
     server = Server("module", frozen=False)
     try:
-        done = subprocess.run(
-            # Their settings want plugins and coverage, and are strict about open sockets.
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "-rA",
-                "-o",
-                "addopts=",
-                "-o",
-                "filterwarnings=default",
-                *suite.split(),
-            ],
+        # Their settings want plugins and coverage, and are strict about open sockets.
+        options = ["-q", "-rA", "-o", "addopts=", "-o", "filterwarnings=default"]
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", *options, *words.split()],
             cwd=folder,
             env={**os.environ, "LIMITS_TEST_PORT": str(server.port)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
-        )
-        return done.stdout
+        ).stdout
     finally:
         server.kill()
 
@@ -72,10 +63,17 @@ def test_limits_own_tests(tmp_path: Path) -> None:
     # The installed limits is tested, with our storages.
     shutil.rmtree(sources / "limits")
     shutil.copy(Path(__file__).with_name("peers_conftest.py"), sources / "tests/conftest.py")
+    folders = [shutil.copytree(sources, tmp_path / f"part-{number}") for number in range(len(SUITES))]
     with ThreadPoolExecutor() as pool:
-        jobs = [pool.submit(run, sources, tmp_path / f"part-{n}", suite) for n, suite in enumerate(SUITES)]
-    output = "\n".join(job.result() for job in jobs)
-    passed = len(re.findall(r"^PASSED", output, re.MULTILINE))
-    failed = set(re.findall(r"^(?:FAILED|ERROR) \S+::(\w+)", output, re.MULTILINE))
-    assert failed == NOT_OURS, output
+        outputs = list(pool.map(run, folders, SUITES))
+    passed = sum(output.count("\nPASSED") for output in outputs)
+    # Some of them sleep, and allow a tenth of a second for all else: what fails beside others is run again alone.
+    for number, folder in enumerate(folders):
+        for _ in range(3):
+            if set(FAILED.findall(outputs[number])) <= NOT_OURS:
+                break
+            outputs[number] = run(folder, f"--last-failed {SUITES[number]}")
+            passed += outputs[number].count("\nPASSED")
+    output = "\n".join(outputs)
+    assert set(FAILED.findall(output)) == NOT_OURS, output
     assert passed >= 105, output

@@ -32,7 +32,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 def used(server: Server) -> int:
     with server.client() as client:
-        return Limiter(client).peek("a", RULE, cost=0).used
+        return Limiter(client, timeout=10).peek("a", RULE, cost=0).used
 
 
 @pytest.mark.parametrize("single", [False, True])
@@ -243,7 +243,10 @@ def test_an_older_library_is_replaced_and_a_newer_one_is_not(server: Server, mon
         return str(library)
 
     def use(load: bool = True, mode: Any = "auto") -> str:
-        with redis.Redis(port=server.port) as client, Limiter(client, load_functions=load, mode=mode) as limiter:
+        with (
+            redis.Redis(port=server.port) as client,
+            Limiter(client, load_functions=load, mode=mode, timeout=10) as limiter,
+        ):
             assert limiter.hit("a", RULE)
             assert limiter.mode == "functions"
         return loaded()
@@ -299,7 +302,7 @@ def test_a_server_without_scripts_that_only_read(server: Server) -> None:
     without = [] if is_old() else ["-evalsha_ro", "-eval_ro"]
     server.run("ACL", "SETUSER", "old", "reset", "on", ">x", "~*", "+@all", *without)
     with redis.Redis(port=server.port, username="old", password="x") as client:
-        limiter = Limiter(client, mode="script")
+        limiter = Limiter(client, mode="script", timeout=10)
         assert limiter.peek("a", RULE).used == 1
         assert limiter.hit("a", RULE).used == 1
         assert limiter.peek("a", RULE, cost=0).used == 1
@@ -308,19 +311,19 @@ def test_a_server_without_scripts_that_only_read(server: Server) -> None:
 
 def test_a_chosen_mode(server: Server) -> None:
     with redis.Redis(port=server.port) as client:
-        assert Limiter(client, mode="script").hit("a", RULE).used == 1
-        assert Limiter(client, mode="script").hit("a", RULE).used == 2
-        bare = Limiter(client, mode="functions", load_functions=False)
+        assert Limiter(client, mode="script", timeout=10).hit("a", RULE).used == 1
+        assert Limiter(client, mode="script", timeout=10).hit("a", RULE).used == 2
+        bare = Limiter(client, mode="functions", load_functions=False, timeout=10)
         with pytest.raises(redis.ResponseError, match=r"Function not found|unknown command"):
             bare.hit("a", RULE)
         assert bare.mode == "functions"
-        automatic = Limiter(client, load_functions=False)
+        automatic = Limiter(client, load_functions=False, timeout=10)
         automatic.hit("a", RULE)
         assert automatic.mode == ("module" if server.mode == "module" else "script")
         if server.mode != "module":
             with pytest.raises(redis.ResponseError, match="unknown command"):
-                Limiter(client, mode="module").hit("a", RULE)
-        functions = Limiter(client, mode="functions")
+                Limiter(client, mode="module", timeout=10).hit("a", RULE)
+        functions = Limiter(client, mode="functions", timeout=10)
         if server.mode == "script":
             with pytest.raises(redis.ResponseError, match="unknown command"):
                 functions.hit("a", RULE)

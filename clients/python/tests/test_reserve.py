@@ -14,7 +14,7 @@ import redis
 import redis.asyncio
 
 import redis_rl._sync.limiter as implementation
-from redis_rl import AsyncLimiter, Denied, Limiter, calendar, fixed, lease, sliding
+from redis_rl import AsyncLimiter, Denied, Event, Limiter, calendar, fixed, lease, sliding
 from servers import START_MS, Server, until
 
 RULE = sliding("1000/hour")
@@ -119,15 +119,15 @@ def test_a_settlement_after_the_lease(server: Server, limiter: Limiter) -> None:
 
 
 def test_renewed_in_the_block(server: Server, limiter: Limiter) -> None:
-    """By the real clock, for several leases."""
+    """By the real clock, for longer than its lease."""
     server.set_clock(0)
-    with limiter.reserve("k", RULE, 900, lease=1) as reservation:
-        ends = time.monotonic() + 2.5
-        while time.monotonic() < ends:
-            assert not reservation.lost
-            with pytest.raises(Denied):
-                limiter.reserve("k", RULE, 200)
-            time.sleep(0.1)
+    renewals: list[Event] = []
+    limiter._counter._hook = lambda event: renewals.append(event) if event.call == "renew" else None
+    with limiter.reserve("k", RULE, 900, lease=3) as reservation:
+        until("it was renewed four times", lambda: len(renewals) >= 4)
+        assert not reservation.lost
+        with pytest.raises(Denied):
+            limiter.reserve("k", RULE, 200)
         assert reservation.settle(30)
     assert used(limiter, "k") == 30
     # Other tests leave threads of their frameworks behind.
@@ -136,17 +136,19 @@ def test_renewed_in_the_block(server: Server, limiter: Limiter) -> None:
 
 def test_lost_while_the_server_hangs(server: Server) -> None:
     server.set_clock(0)
-    with redis.Redis(port=server.port) as client, Limiter(client, timeout=0.3) as limiter:
-        with limiter.reserve("k", RULE, 900, lease=1) as reservation:
+    with redis.Redis(port=server.port) as client, Limiter(client, timeout=10) as limiter:
+        with limiter.reserve("k", RULE, 900, lease=2) as reservation:
+            limiter._timeout = 0.3
             server.process.send_signal(signal.SIGSTOP)
             try:
                 assert not reservation.lost
-                assert reservation.lost_event.wait(2)
+                assert reservation.lost_event.wait(30)
                 assert reservation.lost
                 assert reservation.settle(30) is False
             finally:
                 server.process.send_signal(signal.SIGCONT)
             until("it is settled", lambda: reservation.settle(30))
+            limiter._timeout = 10
         assert used(limiter, "k") == 30
 
 
@@ -154,7 +156,7 @@ def test_a_renewal_after_a_settlement_that_was_lost(
     limiter: Limiter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Renewing ends without a word, and nothing is lost."""
-    with limiter.reserve("k", RULE, 100, lease=0.9) as reservation:
+    with limiter.reserve("k", RULE, 100, lease=3) as reservation:
         with monkeypatch.context() as lossy:
             lose_replies(limiter, lossy, "settle")
             assert not reservation.settle(40)
@@ -263,7 +265,7 @@ async def test_a_caller_that_leaves(server: Server, aio: AsyncLimiter) -> None:
 
 
 async def test_asyncio(server: Server, aio: AsyncLimiter, caplog: pytest.LogCaptureFixture) -> None:
-    async with aio.reserve("k", RULE, 900, lease=0.9) as reservation:
+    async with aio.reserve("k", RULE, 900, lease=30) as reservation:
         assert not reservation.lost
         assert await reservation.settle(30)
         assert await reservation.settle(30)

@@ -33,6 +33,13 @@ impl Term {
         self.ends.borrow().is_none_or(|ends| ends <= Instant::now())
     }
 
+    /// There is nothing to lose any more.
+    pub fn settled(&self) {
+        let now = Instant::now();
+        let never = Duration::from_secs(u32::MAX.into());
+        self.ends.send_modify(|current| *current = current.filter(|end| now < *end).and(Self::end(now, never)));
+    }
+
     pub async fn lost(&self) {
         let mut changes = self.ends.subscribe();
         loop {
@@ -88,7 +95,10 @@ impl Term {
                     ticks.tick().await;
                     match renew().await {
                         Ok(Renewed::GoesOn) => {}
-                        Ok(Renewed::Over) => return,
+                        Ok(Renewed::Over) => {
+                            term.settled();
+                            return;
+                        }
                         Err(error) => tracing::warn!(limiter, key, %error, "a {what} was not renewed"),
                     }
                 }
@@ -123,5 +133,21 @@ impl Renewals {
 impl Drop for Renewals {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_settled_cannot_be_lost() {
+        let second = Duration::from_secs(1);
+        let (settled, lost) = (Term::new(Instant::now(), second), Term::new(Instant::now(), second));
+        settled.settled();
+        tokio::time::advance(second).await;
+        lost.settled();
+        assert!(!settled.is_lost());
+        assert!(lost.is_lost());
     }
 }

@@ -252,7 +252,7 @@ struct Part {
     /// The key, as the caller knows it.
     name: Vec<u8>,
     asked: (Vec<u8>, Rule),
-    /// The units of the last attempt to settle it.
+    /// The units that were last to be settled.
     tried: Option<u64>,
     /// The first attempt of which it is not known whether it was carried out.
     unanswered: Option<Instant>,
@@ -322,10 +322,18 @@ impl<D> Reservation<D> {
         if let Some(units) = used.iter().find(|units| **units > MOST_UNITS) {
             return Err(InvalidArgument(format!("the actual units must be from 0 to {MOST_UNITS}, not {units}")).into());
         }
+        // So that it is these units that the drop settles, wherever this future ends.
         for (part, units) in self.parts.iter_mut().zip(used) {
-            part.settle(&self.limiter, &self.clock, self.lease, *units).await?;
+            part.tried = Some(*units);
         }
+        // One that fails does not keep the others from being settled.
+        let mut outcome = Ok(());
+        for (part, units) in self.parts.iter_mut().zip(used) {
+            outcome = outcome.and(part.settle(&self.limiter, &self.clock, self.lease, *units).await);
+        }
+        outcome?;
         self.renewals = None;
+        self.term.settled();
         Ok(())
     }
 }
@@ -345,7 +353,6 @@ impl Part {
             return Err(Error::ReplyLost(no_answer(TimedOut, unknown.to_owned())));
         }
         let before = self.unanswered;
-        self.tried = Some(used);
         // Where this future is dropped, nobody knows what comes of it.
         self.unanswered.get_or_insert(sent);
         match limiter.settle_at(self.asked.clone(), Arc::clone(clock), used).await {

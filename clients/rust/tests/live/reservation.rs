@@ -201,6 +201,20 @@ async fn several_keys_are_reserved_together() {
     }
 }
 
+/// It keeps neither the other keys from being settled, nor does the drop cancel these.
+#[tokio::test]
+async fn a_key_that_cannot_be_settled() {
+    let server = Server::start(Has::Module).await;
+    let limiter = server.limiter().await;
+    let rules = ["{k}1", "{k}2"].map(|key| (key, Rule::from(rule().reserved(5))));
+    let mut reservation = limiter.reserve_all(rules, LEASE).await.unwrap().granted().unwrap();
+    let _: () = server.run("SET {k}1 broken").await;
+    assert!(matches!(reservation.settle(30).await, Err(Error::Refused(_))));
+    drop(reservation);
+    until("the other one is charged", || async { limiter.peek("{k}2", rule().cost(0)).await.unwrap().used == 30 })
+        .await;
+}
+
 /// In the period in which it is reserved, and by the clock of the server.
 #[tokio::test]
 async fn a_calendar_can_be_reserved() {

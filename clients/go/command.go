@@ -171,6 +171,10 @@ func resetCommand(key string, rules []Rule) (command, error) {
 			}
 		}
 	}
+	if words != nil {
+		// A hold that stayed would later give back units of requests that came after the reset.
+		words = append(words, "HOLD")
+	}
 	return command{"RESET", []string{key}, words, false, true}, nil
 }
 

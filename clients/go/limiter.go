@@ -218,7 +218,7 @@ func (l *Limiter) Refund(ctx context.Context, key string, rule Countable, at tim
 	return readRefund(reply)
 }
 
-// Reset gives the key its whole quota back, and with fixed rules their counters. It returns how many of its keys were
+// Reset gives the key its whole quota back, and with fixed rules their counters and reservations. It returns how many of its keys were
 // removed.
 func (l *Limiter) Reset(ctx context.Context, key string, rules ...Rule) (int64, error) {
 	command, err := resetCommand(l.prefix+key, rules)

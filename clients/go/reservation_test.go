@@ -68,6 +68,13 @@ func TestReserve(t *testing.T) {
 		if err := both.Settle(ctx, 10, 20); err != nil {
 			t.Fatal(err)
 		}
+		// A reset gives back what is held as well, and not once more when that is settled.
+		held := must(limiter.Reserve(ctx, "r", fixed, 40, time.Minute))
+		must(limiter.Reset(ctx, "r", fixed))
+		hit(t, limiter, "r", fixed.Cost(5))
+		if err := held.Settle(ctx, 3); err != nil || must(limiter.Peek(ctx, "r", fixed.Cost(0))).Used != 8 {
+			t.Errorf("%v, %d in use", err, must(limiter.Peek(ctx, "r", fixed.Cost(0))).Used)
+		}
 		if used(t, limiter, "{a}1", rule) != 10 || must(limiter.Peek(ctx, "{a}2", fixed.Cost(0))).Used != 20 || used(t, limiter, "{a}3", rule) != 1 {
 			t.Error("not as they were settled")
 		}

@@ -172,10 +172,12 @@ export class Limiter {
     return { refunded, used, ttl };
   }
 
-  /** Gives a key its whole quota back: `RL.RESET`. A fixed rule is needed to find its counters. Resolves with the number of keys removed. */
+  /** Gives a key its whole quota back: `RL.RESET`. A fixed rule is needed to find its counters and holds. Resolves with the number of keys removed. */
   async reset(key: Word, rule?: Rule, options: CallOptions = {}): Promise<number> {
     const { kind } = rule === undefined ? { kind: undefined } : checked(rule);
-    const behind = kind === "fixed" || kind === "calendar" ? counters(rule as FixedRule | CalendarRule) : [];
+    // A hold that stayed would later give back units of requests that came after the reset.
+    const behind =
+      kind === "fixed" || kind === "calendar" ? [...counters(rule as FixedRule | CalendarRule), "HOLD"] : [];
     return readInteger(await this.#giveBack("reset", key, behind, options), "a number of keys");
   }
 

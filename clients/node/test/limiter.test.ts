@@ -357,6 +357,16 @@ for (const mode of modes) {
       await assert.rejects(limiter.reserveAll([{ key: "k", rule: sliding("5/s") }]), /nothing is reserved/);
     });
 
+    test("a reset gives back what is reserved, and the settlement does not once more", async () => {
+      server.setTime(T);
+      const rule = fixed("1000/day");
+      const reservation = await limiter.reserve("reserved and reset", rule, 60);
+      await limiter.reset("reserved and reset", rule);
+      await limiter.hit("reserved and reset", rule, { cost: 5 });
+      await reservation.settle(3);
+      assert.equal((await limiter.peek("reserved and reset", rule, { cost: 0 })).used, 8);
+    });
+
     if (mode === "module") {
       test("a budget takes any cost, also after a request of one unit", async () => {
         server.setTime(T);

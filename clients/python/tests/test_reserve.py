@@ -226,6 +226,18 @@ def test_a_long_deadline(server: Server) -> None:
         assert used(limiter, "k") == 3
 
 
+@pytest.mark.parametrize("rule", RULES, ids=["sliding", "fixed", "anchored", "calendar"])
+def test_reset_while_units_are_reserved(limiter: Limiter, rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was reserved is given back by the reset, and not once more by the settlement."""
+    monkeypatch.setattr(time, "time", lambda: START_MS / 1000)
+    reservation = limiter.reserve("k", rule, 100)
+    assert limiter.reset("k", rule)
+    limiter.hit("k", rule, cost=50)
+    assert reservation.settle(100)
+    assert used(limiter, "k", rule) == (50 if isinstance(rule, type(RULE)) else 150)
+    assert reservation.settle(100)
+
+
 def test_lost_is_of_what_is_held(server: Server, limiter: Limiter, caplog: pytest.LogCaptureFixture) -> None:
     """Neither is a reservation lost that is settled, nor one of a period that is over: it counts nowhere."""
     for reservation in (limiter.reserve("k", RULE, 5, lease=0.001), limiter.reserve("k", RULE, 5)):

@@ -84,7 +84,7 @@ def test_commands() -> None:
     assert peek.sent("script", read_only=False)[0] == "EVALSHA"
     assert Calls(b"\xff").key("\u00fc") == b"\xff\xc3\xbc"
     reset = calls.reset("a", [fixed("1/s", "2/m"), sliding("3/m"), "1/h", lease(1, 1)])
-    assert reset == Command("RESET", ["p:a"], ["1", "60", "3600"])
+    assert reset == Command("RESET", ["p:a"], ["1", "60", "3600", "HOLD"])
 
 
 def test_rules_stay_values_after_a_call() -> None:

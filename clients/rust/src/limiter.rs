@@ -524,23 +524,27 @@ impl Limiter {
         Refund::read(&self.change(("RL.REFUND", "rl_refund", "refund"), false, self.prefixed(key), words).await?)
     }
 
-    /// Gives the whole quota of a key back: `RL.RESET`, with the windows of a fixed rule, so that its counters go too.
-    /// Answers how many keys were removed.
+    /// Gives the whole quota of a key back: `RL.RESET`, with the windows of a fixed rule, so that its counters and
+    /// reservations go too. Answers how many keys were removed.
     ///
     /// # Errors
     /// As [`Error`] says.
     pub async fn reset(&self, key: impl AsRef<[u8]>, rule: impl Into<Rule>) -> Result<u64, Error> {
         let rule = rule.into();
-        let words = move |cmd: &mut Cmd| match &rule {
-            Rule::Fixed(rule) => {
-                for window in rule.windows() {
-                    cmd.arg(seconds(window.millis));
+        let words = move |cmd: &mut Cmd| {
+            match &rule {
+                Rule::Fixed(rule) => {
+                    for window in rule.windows() {
+                        cmd.arg(seconds(window.millis));
+                    }
                 }
+                Rule::Calendar(rule) => {
+                    cmd.arg(format!("@{}", Clock::now().end(&rule.periods)));
+                }
+                _ => return,
             }
-            Rule::Calendar(rule) => {
-                cmd.arg(format!("@{}", Clock::now().end(&rule.periods)));
-            }
-            _ => {}
+            // A hold that stayed would later give back units of requests that came after the reset.
+            cmd.arg("HOLD");
         };
         count(&self.change(("RL.RESET", "rl_reset", "reset"), true, self.prefixed(key.as_ref()), words).await?)
     }

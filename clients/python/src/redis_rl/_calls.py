@@ -71,7 +71,8 @@ class Calls:
                 windows.update(dict.fromkeys(window.seconds for window in rule.now().windows))
             elif not isinstance(rule, Rule):
                 windows[Window.parse(rule).seconds] = None
-        return Command("RESET", [self.key(key)], list(windows))
+        # A hold that stayed would later give back units of requests that came after the reset.
+        return Command("RESET", [self.key(key)], [*windows, "HOLD"] if windows else [])
 
     def release(self, key: Key, holders: Sequence[str | bytes]) -> Command:
         """RL.RELEASE."""

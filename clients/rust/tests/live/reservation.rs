@@ -215,6 +215,21 @@ async fn a_key_that_cannot_be_settled() {
         .await;
 }
 
+/// And the settlement does not give it back once more.
+#[tokio::test]
+async fn a_reset_gives_back_what_is_reserved() {
+    for has in Has::EACH {
+        let server = Server::frozen(has).await;
+        let limiter = server.limiter().await;
+        let day = || Rule::fixed("1000/day").unwrap();
+        let mut reservation = limiter.reserve("k", day(), 60, LEASE).await.unwrap().granted().unwrap();
+        limiter.reset("k", day()).await.unwrap();
+        limiter.hit("k", day().cost(5)).await.unwrap();
+        reservation.settle(3).await.unwrap();
+        assert_eq!(limiter.peek("k", day().cost(0)).await.unwrap().used, 8);
+    }
+}
+
 /// In the period in which it is reserved, and by the clock of the server.
 #[tokio::test]
 async fn a_calendar_can_be_reserved() {

@@ -298,7 +298,7 @@ class AsyncLimiter:
 
         Args:
             key: as in `hit`.
-            rules: the fixed rules (or rates) whose counters go, too.
+            rules: the fixed rules (or rates) whose counters and reservations go, too.
         """
         return read_number(await self._change("reset", key, self._calls.reset(key, rules)))
 

@@ -298,7 +298,7 @@ class Limiter:
 
         Args:
             key: as in `hit`.
-            rules: the fixed rules (or rates) whose counters go, too.
+            rules: the fixed rules (or rates) whose counters and reservations go, too.
         """
         return read_number(self._change("reset", key, self._calls.reset(key, rules)))
 

@@ -152,6 +152,7 @@ class Play:
         """What was judged and did not hold."""
         self._ends: list[Callable[[], Any]] = []
         self.subject = Subject(kind)
+        self._others: list[Subject] = []
         self._limiters = 0
 
     # What there is.
@@ -176,18 +177,26 @@ class Play:
         self._ends.append(sentinels.end)
         return await sentinels.start()
 
-    async def limiter(self, to: Any, timeout: float = 1.0, client: str | None = None, **options: Any) -> Limiter:
+    async def another(self) -> Subject:
+        """One more process of the subject."""
+        self._others.append(Subject(self.kind))
+        return await self._others[-1].start({})
+
+    async def limiter(
+        self, to: Any, timeout: float = 1.0, client: str | None = None, subject: Subject | None = None, **options: Any
+    ) -> Limiter:
         """A limiter over a server, a proxy, a cluster or sentinels. Those of one ``client`` share the user's client."""
         self._limiters += 1
         name = f"limiter{self._limiters}"
-        made = await self.subject.call(
+        subject = subject or self.subject
+        made = await subject.call(
             "limiter", name=name, connect=where(to), client=client or name, timeout=timeout, **options
         )
         if made.outcome == "argument":
             raise Skip(str(made["error"]))
         if made.outcome != "done":
             raise AssertionError(f"no limiter was made: {made}")
-        return Limiter(self.subject, name, timeout)
+        return Limiter(subject, name, timeout)
 
     async def app(self, to: Any, rule: dict[str, Any], policy: str, **options: Any) -> App:
         """An application with the subject's adapter; what it cannot serve is skipped."""
@@ -300,6 +309,7 @@ class Play:
         except TimeoutError:
             self.red.append(f"not over after {scenario.seconds:g} s")
         finally:
-            await self.subject.end()
+            for subject in (self.subject, *self._others):
+                await subject.end()
             for end in reversed(self._ends):
                 end()

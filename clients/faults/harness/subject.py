@@ -126,10 +126,13 @@ class Subject:
         """The memory of the process, in bytes."""
         return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    async def end(self) -> None:
+    def kill(self) -> None:
+        """Its children, too: it has a session of its own. Calls under way end as ``died``."""
         with contextlib.suppress(ProcessLookupError):
-            # Its children, too: it has a session of its own.
             os.killpg(self._process.pid, 9)
+
+    async def end(self) -> None:
+        self.kill()
         await self._process.wait()
         for task in self._tasks:
             task.cancel()

@@ -227,9 +227,14 @@ async fn carry_out(limiter: &Limiter, c: &Value) -> Result<Reply, Failure> {
         }
         "hold" => hold(limiter, c).await,
         "reserve" => {
-            let Rule::Sliding(rule) = rule_of(c)? else { return Err(Failure::Argument("not sliding".to_owned())) };
             let lease = if c["lease"].is_number() { seconds(&c["lease"]) } else { Duration::from_secs(60) };
-            Ok(match limiter.reserve(key, &rule, c["units"].as_u64().unwrap_or_default(), lease).await? {
+            let units = c["units"].as_u64().unwrap_or_default();
+            let attempt = match rule_of(c)? {
+                Rule::Sliding(rule) => limiter.reserve(key, &rule, units, lease).await?,
+                Rule::Fixed(rule) => limiter.reserve(key, &rule, units, lease).await?,
+                _ => return Err(Failure::Argument("only sliding and fixed rules are reserved".to_owned())),
+            };
+            Ok(match attempt {
                 Attempt::Granted(reservation) => {
                     let reply = decided(reservation.decision());
                     let reservation = Arc::new(tokio::sync::Mutex::new(reservation));

@@ -2054,6 +2054,7 @@ local make_run = not PLAIN and function()
       elseif not rule.actual then
         bad_words('settle', kind.syntax)
       end
+      rule.COST = true -- What is settled is a cost, also without that word.
       kind.complete()
       local now = clock()
       local holds = (held or make_held()).read(rule, key, now, declared)
@@ -2070,7 +2071,7 @@ local make_run = not PLAIN and function()
       else
         local difference = rule.actual - (own and own.units or 0)
         rule.cost, rule.needed, rule.FORCE = math.abs(difference), max(1, math.abs(difference)), true
-        local state = difference ~= 0 and read()
+        local state = read()
         if difference > 0 then
           kind.verdict(rule, state)
           kind.decide(rule, state, true, true)

@@ -54,7 +54,7 @@ pub fn counts_denied_keys() -> bool {
     TOP.get() == 0
 }
 
-/// How a new key is stored. `has_cost`: whether the call has a COST option.
+/// How a new key is stored. `has_cost`: whether the call has a COST option or is a settlement.
 pub fn sliding_storage(has_cost: bool) -> Storage {
     match SLIDING_STORAGE.get() {
         0 if !has_cost => Storage::SortedSet, // auto

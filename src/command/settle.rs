@@ -8,7 +8,7 @@ use crate::metrics::SETTLED;
 use crate::server::{Args, Call, Context, Error};
 use crate::state::{Holdable, Settlement, settle};
 
-const NO_HOLD: Error = Error::Line(c"ERR RL.SETTLE takes a rule with HOLD");
+pub(super) const NO_HOLD: Error = Error::Line(c"ERR RL.SETTLE takes a rule with HOLD");
 
 pub struct Settle;
 

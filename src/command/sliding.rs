@@ -29,7 +29,9 @@ impl Rule for Sliding {
         if request.quotas.last().end.is_some() {
             return Err(args::BAD_WINDOW);
         }
-        let (storage, hold) = (config::sliding_storage(options.cost.is_some()), options.hold.take());
+        // What is settled is a cost, also without that word.
+        let has_cost = options.cost.is_some() || host == Host::Settle;
+        let (storage, hold) = (config::sliding_storage(has_cost), options.hold.take());
         Ok((Self { request, storage, hold }, options))
     }
 

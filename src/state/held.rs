@@ -270,7 +270,7 @@ fn note_of<M: Mode>(key: &Key<'_, M>, end: Str<'_>) -> Result<Option<Note>, Erro
     let holder = end.as_bytes().strip_prefix(b"e").ok_or(WRONG_TYPE)?;
     for is_settled in [false, true] {
         let place = score(note_score(holder, is_settled));
-        for member in key.last_in(ScoreRange::closed(place, place), usize::MAX) {
+        for member in key.lowest_in(ScoreRange::closed(place, place), usize::MAX) {
             let until = Time::from_millis(until.ceil() as i64);
             if let Some(note) = Note::parse(member, is_settled, holder, until) {
                 return Ok(Some(note));
@@ -439,19 +439,15 @@ pub fn settle<R: Holdable>(
     if let Some((units, at)) = counted {
         let difference = actual.units().saturating_sub(units);
         let rule = rule.charging(Cost::new(difference.saturating_abs()).unwrap_or(Cost::NOTHING), true);
-        let (mut plan, mut keys, mut left) = (Plan::default(), OpenKeys::new(), None);
-        if difference != 0 {
-            let state = rule.read::<Writable>(ctx, call, now)?;
-            plan = if difference > 0 {
-                let decision = state.decide(Detail::Allowed, true, &Lookups::new())?;
-                state.plan(decision.counted, Compaction::Allowed)?
-            } else {
-                let (refund, plan) = state.refund(Some(at))?;
-                left = Some(refund);
-                plan
-            };
-            keys = state.into_keys();
-        }
+        let state = rule.read::<Writable>(ctx, call, now)?;
+        let (mut plan, left) = if difference > 0 {
+            let decision = state.decide(Detail::Allowed, true, &Lookups::new())?;
+            (state.plan(decision.counted, Compaction::Allowed)?, None)
+        } else {
+            let (refund, plan) = state.refund(Some(at))?;
+            (plan, Some(refund))
+        };
+        let mut keys = state.into_keys();
         plan.keys.push(held.settle(actual)?);
         keys.push(held.into_key());
         plan.apply(keys).publish(ctx, call.key);

@@ -22,6 +22,8 @@ tests![
     a_settlement_counts_once,
     a_hold_that_comes_after_its_settlement_is_refused,
     a_holder_that_is_not_known_is_charged,
+    a_settlement_begins_a_log_that_takes_any_cost,
+    a_settlement_that_is_refused_is_not_written_down,
     a_settlement_is_remembered_for_its_lease_and_a_minute_at_least,
     a_hold_that_ends_by_itself_gives_its_units_back,
     a_thousand_ended_holds_a_call,
@@ -252,6 +254,32 @@ fn a_holder_that_is_not_known_is_charged(engine: &Engine) {
         server.set_time(START + 5_000);
         assert_eq!(client.call::<Reply>(&settle("d", 4)).0, 2, "{rule}");
         assert_eq!(used(client, rule), 1073, "{rule}");
+    });
+}
+
+fn a_settlement_begins_a_log_that_takes_any_cost(engine: &Engine) {
+    let (_server, mut client) = frozen(engine);
+    client.call::<Value>("CONFIG SET rl.sliding-storage auto");
+    for actual in [1500, 500] {
+        client.call::<Value>("FLUSHALL");
+        let settle = format!("RL.SETTLE k SLIDING 60 10000 HOLD a 30 ACTUAL {actual}");
+        assert_eq!(client.call::<Reply>(&settle), (2, actual, 60));
+        assert_eq!(client.call::<Reply>("RL.SLIDING k 60 10000 COST 4000 HOLD b 30"), (1, actual, 60));
+    }
+}
+
+fn a_settlement_that_is_refused_is_not_written_down(engine: &Engine) {
+    each_rule(engine, |_server, client, own, rule| {
+        let places: [Vec<u8>; 2] = [b"k".to_vec(), format!("k:{}", START / 3_600_000).into_bytes()];
+        client.call::<Value>(&format!("{own} COST 20 HOLD a 30"));
+        for place in &places {
+            client.run::<Value>(&[b"DEL", &place[..]]);
+            client.run::<Value>(&[b"RPUSH", &place[..], b"x"]);
+        }
+        for (holder, actual) in [("a", 20), ("a", 0), ("a", 30), ("b", 0), ("b", 9)] {
+            let line = client.refused(&format!("RL.SETTLE k {rule} HOLD {holder} 30 ACTUAL {actual}"));
+            assert!(line.starts_with("WRONGTYPE"), "{rule}: {line}");
+        }
     });
 }
 

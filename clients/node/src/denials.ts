@@ -25,7 +25,7 @@ interface Denial {
 /** One denial a key, since one key belongs to one rule; the oldest makes room. */
 export class DenialCache {
   /** How many denials are remembered: as many as the one of its users that wants most. */
-  entries = 0;
+  #entries = 0;
   readonly #denials = new Map<string, Denial>();
 
   /**
@@ -55,7 +55,8 @@ export class DenialCache {
     }));
   }
 
-  remember(key: string, rule: Rule, cost: number, windows: readonly Figures[], sentAt: number): void {
+  remember(key: string, rule: Rule, cost: number, windows: readonly Figures[], sentAt: number, entries: number): void {
+    this.#entries = Math.max(this.#entries, entries);
     const now = performance.now();
     const waits = windows.map((figures) => figures["retry-after-ms"]);
     const endsAt = waits.some((ms) => ms < 0) ? Number.POSITIVE_INFINITY : sentAt + Math.max(...waits);
@@ -64,7 +65,7 @@ export class DenialCache {
     if (until <= now) return;
     this.#denials.delete(key);
     this.#denials.set(key, { rule: describe(rule), cost, windows, receivedAt: now, endsAt, until, askAgain });
-    if (this.#denials.size > this.entries) {
+    if (this.#denials.size > this.#entries) {
       for (const oldest of this.#denials.keys()) {
         this.#denials.delete(oldest);
         break;

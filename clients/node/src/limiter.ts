@@ -332,58 +332,32 @@ export class Limiter {
     return typeof name === "string" ? prefix + name : Buffer.concat([Buffer.from(prefix), name]);
   }
 
-  /**
-   * A request, asked as an adapter asks. One function with few promises, since each request of an application goes through
-   * it. @internal
-   */
+  /** A request, asked as an adapter asks. @internal */
   async ask(key: Word, rule: Rule, asking: Asking): Promise<Result> {
-    const start = performance.now();
-    const { cost, force, peek = false, timeout } = asking;
+    const { cost, force, peek = false, timeout, hold } = asking;
     // A peek of a forced rule asks whether there is room, as that of any other rule.
     const forced = isForced(checked(rule), peek ? undefined : force);
     const command = peek ? "peek" : commandOf(rule);
-    const holder =
-      rule.kind === "lease" ? (asking.holder ?? rule.holder ?? (peek ? randomUUID() : undefined)) : undefined;
-    const { hold } = asking;
+    const isLease = rule.kind === "lease";
+    const holder = isLease ? (asking.holder ?? rule.holder ?? (peek ? randomUUID() : undefined)) : undefined;
+    const start = performance.now();
     const send = (at?: number, ms = timeout) => {
       const behind = words(rule, { cost, force: peek ? undefined : force, holder, hold, at }, peek ? 0 : 1);
       if (peek) behind.unshift(keyword(rule));
       behind.push(repliesEach(rule, forced) ? "EACH" : "FULL");
       return this.#call(command, [key], behind, ms, hold !== undefined);
     };
-    const units = cost ?? (rule as SlidingRule).cost ?? 1;
-    const denyCache = asking.denyCache ?? this.#denyCache;
-    const remembers = denyCache > 0 && !forced && !peek && rule.kind !== "lease";
-    const id = remembers ? memoryKey(key) : "";
-    const remembered = (since?: number) => {
-      const windows = remembers ? this.#denials.find(id, rule, units, performance.now(), since) : undefined;
-      return windows && this.#fromMemory(command, key, rule, windows, start);
-    };
-    const denied = remembered();
-    if (denied) return denied;
-    try {
-      const reply = rule.kind === "calendar" ? await this.#inPeriod([rule], send, asking) : await send();
+    const decide = () => (rule.kind === "calendar" ? this.#inPeriod([rule], send, asking) : send());
+    const read = (reply: unknown) => {
       const windows = readWindows(rule, forced, reply);
       const result = toResult(rule, windows, "server", holder);
-      if (remembers && result.allowed) this.#denials.refute(id, rule, units);
-      else if (remembers) this.#remember(id, rule, units, windows, start, denyCache);
       this.#decided(command, key, rule, result.allowed, "server", start);
-      return result;
-    } catch (error) {
-      const policy = asking.whenUnavailable ?? this.#whenUnavailable;
-      if (!(error instanceof UnavailableError) || rule.kind === "lease") throw error;
-      // Of a crowd that is larger than the process can serve in time, others may have been denied meanwhile.
-      const known = remembered(start);
-      if (known) return known;
-      if (policy === "closed") throw error;
-      const windows =
-        policy === "open"
-          ? unlimited(rule)
-          : (this.#local.decide([{ key: memoryKey(key), rule, cost: units, force: forced }], peek)[0] as Figures[]);
-      const result = toResult(rule, windows, policy);
-      this.#decided(command, key, rule, result.allowed, policy, start);
-      return result;
-    }
+      return { result, windows: [windows] };
+    };
+    const instead = ([windows]: Windows, source: Source) => toResult(rule, windows as Figures[], source);
+    const asked = { key, rule, cost: unitsOf(rule, cost), force: forced, remembers: !forced && !peek && !isLease };
+    const how = isLease ? { ...asking, whenUnavailable: "closed" as const } : asking;
+    return (await this.#answer(command, [asked], how, { decide, read, instead })).result;
   }
 
   /**
@@ -399,54 +373,79 @@ export class Limiter {
     if (demands.length === 1 && first.rule.kind !== "lease") {
       return { result: await this.ask(first.key, first.rule, { ...asking, cost: first.cost }), index: 0 };
     }
+    const asked = demands.map(({ key, rule, cost, remembers = true }) => {
+      const force = isForced(rule, undefined);
+      return { key, rule, cost: unitsOf(rule, cost), force, remembers: remembers && !force && rule.kind !== "lease" };
+    });
+    const decide = async () => {
+      try {
+        return await this.#all(demands, asking);
+      } catch (error) {
+        for (const { key, rule, holder } of error instanceof LostReplyError ? demands : []) {
+          if (rule.kind === "lease") void this.#releaseLeft(key, rule, holder as Word);
+        }
+        throw error;
+      }
+    };
+    const read = ({ result, each }: Awaited<ReturnType<typeof decide>>) => ({
+      result,
+      windows: each.map((figures) => [figures]),
+    });
+    const rules = demands.map(({ rule }) => rule);
+    const instead = (windows: Windows, source: Source) => new AllResult(rules, togetherOf(windows), source);
+    return this.#answer("all", asked, asking, { decide, read, instead });
+  }
+
+  /** The server's decision, unless a denial is remembered; `instead` makes one of figures where the server is unavailable. */
+  async #answer<T, R extends Result | AllResult>(
+    command: Call["name"],
+    asked: readonly Asked[],
+    asking: Asking,
+    { decide, read, instead }: Deciding<T, R>,
+  ): Promise<{ result: R | Result; index: number }> {
     const start = performance.now();
     const denyCache = asking.denyCache ?? this.#denyCache;
-    const asked = demands.map(({ key, rule, cost, remembers = true }) => {
-      const units = cost ?? (rule as SlidingRule).cost ?? 1;
-      const force = isForced(rule, undefined);
-      return { id: memoryKey(key), key, rule, units, force, remembers: remembers && !force && rule.kind !== "lease" };
-    });
     const remembered = (since?: number) => {
-      for (const [index, { id, key, rule, units, remembers }] of asked.entries()) {
+      for (const [index, { key, rule, cost, remembers }] of asked.entries()) {
         if (denyCache === 0 || !remembers) continue;
-        const windows = this.#denials.find(id, rule, units, performance.now(), since);
-        if (windows) return { result: this.#fromMemory("all", key, rule, windows, start), index };
+        const windows = this.#denials.find(memoryKey(key), rule, cost, performance.now(), since);
+        if (!windows) continue;
+        this.#statistics.deniedFromMemory++;
+        this.#decided(command, key, rule, false, "memory", start);
+        return { result: toResult(rule, windows, "memory"), index };
       }
       return undefined;
     };
+    const told = (result: R) => ({ result, index: result instanceof AllResult ? result.index : 0 });
     const denied = remembered();
     if (denied) return denied;
     try {
-      const { result, each } = await this.#all(demands, asking);
-      for (const [i, { id, rule, units, remembers }] of asked.entries()) {
-        const figures = each[i] as Figures;
-        if (!remembers || denyCache === 0) continue;
-        if (result.allowed) this.#denials.refute(id, rule, units);
-        else if (figures.allowed === 0) this.#remember(id, rule, units, [figures], start, denyCache);
-      }
-      return { result, index: result.index };
-    } catch (error) {
-      const policy = asking.whenUnavailable ?? this.#whenUnavailable;
-      if (!(error instanceof UnavailableError)) throw error;
-      if (error instanceof LostReplyError) {
-        for (const { key, rule, holder } of demands) {
-          if (rule.kind === "lease") void this.#releaseLeft(key, rule, holder as Word);
+      const { result, windows } = read(await decide());
+      for (const [i, { key, rule, cost, remembers }] of asked.entries()) {
+        const figures = windows[i] as Figures[];
+        if (denyCache === 0 || !remembers) continue;
+        if (result.allowed) this.#denials.refute(memoryKey(key), rule, cost);
+        else if (figures.some(({ allowed }) => allowed === 0)) {
+          this.#denials.remember(memoryKey(key), rule, cost, figures, start, denyCache);
         }
       }
+      return told(result);
+    } catch (error) {
+      if (!(error instanceof UnavailableError)) throw error;
+      // Of a crowd that is larger than the process can serve in time, others may have been denied meanwhile.
       const known = remembered(start);
       if (known) return known;
+      const policy = asking.whenUnavailable ?? this.#whenUnavailable;
       if (policy === "closed") throw error;
+      const demands = asked.map((one) => ({ ...one, key: memoryKey(one.key) }));
       const windows =
         policy === "open"
           ? asked.map(({ rule }) => unlimited(rule))
-          : this.#local.decide(
-              asked.map(({ id, rule, units, force }) => ({ key: id, rule, cost: units, force })),
-              false,
-            );
-      const rules = demands.map(({ rule }) => rule);
-      const result = new AllResult(rules, togetherOf(windows), policy);
-      this.#decided("all", first.key, first.rule, result.allowed, policy, start);
-      return { result, index: result.index };
+          : this.#local.decide(demands, asking.peek ?? false);
+      const result = instead(windows, policy);
+      const [{ key, rule }] = asked as readonly [Asked, ...Asked[]];
+      this.#decided(command, key, rule, result.allowed, policy, start);
+      return told(result);
     }
   }
 
@@ -509,17 +508,6 @@ export class Limiter {
       if (hold) hold.at = next;
       return send(next, Math.max(1, left()));
     }
-  }
-
-  #remember(id: string, rule: Rule, units: number, windows: readonly Figures[], start: number, entries: number): void {
-    this.#denials.entries = Math.max(this.#denials.entries, entries);
-    this.#denials.remember(id, rule, units, windows, start);
-  }
-
-  #fromMemory(command: Call["name"], key: Word, rule: Rule, windows: readonly Figures[], start: number): Result {
-    this.#statistics.deniedFromMemory++;
-    this.#decided(command, key, rule, false, "memory", start);
-    return toResult(rule, windows, "memory");
   }
 
   /** Gives something back at a key, and forgets the denial there. */
@@ -643,6 +631,30 @@ export class Limiter {
       await sleep(Math.min(1000, left()), undefined, { ref: false });
     }
   }
+}
+
+/** What is asked of one rule. */
+interface Asked {
+  readonly key: Word;
+  readonly rule: Rule;
+  readonly cost: number;
+  readonly force: boolean;
+  /** Whether a denial may be remembered. */
+  readonly remembers: boolean;
+}
+
+/** The figures of the windows of each rule. */
+type Windows = readonly (readonly Figures[])[];
+
+/** How a decision is asked for, read, and made of figures where the server is unavailable. No more promises than it takes. */
+interface Deciding<T, R> {
+  decide(): Promise<T>;
+  read(reply: T): { result: R; windows: Windows };
+  instead(windows: Windows, source: Source): R;
+}
+
+function unitsOf(rule: Rule, cost: number | undefined): number {
+  return cost ?? (rule as SlidingRule).cost ?? 1;
 }
 
 function checkedDemands(list: readonly Demand[]): void {

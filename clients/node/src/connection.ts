@@ -4,7 +4,8 @@
  *
  * The calls go through a client of our own beside the user's, a duplicate of it without retries. So a call is sent once
  * (ioredis sends again what has no reply, and keeps it until the server is back), and a connection that was cut without a
- * word, or whose server is a replica now, can be given up. It is opened by the first call and ends with the user's client.
+ * word, or whose server is a replica now, can be given up. It is opened when a limiter is made, if the user's client is open by
+ * then, else by the first call, and ends with the user's client.
  */
 
 import type { Writable } from "node:stream";
@@ -18,8 +19,10 @@ export interface Route {
   readonly key: Word;
   /** Whether the command only reads, so that a replica may answer where the client reads from replicas. */
   readonly readOnly: boolean;
-  /** Milliseconds for which the caller waits for the reply. */
+  /** Milliseconds for which the caller waits for the reply, and the time in which this process is busy. */
   readonly timeout: number;
+  /** Aborts when the caller waits no longer. What was not sent by then is not to be sent. */
+  readonly signal: AbortSignal;
 }
 
 /**
@@ -37,6 +40,8 @@ export interface Connection {
   send(command: readonly Word[], route: Route): Promise<unknown>;
   /** The name of the node that has a key, in a cluster: where one node is unavailable, the others go on. */
   nodeOf?(key: Word): string | undefined;
+  /** Called when a limiter is made, so that its first call does not have to wait for a connection. */
+  open?(): void;
   /** Called with a function to call after each reconnection: the server may be another one. */
   onReconnect?(listener: () => void): void;
   /** Called when a node is asked again that was silent: the connection may have been cut without a word. */
@@ -96,8 +101,8 @@ interface OwnClients<C> {
 }
 
 /**
- * A client of our own: opened by the first call, and another one when it has ended or is given up. All callers wait for
- * the same attempt, each until its own deadline.
+ * A client of our own, and another one when it has ended or is given up. All callers wait for the same attempt, each until
+ * its own deadline.
  */
 class Own<C> {
   readonly #how: OwnClients<C>;
@@ -116,6 +121,15 @@ class Own<C> {
   opened(): Promise<C> {
     this.#next ??= this.#open();
     return this.#next.opened;
+  }
+
+  /** Sends something through it when it is open, if anybody still waits for that. */
+  async send(signal: AbortSignal, write: (own: C) => Promise<unknown>): Promise<unknown> {
+    const own = await this.opened().catch((error) => {
+      throw notSent(error);
+    });
+    if (signal.aborted) throw new UnavailableError("The call was not sent in time");
+    return write(own);
   }
 
   #open(): { own: C; opened: Promise<C> } {
@@ -239,6 +253,10 @@ class NodeRedis implements Connection {
     this.#listeners.push(listener);
   }
 
+  open(): void {
+    if (this.#client.isOpen && !this.#own?.current) this.#own?.opened().catch(() => {});
+  }
+
   renew(): void {
     if (this.cluster) this.#own?.replace();
     else this.#own?.drop();
@@ -254,26 +272,19 @@ class NodeRedis implements Connection {
     const own = this.#own.current;
     if (own) return this.#write(own, args, route);
     if (this.#client.isOpen === false) throw new UnavailableError("The call was not sent: the client is closed");
-    const deadline = performance.now() + route.timeout;
-    return this.#own.opened().then(
-      (own) => this.#write(own, args, inTime(route, deadline)),
-      (error) => {
-        throw notSent(error);
-      },
-    );
+    return this.#own.send(route.signal, (own) => this.#write(own, args, route));
   }
 
-  #write(client: NodeRedisClient, args: readonly (string | Buffer)[], { key, readOnly, timeout }: Route) {
+  #write(client: NodeRedisClient, args: readonly (string | Buffer)[], route: Route) {
     // The reply is read as the server sends it, whatever types the client maps it to otherwise. Its own time-out is not
     // needed beside the limiter's, and costs more than all the rest here.
     const options: { typeMapping: object; timeout: undefined; abortSignal?: AbortSignal } = {
       typeMapping: NO_MAPPING,
       timeout: undefined,
     };
-    // A command that waits for a connection is taken out of the queue at its deadline.
-    if (this.#kind !== "client" || client.isReady !== true)
-      options.abortSignal = AbortSignal.timeout(Math.ceil(timeout));
-    return this.#sent(client, bytes(key), readOnly, args, options).then(undefined, (error) => {
+    // A command that waits for a connection is taken out of the queue when it is given up.
+    if (this.#kind !== "client" || client.isReady !== true) options.abortSignal = route.signal;
+    return this.#sent(client, bytes(route.key), route.readOnly, args, options).then(undefined, (error) => {
       if (!(error instanceof Error)) throw error;
       if (NOT_SENT.has(error.message)) throw notSent(this.#failure ?? error);
       // After a failover the name may lead to another server.
@@ -326,16 +337,6 @@ class NodeRedis implements Connection {
     });
   }
 }
-
-/** What is left of the time for a call that waited for a connection. Throws if its caller has been told by now. */
-function inTime(route: Route, deadline: number): Route {
-  const timeout = deadline - performance.now();
-  if (timeout <= -LATE_MS) throw new UnavailableError("The call was not sent in time");
-  return { ...route, timeout: Math.max(1, timeout) };
-}
-
-/** A process that was busy is late itself. */
-const LATE_MS = 1000;
 
 const NO_MAPPING = {};
 
@@ -402,6 +403,13 @@ class Ioredis implements Connection {
     this.#listeners.push(listener);
   }
 
+  open(): void {
+    const { duplicate, status } = this.#client;
+    // A client that is to connect later, or is closed, or a mock.
+    if (!duplicate || status === "wait" || status === "end" || this.#own.current) return;
+    this.#own.opened().catch(() => {});
+  }
+
   renew(): void {
     if (this.cluster) this.#own.replace();
     else this.#own.drop();
@@ -418,13 +426,7 @@ class Ioredis implements Connection {
     const own = this.#own.current;
     if (own) return this.#routed(own, args, route);
     if (this.#client.status === "end") throw new UnavailableError("The call was not sent: the client is closed");
-    const deadline = performance.now() + route.timeout;
-    return this.#own.opened().then(
-      (own) => this.#routed(own, args, inTime(route, deadline)),
-      (error) => {
-        throw notSent(error);
-      },
-    );
+    return this.#own.send(route.signal, (own) => this.#routed(own, args, route));
   }
 
   #routed(

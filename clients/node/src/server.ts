@@ -9,11 +9,10 @@
  */
 
 import { setTimeout as sleep } from "node:timers/promises";
-import type { Connection } from "./connection.js";
+import type { Connection, Route } from "./connection.js";
 import { isReply, LostReplyError, meaning, UnavailableError, UnsupportedServerError } from "./errors.js";
 import type { Word } from "./keys.js";
 import { library, script, scriptSha } from "./lua.js";
-import { LONGEST_TIMER_MS } from "./waiting.js";
 
 /** How the commands are sent: as `RL.*`, as `FCALL rl_*`, or as `EVALSHA`. */
 export type Mode = "module" | "functions" | "script";
@@ -40,26 +39,13 @@ export interface Call {
   readonly repeatable?: boolean;
 }
 
-/** What a call knows of itself while it is under way. */
-interface Attempt {
-  readonly node: Node;
-  readonly deadline: number;
-  /** For how many milliseconds the process had waited for anything when the call began. */
-  readonly waited: number;
-  /** Whether the caller has been told the outcome. */
-  over: boolean;
-  /** Whether something was sent. */
-  sent: boolean;
-  /** Ends the call at its deadline. */
-  timer: NodeJS.Timeout | undefined;
-}
-
 /** For how long a node that was unavailable is not asked. */
 const PAUSE_MS = 1000;
 /** A call that gets no reply by its deadline says that the node is unavailable if that was silent for so long. */
 const SILENCE_MS = 150;
-/** For how long a process that is busy may exceed a deadline. */
+/** For how long a process that is busy may exceed a deadline; and how often it looks for replies in any case. */
 const BUSY_MS = 1000;
+const BUSY_TURNS = 20;
 /** How often a node without the module is asked for it. */
 const PROBE_MS = 60_000;
 /** How often one call lets the form be found out anew. */
@@ -80,11 +66,6 @@ export function serverOf(connection: Connection, mode: Mode | "auto"): Server {
   const server = known.get(mode) ?? new Server(connection, mode === "auto" ? ALL_MODES : [mode]);
   known.set(mode, server);
   return server;
-}
-
-/** For how many milliseconds of its life this process had nothing to do but to wait. */
-function waited(): number {
-  return performance.eventLoopUtilization().idle;
 }
 
 /** Thrown while a node is not asked. */
@@ -169,6 +150,95 @@ class Node {
 
 const NOT_TRYING = Number.POSITIVE_INFINITY;
 
+/** For how many milliseconds of its life this process had nothing to do but to wait. */
+function waited(): number {
+  return performance.eventLoopUtilization().idle;
+}
+
+/** A call under way, until it is answered or given up. */
+class Attempt {
+  readonly node: Node;
+  readonly deadline: number;
+  /** Whether something was sent. */
+  sent = false;
+  readonly #timeout: number;
+  readonly #giveUp: () => void;
+  readonly #waited = waited();
+  #over = false;
+  #timer: NodeJS.Timeout;
+  #abort: AbortController | undefined;
+
+  constructor(node: Node, now: number, timeout: number, giveUp: () => void) {
+    this.node = node;
+    this.deadline = now + timeout;
+    this.#timeout = timeout;
+    this.#giveUp = giveUp;
+    this.#timer = setTimeout(() => this.#expire(), timeout);
+  }
+
+  /** Whether the caller has been told the outcome. */
+  get over(): boolean {
+    return this.#over;
+  }
+
+  /** Aborts when the call is given up. */
+  get signal(): AbortSignal {
+    this.#abort ??= new AbortController();
+    if (this.#over) this.#abort.abort();
+    return this.#abort.signal;
+  }
+
+  /** There is an outcome. Returns whether it is the first. */
+  end(): boolean {
+    if (this.#over) return false;
+    this.#over = true;
+    clearTimeout(this.#timer);
+    return true;
+  }
+
+  /**
+   * Gives the call up when this process has waited for its reply for as long as it may. What the process was busy with does not
+   * count, as with a thousand requests at once, but for a second at most. Then it looks for replies for some turns of the
+   * event loop: of each that was busy, and in which a connection was made or the node asked for its form, one may find one.
+   */
+  #expire(): void {
+    const now = performance.now();
+    const left = Math.min(this.#timeout - (waited() - this.#waited), this.deadline + BUSY_MS - now);
+    if (left > 20) {
+      this.#timer = setTimeout(() => this.#expire(), left);
+      return;
+    }
+    let [turns, { replies }] = [0, this.node];
+    const until = now + 500;
+    const look = () => {
+      if (this.#over) return;
+      if (turns++ < BUSY_TURNS || (this.node.replies !== replies && performance.now() < until)) {
+        replies = this.node.replies;
+        setImmediate(look);
+        return;
+      }
+      this.#over = true;
+      this.#giveUp();
+      this.#abort?.abort();
+    };
+    look();
+  }
+}
+
+/** Where a command of a call goes. Most need no signal, and none is made for them. */
+class Sending implements Route {
+  constructor(
+    readonly key: Word,
+    readonly readOnly: boolean,
+    readonly timeout: number,
+    readonly attempt: Attempt,
+  ) {}
+
+  get signal(): AbortSignal {
+    return this.attempt.signal;
+  }
+}
+
 export class Server {
   readonly #connection: Connection;
   readonly #modes: readonly Mode[];
@@ -194,6 +264,7 @@ export class Server {
   /** A limiter begins to use the server. */
   open(): void {
     this.#users++;
+    this.#connection.open?.();
   }
 
   /** A limiter ends. The last one closes the connection that was opened for them. */
@@ -217,34 +288,23 @@ export class Server {
     const node = this.#nodeAt(call.keys[0]);
     const now = performance.now();
     if (node.enter(now)) this.#connection.renew?.();
-    const deadline = now + timeout;
-    const attempt: Attempt = { node, deadline, waited: waited(), over: false, sent: false, timer: undefined };
     // No more promises than it takes: this is what each request of an application goes through.
     return new Promise((resolve, reject) => {
-      const ended = () => {
-        const waited = !attempt.over;
-        attempt.over = true;
-        clearTimeout(attempt.timer);
-        return waited;
-      };
+      const attempt = new Attempt(node, now, timeout, () => {
+        node.timedOut(performance.now(), now);
+        reject(
+          attempt.sent
+            ? new LostReplyError(`No reply within ${timeout} ms: the call may have been counted, or not`)
+            : new UnavailableError(`The call was not sent: the server has said nothing within ${timeout} ms`),
+        );
+      });
       const answered = (reply: unknown) => {
-        if (ended()) resolve(reply);
+        if (attempt.end()) resolve(reply);
         if (now >= node.probeAt) this.#probe(node, call.keys[0]);
       };
       const failed = (error: unknown) => {
-        if (ended()) reject(error);
+        if (attempt.end()) reject(error);
       };
-      attempt.timer = setTimeout(() => {
-        this.#expire(attempt, timeout, () => {
-          attempt.over = true;
-          node.timedOut(performance.now(), now);
-          reject(
-            attempt.sent
-              ? new LostReplyError(`No reply within ${timeout} ms: the call may have been counted, or not`)
-              : new UnavailableError(`The call was not sent: the server has said nothing within ${timeout} ms`),
-          );
-        });
-      }, timeout);
       const { mode } = node;
       if (mode === undefined) this.#ask(call, attempt).then(answered, failed);
       else {
@@ -252,31 +312,6 @@ export class Server {
         this.#transmit(this.#inForm(mode, call), call, attempt).then(answered, again);
       }
     });
-  }
-
-  /**
-   * Gives a call up when this process has waited for its reply for as long as it may. What the process was busy with does not
-   * count, as with a thousand requests at once, but for a second at most; replies of the node that have arrived are read first.
-   */
-  #expire(attempt: Attempt, timeout: number, giveUp: () => void): void {
-    if (attempt.over) return;
-    const { node } = attempt;
-    const now = performance.now();
-    const left = Math.min(timeout - (waited() - attempt.waited), attempt.deadline + BUSY_MS - now);
-    if (left > 20) {
-      attempt.timer = setTimeout(() => this.#expire(attempt, timeout, giveUp), left);
-      return;
-    }
-    let [turns, { replies }] = [0, node];
-    const until = now + 500;
-    const look = () => {
-      if (attempt.over) return;
-      if (turns++ < 5 || (node.replies !== replies && performance.now() < until)) {
-        replies = node.replies;
-        setImmediate(look);
-      } else giveUp();
-    };
-    look();
   }
 
   /**
@@ -344,23 +379,22 @@ export class Server {
    */
   #found(node: Node, key: Word, deadline: number): Promise<void> {
     if (!node.finding) {
-      const until = Math.max(deadline, performance.now() + PAUSE_MS);
-      const finding = this.#find(node, key, until);
-      node.finding = finding;
+      const ms = Math.max(deadline - performance.now(), PAUSE_MS);
+      // What was never answered keeps later calls from asking no longer than that.
       const over = () => {
         if (node.finding === finding) node.finding = undefined;
       };
-      // What was never answered keeps later calls from asking no longer than that.
-      setTimeout(over, Math.min(until - performance.now(), LONGEST_TIMER_MS)).unref();
+      const finding = this.#beside(node, key, (send) => this.#find(node, key, send), ms, over);
+      node.finding = finding;
       finding.then(over, over);
     }
     return node.finding;
   }
 
-  async #find(node: Node, key: Word, deadline: number): Promise<void> {
+  async #find(node: Node, key: Word, send: Send): Promise<void> {
     const attempts: Error[] = [];
     for (const mode of this.#modes) {
-      const reason = await this.#refusal(mode, node, key, deadline);
+      const reason = await this.#refusal(mode, key, send);
       if (reason) attempts.push(reason);
       else {
         node.mode = mode;
@@ -374,8 +408,7 @@ export class Server {
   }
 
   /** Sends a call that changes nothing in a form, with the library or the script if they are missing. Returns why the form cannot be used. */
-  async #refusal(mode: Mode, node: Node, key: Word, deadline: number): Promise<Error | undefined> {
-    const send = this.#beside(node, key, deadline);
+  async #refusal(mode: Mode, key: Word, send: Send): Promise<Error | undefined> {
     try {
       const error = await refused(send(...this.#inForm(mode, looking(key), false)));
       // A command that is forbidden is there; the call will be told so.
@@ -404,7 +437,7 @@ export class Server {
   #probe(node: Node, key: Word): void {
     node.probeAt = performance.now() + PROBE_MS;
     if (node.mode !== "module" && this.#modes.includes("module")) {
-      this.#refusal("module", node, key, performance.now() + PAUSE_MS).then(
+      this.#beside(node, key, (send) => this.#refusal("module", key, send)).then(
         (reason) => {
           if (!reason) this.#mode = node.mode = "module";
         },
@@ -415,13 +448,14 @@ export class Server {
   }
 
   #checkLibrary(node: Node, key: Word): void {
-    replaceOlder(this.#beside(node, key, performance.now() + PAUSE_MS)).catch(() => {});
+    this.#beside(node, key, replaceOlder).catch(() => {});
   }
 
   /** Sends commands to the node of a key, beside the calls. */
-  #beside(node: Node, key: Word, deadline: number): (...command: Word[]) => Promise<unknown> {
-    const attempt = { node, deadline, waited: 0, over: false, sent: false, timer: undefined };
-    return (...command) => this.#transmit(command, { name: "set", keys: [key], words: [] }, attempt);
+  #beside<T>(node: Node, key: Word, work: (send: Send) => Promise<T>, ms = PAUSE_MS, giveUp = () => {}): Promise<T> {
+    const attempt = new Attempt(node, performance.now(), ms, giveUp);
+    const send: Send = (...command) => this.#transmit(command, { name: "set", keys: [key], words: [] }, attempt);
+    return work(send).finally(() => attempt.end());
   }
 
   /** Sends a command once, and tells the node's state what came of it, also where the caller has left. */
@@ -433,7 +467,7 @@ export class Server {
     let sent: Promise<unknown>;
     try {
       const timeout = Math.max(1, attempt.deadline - sentAt);
-      sent = this.#connection.send(command, { key: call.keys[0], readOnly: call.name === "peek", timeout });
+      sent = this.#connection.send(command, new Sending(call.keys[0], call.name === "peek", timeout, attempt));
     } catch (error) {
       sent = Promise.reject(error);
     }
@@ -490,6 +524,8 @@ export class Server {
   }
 }
 
+type Send = (...command: Word[]) => Promise<unknown>;
+
 /** A call that every server takes which takes any, and that changes nothing. */
 const LOOKING = ["SLIDING", "1", "1", "COST", "0"];
 const looking = (key: Word): Call => ({ name: "peek", keys: [key], words: LOOKING });
@@ -506,7 +542,7 @@ async function refused(sent: Promise<unknown>): Promise<Error | undefined> {
 }
 
 /** Replaces a library of ours that is older than this package's. A newer one, or another's, is left alone. */
-async function replaceOlder(send: (...command: Word[]) => Promise<unknown>): Promise<void> {
+async function replaceOlder(send: Send): Promise<void> {
   const list = JSON.stringify(await send("FUNCTION", "LIST", "LIBRARYNAME", "rl", "WITHCODE"));
   const older = list.includes("redis-rl") && libraryVersion(list) < libraryVersion(library);
   if (older) await send("FUNCTION", "LOAD", "REPLACE", library);

@@ -75,6 +75,26 @@ async function listen(t: TestContext, server: HttpServer): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}/`;
 }
 
+function block(ms: number): void {
+  const until = performance.now() + ms;
+  while (performance.now() < until);
+}
+
+/** The first calls of a process that is busy in each turn of its event loop, until they are answered. */
+async function firstCallsOfABusyProcess(client: RedisClient): Promise<void> {
+  const limiter = new Limiter(client, { timeout: 250 });
+  const asked = Promise.all(Array.from({ length: 20 }, (_, i) => limiter.hit(`k${i}`, rule)));
+  let turn = setImmediate(function busy() {
+    block(300);
+    turn = setImmediate(busy);
+  });
+  try {
+    assert.ok((await asked).every(({ source }) => source === "server"));
+  } finally {
+    clearImmediate(turn);
+  }
+}
+
 async function timed<T>(work: Promise<T>): Promise<[T, number]> {
   const start = performance.now();
   return [await work, performance.now() - start];
@@ -142,10 +162,6 @@ for (const [name, open] of Object.entries(byDefault)) {
       t.after(close);
       const limiter = new Limiter(client, { timeout: 250 });
       await limiter.hit("k", rule);
-      const block = (ms: number) => {
-        const until = performance.now() + ms;
-        while (performance.now() < until);
-      };
       // What is written after the deadline needs its time to the server and back as well.
       const far = open(await farAway(t, server.port));
       t.after(far.close);
@@ -157,6 +173,30 @@ for (const [name, open] of Object.entries(byDefault)) {
       const asked = Promise.all(Array.from({ length: 300 }, (_, i) => limiter.hit(`k${i}`, rule)));
       block(700);
       assert.equal((await asked).length, 300);
+    });
+
+    test("the first calls of a process that is busy for seconds are answered", async (t) => {
+      const server = await Server.start({ mode: "functions" });
+      t.after(() => server.stop());
+      const { client, close } = open(server.port);
+      t.after(close);
+      await firstCallsOfABusyProcess(client);
+    });
+
+    test("a limiter connects before its first call", async (t) => {
+      const server = await Server.start();
+      t.after(() => server.stop());
+      const { client, close } = open(server.port);
+      t.after(close);
+      new Limiter(client);
+      const connections = async () =>
+        String(await server.run("CLIENT", "LIST"))
+          .trim()
+          .split("\n").length;
+      await eventually(
+        "there are the admin's, the client's and the limiter's",
+        async () => (await connections()) === 3,
+      );
     });
 
     test("passOnStoreError lets requests through while the server hangs", async (t) => {
@@ -336,6 +376,16 @@ test("a cluster: one node that hangs does not keep others from answering", async
   }
 });
 
+test("a cluster: the first calls of a process that is busy for seconds are answered", async (t) => {
+  const cluster = await Cluster.start({ mode: "functions" });
+  t.after(() => cluster.stop());
+  for (const kind of [clients[0], clients[3]] as ClientKind[]) {
+    const { client, close } = await kind.openCluster(cluster.ports);
+    t.after(close);
+    await firstCallsOfABusyProcess(client);
+  }
+});
+
 test("a cluster: after a failover the replica's keys are served, and no call is counted twice", async (t) => {
   const cluster = await Cluster.start({ mode: "module", replicas: true });
   t.after(() => cluster.stop());
@@ -385,7 +435,12 @@ for (const ends of ["fails", "succeeds", "fails later than the next one succeeds
         }),
     });
     const { connection } = new Limiter(client(-1));
-    const reply = connection.send(["PING"], { key: "k", readOnly: true, timeout: 1000 });
+    const reply = connection.send(["PING"], {
+      key: "k",
+      readOnly: true,
+      timeout: 1000,
+      signal: new AbortController().signal,
+    });
     connection.renew?.();
     const [first, second] = attempts;
     if (ends === "fails") first?.fail(new Error("it was destroyed"));

@@ -1,9 +1,10 @@
-// The adapters of the Node.js package as applications: express, hono or fastify with the stores of their own limiters, nest,
-// own-express or own-hono with the package's middleware, as the first argument says.
+// The adapters of the Node.js package as applications: express, hono or fastify with the stores of their own limiters, nest, and
+// own-express, own-fastify, own-fetch, own-hono and own-koa with the package's middleware, as the first argument says.
 
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
+import { Readable } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 
 const require = createRequire(new URL("../../node/package.json", import.meta.url));
@@ -85,16 +86,7 @@ const apps = {
       keyGenerator,
       store: fastifyRateLimitStore(limiter),
     });
-    const status = (request) => Number(request.headers["x-status"] ?? 200);
-    app.get("/", (request, reply) => reply.code(status(request)).send("in"));
-    app.get("/slow", async (request, reply) => {
-      reply.hijack();
-      reply.raw.writeHead(status(request));
-      reply.raw.write("in");
-      await sleep(2000);
-      reply.raw.end();
-    });
-    return Number(new URL(await app.listen({ port: 0, host: "127.0.0.1" })).port);
+    return serveFastify(app);
   },
 
   async nest(limiter, { limit, windowMs: ttl }) {
@@ -152,10 +144,55 @@ const apps = {
     app.onError((_error, context) => context.text("", 500));
     return serveHono(app);
   },
+
+  "own-fastify"(limiter, rule) {
+    const { fastify } = require("fastify");
+    const { rateLimit } = require("redis-rl/fastify");
+    const app = fastify();
+    const cost = (request) => Number(request.headers["x-cost"] ?? 1);
+    app.addHook("onRequest", rateLimit(limiter, rule, { key: (request) => request.headers["x-key"], cost }));
+    return serveFastify(app);
+  },
+
+  "own-fetch"(limiter, rule) {
+    const { Hono } = require("hono");
+    const { rateLimit } = require("redis-rl/fetch");
+    const app = new Hono();
+    const cost = (request) => Number(request.headers.get("x-cost") ?? 1);
+    const limited = rateLimit(limiter, rule, { key: (request) => request.headers.get("x-key"), cost });
+    return serveHono(app, limited(app.fetch));
+  },
+
+  "own-koa"(limiter, rule) {
+    const Koa = require("koa");
+    const { rateLimit } = require("redis-rl/koa");
+    const app = new Koa();
+    app.silent = true;
+    const cost = (context) => Number(context.get("x-cost") || 1);
+    app.use(rateLimit(limiter, rule, { key: (context) => context.get("x-key"), cost }));
+    app.use((context) => {
+      context.status = Number(context.get("x-status") || 200);
+      context.body = context.path === "/slow" ? Readable.from(slowly()) : "in";
+    });
+    return listen(createServer(app.callback()));
+  },
 };
 
-/** The routes of an application of Hono, whose limits are in place, and its port. */
-function serveHono(app) {
+/** The routes of an application of Fastify, whose limits are in place, and its port. */
+async function serveFastify(app) {
+  const status = (request) => Number(request.headers["x-status"] ?? 200);
+  app.get("/", (request, reply) => reply.code(status(request)).send("in"));
+  app.get("/slow", (request, reply) => reply.code(status(request)).send(Readable.from(slowly())));
+  return Number(new URL(await app.listen({ port: 0, host: "127.0.0.1" })).port);
+}
+
+async function* slowly() {
+  yield "in";
+  await sleep(2000);
+}
+
+/** The same for Hono; `fetch` may be a handler around it. */
+function serveHono(app, fetch = app.fetch) {
   const { stream } = require("hono/streaming");
   const { serve } = require("@hono/node-server");
   const status = (context) => context.status(Number(context.req.header("x-status") ?? 200));
@@ -171,7 +208,7 @@ function serveHono(app) {
     });
   });
   return new Promise((resolve) => {
-    serve({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" }, ({ port }) => resolve(port));
+    serve({ fetch, port: 0, hostname: "127.0.0.1" }, ({ port }) => resolve(port));
   });
 }
 

@@ -1,7 +1,6 @@
 /** What the adapters have in common: their options, their keys, and how they ask. */
 
 import { NoIdentityError, UnavailableError } from "./errors.js";
-import { adapterKey } from "./identity.js";
 import { Limiter } from "./limiter.js";
 import { type Asking, checkedDenyCache, checkedPolicy, duration, type WhenUnavailable } from "./options.js";
 import { type FixedRule, fixed, known, type SlidingRule, seconds, sliding } from "./rules.js";
@@ -99,12 +98,6 @@ export function ruleOf(algorithm: Algorithm, limit: number, windowMs: number, fo
 /** The policy of a limit that is another one for each request: without its number. */
 export function dynamicPolicy(algorithm: Algorithm, windowMs: number): string {
   return `${algorithm === "fixed" ? "anchored" : "sliding"}-${seconds(windowMs)}s`;
-}
-
-/** Makes the keys of one policy. */
-export function keysOf(prefix: string, policy: string): (identity: string) => string {
-  const start = adapterKey(prefix, policy, "").slice(0, -1);
-  return (identity) => `${start}${/[%{}]/.test(identity) ? identity.replace(/[%{}]/g, encodeURIComponent) : identity}}`;
 }
 
 /** Whether there is something to count by; throws if there is not and the request is to be refused. */

@@ -1,15 +1,7 @@
 /** A store for @fastify/rate-limit, version 10 or 11. */
 
-import {
-  asking,
-  dynamicPolicy,
-  identified,
-  isRefused,
-  keysOf,
-  ruleOf,
-  type StoreOptions,
-  storeOptions,
-} from "./adapter.js";
+import { asking, dynamicPolicy, identified, isRefused, ruleOf, type StoreOptions, storeOptions } from "./adapter.js";
+import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 import type { Asking } from "./options.js";
 import { type FixedRule, policyOf, type SlidingRule } from "./rules.js";
@@ -28,14 +20,6 @@ export interface FastifySettings {
   /** Whether the plugin lets requests through after an error of the store. */
   readonly skipOnError?: boolean;
   readonly routeInfo?: { readonly method?: string | readonly string[]; readonly url?: string };
-}
-
-/** What is made of a window and a number. */
-interface Limit {
-  readonly timeWindow: number;
-  readonly max: number;
-  readonly rule: SlidingRule | FixedRule;
-  readonly keyOf: (identity: string) => string;
 }
 
 /** The store that the plugin makes; see {@link fastifyRateLimitStore}. */
@@ -69,8 +53,6 @@ export function fastifyRateLimitStore(
     /** The limit's name, and the route that the settings are of. */
     readonly #named: string;
     readonly #asking: Asking;
-    /** Requests come with the same limit: what is made of it. */
-    #limit: Limit | undefined;
 
     constructor(settings: FastifySettings) {
       if (settings.exponentialBackoff) throw new Error("redis-rl does not support exponentialBackoff");
@@ -107,20 +89,14 @@ export function fastifyRateLimitStore(
     /** A denial is a count above the limit; a peek counts no request, so it is not a denial. */
     async #told(key: string, timeWindow: number, max: number, how: Asking): Promise<{ current: number; ttl: number }> {
       if (!identified(key, withoutIdentity)) return { current: how.peek ? 0 : 1, ttl: timeWindow };
-      const { rule, keyOf } = this.#of(timeWindow, max);
-      const result = await limiter.ask(keyOf(String(key)), rule, how);
+      const rule = this.#rule(timeWindow, max);
+      // A route is called by its template, and the plugin's own limit by what it allows.
+      const isDynamic = typeof this.#settings.max === "function";
+      const policy = this.#named || (isDynamic ? dynamicPolicy(algorithm, timeWindow) : policyOf(rule));
+      const result = await limiter.ask(adapterKey(prefix, policy, String(key)), rule, how);
       const counted = result.allowed || how.peek;
       const ttl = (counted ? result.resetAfterMs : result.retryAfterMs) ?? result.windowMs;
       return { current: counted ? result.used : Math.max(result.used, max + 1, result.limit + 1), ttl };
-    }
-
-    /** A route is called by its template, and the plugin's own limit by what it allows. */
-    #of(timeWindow: number, max: number): Limit {
-      if (this.#limit?.timeWindow === timeWindow && this.#limit.max === max) return this.#limit;
-      const rule = this.#rule(timeWindow, max);
-      const policy = typeof this.#settings.max === "function" ? dynamicPolicy(algorithm, timeWindow) : policyOf(rule);
-      this.#limit = { timeWindow, max, rule, keyOf: keysOf(prefix, this.#named || policy) };
-      return this.#limit;
     }
 
     #rule(timeWindow: number, max: number): SlidingRule | FixedRule {

@@ -1,16 +1,8 @@
 /** The store that express-rate-limit and hono-rate-limiter ask: both have the same interface. */
 
 import { AsyncLocalStorage } from "node:async_hooks";
-import {
-  asking,
-  dynamicPolicy,
-  identified,
-  isRefused,
-  keysOf,
-  ruleOf,
-  type StoreOptions,
-  storeOptions,
-} from "./adapter.js";
+import { asking, dynamicPolicy, identified, isRefused, ruleOf, type StoreOptions, storeOptions } from "./adapter.js";
+import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 import type { Result } from "./result.js";
 import { type FixedRule, policyOf, type SlidingRule, type Window } from "./rules.js";
@@ -102,7 +94,7 @@ export class HitStore {
     const { algorithm = "sliding", limit: limitOf, prefix = "rl:" } = this.#options;
     const name = this.#options.name ?? (typeof identifier === "string" ? identifier : undefined);
     const of = (policy: string, ruleOf: Ready["ruleOf"], countsDenials: boolean): Ready => {
-      return { windowMs, policy, keyOf: keysOf(prefix, policy), ruleOf, countsDenials };
+      return { windowMs, policy, keyOf: (key) => adapterKey(prefix, policy, String(key)), ruleOf, countsDenials };
     };
     if (typeof limit === "number") {
       const rule = ruleOf(algorithm, limit, windowMs);
@@ -143,7 +135,7 @@ export class HitStore {
     }
     const rule = ruleOf(key);
     const asked = rule instanceof Promise ? await rule : rule;
-    const result = await this.#limiter.ask(keyOf(String(key)), asked, this.#asking);
+    const result = await this.#limiter.ask(keyOf(key), asked, this.#asking);
     if (result.source === "server" && (result.allowed || countsDenials)) ticket.countedAt = result.atMs;
     // A denial is a total above the limit, whether it was counted or not; that of this process alone may be lower.
     const [{ limit }] = asked.windows as readonly [Window];
@@ -161,7 +153,7 @@ export class HitStore {
       const { keyOf, ruleOf } = this.#settings();
       const { timeout } = this.#asking;
       if (identified(key, "allow")) {
-        await this.#limiter.refund(keyOf(String(key)), await ruleOf(key), { ...at, timeout });
+        await this.#limiter.refund(keyOf(key), await ruleOf(key), { ...at, timeout });
       }
     } catch (error) {
       this.#limiter.warn(`a request could not be taken back: ${(error as Error).message}`);
@@ -172,7 +164,7 @@ export class HitStore {
   async get(key: string): Promise<Hits | undefined> {
     const { keyOf, ruleOf } = this.#settings();
     if (!identified(key, this.#options.withoutIdentity)) return undefined;
-    const result = await this.#limiter.ask(keyOf(String(key)), await ruleOf(key), {
+    const result = await this.#limiter.ask(keyOf(key), await ruleOf(key), {
       ...this.#asking,
       cost: 0,
       peek: true,
@@ -184,7 +176,7 @@ export class HitStore {
   async resetKey(key: string): Promise<void> {
     const { keyOf, ruleOf } = this.#settings();
     const { timeout } = this.#asking;
-    await this.#limiter.reset(keyOf(String(key)), await ruleOf(key), { timeout });
+    await this.#limiter.reset(keyOf(key), await ruleOf(key), { timeout });
   }
 
   #settings(): Ready {

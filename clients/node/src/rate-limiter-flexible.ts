@@ -3,8 +3,9 @@
 import { type IRateLimiterStoreOptions, RateLimiterRes, type RateLimiterStoreAbstract } from "rate-limiter-flexible";
 // @ts-expect-error It is not exported from the index, and has no declarations of its own.
 import untyped from "rate-limiter-flexible/lib/RateLimiterStoreAbstract.js";
-import { type AdapterOptions, asking, identified, keysOf, ruleOf } from "./adapter.js";
+import { type AdapterOptions, asking, identified, ruleOf } from "./adapter.js";
 import { UnavailableError } from "./errors.js";
+import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 import type { Result } from "./result.js";
 import { type FixedRule, policyOf, type SlidingRule, seconds } from "./rules.js";
@@ -54,9 +55,8 @@ export class RateLimiterRl extends Abstract {
   readonly #limiter: Limiter;
   readonly #algorithm: "sliding" | "fixed";
   readonly #asking: ReturnType<typeof asking>;
-  readonly #keyOf: (identity: string) => string;
-  /** The rule that was asked for last: nearly all requests are of one. */
-  #made: { readonly limit: number; readonly msDuration: number; readonly rule: SlidingRule | FixedRule } | undefined;
+  readonly #prefix: string;
+  readonly #policy: string;
 
   constructor({ limiter, algorithm = "fixed", ...options }: RateLimiterRlOptions) {
     if (algorithm === "sliding" && options.blockDuration) {
@@ -68,7 +68,8 @@ export class RateLimiterRl extends Abstract {
     const ask = asking(limiter, options);
     // An insurance limiter decides when the server is unavailable, and nothing else.
     this.#asking = options.insuranceLimiter ? { ...ask, whenUnavailable: "closed" } : ask;
-    this.#keyOf = keysOf(options.prefix ?? "rl:", options.keyPrefix || policyOf(this.#rule(this.#ms())));
+    this.#prefix = options.prefix ?? "rl:";
+    this.#policy = options.keyPrefix || policyOf(this.#rule(this.#ms()));
   }
 
   /** A missing key shares no count with others. @internal */
@@ -150,16 +151,14 @@ export class RateLimiterRl extends Abstract {
 
   #key(rlKey: string): string {
     const { keyPrefix } = this as unknown as Inherited;
-    return this.#keyOf(keyPrefix === "" ? rlKey : rlKey.slice(keyPrefix.length + 1));
+    const identity = keyPrefix === "" ? rlKey : rlKey.slice(keyPrefix.length + 1);
+    return adapterKey(this.#prefix, this.#policy, identity);
   }
 
   #rule(msDuration: number): SlidingRule | FixedRule {
     const limit = Math.max(0, (this as unknown as Inherited).points);
-    if (this.#made?.limit !== limit || this.#made.msDuration !== msDuration) {
-      const ms = msDuration > 0 ? msDuration : FOR_EVER_MS;
-      this.#made = { limit, msDuration, rule: ruleOf(this.#algorithm, limit, ms, this.#algorithm === "fixed") };
-    }
-    return this.#made.rule;
+    const ms = msDuration > 0 ? msDuration : FOR_EVER_MS;
+    return ruleOf(this.#algorithm, limit, ms, this.#algorithm === "fixed");
   }
 
   #ms(options: KeyOptions = {}): number {

@@ -378,14 +378,14 @@ describe("errors", () => {
 
 describe("keys", () => {
   const { keys, calendar, addresses, invalid } = read("keys");
-  const { keysOf } = internal("adapter");
+  const { adapterKey } = internal("identity");
   const { policyOf } = internal("rules");
   for (const given of [...keys, ...calendar]) {
     test(given.key, () => {
       knows(given, "rule", "identity", "prefix", "policy", "key");
       const rule = ruleOf(given.rule);
       assert.equal(policyOf(rule).replace(/[%:{}]/g, encodeURIComponent), given.policy);
-      assert.equal(keysOf(given.prefix ?? "rl:", policyOf(rule))(given.identity), given.key);
+      assert.equal(adapterKey(given.prefix ?? "rl:", policyOf(rule), given.identity), given.key);
     });
   }
   const options = ({ trusted, ipv6_prefix: ipv6Prefix }: Any) => ({

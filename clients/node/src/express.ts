@@ -1,4 +1,4 @@
-/** Middleware for Express, version 5. */
+/** Middleware for Express, versions 4 and 5. */
 
 import type { NextFunction, Request, RequestHandler, Response } from "express";
 import { Guard, type GuardOptions, type Limits } from "./guard.js";

@@ -1,4 +1,4 @@
-/** A hook for Fastify, version 5. */
+/** A hook for Fastify, versions 4 and 5. */
 
 import type { FastifyReply, FastifyRequest } from "fastify";
 import { Guard, type GuardOptions, type Limits } from "./guard.js";

@@ -1,4 +1,4 @@
-/** Middleware for Koa, version 3. */
+/** Middleware for Koa, versions 2 and 3. */
 
 import type { Context, Middleware, Next } from "koa";
 import { Guard, type GuardOptions, type Limits } from "./guard.js";

@@ -149,7 +149,8 @@ def test_waiting_for_a_connection_is_part_of_a_call() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert 1 <= len(removed) <= 2
+        # To serve all six takes nine seconds.
+        assert 1 <= len(removed) < 6
         # That there were too many calls does not mean that the server is unavailable.
         assert limiter.reset("a") == 1
 

@@ -2,9 +2,8 @@
 
 use super::args::{self, Host, Options};
 use super::rule::{Decide, Rule};
-use crate::limit::{Micros, Window};
-use crate::server::{Access, Args, Call, Command, Context, EntryPoint, Error, Keys};
-use crate::state::{CounterSet, Fixed, Suffix, Work, give_back_ended};
+use crate::server::{Access, Args, Command, EntryPoint, Error, Keys};
+use crate::state::Fixed;
 
 const ANCHORED_END: Error = Error::Line(c"ERR ANCHORED takes no @ms");
 
@@ -34,21 +33,5 @@ impl Rule for Fixed {
 
     fn forces(&self) -> bool {
         self.request.force
-    }
-
-    fn uses_key(&self) -> bool {
-        false
-    }
-
-    fn counters<'k>(&self, key: &'k [u8], now: Micros) -> Option<CounterSet<'k>> {
-        Some(Fixed::counters(self, key, now))
-    }
-
-    fn give_back_ended(&self, ctx: &mut Context, call: Call<'_>, now: Micros, work: &mut Work) -> Result<(), Error> {
-        give_back_ended(self, ctx, call, now, work)
-    }
-
-    fn suffixes(window: Window, now: Micros) -> impl Iterator<Item = Suffix> + Clone {
-        Fixed::suffixes(window, now).into_iter()
     }
 }

@@ -7,7 +7,7 @@ use super::{KeyHandler, reply};
 use crate::limit::Lookups;
 use crate::metrics::PEEK;
 use crate::server::{Args, Call, Context, Error, ReadOnly};
-use crate::state::{Compaction, State, Stored};
+use crate::state::{State, Stored};
 
 pub struct Peek;
 
@@ -19,7 +19,7 @@ impl KeyHandler for Peek {
         let state = rule.read::<ReadOnly>(ctx, call, now)?;
         let decision = state.decide(detail, true, &Lookups::new())?;
         if decision.counted {
-            state.plan(true, Compaction::Allowed)?; // A log that cannot take the units refuses the call.
+            state.check_room()?;
         }
 
         PEEK.count(decision.allowed());

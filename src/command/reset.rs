@@ -1,11 +1,10 @@
 //! `RL.RESET key [windowSec ...] [HOLD]`: gives the quota back.
 
 use super::rule::now;
-use super::rules::suffixes;
 use super::{KeyHandler, args};
 use crate::metrics;
 use crate::server::{Args, Call, Context, Error};
-use crate::state::{self, Suffix};
+use crate::state::{self, Fixed, Suffix};
 
 pub struct Reset;
 
@@ -13,7 +12,7 @@ impl KeyHandler for Reset {
     fn run(ctx: &mut Context, call: Call<'_>, words: Args<'_>) -> Result<(), Error> {
         let (windows, ends, held) = args::windows(words)?;
         let now = now();
-        let of_windows = windows.iter().flat_map(|&window| suffixes(window, now));
+        let of_windows = windows.iter().flat_map(|&window| Fixed::suffixes(window, now));
         let (plan, keys) = state::reset(
             ctx,
             call,

@@ -11,10 +11,10 @@ use super::reply;
 use super::rules::Counts;
 use super::top::denied;
 use crate::config;
-use crate::limit::{Decision, Lookups, Micros, Window};
+use crate::limit::{Decision, Lookups, Micros};
 use crate::metrics::PEEK;
 use crate::server::{Args, Call, Command, Context, Error, Writable, unix_micros};
-use crate::state::{Compaction, CounterSet, State, Stored, Suffix, Work};
+use crate::state::{Compaction, State, Stored, Work};
 
 /// A rule: its words, its state, its decision, and whatever else the commands need to know of it.
 ///
@@ -48,32 +48,6 @@ pub trait Rule: Stored + Sized {
     /// Whether a request takes no unit, and is counted as a peek.
     fn is_check(&self) -> bool {
         false
-    }
-
-    /// Whether it uses the key in the call.
-    fn uses_key(&self) -> bool {
-        true
-    }
-
-    /// The other keys that it uses, if there are any: counters, holds.
-    fn counters<'k>(&self, _key: &'k [u8], _now: Micros) -> Option<CounterSet<'k>> {
-        None
-    }
-
-    /// Gives back what is held at its key and has ended by itself, as far as the work of a call goes.
-    fn give_back_ended(
-        &self,
-        _ctx: &mut Context,
-        _call: Call<'_>,
-        _now: Micros,
-        _work: &mut Work,
-    ) -> Result<(), Error> {
-        Ok(())
-    }
-
-    /// The counters that RL.RESET removes for a window.
-    fn suffixes(_window: Window, _now: Micros) -> impl Iterator<Item = Suffix> + Clone {
-        std::iter::empty()
     }
 
     /// The reply without options.

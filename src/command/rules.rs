@@ -1,18 +1,16 @@
 //! The list of rules, and one of them as RL.PEEK, RL.REFUND and RL.ALL take it.
 //!
-//! A rule is added here by its name. Error lines, COMMAND DOCS, INFO and RL.RESET are made from the list.
+//! A rule is added here by its name. Error lines, COMMAND DOCS and INFO are made from the list.
 
 use std::ffi::CString;
 use std::sync::LazyLock;
 
 use super::args::{Grammar, Host, Options, is};
 use super::rule::Rule;
-use crate::limit::{Decision, Detail, Lookups, Micros, Refund, Time, Window};
+use crate::limit::{Decision, Detail, Lookups, Micros, Refund, Time};
 use crate::metrics::Outcomes;
 use crate::server::{Args, Call, Command, Context, Error, Mode, Str};
-use crate::state::{
-    Compaction, CounterSet, Fixed, Lease, OpenKeys, Plan, Sliding, State, Stored, Suffix, Throttle, Work,
-};
+use crate::state::{Compaction, CounterSet, Fixed, Lease, OpenKeys, Plan, Sliding, State, Stored, Throttle, Work};
 
 macro_rules! rules {
     ($($rule:ident),+ $(,)?) => {
@@ -47,36 +45,9 @@ macro_rules! rules {
                 }
             }
 
-            /// See [`Rule::give_back_ended`].
-            pub fn give_back_ended(
-                &self,
-                ctx: &mut Context,
-                call: Call<'_>,
-                now: Micros,
-                work: &mut Work,
-            ) -> Result<(), Error> {
-                match self {
-                    $(Self::$rule(rule) => Rule::give_back_ended(rule, ctx, call, now, work)),+
-                }
-            }
-
-            /// See [`Rule::uses_key`].
-            pub fn uses_key(&self) -> bool {
-                match self {
-                    $(Self::$rule(rule) => rule.uses_key()),+
-                }
-            }
-
             pub fn grammar(&self) -> &'static Grammar {
                 match self {
                     $(Self::$rule(_) => const { &$rule::GRAMMAR }),+
-                }
-            }
-
-            /// See [`Rule::counters`].
-            pub fn counters<'k>(&self, key: &'k [u8], now: Micros) -> Option<CounterSet<'k>> {
-                match self {
-                    $(Self::$rule(rule) => Rule::counters(rule, key, now)),+
                 }
             }
 
@@ -101,6 +72,30 @@ macro_rules! rules {
                     $(Self::$rule(rule) => rule.read(ctx, call, now).map(AnyState::$rule)),+
                 }
             }
+
+            fn uses_key(&self) -> bool {
+                match self {
+                    $(Self::$rule(rule) => rule.uses_key()),+
+                }
+            }
+
+            fn counters<'k>(&self, key: &'k [u8], now: Micros) -> Option<CounterSet<'k>> {
+                match self {
+                    $(Self::$rule(rule) => rule.counters(key, now)),+
+                }
+            }
+
+            fn give_back_ended(
+                &self,
+                ctx: &mut Context,
+                call: Call<'_>,
+                now: Micros,
+                work: &mut Work,
+            ) -> Result<(), Error> {
+                match self {
+                    $(Self::$rule(rule) => rule.give_back_ended(ctx, call, now, work)),+
+                }
+            }
         }
 
         impl<'a, M: Mode> State<'a, M> for AnyState<'a, M> {
@@ -113,6 +108,12 @@ macro_rules! rules {
             fn plan(&self, counted: bool, compaction: Compaction) -> Result<Plan, Error> {
                 match self {
                     $(Self::$rule(state) => state.plan(counted, compaction)),+
+                }
+            }
+
+            fn check_room(&self) -> Result<(), Error> {
+                match self {
+                    $(Self::$rule(state) => state.check_room()),+
                 }
             }
 
@@ -153,11 +154,6 @@ macro_rules! rules {
                 &OUTCOMES
             }
         })+
-
-        /// The counters that RL.RESET removes for a window.
-        pub fn suffixes(window: Window, now: Micros) -> impl Iterator<Item = Suffix> + Clone {
-            std::iter::empty()$(.chain(<$rule as Rule>::suffixes(window, now)))+
-        }
     };
 }
 

@@ -1,13 +1,10 @@
 //! `RL.SLIDING`: an exact sliding window.
 
-use std::iter;
-
 use super::args::{self, Host, Options};
 use super::rule::{Decide, Rule};
 use crate::config;
-use crate::limit::Micros;
-use crate::server::{Access, Args, Call, Command, Context, EntryPoint, Error, Keys};
-use crate::state::{CounterSet, Sliding, Suffix, Work, give_back_ended};
+use crate::server::{Access, Args, Command, EntryPoint, Error, Keys};
+use crate::state::Sliding;
 
 impl Rule for Sliding {
     const SYNTAX: &'static str =
@@ -37,13 +34,5 @@ impl Rule for Sliding {
 
     fn forces(&self) -> bool {
         self.request.force
-    }
-
-    fn counters<'k>(&self, key: &'k [u8], _now: Micros) -> Option<CounterSet<'k>> {
-        self.hold.as_ref().map(|_| CounterSet::new(key, iter::once(Suffix::Held)))
-    }
-
-    fn give_back_ended(&self, ctx: &mut Context, call: Call<'_>, now: Micros, work: &mut Work) -> Result<(), Error> {
-        give_back_ended(self, ctx, call, now, work)
     }
 }

@@ -1,10 +1,10 @@
 //! `RL.TOP [COUNT n] [RESET]`: the keys that were denied most.
 
 use super::args::{is, within};
+use crate::config;
 use crate::metrics::{ERRORS, TOP};
-use crate::server::{Args, Context, Error, Handler, Str};
+use crate::server::{Args, Context, Error, EventClass, Handler, Str};
 use crate::sketch::{COUNTERS, Counted};
-use crate::{config, state};
 
 const BAD_COUNT: Error = Error::Line(c"ERR COUNT must be an integer from 1 to 128");
 const BAD_TOP: Error = Error::Line(c"ERR syntax error: expected [COUNT n] [RESET]");
@@ -22,7 +22,7 @@ pub fn denied(ctx: &mut Context, key: Str<'_>) {
     if config::counts_denied_keys() {
         TOP.count(key.as_bytes());
     }
-    state::denied(ctx, key);
+    ctx.notify(EventClass::Module, c"rl.denied", key);
 }
 
 pub struct Top;

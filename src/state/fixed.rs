@@ -2,8 +2,10 @@
 
 use std::iter;
 
+use smallvec::SmallVec;
+
 use super::counter_name::{CounterSet, Suffix, check_missing, counter_name};
-use super::held::{Hold, Holdable, Holding, Note};
+use super::held::{self, Hold, Holdable, Holding, Note, Work};
 use super::plan::{Change, Changes, OpenKey};
 use super::{Compaction, OpenKeys, Plan, State, Stored, read_integer};
 use crate::limit::fixed::{self, Counter, Overflow};
@@ -54,26 +56,33 @@ struct Found {
 impl Stored for Fixed {
     type State<'a, M: Mode> = Holding<'a, Counters<'a, M>, M>;
 
-    fn read<'a, M: Mode>(
-        &'a self,
-        ctx: &'a Context,
-        call: Call<'_>,
-        time: Micros,
-    ) -> Result<Self::State<'a, M>, Error> {
-        let now = time.time();
-        let (first, open) = self.find(ctx, call, self.request.quotas.first(), now)?;
-        let (mut others, mut keys): (Vec<Found>, OpenKeys<'a, M>) = (Vec::new(), open.into_iter().collect());
+    fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error> {
+        let time = now.time();
+        let mut keys = OpenKeys::with_capacity(self.request.quotas.len());
+        let first = self.find(ctx, call, self.request.quotas.first(), time, &mut keys)?;
+        let mut others: Vec<Found> = Vec::new();
         for quota in self.request.quotas.iter().skip(1) {
             let shorter = others.last().copied().unwrap_or(first);
-            others.push(if self.suffix(quota, now) == self.suffix(shorter.counter.quota, now) {
+            others.push(if self.suffix(quota, time) == self.suffix(shorter.counter.quota, time) {
                 Found { counter: Counter { quota, ..shorter.counter }, has_key: false, ..shorter }
             } else {
-                let (found, open) = self.find(ctx, call, quota, now)?;
-                keys.extend(open);
-                found
+                self.find(ctx, call, quota, time, &mut keys)?
             });
         }
-        Holding::read(self, Counters { rule: self, now, first, others, keys }, ctx, call, time)
+        Holding::read(self, Counters { rule: self, now: time, first, others, keys }, ctx, call, now)
+    }
+
+    fn uses_key(&self) -> bool {
+        false
+    }
+
+    fn counters<'k>(&self, key: &'k [u8], now: Micros) -> Option<CounterSet<'k>> {
+        let suffixes = self.request.quotas.iter().map(|quota| self.suffix(quota, now.time()));
+        Some(CounterSet::new(key, suffixes.chain(self.hold.as_ref().map(|_| Suffix::Held))))
+    }
+
+    fn give_back_ended(&self, ctx: &mut Context, call: Call<'_>, now: Micros, work: &mut Work) -> Result<(), Error> {
+        held::give_back_ended(self, ctx, call, now, work)
     }
 }
 
@@ -102,14 +111,15 @@ impl Holdable for Fixed {
 }
 
 impl Fixed {
-    /// Reads the counter of a quota.
+    /// Reads the counter of a quota. Its key, if it has one, is the next of `keys`.
     fn find<'a, M: Mode>(
         &self,
         ctx: &'a Context,
         call: Call<'_>,
         quota: Quota,
         now: Time,
-    ) -> Result<(Found, Option<OpenKey<'a, M>>), Error> {
+        keys: &mut OpenKeys<'a, M>,
+    ) -> Result<Found, Error> {
         if let Some(end) = quota.end {
             if end.since(now) > Window::LONGEST.millis() {
                 return Err(TOO_FAR_AHEAD);
@@ -117,7 +127,7 @@ impl Fixed {
             if end <= now {
                 let counter = Counter { quota, life: quota.window, value: 0, expiry: None, anchored: false };
                 let found = Found { counter, exists: false, has_key: false };
-                return if self.skips_ended { Ok((found, None)) } else { Err(ENDED) };
+                return if self.skips_ended { Ok(found) } else { Err(ENDED) };
             }
         }
         let name = counter_name(ctx, call, self.suffix(quota, now))?;
@@ -135,17 +145,12 @@ impl Fixed {
             _ => (0, None, false),
         };
         let counter = Counter { quota, life, value, expiry, anchored: self.anchored };
-        Ok((Found { counter, exists, has_key: true }, Some(OpenKey { key, name: Some(name) })))
+        keys.push(OpenKey { key, name: Some(name) });
+        Ok(Found { counter, exists, has_key: true })
     }
 
     fn suffix(&self, quota: Quota, now: Time) -> Suffix {
         Suffix::of(quota, self.anchored, now)
-    }
-
-    /// The counters that it has at a key, and its holds.
-    pub fn counters<'k>(&self, key: &'k [u8], now: Micros) -> CounterSet<'k> {
-        let suffixes = self.request.quotas.iter().map(|quota| self.suffix(quota, now.time()));
-        CounterSet::new(key, suffixes.chain(self.hold.as_ref().map(|_| Suffix::Held)))
     }
 
     /// The suffixes of the counters that a rule of fixed windows may have for a window now.
@@ -174,7 +179,7 @@ impl<'a, M: Mode> State<'a, M> for Counters<'a, M> {
         if !counted {
             return Ok(self.set_missing_expiry());
         }
-        let mut plan = Plan::default();
+        let mut plan = Plan { keys: SmallVec::with_capacity(self.keys.len()), ..Plan::default() };
         for found in self.stored() {
             plan.keys.push(found.count(self.rule.request.cost, self.now)?);
         }

@@ -337,6 +337,14 @@ impl<'a, S: State<'a, M>, M: Mode> State<'a, M> for Holding<'a, S, M> {
         Ok(plan)
     }
 
+    fn check_room(&self) -> Result<(), Error> {
+        self.state.check_room()?;
+        match self.held.as_deref() {
+            Some((held, _)) if held.own().is_none() => held.check_room(),
+            _ => Ok(()),
+        }
+    }
+
     fn set_missing_expiry(&self) -> Plan {
         self.state.set_missing_expiry()
     }
@@ -393,7 +401,7 @@ pub fn give_back_ended<R: Holdable>(
     }
     if !gone.is_empty() {
         let held = Held::<Writable>::read(ctx, call, hold, now.time())?;
-        Plan::of([Change::Zrem(gone)]).apply(std::iter::once(held.into_key()).collect()).publish(ctx, call.key);
+        Plan::of([Change::Zrem(gone)]).apply(OpenKeys::from_buf([held.into_key()])).publish(ctx, call.key);
     }
     outcome
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use smallvec::smallvec;
 
-use super::plan::{Change, OpenKey};
+use super::plan::{Change, Changes, OpenKey};
 use super::stale::{self, Bounds, Stale, score};
 use super::{Compaction, OpenKeys, Plan, State, Stored, WRONG_TYPE};
 use crate::limit::lease::{self, End, Leases};
@@ -46,14 +46,14 @@ impl<'a, M: Mode> LeaseSet<'a, M> {
         members.dedup_by(|one, other| one.as_str().as_bytes() == other.as_str().as_bytes());
         let released = members.len();
         if released == 0 {
-            return (0, self.plan([]));
+            return (0, self.plan(Changes::new()));
         }
         let expire = self.expire(&members, None);
-        (released, self.plan(iter::once(Change::Zrem(members)).chain(expire)))
+        (released, self.plan(iter::once(Change::Zrem(members)).chain(expire).collect()))
     }
 
     pub fn into_keys(self) -> OpenKeys<'a, M> {
-        iter::once(self.open).collect()
+        OpenKeys::from_buf([self.open])
     }
 
     /// When the lease of a holder ends. `None` if it has ended, or if the holder has no lease.
@@ -69,12 +69,12 @@ impl<'a, M: Mode> LeaseSet<'a, M> {
     ///
     /// What goes by rank is removed once the other changes are done, and replicas do it then, too: one of the leases that have
     /// ended may be the holder's, and get a new score.
-    fn plan(&self, changes: impl IntoIterator<Item = Change>) -> Plan {
-        let prune = |is_last| {
-            let stale = self.stale.as_ref().filter(|stale| stale.goes_by_rank() == is_last);
-            stale.map(|stale| Change::Prune(Rc::clone(stale)))
-        };
-        Plan::of(prune(false).into_iter().chain(changes).chain(prune(true)))
+    fn plan(&self, mut changes: Changes) -> Plan {
+        if let Some(stale) = &self.stale {
+            let place = if stale.goes_by_rank() { changes.len() } else { 0 };
+            changes.insert(place, Change::Prune(Rc::clone(stale)));
+        }
+        changes.into()
     }
 
     /// Makes the key expire with its last lease, once the leases of these holders, in order, have gone, or have got another end.
@@ -119,12 +119,7 @@ pub struct LeaseRequest<'a, M: Mode> {
 impl Stored for Lease {
     type State<'a, M: Mode> = LeaseRequest<'a, M>;
 
-    fn read<'a, M: Mode>(
-        &'a self,
-        ctx: &'a Context,
-        call: Call<'_>,
-        now: Micros,
-    ) -> Result<LeaseRequest<'a, M>, Error> {
+    fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error> {
         let leases = LeaseSet::read(ctx, call.key, now.time())?;
         let own = leases.end_for(self.holder.as_str());
         Ok(LeaseRequest { rule: self, leases, own })
@@ -172,8 +167,11 @@ impl<'a, M: Mode> State<'a, M> for LeaseRequest<'a, M> {
             None => self.leases.expire(&[], None),
             end => self.leases.expire(&holder, end),
         };
-        let put = end.zip(holder.into_iter().next()).map(|(at, member)| Change::Zadd(smallvec![(at, member)]));
-        Ok(self.leases.plan(put.into_iter().chain(expire)))
+        let [member] = holder;
+        let mut changes = Changes::new();
+        changes.extend(end.map(|at| Change::Zadd(smallvec![(at, member)])));
+        changes.extend(expire);
+        Ok(self.leases.plan(changes))
     }
 
     fn set_missing_expiry(&self) -> Plan {

@@ -20,9 +20,9 @@ mod throttle;
 pub use compact::Compaction;
 pub use counter_name::{CounterSet, Suffix, counted_key};
 pub use fixed::Fixed;
-pub use held::{Hold, Holdable, Settlement, Work, give_back_ended, settle};
+pub use held::{Hold, Holdable, Settlement, Work, settle};
 pub use lease::{Lease, LeaseSet};
-pub use plan::{OpenKeys, Plan, denied, limit_pruning};
+pub use plan::{OpenKeys, Plan, limit_pruning};
 pub use reset::reset;
 pub use sliding::{LOG_FULL, MOST_ADDED, Sliding, Storage, TOO_MANY_MEMBERS};
 pub use throttle::Throttle;
@@ -41,6 +41,21 @@ pub trait Stored {
 
     /// Reads its keys, and changes nothing.
     fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error>;
+
+    /// Whether it uses the key in the call.
+    fn uses_key(&self) -> bool {
+        true
+    }
+
+    /// The other keys that it uses, if there are any: counters, holds.
+    fn counters<'k>(&self, _key: &'k [u8], _now: Micros) -> Option<CounterSet<'k>> {
+        None
+    }
+
+    /// Gives back what is held at its key and has ended by itself, as far as the work of a call goes.
+    fn give_back_ended(&self, _: &mut Context, _: Call<'_>, _now: Micros, _: &mut Work) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// What a rule has read of its keys, which stay open until a plan is applied.
@@ -50,6 +65,11 @@ pub trait State<'a, M: Mode>: Sized {
 
     /// What a request changes that was decided on, and counted or not. Everything else that can refuse it does so here.
     fn plan(&self, counted: bool, compaction: Compaction) -> Result<Plan, Error>;
+
+    /// Refuses a request to be counted where a plan would, for RL.PEEK, which needs none.
+    fn check_room(&self) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// For a request that RL.ALL denies, of which nothing else is written.
     fn set_missing_expiry(&self) -> Plan;

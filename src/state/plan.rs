@@ -61,7 +61,7 @@ impl Change {
 pub type Bytes = SmallVec<[u8; 24]>;
 
 /// The changes of a key, in their order. Most calls make one or two, which need no allocation.
-pub type Changes = Vec<Change>;
+pub type Changes = SmallVec<[Change; 2]>;
 
 /// What a call changes at each of its keys, in the order in which they are open.
 #[derive(Default)]
@@ -84,9 +84,7 @@ pub type OpenKeys<'a, M> = SmallVec<[OpenKey<'a, M>; 1]>;
 impl Plan {
     /// A plan for the only key.
     pub fn of(changes: impl IntoIterator<Item = Change>) -> Self {
-        let mut keys = SmallVec::new();
-        keys.push(changes.into_iter().collect());
-        Self { keys, compaction_is_due: false }
+        changes.into_iter().collect::<Changes>().into()
     }
 
     /// A plan for several keys.
@@ -115,13 +113,19 @@ impl Plan {
     }
 
     /// Applies the plan to these keys, and closes them. Cannot fail. The changes then have to be published.
-    pub fn apply<'p>(&'p self, keys: OpenKeys<'_, Writable>) -> Applied<'p> {
+    pub fn apply<'p>(&'p self, mut keys: OpenKeys<'_, Writable>) -> Applied<'p> {
         let mut applied = SmallVec::new();
         // Most denials change nothing.
-        for (changes, open) in self.keys.iter().zip(keys).filter(|(changes, _)| !changes.is_empty()) {
+        for (changes, open) in self.keys.iter().zip(&mut keys).filter(|(changes, _)| !changes.is_empty()) {
             applied.push(AppliedKey::new(changes, open));
         }
         Applied(applied)
+    }
+}
+
+impl From<Changes> for Plan {
+    fn from(changes: Changes) -> Self {
+        Self { keys: SmallVec::from_buf([changes]), compaction_is_due: false }
     }
 }
 
@@ -155,10 +159,9 @@ struct AppliedKey<'p> {
 }
 
 impl<'p> AppliedKey<'p> {
-    fn new(changes: &'p [Change], open: OpenKey<'_, Writable>) -> Self {
-        let OpenKey { mut key, name } = open;
-        let mut applied = Self { changes, name, added: SmallVec::new(), emptied: false };
-        changes.iter().for_each(|change| applied.apply(change, &mut key));
+    fn new(changes: &'p [Change], open: &mut OpenKey<'_, Writable>) -> Self {
+        let mut applied = Self { changes, name: open.name.take(), added: SmallVec::new(), emptied: false };
+        changes.iter().for_each(|change| applied.apply(change, &mut open.key));
         applied
     }
 
@@ -287,9 +290,4 @@ fn next_suffix(now: Time) -> u64 {
     MILLISECOND.store(now.millis(), Relaxed);
     NEXT.store(suffix.wrapping_add(1), Relaxed);
     suffix
-}
-
-/// Fires the module's event for a denied request.
-pub fn denied(ctx: &mut Context, key: Str<'_>) {
-    ctx.notify(EventClass::Module, c"rl.denied", key);
 }

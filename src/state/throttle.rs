@@ -1,8 +1,6 @@
 //! The theoretical arrival time of a throttle, as a string of digits: nanoseconds since the epoch, the form in which
 //! redis-cell stores it. The key expires when that time has passed, since it has no effect from then on.
 
-use std::iter;
-
 use super::plan::{Change, OpenKey};
 use super::{Compaction, NOT_AN_INTEGER, OpenKeys, Plan, State, Stored, read_integer};
 use crate::limit::throttle::{self, Arrival, BeyondTime, Rate};
@@ -35,12 +33,7 @@ pub struct StoredArrival<'a, M: Mode> {
 impl Stored for Throttle {
     type State<'a, M: Mode> = StoredArrival<'a, M>;
 
-    fn read<'a, M: Mode>(
-        &'a self,
-        ctx: &'a Context,
-        call: Call<'_>,
-        now: Micros,
-    ) -> Result<StoredArrival<'a, M>, Error> {
+    fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error> {
         let key = Key::open(ctx, call.key);
         let nanos = read_integer(&key)?;
         let arrival = nanos.map(|nanos| Arrival::from_nanos(nanos).ok_or(NOT_AN_INTEGER)).transpose()?;
@@ -72,7 +65,7 @@ impl<'a, M: Mode> State<'a, M> for StoredArrival<'a, M> {
     }
 
     fn into_keys(self) -> OpenKeys<'a, M> {
-        iter::once(OpenKey { key: self.key, name: None }).collect()
+        OpenKeys::from_buf([OpenKey { key: self.key, name: None }])
     }
 }
 

@@ -96,8 +96,10 @@ impl<'a, M: Mode> CompactLog<'a, M> {
             }
             Some(compact::Edit::Remove) => return Plan::of([Change::Unlink]),
         }
-        changes.extend(expiry.map(Change::PexpireAt));
-        Plan::of(changes)
+        if let Some(at) = expiry {
+            changes.push(Change::PexpireAt(at));
+        }
+        changes.into()
     }
 }
 

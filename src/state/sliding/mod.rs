@@ -11,9 +11,9 @@ pub use sorted::{MOST_ADDED, TOO_MANY_MEMBERS};
 
 use self::compact_log::CompactLog;
 use self::sorted::SortedLog;
-use super::held::{Hold, Holdable, Holding, Note};
+use super::held::{self, Hold, Holdable, Holding, Note, Work};
 use super::plan::{Change, OpenKey};
-use super::{Compaction, OpenKeys, Plan, State, Stored, WRONG_TYPE};
+use super::{Compaction, CounterSet, OpenKeys, Plan, State, Stored, Suffix, WRONG_TYPE};
 use crate::limit::sliding;
 use crate::limit::{Cost, Decision, Detail, Lookups, Micros, Refund, Request, Time};
 use crate::server::{Call, Context, Error, Key, Kind, Mode, ReadOnly};
@@ -54,6 +54,14 @@ impl Stored for Sliding {
             (Kind::Other, _) => return Err(WRONG_TYPE),
         };
         Holding::read(self, log, ctx, call, now)
+    }
+
+    fn counters<'k>(&self, key: &'k [u8], _now: Micros) -> Option<CounterSet<'k>> {
+        self.hold.as_ref().map(|_| CounterSet::new(key, iter::once(Suffix::Held)))
+    }
+
+    fn give_back_ended(&self, ctx: &mut Context, call: Call<'_>, now: Micros, work: &mut Work) -> Result<(), Error> {
+        held::give_back_ended(self, ctx, call, now, work)
     }
 }
 
@@ -97,6 +105,13 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
         }
     }
 
+    fn check_room(&self) -> Result<(), Error> {
+        match self {
+            Self::Sorted(_) => Ok(()),
+            Self::Compact(log) => log.plan(true, Compaction::Allowed).map(drop),
+        }
+    }
+
     fn set_missing_expiry(&self) -> Plan {
         let (key, units, request, now) = match self {
             Self::Sorted(log) => (&log.key, log.units, log.request, log.now),
@@ -119,6 +134,6 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
             Self::Sorted(log) => log.key,
             Self::Compact(log) => log.key,
         };
-        iter::once(OpenKey { key, name: None }).collect()
+        OpenKeys::from_buf([OpenKey { key, name: None }])
     }
 }

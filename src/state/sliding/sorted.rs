@@ -54,7 +54,9 @@ impl<'a, M: Mode> SortedLog<'a, M> {
 
     pub fn plan(&self, counted: bool) -> Plan {
         let mut changes = Changes::new();
-        changes.extend(self.stale.as_ref().map(|stale| Change::Prune(Rc::clone(stale))));
+        if let Some(stale) = &self.stale {
+            changes.push(Change::Prune(Rc::clone(stale)));
+        }
         if counted {
             changes.push(Change::ZaddNew { at: self.now, count: self.request.cost.units() });
         }
@@ -64,8 +66,10 @@ impl<'a, M: Mode> SortedLog<'a, M> {
             true => sliding::renewed_expiry(current, self.now, self.request.quotas.longest()),
             false => None,
         };
-        changes.extend(expiry.map(Change::PexpireAt));
-        Plan::of(changes)
+        if let Some(at) = expiry {
+            changes.push(Change::PexpireAt(at));
+        }
+        changes.into()
     }
 
     /// Takes the newest units, or units stamped at a time.

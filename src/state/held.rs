@@ -448,14 +448,16 @@ pub fn settle<R: Holdable>(
         let difference = actual.units().saturating_sub(units);
         let rule = rule.charging(Cost::new(difference.saturating_abs()).unwrap_or(Cost::NOTHING), true);
         let state = rule.read::<Writable>(ctx, call, now)?;
-        let (mut plan, left) = if difference > 0 {
+        let (mut plan, mut left) = (Plan::default(), None);
+        if difference > 0 {
             let decision = state.decide(Detail::Allowed, true, &Lookups::new())?;
-            (state.plan(decision.counted, Compaction::Allowed)?, None)
-        } else {
-            let (refund, plan) = state.refund(Some(at))?;
-            (plan, Some(refund))
-        };
+            plan = state.plan(decision.counted, Compaction::Allowed)?;
+        } else if difference < 0 {
+            let (refund, changes) = state.refund(Some(at))?;
+            (plan, left) = (changes, Some(refund));
+        }
         let mut keys = state.into_keys();
+        plan.keys.resize_with(keys.len(), Changes::new);
         plan.keys.push(held.settle(actual)?);
         keys.push(held.into_key());
         plan.apply(keys).publish(ctx, call.key);

@@ -3,7 +3,8 @@
 use super::all;
 use super::args::{self, Host};
 use super::rule::Rule;
-use super::rules::AnyRule;
+use super::rules::{AnyRule, bad_words};
+use super::settle::NO_HOLD;
 use crate::fuzzing::Input;
 use crate::limit::Micros;
 use crate::server::{Args, Error, with_words};
@@ -31,6 +32,8 @@ const VOCABULARY: &[&str] = &[
     "FULL",
     "EACH",
     "AT",
+    "HOLD",
+    "ACTUAL",
     "0",
     "1",
     "2",
@@ -74,7 +77,15 @@ const VOCABULARY: &[&str] = &[
     "each",
     "anchored",
     "at",
+    "hold",
+    "actual",
     "FULLY",
+    "@1800000060000",
+    "@1800000060001",
+    "@9007199254740991",
+    "@9007199254740992",
+    "@01",
+    "@",
 ];
 
 /// Any command with any words.
@@ -88,6 +99,7 @@ pub fn words(input: &[u8]) {
         "RL.RELEASE",
         "RL.PEEK",
         "RL.REFUND",
+        "RL.SETTLE",
         "RL.RESET",
         "RL.ALL",
     ];
@@ -106,12 +118,21 @@ pub fn all_keys(input: &[u8]) {
     let mut words = vec![b"RL.ALL".to_vec(), number.to_string().into_bytes()];
     for key in 0..number {
         // Now and then twice, or where another's counter lies.
-        let name = ["a", "b", "c", "a:60s", "b:30000000", "c:1s", "d", "e"];
+        let name = ["a", "b", "c", "a:60s", "b:30000000", "a:held", "b:@1800000060000", "d"];
         words.push(name[usize::from((key + input.choice(8)) % 8)].as_bytes().to_vec());
     }
     for _ in 0..number {
-        let rule = ["SLIDING 60 5", "FIXED 60 5", "FIXED 1 5 60 9 ANCHORED", "THROTTLE 4 1 60", "ACQUIRE 5 60 h"];
-        let rule = rule[usize::from(input.choice(5))];
+        let rule = [
+            "SLIDING 60 5",
+            "FIXED 60 5",
+            "FIXED 1 5 60 9 ANCHORED",
+            "THROTTLE 4 1 60",
+            "ACQUIRE 5 60 h",
+            "SLIDING 60 5 HOLD h 5",
+            "FIXED 60 5 @1800000060000 9",
+            "FIXED 60 5 COST 2 HOLD h 5",
+        ];
+        let rule = rule[usize::from(input.choice(8))];
         words.extend(rule.split(' ').map(|word| word.as_bytes().to_vec()));
         for _ in 0..input.choice(3) {
             words.push(word(&mut input));
@@ -143,14 +164,6 @@ fn word(input: &mut Input<'_>) -> Vec<u8> {
 }
 
 fn check(words: &[Vec<u8>]) {
-    // The model knows no holds and no windows that end at a given time.
-    let is_unknown = |word: &Vec<u8>| {
-        matches!(word.as_slice(), [b'@', b'0'..=b'9', ..])
-            || [&b"HOLD"[..], b"ACTUAL"].iter().any(|name| word.eq_ignore_ascii_case(name))
-    };
-    if words.iter().any(is_unknown) {
-        return;
-    }
     let right = match grammar::verdict(words, NOW) {
         Verdict::Uncalled(_) => return, // The server counts the words.
         Verdict::Refused(line) => Err(line),
@@ -177,6 +190,12 @@ fn read(name: &str, words: Args<'_>) -> Result<(), Error> {
         "rl.acquire" => Lease::parse(&mut rest, Host::Own).map(drop),
         "rl.peek" => AnyRule::parse(&mut rest, Host::Peek).map(drop),
         "rl.refund" => AnyRule::parse(&mut rest, Host::Refund).map(drop),
+        "rl.settle" => match AnyRule::parse(&mut rest, Host::Settle)? {
+            (AnyRule::Sliding(Sliding { hold: None, .. }) | AnyRule::Fixed(Fixed { hold: None, .. }), _) => {
+                Err(NO_HOLD)
+            }
+            (rule, options) => options.actual.map(drop).ok_or_else(|| bad_words(rule.grammar(), Host::Settle)),
+        },
         "rl.reset" => args::windows(rest).map(drop),
         "rl.all" => {
             let (parts, _detail) = all::parse(words)?;

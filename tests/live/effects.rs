@@ -195,7 +195,7 @@ fn drawn_history(
     from: i64,
     storage: &str,
 ) -> (Server, Client, i64) {
-    let kinds = Kinds { steps_back: true, throttle: true };
+    let kinds = Kinds { steps_back: true, throttle: true, holds: true };
     let draw = Draw::new(fastrand::Rng::with_seed(seed), kinds);
     let mut now = from;
     let (server, mut client, mut draw) = (server, client, draw);

@@ -970,6 +970,17 @@ fn what_others_have_stored_among_holds_is_taken_as_the_module_takes_it(engine: &
             vec!["ZADD", "KEY", &past, "eme", "-3481", &note(&format!("h{digits}"))],
             vec!["ZADD", "KEY", &later, "eme", "-281474976714137", &note(&format!("s{digits}"))],
             vec!["ZADD", "KEY", &later, "eme", "-281474976714137", &note(&format!("h{digits}"))],
+            // Two notes about one holder.
+            vec![
+                "ZADD",
+                "KEY",
+                &later,
+                "eme",
+                "-3481",
+                &note(&format!("h{digits}")),
+                "-3481",
+                &note(&format!("h1{}", &digits[1..])),
+            ],
             vec!["ZADD", "KEY", &past, "eyou", "-3481", &note(&format!("h{digits}"))],
             vec!["ZADD", "KEY", &past, "e", "-1", &format!("h{digits} ")],
         ]
@@ -988,6 +999,10 @@ fn what_others_have_stored_among_holds_is_taken_as_the_module_takes_it(engine: &
             "reset KEY HOLD",
             "sliding KEY 60 9",
         ];
+        // Where there is no log yet, and where there can be none.
+        three.line("settle new SLIDING 60 9000 HOLD me 30 ACTUAL 1500").expect("a compact log");
+        three.plant("list", &["RPUSH", "KEY", "x"]);
+        three.line("settle list SLIDING 60 9 HOLD me 30 ACTUAL 0").expect_err("another type");
         for (place, plant) in plants.iter().enumerate() {
             for (turn, line) in lines.into_iter().enumerate() {
                 let key = format!("k{place}-{turn}");
@@ -1585,8 +1600,8 @@ fn a_week_of_a_token_budget_needs_no_module(engine: &Engine) {
         calls += 1;
         let key = || b"k".to_vec();
         let rule = |cost| {
-            let quotas = vec![Quota { window: WINDOW, limit: LIMIT }];
-            Rule::Sliding { quotas, cost: Some(cost), force: false }
+            let quotas = vec![Quota::of(WINDOW, LIMIT)];
+            Rule::Sliding { quotas, cost: Some(cost), force: false, hold: None }
         };
         let (name, rest, call) = match rng.u32(..100) {
             0..70 => {

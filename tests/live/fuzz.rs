@@ -34,6 +34,8 @@ fn rare(totals: &Totals) -> Option<&'static str> {
         ("RL.ACQUIRE", enough(totals.acquire, 10)),
         ("RL.ALL", enough(totals.all, 20)),
         ("RL.REFUND", totals.refunded > 20),
+        ("RL.SETTLE", totals.settled > 100),
+        ("a refused holder", totals.unheld > 20),
         ("RL.RELEASE", totals.released > 0),
         ("RL.RESET", totals.reset_keys > 100),
         ("a compact log", enough(totals.compact, 50)),

@@ -37,6 +37,7 @@ fn live(key: &[u8], stored: &Option<Stored>, now: i64) -> Option<model::Value> {
     let is_held = |end: f64| end > now as f64;
     let value = &stored.as_ref()?.value;
     match key[0] {
+        _ if key.ends_with(b":held") => value.live(true, |_| true),
         b'l' => value.live(true, is_held),
         _ => value.live(false, |score| model::counts(score, Draw::longest(key), now)),
     }
@@ -74,7 +75,7 @@ impl Pair {
         let (server, client) = frozen(engine);
         let client = if resp3 { server.client_resp3() } else { client };
         let (rng, seed) = seeded();
-        let kinds = Kinds { steps_back, throttle: !engine.counts_microseconds() };
+        let kinds = Kinds { steps_back, throttle: !engine.counts_microseconds(), holds: true };
         Self::of(server, client, storage, resp3, Draw::new(rng, kinds), format!("seed {seed}"))
     }
 
@@ -97,7 +98,7 @@ impl Pair {
         let call = self.draw.call();
         let places = call.places(self.now);
         if self.space.may_have_expired(&call, self.now) {
-            for place in &places {
+            for place in places.iter().filter(|place| !place.ends_with(b":held")) {
                 if let Some(Stored { value: model::Value::Set(_) | model::Value::Compact(_), .. }) =
                     self.space.keys.get(place)
                 {
@@ -257,6 +258,7 @@ fn every_outcome_is_reached(engine: &Engine) {
             Call::Refund { rule, at, .. } => {
                 format!("REFUND {}{}", rule.name(), if at.is_some() { " AT" } else { "" })
             }
+            Call::Settle { rule, .. } => format!("SETTLE {}", rule.name()),
             Call::Release { .. } => "RELEASE".to_owned(),
             Call::All { full, .. } => if *full { "ALL FULL" } else { "ALL" }.to_owned(),
             Call::Reset { .. } => "RESET".to_owned(),

@@ -18,6 +18,7 @@ tests![
     several_keys_admit_after_the_wait_and_not_before: both_storages,
     an_overdraft_ends_when_it_is_told: both_storages,
     a_lease_is_free_when_it_is_told,
+    a_denied_hold_is_admitted_when_it_is_told_or_once_a_hold_has_ended: both_storages,
     more_is_free_at_the_next_time_and_not_before: both_storages,
     everything_is_free_at_the_reset_and_not_before: both_storages,
     a_client_that_waits_for_all_its_limits_is_admitted: both_storages,
@@ -60,7 +61,7 @@ impl Past {
     fn new(engine: &Engine) -> Self {
         let (server, client) = frozen(engine);
         let (rng, seed) = seeded();
-        let kinds = Kinds { steps_back: false, throttle: !engine.counts_microseconds() };
+        let kinds = Kinds { steps_back: false, throttle: !engine.counts_microseconds(), holds: true };
         Self { server, client, draw: Draw::new(rng, kinds), now: START, seed }
     }
 
@@ -76,14 +77,36 @@ impl Past {
         self.server.set_time(self.now);
     }
 
-    /// A drawn call that these take.
+    /// A drawn call that these take, without holds of its own. At the end of a window that ends at a given time it would be refused.
     fn drawn(&mut self, takes: impl Fn(&Call) -> bool) -> Call {
         loop {
-            let call = self.draw.call();
-            if takes(&call) {
+            let mut call = self.draw.call();
+            let rules = match &mut call {
+                Call::Take { rule, .. } => std::slice::from_mut(rule),
+                Call::All { rules, .. } => &mut rules[..],
+                _ => continue,
+            };
+            for rule in rules.iter_mut() {
+                if let Rule::Sliding { hold, .. } | Rule::Fixed { hold, .. } = rule {
+                    *hold = None;
+                }
+            }
+            if rules.iter().all(|rule| !has_end(rule)) && takes(&call) {
                 return call;
             }
         }
+    }
+
+    /// How long it takes until the first hold at a key ends by itself.
+    fn first_end(&mut self, key: &[u8]) -> Option<i64> {
+        let held = [key, b":held"].concat();
+        let members: Vec<(Vec<u8>, f64)> = self.client.run(&[b"ZRANGE", &held[..], b"0", b"-1", b"WITHSCORES"]);
+        let is_hold = |end: &[u8]| {
+            let tail = [b" ", &end[1..]].concat();
+            members.iter().any(|(note, _)| note.starts_with(b"h") && note.ends_with(&tail))
+        };
+        let ends = members.iter().filter(|(member, score)| *score > 0.0 && is_hold(member));
+        ends.map(|(_, score)| *score as i64 - self.now).min()
     }
 
     fn ask(&mut self, call: &Call) -> Result<Value, String> {
@@ -99,6 +122,10 @@ impl Past {
             other => panic!("{peek:?}: {other:?}"),
         }
     }
+}
+
+fn has_end(rule: &Rule) -> bool {
+    rule.quotas().iter().any(|quota| quota.end.is_some())
 }
 
 /// The same rule, asking for nothing.
@@ -239,6 +266,45 @@ fn a_lease_is_free_when_it_is_told(engine: &Engine) {
     }
 }
 
+/// Until the first hold ends by itself nothing but time makes room. Then a call may be admitted earlier than it was told, and is at that
+/// time at the latest.
+fn a_denied_hold_is_admitted_when_it_is_told_or_once_a_hold_has_ended(engine: &Engine) {
+    let mut past = Past::new(engine);
+    let (mut waits, mut shortened) = (0, 0);
+    for number in 0.. {
+        if waits >= 60 && shortened >= 10 {
+            break;
+        }
+        assert!(number < MOST, "seed {}: {waits} waits, {shortened} of them shortened, prove little", past.seed);
+        past.grow();
+        let mut call = past.draw.call();
+        let Call::Take { key, rule, report } = &mut call else { continue };
+        if rule.hold().is_none() || rule.force() || has_end(rule) || key.starts_with(b"w") {
+            continue;
+        }
+        *report = Report::Full;
+        let key = key.clone();
+        let Ok(told) = past.ask(&call) else { continue };
+        let retry = field(&told, "retry-after-ms");
+        if retry <= 0 {
+            continue;
+        }
+        waits += 1;
+        let sure = past.first_end(&key).map_or(retry, |end| end.min(retry));
+        shortened += i64::from(sure < retry);
+        let place = format!("seed {}, at {}: {call:?}: {told:?}", past.seed, past.now);
+        for after in tried(&mut past.draw.rng, sure) {
+            past.server.set_time(past.now + after);
+            let then = past.ask(&call).expect("a reply");
+            let seen = (field(&then, "allowed"), field(&then, "retry-after-ms"));
+            assert_eq!(seen, (0, retry - after), "{place}: after {after} ms");
+        }
+        past.now += retry;
+        past.server.set_time(past.now);
+        assert_eq!(field(&past.ask(&call).expect("a reply"), "allowed"), 1, "{place}: not admitted then");
+    }
+}
+
 /// A call with FULL, counted or not, and its rule.
 fn full_call(past: &mut Past) -> (Vec<u8>, Rule, Value) {
     loop {
@@ -255,8 +321,9 @@ fn full_call(past: &mut Past) -> (Vec<u8>, Rule, Value) {
 
 /// The index of the window that a map describes.
 fn place_of(rule: &Rule, map: &Value) -> usize {
-    let quota = Quota { window: field(map, "window-ms"), limit: field(map, "limit") };
-    rule.quotas().iter().position(|own| *own == quota).unwrap_or_else(|| panic!("{quota:?} is not in {rule:?}"))
+    let [window, limit] = ["window-ms", "limit"].map(|name| field(map, name));
+    let is_it = |own: &Quota| (own.window, own.limit) == (window, limit);
+    rule.quotas().iter().position(is_it).unwrap_or_else(|| panic!("{window} {limit} is not in {rule:?}"))
 }
 
 fn more_is_free_at_the_next_time_and_not_before(engine: &Engine) {

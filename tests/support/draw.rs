@@ -3,7 +3,7 @@
 
 use fastrand::Rng;
 
-use super::call::{Call, Quota, Report, Rule, seconds};
+use super::call::{Call, Hold, Quota, Report, Rule, seconds};
 
 /// Which kinds of rules are drawn.
 #[derive(Debug, Clone, Copy)]
@@ -11,6 +11,8 @@ pub struct Kinds {
     /// Whether the clock sometimes goes back. The contract leaves open what counters of later windows mean then.
     pub steps_back: bool,
     pub throttle: bool,
+    /// Whether requests are held, and settled.
+    pub holds: bool,
 }
 
 /// A key that holds something else.
@@ -27,11 +29,14 @@ pub struct Draw {
     told: Vec<i64>,
     /// When the last calls were made.
     made: Vec<i64>,
+    now: i64,
+    /// The number of the newest holder.
+    holders: i64,
 }
 
 impl Draw {
     pub fn new(rng: Rng, kinds: Kinds) -> Self {
-        Self { rng, kinds, told: Vec::new(), made: Vec::new() }
+        Self { rng, kinds, told: Vec::new(), made: Vec::new(), now: 0, holders: 0 }
     }
 
     /// Remembers the times in a reply.
@@ -45,6 +50,11 @@ impl Draw {
 
     /// When the next call is made.
     pub fn step(&mut self, now: i64) -> i64 {
+        self.now = self.next(now);
+        self.now
+    }
+
+    fn next(&mut self, now: i64) -> i64 {
         self.told.retain(|&time| time > now && time < now + 5_000);
         let far = self.told.len().saturating_sub(40);
         self.told.drain(..far);
@@ -78,7 +88,7 @@ impl Draw {
             }
             16..22 => {
                 let mut rule = self.rule(&key);
-                if let Rule::Sliding { cost, .. } | Rule::Fixed { cost, .. } = &mut rule
+                if let Rule::Sliding { cost, hold: None, .. } | Rule::Fixed { cost, hold: None, .. } = &mut rule
                     && self.rng.bool()
                 {
                     *cost = Some(0);
@@ -92,10 +102,14 @@ impl Draw {
                 }
                 let mut rule = self.rule(&key);
                 let longest = Self::windows(&key).last().copied();
+                if rule.hold().is_some() {
+                    let actual = [0, rule.cost(), self.rng.i64(0..9)][self.rng.usize(..3)];
+                    return Call::Settle { key, rule, actual };
+                }
                 match &mut rule {
                     // With the same windows.
                     Rule::Sliding { quotas, .. } if key == MIXED => {
-                        *quotas = vec![Quota { window: longest.expect("a window"), limit: 9 }];
+                        *quotas = vec![Quota::of(longest.expect("a window"), 9)];
                     }
                     Rule::Acquire { .. } => return self.call(),
                     _ => {}
@@ -118,7 +132,7 @@ impl Draw {
                 self.rng.shuffle(&mut keys);
                 let mut rules: Vec<Rule> = keys.iter().map(|key| self.rule(key)).collect();
                 for rule in &mut rules {
-                    if let Rule::Sliding { cost, .. } | Rule::Fixed { cost, .. } = rule
+                    if let Rule::Sliding { cost, hold: None, .. } | Rule::Fixed { cost, hold: None, .. } = rule
                         && self.rng.u32(..8) == 0
                     {
                         *cost = Some(0); // A check.
@@ -131,7 +145,8 @@ impl Draw {
                     true => self.some_windows(&key),
                     false => Vec::new(),
                 };
-                Call::Reset { key, windows }
+                let holds = self.kinds.holds && self.rng.bool();
+                Call::Reset { key, windows, ends: Vec::new(), holds }
             }
         }
     }
@@ -184,7 +199,7 @@ impl Draw {
             (true, _) => rng.i64(1_000..6_000),
             (false, _) => rng.i64(1..9),
         };
-        self.some_windows(key).into_iter().map(|window| Quota { window, limit: limit(&mut self.rng) }).collect()
+        self.some_windows(key).into_iter().map(|window| Quota::of(window, limit(&mut self.rng))).collect()
     }
 
     fn rule(&mut self, key: &[u8]) -> Rule {
@@ -200,8 +215,16 @@ impl Draw {
         match kind {
             b'f' => {
                 // If the clock goes back, the contract is definite only about ANCHORED.
-                let anchored = self.kinds.steps_back || self.rng.bool();
-                Rule::Fixed { quotas: self.quotas(key), anchored, cost, force }
+                let ends = self.kinds.holds && self.rng.u32(..4) == 0;
+                let anchored = !ends && (self.kinds.steps_back || self.rng.bool());
+                let mut quotas = self.quotas(key);
+                if ends {
+                    let end = (self.now.div_euclid(1_000) + self.rng.i64(1..3)) * 1_000;
+                    quotas[0] = Quota::until(end, quotas[0].limit);
+                    quotas.truncate(1);
+                }
+                let (hold, cost) = self.hold(key, cost);
+                Rule::Fixed { quotas, anchored, cost, force, hold }
             }
             b't' => {
                 let (burst, count, period) = [(4, 10, 1), (4, 10, 1), (2, 3, 1), (0, 7, 1)][self.rng.usize(..4)];
@@ -212,8 +235,25 @@ impl Draw {
                 let lease = [50, 200, 1000][self.rng.usize(..3)];
                 Rule::Acquire { limit: self.rng.i64(0..4), lease, holder: self.holder() }
             }
-            _ => Rule::Sliding { quotas: self.quotas(key), cost, force },
+            _ => {
+                let (hold, cost) = self.hold(key, cost);
+                Rule::Sliding { quotas: self.quotas(key), cost, force, hold }
+            }
         }
+    }
+
+    /// Perhaps a holder, one of the last few, so that calls are sent again, ended holds counted anew and settlements too late. A holder
+    /// nearly always has one cost. Two each have one hash.
+    fn hold(&mut self, key: &[u8], cost: Option<i64>) -> (Option<Hold>, Option<i64>) {
+        if !self.kinds.holds || key == MIXED || self.rng.u32(..3) == 0 {
+            return (None, cost);
+        }
+        self.holders += i64::from(self.rng.u32(..4) == 0);
+        let number = (self.holders - self.rng.i64(0..5)).max(0);
+        let own = if key == HEAVY { 300 + 150 * (number % 6) } else { 1 + number % 3 };
+        let holder = format!("{}{}", ["Aa", "BB"][number as usize % 2], number / 2).into_bytes();
+        let lease = [20, 50, 200, 1_000, 70_000][self.rng.usize(..5)];
+        (Some(Hold { holder, lease }), if self.rng.u32(..12) == 0 { cost } else { Some(own) })
     }
 
     fn holder(&mut self) -> Vec<u8> {
@@ -229,24 +269,18 @@ fn word(word: impl ToString) -> Vec<u8> {
 }
 
 impl Rule {
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Sliding { .. } => "SLIDING",
-            Self::Fixed { .. } => "FIXED",
-            Self::Throttle { .. } => "THROTTLE",
-            Self::Acquire { .. } => "ACQUIRE",
-        }
-    }
-
     /// The words behind the name. Options come in any order.
     fn words(&self, rng: &mut Rng) -> Words {
         let mut options: Vec<Words> = Vec::new();
         let mut words = match self {
-            Self::Sliding { quotas, cost, force } | Self::Fixed { quotas, cost, force, .. } => {
+            Self::Sliding { quotas, cost, force, hold } | Self::Fixed { quotas, cost, force, hold, .. } => {
                 options.extend(cost.map(|cost| vec![word("COST"), word(cost)]));
                 options.extend(force.then(|| vec![word("FORCE")]));
                 options.extend(self.is_anchored().then(|| vec![word("ANCHORED")]));
-                quotas.iter().flat_map(|quota| [word(seconds(quota.window)), word(quota.limit)]).collect()
+                options
+                    .extend(hold.iter().map(|hold| vec![word("HOLD"), hold.holder.clone(), word(seconds(hold.lease))]));
+                let window = |quota: &Quota| quota.end.map_or_else(|| seconds(quota.window), |end| format!("@{end}"));
+                quotas.iter().flat_map(|quota| [word(window(quota)), word(quota.limit)]).collect()
             }
             Self::Throttle { burst, count, period, quantity } => {
                 [Some(*burst), Some(*count), Some(*period), *quantity].into_iter().flatten().map(word).collect()
@@ -265,6 +299,7 @@ impl Call {
             Self::Take { key, rule, .. } => vec![word(format!("RL.{}", rule.name())), key.clone()],
             Self::Peek { key, rule, .. } => vec![word("RL.PEEK"), key.clone(), word(rule.name())],
             Self::Refund { key, rule, .. } => vec![word("RL.REFUND"), key.clone(), word(rule.name())],
+            Self::Settle { key, rule, .. } => vec![word("RL.SETTLE"), key.clone(), word(rule.name())],
             Self::Release { key, .. } => vec![word("RL.RELEASE"), key.clone()],
             Self::All { keys, .. } => [&[word("RL.ALL"), word(keys.len())], &keys[..]].concat(),
             Self::Reset { key, .. } => vec![word("RL.RESET"), key.clone()],
@@ -282,6 +317,10 @@ impl Call {
                 words.extend(rule.words(rng));
                 words.extend(at.iter().flat_map(|at| [word("AT"), word(at)]));
             }
+            Self::Settle { rule, actual, .. } => {
+                words.extend(rule.words(rng));
+                words.extend([word("ACTUAL"), word(actual)]);
+            }
             Self::Release { holders, .. } => words.extend(holders.iter().cloned()),
             Self::All { rules, full, .. } => {
                 for rule in rules {
@@ -290,7 +329,11 @@ impl Call {
                 }
                 words.extend(full.then(|| word("FULL")));
             }
-            Self::Reset { windows, .. } => words.extend(windows.iter().map(|&window| word(seconds(window)))),
+            Self::Reset { windows, ends, holds, .. } => {
+                words.extend(windows.iter().map(|&window| word(seconds(window))));
+                words.extend(ends.iter().map(|end| word(format!("@{end}"))));
+                words.extend(holds.then(|| word("HOLD")));
+            }
         }
         // Keywords are taken in any case. No other words here are in capitals.
         if rng.u32(..4) == 0 {

@@ -1,6 +1,6 @@
 //! Reads the words of a call, by the contract and not by the module's code: the error line that refuses them, or the call.
 
-use super::call::{Call, Quota, Report, Rule};
+use super::call::{Call, Hold, Quota, Report, Rule};
 
 pub const WINDOW: &str =
     "ERR windowSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places";
@@ -20,6 +20,11 @@ const SHARED: &str = "ERR two rules of RL.ALL would share a counter";
 const LEASE: &str =
     "ERR leaseSec must be a number of seconds from 0.001 to 2147483647 with at most three decimal places";
 const RULE: &str = "ERR rule must be SLIDING, FIXED, THROTTLE or ACQUIRE";
+const HOLDER: &str = "ERR holder must be 1 to 256 bytes long";
+const ACTUAL: &str = "ERR ACTUAL must be an integer from 0 to 9007199254740991";
+const RULE_OF_SETTLE: &str = "ERR rule must be SLIDING or FIXED";
+const NO_HOLD: &str = "ERR RL.SETTLE takes a rule with HOLD";
+const ANCHORED_END: &str = "ERR ANCHORED takes no @ms";
 const BURST: &str = "ERR max_burst must be an integer from 0 to 9007199254740990";
 const COUNT: &str = "ERR count must be an integer from 1 to 9007199254740991";
 const PERIOD: &str = "ERR period must be an integer number of seconds from 1 to 2147483647";
@@ -56,6 +61,7 @@ fn bad_words(name: &str, place: Place) -> String {
             let words = words.replace("[HOLD holder leaseSec] ", "");
             return format!("ERR syntax error: expected {name} {words} [AT ms]");
         }
+        Place::Settle => return format!("ERR syntax error: expected {name} {words} ACTUAL n"),
         Place::All => (format!("{name} "), "FULL"),
     };
     format!("ERR syntax error: expected {name}{words} [{options}]")
@@ -78,6 +84,7 @@ enum Place {
     Command,
     Peek,
     Refund,
+    Settle,
     All,
 }
 
@@ -90,13 +97,14 @@ pub fn verdict(words: &[Vec<u8>], now: i64) -> Verdict {
         "rl.release" => 3,
         "rl.sliding" | "rl.fixed" => 4,
         "rl.all" => 6,
+        "rl.settle" => 7,
         _ => 5,
     };
     if words.len() < least {
         return Verdict::Uncalled(arity);
     }
     let (key, rest) = (words[1].clone(), &words[2..]);
-    let mut reading = Reading { words: rest, place: Place::Command, arity: &arity, at: None };
+    let mut reading = Reading { words: rest, place: Place::Command, arity: &arity, at: None, actual: None };
     let read = match &*name {
         "rl.sliding" | "rl.fixed" | "rl.throttle" | "rl.acquire" => {
             reading.rule_of(&name.as_bytes()[3..]).map(|(rule, report)| Call::Take { key, rule, report })
@@ -109,8 +117,16 @@ pub fn verdict(words: &[Vec<u8>], now: i64) -> Verdict {
             reading.place = Place::Refund;
             reading.rule().map(|(rule, _)| Call::Refund { key, rule, at: reading.at })
         }
+        "rl.settle" => {
+            reading.place = Place::Settle;
+            reading.rule().and_then(|(rule, _)| match (rule.hold(), reading.actual) {
+                (None, _) => Err(NO_HOLD.to_owned()),
+                (_, None) => Err(bad_words(rule.name(), Place::Settle)),
+                (_, Some(actual)) => Ok(Call::Settle { key, rule, actual }),
+            })
+        }
         "rl.all" => all(&words[1..], &arity, now),
-        "rl.reset" => windows(rest).map(|windows| Call::Reset { key, windows }),
+        "rl.reset" => windows(rest).map(|(windows, ends, holds)| Call::Reset { key, windows, ends, holds }),
         "rl.release" => Ok(Call::Release { key, holders: rest.to_vec() }),
         _ => panic!("{name} is not a command of the module"),
     };
@@ -128,7 +144,7 @@ fn all(words: &[Vec<u8>], arity: &str, now: i64) -> Result<Call, String> {
         }
         keys.push(key.clone());
     }
-    let mut reading = Reading { words: &words[number + 1..], place: Place::All, arity, at: None };
+    let mut reading = Reading { words: &words[number + 1..], place: Place::All, arity, at: None, actual: None };
     let (mut rules, mut last) = (Vec::new(), String::new());
     for _ in &keys {
         if reading.words.is_empty() {
@@ -148,7 +164,7 @@ fn all(words: &[Vec<u8>], arity: &str, now: i64) -> Result<Call, String> {
     // No rule counts in the state of another.
     let mut places = Vec::new();
     for (key, rule) in keys.iter().zip(&rules) {
-        let own = rule.places(key, now);
+        let own = rule.all_places(key, now);
         if own.iter().any(|place| places.contains(place)) {
             return Err(SHARED.to_owned());
         }
@@ -166,14 +182,22 @@ fn is_number(word: &[u8]) -> bool {
     word.first().is_some_and(|byte| b"0123456789+-.".contains(byte))
 }
 
-/// Meant as the end of a window, in place of its length. In the calls that are read here it is never well-formed.
+/// Meant as the end of a window, in place of its length.
 fn is_end(word: &[u8]) -> bool {
     word.starts_with(b"@")
 }
 
-fn bad_window(word: &[u8]) -> &'static str {
-    assert!(!is_end(word) || within(&word[1..], 0, MOST).is_none(), "an end that is well-formed");
-    if is_end(word) { END } else { WINDOW }
+/// A window without its limit, by its length or its end.
+fn window_or_end(word: &[u8]) -> Result<Quota, &'static str> {
+    match word.strip_prefix(b"@") {
+        Some(end) => within(end, 0, MOST).map(|end| Quota::until(end, 0)).ok_or(END),
+        None => window(word).map(|window| Quota::of(window, 0)).ok_or(WINDOW),
+    }
+}
+
+/// Whether a window may follow another one: those that end at a given time come last.
+fn increases(last: Option<&Quota>, next: &Quota) -> bool {
+    last.is_none_or(|last| (last.end, last.window) < (next.end, next.window))
 }
 
 /// Rules are read from left to right: the line describes the first error.
@@ -184,6 +208,8 @@ struct Reading<'a> {
     arity: &'a str,
     /// The time of RL.REFUND.
     at: Option<i64>,
+    /// The units of RL.SETTLE.
+    actual: Option<i64>,
 }
 
 impl<'a> Reading<'a> {
@@ -202,6 +228,7 @@ impl<'a> Reading<'a> {
         match &*name.to_ascii_uppercase() {
             b"SLIDING" => self.windows(true),
             b"FIXED" => self.windows(false),
+            _ if self.place == Place::Settle => Err(RULE_OF_SETTLE.to_owned()),
             b"THROTTLE" => self.rate(),
             b"ACQUIRE" if self.place != Place::Refund => self.lease(),
             _ if self.place == Place::Refund => Err(RULE_OF_REFUND.to_owned()),
@@ -214,17 +241,18 @@ impl<'a> Reading<'a> {
         let mut quotas: Vec<Quota> = Vec::new();
         while quotas.is_empty() || self.words.first().is_some_and(|word| is_number(word) || is_end(word)) {
             let (window, limit) = (self.next()?, self.next()?);
-            let window = self::window(window).ok_or_else(|| bad_window(window))?;
+            let window = window_or_end(window)?;
             let limit = within(limit, 0, MOST).ok_or(LIMIT)?;
-            if quotas.last().is_some_and(|last| last.window >= window) {
+            if !increases(quotas.last(), &window) {
                 return Err(ORDER.to_owned());
             }
             if quotas.len() == 16 {
                 return Err(TOO_MANY.to_owned());
             }
-            quotas.push(Quota { window, limit });
+            quotas.push(Quota { limit, ..window });
         }
-        let (mut cost, mut force, mut anchored) = (None, false, false);
+        let (mut cost, mut force, mut anchored, mut hold) = (None, false, false, None);
+        let takes_hold = self.place != Place::Refund;
         let check = matches!(self.place, Place::Peek | Place::All);
         let (least, cost_line) = if check { (0, COST_OR_NONE) } else { (1, COST) };
         let report = self.options(if sliding { "SLIDING" } else { "FIXED" }, true, |word, rest| {
@@ -236,14 +264,33 @@ impl<'a> Reading<'a> {
                 force = true;
             } else if is(word, "ANCHORED") && !anchored && !sliding {
                 anchored = true;
+            } else if is(word, "HOLD") && hold.is_none() && takes_hold {
+                let [holder, lease, behind @ ..] = *rest else { return Err(None) };
+                if !(1..=256).contains(&holder.len()) {
+                    return Err(Some(HOLDER.to_owned()));
+                }
+                let lease = window(lease).ok_or_else(|| Some(LEASE.to_owned()))?;
+                hold = Some(Hold { holder: holder.clone(), lease });
+                *rest = behind;
             } else {
                 return Ok(false);
             }
             Ok(true)
         })?;
+        // What the words mean together is judged after each of them.
+        let ends = quotas.iter().any(|quota| quota.end.is_some());
+        if hold.is_some() && cost == Some(0) {
+            return Err(COST.to_owned());
+        }
+        if ends && sliding {
+            return Err(WINDOW.to_owned());
+        }
+        if ends && anchored {
+            return Err(ANCHORED_END.to_owned());
+        }
         let rule = match sliding {
-            true => Rule::Sliding { quotas, cost, force },
-            false => Rule::Fixed { quotas, anchored, cost, force },
+            true => Rule::Sliding { quotas, cost, force, hold },
+            false => Rule::Fixed { quotas, anchored, cost, force, hold },
         };
         Ok((rule, report))
     }
@@ -301,6 +348,10 @@ impl<'a> Reading<'a> {
                 let (at, behind) = rest.split_first().ok_or(&*line)?;
                 self.at = Some(within(at, 0, MOST).ok_or(AT)?);
                 rest = behind;
+            } else if self.place == Place::Settle && is(word, "ACTUAL") && self.actual.is_none() {
+                let (units, behind) = rest.split_first().ok_or(&*line)?;
+                self.actual = Some(within(units, 0, MOST).ok_or(ACTUAL)?);
+                rest = behind;
             } else if !own(word, &mut rest).map_err(|error| error.unwrap_or_else(|| line.clone()))? {
                 break;
             }
@@ -310,20 +361,25 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// `[windowSec ...]`
-fn windows(words: &[Vec<u8>]) -> Result<Vec<i64>, String> {
-    let mut windows: Vec<i64> = Vec::new();
+/// `[windowSec ...] [HOLD]`: the windows by their lengths and by their ends, and whether the holds go, too.
+fn windows(words: &[Vec<u8>]) -> Result<(Vec<i64>, Vec<i64>, bool), String> {
+    let (words, holds) = match words {
+        [words @ .., last] if is(last, "HOLD") => (words, true),
+        words => (words, false),
+    };
+    let mut quotas: Vec<Quota> = Vec::new();
     for word in words {
-        let window = window(word).ok_or_else(|| bad_window(word))?;
-        if windows.last().is_some_and(|&last| last >= window) {
+        let quota = window_or_end(word)?;
+        if !increases(quotas.last(), &quota) {
             return Err(ORDER.to_owned());
         }
-        if windows.len() == 16 {
+        if quotas.len() == 16 {
             return Err(TOO_MANY_TO_RESET.to_owned());
         }
-        windows.push(window);
+        quotas.push(quota);
     }
-    Ok(windows)
+    let ends = quotas.iter().filter_map(|quota| quota.end).collect();
+    Ok((quotas.iter().filter(|quota| quota.end.is_none()).map(|quota| quota.window).collect(), ends, holds))
 }
 
 fn within(text: &[u8], least: i64, most: i64) -> Option<i64> {

@@ -10,6 +10,8 @@ pub mod draw;
 pub mod driver;
 pub mod engine;
 pub mod grammar;
+#[allow(dead_code)] // The tests'.
+pub mod holds;
 pub mod log;
 #[allow(dead_code)] // The tests'.
 pub mod memory;

@@ -14,6 +14,7 @@ use redis::Value as Heard;
 use super::call::{Call, Quota, Report, Rule, up};
 use super::compact::{self, Reading};
 use super::grammar::canonical;
+use super::holds;
 
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 pub const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
@@ -23,6 +24,8 @@ pub const HEAVY: &str = "ERR COST above 1000 needs a compact log: a sorted set t
 pub const OTHER_VERSION: &str =
     "ERR rl: the log at this key was written by a later version of the module, which alone can read it";
 pub const DAMAGED: &str = "ERR rl: the log at this key is damaged; RL.RESET removes it";
+pub const ENDED: &str = "ERR the window has ended";
+pub const TOO_FAR: &str = "ERR @ms must be at most 2147483647 seconds ahead";
 pub const LOG_IS_FULL: &str = "ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units";
 
 /// The most members that a call adds to sorted sets.
@@ -30,6 +33,9 @@ const ADDED_AT_MOST: i64 = 1000;
 
 /// The most expired members that a call removes, unless nothing else is in the set.
 pub const PRUNED_AT_MOST: i64 = 1000;
+
+/// A counter outlives by this a window that ends at a given time.
+const GRACE: i64 = 3_600_000;
 
 /// A wait that never ends. Longer than any other.
 const NEVER: i64 = i64::MAX;
@@ -129,7 +135,7 @@ pub enum Storage {
     Auto,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Space {
     pub keys: BTreeMap<Vec<u8>, Stored>,
     pub storage: Storage,
@@ -161,6 +167,8 @@ struct Decision {
     windows: Vec<Standard>,
     /// Until the call fits in every window.
     wait: i64,
+    /// Whether it is allowed in any case.
+    is_let_through: bool,
 }
 
 /// What a rule counts at a time.
@@ -187,9 +195,11 @@ enum Units {
 struct Counter {
     value: i64,
     expires: i64,
-    /// How long a counter lives that begins now.
-    life: i64,
+    /// When a counter expires that begins now.
+    fresh: i64,
     lacks_expiry: bool,
+    /// When the window ends, if that is given. What has ended is left alone.
+    end: Option<i64>,
 }
 
 /// When a call counts.
@@ -252,11 +262,12 @@ impl Usage<'_> {
                 inside.fold(0, |sum: i64, &(_, units)| sum.saturating_add(units))
             }
             Units::Counters(counters) => {
-                let Counter { value, expires, .. } = counters[index];
+                let Counter { value, expires, end, .. } = counters[index];
                 // The server keeps a key through the millisecond of its expiry. An anchored window is over by then.
-                let is_over = match self.rule.is_anchored() {
-                    true => at >= expires,
-                    false => at > expires || at.div_euclid(window) != self.now.div_euclid(window),
+                let is_over = match (end, self.rule.is_anchored()) {
+                    (Some(end), _) => at >= end,
+                    (None, true) => at >= expires,
+                    (None, false) => at > expires || at.div_euclid(window) != self.now.div_euclid(window),
                 };
                 if is_over { 0 } else { value }
             }
@@ -267,9 +278,10 @@ impl Usage<'_> {
 
     /// The times after now at which less can be used in a window, in order.
     fn changes(&self, index: usize) -> Vec<i64> {
-        let Quota { window, limit } = self.quotas[index];
+        let Quota { window, limit, end: over } = self.quotas[index];
         let mut times: Vec<i64> = match &self.units {
             Units::Log(entries) => entries.iter().map(|&(score, _)| leaves(score, window)).collect(),
+            Units::Counters(_) if over.is_some() => over.into_iter().collect(),
             Units::Counters(counters) => {
                 let expires = counters[index].expires;
                 vec![(self.now.div_euclid(window) + 1) * window, expires, expires.saturating_add(1)]
@@ -305,9 +317,9 @@ impl Usage<'_> {
                 entries.insert(at, (now as f64, cost));
             }
             (Units::Counters(counters), _) => {
-                for counter in counters {
+                for counter in counters.iter_mut().filter(|counter| counter.end.is_none_or(|end| end > now)) {
                     if counter.value == 0 {
-                        counter.expires = now + counter.life;
+                        counter.expires = counter.fresh;
                     }
                     counter.value = counter.value.checked_add(cost).ok_or(OVERFLOW)?;
                 }
@@ -370,7 +382,7 @@ impl Usage<'_> {
                 next: if used(now) <= 0 { 0 } else { wait(&|at| free(at) > free(now)) },
                 reset: wait(&|at| used(at) <= lasting),
                 life: match &after.units {
-                    Units::Counters(counters) => (counters[index].expires - now).max(0),
+                    Units::Counters(counters) => (quota.end.unwrap_or(counters[index].expires) - now).max(0),
                     _ => 0,
                 },
             }
@@ -386,11 +398,17 @@ impl Usage<'_> {
                 after.wait(all.clone(), |at| all.clone().all(|index| keeps_room(index) || fits_at(&after, index, at)))
             }
         };
-        Ok((Decision { allowed, windows, wait }, after, is_counted))
+        Ok((Decision { allowed, windows, wait, is_let_through: false }, after, is_counted))
     }
 }
 
 impl Decision {
+    /// The same, allowed as it is for a holder that has counted before.
+    fn let_through(mut self) -> Self {
+        self.is_let_through = true;
+        self
+    }
+
     /// The window that binds: of those that deny the one with the longest wait; of equals, and if none denies, the one with
     /// the least room, and then the shortest.
     fn binding(&self) -> &Standard {
@@ -401,13 +419,18 @@ impl Decision {
 
     fn reply(&self, rule: &Rule, report: Report, now: i64) -> Reply {
         let bound = self.binding();
+        let map = |window: &Standard, allowed: bool, wait: i64| match self.is_let_through {
+            true => window.map(true, 0, now),
+            false => window.map(allowed, wait, now),
+        };
         match report {
-            Report::Full => bound.map(self.allowed, self.wait, now),
+            Report::Full => map(bound, self.allowed, self.wait),
             Report::Each => {
-                Reply::Array(self.windows.iter().map(|window| window.map(window.fits, window.wait, now)).collect())
+                Reply::Array(self.windows.iter().map(|window| map(window, window.fits, window.wait)).collect())
             }
             Report::Short => {
-                let (allowed, window) = (i64::from(self.allowed), seconds_up(bound.quota.window));
+                let allowed = i64::from(self.allowed || self.is_let_through);
+                let window = seconds_up(bound.quota.window);
                 let integers = match rule {
                     Rule::Sliding { .. } => vec![allowed, bound.before, window],
                     Rule::Fixed { .. } => vec![allowed, bound.used, nearest_seconds(bound.life)],
@@ -430,7 +453,7 @@ impl Standard {
 
     fn map(&self, allowed: bool, wait: i64, now: i64) -> Reply {
         let or_never = |wait: i64| if wait == NEVER { -1 } else { wait };
-        let Quota { window, limit } = self.quota;
+        let Quota { window, limit, .. } = self.quota;
         let [wait, next, reset] = [wait, self.next, self.reset].map(or_never);
         Reply::Map([i64::from(allowed), limit, self.used, self.remaining(), wait, next, reset, window, now])
     }
@@ -445,17 +468,21 @@ impl Space {
     pub fn answer(&mut self, call: &Call, now: i64) -> Reply {
         self.drop_expired(&call.places(now), now);
         self.prunable = PRUNED_AT_MOST as usize;
+        if let Err(line) = self.pass(call, now) {
+            return Reply::Error(line.to_owned());
+        }
         let before = self.clone();
         let reply = match call {
             Call::Take { key, rule, report } => self.take(key, rule, *report, now),
             Call::Peek { key, rule, report } => self.clone().take(key, rule, *report, now),
             Call::Refund { key, rule, at } => self.refund(key, rule, *at, now),
+            Call::Settle { key, rule, actual } => self.settle(key, rule, *actual, now),
             Call::Release { key, holders } => self.release(key, holders, now),
             Call::All { keys, rules, full } => self.all(keys, rules, *full, now),
             Call::Reset { key, .. } => self.reset(key, &call.places(now), now),
         };
         reply.unwrap_or_else(|line| {
-            *self = before; // An error changes nothing.
+            *self = before; // An error changes nothing else.
             Reply::Error(line.to_owned())
         })
     }
@@ -475,8 +502,13 @@ impl Space {
         self.keys.retain(|key, stored| lives(stored) || !places.contains(key));
     }
 
-    /// What a rule counts now.
-    fn read<'a>(&self, key: &[u8], rule: &'a Rule, now: i64) -> Result<Usage<'a>, &'static str> {
+    /// Whether the keys of a rule can be read.
+    pub fn check(&self, key: &[u8], rule: &Rule, now: i64) -> Result<(), &'static str> {
+        self.read(key, rule, false, now).map(drop)
+    }
+
+    /// What a rule counts now. `skips`: whether a window that has ended is left alone, and not an error.
+    fn read<'a>(&self, key: &[u8], rule: &'a Rule, skips: bool, now: i64) -> Result<Usage<'a>, &'static str> {
         let (quotas, places) = (rule.quotas(), rule.places(key, now));
         let value = |place: &Vec<u8>| self.keys.get(place).map(|stored| &stored.value);
         let integer = |place: &Vec<u8>| match value(place) {
@@ -500,18 +532,39 @@ impl Space {
             }
             Rule::Fixed { .. } => {
                 let mut counters = Vec::new();
-                for place in &places {
+                for (quota, place) in quotas.iter().zip(&places) {
+                    if let Some(end) = quota.end {
+                        if end - now > 2_147_483_647_000 {
+                            return Err(TOO_FAR);
+                        }
+                        if end <= now && !skips {
+                            return Err(ENDED);
+                        }
+                        if end <= now {
+                            let fresh = end + GRACE;
+                            counters.push(Counter {
+                                value: 0,
+                                expires: fresh,
+                                fresh,
+                                lacks_expiry: false,
+                                end: Some(end),
+                            });
+                            continue;
+                        }
+                    }
                     let found = integer(place)?;
                     let expires = self.keys.get(place).and_then(|stored| stored.expires).map(|(expires, _)| expires);
                     // Long windows of the same number share a counter, which lives as long as the longest of them.
                     let sharing = quotas.iter().zip(&places).filter(|&(_, other)| other == place);
                     let life = sharing.map(|(quota, _)| quota.window).max().expect("itself");
+                    let fresh = quota.end.map_or(now + life, |end| end + GRACE);
                     let is_over = rule.is_anchored() && expires.is_some_and(|expires| now >= expires);
                     counters.push(Counter {
                         value: if is_over { 0 } else { found.unwrap_or(0) },
-                        expires: expires.filter(|_| !is_over).unwrap_or(now + life),
-                        life,
+                        expires: expires.filter(|_| !is_over).unwrap_or(fresh),
+                        fresh,
                         lacks_expiry: found.is_some() && expires.is_none(),
+                        end: quota.end,
                     });
                 }
                 Units::Counters(counters)
@@ -574,10 +627,36 @@ impl Space {
     }
 
     fn take(&mut self, key: &[u8], rule: &Rule, report: Report, now: i64) -> Result<Reply, &'static str> {
-        let usage = self.read(key, rule, now)?;
-        let (decision, after, is_counted) = self.decide(key, &usage, Charge::ByRule)?;
+        let usage = self.read(key, rule, false, now)?;
+        let is_known = self.finds_hold(key, rule, now)? == Some(true);
+        let charge = if is_known { Charge::Never } else { Charge::ByRule };
+        let (decision, after, is_counted) = self.decide(key, &usage, charge)?;
         self.write(key, &usage, &after, is_counted);
-        Ok(decision.reply(rule, report, now))
+        if is_known || is_counted {
+            self.hold(key, rule, now);
+        }
+        Ok(if is_known { decision.let_through() } else { decision }.reply(rule, report, now))
+    }
+
+    fn settle(&mut self, key: &[u8], rule: &Rule, actual: i64, now: i64) -> Result<Reply, &'static str> {
+        let hold = rule.hold().expect("the grammar sees to it");
+        let (settled, counted) = self.settlement(key, hold, actual, now)?;
+        if let Some((units, at)) = counted {
+            let charging = holds::charging(rule, (actual - units).abs());
+            if actual < units {
+                self.refund(key, &charging, Some(at), now)?;
+            } else if actual > units {
+                let usage = self.read(key, &charging, true, now)?;
+                let (_, after, is_counted) = self.decide(key, &usage, Charge::ByRule)?;
+                self.write(key, &usage, &after, is_counted);
+            }
+            self.settled(key, hold, actual, now);
+        }
+        let Reply::Array(mut left) = self.clone().refund(key, &holds::charging(rule, 0), None, now)? else {
+            unreachable!()
+        };
+        left[0] = Reply::Integer(settled);
+        Ok(Reply::Array(left))
     }
 
     /// How many of these members are pruned: all if nothing else is in the set, and otherwise as many as one call may prune, or
@@ -640,7 +719,7 @@ impl Space {
             }
             (_, Units::Counters(counters)) => {
                 for (counter, place) in counters.iter().zip(rule.places(key, now)) {
-                    if is_counted || counter.lacks_expiry {
+                    if (is_counted || counter.lacks_expiry) && counter.end.is_none_or(|end| end > now) {
                         self.put(&place, Value::Integer(counter.value), Some((counter.expires, counter.expires)));
                     }
                 }
@@ -693,8 +772,8 @@ impl Space {
         self.keys.get(key).is_some_and(|stored| stored.expires.is_none())
     }
 
-    fn refund(&mut self, key: &[u8], rule: &Rule, at: Option<i64>, now: i64) -> Result<Reply, &'static str> {
-        let usage = self.read(key, rule, now)?;
+    pub fn refund(&mut self, key: &[u8], rule: &Rule, at: Option<i64>, now: i64) -> Result<Reply, &'static str> {
+        let usage = self.read(key, rule, true, now)?;
         let (places, before) = (rule.places(key, now), usage.used(0, now));
         let mut refunded = 0;
         let ttl = match &usage.units {
@@ -723,6 +802,10 @@ impl Space {
                             refunded += taken;
                         }
                         entries.retain(|&(_, units)| units > 0);
+                        // A log in which nothing counts any more goes.
+                        if !entries.iter().any(|&(stamp, _)| counts(stamp, rule.longest(), now)) {
+                            entries.clear();
+                        }
                     }
                     _ => {}
                 }
@@ -741,10 +824,12 @@ impl Space {
             Units::Counters(counters) => {
                 for (index, counter) in counters.iter().enumerate() {
                     let window = usage.quotas[index].window;
-                    let is_of_this_window = at.is_none_or(|at| match rule.is_anchored() {
-                        true => (counter.expires - window..counter.expires).contains(&at),
-                        false => at.div_euclid(window) == now.div_euclid(window),
-                    });
+                    // Nobody but the caller knows when a window began that ends at a given time.
+                    let is_of_this_window = counter.end.is_some()
+                        || at.is_none_or(|at| match rule.is_anchored() {
+                            true => (counter.expires - window..counter.expires).contains(&at),
+                            false => at.div_euclid(window) == now.div_euclid(window),
+                        });
                     let taken = usage.used(index, now).min(rule.cost());
                     if is_of_this_window && taken > 0 {
                         let stored = self.keys.get_mut(&places[index]).expect("a counter");
@@ -752,7 +837,7 @@ impl Space {
                         refunded = refunded.max(taken);
                     }
                 }
-                nearest_seconds(counters[0].expires - now)
+                nearest_seconds((counters[0].end.unwrap_or(counters[0].expires) - now).max(0))
             }
             Units::Arrival(arrival) => {
                 let (after, nanos) = (arrival - rule.interval() * i128::from(rule.cost()), usage.nanos(now));
@@ -762,13 +847,13 @@ impl Space {
                 } else if *arrival > nanos {
                     self.keys.remove(key);
                 }
-                let left = self.read(key, rule, now)?;
+                let left = self.read(key, rule, true, now)?;
                 refunded = before - left.used(0, now);
                 seconds_up(left.wait(0..1, |at| left.used(0, at) == 0))
             }
             Units::Leases(_) => panic!("leases are released, not refunded"),
         };
-        let left = self.read(key, rule, now)?.used(0, now);
+        let left = self.read(key, rule, true, now)?.used(0, now);
         Ok(Reply::integers(&[refunded, left, ttl]))
     }
 
@@ -784,23 +869,46 @@ impl Space {
 
     fn all(&mut self, keys: &[Vec<u8>], rules: &[Rule], full: bool, now: i64) -> Result<Reply, &'static str> {
         let parts = || keys.iter().zip(rules);
-        let usages = parts().map(|(key, rule)| self.read(key, rule, now)).collect::<Result<Vec<_>, _>>()?;
+        let usages = parts().map(|(key, rule)| self.read(key, rule, false, now)).collect::<Result<Vec<_>, _>>()?;
+        let found = parts().map(|(key, rule)| self.finds_hold(key, rule, now)).collect::<Result<Vec<_>, _>>()?;
+        // Where each holder has its hold, the call was carried out before.
+        let is_known = found.iter().any(Option::is_some) && !found.contains(&Some(false));
         let decide_all = |charge: Charge| {
-            keys.iter().zip(&usages).map(|(key, usage)| self.decide(key, usage, charge)).collect::<Result<Vec<_>, _>>()
+            let charge = |index: usize| match (&rules[index], found[index]) {
+                (Rule::Acquire { .. }, _) if is_known => Charge::ByRule,
+                (_, Some(true)) => Charge::Never,
+                _ if is_known => Charge::Never,
+                _ => charge,
+            };
+            let decide = |index: usize| {
+                let (decision, after, is_counted) = self.decide(&keys[index], &usages[index], charge(index))?;
+                let is_let_through = is_known || found[index] == Some(true);
+                Ok((if is_let_through { decision.let_through() } else { decision }, after, is_counted))
+            };
+            (0..rules.len()).map(decide).collect::<Result<Vec<_>, &'static str>>()
         };
         let mut decided = decide_all(Charge::Never)?;
-        let denies = |index: &usize| !rules[*index].force() && !decided[*index].0.allowed;
+        let denies = |index: &usize| {
+            let decision = &decided[*index].0;
+            !rules[*index].force() && !decision.allowed && !decision.is_let_through
+        };
         let denying: Vec<usize> = (0..rules.len()).filter(denies).collect();
         let allowed = denying.is_empty();
         if allowed {
             decided = decide_all(Charge::Always)?;
-            if parts().map(|(key, rule)| self.added(key, rule)).sum::<i64>() > ADDED_AT_MOST {
+            let counted = parts().zip(&decided).filter(|(_, (.., is_counted))| *is_counted);
+            if counted.map(|((key, rule), _)| self.added(key, rule)).sum::<i64>() > ADDED_AT_MOST {
                 return Err(HEAVY);
             }
         }
-        for ((key, before), (_, after, is_counted)) in keys.iter().zip(&usages).zip(&decided) {
+        for (((key, rule), before), (found, (_, after, is_counted))) in
+            parts().zip(&usages).zip(found.iter().zip(&decided))
+        {
             if allowed {
                 self.write(key, before, after, *is_counted);
+                if *is_counted || *found == Some(true) {
+                    self.hold(key, rule, now);
+                }
             } else {
                 self.heal(key, before);
             }
@@ -828,8 +936,8 @@ impl Space {
         let integers = [i64::from(allowed), index as i64, decided[index].0.binding().remaining(), wait];
         let mut parts: Vec<Reply> = integers.map(Reply::Integer).to_vec();
         if full {
-            let map = |decision: &Decision| decision.binding().map(decision.allowed, decision.wait, now);
-            parts.push(Reply::Array(decided.iter().map(|(decision, ..)| map(decision)).collect()));
+            let maps = decided.iter().zip(rules).map(|((decision, ..), rule)| decision.reply(rule, Report::Full, now));
+            parts.push(Reply::Array(maps.collect()));
         }
         Ok(Reply::Array(parts))
     }
@@ -849,10 +957,12 @@ impl Space {
     }
 
     fn reset(&mut self, key: &[u8], places: &[Vec<u8>], now: i64) -> Result<Reply, &'static str> {
+        let is_held = |place: &Vec<u8>| *place == super::call::held(key);
         let is_refused = |place: &Vec<u8>| match self.keys.get(place).map(|stored| &stored.value) {
             Some(Value::Other) => true,
-            Some(Value::Set(_)) => place != key,
-            _ => false,
+            Some(Value::Set(_)) => place != key && !is_held(place),
+            Some(_) => is_held(place),
+            None => false,
         };
         if places.iter().any(is_refused) {
             return Err(WRONG_TYPE);

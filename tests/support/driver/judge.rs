@@ -4,11 +4,12 @@
 use super::Moment;
 use super::calls::Call as Sent;
 use super::seen::Seen;
-use crate::support::call::{Call, Quota, Report, Rule};
+use crate::support::call::{Call, Report, Rule, held};
 use crate::support::grammar::Verdict;
+use crate::support::holds::{OTHER_COST, SETTLED};
 use crate::support::model::{
-    DAMAGED, HEAVY, LOG_IS_FULL, NOT_AN_INTEGER, OTHER_VERSION, OVERFLOW, Reply, Space, Stored, Value, WRONG_TYPE,
-    counts,
+    DAMAGED, ENDED, HEAVY, LOG_IS_FULL, NOT_AN_INTEGER, OTHER_VERSION, OVERFLOW, Reply, Space, Stored, TOO_FAR, Value,
+    WRONG_TYPE, counts,
 };
 
 /// Whether a call that is not checked has a reply that its words allow.
@@ -21,11 +22,18 @@ pub fn possible(verdict: &Verdict, told: &Reply) -> Result<(), String> {
 }
 
 fn is_possible(call: &Call, told: &Reply) -> bool {
-    let errors = [WRONG_TYPE, NOT_AN_INTEGER, OVERFLOW, HEAVY, OTHER_VERSION, DAMAGED, LOG_IS_FULL];
+    let of_state = [WRONG_TYPE, NOT_AN_INTEGER, OVERFLOW, HEAVY, OTHER_VERSION, DAMAGED, LOG_IS_FULL];
+    let of_holds = [SETTLED, OTHER_COST, ENDED, TOO_FAR];
+    let errors = [&of_state[..], &of_holds].concat();
     match (call, told) {
         (_, Reply::Error(line)) => errors.contains(&&**line),
         (Call::Release { holders, .. }, Reply::Integer(released)) => (0..=holders.len() as i64).contains(released),
-        (Call::Reset { windows, .. }, Reply::Integer(removed)) => (0..=1 + 2 * windows.len() as i64).contains(removed),
+        (Call::Reset { windows, ends, holds, .. }, Reply::Integer(removed)) => {
+            (0..=1 + 2 * windows.len() as i64 + ends.len() as i64 + i64::from(*holds)).contains(removed)
+        }
+        (Call::Settle { .. }, Reply::Array(parts)) => {
+            matches!(parts[..], [Reply::Integer(0..=3), Reply::Integer(_), Reply::Integer(ttl)] if ttl >= 0)
+        }
         (Call::Refund { rule, .. }, Reply::Array(parts)) => {
             matches!(parts[..], [Reply::Integer(refunded), Reply::Integer(_), Reply::Integer(ttl)]
                 if (0..=rule.cost()).contains(&refunded) && ttl >= 0)
@@ -62,7 +70,7 @@ fn is_possible(call: &Call, told: &Reply) -> bool {
 /// Whether a map is about a window of a rule and does not contradict itself.
 fn is_map_of((rule, map): (&Rule, &Reply)) -> bool {
     matches!(*map, Reply::Map([allowed, limit, used, remaining, retry, next, reset, window, _])
-        if rule.quotas().contains(&Quota { window, limit })
+        if rule.quotas().iter().any(|quota| (quota.window, quota.limit) == (window, limit))
             && remaining == limit.saturating_sub(used).max(0)
             && (0..=1).contains(&allowed)
             && (allowed == 1) == (retry == 0)
@@ -84,7 +92,7 @@ pub fn exactly(moment: Moment, sent: &Sent, before: &Seen, told: &Reply, after: 
         return if changes_nothing { before.unchanged(after) } else { Ok(()) };
     }
     let has_throttle = match call {
-        Call::Take { rule, .. } | Call::Peek { rule, .. } | Call::Refund { rule, .. } => {
+        Call::Take { rule, .. } | Call::Peek { rule, .. } | Call::Refund { rule, .. } | Call::Settle { rule, .. } => {
             matches!(rule, Rule::Throttle { .. })
         }
         Call::All { rules, .. } => rules.iter().any(|rule| matches!(rule, Rule::Throttle { .. })),
@@ -102,7 +110,8 @@ pub fn exactly(moment: Moment, sent: &Sent, before: &Seen, told: &Reply, after: 
             return Err(format!("a wrong reply, {right:?} is right"));
         }
         match right {
-            Reply::Error(_) => before.unchanged(after),
+            // What has ended may be given back before a call is refused.
+            Reply::Error(_) if before.space(sent, moment) == space => before.unchanged(after),
             _ => left(sent, call, before, &space, after, moment.now),
         }
     };
@@ -164,16 +173,17 @@ fn left(sent: &Sent, call: &Call, before: &Seen, right: &Space, after: &Seen, no
     }
     for (index, place) in sent.state.iter().enumerate() {
         let (old, right, there) = (&before.keys[index], right.keys.get(place), &after.keys[index]);
-        let value = |stored: Option<&Stored>| match call {
+        let refunded = refunding(call, place);
+        let value = |stored: Option<&Stored>| match refunded {
             // A refund may drop what does not count, and may move the expiry of a log.
-            Call::Refund { rule, .. } => stored?.value.live(false, |score| counts(score, rule.longest(), now)),
-            _ => stored?.value.live(has_leases(call, place), |_| true),
+            Some(rule) => stored?.value.live(false, |score| counts(score, rule.longest(), now)),
+            None => stored?.value.live(has_names(call, place), |_| true),
         };
         if value(right) != value(there.as_ref()) {
             return Err(format!("{there:?} is left of key {index}, {right:?} is right"));
         }
         let (Some(right), Some(there)) = (right, there) else { continue };
-        if matches!(call, Call::Refund { .. }) {
+        if refunded.is_some() && right.expires == Some((i64::MIN, i64::MAX)) || matches!(call, Call::Refund { .. }) {
             continue;
         }
         let expires_right = match (right.expires, there.expires) {
@@ -192,10 +202,28 @@ fn left(sent: &Sent, call: &Call, before: &Seen, right: &Space, after: &Seen, no
     Ok(())
 }
 
-/// Whether the names of members are those of holders.
-fn has_leases(call: &Call, place: &[u8]) -> bool {
-    let is_lease = |rule: &Rule| matches!(rule, Rule::Acquire { .. });
+/// The rule of a call that may give something back at this place.
+fn refunding<'a>(call: &'a Call, place: &[u8]) -> Option<&'a Rule> {
     match call {
+        Call::Refund { rule, .. } => Some(rule),
+        Call::Take { key, rule, .. } | Call::Settle { key, rule, .. } => {
+            Some(rule).filter(|rule| rule.hold().is_some() && key == place)
+        }
+        Call::All { keys, rules, .. } => {
+            let is_it = |(key, rule): &(&Vec<u8>, &Rule)| *key == place && rule.hold().is_some();
+            keys.iter().zip(rules).find(is_it).map(|(_, rule)| rule)
+        }
+        _ => None,
+    }
+}
+
+/// Whether the names of members are those of holders.
+fn has_names(call: &Call, place: &[u8]) -> bool {
+    let is_lease = |rule: &Rule| matches!(rule, Rule::Acquire { .. });
+    let is_held = |key: &Vec<u8>, rule: &Rule| rule.hold().is_some() && held(key) == place;
+    match call {
+        Call::Take { key, rule, .. } | Call::Settle { key, rule, .. } if is_held(key, rule) => true,
+        Call::All { keys, rules, .. } if keys.iter().zip(rules).any(|(key, rule)| is_held(key, rule)) => true,
         Call::Release { .. } => true,
         Call::Take { rule, .. } => is_lease(rule),
         Call::All { keys, rules, .. } => keys.iter().zip(rules).any(|(key, rule)| key == place && is_lease(rule)),

@@ -2,12 +2,16 @@
 //! had.
 
 use super::calls::{Case, Generator, Kind, Words};
+use crate::support::call::held;
 use crate::support::compact::{self, Entry};
-use crate::support::grammar;
+use crate::support::{grammar, holds};
 
 impl Generator {
     /// A command of the server that writes or removes a key that the calls of a case read.
     pub fn plant(&mut self, case: &Case) -> Words {
+        if self.rng.u32(..12) == 0 {
+            return self.hold_of(&case.key);
+        }
         // Sometimes at a key that only RL.RESET reads.
         let state = match self.rng.u32(..8) {
             0 => &case.key,
@@ -78,6 +82,32 @@ impl Generator {
             }
             _ => words(&[b"DEL", state]),
         }
+    }
+
+    /// What is written down about a holder, or looks like it, or a value of another type.
+    fn hold_of(&mut self, key: &[u8]) -> Words {
+        let place = held(key);
+        match self.rng.u32(..10) {
+            0 => return self.pick_plant(&place),
+            1 => return vec![b"ZADD".to_vec(), place, self.score(60_000), self.random_bytes(12)],
+            2 => return vec![b"PERSIST".to_vec(), place],
+            _ => {}
+        }
+        let (holder, is_settled) = (self.pick(&[b"a", b"b", b"Aa", b"BB", b"C#"]), self.rng.bool());
+        let units = if self.rng.u32(..8) == 0 { self.rng.i64(0..1 << 54) } else { self.rng.i64(0..9) };
+        let at = self.moment.now - self.rng.i64(-2..9);
+        let ends: Vec<i64> = (0..self.rng.i64(0..8).min(2)).map(|more| at + 60_000 + more).collect();
+        let mut note = holds::note(is_settled, units, at, &ends, &holder);
+        if self.rng.u32(..6) == 0 {
+            let place = self.rng.usize(..note.len());
+            note[place] = self.rng.u8(..);
+        }
+        let until = match self.rng.u32(..6) {
+            0 => self.score(60_000),
+            _ => (self.moment.now + self.rng.i64(-9..5_000)).to_string().into_bytes(),
+        };
+        let score = format!("{:.0}", holds::score(&holder, is_settled)).into_bytes();
+        vec![b"ZADD".to_vec(), place, until, [b"e", &holder[..]].concat(), score, note]
     }
 
     /// A compact log as the module would write it, with stamps at the edges of a window and of another clock; or one that it

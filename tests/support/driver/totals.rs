@@ -7,6 +7,7 @@ use super::seen::Seen;
 use crate::support::Client;
 use crate::support::call::{Call as Asked, Report, Rule};
 use crate::support::grammar::Verdict;
+use crate::support::holds::{OTHER_COST, SETTLED};
 use crate::support::model::{self, Reply, Value};
 
 /// Calls and replies so far.
@@ -22,6 +23,9 @@ pub struct Totals {
     pub acquire: Outcomes,
     pub all: Outcomes,
     pub refunded: u64,
+    pub settled: u64,
+    /// Refused since the holder has settled, or holds another number of units.
+    pub unheld: u64,
     pub released: u64,
     /// Checked calls of RL.SLIDING and RL.PEEK that were answered from a compact log.
     pub compact: Outcomes,
@@ -59,6 +63,7 @@ impl Totals {
         self.checked += u64::from(call.is_checked);
         if let Reply::Error(line) = reply {
             self.refused += 1;
+            self.unheld += u64::from([SETTLED, OTHER_COST].contains(&&**line));
             self.flawed += u64::from([model::DAMAGED, model::OTHER_VERSION].contains(&&**line));
             self.uncalled += u64::from(matches!(call.verdict, Verdict::Uncalled(_)));
             return;
@@ -86,6 +91,10 @@ impl Totals {
             }
             Asked::Refund { .. } => {
                 self.refunded += 1;
+                return;
+            }
+            Asked::Settle { .. } => {
+                self.settled += 1;
                 return;
             }
             Asked::All { .. } => {
@@ -133,6 +142,7 @@ impl Totals {
             ("all_allowed", self.all.allowed),
             ("all_denied", self.all.denied),
             ("refunded_calls", self.refunded),
+            ("settled_calls", self.settled),
             ("released_leases", self.released),
             ("reset_keys", self.reset_keys),
             ("errors", self.refused - self.uncalled),

@@ -220,7 +220,7 @@ def test_one_key_that_cannot_be_settled(server: Server, limiter: Limiter, caplog
 
 
 def test_a_long_deadline(server: Server) -> None:
-    """Longer than the server remembers a settlement: the first one is sent all the same."""
+    """Longer than the server remembers a settlement: the first one is still sent."""
     with redis.Redis(port=server.port) as client, Limiter(client, timeout=3600) as limiter:
         assert limiter.reserve("k", RULE, 5).settle(3)
         assert used(limiter, "k") == 3

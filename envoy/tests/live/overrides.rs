@@ -14,7 +14,7 @@ descriptors:
   - {key: free, rate_limit: {unlimited: true}}
 ";
 
-/// Waits until the configuration has so many lines from Redis.
+/// Waits until the configuration has this number of lines from Redis.
 async fn read(service: &Service, fields: usize) {
     let lines = async || http(service.debug, "GET", "/rlconfig", "").1.matches("overrides: limits").count();
     until("the limits are read", async || lines().await == fields).await;

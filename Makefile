@@ -8,7 +8,7 @@ export MODULE := $(TARGET)/release/libredis_rl.so
 # Where scripts/install-deps.sh puts a newer Node.js than the system's.
 export PATH := $(CURDIR)/target/tools/node/bin:$(PATH)
 
-.PHONY: help demo test test-repeatedly test-clients test-python test-node test-rust test-go faults test-envoy envoy test-monitoring test-deploy fuzz test-baseline sizing bench bench-quick bench-instructions bench-clients bench-envoy functions pictures soak budgets lint build package test-packages run engines clean
+.PHONY: help demo test test-repeatedly test-clients test-python test-node test-rust test-go test-faults faults test-envoy envoy test-monitoring test-deploy fuzz test-baseline sizing bench bench-quick bench-instructions bench-clients bench-envoy functions pictures soak budgets lint build package test-packages run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -24,12 +24,15 @@ test: deps-build deps-server build build-hooks ## Run all tests, live on every i
 test-repeatedly: deps-build deps-server build build-hooks ## Run the live tests TIMES=20 in a row under load (ENGINE=redis-7.0)
 	scripts/test-repeatedly.sh $(or $(TIMES),20) $(or $(ENGINE),redis-7.0)
 
-# The fault suite comes last: it uses what the packages' tests have installed and built.
 test-clients: test-python test-node test-rust test-go ## Test the packages for Python, Node.js, Rust and Go, live
-	clients/faults/test.sh --quick
+	@$(MAKE) --no-print-directory test-faults
 
 test-python test-node test-rust test-go: test-%: deps-build deps-server deps-clients build
 	clients/$*/test.sh
+
+# After the packages' tests, since it uses what they have installed and built; and alone, since it judges times.
+test-faults: deps-build deps-server deps-clients build
+	clients/faults/test.sh --quick
 
 faults: deps-build deps-server deps-clients build ## Play all scenarios of clients/faults: what the packages do when something breaks
 	clients/faults/test.sh

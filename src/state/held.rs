@@ -200,14 +200,15 @@ impl<'a, M: Mode> Held<'a, M> {
 
     /// Refuses one holder more than a key may have.
     fn check_room(&self) -> Result<(), Error> {
-        if self.open.key.members() < MOST_HOLDERS.saturating_mul(2) { Ok(()) } else { Err(TOO_MANY) }
+        let has_room = self.own().is_some() || self.open.key.members() < MOST_HOLDERS.saturating_mul(2);
+        if has_room { Ok(()) } else { Err(TOO_MANY) }
     }
 
     /// Writes a hold down, or makes an existing one last longer.
     fn hold(&self, request: &Request) -> Result<Changes, Error> {
+        self.check_room()?;
         let (until, mut added) = match self.own() {
             None => {
-                self.check_room()?;
                 let (holder, at) = (self.holder.as_bytes(), self.now);
                 let ends = request.quotas.iter().filter_map(|quota| quota.end);
                 let note = Note::bytes(false, request.cost.units(), at, ends, holder);
@@ -236,9 +237,7 @@ impl<'a, M: Mode> Held<'a, M> {
     /// Writes down that the holder has settled.
     fn settle(&self, actual: Cost) -> Result<Changes, Error> {
         let (holder, key) = (self.holder.as_bytes(), &self.open.key);
-        if self.own().is_none() {
-            self.check_room()?;
-        }
+        self.check_room()?;
         let until = self.now.plus(self.lease).max(self.now.plus_millis(REMEMBERED));
         let own = usize::from(self.own().is_some());
         let mut changes = Changes::new();
@@ -339,10 +338,7 @@ impl<'a, S: State<'a, M>, M: Mode> State<'a, M> for Holding<'a, S, M> {
 
     fn check_room(&self) -> Result<(), Error> {
         self.state.check_room()?;
-        match self.held.as_deref() {
-            Some((held, _)) if held.own().is_none() => held.check_room(),
-            _ => Ok(()),
-        }
+        self.held.as_deref().map_or(Ok(()), |(held, _)| held.check_room())
     }
 
     fn set_missing_expiry(&self) -> Plan {

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from peers import FAILED, run, unpacked
 from servers import START_MS, Server, end_with_parent, free_port, until
 from test_http import parsed
 
@@ -185,34 +184,17 @@ NOT_OURS = {"test_wait_returns_correct_waiting_time_without_history"}
 
 def test_the_frameworks_own_tests(tmp_path: Path) -> None:
     """Their clock is the server's, and their ``cache.clear()`` is ours."""
-    sdist = os.environ.get("DRF_SDIST")
-    if not sdist:
-        pytest.skip("the framework's own tests are not here: DRF_SDIST is not set")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
-    (sources,) = tmp_path.iterdir()
-    # The installed framework is tested, with our throttles.
-    shutil.rmtree(sources / "rest_framework")
+    sources = unpacked("DRF_SDIST", "rest_framework", "drf_conftest.py", tmp_path)
     suite = sources / "tests/test_throttling.py"
     ours = "from redis_rl.drf import AnonRateThrottle, ScopedRateThrottle, SimpleRateThrottle, UserRateThrottle\n"
     theirs = re.compile(r"from rest_framework.throttling import \([^)]*\)\n")
     text, replaced = theirs.subn("from rest_framework.throttling import BaseThrottle\n" + ours, suite.read_text())
     assert replaced == 1
     suite.write_text(text)
-    shutil.copy(HERE / "drf_conftest.py", sources / "tests/conftest.py")
     server = Server("module")
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-rA", "-o", "addopts=", "-o", "filterwarnings=", str(suite)],
-            cwd=sources,
-            env={**os.environ, "RL_URL": server.url, "RL_CLOCK_FILE": str(server.clock)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+        output = run(sources, str(suite), RL_URL=server.url, RL_CLOCK_FILE=str(server.clock))
     finally:
         server.kill()
-    failed = set(re.findall(r"^(?:FAILED|ERROR) \S+::(\w+)", done.stdout, re.MULTILINE))
-    assert failed == NOT_OURS, done.stdout
-    assert len(re.findall(r"^PASSED", done.stdout, re.MULTILINE)) >= 28, done.stdout
+    assert set(FAILED.findall(output)) == NOT_OURS, output
+    assert output.count("\nPASSED") >= 28, output

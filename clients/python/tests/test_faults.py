@@ -140,7 +140,8 @@ def test_waiting_for_a_connection_is_part_of_a_call() -> None:
             removed.append(limiter.reset("a"))
 
     with (
-        slow_server(1.5, b":1\r\n") as port,
+        # The third would be answered after 5.7 seconds: too late, also if it begins a second after the first.
+        slow_server(1.9, b":1\r\n") as port,
         redis.Redis(port=port, **ONE_CONNECTION) as client,
         Limiter(client, mode="module", timeout=4) as limiter,
     ):
@@ -149,8 +150,7 @@ def test_waiting_for_a_connection_is_part_of_a_call() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        # To serve all six takes nine seconds.
-        assert 1 <= len(removed) < 6
+        assert 1 <= len(removed) <= 2
         # That there were too many calls does not mean that the server is unavailable.
         assert limiter.reset("a") == 1
 

@@ -218,8 +218,8 @@ func (l *Limiter) Refund(ctx context.Context, key string, rule Countable, at tim
 	return readRefund(reply)
 }
 
-// Reset gives the key its whole quota back, and with fixed rules their counters and reservations. It returns how many of its keys were
-// removed.
+// Reset gives the key its whole quota back, and with fixed rules their counters and reservations. It returns how many of its
+// keys were removed.
 func (l *Limiter) Reset(ctx context.Context, key string, rules ...Rule) (int64, error) {
 	command, err := resetCommand(l.prefix+key, rules)
 	if err != nil {

@@ -652,6 +652,10 @@ func TestReplies(t *testing.T) {
 			t.Errorf("%s: %v", c.Name, err)
 		}
 	}
+	// Told in a few words, however long it is.
+	if _, err := readNumber(make([]any, 100_000)); err == nil || len(err.Error()) > 1000 {
+		t.Errorf("%d bytes", len(err.Error()))
+	}
 }
 
 func TestErrors(t *testing.T) {
@@ -830,5 +834,8 @@ func TestKeys(t *testing.T) {
 		if _, err := NewAddresses(c.Trusted, bits); err == nil {
 			t.Errorf("%+v is accepted", c)
 		}
+	}
+	if found := new(Addresses).Of("[2001:db8::1]:80", nil); found != "2001:db8::/64" {
+		t.Errorf("the zero value: %q", found)
 	}
 }

@@ -38,20 +38,23 @@ func libraryVersion(code string) int {
 	return version
 }
 
-// A KeyedRule is a rule at a key, for [Limiter.All]. Made by [On].
+// A KeyedRule is a rule at a key, for [Limiter.All]. See [On].
 type KeyedRule struct {
 	Key  string
 	Rule Rule
 
-	// reserved units, for ReserveAll; -1 for none.
-	reserved int64
+	// reserved units, for ReserveAll.
+	reserved   int64
+	isReserved bool
 }
 
 // On is a rule at a key.
-func On(key string, rule Rule) KeyedRule { return KeyedRule{key, rule, -1} }
+func On(key string, rule Rule) KeyedRule { return KeyedRule{Key: key, Rule: rule} }
 
 // Reserved is a rule at a key that reserves units, for [Limiter.ReserveAll].
-func Reserved(key string, rule Reservable, units int64) KeyedRule { return KeyedRule{key, rule, units} }
+func Reserved(key string, rule Reservable, units int64) KeyedRule {
+	return KeyedRule{key, rule, units, true}
+}
 
 // A command of the module, in the form that all modes share.
 type command struct {
@@ -112,7 +115,7 @@ func allCommand(prefix string, rules []KeyedRule) (command, error) {
 		if err := checked(each.Rule, 0); err != nil {
 			return command{}, err
 		}
-		if each.reserved != -1 && holdOf(each.Rule) == nil {
+		if each.isReserved && holdOf(each.Rule) == nil {
 			return command{}, invalid("units are reserved by ReserveAll")
 		}
 		all.keys = append(all.keys, prefix+each.Key)
@@ -142,11 +145,20 @@ func refundCommand(key string, rule Countable, at time.Time) (command, error) {
 }
 
 func settleCommand(key string, rule Reservable, actual int64) (command, error) {
-	if actual < 0 || actual > maxUnits {
-		return command{}, invalid("the actual units must be from 0 to %d, not %d", int64(maxUnits), actual)
+	if err := checkActual(actual); err != nil {
+		return command{}, err
 	}
 	words := append([]any{rule.kind()}, rule.words()...)
 	return command{"SETTLE", []string{key}, append(words, "ACTUAL", actual), false, true}, nil
+}
+
+func checkActual(actual ...int64) error {
+	for _, units := range actual {
+		if units < 0 || units > maxUnits {
+			return invalid("the actual units must be from 0 to %d, not %d", int64(maxUnits), units)
+		}
+	}
+	return nil
 }
 
 func resetCommand(key string, rules []Rule) (command, error) {

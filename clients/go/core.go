@@ -224,7 +224,13 @@ func (c *core) ask(
 	if ctx.Err() != nil {
 		return nil, nil, ended(ctx)
 	}
-	return nil, nil, unavailable(fmt.Errorf("no reply within %v", timeout))
+	err := unavailable(fmt.Errorf("no reply within %v", timeout))
+	current.mu.Lock()
+	defer current.mu.Unlock()
+	if current.node != nil {
+		err = unanswered{err}
+	}
+	return nil, nil, err
 }
 
 // deadline judges the server by a call that is late.
@@ -362,11 +368,15 @@ func (c *core) failed(n *node, server *redis.Client, why error) {
 
 // decide sends a command until the server has decided it.
 func (c *core) decide(ctx context.Context, n *node, server *redis.Client, command command) (any, error) {
-	pause, isResent, replicas := firstPause, false, -1
+	pause, isResent, isSent, replicas := firstPause, false, false, -1
 	for {
 		reply, err := c.inMode(ctx, n, server, command)
 		if err == nil {
 			return reply, nil
+		}
+		meaning := c.meaning(err)
+		if isSent = isSent || meaning == lost && !isUnsent(err); isSent {
+			err = unanswered{err}
 		}
 		if isReadOnly(err) && server != nil && c.cluster == nil {
 			// Nothing was counted, and go-redis has closed the connection. Others that are idle may lead to the same server, and a new one
@@ -378,7 +388,7 @@ func (c *core) decide(ctx context.Context, n *node, server *redis.Client, comman
 				continue
 			}
 		}
-		switch meaning := c.meaning(err); {
+		switch {
 		case meaning == tryAgain:
 			select {
 			// Spread out, for the others that wait for the same slot.

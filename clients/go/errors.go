@@ -40,6 +40,11 @@ func (e *DeniedError) Error() string {
 	return fmt.Sprintf("redisrl: denied: it fits in %v", e.Result.RetryAfter)
 }
 
+// An unanswered error is of a call that was sent, or may have been, and had no answer: the server may have carried it out.
+type unanswered struct{ error }
+
+func (e unanswered) Unwrap() error { return e.error }
+
 func unavailable(err error) error {
 	if errors.Is(err, ErrUnavailable) {
 		return err
@@ -57,7 +62,7 @@ func ended(ctx context.Context) error {
 
 // unreadable is the error of a reply that is not one of ours. It is never taken for "allowed".
 func unreadable(reply any) error {
-	return fmt.Errorf("redisrl: the server's reply cannot be read: %.200v", reply)
+	return fmt.Errorf("redisrl: the server's reply cannot be read: %.200s", fmt.Sprint(reply))
 }
 
 // A meaning is what follows from an error.
@@ -136,6 +141,12 @@ func says(err error, line string) bool {
 
 func isUnknownCommand(err error) bool {
 	return err != nil && strings.HasPrefix(strings.ToLower(err.Error()), "err unknown command")
+}
+
+// isUnsent says that no connection was made for a call.
+func isUnsent(err error) bool {
+	var network *net.OpError
+	return errors.As(err, &network) && network.Op == "dial"
 }
 
 // isTimeout tells an answer that did not come from a connection that broke.

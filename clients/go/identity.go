@@ -1,6 +1,7 @@
 package redisrl
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -41,19 +42,17 @@ func escaped(text, characters string) string {
 	return escaped.String()
 }
 
-// Addresses read who a request counts for: the address of its client.
+// Addresses read who a request counts for: the address of its client. The zero value trusts no proxies.
 type Addresses struct {
-	trusted    []netip.Prefix
+	trusted []netip.Prefix
+	// ipv6Prefix is 0 where it was not given.
 	ipv6Prefix int
 }
 
 // NewAddresses takes the addresses and networks of your proxies ("10.0.0.0/8"), whose X-Forwarded-For is believed, and how
 // many bits of an IPv6 address count: 64 where it is 0, as one client usually has at least that.
 func NewAddresses(trusted []string, ipv6Prefix int) (*Addresses, error) {
-	if ipv6Prefix == 0 {
-		ipv6Prefix = 64
-	}
-	if ipv6Prefix < 1 || ipv6Prefix > 128 {
+	if ipv6Prefix < 0 || ipv6Prefix > 128 {
 		return nil, invalid("the bits of an IPv6 address that count must be from 1 to 128, not %d", ipv6Prefix)
 	}
 	addresses := &Addresses{ipv6Prefix: ipv6Prefix}
@@ -88,7 +87,7 @@ func (a *Addresses) Of(peer string, forwarded []string) string {
 	if address.Is4() || a.ipv6Prefix == 128 {
 		return address.String()
 	}
-	network, err := address.Prefix(a.ipv6Prefix)
+	network, err := address.Prefix(cmp.Or(a.ipv6Prefix, 64))
 	if err != nil {
 		return ""
 	}

@@ -3,7 +3,9 @@ package redisrl
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -210,7 +212,8 @@ type keeper struct {
 	// stop ends renewing, and stopped is closed when that is over.
 	stop    context.CancelFunc
 	stopped chan struct{}
-	// expires fires at the end of what is held.
+	// ends is when what is held does, by now; expires fires then.
+	ends    atomic.Int64
 	expires *time.Timer
 }
 
@@ -220,10 +223,8 @@ func (l *Limiter) keep(ctx context.Context, call string, rules []KeyedRule, ttl 
 	k.ctx, k.cancel = context.WithCancelCause(ctx)
 	renewing, stop := context.WithCancel(ctx)
 	k.stop = stop
-	k.expires = time.AfterFunc(time.Until(ends), func() {
-		k.cancel(ErrLost)
-		stop()
-	})
+	k.ends.Store(int64(ends.Sub(started)))
+	k.expires = time.AfterFunc(time.Until(ends), func() { k.lost() })
 	log := l.core.modes.log.With("limiter", l.core.name, "keys", keysOf(rules))
 	go func() {
 		defer close(k.stopped)
@@ -238,10 +239,15 @@ func (l *Limiter) keep(ctx context.Context, call string, rules []KeyedRule, ttl 
 			next := time.Now().Add(ttl)
 			result, err := l.renew(renewing, call, rules, late)
 			switch {
+			case err == nil && result.Allowed && k.lost():
+				// What has ended was taken anew, and nobody would know of it.
+				late()
+				return
 			case renewing.Err() != nil:
 				return
 			case isSettled(err), hasEnded(err):
 				// A settlement whose reply was lost has arrived; or there is nothing that could be given back.
+				k.ends.Store(math.MaxInt64)
 				k.expires.Stop()
 				return
 			case err != nil:
@@ -251,7 +257,8 @@ func (l *Limiter) keep(ctx context.Context, call string, rules []KeyedRule, ttl 
 				log.Warn("what is held has ended before it was renewed, and there is no room")
 				k.cancel(ErrLost)
 				return
-			case k.expires.Stop():
+			default:
+				k.ends.Store(int64(next.Sub(started)))
 				k.expires.Reset(time.Until(next))
 			}
 		}
@@ -279,7 +286,14 @@ func (l *Limiter) renew(ctx context.Context, call string, rules []KeyedRule, lat
 	return result, err
 }
 
-func (k *keeper) lost() bool { return errors.Is(context.Cause(k.ctx), ErrLost) }
+// lost goes by the clock, since a process that is busy, or was stopped, runs its timers late. What is lost stays lost.
+func (k *keeper) lost() bool {
+	if now() >= k.ends.Load() {
+		k.cancel(ErrLost)
+		k.stop()
+	}
+	return errors.Is(context.Cause(k.ctx), ErrLost)
+}
 
 // end stops renewing.
 func (k *keeper) end() {

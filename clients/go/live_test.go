@@ -134,7 +134,7 @@ func TestCalls(t *testing.T) {
 			t.Errorf("reset: %d", count)
 		}
 		lease := Must(Lease(1, time.Minute))
-		both := must(limiter.All(ctx, On("{a}1", rule.Cost(2)), On("{a}2", lease.Holder("h"))))
+		both := must(limiter.All(ctx, KeyedRule{Key: "{a}1", Rule: rule.Cost(2)}, On("{a}2", lease.Holder("h"))))
 		if !both.Allowed || len(both.Results) != 2 || both.Results[0].Used != 2 || both.Results[1].Holder != "h" {
 			t.Errorf("all: %+v", both)
 		}

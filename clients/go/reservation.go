@@ -73,7 +73,7 @@ func reserved(rules []KeyedRule, lease time.Duration, now time.Time) ([]KeyedRul
 	holder := randomName()
 	var parts []part
 	for i, each := range rules {
-		if each.reserved == -1 {
+		if !each.isReserved {
 			continue
 		}
 		if err := checked(each.Rule, 0); err != nil {
@@ -138,6 +138,9 @@ func (r *Reservation) Settle(ctx context.Context, actual ...int64) error {
 	if len(actual) != 1 && len(actual) != len(r.parts) {
 		return invalid("Settle takes the actual units, one figure for all or %d, not %d", len(r.parts), len(actual))
 	}
+	if err := checkActual(actual...); err != nil {
+		return err
+	}
 	r.failed = actual
 	var failures []error
 	for i := range r.parts {
@@ -164,7 +167,7 @@ func (r *Reservation) Settle(ctx context.Context, actual ...int64) error {
 			r.parts[i].settled = units
 			continue
 		}
-		if (errors.Is(err, ErrUnavailable) || ctx.Err() != nil) && r.unansweredSince.IsZero() {
+		if (errors.As(err, &unanswered{}) || ctx.Err() != nil) && r.unansweredSince.IsZero() {
 			r.unansweredSince = began
 		}
 		failures = append(failures, err)

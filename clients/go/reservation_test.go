@@ -3,6 +3,7 @@ package redisrl
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -51,8 +52,13 @@ func TestReserve(t *testing.T) {
 		if err := more.Settle(ctx, 200); err != nil || used(t, limiter, "k", rule) != 230 {
 			t.Errorf("%v, %d in use", err, used(t, limiter, "k", rule))
 		}
-		// Closed without a settlement.
+		// Closed without a settlement, or with one that is refused.
 		must(limiter.Reserve(ctx, "c", rule, 10, time.Minute)).Close()
+		refused := must(limiter.Reserve(ctx, "c", rule, 10, time.Minute))
+		if err := refused.Settle(ctx, -1); !errors.As(err, &argument) {
+			t.Error(err)
+		}
+		refused.Close()
 		if units := used(t, limiter, "c", rule); units != 0 {
 			t.Errorf("%d in use", units)
 		}
@@ -124,6 +130,77 @@ func TestOutcomeUnknown(t *testing.T) {
 	}
 	if units := used(t, limiter, "k", Must(Sliding("100/hour"))); units != 10 {
 		t.Errorf("%d in use", units)
+	}
+}
+
+func TestWhatWasNotSentIsKnown(t *testing.T) {
+	limiter := newLimiter(t, newClient(t, testserver.Start(t, "module"), 3), Options{})
+	reservation := must(limiter.Reserve(ctx, "k", Must(Sliding("100/hour")), 10, time.Minute))
+	defer reservation.Close()
+	listener := must(net.Listen("tcp", "127.0.0.1:0"))
+	closed := newClient(t, listener.Addr().String(), 3)
+	go func() {
+		for {
+			accepted, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = accepted.Close()
+		}
+	}()
+	reservation.limiter = newLimiter(t, closed, Options{})
+	if err := reservation.Settle(ctx, 5); !errors.Is(err, ErrUnavailable) || reservation.unansweredSince.IsZero() {
+		t.Errorf("a connection that broke: %v", err)
+	}
+	reservation.unansweredSince = time.Time{}
+	_ = listener.Close()
+	reservation.limiter = newLimiter(t, closed, Options{})
+	// The second time no connection is tried.
+	for range 2 {
+		if err := reservation.Settle(ctx, 5); !errors.Is(err, ErrUnavailable) || !reservation.unansweredSince.IsZero() {
+			t.Errorf("a connection that was refused: %v", err)
+		}
+	}
+	reservation.limiter = limiter
+	if err := reservation.Settle(ctx, 5); err != nil {
+		t.Error(err)
+	}
+}
+
+// after is a hook that is called after each command.
+type after func(name string)
+
+func (after) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (a after) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		a(cmd.Name())
+		return err
+	}
+}
+func (after) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func TestRenewedTooLate(t *testing.T) {
+	client := newClient(t, testserver.Start(t, "module"), 3)
+	limiter := newLimiter(t, client, Options{Mode: Module})
+	rules := []KeyedRule{On("k", Must(Lease(1, time.Hour)).Holder("h"))}
+	made, renewals := make(chan *keeper), 0
+	client.AddHook(after(func(name string) {
+		if name == "rl.acquire" {
+			renewals++
+			(<-made).ends.Store(0)
+		}
+	}))
+	k := limiter.keep(ctx, "hit", rules, 30*time.Millisecond, time.Now().Add(time.Hour), func() { limiter.giveBack(rules) })
+	made <- k
+	<-k.stopped
+	if !k.lost() || renewals != 1 {
+		t.Errorf("%d renewals", renewals)
+	}
+	if peeked := must(limiter.Peek(ctx, "k", Must(Lease(1, time.Hour)).Holder("next"))); !peeked.Allowed {
+		t.Errorf("the place is not given back: %+v", peeked)
 	}
 }
 

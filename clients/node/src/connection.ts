@@ -199,6 +199,8 @@ interface NodeRedisClient extends NodeRedisLike {
   readonly isOpen?: boolean;
   readonly isReady?: boolean;
   readonly options?: { readonly keyPrefix?: string; readonly socket?: object };
+  /** Of a cluster, in the types of all versions. */
+  readonly _options?: { readonly rootNodes?: readonly { readonly socket?: object }[] };
   readonly slots?: readonly { readonly master?: { readonly address?: string } }[];
   on?(event: string, listener: (error: unknown) => void): void;
   duplicate?(overrides: object): NodeRedisClient;
@@ -312,9 +314,14 @@ class NodeRedis implements Connection {
 
   #derived(): NodeRedisClient {
     const { duplicate, options } = this.#client as Required<NodeRedisClient>;
-    // The nodes of a cluster are connected to when they are needed, so that one that hangs keeps nobody waiting.
+    // The nodes of a cluster are connected to when they are needed, so that one that hangs keeps nobody waiting. The first of
+    // them is a random one that was named, for which a client of node-redis would wait as long as it hangs.
+    const seeds = this.#client._options?.rootNodes?.map((node) => ({
+      ...node,
+      socket: { ...node.socket, socketTimeout: SEED_SILENT_MS },
+    }));
     const overrides = this.cluster
-      ? { minimizeConnections: true }
+      ? { minimizeConnections: true, ...(seeds && { rootNodes: seeds }) }
       : { socket: { ...options?.socket, reconnectStrategy: false }, disableOfflineQueue: true };
     const own = duplicate.call(this.#client, overrides);
     this.#watch(own);
@@ -339,6 +346,8 @@ class NodeRedis implements Connection {
 }
 
 const NO_MAPPING = {};
+/** For how long a node that was named may be silent before another is asked for the cluster's slots. */
+const SEED_SILENT_MS = 1000;
 
 /**
  * What node-redis says of a command that was never written. The names of the errors' classes are not kept by programs that

@@ -2,6 +2,7 @@
 
 import type { Word } from "./keys.js";
 import type { LeaseRule } from "./rules.js";
+import { LONGEST_TIMER_MS } from "./waiting.js";
 
 /** What a lease needs of its limiter. */
 export interface LeaseKeeper<R = LeaseRule> {
@@ -135,5 +136,3 @@ export class Lease<R extends { readonly leaseMs: number } = LeaseRule> {
 }
 
 const ENDED = "The lease has ended before it could be renewed";
-/** setTimeout takes no more. */
-const LONGEST_TIMER_MS = 2 ** 31 - 1;

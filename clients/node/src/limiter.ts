@@ -130,8 +130,8 @@ export class Limiter {
   }
 
   /**
-   * Ends the limiter: later calls reject. The client stays open, and other limiters over it go on. With the last limiter
-   * over an ioredis client ends the connection that was opened beside it.
+   * Ends the limiter: later calls reject. The client stays open, and other limiters over it go on. With the last of them ends
+   * the connection that was opened beside it.
    */
   close(): void {
     if (this.#closed) return;

@@ -1,5 +1,6 @@
 /** What the server replies, read: the figures of each window. */
 
+import { inspect } from "node:util";
 import type { FixedRule, Rule, SlidingRule } from "./rules.js";
 
 /**
@@ -134,7 +135,8 @@ export function repliesEach(rule: Rule, forced: boolean): boolean {
 /** A reply that cannot be read is an error, and never a decision. */
 export class UnreadableReplyError extends TypeError {
   constructor(reply: unknown, expected: string) {
-    super(`The server replied ${JSON.stringify(reply) ?? String(reply)}, which is not ${expected}`);
+    const shown = inspect(reply, { maxArrayLength: 5, maxStringLength: 100, breakLength: Number.POSITIVE_INFINITY });
+    super(`The server replied ${shown.slice(0, 500)}, which is not ${expected}`);
   }
 }
 

@@ -36,7 +36,8 @@ interface Taken {
 interface Account extends Part {
   /** What is to be charged, once that was said. */
   wanted: number | undefined;
-  done: boolean;
+  /** What was charged. */
+  settled: number | undefined;
   /** When a settlement was sent first of which no reply came. */
   lostAt: number | undefined;
 }
@@ -58,7 +59,7 @@ export class Reservation {
   constructor(keeper: Keeper, parts: readonly Part[], result: Result | AllResult, hold: Hold, taken: Taken) {
     this.result = result;
     this.#keeper = keeper;
-    this.#accounts = parts.map((part) => ({ ...part, wanted: undefined, done: false, lostAt: undefined }));
+    this.#accounts = parts.map((part) => ({ ...part, wanted: undefined, settled: undefined, lostAt: undefined }));
     this.#timeout = taken.timeout;
     this.#rememberedMs = Math.max(hold.leaseMs, REMEMBERED_MS);
     const leases = {
@@ -123,7 +124,7 @@ export class Reservation {
 
   /** A settlement that was not confirmed is sent once more. Where there was none, the work decides. */
   async #end(failed: boolean): Promise<void> {
-    const open = this.result.source === "server" ? this.#accounts.filter(({ done }) => !done) : [];
+    const open = this.result.source === "server" ? this.#accounts.filter(({ settled }) => settled === undefined) : [];
     const settled = open.map((account) =>
       this.#settled(account, account.wanted ?? (failed ? 0 : account.units)).catch((error) => {
         this.#keeper.warn(`a reservation could not be settled: ${(error as Error).message}`);
@@ -134,8 +135,8 @@ export class Reservation {
   }
 
   async #settled(account: Account, actual: number): Promise<boolean> {
-    if (account.done) {
-      if (account.wanted !== actual) throw settledOtherwise(account.key);
+    if (account.settled !== undefined) {
+      if (account.settled !== actual) throw settledOtherwise(account.key);
       return true;
     }
     const now = performance.now();
@@ -154,12 +155,10 @@ export class Reservation {
       this.#keeper.warn(`a reservation is not settled yet: ${error.message}`);
       return false;
     }
-    const told = readOutcome(reply);
-    account.done = true;
-    if (this.#accounts.every(({ done }) => done)) void this.#lease.end();
-    if (told !== 0) return true;
-    account.wanted = undefined;
-    throw settledOtherwise(account.key);
+    if (readOutcome(reply) === 0) throw settledOtherwise(account.key);
+    account.settled = actual;
+    if (this.#accounts.every(({ settled }) => settled !== undefined)) void this.#lease.end();
+    return true;
   }
 
   /** A holder that is settled, or whose period has ended, has nothing to renew. */

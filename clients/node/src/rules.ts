@@ -488,7 +488,8 @@ function integer(what: string, value: number, least: number, most = MOST): numbe
 }
 
 function show(value: unknown): string {
-  return typeof value === "number" ? String(value) : (JSON.stringify(value) ?? String(value));
+  const isNumber = typeof value === "number" || typeof value === "bigint";
+  return isNumber ? String(value) : (JSON.stringify(value) ?? String(value));
 }
 
 function gcd(a: number, b: number): number {

@@ -267,9 +267,11 @@ export class Server {
     this.#connection.open?.();
   }
 
-  /** A limiter ends. The last one closes the connection that was opened for them. */
+  /** A limiter ends. The last one, in whatever mode, closes the connection that was opened for them. */
   close(): void {
-    if (--this.#users === 0) this.#connection.close?.();
+    this.#users--;
+    const all = servers.get(this.#connection)?.values() ?? [];
+    if ([...all].every((server) => server.#users === 0)) this.#connection.close?.();
   }
 
   /** The name of the node that has a key; "" outside of a cluster. */

@@ -16,13 +16,14 @@ export function unlessLeft<T>(
   if (!signal) return call();
   if (signal.aborted) return Promise.reject(signal.reason);
   return new Promise((resolve, reject) => {
-    const work = call();
     const leave = () => {
       reject(signal.reason);
       const lost = (error: unknown) => (error instanceof LostReplyError ? giveBackUnknown?.() : undefined);
       work.then(giveBack, lost).catch(() => {});
     };
+    // First, as what is no signal has no listeners, and then nothing is to be called.
     signal.addEventListener("abort", leave, { once: true });
+    const work = call();
     const stay = () => signal.removeEventListener("abort", leave);
     work.then(stay, stay);
     work.then(resolve, reject);

@@ -298,6 +298,16 @@ describe("replies", () => {
       await assert.rejects(answered(given, given.reply), /The server replied/);
     });
   }
+  test("what cannot be read is told in a few words, however long it is", async () => {
+    const long = "x".repeat(100_000);
+    for (const reply of [long, Array(100_000).fill(1n), new Map([[long, long]]), { [long]: long }]) {
+      const error = await answered({ call: "release" }, reply).catch((error) => error);
+      assert.ok(
+        error.message.startsWith("The server replied") && error.message.length < 1000,
+        String(error.message.length),
+      );
+    }
+  });
 });
 
 describe("settlements", () => {

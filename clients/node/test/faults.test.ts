@@ -9,9 +9,10 @@ import { setTimeout as sleep } from "node:timers/promises";
 import express from "express";
 import { rateLimit } from "express-rate-limit";
 import { Redis } from "ioredis";
-import { createClient } from "redis";
+import { createClient, createCluster as createCluster6 } from "redis";
 import { Limiter, LostReplyError, lease, type RedisClient, sliding, UnavailableError } from "redis-rl";
 import { expressRateLimitStore } from "redis-rl/express-rate-limit";
+import { createCluster as createCluster5 } from "redis5";
 import { type ClientKind, clients } from "./support/clients.js";
 import { Cluster } from "./support/cluster.js";
 import { eventually, freePort, Server } from "./support/server.js";
@@ -373,6 +374,31 @@ test("a cluster: one node that hangs does not keep others from answering", async
     hung?.resume();
     await eventually("all are served", async () => (await served()) === 60);
     close();
+  }
+});
+
+test("a cluster: of the nodes that were named, one that hangs is left for the next", async (t) => {
+  const cluster = await Cluster.start({ mode: "module", primaries: 1 });
+  const { random } = Math;
+  t.after(() => {
+    Math.random = random;
+    return cluster.stop();
+  });
+  // node-redis begins with the first.
+  Math.random = () => 0;
+  const ports = [await mute(t), ...cluster.ports];
+  for (const makes of [createCluster6, createCluster5] as (typeof createCluster6)[]) {
+    const client = makes({ rootNodes: ports.map((port) => ({ url: `redis://127.0.0.1:${port}` })) });
+    client.on("error", () => {});
+    client.connect().catch(() => {});
+    const limiter = new Limiter(client, { timeout: 400, logger: quiet });
+    const isServed = () =>
+      limiter.hit("k", rule).then(
+        ({ allowed }) => allowed,
+        () => false,
+      );
+    await eventually("it is served", isServed);
+    client.destroy();
   }
 });
 

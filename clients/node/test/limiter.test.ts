@@ -285,6 +285,10 @@ for (const mode of modes) {
         assert.equal(await first.settle(40), true);
         assert.equal(await used(), 40, "settled again, it changes nothing");
         await assert.rejects(first.settle(41), /settled already, with another/);
+        const twice = await limiter.reserve(key, rule, 10);
+        const [one, other] = await Promise.allSettled([twice.settle(0), twice.settle(1)]);
+        assert.deepEqual([one.status, other.status], ["fulfilled", "rejected"], "at the same time, with two figures");
+        assert.deepEqual([await twice.settle(0), await used()], [true, 40]);
         const second = await limiter.reserve(key, rule, 150);
         await second.settle(300);
         assert.equal(await used(), 340, "what was missing is charged");

@@ -423,14 +423,21 @@ describe("with a server", () => {
     const connections = async () => String(await server.run("CLIENT", "LIST")).split("\n").length;
     for (const client of [open.client, beside.client] as RedisClient[]) {
       const [one, other] = [new Limiter(client, { timeout: 5000 }), new Limiter(client, { timeout: 5000 })];
-      await Promise.all([one.hit("k", sliding("5/ms")), other.hit("k", sliding("5/ms"))]);
+      const inMode = new Limiter(client, { timeout: 5000, mode: "module" });
+      const hits = () => Promise.all([other.hit("k", sliding("5/ms")), inMode.hit("k", sliding("5/ms"))]);
+      await Promise.all([one.hit("k", sliding("5/ms")), hits()]);
+      const underWay = hits();
       one.close();
       one.close();
+      await underWay;
       await assert.rejects(one.hit("k", sliding("5/ms")), /The limiter is closed/);
-      await other.hit("k", sliding("5/ms"));
+      await hits();
+      const last = inMode.hit("k", sliding("5/ms"));
+      other.close();
+      await last;
       if (client === beside.client) {
         const before = await connections();
-        other.close();
+        inMode.close();
         await eventually("its connection is closed", async () => (await connections()) === before - 1);
       }
     }
@@ -741,6 +748,11 @@ test("invalid arguments are refused", async () => {
   }
   await assert.rejects(limiter.wait("k", sliding("1/s"), { timeout: Number.NaN }), /timeout must be/);
   await assert.rejects(limiter.hold("k", lease(1, 60), { timeout: Number.NaN }), /timeout must be/);
+  assert.throws(() => lease(wrong(5n), 60), /the limit must be an integer from 0 to \d+, not 5/);
+  const sent: unknown[] = [];
+  const recorder = new Limiter({ keyPrefix: "", send: async (command) => sent.push(command) });
+  await assert.rejects(recorder.hit("k", sliding("1/s"), { signal: wrong(new AbortController()) }), TypeError);
+  assert.deepEqual(sent, []);
   assert.throws(() => fixed("5/s", wrong({ anchord: true })), /fixed\(\) has no option anchord; it has anchored/);
   assert.throws(() => sliding("5/s", wrong({ anchored: true })), /sliding\(\) has no option anchored/);
   assert.throws(() => throttle("5/s", wrong({ force: true })), /throttle\(\) has no option force/);

@@ -10,6 +10,8 @@
 //! - A hold that has ended by itself is given back as RL.REFUND does it, before the next call with HOLD or RL.SETTLE.
 //! - A settlement gives the difference back in that way, or counts it with FORCE.
 
+use std::iter;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::counter_name::{Suffix, check_missing, counter_name};
@@ -142,6 +144,18 @@ fn note_score(holder: &[u8], is_settled: bool) -> Time {
 /// Where the notes about holders are that have not settled.
 const HELD: ScoreRange = ScoreRange::closed(-(HASHES as f64), -1.0);
 
+/// Opens the holds of a key.
+fn open<'a, M: Mode>(ctx: &'a Context, call: Call<'_>) -> Result<OpenKey<'a, M>, Error> {
+    let name = counter_name(ctx, call, Suffix::Held)?;
+    let key = Key::open(ctx, name.as_str());
+    match key.kind() {
+        Kind::Empty => check_missing(ctx, call, name.as_str())?,
+        Kind::SortedSet => {}
+        Kind::String | Kind::Other => return Err(WRONG_TYPE),
+    }
+    Ok(OpenKey { key, name: Some(name) })
+}
+
 /// The holds of a key, and what is known of the holder of a call.
 pub struct Held<'a, M: Mode> {
     open: OpenKey<'a, M>,
@@ -156,17 +170,11 @@ pub struct Held<'a, M: Mode> {
 
 impl<'a, M: Mode> Held<'a, M> {
     pub fn read(ctx: &'a Context, call: Call<'_>, hold: &'a Hold, now: Time) -> Result<Self, Error> {
-        let name = counter_name(ctx, call, Suffix::Held)?;
-        let key = Key::open(ctx, name.as_str());
-        match key.kind() {
-            Kind::Empty => check_missing(ctx, call, name.as_str())?,
-            Kind::SortedSet => {}
-            Kind::String | Kind::Other => return Err(WRONG_TYPE),
-        }
+        let open = open(ctx, call)?;
         let holder = hold.holder.as_str();
         let end = OwnedStr::concat([b"e", holder.as_bytes()]);
-        let own = note_of(&key, end.as_str())?;
-        Ok(Self { open: OpenKey { key, name: Some(name) }, holder, lease: hold.lease, now, end, own })
+        let own = note_of(&open.key, end.as_str())?;
+        Ok(Self { open, holder, lease: hold.lease, now, end, own })
     }
 
     fn into_key(self) -> OpenKey<'a, M> {
@@ -242,7 +250,7 @@ impl<'a, M: Mode> Held<'a, M> {
         let own = usize::from(self.own().is_some());
         let mut changes = Changes::new();
         changes.extend(self.own().map(|note| Change::Zrem(vec![note.member.as_str().retain()])));
-        let note = Note::bytes(true, actual.units(), self.now, std::iter::empty(), holder);
+        let note = Note::bytes(true, actual.units(), self.now, iter::empty(), holder);
         changes.push(Change::Zadd(smallvec![(until, self.end.as_str().retain()), (note_score(holder, true), note)]));
         changes.extend(if key.lowest_in(HELD, own.saturating_add(1)).len() > own {
             self.expire_after(until)
@@ -379,33 +387,23 @@ pub fn give_back_ended<R: Holdable>(
     let ended = held.ended(usize::try_from(Work::MOST).unwrap_or(usize::MAX))?;
     drop(held);
 
-    let mut gone = Vec::new();
-    let mut outcome = Ok(());
     for (member, note) in ended {
         let (rule, cost) = if note.is_settled { (None, 1) } else { rule.giving_back(ctx, call, &note) };
         let is_own = member.as_str().as_bytes().get(1..) == Some(hold.holder.as_str().as_bytes());
         if !work.take(cost, is_own) {
             break;
         }
-        if let Some(rule) = rule {
-            outcome = refund(&rule, ctx, call, note.at, now);
+        let (mut plan, mut keys) = (Plan::default(), OpenKeys::new());
+        if let Some(rule) = &rule {
+            let state = rule.read::<Writable>(ctx, call, now)?;
+            plan = state.refund(Some(note.at))?.1;
+            keys = state.into_keys();
         }
-        if outcome.is_err() {
-            break; // What was given back is written down as such.
-        }
-        gone.extend([member, note.member]);
+        // In one step with its units, so that it is not given back again if the next hold fails.
+        plan.keys.push(iter::once(Change::Zrem(vec![member, note.member])).collect());
+        keys.push(open(ctx, call)?);
+        plan.apply(keys).publish(ctx, call.key);
     }
-    if !gone.is_empty() {
-        let held = Held::<Writable>::read(ctx, call, hold, now.time())?;
-        Plan::of([Change::Zrem(gone)]).apply(OpenKeys::from_buf([held.into_key()])).publish(ctx, call.key);
-    }
-    outcome
-}
-
-fn refund<R: Holdable>(rule: &R, ctx: &mut Context, call: Call<'_>, at: Time, now: Micros) -> Result<(), Error> {
-    let state = rule.read::<Writable>(ctx, call, now)?;
-    let (_, plan) = state.refund(Some(at))?;
-    plan.apply(state.into_keys()).publish(ctx, call.key);
     Ok(())
 }
 

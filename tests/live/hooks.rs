@@ -13,6 +13,7 @@ use crate::tests;
 tests![
     a_panic_is_caught_logged_counted_and_survived,
     a_panic_at_any_step_leaves_nothing_that_replicas_and_the_aof_do_not_have,
+    a_panic_at_any_step_gives_no_hold_back_twice,
     a_module_that_acts_for_nobody_may_call,
 ];
 
@@ -338,6 +339,33 @@ fn a_panic_at_any_step_leaves_nothing_that_replicas_and_the_aof_do_not_have(engi
     let digest = client.digest();
     primary.restart(engine, &options);
     assert_eq!(primary.client().digest(), digest, "the AOF holds what the primary held");
+}
+
+fn a_panic_at_any_step_gives_no_hold_back_twice(engine: &Engine) {
+    let server = Server::start(engine, &Options { frozen_at: Some(START), ..hooks() });
+    let mut client = server.client();
+    for rule in ["FIXED 60 100", "SLIDING 60 100"] {
+        let (name, words) = rule.split_once(' ').expect("a name");
+        for step in 1.. {
+            assert!(step < 500, "{rule}: it never ends without a panic");
+            let key = format!("{name}-{step}");
+            let call = |options: &str| format!("RL.{name} {key} {words} {options}");
+            server.set_time(START);
+            for options in ["COST 50", "COST 3 HOLD a 1", "COST 2 HOLD b 1", "COST 4 HOLD c 1"] {
+                client.call::<Value>(&call(options));
+            }
+            server.set_time(START + 2_000);
+            client.call::<Value>(&format!("RL.PANIC-AT {step}"));
+            let hold = call("COST 1 HOLD d 60");
+            let panicked = client.try_run::<Value>(&hold.split(' ').collect::<Vec<_>>()).is_err();
+            client.call::<Value>("RL.PANIC-AT 0");
+            client.call::<Value>(&hold);
+            assert_eq!(client.full(&format!("RL.PEEK {key} {rule} COST 0 FULL")).used, 51, "{rule}, at step {step}");
+            if !panicked {
+                break;
+            }
+        }
+    }
 }
 
 /// Redis before 8 would read through a null pointer if it were asked for the user of such a call.

@@ -1,7 +1,7 @@
 #!lua name=rl
 -- The commands of redis-rl as functions. Made of functions/ by `make functions`.
--- Version 7
-local VERSION = 7
+-- Version 8
+local VERSION = 8
 local KEEPS_STATE, ONLY, DIRECT, PLAIN, HELD = true, false, false, false, true
 local function rules()
 local floor, find, format = math.floor, string.find, string.format
@@ -1018,35 +1018,38 @@ local make_run = not PLAIN and function()
       for index = 1, #holder do
         hash = (hash * 31 + string.byte(holder, index)) % 281474976710656
       end
-      return -1 - hash
+      return format('%.0f', 1125899906842624 + hash)
     end
-    local function parse(member, letter, holder)
+    local function parse(member, holder)
       local head, ends, place = sub(member, 1, 33), {}, 34
       local piece = sub(member, place, place + 16)
       while #piece == 17 and find(piece, '^@%d+$') do
         ends[#ends + 1], place = tonumber(sub(piece, 2)), place + 17
         piece = sub(member, place, place + 16)
       end
-      local units = #head == 33 and find(head, '^' .. letter .. '%d+$') and tonumber(sub(head, 2, 17))
-      if units and units <= 9007199254740991 and sub(member, place) == ' ' .. holder then
-        return {
-          holder = holder, member = member, is_settled = letter == 's', units = units, at = tonumber(sub(head, 18)), ends = ends,
-        }
+      local units = #head == 33 and find(head, '^h%d+$') and tonumber(sub(head, 2, 17))
+      local at = units and tonumber(sub(head, 18))
+      if units and units <= 9007199254740991 and at < 1125899906842624 and sub(member, place) == ' ' .. holder then
+        return {holder = holder, member = member, units = units, at = at, ends = ends}
       end
     end
-    local function find_note(holds, letter, score, holder)
-      score = format('%.0f', score)
+    local function note_of(holds, holder, ends)
+      if tonumber(ends) <= 0 or tonumber(ends) >= 1125899906842624 then
+        fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+      end
+      local score = score_of(holder)
       local members = call('ZRANGEBYSCORE', holds.name, score, score)
       for index = 1, #members do
-        local note = parse(members[index], letter, holder)
+        local note = parse(members[index], holder)
         if note then
           return note
         end
       end
-    end
-    local function note_of(holds, holder)
-      local score = score_of(holder)
-      return find_note(holds, 'h', score, holder) or find_note(holds, 's', score - 281474976710656, holder) or fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+      local units = -1 - tonumber(call('ZSCORE', holds.name, 's' .. holder) or 0)
+      if units < 0 or units > 9007199254740991 or units % 1 ~= 0 then
+        fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+      end
+      return {holder = holder, member = 's' .. holder, units = units, is_settled = true}
     end
     local function read(rule, key, now, declared)
       local holds = {name = counter_name(key, 'held', declared), now = now, ended = {}}
@@ -1057,7 +1060,7 @@ local make_run = not PLAIN and function()
       end
       local score = call('ZSCORE', holds.name, 'e' .. rule.holder)
       if score then
-        holds.note, holds.ends = note_of(holds, rule.holder), ceil(tonumber(score))
+        holds.note, holds.ends = note_of(holds, rule.holder, score), ceil(tonumber(score))
         holds.own = holds.ends > now and holds.note or nil
       end
       holds.ended = call('ZRANGEBYSCORE', holds.name, '(0', now, 'LIMIT', 0, 1000)
@@ -1096,7 +1099,7 @@ local make_run = not PLAIN and function()
       for index = 1, #holds.ended do
         local holder = sub(holds.ended[index], 2)
         if holder ~= rule.holder then
-          ended[#ended + 1] = sub(holds.ended[index], 1, 1) == 'e' and note_of(holds, holder) or fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+          ended[#ended + 1] = sub(holds.ended[index], 1, 1) == 'e' and note_of(holds, holder, holds.now) or fail('WRONGTYPE Operation against a key holding the wrong kind of value')
         end
       end
       if holds.note and not holds.own then
@@ -1129,14 +1132,13 @@ local make_run = not PLAIN and function()
         fail('ERR rl: this key has 1048576 holds, the most there may be; RL.SETTLE ends a hold')
       end
     end
-    local function add(holds, holder, ends, score, note)
-      call('ZADD', holds.name, ends, 'e' .. holder, format('%.0f', score), note .. ' ' .. holder)
-    end
     local function live_until(holds, time)
       local wanted, expiry = ceil(time / 1000) * 1000, expiry_of(holds.name, holds.now)
       if not expiry or wanted > expiry then
         call('PEXPIREAT', holds.name, wanted)
+        return wanted
       end
+      return expiry
     end
     local function apply(rule, holds, counted)
       local own, ends, at = holds.own, holds.now + rule.lease, holds.now
@@ -1152,7 +1154,7 @@ local make_run = not PLAIN and function()
             note = note .. format('@%016.0f', -1 - rule.windows[index])
           end
         end
-        add(holds, rule.holder, ends, score_of(rule.holder), note)
+        call('ZADD', holds.name, ends, 'e' .. rule.holder, score_of(rule.holder), note .. ' ' .. rule.holder)
       else
         return
       end
@@ -1165,17 +1167,16 @@ local make_run = not PLAIN and function()
     end
     local function settle(rule, holds, actual)
       local ends = holds.now + max(rule.lease, 60000)
-      add(holds, rule.holder, ends, score_of(rule.holder) - 281474976710656, format('s%016.0f%016.0f', actual, holds.now))
+      call('ZADD', holds.name, ends, 'e' .. rule.holder, format('%.0f', -1 - actual), 's' .. rule.holder)
       if holds.own then
         call('ZREM', holds.name, holds.own.member)
       end
-      if call('ZCOUNT', holds.name, -281474976710656, -1) > 0 then
-        live_until(holds, ends)
-      else
-        local last = tonumber(call('ZREVRANGE', holds.name, 0, 0, 'WITHSCORES')[2])
-        local wanted = ceil(last / 1000) * 1000
-        if expiry_of(holds.name, holds.now) ~= wanted then
-          call('PEXPIREAT', holds.name, wanted)
+      local expiry = live_until(holds, ends)
+      if expiry - ends > 3600000 and call('ZCOUNT', holds.name, 1125899906842624, '+inf') == 0 then
+        local last = call('ZREVRANGEBYSCORE', holds.name, format('(%.0f', 1125899906842624), 0, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+        last = ceil(tonumber(last) / 1000) * 1000
+        if expiry - last > 3600000 then
+          call('PEXPIREAT', holds.name, last)
         end
       end
     end

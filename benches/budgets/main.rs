@@ -454,7 +454,7 @@ fn audit(connection: &mut Connection, door: Door, books: &Books, highest: &[i64]
             findings.push(format!("{}: {} units were in use, {most} are the most", name(key), highest[key as usize]));
         }
         let mut holds = redis::cmd("ZCOUNT");
-        holds.arg(&held).arg(-(1_i64 << 48)).arg(-1);
+        holds.arg(&held).arg(1_i64 << 50).arg("+inf");
         let left: i64 = holds.query(connection).expect("a count");
         if left != 0 {
             findings.push(format!("{held}: {left} holds are left"));

@@ -2,14 +2,15 @@
 --
 -- e<holder>                    its score: when the hold ends, or until when a settled holder is remembered
 -- h<units><at>[@<ms>] <holder>  a hold: its units, when they were counted, and in which windows that end at a time
--- s<ACTUAL><at> <holder>       a settled holder
+-- s<holder>                    a settled holder, in place of the note; its score: -1 - ACTUAL
 --
--- Numbers have 16 digits. The scores of the last two are negative and made of the holder's bytes, by which they are found. The module
+-- Numbers have 16 digits. The score of a note is above all times and made of the holder's bytes, by which it is found. The module
 -- has the same members and scores; src/state/held.rs describes them in prose.
 
-local SETTLED = 281474976710656 -- 2^48: from the score of a hold to that of a settled one.
+local END_OF_TIMES = 1125899906842624 -- 2^50: the scores of notes are not below it, those of times are.
 local MOST_HOLDERS = 1048576
 local REMEMBERED = 60000 -- That a holder has settled is known for this time at least.
+local MOST_LATE = 3600000 -- The key may outlive what is in it by this time.
 local WORK_OF_REWRITING = 16 -- Of a compact log, whose end is written anew.
 
 local function score_of(holder)
@@ -17,39 +18,42 @@ local function score_of(holder)
   for index = 1, #holder do
     hash = (hash * 31 + string.byte(holder, index)) % 281474976710656
   end
-  return -1 - hash
+  return format('%.0f', END_OF_TIMES + hash)
 end
 
--- What a member says of a holder, if it is a note of this kind.
-local function parse(member, letter, holder)
+-- What a member says of a holder, if it is a note about it.
+local function parse(member, holder)
   local head, ends, place = sub(member, 1, 33), {}, 34
   local piece = sub(member, place, place + 16)
   while #piece == 17 and find(piece, '^@%d+$') do
     ends[#ends + 1], place = tonumber(sub(piece, 2)), place + 17
     piece = sub(member, place, place + 16)
   end
-  local units = #head == 33 and find(head, '^' .. letter .. '%d+$') and tonumber(sub(head, 2, 17))
-  if units and units <= MOST and sub(member, place) == ' ' .. holder then
-    return {
-      holder = holder, member = member, is_settled = letter == 's', units = units, at = tonumber(sub(head, 18)), ends = ends,
-    }
+  local units = #head == 33 and find(head, '^h%d+$') and tonumber(sub(head, 2, 17))
+  local at = units and tonumber(sub(head, 18))
+  if units and units <= MOST and at < END_OF_TIMES and sub(member, place) == ' ' .. holder then
+    return {holder = holder, member = member, units = units, at = at, ends = ends}
   end
 end
 
-local function find_note(holds, letter, score, holder)
-  score = format('%.0f', score)
+-- What is written down about a holder that has this end.
+local function note_of(holds, holder, ends)
+  if tonumber(ends) <= 0 or tonumber(ends) >= END_OF_TIMES then
+    fail(WRONG_TYPE)
+  end
+  local score = score_of(holder)
   local members = call('ZRANGEBYSCORE', holds.name, score, score)
   for index = 1, #members do
-    local note = parse(members[index], letter, holder)
+    local note = parse(members[index], holder)
     if note then
       return note
     end
   end
-end
-
-local function note_of(holds, holder)
-  local score = score_of(holder)
-  return find_note(holds, 'h', score, holder) or find_note(holds, 's', score - SETTLED, holder) or fail(WRONG_TYPE)
+  local units = -1 - tonumber(call('ZSCORE', holds.name, 's' .. holder) or 0)
+  if units < 0 or units > MOST or units % 1 ~= 0 then
+    fail(WRONG_TYPE)
+  end
+  return {holder = holder, member = 's' .. holder, units = units, is_settled = true}
 end
 
 -- Reads the holds of a key: the note of the holder, also if that `has_ended`, and the first of what `ended`.
@@ -62,7 +66,7 @@ local function read(rule, key, now, declared)
   end
   local score = call('ZSCORE', holds.name, 'e' .. rule.holder)
   if score then
-    holds.note, holds.ends = note_of(holds, rule.holder), ceil(tonumber(score))
+    holds.note, holds.ends = note_of(holds, rule.holder, score), ceil(tonumber(score))
     holds.own = holds.ends > now and holds.note or nil
   end
   holds.ended = call('ZRANGEBYSCORE', holds.name, '(0', now, 'LIMIT', 0, MOST_WORK)
@@ -108,7 +112,7 @@ local function give_back(kind, rule, key, holds, declared, work)
   for index = 1, #holds.ended do
     local holder = sub(holds.ended[index], 2)
     if holder ~= rule.holder then
-      ended[#ended + 1] = sub(holds.ended[index], 1, 1) == 'e' and note_of(holds, holder) or fail(WRONG_TYPE)
+      ended[#ended + 1] = sub(holds.ended[index], 1, 1) == 'e' and note_of(holds, holder, holds.now) or fail(WRONG_TYPE)
     end
   end
   if holds.note and not holds.own then
@@ -144,16 +148,14 @@ local function check_room(holds)
   end
 end
 
-local function add(holds, holder, ends, score, note)
-  call('ZADD', holds.name, ends, 'e' .. holder, format('%.0f', score), note .. ' ' .. holder)
-end
-
--- The key lives until then at least, in whole seconds.
+-- The key lives until then at least, in whole seconds. Returns when it expires.
 local function live_until(holds, time)
   local wanted, expiry = ceil(time / 1000) * 1000, expiry_of(holds.name, holds.now)
   if not expiry or wanted > expiry then
     call('PEXPIREAT', holds.name, wanted)
+    return wanted
   end
+  return expiry
 end
 
 -- Writes down that the holder has `counted` the units of a rule, or makes its hold last longer. What ends by itself has to be found for
@@ -172,7 +174,7 @@ local function apply(rule, holds, counted)
         note = note .. format('@%016.0f', -1 - rule.windows[index])
       end
     end
-    add(holds, rule.holder, ends, score_of(rule.holder), note)
+    call('ZADD', holds.name, ends, 'e' .. rule.holder, score_of(rule.holder), note .. ' ' .. rule.holder)
   else
     return
   end
@@ -187,18 +189,18 @@ end
 -- Writes down that the holder has settled, in place of its hold.
 local function settle(rule, holds, actual)
   local ends = holds.now + max(rule.lease, REMEMBERED)
-  add(holds, rule.holder, ends, score_of(rule.holder) - SETTLED, format('s%016.0f%016.0f', actual, holds.now))
+  call('ZADD', holds.name, ends, 'e' .. rule.holder, format('%.0f', -1 - actual), 's' .. rule.holder)
   if holds.own then
     call('ZREM', holds.name, holds.own.member)
   end
-  if call('ZCOUNT', holds.name, -SETTLED, -1) > 0 then
-    live_until(holds, ends)
-  else
-    -- Nobody holds anything now. The key expires with the last settlement that is known.
-    local last = tonumber(call('ZREVRANGE', holds.name, 0, 0, 'WITHSCORES')[2])
-    local wanted = ceil(last / 1000) * 1000
-    if expiry_of(holds.name, holds.now) ~= wanted then
-      call('PEXPIREAT', holds.name, wanted)
+  local expiry = live_until(holds, ends)
+  -- Where nobody holds anything now, the key expires with the last settlement that is known. It keeps an expiry that is not much
+  -- later: the next hold would move it back.
+  if expiry - ends > MOST_LATE and call('ZCOUNT', holds.name, END_OF_TIMES, '+inf') == 0 then
+    local last = call('ZREVRANGEBYSCORE', holds.name, format('(%.0f', END_OF_TIMES), 0, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    last = ceil(tonumber(last) / 1000) * 1000
+    if expiry - last > MOST_LATE then
+      call('PEXPIREAT', holds.name, last)
     end
   end
 end

@@ -67,6 +67,16 @@ impl Digits {
         digits
     }
 
+    /// A few bytes, then an integer, with zeros before it if it has fewer than `digits`.
+    pub fn padded(prefix: &[u8], value: i64, digits: usize) -> Self {
+        let mut padded = Self::NONE;
+        padded.push(prefix);
+        let text = Self::of(value);
+        (text.length..digits).for_each(|_| padded.push(b"0"));
+        padded.push(text.as_bytes());
+        padded
+    }
+
     /// `left`, the separator, and `right` in base 36.
     pub fn joined(left: i64, separator: u8, right: u64) -> Self {
         let mut digits = Self::NONE;
@@ -154,6 +164,13 @@ mod tests {
         assert_eq!(Digits::joined(1_700_000_100_000, b'-', 0).as_bytes(), b"1700000100000-0");
         assert_eq!(Digits::joined(i64::MIN, b'-', u64::MAX).as_bytes(), b"-9223372036854775808-3w5e11264sgsf");
         assert_eq!(Digits::joined(7, b':', 35).as_bytes(), b"7:z");
+    }
+
+    #[test]
+    fn short_integers_are_padded_with_zeros() {
+        assert_eq!(Digits::padded(b"h", 1800, 16).as_bytes(), b"h0000000000001800");
+        assert_eq!(Digits::padded(b"", 9_007_199_254_740_991, 16).as_bytes(), b"9007199254740991");
+        assert_eq!(Digits::padded(b"", 12_345, 4).as_bytes(), b"12345");
     }
 
     #[test]

@@ -93,6 +93,11 @@ impl<M: Mode> Key<'_, M> {
         self.seek(range, End::First).is_some()
     }
 
+    /// Whether more than `number` members of a sorted set have a score in the range.
+    pub fn has_more_in(&self, range: ScoreRange, number: usize) -> bool {
+        self.seek(range, End::First).is_some_and(|cursor| (0..number).all(|_| cursor.step()))
+    }
+
     /// The lowest score in the range that a member has.
     pub fn first_score_in(&self, range: ScoreRange) -> Option<f64> {
         self.seek(range, End::First).map(|cursor| cursor.score())

@@ -1,8 +1,8 @@
 //! Holds: who has counted units that are not settled yet, and who has settled. They lie in a sorted set at `key:held`.
 //!
-//! For a holder there are two members: its name, with the time at which the hold ends as score, and a note of what it has counted. A note
-//! is found by its score, which is a hash of the holder's bytes; should holders have the same hash, the note names its own. When
-//! a holder has settled, another note takes the place of the first one, and says for some time what it has settled.
+//! For a holder there are two members. One has its name, and the time at which the hold ends as score. The other is a note of what it
+//! has counted. That is found by its score, which is a hash of the holder's bytes; should holders have the same hash, the note names its
+//! own. Once the holder has settled, a member with its name takes the place of the note, whose score says what it has settled.
 //!
 //! Counting, giving back and charging are the rules' own. This file only says how many units, and when they were counted:
 //!
@@ -19,7 +19,7 @@ use super::plan::{Change, Changes, OpenKey};
 use super::stale::score;
 use super::{Compaction, OpenKeys, Plan, State, Stored, WRONG_TYPE};
 use crate::limit::{Cost, Decision, Detail, Limit, Lookups, Micros, Refund, Request, Time, Window};
-use crate::server::{Call, Context, Error, Key, Kind, Mode, OwnedStr, ReadOnly, ScoreRange, Str, Writable};
+use crate::server::{Call, Context, Digits, Error, Key, Kind, Mode, OwnedStr, ReadOnly, ScoreRange, Str, Writable};
 
 const SETTLED: Error = Error::Line(c"ERR this hold is settled: a new request takes a new holder");
 const OTHER_COST: Error = Error::Line(c"ERR the hold of this holder has another COST");
@@ -31,6 +31,13 @@ const MOST_HOLDERS: i64 = 1 << 20;
 
 /// That a holder has settled is known for this number of milliseconds at least.
 const REMEMBERED: i64 = 60_000;
+
+/// The key may outlive what is in it by this number of milliseconds.
+const MOST_LATE: i64 = 3_600_000;
+
+/// What the members begin with that say when a hold ends, and what a holder has settled.
+const END: &[u8] = b"e";
+const SETTLEMENT: &[u8] = b"s";
 
 /// The holder of a request, and how long its hold lasts.
 pub struct Hold {
@@ -77,13 +84,12 @@ impl Work {
 
 /// What is written down about a holder.
 pub struct Note {
-    /// The bytes of the note itself.
+    /// The member that says so.
     member: OwnedStr,
-    is_settled: bool,
     /// The units that were counted, or settled.
     pub units: i64,
-    /// When that was.
-    pub at: Time,
+    /// When they were counted. `None` if the holder has settled.
+    at: Option<Time>,
     /// The windows with a given end in which they were counted.
     pub ends: Vec<Time>,
     /// When the hold ends, or until when the settlement is known.
@@ -103,18 +109,19 @@ fn number(bytes: &[u8]) -> Option<(i64, &[u8])> {
 const DIGITS: usize = 16;
 
 impl Note {
-    /// The bytes of a note: its kind, the units, the time, each end after an `@`, and after a blank the holder.
-    fn bytes(is_settled: bool, units: i64, at: Time, ends: impl Iterator<Item = Time>, holder: &[u8]) -> OwnedStr {
-        let kind = if is_settled { 's' } else { 'h' };
-        let mut told = format!("{kind}{units:0DIGITS$}{:0DIGITS$}", at.millis());
-        ends.for_each(|end| told.push_str(&format!("@{:0DIGITS$}", end.millis())));
-        OwnedStr::concat([told.as_bytes(), b" ", holder])
+    /// The member with the note of a hold: the units, the time, each end after an `@`, and after a blank the holder.
+    fn member_of_hold(request: &Request, at: Time, holder: &[u8]) -> OwnedStr {
+        let mut ends = Vec::new();
+        for end in request.quotas.iter().filter_map(|quota| quota.end) {
+            ends.extend_from_slice(Digits::padded(b"@", end.millis(), DIGITS).as_bytes());
+        }
+        let (units, at) = (request.cost.units(), at.millis());
+        let (units, at) = (Digits::padded(b"h", units, DIGITS), Digits::padded(b"", at, DIGITS));
+        OwnedStr::concat([units.as_bytes(), at.as_bytes(), &ends, b" ", holder])
     }
 
-    /// Reads a note of this kind about this holder.
-    fn parse(member: OwnedStr, is_settled: bool, holder: &[u8], until: Time) -> Option<Self> {
-        let bytes = member.as_str().as_bytes().strip_prefix(if is_settled { b"s" } else { b"h" })?;
-        let (units, rest) = number(bytes)?;
+    fn of_hold(member: OwnedStr, holder: &[u8], until: Time) -> Option<Self> {
+        let (units, rest) = number(member.as_str().as_bytes().strip_prefix(b"h")?)?;
         let (at, mut rest) = number(rest)?;
         let mut ends = Vec::new();
         while let Some(end) = rest.strip_prefix(b"@") {
@@ -122,27 +129,39 @@ impl Note {
             ends.push(Time::from_millis(end));
             rest = behind;
         }
-        if rest.strip_prefix(b" ")? != holder || units > Limit::MAX {
+        if rest.strip_prefix(b" ")? != holder || units > Limit::MAX || at >= END_OF_TIMES {
             return None;
         }
-        Some(Self { is_settled, units, at: Time::from_millis(at), ends, until, member })
+        Some(Self { units, at: Some(Time::from_millis(at)), ends, until, member })
+    }
+
+    /// The score of the member of a settlement.
+    fn score_of_settlement(actual: Cost) -> Time {
+        Time::from_millis(actual.units().saturating_neg().saturating_sub(1))
+    }
+
+    fn of_settlement(member: OwnedStr, score: f64, until: Time) -> Option<Self> {
+        let actual = Cost::new((-1.0 - score) as i64)?;
+        let is_one = self::score(Self::score_of_settlement(actual)) == score;
+        is_one.then(|| Self { units: actual.units(), at: None, ends: Vec::new(), until, member })
+    }
+
+    const fn is_settled(&self) -> bool {
+        self.at.is_none()
     }
 }
 
-/// The hashes lie below this.
-const HASHES: i64 = 1 << 48;
+/// The scores of notes of holds begin here. Those of times are lower.
+const END_OF_TIMES: i64 = 1 << 50;
 
-/// The scores of notes: below 0, where no time is, and those about settled holders lower than all others.
-fn note_score(holder: &[u8], is_settled: bool) -> Time {
-    let hash = holder
-        .iter()
-        .fold(0_i64, |hash, &byte| hash.wrapping_mul(31).wrapping_add(i64::from(byte)) & HASHES.wrapping_sub(1));
-    let base = if is_settled { HASHES } else { 0 };
-    Time::from_millis(hash.saturating_add(1).saturating_add(base).saturating_neg())
+const HOLDS: ScoreRange = ScoreRange::closed(END_OF_TIMES as f64, f64::INFINITY);
+
+/// The score of the note of a hold.
+fn note_score(holder: &[u8]) -> Time {
+    const MASK: i64 = (1 << 48) - 1;
+    let hash = holder.iter().fold(0_i64, |hash, &byte| hash.wrapping_mul(31).wrapping_add(i64::from(byte)) & MASK);
+    Time::from_millis(hash | END_OF_TIMES)
 }
-
-/// Where the notes about holders are that have not settled.
-const HELD: ScoreRange = ScoreRange::closed(-(HASHES as f64), -1.0);
 
 /// Opens the holds of a key.
 fn open<'a, M: Mode>(ctx: &'a Context, call: Call<'_>) -> Result<OpenKey<'a, M>, Error> {
@@ -172,7 +191,7 @@ impl<'a, M: Mode> Held<'a, M> {
     pub fn read(ctx: &'a Context, call: Call<'_>, hold: &'a Hold, now: Time) -> Result<Self, Error> {
         let open = open(ctx, call)?;
         let holder = hold.holder.as_str();
-        let end = OwnedStr::concat([b"e", holder.as_bytes()]);
+        let end = OwnedStr::concat([END, holder.as_bytes()]);
         let own = note_of(&open.key, end.as_str())?;
         Ok(Self { open, holder, lease: hold.lease, now, end, own })
     }
@@ -215,20 +234,18 @@ impl<'a, M: Mode> Held<'a, M> {
     /// Writes a hold down, or makes an existing one last longer.
     fn hold(&self, request: &Request) -> Result<Changes, Error> {
         self.check_room()?;
-        let (until, mut added) = match self.own() {
-            None => {
-                let (holder, at) = (self.holder.as_bytes(), self.now);
-                let ends = request.quotas.iter().filter_map(|quota| quota.end);
-                let note = Note::bytes(false, request.cost.units(), at, ends, holder);
-                (at.plus(self.lease), smallvec![(note_score(holder, false), note)])
-            }
-            Some(note) => (note.until.max(self.now.plus(self.lease)), SmallVec::new()),
-        };
-        if self.own().is_none_or(|note| note.until != until) {
-            added.insert(0, (until, self.end.as_str().retain()));
+        let (own, lasts) = (self.own(), self.now.plus(self.lease));
+        let until = own.map_or(lasts, |note| note.until.max(lasts));
+        let mut added = SmallVec::new();
+        if own.is_none_or(|note| note.until != until) {
+            added.push((until, self.end.as_str().retain()));
+        }
+        if own.is_none() {
+            let holder = self.holder.as_bytes();
+            added.push((note_score(holder), Note::member_of_hold(request, self.now, holder)));
         }
         // The next call has to find a hold that has ended by itself, as long as its units count.
-        let at = self.own().map_or(self.now, |note| note.at);
+        let at = own.and_then(|note| note.at).unwrap_or(self.now);
         let leaves =
             request.quotas.iter().map(|quota| quota.end.unwrap_or(at.plus(quota.window))).fold(until, Time::max);
         let add = (!added.is_empty()).then_some(Change::Zadd(added));
@@ -244,25 +261,33 @@ impl<'a, M: Mode> Held<'a, M> {
 
     /// Writes down that the holder has settled.
     fn settle(&self, actual: Cost) -> Result<Changes, Error> {
-        let (holder, key) = (self.holder.as_bytes(), &self.open.key);
         self.check_room()?;
         let until = self.now.plus(self.lease).max(self.now.plus_millis(REMEMBERED));
-        let own = usize::from(self.own().is_some());
+        let settled = OwnedStr::concat([SETTLEMENT, self.holder.as_bytes()]);
         let mut changes = Changes::new();
+        changes.push(Change::Zadd(smallvec![
+            (until, self.end.as_str().retain()),
+            (Note::score_of_settlement(actual), settled)
+        ]));
         changes.extend(self.own().map(|note| Change::Zrem(vec![note.member.as_str().retain()])));
-        let note = Note::bytes(true, actual.units(), self.now, iter::empty(), holder);
-        changes.push(Change::Zadd(smallvec![(until, self.end.as_str().retain()), (note_score(holder, true), note)]));
-        changes.extend(if key.lowest_in(HELD, own.saturating_add(1)).len() > own {
-            self.expire_after(until)
-        } else {
-            // Nobody holds anything now. The key expires with the last settlement that is known.
-            let is_own = |member: &OwnedStr| member.as_str().as_bytes() == self.end.as_str().as_bytes();
-            let known = key.last_in(ScoreRange::above(score(self.now), f64::INFINITY), 2);
-            let last = known.iter().find(|member| !is_own(member)).and_then(|member| key.score_of(member.as_str()));
-            let last = last.map_or(until, |last| until.max(Time::from_millis(last as i64))).whole_second();
-            (key.expiry() != Some(last.millis())).then_some(Change::PexpireAt(last))
-        });
+        changes.extend(self.expire_after(until).or_else(|| self.expire_sooner(until)));
         Ok(changes)
+    }
+
+    /// Where nobody holds anything once the holder has settled, the key expires with the last settlement that is known. It keeps an
+    /// expiry that is not much later: the next hold would move it back.
+    fn expire_sooner(&self, until: Time) -> Option<Change> {
+        let key = &self.open.key;
+        let is_late = |time: Time| key.expiry().is_some_and(|expiry| Time::from_millis(expiry).since(time) > MOST_LATE);
+        let own = usize::from(self.own().is_some());
+        if !is_late(until) || key.has_more_in(HOLDS, own) {
+            return None;
+        }
+        let later = key.last_in(ScoreRange::below(score(until), END_OF_TIMES as f64), 2);
+        let last = later.iter().find(|member| member.as_str().as_bytes() != self.end.as_str().as_bytes());
+        let last = last.and_then(|member| key.score_of(member.as_str()));
+        let last = last.map_or(until, |last| Time::from_millis(last.ceil() as i64)).whole_second();
+        is_late(last).then_some(Change::PexpireAt(last))
     }
 }
 
@@ -271,20 +296,21 @@ fn ended_by(now: Time) -> ScoreRange {
     ScoreRange::above(0.0, score(now))
 }
 
-/// The note about a holder, by the member that says when its hold ends.
+/// What is written down about a holder, by the member that says when its hold ends.
 fn note_of<M: Mode>(key: &Key<'_, M>, end: Str<'_>) -> Result<Option<Note>, Error> {
     let Some(until) = key.score_of(end) else { return Ok(None) };
-    let holder = end.as_bytes().strip_prefix(b"e").ok_or(WRONG_TYPE)?;
-    for is_settled in [false, true] {
-        let place = score(note_score(holder, is_settled));
-        for member in key.lowest_in(ScoreRange::closed(place, place), usize::MAX) {
-            let until = Time::from_millis(until.ceil() as i64);
-            if let Some(note) = Note::parse(member, is_settled, holder, until) {
-                return Ok(Some(note));
-            }
-        }
+    let holder = end.as_bytes().strip_prefix(END).ok_or(WRONG_TYPE)?;
+    if until <= 0.0 || until >= END_OF_TIMES as f64 {
+        return Err(WRONG_TYPE);
     }
-    Err(WRONG_TYPE)
+    let (until, place) = (Time::from_millis(until.ceil() as i64), score(note_score(holder)));
+    let notes = key.lowest_in(ScoreRange::closed(place, place), usize::MAX);
+    let held = notes.into_iter().find_map(|note| Note::of_hold(note, holder, until));
+    let note = held.or_else(|| {
+        let settled = OwnedStr::concat([SETTLEMENT, holder]);
+        key.score_of(settled.as_str()).and_then(|score| Note::of_settlement(settled, score, until))
+    });
+    note.map(Some).ok_or(WRONG_TYPE)
 }
 
 /// What a rule has read of its keys, and the holds of the key if the request is held.
@@ -322,7 +348,7 @@ fn read_own<'a, M: Mode>(
 ) -> Result<Box<(Held<'a, M>, &'a Request)>, Error> {
     let held = Held::read(ctx, call, hold, now)?;
     match held.own() {
-        Some(note) if note.is_settled => Err(SETTLED),
+        Some(note) if note.is_settled() => Err(SETTLED),
         Some(note) if note.units != request.cost.units() => Err(OTHER_COST),
         _ => Ok(Box::new((held, request))),
     }
@@ -388,7 +414,7 @@ pub fn give_back_ended<R: Holdable>(
     drop(held);
 
     for (member, note) in ended {
-        let (rule, cost) = if note.is_settled { (None, 1) } else { rule.giving_back(ctx, call, &note) };
+        let (rule, cost) = if note.is_settled() { (None, 1) } else { rule.giving_back(ctx, call, &note) };
         let is_own = member.as_str().as_bytes().get(1..) == Some(hold.holder.as_str().as_bytes());
         if !work.take(cost, is_own) {
             break;
@@ -396,7 +422,7 @@ pub fn give_back_ended<R: Holdable>(
         let (mut plan, mut keys) = (Plan::default(), OpenKeys::new());
         if let Some(rule) = &rule {
             let state = rule.read::<Writable>(ctx, call, now)?;
-            plan = state.refund(Some(note.at))?.1;
+            plan = state.refund(note.at)?.1;
             keys = state.into_keys();
         }
         // In one step with its units, so that it is not given back again if the next hold fails.
@@ -435,7 +461,7 @@ pub fn settle<R: Holdable>(
     // The units that were counted so far, if they are not settled yet.
     let (outcome, counted) = match held.own() {
         None => (2, Some((0, now.time()))),
-        Some(note) if !note.is_settled => (1, Some((note.units, note.at))),
+        Some(&Note { units, at: Some(at), .. }) => (1, Some((units, at))),
         Some(note) => (if note.units == actual.units() { 3 } else { 0 }, None),
     };
     if let Some((units, at)) = counted {

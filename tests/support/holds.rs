@@ -25,23 +25,30 @@ type Members = Vec<(Vec<u8>, f64)>;
 /// Units, and when they were counted.
 type Counted = (i64, i64);
 
+/// The scores of notes are not below this.
+const END_OF_TIMES: f64 = (1_i64 << 50) as f64;
+
 /// The score of a note.
-pub fn score(holder: &[u8], is_settled: bool) -> f64 {
+pub fn score(holder: &[u8]) -> f64 {
     let hash = holder.iter().fold(0, |hash, &byte| (hash * 31 + i64::from(byte)) % (1 << 48));
-    (-1 - hash - if is_settled { 1 << 48 } else { 0 }) as f64
+    END_OF_TIMES + hash as f64
 }
 
-/// The member that says what a holder has counted, or settled.
-pub fn note(is_settled: bool, units: i64, at: i64, ends: &[i64], holder: &[u8]) -> Vec<u8> {
+/// The member that says what a holder has counted.
+pub fn note(units: i64, at: i64, ends: &[i64], holder: &[u8]) -> Vec<u8> {
     let ends: String = ends.iter().map(|end| format!("@{end:016}")).collect();
-    let kind = if is_settled { 's' } else { 'h' };
-    [format!("{kind}{units:016}{at:016}{ends} ").as_bytes(), holder].concat()
+    [format!("h{units:016}{at:016}{ends} ").as_bytes(), holder].concat()
+}
+
+/// The member that says what a holder has settled.
+pub fn settlement(holder: &[u8]) -> Vec<u8> {
+    [b"s", holder].concat()
 }
 
 impl Note {
-    fn parse(member: &[u8], is_settled: bool, holder: &[u8], until: i64) -> Option<Self> {
+    fn parse(member: &[u8], holder: &[u8], until: i64) -> Option<Self> {
         let head = member.strip_suffix(holder)?.strip_suffix(b" ")?;
-        let head = std::str::from_utf8(head).ok()?.strip_prefix(if is_settled { 's' } else { 'h' })?;
+        let head = std::str::from_utf8(head).ok()?.strip_prefix('h')?;
         let number = |digits: &str| {
             let is_one = digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_digit());
             is_one.then(|| digits.parse::<i64>().expect("16 digits"))
@@ -50,22 +57,28 @@ impl Note {
         let (units, at) = parts.next()?.split_at_checked(16)?;
         let (units, at) = (number(units)?, number(at)?);
         let ends = parts.map(number).collect::<Option<_>>()?;
-        (units < 1 << 53).then(|| Self { member: member.to_vec(), is_settled, units, at, ends, until })
+        let is_one = units < 1 << 53 && (at as f64) < END_OF_TIMES;
+        is_one.then(|| Self { member: member.to_vec(), is_settled: false, units, at, ends, until })
     }
 
     /// What is written down about a holder, which may have ended.
     fn of(members: &[(Vec<u8>, f64)], holder: &[u8]) -> Result<Option<Self>, &'static str> {
-        let end = end_of(holder);
-        let Some((_, until)) = members.iter().find(|(name, _)| *name == end) else { return Ok(None) };
-        let until = until.ceil() as i64;
-        for is_settled in [false, true] {
-            let place = score(holder, is_settled);
-            let mut there = members.iter().filter(|member| member.1 == place);
-            if let Some(note) = there.find_map(|member| Self::parse(&member.0, is_settled, holder, until)) {
-                return Ok(Some(note));
-            }
+        let score_of = |name: &[u8]| members.iter().find(|member| member.0 == name).map(|member| member.1);
+        let Some(until) = score_of(&end_of(holder)) else { return Ok(None) };
+        if until <= 0.0 || until >= END_OF_TIMES {
+            return Err(WRONG_TYPE);
         }
-        Err(WRONG_TYPE)
+        let (until, place) = (until.ceil() as i64, score(holder));
+        let mut there = members.iter().filter(|member| member.1 == place);
+        if let Some(note) = there.find_map(|member| Self::parse(&member.0, holder, until)) {
+            return Ok(Some(note));
+        }
+        let member = settlement(holder);
+        let units = score_of(&member).map_or(-1.0, |score| -1.0 - score);
+        if units.fract() != 0.0 || !(0.0..((1_i64 << 53) as f64)).contains(&units) {
+            return Err(WRONG_TYPE);
+        }
+        Ok(Some(Self { member, is_settled: true, units: units as i64, at: until, ends: Vec::new(), until }))
     }
 }
 
@@ -203,8 +216,7 @@ impl Space {
         let at = own.as_ref().map_or(now, |note| note.at);
         let until = own.as_ref().map_or(0, |note| note.until).max(now + hold.lease);
         if own.is_none() {
-            let note = note(false, rule.cost(), now, &ends(rule), &hold.holder);
-            put(&mut members, note, score(&hold.holder, false));
+            put(&mut members, note(rule.cost(), now, &ends(rule), &hold.holder), score(&hold.holder));
         }
         if own.is_none_or(|note| note.until != until) {
             put(&mut members, end_of(&hold.holder), until as f64);
@@ -244,12 +256,15 @@ impl Space {
         if let Some(own) = own {
             members.retain(|(name, _)| *name != own.member);
         }
-        let is_held = members.iter().any(|(_, score)| (-((1_i64 << 48) as f64)..=-1.0).contains(score));
-        let known = members.iter().filter(|(name, score)| *name != end && *score > now as f64);
-        let last = whole_second(known.map(|(_, score)| *score as i64).fold(until, i64::max));
         put(&mut members, end, until as f64);
-        put(&mut members, note(true, actual, now, &[], &hold.holder), score(&hold.holder, true));
-        let expires = if is_held { self.not_before(key, until) } else { Some(last) };
+        put(&mut members, settlement(&hold.holder), (-1 - actual) as f64);
+        let is_held = members.iter().any(|member| member.1 >= END_OF_TIMES);
+        let times = members.iter().map(|member| member.1.ceil()).filter(|&score| score < END_OF_TIMES);
+        let last = whole_second(times.fold(until as f64, f64::max) as i64);
+        // It may be an hour late.
+        let old = self.keys.get(&held(key)).and_then(|stored| stored.expires);
+        let is_late = !is_held && old.is_some_and(|(old, _)| old - last > 3_600_000);
+        let expires = if is_late { Some(last) } else { self.not_before(key, until) };
         self.put_members(key, members, expires);
     }
 }

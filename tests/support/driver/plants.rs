@@ -97,7 +97,11 @@ impl Generator {
         let units = if self.rng.u32(..8) == 0 { self.rng.i64(0..1 << 54) } else { self.rng.i64(0..9) };
         let at = self.moment.now - self.rng.i64(-2..9);
         let ends: Vec<i64> = (0..self.rng.i64(0..8).min(2)).map(|more| at + 60_000 + more).collect();
-        let mut note = holds::note(is_settled, units, at, &ends, &holder);
+        let (mut note, score) = if is_settled {
+            (holds::settlement(&holder), (-1 - units).to_string())
+        } else {
+            (holds::note(units, at, &ends, &holder), format!("{:.0}", holds::score(&holder)))
+        };
         if self.rng.u32(..6) == 0 {
             let place = self.rng.usize(..note.len());
             note[place] = self.rng.u8(..);
@@ -106,8 +110,7 @@ impl Generator {
             0 => self.score(60_000),
             _ => (self.moment.now + self.rng.i64(-9..5_000)).to_string().into_bytes(),
         };
-        let score = format!("{:.0}", holds::score(&holder, is_settled)).into_bytes();
-        vec![b"ZADD".to_vec(), place, until, [b"e", &holder[..]].concat(), score, note]
+        vec![b"ZADD".to_vec(), place, until, [b"e", &holder[..]].concat(), score.into_bytes(), note]
     }
 
     /// A compact log as the module would write it, with stamps at the edges of a window and of another clock; or one that it

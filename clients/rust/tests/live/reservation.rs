@@ -118,7 +118,7 @@ async fn a_reservation_is_renewed_until_it_is_settled() {
     let lease = Duration::from_millis(600);
     let granted = limiter.reserve("tokens", rule(), 50, lease).await.unwrap().granted();
     let mut reservation = granted.unwrap();
-    let ends = async || server.run::<Vec<(String, i64)>>("ZREVRANGE tokens:held 0 0 WITHSCORES").await[0].1;
+    let ends = async || server.run::<Vec<(String, i64)>>("ZRANGE tokens:held 0 0 WITHSCORES").await[0].1;
     assert_eq!(ends().await, T0 + 600);
     for step in 1..=3 {
         server.set_time(T0 + step * 500).await;

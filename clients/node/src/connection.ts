@@ -215,6 +215,8 @@ class NodeRedis implements Connection {
   /** A sentinel, a pool and what somebody wrote in a client's place are used as they are. */
   readonly #own: Own<NodeRedisClient> | undefined;
   readonly #listeners: (() => void)[] = [];
+  /** Clients that have, or had, a socket. */
+  readonly #connected = new WeakSet<NodeRedisClient>();
   /** Why there is no connection. A call that waited for one in vain is only told that it was aborted. */
   #failure: unknown;
 
@@ -228,9 +230,7 @@ class NodeRedis implements Connection {
         derive: () => this.#derived(),
         open: (own) => this.#opened(own),
         isReady: (own) => own.isReady ?? own.isOpen === true,
-        end: (own) => {
-          if (own.isOpen) own.destroy?.();
-        },
+        end: (own) => this.#end(own),
       });
       client.on?.(this.#kind === "cluster" ? "disconnect" : "end", () => this.close());
     }
@@ -334,10 +334,20 @@ class NodeRedis implements Connection {
     for (const listener of this.#listeners) listener();
   }
 
+  /** A client that has no socket yet would ignore its end, connect, and stay. */
+  #end(own: NodeRedisClient): void {
+    const destroy = () => {
+      if (own.isOpen) own.destroy?.();
+    };
+    if (this.cluster || this.#connected.has(own)) destroy();
+    else own.on?.("connect", destroy);
+  }
+
   #watch(client: NodeRedisClient): void {
     client.on?.("error", (error) => {
       this.#failure = error;
     });
+    client.on?.("connect", () => this.#connected.add(client));
     client.on?.("ready", () => {
       this.#failure = undefined;
       if (client === this.#client) for (const listener of this.#listeners) listener();

@@ -240,6 +240,22 @@ describe("features", () => {
   }
 
   for (const kind of clients) {
+    test(`${kind.name}: its own connection ends with the user's client, also while it is being made`, async (t) => {
+      const apart = await Server.start({ mode: "module" });
+      t.after(() => apart.stop());
+      const connections = async () => String(await apart.run("CLIENT", "LIST")).split("\n").length;
+      const before = await connections();
+      for (const turns of [0, 1, 2, 5]) {
+        const { client, close } = await kind.open(apart.port);
+        new Limiter(client);
+        for (let i = 0; i < turns; i++) await new Promise((resolve) => setImmediate(resolve));
+        close();
+      }
+      // One that is late would come until then.
+      await sleep(100);
+      await eventually("all are closed", async () => (await connections()) === before);
+    });
+
     test(`${kind.name}: the calls of one turn leave in one write`, async () => {
       const { client, close } = await kind.open(server.port);
       const limiter = new Limiter(client);

@@ -11,10 +11,17 @@ export function bytes(word: Word): string | Buffer {
   return Buffer.from(word.buffer, word.byteOffset, word.byteLength);
 }
 
+/** The word, or an error that says what was given in its place. */
+export function checkedWord(what: string, word: Word): Word {
+  if (typeof word === "string" || word instanceof Uint8Array) return word;
+  throw new TypeError(`${what} is a string or bytes, and is not ${String(word)}`);
+}
+
 const LONGEST = 128;
 
 /** A key in the maps of this process: bytes are not confused with text, and a long key takes no more room than others. */
 export function memoryKey(key: Word): string {
-  const text = typeof key === "string" ? key : `\0${Buffer.from(key).toString("latin1")}`;
+  const word = checkedWord("a key", key);
+  const text = typeof word === "string" ? word : `\0${Buffer.from(word).toString("latin1")}`;
   return text.length <= LONGEST ? text : `\0\0${createHash("sha256").update(text).digest("base64")}`;
 }

@@ -6,7 +6,7 @@ import { periodEnd } from "./calendar.js";
 import { type Connection, connect, type RedisClient } from "./connection.js";
 import { DenialCache } from "./denials.js";
 import { DeniedError, isEnded, LostReplyError, UnavailableError } from "./errors.js";
-import { memoryKey, type Word } from "./keys.js";
+import { checkedWord, memoryKey, type Word } from "./keys.js";
 import { Lease } from "./lease.js";
 import { LocalLimits } from "./local.js";
 import {
@@ -216,6 +216,7 @@ export class Limiter {
   /** Ends leases: `RL.RELEASE`. Resolves with how many there were; releasing twice is no error. */
   async release(key: Word, ...holders: [Word, ...Word[]]): Promise<number> {
     if (holders.length === 0) throw new TypeError("release needs a holder");
+    for (const holder of holders) checkedWord("a holder", holder);
     return readInteger(await this.#giveBack("release", key, holders, {}), "a number of leases");
   }
 
@@ -324,9 +325,7 @@ export class Limiter {
 
   /** The whole key that a name stands for: with the prefixes of client and limiter. */
   keyOf(name: Word): Word {
-    if (typeof name !== "string" && !(name instanceof Uint8Array)) {
-      throw new TypeError(`a key is a string or bytes, and is not ${String(name)}`);
-    }
+    checkedWord("a key", name);
     const prefix = this.connection.keyPrefix + this.#prefix;
     if (prefix === "") return name;
     return typeof name === "string" ? prefix + name : Buffer.concat([Buffer.from(prefix), name]);
@@ -660,4 +659,5 @@ function unitsOf(rule: Rule, cost: number | undefined): number {
 function checkedDemands(list: readonly Demand[]): void {
   if (!Array.isArray(list as unknown)) throw new TypeError(`all takes an array of { key, rule }, not ${String(list)}`);
   if (list.length < 1 || list.length > 64) throw new RangeError(`all takes 1 to 64 keys, not ${list.length}`);
+  for (const demand of list) checked(demand?.rule);
 }

@@ -1,7 +1,7 @@
 /** Rules as values: what to limit, and by how much. A rule is made once and used for any number of keys. */
 
 import { type Calendar, isZone, type Period, periodEnd } from "./calendar.js";
-import type { Word } from "./keys.js";
+import { checkedWord, type Word } from "./keys.js";
 
 const UNITS: ReadonlyMap<string, number> = new Map(
   (
@@ -477,7 +477,7 @@ function naming({ name, unit }: Naming): Naming {
 
 function holding(holder: Word | undefined): Word {
   if (holder === undefined || holder.length === 0) throw new TypeError("a lease needs a holder");
-  return holder;
+  return checkedWord("a holder", holder);
 }
 
 function integer(what: string, value: number, least: number, most = MOST): number {

@@ -56,6 +56,15 @@ describe("features", () => {
     await assert.rejects(limiter.hold("k", other), /a lease is made by lease\(\), and not by sliding\(\)/);
     await assert.rejects(limiter.hold("k", "3" as never), /a rule is made by sliding.*and is not "3"/);
     await assert.rejects(limiter.all({ key: "k" } as never), /all takes an array of { key, rule }, not /);
+    await assert.rejects(limiter.all([{ key: "k" }] as never), /a rule is made by sliding.*and is not undefined/);
+    await assert.rejects(limiter.all([undefined] as never), /a rule is made by sliding.*and is not undefined/);
+    const remembering = new Limiter(open.client, { denyCache: 5 });
+    for (const key of [undefined, 5, {}] as never[]) {
+      await assert.rejects(remembering.hit(key, sliding("5/minute")), /a key is a string or bytes, and is not/);
+      await assert.rejects(remembering.reset(key), /a key is a string or bytes, and is not/);
+      await assert.rejects(limiter.acquire("k", lease(1, 60), { holder: key ?? (7 as never) }), /a holder is a string/);
+      await assert.rejects(limiter.release("k", key), /a holder is a string or bytes, and is not/);
+    }
     assert.equal((await limiter.peek("k", sliding("5/minute"), { cost: 0 })).used, 0);
     for (const wrong of [open.client, undefined]) {
       assert.throws(() => expressRateLimitStore(wrong as never), /the store needs a Limiter/);

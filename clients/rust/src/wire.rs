@@ -1,8 +1,8 @@
-//! Replies as whole frames of bytes, for the connections that a limiter makes itself.
+//! Replies are read here on the connections that a limiter makes itself.
 //!
-//! The `redis` crate's parser takes more than 25,000 instructions for one map of FULL. So the stream below it hands each
-//! array, map and bulk string over as one bulk string that holds the bytes of the reply, which the parser passes on at
-//! once, and [`Reply::items`] reads them, without a copy.
+//! The `redis` crate's parser takes more than 25,000 instructions for one map of FULL. So the stream below it reads each
+//! array, map and bulk string, and hands its parts over as one bulk string, which the parser passes on at once.
+//! [`Reply::items`] takes them from there.
 
 use std::io;
 use std::pin::Pin;
@@ -67,7 +67,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Packed<S> {
             let mut rest = this.arrived.as_slice();
             while let Some(length) = this.framing.length(rest)? {
                 let (reply, behind) = rest.split_at(length);
-                pack(reply, packs, &mut this.packed)?;
+                pack(reply, packs.then_some(&this.framing.parts), &mut this.packed)?;
                 rest = behind;
             }
             let taken = this.arrived.len() - rest.len();
@@ -76,17 +76,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for Packed<S> {
     }
 }
 
-fn pack(reply: &[u8], packs: bool, into: &mut Vec<u8>) -> io::Result<()> {
-    if packs && reply.first() == Some(&b'|') {
+/// Writes what the `redis` crate is to read: the reply, or, where they are given, the parts of an array, map or bulk string.
+fn pack(reply: &[u8], parts: Option<&Vec<u8>>, into: &mut Vec<u8>) -> io::Result<()> {
+    match (reply.first(), parts) {
         // An attribute says something about the reply behind it, which the commands never do.
-        return Ok(());
-    }
-    if packs && matches!(reply.first(), Some(b'*' | b'%' | b'$')) {
-        io::Write::write_fmt(into, format_args!("${}\r\n", reply.len()))?;
-        into.extend_from_slice(reply);
-        into.extend_from_slice(b"\r\n");
-    } else {
-        into.extend_from_slice(reply);
+        (Some(b'|'), Some(_)) => {}
+        (Some(b'*' | b'%' | b'$'), Some(parts)) => {
+            io::Write::write_fmt(into, format_args!("${}\r\n", parts.len()))?;
+            into.extend_from_slice(parts);
+            into.extend_from_slice(b"\r\n");
+        }
+        _ => into.extend_from_slice(reply),
     }
     Ok(())
 }
@@ -105,82 +105,130 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Packed<S> {
     }
 }
 
-/// Finds where a reply ends, and goes on where it was when more has arrived. An attribute in front of a reply is found as
-/// if it were one.
+/// Reads a reply, and goes on where it was when more has arrived. An attribute in front of a reply is read as if it were
+/// one.
 #[derive(Debug)]
 struct Framing {
-    /// How many bytes of the reply are known.
+    /// How many bytes of the reply are read.
     at: usize,
     /// How many values are still to come.
-    open: u64,
+    open: i64,
+    /// Each part: its kind, eight bytes of its number (of a text its length), and its text.
+    parts: Vec<u8>,
 }
 
 impl Default for Framing {
     fn default() -> Self {
-        Self { at: 0, open: 1 }
+        Self { at: 0, open: 1, parts: Vec::new() }
     }
 }
 
 impl Framing {
-    /// The length of the reply that the bytes begin with, if it is there as a whole.
+    /// The length of the reply that the bytes begin with, if it is there as a whole. Then `parts` are those of the reply.
     fn length(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
+        if self.at == 0 {
+            self.parts.clear();
+        }
+        let mut reader = Reader(bytes.get(self.at..).unwrap_or_default());
         while self.open > 0 {
-            if self.at > LONGEST {
-                return Err(garbled());
-            }
-            let mut reader = Reader(bytes.get(self.at..).unwrap_or_default());
-            let Some(line) = reader.line() else {
-                let unread = reader.0.len();
-                return if unread > LONGEST || reader.0.contains(&b'\n') { Err(garbled()) } else { Ok(None) };
+            let (kind, number, text) = match reader.part() {
+                Ok(part) => part,
+                Err(Stop::End) if bytes.len() <= LONGEST => return Ok(None),
+                Err(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, "what the server sent is no reply")),
             };
-            let (kind, text) = line.split_first().ok_or_else(garbled)?;
-            let number = || number(text).ok_or_else(garbled);
-            // −1 stands for nothing.
             let values = match kind {
-                b'*' | b'~' | b'>' => number()?.max(0).unsigned_abs(),
-                b'%' => number()?.max(0).unsigned_abs().saturating_mul(2),
+                b'*' | b'~' | b'>' => number,
+                b'%' => number.saturating_mul(2),
                 // It stands in front of the value that it is about.
-                b'|' => {
-                    let is_in_front = self.at == 0;
-                    number()?.max(0).unsigned_abs().saturating_mul(2).saturating_add(u64::from(!is_in_front))
-                }
-                b'$' | b'!' | b'=' => {
-                    let length = number()?;
-                    if length >= 0 && reader.text(length).is_none() {
-                        let length = usize::try_from(length).unwrap_or(usize::MAX);
-                        let is_there = length.checked_add(2).is_none_or(|end| end <= reader.0.len());
-                        return if length > LONGEST || is_there { Err(garbled()) } else { Ok(None) };
-                    }
-                    0
-                }
+                b'|' => number.saturating_mul(2).saturating_add(i64::from(self.at > 0)),
                 _ => 0,
             };
             self.open = (self.open - 1).saturating_add(values);
+            self.parts.push(kind);
+            self.parts.extend_from_slice(&number.to_ne_bytes());
+            self.parts.extend_from_slice(text);
             self.at = bytes.len() - reader.0.len();
         }
-        Ok(Some(std::mem::take(self).at))
+        self.open = 1;
+        Ok(Some(std::mem::take(&mut self.at)))
     }
 }
 
-fn garbled() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "what the server sent is no reply")
+/// Reads the parts of a reply from its bytes.
+struct Reader<'a>(&'a [u8]);
+
+/// Why there is no part.
+#[derive(Debug, PartialEq)]
+enum Stop {
+    /// It is not there as a whole.
+    End,
+    Garbled,
 }
 
-fn number(text: &[u8]) -> Option<i64> {
-    let (digits, sign) = text.strip_prefix(b"-").map_or((text, 1), |digits| (digits, -1));
-    if digits.is_empty() {
-        return None;
+impl<'a> Reader<'a> {
+    /// The next part: its kind, its number (of a text its length), and its text.
+    fn part(&mut self) -> Result<(u8, i64, &'a [u8]), Stop> {
+        let (&kind, rest) = self.0.split_first().ok_or(Stop::End)?;
+        self.0 = rest;
+        if !matches!(kind, b':' | b'*' | b'~' | b'>' | b'%' | b'|' | b'$' | b'!' | b'=') {
+            let line = self.line()?;
+            return Ok((kind, i64::try_from(line.len()).unwrap_or(i64::MAX), line));
+        }
+        let number = self.number()?;
+        match kind {
+            b':' => Ok((kind, number, &[])),
+            // Nothing, in RESP2.
+            _ if number == -1 => Ok((b'_', 0, &[])),
+            _ if number < 0 => Err(Stop::Garbled),
+            b'$' | b'!' | b'=' => Ok((kind, number, self.text(number)?)),
+            _ => Ok((kind, number, &[])),
+        }
     }
-    digits.iter().try_fold(0_i64, |number, digit| {
-        let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
-        number.checked_mul(10)?.checked_add(sign * i64::from(digit))
-    })
+
+    fn line(&mut self) -> Result<&'a [u8], Stop> {
+        let end = self.0.iter().position(|byte| *byte == b'\n').ok_or(Stop::End)?;
+        let (line, rest) = self.0.split_at(end + 1);
+        self.0 = rest;
+        line.strip_suffix(b"\r\n").ok_or(Stop::Garbled)
+    }
+
+    fn number(&mut self) -> Result<i64, Stop> {
+        let (mut rest, sign) = self.0.strip_prefix(b"-").map_or((self.0, 1), |rest| (rest, -1));
+        if rest.starts_with(b"\r") {
+            return Err(Stop::Garbled);
+        }
+        let mut number = 0_i64;
+        while let [digit @ b'0'..=b'9', behind @ ..] = rest {
+            let digit = sign * i64::from(digit - b'0');
+            number = number.checked_mul(10).and_then(|number| number.checked_add(digit)).ok_or(Stop::Garbled)?;
+            rest = behind;
+        }
+        self.end_line(rest)?;
+        Ok(number)
+    }
+
+    fn text(&mut self, length: i64) -> Result<&'a [u8], Stop> {
+        let length = usize::try_from(length).ok().filter(|length| *length <= LONGEST).ok_or(Stop::Garbled)?;
+        let (text, rest) = self.0.split_at_checked(length).ok_or(Stop::End)?;
+        self.end_line(rest)?;
+        Ok(text)
+    }
+
+    /// Goes on behind the end of a line, which has to be here.
+    fn end_line(&mut self, rest: &'a [u8]) -> Result<(), Stop> {
+        self.0 = match rest {
+            [b'\r', b'\n', rest @ ..] => rest,
+            [] | [b'\r'] => return Err(Stop::End),
+            _ => return Err(Stop::Garbled),
+        };
+        Ok(())
+    }
 }
 
 /// A reply to a command, as it was received.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    /// The bytes of a reply that was packed.
+    /// The parts of a reply that was packed.
     Packed(Vec<u8>),
     /// What a connection of the `redis` crate has read.
     Value(Value),
@@ -225,14 +273,14 @@ impl Item<'_> {
 
 /// The parts of a reply, in their order.
 pub(crate) enum Items<'a> {
-    Packed(Reader<'a>),
+    Packed(&'a [u8]),
     Read(std::vec::IntoIter<Item<'a>>),
 }
 
 impl Reply {
     pub fn items(&self) -> Items<'_> {
         match self {
-            Self::Packed(bytes) => Items::Packed(Reader(bytes)),
+            Self::Packed(parts) => Items::Packed(parts),
             Self::Value(value) => {
                 let mut items = Vec::new();
                 flatten(value, &mut items);
@@ -270,10 +318,10 @@ impl<'a> Iterator for Items<'a> {
 
     fn next(&mut self) -> Option<Item<'a>> {
         match self {
-            Self::Packed(reader) => {
+            Self::Packed(parts) => {
                 let mut left_out = 0_usize;
                 loop {
-                    let item = reader.item()?;
+                    let item = take(parts)?;
                     if left_out == 0 && !matches!(item, Item::Attribute(_)) {
                         return Some(item);
                     }
@@ -320,42 +368,28 @@ impl<'a> Items<'a> {
     }
 }
 
-pub(crate) struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn line(&mut self) -> Option<&'a [u8]> {
-        let end = self.0.iter().position(|byte| *byte == b'\n')?;
-        let (line, rest) = self.0.split_at_checked(end + 1)?;
-        let line = line.strip_suffix(b"\r\n")?;
-        self.0 = rest;
-        Some(line)
-    }
-
-    fn text(&mut self, length: i64) -> Option<&'a [u8]> {
-        let (text, rest) = self.0.split_at_checked(usize::try_from(length).ok()?)?;
-        self.0 = rest.strip_prefix(b"\r\n")?;
-        Some(text)
-    }
-
-    fn item(&mut self) -> Option<Item<'a>> {
-        let (kind, text) = self.line()?.split_first()?;
-        let parts = || usize::try_from(number(text)?).ok();
-        Some(match kind {
-            b':' => Item::Int(number(text)?),
-            b'+' => Item::Text(text),
-            b'_' => Item::Nil,
-            b'$' | b'*' if text == b"-1" => Item::Nil,
-            b'$' => Item::Text(self.text(number(text)?)?),
-            b'*' | b'~' => Item::Array(parts()?),
-            b'%' => Item::Map(parts()?),
-            b'!' => Item::Error(self.text(number(text)?)?),
-            b'-' => Item::Error(text),
-            b'|' => Item::Attribute(parts()?),
-            b'=' => self.text(number(text)?).map(|_| Item::Other)?,
-            b'#' | b',' | b'(' => Item::Other,
-            _ => return None,
-        })
-    }
+/// Takes a part that was read.
+fn take<'a>(parts: &mut &'a [u8]) -> Option<Item<'a>> {
+    let ([kind, number @ ..], rest) = parts.split_first_chunk::<9>()?;
+    let number = i64::from_ne_bytes(*number);
+    *parts = rest;
+    let count = usize::try_from(number).ok();
+    Some(match kind {
+        b':' => Item::Int(number),
+        b'*' | b'~' => Item::Array(count?),
+        b'%' => Item::Map(count?),
+        b'|' => Item::Attribute(count?),
+        _ => {
+            let (text, rest) = parts.split_at_checked(count?)?;
+            *parts = rest;
+            match kind {
+                b'$' | b'+' => Item::Text(text),
+                b'!' | b'-' => Item::Error(text),
+                b'_' => Item::Nil,
+                _ => Item::Other,
+            }
+        }
+    })
 }
 
 #[cfg(test)]
@@ -397,13 +431,20 @@ mod tests {
         stream.read_to_end(&mut read).await.map(|_| read)
     }
 
+    fn parts(reply: &[u8]) -> Vec<u8> {
+        let mut framing = Framing::default();
+        assert_eq!(framing.length(reply).unwrap(), Some(reply.len()));
+        framing.parts
+    }
+
     #[tokio::test]
     async fn each_reply_is_packed_however_it_arrives() {
         let bytes = REPLIES.concat();
         let mut expected = Vec::new();
         for reply in REPLIES {
             if matches!(reply[0], b'*' | b'%' | b'$') {
-                expected.extend([format!("${}\r\n", reply.len()).as_bytes(), reply, b"\r\n"].concat());
+                let parts = parts(reply);
+                expected.extend([format!("${}\r\n", parts.len()).as_bytes(), &parts, b"\r\n"].concat());
             } else {
                 expected.extend(*reply);
             }
@@ -442,7 +483,7 @@ mod tests {
     #[test]
     fn an_error_within_a_reply_is_told() {
         for reply in [&b"-TRYAGAIN Multiple keys\r\n"[..], b"!22\r\nTRYAGAIN Multiple keys\r\n"] {
-            let error = Reply::Packed(reply.to_vec()).items().integer().unwrap_err();
+            let error = Reply::Packed(parts(reply)).items().integer().unwrap_err();
             assert!(error.to_string().contains("TRYAGAIN Multiple keys"), "{error}");
         }
     }
@@ -450,7 +491,8 @@ mod tests {
     #[test]
     fn a_packed_reply_is_what_the_redis_crate_reads() {
         for reply in REPLIES.iter().filter(|reply| matches!(reply[0], b'*' | b'%' | b'$')) {
-            let packed = Reply::Packed(reply.to_vec());
+            let parts = parts(reply);
+            let packed = Reply::Packed(parts.clone());
             let value = Reply::Value(redis::parse_redis_value(reply).unwrap());
             let items: Vec<_> = packed.items().collect();
             // Of an error within a reply the `redis` crate has the parts.
@@ -458,20 +500,22 @@ mod tests {
             let both = [&packed, &value].map(|reply| reply.items().map(code).collect::<Vec<_>>());
             assert_eq!(both[0], both[1], "{}", reply.escape_ascii());
             packed.items().leave_out().unwrap();
-            for end in 0..reply.len() {
-                assert!(Reply::Packed(reply[..end].to_vec()).items().leave_out().is_err(), "{end} of {items:?}");
+            for end in 0..parts.len() {
+                assert!(Reply::Packed(parts[..end].to_vec()).items().leave_out().is_err(), "{end} of {items:?}");
             }
         }
-        assert!(Reply::Packed(b"*9223372036854775807\r\n:1\r\n".into()).items().leave_out().is_err());
+        let endless = [&b"*"[..], &i64::MAX.to_ne_bytes(), &parts(b":1\r\n")].concat();
+        assert!(Reply::Packed(endless).items().leave_out().is_err());
     }
 
     #[test]
     fn numbers_are_what_the_standard_library_reads() {
+        let number = |text: &str| Reader(format!("{text}\r\n").as_bytes()).number();
         for text in ["0", "7", "-7", "1700000000123", "9223372036854775807", "-9223372036854775808", "-0"] {
-            assert_eq!(number(text.as_bytes()), text.parse().ok(), "{text}");
+            assert_eq!(number(text), text.parse().map_err(|_| Stop::Garbled), "{text}");
         }
         for text in ["", "-", "9223372036854775808", "-9223372036854775809", "1 ", "x", "--1", "1.5"] {
-            assert_eq!(number(text.as_bytes()), None, "{text}");
+            assert_eq!(number(text), Err(Stop::Garbled), "{text}");
         }
     }
 }

@@ -11,12 +11,11 @@ if ! cmp -s requirements-dev.txt "$venv/requirements-dev.txt"; then
     "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
     cp requirements-dev.txt "$venv/requirements-dev.txt"
 fi
-# As a user would have it: from a wheel, with the Lua sources in it.
+# As a user would have it: from a wheel, with the Lua sources in it. Makes src/redis_rl/_sync, too.
 "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall .
 
 "$venv/bin/ruff" format --check .
 "$venv/bin/ruff" check .
-"$venv/bin/python" scripts/make_sync.py --check
 "$venv/bin/mypy"
 "$venv/bin/pyright" --pythonpath "$venv/bin/python"
 

@@ -14,7 +14,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 LUA = ("rl.library.lua", "rl.script.lua")
 # io.py has nothing in common: threads and asyncio are what it deals with.
-TWINS = ("core.py", "guard.py", "limiter.py", "limits.py", "servers.py")
+TWINS = ("core.py", "guard.py", "limiter.py", "limits.py", "servers.py", "waiting.py")
 CHANGES = (
     (r"\b(async|await) ", ""),
     (r"\bAsync(?=[A-Z])|\.aio\b", ""),

@@ -161,7 +161,7 @@ def test_a_renewal_after_a_settlement_that_was_lost(
             lose_replies(limiter, lossy, "settle")
             assert not reservation.settle(40)
         keeper: Any = reservation._keeper
-        until("renewing ends", lambda: not keeper._thread.is_alive())
+        until("renewing ends", lambda: not keeper._work.is_alive())
         assert not reservation.lost
         assert reservation.settle(40)
     assert [record.levelname for record in caplog.records] == ["WARNING"]

@@ -59,7 +59,13 @@ class Calendar(Fixed):
         if rule is None or not since <= ms < until:
             window = Until(0, self.limit, self.end_ms(ms), self.period)
             rule = Fixed(
-                cost=self.cost, name=self.name, unit=self.unit, windows=(window,), force=self.force, anchored=False
+                cost=self.cost,
+                name=self.name,
+                unit=self.unit,
+                windows=(window,),
+                force=self.force,
+                hold=self.hold,
+                anchored=False,
             )
             object.__setattr__(self, "_period", (ms, window.end_ms, rule))
         return rule

@@ -9,7 +9,7 @@ from typing import Any, cast
 from ._protocol import Command
 from ._rates import MAX_UNITS, Rate, Window, units
 from ._result import AllResult, Refunded, Result, State, unreadable
-from ._rules import Fixed, Lease, Reserved, Rule, Sliding, Word
+from ._rules import Fixed, Lease, Rule, Windowed, Word
 
 Key = str | bytes
 Rules = Mapping[Key, Rule] | Mapping[str, Rule] | Iterable[tuple[Key, Rule]]
@@ -43,14 +43,14 @@ class Calls:
             words: list[Word] = []
             for _, rule in rules:
                 words += [rule.KIND, *rule.words()]
-            holds = any(isinstance(rule, Reserved) for _, rule in rules)
+            holds = any(rule.is_reserved for _, rule in rules)
             return Command("ALL", [self.key(key) for key, _ in rules], [*words, "FULL"], holds)
         ((key, rule),) = rules
         if call == "peek":
             return Command("PEEK", (self.key(key),), (rule.KIND, *rule.sent))
-        return Command(rule.KIND, (self.key(key),), rule.sent, isinstance(rule, Reserved))
+        return Command(rule.KIND, (self.key(key),), rule.sent, rule.is_reserved)
 
-    def settle(self, key: Key, rule: Reserved, actual: int) -> Command:
+    def settle(self, key: Key, rule: Rule, actual: int) -> Command:
         """RL.SETTLE."""
         return Command("SETTLE", (self.key(key),), (rule.KIND, *rule.words(), "ACTUAL", actual))
 
@@ -102,11 +102,11 @@ def short(key: Key) -> bytes:
     return key if len(key) <= LONGEST_REMEMBERED else hashlib.blake2b(key, digest_size=32).digest()
 
 
-def checked(rule: Rule) -> Rule:
-    """The rule, or TypeError if it is not one."""
+def checked(rule: Rule, reserves: bool = False) -> Rule:
+    """The rule, or TypeError if it is not one. ``reserves``: it may be reserved."""
     if not isinstance(rule, Rule):
         raise TypeError(f"a rule is made by sliding(), fixed(), calendar(), throttle() or lease(), not {rule!r}")
-    if isinstance(rule, Reserved):
+    if rule.is_reserved and not reserves:
         raise TypeError("a rule that is reserved is for reserve_all()")
     return rule
 
@@ -135,11 +135,12 @@ def seconds_above_0(value: float, what: str) -> float:
     return float(value)
 
 
-def chargeable(rule: Rule, amount: int) -> Reserved:
+def chargeable(rule: Rule, amount: int) -> Rule:
     """The rule with units that are reserved, or an error if it cannot be settled."""
-    if not isinstance(checked(rule), Sliding | Fixed):
+    checked(rule)
+    if not isinstance(rule, Windowed):
         raise TypeError("a reservation needs a sliding or fixed rule, or a calendar: only these can be settled")
-    return rule.reserved(amount)  # type: ignore[attr-defined, no-any-return]
+    return rule.reserved(amount)
 
 
 def several(rules: Rules, reserves: bool = False) -> list[tuple[Key, Rule]]:
@@ -148,10 +149,10 @@ def several(rules: Rules, reserves: bool = False) -> list[tuple[Key, Rule]]:
     given = list(pairs) if isinstance(pairs, Iterable) else [pairs]
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in given):
         raise TypeError(f"a dict of keys and rules, or pairs of them, is needed, not {rules!r}")
-    listed = [(key, rule if reserves and isinstance(rule, Reserved) else checked(rule)) for key, rule in given]
+    listed = [(key, checked(rule, reserves)) for key, rule in given]
     if not 1 <= len(listed) <= MAX_KEYS:
         raise ValueError(f"a call takes 1 to {MAX_KEYS} keys, not {len(listed)}")
-    if reserves and not any(isinstance(rule, Reserved) for _, rule in listed):
+    if reserves and not any(rule.is_reserved for _, rule in listed):
         raise ValueError("none of the rules is reserved: rule.reserved(units)")
     return listed
 
@@ -186,22 +187,23 @@ def read_all(rules: Sequence[tuple[Key, Rule]], reply: Any) -> AllResult:
 
 def read_refund(reply: Any) -> Refunded:
     """Reads the reply of RL.REFUND."""
-    try:
-        refunded, used, ttl = map(read_number, reply)
-    except (TypeError, ValueError):
-        raise unreadable(reply) from None
-    return Refunded(refunded, used, ttl)
+    return Refunded(*_read_three(reply))
 
 
 def read_settled(reply: Any) -> bool:
     """Reads the reply of RL.SETTLE: whether these units are what is charged."""
-    try:
-        settled, _, _ = map(read_number, reply)
-    except (TypeError, ValueError):
-        raise unreadable(reply) from None
+    settled, _, _ = _read_three(reply)
     if settled not in (0, 1, 2, 3):
         raise unreadable(reply)
     return settled > 0
+
+
+def _read_three(reply: Any) -> tuple[int, int, int]:
+    try:
+        first, second, third = map(read_number, reply)
+    except (TypeError, ValueError):
+        raise unreadable(reply) from None
+    return first, second, third
 
 
 def read_number(reply: Any) -> int:

@@ -146,18 +146,22 @@ class _NotDerivable(Exception):
 _LIBRARIES = ("redis", "valkey")
 
 
-def make_client(uri: str, package: str, options: dict[str, Any]) -> Any:
-    """A client for a URI like ``redis+cluster://...``; ``package`` is ``""`` or ``".asyncio"``."""
+def make_client(uri: str, options: dict[str, Any], *, asynchronous: bool) -> Any:
+    """A client for a URI like ``redis+cluster://...``."""
     library = "valkey" if uri.startswith("valkey") else "redis"
-    module = importlib.import_module(f"{library}{package}")
+    package = f"{library}.asyncio" if asynchronous else library
+    module = importlib.import_module(package)
     scheme, _, rest = uri.partition("://")
     pool = options.pop("connection_pool", None)
     if pool is not None:
         return getattr(module, library.capitalize())(connection_pool=pool, **options)
     if scheme.endswith("+sentinel"):
-        return _of_sentinel(library, package, urlsplit(uri), options)
+        return _of_sentinel(package, urlsplit(uri), options)
     if scheme.endswith("+cluster"):
-        return _of_cluster(library, package, urlsplit(uri), options)
+        parts = urlsplit(uri)
+        cluster = importlib.import_module(f"{package}.cluster")
+        nodes = [cluster.ClusterNode(host, port) for host, port in _hosts(parts, 6379)]
+        return getattr(cluster, f"{library.capitalize()}Cluster")(startup_nodes=nodes, **_login(parts) | options)
     return module.from_url(f"unix://{rest}" if scheme.endswith("+unix") else uri, **options)
 
 
@@ -171,26 +175,20 @@ def _login(parts: SplitResult) -> dict[str, str]:
     return {name: value for name, value in login.items() if value}
 
 
-def _of_cluster(library: str, package: str, parts: SplitResult, options: dict[str, Any]) -> Any:
-    module = importlib.import_module(f"{library}{package}.cluster")
-    nodes = [module.ClusterNode(host, port) for host, port in _hosts(parts, 6379)]
-    return getattr(module, f"{library.capitalize()}Cluster")(startup_nodes=nodes, **{**_login(parts), **options})
-
-
-def _of_sentinel(library: str, package: str, parts: SplitResult, options: dict[str, Any]) -> Any:
+def _of_sentinel(package: str, parts: SplitResult, options: dict[str, Any]) -> Any:
     """The primary that sentinels name, with the options of limits' own storage for them."""
     service = options.pop("service_name", None) or parts.path.strip("/")
     if not service:
         raise ValueError("the name of the service is missing: rl+redis+sentinel://host:26379/name")
     options.pop("use_replicas", None)
     login = _login(parts)
-    sentinel_kwargs = {**login, **(options.pop("sentinel_kwargs", None) or {})}
-    module = importlib.import_module(f"{library}{package}.sentinel")
-    sentinel = module.Sentinel(_hosts(parts, 26379), sentinel_kwargs=sentinel_kwargs, **{**login, **options})
+    sentinel_kwargs = login | (options.pop("sentinel_kwargs", None) or {})
+    module = importlib.import_module(f"{package}.sentinel")
+    sentinel = module.Sentinel(_hosts(parts, 26379), sentinel_kwargs=sentinel_kwargs, **login | options)
     return sentinel.master_for(service)
 
 
-def clients_of(client: Any) -> list[Any]:
-    """The client, and those that it asks for the primary."""
+def clients_of(client: Any | None) -> list[Any]:
+    """The client, if there is one, and those that it asks for the primary."""
     manager = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
-    return [client, *(manager.sentinels if manager else ())]
+    return [client, *(manager.sentinels if manager else ())] if client is not None else []

@@ -97,12 +97,6 @@ def pairs(rule: Any, key: Any, rules: Any, default: Any) -> list[tuple[Any, Any]
     return list(rules) if rule is None else [(default if key is None else key, rule)]
 
 
-def check_rule(rule: object, holds: bool) -> None:
-    """TypeError unless it is the rule of a request, or a function of the request that may return one."""
-    if not callable(rule):
-        requested(rule, holds)
-
-
 def check_function(function: object, what: str) -> None:
     """TypeError unless it can be called."""
     if not callable(function):

@@ -15,13 +15,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Addresses:
-    """Reads the address that a request counts for.
-
-    Args:
-        trusted_proxies: addresses and networks of proxies whose ``X-Forwarded-For`` is believed; ``"unix"`` for those
-            that come by a unix socket, and have no address.
-        ipv6_prefix: bits of an IPv6 address that count: a host that has a /64 has as many addresses as it likes.
-    """
+    """Reads the address that a request counts for: see `redis_rl.asgi.ClientAddress`."""
 
     def __init__(self, trusted_proxies: Iterable[str] = (), ipv6_prefix: int = 64) -> None:
         if isinstance(trusted_proxies, str):

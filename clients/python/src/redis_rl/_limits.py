@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,10 +12,9 @@ from limits.limits import TIME_TYPES
 from ._protocol import Command
 from ._rates import MAX_UNITS
 from ._result import State
-from ._rules import Fixed, Sliding, Word, fixed, sliding
+from ._rules import Fixed, Sliding, fixed, sliding
 
 _KINDS = ("{}", "{}s", "{}+unix", "{}+cluster", "{}+sentinel")
-SCHEMES = [f"rl+{kind.format(library)}" for library in ("redis", "valkey") for kind in _KINDS]
 _SIZES = {name: granularity.seconds for name, granularity in TIME_TYPES.items()}
 
 # Not that of limits' own storages, which keep other types at the same keys: one may follow the other on a server.
@@ -24,6 +22,12 @@ PREFIX = "RL-LIMITS"
 
 # Windows of keys that do not tell them, for as many keys as are remembered.
 _REMEMBERED = 10_000
+
+
+def schemes(*, asynchronous: bool) -> list[str]:
+    """Those of the URIs of a storage."""
+    start = "async+rl+" if asynchronous else "rl+"
+    return [start + kind.format(library) for library in ("redis", "valkey") for kind in _KINDS]
 
 
 class Windows:
@@ -72,19 +76,9 @@ def moving(limit: int, expiry: int, amount: int | None = None) -> Sliding:
     return sliding((limit, expiry), cost=amount)
 
 
-@lru_cache(maxsize=1024)
-def _words(rule: Fixed | Sliding) -> Sequence[Word]:
-    return tuple(rule.words())
-
-
-def count(key: str, expiry: int, amount: int) -> Command:
-    """Counts in a counter. The reply is the short one: allowed, count, ttl."""
-    return Command("FIXED", (key,), _words(counter(expiry, amount if amount > 1 else None)))
-
-
-def enter(key: str, limit: int, expiry: int, amount: int) -> Command:
-    """Puts entries into a log, for the short reply."""
-    return Command("SLIDING", (key,), _words(moving(limit, expiry, amount)))
+def counting(key: str, rule: Fixed | Sliding) -> Command:
+    """Counts by a rule. The reply is the short one: allowed, used, ttl."""
+    return Command(rule.KIND, (key,), rule.sent[:-1])
 
 
 def patterns(client: Any, prefix: str) -> list[str]:

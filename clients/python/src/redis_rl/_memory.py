@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from ._calls import Key, short
 from ._result import AllResult, Result, Source
-from ._rules import Lease, Reserved, Rule
+from ._rules import Lease, Rule, Windowed
 
 log = logging.getLogger("redis_rl")
 
@@ -138,7 +138,8 @@ class Denials:
         from now, which is not earlier, so that none of them is too short.
         """
         binding = result.index if isinstance(result, AllResult) else 0
-        if not _is_memorable(rules[binding][1]) or any(getattr(each, "force", False) for _, each in rules):
+        # A holder may have a lease already, and is then let in whatever the limit.
+        if isinstance(rules[binding][1], Lease) or any(getattr(each, "force", False) for _, each in rules):
             return
         wait = LONGEST if result.retry_after_ms is None else min(result.retry_after_ms / 1000, LONGEST)
         keys = tuple(short(key) for key, _ in rules)
@@ -163,11 +164,6 @@ class Denials:
         self._known.pop(short(key), None)
 
 
-def _is_memorable(rule: Rule) -> bool:
-    # A holder may have a lease already, and is then let in whatever the limit.
-    return not isinstance(rule, Lease)
-
-
 def _as_heavy(rules: Sequence[Rule], denial: _Denial) -> bool:
     for number, (rule, denied) in enumerate(zip(rules, denial.rules, strict=True)):
         if rule is denied:
@@ -176,16 +172,13 @@ def _as_heavy(rules: Sequence[Rule], denial: _Denial) -> bool:
             return False
         cost, least = rule.weight, denied.weight
         # A request that never fits is not told to wait.
-        if number == denial.binding and cost != least and not least < cost <= _most(rule):
+        most = min(policy.limit for policy in rule.policies())
+        if number == denial.binding and cost != least and not least < cost <= most:
             return False
     return True
 
 
 def _plain(rule: Rule) -> Rule:
+    rule = replace(rule, cost=None, name=None, unit=None)
     # A reservation is as any request.
-    rule = rule.rule if isinstance(rule, Reserved) else rule
-    return replace(rule, cost=None, name=None, unit=None)
-
-
-def _most(rule: Rule) -> int:
-    return min(policy.limit for policy in rule.policies())
+    return replace(rule, hold=None) if isinstance(rule, Windowed) else rule

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
-from typing import Any, Literal, TypeVar
+from operator import attrgetter, itemgetter
+from typing import Any, Literal, Self
 
 from ._http import Item, called_apart, ceil_seconds
 from ._http import headers as http_headers
@@ -40,11 +40,8 @@ _NAMES = (
 )
 _by_text = itemgetter(*_NAMES)
 _by_bytes = itemgetter(*(name.encode() for name in _NAMES))
-
-
 _INTEGERS = {int}
-
-AnyState = TypeVar("AnyState", bound="State")
+_figures = attrgetter(*(name.replace("-", "_") for name in _NAMES))
 
 
 def unreadable(reply: object) -> ValueError:
@@ -114,7 +111,7 @@ class State:
         allowed, limit, used, remaining, retry, following, reset, window, at = values
         return cls(allowed == 1, limit, used, remaining, _wait(retry), _wait(following), _wait(reset), window, at)
 
-    def later(self: AnyState, ms: int) -> AnyState:
+    def later(self, ms: int) -> Self:
         """The same state some milliseconds later, if nothing else has happened."""
 
         def wait(time: int | None) -> int | None:
@@ -181,7 +178,7 @@ class Result(Decision):
     fewest units left. A result is true if the request was allowed.
     """
 
-    each: tuple[State, ...] = ()
+    each: tuple[State, ...] = field(default=(), kw_only=True)
     """Every window of the rule, shortest first. With ``force``, and in `Limiter.all`, only the binding one."""
     rule: Rule = field(kw_only=True, repr=False)
     """The rule that was asked."""
@@ -224,19 +221,7 @@ class Result(Decision):
         """The result of a rule whose windows are in these states."""
         # It is allowed if all of them allow, as one that denies binds before those that do not.
         binding = states[0] if len(states) == 1 else _binding(states)
-        return cls(
-            binding.allowed,
-            binding.limit,
-            binding.used,
-            binding.remaining,
-            binding.retry_after_ms,
-            binding.next_after_ms,
-            binding.reset_after_ms,
-            binding.window_ms,
-            binding.at_ms,
-            tuple(states),
-            rule=rule,
-        )
+        return cls(*_figures(binding), each=tuple(states), rule=rule)
 
 
 def _binding(states: Sequence[State]) -> State:
@@ -288,20 +273,8 @@ class AllResult(Decision):
     ) -> AllResult:
         """The result of several rules in these states."""
         each = tuple(Result.of(rule, (state,)) for rule, state in zip(rules, states, strict=True))
-        binding = each[index]
-        return cls(
-            allowed,
-            binding.limit,
-            binding.used,
-            remaining,
-            _wait(retry),
-            binding.next_after_ms,
-            binding.reset_after_ms,
-            binding.window_ms,
-            binding.at_ms,
-            index=index,
-            each=each,
-        )
+        answer = cls(*_figures(each[index]), index=index, each=each)
+        return replace(answer, allowed=allowed, remaining=remaining, retry_after_ms=_wait(retry))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import math
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NoReturn, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NoReturn, Self
 
 from ._http import check_name
 from ._rates import MAX_SECONDS, MAX_UNITS, Rate, Seconds, Window, milliseconds, seconds, units
@@ -20,8 +20,6 @@ from ._rates import windows as read_windows
 Word = str | bytes | int
 
 MAX_WINDOWS = 16
-
-AnyRule = TypeVar("AnyRule", bound="Rule")
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,11 @@ class Rule(ABC):
         """The kind, the limits and the windows: what the keys of adapters have in place of a name."""
 
     @property
+    def is_reserved(self) -> bool:
+        """Whether its units are settled later."""
+        return False
+
+    @property
     def weight(self) -> int:
         """Units that one request weighs."""
         return 1 if self.cost is None else self.cost
@@ -84,7 +87,7 @@ class Rule(ABC):
             object.__setattr__(self, "_sent", sent)
         return sent
 
-    def with_cost(self: AnyRule, cost: int) -> AnyRule:
+    def with_cost(self, cost: int) -> Self:
         """The same rule for a request of another weight."""
         return replace(self, cost=cost_of(cost))
 
@@ -111,6 +114,8 @@ class Windowed(Rule):
 
     windows: tuple[Window, ...]
     force: bool
+    hold: tuple[str, int] | None = field(default=None, kw_only=True, repr=False)
+    """Of units that are reserved the holder, and the milliseconds for which they are."""
 
     def words(self) -> list[Word]:
         words: list[Word] = []
@@ -122,6 +127,9 @@ class Windowed(Rule):
             words += ["COST", cost]
         if self.force:
             words.append("FORCE")
+        if self.hold is not None:
+            holder, ms = self.hold
+            words += ["HOLD", holder, seconds(ms)]
         return words
 
     @property
@@ -153,10 +161,14 @@ class Windowed(Rule):
     def _described(self, kind: str) -> str:
         return f"{kind}-" + ",".join(f"{window.limit}/{window.seconds}s" for window in self.windows)
 
-    def forced(self: AnyRule) -> AnyRule:
-        return replace(self, force=True)  # type: ignore[call-arg]
+    def forced(self) -> Self:
+        return replace(self, force=True)
 
-    def reserved(self, units: int) -> Reserved:
+    @property
+    def is_reserved(self) -> bool:
+        return self.hold is not None
+
+    def reserved(self, units: int) -> Self:
         """The rule with units that are settled later, for `Limiter.reserve_all`.
 
         Args:
@@ -164,8 +176,7 @@ class Windowed(Rule):
         """
         if self.force:
             raise ValueError("a reservation is not forced: settle() charges over the limit where it has to")
-        rule = replace(self, cost=whole(units, "the units", 1))
-        return Reserved(cost=rule.cost, name=rule.name, unit=rule.unit, rule=rule)
+        return replace(self, cost=whole(units, "the units", 1), hold=("", 0))
 
 
 @dataclass(frozen=True)
@@ -278,42 +289,6 @@ def _windows(rates: Sequence[Rate]) -> tuple[Window, ...]:
     if len({window.ms for window in windows}) < len(windows):
         raise ValueError("each window of a rule must have another length")
     return windows
-
-
-@dataclass(frozen=True)
-class Reserved(Rule):
-    """A rule of which units are reserved: see `Limiter.reserve_all`."""
-
-    rule: Windowed
-    holder: str | None = None
-    lease_ms: int = 0
-
-    @property
-    def KIND(self) -> str:  # type: ignore[override]  # noqa: N802
-        return self.rule.KIND
-
-    def words(self) -> list[Word]:
-        return [*self.rule.words(), "HOLD", self.holder or "", seconds(self.lease_ms)]
-
-    def now(self, ms: int | None = None) -> Reserved:
-        return replace(self, rule=self.rule.now(ms))
-
-    def held_by(self, holder: str, lease_ms: int) -> Reserved:
-        """The reservation of a holder."""
-        return replace(self, holder=holder, lease_ms=lease_ms)
-
-    @property
-    def form(self) -> str:
-        return self.rule.form
-
-    def policies(self) -> list[Policy]:
-        return self.rule.policies()
-
-    def described(self) -> str:
-        return self.rule.described()
-
-    def forced(self) -> NoReturn:
-        raise TypeError("a reservation is not forced: settle() charges over the limit where it has to")
 
 
 def sliding(

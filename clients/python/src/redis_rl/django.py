@@ -59,11 +59,6 @@ def given() -> dict[str, Any]:
     return options
 
 
-def found(value: Any) -> Any:
-    """What is named by a path with dots, or the value itself."""
-    return import_string(value) if isinstance(value, str) else value
-
-
 def rule(rate: Rate) -> Rule:
     """The rule of a rate, of the kind that the setting names."""
     kind = given().get("RULE", "sliding")
@@ -75,16 +70,14 @@ def rule(rate: Rate) -> Rule:
 def limited() -> tuple[Any, Any]:
     """The key and the rule of the middleware."""
     options = given()
-    limit = options.get("LIMIT")
-    if isinstance(limit, str) and "/" not in limit and " " not in limit:
-        limit = import_string(limit)
-    elif isinstance(limit, str):
-        limit = rule(limit)
-    elif limit is None:
+    limit, key = options.get("LIMIT"), options.get("KEY")
+    if limit is None:
         raise ImproperlyConfigured("REDIS_RL has no LIMIT, such as '100/minute', which RateLimitMiddleware needs")
-    if "KEY" in options:
-        return found(options["KEY"]), limit
-    return ClientAddress(options.get("TRUSTED_PROXIES", ()), options.get("IPV6_PREFIX", 64)), limit
+    if isinstance(limit, str):
+        limit = rule(limit) if "/" in limit or " " in limit else import_string(limit)
+    if "KEY" not in options:
+        key = ClientAddress(options.get("TRUSTED_PROXIES", ()), options.get("IPV6_PREFIX", 64))
+    return import_string(key) if isinstance(key, str) else key, limit
 
 
 @cache
@@ -131,9 +124,8 @@ def clear() -> None:
 class RateLimitMiddleware:
     """Limits requests by the setting ``REDIS_RL``, in synchronous and in asynchronous stacks.
 
-    The answer is left in ``request.rate_limit``, None for a request that is not limited. An allowed request is passed
-    on, and its response gets the fields RateLimit-Policy and RateLimit. A denied one is answered with status 429, these
-    fields, Retry-After, and a problem document of the type quota-exceeded.
+    It answers as that of `redis_rl.asgi`, and leaves the limiter's answer in ``request.rate_limit``, None for a request
+    that is not limited.
 
     Of ``REDIS_RL``:
         URL: as in `Limiter.from_url`.

@@ -1,9 +1,4 @@
-"""A middleware for WSGI applications: Flask, Django, Bottle, Pyramid and others.
-
-It asks the limiter before the application sees a request. An allowed one is passed on, and its response gets the
-fields RateLimit-Policy and RateLimit. A denied one is answered with status 429, these fields, Retry-After, and a
-problem document of the type quota-exceeded.
-"""
+"""A middleware for WSGI applications: Flask, Bottle, Pyramid and others. It answers as that of `redis_rl.asgi`."""
 
 from __future__ import annotations
 

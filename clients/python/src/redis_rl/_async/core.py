@@ -247,17 +247,6 @@ class Core:
                 redirected = error
         raise redirected
 
-    async def probe(self, timeout: float) -> Mode | None:
-        """Detects anew how each server that is known is used. Returns the mode."""
-        servers = self.servers
-        if servers.is_cluster:
-            async with Deadline(timeout, self.errors) as deadline:
-                await servers.refresh(deadline)
-        for server in servers.all():
-            async with Deadline(timeout, self.errors):
-                await self._detect(server)
-        return self.mode
-
     def _probe_later(self, server: Server) -> None:
         known = self._probe_at.get(server.name)
         self._probe_at[server.name] = time.monotonic() + PROBE_EVERY

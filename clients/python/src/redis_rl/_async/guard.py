@@ -15,7 +15,6 @@ from .._guard import (
     WhenUnavailable,
     WithoutIdentity,
     check_function,
-    check_rule,
     requested,
     undecided,
 )
@@ -62,7 +61,8 @@ class AsyncGuard:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise TypeError(f"rules must be pairs of a key function and a rule, not {pair!r}")
             check_function(pair[0], "key")
-            check_rule(pair[1], holds)
+            if not callable(pair[1]):
+                requested(pair[1], holds)
         self._rules = rules
         self._holds = holds
         # As the user's limiter, whose denials it shares, with another deadline.

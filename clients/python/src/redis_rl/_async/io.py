@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .._client import Address, Client, clients_of
 from .._guard import Identity
@@ -25,9 +24,8 @@ AsyncRuleOf = Rule | Callable[[Any], Rule | Awaitable[Rule | None] | None]
 
 log = logging.getLogger("redis_rl")
 
+Event, Lock = asyncio.Event, asyncio.Lock
 IS_ASYNC = True
-PACKAGE = ".asyncio"
-"""Behind the name of a client library."""
 MOST_CONNECTIONS = 32
 """To a server. Further calls wait for one of these to end."""
 
@@ -39,14 +37,6 @@ _TICKS = 10
 _FAST = 200
 """Answers a second."""
 _UNCOUNTED = 40
-
-
-class AnyClient(Protocol):
-    """A client of redis.asyncio or valkey.asyncio, for one server or a cluster."""
-
-    def execute_command(self, *args: Any, **options: Any) -> Any: ...
-
-    def __aenter__(self) -> Any: ...
 
 
 class Deadline:
@@ -150,7 +140,7 @@ class Server:
 
     async def aclose(self) -> None:
         """Closes the connections of our own."""
-        for client in clients_of(self.own) if self.own is not None else ():
+        for client in clients_of(self.own):
             await client.connection_pool.disconnect()
 
     def _obedient(self, base: Any) -> Any:
@@ -296,85 +286,20 @@ async def carried_out(
         raise
 
 
-class Line:
-    """Those who wait for a place at a key in this process: the first of them asks, and a release wakes it."""
-
-    def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-        self._freed = asyncio.Event()
-
-    async def enter(self, seconds: float) -> bool:
-        """Waits for the turn. Returns whether it has come in this time."""
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._turn.acquire()
-        except TimeoutError:
-            return False
-
-    def leave(self) -> None:
-        """Lets the next one have its turn."""
-        self._turn.release()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody waits."""
-        return not self._turn.locked()
-
-    def wake(self) -> None:
-        """A place is free."""
-        self._freed.set()
-
-    async def wait(self, seconds: float) -> bool:
-        """Waits for a free place. Returns whether one was reported."""
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._freed.wait()
-        except TimeoutError:
-            return False
-        finally:
-            self._freed.clear()
+async def within(seconds: float, call: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+    """Waits for a lock or an event, for this long at most. Returns whether it has come."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await call()
+    except TimeoutError:
+        return False
 
 
-class Keeper:
-    """Renews a lease in the background, and notices when it ends."""
+def begun(call: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+    """Begins work that goes on beside the caller."""
+    return asyncio.create_task(call())
 
-    def __init__(self, renew: Callable[[float], Awaitable[float | None]], every: float, ends: float) -> None:
-        """``renew`` takes as long as it is told at most, and returns when the lease now ends, None if it was lost."""
-        self.lost = asyncio.Event()
-        self.ends = ends
-        self._renew = renew
-        self._every = every
-        self._done = asyncio.Event()
-        self._task = asyncio.create_task(self._keep())
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended by this process' clock."""
-        return time.monotonic() >= self.ends
-
-    async def _keep(self) -> None:
-        renew_at = time.monotonic() + self._every
-        while True:
-            now = time.monotonic()
-            try:
-                async with asyncio.timeout(max(min(renew_at, self.ends) - now, 0)):
-                    await self._done.wait()
-                return
-            except TimeoutError:
-                pass
-            now = time.monotonic()
-            if now < min(renew_at, self.ends):
-                continue
-            ends = None if now >= self.ends else await self._renew(self.ends - now)
-            if ends is None:
-                self.lost.set()
-                return
-            self.ends = ends
-            if ends == math.inf:
-                return
-            renew_at = now + self._every
-
-    async def stop(self) -> None:
-        """Ends renewing. A renewal that is under way is waited for, as it would take the lease again."""
-        self._done.set()
-        await self._task
+async def over(work: asyncio.Task[None]) -> None:
+    """Waits for its end."""
+    await work

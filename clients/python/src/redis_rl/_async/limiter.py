@@ -7,8 +7,9 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Self, cast, overload
+from typing import Any, Literal, Protocol, Self, cast, overload
 from weakref import WeakValueDictionary
 
 from .._calls import (
@@ -34,9 +35,10 @@ from .._memory import Counter, Denials, Event, Statistics
 from .._protocol import PAUSE, Command, Mode
 from .._rates import Rate, Seconds, milliseconds, units
 from .._result import AllResult, Decision, Denied, Refunded, Result
-from .._rules import Fixed, Lease, Reserved, Rule, Sliding, Throttle
+from .._rules import Fixed, Lease, Rule, Sliding, Throttle, Windowed
 from .core import core_of
-from .io import IS_ASYNC, PACKAGE, AnyClient, AsyncPending, Keeper, Line, carried_out, finished, here, pending, sleep
+from .io import IS_ASYNC, AsyncPending, carried_out, finished, here, pending, sleep
+from .waiting import Keeper, Line
 
 log = logging.getLogger("redis_rl")
 
@@ -48,24 +50,27 @@ REMEMBERED = 60.0
 """Seconds for which the server remembers a settlement at least."""
 
 
+class AsyncClient(Protocol):
+    """A client of redis-py or valkey-py of this kind, for one server or a cluster."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any: ...
+
+    def __aenter__(self) -> Any: ...
+
+
 class AsyncLimiter:
     """Rate limits on a Redis or Valkey server.
 
-    The first call detects how the server is used: by the module's commands, by the functions (which it loads if it
-    may), or by a script. After an error that says so, after a reconnection and once a minute that is done again, in
-    the background.
-
-    A call takes no longer than ``timeout``. After a failure that means that the server is unavailable, calls fail at
-    once for a second; then one of them probes.
-
-    Limiters on one client share what they know of the server and their connections, which are derived from the
-    client's and use its settings. Close a limiter when you are done; the last one closes the connections.
+    Its connections are derived from the client's, and shared with other limiters on this client. Close a limiter when
+    you are done; the last one closes them.
 
     Args:
         client: a client of redis-py or valkey-py, for one server or a cluster.
         prefix: put before every key.
-        mode: ``"auto"``, or one of ``"module"``, ``"functions"`` and ``"script"``.
-        timeout: seconds after which a call fails, whatever the client's own time-outs and retries are.
+        mode: how the server is used: by the ``"module"``, by its ``"functions"``, or by a ``"script"``; unless given,
+            by the best that it has.
+        timeout: seconds after which a call fails, whatever the client's own time-outs and retries are. After a failure
+            that means that the server is unavailable, calls fail at once for a second; then one of them probes.
         deny_cache: for how many keys a denial is remembered, for its wait and at most a second: the same or a heavier
             request by the same rule is then denied without asking the server. 0 for none.
         load_functions: whether the function library ``rl`` may be loaded into the server.
@@ -79,7 +84,7 @@ class AsyncLimiter:
 
     def __init__(
         self,
-        client: AnyClient,
+        client: AsyncClient,
         *,
         prefix: Key = "",
         mode: Literal["auto", "module", "functions", "script"] = "auto",
@@ -111,7 +116,7 @@ class AsyncLimiter:
                 ``redis+sentinel://h1:p1,h2:p2/service``; the same with ``valkey``. Options of the client are its query.
             options: those of the limiter.
         """
-        client = make_client(url, PACKAGE, {})
+        client = make_client(url, {}, asynchronous=IS_ASYNC)
         limiter = cls(client, **options)
         limiter._owned = client
         return limiter
@@ -142,10 +147,6 @@ class AsyncLimiter:
         Other errors, such as a key that holds something else or missing permissions, do not pass by themselves.
         """
         return self._core.errors.is_unavailable(error)
-
-    async def probe(self) -> Mode:
-        """Detects anew how the server is used, and returns it."""
-        return cast("Mode", await self._core.probe(self._timeout))
 
     @overload
     async def hit(self, key: Key, rule: Sliding | Fixed, *, cost: int | None = None, force: bool = False) -> Result: ...
@@ -371,7 +372,10 @@ class AsyncLimiter:
 
     async def _reserve(self, call: str, rules: Sequence[tuple[Key, Rule]], ms: int) -> AsyncReservation:
         holder = secrets.token_hex(16)
-        held = [(key, rule.held_by(holder, ms) if isinstance(rule, Reserved) else rule) for key, rule in rules]
+        held = [
+            (key, replace(rule, hold=(holder, ms)) if isinstance(rule, Windowed) and rule.hold else rule)
+            for key, rule in rules
+        ]
         ends = time.monotonic() + ms / 1000
 
         async def take() -> Result | AllResult:
@@ -390,7 +394,7 @@ class AsyncLimiter:
     async def aclose(self) -> None:
         """Closes the limiter, and with the last one of a client their connections. A later call opens new ones."""
         await self._core.leave(self, self._timeout)
-        for client in clients_of(self._owned) if self._owned is not None else ():
+        for client in clients_of(self._owned):
             await client.aclose()
 
     async def __aenter__(self) -> AsyncLimiter:
@@ -597,7 +601,7 @@ class AsyncReservation(AsyncKept):
             rules = [(key, answer.rule) for (key, _), answer in zip(rules, answers, strict=True)]
         super().__init__(limiter, rules, ms)
         self._ends = ends
-        self._reserved = {key: rule for key, rule in rules if isinstance(rule, Reserved)}
+        self._reserved = {key: rule for key, rule in rules if rule.is_reserved}
         self._settled: dict[Key, int] = {}
         # The figures that were last to be settled, and when the first settlement of a key was sent.
         self._wanted: dict[Key, int] = {}
@@ -647,7 +651,7 @@ class AsyncReservation(AsyncKept):
         """Gives everything back: ``settle(0)``."""
         return await self.settle(0)
 
-    async def _settle(self, key: Key, rule: Reserved, actual: int) -> bool:
+    async def _settle(self, key: Key, rule: Rule, actual: int) -> bool:
         limiter, now = self._limiter, time.monotonic()
         if key in self._settled:
             if self._settled[key] != actual:
@@ -677,7 +681,7 @@ class AsyncReservation(AsyncKept):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        figures = {key: 0 if kind is not None else rule.cost or 0 for key, rule in self._reserved.items()}
+        figures = {key: 0 if kind is not None else rule.weight for key, rule in self._reserved.items()}
         figures |= self._wanted | self._settled
 
         async def end() -> None:

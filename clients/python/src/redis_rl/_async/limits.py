@@ -5,23 +5,24 @@ from __future__ import annotations
 import time
 from typing import Any, Literal
 
+from limits.aio.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
+
 from .._client import clients_of, make_client
 from .._limits import (
     PREFIX,
     Windows,
-    count,
     counter,
-    enter,
+    counting,
     moving,
     moving_window,
     patterns,
+    schemes,
     sliding_window,
 )
 from .._rates import MAX_UNITS
 from .._result import State
-from .io import PACKAGE
+from .io import IS_ASYNC
 from .limiter import AsyncLimiter
-from .peer import SCHEMES, MovingWindowSupport, SlidingWindowCounterSupport, Storage
 
 
 class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
@@ -38,7 +39,7 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
             ``sentinel_kwargs``, and so on.
     """
 
-    STORAGE_SCHEME = SCHEMES
+    STORAGE_SCHEME = schemes(asynchronous=IS_ASYNC)
 
     def __init__(
         self,
@@ -56,7 +57,9 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
     ) -> None:
         super().__init__(uri, wrap_exceptions=wrap_exceptions, **options)
         self.key_prefix = key_prefix
-        self.storage = client or make_client(uri.removeprefix("async+").removeprefix("rl+"), PACKAGE, options)
+        self.storage = client or make_client(
+            uri.removeprefix("async+").removeprefix("rl+"), options, asynchronous=IS_ASYNC
+        )
         self._owned = client is None
         self._prefix = f"{key_prefix}:"
         self.limiter = AsyncLimiter(
@@ -80,7 +83,8 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         self._windows.learn(key, expiry)
         if amount < 1:
             return await self.get(key)
-        _, counted, _ = await self.limiter.ask(count(self._prefix + key, expiry, amount), key)
+        rule = counter(expiry, amount if amount > 1 else None)
+        _, counted, _ = await self.limiter.ask(counting(self._prefix + key, rule), key)
         return int(counted)
 
     async def get(self, key: str) -> int:
@@ -94,9 +98,10 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
     async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         if amount < 1:
             return (await self.limiter.peek(key, moving(limit, expiry), cost=0)).used <= limit
+        rule = moving(limit, expiry, amount)
         if self._remembers:
-            return bool(await self.limiter.hit(key, moving(limit, expiry, amount)))
-        allowed, _, _ = await self.limiter.ask(enter(self._prefix + key, limit, expiry, amount), key)
+            return bool(await self.limiter.hit(key, rule))
+        allowed, _, _ = await self.limiter.ask(counting(self._prefix + key, rule), key)
         return bool(allowed)
 
     async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 import time
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from .._client import Address, Client, clients_of
 from .._guard import Identity
@@ -25,19 +24,10 @@ RuleOf = Rule | Callable[[Any], Rule | None]
 
 log = logging.getLogger("redis_rl")
 
+Event, Lock = threading.Event, threading.Lock
 IS_ASYNC = False
-PACKAGE = ""
-"""Behind the name of a client library."""
 MOST_CONNECTIONS = 100
 """To a server, as of redis-py's own pools. Further threads wait for one, within their deadlines."""
-
-
-class AnyClient(Protocol):
-    """A client of redis-py or valkey-py: Redis, RedisCluster, Valkey or ValkeyCluster."""
-
-    def execute_command(self, *args: Any, **options: Any) -> Any: ...
-
-    def __enter__(self) -> Any: ...
 
 
 class Deadline:
@@ -150,7 +140,7 @@ class Server:
 
     def close(self) -> None:
         """Closes the connections of our own."""
-        for client in clients_of(self.own) if self.own is not None else ():
+        for client in clients_of(self.own):
             client.connection_pool.disconnect()
 
     def _obedient(self, base: Any) -> Any:
@@ -242,71 +232,18 @@ def carried_out(call: Callable[[], Answer], undo: Callable[[Answer | None], obje
         raise
 
 
-class Line:
-    """Those who wait for a place at a key in this process: the first of them asks, and a release wakes it."""
-
-    def __init__(self) -> None:
-        self._turn = threading.Lock()
-        self._freed = threading.Event()
-
-    def enter(self, seconds: float) -> bool:
-        """Waits for the turn. Returns whether it has come in this time."""
-        return self._turn.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
-
-    def leave(self) -> None:
-        """Lets the next one have its turn."""
-        self._turn.release()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody waits."""
-        return not self._turn.locked()
-
-    def wake(self) -> None:
-        """A place is free."""
-        self._freed.set()
-
-    def wait(self, seconds: float) -> bool:
-        """Waits for a free place. Returns whether one was reported."""
-        woken = self._freed.wait(seconds)
-        self._freed.clear()
-        return woken
+def within(seconds: float, call: Callable[..., bool]) -> bool:
+    """Waits for a lock or an event, for this long at most. Returns whether it has come."""
+    return call(timeout=min(seconds, threading.TIMEOUT_MAX))
 
 
-class Keeper:
-    """Renews a lease in the background, and notices when it ends."""
+def begun(call: Callable[[], None]) -> threading.Thread:
+    """Begins work that goes on beside the caller."""
+    thread = threading.Thread(target=call, name="redis-rl lease", daemon=True)
+    thread.start()
+    return thread
 
-    def __init__(self, renew: Callable[[float], float | None], every: float, ends: float) -> None:
-        """``renew`` takes as long as it is told at most, and returns when the lease now ends, None if it was lost."""
-        self.lost = threading.Event()
-        self.ends = ends
-        self._renew = renew
-        self._every = every
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="redis-rl lease", daemon=True)
-        self._thread.start()
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended by this process' clock."""
-        return time.monotonic() >= self.ends
-
-    def _keep(self) -> None:
-        renew_at = time.monotonic() + self._every
-        while not self._done.wait(max(min(renew_at, self.ends) - time.monotonic(), 0)):
-            now = time.monotonic()
-            if now < min(renew_at, self.ends):
-                continue
-            ends = None if now >= self.ends else self._renew(self.ends - now)
-            if ends is None:
-                self.lost.set()
-                return
-            self.ends = ends
-            if ends == math.inf:
-                return
-            renew_at = now + self._every
-
-    def stop(self) -> None:
-        """Ends renewing. A renewal that is under way is waited for, as it would take the lease again."""
-        self._done.set()
-        self._thread.join()
+def over(work: threading.Thread) -> None:
+    """Waits for its end."""
+    work.join()

@@ -73,6 +73,62 @@ async def hold_for_ever(aio: AsyncLimiter) -> None:
         await asyncio.sleep(60)
 
 
+def test_the_end_of_asyncio_run(real: Server) -> None:
+    """It cancels what holds a place, and what renews it, in one go."""
+
+    async def main() -> None:
+        aio = AsyncLimiter(redis.asyncio.Redis(port=real.port), timeout=10)
+        task = asyncio.create_task(hold_for_ever(aio))
+        await asyncio.to_thread(until, "it is held", lambda: held(real, "b"))
+        assert not task.done()
+
+    asyncio.run(main())
+    assert held(real, "b") == 0
+
+
+def test_an_interrupt_before_the_answer(
+    real: Server, forwarder: Forwarder, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by Ctrl-C, when the call is sent and its answer not yet read: the next call gets its own."""
+    connection: Any = redis.connection.AbstractConnection
+    send = connection.send_command
+
+    def interrupted(*args: Any, **options: Any) -> None:
+        send(*args, **options)
+        raise KeyboardInterrupt
+
+    with redis.Redis(port=forwarder.port) as client, Limiter(client, timeout=10) as distant:
+        distant.hit("warm", RULE)
+        forwarder.hang()
+        with monkeypatch.context() as patched:
+            patched.setattr(connection, "send_command", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                distant.hit("a", sliding("3/minute"))
+        later = threading.Timer(0.2, forwarder.resume)
+        later.start()
+        assert distant.hit("b", sliding("7/minute")).limit == 7
+        later.join()
+
+
+def test_an_interrupt_at_the_end_of_a_block(real: Server, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = limiter.release
+
+    def interrupted(*args: Any) -> int:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), limiter.hold("a", lease(1, 60)):
+        monkeypatch.setattr(limiter, "release", interrupted)
+    assert limiter.release == release
+    assert held(real, "a") == 0
+
+
+def test_a_block_that_is_never_left(real: Server, limiter: Limiter) -> None:
+    """As where an interrupt comes between entering it and its first line: nobody renews the lease."""
+    limiter.hold("a", lease(1, 0.5)).__enter__()
+    assert limiter.wait("a", lease(1, 60), timeout=30)
+
+
 @pytest.mark.parametrize("call", ["hold", "acquire", "wait"])
 async def test_a_caller_that_goes_while_it_asks(real: Server, forwarder: Forwarder, call: str) -> None:
     """The answer is on its way: nobody would know of the place."""

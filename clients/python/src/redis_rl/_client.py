@@ -60,9 +60,7 @@ class Client:
         host, port = self.client.nodes_manager.remap_host_port(host, port)
         return host, port
 
-    def derive(
-        self, connection_class: Callable[[Any], Any], pool_class: Any, most: int, address: Address | None = None
-    ) -> Any | None:
+    def derive(self, connection_class: Callable[[Any], Any], address: Address | None = None) -> Any | None:
         """A client like the user's with connections of its own, which send nothing twice; None if it cannot be.
 
         It cannot where the client, its pool or its connections are of a kind that is not the library's own, as a
@@ -70,12 +68,10 @@ class Client:
 
         Args:
             connection_class: makes a class of connections of the library's.
-            pool_class: of a pool for one server.
-            most: connections that it may have.
             address: of a cluster's node.
         """
         try:
-            return self._derived(self.client, connection_class, pool_class, most, address)
+            return self._derived(self.client, connection_class, address)
         except _NotDerivable as reason:
             log.warning(
                 "a client is used as it is, with its own time-outs, retries and connections: %s is not of %s",
@@ -84,9 +80,7 @@ class Client:
             )
             return None
 
-    def _derived(
-        self, client: Any, connection_class: Callable[[Any], Any], pool_class: Any, most: int, address: Address | None
-    ) -> Any:
+    def _derived(self, client: Any, connection_class: Callable[[Any], Any], address: Address | None) -> Any:
         if address is None:
             if "execute_command" in vars(client):
                 raise _NotDerivable("its execute_command")
@@ -108,20 +102,18 @@ class Client:
             options |= {"host": address[0], "port": address[1]}
         backoff = importlib.import_module(f"{self.library}.backoff").NoBackoff()
         options["retry"] = self.module("retry").Retry(backoff, 0)
-        options["max_connections"] = min(most, getattr(source, "max_connections", most))
+        options["max_connections"] = source.max_connections
         if not issubclass(source.connection_class, self.module("connection").UnixDomainSocketConnection):
             options |= self._no_maintenance()
         options["connection_class"] = connection_class(source.connection_class)
         if hasattr(source, "sentinel_manager"):
             # Sentinels are asked within the deadline, too.
             sentinels = copy.copy(source.sentinel_manager)
-            sentinels.sentinels = [
-                self._derived(sentinel, connection_class, pool_class, most, None) for sentinel in sentinels.sentinels
-            ]
+            sentinels.sentinels = [self._derived(sentinel, connection_class, None) for sentinel in sentinels.sentinels]
             options |= {"is_master": source.is_master, "check_connection": source.check_connection}
             own = type(source)(source.service_name, sentinels, **options)
         else:
-            own = pool_class(**options)
+            own = self.module("connection").ConnectionPool(**options)
         if address is not None:
             return getattr(importlib.import_module(self._package), self.library.capitalize())(connection_pool=own)
         # A copy, so that a class with a constructor of its own stays what it is.

@@ -258,7 +258,8 @@ class Core:
                 async with Deadline(1.0, self.errors) as deadline:
                     if self.servers.is_cluster:
                         await self.servers.refresh(deadline)
-                    await self._detect(server)
+                    async with server.place(deadline):
+                        await self._detect(server)
             except Exception as error:
                 # Also what the client library makes of connections that are closed meanwhile.
                 log.info("the server could not be probed: %s", error)

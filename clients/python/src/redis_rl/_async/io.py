@@ -24,7 +24,7 @@ AsyncRuleOf = Rule | Callable[[Any], Rule | Awaitable[Rule | None] | None]
 
 log = logging.getLogger("redis_rl")
 
-Event, Lock = asyncio.Event, asyncio.Lock
+concurrency = asyncio
 IS_ASYNC = True
 MOST_CONNECTIONS = 32
 """To a server. Further calls wait for one of these to end."""
@@ -106,8 +106,7 @@ class Server:
         self.answers = 0
         self._generation = 0
         self._reconnected = reconnected
-        library_pool = client.module("connection").ConnectionPool
-        self.own = client.derive(self._obedient, library_pool, 2**31, address)
+        self.own = client.derive(self._obedient, address)
         self.client: Any = self.own or client.client
         most = self.own.connection_pool.max_connections if self.own is not None else MOST_CONNECTIONS
         # Without it, a crowd of requests would open as many connections.
@@ -301,5 +300,5 @@ def begun(call: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
 
 
 async def over(work: asyncio.Task[None]) -> None:
-    """Waits for its end."""
-    await work
+    """Waits for its end, also where it was cancelled, as all tasks are at the end of ``asyncio.run``."""
+    await asyncio.wait([work])

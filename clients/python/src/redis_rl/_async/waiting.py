@@ -6,16 +6,17 @@ import math
 import time
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakMethod
 
-from .io import Event, Lock, begun, over, within
+from .io import begun, concurrency, over, within
 
 
 class Line:
     """Those who wait for a place at a key in this process: the first of them asks, and a release wakes it."""
 
     def __init__(self) -> None:
-        self._turn = Lock()
-        self._freed = Event()
+        self._turn = concurrency.Lock()
+        self._freed = concurrency.Event()
 
     async def enter(self, seconds: float) -> bool:
         """Waits for the turn. Returns whether it has come in this time."""
@@ -47,11 +48,12 @@ class Keeper:
 
     def __init__(self, renew: Callable[[float], Any], every: float, ends: float) -> None:
         """``renew`` takes as long as it is told at most, and returns when the lease now ends, None if it was lost."""
-        self.lost = Event()
+        self.lost = concurrency.Event()
         self.ends = ends
-        self._renew = renew
+        # Of what nobody can give back any more nothing is renewed.
+        self._renew = WeakMethod(renew)
         self._every = every
-        self._done = Event()
+        self._done = concurrency.Event()
         self._work = begun(self._keep)
 
     @property
@@ -65,7 +67,7 @@ class Keeper:
             now = time.monotonic()
             if now < min(renew_at, self.ends):
                 continue
-            ends = None if now >= self.ends else await self._renew(self.ends - now)
+            ends = await self._renewed(self.ends - now)
             if ends is None:
                 self.lost.set()
                 return
@@ -73,6 +75,10 @@ class Keeper:
             if ends == math.inf:
                 return
             renew_at = now + self._every
+
+    async def _renewed(self, left: float) -> float | None:
+        renew = self._renew()
+        return None if renew is None or left <= 0 else await renew(left)
 
     async def stop(self) -> None:
         """Ends renewing. A renewal that is under way is waited for, as it would take the lease again."""

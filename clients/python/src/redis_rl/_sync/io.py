@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Annotated, Any, TypeVar
@@ -24,10 +25,11 @@ RuleOf = Rule | Callable[[Any], Rule | None]
 
 log = logging.getLogger("redis_rl")
 
-Event, Lock = threading.Event, threading.Lock
+# What is made of these is looked up when it is made, as gevent may replace it after the import.
+concurrency = threading
 IS_ASYNC = False
 MOST_CONNECTIONS = 100
-"""To a server, as of redis-py's own pools. Further threads wait for one, within their deadlines."""
+"""To a server. Further threads wait for one of these, within their deadlines."""
 
 
 class Deadline:
@@ -103,12 +105,6 @@ class Socket:
         return Deadline.for_socket(asks=asks)
 
 
-class Pool:
-    """What a pool of connections needs to obey the deadline of the thread that waits for one."""
-
-    timeout = property(lambda self: Deadline.for_socket(asks=False), lambda self, value: None)
-
-
 class Server:
     """One server, or a node of a cluster, and the connections to it."""
 
@@ -121,18 +117,37 @@ class Server:
         self.answers = 0
         self._generation = 0
         self._reconnected = reconnected
-        library_pool = client.module("connection").BlockingConnectionPool
-        pool_class = type("Pool", (Pool, library_pool), {})
-        self.own = client.derive(self._obedient, pool_class, MOST_CONNECTIONS, address)
+        self.own = client.derive(self._obedient, address)
         self.client: Any = self.own or client.client
+        self._errors = client.errors
+        # A library's blocking pool has locks that stay locked where a signal handler raises, or calls the limiter.
+        self._places: queue.SimpleQueue[None] = queue.SimpleQueue()
+        most = self.own.connection_pool.max_connections if self.own is not None else MOST_CONNECTIONS
+        for _ in range(min(most, MOST_CONNECTIONS)):
+            self._places.put(None)
 
-    def place(self, deadline: Deadline) -> AbstractContextManager[object]:
-        """Held by each call that is under way. The pool of connections has a bound of its own."""
-        return nullcontext()
+    @contextmanager
+    def place(self, deadline: Deadline) -> Iterator[None]:
+        """Held by each call that is under way."""
+        try:
+            self._places.get(timeout=deadline.left())
+        except queue.Empty:
+            raise self._errors.connection("No connection available.") from None
+        try:
+            yield
+        finally:
+            self._places.put(None)
 
     def execute(self, words: list[Word]) -> Any:
         """Sends a command."""
-        return self.client.execute_command(*words)
+        try:
+            return self.client.execute_command(*words)
+        except Exception:
+            raise
+        except BaseException:
+            # By a signal, which may come before the answer is read: the next caller would get it.
+            self.renew()
+            raise
 
     def renew(self) -> None:
         """Has each connection opened anew before it is used again: the name may lead to another server now."""
@@ -211,8 +226,12 @@ def ended(seconds: float) -> None:
 
 
 def finished(call: Callable[[], object]) -> None:
-    """Makes a call to its end, also when the caller is cancelled meanwhile."""
-    call()
+    """Makes a call to its end, also when the caller is interrupted meanwhile: then once more."""
+    try:
+        call()
+    except BaseException:
+        call()
+        raise
 
 
 def carried_out(call: Callable[[], Answer], undo: Callable[[Answer | None], object]) -> Answer:

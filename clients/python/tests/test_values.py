@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import enum
 import json
 import pickle
 import time
@@ -99,11 +100,26 @@ def test_rules_stay_values_after_a_call() -> None:
     assert 2 in Calls("").decision("hit", [("a", rule.with_cost(2))]).words
 
 
+def test_numbers_of_an_enumeration() -> None:
+    """Client libraries do not send them."""
+    two = enum.IntEnum("Numbers", {"TWO": 2}).TWO  # type: ignore[attr-defined]
+    for rule in (sliding((two, 60), cost=two), throttle((two, 60), burst=two), lease(two, 60).held_by("me")):
+        assert {type(word) for word in rule.words()} <= {int, str}
+
+
+def test_a_reply_that_cannot_be_read_is_shown_in_short() -> None:
+    for reply in ([1] * 1_000_000, "x" * 1_000_000, [["x" * 1_000_000] * 1000] * 1000):
+        with pytest.raises(ValueError, match="cannot be read") as error:
+            State.read(reply)
+        assert len(str(error.value)) < 2000
+
+
 def test_limiter_arguments() -> None:
     options: list[tuple[dict[str, Any], str]] = [
         ({"mode": "lua"}, "mode must be 'auto', 'module', 'functions' or 'script', not 'lua'"),
         ({"timeout": 0}, "timeout must be a number of seconds above 0, not 0"),
         ({"timeout": "1"}, "timeout must be"),
+        ({"timeout": 1e10}, "timeout must be"),
         ({"deny_cache": -1}, "deny_cache must be from 0"),
     ]
     for wrong, message in options:
@@ -133,6 +149,14 @@ def test_limiter_arguments() -> None:
             Limiter(redis.Redis(), **wrong)
     with pytest.raises(TypeError, match="prefix must be str or bytes"):
         Limiter(redis.Redis(), prefix=None)  # type: ignore[arg-type]
+    limiter: Any = Limiter(redis.Redis())
+    for never in (-1, "5", True, float("nan")):
+        with pytest.raises(ValueError, match="timeout must be a number of seconds, not "):
+            limiter.wait("a", sliding("1/s"), timeout=never)
+        with pytest.raises(ValueError, match="timeout must be a number of seconds, not "):
+            limiter.hold("a", lease(1, 1), timeout=never)
+    with pytest.raises(ValueError, match="the holder must be a name, not None"):
+        limiter.release("a", None)
     assert Limiter(redis.Redis(), mode="script").mode == "script"
     assert Limiter(redis.Redis()).mode is None
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from ._protocol import Command
-from ._rates import MAX_UNITS, Rate, Window, units
+from ._rates import MAX_SECONDS, MAX_UNITS, Rate, Window, units
 from ._result import AllResult, Refunded, Result, State, unreadable
-from ._rules import Fixed, Lease, Rule, Windowed, Word
+from ._rules import Fixed, Lease, Rule, Windowed, Word, holder_of
 
 Key = str | bytes
 Rules = Mapping[Key, Rule] | Mapping[str, Rule] | Iterable[tuple[Key, Rule]]
@@ -78,7 +79,7 @@ class Calls:
         """RL.RELEASE."""
         if not holders:
             raise TypeError("release() needs a holder")
-        return Command("RELEASE", [self.key(key)], list(holders))
+        return Command("RELEASE", [self.key(key)], [holder_of(holder) for holder in holders])
 
 
 def is_all(call: str, rules: Sequence[tuple[Key, Rule]]) -> bool:
@@ -129,10 +130,17 @@ def peeked(rule: Rule, cost: int | None) -> Rule:
 
 
 def seconds_above_0(value: float, what: str) -> float:
-    """The value as a float, or ValueError if it is not a time to wait."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    """The value as a float, or ValueError if it is not a deadline."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SECONDS:
         raise ValueError(f"{what} must be a number of seconds above 0, not {value!r}")
     return float(value)
+
+
+def end_of_wait(timeout: float) -> float:
+    """The monotonic time at which a wait is over, or ValueError if this is not a time to wait."""
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise ValueError(f"timeout must be a number of seconds, not {timeout!r}")
+    return time.monotonic() + timeout
 
 
 def chargeable(rule: Rule, amount: int) -> Rule:

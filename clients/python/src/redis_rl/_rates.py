@@ -61,7 +61,8 @@ def units(value: int, what: str, least: int = 0) -> int:
         raise TypeError(f"{what} must be an integer from {least} to {MAX_UNITS}, not {value!r}")
     if not least <= value <= MAX_UNITS:
         raise ValueError(f"{what} must be from {least} to {MAX_UNITS}, not {value}")
-    return value
+    # Not one of an enumeration, which client libraries do not send.
+    return int(value)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
@@ -46,7 +47,7 @@ _figures = attrgetter(*(name.replace("-", "_") for name in _NAMES))
 
 def unreadable(reply: object) -> ValueError:
     """What is raised for a reply that is not one of ours. It is never taken for "allowed"."""
-    return ValueError(f"the server's reply cannot be read: {reply!r}")
+    return ValueError(f"the server's reply cannot be read: {reprlib.repr(reply)}")
 
 
 def _wait(ms: int) -> int | None:

@@ -263,7 +263,7 @@ class Lease(Rule):
         """The same lease for one holder; without a name, for one with a new random name."""
         if holder is None:
             holder = self.holder or secrets.token_hex(8)
-        return replace(self, holder=_holder(holder))
+        return replace(self, holder=holder_of(holder))
 
     def with_cost(self, cost: int) -> NoReturn:
         raise TypeError("a lease has no cost: each holder counts once")
@@ -272,7 +272,8 @@ class Lease(Rule):
         raise TypeError("a lease cannot be forced: only as many as the limit are held")
 
 
-def _holder(holder: str | bytes) -> str | bytes:
+def holder_of(holder: str | bytes) -> str | bytes:
+    """The holder, or ValueError if it is no name."""
     if not isinstance(holder, str | bytes) or not holder:
         raise ValueError(f"the holder must be a name, not {holder!r}")
     return holder
@@ -371,9 +372,8 @@ def throttle(
         raise ValueError(f"a throttle takes one rate, not {len(rates)}")
     (window,) = rates
     limit = units(window.limit, "the limit of a throttle", 1)
-    if burst is None:
-        burst = limit - 1
-    elif units(burst, "burst") == MAX_UNITS:
+    burst = limit - 1 if burst is None else units(burst, "burst")
+    if burst == MAX_UNITS:
         raise ValueError(f"burst must be from 0 to {MAX_UNITS - 1}, not {burst}")
     # The command takes whole seconds.
     scale = 1000 // math.gcd(window.ms, 1000)
@@ -413,5 +413,5 @@ def lease(
         unit=unit,
         limit=units(limit, "the limit"),
         ms=milliseconds(ttl, "the ttl of a lease"),
-        holder=None if holder is None else _holder(holder),
+        holder=None if holder is None else holder_of(holder),
     )

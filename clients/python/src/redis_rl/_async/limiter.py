@@ -18,6 +18,7 @@ from .._calls import (
     Rules,
     chargeable,
     checked,
+    end_of_wait,
     ended_at,
     is_all,
     peeked,
@@ -210,7 +211,7 @@ class AsyncLimiter:
             The last answer. It is a denial if the request never fits, or not within the time that is left: then this
             returns at once.
         """
-        until = math.inf if timeout is None else time.monotonic() + timeout
+        until = end_of_wait(math.inf if timeout is None else timeout)
         if isinstance(rule, Lease):
             _, result = await self._await_place(key, rule.held_by(), until)
             return result
@@ -332,8 +333,7 @@ class AsyncLimiter:
             timeout: seconds to wait for a place.
         """
         self._calls.key(key)
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
-            raise ValueError(f"timeout must be a number of seconds, not {timeout!r}")
+        end_of_wait(timeout)
         return AsyncHeldLease(self, key, _lease(rule).held_by(holder), timeout)
 
     def reserve(
@@ -555,7 +555,7 @@ class AsyncHeldLease(AsyncKept):
         return self._rule.holder or ""
 
     async def __aenter__(self) -> AsyncHeldLease:
-        ends, result = await self._limiter._await_place(self._key, self._rule, time.monotonic() + self._timeout)
+        ends, result = await self._limiter._await_place(self._key, self._rule, end_of_wait(self._timeout))
         if not result:
             raise Denied(result)
         self.keep(ends)

@@ -20,6 +20,7 @@ from limits.errors import StorageError
 from limits.storage import RedisStorage, storage_from_string
 from limits.strategies import STRATEGIES, FixedWindowRateLimiter, MovingWindowRateLimiter
 
+from redis_rl import Event
 from redis_rl.limits import AsyncRlStorage, RlStorage
 from servers import START_MS, Cluster, Forwarder, Sentinel, Server, compact
 
@@ -151,6 +152,11 @@ def test_options(server: Server) -> None:
         assert "mine" in [client["name"] for client in storage.storage.client_list()]
         storage.clear("x")
         assert storage.acquire_entry("x", 1, 60)
+    events: list[Event] = []
+    with closing(make(f"rl+{server.url}", hook=events.append, key_prefix="hooked")) as storage:
+        assert [storage.acquire_entry("x", 1, 60) for _ in range(2)] == [True, False]
+        assert [storage.incr("x", 60) for _ in range(2)] == [1, 2]
+    assert [bool(event.result) for event in events] == [True, False, True, True]
     with pytest.raises(ValueError, match="mode must be"):
         make(f"rl+{server.url}", mode="lua")
     with pytest.raises(ValueError, match="service is missing"):

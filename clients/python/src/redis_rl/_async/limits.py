@@ -72,7 +72,8 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
             name=name,
             hook=hook,
         )
-        self._remembers = deny_cache > 0
+        # The short reply has all that limits asks for. What is remembered, or told to a hook, has the long one.
+        self._asks_short = deny_cache == 0 and hook is None
         self._windows = Windows()
 
     @property
@@ -84,6 +85,8 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         if amount < 1:
             return await self.get(key)
         rule = counter(expiry, amount if amount > 1 else None)
+        if not self._asks_short:
+            return (await self.limiter.hit(key, rule)).used
         _, counted, _ = await self.limiter.ask(counting(self._prefix + key, rule), key)
         return int(counted)
 
@@ -99,7 +102,7 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         if amount < 1:
             return (await self.limiter.peek(key, moving(limit, expiry), cost=0)).used <= limit
         rule = moving(limit, expiry, amount)
-        if self._remembers:
+        if not self._asks_short:
             return bool(await self.limiter.hit(key, rule))
         allowed, _, _ = await self.limiter.ask(counting(self._prefix + key, rule), key)
         return bool(allowed)

@@ -14,39 +14,26 @@
 //! Times here are nanoseconds: at a million requests a second the interval is a microsecond. They are replied in
 //! milliseconds, rounded up, so that a client that waits is let in.
 
-use super::units::seconds;
+use super::units::{divided_up, seconds};
 use super::{Decision, Micros, Refund, Retry, Status, Time, Waits};
 
-/// A length of time in nanoseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Nanos(i64);
-
-impl Nanos {
-    const PER_SECOND: i64 = 1_000_000_000;
-    const PER_MILLISECOND: i64 = 1_000_000;
-
-    /// In milliseconds, rounded up.
-    fn millis(self) -> i64 {
-        rounded_up_to_millis(self.0)
-    }
-}
+const SECOND: i64 = 1_000_000_000;
+const MILLISECOND: i64 = 1_000_000;
 
 /// Nanoseconds in whole milliseconds, rounded up.
-fn rounded_up_to_millis(nanos: i64) -> i64 {
-    let (whole, rest) = (nanos.div_euclid(Nanos::PER_MILLISECOND), nanos.rem_euclid(Nanos::PER_MILLISECOND));
-    // A quotient by a million is far from the end of the range.
-    whole.wrapping_add(i64::from(rest > 0))
+fn millis(nanos: i64) -> i64 {
+    divided_up(nanos, MILLISECOND)
 }
 
 /// A rate and a burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// From one request to the next.
-    interval: Nanos,
+    /// The nanoseconds from one request to the next.
+    interval: i64,
     /// The units that are allowed at once: the burst plus one.
     limit: i64,
-    /// How far ahead the TAT may lie.
-    tolerance: Nanos,
+    /// How many nanoseconds ahead the TAT may lie.
+    tolerance: i64,
 }
 
 /// Why arguments are not a rate.
@@ -59,39 +46,39 @@ pub enum BadRate {
 }
 
 impl Rate {
-    /// The units in use while the TAT is `ahead` nanoseconds ahead, rounded up.
-    fn units(self, ahead: i64) -> Option<i64> {
-        let begun = i64::from(ahead.checked_rem(self.interval.0)? > 0);
-        ahead.checked_div(self.interval.0)?.checked_add(begun)
-    }
-
-    /// The state while the TAT is `ahead` nanoseconds ahead.
-    fn status(self, ahead: i64, retry: Retry) -> Option<Status> {
-        let used = self.units(ahead)?;
-        // Another writer may have stored a TAT further ahead than the tolerance.
-        let fewer = used.min(self.limit).checked_sub(1)?;
-        let next = if used == 0 { 0 } else { ahead.checked_sub(self.interval.0.checked_mul(fewer)?)? };
-        let waits = Some(Waits { next: Some(Nanos(next).millis()), reset: Nanos(ahead).millis() });
-        Some(Status { limit: self.limit, used, window: self.tolerance.millis(), retry, waits })
-    }
-
     /// The longest time that a burst may take to refill: 2^62 nanoseconds, 146 years.
     const LONGEST: i64 = 1 << 62;
 
     /// `count` requests in `period` seconds, with `max_burst` more at once. The caller has checked the ranges: `count` and
     /// `period` are at least 1, `max_burst` is at least 0.
     pub fn new(max_burst: i64, count: i64, period: i64) -> Result<Self, BadRate> {
-        Self::in_nanos(max_burst, count, period.checked_mul(Nanos::PER_SECOND).ok_or(BadRate::TooLong)?)
+        Self::in_nanos(max_burst, count, period.checked_mul(SECOND).ok_or(BadRate::TooLong)?)
     }
 
     /// The same for a period in nanoseconds.
     pub fn in_nanos(max_burst: i64, count: i64, period: i64) -> Result<Self, BadRate> {
-        let whole = period.checked_div(count).filter(|&interval| interval > 0).ok_or(BadRate::TooFast)?;
-        let rest = period.checked_rem(count).ok_or(BadRate::TooFast)?;
-        let interval = whole.saturating_add(i64::from(rest > 0));
+        if count > period {
+            return Err(BadRate::TooFast);
+        }
+        let interval = divided_up(period, count);
         let limit = max_burst.checked_add(1).ok_or(BadRate::TooLong)?;
         let tolerance = interval.checked_mul(limit).filter(|&tolerance| tolerance <= Self::LONGEST);
-        Ok(Self { interval: Nanos(interval), limit, tolerance: Nanos(tolerance.ok_or(BadRate::TooLong)?) })
+        Ok(Self { interval, limit, tolerance: tolerance.ok_or(BadRate::TooLong)? })
+    }
+
+    /// The units in use while the TAT is `ahead` nanoseconds ahead, rounded up.
+    fn units(self, ahead: i64) -> i64 {
+        divided_up(ahead, self.interval)
+    }
+
+    /// The state while the TAT is `ahead` nanoseconds ahead.
+    fn status(self, ahead: i64, retry: Retry) -> Status {
+        let used = self.units(ahead);
+        // Another writer may have stored a TAT further ahead than the tolerance.
+        let fewer = used.min(self.limit).saturating_sub(1);
+        let next = if used == 0 { 0 } else { ahead.saturating_sub(self.interval.saturating_mul(fewer)) };
+        let waits = Some(Waits { next: Some(millis(next)), reset: millis(ahead) });
+        Status { limit: self.limit, used, window: millis(self.tolerance), retry, waits }
     }
 }
 
@@ -110,7 +97,7 @@ impl Arrival {
 
     /// The first millisecond at which it has passed. From then on it has no effect.
     pub fn passed_at(self) -> Time {
-        Time::from_millis(rounded_up_to_millis(self.0))
+        Time::from_millis(millis(self.0))
     }
 }
 
@@ -127,40 +114,38 @@ pub fn decide(
     may_count: bool,
     now: Micros,
 ) -> Result<Decision, BeyondTime> {
-    let nanos = now.nanos().ok_or(BeyondTime)?;
-    let before = ahead_of(stored, nanos);
-    let debt = before.checked_sub(nanos).ok_or(BeyondTime)?;
+    let debt = debt(stored, now.nanos().ok_or(BeyondTime)?);
     // What does not fit into the whole burst never will.
-    let increment = rate.interval.0.checked_mul(quantity).filter(|&increment| increment <= rate.tolerance.0);
+    let increment = rate.interval.checked_mul(quantity).filter(|&increment| increment <= rate.tolerance);
     let retry = match increment {
         None => Retry::Never,
-        Some(increment) => {
-            // Zero or less is added to the debt, so that no sum leaves the range.
-            let room = increment.checked_sub(rate.tolerance.0).ok_or(BeyondTime)?;
-            match debt.checked_add(room).ok_or(BeyondTime)? {
-                wait if wait > 0 => Retry::after(Nanos(wait).millis()),
-                _ => Retry::Now,
-            }
-        }
+        // What is added to the debt is zero or less, so that no sum leaves the range.
+        Some(increment) => match debt.saturating_add(increment.saturating_sub(rate.tolerance)) {
+            wait if wait > 0 => Retry::after(millis(wait)),
+            _ => Retry::Now,
+        },
     };
     let allowed = retry == Retry::Now;
-    let next = if allowed { after(stored, rate, quantity, now)?.0 } else { before };
+    if allowed {
+        after(stored, rate, quantity, now)?; // Refused, counted or not, where the TAT would lie beyond time.
+    }
     let counted = allowed && quantity > 0 && may_count;
-    let tat = if counted { next } else { before };
-    let status = rate.status(tat.checked_sub(nanos).ok_or(BeyondTime)?, retry).ok_or(BeyondTime)?;
+    let added = increment.filter(|_| counted).unwrap_or(0);
+    let status = rate.status(debt.saturating_add(added), retry);
     let ttl = status.waits.map_or(0, |waits| seconds(waits.reset));
     Ok(Decision { status, count: status.used, ttl, each: Vec::new(), counted })
 }
 
 /// The TAT once a request of `quantity` units is counted.
 pub fn after(stored: Option<Arrival>, rate: Rate, quantity: i64, now: Micros) -> Result<Arrival, BeyondTime> {
-    let increment = rate.interval.0.checked_mul(quantity).ok_or(BeyondTime)?;
-    ahead_of(stored, now.nanos().ok_or(BeyondTime)?).checked_add(increment).map(Arrival).ok_or(BeyondTime)
+    let now = now.nanos().ok_or(BeyondTime)?;
+    let increment = rate.interval.checked_mul(quantity).ok_or(BeyondTime)?;
+    now.saturating_add(debt(stored, now)).checked_add(increment).map(Arrival).ok_or(BeyondTime)
 }
 
-/// The TAT, from now if it lies in the past.
-fn ahead_of(stored: Option<Arrival>, now: i64) -> i64 {
-    stored.map_or(now, |tat| tat.0.max(now))
+/// How many nanoseconds the TAT is ahead of the clock; 0 if it lies in the past.
+fn debt(stored: Option<Arrival>, now: i64) -> i64 {
+    stored.map_or(0, |tat| tat.0.saturating_sub(now).max(0))
 }
 
 /// Moves the TAT back by `quantity` units, but not before now. Returns the TAT to store, if it moves, along with the reply.
@@ -171,12 +156,11 @@ pub fn refund(
     now: Micros,
 ) -> Result<(Refund, Option<Arrival>), BeyondTime> {
     let now = now.nanos().ok_or(BeyondTime)?;
-    let debt = stored.map_or(0, |tat| tat.0.saturating_sub(now).max(0));
-    let left = debt.saturating_sub(rate.interval.0.saturating_mul(quantity)).max(0);
-    let units = |debt| rate.units(debt).ok_or(BeyondTime);
-    let (before, count) = (units(debt)?, units(left)?);
-    let refund = Refund { units: before.saturating_sub(count), count, ttl: seconds(Nanos(left).millis()) };
-    Ok((refund, Some(Arrival(now.checked_add(left).ok_or(BeyondTime)?)).filter(|_| left < debt)))
+    let debt = debt(stored, now);
+    let left = debt.saturating_sub(rate.interval.saturating_mul(quantity)).max(0);
+    let count = rate.units(left);
+    let refund = Refund { units: rate.units(debt).saturating_sub(count), count, ttl: seconds(millis(left)) };
+    Ok((refund, (left < debt).then_some(Arrival(now.saturating_add(left)))))
 }
 
 #[cfg(test)]
@@ -185,7 +169,6 @@ mod tests {
     use proptest::prelude::*;
 
     const NOW: i64 = 1_700_000_000_000_000; // Microseconds.
-    const SECOND: i64 = Nanos::PER_SECOND;
 
     fn decide_at(stored: Option<Arrival>, rate: Rate, quantity: i64, now: i64) -> Decision {
         decide(stored, rate, quantity, true, Micros::from_micros(now)).unwrap()
@@ -246,7 +229,7 @@ mod tests {
     fn a_status_says_when_there_is_more() {
         let rate = Rate::new(4, 30, 60).unwrap(); // One every two seconds, five at once.
         let status = |ahead_millis: i64| {
-            let status = rate.status(ahead_millis * Nanos::PER_MILLISECOND, Retry::Now).unwrap();
+            let status = rate.status(ahead_millis * MILLISECOND, Retry::Now);
             (status.used, status.remaining(), status.window, status.waits.unwrap().next.unwrap())
         };
         assert_eq!(status(0), (0, 5, 10_000, 0));
@@ -334,11 +317,11 @@ mod tests {
 
     #[test]
     fn what_is_not_a_rate_is_refused() {
-        assert_eq!(Rate::new(0, SECOND, 1).map(|rate| rate.interval), Ok(Nanos(1)));
+        assert_eq!(Rate::new(0, SECOND, 1).map(|rate| rate.interval), Ok(1));
         assert_eq!(Rate::new(0, SECOND + 1, 1), Err(BadRate::TooFast));
         // An interval is rounded up: never more than `count` in a period.
-        assert_eq!(Rate::new(0, 600_000_000, 1).map(|rate| rate.interval), Ok(Nanos(2)));
-        assert_eq!(Rate::new(0, 3, 1).map(|rate| rate.interval), Ok(Nanos(333_333_334)));
+        assert_eq!(Rate::new(0, 600_000_000, 1).map(|rate| rate.interval), Ok(2));
+        assert_eq!(Rate::new(0, 3, 1).map(|rate| rate.interval), Ok(333_333_334));
         assert_eq!(Rate::new(0, 1, i64::MAX), Err(BadRate::TooLong));
         assert_eq!(Rate::new(i64::MAX, 1, 1), Err(BadRate::TooLong));
         assert_eq!(Rate::new(1 << 53, 1, 2_147_483_647), Err(BadRate::TooLong));
@@ -373,7 +356,7 @@ mod tests {
         for (nanos, millis) in
             [(0, 0), (1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2), (-1, 0), (i64::MAX, 9_223_372_036_855)]
         {
-            assert_eq!(rounded_up_to_millis(nanos), millis);
+            assert_eq!(super::millis(nanos), millis);
         }
     }
 
@@ -435,7 +418,7 @@ mod tests {
                 }
             }
             let elapsed = (throttle.now - NOW) * 1000;
-            prop_assert!(passed <= max_burst + 1 + elapsed / throttle.rate.interval.0);
+            prop_assert!(passed <= max_burst + 1 + elapsed / throttle.rate.interval);
         }
 
         #[test]

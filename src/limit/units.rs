@@ -73,7 +73,12 @@ pub fn nearest_seconds(millis: i64) -> i64 {
 
 /// Milliseconds as whole seconds, rounded up.
 pub fn seconds(millis: i64) -> i64 {
-    millis.div_euclid(1000) + i64::from(millis.rem_euclid(1000) > 0)
+    divided_up(millis, 1000)
+}
+
+/// A quotient, rounded up. The divisor is above 0.
+pub fn divided_up(value: i64, divisor: i64) -> i64 {
+    value.div_euclid(divisor) + i64::from(value.rem_euclid(divisor) > 0)
 }
 
 /// A point in time as the clock gives it: microseconds since the Unix epoch.
@@ -114,7 +119,7 @@ impl Window {
 
     /// The length in seconds, rounded up.
     pub fn seconds(self) -> i64 {
-        (self.0 + 999) / 1000
+        seconds(self.0)
     }
 }
 

@@ -90,5 +90,3 @@ pub static RELEASED: Total = Total::new();
 pub static REFUND: Total = Total::new();
 /// Calls of RL.SETTLE.
 pub static SETTLED: Total = Total::new();
-/// Calls that the module has answered with an error. Refusals of the server are not counted.
-pub static ERRORS: Total = Total::new();

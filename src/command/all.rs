@@ -14,7 +14,7 @@ use super::rules::{AnyRule, AnyState, bad_words, is_rule};
 use super::top::denied;
 use crate::config;
 use crate::limit::{Decision, Detail, Lookups, Micros, Retry, Status};
-use crate::metrics::{ALL, ERRORS};
+use crate::metrics::ALL;
 use crate::server::{Args, Call, Context, Error, Handler, Keys, Writable};
 use crate::state::{
     Compaction, CounterSet, LOG_FULL, MOST_ADDED, Plan, State, Stored, TOO_MANY_MEMBERS, Work, counted_key,
@@ -29,75 +29,71 @@ const KEY_TWICE: Error = Error::Line(c"ERR RL.ALL takes each key once");
 const BAD_ALL: Error = Error::Line(c"ERR syntax error: expected one rule a key [FULL]");
 const SHARED: Error = Error::Line(c"ERR two rules of RL.ALL would share a counter");
 
-pub struct All;
-
-impl Handler for All {
-    fn handle(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
-        run(ctx, words).inspect_err(|_| ERRORS.add(1))
-    }
-}
-
 /// One element for each rule. Most calls have few of them, which need no allocation.
 pub(super) type List<T> = SmallVec<[T; 3]>;
 
 /// One of the keys, and the rule about it.
 pub(super) type Part<'a> = (Call<'a>, AnyRule);
 
-fn run(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
-    let (parts, detail) = parse(words)?;
-    let now = now();
-    check_apart(&parts, now)?;
+pub struct All;
 
-    let mut states = read(ctx, &parts, now)?;
-    if states.iter().any(State::has_ended_holds) {
-        drop(states);
-        let mut work = Work::new();
-        parts.iter().try_for_each(|(call, rule)| rule.give_back_ended(ctx, *call, now, &mut work))?;
-        states = read(ctx, &parts, now)?;
-    }
-    // Where each holder has its hold the call was carried out before. It counts nothing again.
-    let mut holds = states.iter().filter_map(State::finds_hold).peekable();
-    let is_known = holds.peek().is_some() && holds.all(|found| found);
-    // Whether each has room, and then, with waits, what that means for each.
-    let lookups = Lookups::new();
-    let verdicts = try_map(&states, |state| state.decide(Detail::Allowed, false, &lookups))?;
-    let denies = |(decision, (_, rule)): (&Decision, &Part<'_>)| !decision.allowed() && !rule.forces() && !is_known;
-    let denying: List<bool> = verdicts.iter().zip(&parts).map(denies).collect();
-    let allowed = !denying.contains(&true);
-    let decisions = try_map(&states, |state| match is_known {
-        true => state.decide(detail, matches!(state, AnyState::Lease(_)), &lookups).map(Decision::let_through),
-        false => state.decide(detail, allowed, &lookups),
-    })?;
-    let statuses = (0..).zip(&decisions).map(|(index, decision)| (index, decision.status));
-    let binding = if allowed {
-        statuses.min_by(|(_, one), (_, other)| by_share(one, other))
-    } else {
-        let denying = statuses.zip(&denying).filter(|&(_, &denies)| denies).map(|(status, _)| status);
-        denying.min_by_key(|(_, status)| Reverse(status.retry))
-    };
-    let (index, status) = binding.ok_or(BAD_ALL)?; // There is at least one rule.
-    let plans = if allowed {
-        plan_together(&states, &decisions)?
-    } else {
-        states.iter().map(AnyState::set_missing_expiry).collect()
-    };
+impl Handler for All {
+    fn handle(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
+        let (parts, detail) = parse(words)?;
+        let now = now();
+        check_apart(&parts, now)?;
 
-    // All keys are closed before the first change is published: listeners of events may run then.
-    let applied: List<_> = states.into_iter().zip(&plans).map(|(state, plan)| plan.apply(state.into_keys())).collect();
-    for (applied, (call, _)) in applied.iter().zip(&parts) {
-        applied.publish(ctx, call.key);
-    }
+        let mut states = read(ctx, &parts, now)?;
+        if states.iter().any(State::has_ended_holds) {
+            drop(states);
+            let mut work = Work::new();
+            parts.iter().try_for_each(|(call, rule)| rule.give_back_ended(ctx, *call, now, &mut work))?;
+            states = read(ctx, &parts, now)?;
+        }
+        // Where each holder has its hold the call was carried out before. It counts nothing again.
+        let mut holds = states.iter().filter_map(State::finds_hold).peekable();
+        let is_known = holds.peek().is_some() && holds.all(|found| found);
+        // Whether each has room, and then, with waits, what that means for each.
+        let lookups = Lookups::new();
+        let verdicts = try_map(&states, |state| state.decide(Detail::Allowed, false, &lookups))?;
+        let denies = |(decision, (_, rule)): (&Decision, &Part<'_>)| !decision.allowed() && !rule.forces() && !is_known;
+        let denying: List<bool> = verdicts.iter().zip(&parts).map(denies).collect();
+        let allowed = !denying.contains(&true);
+        let decisions = try_map(&states, |state| match is_known {
+            true => state.decide(detail, matches!(state, AnyState::Lease(_)), &lookups).map(Decision::let_through),
+            false => state.decide(detail, allowed, &lookups),
+        })?;
+        let statuses = (0..).zip(&decisions).map(|(index, decision)| (index, decision.status));
+        let binding = if allowed {
+            statuses.min_by(|(_, one), (_, other)| by_share(one, other))
+        } else {
+            let denying = statuses.zip(&denying).filter(|&(_, &denies)| denies).map(|(status, _)| status);
+            denying.min_by_key(|(_, status)| Reverse(status.retry))
+        };
+        let (index, status) = binding.ok_or(BAD_ALL)?; // There is at least one rule.
+        let plans = if allowed {
+            plan_together(&states, &decisions)?
+        } else {
+            states.iter().map(AnyState::set_missing_expiry).collect()
+        };
 
-    ALL.count(allowed);
-    for (_, (call, _)) in denying.iter().zip(&parts).filter(|&(&denies, _)| denies) {
-        denied(ctx, call.key);
+        // All keys are closed before the first change is published: listeners of events may run then.
+        let applied: List<_> = states.into_iter().zip(&plans).map(|(state, plan)| plan.apply(state.into_keys())).collect();
+        for (applied, (call, _)) in applied.iter().zip(&parts) {
+            applied.publish(ctx, call.key);
+        }
+
+        ALL.count(allowed);
+        for (_, (call, _)) in denying.iter().zip(&parts).filter(|&(&denies, _)| denies) {
+            denied(ctx, call.key);
+        }
+        let allowed = allowed || !config::enforces();
+        let retry = if allowed { Retry::Now } else { status.retry };
+        let outcome = [i64::from(allowed), index, status.remaining(), reply::retry_after(retry)];
+        let decisions = (detail == Detail::Full).then(|| decisions.into_iter().map(enforced));
+        reply::all(ctx, outcome, decisions, now);
+        Ok(())
     }
-    let allowed = allowed || !config::enforces();
-    let retry = if allowed { Retry::Now } else { status.retry };
-    let outcome = [i64::from(allowed), index, status.remaining(), reply::retry_after(retry)];
-    let decisions = (detail == Detail::Full).then(|| decisions.into_iter().map(enforced));
-    reply::all(ctx, outcome, decisions, now);
-    Ok(())
 }
 
 /// Reads the keys of all rules.

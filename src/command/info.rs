@@ -6,7 +6,7 @@ use redis_module_macros::info_command_handler;
 use super::rules::RULES;
 use crate::config;
 use crate::metrics::{self, Total};
-use crate::server::panics;
+use crate::server::{errors, panics};
 
 /// Every counter with its name.
 fn totals() -> impl Iterator<Item = (String, &'static Total)> {
@@ -20,7 +20,6 @@ fn totals() -> impl Iterator<Item = (String, &'static Total)> {
         ("released_leases", &metrics::RELEASED),
         ("refunded_calls", &metrics::REFUND),
         ("settled_calls", &metrics::SETTLED),
-        ("errors", &metrics::ERRORS),
     ];
     decisions.chain(others.map(|(name, total)| (name.to_owned(), total)))
 }
@@ -31,6 +30,6 @@ fn fill(ctx: &InfoContext, _for_crash_report: bool) -> RedisResult<()> {
     let section = ctx.builder().add_section("").field("version", env!("CARGO_PKG_VERSION"))?;
     let section = section.field("enforce", u64::from(config::enforces()))?;
     let section = totals().try_fold(section, |section, (name, total)| section.field(&name, total.get()))?;
-    section.field("panics", panics())?.build_section()?.build_info()?;
+    section.field("errors", errors())?.field("panics", panics())?.build_section()?.build_info()?;
     Ok(())
 }

@@ -29,7 +29,6 @@ mod top;
 
 pub use registry::register_all;
 
-use crate::metrics;
 use crate::server::{Args, Call, Context, Error, Handler, Keys};
 
 /// Handles a command about one key, which is its first argument. The reply is the last step.
@@ -40,10 +39,9 @@ trait KeyHandler {
 impl<A: KeyHandler> Handler for A {
     fn handle(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
         let mut rest = words;
-        let outcome = match (rest.next(), rest.next()) {
+        match (rest.next(), rest.next()) {
             (Some(_name), Some(key)) => A::run(ctx, Call { words, key, keys: Keys::First }, rest),
             _ => Err(Error::WrongArity),
-        };
-        outcome.inspect_err(|_| metrics::ERRORS.add(1))
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::args::{is, within};
 use crate::config;
-use crate::metrics::{ERRORS, TOP};
+use crate::metrics::TOP;
 use crate::server::{Args, Context, Error, EventClass, Handler, Str};
 use crate::sketch::{COUNTERS, Counted};
 
@@ -28,27 +28,23 @@ pub fn denied(ctx: &mut Context, key: Str<'_>) {
 pub struct Top;
 
 impl Handler for Top {
-    fn handle(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
-        run(ctx, words).inspect_err(|_| ERRORS.add(1))
+    fn handle(ctx: &mut Context, mut words: Args<'_>) -> Result<(), Error> {
+        words.next(); // The command's name.
+        let (count, reset) = parse(words)?;
+        if !config::counts_denied_keys() {
+            return Err(OFF);
+        }
+        let shown = TOP.show(|entries| {
+            let shown = entries.get(..count).unwrap_or(entries);
+            ctx.reply_array(shown.len());
+            shown.iter().for_each(|entry| reply(ctx, entry));
+        });
+        shown.ok_or(IN_USE)?;
+        if reset {
+            TOP.clear();
+        }
+        Ok(())
     }
-}
-
-fn run(ctx: &Context, mut words: Args<'_>) -> Result<(), Error> {
-    words.next(); // The command's name.
-    let (count, reset) = parse(words)?;
-    if !config::counts_denied_keys() {
-        return Err(OFF);
-    }
-    let shown = TOP.show(|entries| {
-        let shown = entries.get(..count).unwrap_or(entries);
-        ctx.reply_array(shown.len());
-        shown.iter().for_each(|entry| reply(ctx, entry));
-    });
-    shown.ok_or(IN_USE)?;
-    if reset {
-        TOP.clear();
-    }
-    Ok(())
 }
 
 /// How many keys to show, and whether to forget them.

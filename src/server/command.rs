@@ -3,6 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::io;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use redis_module::raw;
 
@@ -124,6 +125,13 @@ impl EntryPoint {
     }
 }
 
+static ERRORS: AtomicU64 = AtomicU64::new(0);
+
+/// How many calls the module has answered with an error since it was loaded. Refusals of the server are not counted.
+pub fn errors() -> u64 {
+    ERRORS.load(Relaxed)
+}
+
 /// The entry point of a command whose keys are counted: the server also calls it to ask where the keys are.
 ///
 /// # Safety
@@ -167,7 +175,10 @@ unsafe extern "C" fn enter<H: Handler>(
     let outcome = guard(|| H::handle(&mut context, args));
     let error = match outcome {
         Some(Ok(())) => return raw::REDISMODULE_OK as libc::c_int,
-        Some(Err(error)) => error,
+        Some(Err(error)) => {
+            ERRORS.fetch_add(1, Relaxed);
+            error
+        }
         None => Error::Line(c"ERR rl: internal error; the server log says where"),
     };
     context.reply_error(error);

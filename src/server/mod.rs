@@ -40,7 +40,7 @@ mod unload;
 
 pub use acl::{Call, permits};
 pub use clock::unix_micros;
-pub use command::{Access, ArgKind, Argument, Command, EntryPoint, Handler, Keys, add_category, register};
+pub use command::{Access, ArgKind, Argument, Command, EntryPoint, Handler, Keys, add_category, errors, register};
 pub use config::Setting;
 pub use context::{Context, EventClass, log_notice};
 pub(crate) use entry::export;

@@ -1,7 +1,7 @@
 //! Counters since the module was loaded: decisions, which `INFO rl` shows, and denied keys, which RL.TOP shows.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::sketch::{Counted, Sketch};
 
@@ -44,9 +44,7 @@ pub struct DeniedKeys(Mutex<Option<Box<Sketch>>>);
 
 impl DeniedKeys {
     pub fn count(&self, key: &[u8]) {
-        if let Some(mut sketch) = self.lock() {
-            sketch.get_or_insert_with(Self::new_sketch).count(key);
-        }
+        self.lock().get_or_insert_with(Self::new_sketch).count(key);
     }
 
     #[cold] // Inlined, it would reserve the size of a sketch on the stack of each call.
@@ -54,25 +52,19 @@ impl DeniedKeys {
         Box::new(Sketch::new())
     }
 
-    /// Calls `show` with the keys, those with the highest counts first. `None` if another call is using them.
-    pub fn show(&self, show: impl FnOnce(&[Counted<'_>])) -> Option<()> {
-        self.lock().map(|sketch| show(&sketch.as_deref().map(Sketch::entries).unwrap_or_default()))
+    /// Calls `show` with the keys, those with the highest counts first.
+    pub fn show(&self, show: impl FnOnce(&[Counted<'_>])) {
+        show(&self.lock().as_deref().map(Sketch::entries).unwrap_or_default());
     }
 
     /// Forgets them and frees their memory.
     pub fn clear(&self) {
-        if let Some(mut sketch) = self.lock() {
-            *sketch = None;
-        }
+        *self.lock() = None;
     }
 
-    /// Commands run one at a time, so nothing waits here. A panic leaves the sketch whole.
-    fn lock(&self) -> Option<MutexGuard<'_, Option<Box<Sketch>>>> {
-        match self.0.try_lock() {
-            Ok(sketch) => Some(sketch),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+    /// Commands run one at a time, and none runs another while it has the lock: nothing waits. A panic leaves the sketch whole.
+    fn lock(&self) -> MutexGuard<'_, Option<Box<Sketch>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -125,7 +125,7 @@ fn plan_together(states: &[AnyState<'_, Writable>], decisions: &[Decision]) -> R
     if plans.iter().map(Plan::added_members).fold(0, i64::saturating_add) > MOST_ADDED {
         return Err(TOO_MANY_MEMBERS);
     }
-    limit_pruning(plans.iter_mut());
+    limit_pruning(&mut plans);
     Ok(plans)
 }
 

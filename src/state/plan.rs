@@ -98,20 +98,6 @@ impl Plan {
         self.keys.iter().flatten().map(added).fold(0, i64::saturating_add)
     }
 
-    /// Takes what is pruned from what a call may still remove, or leaves it to a later call if it is more.
-    pub fn limit_pruning(&mut self, left: &mut i64) {
-        for changes in &mut self.keys {
-            changes.retain(|change| match change {
-                Change::Prune(stale) if stale.removable() > *left => false,
-                Change::Prune(stale) => {
-                    *left = left.saturating_sub(stale.removable());
-                    true
-                }
-                _ => true,
-            });
-        }
-    }
-
     /// Applies the plan to these keys, and closes them. Cannot fail. The changes then have to be published.
     pub fn apply<'p>(&'p self, mut keys: OpenKeys<'_, Writable>) -> Applied<'p> {
         let mut applied = SmallVec::new();
@@ -129,10 +115,19 @@ impl From<Changes> for Plan {
     }
 }
 
-/// Applies the plans of a call that has several rules: what one call may remove is bounded for all of them.
-pub fn limit_pruning<'p>(plans: impl Iterator<Item = &'p mut Plan>) {
+/// Bounds what a call removes that has several rules: what is more is left to later calls.
+pub fn limit_pruning(plans: &mut [Plan]) {
     let mut left = MOST_REMOVED;
-    plans.for_each(|plan| plan.limit_pruning(&mut left));
+    for changes in plans.iter_mut().flat_map(|plan| &mut plan.keys) {
+        changes.retain(|change| {
+            let Change::Prune(stale) = change else { return true };
+            let fits = stale.removable() <= left;
+            if fits {
+                left = left.saturating_sub(stale.removable());
+            }
+            fits
+        });
+    }
 }
 
 /// A plan that was applied, and has to be published.
@@ -209,26 +204,17 @@ impl<'p> AppliedKey<'p> {
             },
             Change::ZaddNew { at, .. } => {
                 let at = time(at);
-                match self.added.as_slice() {
-                    [member] => ctx.replicate(c"ZADD", &[key, at.as_str(), member.as_str()]),
-                    members => {
-                        let scored = members.iter().flat_map(|member| [at.as_str(), member.as_str()]);
-                        ctx.replicate(c"ZADD", &iter::once(key).chain(scored).collect::<Vec<_>>());
-                    }
-                }
+                let scored = self.added.iter().flat_map(|member| [at.as_str(), member.as_str()]);
+                ctx.replicate(c"ZADD", &Words::from_iter(iter::once(key).chain(scored)));
             }
-            Change::Zadd(members) => match members.as_slice() {
-                [(at, member)] => ctx.replicate(c"ZADD", &[key, time(at).as_str(), member.as_str()]),
-                members => {
-                    let scores: SmallVec<[OwnedStr; 2]> = members.iter().map(|(at, _)| time(at)).collect();
-                    let scored =
-                        scores.iter().zip(members).flat_map(|(at, (_, member))| [at.as_str(), member.as_str()]);
-                    ctx.replicate(c"ZADD", &iter::once(key).chain(scored).collect::<SmallVec<[Str<'_>; 5]>>());
-                }
-            },
+            Change::Zadd(members) => {
+                let scores: SmallVec<[OwnedStr; 2]> = members.iter().map(|(at, _)| time(at)).collect();
+                let scored = scores.iter().zip(members).flat_map(|(at, (_, member))| [at.as_str(), member.as_str()]);
+                ctx.replicate(c"ZADD", &Words::from_iter(iter::once(key).chain(scored)));
+            }
             Change::Zrem(members) => {
                 let members = members.iter().map(OwnedStr::as_str);
-                ctx.replicate(c"ZREM", &iter::once(key).chain(members).collect::<Vec<_>>());
+                ctx.replicate(c"ZREM", &Words::from_iter(iter::once(key).chain(members)));
             }
             Change::IncrBy { by: 1, .. } => ctx.replicate(c"INCR", &[key]),
             Change::IncrBy { by, .. } => ctx.replicate(c"INCRBY", &[key, integer(*by).as_str()]),
@@ -267,6 +253,9 @@ impl<'p> AppliedKey<'p> {
         }
     }
 }
+
+/// The words of a replicated command. Those about two members need no allocation.
+type Words<'a> = SmallVec<[Str<'a>; 5]>;
 
 /// Adds a member with this time as its score, under a name that is new.
 fn add_new(key: &mut Key<'_, Writable>, at: Time) -> OwnedStr {

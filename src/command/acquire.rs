@@ -25,7 +25,7 @@ impl Rule for Lease {
             return Err(Error::WrongArity);
         };
         let (limit, lease) = args::lease(limit, lease)?;
-        let options = args::options(&Self::GRAMMAR, words, host)?;
+        let options = args::options(Self::GRAMMAR, words, host)?;
         Ok((Self { limit, lease, holder: holder.retain() }, options))
     }
 }

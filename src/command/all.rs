@@ -78,7 +78,8 @@ impl Handler for All {
         };
 
         // All keys are closed before the first change is published: listeners of events may run then.
-        let applied: List<_> = states.into_iter().zip(&plans).map(|(state, plan)| plan.apply(state.into_keys())).collect();
+        let applied: List<_> =
+            states.into_iter().zip(&plans).map(|(state, plan)| plan.apply(state.into_keys())).collect();
         for (applied, (call, _)) in applied.iter().zip(&parts) {
             applied.publish(ctx, call.key);
         }

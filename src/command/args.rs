@@ -35,52 +35,45 @@ pub enum Host {
     All,
 }
 
-/// The option of rules that can be held.
-const HOLD: &str = "[HOLD holder leaseSec] ";
-
-/// The words of a rule: its name, what follows the key, and in its own command what the reply is to show.
-#[derive(Clone, Copy)]
-pub struct Grammar {
-    pub name: &'static str,
-    syntax: &'static str,
-    takes_cost: bool,
-    takes_force: bool,
-    takes_anchored: bool,
-    takes_each: bool,
-    pub takes_hold: bool,
-}
+/// The words of a rule: its name, what follows the key, and in its own command what the reply is to show. A line such as
+/// `NAME word [OPTION n] [FULL]`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Grammar(pub &'static str);
 
 impl Grammar {
-    /// Reads a line such as `NAME word [OPTION n] [FULL]`.
-    pub const fn of(syntax: &'static str) -> Self {
-        Self {
-            name: syntax.split_at(place_of(syntax, " ")).0,
-            syntax,
-            takes_cost: has(syntax, "[COST "),
-            takes_force: has(syntax, "[FORCE]"),
-            takes_anchored: has(syntax, "[ANCHORED]"),
-            takes_each: has(syntax, "| EACH]"),
-            takes_hold: has(syntax, HOLD),
-        }
+    pub fn name(self) -> &'static str {
+        self.0.split_once(' ').map_or(self.0, |(name, _)| name)
+    }
+
+    /// Whether a word is its name, in any case.
+    pub fn is_named(self, word: Str<'_>) -> bool {
+        let word = word.as_bytes();
+        let (name, rest) = self.0.as_bytes().split_at_checked(word.len()).unwrap_or_default();
+        rest.starts_with(b" ") && name.eq_ignore_ascii_case(word)
+    }
+
+    /// Whether it has this option.
+    pub fn takes(self, option: &str) -> bool {
+        self.0.contains(option)
     }
 
     /// What follows the key in its own command.
-    pub fn own(&self) -> &'static str {
-        self.syntax.get(self.name.len().saturating_add(1)..).unwrap_or_default()
+    pub fn own(self) -> &'static str {
+        self.0.split_once(' ').map_or("", |(_, words)| words)
     }
 
     /// Its words where a command takes any rule.
-    pub fn rule(&self) -> &'static str {
-        self.syntax.rsplit_once(" [").map_or(self.syntax, |(rule, _reply)| rule)
+    pub fn rule(self) -> &'static str {
+        self.0.rsplit_once(" [").map_or(self.0, |(rule, _reply)| rule)
     }
 
     /// Its words where units are taken back, which needs no holder.
-    pub fn refund(&self) -> String {
-        self.rule().replace(HOLD, "")
+    pub fn refund(self) -> String {
+        self.rule().replace(" [HOLD holder leaseSec]", "")
     }
 
     /// The reply to words that do not follow it.
-    pub fn line(&self, host: Host) -> String {
+    pub fn line(self, host: Host) -> String {
         let options = match host {
             Host::Own => return format!("ERR syntax error: expected {}", self.own()),
             Host::Refund => return format!("ERR syntax error: expected {} [AT ms]", self.refund()),
@@ -90,28 +83,6 @@ impl Grammar {
         };
         format!("ERR syntax error: expected {} {options}", self.rule())
     }
-}
-
-/// The offset of one text in another, or the other's length.
-#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)] // Evaluated by the compiler.
-const fn place_of(text: &str, wanted: &str) -> usize {
-    let (text, wanted) = (text.as_bytes(), wanted.as_bytes());
-    let mut at = 0;
-    while at + wanted.len() <= text.len() {
-        let mut same = 0;
-        while same < wanted.len() && text[at + same] == wanted[same] {
-            same += 1;
-        }
-        if same == wanted.len() {
-            return at;
-        }
-        at += 1;
-    }
-    text.len()
-}
-
-const fn has(text: &str, wanted: &str) -> bool {
-    place_of(text, wanted) < text.len()
 }
 
 /// The options of a call.
@@ -135,7 +106,7 @@ impl Options {
 }
 
 /// `windowSec limit [windowSec limit ...]` and options.
-pub fn quotas_and_options(grammar: &Grammar, words: &mut Args<'_>, host: Host) -> Result<(Request, Options), Error> {
+pub fn quotas_and_options(grammar: Grammar, words: &mut Args<'_>, host: Host) -> Result<(Request, Options), Error> {
     // The usual call.
     if host == Host::Own
         && let Some([window, limit]) = words.exactly()
@@ -153,22 +124,23 @@ pub fn quotas_and_options(grammar: &Grammar, words: &mut Args<'_>, host: Host) -
 }
 
 /// Options in any order, each once. In RL.ALL they end at the next rule, elsewhere with the call.
-pub fn options(grammar: &Grammar, words: &mut Args<'_>, host: Host) -> Result<Options, Error> {
+pub fn options(grammar: Grammar, words: &mut Args<'_>, host: Host) -> Result<Options, Error> {
     let mut options = Options::default();
     while let Some(word) = words.peek() {
         let mut rest = *words;
         rest.next();
-        if grammar.takes_cost && options.cost.is_none() && is(word, "COST") {
+        let is_option = |name: &str| is(word, name) && grammar.takes(name);
+        if options.cost.is_none() && is_option("COST") {
             options.cost = Some(cost(grammar, &mut rest, host)?);
-        } else if grammar.takes_force && !options.force && is(word, "FORCE") {
+        } else if !options.force && is_option("FORCE") {
             options.force = true;
-        } else if grammar.takes_anchored && !options.anchored && is(word, "ANCHORED") {
+        } else if !options.anchored && is_option("ANCHORED") {
             options.anchored = true;
         } else if let Some(detail) = detail(grammar, word, host)
             && options.detail.is_none()
         {
             options.detail = Some(detail);
-        } else if grammar.takes_hold && host != Host::Refund && options.hold.is_none() && is(word, "HOLD") {
+        } else if host != Host::Refund && options.hold.is_none() && is_option("HOLD") {
             let (Some(holder), Some(lease)) = (rest.next(), rest.next()) else { return Err(bad_words(grammar, host)) };
             if !(1..=MOST_HOLDER_BYTES).contains(&holder.as_bytes().len()) {
                 return Err(BAD_HOLDER);
@@ -190,7 +162,7 @@ pub fn options(grammar: &Grammar, words: &mut Args<'_>, host: Host) -> Result<Op
 }
 
 /// The units after COST. They may be 0 where a rule can be a check.
-fn cost(grammar: &Grammar, words: &mut Args<'_>, host: Host) -> Result<Cost, Error> {
+fn cost(grammar: Grammar, words: &mut Args<'_>, host: Host) -> Result<Cost, Error> {
     let (least, bad) = match host {
         Host::Peek | Host::All => (Cost::NOTHING, BAD_COST_OR_CHECK),
         Host::Own | Host::Refund | Host::Settle => (Cost::ONE, BAD_COST),
@@ -200,11 +172,12 @@ fn cost(grammar: &Grammar, words: &mut Args<'_>, host: Host) -> Result<Cost, Err
 }
 
 /// How much of a decision the reply shows, if that is what this word says here.
-fn detail(grammar: &Grammar, word: Str<'_>, host: Host) -> Option<Detail> {
+fn detail(grammar: Grammar, word: Str<'_>, host: Host) -> Option<Detail> {
     match host {
         Host::Own | Host::Peek if is(word, "FULL") => Some(Detail::Full),
-        Host::Own if grammar.takes_each && is(word, "EACH") => Some(Detail::Each),
-        Host::Peek if is(word, "EACH") => Some(Detail::Each),
+        Host::Own | Host::Peek if is(word, "EACH") && (host == Host::Peek || grammar.takes("EACH")) => {
+            Some(Detail::Each)
+        }
         _ => None,
     }
 }

@@ -106,7 +106,7 @@ pub fn register_all(ctx: &mut Context) -> Result<(), String> {
     let has_category = add_category(ctx, CATEGORY);
     for row in RULES {
         if !row.server_may_have_it || is_free(ctx, &row.command) {
-            declare(ctx, &row.command, &of_rule(&row.grammar), has_category)?;
+            declare(ctx, &row.command, &of_rule(row.grammar), has_category)?;
         }
     }
     #[cfg(feature = "test-hooks")]
@@ -117,7 +117,7 @@ pub fn register_all(ctx: &mut Context) -> Result<(), String> {
         declare(ctx, command, syntax, has_category)?;
     }
     for (is_wanted, command, syntax) in [
-        (config::wants_cl_throttle(), &throttle::command(c"cl.throttle"), &*of_rule(&Throttle::GRAMMAR)),
+        (config::wants_cl_throttle(), &throttle::command(c"cl.throttle"), &*of_rule(Throttle::GRAMMAR)),
         (config::wants_gcra(), &gcra::COMMAND, gcra::SYNTAX),
     ] {
         if is_wanted && is_free(ctx, command) {
@@ -137,7 +137,7 @@ fn is_free(ctx: &mut Context, command: &Command) -> bool {
 }
 
 /// What follows the name of a rule's own command.
-fn of_rule(grammar: &Grammar) -> String {
+fn of_rule(grammar: Grammar) -> String {
     format!("key {}", grammar.own())
 }
 

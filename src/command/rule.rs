@@ -26,7 +26,7 @@ pub trait Rule: Stored + Sized {
     /// the functions in Lua go by it.
     const SYNTAX: &'static str;
 
-    const GRAMMAR: Grammar = Grammar::of(Self::SYNTAX);
+    const GRAMMAR: Grammar = Grammar(Self::SYNTAX);
 
     /// The command that decides by it.
     const COMMAND: Command;

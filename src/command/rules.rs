@@ -5,7 +5,7 @@
 use std::ffi::CString;
 use std::sync::LazyLock;
 
-use super::args::{Grammar, Host, Options, is};
+use super::args::{Grammar, Host, Options};
 use super::rule::Rule;
 use crate::limit::{Decision, Detail, Lookups, Micros, Refund, Time};
 use crate::metrics::Outcomes;
@@ -31,7 +31,7 @@ macro_rules! rules {
             /// Reads the name of a rule, its words, and the options after them.
             pub fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
                 let name = words.next().ok_or(Error::WrongArity)?;
-                $(if is(name, $rule::GRAMMAR.name) && Row::of::<$rule>().is_taken(host) {
+                $(if $rule::GRAMMAR.is_named(name) && Row::of::<$rule>().is_taken(host) {
                     let (rule, options) = $rule::parse(words, host)?;
                     return Ok((Self::$rule(rule), options));
                 })+
@@ -45,9 +45,9 @@ macro_rules! rules {
                 }
             }
 
-            pub fn grammar(&self) -> &'static Grammar {
+            pub fn grammar(&self) -> Grammar {
                 match self {
-                    $(Self::$rule(_) => const { &$rule::GRAMMAR }),+
+                    $(Self::$rule(_) => $rule::GRAMMAR),+
                 }
             }
 
@@ -186,10 +186,10 @@ impl Row {
     }
 
     /// Whether a command takes it.
-    pub const fn is_taken(&self, host: Host) -> bool {
+    pub fn is_taken(&self, host: Host) -> bool {
         match host {
             Host::Refund => self.refundable,
-            Host::Settle => self.grammar.takes_hold,
+            Host::Settle => self.grammar.takes("HOLD"),
             Host::Own | Host::Peek | Host::All => true,
         }
     }
@@ -197,17 +197,17 @@ impl Row {
 
 /// Whether a word is the name of a rule.
 pub fn is_rule(word: Str<'_>) -> bool {
-    RULES.iter().any(|row| is(word, row.grammar.name))
+    RULES.iter().any(|row| row.grammar.is_named(word))
 }
 
 /// The reply to words that a rule does not take where it is given.
-pub fn bad_words(grammar: &Grammar, host: Host) -> Error {
-    static LINES: LazyLock<Vec<(&str, Host, CString)>> = LazyLock::new(|| {
+pub fn bad_words(grammar: Grammar, host: Host) -> Error {
+    static LINES: LazyLock<Vec<(Grammar, Host, CString)>> = LazyLock::new(|| {
         let hosts = [Host::Own, Host::Peek, Host::Refund, Host::Settle, Host::All];
-        let lines = |row: &'static Row| hosts.map(|host| (row.grammar.name, host, text(row.grammar.line(host))));
+        let lines = |row: &Row| hosts.map(|host| (row.grammar, host, text(row.grammar.line(host))));
         RULES.iter().flat_map(lines).collect()
     });
-    let line = LINES.iter().find(|(name, place, _)| *name == grammar.name && *place == host);
+    let line = LINES.iter().find(|(rule, place, _)| *rule == grammar && *place == host);
     line.map_or(Error::WrongArity, |(_, _, line)| Error::Line(line))
 }
 
@@ -224,7 +224,7 @@ fn not_a_rule(host: Host) -> Error {
 }
 
 fn line(host: Host) -> CString {
-    let names: Vec<_> = RULES.iter().filter(|row| row.is_taken(host)).map(|row| row.grammar.name).collect();
+    let names: Vec<_> = RULES.iter().filter(|row| row.is_taken(host)).map(|row| row.grammar.name()).collect();
     let list = match names.as_slice() {
         [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
         names => names.concat(),

@@ -205,15 +205,12 @@ impl<'a, M: Mode> State<'a, M> for Counters<'a, M> {
 impl Found {
     fn count(self, cost: Cost, now: Time) -> Result<Changes, Error> {
         let Counter { value, expiry, .. } = self.counter.after(cost, now)?;
-        let until = expiry.unwrap_or(self.counter.new_expiry(now));
         let mut changes = Changes::new();
         if self.exists {
             changes.push(Change::IncrBy { by: cost.units(), value });
-            if self.counter.expiry != Some(until) {
-                changes.push(Change::PexpireAt(until));
-            }
+            changes.extend(expiry.filter(|_| expiry != self.counter.expiry).map(Change::PexpireAt));
         } else {
-            changes.push(Change::set_integer(value, until, c"incrby"));
+            changes.push(Change::set_integer(value, self.counter.new_expiry(now), c"incrby"));
         }
         Ok(changes)
     }

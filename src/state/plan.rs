@@ -39,7 +39,7 @@ pub enum Change {
     /// `SET`, with the expiry that the key has or gets. `renewed`: whether that is a new one. `event`: the first keyspace event, since
     /// a counter begins by `INCR` in the scripts.
     Set {
-        bytes: Bytes,
+        value: OwnedStr,
         until: Option<Time>,
         renewed: bool,
         event: &'static CStr,
@@ -52,13 +52,9 @@ pub enum Change {
 impl Change {
     /// An integer is stored, with a new expiry.
     pub fn set_integer(value: i64, until: Time, event: &'static CStr) -> Self {
-        let bytes = Bytes::from_slice(Digits::of(value).as_bytes());
-        Self::Set { bytes, until: Some(until), renewed: true, event }
+        Self::Set { value: OwnedStr::integer(value), until: Some(until), renewed: true, event }
     }
 }
-
-/// The bytes of a string. Digits need no allocation.
-pub type Bytes = SmallVec<[u8; 24]>;
 
 /// The changes of a key, in their order. Most calls make one or two, which need no allocation.
 pub type Changes = SmallVec<[Change; 2]>;
@@ -170,8 +166,8 @@ impl<'p> AppliedKey<'p> {
                 self.emptied = key.kind() == Kind::Empty;
             }
             Change::IncrBy { value, .. } => key.set_bytes(Digits::of(*value).as_bytes()),
-            Change::Set { bytes, until, renewed, .. } => {
-                key.set_bytes(bytes);
+            Change::Set { value, until, renewed, .. } => {
+                key.set_bytes(value.as_str().as_bytes());
                 if let Some(until) = until.filter(|_| *renewed) {
                     key.set_expiry(until.millis());
                 }
@@ -218,10 +214,10 @@ impl<'p> AppliedKey<'p> {
             }
             Change::IncrBy { by: 1, .. } => ctx.replicate(c"INCR", &[key]),
             Change::IncrBy { by, .. } => ctx.replicate(c"INCRBY", &[key, integer(*by).as_str()]),
-            Change::Set { bytes, until: Some(until), .. } => {
-                ctx.replicate(c"SET", &[key, OwnedStr::new(bytes).as_str(), PXAT.as_str(), time(until).as_str()]);
+            Change::Set { value, until: Some(until), .. } => {
+                ctx.replicate(c"SET", &[key, value.as_str(), PXAT.as_str(), time(until).as_str()]);
             }
-            Change::Set { bytes, until: None, .. } => ctx.replicate(c"SET", &[key, OwnedStr::new(bytes).as_str()]),
+            Change::Set { value, until: None, .. } => ctx.replicate(c"SET", &[key, value.as_str()]),
             Change::SetRange(Patch { offset, bytes }) => {
                 let offset = integer(i64::try_from(*offset).unwrap_or(i64::MAX));
                 ctx.replicate(c"SETRANGE", &[key, offset.as_str(), OwnedStr::new(bytes).as_str()]);

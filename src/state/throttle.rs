@@ -55,7 +55,7 @@ impl<'a, M: Mode> State<'a, M> for StoredArrival<'a, M> {
 
     /// An arrival time that has passed has no effect, whether its key expires or not.
     fn set_missing_expiry(&self) -> Plan {
-        self.plan_of(None)
+        Plan::default()
     }
 
     fn refund(&self, _at: Option<Time>) -> Result<(Refund, Plan), Error> {

@@ -9,7 +9,7 @@ use super::super::compact::{self, Compact, Compaction, Flaw};
 use super::super::plan::{Change, Changes};
 use crate::limit::sliding::{self, History, Span};
 use crate::limit::{Cost, Decision, Detail, Lookups, Refund, Request, Time};
-use crate::server::{Error, Key, Kind, Mode};
+use crate::server::{Error, Key, Kind, Mode, OwnedStr};
 
 const OTHER_VERSION: Error =
     Error::Line(c"ERR rl: the log at this key was written by a later version of the module, which alone can read it");
@@ -92,7 +92,7 @@ impl<'a, M: Mode> CompactLog<'a, M> {
             // A SET without an expiry would remove the key's, so it names the one that the key has or gets.
             Some(compact::Edit::Replace(bytes)) => {
                 let (until, renewed) = (expiry.or(self.expiry()), expiry.is_some());
-                return Plan::of([Change::Set { bytes: bytes.into(), until, renewed, event: c"set" }]);
+                return Plan::of([Change::Set { value: OwnedStr::new(&bytes), until, renewed, event: c"set" }]);
             }
             Some(compact::Edit::Remove) => return Plan::of([Change::Unlink]),
         }

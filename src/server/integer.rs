@@ -32,87 +32,49 @@ pub fn split_i64(text: &[u8]) -> Option<(i64, &[u8])> {
     Some((value?, digits.get(length..)?))
 }
 
-/// Text made on the stack of integers and single bytes. There is room for the longest of its forms.
+/// Text made on the stack of integers and a few bytes, one piece after the other. There is room for two integers and a separator.
 #[derive(Debug, Clone)]
 pub struct Digits {
-    bytes: [u8; Self::CAPACITY],
+    bytes: [u8; 48],
     length: usize,
 }
 
 impl Digits {
-    /// Two integers of 20 characters and a separator.
-    const CAPACITY: usize = 48;
-
-    const NONE: Self = Self { bytes: [0; Self::CAPACITY], length: 0 };
-
-    /// A few bytes as they are.
-    pub fn text(text: &[u8]) -> Self {
-        let mut digits = Self::NONE;
-        digits.push(text);
-        digits
-    }
-
-    /// The decimal form of an integer.
-    pub fn of(value: i64) -> Self {
-        let mut digits = Self::NONE;
-        digits.push_integer(value);
-        digits
-    }
-
-    /// A few bytes, then the decimal form of an integer.
-    pub fn prefixed(prefix: &[u8], value: i64) -> Self {
-        let mut digits = Self::NONE;
-        digits.push(prefix);
-        digits.push_integer(value);
-        digits
-    }
-
-    /// A few bytes, then an integer, with zeros before it if it has fewer than `digits`.
-    pub fn padded(prefix: &[u8], value: i64, digits: usize) -> Self {
-        let mut padded = Self::NONE;
-        padded.push(prefix);
-        let text = Self::of(value);
-        (text.length..digits).for_each(|_| padded.push(b"0"));
-        padded.push(text.as_bytes());
-        padded
-    }
-
-    /// `left`, the separator, and `right` in base 36.
-    pub fn joined(left: i64, separator: u8, right: u64) -> Self {
-        let mut digits = Self::NONE;
-        digits.push_integer(left);
-        digits.push(&[separator]);
-        digits.push_base_36(right);
-        digits
-    }
-
-    /// A byte, then milliseconds, which are not negative, as seconds in the shortest decimal form, then the unit.
-    pub fn prefixed_seconds(prefix: u8, millis: i64, unit: u8) -> Self {
-        let mut digits = Self::prefixed(&[prefix], millis / 1000);
-        let digit = |value: i64| b'0' + (value % 10) as u8;
-        let places = [b'.', digit(millis / 100), digit(millis / 10), digit(millis)];
-        // Zeros at the end are left out, and so is a point that no digit follows.
-        let last = places.iter().rposition(|&place| place != b'0').unwrap_or(0);
-        digits.push(if last == 0 { &[] } else { &places[..=last] });
-        digits.push(&[unit]);
-        digits
+    pub const fn new() -> Self {
+        Self { bytes: [0; 48], length: 0 }
     }
 
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 
-    fn push(&mut self, text: &[u8]) {
+    pub fn text(mut self, text: &[u8]) -> Self {
         let end = self.length + text.len();
         self.bytes[self.length..end].copy_from_slice(text);
         self.length = end;
+        self
     }
 
-    fn push_integer(&mut self, integer: i64) {
-        self.push(itoa::Buffer::new().format(integer).as_bytes());
+    pub fn integer(self, value: i64) -> Self {
+        self.text(itoa::Buffer::new().format(value).as_bytes())
     }
 
-    fn push_base_36(&mut self, mut value: u64) {
+    /// An integer, with zeros before it if it has fewer than `digits`, at most 20.
+    pub fn padded(self, value: i64, digits: usize) -> Self {
+        let text = Self::new().integer(value);
+        self.text(&[b'0'; 20][..digits.saturating_sub(text.length)]).text(text.as_bytes())
+    }
+
+    /// Milliseconds, which are not negative, as seconds in the shortest decimal form.
+    pub fn seconds(self, millis: i64) -> Self {
+        let digit = |value: i64| b'0' + (value % 10) as u8;
+        let places = [b'.', digit(millis / 100), digit(millis / 10), digit(millis)];
+        // Zeros at the end are left out, and so is a point that no digit follows.
+        let last = places.iter().rposition(|&place| place != b'0').unwrap_or(0);
+        self.integer(millis / 1000).text(if last == 0 { &[] } else { &places[..=last] })
+    }
+
+    pub fn base_36(self, mut value: u64) -> Self {
         const SYMBOLS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
         let mut text = [0; 13]; // 36^13 is more than 2^64.
         let mut first = text.len();
@@ -124,7 +86,7 @@ impl Digits {
                 break;
             }
         }
-        self.push(&text[first..]);
+        self.text(&text[first..])
     }
 }
 
@@ -161,16 +123,19 @@ mod tests {
 
     #[test]
     fn joined_text_reads_left_to_right() {
-        assert_eq!(Digits::joined(1_700_000_100_000, b'-', 0).as_bytes(), b"1700000100000-0");
-        assert_eq!(Digits::joined(i64::MIN, b'-', u64::MAX).as_bytes(), b"-9223372036854775808-3w5e11264sgsf");
-        assert_eq!(Digits::joined(7, b':', 35).as_bytes(), b"7:z");
+        assert_eq!(Digits::new().integer(1_700_000_100_000).text(b"-").base_36(0).as_bytes(), b"1700000100000-0");
+        assert_eq!(
+            Digits::new().integer(i64::MIN).text(b"-").base_36(u64::MAX).as_bytes(),
+            b"-9223372036854775808-3w5e11264sgsf"
+        );
+        assert_eq!(Digits::new().integer(7).text(b":").base_36(35).as_bytes(), b"7:z");
     }
 
     #[test]
     fn short_integers_are_padded_with_zeros() {
-        assert_eq!(Digits::padded(b"h", 1800, 16).as_bytes(), b"h0000000000001800");
-        assert_eq!(Digits::padded(b"", 9_007_199_254_740_991, 16).as_bytes(), b"9007199254740991");
-        assert_eq!(Digits::padded(b"", 12_345, 4).as_bytes(), b"12345");
+        assert_eq!(Digits::new().text(b"h").padded(1800, 16).as_bytes(), b"h0000000000001800");
+        assert_eq!(Digits::new().padded(9_007_199_254_740_991, 16).as_bytes(), b"9007199254740991");
+        assert_eq!(Digits::new().padded(12_345, 4).as_bytes(), b"12345");
     }
 
     #[test]
@@ -178,14 +143,14 @@ mod tests {
         for (millis, text) in
             [(60_000, ":60s"), (250, ":0.25s"), (1, ":0.001s"), (1_500, ":1.5s"), (10_050, ":10.05s"), (20, ":0.02s")]
         {
-            assert_eq!(Digits::prefixed_seconds(b':', millis, b's').as_bytes(), text.as_bytes());
+            assert_eq!(Digits::new().text(b":").seconds(millis).text(b"s").as_bytes(), text.as_bytes());
         }
     }
 
     proptest! {
         #[test]
         fn every_integer_is_written_and_read_back(value in any::<i64>()) {
-            let digits = Digits::of(value);
+            let digits = Digits::new().integer(value);
             prop_assert_eq!(digits.as_bytes().to_vec(), value.to_string().into_bytes());
             prop_assert_eq!(parse_i64(digits.as_bytes()), Some(value));
         }

@@ -46,10 +46,10 @@ impl Suffix {
     /// Its bytes, which begin with a colon.
     fn text(self) -> Digits {
         match self {
-            Self::Index(index) => Digits::prefixed(b":", index),
-            Self::Length(window) => Digits::prefixed_seconds(b':', window.millis(), b's'),
-            Self::End(end) => Digits::prefixed(b":@", end.millis()),
-            Self::Held => Digits::text(b":held"),
+            Self::Index(index) => Digits::new().text(b":").integer(index),
+            Self::Length(window) => Digits::new().text(b":").seconds(window.millis()).text(b"s"),
+            Self::End(end) => Digits::new().text(b":@").integer(end.millis()),
+            Self::Held => Digits::new().text(b":held"),
         }
     }
 }

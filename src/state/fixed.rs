@@ -208,7 +208,9 @@ impl Found {
         let mut changes = Changes::new();
         if self.exists {
             changes.push(Change::IncrBy { by: cost.units(), value });
-            changes.extend(expiry.filter(|_| expiry != self.counter.expiry).map(Change::PexpireAt));
+            if let Some(until) = expiry.filter(|_| expiry != self.counter.expiry) {
+                changes.push(Change::PexpireAt(until));
+            }
         } else {
             changes.push(Change::set_integer(value, self.counter.new_expiry(now), c"incrby"));
         }

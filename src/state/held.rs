@@ -113,10 +113,10 @@ impl Note {
     fn member_of_hold(request: &Request, at: Time, holder: &[u8]) -> OwnedStr {
         let mut ends = Vec::new();
         for end in request.quotas.iter().filter_map(|quota| quota.end) {
-            ends.extend_from_slice(Digits::padded(b"@", end.millis(), DIGITS).as_bytes());
+            ends.extend_from_slice(Digits::new().text(b"@").padded(end.millis(), DIGITS).as_bytes());
         }
         let (units, at) = (request.cost.units(), at.millis());
-        let (units, at) = (Digits::padded(b"h", units, DIGITS), Digits::padded(b"", at, DIGITS));
+        let (units, at) = (Digits::new().text(b"h").padded(units, DIGITS), Digits::new().padded(at, DIGITS));
         OwnedStr::concat([units.as_bytes(), at.as_bytes(), &ends, b" ", holder])
     }
 

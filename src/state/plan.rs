@@ -165,7 +165,7 @@ impl<'p> AppliedKey<'p> {
                 members.iter().for_each(|member| key.remove(member.as_str()));
                 self.emptied = key.kind() == Kind::Empty;
             }
-            Change::IncrBy { value, .. } => key.set_bytes(Digits::of(*value).as_bytes()),
+            Change::IncrBy { value, .. } => key.set_bytes(Digits::new().integer(*value).as_bytes()),
             Change::Set { value, until, renewed, .. } => {
                 key.set_bytes(value.as_str().as_bytes());
                 if let Some(until) = until.filter(|_| *renewed) {
@@ -256,7 +256,7 @@ type Words<'a> = SmallVec<[Str<'a>; 5]>;
 /// Adds a member with this time as its score, under a name that is new.
 fn add_new(key: &mut Key<'_, Writable>, at: Time) -> OwnedStr {
     loop {
-        let member = OwnedStr::new(Digits::joined(at.millis(), b'-', next_suffix(at)).as_bytes());
+        let member = OwnedStr::new(Digits::new().integer(at.millis()).text(b"-").base_36(next_suffix(at)).as_bytes());
         if key.add_new(score(at), member.as_str()) {
             return member;
         }

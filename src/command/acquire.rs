@@ -24,7 +24,7 @@ impl Rule for Lease {
         let (Some(limit), Some(lease), Some(holder)) = (words.next(), words.next(), words.next()) else {
             return Err(Error::WrongArity);
         };
-        let (limit, lease) = args::lease(limit, lease)?;
+        let (limit, lease) = (args::limit(limit)?, args::lease(lease)?);
         let options = args::options(Self::GRAMMAR, words, host)?;
         Ok((Self { limit, lease, holder: holder.retain() }, options))
     }

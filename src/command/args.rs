@@ -145,8 +145,7 @@ pub fn options(grammar: Grammar, words: &mut Args<'_>, host: Host) -> Result<Opt
             if !(1..=MOST_HOLDER_BYTES).contains(&holder.as_bytes().len()) {
                 return Err(BAD_HOLDER);
             }
-            let lease = parse_window(lease.as_bytes()).ok_or(BAD_LEASE)?;
-            options.hold = Some(Hold { holder: holder.retain(), lease });
+            options.hold = Some(Hold { holder: holder.retain(), lease: self::lease(lease)? });
         } else if host == Host::Settle && options.actual.is_none() && is(word, "ACTUAL") {
             let units = rest.next().ok_or_else(|| bad_words(grammar, host))?;
             options.actual = Some(parse_i64(units.as_bytes()).and_then(Cost::new).ok_or(BAD_ACTUAL)?);
@@ -196,9 +195,9 @@ fn quotas(words: &mut Args<'_>) -> Result<Quotas, Error> {
     Ok(quotas)
 }
 
-/// `limit leaseSec`
-pub fn lease(limit: Str<'_>, lease: Str<'_>) -> Result<(Limit, Window), Error> {
-    Ok((self::limit(limit)?, parse_window(lease.as_bytes()).ok_or(BAD_LEASE)?))
+/// `leaseSec`
+pub fn lease(word: Str<'_>) -> Result<Window, Error> {
+    parse_window(word.as_bytes()).ok_or(BAD_LEASE)
 }
 
 /// Whether a word is this one, in any case.
@@ -259,7 +258,8 @@ fn end(word: Str<'_>) -> Result<Time, Error> {
     millis.filter(|millis| (0..=Limit::MAX).contains(millis)).map(Time::from_millis).ok_or(BAD_END)
 }
 
-fn limit(word: Str<'_>) -> Result<Limit, Error> {
+/// `limit`
+pub fn limit(word: Str<'_>) -> Result<Limit, Error> {
     parse_i64(word.as_bytes()).and_then(Limit::new).ok_or(BAD_LIMIT)
 }
 

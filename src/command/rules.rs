@@ -35,7 +35,7 @@ macro_rules! rules {
                     let (rule, options) = $rule::parse(words, host)?;
                     return Ok((Self::$rule(rule), options));
                 })+
-                Err(not_a_rule(host))
+                Err(line(None, host))
             }
 
             /// See [`Rule::forces`].
@@ -202,36 +202,27 @@ pub fn is_rule(word: Str<'_>) -> bool {
 
 /// The reply to words that a rule does not take where it is given.
 pub fn bad_words(grammar: Grammar, host: Host) -> Error {
-    static LINES: LazyLock<Vec<(Grammar, Host, CString)>> = LazyLock::new(|| {
-        let hosts = [Host::Own, Host::Peek, Host::Refund, Host::Settle, Host::All];
-        let lines = |row: &Row| hosts.map(|host| (row.grammar, host, text(row.grammar.line(host))));
-        RULES.iter().flat_map(lines).collect()
+    line(Some(grammar), host)
+}
+
+/// The line about the words of a rule, or without one about a word that is not the name of a rule.
+fn line(rule: Option<Grammar>, host: Host) -> Error {
+    static LINES: LazyLock<Vec<(Option<Grammar>, Host, CString)>> = LazyLock::new(|| {
+        let lines = |host| {
+            let words = RULES.iter().map(move |row| (Some(row.grammar), row.grammar.line(host)));
+            let all = words.chain([(None, names(host))]);
+            all.map(move |(rule, line)| (rule, host, CString::new(line).unwrap_or_default()))
+        };
+        [Host::Own, Host::Peek, Host::Refund, Host::Settle, Host::All].into_iter().flat_map(lines).collect()
     });
-    let line = LINES.iter().find(|(rule, place, _)| *rule == grammar && *place == host);
+    let line = LINES.iter().find(|(about, place, _)| *about == rule && *place == host);
     line.map_or(Error::WrongArity, |(_, _, line)| Error::Line(line))
 }
 
-/// The reply to a word that is not the name of a rule.
-fn not_a_rule(host: Host) -> Error {
-    static ANY: LazyLock<CString> = LazyLock::new(|| line(Host::Own));
-    static REFUNDABLE: LazyLock<CString> = LazyLock::new(|| line(Host::Refund));
-    static HOLDABLE: LazyLock<CString> = LazyLock::new(|| line(Host::Settle));
-    Error::Line(match host {
-        Host::Refund => &REFUNDABLE,
-        Host::Settle => &HOLDABLE,
-        Host::Own | Host::Peek | Host::All => &ANY,
-    })
-}
-
-fn line(host: Host) -> CString {
+fn names(host: Host) -> String {
     let names: Vec<_> = RULES.iter().filter(|row| row.is_taken(host)).map(|row| row.grammar.name()).collect();
-    let list = match names.as_slice() {
-        [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
-        names => names.concat(),
-    };
-    text(format!("ERR rule must be {list}"))
-}
-
-fn text(line: String) -> CString {
-    CString::new(line).unwrap_or_default()
+    match names.as_slice() {
+        [others @ .., last] if !others.is_empty() => format!("ERR rule must be {} or {last}", others.join(", ")),
+        names => format!("ERR rule must be {}", names.concat()),
+    }
 }

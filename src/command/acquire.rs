@@ -25,7 +25,7 @@ impl Rule for Lease {
             return Err(Error::WrongArity);
         };
         let (limit, lease) = (args::limit(limit)?, args::lease(lease)?);
-        let options = args::options(Self::GRAMMAR, words, host)?;
+        let options = args::options::<Self>(words, host)?;
         Ok((Self { limit, lease, holder: holder.retain() }, options))
     }
 }

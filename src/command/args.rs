@@ -1,5 +1,6 @@
 //! The grammar of the rules, and the errors for words that do not follow it.
 
+use super::rule::Rule;
 use super::rules::bad_words;
 use crate::limit::{Cost, Detail, Limit, Quota, Quotas, Refusal, Request, Time, Window};
 use crate::server::{Args, Error, Str, parse_i64, split_i64};
@@ -46,15 +47,9 @@ impl Grammar {
     }
 
     /// Whether a word is its name, in any case.
-    pub fn is_named(self, word: Str<'_>) -> bool {
-        let word = word.as_bytes();
+    pub fn is_named(self, word: &[u8]) -> bool {
         let (name, rest) = self.0.as_bytes().split_at_checked(word.len()).unwrap_or_default();
         rest.starts_with(b" ") && name.eq_ignore_ascii_case(word)
-    }
-
-    /// Whether it has this option.
-    pub fn takes(self, option: &str) -> bool {
-        self.0.contains(option)
     }
 
     /// What follows the key in its own command.
@@ -85,6 +80,19 @@ impl Grammar {
     }
 }
 
+/// Whether a rule takes an option, as its line of words begins or ends it.
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)] // Evaluated by the compiler.
+pub const fn takes<R: Rule>(option: &str) -> bool {
+    let (words, option) = (R::SYNTAX.as_bytes(), option.as_bytes());
+    let (mut at, mut same) = (0, 0);
+    // What an option begins with does not come again in it.
+    while at < words.len() && same < option.len() {
+        same = if words[at] == option[same] { same + 1 } else { 0 };
+        at += 1;
+    }
+    same == option.len()
+}
+
 /// The options of a call.
 #[derive(Default)]
 pub struct Options {
@@ -106,7 +114,7 @@ impl Options {
 }
 
 /// `windowSec limit [windowSec limit ...]` and options.
-pub fn quotas_and_options(grammar: Grammar, words: &mut Args<'_>, host: Host) -> Result<(Request, Options), Error> {
+pub fn quotas_and_options<R: Rule>(words: &mut Args<'_>, host: Host) -> Result<(Request, Options), Error> {
     // The usual call.
     if host == Host::Own
         && let Some([window, limit]) = words.exactly()
@@ -115,7 +123,7 @@ pub fn quotas_and_options(grammar: Grammar, words: &mut Args<'_>, host: Host) ->
         return Ok((request, Options::default()));
     }
     let quotas = quotas(words)?;
-    let options = options(grammar, words, host)?;
+    let options = options::<R>(words, host)?;
     let (cost, held) = (options.cost.unwrap_or(Cost::ONE), options.hold.is_some());
     if held && cost == Cost::NOTHING {
         return Err(BAD_COST);
@@ -124,59 +132,59 @@ pub fn quotas_and_options(grammar: Grammar, words: &mut Args<'_>, host: Host) ->
 }
 
 /// Options in any order, each once. In RL.ALL they end at the next rule, elsewhere with the call.
-pub fn options(grammar: Grammar, words: &mut Args<'_>, host: Host) -> Result<Options, Error> {
+pub fn options<R: Rule>(words: &mut Args<'_>, host: Host) -> Result<Options, Error> {
     let mut options = Options::default();
     while let Some(word) = words.peek() {
         let mut rest = *words;
         rest.next();
-        let is_option = |name: &str| is(word, name) && grammar.takes(name);
-        if options.cost.is_none() && is_option("COST") {
-            options.cost = Some(cost(grammar, &mut rest, host)?);
-        } else if !options.force && is_option("FORCE") {
+        if const { takes::<R>("[COST ") } && options.cost.is_none() && is(word, "COST") {
+            options.cost = Some(cost::<R>(&mut rest, host)?);
+        } else if const { takes::<R>("[FORCE]") } && !options.force && is(word, "FORCE") {
             options.force = true;
-        } else if !options.anchored && is_option("ANCHORED") {
+        } else if const { takes::<R>("[ANCHORED]") } && !options.anchored && is(word, "ANCHORED") {
             options.anchored = true;
-        } else if let Some(detail) = detail(grammar, word, host)
+        } else if let Some(detail) = detail::<R>(word, host)
             && options.detail.is_none()
         {
             options.detail = Some(detail);
-        } else if host != Host::Refund && options.hold.is_none() && is_option("HOLD") {
-            let (Some(holder), Some(lease)) = (rest.next(), rest.next()) else { return Err(bad_words(grammar, host)) };
+        } else if const { takes::<R>("[HOLD ") } && host != Host::Refund && options.hold.is_none() && is(word, "HOLD") {
+            let (Some(holder), Some(lease)) = (rest.next(), rest.next()) else {
+                return Err(bad_words(R::GRAMMAR, host));
+            };
             if !(1..=MOST_HOLDER_BYTES).contains(&holder.as_bytes().len()) {
                 return Err(BAD_HOLDER);
             }
             options.hold = Some(Hold { holder: holder.retain(), lease: self::lease(lease)? });
         } else if host == Host::Settle && options.actual.is_none() && is(word, "ACTUAL") {
-            let units = rest.next().ok_or_else(|| bad_words(grammar, host))?;
+            let units = rest.next().ok_or_else(|| bad_words(R::GRAMMAR, host))?;
             options.actual = Some(parse_i64(units.as_bytes()).and_then(Cost::new).ok_or(BAD_ACTUAL)?);
         } else if host == Host::Refund && options.at.is_none() && is(word, "AT") {
-            let millis = rest.next().ok_or_else(|| bad_words(grammar, host))?;
+            let millis = rest.next().ok_or_else(|| bad_words(R::GRAMMAR, host))?;
             options.at = Some(Time::from_millis(within(millis, 0, Limit::MAX).ok_or(BAD_AT)?));
         } else {
             break;
         }
         *words = rest;
     }
-    if host == Host::All || words.is_empty() { Ok(options) } else { Err(bad_words(grammar, host)) }
+    if host == Host::All || words.is_empty() { Ok(options) } else { Err(bad_words(R::GRAMMAR, host)) }
 }
 
 /// The units after COST. They may be 0 where a rule can be a check.
-fn cost(grammar: Grammar, words: &mut Args<'_>, host: Host) -> Result<Cost, Error> {
+fn cost<R: Rule>(words: &mut Args<'_>, host: Host) -> Result<Cost, Error> {
     let (least, bad) = match host {
         Host::Peek | Host::All => (Cost::NOTHING, BAD_COST_OR_CHECK),
         Host::Own | Host::Refund | Host::Settle => (Cost::ONE, BAD_COST),
     };
-    let units = parse_i64(words.next().ok_or_else(|| bad_words(grammar, host))?.as_bytes());
+    let units = parse_i64(words.next().ok_or_else(|| bad_words(R::GRAMMAR, host))?.as_bytes());
     units.and_then(Cost::new).filter(|&cost| cost >= least).ok_or(bad)
 }
 
 /// How much of a decision the reply shows, if that is what this word says here.
-fn detail(grammar: Grammar, word: Str<'_>, host: Host) -> Option<Detail> {
+fn detail<R: Rule>(word: Str<'_>, host: Host) -> Option<Detail> {
     match host {
         Host::Own | Host::Peek if is(word, "FULL") => Some(Detail::Full),
-        Host::Own | Host::Peek if is(word, "EACH") && (host == Host::Peek || grammar.takes("EACH")) => {
-            Some(Detail::Each)
-        }
+        Host::Own if const { takes::<R>("| EACH]") } && is(word, "EACH") => Some(Detail::Each),
+        Host::Peek if is(word, "EACH") => Some(Detail::Each),
         _ => None,
     }
 }

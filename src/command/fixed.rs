@@ -23,7 +23,7 @@ impl Rule for Fixed {
     };
 
     fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
-        let (request, mut options) = args::quotas_and_options(Self::GRAMMAR, words, host)?;
+        let (request, mut options) = args::quotas_and_options::<Self>(words, host)?;
         if options.anchored && request.quotas.last().end.is_some() {
             return Err(ANCHORED_END);
         }

@@ -5,7 +5,7 @@
 use std::ffi::CString;
 use std::sync::LazyLock;
 
-use super::args::{Grammar, Host, Options};
+use super::args::{Grammar, Host, Options, takes};
 use super::rule::Rule;
 use crate::limit::{Decision, Detail, Lookups, Micros, Refund, Time};
 use crate::metrics::Outcomes;
@@ -30,8 +30,8 @@ macro_rules! rules {
         impl AnyRule {
             /// Reads the name of a rule, its words, and the options after them.
             pub fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
-                let name = words.next().ok_or(Error::WrongArity)?;
-                $(if $rule::GRAMMAR.is_named(name) && Row::of::<$rule>().is_taken(host) {
+                let name = words.next().ok_or(Error::WrongArity)?.as_bytes();
+                $(if $rule::GRAMMAR.is_named(name) && const { Row::of::<$rule>() }.is_taken(host) {
                     let (rule, options) = $rule::parse(words, host)?;
                     return Ok((Self::$rule(rule), options));
                 })+
@@ -172,6 +172,7 @@ pub struct Row {
     pub server_may_have_it: bool,
     pub outcomes: fn() -> &'static Outcomes,
     pub refundable: bool,
+    pub holdable: bool,
 }
 
 impl Row {
@@ -182,14 +183,15 @@ impl Row {
             server_may_have_it: R::SERVER_MAY_HAVE_IT,
             outcomes: R::outcomes,
             refundable: R::REFUNDABLE,
+            holdable: takes::<R>("[HOLD "),
         }
     }
 
     /// Whether a command takes it.
-    pub fn is_taken(&self, host: Host) -> bool {
+    pub const fn is_taken(&self, host: Host) -> bool {
         match host {
             Host::Refund => self.refundable,
-            Host::Settle => self.grammar.takes("HOLD"),
+            Host::Settle => self.holdable,
             Host::Own | Host::Peek | Host::All => true,
         }
     }
@@ -197,7 +199,7 @@ impl Row {
 
 /// Whether a word is the name of a rule.
 pub fn is_rule(word: Str<'_>) -> bool {
-    RULES.iter().any(|row| row.grammar.is_named(word))
+    RULES.iter().any(|row| row.grammar.is_named(word.as_bytes()))
 }
 
 /// The reply to words that a rule does not take where it is given.

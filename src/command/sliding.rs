@@ -22,7 +22,7 @@ impl Rule for Sliding {
     };
 
     fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
-        let (request, mut options) = args::quotas_and_options(Self::GRAMMAR, words, host)?;
+        let (request, mut options) = args::quotas_and_options::<Self>(words, host)?;
         if request.quotas.last().end.is_some() {
             return Err(args::BAD_WINDOW);
         }

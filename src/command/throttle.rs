@@ -36,7 +36,7 @@ impl Rule for Throttle {
             words.next();
             quantity = within(word, 0, Limit::MAX).ok_or(BAD_QUANTITY)?;
         }
-        let options = args::options(Self::GRAMMAR, words, host)?;
+        let options = args::options::<Self>(words, host)?;
         let rate = Rate::new(max_burst, count, period).map_err(bad_rate)?;
         Ok((Self { rate, quantity }, options))
     }

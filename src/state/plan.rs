@@ -200,13 +200,17 @@ impl<'p> AppliedKey<'p> {
             },
             Change::ZaddNew { at, .. } => {
                 let at = time(at);
-                let scored = self.added.iter().flat_map(|member| [at.as_str(), member.as_str()]);
-                ctx.replicate(c"ZADD", &Words::from_iter(iter::once(key).chain(scored)));
+                let mut words = Words::from_slice(&[key]);
+                self.added.iter().for_each(|member| words.extend_from_slice(&[at.as_str(), member.as_str()]));
+                ctx.replicate(c"ZADD", &words);
             }
             Change::Zadd(members) => {
                 let scores: SmallVec<[OwnedStr; 2]> = members.iter().map(|(at, _)| time(at)).collect();
-                let scored = scores.iter().zip(members).flat_map(|(at, (_, member))| [at.as_str(), member.as_str()]);
-                ctx.replicate(c"ZADD", &Words::from_iter(iter::once(key).chain(scored)));
+                let mut words = Words::from_slice(&[key]);
+                for (at, (_, member)) in scores.iter().zip(members) {
+                    words.extend_from_slice(&[at.as_str(), member.as_str()]);
+                }
+                ctx.replicate(c"ZADD", &words);
             }
             Change::Zrem(members) => {
                 let members = members.iter().map(OwnedStr::as_str);

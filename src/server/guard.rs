@@ -30,15 +30,8 @@ pub(super) fn install() {
 
 fn report(panic: &PanicHookInfo<'_>) {
     PANICS.fetch_add(1, Relaxed);
-    // A panic's message is text, borrowed or owned.
-    let payload = panic.payload();
-    let text = payload.downcast_ref::<&str>().copied();
-    let what = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
-    let line = match panic.location() {
-        Some(place) => format!("panic caught at {}:{}: {what}", place.file(), place.line()),
-        None => format!("panic caught: {what}"),
-    };
-    log(ptr::null_mut(), c"warning", &line);
+    // Where it was, and on a line of its own why.
+    log(ptr::null_mut(), c"warning", &panic.to_string().replace('\n', " "));
 }
 
 /// A point of a call at which a test can ask for a panic: the functions that read have one each. Does nothing in other builds.

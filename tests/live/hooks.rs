@@ -49,7 +49,7 @@ fn a_panic_is_caught_logged_counted_and_survived(engine: &Engine) {
     assert_eq!(client.run::<i64>(&["GET", "after"]), 1);
 
     let log = server.log();
-    assert!(log.contains("panic caught at src/command/hooks.rs:"), "the log says where:\n{log}");
+    assert!(log.contains("panicked at src/command/hooks.rs:"), "the log says where:\n{log}");
     assert!(log.contains("asked to panic, with 1 bytes of key"), "and why:\n{log}");
     assert_eq!(client.info_field("rl", "rl_panics"), "5");
     assert_eq!(client.sliding("k", "60", 5), (1, 1, 60), "the server lives on, and the key can be opened");

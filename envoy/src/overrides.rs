@@ -85,10 +85,11 @@ impl Table {
         self.read().rates.iter().map(|(field, entry)| (field.to_string(), entry.rates())).collect()
     }
 
-    /// Begins a reading.
-    fn begin(&self) {
-        let mut fields = self.write();
-        fields.reading = fields.reading.wrapping_add(1);
+    /// Begins a reading of this number of fields. A table that grew while it is read would need half as much room again.
+    fn begin(&self, fields: usize) {
+        let Fields { rates, reading } = &mut *self.write();
+        rates.reserve(fields.saturating_sub(rates.len()));
+        *reading = reading.wrapping_add(1);
     }
 
     /// Takes a piece. Answers with what cannot be used.
@@ -238,7 +239,7 @@ async fn follow_on_a_connection(
 async fn read_all(connection: &mut MultiplexedConnection, key: &str, table: &Table) -> redis::RedisResult<Vec<String>> {
     let mut refused = Vec::new();
     let mut cursor = 0_u64;
-    table.begin();
+    table.begin(redis::cmd("HLEN").arg(key).query_async(connection).await?);
     loop {
         let mut scan = redis::cmd("HSCAN");
         scan.arg(key).arg(cursor).arg("COUNT").arg(PIECE);
@@ -265,13 +266,13 @@ mod tests {
     #[test]
     fn a_reading_takes_the_place_of_the_one_before() {
         let table = Table::default();
-        table.begin();
+        table.begin(3);
         let refused = table.take(piece(&[("a=1", "5/second, 100/15min"), ("b=1", "many"), ("c=1", "5/250ms")]));
         table.end();
         assert_eq!(refused.len(), 2, "{refused:?}");
         assert_eq!(table.get("a=1").unwrap(), [Rate { limit: 5, seconds: 1 }, Rate { limit: 100, seconds: 900 }]);
         assert_eq!((table.get("b=1"), table.len()), (None, 1));
-        table.begin();
+        table.begin(1);
         table.take(piece(&[("b=1", "7/day")]));
         // What was read before holds until all is read.
         assert!(table.get("a=1").is_some());

@@ -12,13 +12,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::Request;
 use hyper::body::Incoming;
 use hyper::rt::ReadBufCursor;
 use hyper::server::conn::{http1, http2};
-use hyper::service::service_fn;
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
@@ -202,7 +201,7 @@ pub async fn grpc<S>(
     ages: Ages,
     stopped: watch::Receiver<bool>,
 ) where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S: HttpService<Incoming, ResBody = Body, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
     let serve = |stream, _, stopped| {
@@ -301,7 +300,7 @@ async fn grpc_connection<S>(
     ages: Ages,
     mut stopped: watch::Receiver<bool>,
 ) where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S: HttpService<Incoming, ResBody = Body, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
     let mut preface = [0; PREFACE.len()];
@@ -316,7 +315,7 @@ async fn grpc_connection<S>(
     builder.timer(TokioTimer::new()).max_concurrent_streams(None);
     builder.keep_alive_interval(PING).keep_alive_timeout(PONG);
     let stream = Unvectored { stream: TokioIo::new(stream), preface: PREFACE };
-    let mut served = pin!(builder.serve_connection(stream, TowerToHyperService::new(service)));
+    let mut served = pin!(builder.serve_connection(stream, service));
     let age = async {
         match ages.most {
             Some(most) => tokio::time::sleep(spread(most)).await,

@@ -32,10 +32,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use futures_util::FutureExt as _;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tonic::service::Routes;
+use tower_service::Service as _;
 
 use config::{Config, Origin, Update};
 use gauges::Gauges;
@@ -56,6 +61,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const NOTICE: Duration = Duration::from_secs(1);
 /// How long requests that have come in may take then.
 const DRAIN: Duration = Duration::from_secs(10);
+
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// What the program is told to do.
 const USAGE: &str = "redis-rl-envoy [--check PATH ... | --version | --help]
@@ -238,7 +245,13 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
     let unless_zero = |time: Duration| (!time.is_zero()).then_some(time);
     let ages =
         Ages { most: unless_zero(settings.max_connection_age), grace: unless_zero(settings.max_connection_age_grace) };
-    let services = Routes::new(RateLimitServiceServer::new(Grpc(service))).add_service(health_service).prepare();
+    let limits = RateLimitServiceServer::new(Grpc(service));
+    let routes = Routes::new(limits.clone()).add_service(health_service).prepare();
+    // Nearly all calls are of one method, and spare the way through the routes.
+    let services = service_fn(move |request: Request<Incoming>| match request.uri().path() {
+        SHOULD_RATE_LIMIT => limits.clone().call(request).left_future(),
+        _ => routes.clone().call(request).right_future(),
+    });
     let mut told = stopped.clone();
     let ended = async move {
         let _ = told.wait_for(|stopped| *stopped).await;

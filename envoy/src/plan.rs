@@ -8,7 +8,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use ring::digest::{SHA256, digest};
 use tonic::Status;
 
-use crate::config::tree::{Kind, Reserve, UnknownUnit};
+use crate::config::tree::{Domain, Kind, Reserve, UnknownUnit};
 use crate::config::{Config, Found};
 use crate::decide::{Mode, Part};
 use crate::reservations::Reservations;
@@ -70,15 +70,14 @@ impl Plan {
         stats: &Stats,
         reservations: &Reservations,
     ) -> Result<Self, Status> {
-        if !config.has_domain(&request.domain) {
-            stats.unknown_domain(&request.domain).add(request.descriptors.len() as u64);
-        }
-        let mut plan = Self {
-            descriptors: limits(request, config, settings, stats)?,
-            parts: Vec::new(),
-            refunds: Vec::new(),
-            passing_quota: false,
+        let descriptors = match config.domain(&request.domain) {
+            Some(domain) => limits(request, domain, settings, stats)?,
+            None => {
+                stats.unknown_domain(&request.domain).add(request.descriptors.len() as u64);
+                request.descriptors.iter().map(|_| Planned::NoLimit).collect()
+            }
         };
+        let mut plan = Self { descriptors, parts: Vec::new(), refunds: Vec::new(), passing_quota: false };
         plan.share_parts(request, settings, reservations)?;
         Ok(plan)
     }
@@ -90,7 +89,7 @@ impl Plan {
         settings: &Settings,
         reservations: &Reservations,
     ) -> Result<(), Status> {
-        let mut seen: HashMap<(Vec<u8>, String), usize> = HashMap::new();
+        let mut seen = HashMap::with_capacity(request.descriptors.len());
         for (descriptor, planned) in request.descriptors.iter().zip(&mut self.descriptors) {
             let Planned::Limited(used) = planned else { continue };
             let limit = &used.found.limit;
@@ -155,7 +154,7 @@ impl Plan {
 /// Which limit each descriptor meets, and the hits that it counts there.
 fn limits(
     request: &RateLimitRequest,
-    config: &Config,
+    domain: &Domain,
     settings: &Settings,
     stats: &Stats,
 ) -> Result<Vec<Planned>, Status> {
@@ -163,7 +162,7 @@ fn limits(
     let mut replaced = HashSet::new();
     let mut limits = Vec::with_capacity(request.descriptors.len());
     for descriptor in &request.descriptors {
-        let found = config
+        let found = domain
             .find(&request.domain, descriptor, stats, &options)
             .map_err(|UnknownUnit| Status::invalid_argument("the limit of a descriptor has no unit"))?;
         limits.push(match found {

@@ -61,7 +61,7 @@ pub struct Config {
 }
 
 #[derive(Debug, Default)]
-struct Domain {
+pub struct Domain {
     hash_tag: Option<HashTag>,
     overrides: Option<Overriding>,
     http: Sources,
@@ -274,43 +274,8 @@ impl Config {
         self.domains.values().any(|domain| domain.http.have_address())
     }
 
-    pub fn has_domain(&self, domain: &str) -> bool {
-        self.domains.contains_key(domain)
-    }
-
-    /// The limit that the descriptor meets, if any: its own, where the request brings one, else that of the
-    /// configuration.
-    ///
-    /// # Errors
-    /// If the request's own limit has no unit.
-    pub fn find(
-        &self,
-        name: &str,
-        descriptor: &RateLimitDescriptor,
-        stats: &Stats,
-        options: &Options,
-    ) -> Result<Option<Found>, UnknownUnit> {
-        let Some(domain) = self.domains.get(name) else {
-            return Ok(None);
-        };
-        let found = match &descriptor.limit {
-            Some(limit) => {
-                let unit = Unit::try_from(limit.unit).map_err(|_| UnknownUnit)?;
-                Some(overriding(name, descriptor, limit.requests_per_unit, unit, stats, options)?)
-            }
-            None => domain.level.find(name, descriptor, stats).map(|found| match domain.overrides(descriptor) {
-                Some(rates) => found.with(&rates),
-                None => found,
-            }),
-        };
-        let tag = match &domain.hash_tag {
-            None => None,
-            Some(HashTag::Domain) => Some(name.to_owned()),
-            Some(HashTag::Entry(key)) => {
-                descriptor.entries.iter().find(|entry| entry.key == *key).map(|entry| entry.value.clone())
-            }
-        };
-        Ok(found.map(|found| Found { hash_tag: tag.filter(|tag| !tag.is_empty()), ..found }))
+    pub fn domain(&self, name: &str) -> Option<&Domain> {
+        self.domains.get(name)
     }
 
     /// All limits, a line each.
@@ -332,6 +297,38 @@ impl Config {
 }
 
 impl Domain {
+    /// The limit that the descriptor meets, if any: its own, where the request brings one, else that of the
+    /// configuration.
+    ///
+    /// # Errors
+    /// If the request's own limit has no unit.
+    pub fn find(
+        &self,
+        name: &str,
+        descriptor: &RateLimitDescriptor,
+        stats: &Stats,
+        options: &Options,
+    ) -> Result<Option<Found>, UnknownUnit> {
+        let found = match &descriptor.limit {
+            Some(limit) => {
+                let unit = Unit::try_from(limit.unit).map_err(|_| UnknownUnit)?;
+                Some(overriding(name, descriptor, limit.requests_per_unit, unit, stats, options)?)
+            }
+            None => self.level.find(name, descriptor, stats).map(|found| match self.overrides(descriptor) {
+                Some(rates) => found.with(&rates),
+                None => found,
+            }),
+        };
+        let tag = match &self.hash_tag {
+            None => None,
+            Some(HashTag::Domain) => Some(name.to_owned()),
+            Some(HashTag::Entry(key)) => {
+                descriptor.entries.iter().find(|entry| entry.key == *key).map(|entry| entry.value.clone())
+            }
+        };
+        Ok(found.map(|found| Found { hash_tag: tag.filter(|tag| !tag.is_empty()), ..found }))
+    }
+
     /// The rates that Redis has for the descriptor, if any.
     fn overrides(&self, descriptor: &RateLimitDescriptor) -> Option<Vec<overrides::Rate>> {
         let Overriding { table, .. } = self.overrides.as_ref()?;
@@ -427,6 +424,7 @@ impl Level {
     /// text.
     fn entry(&self, key: &str, value: &str, joined: &mut String) -> Option<(&Entry, How<'_>)> {
         joined.clear();
+        joined.reserve(key.len() + 1 + value.len());
         joined.extend([key, "_", value]);
         if let Some(entry) = self.exact.get(joined.as_str()) {
             return Some((entry, How::Value));

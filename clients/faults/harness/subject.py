@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,6 +126,13 @@ class Subject:
     def rss(self) -> int:
         """The memory of the process, in bytes."""
         return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def stop(self) -> None:
+        """It does nothing until it goes on, as a process whose share of the processor is used up."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.killpg(self._process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """Its children, too: it has a session of its own. Calls under way end as ``died``."""

@@ -47,6 +47,31 @@ async def busy_loop(play: Play) -> None:
         await play.charged(server, name, RULE, 40)
 
 
+@scenario("the process is stopped for two seconds", "hit", quick=True)
+async def stopped(play: Play) -> None:
+    """As in a container that has used up its share of the processor: the replies to ten calls under way arrive
+    meanwhile. When it goes on each is read, though its deadline (a second) is over, and so is the next."""
+    server = await play.server()
+    proxy = await play.proxy(server)
+    limiter = await play.limiter(proxy, timeout=1)
+    play.all_of(await limiter.crowd(10, "before", RULE), "allowed", what="before")
+    proxy.delay = 0.5
+    calls = [limiter.hit("k", RULE) for _ in range(10)]
+    crowd = asyncio.gather(*calls)
+
+    async def all_sent() -> bool:
+        return await play.used(server, "k", RULE) == 10
+
+    await play.comes_true("all are sent", all_sent, 5)
+    play.subject.stop()
+    await asyncio.sleep(2)
+    play.subject.go_on()
+    for reply in await crowd:
+        if not play.outcome(reply, "allowed", what="one under way"):
+            break
+    play.outcome(await limiter.hit("k", RULE), "allowed", what="the next")
+
+
 async def at_once(play: Play, n: int) -> None:
     server = await play.server()
     limiter = await play.limiter(server, timeout=0.25, deny_cache=1000)

@@ -230,7 +230,11 @@ export class Limiter {
   ): Promise<AllResult> {
     const list = demands as readonly Demand[];
     checkedDemands(list);
-    const { result } = await unlessLeft(options.signal, () => this.#all(list, options));
+    const call = () => this.#all(list, options);
+    const { result } = await unlessLeft(options.signal, call, async ({ result }) => {
+      const counted = result.allowed ? list.filter(({ rule, cost }) => unitsOf(rule, cost) > 0) : [];
+      await Promise.all(counted.map(({ key, rule, cost, force }) => this.#undo(key, rule, { cost, force }, result)));
+    });
     return result;
   }
 
@@ -527,7 +531,7 @@ export class Limiter {
   }
 
   /** Gives back what a call has taken for a caller that left meanwhile. */
-  async #undo(key: Word, rule: Rule, { cost, force }: Asking, result: Result): Promise<void> {
+  async #undo(key: Word, rule: Rule, { cost, force }: Asking, result: Result | AllResult): Promise<void> {
     // The caller can release a lease, whose holder it has named.
     if (rule.kind === "lease" || result.source !== "server" || !(result.allowed || isForced(rule, force))) return;
     const at = rule.kind === "throttle" ? {} : { atMs: result.atMs };

@@ -454,6 +454,14 @@ describe("with a server", () => {
     for (const call of [
       (signal: AbortSignal) => limiter.hit("left", rule, { signal }),
       (signal: AbortSignal) => limiter.wait("left", rule, { signal }),
+      (signal: AbortSignal) =>
+        limiter.all(
+          [
+            { key: "left", rule, cost: 2 },
+            { key: "left:checked", rule, cost: 0 },
+          ],
+          { signal },
+        ),
       (signal: AbortSignal) => limiter.reserve("left", rule, 3, { signal }),
       (signal: AbortSignal) => limiter.acquire("left:jobs", jobs, { signal }),
       (signal: AbortSignal) => limiter.hold("left:jobs", jobs, { signal }),

@@ -926,9 +926,6 @@ impl<T: Send + 'static> Drop for UnderWay<T> {
         self.progress.abandon();
         let (limiter, slot, linger) = (self.limiter.clone(), self.slot, self.linger);
         let until = self.started + limiter.patience();
-        if until <= Instant::now() && linger.is_zero() {
-            return limiter.hangs(slot, &self.progress);
-        }
         let (Ok(runtime), progress) = (Handle::try_current(), Arc::clone(&self.progress)) else { return };
         runtime.spawn(async move {
             if within(Some(until), call.as_mut()).await.is_none() {

@@ -16,7 +16,6 @@ local function reply(rule, leases)
   return {leases.allowed and 1 or 0, leases.held_after, ceil(rule.lease / 1000)}
 end
 
-
 acquire = {
   syntax = ACQUIRE_SYNTAX, parse = parse, read = read, verdict = verdict, decide = decide, reply = reply, apply = apply,
   set_missing_expiry = set_missing_expiry, release = release, complete = complete,

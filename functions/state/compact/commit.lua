@@ -61,14 +61,14 @@ local function put_rest(log, writer, from_at, head_at, head_stamp, new, rest_at,
   return first_at, first_stamp
 end
 
--- The dead bytes that moving a log would drop.
+-- The dead bytes that compacting a log would drop.
 local function dead_bytes(log)
   local first = block_of(log.head_at)
   local from = first == block_of(log.end_at - 1) and log.head_at or first * BLOCK + HEADER
   return max(0, log.footer - (log.end_at - from) - HEADER)
 end
 
--- Whether the dead bytes that can be dropped are worth moving a log for.
+-- Whether the dead bytes that can be dropped are worth compacting a log for.
 local function is_compaction_due(log)
   local dead = dead_bytes(log)
   return dead >= FEWEST_DEAD and dead * 4 >= log.end_at - log.head_at

@@ -56,7 +56,7 @@ function compact.complete()
     return (writer or make_writer()).refund(log, units, time)
   end
 
-  -- Whether moving a log would drop many dead bytes.
+  -- Whether compacting a log would drop many dead bytes.
   function compact.is_compaction_due(log)
     return log.change and not log.is_empty and (writer or make_writer()).is_compaction_due(log)
   end

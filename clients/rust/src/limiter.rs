@@ -903,6 +903,11 @@ struct UnderWay<T: Send + 'static> {
 type Calling<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 impl<T: Send + 'static> UnderWay<T> {
+    /// When no reply says something about the server.
+    fn until(&self) -> Instant {
+        self.started + self.limiter.patience()
+    }
+
     /// What the call comes to, within the deadline.
     async fn finish(mut self) -> Result<T, Error> {
         let timeout = self.limiter.timeout;
@@ -916,6 +921,12 @@ impl<T: Send + 'static> UnderWay<T> {
         let error = no_answer(TimedOut, format!("no reply within {timeout:?}"));
         // Not sent until now is not sent at all: what goes on knows that nobody waits.
         let is_sent = self.progress.stage() == Stage::Sent;
+        // What has come by now would have been read, so the next call knows at once that the server hangs.
+        if self.until() <= Instant::now() && self.linger.is_zero() {
+            self.call = None;
+            self.progress.abandon();
+            self.limiter.hangs(self.slot, &self.progress);
+        }
         Err(if is_sent && !self.reads { Error::ReplyLost(error) } else { Error::Unavailable(error) })
     }
 }
@@ -924,8 +935,7 @@ impl<T: Send + 'static> Drop for UnderWay<T> {
     fn drop(&mut self) {
         let Some(mut call) = self.call.take() else { return };
         self.progress.abandon();
-        let (limiter, slot, linger) = (self.limiter.clone(), self.slot, self.linger);
-        let until = self.started + limiter.patience();
+        let (limiter, slot, linger, until) = (self.limiter.clone(), self.slot, self.linger, self.until());
         let (Ok(runtime), progress) = (Handle::try_current(), Arc::clone(&self.progress)) else { return };
         runtime.spawn(async move {
             if within(Some(until), call.as_mut()).await.is_none() {

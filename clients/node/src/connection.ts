@@ -113,7 +113,7 @@ class Own<C> {
     this.#how = how;
   }
 
-  /** The one that is open. */
+  /** The client that is open. */
   get current(): C | undefined {
     return this.#current !== undefined && this.#how.isReady(this.#current) ? this.#current : undefined;
   }

@@ -21,7 +21,7 @@ export function unlessLeft<T>(
       const lost = (error: unknown) => (error instanceof LostReplyError ? giveBackUnknown?.() : undefined);
       work.then(giveBack, lost).catch(() => {});
     };
-    // First, as what is no signal has no listeners, and then nothing is to be called.
+    // Before the call, since a value that is not a signal throws here, and then nothing may be called.
     signal.addEventListener("abort", leave, { once: true });
     const work = call();
     const stay = () => signal.removeEventListener("abort", leave);

@@ -54,8 +54,8 @@ pub(crate) struct Periods {
 }
 
 impl Periods {
-    /// The end of the period in which a time lies, both in unix milliseconds. There is none within some years of the ends of
-    /// the calendar, in the year 9999.
+    /// The end of the period in which a time lies, both in unix milliseconds. `None` within some years of the ends
+    /// of the calendar, in the year 9999.
     pub fn end(&self, time: u64) -> Option<u64> {
         let time = Timestamp::from_millisecond(i64::try_from(time).ok()?).ok()?;
         // A date begins a little before the time where the clock is put back over midnight.

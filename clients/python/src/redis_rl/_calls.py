@@ -88,7 +88,7 @@ def is_all(call: str, rules: Sequence[tuple[Key, Rule]]) -> bool:
 
 
 def ended_at(rules: Sequence[tuple[Key, Rule]]) -> int | None:
-    """The earliest end of the calendars' periods, None where there are none."""
+    """The earliest end of the calendars' periods, or None without a calendar."""
     ends = [policy.end_ms for _, rule in rules for policy in rule.policies()]
     return min((end for end in ends if end is not None), default=None)
 

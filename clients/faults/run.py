@@ -129,8 +129,12 @@ def table(cells: list[Cell], known: dict[str, str]) -> str:
 
 
 def summary(cells: list[Cell], known: dict[str, str]) -> list[str]:
-    """The reasons of what is not green."""
-    lines = []
+    """What was not played, by its reason, and at the end what is not green: of a long log the end is read first."""
+    unplayed: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        if cell.mark == "-":
+            unplayed.setdefault((cell.kind.name, cell.why[0]), []).append(cell.scenario.name)
+    lines = [f"-   {kind}: {why}: {'; '.join(names)}" for (kind, why), names in unplayed.items()]
     for cell in cells:
         if cell.mark == "RED":
             kind = (
@@ -141,8 +145,6 @@ def summary(cells: list[Cell], known: dict[str, str]) -> list[str]:
             lines += ["", f"ok2 {cell.name}: held alone, and not beside others", *(f"    {why}" for why in cell.why)]
         elif cell.mark == "ok" and cell.name in known:
             lines += ["", f"GREEN, and known-red.txt still names it: {cell.name}"]
-    lines.append("")
-    lines += [f"-   {cell.name}: {cell.why[0]}" for cell in cells if cell.mark == "-"]
     return lines
 
 

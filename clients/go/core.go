@@ -18,7 +18,7 @@ const (
 	// For how long calls fail at once after the server was unavailable.
 	breakerPause = time.Second
 	// For how many milliseconds a reply that has arrived is looked for before a call is given up at its deadline.
-	turns = 8
+	turns = 16
 	// For how long a connection that was idle may take to answer, after a failure, before it is closed.
 	patience = time.Second
 	// The pause before a call is sent again whose keys are between two nodes, at first and at most.
@@ -242,8 +242,9 @@ func (c *core) deadline(current *call) {
 		case <-current.done:
 			return
 		// Of a process that was stopped all timers are due, and come first: the runtime looks at the network when it has nothing
-		// else to do.
+		// else to do. Of one that computes each other goroutine gets its turn, with the one that reads among them.
 		case <-time.After(time.Millisecond):
+			runtime.Gosched()
 		}
 	}
 	current.mu.Lock()

@@ -6,7 +6,6 @@ use std::io::ErrorKind::TimedOut;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use redis::Cmd;
@@ -35,8 +34,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// For how long a probe of the server may take, which no call waits for.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often other tasks get their turn before a call is given up at its deadline.
-const TURNS: usize = 8;
+/// For how long a reply that has arrived is looked for before a call is given up at its deadline.
+const TURNS: Duration = Duration::from_millis(5);
 /// For how long a call has to wait for its reply, at most, before the server is taken for one that hangs.
 const LONGEST_PATIENCE: Duration = Duration::from_secs(1);
 /// How long calls fail at once after a failure, at least and at most: for as long as one of them may take.
@@ -1007,21 +1006,16 @@ fn form(rule: &Rule) -> &'static str {
 /// What the future comes to before the deadline.
 ///
 /// A deadline judges the server and not this process. When it was busy, the reply may have arrived long since, and wait
-/// for the task that reads it: that gets its turns before the call is given up.
+/// for the task that reads it, or the connection may not have been made: the time by which this process was late does not
+/// count, up to a second.
 async fn within<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let Some(deadline) = deadline else { return Some(future.await) };
     if let Ok(output) = tokio::time::timeout_at(deadline, future.as_mut()).await {
         return Some(output);
     }
-    for _ in 0..TURNS {
-        tokio::task::yield_now().await;
-        let polled = std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
-        if let Poll::Ready(output) = polled {
-            return Some(output);
-        }
-    }
-    None
+    let late = deadline.elapsed().min(LONGEST_PATIENCE);
+    tokio::time::timeout(late + TURNS, future).await.ok()
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@
 //! * A key without a counter was seen at most as often as the lowest count. So each key that was seen more than *N* / *K*
 //!   times has a counter.
 //!
-//! The counters are kept in order, lowest first. A counter that is incremented trades places with the last counter of the
-//! same count, which keeps the order. So nothing is sorted, and a step takes a bounded time for any sequence of keys.
+//! Counts only go up. So the lowest counter is looked for from where the last one was found, and only at the end are all
+//! counters gone through again.
 //!
 //! A caller that chooses the keys must not be able to choose which of them share a chain, so keys are hashed with a random
 //! seed. Two keys of the same length and hash are counted as one: a chance of 1 in 2^64 for two keys.
@@ -39,10 +39,9 @@ pub struct Sketch<const K: usize = COUNTERS> {
     /// Of the hash.
     seed: (u64, SharedSeed),
     counters: [Counter; K],
-    /// The indices of the counters by count, lowest first.
-    order: [u8; K],
-    /// The number of counters that share the lowest count. They are first in the order.
-    lowest: u8,
+    /// No count is lower, and none before the counter of the index `next` is as low.
+    lowest: u64,
+    next: usize,
     /// The first counter of each chain. A counter is in the chain that the last byte of its key's hash names.
     chains: [u8; 256],
 }
@@ -56,8 +55,6 @@ struct Counter {
     hash: u64,
     /// The length of the key, which may be more than is kept.
     length: usize,
-    /// Its place in the order.
-    place: u8,
     /// The next counter of its chain.
     next: u8,
     bytes: [u8; KEPT],
@@ -80,20 +77,12 @@ impl<const K: usize> Sketch<K> {
     pub fn new() -> Self {
         const { assert!(0 < K && K < NONE as usize) };
         let random = RandomState::new();
-        let order: [u8; K] = array::from_fn(|place| place as u8);
+        let unused = || Counter { count: 0, error: 0, hash: 0, length: 0, next: NONE, bytes: [0; KEPT] };
         Self {
             seed: (random.hash_one(0), SharedSeed::from_u64(random.hash_one(1))),
-            counters: order.map(|place| Counter {
-                count: 0,
-                error: 0,
-                hash: 0,
-                length: 0,
-                place,
-                next: NONE,
-                bytes: [0; KEPT],
-            }),
-            order,
-            lowest: K as u8,
+            counters: array::from_fn(|_| unused()),
+            lowest: 0,
+            next: 0,
             chains: [NONE; 256],
         }
     }
@@ -105,9 +94,11 @@ impl<const K: usize> Sketch<K> {
         let hash = hasher.finish();
         // Every index is in range, so the steps below never return early.
         match self.find(hash, key.len()) {
-            Some(index) => self.raise(index),
-            None => self.take_over(hash, key),
-        };
+            Some(counter) => counter.count = counter.count.saturating_add(1),
+            None => {
+                self.take_over(hash, key);
+            }
+        }
     }
 
     /// The keys that have counters, by descending count, then by error, then by their bytes.
@@ -119,12 +110,12 @@ impl<const K: usize> Sketch<K> {
     }
 
     /// The counter of a key.
-    fn find(&self, hash: u64, length: usize) -> Option<u8> {
+    fn find(&mut self, hash: u64, length: usize) -> Option<&mut Counter> {
         let mut index = *self.chains.get(chain_of(hash))?;
         loop {
             let counter = self.counters.get(usize::from(index))?; // `None` at the end of the chain.
             if counter.hash == hash && counter.length == length {
-                return Some(index);
+                return self.counters.get_mut(usize::from(index));
             }
             index = counter.next;
         }
@@ -132,21 +123,22 @@ impl<const K: usize> Sketch<K> {
 
     /// Gives the lowest counter to a key without one, and increments it.
     fn take_over(&mut self, hash: u64, key: &[u8]) -> Option<()> {
-        // Of the counters with the lowest count, the last one: it keeps its place when it is incremented.
-        let last = self.lowest.checked_sub(1)?;
-        let index = *self.order.get(usize::from(last))?;
-        let raised = self.counters.get(usize::from(index))?.count.checked_add(1)?; // At its maximum it stays as it is.
-        self.leave_chain(index);
+        let counters = self.counters.iter().enumerate();
+        let as_low = counters.clone().skip(self.next).find(|(_, counter)| counter.count == self.lowest);
+        let (index, counter) = as_low.or_else(|| counters.min_by_key(|(_, counter)| counter.count))?;
+        (self.lowest, self.next) = (counter.count, index.saturating_add(1));
+        let raised = self.lowest.checked_add(1)?; // At its maximum it stays as it is.
+        self.leave_chain(index as u8);
         let chain = self.chains.get_mut(chain_of(hash))?;
-        let counter = self.counters.get_mut(usize::from(index))?;
+        let counter = self.counters.get_mut(index)?;
         counter.error = counter.count;
         counter.count = raised;
         counter.hash = hash;
         counter.length = key.len();
-        counter.next = mem::replace(chain, index);
+        counter.next = mem::replace(chain, index as u8);
         let kept = kept_of(key);
         counter.bytes.get_mut(..kept.len())?.copy_from_slice(kept);
-        self.one_less_is_lowest(last)
+        Some(())
     }
 
     /// Takes a counter out of the chain of its key. An unused counter is not in a chain.
@@ -166,47 +158,6 @@ impl<const K: usize> Sketch<K> {
                 return Some(());
             }
             before = *link;
-        }
-    }
-
-    /// Increments a counter.
-    fn raise(&mut self, index: u8) -> Option<()> {
-        let counter = self.counters.get(usize::from(index))?;
-        let (place, count) = (counter.place, counter.count);
-        let raised = count.checked_add(1)?; // At its maximum it stays as it is.
-        let is_lowest = place < self.lowest;
-        let last = if is_lowest { self.lowest } else { self.end_of(count, place)? }.checked_sub(1)?;
-
-        if last != place {
-            let other = mem::replace(self.order.get_mut(usize::from(last))?, index);
-            *self.order.get_mut(usize::from(place))? = other;
-            self.counters.get_mut(usize::from(other))?.place = place;
-        }
-        let counter = self.counters.get_mut(usize::from(index))?;
-        counter.place = last;
-        counter.count = raised;
-
-        if is_lowest { self.one_less_is_lowest(last) } else { Some(()) }
-    }
-
-    /// Records that `left` counters still share the lowest count. At 0 the next count becomes the lowest.
-    fn one_less_is_lowest(&mut self, left: u8) -> Option<()> {
-        self.lowest = left;
-        if left == 0 {
-            let first = self.counters.get(usize::from(*self.order.first()?))?;
-            self.lowest = self.end_of(first.count, 0)?;
-        }
-        Some(())
-    }
-
-    /// The place after the last counter with this count. There is one at `place`.
-    fn end_of(&self, count: u64, place: u8) -> Option<u8> {
-        let next = place.checked_add(1)?;
-        let has_it = |&index: &u8| self.counters.get(usize::from(index)).is_some_and(|counter| counter.count <= count);
-        match self.order.get(usize::from(next)..)? {
-            // No other counter has this count, as is usual for high ones.
-            [after, ..] if !has_it(after) => Some(next),
-            after => next.checked_add(u8::try_from(after.partition_point(has_it)).ok()?),
         }
     }
 }
@@ -263,14 +214,11 @@ mod tests {
         check_links(sketch);
     }
 
-    /// The order and the chains are whole.
+    /// The chains are whole, and no lower counter is passed over.
     fn check_links<const K: usize>(sketch: &Sketch<K>) {
-        let counts = sketch.order.map(|index| sketch.counters[usize::from(index)].count);
-        assert!(counts.is_sorted(), "{counts:?}");
-        assert_eq!(counts.iter().filter(|&&count| count == counts[0]).count(), usize::from(sketch.lowest));
-        for (place, &index) in sketch.order.iter().enumerate() {
-            assert_eq!(usize::from(sketch.counters[usize::from(index)].place), place);
-        }
+        let counts = sketch.counters.each_ref().map(|counter| counter.count);
+        assert!(counts.iter().all(|&count| count >= sketch.lowest), "{counts:?}");
+        assert!(counts[..sketch.next].iter().all(|&count| count > sketch.lowest || count == u64::MAX), "{counts:?}");
         let mut in_chains = 0;
         for (chain, &first) in sketch.chains.iter().enumerate() {
             let mut index = first;
@@ -366,7 +314,6 @@ mod tests {
         for index in 0..2 {
             sketch.counters[index].count = u64::MAX;
         }
-        sketch.lowest = 2;
         for key in ["a", "b", "c", "a"] {
             sketch.count(key.as_bytes());
             check_links(&sketch);

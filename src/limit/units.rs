@@ -1,11 +1,12 @@
 //! The quantities of limiting. Each is a type of its own, so that one cannot be passed for another.
 //!
 //! Each type has a range in which no sum or difference of two values overflows, so the arithmetic here is plain. Overflow
-//! checks are on in the release build: a mistake here would end the call in an internal error.
+//! checks are on in the release build: a mistake here would end the call in an internal error. So would a list of quotas that is empty,
+//! which there is none of.
 
-#![allow(clippy::arithmetic_side_effects)]
+#![allow(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
-use std::iter;
+use smallvec::SmallVec;
 
 /// A point in time: milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -164,25 +165,22 @@ impl Quota {
     }
 }
 
-/// The quotas of one call: at least one, at most [`Quotas::MOST`], their windows in increasing order.
+/// The quotas of one call: at least one, at most [`Quotas::MOST`], their windows in increasing order. Most calls have one, which needs no
+/// allocation.
 #[derive(Debug, Clone)]
-pub struct Quotas {
-    first: Quota,
-    /// Empty in most calls, so that they need no allocation.
-    others: Vec<Quota>,
-}
+pub struct Quotas(SmallVec<[Quota; 1]>);
 
 impl Quotas {
     /// Those of some quotas, if there is one.
     pub fn filtered(&self, is_kept: impl Fn(Quota) -> bool) -> Option<Self> {
-        let mut kept = self.iter().filter(|&quota| is_kept(quota));
-        Some(Self { first: kept.next()?, others: kept.collect() })
+        let kept: SmallVec<_> = self.iter().filter(|&quota| is_kept(quota)).collect();
+        (!kept.is_empty()).then_some(Self(kept))
     }
 
     pub const MOST: usize = 16;
 
-    pub const fn of(quota: Quota) -> Self {
-        Self { first: quota, others: Vec::new() }
+    pub fn of(quota: Quota) -> Self {
+        Self(SmallVec::from_buf([quota]))
     }
 
     /// Adds a quota, whose window must be longer than those that are there, or end later.
@@ -194,21 +192,24 @@ impl Quotas {
         if self.len() == Self::MOST {
             return Err(Refusal::TooMany);
         }
-        self.others.push(quota);
+        if !self.0.spilled() {
+            self.0.grow(4); // In one step, with room for the usual two or three.
+        }
+        self.0.push(quota);
         Ok(())
     }
 
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Quota> + Clone + '_ {
-        iter::once(self.first).chain(self.others.iter().copied())
+        self.0.iter().copied()
     }
 
     pub fn len(&self) -> usize {
-        self.others.len() + 1
+        self.0.len()
     }
 
     /// The quota with the shortest window.
-    pub const fn first(&self) -> Quota {
-        self.first
+    pub fn first(&self) -> Quota {
+        self.0[0]
     }
 
     pub fn longest(&self) -> Window {
@@ -217,12 +218,12 @@ impl Quotas {
 
     /// The quota with the longest window, or with the one that ends last.
     pub fn last(&self) -> Quota {
-        *self.others.last().unwrap_or(&self.first)
+        self.0[self.len() - 1]
     }
 
     /// The quota, if it is the only one.
     pub fn single(&self) -> Option<Quota> {
-        self.others.is_empty().then_some(self.first)
+        if let [only] = *self.0 { Some(only) } else { None }
     }
 }
 

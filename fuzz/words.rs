@@ -1,7 +1,7 @@
 //! The words of the commands: each call is accepted, or refused with the very line, as tests/support/grammar.rs has it.
 
 use super::all;
-use super::args::{self, Host};
+use super::args::{self, Host, Options};
 use super::rule::Rule;
 use super::rules::{AnyRule, bad_words};
 use super::settle::NO_HOLD;
@@ -180,21 +180,19 @@ fn check(words: &[Vec<u8>]) {
 
 /// Reads the words as the command does.
 fn read(name: &str, words: Args<'_>) -> Result<(), Error> {
-    let mut rest = words;
+    let (mut rest, mut options) = (words, Options::default());
     rest.next();
     rest.next();
     match name {
-        "rl.sliding" => Sliding::parse(&mut rest, Host::Own).map(drop),
-        "rl.fixed" => Fixed::parse(&mut rest, Host::Own).map(drop),
-        "rl.throttle" => Throttle::parse(&mut rest, Host::Own).map(drop),
-        "rl.acquire" => Lease::parse(&mut rest, Host::Own).map(drop),
-        "rl.peek" => AnyRule::parse(&mut rest, Host::Peek).map(drop),
-        "rl.refund" => AnyRule::parse(&mut rest, Host::Refund).map(drop),
-        "rl.settle" => match AnyRule::parse(&mut rest, Host::Settle)? {
-            (AnyRule::Sliding(Sliding { hold: None, .. }) | AnyRule::Fixed(Fixed { hold: None, .. }), _) => {
-                Err(NO_HOLD)
-            }
-            (rule, options) => options.actual.map(drop).ok_or_else(|| bad_words(rule.grammar(), Host::Settle)),
+        "rl.sliding" => Sliding::parse(&mut rest, Host::Own, &mut options).map(drop),
+        "rl.fixed" => Fixed::parse(&mut rest, Host::Own, &mut options).map(drop),
+        "rl.throttle" => Throttle::parse(&mut rest, Host::Own, &mut options).map(drop),
+        "rl.acquire" => Lease::parse(&mut rest, Host::Own, &mut options).map(drop),
+        "rl.peek" => AnyRule::parse(&mut rest, Host::Peek, &mut options).map(drop),
+        "rl.refund" => AnyRule::parse(&mut rest, Host::Refund, &mut options).map(drop),
+        "rl.settle" => match AnyRule::parse(&mut rest, Host::Settle, &mut options)? {
+            AnyRule::Sliding(Sliding { hold: None, .. }) | AnyRule::Fixed(Fixed { hold: None, .. }) => Err(NO_HOLD),
+            rule => options.actual.map(drop).ok_or_else(|| bad_words(rule.grammar(), Host::Settle)),
         },
         "rl.reset" => args::windows(rest).map(drop),
         "rl.all" => {

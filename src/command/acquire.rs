@@ -20,12 +20,12 @@ impl Rule for Lease {
     };
     const REFUNDABLE: bool = false;
 
-    fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
+    fn parse(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Self, Error> {
         let (Some(limit), Some(lease), Some(holder)) = (words.next(), words.next(), words.next()) else {
             return Err(Error::WrongArity);
         };
         let (limit, lease) = (args::limit(limit)?, args::lease(lease)?);
-        let options = args::options::<Self>(words, host)?;
-        Ok((Self { limit, lease, holder: holder.retain() }, options))
+        args::options::<Self>(words, host, options)?;
+        Ok(Self { limit, lease, holder: holder.retain() })
     }
 }

@@ -7,7 +7,7 @@ use std::cmp::{Ordering, Reverse};
 
 use smallvec::SmallVec;
 
-use super::args::{self, Host, is};
+use super::args::{self, Host, Options, is};
 use super::reply;
 use super::rule::{enforced, now};
 use super::rules::{AnyRule, AnyState, bad_words, is_rule};
@@ -149,8 +149,7 @@ pub(super) fn parse(words: Args<'_>) -> Result<(List<Part<'_>>, Detail), Error> 
         if rest.is_empty() {
             return Err(BAD_ALL);
         }
-        let (rule, _options) = AnyRule::parse(&mut rest, Host::All)?;
-        parts.push((call, rule));
+        parts.push((call, AnyRule::parse(&mut rest, Host::All, &mut Options::default())?));
     }
     match (rest.next(), parts.last()) {
         (None, _) => Ok((parts, Detail::Wait)),

@@ -114,26 +114,24 @@ impl Options {
 }
 
 /// `windowSec limit [windowSec limit ...]` and options.
-pub fn quotas_and_options<R: Rule>(words: &mut Args<'_>, host: Host) -> Result<(Request, Options), Error> {
+pub fn quotas_and_options<R: Rule>(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Request, Error> {
     // The usual call.
     if host == Host::Own
         && let Some([window, limit]) = words.exactly()
     {
-        let request = Request { quotas: Quotas::of(quota(window, limit)?), cost: Cost::ONE, force: false, held: false };
-        return Ok((request, Options::default()));
+        return Ok(Request { quotas: Quotas::of(quota(window, limit)?), cost: Cost::ONE, force: false, held: false });
     }
     let quotas = quotas(words)?;
-    let options = options::<R>(words, host)?;
+    self::options::<R>(words, host, options)?;
     let (cost, held) = (options.cost.unwrap_or(Cost::ONE), options.hold.is_some());
     if held && cost == Cost::NOTHING {
         return Err(BAD_COST);
     }
-    Ok((Request { quotas, cost, force: options.force, held }, options))
+    Ok(Request { quotas, cost, force: options.force, held })
 }
 
 /// Options in any order, each once. In RL.ALL they end at the next rule, elsewhere with the call.
-pub fn options<R: Rule>(words: &mut Args<'_>, host: Host) -> Result<Options, Error> {
-    let mut options = Options::default();
+pub fn options<R: Rule>(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<(), Error> {
     while let Some(word) = words.peek() {
         let mut rest = *words;
         rest.next();
@@ -166,7 +164,7 @@ pub fn options<R: Rule>(words: &mut Args<'_>, host: Host) -> Result<Options, Err
         }
         *words = rest;
     }
-    if host == Host::All || words.is_empty() { Ok(options) } else { Err(bad_words(R::GRAMMAR, host)) }
+    if host == Host::All || words.is_empty() { Ok(()) } else { Err(bad_words(R::GRAMMAR, host)) }
 }
 
 /// The units after COST. They may be 0 where a rule can be a check.

@@ -22,13 +22,13 @@ impl Rule for Fixed {
         since: c"0.1.0",
     };
 
-    fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
-        let (request, mut options) = args::quotas_and_options::<Self>(words, host)?;
+    fn parse(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Self, Error> {
+        let request = args::quotas_and_options::<Self>(words, host, options)?;
         if options.anchored && request.quotas.last().end.is_some() {
             return Err(ANCHORED_END);
         }
-        let (anchored, hold) = (options.anchored, options.hold.take());
-        Ok((Self { request, anchored, skips_ended: matches!(host, Host::Refund | Host::Settle), hold }, options))
+        let skips_ended = matches!(host, Host::Refund | Host::Settle);
+        Ok(Self { request, anchored: options.anchored, skips_ended, hold: options.hold.take() })
     }
 
     fn forces(&self) -> bool {

@@ -2,11 +2,11 @@
 //! candidates of 8.8 and took out again, and for which client libraries have methods.
 
 use super::KeyHandler;
-use super::args::{Options, is, within};
+use super::args::{is, within};
 use super::rule::decide;
 use super::throttle::{BAD_BURST, LARGEST_BURST, bad_rate};
 use crate::limit::throttle::Rate;
-use crate::limit::{Limit, Window};
+use crate::limit::{Detail, Limit, Window};
 use crate::server::{Access, Args, Call, Command, Context, EntryPoint, Error, Keys, Str};
 use crate::state::Throttle;
 
@@ -33,7 +33,7 @@ pub struct Gcra;
 
 impl KeyHandler for Gcra {
     fn run(ctx: &mut Context, call: Call<'_>, words: Args<'_>) -> Result<(), Error> {
-        decide(ctx, call, &parse(words)?, &Options::default())
+        decide(ctx, call, &parse(words)?, Detail::Short)
     }
 }
 

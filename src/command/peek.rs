@@ -1,6 +1,6 @@
 //! `RL.PEEK key rule [FULL | EACH]`: what a call would reply.
 
-use super::args::Host;
+use super::args::{Host, Options};
 use super::rule::{enforced, now};
 use super::rules::AnyRule;
 use super::{KeyHandler, reply};
@@ -13,7 +13,8 @@ pub struct Peek;
 
 impl KeyHandler for Peek {
     fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
-        let (rule, options) = AnyRule::parse(&mut words, Host::Peek)?;
+        let mut options = Options::default();
+        let rule = AnyRule::parse(&mut words, Host::Peek, &mut options)?;
         let (now, detail) = (now(), options.detail());
 
         let state = rule.read::<ReadOnly>(ctx, call, now)?;

@@ -1,7 +1,7 @@
 //! `RL.REFUND key rule [AT ms]`: takes back units that a call has counted.
 
 use super::KeyHandler;
-use super::args::Host;
+use super::args::{Host, Options};
 use super::rule::now;
 use super::rules::AnyRule;
 use crate::metrics::REFUND;
@@ -12,7 +12,8 @@ pub struct Refund;
 
 impl KeyHandler for Refund {
     fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
-        let (rule, options) = AnyRule::parse(&mut words, Host::Refund)?;
+        let mut options = Options::default();
+        let rule = AnyRule::parse(&mut words, Host::Refund, &mut options)?;
         let now = now();
 
         let state = rule.read::<Writable>(ctx, call, now)?;

@@ -11,7 +11,7 @@ use super::reply;
 use super::rules::Counts;
 use super::top::denied;
 use crate::config;
-use crate::limit::{Decision, Lookups, Micros};
+use crate::limit::{Decision, Detail, Lookups, Micros};
 use crate::metrics::PEEK;
 use crate::server::{Args, Call, Command, Context, Error, Writable, unix_micros};
 use crate::state::{Compaction, State, Stored, Work};
@@ -38,7 +38,7 @@ pub trait Rule: Stored + Sized {
     const REFUNDABLE: bool = true;
 
     /// Reads its words, and the options after them.
-    fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error>;
+    fn parse(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Self, Error>;
 
     /// Whether a request is counted even if it does not fit.
     fn forces(&self) -> bool {
@@ -61,14 +61,15 @@ pub struct Decide<R>(PhantomData<R>);
 
 impl<R: Rule + Counts> KeyHandler for Decide<R> {
     fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
-        let (rule, options) = R::parse(&mut words, Host::Own)?;
-        decide(ctx, call, &rule, &options)
+        let mut options = Options::default();
+        let rule = R::parse(&mut words, Host::Own, &mut options)?;
+        decide(ctx, call, &rule, options.detail())
     }
 }
 
 /// Decides by a rule about a key, and replies.
-pub fn decide<R: Rule + Counts>(ctx: &mut Context, call: Call<'_>, rule: &R, options: &Options) -> Result<(), Error> {
-    let (now, detail) = (now(), options.detail());
+pub fn decide<R: Rule + Counts>(ctx: &mut Context, call: Call<'_>, rule: &R, detail: Detail) -> Result<(), Error> {
+    let now = now();
 
     let mut state = rule.read::<Writable>(ctx, call, now)?;
     if state.has_ended_holds() {

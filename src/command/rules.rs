@@ -29,11 +29,10 @@ macro_rules! rules {
 
         impl AnyRule {
             /// Reads the name of a rule, its words, and the options after them.
-            pub fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
+            pub fn parse(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Self, Error> {
                 let name = words.next().ok_or(Error::WrongArity)?.as_bytes();
                 $(if $rule::GRAMMAR.is_named(name) && const { Row::of::<$rule>() }.is_taken(host) {
-                    let (rule, options) = $rule::parse(words, host)?;
-                    return Ok((Self::$rule(rule), options));
+                    return $rule::parse(words, host, options).map(Self::$rule);
                 })+
                 Err(line(None, host))
             }

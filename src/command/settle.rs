@@ -1,7 +1,7 @@
 //! `RL.SETTLE key rule ACTUAL n`: makes n units of what a holder has counted, once.
 
 use super::KeyHandler;
-use super::args::Host;
+use super::args::{Host, Options};
 use super::rule::now;
 use super::rules::{AnyRule, bad_words};
 use crate::metrics::SETTLED;
@@ -14,7 +14,8 @@ pub struct Settle;
 
 impl KeyHandler for Settle {
     fn run(ctx: &mut Context, call: Call<'_>, mut words: Args<'_>) -> Result<(), Error> {
-        let (rule, options) = AnyRule::parse(&mut words, Host::Settle)?;
+        let mut options = Options::default();
+        let rule = AnyRule::parse(&mut words, Host::Settle, &mut options)?;
         let (now, actual) = (now(), options.actual.ok_or_else(|| bad_words(rule.grammar(), Host::Settle)));
 
         let settlement = match &rule {

@@ -21,15 +21,14 @@ impl Rule for Sliding {
         since: c"0.1.0",
     };
 
-    fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
-        let (request, mut options) = args::quotas_and_options::<Self>(words, host)?;
+    fn parse(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Self, Error> {
+        let request = args::quotas_and_options::<Self>(words, host, options)?;
         if request.quotas.last().end.is_some() {
             return Err(args::BAD_WINDOW);
         }
         // What is settled is a cost, also without that word.
         let has_cost = options.cost.is_some() || host == Host::Settle;
-        let (storage, hold) = (config::sliding_storage(has_cost), options.hold.take());
-        Ok((Self { request, storage, hold }, options))
+        Ok(Self { request, storage: config::sliding_storage(has_cost), hold: options.hold.take() })
     }
 
     fn forces(&self) -> bool {

@@ -24,7 +24,7 @@ impl Rule for Throttle {
     const COMMAND: Command = command(c"rl.throttle");
     const SERVER_MAY_HAVE_IT: bool = true;
 
-    fn parse(words: &mut Args<'_>, host: Host) -> Result<(Self, Options), Error> {
+    fn parse(words: &mut Args<'_>, host: Host, options: &mut Options) -> Result<Self, Error> {
         let (Some(max_burst), Some(count), Some(period)) = (words.next(), words.next(), words.next()) else {
             return Err(Error::WrongArity);
         };
@@ -36,9 +36,8 @@ impl Rule for Throttle {
             words.next();
             quantity = within(word, 0, Limit::MAX).ok_or(BAD_QUANTITY)?;
         }
-        let options = args::options::<Self>(words, host)?;
-        let rate = Rate::new(max_burst, count, period).map_err(bad_rate)?;
-        Ok((Self { rate, quantity }, options))
+        args::options::<Self>(words, host, options)?;
+        Ok(Self { rate: Rate::new(max_burst, count, period).map_err(bad_rate)?, quantity })
     }
 
     fn is_check(&self) -> bool {

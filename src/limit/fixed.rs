@@ -37,19 +37,19 @@ pub struct Counter {
 impl Counter {
     /// The counter once a request of this cost is counted. It keeps its expiry unless it is 0, when a window begins. A
     /// counter without an expiry gets one: it would never end.
-    pub fn after(self, cost: Cost, now: Time) -> Result<Self, Overflow> {
+    pub fn after(&self, cost: Cost, now: Time) -> Result<Self, Overflow> {
         let value = self.value.checked_add(cost.units()).ok_or(Overflow)?;
         let kept = self.expiry.filter(|_| self.value != 0);
-        Ok(Self { value, expiry: Some(kept.unwrap_or(self.new_expiry(now))), ..self })
+        Ok(Self { value, expiry: Some(kept.unwrap_or(self.new_expiry(now))), ..*self })
     }
 
     /// The expiry of a counter that begins now.
-    pub fn new_expiry(self, now: Time) -> Time {
+    pub fn new_expiry(&self, now: Time) -> Time {
         self.quota.end.map_or(now.plus(self.life), |end| end.plus_millis(GRACE))
     }
 
     /// When the next request finds the counter at 0: in the next window, or once this counter has expired.
-    fn fresh_at(self, now: Time) -> Time {
+    fn fresh_at(&self, now: Time) -> Time {
         if let Some(end) = self.quota.end {
             return end;
         }
@@ -62,8 +62,8 @@ impl Counter {
     }
 
     /// What its quota says of a request.
-    fn verdict(self, cost: Cost, now: Time) -> Verdict {
-        let Self { quota, value: used, .. } = self;
+    fn verdict(&self, cost: Cost, now: Time) -> Verdict {
+        let Self { quota, value: used, .. } = *self;
         let retry = if quota.limit.free(used) >= cost.needed() {
             Retry::Now
         } else if cost.needed() > quota.limit.requests() {
@@ -75,8 +75,8 @@ impl Counter {
     }
 
     /// The state after a request.
-    fn status(self, retry: Retry, detail: Detail, now: Time) -> Status {
-        let Self { quota, value: used, .. } = self;
+    fn status(&self, retry: Retry, detail: Detail, now: Time) -> Status {
+        let Self { quota, value: used, .. } = *self;
         let waits = (detail >= Detail::Full).then(|| match used {
             ..=0 => Waits { next: Some(0), reset: 0 },
             _ => {
@@ -90,7 +90,7 @@ impl Counter {
 
     /// The units that a refund takes back; 0 if the request was made at a time outside the current window. A window whose beginning is
     /// not known is taken for that of the request.
-    pub fn refundable(self, cost: Cost, at: Option<Time>, now: Time) -> i64 {
+    pub fn refundable(&self, cost: Cost, at: Option<Time>, now: Time) -> i64 {
         let in_window = match (self.quota.end, at) {
             (Some(end), _) => now < end,
             (None, None) => true,
@@ -104,7 +104,7 @@ impl Counter {
 
     /// The remaining life in seconds, as the `TTL` command rounds it. Without an expiry, the life that it would get. A window whose end
     /// is given lives until then.
-    pub fn ttl(self, now: Time) -> i64 {
+    pub fn ttl(&self, now: Time) -> i64 {
         let over = self.quota.end.or(self.expiry);
         nearest_seconds(over.map_or(self.life.millis(), |over| over.since(now).max(0)))
     }

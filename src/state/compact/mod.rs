@@ -187,9 +187,13 @@ impl Compact {
     ///
     /// Units stamped at a time are not taken back if more than [`MOST_REWRITTEN`] bytes of entries are later.
     pub fn refund(&self, bytes: &[u8], units: u64, time: Option<Time>) -> Result<(u64, Option<Edit>), Flaw> {
-        let (since, until) = match time {
-            None => (self.ends.head.units, self.ends.end),
-            Some(time) => self.stamped(bytes, time.millis())?,
+        let Ends { head, end, .. } = self.ends;
+        let (stamped, since, until) = match time {
+            None => (None, head.units, end),
+            Some(time) => match self.stamped(bytes, time.millis())? {
+                Some((first, until)) => (Some(first), first.before.units, until),
+                None => (None, end.units, end),
+            },
         };
         let refunded = until.units.saturating_sub(since).min(units);
         if refunded == 0 {
@@ -200,7 +204,11 @@ impl Compact {
         }
         // The units before this one stay, those from it to `until` go.
         let first = until.units.saturating_sub(refunded);
-        let stored = self.seek(bytes, |mark| mark.units <= first)?;
+        let stored = match stamped {
+            Some(stored) if first < stored.after.units => stored,
+            Some(stored) => self.walk(bytes, stored.after, |mark| mark.units <= first)?,
+            None => self.seek(bytes, |mark| mark.units <= first)?,
+        };
         let kept = first.saturating_sub(stored.before.units);
         let lighter = (kept > 0).then_some(Entry { stamp: stored.after.stamp, weight: kept });
         let (mut log, mut rest) = (*self, until);
@@ -210,16 +218,20 @@ impl Compact {
         Ok((refunded, Some(log.rewrite(bytes, stored.before, lighter, rest, Compaction::Allowed)?)))
     }
 
-    /// The units before the first entry stamped at a time that can be taken back, and the place after the last one.
-    fn stamped(&self, bytes: &[u8], stamp: i64) -> Result<(u64, Mark), Flaw> {
+    /// The first entry stamped at a time that can be taken back, and the place after the last one.
+    fn stamped(&self, bytes: &[u8], stamp: i64) -> Result<Option<(Stored, Mark)>, Flaw> {
         let Ends { head, end, .. } = self.ends;
         if self.is_empty() || stamp < head.stamp || stamp > end.stamp {
-            return Ok((end.units, end));
+            return Ok(None);
         }
-        let until = if stamp == end.stamp { end } else { self.seek(bytes, |mark| mark.stamp <= stamp)?.before };
-        let since = self.seek(bytes, |mark| mark.stamp < stamp)?.before.units;
-        let first = self.first_rewritable(bytes)?.map_or(since, |first| first.units);
-        Ok((since.max(first), until))
+        let kept = self.first_rewritable(bytes)?.map_or(0, |first| first.units);
+        let first = self.seek(bytes, |mark| mark.stamp < stamp || mark.units <= kept)?;
+        if first.after.stamp > stamp {
+            return Ok(None);
+        }
+        let until =
+            if stamp == end.stamp { end } else { self.walk(bytes, first.after, |mark| mark.stamp <= stamp)?.before };
+        Ok(Some((first, until)))
     }
 
     /// The entry to be added, if it can be stored and its units can be counted together with the others.
@@ -360,8 +372,13 @@ impl Compact {
             }
             middle = low.midpoint(high);
         }
-        let mut from = if low == first { self.head_mark(bytes)? } else { self.block_mark(bytes, low)? };
-        from = self.skip(bytes, from, &is_before);
+        let from = if low == first { self.head_mark(bytes)? } else { self.block_mark(bytes, low)? };
+        self.walk(bytes, from, is_before)
+    }
+
+    /// The first entry from a place on after which `is_before` no longer holds.
+    fn walk(&self, bytes: &[u8], from: Mark, is_before: impl Fn(Mark) -> bool) -> Result<Stored, Flaw> {
+        let mut from = self.skip(bytes, from, &is_before);
         while let Some(stored) = self.step(bytes, from)? {
             if !is_before(stored.after) {
                 return Ok(stored);

@@ -15,6 +15,7 @@
 -- statuses(rule, state, each)        the status of the binding window, or of each
 -- set_missing_expiry(rule, state)    gives an expiry to a key that lacks one, where nothing else changes
 -- refund(rule, state)                takes back what was counted, and returns the reply
+-- leave_out(rule, state)             leaves out of a state what a refund by another rule would take back; where there are holds
 -- counters(rule, key, now, declared) the keys that it uses in place of the one in the call
 
 -- The reply is made before anything is written: its waits are computed from what is stored.
@@ -24,7 +25,8 @@ local function decide(kind, words, at, command, key, declared)
   local now, seconds, nanos = clock()
   local state = kind.read(rule, key, now, seconds, nanos, declared, writes and not rule.HOLD)
   local holds = rule.HOLD and (held or make_held()).open(rule, key, now, declared)
-  if holds and writes and held.give_back(kind, rule, key, holds, declared, {left = MOST_WORK}) then
+  -- A peek leaves out of its state what another call gives back.
+  if holds and held.give_back(kind, rule, key, holds, declared, {left = MOST_WORK}, not writes and state) and writes then
     state, holds = kind.read(rule, key, now, seconds, nanos, declared, false), held.open(rule, key, now, declared)
   end
   kind.verdict(rule, state)

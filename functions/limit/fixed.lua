@@ -97,20 +97,38 @@ local function complete()
     return (several or make_several()).statuses(fixed, rule, state, each, status)
   end
 
+  -- The units of a counter that a refund takes back.
+  local function refundable(rule, quota, now)
+    local at = rule.at
+    local in_window = not at
+    if quota.ends then
+      in_window = not quota.is_over
+    elseif at and rule.ANCHORED then
+      in_window = quota.expiry and at >= quota.expiry - quota.window and at < quota.expiry
+    elseif at then
+      in_window = floor(at / quota.window) == floor(now / quota.window)
+    end
+    return quota.exists and in_window and max(0, min(rule.cost, quota.value)) or 0
+  end
+
+  -- The rule has some of the windows.
+  fixed.leave_out = HELD and function(rule, state)
+    local place = 1
+    for index = 1, #state.quotas do
+      local quota = state.quotas[index]
+      if quota.window == rule.windows[place] then
+        quota.value, place = quota.value - refundable(rule, quota, state.now), place + 1
+      end
+      quota.value = quota.shared and quota.shared.value or quota.value
+    end
+  end
+
   function fixed.refund(rule, state)
-    local now, at, most = state.now, rule.at, 0
+    local now, most = state.now, 0
     for index = rule.count, 1, -1 do
       local quota = state.quotas[index]
-      local in_window = not at
-      if quota.ends then
-        in_window = not quota.is_over
-      elseif at and rule.ANCHORED then
-        in_window = quota.expiry and at >= quota.expiry - quota.window and at < quota.expiry
-      elseif at then
-        in_window = floor(at / quota.window) == floor(now / quota.window)
-      end
-      if quota.exists and quota.value > 0 and in_window then
-        local units = min(rule.cost, quota.value)
+      local units = refundable(rule, quota, now)
+      if units > 0 then
         call('INCRBY', quota.name, format('-%.0f', units))
         most, quota.value = max(most, units), quota.value - units
       end

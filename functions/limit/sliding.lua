@@ -145,6 +145,14 @@ local function complete()
     return (several or make_several()).statuses(sliding, rule, state, each, status)
   end
 
+  -- Leaves out units of one stamp: a log without such units takes the place of the log, with functions of its own.
+  sliding.leave_out = HELD and function(rule, state)
+    if not state.leave_out then
+      include 'state/sliding/without'
+    end
+    state.leave_out(rule.cost, rule.at)
+  end
+
   -- Takes back the newest units that a clock has stamped, or some of one stamp.
   function sliding.refund(rule, state)
     local log, store, now, window, at = state.log, state.store, state.now, rule.windows[1], rule.at

@@ -104,7 +104,8 @@ end
 
 -- Gives back what has ended at a key, as RL.REFUND with the time at which it was counted. What one call does is bounded: `work` is what
 -- is left of that. The first of a call and the hold of its own holder are given back in any case. Returns whether there was any.
-local function give_back(kind, rule, key, holds, declared, work)
+-- `peeked`: the state of a peek, which leaves all this out of it and writes nothing.
+local function give_back(kind, rule, key, holds, declared, work, peeked)
   if #holds.ended == 0 then
     return false
   end
@@ -133,10 +134,17 @@ local function give_back(kind, rule, key, holds, declared, work)
       break
     end
     work.left, work.has_begun = max(0, work.left - cost), true
-    if refund and refund.count > 0 then
-      kind.refund(refund, kind.read(refund, key, holds.now, nil, nil, declared, false, true))
+    if peeked then
+      holds.members = holds.members - 2
+      if refund then
+        kind.leave_out(refund, peeked)
+      end
+    else
+      if refund and refund.count > 0 then
+        kind.refund(refund, kind.read(refund, key, holds.now, nil, nil, declared, false, true))
+      end
+      call('ZREM', holds.name, 'e' .. note.holder, note.member)
     end
-    call('ZREM', holds.name, 'e' .. note.holder, note.member)
   end
   return true
 end

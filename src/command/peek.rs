@@ -17,7 +17,10 @@ impl KeyHandler for Peek {
         let rule = AnyRule::parse(&mut words, Host::Peek, &mut options)?;
         let (now, detail) = (now(), options.detail());
 
-        let state = rule.read::<ReadOnly>(ctx, call, now)?;
+        let mut state = rule.read::<ReadOnly>(ctx, call, now)?;
+        if state.has_ended_holds() {
+            rule.leave_out_ended(&mut state, ctx, call)?;
+        }
         let decision = state.decide(detail, true, &Lookups::new())?;
         if decision.counted {
             state.check_room()?;

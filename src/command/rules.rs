@@ -9,7 +9,7 @@ use super::args::{Grammar, Host, Options, takes};
 use super::rule::Rule;
 use crate::limit::{Decision, Detail, Lookups, Micros, Refund, Time};
 use crate::metrics::Outcomes;
-use crate::server::{Args, Call, Command, Context, Error, Mode, Str};
+use crate::server::{Args, Call, Command, Context, Error, Mode, ReadOnly, Str};
 use crate::state::{Compaction, CounterSet, Fixed, Lease, OpenKeys, Plan, Sliding, State, Stored, Throttle, Work};
 
 macro_rules! rules {
@@ -93,6 +93,18 @@ macro_rules! rules {
             ) -> Result<(), Error> {
                 match self {
                     $(Self::$rule(rule) => rule.give_back_ended(ctx, call, now, work)),+
+                }
+            }
+
+            fn leave_out_ended<'a>(
+                &'a self,
+                state: &mut AnyState<'a, ReadOnly>,
+                ctx: &Context,
+                call: Call<'_>,
+            ) -> Result<(), Error> {
+                match (self, state) {
+                    $((Self::$rule(rule), AnyState::$rule(state)) => rule.leave_out_ended(state, ctx, call),)+
+                    _ => Ok(()),
                 }
             }
         }

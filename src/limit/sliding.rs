@@ -65,6 +65,65 @@ pub trait History {
     }
 }
 
+/// Units of one stamp that are left out of a log.
+#[derive(Debug, Clone, Copy)]
+pub struct LeftOut {
+    pub stamp: Time,
+    pub units: i64,
+    /// The units in the log that are stamped later, also those that are left out.
+    pub newer: i64,
+}
+
+impl LeftOut {
+    /// Leaves units out, also those that are left out of the log already, but no more of a stamp than it has: `there`.
+    pub fn add_to(self, left_out: &mut Vec<Self>, there: i64) {
+        let place = left_out.partition_point(|part| part.stamp > self.stamp);
+        match left_out.get_mut(place).filter(|part| part.stamp == self.stamp) {
+            Some(part) => part.units = part.units.saturating_add(self.units).min(there),
+            None => left_out.insert(place, Self { units: self.units.min(there), ..self }),
+        }
+    }
+}
+
+/// A log without some of its units.
+pub struct Without<'a, H> {
+    pub log: &'a H,
+    /// One element a stamp, the latest first.
+    pub left_out: &'a [LeftOut],
+}
+
+impl<H> Without<'_, H> {
+    fn left_out_after(&self, time: Time) -> i64 {
+        self.left_out.iter().take_while(|part| part.stamp > time).map(|part| part.units).sum()
+    }
+}
+
+impl<H: History> History for Without<'_, H> {
+    type Error = H::Error;
+
+    fn units(&self) -> i64 {
+        self.log.units().saturating_sub(self.left_out.iter().map(|part| part.units).sum())
+    }
+
+    fn later_than(&self, time: Time) -> Result<i64, H::Error> {
+        Ok(self.log.later_than(time)?.saturating_sub(self.left_out_after(time)))
+    }
+
+    fn stamp_of(&self, rank: i64) -> Result<Option<Time>, H::Error> {
+        // The rank in the log itself.
+        let with = |rank: i64, part: &LeftOut| if rank < part.newer { rank } else { rank.saturating_add(part.units) };
+        self.log.stamp_of(self.left_out.iter().fold(rank, with))
+    }
+
+    fn permanent(&self) -> Result<i64, H::Error> {
+        self.log.permanent()
+    }
+
+    fn stamped_after(&self, time: Time) -> Result<i64, H::Error> {
+        Ok(self.log.stamped_after(time)?.saturating_sub(self.left_out_after(time)))
+    }
+}
+
 /// Decides on one request. If it is counted, the units of its cost are added, stamped with its time. `may_count`: whether the call is
 /// one that counts.
 pub fn decide<H: History>(

@@ -10,7 +10,7 @@ use super::plan::{Change, Changes, OpenKey};
 use super::{Compaction, OpenKeys, Plan, State, Stored, read_integer};
 use crate::limit::fixed::{self, Counter, Overflow};
 use crate::limit::{Cost, Decision, Detail, Lookups, Micros, Quota, Refund, Request, Time, Window};
-use crate::server::{Call, Context, Error, Key, Kind, Mode};
+use crate::server::{Call, Context, Error, Key, Kind, Mode, ReadOnly};
 
 const ENDED: Error = Error::Line(c"ERR the window has ended");
 const TOO_FAR_AHEAD: Error = Error::Line(c"ERR @ms must be at most 2147483647 seconds ahead");
@@ -83,6 +83,18 @@ impl Stored for Fixed {
 
     fn give_back_ended(&self, ctx: &mut Context, call: Call<'_>, now: Micros, work: &mut Work) -> Result<(), Error> {
         held::give_back_ended(self, ctx, call, now, work)
+    }
+
+    fn leave_out_ended<'a>(
+        &'a self,
+        state: &mut Self::State<'a, ReadOnly>,
+        ctx: &Context,
+        call: Call<'_>,
+    ) -> Result<(), Error> {
+        state.leave_out_ended(self, ctx, call, |counters, rule, at| {
+            counters.leave_out(rule, at);
+            Ok(())
+        })
     }
 }
 
@@ -162,6 +174,20 @@ impl Fixed {
 impl<M: Mode> Counters<'_, M> {
     fn others(&self) -> impl Iterator<Item = Counter> + Clone + '_ {
         self.others.iter().map(|found| found.counter)
+    }
+
+    /// Leaves out what another rule, which has some of the quotas, would take back.
+    fn leave_out(&mut self, rule: &Fixed, at: Time) {
+        let mut shorter = 0;
+        for Found { counter, has_key, .. } in iter::once(&mut self.first).chain(&mut self.others) {
+            if !*has_key {
+                counter.value = shorter;
+            } else if rule.request.quotas.iter().any(|quota| quota == counter.quota) {
+                let units = counter.refundable(rule.request.cost, Some(at), self.now);
+                counter.value = counter.value.saturating_sub(units);
+            }
+            shorter = counter.value;
+        }
     }
 
     /// The counters in the order of their keys.

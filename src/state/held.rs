@@ -149,6 +149,11 @@ impl Note {
     const fn is_settled(&self) -> bool {
         self.at.is_none()
     }
+
+    /// The rule by which it is given back, if there is something to give back, and what that takes of the work of a call.
+    fn giving_back<R: Holdable>(&self, rule: &R, ctx: &Context, call: Call<'_>) -> (Option<R>, i64) {
+        if self.is_settled() { (None, 1) } else { rule.giving_back(ctx, call, self) }
+    }
 }
 
 /// The scores of notes of holds begin here. Those of times are lower.
@@ -185,6 +190,8 @@ pub struct Held<'a, M: Mode> {
     end: OwnedStr,
     /// Also one that has ended.
     own: Option<Note>,
+    /// The holders that are left out.
+    left_out: i64,
 }
 
 impl<'a, M: Mode> Held<'a, M> {
@@ -193,7 +200,7 @@ impl<'a, M: Mode> Held<'a, M> {
         let holder = hold.holder.as_str();
         let end = OwnedStr::concat([END, holder.as_bytes()]);
         let own = note_of(&open.key, end.as_str())?;
-        Ok(Self { open, holder, lease: hold.lease, now, end, own })
+        Ok(Self { open, holder, lease: hold.lease, now, end, own, left_out: 0 })
     }
 
     fn into_key(self) -> OpenKey<'a, M> {
@@ -210,8 +217,9 @@ impl<'a, M: Mode> Held<'a, M> {
         self.open.key.any_in(ended_by(self.now))
     }
 
-    /// What has ended, at most this many, with the members that say when: the holder's own first.
-    fn ended(&self, most: usize) -> Result<Vec<(OwnedStr, Note)>, Error> {
+    /// What has ended, as much as a call may give back, with the members that say when: the holder's own first.
+    fn ended(&self) -> Result<Vec<(OwnedStr, Note)>, Error> {
+        let most = usize::try_from(Work::MOST).unwrap_or(usize::MAX);
         let mut members = self.open.key.lowest_in(ended_by(self.now), most);
         if self.own.is_some() && self.own().is_none() {
             let own = self.end.as_str();
@@ -227,7 +235,8 @@ impl<'a, M: Mode> Held<'a, M> {
 
     /// Refuses one holder more than a key may have.
     fn check_room(&self) -> Result<(), Error> {
-        let has_room = self.own().is_some() || self.open.key.members() < MOST_HOLDERS.saturating_mul(2);
+        let most = MOST_HOLDERS.saturating_add(self.left_out).saturating_mul(2);
+        let has_room = self.own().is_some() || self.open.key.members() < most;
         if has_room { Ok(()) } else { Err(TOO_MANY) }
     }
 
@@ -337,6 +346,32 @@ impl<'a, S, M: Mode> Holding<'a, S, M> {
     }
 }
 
+impl<S, M: Mode> Holding<'_, S, M> {
+    /// Leaves out of what was read what [`give_back_ended`] would give back. `leave_out` gets the rule by which that is taken back, and
+    /// the time at which it was counted.
+    pub fn leave_out_ended<R: Holdable>(
+        &mut self,
+        rule: &R,
+        ctx: &Context,
+        call: Call<'_>,
+        leave_out: impl Fn(&mut S, &R, Time) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Some((held, _)) = self.held.as_deref_mut() else { return Ok(()) };
+        let mut work = Work::new();
+        for (_, note) in held.ended()? {
+            let (giving_back, cost) = note.giving_back(rule, ctx, call);
+            if !work.take(cost, false) {
+                break;
+            }
+            if let Some((giving_back, at)) = giving_back.zip(note.at) {
+                leave_out(&mut self.state, &giving_back, at)?;
+            }
+            held.left_out = held.left_out.saturating_add(1);
+        }
+        Ok(())
+    }
+}
+
 /// Reads the holds of a key for a request of this holder.
 #[inline(never)]
 fn read_own<'a, M: Mode>(
@@ -410,11 +445,11 @@ pub fn give_back_ended<R: Holdable>(
 ) -> Result<(), Error> {
     let Some(hold) = rule.hold() else { return Ok(()) };
     let held = Held::<ReadOnly>::read(ctx, call, hold, now.time())?;
-    let ended = held.ended(usize::try_from(Work::MOST).unwrap_or(usize::MAX))?;
+    let ended = held.ended()?;
     drop(held);
 
     for (member, note) in ended {
-        let (rule, cost) = if note.is_settled() { (None, 1) } else { rule.giving_back(ctx, call, &note) };
+        let (rule, cost) = note.giving_back(rule, ctx, call);
         let is_own = member.as_str().as_bytes().get(1..) == Some(hold.holder.as_str().as_bytes());
         if !work.take(cost, is_own) {
             break;

@@ -30,7 +30,7 @@ pub use throttle::Throttle;
 use std::convert::Infallible;
 
 use crate::limit::{Decision, Detail, Lookups, Micros, Refund, Time};
-use crate::server::{Call, Context, Error, Key, Kind, Mode, parse_i64};
+use crate::server::{Call, Context, Error, Key, Kind, Mode, ReadOnly, parse_i64};
 
 /// A rule whose keys can be read.
 pub trait Stored {
@@ -54,6 +54,11 @@ pub trait Stored {
 
     /// Gives back what is held at its key and has ended by itself, as far as the work of a call goes.
     fn give_back_ended(&self, _: &mut Context, _: Call<'_>, _now: Micros, _: &mut Work) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Leaves it out of what was read instead, for RL.PEEK.
+    fn leave_out_ended<'a>(&'a self, _: &mut Self::State<'a, ReadOnly>, _: &Context, _: Call<'_>) -> Result<(), Error> {
         Ok(())
     }
 }

@@ -30,7 +30,8 @@ tests![
     ended_holds_of_sorted_sets_and_compact_logs_are_bounded,
     the_own_ended_hold_always_goes_first,
     a_peek_says_what_the_call_would_reply,
-    a_peek_does_not_give_back,
+    a_peek_leaves_out_what_has_ended,
+    a_peek_of_a_long_log,
     fixed_windows,
     windows_with_an_end,
     a_window_that_has_ended_is_left_alone,
@@ -330,6 +331,8 @@ fn a_thousand_ended_holds_a_call(engine: &Engine) {
     }
     server.set_time(START + 5_000);
     for left in [3_000, 1_000, 0] {
+        let told = client.full("RL.PEEK k FIXED 3600 1000000 COST 7 HOLD y 60 FULL");
+        assert_eq!(told.used, left + 7);
         assert_eq!(client.call::<Reply>("RL.SETTLE k FIXED 3600 1000000 HOLD x 60 ACTUAL 0").1, left);
         assert_eq!(client.call::<i64>("ZCARD k:held"), left + 2);
     }
@@ -348,6 +351,8 @@ fn ended_holds_of_sorted_sets_and_compact_logs_are_bounded(engine: &Engine) {
         let mut left = holders;
         while left > 0 {
             left = (left - each_time).max(0);
+            let told = client.full("RL.PEEK k SLIDING 3600 1000000 COST 7 HOLD y 60 FULL");
+            assert_eq!(told.used, left * cost + 7, "{storage} {cost}");
             let reply = client.call::<Reply>("RL.SETTLE k SLIDING 3600 1000000 HOLD x 60 ACTUAL 0");
             assert_eq!(reply.1, left * cost, "{storage} {cost}");
         }
@@ -382,14 +387,86 @@ fn a_peek_says_what_the_call_would_reply(engine: &Engine) {
     });
 }
 
-fn a_peek_does_not_give_back(engine: &Engine) {
-    each_rule(engine, |server, client, own, rule| {
-        client.call::<Value>(&format!("{own} COST 400 HOLD a 5"));
-        server.set_time(START + 5_000);
-        let before = client.everything();
-        assert_eq!(client.full(&format!("RL.PEEK k {rule} COST 50 HOLD b 5 FULL")).used, 450, "{rule}");
-        assert_eq!(client.everything(), before, "{rule}");
-    });
+/// The reply of RL.PEEK, which changes nothing.
+fn peeked(client: &mut Client, call: &str) -> Value {
+    let before = client.everything();
+    let told = client.call(call);
+    assert_eq!(client.everything(), before, "{call}");
+    told
+}
+
+fn a_peek_leaves_out_what_has_ended(engine: &Engine) {
+    const END: i64 = START + 1_000_000;
+    let rules = RULES.map(str::to_owned).into_iter().chain([
+        "SLIDING 2 300 60 1000".to_owned(),
+        "FIXED 900 700 3600 1000 ANCHORED".to_owned(),
+        format!("FIXED 3600 800 @{END} 1000"),
+        "FIXED 1700000000 800 1750000000 1000".to_owned(), // One counter.
+    ]);
+    for (rule, storage) in rules.flat_map(|rule| ["zset", "compact"].map(|storage| (rule.clone(), storage))) {
+        let (server, mut client) = frozen(engine);
+        client.call::<Value>(&format!("CONFIG SET rl.sliding-storage {storage}"));
+        let (name, words) = rule.split_once(' ').expect("a name");
+        let own = format!("RL.{name} k {words}");
+        for options in [
+            "COST 50 HOLD new 5",
+            "COST 50 HOLD new 5 FULL",
+            "COST 50 HOLD new 5 EACH",
+            "COST 600 HOLD new 5 FULL",
+            "COST 720 HOLD new 5 FULL",
+            "COST 800 HOLD new 5 EACH",
+            "COST 900 HOLD new 5 FORCE EACH",
+            "COST 120 HOLD a 5 FULL",   // Its own hold has ended.
+            "COST 70 HOLD live 5 EACH", // Its own has not.
+        ] {
+            client.call::<Value>("FLUSHALL");
+            for (at, call) in [
+                (0, "COST 100"),
+                (1, "COST 120 HOLD a 5"),
+                (1, "COST 30"), // In the same millisecond.
+                (1, "COST 80 HOLD b 4"),
+                (2, "COST 70 HOLD live 100"),
+                (1_500, "COST 90 HOLD c 2"),
+                (1_500, "COST 20"),
+                (1_600, "COST 40 HOLD settled 5"),
+                (1_600, "settle 13"),
+                (4_000, "COST 77"),
+                (5_000, "RL.REFUND"),
+            ] {
+                server.set_time(START + at);
+                let call = match call.split_once(' ') {
+                    Some(("settle", actual)) => format!("RL.SETTLE k {rule} HOLD settled 5 ACTUAL {actual}"),
+                    None => format!("RL.REFUND k {rule} COST 40 AT {}", START + 1), // Less is left than was held then.
+                    _ => format!("{own} {call}"),
+                };
+                client.call::<Value>(&call);
+            }
+            server.set_time(START + 5_001);
+            let told = peeked(&mut client, &format!("RL.PEEK k {rule} {options}"));
+            assert_eq!(client.call::<Value>(&format!("{own} {options}")), told, "{rule}, {storage}: {options}");
+        }
+    }
+}
+
+/// In a compact log, what has too much behind it cannot be given back.
+fn a_peek_of_a_long_log(engine: &Engine) {
+    let (server, mut client) = frozen(engine);
+    client.call::<Value>("CONFIG SET rl.sliding-storage compact");
+    client.call::<Value>("RL.SLIDING k 60 9007199254740991 COST 1000 HOLD far 5");
+    for step in 1..=2 {
+        server.set_time(START + step);
+        let mut calls = redis::pipe();
+        for _ in 0..3_000 {
+            calls.cmd("RL.SLIDING").arg("k").arg("60").arg("9007199254740991").arg("COST").arg(1_i64 << 36).ignore();
+        }
+        calls.query::<()>(&mut client.0).expect("replies");
+        client.call::<Value>("RL.SLIDING k 60 9007199254740991 COST 100 HOLD near 5");
+    }
+    server.set_time(START + 5_002);
+    let call = "SLIDING 60 9007199254740991 COST 3 HOLD new 5 FULL";
+    let told = peeked(&mut client, &format!("RL.PEEK k {call}"));
+    assert_eq!(Full::of(&told).used, 1003 + 6_000 * (1 << 36));
+    assert_eq!(client.call::<Value>(&call.replacen("SLIDING", "RL.SLIDING k", 1)), told);
 }
 
 fn fixed_windows(engine: &Engine) {

@@ -474,7 +474,10 @@ impl Space {
         let before = self.clone();
         let reply = match call {
             Call::Take { key, rule, report } => self.take(key, rule, *report, now),
-            Call::Peek { key, rule, report } => self.clone().take(key, rule, *report, now),
+            Call::Peek { key, rule, report } => {
+                let call = Call::Take { key: key.clone(), rule: rule.clone(), report: *report };
+                Ok(self.clone().answer(&call, now))
+            }
             Call::Refund { key, rule, at } => self.refund(key, rule, *at, now),
             Call::Settle { key, rule, actual } => self.settle(key, rule, *actual, now),
             Call::Release { key, holders } => self.release(key, holders, now),

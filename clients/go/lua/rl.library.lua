@@ -1,7 +1,7 @@
 #!lua name=rl
 -- The commands of redis-rl as functions. Made of functions/ by `make functions`.
--- Version 8
-local VERSION = 8
+-- Version 9
+local VERSION = 9
 local KEEPS_STATE, ONLY, DIRECT, PLAIN, HELD = true, false, false, false, true
 local function rules()
 local floor, find, format = math.floor, string.find, string.format
@@ -157,6 +157,9 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
           rank = rank + log.ahead
           return ceil(tonumber(call('ZREVRANGE', log.key, rank, rank, 'WITHSCORES')[2]))
         end
+      end
+      sorted.refundable = HELD and function(log, at)
+        return at > log.now - log.window and at <= log.now + log.window and call('ZCOUNT', log.key, at, at) or 0
       end
       function sorted.refund(log, cost, at)
         local now, window, members = log.now, log.window, {}
@@ -376,6 +379,18 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
         end
         return at, units, stamp
       end
+      local function walk(log, at, units, stamp, by_units, bound)
+        while true do
+          at, units, stamp = skip(log, at, units, stamp, by_units, bound)
+          local entry, before, after_at, after_units, after_stamp = step(log, at, units, stamp)
+          if not entry then
+            fail('ERR rl: the log at this key is damaged; RL.RESET removes it')
+          elseif (by_units and after_units or after_stamp) > bound then
+            return entry, before, units, stamp, after_at, after_units, after_stamp
+          end
+          at, units, stamp = after_at, after_units, after_stamp
+        end
+      end
       local function seek(log, by_units, bound)
         local first = block_of(log.head_at)
         local low, high, middle = first, block_of(log.end_at - 1) + 1, first + 1
@@ -406,17 +421,11 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
           at, units, stamp = block_mark(log, low)
           text_of(log, at, block_end(log, at))
         end
-        while true do
-          local entry, before, after_at, after_units, after_stamp = step(log, at, units, stamp)
-          if not entry then
-            fail('ERR rl: the log at this key is damaged; RL.RESET removes it')
-          elseif (by_units and after_units or after_stamp) > bound then
-            return entry, before, units, stamp, after_at, after_units, after_stamp
-          end
-          at, units, stamp = skip(log, after_at, after_units, after_stamp, by_units, bound)
-        end
+        return walk(log, at, units, stamp, by_units, bound)
       end
-      search = {text_of = text_of, bytes_of = bytes_of, block_mark = block_mark, entry_at = entry_at, step = step, seek = seek}
+      search = {
+        text_of = text_of, bytes_of = bytes_of, block_mark = block_mark, entry_at = entry_at, step = step, walk = walk, seek = seek,
+      }
       return search
     end
     local function seek(log, by_units, bound)
@@ -700,30 +709,48 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
         log.change = rewrite(log, may_compact, at, end_units, end_stamp, new, at, end_units, end_stamp)
         return log.change ~= nil
       end
-      function writer.refund(log, units, time)
-        local since, until_at, until_units, until_stamp = log.head_units, log.end_at, log.end_units, log.end_stamp
-        if log.is_empty then
-          since, until_units = 0, 0
-        elseif time and (time < log.head_stamp or time > log.end_stamp) then
-          since = until_units
-        elseif time then
-          local _, first
-          if time < log.end_stamp then
-            _, until_at, until_units, until_stamp = seek(log, false, time)
-          end
-          _, _, since = seek(log, false, time - 1)
-          _, first = first_rewritable(log)
-          since = first and max(since, first) or since
+      local function stamped(log, time)
+        if log.is_empty or time < log.head_stamp or time > log.end_stamp then
+          return nil
         end
-        local taken = min(max(0, until_units - since), units)
+        local _, from_at, from_units, from_stamp, at, units, stamp = seek(log, false, time - 1)
+        local _, kept = first_rewritable(log)
+        if kept and from_units < kept then
+          _, from_at, from_units, from_stamp, at, units, stamp = seek(log, true, kept)
+        end
+        if stamp ~= time then
+          return nil
+        end
+        local until_at, until_units, until_stamp = log.end_at, log.end_units, log.end_stamp
+        if time < log.end_stamp then
+          _, until_at, until_units, until_stamp = search.walk(log, at, units, stamp, false, time)
+        end
+        return from_at, from_units, from_stamp, at, units, until_at, until_units, until_stamp
+      end
+      function writer.refundable(log, time)
+        local _, from_units, _, _, _, _, until_units = stamped(log, time)
+        return from_units and until_units - from_units or 0
+      end
+      function writer.refund(log, units, time)
+        local from_at, from_units, from_stamp, after_at, after_units, until_at, until_units, until_stamp
+        if time then
+          from_at, from_units, from_stamp, after_at, after_units, until_at, until_units, until_stamp = stamped(log, time)
+        elseif not log.is_empty then
+          from_units, until_at, until_units, until_stamp = log.head_units, log.end_at, log.end_units, log.end_stamp
+        end
+        local taken = from_units and min(until_units - from_units, units) or 0
         if taken == 0 then
           return log.is_pruned and writer.commit(log, 0, true) and 0 or 0
         elseif taken == log.units then
           log.change = {removed = true}
           return taken
         end
-        local first = until_units - taken
-        local _, from_at, from_units, from_stamp, _, _, stamp = seek(log, true, first)
+        local first, stamp, _ = until_units - taken, time, nil
+        if not time then
+          _, from_at, from_units, from_stamp, _, _, stamp = seek(log, true, first)
+        elseif first >= after_units then
+          _, from_at, from_units, from_stamp = search.walk(log, after_at, after_units, time, true, first)
+        end
         local kept = first - from_units
         local lighter = kept > 0 and {stamp = stamp, weight = kept} or nil
         local end_at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
@@ -781,6 +808,9 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
           local _, _, _, _, _, _, stamp = seek(log, true, log.end_units - rank - 1)
           return stamp
         end
+      end
+      compact.refundable = HELD and function(log, time)
+        return (writer or make_writer()).refundable(log, time)
       end
       function compact.refund(log, units, time)
         return (writer or make_writer()).refund(log, units, time)
@@ -1091,7 +1121,7 @@ local make_run = not PLAIN and function()
       refund.longest = refund.windows[refund.count]
       return refund
     end
-    local function give_back(kind, rule, key, holds, declared, work)
+    local function give_back(kind, rule, key, holds, declared, work, peeked)
       if #holds.ended == 0 then
         return false
       end
@@ -1120,10 +1150,17 @@ local make_run = not PLAIN and function()
           break
         end
         work.left, work.has_begun = max(0, work.left - cost), true
-        if refund and refund.count > 0 then
-          kind.refund(refund, kind.read(refund, key, holds.now, nil, nil, declared, false, true))
+        if peeked then
+          holds.members = holds.members - 2
+          if refund then
+            kind.leave_out(refund, peeked)
+          end
+        else
+          if refund and refund.count > 0 then
+            kind.refund(refund, kind.read(refund, key, holds.now, nil, nil, declared, false, true))
+          end
+          call('ZREM', holds.name, 'e' .. note.holder, note.member)
         end
-        call('ZREM', holds.name, 'e' .. note.holder, note.member)
       end
       return true
     end
@@ -1306,6 +1343,52 @@ local make_run = not PLAIN and function()
       function sliding.statuses(rule, state, each)
         return (several or make_several()).statuses(sliding, rule, state, each, status)
       end
+      sliding.leave_out = HELD and function(rule, state)
+        if not state.leave_out then
+          local log, store, left_out = state.log, state.store, {}
+          if store.complete then
+            store.complete()
+          end
+          local rest = {units = log.units, permanent = log.permanent}
+          local function left_out_after(time)
+            local units = 0
+            for index = 1, #left_out do
+              units = units + (left_out[index].at > time and left_out[index].units or 0)
+            end
+            return units
+          end
+          state.log, state.store = rest, {
+            is_compact = store.is_compact,
+            plan = function() end, -- It is not asked whether there is room in the log.
+            later_than = function(_, time)
+              return store.later_than(log, time) - left_out_after(time)
+            end,
+            stamped_after = function(_, time)
+              return store.stamped_after(log, time) - left_out_after(time)
+            end,
+            stamp_of = function(_, rank)
+              for index = 1, #left_out do
+                rank = rank < left_out[index].newer and rank or rank + left_out[index].units
+              end
+              return store.stamp_of(log, rank)
+            end,
+          }
+          state.leave_out = function(units, at)
+            local place = 1
+            while left_out[place] and left_out[place].at > at do
+              place = place + 1
+            end
+            local part = left_out[place]
+            if not part or part.at < at then
+              part = {at = at, units = 0, there = store.refundable(log, at), newer = store.stamped_after(log, at)}
+              table.insert(left_out, place, part)
+            end
+            units = min(units, part.there - part.units)
+            part.units, rest.units = part.units + units, rest.units - units
+          end
+        end
+        state.leave_out(rule.cost, rule.at)
+      end
       function sliding.refund(rule, state)
         local log, store, now, window, at = state.log, state.store, state.now, rule.windows[1], rule.at
         local taken = store.refund(log, rule.cost, at)
@@ -1440,20 +1523,34 @@ local make_run = not PLAIN and function()
       function fixed.statuses(rule, state, each)
         return (several or make_several()).statuses(fixed, rule, state, each, status)
       end
+      local function refundable(rule, quota, now)
+        local at = rule.at
+        local in_window = not at
+        if quota.ends then
+          in_window = not quota.is_over
+        elseif at and rule.ANCHORED then
+          in_window = quota.expiry and at >= quota.expiry - quota.window and at < quota.expiry
+        elseif at then
+          in_window = floor(at / quota.window) == floor(now / quota.window)
+        end
+        return quota.exists and in_window and max(0, min(rule.cost, quota.value)) or 0
+      end
+      fixed.leave_out = HELD and function(rule, state)
+        local place = 1
+        for index = 1, #state.quotas do
+          local quota = state.quotas[index]
+          if quota.window == rule.windows[place] then
+            quota.value, place = quota.value - refundable(rule, quota, state.now), place + 1
+          end
+          quota.value = quota.shared and quota.shared.value or quota.value
+        end
+      end
       function fixed.refund(rule, state)
-        local now, at, most = state.now, rule.at, 0
+        local now, most = state.now, 0
         for index = rule.count, 1, -1 do
           local quota = state.quotas[index]
-          local in_window = not at
-          if quota.ends then
-            in_window = not quota.is_over
-          elseif at and rule.ANCHORED then
-            in_window = quota.expiry and at >= quota.expiry - quota.window and at < quota.expiry
-          elseif at then
-            in_window = floor(at / quota.window) == floor(now / quota.window)
-          end
-          if quota.exists and quota.value > 0 and in_window then
-            local units = min(rule.cost, quota.value)
+          local units = refundable(rule, quota, now)
+          if units > 0 then
             call('INCRBY', quota.name, format('-%.0f', units))
             most, quota.value = max(most, units), quota.value - units
           end
@@ -1968,7 +2065,7 @@ local make_run = not PLAIN and function()
     local now, seconds, nanos = clock()
     local state = kind.read(rule, key, now, seconds, nanos, declared, writes and not rule.HOLD)
     local holds = rule.HOLD and (held or make_held()).open(rule, key, now, declared)
-    if holds and writes and held.give_back(kind, rule, key, holds, declared, {left = 1000}) then
+    if holds and held.give_back(kind, rule, key, holds, declared, {left = 1000}, not writes and state) and writes then
       state, holds = kind.read(rule, key, now, seconds, nanos, declared, false), held.open(rule, key, now, declared)
     end
     kind.verdict(rule, state)

@@ -187,22 +187,39 @@ function writer.commit(log, units, may_compact)
   return log.change ~= nil
 end
 
-function writer.refund(log, units, time)
-  local since, until_at, until_units, until_stamp = log.head_units, log.end_at, log.end_units, log.end_stamp
-  if log.is_empty then
-    since, until_units = 0, 0
-  elseif time and (time < log.head_stamp or time > log.end_stamp) then
-    since = until_units
-  elseif time then
-    local _, first
-    if time < log.end_stamp then
-      _, until_at, until_units, until_stamp = seek(log, false, time)
-    end
-    _, _, since = seek(log, false, time - 1)
-    _, first = first_rewritable(log)
-    since = first and max(since, first) or since
+-- The first entry of a stamp that can be taken back, and the place after the last one. Nothing if there is no such entry.
+local function stamped(log, time)
+  if log.is_empty or time < log.head_stamp or time > log.end_stamp then
+    return nil
   end
-  local taken = min(max(0, until_units - since), units)
+  local _, from_at, from_units, from_stamp, at, units, stamp = seek(log, false, time - 1)
+  local _, kept = first_rewritable(log)
+  if kept and from_units < kept then
+    _, from_at, from_units, from_stamp, at, units, stamp = seek(log, true, kept)
+  end
+  if stamp ~= time then
+    return nil
+  end
+  local until_at, until_units, until_stamp = log.end_at, log.end_units, log.end_stamp
+  if time < log.end_stamp then
+    _, until_at, until_units, until_stamp = search.walk(log, at, units, stamp, false, time)
+  end
+  return from_at, from_units, from_stamp, at, units, until_at, until_units, until_stamp
+end
+
+function writer.refundable(log, time)
+  local _, from_units, _, _, _, _, until_units = stamped(log, time)
+  return from_units and until_units - from_units or 0
+end
+
+function writer.refund(log, units, time)
+  local from_at, from_units, from_stamp, after_at, after_units, until_at, until_units, until_stamp
+  if time then
+    from_at, from_units, from_stamp, after_at, after_units, until_at, until_units, until_stamp = stamped(log, time)
+  elseif not log.is_empty then
+    from_units, until_at, until_units, until_stamp = log.head_units, log.end_at, log.end_units, log.end_stamp
+  end
+  local taken = from_units and min(until_units - from_units, units) or 0
   if taken == 0 then
     return log.is_pruned and writer.commit(log, 0, true) and 0 or 0
   elseif taken == log.units then
@@ -210,8 +227,12 @@ function writer.refund(log, units, time)
     return taken
   end
   -- The units before this one stay, those from it to `until` go.
-  local first = until_units - taken
-  local _, from_at, from_units, from_stamp, _, _, stamp = seek(log, true, first)
+  local first, stamp, _ = until_units - taken, time, nil
+  if not time then
+    _, from_at, from_units, from_stamp, _, _, stamp = seek(log, true, first)
+  elseif first >= after_units then
+    _, from_at, from_units, from_stamp = search.walk(log, after_at, after_units, time, true, first)
+  end
   local kept = first - from_units
   local lighter = kept > 0 and {stamp = stamp, weight = kept} or nil
   local end_at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp

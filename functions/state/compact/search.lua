@@ -132,8 +132,22 @@ local function skip(log, at, units, stamp, by_units, bound)
   return at, units, stamp
 end
 
--- The first entry after which the units (`by_units`) or the stamp are above a bound: its offset, the place before it,
+-- The first entry from a place on after which the units (`by_units`) or the stamp are above a bound: its offset, the place before it,
 -- and the place after it.
+local function walk(log, at, units, stamp, by_units, bound)
+  while true do
+    at, units, stamp = skip(log, at, units, stamp, by_units, bound)
+    local entry, before, after_at, after_units, after_stamp = step(log, at, units, stamp)
+    if not entry then
+      fail(LOG_IS_DAMAGED)
+    elseif (by_units and after_units or after_stamp) > bound then
+      return entry, before, units, stamp, after_at, after_units, after_stamp
+    end
+    at, units, stamp = after_at, after_units, after_stamp
+  end
+end
+
+-- The first such entry of the log. Searches the blocks, then one block.
 local function seek(log, by_units, bound)
   local first = block_of(log.head_at)
   local low, high, middle = first, block_of(log.end_at - 1) + 1, first + 1
@@ -166,15 +180,9 @@ local function seek(log, by_units, bound)
     at, units, stamp = block_mark(log, low)
     text_of(log, at, block_end(log, at))
   end
-  while true do
-    local entry, before, after_at, after_units, after_stamp = step(log, at, units, stamp)
-    if not entry then
-      fail(LOG_IS_DAMAGED)
-    elseif (by_units and after_units or after_stamp) > bound then
-      return entry, before, units, stamp, after_at, after_units, after_stamp
-    end
-    at, units, stamp = skip(log, after_at, after_units, after_stamp, by_units, bound)
-  end
+  return walk(log, at, units, stamp, by_units, bound)
 end
 
-search = {text_of = text_of, bytes_of = bytes_of, block_mark = block_mark, entry_at = entry_at, step = step, seek = seek}
+search = {
+  text_of = text_of, bytes_of = bytes_of, block_mark = block_mark, entry_at = entry_at, step = step, walk = walk, seek = seek,
+}

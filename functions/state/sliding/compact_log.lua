@@ -52,6 +52,10 @@ function compact.complete()
     end
   end
 
+  compact.refundable = HELD and function(log, time)
+    return (writer or make_writer()).refundable(log, time)
+  end
+
   function compact.refund(log, units, time)
     return (writer or make_writer()).refund(log, units, time)
   end

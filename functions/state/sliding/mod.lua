@@ -10,6 +10,7 @@
 -- stamped_after(log, time)         the same without the permanent ones
 -- stamp_of(log, rank)              the stamp of the unit with `rank` newer ones; nothing for a permanent one
 -- refund(log, units, at)           plans to take back the newest units, or some stamped at a time; returns how many
+-- refundable(log, at)              how many stamped at a time can be taken back; where there are holds
 
 local ceil = math.ceil
 

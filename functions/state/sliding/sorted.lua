@@ -112,6 +112,10 @@ function sorted.complete()
     end
   end
 
+  sorted.refundable = HELD and function(log, at)
+    return at > log.now - log.window and at <= log.now + log.window and call('ZCOUNT', log.key, at, at) or 0
+  end
+
   function sorted.refund(log, cost, at)
     local now, window, members = log.now, log.window, {}
     if log.card == 0 then

@@ -218,6 +218,12 @@ impl Compact {
         Ok((refunded, Some(log.rewrite(bytes, stored.before, lighter, rest, Compaction::Allowed)?)))
     }
 
+    /// How many units stamped at a time can be taken back.
+    pub fn refundable(&self, bytes: &[u8], time: Time) -> Result<u64, Flaw> {
+        let stamped = self.stamped(bytes, time.millis())?;
+        Ok(stamped.map_or(0, |(first, until)| until.units.saturating_sub(first.before.units)))
+    }
+
     /// The first entry stamped at a time that can be taken back, and the place after the last one.
     fn stamped(&self, bytes: &[u8], stamp: i64) -> Result<Option<(Stored, Mark)>, Flaw> {
         let Ends { head, end, .. } = self.ends;

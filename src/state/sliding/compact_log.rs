@@ -7,7 +7,7 @@ use super::super::Plan;
 use super::super::WRONG_TYPE;
 use super::super::compact::{self, Compact, Compaction, Flaw};
 use super::super::plan::{Change, Changes};
-use crate::limit::sliding::{self, History, Span};
+use crate::limit::sliding::{self, History, LeftOut, Span, Without};
 use crate::limit::{Cost, Decision, Detail, Lookups, Refund, Request, Time};
 use crate::server::{Error, Key, Kind, Mode, OwnedStr};
 
@@ -38,6 +38,8 @@ pub struct CompactLog<'a, M: Mode> {
     /// The units that count.
     pub units: i64,
     log: Compact,
+    /// What a decision does not count.
+    pub left_out: Vec<LeftOut>,
 }
 
 impl<'a, M: Mode> CompactLog<'a, M> {
@@ -50,11 +52,23 @@ impl<'a, M: Mode> CompactLog<'a, M> {
             log.prune(bytes, Span::at(now, request.quotas.longest()))?;
         }
         let units = i64::try_from(log.units()).map_err(|_| DAMAGED)?;
-        Ok(Self { key, request, now, log, units })
+        Ok(Self { key, request, now, units, log, left_out: Vec::new() })
     }
 
     pub fn decide(&self, detail: Detail, may_count: bool, lookups: &Lookups) -> Result<Decision, Error> {
-        Ok(sliding::decide(self, self.request, detail, may_count, lookups, self.now)?)
+        if self.left_out.is_empty() {
+            return Ok(sliding::decide(self, self.request, detail, may_count, lookups, self.now)?);
+        }
+        let log = Without { log: self, left_out: &self.left_out };
+        Ok(sliding::decide(&log, self.request, detail, may_count, lookups, self.now)?)
+    }
+
+    /// Leaves out units stamped at a time.
+    pub fn leave_out(&mut self, units: i64, at: Time) -> Result<(), Error> {
+        let there = self.log.refundable(self.key.bytes(), at)?;
+        let there = i64::try_from(there).map_err(|_| DAMAGED)?;
+        LeftOut { stamp: at, units, newer: self.later_than(at)? }.add_to(&mut self.left_out, there);
+        Ok(())
     }
 
     pub fn plan(&self, counted: bool, compaction: Compaction) -> Result<Plan, Error> {

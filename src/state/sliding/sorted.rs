@@ -10,7 +10,7 @@ use std::rc::Rc;
 use super::super::Plan;
 use super::super::plan::{Change, Changes};
 use super::super::stale::{self, BEFORE_EPOCH, Bounds, Stale, score};
-use crate::limit::sliding::{self, History, Span};
+use crate::limit::sliding::{self, History, LeftOut, Span, Without};
 use crate::limit::{Decision, Detail, Lookups, Refund, Request, Time};
 use crate::server::{Error, Key, Kind, Mode, ScoreRange};
 
@@ -31,6 +31,8 @@ pub struct SortedLog<'a, M: Mode> {
     pub units: i64,
     stale: Option<Rc<Stale>>,
     span: Span,
+    /// What a decision does not count.
+    left_out: Vec<LeftOut>,
     /// Looked up once: [`History::permanent`], and the units later than `now`.
     permanent: OnceCell<i64>,
     ahead: OnceCell<i64>,
@@ -42,14 +44,29 @@ impl<'a, M: Mode> SortedLog<'a, M> {
         let span = Span::at(now, request.quotas.longest());
         let bounds = Bounds { expired: span.expired, latest: Some(span.latest), before_epoch: true };
         let (units, stale) = stale::find(&key, bounds);
-        Self { key, request, now, units, stale, span, permanent: OnceCell::new(), ahead: OnceCell::new() }
+        let (permanent, ahead) = (OnceCell::new(), OnceCell::new());
+        Self { key, request, now, units, stale, span, left_out: Vec::new(), permanent, ahead }
     }
 
     pub fn decide(&self, detail: Detail, may_count: bool, lookups: &Lookups) -> Result<Decision, Error> {
         if self.request.cost.units() > MOST_ADDED {
             return Err(TOO_MANY_MEMBERS);
         }
-        Ok(sliding::decide(self, self.request, detail, may_count, lookups, self.now)?)
+        if self.left_out.is_empty() {
+            return Ok(sliding::decide(self, self.request, detail, may_count, lookups, self.now)?);
+        }
+        let log = Without { log: self, left_out: &self.left_out };
+        Ok(sliding::decide(&log, self.request, detail, may_count, lookups, self.now)?)
+    }
+
+    /// Leaves out units stamped at a time.
+    pub fn leave_out(&mut self, units: i64, at: Time) -> Result<(), Error> {
+        if self.span.expired < at && at <= self.span.latest {
+            let newer = self.stamped_after(at)?;
+            let there = self.key.count_in(ScoreRange::closed(score(at), score(at)));
+            LeftOut { stamp: at, units, newer }.add_to(&mut self.left_out, there);
+        }
+        Ok(())
     }
 
     pub fn plan(&self, counted: bool) -> Plan {

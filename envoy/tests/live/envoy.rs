@@ -1,13 +1,20 @@
 //! Behind a real Envoy: what a user of a gateway sees. ENVOY names the program, as test.sh does; `cargo test` alone ignores
 //! these tests.
 
+use std::convert::Infallible;
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::Command;
-use std::time::Duration;
+use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
+use axum::response::IntoResponse as _;
 use axum::routing::any;
+use futures_util::{StreamExt as _, stream};
 use tempfile::TempDir;
+use tokio::sync::Semaphore;
 
 use crate::support::{PATIENCE, Process, Redis, Service, free_port, http_with, until};
 
@@ -22,12 +29,22 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 1}
   - key: stream
     descriptors: [{key: id, rate_limit: {concurrency: {limit: 50, lease: 2s}}}]
+  - key: stream
+    value: one
+    descriptors: [{key: id, rate_limit: {concurrency: {limit: 1, lease: 1h}}}]
+  - key: tenant
+    descriptors: [{key: request_id, rate_limit: {unit: year, requests_per_unit: 100, reserve: {estimate: 60}}}]
+  - key: tenant
+    value: short
+    descriptors: [{key: request_id, rate_limit: {unit: year, requests_per_unit: 100, reserve: {estimate: 60, lease: 2s}}}]
 ";
 
 /// An Envoy before a backend, which asks the service about each request.
 struct Gateway {
     process: Process,
     port: u16,
+    /// The answers that /events may end.
+    ends: Arc<Semaphore>,
     _folder: TempDir,
 }
 
@@ -40,14 +57,31 @@ impl Gateway {
     async fn with_services(services: &[u16]) -> Self {
         let envoy = std::env::var("ENVOY").expect("ENVOY names an Envoy; ./test.sh installs one");
         let (port, backend) = (free_port(), free_port());
-        let slow = |request: axum::extract::Request| async move {
-            if request.uri().path() == "/slow" {
-                tokio::time::sleep(PATIENCE).await;
+        let ends = Arc::new(Semaphore::new(0));
+        let may_end = Arc::clone(&ends);
+        let answer = move |request: axum::extract::Request| {
+            let may_end = Arc::clone(&may_end);
+            async move {
+                let usage = "{\"usage\": {\"total_tokens\": 10}}";
+                match request.uri().path() {
+                    "/slow" => tokio::time::sleep(PATIENCE).await,
+                    "/tokens" => return ([("content-type", "application/json")], usage).into_response(),
+                    "/events" => {
+                        let first = stream::once(async { Ok::<_, Infallible>("data: {}\n\n".to_owned()) });
+                        let last = stream::once(async move {
+                            may_end.acquire().await.unwrap().forget();
+                            Ok(format!("data: {usage}\n\n"))
+                        });
+                        let body = Body::from_stream(first.chain(last));
+                        return ([("content-type", "text/event-stream")], body).into_response();
+                    }
+                    _ => {}
+                }
+                "hello".into_response()
             }
-            "hello"
         };
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", backend)).await.unwrap();
-        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(any(slow))).await });
+        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(any(answer))).await });
         let endpoint = |port: &u16| {
             format!("{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}}}")
         };
@@ -61,9 +95,28 @@ impl Gateway {
         let mut command = Command::new(envoy);
         command.args(["--log-level", "warning", "--concurrency", "1", "--disable-hot-restart", "-c"]).arg(&path);
         let process = Process::start(&mut command, &folder.path().join("log"));
-        let gateway = Self { process, port, _folder: folder };
+        let gateway = Self { process, port, ends, _folder: folder };
         until("Envoy listens", async || gateway.get("/free", "").await.0 == 200).await;
         gateway
+    }
+
+    /// A client that has read the beginning of /events.
+    async fn reading(&self, headers: &str) -> TcpStream {
+        let text = format!("GET /events HTTP/1.1\r\nhost: test\r\n{headers}\r\n");
+        let port = self.port;
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.write_all(text.as_bytes()).unwrap();
+            let mut read = Vec::new();
+            while !read.ends_with(b"data: {}\n\n\r\n") {
+                let mut byte = [0];
+                assert_eq!(stream.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&read));
+                read.extend(byte);
+            }
+            stream
+        });
+        reading.await.unwrap()
     }
 
     async fn get(&self, path: &str, headers: &str) -> (u16, String) {
@@ -143,23 +196,79 @@ async fn places_of_a_dead_envoy_come_free() {
     let gateway = Gateway::start(&service).await;
     let slow = |id: u32| {
         let port = gateway.port;
-        tokio::task::spawn_blocking(move || http_with(port, "GET", "/slow", &format!("x-stream: {id}\r\n"), ""))
+        tokio::task::spawn_blocking(move || {
+            http_with(port, "GET", "/slow", &format!("x-pool: all\r\nx-stream: {id}\r\n"), "")
+        })
     };
     let held =
         |places: u32| redis.ask(&["ZCARD", "gateway|stream=all|concurrency"]) == Some(format!(":{places}\r\n+OK\r\n"));
     let open: Vec<_> = (1..=50).map(slow).collect();
     until("all places are held", async || held(50)).await;
-    assert_eq!(gateway.get("/free", "x-stream: 51\r\n").await.0, 429);
+    assert_eq!(gateway.get("/free", "x-pool: all\r\nx-stream: 51\r\n").await.0, 429);
     gateway.process.signal("KILL");
     for stream in open {
         let _ = stream.await;
     }
     let gateway = Gateway::start(&service).await;
-    until("places come free", async || gateway.get("/free", "x-stream: 52\r\n").await.0 == 200).await;
-    // A stream that ends gives its place back at once.
-    tokio::time::sleep(Duration::from_millis(10)).await;
-    for id in 60..120 {
-        until("a place is given back", async || gateway.get("/free", &format!("x-stream: {id}\r\n")).await.0 == 200)
-            .await;
+    until("places come free", async || gateway.get("/free", "x-pool: all\r\nx-stream: 52\r\n").await.0 == 200).await;
+}
+
+/// A stream that ends gives its place back, long before its lease ends.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an Envoy: ./test.sh"]
+async fn a_stream_that_ends_gives_its_place_back() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, CONFIG, &[]).await;
+    let gateway = Gateway::start(&service).await;
+    for id in 1..=10 {
+        let headers = format!("x-pool: one\r\nx-stream: {id}\r\n");
+        until("a place is given back", async || gateway.get("/free", &headers).await.0 == 200).await;
     }
+}
+
+/// An estimate is reserved when a request comes, and becomes what was used when its stream ends, however it ends.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an Envoy: ./test.sh"]
+async fn what_was_reserved_is_settled_when_the_stream_ends() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, CONFIG, &[]).await;
+    let gateway = Gateway::start(&service).await;
+    let tenant = "x-tenant: a\r\n";
+    let charged = async |units: u64| until(&format!("{units} are charged"), async || redis.charged() == units).await;
+    // Envoy sends what it has to say at the end when the client has its answer.
+    assert_eq!(gateway.get("/tokens", tenant).await.0, 200);
+    charged(10).await;
+
+    let mut open = gateway.reading(tenant).await;
+    charged(70).await;
+    // There is no room for another estimate. A request that was denied reserves nothing, and settles nothing.
+    assert_eq!(gateway.get("/tokens", tenant).await.0, 429);
+    gateway.ends.add_permits(1);
+    let read = tokio::task::spawn_blocking(move || open.read(&mut [0; 100])).await.unwrap();
+    assert!(read.unwrap() > 0);
+    charged(20).await;
+
+    // A client that leaves before the answer says what was used.
+    let open = gateway.reading(tenant).await;
+    charged(80).await;
+    drop(open);
+    charged(50).await;
+    assert_eq!(gateway.get("/free", tenant).await.0, 429);
+}
+
+/// When Envoy dies without a word, what its streams have reserved is free after the lease.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an Envoy: ./test.sh"]
+async fn what_a_dead_envoy_has_reserved_comes_free() {
+    let redis = Redis::with_module();
+    let service = Service::start(&redis, CONFIG, &[]).await;
+    let gateway = Gateway::start(&service).await;
+    let tenant = "x-tenant: short\r\n";
+    let open = gateway.reading(tenant).await;
+    assert_eq!(redis.charged(), 60);
+    gateway.process.signal("KILL");
+    drop((open, gateway));
+    let gateway = Gateway::start(&service).await;
+    until("the estimate comes free", async || gateway.get("/tokens", tenant).await.0 == 200).await;
+    until("10 are charged", async || redis.charged() == 10).await;
 }

@@ -154,7 +154,7 @@ impl Redis {
     /// All counters together.
     pub fn charged(&self) -> u64 {
         let keys = self.ask(&["KEYS", "*"]).unwrap();
-        let keys = keys.lines().filter(|line| line.contains('|'));
+        let keys = keys.lines().filter(|line| line.contains('|') && !line.ends_with(":held"));
         let counter = |key| self.ask(&["GET", key]).unwrap().lines().nth(1).map_or(0, |count| count.parse().unwrap());
         keys.map(counter).sum::<u64>()
     }

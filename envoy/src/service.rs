@@ -23,7 +23,7 @@ use crate::settings::{OnError, Settings};
 use crate::stats::Stats;
 use crate::store::{Failure, Item, State, Store};
 
-/// How many turns other tasks get before a request is given up: more than the client gives them at the end of a call.
+/// How many turns other tasks get before a request is given up: among them is the one that reads replies.
 const TURNS: usize = 16;
 
 /// What a gateway is told that asks by HTTP.

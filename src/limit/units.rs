@@ -1,8 +1,8 @@
 //! The quantities of limiting. Each is a type of its own, so that one cannot be passed for another.
 //!
 //! Each type has a range in which no sum or difference of two values overflows, so the arithmetic here is plain. Overflow
-//! checks are on in the release build: a mistake here would end the call in an internal error. So would a list of quotas that is empty,
-//! which there is none of.
+//! checks are on in the release build: a mistake here would end the call in an internal error. So would an empty list of quotas, and
+//! no function here makes one.
 
 #![allow(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 

@@ -606,12 +606,20 @@ export class Limiter {
     const left = countdown(timeout);
     const giveBack = () => this.#releaseLeft(key, rule, holder);
     let passOn: (() => void) | undefined;
+    let denied: Result | undefined;
     try {
       for (;;) {
         const takenAt = performance.now();
         const ms = timeout > 0 ? Math.max(1, Math.min(this.timeout, left())) : this.timeout;
-        const result = await unlessLeft(signal, () => this.ask(key, rule, { holder, timeout: ms }), giveBack, giveBack);
+        const ask = unlessLeft(signal, () => this.ask(key, rule, { holder, timeout: ms }), giveBack, giveBack);
+        const result: Result = await ask.catch((error: unknown) => {
+          // The last call of a wait may have a few milliseconds, and says nothing then that was not known before.
+          if (!denied || ms === this.timeout || !(error instanceof LostReplyError)) throw error;
+          void giveBack();
+          return denied;
+        });
         if (result.allowed) return new Lease(this, key, rule, holder, { renew, takenAt });
+        denied = result;
         if (result.retryAfterMs === undefined || left() <= 0) throw new DeniedError(result);
         if (!passOn) passOn = await this.#turns.wait(memoryKey(key), left(), signal);
         // A lease may be released at any time. Half of the pause is random, so that not all processes ask at once.

@@ -160,6 +160,19 @@ describe("features", () => {
     assert.deepEqual([first.lost, first.signal.aborted], [false, false], "what is released is not lost");
   });
 
+  test("hold: a wait that ends while a call is under way is a denial", async () => {
+    const limiter = new Limiter(open.client, { timeout: 10_000 });
+    const first = await limiter.hold("ends", lease(1, 60));
+    const asked = await calls("rl.acquire");
+    const second = limiter.hold("ends", lease(1, 60), { timeout: 1500 });
+    const refused = assert.rejects(second, DeniedError);
+    await eventually("it has asked", async () => (await calls("rl.acquire")) > asked);
+    await server.run("CLIENT", "PAUSE", 4000, "WRITE");
+    await refused;
+    await server.run("CLIENT", "UNPAUSE");
+    assert.equal(await first.release(), true);
+  });
+
   test("a lease that is not renewed is lost at its end", async () => {
     const limiter = new Limiter(open.client, { timeout: 10_000 });
     const held = await limiter.hold("nr", lease(1, 0.15), { renew: false });

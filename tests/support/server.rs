@@ -238,7 +238,11 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("---- log of the server at port {}:\n{}", self.port, self.log());
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            // The end is enough, and leaves the failed test's own message in sight.
+            let end = lines[lines.len().saturating_sub(12)..].join("\n");
+            eprintln!("---- end of the log of the server at port {}:\n{end}", self.port);
         }
     }
 }

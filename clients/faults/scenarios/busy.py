@@ -55,7 +55,7 @@ async def stopped(play: Play) -> None:
     proxy = await play.proxy(server)
     limiter = await play.limiter(proxy, timeout=1)
     play.outcome(await limiter.hit("before", RULE), "allowed", what="before")
-    # Late replies: each of the ten has a connection of its own, where there are several, and the next ten need no other.
+    # Late replies: each of the ten has a connection of its own, where there are several. The next ten need no other.
     proxy.delay = 0.1
     play.all_of(await limiter.crowd(10, "before", RULE), "allowed", what="before")
     calls = [limiter.hit("k", RULE) for _ in range(10)]

@@ -23,7 +23,7 @@ on the client, which shares the processors.
 
 In *denied* requests the last descriptor is over its limit and the others are not. Each client comes back after more than a
 second, so the [deny cache](ENVOY.md#the-deny-cache) answers none of them. In a *flood* it answers all but one a second of each
-client: of 100 clients every tenth request reaches Redis, of 10 every hundredth. What Redis does when it is idle is part of its
+client: of 100 clients every twentieth request reaches Redis, of 10 one of 200. What Redis does when it is idle is part of its
 processor time. envoyproxy/ratelimit has a local cache, too, which is switched off unless configured.
 
 Server: Redis ${server#v=}. Machine: ${model:-$(uname -m)}, $(nproc) processors. Load average when the run began:

@@ -1,7 +1,7 @@
 //! This service beside envoyproxy/ratelimit, on one Redis, both as they start without settings of their own.
 //!
 //! `envoy/bench.sh` builds what is missing and starts it. `PEER` names the program of envoyproxy/ratelimit; `MODULE`,
-//! `REDIS_SERVER`, `RATE` (requests a second, 1000 unless set), `LENGTH` (of a turn in seconds, 3), `TURNS` (5) and `ONLY`
+//! `REDIS_SERVER`, `RATE` (requests a second, 2000 unless set), `LENGTH` (of a turn in seconds, 3), `TURNS` (5) and `ONLY`
 //! (a part of the names of the cases to measure) are taken from the environment. The two take turns, so that a machine
 //! that is busy elsewhere slows both. Prints tables in Markdown: medians of the turns, and the smallest and the largest
 //! ratio of a turn.
@@ -361,7 +361,7 @@ fn variable(name: &str, unless_set: u32) -> Result<u32, Failure> {
 }
 
 async fn run() -> Result<(), Failure> {
-    let (rate, turns) = (variable("RATE", 1000)?, variable("TURNS", 5)?.max(1));
+    let (rate, turns) = (variable("RATE", 2000)?, variable("TURNS", 5)?.max(1));
     let length = Duration::from_secs(variable("LENGTH", 3)?.max(1).into());
     let peer = std::env::var_os("PEER").ok_or("PEER must name the program of envoyproxy/ratelimit")?;
 

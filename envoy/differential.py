@@ -125,6 +125,18 @@ def request(domain, charging):
     return json.dumps(made)
 
 
+class Seconds(int):
+    """A time until a reset. Two that differ by a second are equal: the services are asked one after the other."""
+
+    def __eq__(self, other):
+        return abs(int(self) - int(other)) <= 1
+
+    def __ne__(self, other):
+        return not self == other
+
+    __hash__ = int.__hash__
+
+
 def answer(connection, body):
     connection.request("POST", "/json", body)
     reply = connection.getresponse()
@@ -132,13 +144,12 @@ def answer(connection, body):
     if not text.startswith("{"):
         return reply.status, text
     fields = json.loads(text)
-    # The two are asked one after the other.
     for status in fields.get("statuses", []):
         if "durationUntilReset" in status:
-            status["durationUntilReset"] = int(status["durationUntilReset"][:-1]) // 10
+            status["durationUntilReset"] = Seconds(status["durationUntilReset"][:-1])
     headers = {header["key"]: header["value"] for header in fields.pop("responseHeadersToAdd", [])}
     if "RateLimit-Reset" in headers:
-        headers["RateLimit-Reset"] = int(headers["RateLimit-Reset"]) // 10
+        headers["RateLimit-Reset"] = Seconds(headers["RateLimit-Reset"])
     return reply.status, fields, headers
 
 

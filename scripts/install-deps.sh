@@ -26,7 +26,7 @@ warn_of_server() {
     [ "${version%%.*}" -ge 7 ] || say "redis-server is $version here; the module needs 7.0 or later (make engines fetches some for the tests)"
 }
 
-# install_node NEED ...: Node.js with npm, if the package for it is needed and the system has none that is new enough.
+# install_node NEED ...: Node.js with npm, if the package for it is needed and the system has no recent enough version.
 install_node() {
     local tools wheel program
     case " $* " in *' clients '*) ;; *) return 0 ;; esac

@@ -52,7 +52,7 @@ func TestReserve(t *testing.T) {
 		if err := more.Settle(ctx, 200); err != nil || used(t, limiter, "k", rule) != 230 {
 			t.Errorf("%v, %d in use", err, used(t, limiter, "k", rule))
 		}
-		// Closed without a settlement, or with one that is refused.
+		// Closed without a settlement, or with a settlement that the server refuses.
 		must(limiter.Reserve(ctx, "c", rule, 10, time.Minute)).Close()
 		refused := must(limiter.Reserve(ctx, "c", rule, 10, time.Minute))
 		if err := refused.Settle(ctx, -1); !errors.As(err, &argument) {

@@ -19,7 +19,7 @@ use crate::store;
 
 /// How long the server may take for an answer, and to connect.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often a connection that is silent is asked whether it is still there, and one that is gone is made anew.
+/// How often a silent connection is asked whether it is still there, and a lost connection is made anew.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Fields read by one call. It keeps others of the server from their turn for about a millisecond.
 const PIECE: usize = 1000;

@@ -78,7 +78,7 @@ fn refused(client: &mut Client, refusal: Refusal, heal: impl FnOnce(&mut Client)
     let mut said = Vec::new();
     for (does, call) in CALLS {
         let own: Vec<&str> = call.split(' ').collect();
-        // A key that is there, and one that is not.
+        // A key that exists, and a key that does not.
         for key in [own[1], "new"] {
             let words = [&[own[0], key], &own[2..]].concat();
             let script = in_script("EVAL", &words);

@@ -69,7 +69,7 @@ impl Cluster {
             let mut client = server.client();
             until("a node knows the replicas", || {
                 let nodes: String = client.run(&["CLUSTER", "NODES"]);
-                // "slave -" is a replica whose primary this node does not know yet: it would keep a slot's move from it.
+                // "slave -" is a replica whose primary this node does not know yet. Such a primary sends it no slot moves.
                 let known = |line: &&str| line.contains("slave") && !line.contains("slave -") && !line.contains("fail");
                 nodes.lines().filter(known).count() == replicas
             });

@@ -123,7 +123,7 @@ pub(crate) enum Renewed {
 pub(crate) struct Renewals(JoinHandle<()>);
 
 impl Renewals {
-    /// Ends the renewals. Waits for one that is under way, where it must not come after what is sent next.
+    /// Ends the renewals. Waits for a renewal under way, where it must not come after what is sent next.
     pub async fn end(mut self) {
         self.0.abort();
         let _ = (&mut self.0).await;

@@ -449,7 +449,7 @@ async fn a_plain_hit_settles_nothing() {
     for left in ["OK 19", "OK 18"] {
         assert_eq!(service.hit("d", descriptor("tokens=a,request_id=1")).await, left);
     }
-    // The request's own number of hits is one that is said.
+    // A hits_addend of the whole request is a stated number of hits, too.
     let said_for_all = RateLimitRequest { hits_addend: 10, ..request("d", [descriptor("tokens=a,request_id=1")]) };
     assert_eq!(said(&service.ask(said_for_all).await.unwrap()), "OK 48");
 }

@@ -1,5 +1,5 @@
 //! Behind real gateways that are not Envoy, with the configurations of docs/GATEWAYS.md. NGINX, CADDY and HAPROXY name the
-//! programs; one that is not there is skipped, which the output says.
+//! programs; a program that is missing is skipped, which the output says.
 
 use std::fs;
 use std::io::{self, Write as _};

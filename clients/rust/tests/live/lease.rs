@@ -93,7 +93,7 @@ async fn callers_that_wait_for_a_place_ask_seldom() {
     for caller in waiting.collect::<Vec<_>>() {
         assert!(caller.await.unwrap());
     }
-    // One call each that is denied and one that is granted, and some of the one whose turn it is.
+    // A denied and a granted call each, and some of the one whose turn it is.
     let calls = server.calls("rl.acquire").await;
     assert!((60..240).contains(&calls), "{calls} calls");
 

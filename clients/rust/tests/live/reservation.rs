@@ -267,7 +267,7 @@ async fn a_calendar_follows_the_clock_of_the_server() {
         assert_eq!((refund.refunded, refund.used), (1, 0));
         assert_eq!(limiter.reset("tokens", month()).await.unwrap(), 1);
 
-        // A server that is in the next day already, and one that is further ahead.
+        // A server whose clock is in the next day already, and a server further ahead.
         let tomorrow = (now() / DAY + 1) * DAY + 3_600_000;
         let day = || Rule::calendar("5/day").unwrap();
         let ahead = Server::with(&has.arguments(), Some(tomorrow)).await;

@@ -6,7 +6,7 @@
 use super::Input;
 use crate::limit::sliding::Span;
 use crate::limit::{Time, Window};
-use crate::state::compact::{Compact, Compaction, Edit, Flaw};
+use crate::state::compact::{Compact, Compaction, Edit, Flaw, Patch};
 use reader::{Entry, Reading};
 
 #[path = "../tests/support/compact.rs"]
@@ -14,11 +14,11 @@ use reader::{Entry, Reading};
 mod reader;
 
 /// Stamps and their units, oldest first.
-type Entries = Vec<(i64, u64)>;
+type Entries = Vec<(i64, i64)>;
 
 const NOW: i64 = 1_700_000_000_000;
 /// The limits of the format.
-const MOST_UNITS: u64 = (1 << 53) - 1;
+const MOST_UNITS: i64 = (1 << 53) - 1;
 const LATEST: i64 = (1 << 48) - 1;
 
 pub fn compact(input: &[u8]) {
@@ -59,7 +59,7 @@ fn first_bytes(input: &mut Input<'_>) -> Vec<u8> {
         })
         .collect();
     let dead = usize::from(input.byte()) % entries.len();
-    let mut log = reader::write(&entries, dead, input.integer() % MOST_UNITS, usize::from(input.byte()));
+    let mut log = reader::write(&entries, dead, input.integer() % MOST_UNITS as u64, usize::from(input.byte()));
     if kind == 2 {
         return log;
     }
@@ -79,7 +79,7 @@ fn read(bytes: &[u8]) -> Option<Entries> {
         [] => Some(Entries::new()),
         bytes => match reader::read(bytes) {
             Reading::Sound(entries) => {
-                Some(joined(entries.into_iter().map(|entry| (entry.stamp as i64, entry.weight)).collect()))
+                Some(joined(entries.into_iter().map(|entry| (entry.stamp as i64, entry.weight as i64)).collect()))
             }
             _ => None,
         },
@@ -98,7 +98,7 @@ fn joined(entries: Entries) -> Entries {
     joined
 }
 
-fn sum(entries: &Entries) -> u64 {
+fn sum(entries: &Entries) -> i64 {
     entries.iter().map(|&(_, units)| units).sum()
 }
 
@@ -117,7 +117,7 @@ fn call(
     };
     let span = Span::at(Time::from_millis(now), window);
     let pruned = log.prune(bytes, span);
-    let (time, units) = (Time::from_millis(now.saturating_sub(input.integer() as i64)), input.integer());
+    let (time, units) = (Time::from_millis(now.saturating_sub(input.integer() as i64)), (input.integer() >> 1) as i64);
     let Some(model) = model else {
         pruned.ok()?;
         if let Ok(later) = log.later_than(bytes, time) {
@@ -184,7 +184,7 @@ fn compaction(input: &mut Input<'_>) -> Compaction {
 }
 
 /// Takes the newest units, or those with a stamp, and answers how many.
-fn take_back(entries: &mut Entries, most: u64, at: Option<i64>) -> u64 {
+fn take_back(entries: &mut Entries, most: i64, at: Option<i64>) -> i64 {
     let mut left = most;
     for (stamp, units) in entries.iter_mut().rev() {
         if at.is_none_or(|at| at == *stamp) {
@@ -201,13 +201,13 @@ fn apply(edit: Option<Edit>, bytes: &mut Vec<u8>) {
     match edit {
         None => {}
         Some(Edit::Remove) => bytes.clear(),
-        Some(Edit::Replace(whole)) => *bytes = whole.to_vec(),
-        Some(edit) => {
-            for patch in edit.patches() {
-                assert!(patch.offset <= bytes.len(), "a write leaves a hole");
-                let end = patch.offset + patch.bytes.len();
+        Some(Edit::Replace(whole)) => *bytes = whole,
+        Some(Edit::Write(first, second)) => {
+            for Patch { offset, bytes: new } in std::iter::once(first).chain(second) {
+                assert!(offset <= bytes.len(), "a write leaves a hole");
+                let end = offset + new.len();
                 bytes.resize(bytes.len().max(end), 0);
-                bytes[patch.offset..end].copy_from_slice(&patch.bytes);
+                bytes[offset..end].copy_from_slice(&new);
             }
         }
     }

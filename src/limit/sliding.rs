@@ -23,7 +23,7 @@
 
 use std::iter;
 
-use super::{Cost, Decision, Detail, Lookups, Quota, Refund, Request, Retry, Status, Time, Verdict, Waits, Window};
+use super::{Decision, Detail, Lookups, Quota, Refund, Request, Retry, Status, Time, Verdict, Waits, Window};
 
 /// The stamps that count at a given time: those later than `expired` and not later than `latest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,80 +47,21 @@ pub trait History {
 
     fn units(&self) -> i64;
 
-    /// Units stamped later than a time, and the permanent ones.
-    fn later_than(&self, time: Time) -> Result<i64, Self::Error>;
+    /// Units stamped later than a time, without the permanent ones.
+    fn stamped_after(&self, time: Time) -> Result<i64, Self::Error>;
+
+    /// The same with the permanent ones.
+    fn later_than(&self, time: Time) -> Result<i64, Self::Error> {
+        Ok(self.stamped_after(time)?.saturating_add(self.permanent()))
+    }
 
     /// The stamp of the unit with `rank` newer units in the log; the newest has rank 0. `None` if `rank` is out of range,
     /// and for a permanent unit.
     fn stamp_of(&self, rank: i64) -> Result<Option<Time>, Self::Error>;
 
     /// The number of units that never expire. They have no stamp of a clock, and are the oldest units of every window.
-    fn permanent(&self) -> Result<i64, Self::Error> {
-        Ok(0)
-    }
-
-    /// Units stamped later than a time, without the permanent ones.
-    fn stamped_after(&self, time: Time) -> Result<i64, Self::Error> {
-        self.later_than(time)
-    }
-}
-
-/// Units of one stamp that are left out of a log.
-#[derive(Debug, Clone, Copy)]
-pub struct LeftOut {
-    pub stamp: Time,
-    pub units: i64,
-    /// The units in the log that are stamped later, also those that are left out.
-    pub newer: i64,
-}
-
-impl LeftOut {
-    /// Leaves units out, also those that are left out of the log already, but no more of a stamp than it has: `there`.
-    pub fn add_to(self, left_out: &mut Vec<Self>, there: i64) {
-        let place = left_out.partition_point(|part| part.stamp > self.stamp);
-        match left_out.get_mut(place).filter(|part| part.stamp == self.stamp) {
-            Some(part) => part.units = part.units.saturating_add(self.units).min(there),
-            None => left_out.insert(place, Self { units: self.units.min(there), ..self }),
-        }
-    }
-}
-
-/// A log without some of its units.
-pub struct Without<'a, H> {
-    pub log: &'a H,
-    /// One element a stamp, the latest first.
-    pub left_out: &'a [LeftOut],
-}
-
-impl<H> Without<'_, H> {
-    fn left_out_after(&self, time: Time) -> i64 {
-        self.left_out.iter().take_while(|part| part.stamp > time).map(|part| part.units).sum()
-    }
-}
-
-impl<H: History> History for Without<'_, H> {
-    type Error = H::Error;
-
-    fn units(&self) -> i64 {
-        self.log.units().saturating_sub(self.left_out.iter().map(|part| part.units).sum())
-    }
-
-    fn later_than(&self, time: Time) -> Result<i64, H::Error> {
-        Ok(self.log.later_than(time)?.saturating_sub(self.left_out_after(time)))
-    }
-
-    fn stamp_of(&self, rank: i64) -> Result<Option<Time>, H::Error> {
-        // The rank in the log itself.
-        let with = |rank: i64, part: &LeftOut| if rank < part.newer { rank } else { rank.saturating_add(part.units) };
-        self.log.stamp_of(self.left_out.iter().fold(rank, with))
-    }
-
-    fn permanent(&self) -> Result<i64, H::Error> {
-        self.log.permanent()
-    }
-
-    fn stamped_after(&self, time: Time) -> Result<i64, H::Error> {
-        Ok(self.log.stamped_after(time)?.saturating_sub(self.left_out_after(time)))
+    fn permanent(&self) -> i64 {
+        0
     }
 }
 
@@ -135,28 +76,30 @@ pub fn decide<H: History>(
     now: Time,
 ) -> Result<Decision, H::Error> {
     let charged = if may_count { request.cost.units() } else { 0 };
-    let mut search = Search::new(log, lookups, now);
+    let mut search = Search::new(log, request, lookups, now);
     if request.force {
         search.added = charged;
     }
     let mut binding = match request.quotas.single() {
         // No other wait is compared with this one, so it is computed only if the reply shows it.
-        Some(quota) => search.verdict(quota, request, detail > Detail::Short)?,
-        None => search.binding(request, detail > Detail::Allowed)?,
+        Some(quota) => search.verdict(quota, detail > Detail::Short)?,
+        None => search.binding(detail > Detail::Allowed)?,
     };
     match binding.retry {
         Retry::Now => search.added = charged,
         // By then another quota may have no room: units ahead of the clock begin to count, and forced units count in all of
         // them.
         Retry::After(wait) if search.may_begin || (search.added > 0 && request.quotas.len() > 1) => {
-            binding.retry = search.retry_in_all(request, wait)?;
+            binding.retry = search.retry_in_all(wait)?;
         }
         Retry::After(_) | Retry::Never => {}
     }
-    let each = match detail {
-        Detail::Each => search.each(request)?,
-        _ => Vec::new(),
-    };
+    let mut each = Vec::new();
+    if detail == Detail::Each {
+        for quota in request.quotas.iter() {
+            each.push(search.status(search.verdict(quota, true)?, true)?);
+        }
+    }
     Ok(Decision {
         status: search.status(binding, detail == Detail::Full)?,
         count: binding.used,
@@ -176,29 +119,24 @@ pub fn refund<H: History>(
 ) -> Result<Refund, H::Error> {
     let quota = request.quotas.first();
     let lookups = Lookups::new();
-    let used = Search { may_begin: true, ..Search::new(log, &lookups, now) }.used(quota, request)?;
+    let used = Search { may_begin: true, ..Search::new(log, request, &lookups, now) }.used(quota)?;
     let Span { expired, latest } = Span::at(now, quota.window);
     let gone = match at {
         Some(at) if expired < at && at <= latest => taken,
         Some(_) => 0,
         // Of the units taken, those that are in this window. Permanent ones are in it and stay.
         None => {
-            let stamped = used.saturating_sub(log.permanent()?).max(0);
+            let stamped = used.saturating_sub(log.permanent()).max(0);
             taken.saturating_sub(log.stamped_after(latest)?).clamp(0, stamped)
         }
     };
     Ok(Refund { units: taken, count: used.saturating_sub(gone), ttl: quota.window.seconds() })
 }
 
-/// How many stamped units may be left in the window for a request to fit. `None` if it never fits.
-fn leftover(quota: Quota, cost: Cost, permanent: i64) -> Option<i64> {
-    let leftover = quota.limit.free(cost.needed()).checked_sub(permanent)?;
-    (leftover >= 0).then_some(leftover)
-}
-
 /// A search for the ends of waits.
 struct Search<'a, H> {
     log: &'a H,
+    request: &'a Request,
     lookups: &'a Lookups,
     now: Time,
     /// Units that the request adds to the log, which are not in it yet.
@@ -208,16 +146,16 @@ struct Search<'a, H> {
 }
 
 impl<'a, H: History> Search<'a, H> {
-    fn new(log: &'a H, lookups: &'a Lookups, now: Time) -> Self {
-        Self { log, lookups, now, added: 0, may_begin: false }
+    fn new(log: &'a H, request: &'a Request, lookups: &'a Lookups, now: Time) -> Self {
+        Self { log, request, lookups, now, added: 0, may_begin: false }
     }
 
     /// The verdict of the quota that binds.
-    fn binding(&mut self, request: &Request, with_waits: bool) -> Result<Verdict, H::Error> {
+    fn binding(&mut self, with_waits: bool) -> Result<Verdict, H::Error> {
         self.may_begin = self.log.stamped_after(self.now)? > 0;
-        let mut binding = self.verdict(request.quotas.first(), request, with_waits)?;
-        for quota in request.quotas.iter().skip(1) {
-            let next = self.verdict(quota, request, with_waits)?;
+        let mut binding = self.verdict(self.request.quotas.first(), with_waits)?;
+        for quota in self.request.quotas.iter().skip(1) {
+            let next = self.verdict(quota, with_waits)?;
             if next.binds_before(&binding) {
                 binding = next;
             }
@@ -226,19 +164,19 @@ impl<'a, H: History> Search<'a, H> {
     }
 
     /// The verdict of a quota. Without waits a denial is for ever.
-    fn verdict(&self, quota: Quota, request: &Request, with_waits: bool) -> Result<Verdict, H::Error> {
-        let used = self.used(quota, request)?;
-        let retry = match quota.limit.free(used) >= request.cost.needed() {
+    fn verdict(&self, quota: Quota, with_waits: bool) -> Result<Verdict, H::Error> {
+        let used = self.used(quota)?;
+        let retry = match quota.limit.free(used) >= self.request.cost.needed() {
             true => Retry::Now,
-            false if with_waits => self.retry(quota, request.cost)?,
+            false if with_waits => self.retry(quota)?,
             false => Retry::Never,
         };
         Ok(Verdict { quota, used, retry })
     }
 
     /// Units in the window of a quota.
-    fn used(&self, quota: Quota, request: &Request) -> Result<i64, H::Error> {
-        if quota.window == request.quotas.longest() {
+    fn used(&self, quota: Quota) -> Result<i64, H::Error> {
+        if quota.window == self.request.quotas.longest() {
             return Ok(self.log.units());
         }
         let later = self.log.later_than(self.now.minus(quota.window))?;
@@ -247,32 +185,22 @@ impl<'a, H: History> Search<'a, H> {
     }
 
     /// When a request that does not fit into one quota will.
-    fn retry(&self, quota: Quota, cost: Cost) -> Result<Retry, H::Error> {
-        let Some(leftover) = leftover(quota, cost, self.log.permanent()?) else {
-            return Ok(Retry::Never);
-        };
-        match self.wait(quota, leftover)? {
-            wait if wait > 0 => Ok(Retry::after(wait)),
-            // The unit that is in the way has expired and still counts: it never expires.
-            _ => Ok(Retry::Never),
-        }
+    fn retry(&self, quota: Quota) -> Result<Retry, H::Error> {
+        // A unit that is in the way, has expired and still counts never expires.
+        let wait = self.until(quota, self.room_for_others(quota))?.filter(|&wait| wait > 0);
+        Ok(wait.map_or(Retry::Never, Retry::After))
     }
 
     /// When a request that has to wait for one quota fits into all of them.
-    fn retry_in_all(&self, request: &Request, wait: i64) -> Result<Retry, H::Error> {
-        let permanent = self.log.permanent()?;
-        let leftovers =
-            request.quotas.iter().filter_map(|quota| Some((quota.window, leftover(quota, request.cost, permanent)?)));
+    fn retry_in_all(&self, wait: i64) -> Result<Retry, H::Error> {
+        let leftover = |quota: Quota| Some((quota.window, self.leftover(self.room_for_others(quota))?));
+        let leftovers = self.request.quotas.iter().filter_map(leftover);
         Ok(Retry::after(self.room_at(leftovers, self.now.plus_millis(wait))?.since(self.now)))
     }
 
-    /// The state of each quota.
-    fn each(&self, request: &Request) -> Result<Vec<Status>, H::Error> {
-        let mut each = Vec::with_capacity(request.quotas.len());
-        for quota in request.quotas.iter() {
-            each.push(self.status(self.verdict(quota, request, true)?, true)?);
-        }
-        Ok(each)
+    /// How many units may be in a window for the request to fit.
+    fn room_for_others(&self, quota: Quota) -> i64 {
+        quota.limit.free(self.request.cost.needed())
     }
 
     /// The state of a quota after the request.
@@ -284,16 +212,22 @@ impl<'a, H: History> Search<'a, H> {
 
     #[cold] // Most calls want the short reply, which does not show them.
     fn waits(&self, quota: Quota, used: i64) -> Result<Waits, H::Error> {
-        let next = if used == 0 {
-            Some(0)
-        } else {
+        let next = match used {
+            0 => Some(0),
             // One unit less than what is used now, or than the limit if that is overdrawn.
-            match used.min(quota.limit.requests()).saturating_sub(1).saturating_sub(self.log.permanent()?) {
-                leftover @ 0.. => Some(self.wait(quota, leftover)?),
-                _ => None,
-            }
+            _ => self.until(quota, used.min(quota.limit.requests()).saturating_sub(1))?,
         };
         Ok(Waits { next, reset: self.wait(quota, 0)? })
+    }
+
+    /// How many stamped units may be left where this number of units may be. `None` if the permanent ones are more.
+    fn leftover(&self, units: i64) -> Option<i64> {
+        units.checked_sub(self.log.permanent()).filter(|&leftover| leftover >= 0)
+    }
+
+    /// The milliseconds until at most this number of units are left in a window. `None` if it never happens.
+    fn until(&self, quota: Quota, units: i64) -> Result<Option<i64>, H::Error> {
+        self.leftover(units).map(|leftover| self.wait(quota, leftover)).transpose()
     }
 
     /// The milliseconds until at most `leftover` stamped units are left in a window.
@@ -354,7 +288,7 @@ pub fn renewed_expiry(current: Option<Time>, now: Time, window: Window) -> Optio
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Limit, Quotas};
+    use super::super::{Cost, Limit, Quotas};
     use super::*;
     use proptest::prelude::*;
 
@@ -430,7 +364,7 @@ mod tests {
             self.stamps.len() as i64
         }
 
-        fn later_than(&self, time: Time) -> Result<i64, Self::Error> {
+        fn stamped_after(&self, time: Time) -> Result<i64, Self::Error> {
             Ok(self.stamps.iter().filter(|&&stamp| stamp > time).count() as i64)
         }
 
@@ -734,10 +668,6 @@ mod tests {
                 4
             }
 
-            fn later_than(&self, _: Time) -> Result<i64, Self::Error> {
-                Ok(4)
-            }
-
             fn stamped_after(&self, _: Time) -> Result<i64, Self::Error> {
                 Ok(2)
             }
@@ -746,8 +676,8 @@ mod tests {
                 Ok([2_000, 1_000].get(rank as usize).map(|&at| Time::from_millis(at)))
             }
 
-            fn permanent(&self) -> Result<i64, Self::Error> {
-                Ok(2)
+            fn permanent(&self) -> i64 {
+                2
             }
         }
 
@@ -798,9 +728,9 @@ mod tests {
             self.log.units()
         }
 
-        fn later_than(&self, time: Time) -> Result<i64, Self::Error> {
+        fn stamped_after(&self, time: Time) -> Result<i64, Self::Error> {
             self.asked.set(self.asked.get() + 1);
-            self.log.later_than(time)
+            self.log.stamped_after(time)
         }
 
         fn stamp_of(&self, rank: i64) -> Result<Option<Time>, Self::Error> {

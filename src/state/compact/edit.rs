@@ -1,17 +1,18 @@
 //! What a call does to the string of a compact log, and how its bytes are put together.
 
+use std::iter;
+
 use super::format::{
-    BLOCK, Ends, FILLER, Flaw, HEADER, Head, LAST_END, MAGIC, Mark, VERSION, entry_len, is_boundary, put_block_head,
+    BLOCK, BLOCK_HEAD, Ends, FILLER, Flaw, HEADER, Head, LAST_END, MAGIC, Mark, VERSION, is_boundary, put_block_head,
     put_entry, within_block,
 };
 
 /// What a call changes in the string.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Edit {
-    /// Bytes are written at an offset. The string never gets shorter by it.
-    Write(Patch),
-    /// The same in two places: entries, and the footer at the end of the string, whose length stays.
-    WriteTwo(Box<[Patch; 2]>),
+    /// Bytes are written at an offset, and in a second place where the entries are far from the footer at the end of the string. It
+    /// never gets shorter by it.
+    Write(Patch, Option<Patch>),
     /// The string becomes these bytes.
     Replace(Vec<u8>),
     /// Nothing is left: the key is removed.
@@ -25,18 +26,6 @@ pub struct Patch {
     pub bytes: Vec<u8>,
 }
 
-#[cfg(any(test, fuzzing))]
-impl Edit {
-    /// The patches, if the string is not replaced or removed as a whole.
-    pub fn patches(&self) -> &[Patch] {
-        match self {
-            Self::Write(patch) => std::slice::from_ref(patch),
-            Self::WriteTwo(patches) => patches.as_slice(),
-            Self::Replace(_) | Self::Remove => &[],
-        }
-    }
-}
-
 /// Room for what an ordinary call writes: filler, a block head, an entry, a footer.
 const USUAL_WRITE: usize = 64;
 
@@ -47,7 +36,7 @@ const NARROW_GAP: usize = 64;
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
     pub stamp: i64,
-    pub weight: u64,
+    pub weight: i64,
 }
 
 /// Writes entries one after the other, and begins blocks where they are due.
@@ -56,7 +45,7 @@ pub struct Writer {
     /// The end of what is written.
     end: Mark,
     /// The units stored for the place from which those of the marks are counted.
-    origin: u64,
+    origin: i64,
 }
 
 impl Writer {
@@ -69,12 +58,12 @@ impl Writer {
     }
 
     /// Continues a log at a mark.
-    pub fn at(mark: Mark, origin: u64) -> Self {
+    pub fn at(mark: Mark, origin: i64) -> Self {
         Self { bytes: Vec::with_capacity(USUAL_WRITE), end: mark, origin }
     }
 
     /// Copies entries as they are stored. `units` and `stamp`: those of a mark at their end. `origin`: as in [`Ends`].
-    pub fn copy(&mut self, stored: &[u8], units: u64, stamp: i64, origin: u64) {
+    pub fn copy(&mut self, stored: &[u8], units: i64, stamp: i64, origin: i64) {
         self.bytes.extend_from_slice(stored);
         self.end = Mark { at: self.end.at.saturating_add(stored.len()), units, stamp };
         self.origin = origin;
@@ -85,59 +74,57 @@ impl Writer {
         if self.end.at == HEADER {
             self.end.stamp = stamp; // The first entry of a new string.
         }
-        let difference = stamp.checked_sub(self.end.stamp).and_then(|delta| u64::try_from(delta).ok());
-        let difference = difference.ok_or(Flaw::Damaged)?;
-        let units = self.end.units.checked_add(weight).ok_or(Flaw::Full)?;
-        let room = BLOCK.saturating_sub(within_block(self.end.at));
-        if entry_len(difference, weight) > room {
-            self.put(|bytes| bytes.extend(std::iter::repeat_n(FILLER, room)));
+        let difference = stamp.saturating_sub(self.end.stamp);
+        if difference < 0 {
+            return Err(Flaw::Damaged);
         }
-        if is_boundary(self.end.at) {
-            let (before, origin) = (self.end, self.origin);
-            self.put(|bytes| put_block_head(bytes, before, origin));
+        let (mut at, begin) = (self.end.at, self.bytes.len());
+        let room = if is_boundary(at) { 0 } else { BLOCK.saturating_sub(within_block(at)) };
+        put_entry(&mut self.bytes, difference, weight);
+        if self.bytes.len().saturating_sub(begin) > room {
+            // It belongs to the next block.
+            self.bytes.truncate(begin);
+            self.bytes.extend(iter::repeat_n(FILLER, room));
+            put_block_head(&mut self.bytes, self.end, self.origin);
+            put_entry(&mut self.bytes, difference, weight);
+            at = at.saturating_add(room).saturating_add(BLOCK_HEAD);
         }
-        let at = self.end.at;
-        self.put(|bytes| put_entry(bytes, difference, weight));
-        self.end = Mark { units, stamp, ..self.end };
+        let end = self.end.at.saturating_add(self.bytes.len().saturating_sub(begin));
+        self.end = Mark { at: end, units: self.end.units.saturating_add(weight), stamp };
         Ok(at)
     }
 
     /// Ends the log that was begun with [`Writer::new`].
     pub fn replace(mut self, head: Head) -> Result<Edit, Flaw> {
-        let ends = self.ends(head)?;
-        let length = self.end.at.saturating_add(ends.footer_len());
-        ends.put_footer(&mut self.bytes, length);
+        self.put_footer(head, 0)?;
         Ok(Edit::Replace(self.bytes))
     }
 
     /// Ends the log that was continued with [`Writer::at`] in a string of this length.
     pub fn write(mut self, head: Head, length: usize) -> Result<Edit, Flaw> {
-        let ends = self.ends(head)?;
-        let offset = self.end.at.saturating_sub(self.bytes.len());
-        let shortest = self.end.at.saturating_add(ends.footer_len());
-        let gap = length.saturating_sub(shortest);
-        let length = length.max(shortest);
+        let (end, size) = (self.end.at, self.bytes.len());
+        let offset = end.saturating_sub(size);
+        let gap = self.put_footer(head, length)?;
         if gap <= NARROW_GAP {
-            self.bytes.extend(std::iter::repeat_n(0, gap));
-            ends.put_footer(&mut self.bytes, length);
-            return Ok(Edit::Write(Patch { offset, bytes: self.bytes }));
+            if gap > 0 {
+                self.bytes.splice(size..size, iter::repeat_n(0, gap));
+            }
+            return Ok(Edit::Write(Patch { offset, bytes: self.bytes }, None));
         }
-        let mut footer = Patch { offset: self.end.at.saturating_add(gap), bytes: Vec::new() };
-        ends.put_footer(&mut footer.bytes, length);
-        if self.bytes.is_empty() {
-            return Ok(Edit::Write(footer));
+        let footer = Patch { offset: end.saturating_add(gap), bytes: self.bytes.split_off(size) };
+        match size {
+            0 => Ok(Edit::Write(footer, None)),
+            _ => Ok(Edit::Write(Patch { offset, bytes: self.bytes }, Some(footer))),
         }
-        Ok(Edit::WriteTwo(Box::new([Patch { offset, bytes: self.bytes }, footer])))
     }
 
-    fn ends(&self, head: Head) -> Result<Ends, Flaw> {
+    /// Puts the footer as [`Ends::put_footer`] does.
+    fn put_footer(&mut self, head: Head, length: usize) -> Result<usize, Flaw> {
         let Self { end, origin, .. } = *self;
-        if end.at > LAST_END { Err(Flaw::Full) } else { Ok(Ends { head, end, origin }) }
-    }
-
-    fn put(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        let before = self.bytes.len();
-        write(&mut self.bytes);
-        self.end.at = self.end.at.saturating_add(self.bytes.len().saturating_sub(before));
+        if end.at > LAST_END {
+            Err(Flaw::Full)
+        } else {
+            Ok(Ends { head, end, origin }.put_footer(&mut self.bytes, length))
+        }
     }
 }

@@ -21,7 +21,7 @@ pub const LAST_END: usize = LONGEST_LOG - 64;
 /// The latest stamp that can be stored.
 pub const LATEST: i64 = (1 << 48) - 1;
 /// The most units that a log holds, which one entry may weigh alone. Units before a place are counted modulo one more.
-pub const MOST_UNITS: u64 = (1 << 53) - 1;
+pub const MOST_UNITS: i64 = (1 << 53) - 1;
 pub const FILLER: u8 = 0xff;
 
 /// Why there is no answer.
@@ -45,7 +45,7 @@ pub struct Mark {
     /// The offset at which the next entry is looked for.
     pub at: usize,
     /// The units of all entries before it, from the oldest that counted when the log was opened.
-    pub units: u64,
+    pub units: i64,
     /// The stamp of the entry before it.
     pub stamp: i64,
 }
@@ -55,7 +55,7 @@ pub struct Mark {
 pub struct Head {
     pub at: usize,
     /// The units that have been pruned since the log was opened.
-    pub units: u64,
+    pub units: i64,
     /// Its own stamp.
     pub stamp: i64,
 }
@@ -79,31 +79,21 @@ pub fn is_boundary(at: usize) -> bool {
     at > HEADER && within_block(at) == 0
 }
 
-/// A varint of at most `most` bytes: its value and its length. Only the shortest form of a value is valid.
-fn varint(bytes: &[u8], most: usize) -> Option<(u64, usize)> {
-    let (&first, rest) = bytes.split_first()?;
-    if first < 0x80 {
-        return Some((u64::from(first), 1));
-    }
-    let (mut value, mut shift, mut size) = (u64::from(first & 0x7f), 7u32, 1usize);
-    for &byte in rest.iter().take(most.saturating_sub(1)) {
-        value |= u64::from(byte & 0x7f).wrapping_shl(shift);
-        shift = shift.wrapping_add(7);
-        size = size.wrapping_add(1);
+/// The varint of at most this many bits that these bytes begin with, and what follows it. Only the shortest form of a value is valid.
+fn varint(mut bytes: &[u8], bits: u32) -> Option<(i64, &[u8])> {
+    let (mut value, mut shift) = (0, 0);
+    while shift < bits {
+        let (&byte, rest) = bytes.split_first()?;
+        value |= i64::from(byte & 0x7f).wrapping_shl(shift);
         if byte < 0x80 {
-            return (byte != 0).then_some((value, size));
+            return (byte != 0 || shift == 0).then_some((value, rest));
         }
+        (bytes, shift) = (rest, shift.wrapping_add(7));
     }
     None
 }
 
-/// How many bytes a varint takes.
-fn varint_len(value: u64) -> usize {
-    let bits = u64::BITS.wrapping_sub((value | 1).leading_zeros());
-    bits.div_ceil(7) as usize
-}
-
-fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+fn put_varint(out: &mut Vec<u8>, mut value: i64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -116,37 +106,28 @@ fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 pub struct Encoded {
     /// The milliseconds since the entry before.
     pub difference: i64,
-    pub weight: u64,
+    pub weight: i64,
     pub size: usize,
 }
 
 pub fn decode_entry(bytes: &[u8]) -> Option<Encoded> {
-    let (packed, size) = varint(bytes, 7)?;
-    let difference = (packed >> 1).cast_signed();
-    if packed & 1 == 0 {
-        return Some(Encoded { difference, weight: 1, size });
+    let (packed, mut rest) = varint(bytes, 49)?;
+    let mut weight = 1;
+    if packed & 1 == 1 {
+        let (extra, behind) = varint(rest, 56)?;
+        (weight, rest) = (extra.wrapping_add(2), behind);
     }
-    let (extra, more) = varint(bytes.get(size..)?, 8)?;
-    let weight = extra.checked_add(2)?;
-    (weight <= MOST_UNITS).then_some(Encoded { difference, weight, size: size.wrapping_add(more) })
+    let size = bytes.len().wrapping_sub(rest.len());
+    (weight <= MOST_UNITS).then_some(Encoded { difference: packed >> 1, weight, size })
 }
 
-/// The first field of an entry, and the second unless the entry weighs 1.
-fn fields(difference: u64, weight: u64) -> (u64, Option<u64>) {
+pub fn put_entry(out: &mut Vec<u8>, difference: i64, weight: i64) {
     let packed = difference << 1;
-    weight.checked_sub(2).map_or((packed, None), |extra| (packed | 1, Some(extra)))
-}
-
-pub fn entry_len(difference: u64, weight: u64) -> usize {
-    let (packed, extra) = fields(difference, weight);
-    varint_len(packed).wrapping_add(extra.map_or(0, varint_len))
-}
-
-pub fn put_entry(out: &mut Vec<u8>, difference: u64, weight: u64) {
-    let (packed, extra) = fields(difference, weight);
-    put_varint(out, packed);
-    if let Some(extra) = extra {
-        put_varint(out, extra);
+    if weight == 1 {
+        put_varint(out, packed);
+    } else {
+        put_varint(out, packed | 1);
+        put_varint(out, weight.wrapping_sub(2));
     }
 }
 
@@ -168,14 +149,14 @@ fn put_stamp(out: &mut Vec<u8>, stamp: i64) {
 
 /// The mark at the offset of a block that begins with these bytes. `origin`: the units stored for the place from which those
 /// of the marks are counted.
-pub fn read_block_head(block: &[u8], at: usize, origin: u64) -> Option<Mark> {
+pub fn read_block_head(block: &[u8], at: usize, origin: i64) -> Option<Mark> {
     let stamp = read_stamp(block)?;
     let &[a, b, c, d, e, f, g] = block.get(6..)?.first_chunk()?;
-    let units = u64::from_le_bytes([a, b, c, d, e, f, g, 0]);
+    let units = i64::from_le_bytes([a, b, c, d, e, f, g, 0]);
     (units <= MOST_UNITS).then_some(Mark { at, stamp, units: units.wrapping_sub(origin) & MOST_UNITS })
 }
 
-pub fn put_block_head(out: &mut Vec<u8>, before: Mark, origin: u64) {
+pub fn put_block_head(out: &mut Vec<u8>, before: Mark, origin: i64) {
     let [a, b, c, d, e, f, g, _] = (origin.wrapping_add(before.units) & MOST_UNITS).to_le_bytes();
     put_stamp(out, before.stamp);
     out.extend_from_slice(&[a, b, c, d, e, f, g]);
@@ -189,40 +170,35 @@ pub struct Ends {
     /// The end of the entries.
     pub end: Mark,
     /// The units stored for the place from which those of the marks are counted.
-    pub origin: u64,
+    pub origin: i64,
 }
 
 impl Ends {
     /// The fields that the footer begins with: end, head, units before the head, units that count, age.
-    fn fields(&self) -> [u64; 5] {
+    fn fields(&self) -> [i64; 5] {
         let before = self.origin.wrapping_add(self.head.units) & MOST_UNITS;
         let units = self.end.units.wrapping_sub(self.head.units);
-        let age = self.end.stamp.wrapping_sub(self.head.stamp);
-        [self.end.at as u64, self.head.at as u64, before, units, age.cast_unsigned()]
+        [self.end.at as i64, self.head.at as i64, before, units, self.end.stamp.wrapping_sub(self.head.stamp)]
     }
 
-    /// The bytes that the footer takes.
-    pub fn footer_len(&self) -> usize {
-        self.fields().into_iter().map(varint_len).fold(FOOTER_TAIL, usize::wrapping_add)
-    }
-
-    /// Puts the footer of a string that gets this length.
-    pub fn put_footer(&self, out: &mut Vec<u8>, length: usize) {
+    /// Puts the footer of a string that has this length, or gets as long as it has to be. Returns the gap before the footer.
+    pub fn put_footer(&self, out: &mut Vec<u8>, length: usize) -> usize {
         let begin = out.len();
         self.fields().into_iter().for_each(|field| put_varint(out, field));
         put_stamp(out, self.end.stamp);
-        out.extend_from_slice(&self.check(length).to_le_bytes());
-        out.push(out.len().wrapping_sub(begin).wrapping_add(1) as u8);
+        let size = out.len().wrapping_sub(begin).wrapping_add(3);
+        let shortest = self.end.at.saturating_add(size);
+        out.extend_from_slice(&self.check(length.max(shortest)).to_le_bytes());
+        out.push(size as u8);
+        length.saturating_sub(shortest)
     }
 
     /// A number that depends on the length of the string and on every field of the footer. With each field taken modulo the prime
     /// first, as Lua does, all steps stay below 2^53. In 64 bits that makes no difference.
     fn check(&self, length: usize) -> u16 {
-        const PRIME: u64 = 65_521;
-        let [end, head, before, units, age] = self.fields();
-        let fields = [end, head, before, units, age, self.end.stamp.cast_unsigned()];
-        let mix = |mixed: u64, field: u64| mixed.wrapping_mul(4099).wrapping_add(field) % PRIME;
-        fields.into_iter().fold(length as u64 % PRIME, mix) as u16
+        const PRIME: i64 = 65_521;
+        let mix = |mixed: i64, field: i64| mixed.wrapping_mul(4099).wrapping_add(field) % PRIME;
+        self.fields().into_iter().chain([self.end.stamp]).fold(length as i64 % PRIME, mix) as u16
     }
 
     /// Whether the fields are within bounds. `footer`: the offset at which the footer begins.
@@ -256,15 +232,15 @@ pub fn footer_of(bytes: &[u8]) -> usize {
 fn read_footer(bytes: &[u8]) -> Option<Ends> {
     let footer = footer_of(bytes);
     let (fields, tail) = bytes.get(footer..)?.split_last_chunk::<FOOTER_TAIL>()?;
-    let (end, fields) = field(fields, 4)?;
-    let (head, fields) = field(fields, 4)?;
-    let (origin, fields) = field(fields, 8)?;
-    let (units, fields) = field(fields, 8)?;
-    let (age, fields) = field(fields, 7)?;
+    let (end, fields) = varint(fields, 28)?;
+    let (head, fields) = varint(fields, 28)?;
+    let (origin, fields) = varint(fields, 56)?;
+    let (units, fields) = varint(fields, 56)?;
+    let (age, fields) = varint(fields, 49)?;
     let newest = read_stamp(tail)?;
     let ends = Ends {
-        head: Head { at: usize::try_from(head).ok()?, units: 0, stamp: newest.checked_sub_unsigned(age)? },
-        end: Mark { at: usize::try_from(end).ok()?, units, stamp: newest },
+        head: Head { at: head as usize, units: 0, stamp: newest.wrapping_sub(age) },
+        end: Mark { at: end as usize, units, stamp: newest },
         origin,
     };
     let is_checked = tail.get(6..8)? == ends.check(bytes.len()).to_le_bytes();
@@ -275,10 +251,4 @@ fn read_footer(bytes: &[u8]) -> Option<Ends> {
 /// Whether an offset lies after the head of its block. The first block has no head.
 fn holds_entries(at: usize) -> bool {
     at >= HEADER && (within_block(at) >= BLOCK_HEAD || block_of(at) == 0)
-}
-
-/// The varint that these bytes begin with, and what follows it.
-fn field(bytes: &[u8], most: usize) -> Option<(u64, &[u8])> {
-    let (value, size) = varint(bytes, most)?;
-    Some((value, bytes.get(size..)?))
 }

@@ -93,17 +93,13 @@ impl Compact {
         if self.is_empty() || (head.stamp > expired && end.stamp <= latest) {
             return Ok(());
         }
-        if end.stamp <= expired || head.stamp > latest {
-            self.clear();
-            return Ok(());
-        }
         self.is_pruned = true;
-        if head.stamp <= expired {
+        if head.stamp <= expired && expired < end.stamp {
             let oldest = self.seek(bytes, |mark| mark.stamp <= expired)?;
             self.ends.head = Head { at: oldest.at, units: oldest.before.units, stamp: oldest.after.stamp };
         }
-        if self.ends.head.stamp > latest {
-            self.clear();
+        if end.stamp <= expired || self.ends.head.stamp > latest {
+            *self = Self { is_pruned: true, ..Self::EMPTY };
         } else if end.stamp > latest {
             self.ends.end = self.seek(bytes, |mark| mark.stamp <= latest)?.before;
         }
@@ -111,7 +107,7 @@ impl Compact {
     }
 
     /// Units in the log.
-    pub fn units(&self) -> u64 {
+    pub fn units(&self) -> i64 {
         self.ends.end.units.saturating_sub(self.ends.head.units)
     }
 
@@ -120,7 +116,7 @@ impl Compact {
     }
 
     /// Units stamped later than a time.
-    pub fn later_than(&self, bytes: &[u8], time: Time) -> Result<u64, Flaw> {
+    pub fn later_than(&self, bytes: &[u8], time: Time) -> Result<i64, Flaw> {
         let time = time.millis();
         if self.is_empty() || time >= self.ends.end.stamp {
             return Ok(0);
@@ -133,8 +129,8 @@ impl Compact {
     }
 
     /// The stamp of the unit with `rank` newer units; the newest has rank 0. `None` if `rank` is out of range.
-    pub fn newest_unit(&self, bytes: &[u8], rank: u64) -> Result<Option<Time>, Flaw> {
-        if rank >= self.units() {
+    pub fn newest_unit(&self, bytes: &[u8], rank: i64) -> Result<Option<Time>, Flaw> {
+        if !(0..self.units()).contains(&rank) {
             return Ok(None);
         }
         let unit = self.ends.end.units.saturating_sub(rank.saturating_add(1));
@@ -155,7 +151,7 @@ impl Compact {
     pub fn commit(
         &self,
         bytes: &[u8],
-        addition: Option<(Time, u64)>,
+        addition: Option<(Time, i64)>,
         compaction: Compaction,
     ) -> Result<Option<Edit>, Flaw> {
         let end = self.ends.end;
@@ -168,7 +164,7 @@ impl Compact {
         };
         let mut new = self.checked(time.millis(), weight)?;
         if self.is_empty() {
-            return begin(new).map(Some);
+            return self.compacted(bytes, end, Some(new), end).map(Some);
         }
         let mut place = end;
         if new.stamp < end.stamp {
@@ -186,7 +182,7 @@ impl Compact {
     /// edit that does it. The edit also stores what was pruned.
     ///
     /// Units stamped at a time are not taken back if more than [`MOST_REWRITTEN`] bytes of entries are later.
-    pub fn refund(&self, bytes: &[u8], units: u64, time: Option<Time>) -> Result<(u64, Option<Edit>), Flaw> {
+    pub fn refund(&self, bytes: &[u8], units: i64, time: Option<Time>) -> Result<(i64, Option<Edit>), Flaw> {
         let Ends { head, end, .. } = self.ends;
         let (stamped, since, until) = match time {
             None => (None, head.units, end),
@@ -219,7 +215,7 @@ impl Compact {
     }
 
     /// How many units stamped at a time can be taken back.
-    pub fn refundable(&self, bytes: &[u8], time: Time) -> Result<u64, Flaw> {
+    pub fn refundable(&self, bytes: &[u8], time: Time) -> Result<i64, Flaw> {
         let stamped = self.stamped(bytes, time.millis())?;
         Ok(stamped.map_or(0, |(first, until)| until.units.saturating_sub(first.before.units)))
     }
@@ -241,16 +237,11 @@ impl Compact {
     }
 
     /// The entry to be added, if it can be stored and its units can be counted together with the others.
-    fn checked(&self, stamp: i64, weight: u64) -> Result<Entry, Flaw> {
+    fn checked(&self, stamp: i64, weight: i64) -> Result<Entry, Flaw> {
         if !(0..=LATEST).contains(&stamp) || !(1..=MOST_UNITS).contains(&weight) {
             return Err(Flaw::OutOfRange);
         }
-        let units = self.units().checked_add(weight).ok_or(Flaw::Full)?;
-        if units > MOST_UNITS { Err(Flaw::Full) } else { Ok(Entry { stamp, weight }) }
-    }
-
-    fn clear(&mut self) {
-        *self = Self { is_pruned: true, ..Self::EMPTY };
+        if weight > MOST_UNITS.saturating_sub(self.units()) { Err(Flaw::Full) } else { Ok(Entry { stamp, weight }) }
     }
 
     /// The first place from which one call may rewrite the log up to its end, at the beginning of a block. `None` if it may
@@ -477,11 +468,4 @@ impl Compact {
         };
         if self.is_within(after) { Ok(Stored { at, before, after }) } else { Err(Flaw::Damaged) }
     }
-}
-
-/// A log of one entry.
-fn begin(new: Entry) -> Result<Edit, Flaw> {
-    let mut writer = Writer::new(0);
-    let at = writer.push(new)?;
-    writer.replace(Head { at, units: 0, stamp: new.stamp })
 }

@@ -2,6 +2,7 @@
 //! gets the form of the setting.
 
 use std::iter;
+use std::rc::Rc;
 
 mod compact_log;
 mod sorted;
@@ -9,12 +10,12 @@ mod sorted;
 pub use compact_log::LOG_FULL;
 pub use sorted::{MOST_ADDED, TOO_MANY_MEMBERS};
 
-use self::compact_log::CompactLog;
-use self::sorted::SortedLog;
+use self::sorted::Sorted;
+use super::compact::{Compact, Flaw};
 use super::held::{self, Hold, Holdable, Holding, Note, Work};
-use super::plan::{Change, OpenKey};
+use super::plan::{Change, Changes, OpenKey};
 use super::{Compaction, CounterSet, OpenKeys, Plan, State, Stored, Suffix, WRONG_TYPE};
-use crate::limit::sliding;
+use crate::limit::sliding::{self, History, Span};
 use crate::limit::{Cost, Decision, Detail, Lookups, Micros, Refund, Request, Time};
 use crate::server::{Call, Context, Error, Key, Kind, Mode, ReadOnly};
 
@@ -33,26 +34,52 @@ pub struct Sliding {
     pub hold: Option<Hold>,
 }
 
-/// A log as it was read.
-pub enum Log<'a, M: Mode> {
-    Sorted(SortedLog<'a, M>),
-    Compact(CompactLog<'a, M>),
+/// A log as it was read, without what has expired.
+pub struct Log<'a, M: Mode> {
+    key: Key<'a, M>,
+    request: &'a Request,
+    now: Time,
+    form: Form,
+    /// The units that count.
+    units: i64,
+    /// What a decision does not count of them: one element a stamp, the latest first.
+    left_out: Vec<LeftOut>,
+}
+
+enum Form {
+    Sorted(Sorted),
+    Compact(Compact),
+}
+
+/// Units of one stamp that are left out of a log.
+struct LeftOut {
+    stamp: Time,
+    units: i64,
+    /// The units in the log that are stamped later, also those that are left out.
+    newer: i64,
 }
 
 impl Stored for Sliding {
     type State<'a, M: Mode> = Holding<'a, Log<'a, M>, M>;
 
     fn read<'a, M: Mode>(&'a self, ctx: &'a Context, call: Call<'_>, now: Micros) -> Result<Self::State<'a, M>, Error> {
-        let key = Key::open(ctx, call.key);
-        let log = match (key.kind(), self.storage) {
+        let (key, time) = (Key::open(ctx, call.key), now.time());
+        let span = Span::at(time, self.request.quotas.longest());
+        let (units, form) = match (key.kind(), self.storage) {
             (Kind::SortedSet, _) | (Kind::Empty, Storage::SortedSet) => {
-                Log::Sorted(SortedLog::read(key, &self.request, now.time()))
+                let (units, sorted) = Sorted::read(&key, span, time);
+                (units, Form::Sorted(sorted))
             }
-            (Kind::String, _) | (Kind::Empty, Storage::Compact) => {
-                Log::Compact(CompactLog::read(key, &self.request, now.time())?)
+            (Kind::String, _) => {
+                let bytes = key.bytes();
+                let mut log = Compact::open(bytes)?;
+                log.prune(bytes, span)?;
+                (log.units(), Form::Compact(log))
             }
+            (Kind::Empty, Storage::Compact) => (0, Form::Compact(Compact::EMPTY)),
             (Kind::Other, _) => return Err(WRONG_TYPE),
         };
+        let log = Log { key, request: &self.request, now: time, form, units, left_out: Vec::new() };
         Holding::read(self, log, ctx, call, now)
     }
 
@@ -70,10 +97,7 @@ impl Stored for Sliding {
         ctx: &Context,
         call: Call<'_>,
     ) -> Result<(), Error> {
-        state.leave_out_ended(self, ctx, call, |log, rule, at| match log {
-            Log::Sorted(log) => log.leave_out(rule.request.cost.units(), at),
-            Log::Compact(log) => log.leave_out(rule.request.cost.units(), at),
-        })
+        state.leave_out_ended(self, ctx, call, |log, rule, at| log.leave_out(rule.request.cost.units(), at))
     }
 }
 
@@ -102,51 +126,142 @@ impl Holdable for Sliding {
 /// What it takes of the work of a call to write the end of a compact log anew.
 const WORK_OF_REWRITING: i64 = 16;
 
+impl<M: Mode> Log<'_, M> {
+    /// Leaves out units stamped at a time, also those that are left out already, but no more than could be taken back.
+    fn leave_out(&mut self, units: i64, at: Time) -> Result<(), Error> {
+        let there = match &self.form {
+            Form::Sorted(sorted) => sorted.count_at(&self.key, at),
+            Form::Compact(log) => log.refundable(self.key.bytes(), at)?,
+        };
+        let newer = self.stamped_after(at)?.saturating_add(self.left_out_after(at));
+        let place = self.left_out.partition_point(|part| part.stamp > at);
+        match self.left_out.get_mut(place).filter(|part| part.stamp == at) {
+            Some(part) => part.units = part.units.saturating_add(units).min(there),
+            None => self.left_out.insert(place, LeftOut { stamp: at, units: units.min(there), newer }),
+        }
+        Ok(())
+    }
+
+    fn left_out_after(&self, time: Time) -> i64 {
+        self.left_out.iter().take_while(|part| part.stamp > time).map(|part| part.units).sum()
+    }
+
+    /// The expiry of the key, if anything in the log counts: without that, the key is removed or created anew.
+    fn expiry(&self) -> Option<Time> {
+        if self.units == 0 { None } else { self.key.expiry().map(Time::from_millis) }
+    }
+
+    /// The expiry to set, once a request was decided on.
+    fn renewed_expiry(&self, counted: bool) -> Option<Time> {
+        let renewed = || sliding::renewed_expiry(self.expiry(), self.now, self.request.quotas.longest());
+        if counted || self.units > 0 { renewed() } else { None }
+    }
+}
+
 impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
     fn decide(&self, detail: Detail, may_count: bool, lookups: &Lookups) -> Result<Decision, Error> {
-        match self {
-            Self::Sorted(log) => log.decide(detail, may_count, lookups),
-            Self::Compact(log) => log.decide(detail, may_count, lookups),
+        match self.form {
+            Form::Sorted(_) if self.request.cost.units() > MOST_ADDED => Err(TOO_MANY_MEMBERS),
+            _ => Ok(sliding::decide(self, self.request, detail, may_count, lookups, self.now)?),
         }
     }
 
     fn plan(&self, counted: bool, compaction: Compaction) -> Result<Plan, Error> {
-        match self {
-            Self::Sorted(log) => Ok(log.plan(counted)),
-            Self::Compact(log) => log.plan(counted, compaction),
+        let (units, expiry) = (self.request.cost.units(), self.renewed_expiry(counted));
+        match &self.form {
+            Form::Sorted(sorted) => {
+                let mut changes = Changes::new();
+                if let Some(stale) = &sorted.stale {
+                    changes.push(Change::Prune(Rc::clone(stale)));
+                }
+                if counted {
+                    changes.push(Change::ZaddNew { at: self.now, count: units });
+                }
+                if let Some(at) = expiry {
+                    changes.push(Change::PexpireAt(at));
+                }
+                Ok(changes.into())
+            }
+            Form::Compact(log) => {
+                let bytes = self.key.bytes();
+                let edit = log.commit(bytes, counted.then_some((self.now, units)), compaction)?;
+                let rewrites = edit.is_some() && !log.is_empty();
+                let is_due = compaction == Compaction::Forbidden && rewrites && log.is_compaction_due(bytes);
+                Ok(Plan { compaction_is_due: is_due, ..self.plan_of(edit, expiry) })
+            }
         }
     }
 
     fn check_room(&self) -> Result<(), Error> {
-        match self {
+        match self.form {
             // Without what is left out there is more room than the bytes show.
-            Self::Compact(log) if log.left_out.is_empty() => log.plan(true, Compaction::Allowed).map(drop),
-            Self::Compact(_) | Self::Sorted(_) => Ok(()),
+            Form::Compact(_) if self.left_out.is_empty() => self.plan(true, Compaction::Allowed).map(drop),
+            Form::Compact(_) | Form::Sorted(_) => Ok(()),
         }
     }
 
     fn set_missing_expiry(&self) -> Plan {
-        let (key, units, request, now) = match self {
-            Self::Sorted(log) => (&log.key, log.units, log.request, log.now),
-            Self::Compact(log) => (&log.key, log.units, log.request, log.now),
-        };
-        let is_missing = units > 0 && key.expiry().is_none();
-        let expiry = sliding::renewed_expiry(None, now, request.quotas.longest()).filter(|_| is_missing);
-        Plan::of(expiry.map(Change::PexpireAt))
+        Plan::of(self.renewed_expiry(false).filter(|_| self.expiry().is_none()).map(Change::PexpireAt))
     }
 
     fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
-        match self {
-            Self::Sorted(log) => log.refund(at),
-            Self::Compact(log) => log.refund(at),
-        }
+        let units = self.request.cost.units();
+        let (taken, plan) = match &self.form {
+            Form::Sorted(_) if units > MOST_ADDED && self.key.kind() != Kind::Empty => return Err(TOO_MANY_MEMBERS),
+            Form::Sorted(sorted) => {
+                let members = sorted.newest(&self.key, units, at);
+                (members.len() as i64, Plan::of((!members.is_empty()).then_some(Change::Zrem(members))))
+            }
+            Form::Compact(log) => {
+                let (taken, edit) = log.refund(self.key.bytes(), units, at)?;
+                (taken, self.plan_of(edit, None))
+            }
+        };
+        Ok((sliding::refund(self, self.request, taken, at, self.now)?, plan))
     }
 
     fn into_keys(self) -> OpenKeys<'a, M> {
-        let key = match self {
-            Self::Sorted(log) => log.key,
-            Self::Compact(log) => log.key,
+        OpenKeys::from_buf([OpenKey { key: self.key, name: None }])
+    }
+}
+
+impl<M: Mode> History for Log<'_, M> {
+    type Error = Flaw;
+
+    fn units(&self) -> i64 {
+        self.units.saturating_sub(self.left_out.iter().map(|part| part.units).sum())
+    }
+
+    fn stamped_after(&self, time: Time) -> Result<i64, Flaw> {
+        let later = match &self.form {
+            Form::Sorted(sorted) => sorted.count_after(&self.key, time),
+            Form::Compact(log) => log.later_than(self.key.bytes(), time)?,
         };
-        OpenKeys::from_buf([OpenKey { key, name: None }])
+        Ok(later.saturating_sub(self.left_out_after(time)))
+    }
+
+    fn later_than(&self, time: Time) -> Result<i64, Flaw> {
+        match &self.form {
+            // A quick answer where the log is younger than its shorter windows.
+            Form::Sorted(sorted) if !sorted.any_up_to(&self.key, time) => Ok(self.units()),
+            _ => Ok(self.stamped_after(time)?.saturating_add(self.permanent())),
+        }
+    }
+
+    fn stamp_of(&self, rank: i64) -> Result<Option<Time>, Flaw> {
+        // The rank with what is left out.
+        let with = |rank: i64, part: &LeftOut| if rank < part.newer { rank } else { rank.saturating_add(part.units) };
+        let rank = self.left_out.iter().fold(rank, with);
+        match &self.form {
+            Form::Sorted(sorted) => Ok(sorted.stamp_of(&self.key, rank, self.units)),
+            Form::Compact(log) => log.newest_unit(self.key.bytes(), rank),
+        }
+    }
+
+    fn permanent(&self) -> i64 {
+        match &self.form {
+            Form::Sorted(sorted) => sorted.permanent(&self.key),
+            Form::Compact(_) => 0,
+        }
     }
 }

@@ -69,9 +69,8 @@ impl Status {
     }
 
     /// Units that are still free.
-    pub const fn remaining(&self) -> i64 {
-        let free = self.limit.saturating_sub(self.used);
-        if free > 0 { free } else { 0 }
+    pub fn remaining(&self) -> i64 {
+        self.limit.saturating_sub(self.used).max(0)
     }
 }
 

@@ -17,14 +17,8 @@ impl Time {
     const LATEST: i64 = (1 << 62) - 1;
 
     /// A time found in the data, such as a score or an expiry, may be any number. It is clamped to the range.
-    pub const fn from_millis(millis: i64) -> Self {
-        if millis > Self::LATEST {
-            Self(Self::LATEST)
-        } else if millis < -Self::LATEST {
-            Self(-Self::LATEST)
-        } else {
-            Self(millis)
-        }
+    pub fn from_millis(millis: i64) -> Self {
+        Self(millis.clamp(-Self::LATEST, Self::LATEST))
     }
 
     pub const fn millis(self) -> i64 {
@@ -92,7 +86,7 @@ impl Micros {
     }
 
     /// The millisecond that this point lies in.
-    pub const fn time(self) -> Time {
+    pub fn time(self) -> Time {
         Time::from_millis(self.0.div_euclid(1000))
     }
 
@@ -251,8 +245,8 @@ impl Cost {
     }
 
     /// The units that have to be free for the request to fit. A check needs one.
-    pub const fn needed(self) -> i64 {
-        if self.0 == 0 { 1 } else { self.0 }
+    pub fn needed(self) -> i64 {
+        self.0.max(1)
     }
 }
 

@@ -461,11 +461,8 @@ impl Compact {
 
     fn stored(&self, before: Mark, at: usize, encoded: Encoded) -> Result<Stored, Flaw> {
         let Encoded { difference, weight, size } = encoded;
-        let after = Mark {
-            at: at.saturating_add(size),
-            units: before.units.checked_add(weight).ok_or(Flaw::Damaged)?,
-            stamp: before.stamp.checked_add(difference).ok_or(Flaw::Damaged)?,
-        };
+        let (units, stamp) = (before.units.saturating_add(weight), before.stamp.saturating_add(difference));
+        let after = Mark { at: at.saturating_add(size), units, stamp };
         if self.is_within(after) { Ok(Stored { at, before, after }) } else { Err(Flaw::Damaged) }
     }
 }

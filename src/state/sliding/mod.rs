@@ -150,12 +150,6 @@ impl<M: Mode> Log<'_, M> {
     fn expiry(&self) -> Option<Time> {
         if self.units == 0 { None } else { self.key.expiry().map(Time::from_millis) }
     }
-
-    /// The expiry to set, once a request was decided on.
-    fn renewed_expiry(&self, counted: bool) -> Option<Time> {
-        let renewed = || sliding::renewed_expiry(self.expiry(), self.now, self.request.quotas.longest());
-        if counted || self.units > 0 { renewed() } else { None }
-    }
 }
 
 impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
@@ -167,7 +161,11 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
     }
 
     fn plan(&self, counted: bool, compaction: Compaction) -> Result<Plan, Error> {
-        let (units, expiry) = (self.request.cost.units(), self.renewed_expiry(counted));
+        let units = self.request.cost.units();
+        let expiry = match counted || self.units > 0 {
+            true => sliding::renewed_expiry(self.expiry(), self.now, self.request.quotas.longest()),
+            false => None,
+        };
         match &self.form {
             Form::Sorted(sorted) => {
                 let mut changes = Changes::new();
@@ -201,7 +199,9 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
     }
 
     fn set_missing_expiry(&self) -> Plan {
-        Plan::of(self.renewed_expiry(false).filter(|_| self.expiry().is_none()).map(Change::PexpireAt))
+        let is_missing = self.units > 0 && self.key.expiry().is_none();
+        let expiry = sliding::renewed_expiry(None, self.now, self.request.quotas.longest()).filter(|_| is_missing);
+        Plan::of(expiry.map(Change::PexpireAt))
     }
 
     fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {

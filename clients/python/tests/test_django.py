@@ -142,6 +142,19 @@ def test_the_middleware(server: Server, words: tuple[str, ...]) -> None:
         assert server.run("KEYS", "*") == ["rl:sliding-7/60s:{127.0.0.1}"]
 
 
+def test_asynchronous_views_and_rules(server: Server) -> None:
+    """A streamed response of an asynchronous view is limited before its first byte, and stays whole."""
+    options = {"LIMIT": "django_app.urls.rule_looked_up", "KEY": "django_app.urls.user", "TIMEOUT": 30}
+    with project(server.url, *ASGI, RL_MIDDLEWARE="yes", **options) as url:
+        for remaining in (1, 0):
+            allowed = get(f"{url}/streamed", **{"X-User": "a"})
+            assert allowed.text == f"one, two, {remaining}"
+            assert parsed(allowed.headers["RateLimit"]) == [("by-path", {"r": remaining, "t": 3600})]
+        denied = get(f"{url}/streamed", **{"X-User": "a"})
+        assert (denied.status_code, denied.json()["violated-policies"]) == (429, ["by-path"])
+        assert crowd(url, 10, "/free", **{"X-User": "a"}) == {200: 10}
+
+
 @pytest.mark.parametrize("words", [THREADED, ASGI], ids=["wsgi", "asgi"])
 def test_functions_by_their_paths(server: Server, words: tuple[str, ...]) -> None:
     options = {"LIMIT": "django_app.urls.rule", "KEY": "django_app.urls.user", "TIMEOUT": 30}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
-from django.http import HttpRequest, JsonResponse
+from django.http import HttpRequest, JsonResponse, StreamingHttpResponse
 from django.urls import path
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -25,9 +26,24 @@ def limited(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"remaining": result.remaining if result else None})
 
 
+async def streamed(request: HttpRequest) -> StreamingHttpResponse:
+    """An asynchronous view, whose body comes in pieces."""
+
+    async def pieces() -> AsyncIterator[str]:
+        for piece in ("one, ", "two, ", str(request.rate_limit.remaining)):
+            yield piece
+
+    return StreamingHttpResponse(pieces())
+
+
 def rule(request: HttpRequest) -> Rule | None:
     """For LIMIT."""
     return None if request.path == "/free" else sliding("2/hour", name="by-path")
+
+
+async def rule_looked_up(request: HttpRequest) -> Rule | None:
+    """For LIMIT, in asynchronous stacks."""
+    return rule(request)
 
 
 def user(request: HttpRequest) -> Any:
@@ -35,7 +51,12 @@ def user(request: HttpRequest) -> Any:
     return request.headers.get("X-User")
 
 
-urlpatterns = [path("", Throttled.as_view()), path("limited", limited), path("free", limited)]
+urlpatterns = [
+    path("", Throttled.as_view()),
+    path("limited", limited),
+    path("free", limited),
+    path("streamed", streamed),
+]
 
 
 def wsgi() -> Any:

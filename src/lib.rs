@@ -28,11 +28,16 @@ mod state;
 #[path = "../fuzz/mod.rs"]
 pub mod fuzzing;
 
-use std::ffi::CStr;
-
 use server::{Args, Context, Module};
 
-struct RateLimiter;
+/// What the server loads.
+const MODULE: Module = Module { name: c"rl", version: version(), load };
+
+fn load(ctx: &mut Context, arguments: Args<'_>) -> Result<(), String> {
+    config::read(ctx, arguments)?;
+    state::check_server(ctx)?;
+    command::register_all(ctx)
+}
 
 /// The version of Cargo.toml as servers show it, with two digits for each part: 0.2.0 is 200.
 #[allow(clippy::arithmetic_side_effects)] // Evaluated by the compiler.
@@ -50,16 +55,3 @@ const fn number(digits: &str) -> i32 {
         _ => panic!(),
     }
 }
-
-impl Module for RateLimiter {
-    const NAME: &'static CStr = c"rl";
-    const VERSION: i32 = version();
-
-    fn load(ctx: &mut Context, arguments: Args<'_>) -> Result<(), String> {
-        config::read(ctx, arguments)?;
-        state::check_server(ctx)?;
-        command::register_all(ctx)
-    }
-}
-
-server::export!(RateLimiter);

@@ -66,13 +66,8 @@ impl Context {
     // ---- Replies -----------------------------------------------------------------------------------------------
 
     pub fn reply_integers<const N: usize>(&self, integers: [i64; N]) {
-        // SAFETY: the context is alive, and exactly as many elements follow as the array announces.
-        unsafe {
-            call!(RedisModule_ReplyWithArray(self.as_ptr(), N as libc::c_long));
-            for integer in integers {
-                call!(RedisModule_ReplyWithLongLong(self.as_ptr(), integer));
-            }
-        }
+        self.reply_array(N);
+        integers.into_iter().for_each(|integer| self.reply_integer(integer));
     }
 
     /// Begins an array of this many elements, which have to follow.
@@ -83,13 +78,11 @@ impl Context {
 
     /// A map of names to integers; over RESP2 an array of names and integers in turn.
     pub fn reply_map<const N: usize>(&self, entries: [(&str, i64); N]) {
-        // SAFETY: the context is alive, exactly as many pairs follow as the map announces, and the server copies names.
-        unsafe {
-            call!(RedisModule_ReplyWithMap(self.as_ptr(), N as libc::c_long));
-            for (name, integer) in entries {
-                call!(RedisModule_ReplyWithStringBuffer(self.as_ptr(), name.as_ptr().cast(), name.len()));
-                call!(RedisModule_ReplyWithLongLong(self.as_ptr(), integer));
-            }
+        // SAFETY: the context is alive, and exactly as many pairs follow as the map announces.
+        unsafe { call!(RedisModule_ReplyWithMap(self.as_ptr(), N as libc::c_long)) };
+        for (name, integer) in entries {
+            self.reply_string(name.as_bytes());
+            self.reply_integer(integer);
         }
     }
 

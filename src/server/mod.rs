@@ -43,8 +43,7 @@ pub use clock::unix_micros;
 pub use command::{Access, ArgKind, Argument, Command, EntryPoint, Handler, Keys, add_category, errors, register};
 pub use config::Setting;
 pub use context::{Context, EventClass, log_notice};
-pub(crate) use entry::export;
-pub use entry::{Module, on_load, on_unload};
+pub use entry::Module;
 #[cfg(fuzzing)]
 pub use fuzzing::with_words;
 #[cfg(feature = "test-hooks")]

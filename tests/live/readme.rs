@@ -1,6 +1,7 @@
 //! The sessions in the README and on the pages of docs/ are real: typed in by hand, they give the replies shown.
 //!
-//! A page's fenced blocks with a prompt in them are one session, on a server of its own whose clock stands at [`START`].
+//! A page's fenced blocks with commands in them, behind redis-cli's prompt or the shell's (`$ redis-cli …`), are one session, on
+//! a server of its own whose clock stands at [`START`].
 //! Two kinds of line are for the test as much as for the reader: `# 10 seconds later` between two commands (or
 //! `1 millisecond`) moves the clock, and `$ redis-cli -3` at the top of a block makes it speak RESP3.
 //!
@@ -24,10 +25,12 @@ tests![
 ];
 
 const PROMPT: &str = "127.0.0.1:6379> ";
+/// The README starts its server on a port that is free where a server of the distribution runs.
+const PROMPTS: [&str; 2] = [PROMPT, "127.0.0.1:6380> "];
 
-/// README.md and every page in the folders of docs that show sessions.
+/// README.md, ARCHITECTURE.md and every page in the folders of docs that show sessions.
 fn pages() -> Vec<PathBuf> {
-    let mut pages = vec![root().join("README.md")];
+    let mut pages = vec![root().join("README.md"), root().join("ARCHITECTURE.md")];
     for folder in ["docs", "docs/commands"] {
         let entries = std::fs::read_dir(root().join(folder)).expect("a folder of pages");
         pages.extend(entries.map(|entry| entry.expect("a page").path()));
@@ -42,13 +45,34 @@ fn the_sessions_of_the_pages_are_real(engine: &Engine) {
     let mut wrong = Vec::new();
     for page in pages() {
         let text = std::fs::read_to_string(&page).expect("a page");
-        let blocks: Vec<&str> = text.split("```").skip(1).step_by(2).filter(|block| block.contains(PROMPT)).collect();
+        let typed = |block: &&str| block.lines().any(|line| typed(line).is_some());
+        let blocks: Vec<&str> = text.split("```").skip(1).step_by(2).filter(typed).collect();
         if !blocks.is_empty() {
             calls += play(engine, &page, &blocks, &mut wrong);
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(calls >= 150, "{calls} calls: where have the sessions gone?");
+}
+
+/// The words of a command that a line shows, typed into redis-cli or into a shell.
+fn typed(line: &str) -> Option<Vec<String>> {
+    let (line, _comment) = line.split_once("  #").unwrap_or((line, ""));
+    if let Some(command) = PROMPTS.iter().find_map(|prompt| line.strip_prefix(prompt)) {
+        return Some(command.split(' ').map(str::to_owned).collect());
+    }
+    let command = line.strip_prefix("$ redis-cli ")?;
+    let command = command.strip_prefix("-p 6380").unwrap_or(command).trim();
+    let words =
+        |words: &str| -> Vec<String> { words.split(' ').map(|word| word.trim_matches('\'').to_owned()).collect() };
+    match command.strip_prefix("-x ").and_then(|command| command.split_once(" < ")) {
+        Some((command, file)) => {
+            let last = std::fs::read_to_string(root().join(file)).expect(file);
+            Some(words(command).into_iter().chain([last]).collect())
+        }
+        None if command.is_empty() || command.starts_with('-') => None,
+        None => Some(words(command)),
+    }
 }
 
 /// Types in the sessions of a page, and compares the replies. Returns how many commands these were.
@@ -58,6 +82,7 @@ fn play(engine: &Engine, page: &Path, blocks: &[&str], wrong: &mut Vec<String>) 
     let mut resp2 = server.client();
     let mut resp3 = server.client_resp3();
     let mut now = START;
+    let mut hash = String::new();
     let mut calls = 0;
     for block in blocks {
         let client = if block.contains("\n$ redis-cli -3\n") { &mut resp3 } else { &mut resp2 };
@@ -68,34 +93,29 @@ fn play(engine: &Engine, page: &Path, blocks: &[&str], wrong: &mut Vec<String>) 
                 server.set_time(now);
                 continue;
             }
-            let Some(command) = line.strip_prefix(PROMPT) else {
-                assert!(line.starts_with("$ redis-cli"), "{}: what is this? {line}", page.display());
-                if let Some((words, file)) =
-                    line.strip_prefix("$ redis-cli -x ").and_then(|line| line.split_once(" < "))
-                {
-                    let last = std::fs::read_to_string(root().join(file)).expect(file);
-                    let words: Vec<&str> = words.split(' ').chain([&*last]).collect();
-                    let shown = shown(&client.run(&words), 0);
-                    assert_eq!(lines.next(), Some(shown.trim_end()), "{}: {line}", page.display());
-                }
-                continue;
-            };
-            let words: Vec<&str> = command.split(' ').collect();
             let mut expected = String::new();
-            while let Some(line) = lines.next_if(|line| !line.starts_with(PROMPT) && later(line).is_none()) {
+            let ends = |line: &&str| line.starts_with("$ ") || typed(line).is_some() || later(line).is_some();
+            while let Some(line) = lines.next_if(|line| !ends(line)) {
                 expected.push_str(line);
                 expected.push('\n');
             }
+            let Some(mut words) = typed(line) else {
+                assert!(line.starts_with("$ "), "{}: what is this? {line}", page.display());
+                continue;
+            };
+            // The hash that SCRIPT LOAD replies: the page does not show it, as it changes with the script.
+            words.iter_mut().filter(|word| *word == "HASH").for_each(|word| word.clone_from(&hash));
             let shown = match client.try_run::<Value>(&words) {
                 Ok(Value::BulkString(text)) if words[0] == "INFO" => String::from_utf8_lossy(&text).replace('\r', ""),
+                Ok(Value::BulkString(text)) if words[0] == "SCRIPT" => {
+                    hash = String::from_utf8_lossy(&text).into_owned();
+                    expected.clone()
+                }
                 Ok(value) => shown(&value, 0),
                 Err(error) => format!("(error) {}\n", error_line(&error)),
             };
             if shown != expected {
-                wrong.push(format!(
-                    "{}: {command}\n---- the page:\n{expected}---- the server:\n{shown}",
-                    page.display()
-                ));
+                wrong.push(format!("{}: {line}\n---- the page:\n{expected}---- the server:\n{shown}", page.display()));
             }
             calls += 1;
         }

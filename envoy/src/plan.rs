@@ -21,6 +21,23 @@ const MOST_HITS: u64 = i64::MAX as u64;
 /// The most units of a call of Redis; a request of more fits nowhere.
 const MOST_UNITS: u64 = (1 << 53) - 1;
 
+/// How many descriptors are worked at before other requests have their turn: with values of usual lengths, well within a
+/// millisecond.
+const TURN: usize = 64;
+
+/// Counts them.
+#[derive(Default)]
+struct Turn(usize);
+
+impl Turn {
+    async fn end(&mut self) {
+        self.0 += 1;
+        if self.0.is_multiple_of(TURN) {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
 /// What a request comes to.
 pub struct Plan {
     /// By descriptor of the request.
@@ -63,34 +80,37 @@ impl Plan {
     ///
     /// # Errors
     /// If the request cannot be served, whatever the counts are.
-    pub fn new(
+    pub async fn new(
         request: &RateLimitRequest,
         config: &Config,
         settings: &Settings,
         stats: &Stats,
         reservations: &Reservations,
     ) -> Result<Self, Status> {
+        let mut turn = Turn::default();
         let descriptors = match config.domain(&request.domain) {
-            Some(domain) => limits(request, domain, settings, stats)?,
+            Some(domain) => limits(request, domain, settings, stats, &mut turn).await?,
             None => {
                 stats.unknown_domain(&request.domain).add(request.descriptors.len() as u64);
                 request.descriptors.iter().map(|_| Planned::NoLimit).collect()
             }
         };
         let mut plan = Self { descriptors, parts: Vec::new(), refunds: Vec::new(), passing_quota: false };
-        plan.share_parts(request, settings, reservations)?;
+        plan.share_parts(request, settings, reservations, &mut turn).await?;
         Ok(plan)
     }
 
     /// Makes parts and refunds of the limits. The same key twice is one part with the sum of the hits.
-    fn share_parts(
+    async fn share_parts(
         &mut self,
         request: &RateLimitRequest,
         settings: &Settings,
         reservations: &Reservations,
+        turn: &mut Turn,
     ) -> Result<(), Status> {
         let mut seen = HashMap::with_capacity(request.descriptors.len());
         for (descriptor, planned) in request.descriptors.iter().zip(&mut self.descriptors) {
+            turn.end().await;
             let Planned::Limited(used) = planned else { continue };
             let limit = &used.found.limit;
             self.passing_quota |= limit.shadow_mode && (limit.quota_mode || settings.quota_mode);
@@ -152,16 +172,18 @@ impl Plan {
 }
 
 /// Which limit each descriptor meets, and the hits that it counts there.
-fn limits(
+async fn limits(
     request: &RateLimitRequest,
     domain: &Domain,
     settings: &Settings,
     stats: &Stats,
+    turn: &mut Turn,
 ) -> Result<Vec<Planned>, Status> {
     let options = settings.options();
     let mut replaced = HashSet::new();
     let mut limits = Vec::with_capacity(request.descriptors.len());
     for descriptor in &request.descriptors {
+        turn.end().await;
         let found = domain
             .find(&request.domain, descriptor, stats, &options)
             .map_err(|UnknownUnit| Status::invalid_argument("the limit of a descriptor has no unit"))?;

@@ -23,6 +23,8 @@ use crate::settings::{OnError, Settings};
 use crate::stats::Stats;
 use crate::store::{Failure, Item, State, Store};
 
+/// The most descriptors of a request. Each may cost a call of Redis.
+const MOST_DESCRIPTORS: usize = 1000;
 /// How many turns other tasks get before a request is given up: among them is the one that reads replies.
 const TURNS: usize = 16;
 
@@ -99,7 +101,7 @@ impl Service {
     /// # Errors
     /// As Envoy's rate limit service words them.
     pub async fn answer(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
-        let plan = self.plan(request).inspect_err(|_| self.stats.service_error.inc())?;
+        let plan = self.plan(request).await.inspect_err(|_| self.stats.service_error.inc())?;
         let decided = self.decide(&plan).await;
         self.respond(request, &plan, &decided)
     }
@@ -109,7 +111,7 @@ impl Service {
     /// # Errors
     /// Those of `answer`.
     async fn verdict(&self, request: &RateLimitRequest) -> Result<Verdict, Status> {
-        let plan = self.plan(request).inspect_err(|_| self.stats.service_error.inc())?;
+        let plan = self.plan(request).await.inspect_err(|_| self.stats.service_error.inc())?;
         let decided = self.decide(&plan).await;
         let allowed = self.respond(request, &plan, &decided)?.overall_code() != Code::OverLimit;
         Ok(match decided {
@@ -158,15 +160,21 @@ impl Service {
         ended(requests.spawn(async move { self.verdict(&request).await }).await)
     }
 
-    fn plan(&self, request: &RateLimitRequest) -> Result<Plan, Status> {
+    async fn plan(&self, request: &RateLimitRequest) -> Result<Plan, Status> {
         if request.domain.is_empty() {
             return Err(Status::unknown("rate limit domain must not be empty"));
         }
         if request.descriptors.is_empty() {
             return Err(Status::unknown("rate limit descriptor list must not be empty"));
         }
+        if request.descriptors.len() > MOST_DESCRIPTORS {
+            let count = request.descriptors.len();
+            return Err(Status::invalid_argument(format!(
+                "at most {MOST_DESCRIPTORS} descriptors a request, not {count}"
+            )));
+        }
         let config = self.config().ok_or_else(|| Status::unknown("no rate limit configuration loaded"))?;
-        Plan::new(request, &config, &self.settings, &self.stats, &self.reservations)
+        Plan::new(request, &config, &self.settings, &self.stats, &self.reservations).await
     }
 
     /// Asks Redis, within the deadline: first what is given back, then the decision.

@@ -1,5 +1,6 @@
 //! Redis, as the service asks it: the only file that knows the client package.
 
+use std::collections::HashMap;
 use std::sync::Once;
 use std::time::{Duration, SystemTime};
 
@@ -256,18 +257,26 @@ impl Store {
                 tracing::warn!("a request meets more than {MOST_KEYS} limits, which takes several decisions");
             });
         }
-        let mut slots: Vec<(Option<Slot>, Vec<usize>)> = Vec::new();
+        let mut batches: Vec<Vec<usize>> = Vec::new();
+        // Of each slot the batch that still takes some, and of each key the batch that it was last put in.
+        let mut open: HashMap<Option<Slot>, usize> = HashMap::new();
+        let mut last = HashMap::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
             let slot = self.cluster.then(|| Slot::for_key(&item.key));
-            let again =
-                |batch: &[usize]| !item.holder.is_empty() && batch.iter().any(|other| items[*other].key == item.key);
-            let room = |batch: &[usize]| batch.len() < MOST_KEYS && !again(batch);
-            match slots.iter_mut().find(|(there, batch)| *there == slot && room(batch)) {
-                Some((_, batch)) => batch.push(index),
-                None => slots.push((slot, vec![index])),
-            }
+            let there = open.get(&slot).copied();
+            let again = last.get(item.key.as_slice()).copied();
+            let batch = match there {
+                Some(batch) if batches[batch].len() < MOST_KEYS && again != there => batch,
+                _ => {
+                    batches.push(Vec::new());
+                    open.insert(slot, batches.len() - 1);
+                    batches.len() - 1
+                }
+            };
+            batches[batch].push(index);
+            last.insert(item.key.as_slice(), batch);
         }
-        slots.into_iter().map(|(_, batch)| batch).collect()
+        batches
     }
 
     /// Whether they can be decided together.

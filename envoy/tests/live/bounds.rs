@@ -6,13 +6,16 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::support::{Redis, Service, descriptor, request, until};
+use tonic::Code;
+
+use crate::support::{PATIENCE, Redis, Service, descriptor, http, request, until};
 
 const CONFIG: &str = "
 domain: d
 descriptors:
   - {key: none, rate_limit: {unit: day, requests_per_unit: 0}}
   - {key: five, rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: held, rate_limit: {concurrency: {limit: 10, lease: 60s}}}
   - {key: named, detailed_metric: true, rate_limit: {unlimited: true}}
 ";
 
@@ -97,4 +100,40 @@ async fn connections_of_http_leave_room_for_grpc() {
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(service.hit("d", descriptor("five=a")).await, "OK 4");
+}
+
+#[tokio::test]
+async fn a_request_of_any_number_of_descriptors_keeps_nobody_waiting() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[]).await;
+    let holders = |count: u32| request("d", (0..count).map(|holder| descriptor(&format!("held={holder}"))));
+    let mut hostile = service.client.clone();
+    // As large as a message may be by default.
+    let asked = tokio::spawn(async move { hostile.should_rate_limit(holders(160_000)).await });
+    let json = |count: u32| {
+        let descriptors =
+            (0..count).map(|holder| format!("{{\"entries\":[{{\"key\":\"held\",\"value\":\"{holder}\"}}]}}"));
+        format!("{{\"domain\":\"d\",\"descriptors\":[{}]}}", descriptors.collect::<Vec<_>>().join(","))
+    };
+    let port = service.http;
+    let asked_by_json = tokio::task::spawn_blocking(move || http(port, "POST", "/json", &json(30_000)).0);
+    for left in (0..5).rev() {
+        let hit = tokio::time::timeout(PATIENCE, service.hit("d", descriptor("five=a"))).await;
+        assert_eq!(hit.unwrap(), format!("OK {left}"));
+    }
+    assert_eq!((asked.await.unwrap().is_err(), asked_by_json.await.unwrap()), (true, 400));
+    let refused = service.ask(holders(1001)).await.unwrap_err();
+    assert_eq!(
+        (refused.code(), refused.message()),
+        (Code::InvalidArgument, "at most 1000 descriptors a request, not 1001")
+    );
+    assert_eq!(http(port, "POST", "/json", &json(1001)).0, 400);
+    // One call each, of which ten find a place, and are given it back.
+    let most = service.ask(holders(1000)).await.unwrap();
+    assert_eq!((most.overall_code().as_str_name(), most.statuses.len()), ("OVER_LIMIT", 1000));
+
+    let mut hostile = service.client.clone();
+    let _asked = tokio::spawn(async move { hostile.should_rate_limit(holders(160_000)).await });
+    service.process.signal("TERM");
+    until("it ends", async || service.process.ended() == Some(0)).await;
 }

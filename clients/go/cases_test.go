@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // readCases reads a file of cases, and fails on a field that is not known here.
@@ -219,6 +221,8 @@ type wordsCase struct {
 	Rules   []described
 	Options struct {
 		Cost    *json.Number
+		Within  *int64 `json:"within_ms"`
+		Timeout *int64 `json:"timeout_ms"`
 		Force   bool
 		AtMS    *int64 `json:"at_ms"`
 		Holder  *string
@@ -330,8 +334,10 @@ func (c wordsCase) command(t *testing.T) (command, error) {
 	switch c.Call {
 	case "reserve", "reserve_all", "settle", "cancel":
 		return c.reservation(t, key, rule)
-	case "hit":
+	case "hit", "wait":
 		return hitCommand(key, rule)
+	case "turn":
+		return hitCommand(key, turn{rule.(TurnRule), time.Duration(*c.Options.Within) * time.Millisecond})
 	case "peek":
 		return peekCommand(key, rule)
 	case "all":
@@ -567,11 +573,14 @@ func TestReplies(t *testing.T) {
 		}
 	}
 	readCases(t, "replies.json", &cases)
-	read := func(rule *described, rules []described, reply any) (*Result, error) {
+	read := func(call string, rule *described, rules []described, reply any) (*Result, error) {
 		if rule != nil {
 			made, err := rule.rule(t)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if call == "turn" {
+				made = turn{made.(TurnRule), time.Minute}
 			}
 			return readRule(made, plain(t, reply))
 		}
@@ -599,12 +608,19 @@ func TestReplies(t *testing.T) {
 	}
 	for _, c := range slices.Concat(cases.Valid, cases.Calendar) {
 		for _, reply := range []any{c.RESP2, c.RESP3} {
-			result, err := read(c.Rule, c.Rules, reply)
+			result, err := read(c.Call, c.Rule, c.Rules, reply)
 			if err != nil {
 				t.Errorf("%s: %v", c.Name, err)
 				continue
 			}
-			if expected, found := normal(t, c.Result), normal(t, told(result)); !reflect.DeepEqual(expected, found) {
+			told := told(result)
+			if c.Call == "turn" {
+				told["wait_ms"] = result.Wait.Milliseconds()
+				for i, each := range told["each"].([]any) {
+					each.(map[string]any)["wait_ms"] = result.Each[i].Wait.Milliseconds()
+				}
+			}
+			if expected, found := normal(t, c.Result), normal(t, told); !reflect.DeepEqual(expected, found) {
 				t.Errorf("%s: %v, and not %v", c.Name, found, expected)
 			}
 			if found := result.Headers(); !reflect.DeepEqual(found, c.Headers) {
@@ -646,7 +662,7 @@ func TestReplies(t *testing.T) {
 		case "release", "reset":
 			_, err = readNumber(plain(t, c.Reply))
 		default:
-			_, err = read(c.Rule, c.Rules, c.Reply)
+			_, err = read(c.Call, c.Rule, c.Rules, c.Reply)
 		}
 		if err == nil || !strings.Contains(err.Error(), "cannot be read") {
 			t.Errorf("%s: %v", c.Name, err)
@@ -763,10 +779,10 @@ func TestKeys(t *testing.T) {
 	var cases struct {
 		About string
 		Keys  []struct {
-			Rule             described
-			Prefix           *string
-			Identity, Policy string
-			Key              string
+			Rule        described
+			Prefix      *string
+			Identity    any
+			Policy, Key string
 		}
 		Addresses []struct {
 			Peer       *string
@@ -794,7 +810,14 @@ func TestKeys(t *testing.T) {
 		if c.Prefix != nil {
 			prefix = *c.Prefix
 		}
-		if policy, key := policyOf(rule), KeyFor(prefix, rule, c.Identity); policy != c.Policy || key != c.Key {
+		identity, isText := c.Identity.(string)
+		if !isText {
+			for _, part := range c.Identity.([]any) {
+				times, _ := part.([]any)[1].(json.Number).Int64()
+				identity += strings.Repeat(part.([]any)[0].(string), int(times))
+			}
+		}
+		if policy, key := policyOf(rule), KeyFor(prefix, rule, identity); policy != c.Policy || key != c.Key {
 			t.Errorf("%q, %q, and not %q, %q", policy, key, c.Policy, c.Key)
 		}
 	}
@@ -837,5 +860,71 @@ func TestKeys(t *testing.T) {
 	}
 	if found := new(Addresses).Of("[2001:db8::1]:80", nil); found != "2001:db8::/64" {
 		t.Errorf("the zero value: %q", found)
+	}
+}
+
+// What a user can meet without having chosen it. What only responses show is in the tests of httplimit.
+func TestDefaults(t *testing.T) {
+	ms := time.Duration.Milliseconds
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	var hooked []string
+	limiter := must(New(client, Options{Hook: func(event Event) { hooked = event.Keys }}))
+	guard := must(NewGuard(limiter, GuardOptions{}))
+	prefixed := must(New(client, Options{Prefix: "p:", Hook: limiter.hook}))
+	_, _ = prefixed.Hit(ctx, "k", Must(Sliding("1/s")))
+	key := map[bool]string{true: "without the prefix"}[reflect.DeepEqual(hooked, []string{"k"})]
+	holder := map[bool]string{true: holders.String()}[holders.MatchString(randomName())]
+	mode := map[Mode]string{Auto: "auto"}[limiter.Mode()]
+	result := resultOf(Must(Sliding("1/s")), []State{{RetryAfter: time.Second}})
+	problem := result.Problem()
+	var headers []string
+	for name := range result.Headers() {
+		headers = append(headers, name)
+	}
+	slices.Sort(headers)
+	found := map[string]any{
+		"limiter": map[string]any{
+			"prefix": limiter.prefix, "mode": mode, "timeout_ms": ms(limiter.core.timeout), "deny_cache": limiter.remembers,
+		},
+		"adapter": map[string]any{
+			"prefix": guard.prefix, "timeout_ms": ms(guard.limiter.core.timeout), "when_unavailable": guard.fallback.policy,
+			"ipv6_prefix": defaultIPv6Prefix, "deny_cache": guard.limiter.remembers,
+		},
+		"deny_cache": map[string]any{"entries": mostDenials, "bytes": mostBytes, "believed_at_most_ms": ms(longestDenial)},
+		"identity":   map[string]any{"longest_bytes": longestIdentity, "kept_bytes": keptOfIdentity, "mark": identityMark},
+		"breaker":    map[string]any{"pause_ms": ms(breakerPause)},
+		"mode":       map[string]any{"modes": []any{mode, Module, Functions, Script}, "probed_again_ms": ms(probeEvery)},
+		"wait": map[string]any{
+			"outage_poll_ms": ms(outagePoll), "turn_at_most_ms": ms(longestTurn), "last_call_share_of_timeout": 1.0 / lastCallShare,
+		},
+		"hold": map[string]any{
+			"first_poll_ms": ms(firstPoll), "longest_poll_ms": ms(longestPoll), "outage_poll_ms": ms(outagePoll),
+			"last_call_share_of_timeout": 1.0 / lastCallShare, "renewals_a_lease": renewals,
+		},
+		"reservation": map[string]any{
+			"remembered_at_least_ms": ms(leastMemory), "renewals_a_lease": renewals, "holder": holder,
+		},
+		"hook":    map[string]any{"key": key},
+		"headers": headers,
+		"problem": map[string]any{"type": problem.Type, "title": problem.Title},
+	}
+	var expected map[string]any
+	readCases(t, "defaults.json", &expected)
+	delete(expected, "about")
+	// TestLeavingACallUnderWay plays it.
+	if leaves := fmt.Sprint(expected["caller_leaves"]); leaves != "map[hit:stays charged turn:given back]" {
+		t.Errorf("a caller that leaves: %s", leaves)
+	}
+	delete(expected, "caller_leaves")
+	adapter, reservation := expected["adapter"].(map[string]any), expected["reservation"].(map[string]any)
+	delete(adapter, "status")
+	delete(adapter, "without_identity")
+	delete(expected["problem"].(map[string]any), "content_type")
+	// A caller always says for how long.
+	delete(reservation, "lease_ms")
+	names := expected["headers"].([]any)
+	slices.SortFunc(names, func(a, b any) int { return strings.Compare(a.(string), b.(string)) })
+	if expected, found := normal(t, expected), normal(t, found); !reflect.DeepEqual(expected, found) {
+		t.Errorf("%v, and not %v", found, expected)
 	}
 }

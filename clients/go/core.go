@@ -80,6 +80,8 @@ type node struct {
 	// openUntil is when a call may probe again; zero while the breaker is closed.
 	openUntil time.Time
 	why       error
+	// key is one of those that a call failed for.
+	key string
 }
 
 var started = time.Now()
@@ -113,18 +115,11 @@ func (n *node) refusal() error {
 	return fmt.Errorf("redisrl: %w, and was less than a second ago: %w", ErrUnavailable, n.why)
 }
 
-// isOpen says whether the server is known to be unavailable.
-func (n *node) isOpen() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return !n.openUntil.IsZero()
-}
-
-func (n *node) open(why error) (first bool) {
+func (n *node) open(key string, why error) (first bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	first = n.openUntil.IsZero()
-	n.openUntil, n.why = time.Now().Add(breakerPause), why
+	n.openUntil, n.why, n.key = time.Now().Add(breakerPause), why, key
 	return first
 }
 
@@ -138,11 +133,22 @@ func (n *node) answered() bool {
 	return wasOpen
 }
 
-// isAvailable says whether no server is known to be unavailable.
+// isAvailable says whether no server is known to be unavailable. A node whose keys another one has by now is forgotten: nobody
+// asks it any more.
 func (c *core) isAvailable() bool {
 	available := true
-	c.nodes.Range(func(_, known any) bool {
-		available = !known.(*node).isOpen()
+	c.nodes.Range(func(name, known any) bool {
+		n := known.(*node)
+		n.mu.Lock()
+		key, isOpen := n.key, !n.openUntil.IsZero()
+		n.mu.Unlock()
+		if isOpen && c.cluster != nil {
+			if server, err := c.cluster.MasterForKey(context.Background(), key); err == nil && server.Options().Addr != name {
+				c.nodes.Delete(name)
+				isOpen = false
+			}
+		}
+		available = !isOpen
 		return available
 	})
 	return available
@@ -252,7 +258,7 @@ func (c *core) deadline(current *call) {
 	current.mu.Unlock()
 	// Where most of the time went by in a queue, being late says nothing of the server.
 	if current.judges && n != nil && now()-sentAt >= int64(current.timeout)/2 && n.answeredAt.Load() < sentAt {
-		c.failed(n, server, fmt.Errorf("no reply within %v", current.timeout))
+		c.failed(n, server, current.command.keys[0], fmt.Errorf("no reply within %v", current.timeout))
 	}
 	close(current.late)
 }
@@ -302,11 +308,11 @@ func (c *core) carryOut(ctx context.Context, current *call) (any, *Result, error
 			c.answered(n)
 		}
 	case refusesNow:
-		c.failed(n, server, err)
+		c.failed(n, server, current.command.keys[0], err)
 	case lost:
 		// Not of a connection that was left behind: others are answered.
 		if n.answeredAt.Load() < sentAt {
-			c.failed(n, server, err)
+			c.failed(n, server, current.command.keys[0], err)
 		}
 		c.modes.of(n.name).probeAt.Store(0)
 	}
@@ -344,8 +350,8 @@ func (c *core) answered(n *node) {
 }
 
 // failed opens the breaker.
-func (c *core) failed(n *node, server *redis.Client, why error) {
-	if n.open(why) && c.log != nil {
+func (c *core) failed(n *node, server *redis.Client, key string, why error) {
+	if n.open(key, why) && c.log != nil {
 		c.log.Info("the server is unavailable", "limiter", c.name, "server", n.name, "error", why)
 	}
 	c.modes.of(n.name).probeAt.Store(0)

@@ -11,17 +11,22 @@ import (
 const (
 	// For how long a denial is remembered at most.
 	longestDenial = time.Second
-	// Keys that are longer are remembered by a digest, so that a bound of entries is one of memory.
+	// Keys that are longer are remembered by a digest.
 	longestKey = 64
+	// How many are remembered at most, and how many bytes they take, by what is counted of each.
+	mostDenials, mostBytes = 10_000, 4 << 20
+	bytesOfDenial          = 256
+	bytesOfRule            = 192
+	bytesOfState           = 96
 )
 
 // denials are the denials of the last second, by key. A key belongs to one rule.
 type denials struct {
-	mu      sync.Mutex
-	entries int
-	known   map[string]*list.Element
+	mu    sync.Mutex
+	known map[string]*list.Element
 	// order has the youngest at its end.
 	order *list.List
+	bytes int
 }
 
 type denial struct {
@@ -31,6 +36,7 @@ type denial struct {
 	until   time.Time
 	since   time.Time
 	result  *Result
+	bytes   int
 }
 
 // asked is what a denied rule was.
@@ -41,13 +47,6 @@ type asked struct {
 
 func newDenials() *denials {
 	return &denials{known: map[string]*list.Element{}, order: list.New()}
-}
-
-// atLeast makes room for this number of entries, if there is less.
-func (d *denials) atLeast(entries int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.entries = max(d.entries, entries)
 }
 
 func short(key string) string {
@@ -130,20 +129,23 @@ func (d *denials) remember(rules []KeyedRule, result *Result, askedAt time.Time)
 	}
 	entry := &denial{
 		keys: shortKeys(rules), binding: result.Index, result: result, since: time.Now(),
-		until: askedAt.Add(min(result.RetryAfter, longestDenial)),
+		until: askedAt.Add(min(result.RetryAfter, longestDenial)), bytes: bytesOfDenial,
 	}
-	for _, each := range rules {
+	for i, each := range rules {
 		if isForced(each.Rule) {
 			return
 		}
-		entry.asked = append(entry.asked, asked{each.Rule.described(), each.Rule.options().weight()})
+		rule := asked{each.Rule.described(), each.Rule.options().weight()}
+		entry.asked = append(entry.asked, rule)
+		entry.bytes += bytesOfRule + len(entry.keys[i]) + len(rule.rule) + bytesOfState*len(each.Rule.policies())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	key := entry.keys[result.Index]
 	d.remove(key)
 	d.known[key] = d.order.PushBack(entry)
-	for d.order.Len() > d.entries {
+	d.bytes += entry.bytes
+	for d.order.Len() > mostDenials || d.bytes > mostBytes {
 		oldest := d.order.Front().Value.(*denial)
 		d.remove(oldest.keys[oldest.binding])
 	}
@@ -158,7 +160,7 @@ func (d *denials) forget(key string) {
 
 func (d *denials) remove(key string) {
 	if element := d.known[key]; element != nil {
-		d.order.Remove(element)
+		d.bytes -= d.order.Remove(element).(*denial).bytes
 		delete(d.known, key)
 	}
 }

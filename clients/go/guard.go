@@ -16,32 +16,30 @@ const (
 	Open Policy = "open"
 	// Closed refuses them: [Guard.Decide] returns [ErrUnavailable], for which a middleware answers with status 503.
 	Closed Policy = "closed"
-	// Local limits them in this process' memory, by fixed windows that begin with their first request.
+	// Local limits them in this process' memory, by windows that begin with their first request. It is rougher than the server:
+	// up to twice the limit can pass around a boundary, a throttle has no steady rate, and leases are let through.
 	Local Policy = "local"
 )
 
 const (
 	guardTimeout  = 250 * time.Millisecond
-	guardDenials  = 10_000
 	defaultPrefix = "rl:"
 )
 
 // GuardOptions are what the adapters of a framework have in common. The zero value is a good one.
 type GuardOptions struct {
-	// Prefix is put before every key, behind the limiter's own prefix: "rl:" unless given. With [NoPrefix] nothing is put there.
-	Prefix string
+	// Prefix is put before every key, behind the limiter's own prefix: "rl:" unless given, and nothing with NoPrefix.
+	Prefix   string
+	NoPrefix bool
 	// WhenUnavailable is Open unless given.
 	WhenUnavailable Policy
 	// Processes is among how many processes the limits are divided with Local: 1 unless given.
 	Processes int
 	// Timeout is after what time the server counts as unavailable: 250 ms unless given.
 	Timeout time.Duration
-	// DenyCache is for how many keys a denial is remembered: 10,000 unless given, and none if it is negative.
-	DenyCache int
+	// NoDenyCache asks the server about each request. Otherwise a denial is remembered for its wait, and at most a second.
+	NoDenyCache bool
 }
-
-// NoPrefix is the Prefix of keys that have none.
-const NoPrefix = "-"
 
 // A Guard decides on the requests of an application by a limiter, also while the server is unavailable. It is what the
 // middleware for net/http and the interceptors for gRPC are made of, and what one for another framework takes.
@@ -51,18 +49,13 @@ type Guard struct {
 	fallback *fallback
 }
 
-// fallbacks are what decides while the server is unavailable. The guards of a limiter that chose the same share one.
-type fallbacks struct {
-	mu    sync.Mutex
-	known map[fallbackKind]*fallback
-}
-
 type fallbackKind struct {
 	policy    Policy
 	processes int
 }
 
-// A fallback also tells the log when an outage begins and ends.
+// A fallback decides while the server is unavailable, and tells the log when that begins and ends. The guards of a limiter
+// that chose the same share one.
 type fallback struct {
 	policy Policy
 	local  *local
@@ -93,54 +86,36 @@ func NewGuard(limiter *Limiter, options GuardOptions) (*Guard, error) {
 	if options.Processes < 0 || options.Timeout < 0 {
 		return nil, invalid("the processes and the time-out must be above 0, not %d and %v", options.Processes, options.Timeout)
 	}
-	if options.DenyCache == 0 {
-		options.DenyCache = guardDenials
-	}
-	switch options.Prefix {
-	case "":
+	switch {
+	case options.NoPrefix && options.Prefix != "":
+		return nil, invalid("NoPrefix and the Prefix %q are both given", options.Prefix)
+	case options.Prefix == "" && !options.NoPrefix:
 		options.Prefix = defaultPrefix
-	case NoPrefix:
-		options.Prefix = ""
 	}
 	own := *limiter
 	core, err := newCore(limiter.core.client, options.Timeout, limiter.core.name, nil, limiter.core.modes)
 	if err != nil {
 		return nil, err
 	}
-	own.core, own.remembers = core, options.DenyCache > 0
-	own.denials.atLeast(options.DenyCache)
+	own.core, own.remembers = core, !options.NoDenyCache
 	kind := fallbackKind{options.WhenUnavailable, options.Processes}
-	limiter.fallbacks.mu.Lock()
-	defer limiter.fallbacks.mu.Unlock()
-	shared := limiter.fallbacks.known[kind]
-	if shared == nil {
-		shared = &fallback{policy: kind.policy}
-		if kind.policy == Local {
-			shared.local = newLocal(kind.processes)
-		}
-		if limiter.fallbacks.known == nil {
-			limiter.fallbacks.known = map[fallbackKind]*fallback{}
-		}
-		limiter.fallbacks.known[kind] = shared
-	}
-	return &Guard{&own, options.Prefix, shared}, nil
+	shared, _ := limiter.fallbacks.LoadOrStore(kind, &fallback{policy: kind.policy, local: newLocal(kind.processes)})
+	return &Guard{&own, options.Prefix, shared.(*fallback)}, nil
 }
 
 // A Limit is a rule for an identity: the client's address, a user, an organisation.
 type Limit struct {
 	Identity string
 	Rule     Rule
-	// Route is the template of the route that the limit was declared on, such as "/item/{id}". A rule without a name is then a
-	// limit of that route alone.
+	// Route is the template of the route that the limit was declared on, such as "/item/{id}", with the prefix under which it
+	// is mounted. A rule without a name is then a limit of that route alone.
 	Route string
 }
 
 // A Decision is a guard's answer, with what is held for the request.
 type Decision struct {
 	*Result
-	guard  *Guard
-	held   []*Held
-	locals []KeyedRule
+	held []*Held
 }
 
 // Decide decides on a request by one limit or several: all have room, or nothing is counted anywhere. Leases are held, and
@@ -198,17 +173,13 @@ func (g *Guard) Decide(ctx context.Context, limits ...Limit) (*Decision, error) 
 		}
 		g.limiter.count(Event{Call: call, Keys: keysOf(rules), Result: result}, began)
 	}
-	decision := &Decision{Result: result, guard: g}
-	if result.Allowed {
+	decision := &Decision{Result: result}
+	if result.Allowed && result.Source == FromServer {
 		for _, each := range rules {
-			lease, ok := each.Rule.(LeaseRule)
-			switch {
-			case ok && result.Source == FromServer:
-				ends := began.Add(time.Duration(lease.ms) * time.Millisecond)
+			if lease, ok := each.Rule.(LeaseRule); ok {
 				// It is renewed until End, also where the context of the request ends before.
-				decision.held = append(decision.held, g.limiter.hold(context.WithoutCancel(ctx), each.Key, lease, ends))
-			case ok && result.Source == FromLocal:
-				decision.locals = append(decision.locals, each)
+				held := g.limiter.hold(context.WithoutCancel(ctx), each.Key, lease, began.Add(duration(lease.ms)))
+				decision.held = append(decision.held, held)
 			}
 		}
 	}
@@ -220,16 +191,13 @@ func (g *Guard) Key(limit Limit) string {
 	if limit.Route == "" || limit.Rule.options().name != "" {
 		return KeyFor(g.prefix, limit.Rule, limit.Identity)
 	}
-	return keyFor(g.prefix, escaped(limit.Route+" "+limit.Rule.described(), "%:{}"), limit.Identity)
+	return keyFor(g.prefix, escaped(shortened(limit.Route)+" "+limit.Rule.described(), "%:{}"), limit.Identity)
 }
 
 // End gives back what was held for the request. Calling it again does nothing.
 func (d *Decision) End() {
 	for _, held := range d.held {
 		held.Release()
-	}
-	for _, each := range d.locals {
-		d.guard.fallback.local.release(each.Key, each.Rule.(LeaseRule))
 	}
 }
 

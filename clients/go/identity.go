@@ -2,9 +2,19 @@ package redisrl
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"net/netip"
 	"strings"
+	"unicode/utf8"
+)
+
+const (
+	// Identities that are longer, in bytes, are their beginning with this mark and a digest.
+	longestIdentity, keptOfIdentity = 512, 64
+	identityMark                    = "%sha256:"
+	// How many bits of an IPv6 address count.
+	defaultIPv6Prefix = 64
 )
 
 // KeyFor is the key at which an adapter counts an identity under a rule, for [Limiter.Peek], [Limiter.Reset] and so on: the
@@ -15,7 +25,19 @@ func KeyFor(prefix string, rule Rule, identity string) string {
 }
 
 func keyFor(prefix, policy, identity string) string {
-	return prefix + policy + ":{" + escaped(identity, "%{}") + "}"
+	return prefix + policy + ":{" + shortened(escaped(identity, "%{}")) + "}"
+}
+
+// shortened is an identity that is not too long for a key, as a header may be.
+func shortened(identity string) string {
+	if len(identity) <= longestIdentity {
+		return identity
+	}
+	end := keptOfIdentity
+	for end < keptOfIdentity+utf8.UTFMax-1 && !utf8.RuneStart(identity[end]) {
+		end++
+	}
+	return fmt.Sprintf("%s%s%x", identity[:end], identityMark, sha256.Sum256([]byte(identity)))
 }
 
 // policyOf is what the rule is called in keys: its name, else its kind with its limits and windows.
@@ -87,7 +109,7 @@ func (a *Addresses) Of(peer string, forwarded []string) string {
 	if address.Is4() || a.ipv6Prefix == 128 {
 		return address.String()
 	}
-	network, err := address.Prefix(cmp.Or(a.ipv6Prefix, 64))
+	network, err := address.Prefix(cmp.Or(a.ipv6Prefix, defaultIPv6Prefix))
 	if err != nil {
 		return ""
 	}

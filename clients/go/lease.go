@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +13,8 @@ import (
 const (
 	// The pause before a lease is asked for again, at first and at most: one can be given back before it ends.
 	firstPoll, longestPoll = 20 * time.Millisecond, 500 * time.Millisecond
+	// How often what is held is renewed in its time.
+	renewals = 3
 )
 
 // Acquire takes or renews a lease. The result's Holder is who holds it: the rule's, or a random name.
@@ -58,7 +61,16 @@ func (l *Limiter) Hold(ctx context.Context, key string, rule LeaseRule, wait tim
 	if err := checked(rule, 1); err != nil {
 		return nil, err
 	}
-	result, ends, err := l.awaitPlace(ctx, key, rule, time.Now().Add(max(wait, 0)))
+	ends := time.Now().Add(duration(rule.ms))
+	var (
+		result *Result
+		err    error
+	)
+	if wait > 0 {
+		result, ends, err = l.awaitPlace(ctx, key, rule, time.Now().Add(wait))
+	} else {
+		result, err = l.Hit(ctx, key, rule)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +84,7 @@ func (l *Limiter) Hold(ctx context.Context, key string, rule LeaseRule, wait tim
 func (l *Limiter) hold(ctx context.Context, key string, rule LeaseRule, ends time.Time) *Held {
 	held := &Held{limiter: l, key: key, rule: rule}
 	rules := []KeyedRule{On(key, rule)}
-	held.keeper = l.keep(ctx, "hit", rules, time.Duration(rule.ms)*time.Millisecond, ends, func() { l.giveBack(rules) })
+	held.keeper = l.keep(ctx, "hit", rules, time.Duration(rule.ms)*time.Millisecond, ends, func() { l.giveBack(rules, nil) })
 	return held
 }
 
@@ -92,71 +104,56 @@ func (h *Held) Lost() bool { return h.keeper.lost() }
 func (h *Held) Release() {
 	h.release.Do(func() {
 		h.keeper.end()
-		h.limiter.giveBack([]KeyedRule{On(h.key, h.rule)})
+		h.limiter.giveBack([]KeyedRule{On(h.key, h.rule)}, nil)
 	})
 }
 
 // awaitPlace acquires a lease, waiting for a place until a time. It returns the last answer, and when the lease ends by this
 // process' clock.
 //
-// Of those that wait for a key in this process only the first asks: when a lease is released here, and from time to time, as
-// others may release theirs.
+// Those that wait for a key in this process do so in a line, and only its first asks: when a lease is released here, and from
+// time to time, as others may release theirs.
 func (l *Limiter) awaitPlace(ctx context.Context, key string, rule LeaseRule, until time.Time) (*Result, time.Time, error) {
-	line, isFirst := l.lines.enter(key)
+	line := l.lines.enter(key)
 	defer l.lines.leave(key)
-	if isFirst || !time.Now().Before(until) {
-		result, ends, err := l.tryPlace(ctx, key, rule, until)
-		if err != nil || result != nil && (result.Allowed || result.RetryAfter == Never || !time.Now().Before(until)) {
-			return result, ends, err
-		}
-	}
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	select {
 	case line.turn <- struct{}{}:
 		defer func() { <-line.turn }()
 	case <-timer.C:
+		if denied := line.denied.Load(); denied != nil {
+			return denied, until, nil
+		}
 	case <-ctx.Done():
-		return nil, time.Time{}, ended(ctx)
+		return nil, until, ended(ctx)
 	}
-	pause := firstPoll
-	for {
-		result, ends, err := l.tryPlace(ctx, key, rule, until)
-		if err != nil {
+	for pause := firstPoll; ; pause = min(2*pause, longestPoll) {
+		ends := time.Now().Add(duration(rule.ms))
+		result, err := l.hit(ctx, "hit", key, rule, l.lastCall(time.Until(until)))
+		left, wait := time.Until(until), outagePoll
+		switch {
+		case err == nil && (result.Allowed || result.RetryAfter == Never || left <= 0):
+			return result, ends, nil
+		case err == nil:
+			line.denied.Store(result)
+			wait = min(pause-rand.N(pause/4), max(result.RetryAfter, time.Millisecond))
+		case !errors.Is(err, ErrUnavailable) || ctx.Err() != nil:
+			return nil, ends, err
+		case left <= 0:
+			if denied := line.denied.Load(); denied != nil {
+				return denied, ends, nil
+			}
 			return nil, ends, err
 		}
-		if result == nil {
-			continue
-		}
-		left := time.Until(until)
-		if result.Allowed || result.RetryAfter == Never || left <= 0 {
-			return result, ends, nil
-		}
-		timer.Reset(min(pause, left, max(result.RetryAfter, time.Millisecond)))
+		timer.Reset(min(wait, left))
 		select {
 		case <-timer.C:
-			pause = min(2*pause, longestPoll)
 		case <-line.wake:
-			pause = firstPoll
 		case <-ctx.Done():
-			return nil, time.Time{}, ended(ctx)
+			return nil, ends, ended(ctx)
 		}
 	}
-}
-
-// tryPlace asks once. While the server is unavailable and there is time, it waits and returns no result.
-func (l *Limiter) tryPlace(ctx context.Context, key string, rule LeaseRule, until time.Time) (*Result, time.Time, error) {
-	left := time.Until(until)
-	within := l.core.timeout
-	if left > 0 {
-		within = min(within, max(left, within/10))
-	}
-	ends := time.Now().Add(time.Duration(rule.ms) * time.Millisecond)
-	result, err := l.hit(ctx, "hit", key, rule, within)
-	if left = time.Until(until); err != nil && errors.Is(err, ErrUnavailable) && ctx.Err() == nil && left > 0 {
-		return nil, ends, sleep(ctx, min(breakerPause, left))
-	}
-	return result, ends, err
 }
 
 // lines are those that wait for places, by key.
@@ -167,14 +164,16 @@ type lines struct {
 
 type line struct {
 	users int
-	// turn is held by the one that asks.
+	// turn is held by the one that asks; those that wait for it get it in their order.
 	turn chan struct{}
 	wake chan struct{}
+	// denied is the last answer that all of them have been denied by.
+	denied atomic.Pointer[Result]
 }
 
 func newLines() *lines { return &lines{byKey: map[string]*line{}} }
 
-func (l *lines) enter(key string) (_ *line, isFirst bool) {
+func (l *lines) enter(key string) *line {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known := l.byKey[key]
@@ -183,7 +182,7 @@ func (l *lines) enter(key string) (_ *line, isFirst bool) {
 		l.byKey[key] = known
 	}
 	known.users++
-	return known, known.users == 1
+	return known
 }
 
 func (l *lines) leave(key string) {
@@ -228,7 +227,7 @@ func (l *Limiter) keep(ctx context.Context, call string, rules []KeyedRule, ttl 
 	log := l.core.modes.log.With("limiter", l.core.name, "keys", keysOf(rules))
 	go func() {
 		defer close(k.stopped)
-		ticker := time.NewTicker(max(ttl/3, time.Millisecond))
+		ticker := time.NewTicker(max(ttl/renewals, time.Millisecond))
 		defer ticker.Stop()
 		for {
 			select {

@@ -13,13 +13,22 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-const defaultTimeout = time.Second
+const (
+	defaultTimeout = time.Second
+	// How far ahead a turn may be.
+	longestTurn = time.Hour
+	// How often one that waits asks while the server is unavailable.
+	outagePoll = time.Second
+	// The part of the limiter's time-out that the last call of a wait has at least.
+	lastCallShare = 10
+)
 
 // Options of a limiter. The zero value is a good one.
 type Options struct {
@@ -29,9 +38,6 @@ type Options struct {
 	Mode Mode
 	// Timeout is the longest that a call may take, whatever the client's time-outs are: a second unless given.
 	Timeout time.Duration
-	// DenyCache is for how many keys a denial is remembered, for its wait and at most a second: the same or a heavier request
-	// is then denied without asking. None unless given.
-	DenyCache int
 	// Name is what the limiter is called in log lines and events.
 	Name string
 	// Logger is [slog.Default] unless given.
@@ -44,7 +50,7 @@ type Options struct {
 type Event struct {
 	// Limiter is the limiter's name.
 	Limiter string
-	// Call is "hit", "peek", "all", "refund", "reset", "release", "settle", or "renew" for what is held.
+	// Call is "hit", "peek", "all", "turn", "refund", "reset", "release", "settle", or "renew" for what is held.
 	Call string
 	// Keys are those of the call, without the limiter's prefix.
 	Keys []string
@@ -61,7 +67,7 @@ type Stats struct {
 	Allowed int64
 	// Denied by the server or from memory.
 	Denied int64
-	// DeniedFromMemory of these, without asking the server.
+	// DeniedFromMemory of these by a [Guard], without asking the server.
 	DeniedFromMemory int64
 	// Unavailable are calls for which the server was unavailable.
 	Unavailable int64
@@ -80,11 +86,11 @@ type Limiter struct {
 	prefix   string
 	hook     func(Event)
 	counters *counters
-	// remembers: answers come from remembered denials.
+	// remembers: answers come from remembered denials, as a guard's do.
 	remembers bool
 	denials   *denials
 	lines     *lines
-	fallbacks *fallbacks
+	fallbacks *sync.Map
 }
 
 // New is a limiter on a client, which may be of a server, a cluster, a sentinel's group, or a ring. Nothing is sent before
@@ -103,9 +109,6 @@ func New(client redis.UniversalClient, options Options) (*Limiter, error) {
 	if options.Timeout == 0 {
 		options.Timeout = defaultTimeout
 	}
-	if options.DenyCache < 0 {
-		return nil, invalid("the deny cache must have 0 entries or more, not %d", options.DenyCache)
-	}
 	log := options.Logger
 	if log == nil {
 		log = slog.Default()
@@ -115,12 +118,10 @@ func New(client redis.UniversalClient, options Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	limiter := &Limiter{
-		core: core, prefix: options.Prefix, hook: options.Hook, counters: &counters{}, remembers: options.DenyCache > 0,
-		denials: newDenials(), lines: newLines(), fallbacks: &fallbacks{},
-	}
-	limiter.denials.atLeast(options.DenyCache)
-	return limiter, nil
+	return &Limiter{
+		core: core, prefix: options.Prefix, hook: options.Hook, counters: &counters{},
+		denials: newDenials(), lines: newLines(), fallbacks: &sync.Map{},
+	}, nil
 }
 
 // Mode is how the server is called; Auto as long as that is not known. In a cluster it is that of the node which has the
@@ -165,32 +166,94 @@ func (l *Limiter) command(call string, rules []KeyedRule) (command, error) {
 	return hitCommand(l.prefix+rules[0].Key, rules[0].Rule)
 }
 
-// Wait hits until the request is allowed, and sleeps for the exact wait between. It returns the denial at once where the
-// wait is longer than the context has. While the server is unavailable it tries again each second.
+// Turn counts a request at the first time at which it will fit, if that is within 0 to an hour: its turn. The caller sleeps
+// for the result's Wait from when it has the result, and goes on without asking again; who asks later has a later turn. A turn
+// that is not used is given back by [Limiter.Refund] with the result's At, and is where its caller leaves before it is told.
+func (l *Limiter) Turn(ctx context.Context, key string, rule TurnRule, within time.Duration) (*Result, error) {
+	return l.hit(ctx, "turn", key, turn{rule, within}, l.core.timeout)
+}
+
+// Wait returns when the request is allowed, or a [*DeniedError] at once where that is later than the deadline of the
+// context, which its last call may exceed by a tenth of the limiter's time-out. While the server is unavailable it tries again
+// each second.
+//
+// With a rule that gives turns it takes one and sleeps, so that waiters are let in as they came, with one call each; one that
+// leaves gives its turn back. With a fixed rule it asks again after the exact wait, and with a lease as [Limiter.Hold] does.
 func (l *Limiter) Wait(ctx context.Context, key string, rule Rule) (*Result, error) {
-	for {
-		left := timeLeft(ctx)
-		result, err := l.hit(ctx, "hit", key, rule, min(l.core.timeout, max(left, time.Millisecond)))
-		pause := breakerPause
-		switch {
-		case err == nil:
-			if pause = result.RetryAfter; result.Allowed || pause == Never || pause > timeLeft(ctx) {
-				return result, nil
-			}
-		case !errors.Is(err, ErrUnavailable) || ctx.Err() != nil || timeLeft(ctx) < pause:
-			return nil, err
+	if ctx.Err() != nil {
+		return nil, ended(ctx)
+	}
+	until, hasEnd := ctx.Deadline()
+	if !hasEnd {
+		until = time.Now().Add(Never)
+	}
+	ctx, cancel := withoutDeadline(ctx)
+	defer cancel()
+	var (
+		result *Result
+		err    error
+	)
+	if lease, ok := rule.(LeaseRule); ok {
+		result, _, err = l.awaitPlace(ctx, key, lease, until)
+	} else {
+		result, err = l.awaitTurn(ctx, key, rule, until)
+	}
+	if err == nil && !result.Allowed {
+		return nil, &DeniedError{result}
+	}
+	return result, err
+}
+
+// withoutDeadline is the context without its deadline. It ends where it is cancelled before.
+func withoutDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	under, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			cancel()
 		}
-		if err := sleep(ctx, pause); err != nil {
+	})
+	return under, func() { stop(); cancel() }
+}
+
+// awaitTurn asks until the request is allowed, and sleeps until its turn.
+func (l *Limiter) awaitTurn(ctx context.Context, key string, rule Rule, until time.Time) (*Result, error) {
+	var denied *Result
+	for {
+		asked, call, left := rule, "hit", time.Until(until)
+		if turns, ok := rule.(TurnRule); ok {
+			asked, call = turn{turns, min(max(left, 0), longestTurn)}, "turn"
+		}
+		result, err := l.hit(ctx, call, key, asked, l.lastCall(left))
+		left = time.Until(until)
+		switch {
+		case err == nil && result.Allowed:
+			if err := sleep(ctx, result.Wait); err != nil {
+				go l.giveBack([]KeyedRule{On(key, asked)}, result)
+				return nil, err
+			}
+			return result, nil
+		case err == nil && result.RetryAfter > left:
+			return result, nil
+		case err == nil:
+			denied, left = result, result.RetryAfter
+		case !errors.Is(err, ErrUnavailable) || ctx.Err() != nil:
+			return nil, err
+		case left <= 0 && denied != nil:
+			return denied, nil
+		case left <= 0:
+			return nil, err
+		default:
+			left = min(left, outagePoll)
+		}
+		if err := sleep(ctx, left); err != nil {
 			return nil, err
 		}
 	}
 }
 
-func timeLeft(ctx context.Context) time.Duration {
-	if deadline, ok := ctx.Deadline(); ok {
-		return time.Until(deadline)
-	}
-	return Never
+// lastCall is the time-out of a call that may be the last of a wait, which has some time left.
+func (l *Limiter) lastCall(left time.Duration) time.Duration {
+	return min(l.core.timeout, max(left, l.core.timeout/lastCallShare))
 }
 
 func sleep(ctx context.Context, pause time.Duration) error {
@@ -285,11 +348,11 @@ func (l *Limiter) asked(
 	var giveBack func(any)
 	if call != "peek" {
 		for _, each := range rules {
-			if isLease(each.Rule) || holdOf(each.Rule) != nil {
+			if _, isTurn := each.Rule.(turn); isTurn || isLease(each.Rule) || holdOf(each.Rule) != nil {
 				giveBack = func(reply any) {
 					// Nobody would know of what a call has taken whose caller has gone.
 					if result, err := read(call, rules, reply); err == nil && result.Allowed {
-						l.giveBack(rules)
+						l.giveBack(rules, result)
 					}
 				}
 			}
@@ -305,14 +368,20 @@ func (l *Limiter) asked(
 	return read(call, rules, reply)
 }
 
-// giveBack ends the leases and the reservations of a call. An error is logged: they end by themselves.
-func (l *Limiter) giveBack(rules []KeyedRule) {
+// giveBack ends the leases and the reservations of a call, and gives its turn back. An error is logged: they end by themselves.
+func (l *Limiter) giveBack(rules []KeyedRule, result *Result) {
+	ctx := context.Background()
 	for _, each := range rules {
 		var err error
-		if lease, ok := each.Rule.(LeaseRule); ok {
-			_, err = l.Release(context.Background(), each.Key, lease.holder)
-		} else if reserved, ok := each.Rule.(Reservable); ok && holdOf(each.Rule) != nil {
-			_, err = l.settle(context.Background(), each.Key, reserved, 0)
+		switch rule := each.Rule.(type) {
+		case LeaseRule:
+			_, err = l.Release(ctx, each.Key, rule.holder)
+		case turn:
+			_, err = l.Refund(ctx, each.Key, rule.TurnRule, result.At)
+		case Reservable:
+			if holdOf(rule) != nil {
+				_, err = l.settle(ctx, each.Key, rule, 0)
+			}
 		}
 		if err != nil {
 			l.core.modes.log.Warn("what was held could not be given back", "limiter", l.core.name, "key", each.Key, "error", err)
@@ -352,7 +421,7 @@ func (l *Limiter) count(event Event, began time.Time) {
 	switch {
 	case errors.Is(event.Err, ErrUnavailable):
 		l.counters.unavailable.Add(1)
-	case event.Err != nil || event.Call != "hit" && event.Call != "all":
+	case event.Err != nil || event.Call != "hit" && event.Call != "all" && event.Call != "turn":
 	case event.Result.Allowed:
 		l.counters.allowed.Add(1)
 	default:

@@ -179,24 +179,204 @@ func TestExactInACrowd(t *testing.T) {
 
 func TestWait(t *testing.T) {
 	limiter := newLimiter(t, newClient(t, testserver.Start(t, "module"), 3), Options{})
-	rule := Must(Sliding("1/300ms"))
-	began := time.Now()
-	for range 3 {
-		if result := must(limiter.Wait(ctx, "k", rule)); !result.Allowed {
-			t.Fatalf("%+v", result)
+	for name, rule := range map[string]Rule{
+		"sliding": Must(Sliding("1/300ms")), "throttle": Must(Throttle("1/300ms", Burst(0))), "fixed": Must(Fixed("1/300ms", Anchored)),
+	} {
+		began := time.Now()
+		for range 3 {
+			if result := must(limiter.Wait(ctx, name, rule)); !result.Allowed {
+				t.Fatalf("%s: %+v", name, result)
+			}
+		}
+		if took := time.Since(began); took < 600*time.Millisecond {
+			t.Errorf("%s: three in %v", name, took)
 		}
 	}
-	if took := time.Since(began); took < 600*time.Millisecond {
-		t.Errorf("three in %v", took)
-	}
+	var denied *DeniedError
 	hit(t, limiter, "long", Must(Sliding("1/hour")))
 	short, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if result, err := limiter.Wait(short, "long", Must(Sliding("1/hour"))); err != nil || result.Allowed {
+	for _, call := range []func() (*Result, error){
+		func() (*Result, error) { return limiter.Wait(short, "long", Must(Sliding("1/hour"))) },
+		func() (*Result, error) { return limiter.Wait(ctx, "never", Must(Sliding("1/hour")).Cost(2)) },
+	} {
+		if result, err := call(); result != nil || !errors.As(err, &denied) || denied.Result.Allowed || denied.Result.RetryAfter == 0 {
+			t.Errorf("%+v, %v", result, err)
+		}
+	}
+	gone, leave := context.WithCancel(ctx)
+	leave()
+	if _, err := limiter.Hit(gone, "k", Must(Sliding("1/hour"))); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := limiter.Wait(gone, "k", Must(Sliding("1/hour"))); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// A wait for a place asks as hold does, and is let in when it is given back.
+func TestWaitForAPlace(t *testing.T) {
+	limiter := newLimiter(t, newClient(t, testserver.Start(t, "module"), 3), Options{})
+	other := newLimiter(t, limiter.core.client, Options{})
+	lease := Must(Lease(1, time.Hour))
+	must(limiter.Acquire(ctx, "k", lease.Holder("a")))
+	time.AfterFunc(300*time.Millisecond, func() { must(other.Release(ctx, "k", "a")) })
+	short, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if result, err := limiter.Wait(short, "k", lease.Holder("b")); err != nil || result.Holder != "b" {
 		t.Errorf("%+v, %v", result, err)
 	}
-	if _, err := limiter.Hit(func() context.Context { c, cancel := context.WithCancel(ctx); cancel(); return c }(), "k", rule); !errors.Is(err, context.Canceled) {
+	soon, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	var denied *DeniedError
+	if _, err := limiter.Wait(soon, "k", lease.Holder("c")); !errors.As(err, &denied) {
 		t.Error(err)
+	}
+}
+
+// slow is a hook before which a server is as far away.
+type slow time.Duration
+
+func (slow) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (s slow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		select {
+		case <-time.After(time.Duration(s)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		return next(ctx, cmd)
+	}
+}
+func (slow) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// What is known before the last call of a wait is its answer, and that call has time enough for one.
+func TestLastCallOfAWait(t *testing.T) {
+	address := testserver.Start(t, "module")
+	client := newClient(t, address, 3)
+	client.AddHook(slow(40 * time.Millisecond))
+	limiter := newLimiter(t, client, Options{Mode: Module})
+	direct := newLimiter(t, newClient(t, address, 3), Options{Mode: Module})
+	places, fixed := Must(Lease(1, time.Hour)), Must(Fixed("1/500ms", Anchored))
+	must(direct.Acquire(ctx, "places", places.Holder("a")))
+	for i := range 10 {
+		var denied *DeniedError
+		soon, cancel := context.WithTimeout(ctx, time.Duration(100+5*i)*time.Millisecond)
+		defer cancel()
+		if _, err := limiter.Wait(soon, "places", places.Holder("b")); !errors.As(err, &denied) {
+			t.Errorf("a place: %v", err)
+		}
+		// It ends a moment after the wait does.
+		key := fmt.Sprint("fixed", i)
+		ends := time.Now().Add(hit(t, direct, key, fixed).ResetAfter + 20*time.Millisecond)
+		soon, cancel = context.WithDeadline(ctx, ends)
+		defer cancel()
+		if result, err := limiter.Wait(soon, key, fixed); err != nil || !result.Allowed {
+			t.Errorf("a window: %v, %v", result, err)
+		}
+	}
+}
+
+// An outage does not end a wait.
+func TestWaitInAnOutage(t *testing.T) {
+	for name, rule := range map[string]Rule{
+		"sliding": Must(Sliding("9/hour")), "fixed": Must(Fixed("9/hour")), "lease": Must(Lease(9, time.Hour)).Holder("a"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			listener := must(net.Listen("tcp", "127.0.0.1:0"))
+			address := listener.Addr().String()
+			_ = listener.Close()
+			limiter := newLimiter(t, newClient(t, address, 3), Options{Timeout: time.Second})
+			soon, cancel := context.WithTimeout(ctx, 1500*time.Millisecond)
+			defer cancel()
+			began := time.Now()
+			if _, err := limiter.Wait(soon, "k", rule); !errors.Is(err, ErrUnavailable) || time.Since(began) < 1400*time.Millisecond {
+				t.Errorf("%v after %v", err, time.Since(began))
+			}
+		})
+	}
+}
+
+func TestTurns(t *testing.T) {
+	everywhere(t, func(t *testing.T, limiter *Limiter, client *redis.Client) {
+		for name, rule := range map[string]TurnRule{
+			"sliding": Must(Sliding("1/hour")), "several": Must(Sliding("1/hour, 9/day")), "throttle": Must(Throttle("1/hour", Burst(0))),
+		} {
+			if first := must(limiter.Turn(ctx, name, rule, time.Hour)); !first.Allowed || first.Wait != 0 {
+				t.Fatalf("%s: %+v", name, first)
+			}
+			if denied := must(limiter.Turn(ctx, name, rule, 0)); denied.Allowed || denied.Wait != 0 || denied.RetryAfter == 0 {
+				t.Errorf("%s: %+v", name, denied)
+			}
+			second := must(limiter.Turn(ctx, name, rule, time.Hour))
+			if !second.Allowed || second.Wait < 59*time.Minute || second.Wait > time.Hour {
+				t.Fatalf("%s: %+v", name, second)
+			}
+			if refund := must(limiter.Refund(ctx, name, rule, second.At)); refund.Refunded != 1 {
+				t.Errorf("%s: %+v", name, refund)
+			}
+			// One that leaves while it sleeps gives its turn back.
+			leaving, leave := context.WithCancel(ctx)
+			time.AfterFunc(100*time.Millisecond, leave)
+			if _, err := limiter.Wait(leaving, name, rule); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v", name, err)
+			}
+			testserver.Until(t, "the turn is given back", func() bool {
+				result := must(limiter.Turn(ctx, name, rule, time.Hour))
+				if result.Allowed {
+					must(limiter.Refund(ctx, name, rule, result.At))
+				}
+				return result.Allowed
+			})
+			if stats := limiter.Stats(); stats.Allowed == 0 {
+				t.Errorf("%+v", stats)
+			}
+		}
+		var argument *ArgumentError
+		if _, err := limiter.Turn(ctx, "k", nil, time.Second); !errors.As(err, &argument) {
+			t.Error(err)
+		}
+	})
+}
+
+// One that leaves while its call is under way gives its turn back when the reply comes; a hit stays charged.
+func TestLeavingACallUnderWay(t *testing.T) {
+	address := testserver.Start(t, "module")
+	rule := Must(Sliding("9/hour"))
+	direct := newLimiter(t, newClient(t, address, 3), Options{Mode: Module})
+	for name, call := range map[string]func(context.Context, *Limiter) error{
+		"wait": func(ctx context.Context, l *Limiter) error { _, err := l.Wait(ctx, "wait", rule); return err },
+		"turn": func(ctx context.Context, l *Limiter) error {
+			_, err := l.Turn(ctx, "turn", rule, time.Hour)
+			return err
+		},
+		"hit": func(ctx context.Context, l *Limiter) error { _, err := l.Hit(ctx, "hit", rule); return err },
+	} {
+		leaving, leave := context.WithCancel(ctx)
+		client := newClient(t, address, 3)
+		answered := make(chan struct{}, 9)
+		client.AddHook(after(func(name string) {
+			if name == "rl.sliding" {
+				leave()
+				time.Sleep(100 * time.Millisecond)
+			}
+			if strings.HasPrefix(name, "rl.") {
+				answered <- struct{}{}
+			}
+		}))
+		if err := call(leaving, newLimiter(t, client, Options{Mode: Module})); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+		<-answered
+		if name != "hit" {
+			<-answered // The refund.
+		}
+		if charged := must(direct.Peek(ctx, name, rule.Cost(0))).Used; (charged == 1) != (name == "hit") {
+			t.Errorf("%s: %d are charged", name, charged)
+		}
 	}
 }
 
@@ -237,48 +417,84 @@ func TestHold(t *testing.T) {
 func TestDenyCache(t *testing.T) {
 	client := newClient(t, testserver.Start(t, "module"), 3)
 	var events atomic.Int64
-	limiter := newLimiter(t, client, Options{DenyCache: 10, Prefix: "p:", Hook: func(event Event) {
+	limiter := newLimiter(t, client, Options{Prefix: "p:", Hook: func(event Event) {
 		if event.Result != nil && event.Result.Source == FromMemory {
 			events.Add(1)
 		}
 	}})
+	guard := must(NewGuard(limiter, GuardOptions{Timeout: 10 * time.Second}))
+	decide := func(identity string, rule Rule) *Result {
+		return must(guard.Decide(ctx, Limit{Identity: identity, Rule: rule})).Result
+	}
 	rule := Must(Sliding("1/hour"))
-	hit(t, limiter, "k", rule)
-	hit(t, limiter, "k", rule)
-	if result := hit(t, limiter, "k", rule); result.Source != FromMemory || result.Allowed || result.RetryAfter == 0 {
+	decide("k", rule)
+	decide("k", rule)
+	if result := decide("k", rule); result.Source != FromMemory || result.Allowed || result.RetryAfter == 0 {
 		t.Fatalf("%+v", result)
 	}
 	if stats := limiter.Stats(); stats != (Stats{1, 2, 1, 0}) || events.Load() != 1 {
 		t.Errorf("%+v, %d", stats, events.Load())
 	}
-	if result := hit(t, limiter, "k", rule.Force()); result.Source != FromServer {
+	// The limiter itself always asks.
+	if result := hit(t, limiter, KeyFor("rl:", rule, "k"), rule); result.Source != FromServer || result.Allowed {
 		t.Errorf("%+v", result)
 	}
-	must(limiter.Reset(ctx, "k", rule))
-	if result := hit(t, limiter, "k", rule); !result.Allowed {
+	if result := decide("k", rule.Force()); result.Source != FromServer {
+		t.Errorf("%+v", result)
+	}
+	must(limiter.Reset(ctx, KeyFor("rl:", rule, "k"), rule))
+	if result := decide("k", rule); !result.Allowed {
 		t.Errorf("%+v", result)
 	}
 	// A lighter request than the one that was denied is asked, and so is one that never fits.
 	ten := Must(Sliding("10/hour"))
-	hit(t, limiter, "ten", ten.Cost(5))
-	hit(t, limiter, "ten", ten.Cost(7))
-	if result := hit(t, limiter, "ten", ten.Cost(11)); result.RetryAfter != Never {
+	decide("ten", ten.Cost(5))
+	decide("ten", ten.Cost(7))
+	if result := decide("ten", ten.Cost(11)); result.RetryAfter != Never {
 		t.Errorf("%+v", result)
 	}
-	if result := hit(t, limiter, "ten", ten.Cost(5)); !result.Allowed {
+	if result := decide("ten", ten.Cost(5)); !result.Allowed {
 		t.Errorf("%+v", result)
 	}
-	for i := range 100 {
-		hit(t, limiter, fmt.Sprint(strings.Repeat("x", 1000), i), Must(Sliding("0/hour")))
+	without := must(NewGuard(limiter, GuardOptions{Timeout: 10 * time.Second, NoDenyCache: true, NoPrefix: true}))
+	for range 3 {
+		limit := Limit{Identity: "k", Rule: rule}
+		if result := must(without.Decide(ctx, limit)); result.Source != FromServer || without.Key(limit) != KeyFor("", rule, "k") {
+			t.Errorf("%+v", result)
+		}
 	}
-	if known := len(limiter.denials.known); known != 10 || limiter.denials.order.Len() != 10 {
-		t.Errorf("%d are remembered", known)
+}
+
+func TestDenialsAreBounded(t *testing.T) {
+	for identities, rules := range map[string][]Rule{
+		"short": {Must(Sliding("0/hour"))},
+		"long":  {Must(Sliding("0/hour, 0/day, 0/week")), Must(Sliding("9/minute")), Must(Sliding("8/minute"))},
+	} {
+		denials := newDenials()
+		for i := range 2 * mostDenials {
+			var keyed []KeyedRule
+			var results []Result
+			for j, rule := range rules {
+				keyed = append(keyed, On(fmt.Sprint(i, "-", j, strings.Repeat("x", len(identities)*8)), rule))
+				results = append(results, *resultOf(rule, []State{{}}))
+			}
+			denials.remember(keyed, allOf(results, 0, false, 0, Never), time.Now())
+		}
+		if n, b := denials.order.Len(), denials.bytes; n != len(denials.known) || n > mostDenials || b > mostBytes || b < mostBytes/2 {
+			t.Errorf("%s: %d denials are remembered, %d bytes", identities, n, b)
+		}
+		for key := range denials.known {
+			denials.remove(key)
+		}
+		if denials.bytes != 0 {
+			t.Errorf("%d bytes are left", denials.bytes)
+		}
 	}
 }
 
 func TestArguments(t *testing.T) {
 	client := newClient(t, "127.0.0.1:1", 3)
-	for _, options := range []Options{{Mode: "magic"}, {Timeout: -1}, {DenyCache: -1}} {
+	for _, options := range []Options{{Mode: "magic"}, {Timeout: -1}} {
 		if _, err := New(client, options); err == nil {
 			t.Errorf("%+v is accepted", options)
 		}
@@ -397,6 +613,68 @@ func TestCluster(t *testing.T) {
 				t.Errorf("two slots: %v", err)
 			}
 		})
+	}
+}
+
+// A node whose slots another one has by now is no reason to call the cluster unavailable.
+func TestNodeThatHasLeft(t *testing.T) {
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: testserver.Cluster(t, "module")})
+	defer cluster.Close()
+	var lines bytes.Buffer
+	limiter := newLimiter(t, cluster, Options{Logger: slog.New(slog.NewTextHandler(&lines, nil))})
+	guard := must(NewGuard(limiter, GuardOptions{Timeout: 10 * time.Second}))
+	core, key := guard.limiter.core, func(limit Limit) string { return guard.Key(limit) }
+	stays, leaves := Limit{Identity: "a", Rule: Must(Sliding("9/hour"))}, Limit{Identity: "b", Rule: Must(Sliding("9/hour"))}
+	must(guard.Decide(ctx, stays))
+	n, _, err := core.locate(ctx, key(leaves))
+	if other, _, _ := core.locate(ctx, key(stays)); err != nil || other == n {
+		t.Fatalf("%v, %v", n, err)
+	}
+	for range 2 {
+		n = core.node(n.name)
+		core.failed(n, nil, key(leaves), errors.New("gone"))
+		guard.fallback.failed(guard.limiter, errors.New("gone"))
+		must(guard.Decide(ctx, stays))
+		if told := strings.Count(lines.String(), "available again"); told > strings.Count(lines.String(), "are let through")-1 {
+			t.Error("the node is forgotten while it has its slots")
+		}
+		// Its slots are another's.
+		n.mu.Lock()
+		n.key = key(stays)
+		n.mu.Unlock()
+		must(guard.Decide(ctx, stays))
+	}
+	for _, line := range []string{"the server is unavailable, requests are let through", "the server is available again"} {
+		if told := strings.Count(lines.String(), line); told != 2 {
+			t.Errorf("%q was told %d times: %s", line, told, lines.String())
+		}
+	}
+}
+
+func TestPasswordsAreNotTold(t *testing.T) {
+	const secret = "hush-4711"
+	var told bytes.Buffer
+	address := testserver.Start(t, "module")
+	must(newClient(t, address, 3).ConfigSet(ctx, "requirepass", "other").Result())
+	for _, client := range []redis.UniversalClient{
+		redis.NewClient(&redis.Options{Addr: address, Username: "default", Password: secret}),
+		redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Password: secret}),
+		redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, Password: secret}),
+		redis.NewFailoverClient(&redis.FailoverOptions{
+			MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}, Password: secret, SentinelPassword: secret,
+		}),
+	} {
+		limiter := newLimiter(t, client, Options{Logger: slog.New(slog.NewTextHandler(&told, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+		guard := must(NewGuard(limiter, GuardOptions{WhenUnavailable: Closed}))
+		_, err := limiter.Hit(ctx, "k", Must(Sliding("9/hour")))
+		_, guarded := guard.Decide(ctx, Limit{Identity: "k", Rule: Must(Sliding("9/hour"))})
+		if err == nil || guarded == nil {
+			t.Fatal("it has worked")
+		}
+		fmt.Fprintf(&told, "%v %+v %v %+v %+v %#v %+v", err, err, guarded, limiter, *limiter, limiter, guard)
+	}
+	if strings.Contains(told.String(), secret) {
+		t.Error(told.String())
 	}
 }
 

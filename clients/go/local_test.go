@@ -1,6 +1,7 @@
 package redisrl
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
@@ -19,24 +20,26 @@ func TestLocal(t *testing.T) {
 			}
 		}
 	}
-	lease := Must(Lease(2, time.Minute))
-	if first := memory.decide([]KeyedRule{On("lease", lease.Holder("a"))}); !first.Allowed {
-		t.Errorf("%+v", first)
-	}
-	if second := memory.decide([]KeyedRule{On("lease", lease.Holder("b"))}); second.Allowed {
-		t.Errorf("%+v", second)
-	}
-	memory.release("lease", lease.Holder("a"))
-	if second := memory.decide([]KeyedRule{On("lease", lease.Holder("b"))}); !second.Allowed {
-		t.Errorf("%+v", second)
+	// Places are not counted.
+	lease := On("lease", Must(Lease(2, time.Minute)).Holder("a"))
+	for range 5 {
+		if result := memory.decide([]KeyedRule{lease}); !result.Allowed || result.Limit != 1 {
+			t.Errorf("%+v", result)
+		}
 	}
 	// All or none.
-	both := []KeyedRule{On("one", Must(Sliding("9/hour"))), On("lease", lease.Holder("c"))}
+	both := []KeyedRule{On("one", Must(Sliding("9/hour"))), On("throttle", Must(Throttle("4/hour")))}
 	if denied := memory.decide(both); denied.Allowed || denied.Index != 1 {
 		t.Errorf("%+v", denied)
 	}
 	if one := memory.decide(both[:1]); one.Used != 1 {
 		t.Errorf("%+v", one)
+	}
+	for i := range 2 * mostLocal {
+		memory.decide([]KeyedRule{On(fmt.Sprint("flood", i), Must(Sliding("9/hour")))})
+	}
+	if known := len(memory.counters); known != mostLocal {
+		t.Errorf("%d counters are kept", known)
 	}
 	if never := memory.decide([]KeyedRule{On("heavy", Must(Sliding("8/hour")).Cost(5))}); never.RetryAfter != Never {
 		t.Errorf("%+v", never)

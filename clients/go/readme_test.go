@@ -23,9 +23,9 @@ func TestReadme(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := testserver.Start(t, "module")
-	expected := map[int]string{0: "true <nil>\ntrue <nil>\ntrue <nil>\ntrue <nil>\ntrue <nil>\ndenied, try again in ", 1: "<nil>\n", 2: "<nil>\n"}
+	expected := map[int]string{0: "allowed, 0 of 5 remaining\ndenied, 0 of 5 remaining, again in ", 1: "<nil>\n", 2: "<nil>\n"}
 	programs := regexp.MustCompile("(?s)```go\n(package main\n.*?)```").FindAllStringSubmatch(string(page), -1)
-	if len(programs) != 5 {
+	if len(programs) != 6 {
 		t.Fatalf("%d programs", len(programs))
 	}
 	folder := t.TempDir()
@@ -46,6 +46,22 @@ func TestReadme(t *testing.T) {
 		}
 		return string(told)
 	}
+	// The first minute, typed as it is printed, with a server and without one.
+	for server, outcome := range map[string]string{address: expected[0], "127.0.0.1:1": "the server is unavailable"} {
+		folder = t.TempDir()
+		write("main.go", strings.ReplaceAll(programs[0][1], "localhost:6379", server))
+		var told []byte
+		for _, typed := range regexp.MustCompile("(?m)^    go (.*)$").FindAllStringSubmatch(string(page), -1) {
+			command := exec.Command("go", strings.Fields(strings.ReplaceAll(typed[1], "../redis-rl/clients/go", here))...)
+			command.Dir = folder
+			told, _ = command.CombinedOutput()
+		}
+		if !strings.Contains(string(told), outcome) || server == address && !strings.Contains(string(told), "mode=module") {
+			t.Errorf("the first program says %q", told)
+		}
+	}
+	folder = t.TempDir()
+	newClient(t, address, 3).FlushAll(ctx)
 	module := "redis-rl.example/clients/go"
 	write("go.mod", fmt.Sprintf("module page\n\ngo 1.24.0\n\nrequire (\n\tgoogle.golang.org/grpc v1.76.0\n\t%[1]s v0.0.0\n\t%[1]s/grpclimit v0.0.0\n)\n\n"+
 		"replace (\n\t%[1]s => %[2]s\n\t%[1]s/grpclimit => %[2]s/grpclimit\n)\n", module, here))

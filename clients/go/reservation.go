@@ -53,7 +53,7 @@ type part struct {
 //	}
 //	return reservation.Settle(ctx, answer.Usage.TotalTokens)
 //
-// If this process dies, the units are free again when the lease is over.
+// If this process dies, the next reservation or settlement at the key gives the units back, when the lease is over.
 func (l *Limiter) Reserve(ctx context.Context, key string, rule Reservable, units int64, lease time.Duration) (*Reservation, error) {
 	return l.reserve(ctx, "hit", lease, []KeyedRule{Reserved(key, rule, units)})
 }

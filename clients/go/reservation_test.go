@@ -193,7 +193,7 @@ func TestRenewedTooLate(t *testing.T) {
 			(<-made).ends.Store(0)
 		}
 	}))
-	k := limiter.keep(ctx, "hit", rules, 30*time.Millisecond, time.Now().Add(time.Hour), func() { limiter.giveBack(rules) })
+	k := limiter.keep(ctx, "hit", rules, 30*time.Millisecond, time.Now().Add(time.Hour), func() { limiter.giveBack(rules, nil) })
 	made <- k
 	<-k.stopped
 	if !k.lost() || renewals != 1 {

@@ -43,8 +43,10 @@ type State struct {
 	// Window is the window's length, a lease's time, or the time in which an empty bucket fills; 0 for a window of the
 	// calendar.
 	Window time.Duration
-	// At is the server's time of the decision.
+	// At is the server's time of the decision; with a turn, that of the turn.
 	At time.Time
+	// Wait is the time until the turn, of [Limiter.Turn] and [Limiter.Wait]: 0 if it is now.
+	Wait time.Duration
 }
 
 // A Source is who has decided.
@@ -99,11 +101,11 @@ func duration(ms int64) time.Duration {
 }
 
 var fields = []string{
-	"allowed", "limit", "used", "remaining", "retry-after-ms", "next-after-ms", "reset-after-ms", "window-ms", "at-ms",
+	"allowed", "limit", "used", "remaining", "retry-after-ms", "next-after-ms", "reset-after-ms", "window-ms", "at-ms", "wait-ms",
 }
 
-// readState reads the map of FULL: a map in RESP3, a flat array in RESP2.
-func readState(reply any) (State, error) {
+// readState reads the map of FULL: a map in RESP3, a flat array in RESP2. The answer to a turn has one field more.
+func readState(rule Rule, reply any) (State, error) {
 	found := func(name string) any { return nil }
 	switch reply := reply.(type) {
 	case map[any]any:
@@ -121,10 +123,10 @@ func readState(reply any) (State, error) {
 			return nil
 		}
 	}
-	var values [9]int64
+	var values [10]int64
 	for i, name := range fields {
 		value, ok := found(name).(int64)
-		if !ok {
+		if _, isTurn := rule.(turn); !ok && (isTurn || name != "wait-ms") || name == "wait-ms" && value < 0 {
 			return State{}, unreadable(reply)
 		}
 		values[i] = value
@@ -139,13 +141,14 @@ func readState(reply any) (State, error) {
 		ResetAfter: duration(values[6]),
 		Window:     duration(values[7]),
 		At:         time.UnixMilli(values[8]),
+		Wait:       duration(values[9]),
 	}, nil
 }
 
 // readRule reads FULL or EACH.
 func readRule(rule Rule, reply any) (*Result, error) {
 	if rule.form() == "FULL" {
-		state, err := readState(reply)
+		state, err := readState(rule, reply)
 		if err != nil {
 			return nil, err
 		}
@@ -158,7 +161,7 @@ func readRule(rule Rule, reply any) (*Result, error) {
 	states := make([]State, len(maps))
 	for i, each := range maps {
 		var err error
-		if states[i], err = readState(each); err != nil {
+		if states[i], err = readState(rule, each); err != nil {
 			return nil, err
 		}
 	}
@@ -178,7 +181,7 @@ func readAll(rules []KeyedRule, reply any) (*Result, error) {
 	}
 	results := make([]Result, len(rules))
 	for i, each := range states {
-		state, err := readState(each)
+		state, err := readState(rules[i].Rule, each)
 		if err != nil {
 			return nil, err
 		}

@@ -37,6 +37,30 @@ type Reservable interface {
 	isForced() bool
 }
 
+// A TurnRule gives turns to those who wait ([Limiter.Turn]): those of [Sliding] and [Throttle].
+type TurnRule interface {
+	Countable
+	givesTurns()
+}
+
+// A turn is a rule that is asked for a turn within a time.
+type turn struct {
+	TurnRule
+	within time.Duration
+}
+
+func (t turn) words() []any { return append(t.TurnRule.words(), "WITHIN", t.within.Milliseconds()) }
+
+func (t turn) check(least int64) error {
+	if t.within < 0 || t.within > longestTurn {
+		return invalid("a turn is within 0 to an hour, not %v", t.within)
+	}
+	if isForced(t.TurnRule) {
+		return invalid("a request that is forced takes no turn")
+	}
+	return checked(t.TurnRule, least)
+}
+
 // Options of rules, which [Sliding], [Fixed], [Throttle] and [Lease] take as their last arguments.
 type (
 	// A RuleOption is for every rule: [Name], [Unit].
@@ -269,6 +293,7 @@ func (r SlidingRule) Force() SlidingRule {
 
 func (SlidingRule) kind() string        { return "SLIDING" }
 func (SlidingRule) countable()          {}
+func (SlidingRule) givesTurns()         {}
 func (r SlidingRule) described() string { return r.describe("sliding") }
 
 // The cost is always sent, so that the log is stored compactly from its first request on.
@@ -404,6 +429,7 @@ func (r ThrottleRule) Cost(units int64) ThrottleRule {
 func (ThrottleRule) kind() string { return "THROTTLE" }
 func (ThrottleRule) form() string { return "FULL" }
 func (ThrottleRule) countable()   {}
+func (ThrottleRule) givesTurns()  {}
 
 func (r ThrottleRule) words() []any {
 	words := []any{r.burst, r.count, r.period}

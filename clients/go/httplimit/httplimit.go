@@ -10,6 +10,8 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
+	"strings"
 
 	redisrl "redis-rl.example/clients/go"
 )
@@ -25,6 +27,9 @@ type Options struct {
 	LimitsFor func(*http.Request) []redisrl.Limit
 	// Key is who is limited: the client's address unless given, see TrustedProxies. Empty for a request without an identity.
 	Key func(*http.Request) string
+	// Route is the template of a request's route, of which a rule without a name is a limit of its own. Unless given it is the
+	// pattern of [http.ServeMux] with the prefixes that [http.StripPrefix] has removed; other routers have theirs.
+	Route func(*http.Request) string
 	// TrustedProxies are addresses and networks ("10.0.0.0/8") of your proxies, whose X-Forwarded-For is believed: it is read
 	// from right to left, up to the first address that is not one of them.
 	TrustedProxies []string
@@ -51,9 +56,9 @@ func From(ctx context.Context) *redisrl.Decision {
 
 // New is a middleware. A lease is held, and renewed, until the handler has returned.
 //
-// Around a handler of a [http.ServeMux] a rule without a name is a limit of that pattern alone: /item/1 and /item/2 of
-// "/item/{id}" are one limit. A rule with a name is one limit for all handlers that use the name. Around the whole mux a rule
-// is one limit for all requests.
+// Around a handler of a [http.ServeMux] a rule without a name is a limit of that pattern alone, where it is mounted: /item/1
+// and /item/2 of "/item/{id}" are one limit. A rule with a name is one limit for all handlers that use the name. Around the
+// whole mux a rule is one limit for all requests.
 func New(limiter *redisrl.Limiter, options Options) (func(http.Handler) http.Handler, error) {
 	guard, err := redisrl.NewGuard(limiter, options.GuardOptions)
 	if err != nil {
@@ -75,13 +80,16 @@ func New(limiter *redisrl.Limiter, options Options) (func(http.Handler) http.Han
 	if options.Key == nil {
 		options.Key = func(r *http.Request) string { return addresses.Of(r.RemoteAddr, r.Header.Values("X-Forwarded-For")) }
 	}
+	if options.Route == nil {
+		options.Route = route
+	}
 	if options.LimitsFor == nil {
 		options.LimitsFor = func(r *http.Request) []redisrl.Limit {
 			rule := options.RuleFor(r)
 			if rule == nil {
 				return nil
 			}
-			return []redisrl.Limit{{Identity: options.Key(r), Rule: rule, Route: r.Pattern}}
+			return []redisrl.Limit{{Identity: options.Key(r), Rule: rule, Route: options.Route(r)}}
 		}
 	}
 	if options.OnError == nil {
@@ -97,6 +105,16 @@ func New(limiter *redisrl.Limiter, options Options) (func(http.Handler) http.Han
 			serve(w, r, next, guard, &options)
 		})
 	}, nil
+}
+
+// route tells the same pattern of two muxes that are mounted under different prefixes apart.
+func route(r *http.Request) string {
+	if asked, err := url.ParseRequestURI(r.RequestURI); err == nil && r.Pattern != "" {
+		if mount, isMounted := strings.CutSuffix(asked.Path, r.URL.Path); isMounted && mount != "" {
+			return mount + " " + r.Pattern
+		}
+	}
+	return r.Pattern
 }
 
 func serve(w http.ResponseWriter, r *http.Request, next http.Handler, guard *redisrl.Guard, options *Options) {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -86,6 +87,43 @@ func TestResponses(t *testing.T) {
 	}
 }
 
+// What ../cases/defaults.json says of responses.
+func TestDefaults(t *testing.T) {
+	text, err := os.ReadFile("../../cases/defaults.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var defaults struct {
+		Adapter struct {
+			Status          map[string]int
+			WithoutIdentity string `json:"without_identity"`
+		}
+		Problem struct {
+			ContentType string `json:"content_type"`
+		}
+	}
+	if err := json.Unmarshal(text, &defaults); err != nil {
+		t.Fatal(err)
+	}
+	rule := redisrl.Must(redisrl.Sliding("0/hour"))
+	address := testserver.Start(t, "module")
+	closed := redisrl.GuardOptions{WhenUnavailable: redisrl.Closed}
+	found := map[string]*http.Response{
+		"denied":           get(limiting(t, address, httplimit.Options{Rule: rule})(in), "/", client),
+		"unavailable":      get(limiting(t, "127.0.0.1:1", httplimit.Options{Rule: rule, GuardOptions: closed})(in), "/", client),
+		"without_identity": get(limiting(t, address, httplimit.Options{Rule: rule})(in), "/", "@"),
+	}
+	for name, status := range defaults.Adapter.Status {
+		response := found[name]
+		if response == nil || response.StatusCode != status || response.Header.Get("Content-Type") != defaults.Problem.ContentType {
+			t.Errorf("%s: %+v, and not %d", name, response, status)
+		}
+	}
+	if len(defaults.Adapter.Status) != len(found) || defaults.Adapter.WithoutIdentity != "refused" {
+		t.Errorf("%+v", defaults)
+	}
+}
+
 func TestExactOverHTTP(t *testing.T) {
 	limit := limiting(t, testserver.Start(t, "module"), httplimit.Options{Rule: redisrl.Must(redisrl.Sliding("50/hour"))})
 	server := httptest.NewServer(limit(in))
@@ -135,6 +173,42 @@ func TestRoutes(t *testing.T) {
 	for i, path := range []string{"/a", "/b", "/a", "/b"} {
 		if response := get(mux, path, client); (response.StatusCode == 200) != (i < 2) {
 			t.Errorf("%s: %d", path, response.StatusCode)
+		}
+	}
+}
+
+// One mux under two prefixes, or two of the same patterns: each place is a limit of its own.
+func TestMounts(t *testing.T) {
+	limit := limiting(t, testserver.Start(t, "module"), httplimit.Options{Rule: redisrl.Must(redisrl.Sliding("2/hour"))})
+	api := func() http.Handler {
+		mux := http.NewServeMux()
+		mux.Handle("GET /item/{id}", limit(in))
+		return mux
+	}
+	mux, one := http.NewServeMux(), api()
+	mux.Handle("/v1/", http.StripPrefix("/v1", one))
+	mux.Handle("/v2/", http.StripPrefix("/v2", one))
+	mux.Handle("/v3/", http.StripPrefix("/v3", api()))
+	mux.Handle("/", one)
+	for _, prefix := range []string{"/v1", "/v2", "/v3", ""} {
+		for i, path := range []string{"/item/a", "/item/b?x=1", "/item/%63"} {
+			if response := get(mux, prefix+path, client); (response.StatusCode == 200) != (i < 2) {
+				t.Errorf("%s%s: %d", prefix, path, response.StatusCode)
+			}
+		}
+	}
+}
+
+// Other routers say what a request's route is.
+func TestRouteOfARouter(t *testing.T) {
+	limit := limiting(t, testserver.Start(t, "module"), httplimit.Options{
+		Rule: redisrl.Must(redisrl.Sliding("2/hour")), Route: func(r *http.Request) string { return r.Header.Get("x-template") },
+	})
+	for _, template := range []string{"/item/{id}", "/other"} {
+		for i, path := range []string{"/a", "/b", "/c"} {
+			if response := get(limit(in), path, client, "x-template", template); (response.StatusCode == 200) != (i < 2) {
+				t.Errorf("%s%s: %d", template, path, response.StatusCode)
+			}
 		}
 	}
 }

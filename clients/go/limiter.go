@@ -194,7 +194,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, rule Rule) (*Result, err
 		err    error
 	)
 	if lease, ok := rule.(LeaseRule); ok {
-		result, _, err = l.awaitPlace(ctx, key, lease, until)
+		result, _, err = l.awaitPlace(ctx, key, lease.heldBy(), until)
 	} else {
 		result, err = l.awaitTurn(ctx, key, rule, until)
 	}

@@ -11,7 +11,7 @@ import (
 	"redis-rl.example/clients/go/httplimit"
 )
 
-const canServe = "serve memory open closed local several processes cost lease identity local-memory cluster"
+const canServe = "serve memory open closed local several processes cost lease identity local-memory cluster own"
 
 // serve is an application with the middleware, as its page shows it.
 func serve(r request) reply {

@@ -19,8 +19,8 @@ import (
 	redisrl "redis-rl.example/clients/go"
 )
 
-const can = "hit peek all wait refund reset acquire release hold reserve lease-of-reserve settle crowd flood burn cancel " +
-	"within cluster sentinel modes deny-cache threads pool close memory"
+const can = "hit peek all wait turn refund reset acquire release hold reserve lease-of-reserve settle crowd each flood burn " +
+	"cancel within cluster sentinel modes hook threads pool close memory"
 
 type reply map[string]any
 
@@ -35,7 +35,7 @@ type request struct {
 	Timeout float64 `json:"timeout"`
 	Prefix  string  `json:"prefix"`
 	Mode    string  `json:"mode"`
-	Entries int     `json:"deny_cache"`
+	Hook    bool    `json:"hook"`
 	Key     string  `json:"key"`
 	Rule    ruled   `json:"rule"`
 	Cost    *int64  `json:"cost"`
@@ -47,6 +47,9 @@ type request struct {
 	As      string  `json:"as"`
 	Lease   float64 `json:"lease"`
 	N       int     `json:"n"`
+	Pause   float64 `json:"pause"`
+	Each    bool    `json:"each"`
+	Ahead   float64 `json:"ahead"`
 	Pad     int     `json:"pad"`
 	Call    string  `json:"call"`
 	MS      int     `json:"ms"`
@@ -185,16 +188,23 @@ func limiterOf(r request) (*redisrl.Limiter, error) {
 	if r.Mode == "auto" {
 		mode = redisrl.Auto
 	}
-	return redisrl.New(client, redisrl.Options{
-		Name: r.Name, Prefix: r.Prefix, Mode: mode, Timeout: length(r.Timeout), DenyCache: r.Entries,
-		Logger: slog.New(logged{}),
-	})
+	options := redisrl.Options{
+		Name: r.Name, Prefix: r.Prefix, Mode: mode, Timeout: length(r.Timeout), Logger: slog.New(logged{}),
+	}
+	if r.Hook {
+		options.Hook = func(event redisrl.Event) {
+			for _, key := range event.Keys {
+				tell(reply{"hook": reply{"call": event.Call, "key": key}})
+			}
+		}
+	}
+	return redisrl.New(client, options)
 }
 
 func decided(result *redisrl.Result) reply {
 	told := reply{
 		"outcome": "denied", "limit": result.Limit, "used": result.Used, "remaining": result.Remaining,
-		"retry_ms": int64(-1), "at_ms": result.At.UnixMilli(),
+		"retry_ms": int64(-1), "at_ms": result.At.UnixMilli(), "wait_ms": result.Wait.Milliseconds(),
 	}
 	if result.Allowed {
 		told["outcome"] = "allowed"
@@ -233,6 +243,12 @@ func carryOut(ctx context.Context, limiter *redisrl.Limiter, r request) (reply, 
 		ctx, cancel := context.WithTimeout(ctx, length(r.Timeout))
 		defer cancel()
 		return answer(limiter.Wait(ctx, r.Key, rule))
+	case "turn":
+		turns, ok := rule.(redisrl.TurnRule)
+		if !ok {
+			return nil, errors.New("this rule gives no turns")
+		}
+		return answer(limiter.Turn(ctx, r.Key, turns, length(r.Ahead)))
 	case "all":
 		var rules []redisrl.KeyedRule
 		for _, each := range r.Rules {
@@ -375,8 +391,8 @@ func lagSince(began time.Time) float64 {
 	return float64(most.Microseconds()) / 1000
 }
 
-// many makes calls, some at a time, and puts their replies together.
-func many(n, atOnce int, call func(number int) reply) reply {
+// many makes calls, some at a time and each when it is due, and puts their replies together.
+func many(n, atOnce int, call func(number int) reply, due func(number int)) reply {
 	outcomes, failures, slowest := map[string]int{}, map[string]int{}, 0.0
 	var (
 		together sync.Mutex
@@ -384,6 +400,7 @@ func many(n, atOnce int, call func(number int) reply) reply {
 	)
 	turns := make(chan struct{}, atOnce)
 	for number := range n {
+		due(number)
 		turns <- struct{}{}
 		all.Add(1)
 		go func() {
@@ -407,8 +424,22 @@ func crowd(ctx context.Context, limiter *redisrl.Limiter, r request) reply {
 	if r.Do = r.Call; r.Call == "" {
 		r.Do = "hit"
 	}
-	return many(r.N, max(r.N, 1), func(int) reply { return answered(ctx, limiter, r) })
+	each, began := make([]reply, r.N), time.Now()
+	told := many(r.N, max(r.N, 1), func(number int) reply {
+		asked := unixMS()
+		told := answered(ctx, limiter, r)
+		each[number] = reply{
+			"outcome": told["outcome"], "at_ms": told["at_ms"], "wait_ms": told["wait_ms"], "asked_ms": asked, "ended_ms": unixMS(),
+		}
+		return told
+	}, func(number int) { time.Sleep(time.Until(began.Add(length(float64(number) * r.Pause)))) })
+	if r.Each {
+		told["each"] = each
+	}
+	return told
 }
+
+func unixMS() float64 { return float64(time.Now().UnixMicro()) / 1000 }
 
 func flood(ctx context.Context, limiter *redisrl.Limiter, r request) reply {
 	return many(r.N, 16, func(number int) reply {
@@ -416,7 +447,7 @@ func flood(ctx context.Context, limiter *redisrl.Limiter, r request) reply {
 		one.Do, one.Key = "hit", fmt.Sprintf("%s%d", r.Key, number)
 		one.Key += strings.Repeat("x", max(r.Pad-len(one.Key), 0))
 		return answered(ctx, limiter, one)
-	})
+	}, func(int) {})
 }
 
 func burn(r request) reply {

@@ -353,7 +353,8 @@ impl Settings {
                 root: root.join(env.text("RUNTIME_SUBDIRECTORY", "")),
                 app_directory: env.text("RUNTIME_APPDIRECTORY", "config"),
                 watch_root: env.boolean("RUNTIME_WATCH_ROOT", true)?,
-                ignore_dot_files: env.boolean("RUNTIME_IGNOREDOTFILES", false)?,
+                // Editors and Kubernetes leave them, which nobody means as limits.
+                ignore_dot_files: env.boolean("RUNTIME_IGNOREDOTFILES", true)?,
             },
             xds,
             force_start: env.boolean("FORCE_START_WITHOUT_INITIAL_CONFIG", false)?,
@@ -371,9 +372,16 @@ impl Settings {
             key_prefix: env.text("CACHE_KEY_PREFIX", ""),
             clients: ByAddress::new(|request| request.extensions.get::<Peer>().map(|Peer(address)| *address))
                 .trusted_proxies(&proxies)
-                .map_err(|error| format!("TRUSTED_PROXIES: {error}"))?,
+                .map_err(|error| format!("TRUSTED_PROXIES: {error}"))?
+                // A limit is never left out for want of an address.
+                .or_proxy(),
             trusts_proxies: !proxies.is_empty(),
-            near_limit_ratio: env.read("NEAR_LIMIT_RATIO", 0.8, |value| value.parse().ok(), "a number from 0 to 1")?,
+            near_limit_ratio: env.read(
+                "NEAR_LIMIT_RATIO",
+                0.8,
+                |value| value.parse().ok().filter(|ratio| *ratio > 0.0 && *ratio <= 1.0),
+                "a number above 0 and at most 1",
+            )?,
             headers: env.boolean("LIMIT_RESPONSE_HEADERS_ENABLED", false)?.then(|| Headers {
                 limit: env.text("LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
                 remaining: env.text("LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
@@ -495,9 +503,13 @@ mod tests {
             ("GRPC_SERVER_USE_TLS", "true"),
             ("GRPC_MAX_CONNECTION_AGE", "1d"),
             ("TRUSTED_PROXIES", "10.0.0.0/8,nginx"),
+            ("NEAR_LIMIT_RATIO", "7"),
+            ("NEAR_LIMIT_RATIO", "0"),
+            ("NEAR_LIMIT_RATIO", "NaN"),
         ] {
             assert!(read(&[(name, value)]).is_err(), "{name}={value}");
         }
+        assert_eq!(read(&[("NEAR_LIMIT_RATIO", "1")]).unwrap().near_limit_ratio, 1.0);
         let settings = read(&[("LOCAL_CACHE_SIZE_IN_BYTES", "1000"), ("REDIS_PERSECOND", "false")]).unwrap();
         assert_eq!(settings.notes.len(), 1);
     }

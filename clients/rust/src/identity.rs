@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use http::HeaderName;
 use http::request::Parts;
+use http::{HeaderName, HeaderValue};
 use ipnet::{IpNet, Ipv6Net};
 
 use crate::error::InvalidArgument;
@@ -85,10 +85,18 @@ impl ByAddress {
         Ok(self)
     }
 
+    /// Where the header names no address, the request counts by the trusted proxy that says so, instead of having no
+    /// identity: all such requests of a proxy share one limit.
+    #[must_use]
+    pub fn or_proxy(mut self) -> Self {
+        self.rules.or_proxy = true;
+        self
+    }
+
     /// The identity of a request: `203.0.113.7` or `2001:db8:1:2::/64`. `None` if its address is not known.
     pub fn identity(&self, request: &Parts) -> Option<String> {
         let lines = request.headers.get_all(&self.header).iter();
-        self.rules.identity((self.peer)(request), lines.map(|line| line.to_str().unwrap_or("not ASCII")))
+        self.rules.identity((self.peer)(request), lines.map(HeaderValue::as_bytes))
     }
 }
 
@@ -96,11 +104,12 @@ impl ByAddress {
 struct Addresses {
     trusted: Vec<IpNet>,
     ipv6_prefix: u8,
+    or_proxy: bool,
 }
 
 impl Default for Addresses {
     fn default() -> Self {
-        Self { trusted: Vec::new(), ipv6_prefix: 64 }
+        Self { trusted: Vec::new(), ipv6_prefix: 64, or_proxy: false }
     }
 }
 
@@ -108,15 +117,19 @@ impl Addresses {
     fn identity<'a>(
         &self,
         peer: Option<IpAddr>,
-        forwarded: impl DoubleEndedIterator<Item = &'a str>,
+        forwarded: impl DoubleEndedIterator<Item = &'a [u8]>,
     ) -> Option<String> {
         let mut sender = peer?.to_canonical();
-        let lines = forwarded.rev().filter(|line| !line.trim().is_empty());
-        for text in lines.flat_map(|line| line.rsplit(',')) {
+        let lines = forwarded.rev().filter(|line| !line.trim_ascii().is_empty());
+        for text in lines.flat_map(|line| line.rsplit(|byte| *byte == b',')) {
             if !self.is_trusted(sender) {
                 break;
             }
-            sender = address(text.trim())?;
+            match address(text.trim_ascii()) {
+                Some(address) => sender = address,
+                None if self.or_proxy => break,
+                None => return None,
+            }
         }
         let IpAddr::V6(address) = sender else { return Some(sender.to_string()) };
         if self.ipv6_prefix == Ipv6Addr::BITS as u8 {
@@ -138,7 +151,8 @@ fn network(text: &str) -> Result<IpNet, InvalidArgument> {
 }
 
 /// An address, with a port or without.
-fn address(text: &str) -> Option<IpAddr> {
+fn address(text: &[u8]) -> Option<IpAddr> {
+    let text = str::from_utf8(text).ok()?;
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
     let address = bare.unwrap_or(text).parse().ok().or_else(|| Some(text.parse::<std::net::SocketAddr>().ok()?.ip()));
     address.map(|address| address.to_canonical())
@@ -190,7 +204,7 @@ mod tests {
             }
             let peer = case["peer"].as_str().map(|peer| peer.parse().unwrap());
             let lines = case.get("forwarded").map(texts).unwrap_or_default();
-            let identity = by.rules.identity(peer, lines.iter().map(String::as_str));
+            let identity = by.rules.identity(peer, lines.iter().map(String::as_bytes));
             assert_eq!(identity.as_deref(), case["identity"].as_str(), "{case}");
         }
         for case in cases::list(&file, "invalid", &["trusted", "ipv6_prefix"]) {
@@ -202,6 +216,28 @@ mod tests {
                     assert!(by.ipv6_prefix(bits).is_err(), "{case}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_names_no_address_counts_by_its_proxy() {
+        let by = ByAddress::new(|_| None).trusted_proxies(["10.0.0.0/8"]).unwrap();
+        let identity = |by: &ByAddress, lines: &[&[u8]]| {
+            by.rules.identity(Some("10.0.0.1".parse().unwrap()), lines.iter().copied())
+        };
+        let or_proxy = by.clone().or_proxy();
+        for (lines, proxy) in [
+            (&[&b"unknown, 10.0.0.2"[..]][..], "10.0.0.2"),
+            (&[b"198.51.100.1, unknown"], "10.0.0.1"),
+            (&[b"198.51.100.1, \xff", b"10.0.0.3, 10.0.0.2"], "10.0.0.3"),
+            (&[b"198.51.100.1,"], "10.0.0.1"),
+        ] {
+            assert_eq!(identity(&by, lines), None, "{lines:?}");
+            assert_eq!(identity(&or_proxy, lines).as_deref(), Some(proxy), "{lines:?}");
+        }
+        // What a client has written before its own address is nobody's.
+        for by in [by, or_proxy] {
+            assert_eq!(identity(&by, &[b"\xff, 198.51.100.1, 10.0.0.2"]).as_deref(), Some("198.51.100.1"));
         }
     }
 

@@ -52,7 +52,7 @@ pub fn read_all(path: &Path) -> Result<Vec<Definition>, String> {
     let metadata = fs::metadata(path).map_err(|error| error.to_string())?;
     if metadata.is_dir() {
         let folder =
-            Files { root: path.to_owned(), app_directory: String::new(), watch_root: false, ignore_dot_files: false };
+            Files { root: path.to_owned(), app_directory: String::new(), watch_root: false, ignore_dot_files: true };
         return parse(&read(&folder)?);
     }
     let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
@@ -99,11 +99,13 @@ fn walk(
     for entry in entries {
         let entry = entry.map_err(failed(folder))?;
         let file_name = entry.file_name().to_string_lossy().into_owned();
-        if ignore_dot_files && file_name.starts_with('.') {
-            continue;
-        }
+        let hidden = file_name.starts_with('.');
         let path = entry.path();
         let name = if name.is_empty() { file_name } else { format!("{name}.{file_name}") };
+        // The folder itself may have such a name.
+        if hidden && ignore_dot_files && !prefix.starts_with(&format!("{name}.")) {
+            continue;
+        }
         // Only what is, or may have in it, a name with the prefix.
         if !name.starts_with(prefix) && !prefix.starts_with(&format!("{name}.")) {
             continue;

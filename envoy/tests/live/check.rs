@@ -159,6 +159,11 @@ async fn addresses_come_from_proxies_that_are_named() {
     for (address, wanted) in [("2001:db8::1", 200), ("2001:db8::2", 200), ("2001:db8::3", 429)] {
         assert_eq!(ask(&trusting, address), wanted, "{address}");
     }
+    // Where nobody is named the last trusted address counts, and no limit is left out.
+    for unknown in ["unknown, 10.1.2.4", "203.0.113.9, unknown, 10.1.2.4", ",10.1.2.4", "10.1.2.4"] {
+        let wanted = if unknown.contains("unknown") { 200 } else { 429 };
+        assert_eq!(ask(&trusting, unknown), wanted, "{unknown}");
+    }
     // Nobody is believed where nobody is named: all are the gateway.
     let other = Service::start(&redis, CONFIG, &[("CACHE_KEY_PREFIX", "other:")]).await;
     assert_eq!([1, 2, 3].map(|client| ask(&other, &format!("203.0.113.{client}"))), [200, 200, 429]);

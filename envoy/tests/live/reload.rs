@@ -174,11 +174,7 @@ async fn a_configmap_is_followed() {
     fs::rename(config.join("..2"), files.path().join("later")).unwrap();
     symlink("..1", config.join("..data")).unwrap();
     symlink("..data/c.yaml", config.join("c.yaml")).unwrap();
-    let variables = [
-        ("RUNTIME_ROOT", files.path().to_str().unwrap()),
-        ("RUNTIME_WATCH_ROOT", "false"),
-        ("RUNTIME_IGNOREDOTFILES", "true"),
-    ];
+    let variables = [("RUNTIME_ROOT", files.path().to_str().unwrap()), ("RUNTIME_WATCH_ROOT", "false")];
     let service = Service::with_files(&redis, &[], &variables).await;
     says(&service, 10).await;
     fs::rename(files.path().join("later"), config.join("..2")).unwrap();
@@ -201,16 +197,20 @@ async fn names_say_which_files_count() {
     write("config/a.yaml", "a");
     write("config/.hidden.yaml", "hidden");
     write("config.b.yaml", "b");
-    write("other/c.yaml", "c");
+    write(".config/c.yaml", "c");
+    write(".config/.d.yaml", "d");
+    write("other/e.yaml", "e");
     let root = files.path().to_str().unwrap();
-    for (watch_root, ignore, wanted) in [
-        ("true", "true", "a b"),
-        ("true", "false", "a b hidden"),
-        ("false", "true", "a"),
-        ("false", "false", "a hidden"),
+    let all = ("RUNTIME_IGNOREDOTFILES", "false");
+    let here = ("RUNTIME_WATCH_ROOT", "false");
+    for (variables, wanted) in [
+        (&[][..], "a b"),
+        (&[all], "a b hidden"),
+        (&[here], "a"),
+        (&[here, all], "a hidden"),
+        (&[("RUNTIME_APPDIRECTORY", ".config")], "c"),
     ] {
-        let variables =
-            [("RUNTIME_ROOT", root), ("RUNTIME_WATCH_ROOT", watch_root), ("RUNTIME_IGNOREDOTFILES", ignore)];
+        let variables = [&[("RUNTIME_ROOT", root)], variables].concat();
         let service = Service::with_files(&redis, &[], &variables).await;
         let (_, config) = http(service.debug, "GET", "/rlconfig", "");
         let domains: Vec<_> = config.lines().map(|line| line.split('.').next().unwrap()).collect();

@@ -119,7 +119,7 @@ function floods(nodeRedis) {
     expressRateLimitStore(new Limiter(nodeRedis, { timeout: 10_000 }), { denyCache, timeout: 10_000 });
   return [
     ["rate-limit-redis", new RateLimitRedis({ sendCommand: (...args) => nodeRedis.sendCommand(args) })],
-    ["redis-rl, sliding, denyCache: 0", ours(0)],
+    ["redis-rl, sliding, denyCache: false", ours(false)],
     ["redis-rl, sliding", ours(10_000)],
   ].map(([store, made]) => {
     made.init(settings);

@@ -1,23 +1,20 @@
 /** What the adapters have in common: their options, their keys, and how they ask. */
 
+import { ADAPTER } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { Limiter } from "./limiter.js";
-import { type Asking, checkedDenyCache, checkedPolicy, duration, type WhenUnavailable } from "./options.js";
+import { type Asking, checkedPolicy, duration, type WhenUnavailable } from "./options.js";
 import { type FixedRule, fixed, known, type SlidingRule, seconds, sliding } from "./rules.js";
-
-/** How long a request waits for a decision at most, unless the limiter or the adapter is given less or more. */
-const TIMEOUT_MS = 250;
-const REMEMBERED_DENIALS = 10_000;
 
 export interface AdapterOptions {
   /** Put in front of every key, behind the limiter's own prefix. By default `rl:`. */
   readonly prefix?: string;
   /** For how many milliseconds a request waits for the decision. By default the limiter's `timeout`, and at most 250. */
   readonly timeout?: number;
-  /** What is done when the server is unavailable; unless given, what the limiter does. */
+  /** What is done when the server is unavailable; unless given, what the limiter says, else `open`, and of stores `closed`. */
   readonly whenUnavailable?: WhenUnavailable;
-  /** How many denials are remembered; 0 for none. By default 10,000. */
-  readonly denyCache?: number;
+  /** Whether denials are remembered: for its wait, at most a second, a denied request is denied without asking. By default true. */
+  readonly denyCache?: boolean;
 }
 
 export interface StoreOptions extends AdapterOptions {
@@ -38,12 +35,13 @@ const STORE_OPTIONS = [...ADAPTER_OPTIONS, "algorithm", "name", "withoutIdentity
 /** How an adapter asks a limiter. Throws where its options cannot be kept. */
 export function asking(
   limiter: Limiter,
-  { timeout, denyCache, whenUnavailable }: AdapterOptions,
+  { timeout, denyCache = true, whenUnavailable }: AdapterOptions,
 ): Asking & { readonly timeout: number } {
   if (!(limiter instanceof Limiter)) throw new TypeError("the store needs a Limiter: new Limiter(client)");
+  if (typeof denyCache !== "boolean") throw new TypeError(`denyCache is true or false, and not ${String(denyCache)}`);
   return {
-    timeout: timeout === undefined ? Math.min(limiter.timeout, TIMEOUT_MS) : duration("timeout", timeout),
-    denyCache: checkedDenyCache(denyCache ?? REMEMBERED_DENIALS),
+    timeout: timeout === undefined ? Math.min(limiter.timeout, ADAPTER.timeout) : duration("timeout", timeout),
+    denyCache,
     whenUnavailable: whenUnavailable === undefined ? undefined : checkedPolicy(whenUnavailable),
   };
 }

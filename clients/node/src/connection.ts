@@ -509,7 +509,7 @@ class Ioredis implements Connection {
     try {
       await own.connect();
     } catch (error) {
-      throw failure ?? error;
+      throw withoutCommand(failure ?? (error as Error));
     }
     for (const listener of this.#listeners) listener();
   }
@@ -524,6 +524,13 @@ class Ioredis implements Connection {
     const name = from[Math.floor(Math.random() * from.length)];
     return nodeOf(own, name);
   }
+}
+
+/** Why a connection could not be made. ioredis puts the command beside that, which has the password. */
+function withoutCommand(error: Error & { command?: unknown; lastNodeError?: Error }): Error {
+  delete error.command;
+  if (error.lastNodeError) withoutCommand(error.lastNodeError);
+  return error;
 }
 
 /**

@@ -1,12 +1,14 @@
 /** Denials that are remembered, so that a flood at one key does not reach the server. */
 
+import { DENY_CACHE } from "./defaults.js";
 import type { Figures } from "./reply.js";
 import { describe, type Rule } from "./rules.js";
 
-/** For how long a denial is believed at most: another process may have given something back. */
-const LONGEST_MS = 1000;
-/** Before that one request is let through to ask again, so that not all of a flood do at once. */
-const ASK_AGAIN_MS = 900;
+/** Before a denial is believed no longer, one request is let through to ask again, so that not all of a flood do at once. */
+const ASK_AGAIN = 0.9 * DENY_CACHE.believed;
+/** About what the entry of one denial takes, and each of its windows, beside the key. */
+const ENTRY_BYTES = 240;
+const WINDOW_BYTES = 130;
 
 interface Denial {
   readonly rule: string;
@@ -16,7 +18,7 @@ interface Denial {
   readonly receivedAt: number;
   /** When its wait is over, counted from before the call was sent, so that no request is denied for longer than by the server. */
   readonly endsAt: number;
-  /** Until when it is believed. */
+  /** Until when it is believed: another process may have given something back. */
   readonly until: number;
   /** From when one request may ask again; after that `until`. */
   askAgain: number;
@@ -24,9 +26,8 @@ interface Denial {
 
 /** One denial a key, since one key belongs to one rule; the oldest makes room. */
 export class DenialCache {
-  /** How many denials are remembered: as many as the one of its users that wants most. */
-  #entries = 0;
   readonly #denials = new Map<string, Denial>();
+  #bytes = 0;
 
   /**
    * The figures of a denial of the same or a lighter request, as they are now. One that came after a call had begun says
@@ -55,31 +56,37 @@ export class DenialCache {
     }));
   }
 
-  remember(key: string, rule: Rule, cost: number, windows: readonly Figures[], sentAt: number, entries: number): void {
-    this.#entries = Math.max(this.#entries, entries);
+  remember(key: string, rule: Rule, cost: number, windows: readonly Figures[], sentAt: number): void {
     const now = performance.now();
     const waits = windows.map((figures) => figures["retry-after-ms"]);
     const endsAt = waits.some((ms) => ms < 0) ? Number.POSITIVE_INFINITY : sentAt + Math.max(...waits);
-    const until = Math.min(now + LONGEST_MS, endsAt);
-    const askAgain = now + ASK_AGAIN_MS;
+    const until = Math.min(now + DENY_CACHE.believed, endsAt);
+    this.forget(key);
     if (until <= now) return;
-    this.#denials.delete(key);
-    this.#denials.set(key, { rule: describe(rule), cost, windows, receivedAt: now, endsAt, until, askAgain });
-    if (this.#denials.size > this.#entries) {
-      for (const oldest of this.#denials.keys()) {
-        this.#denials.delete(oldest);
-        break;
-      }
+    const denial = { rule: describe(rule), cost, windows, receivedAt: now, endsAt, until, askAgain: now + ASK_AGAIN };
+    this.#denials.set(key, denial);
+    this.#bytes += sizeOf(key, denial);
+    for (const oldest of this.#denials.keys()) {
+      if (this.#denials.size <= DENY_CACHE.entries && this.#bytes <= DENY_CACHE.bytes) break;
+      this.forget(oldest);
     }
   }
 
   /** A request that was allowed shows that the denial of a request that was not heavier is over. */
   refute(key: string, rule: Rule, cost: number): void {
     const denial = this.#denials.get(key);
-    if (denial && denial.rule === describe(rule) && cost >= denial.cost) this.#denials.delete(key);
+    if (denial && denial.rule === describe(rule) && cost >= denial.cost) this.forget(key);
   }
 
   forget(key: string): void {
+    const denial = this.#denials.get(key);
+    if (!denial) return;
     this.#denials.delete(key);
+    this.#bytes -= sizeOf(key, denial);
   }
+}
+
+/** Keys are hashed where they are long, so that they take no more than their windows. */
+function sizeOf(key: string, { windows }: Denial): number {
+  return ENTRY_BYTES + key.length + WINDOW_BYTES * windows.length;
 }

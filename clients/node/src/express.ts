@@ -1,7 +1,7 @@
 /** Middleware for Express, versions 4 and 5. */
 
 import type { NextFunction, Request, RequestHandler, Response } from "express";
-import { Guard, type GuardOptions, type Limits } from "./guard.js";
+import { Guard, type GuardOptions, type Limits, over } from "./guard.js";
 import { clientAddress } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 
@@ -23,11 +23,10 @@ export interface RateLimitOptions extends GuardOptions<Request> {
 export function rateLimit(limiter: Limiter, limits: Limits<Request>, options: RateLimitOptions = {}): RequestHandler {
   const guard = new Guard(limiter, limits, options, clientAddress(), "onDenied");
   return (request: Request, response: Response, next: NextFunction) => {
-    const over = new Promise<void>((resolve) => response.once("close", resolve));
     guard
       .admit(request, routeOf(request))
       .then(async ({ refusal, headers, result, end }) => {
-        if (end) over.then(end);
+        if (end) over(response, end);
         response.locals.rateLimit = result;
         for (const [name, value] of Object.entries(headers)) response.append(name, value);
         if (!refusal) next();

@@ -1,6 +1,7 @@
 /** A store for @fastify/rate-limit, version 10 or 11. */
 
 import { asking, dynamicPolicy, identified, isRefused, ruleOf, type StoreOptions, storeOptions } from "./adapter.js";
+import { ADAPTER } from "./defaults.js";
 import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 import type { Asking } from "./options.js";
@@ -46,7 +47,7 @@ export function fastifyRateLimitStore(
 ): new (
   settings: object,
 ) => FastifyRateLimitStore {
-  const { algorithm = "sliding", prefix = "rl:", name, withoutIdentity } = storeOptions(options);
+  const { algorithm = "sliding", prefix = ADAPTER.prefix, name, withoutIdentity } = storeOptions(options);
   const how = asking(limiter, options);
   return class Store implements FastifyRateLimitStore {
     readonly #settings: FastifySettings;
@@ -58,7 +59,7 @@ export function fastifyRateLimitStore(
       if (settings.exponentialBackoff) throw new Error("redis-rl does not support exponentialBackoff");
       this.#settings = settings;
       // A ban needs every denial counted.
-      this.#asking = (settings.ban ?? -1) >= 0 ? { ...how, denyCache: 0 } : how;
+      this.#asking = (settings.ban ?? -1) >= 0 ? { ...how, denyCache: false } : how;
       const { method = "", url } = settings.routeInfo ?? {};
       const route = url === undefined ? "" : `${String(method)}${url}`;
       this.#named = [name, route].filter(Boolean).join(" ");

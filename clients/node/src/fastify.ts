@@ -1,7 +1,7 @@
-/** A hook for Fastify, versions 4 and 5. */
+/** A plugin and a hook for Fastify, versions 4 and 5. */
 
-import type { FastifyReply, FastifyRequest } from "fastify";
-import { Guard, type GuardOptions, type Limits } from "./guard.js";
+import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from "fastify";
+import { Guard, type GuardOptions, type Limits, over } from "./guard.js";
 import { clientAddress } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 
@@ -11,6 +11,53 @@ export interface RateLimitOptions extends GuardOptions<FastifyRequest> {
   /** Answers a denied request, in place of the problem document with status 429. The headers are set already. */
   readonly onDenied?: (request: FastifyRequest, reply: FastifyReply) => unknown;
 }
+
+export interface PluginOptions extends RateLimitOptions {
+  readonly limiter: Limiter;
+  /** The limits of the routes that have none of their own, all of which count together. */
+  readonly limits?: Limits<FastifyRequest>;
+}
+
+/** The limits of a route, perhaps with options that differ from the plugin's; `false` for none. */
+export type RouteLimits =
+  | Limits<FastifyRequest>
+  | (RateLimitOptions & { readonly limits: Limits<FastifyRequest> })
+  | false;
+
+declare module "fastify" {
+  interface FastifyContextConfig {
+    rateLimit?: RouteLimits;
+  }
+}
+
+type Hook = (request: FastifyRequest, reply: FastifyReply) => Promise<unknown>;
+
+/**
+ * ```ts
+ * await app.register(rateLimitPlugin, { limiter, limits: sliding("100/minute") });
+ * app.get("/item/:id", { config: { rateLimit: sliding("5/minute") } }, handler);
+ * app.get("/health", { config: { rateLimit: false } }, handler);
+ * ```
+ *
+ * Of routes that are declared after it.
+ */
+export const rateLimitPlugin: FastifyPluginCallback<PluginOptions> = Object.assign(
+  (app: FastifyInstance, { limiter, limits, ...options }: PluginOptions, done: () => void) => {
+    const ofAll = limits && hook(limiter, limits, options, () => undefined);
+    app.addHook("onRoute", (route) => {
+      const own = route.config?.rateLimit;
+      const hooks = [route.onRequest ?? []].flat();
+      if (own !== undefined && own !== false) {
+        const { limits, ...more } = typeof own === "object" && "limits" in own ? own : { limits: own };
+        hooks.push(rateLimit(limiter, limits, { ...options, ...more }));
+      } else if (own === undefined && ofAll) hooks.push(ofAll);
+      route.onRequest = hooks;
+    });
+    done();
+  },
+  // It is for the application that registers it, and not for a part of its own.
+  { [Symbol.for("skip-override")]: true, [Symbol.for("fastify.display-name")]: "redis-rl" },
+);
 
 /**
  * A hook `onRequest`, of a route or of all.
@@ -22,18 +69,21 @@ export interface RateLimitOptions extends GuardOptions<FastifyRequest> {
  *
  * A rule without a name counts each route by itself, also where the hook is one of all routes.
  */
-export function rateLimit(
+export function rateLimit(limiter: Limiter, limits: Limits<FastifyRequest>, options: RateLimitOptions = {}): Hook {
+  return hook(limiter, limits, options, ({ method, routeOptions: { url } }) => url && `${method} ${url}`);
+}
+
+function hook(
   limiter: Limiter,
   limits: Limits<FastifyRequest>,
-  options: RateLimitOptions = {},
-): (request: FastifyRequest, reply: FastifyReply) => Promise<unknown> {
+  options: RateLimitOptions,
+  routeOf: (request: FastifyRequest) => string | undefined,
+): Hook {
   const identify = clientAddress();
   const guard = new Guard<FastifyRequest>(limiter, limits, options, ({ raw }) => identify(raw), "onDenied");
   return async (request, reply) => {
-    const over = new Promise<void>((resolve) => reply.raw.once("close", resolve));
-    const { url } = request.routeOptions;
-    const { refusal, headers, end } = await guard.admit(request, url && `${request.method} ${url}`);
-    if (end) over.then(end);
+    const { refusal, headers, end } = await guard.admit(request, routeOf(request));
+    if (end) over(reply.raw, end);
     for (const [name, value] of Object.entries(headers)) {
       const before = reply.getHeader(name);
       reply.header(name, before === undefined ? value : `${before}, ${value}`);

@@ -4,12 +4,14 @@
  */
 
 import { randomUUID } from "node:crypto";
+import type { ServerResponse } from "node:http";
 import { type AdapterOptions, asking, checkedWithoutIdentity, identified } from "./adapter.js";
+import { ADAPTER, STATUS } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { adapterKey } from "./identity.js";
 import { Lease } from "./lease.js";
 import type { Limiter } from "./limiter.js";
-import type { RequestDemand } from "./options.js";
+import type { Asking, RequestDemand } from "./options.js";
 import type { AllResult, Result } from "./result.js";
 import { checked, describe, known, type LeaseRule, policyOf, type Rule } from "./rules.js";
 
@@ -63,18 +65,18 @@ export interface Admission {
 
 const OPTIONS = ["key", "cost", "withoutIdentity", "prefix", "timeout", "whenUnavailable", "denyCache"];
 
-export class Guard<Q> {
+export class Guard<Q extends object> {
   readonly #limiter: Limiter;
   readonly #limits: readonly Limit<Q>[];
   readonly #options: GuardOptions<Q>;
-  readonly #asking: ReturnType<typeof asking>;
+  readonly #asking: Asking;
   readonly #addressOf: KeyOf<Q>;
 
   /** `more` are the options of the framework's own. */
   constructor(limiter: Limiter, limits: Limits<Q>, options: GuardOptions<Q>, addressOf: KeyOf<Q>, ...more: string[]) {
     known("rateLimit()", options, [...OPTIONS, ...more]);
     this.#limiter = limiter;
-    this.#asking = asking(limiter, options);
+    this.#asking = { ...asking(limiter, options), habit: ADAPTER.whenUnavailable };
     this.#options = options;
     checkedWithoutIdentity(options.withoutIdentity);
     this.#addressOf = addressOf;
@@ -86,7 +88,7 @@ export class Guard<Q> {
 
   /** Decides on a request. `route` is the template of the route that the limit is declared on. */
   async admit(request: Q, route: string | undefined): Promise<Admission> {
-    const { key: keyOf = this.#addressOf, cost, prefix = "rl:", withoutIdentity } = this.#options;
+    const { key: keyOf = this.#addressOf, cost, prefix = ADAPTER.prefix, withoutIdentity } = this.#options;
     const demands: RequestDemand[] = [];
     try {
       for (const limit of this.#limits) {
@@ -106,32 +108,47 @@ export class Guard<Q> {
       if (demands.length === 0) return { refusal: undefined, headers: {}, result: undefined, end: undefined };
       const askedAt = performance.now();
       const { result } = await this.#limiter.askAll(demands, this.#asking);
-      const headers = result.headers();
-      if (result.allowed) return { refusal: undefined, headers, result, end: this.#held(demands, result, askedAt) };
-      return { refusal: refusal(429, result.problem()), headers, result, end: undefined };
+      const taken = told.get(request);
+      const headers = result.headers({ taken });
+      const problem = result.problem({ taken });
+      told.set(request, new Set([...(taken ?? []), ...result.policies(taken).map(({ name }) => name)]));
+      if (!problem) return { refusal: undefined, headers, result, end: this.#held(demands, result, askedAt) };
+      return { refusal: refusal(STATUS.denied, problem), headers, result, end: undefined };
     } catch (error) {
-      const status = error instanceof NoIdentityError ? 403 : error instanceof UnavailableError ? 503 : undefined;
-      if (status === undefined) throw error;
-      const title = status === 403 ? (error as Error).message : "The rate limiter is not available";
+      const isUnknown = error instanceof NoIdentityError;
+      if (!isUnknown && !(error instanceof UnavailableError)) throw error;
+      const status = isUnknown ? STATUS.withoutIdentity : STATUS.unavailable;
+      const title = isUnknown ? error.message : "The rate limiter is not available";
       return { refusal: refusal(status, { title, status }), headers: {}, result: undefined, end: undefined };
     }
   }
 
-  /** Keeps the leases of a request; returns what ends them. */
+  /** Keeps the leases of a request; returns what ends them. Without the server there are none. */
   #held(demands: readonly RequestDemand[], { source }: Result | AllResult, takenAt: number) {
-    const leases = demands.filter((demand) => demand.rule.kind === "lease");
-    if (leases.length === 0 || source === "open") return undefined;
-    const ends = leases.map(({ key, rule, holder }) => {
-      if (source === "local") return () => this.#limiter.releaseLocal(key, rule as LeaseRule);
-      const lease = new Lease(this.#limiter, key, rule as LeaseRule, holder as string, { takenAt });
-      return () => void lease.end();
+    const taken = source === "server" ? demands.filter(({ rule }) => rule.kind === "lease") : [];
+    if (taken.length === 0) return undefined;
+    const leases = taken.map(({ key, rule, holder }) => {
+      return new Lease(this.#limiter, key, rule as LeaseRule, holder as string, { takenAt });
     });
     let ended = false;
     return () => {
-      if (!ended) for (const end of ends) end();
+      if (!ended) for (const lease of leases) void lease.end();
       ended = true;
     };
   }
+}
+
+/** The names of the policies that the response to a request tells of: those of several middlewares differ. */
+const told = new WeakMap<object, ReadonlySet<string>>();
+
+/** Calls `end` when a response of node:http has been sent or its client has left, perhaps before the middleware ran. */
+export function over(
+  response: ServerResponse & { readonly stream?: { readonly destroyed: boolean } },
+  end: () => void,
+): void {
+  // Of HTTP/2 the stream says it.
+  if (response.stream?.destroyed ?? response.destroyed) end();
+  else response.once("close", end);
 }
 
 function refusal(status: Refusal["status"], problem: object | undefined): Refusal {

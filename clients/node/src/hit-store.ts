@@ -2,6 +2,7 @@
 
 import { AsyncLocalStorage } from "node:async_hooks";
 import { asking, dynamicPolicy, identified, isRefused, ruleOf, type StoreOptions, storeOptions } from "./adapter.js";
+import { ADAPTER } from "./defaults.js";
 import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 import type { Result } from "./result.js";
@@ -74,7 +75,7 @@ export class HitStore {
 
   /** What stands before the keys, the policy included. */
   get prefix(): string {
-    return `${this.#options.prefix ?? "rl:"}${this.#ready?.policy ?? ""}`;
+    return `${this.#options.prefix ?? ADAPTER.prefix}${this.#ready?.policy ?? ""}`;
   }
 
   /** Called by the middleware with its settings. */
@@ -91,7 +92,7 @@ export class HitStore {
   }
 
   #made({ windowMs, limit, identifier }: HitStoreSettings): Ready {
-    const { algorithm = "sliding", limit: limitOf, prefix = "rl:" } = this.#options;
+    const { algorithm = "sliding", limit: limitOf, prefix = ADAPTER.prefix } = this.#options;
     const name = this.#options.name ?? (typeof identifier === "string" ? identifier : undefined);
     const of = (policy: string, ruleOf: Ready["ruleOf"], countsDenials: boolean): Ready => {
       return { windowMs, policy, keyOf: (key) => adapterKey(prefix, policy, String(key)), ruleOf, countsDenials };

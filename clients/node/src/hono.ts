@@ -3,7 +3,7 @@
 import type { Context, MiddlewareHandler, Next } from "hono";
 import { held } from "./fetch.js";
 import { Guard, type GuardOptions, type Limits, type Refusal } from "./guard.js";
-import { clientAddress, type RequestLike } from "./identity.js";
+import { clientAddress, mountedAt, type RequestLike } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 
 export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
@@ -28,8 +28,8 @@ export function rateLimit(
   options: RateLimitOptions = {},
 ): MiddlewareHandler {
   const identify = clientAddress();
-  const addressOf = ({ env }: Context) => {
-    const { incoming } = (env ?? {}) as { incoming?: RequestLike };
+  const addressOf = (context: Context) => {
+    const incoming = incomingOf(context);
     return incoming && identify(incoming);
   };
   const guard = new Guard<Context>(limiter, limits, options, addressOf, "onDenied");
@@ -60,11 +60,20 @@ async function respond(context: Context, next: Next, refusal: Refusal | undefine
 
 const NEVER = new AbortController();
 
+/** The request of Node.js, which @hono/node-server gives along. */
+function incomingOf({ env }: Context): (RequestLike & { readonly url?: string }) | undefined {
+  return (env as { incoming?: RequestLike } | undefined)?.incoming;
+}
+
 /**
- * The path as it was declared, and the method. The helper of hono/route knows only requests of the same copy of Hono, of which
- * an ES module has another one.
+ * The path as it was declared, behind the one at which the application is mounted, and the method. The helper of hono/route
+ * knows only requests of the same copy of Hono, of which an ES module has another one.
  */
-function routeOf({ req }: Context): string | undefined {
+function routeOf(context: Context): string | undefined {
+  const { req } = context;
   const route = req.matchedRoutes[req.routeIndex];
-  return route && `${route.method} ${route.path}`;
+  // An application that is mounted gets another request, whose path does not say where.
+  const { url } = incomingOf(context) ?? {};
+  const base = url === undefined ? "" : mountedAt(url, new URL(req.url).pathname);
+  return route && `${route.method} ${base}${route.path}`;
 }

@@ -6,6 +6,8 @@ import { type Rule, seconds } from "./rules.js";
 export interface HeaderOptions {
   /** Also send `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds) of the policy that binds. */
   readonly legacy?: boolean;
+  /** The names of other policies that the same response tells of. */
+  readonly taken?: ReadonlySet<string> | undefined;
 }
 
 /** An `application/problem+json` object, RFC 9457. */
@@ -25,15 +27,24 @@ export interface Policy {
   readonly rule: Rule;
   /** Not known of the windows of a forced call, or of `all`, that do not bind. */
   readonly state: WindowResult | undefined;
+  /** Whether the request did not fit into it. */
+  readonly violated: boolean;
 }
 
 /** The largest integer of a structured field, RFC 9651. */
 const LARGEST = 999_999_999_999_999;
 
-/** The policies of rules, each with the windows that a reply told of. Names are unique within one answer. */
-export function policies(rules: readonly { rule: Rule; states: readonly WindowResult[] }[]): Policy[] {
-  const taken = new Set<string>();
-  return rules.flatMap(({ rule, states }) => {
+/** A rule, the windows that a reply told of, and whether the call was denied where one of them has no room. */
+interface Asked {
+  readonly rule: Rule;
+  readonly states: readonly WindowResult[];
+  readonly denies: boolean;
+}
+
+/** The policies of rules. Names are unique within one response. */
+export function policies(rules: readonly Asked[], others: ReadonlySet<string> = new Set()): Policy[] {
+  const taken = new Set(others);
+  return rules.flatMap(({ rule, states, denies }) => {
     const windows = "windows" in rule ? rule.windows : states.slice(0, 1);
     return windows.map(({ limit, windowMs }) => {
       const window = rule.kind === "calendar" ? rule.period : `${seconds(windowMs)}s`;
@@ -41,7 +52,8 @@ export function policies(rules: readonly { rule: Rule; states: readonly WindowRe
       let name = base;
       for (let i = 2; taken.has(name); i++) name = `${base}-${i}`;
       taken.add(name);
-      return { name, limit, windowMs, rule, state: states.find((state) => state.windowMs === windowMs) };
+      const state = states.find((state) => state.windowMs === windowMs);
+      return { name, limit, windowMs, rule, state, violated: denies && state?.allowed === false };
     });
   });
 }
@@ -66,12 +78,16 @@ export function httpHeaders(
   return headers;
 }
 
-export function quotaExceeded(policies: readonly Policy[]): Problem {
+export function violatedOf(policies: readonly Policy[]): readonly string[] {
+  return policies.flatMap(({ name, violated }) => (violated ? [name] : []));
+}
+
+export function quotaExceeded(violated: readonly string[]): Problem {
   return {
     type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
     title: "Request cannot be satisfied as assigned quota has been exceeded",
     status: 429,
-    "violated-policies": policies.flatMap(({ name, state }) => (state && !state.allowed ? [name] : [])),
+    "violated-policies": violated,
   };
 }
 

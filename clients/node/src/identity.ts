@@ -1,6 +1,8 @@
 /** What a request is counted by: the address of its client, and the key that an adapter makes of it. */
 
+import { createHash } from "node:crypto";
 import { BlockList, isIPv4, isIPv6 } from "node:net";
+import { ADAPTER, IDENTITY } from "./defaults.js";
 
 export interface IdentityOptions {
   /**
@@ -30,7 +32,7 @@ export interface RequestLike {
  * @throws RangeError if a proxy is not an address or a network, or the prefix is out of range.
  */
 export function clientAddress(options: IdentityOptions = {}): (request: RequestLike) => string | undefined {
-  const { trustedProxies = [], ipv6Prefix = 64 } = options;
+  const { trustedProxies = [], ipv6Prefix = ADAPTER.ipv6Prefix } = options;
   if (!Number.isInteger(ipv6Prefix) || ipv6Prefix < 1 || ipv6Prefix > 128) {
     throw new RangeError(`ipv6Prefix must be an integer from 1 to 128, not ${ipv6Prefix}`);
   }
@@ -98,7 +100,34 @@ function expand(address: string): number[] {
   return [...first, ...Array.from({ length: 8 - first.length - last.length }, () => 0), ...last];
 }
 
+/**
+ * The path at which the application is mounted that sees a request at `path`: as many parts of the whole URL's as that lacks.
+ * They are compared by number, since parts may have been decoded on the way.
+ */
+export function mountedAt(url: string, path: string): string {
+  const { pathname } = new URL(url.startsWith("/") ? `http://host${url}` : url);
+  const parts = pathname.split("/");
+  const base =
+    path === "/" && !pathname.endsWith("/") ? parts : parts.slice(0, 1 + parts.length - path.split("/").length);
+  try {
+    return decodeURI(base.join("/"));
+  } catch {
+    return base.join("/");
+  }
+}
+
 /** The key of an adapter: prefix, policy, and the identity in a hash tag. No two of them make the same key. */
 export function adapterKey(prefix: string, policy: string, identity: string): string {
-  return `${prefix}${policy.replace(/[%:{}]/g, encodeURIComponent)}:{${identity.replace(/[%{}]/g, encodeURIComponent)}}`;
+  const escaped = identity.replace(/[%{}]/g, encodeURIComponent);
+  return `${prefix}${policy.replace(/[%:{}]/g, encodeURIComponent)}:{${shortened(escaped)}}`;
+}
+
+/** Whatever a client sends, a key is no longer than a few hundred bytes. */
+function shortened(escaped: string): string {
+  if (Buffer.byteLength(escaped) <= IDENTITY.longest) return escaped;
+  const bytes = Buffer.from(escaped);
+  let kept: number = IDENTITY.kept;
+  // To the end of a character.
+  while (((bytes[kept] as number) & 0xc0) === 0x80) kept++;
+  return `${bytes.subarray(0, kept)}${IDENTITY.mark}${createHash("sha256").update(bytes).digest("hex")}`;
 }

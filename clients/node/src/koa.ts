@@ -1,8 +1,8 @@
 /** Middleware for Koa, versions 2 and 3. */
 
 import type { Context, Middleware, Next } from "koa";
-import { Guard, type GuardOptions, type Limits } from "./guard.js";
-import { clientAddress } from "./identity.js";
+import { Guard, type GuardOptions, type Limits, over } from "./guard.js";
+import { clientAddress, mountedAt } from "./identity.js";
 import type { Limiter } from "./limiter.js";
 
 export type { CostOf, KeyOf, Limit, Limits, RuleOf } from "./guard.js";
@@ -24,9 +24,8 @@ export function rateLimit(limiter: Limiter, limits: Limits<Context>, options: Ra
   const identify = clientAddress();
   const guard = new Guard<Context>(limiter, limits, options, ({ req }) => identify(req), "onDenied");
   return async (context: Context, next: Next) => {
-    const over = new Promise<void>((resolve) => context.res.once("close", resolve));
     const { refusal, headers, result, end } = await guard.admit(context, routeOf(context));
-    if (end) over.then(end);
+    if (end) over(context.res, end);
     context.state.rateLimit = result;
     for (const [name, value] of Object.entries(headers)) context.append(name, value);
     if (!refusal) {
@@ -52,8 +51,14 @@ interface Headed {
   readonly headers?: Record<string, string>;
 }
 
-/** The template of the route that the middleware is declared on, as @koa/router and koa-router leave it. */
-function routeOf(context: Context & { readonly _matchedRoute?: unknown }): string | undefined {
-  const { method, _matchedRoute: path } = context;
-  return path === undefined ? undefined : `${method} ${String(path)}`;
+/**
+ * The template of the route that the middleware is declared on, as @koa/router and koa-router leave it, behind the path at which
+ * koa-mount has put its application.
+ */
+function routeOf(context: Context & { readonly _matchedRoute?: unknown; readonly mountPath?: string }) {
+  const { method, _matchedRoute: path, mountPath, originalUrl } = context;
+  // Of applications within each other koa-mount names the innermost path alone.
+  const whole = mountPath === undefined ? "" : mountedAt(originalUrl, context.path);
+  const base = mountPath === undefined || whole.endsWith(mountPath) ? whole : mountPath;
+  return path === undefined ? base || undefined : `${method} ${base}${String(path)}`;
 }

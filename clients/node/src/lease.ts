@@ -1,5 +1,6 @@
 /** A lease that is held: renewed while it is needed, released at the end, over by itself if its holder dies. */
 
+import { RENEWALS } from "./defaults.js";
 import type { Word } from "./keys.js";
 import type { LeaseRule } from "./rules.js";
 import { LONGEST_TIMER_MS } from "./waiting.js";
@@ -109,7 +110,7 @@ export class Lease<R extends { readonly leaseMs: number } = LeaseRule> {
       if (!this.lost && !this.#released) this.#schedule();
     };
     this.#end = setTimeout(tell, Math.min(Math.max(0, Math.ceil(left)), LONGEST_TIMER_MS)).unref();
-    if (this.#renews) this.#renewIn(left / 3);
+    if (this.#renews) this.#renewIn(left / RENEWALS);
   }
 
   /** A renewal that fails is tried again in a third of the time that is left then. */
@@ -117,7 +118,7 @@ export class Lease<R extends { readonly leaseMs: number } = LeaseRule> {
     this.#renewal = setTimeout(
       () => {
         this.renew().catch(() => {
-          if (!this.#released && !this.lost) this.#renewIn((this.#endsAt - performance.now()) / 3);
+          if (!this.#released && !this.lost) this.#renewIn((this.#endsAt - performance.now()) / RENEWALS);
         });
       },
       Math.min(Math.max(1, ms), LONGEST_TIMER_MS),

@@ -4,6 +4,7 @@ import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { periodEnd } from "./calendar.js";
 import { type Connection, connect, type RedisClient } from "./connection.js";
+import { LIMITER, WAITING } from "./defaults.js";
 import { DenialCache } from "./denials.js";
 import { DeniedError, isEnded, LostReplyError, UnavailableError } from "./errors.js";
 import { checkedWord, memoryKey, type Word } from "./keys.js";
@@ -13,7 +14,6 @@ import {
   type AcquireOptions,
   type Asking,
   type CallOptions,
-  checkedDenyCache,
   checkedPolicy,
   type Decision,
   type Demand,
@@ -31,6 +31,7 @@ import {
   type Reserving,
   reserving,
   type Statistics,
+  type TurnOptions,
   type WaitOptions,
   type WhenUnavailable,
 } from "./options.js";
@@ -62,11 +63,13 @@ import {
   type Rule,
   reservable,
   type SlidingRule,
+  type TurnRule,
+  turnable,
   type UnitRule,
   words,
 } from "./rules.js";
 import { type Call, type Mode, type Server, serverOf } from "./server.js";
-import { countdown, pauseFor, Turns, unlessLeft } from "./waiting.js";
+import { countdown, pauseFor, Queue, unlessLeft } from "./waiting.js";
 
 /**
  * Limits over one client of node-redis or ioredis, a cluster client too.
@@ -86,22 +89,21 @@ export class Limiter {
   readonly #server: Server;
   readonly #logger: Logger;
   readonly #onDecision: ((decision: Decision) => unknown) | undefined;
-  readonly #whenUnavailable: WhenUnavailable;
-  readonly #denyCache: number;
+  readonly #whenUnavailable: WhenUnavailable | undefined;
   readonly #denials = new DenialCache();
   readonly #local: LocalLimits;
   readonly #outage: Outage;
-  readonly #turns = new Turns();
+  readonly #queue = new Queue();
   readonly #statistics = { allowed: 0, denied: 0, deniedFromMemory: 0, unavailable: 0 };
   #closed = false;
 
   constructor(client: RedisClient, options: LimiterOptions = {}) {
     known("new Limiter()", options, OPTIONS);
-    const { prefix = "", mode = "auto", timeout = 1000, denyCache = 0, processes = 1 } = options;
+    const { prefix = LIMITER.prefix, mode = LIMITER.mode, timeout = LIMITER.timeout, processes = 1 } = options;
     if (typeof prefix !== "string") throw new TypeError(`prefix must be a string, not ${String(prefix)}`);
     this.timeout = duration("timeout", timeout);
-    this.#denyCache = checkedDenyCache(denyCache);
-    this.#whenUnavailable = checkedPolicy(options.whenUnavailable ?? "closed");
+    const { whenUnavailable } = options;
+    this.#whenUnavailable = whenUnavailable === undefined ? undefined : checkedPolicy(whenUnavailable);
     if (!Number.isSafeInteger(processes) || processes < 1) {
       throw new RangeError(`processes must be an integer from 1, not ${processes}`);
     }
@@ -149,11 +151,7 @@ export class Limiter {
    * ```
    */
   hit<R extends Rule>(key: Word, rule: R, options: HitOptions<R> = {} as HitOptions<R>): Promise<Result> {
-    return unlessLeft(
-      options.signal,
-      () => this.ask(key, rule, options as Asking),
-      (result) => this.#undo(key, rule, options as Asking, result),
-    );
+    return unlessLeft(options.signal, () => this.ask(key, rule, options as Asking));
   }
 
   /** Says what {@link hit} would answer, and changes nothing: `RL.PEEK`. */
@@ -182,22 +180,51 @@ export class Limiter {
   }
 
   /**
-   * Hits until the request is allowed, and sleeps for the exact wait between. Resolves with the denial at once where the
-   * wait is longer than the time that is left, and if the request never fits.
+   * Takes a turn: counts a request that does not fit now but will within `within` milliseconds (an hour at most) at the time
+   * at which it will. `waitMs` of the result says how long to wait from now, without asking again. For those who schedule:
+   * {@link wait} sleeps, too. {@link refund} with the result's `atMs` gives a turn back.
    */
-  async wait(key: Word, rule: QuotaRule, options: WaitOptions = {}): Promise<Result> {
-    const { cost, signal, timeout = Number.POSITIVE_INFINITY } = options;
-    const left = countdown(timeout);
-    for (;;) {
-      const result = await unlessLeft(
-        signal,
-        () => this.ask(key, rule, { cost, denyCache: 0, timeout: Math.max(1, Math.min(this.timeout, left())) }),
-        (late) => this.#undo(key, rule, { cost }, late),
-      );
-      const wait = result.retryAfterMs;
-      if (result.allowed || wait === undefined || wait > left()) return result;
-      await pauseFor(wait, signal);
+  async turn(key: Word, rule: TurnRule, within: number, options: TurnOptions = {}): Promise<Result> {
+    turnable(rule);
+    if (!(within >= 0 && within <= WAITING.longestTurn)) {
+      const most = WAITING.longestTurn;
+      throw new RangeError(`within is a number of milliseconds from 0 to ${most}, an hour, and not ${String(within)}`);
     }
+    const { cost, signal, timeout } = options;
+    const asking = { cost, timeout, within: Math.floor(within), whenUnavailable: "closed" } as const;
+    const giveBack = (taken: Result) => this.#giveTurnBack(key, rule, cost, taken);
+    return unlessLeft(signal, () => this.ask(key, rule, asking), giveBack);
+  }
+
+  /**
+   * Waits until the request is allowed: in a sliding rule or a throttle for its {@link turn}, in a lease for a place as
+   * {@link hold} does, and else for the exact time after which it fits. Resolves with the denial at once where that is longer
+   * than the time that is left, and if the request never fits. While the server is unavailable it goes on until its time is over.
+   */
+  async wait<R extends Rule>(key: Word, rule: R, options: WaitOptions<R> = {} as WaitOptions<R>): Promise<Result> {
+    const { cost, holder, signal, timeout = Number.POSITIVE_INFINITY } = options as AnyWait;
+    if (checked<Rule>(rule).kind === "lease") {
+      const place = { holder: holder ?? (rule as LeaseRule).holder ?? randomUUID(), signal, timeout };
+      return (await this.#placed(key, rule as LeaseRule, place)).result;
+    }
+    const takesTurns = rule.kind === "sliding" || rule.kind === "throttle";
+    const left = countdown(timeout);
+    const ask = (ms: number) => {
+      const asking = { timeout: ms, ...(cost !== undefined && { cost }), ...(signal && { signal }) };
+      const within = Math.min(Math.max(0, left()), WAITING.longestTurn);
+      if (takesTurns) return this.turn(key, rule as TurnRule, within, asking);
+      return unlessLeft(signal, () => this.ask(key, rule, { ...asking, whenUnavailable: "closed" }));
+    };
+    const result = await this.#patiently(ask, left, signal, async ({ retryAfterMs }) => {
+      if (retryAfterMs === undefined || retryAfterMs > left()) return false;
+      await pauseFor(retryAfterMs, signal);
+      return true;
+    });
+    await pauseFor(result.waitMs, signal).catch((reason) => {
+      void this.#giveTurnBack(key, rule as TurnRule, cost, result);
+      throw reason;
+    });
+    return result;
   }
 
   /**
@@ -230,12 +257,7 @@ export class Limiter {
   ): Promise<AllResult> {
     const list = demands as readonly Demand[];
     checkedDemands(list);
-    const call = () => this.#all(list, options);
-    const { result } = await unlessLeft(options.signal, call, async ({ result }) => {
-      const counted = result.allowed ? list.filter(({ rule, cost }) => unitsOf(rule, cost) > 0) : [];
-      await Promise.all(counted.map(({ key, rule, cost, force }) => this.#undo(key, rule, { cost, force }, result)));
-    });
-    return result;
+    return (await unlessLeft(options.signal, () => this.#all(list, options))).result;
   }
 
   /**
@@ -301,7 +323,7 @@ export class Limiter {
     const asking = reserving(typeof work === "function" ? options : work);
     const part = { key, rule: reservable(rule), units: checkedUnits("units", units, 1) };
     // An outage is answered as the user chose; what it lets through is neither renewed nor settled.
-    const renew = () => this.ask(key, rule, { ...asking, cost: units, denyCache: 0, whenUnavailable: "closed" });
+    const renew = () => this.ask(key, rule, { ...asking, cost: units, whenUnavailable: "closed" });
     const taken = () => this.ask(key, rule, { ...asking, cost: units, force: false });
     return this.#reserved([part], asking, taken, renew, typeof work === "function" ? work : undefined);
   }
@@ -337,7 +359,7 @@ export class Limiter {
 
   /** A request, asked as an adapter asks. @internal */
   async ask(key: Word, rule: Rule, asking: Asking): Promise<Result> {
-    const { cost, force, peek = false, timeout, hold } = asking;
+    const { cost, force, peek = false, timeout, within, hold } = asking;
     // A peek of a forced rule asks whether there is room, as that of any other rule.
     const forced = isForced(checked(rule), peek ? undefined : force);
     const command = peek ? "peek" : commandOf(rule);
@@ -345,14 +367,14 @@ export class Limiter {
     const holder = isLease ? (asking.holder ?? rule.holder ?? (peek ? randomUUID() : undefined)) : undefined;
     const start = performance.now();
     const send = (at?: number, ms = timeout) => {
-      const behind = words(rule, { cost, force: peek ? undefined : force, holder, hold, at }, peek ? 0 : 1);
+      const behind = words(rule, { cost, force: peek ? undefined : force, holder, hold, at, within }, peek ? 0 : 1);
       if (peek) behind.unshift(keyword(rule));
       behind.push(repliesEach(rule, forced) ? "EACH" : "FULL");
       return this.#call(command, [key], behind, ms, hold !== undefined);
     };
     const decide = () => (rule.kind === "calendar" ? this.#inPeriod([rule], send, asking) : send());
     const read = (reply: unknown) => {
-      const windows = readWindows(rule, forced, reply);
+      const windows = readWindows(rule, forced, reply, within !== undefined);
       const result = toResult(rule, windows, "server", holder);
       this.#decided(command, key, rule, result.allowed, "server", start);
       return { result, windows: [windows] };
@@ -407,10 +429,10 @@ export class Limiter {
     { decide, read, instead }: Deciding<T, R>,
   ): Promise<{ result: R | Result; index: number }> {
     const start = performance.now();
-    const denyCache = asking.denyCache ?? this.#denyCache;
+    const { denyCache = false } = asking;
     const remembered = (since?: number) => {
       for (const [index, { key, rule, cost, remembers }] of asked.entries()) {
-        if (denyCache === 0 || !remembers) continue;
+        if (!denyCache || !remembers) continue;
         const windows = this.#denials.find(memoryKey(key), rule, cost, performance.now(), since);
         if (!windows) continue;
         this.#statistics.deniedFromMemory++;
@@ -426,10 +448,10 @@ export class Limiter {
       const { result, windows } = read(await decide());
       for (const [i, { key, rule, cost, remembers }] of asked.entries()) {
         const figures = windows[i] as Figures[];
-        if (denyCache === 0 || !remembers) continue;
+        if (!denyCache || !remembers) continue;
         if (result.allowed) this.#denials.refute(memoryKey(key), rule, cost);
         else if (figures.some(({ allowed }) => allowed === 0)) {
-          this.#denials.remember(memoryKey(key), rule, cost, figures, start, denyCache);
+          this.#denials.remember(memoryKey(key), rule, cost, figures, start);
         }
       }
       return told(result);
@@ -438,7 +460,7 @@ export class Limiter {
       // Of a crowd that is larger than the process can serve in time, others may have been denied meanwhile.
       const known = remembered(start);
       if (known) return known;
-      const policy = asking.whenUnavailable ?? this.#whenUnavailable;
+      const policy = asking.whenUnavailable ?? this.#whenUnavailable ?? asking.habit ?? "closed";
       if (policy === "closed") throw error;
       const demands = asked.map((one) => ({ ...one, key: memoryKey(one.key) }));
       const windows =
@@ -450,11 +472,6 @@ export class Limiter {
       this.#decided(command, key, rule, result.allowed, policy, start);
       return told(result);
     }
-  }
-
-  /** Ends a lease of {@link askAll} that this process alone has counted. @internal */
-  releaseLocal(key: Word, rule: LeaseRule): void {
-    this.#local.release(memoryKey(key), rule);
   }
 
   /** Gives a counter another value and life: what rate-limiter-flexible calls `set` and `block`. @internal */
@@ -530,12 +547,77 @@ export class Limiter {
     }
   }
 
-  /** Gives back what a call has taken for a caller that left meanwhile. */
-  async #undo(key: Word, rule: Rule, { cost, force }: Asking, result: Result | AllResult): Promise<void> {
-    // The caller can release a lease, whose holder it has named.
-    if (rule.kind === "lease" || result.source !== "server" || !(result.allowed || isForced(rule, force))) return;
-    const at = rule.kind === "throttle" ? {} : { atMs: result.atMs };
-    await this.refund(key, rule, { ...at, ...(cost !== undefined && { cost }) });
+  /** For a caller that waits for its turn no longer. What cannot be given back now stays unused. */
+  async #giveTurnBack(key: Word, rule: TurnRule, cost: number | undefined, { allowed, atMs }: Result): Promise<void> {
+    if (allowed) await this.refund(key, rule, { atMs, ...(cost !== undefined && { cost }) }).catch(() => {});
+  }
+
+  /**
+   * Asks until the answer is that the request is allowed, or `again` says that it is not asked again: it gets the denial, and
+   * sleeps. The last call may have little time, and then says nothing that was not known before if it fails.
+   */
+  async #patiently(
+    ask: (ms: number) => Promise<Result>,
+    left: () => number,
+    signal: AbortSignal | undefined,
+    again: (denied: Result) => Promise<boolean>,
+  ): Promise<Result> {
+    let denied: Result | undefined;
+    for (;;) {
+      const ms = Math.max(WAITING.lastCallShare * this.timeout, Math.min(this.timeout, left()));
+      let result: Result;
+      try {
+        result = await ask(ms);
+      } catch (error) {
+        if (!(error instanceof UnavailableError)) throw error;
+        if (denied && ms < this.timeout) return denied;
+        if (left() <= 0) throw error;
+        denied = undefined;
+        await pauseFor(Math.min(WAITING.outagePoll, left()), signal);
+        continue;
+      }
+      if (result.allowed || !(await again(result))) return result;
+      denied = result;
+    }
+  }
+
+  /** Takes a place of a lease, for which the callers of this process wait in the order in which they came. */
+  async #placed(
+    key: Word,
+    rule: LeaseRule,
+    { holder, signal, timeout }: { holder: Word; signal: AbortSignal | undefined; timeout: number },
+  ): Promise<{ result: Result; takenAt: number }> {
+    const id = memoryKey(key);
+    const left = countdown(timeout);
+    const giveBack = () => this.#releaseLeft(key, rule, holder);
+    let leave: (() => void) | undefined;
+    let poll: number = WAITING.firstPoll;
+    let takenAt = 0;
+    try {
+      if (timeout > 0 && this.#queue.has(id)) leave = await this.#queue.join(id, left(), signal);
+      const ask = (ms: number) => {
+        takenAt = performance.now();
+        return unlessLeft(signal, () => this.ask(key, rule, { holder, timeout: ms }), giveBack, giveBack);
+      };
+      const result = await this.#patiently(ask, left, signal, async ({ retryAfterMs }) => {
+        if (retryAfterMs === undefined || left() <= 0) return false;
+        if (!leave) {
+          leave = await this.#queue.join(id, left(), signal);
+          return left() > 0;
+        }
+        // A lease may be released at any time. Half of the pause is random, so that not all processes ask at once.
+        await pauseFor(Math.min(retryAfterMs, left(), poll * (0.5 + Math.random() / 2)), signal);
+        poll = Math.min(2 * poll, WAITING.longestPoll);
+        return true;
+      });
+      return { result, takenAt };
+    } catch (error) {
+      // It may have been taken, and nobody knows.
+      if (error instanceof LostReplyError) void giveBack();
+      throw error;
+    } finally {
+      leave?.();
+    }
   }
 
   async #call(
@@ -603,32 +685,9 @@ export class Limiter {
   async #held(key: Word, rule: LeaseRule, options: HoldOptions): Promise<Lease> {
     const { timeout = 0, signal, renew = true } = options;
     const holder = options.holder ?? checkedLease(rule).holder ?? randomUUID();
-    const left = countdown(timeout);
-    const giveBack = () => this.#releaseLeft(key, rule, holder);
-    let passOn: (() => void) | undefined;
-    let denied: Result | undefined;
-    try {
-      for (;;) {
-        const takenAt = performance.now();
-        const ms = timeout > 0 ? Math.max(1, Math.min(this.timeout, left())) : this.timeout;
-        const ask = unlessLeft(signal, () => this.ask(key, rule, { holder, timeout: ms }), giveBack, giveBack);
-        const result: Result = await ask.catch((error: unknown) => {
-          // The last call of a wait may have a few milliseconds, and says nothing then that was not known before.
-          if (!denied || ms === this.timeout || !(error instanceof LostReplyError)) throw error;
-          void giveBack();
-          return denied;
-        });
-        if (result.allowed) return new Lease(this, key, rule, holder, { renew, takenAt });
-        denied = result;
-        if (result.retryAfterMs === undefined || left() <= 0) throw new DeniedError(result);
-        if (!passOn) passOn = await this.#turns.wait(memoryKey(key), left(), signal);
-        // A lease may be released at any time. Half of the pause is random, so that not all processes ask at once.
-        else await pauseFor(Math.min(result.retryAfterMs, left(), 25 * (0.5 + Math.random() / 2)), signal);
-        if (left() <= 0) throw new DeniedError(result);
-      }
-    } finally {
-      passOn?.();
-    }
+    const { result, takenAt } = await this.#placed(key, rule, { holder, signal, timeout });
+    if (!result.allowed) throw new DeniedError(result);
+    return new Lease(this, key, rule, holder, { renew, takenAt });
   }
 
   /** Releases what nobody knows of but this process, however long the server is away; the lease ends by itself. */
@@ -642,6 +701,14 @@ export class Limiter {
       await sleep(Math.min(1000, left()), undefined, { ref: false });
     }
   }
+}
+
+/** What a wait may say, whatever its rule is. */
+interface AnyWait {
+  readonly cost?: number;
+  readonly holder?: Word;
+  readonly timeout?: number;
+  readonly signal?: AbortSignal;
 }
 
 /** What is asked of one rule. */

@@ -1,10 +1,11 @@
 /**
- * The limits of this process, for the time in which the server is unavailable: a counter for each window, which begins with
- * its first request. Sliding rules and throttles are only approached.
+ * The policy `local`: while the server is unavailable this process counts by itself, by one plain counter for each key and
+ * window, which begins with its first request. It is rougher than the server: leases and the shape of a throttle are let go.
  */
 
 import { type Figures, lengthless } from "./reply.js";
-import { describe, type LeaseRule, type Rule, type Window, windowsOf } from "./rules.js";
+import { unlimited } from "./result.js";
+import { describe, type Rule, windowsOf } from "./rules.js";
 
 /** What is asked of one rule. */
 export interface LocalDemand {
@@ -14,90 +15,61 @@ export interface LocalDemand {
   readonly force: boolean;
 }
 
-interface Counter {
-  used: number;
-  /** By `performance.now()`. The leases of a key end when they are released. */
-  endsAt: number;
-}
-
-/** The oldest makes room. A key is at most 128 characters, so that these are some tens of megabytes. */
-const MOST_KEYS = 50_000;
+/** The oldest makes room. */
+const MOST_COUNTERS = 50_000;
 
 export class LocalLimits {
   readonly #processes: number;
-  /** The counters of each rule at each key. What is over lies there until it is asked for or makes room. */
-  readonly #counters = new Map<string, Counter[]>();
+  /** Times are by `performance.now()`. What is over lies there until it is asked for or makes room. */
+  readonly #counters = new Map<string, { used: number; readonly endsAt: number }>();
 
   constructor(processes: number) {
     this.#processes = processes;
   }
 
-  /**
-   * Decides on a request under one or several rules, and unless it only looks, counts it in every window or in none. Returns
-   * the figures of each rule's windows. Nothing can come between: it takes one turn of the event loop.
-   */
+  /** Decides on a request, and unless it only looks, counts it in every window of every rule or in none. */
   decide(demands: readonly LocalDemand[], looks: boolean): Figures[][] {
     const now = performance.now();
     const asked = demands.map(({ key, rule, cost, force }) => {
-      const id = idOf(key, rule);
-      const windows = windowsOf(rule).map(({ limit, windowMs }) => ({ limit: this.#share(limit), windowMs }));
-      const known = this.#counters.get(id);
-      const counters = windows.map(({ windowMs }, i): Counter => {
-        const counter = known?.[i];
-        if (counter && counter.endsAt > now) return counter;
-        return { used: 0, endsAt: rule.kind === "lease" ? Number.POSITIVE_INFINITY : now + windowMs };
-      });
-      const fits = windows.map(({ limit }, i) => (counters[i] as Counter).used + cost <= limit);
-      return { id, windows, counters, fits, cost, force };
+      const counters =
+        rule.kind === "lease"
+          ? []
+          : windowsOf(rule).map(({ limit, windowMs }, i) => {
+              const id = `${i} ${describe(rule)} ${key}`;
+              const known = this.#counters.get(id);
+              const counter = known && known.endsAt > now ? known : { used: 0, endsAt: now + windowMs };
+              const share = limit === 0 ? 0 : Math.max(1, Math.floor(limit / this.#processes));
+              return { id, counter, limit: share, windowMs, fits: counter.used + cost <= share };
+            });
+      return { rule, cost, counters, passes: force || counters.every(({ fits }) => fits) };
     });
-    if (!looks && asked.every(({ force, fits }) => force || fits.every(Boolean))) {
-      for (const { id, counters, cost } of asked) {
-        for (const counter of counters) counter.used += cost;
-        this.#counters.delete(id);
-        this.#counters.set(id, counters);
-        if (this.#counters.size > MOST_KEYS) this.#counters.delete(this.#counters.keys().next().value as string);
-      }
+    if (!looks && asked.every(({ passes }) => passes)) {
+      for (const { cost, counters } of asked) for (const { id, counter } of counters) this.#count(id, counter, cost);
     }
-    return asked.map(({ windows, counters, fits, cost }, n) => {
-      const figures = windows.map((each, i) => shown(each, counters[i] as Counter, fits[i] === true, cost, now));
-      return demands[n]?.rule.kind === "calendar" ? figures.map(lengthless) : figures;
+    return asked.map(({ rule, cost, counters }) => {
+      if (rule.kind === "lease") return unlimited(rule);
+      const figures = counters.map(({ counter: { used, endsAt }, limit, windowMs, fits }) => {
+        const left = used === 0 ? 0 : Math.min(windowMs, Math.max(1, Math.ceil(endsAt - now)));
+        return {
+          allowed: fits ? 1 : 0,
+          limit,
+          used,
+          remaining: Math.max(0, limit - used),
+          "retry-after-ms": fits ? 0 : cost > limit ? -1 : left,
+          "next-after-ms": left,
+          "reset-after-ms": left,
+          "window-ms": windowMs,
+          "at-ms": Date.now(),
+        };
+      });
+      return rule.kind === "calendar" ? figures.map(lengthless) : figures;
     });
   }
 
-  /** Ends a lease that was taken here. */
-  release(key: string, rule: LeaseRule): void {
-    const id = idOf(key, rule);
-    const [counter] = this.#counters.get(id) ?? [];
-    if (counter && --counter.used <= 0) this.#counters.delete(id);
+  #count(id: string, counter: { used: number; readonly endsAt: number }, cost: number): void {
+    counter.used += cost;
+    this.#counters.delete(id);
+    this.#counters.set(id, counter);
+    if (this.#counters.size > MOST_COUNTERS) this.#counters.delete(this.#counters.keys().next().value as string);
   }
-
-  /** At least one where anything is allowed at all. */
-  #share(limit: number): number {
-    return limit === 0 ? 0 : Math.max(1, Math.floor(limit / this.#processes));
-  }
-}
-
-function idOf(key: string, rule: Rule): string {
-  return `${describe(rule)} ${key}`;
-}
-
-function shown(
-  { limit, windowMs }: Window,
-  { used, endsAt }: Counter,
-  fits: boolean,
-  cost: number,
-  now: number,
-): Figures {
-  const left = used === 0 ? 0 : Math.min(windowMs, Math.max(1, Math.ceil(endsAt - now)));
-  return {
-    allowed: fits ? 1 : 0,
-    limit,
-    used,
-    remaining: Math.max(0, limit - used),
-    "retry-after-ms": fits ? 0 : cost > limit ? -1 : left,
-    "next-after-ms": left,
-    "reset-after-ms": left,
-    "window-ms": windowMs,
-    "at-ms": Date.now(),
-  };
 }

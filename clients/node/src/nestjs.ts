@@ -3,6 +3,7 @@
 import { type ExecutionContext, ForbiddenException, ServiceUnavailableException } from "@nestjs/common";
 import { ThrottlerGuard, type ThrottlerRequest, type ThrottlerStorage } from "@nestjs/throttler";
 import { type AdapterOptions, asking, checkedWithoutIdentity, identified, ruleOf } from "./adapter.js";
+import { ADAPTER } from "./defaults.js";
 import { NoIdentityError, UnavailableError } from "./errors.js";
 import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
@@ -98,7 +99,7 @@ export class NestThrottlerStorage implements ThrottlerStorage {
     const quota = ruleOf("sliding", Math.max(0, Math.floor(limit)), whole(ttl));
     const block = blockDuration > 0 ? ruleOf("fixed", 1, whole(blockDuration)) : undefined;
     const policy = `${name}-${seconds(whole(ttl))}s${tracker === key ? "" : ` ${key}`}`;
-    const quotaKey = adapterKey(this.#options.prefix ?? "rl:", policy, tracker);
+    const quotaKey = adapterKey(this.#options.prefix ?? ADAPTER.prefix, policy, tracker);
     return { ...throttling, quota, quotaKey, block, blockKey: `${quotaKey}:block` };
   }
 

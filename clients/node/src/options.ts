@@ -1,6 +1,7 @@
 /** What a limiter and its calls are told, and the checks of it. */
 
 import { randomBytes } from "node:crypto";
+import { RESERVATION } from "./defaults.js";
 import type { Word } from "./keys.js";
 import type { Source } from "./result.js";
 import {
@@ -58,17 +59,13 @@ export interface LimiterOptions {
   /** For how many milliseconds a call waits for its reply, unless it says otherwise. By default 1000; in the adapters at most 250. */
   readonly timeout?: number;
   /**
-   * What `hit` and `peek` do when the server is unavailable: `closed` rejects with an {@link UnavailableError}, `open`
-   * allows, `local` counts in the memory of this process. By default `closed`. A lease is never allowed without the server.
+   * What is done when the server is unavailable: `closed` rejects with an {@link UnavailableError} (middleware: status 503),
+   * `open` allows, `local` counts in the memory of this process. By default `hit`, `peek` and stores are `closed`, and
+   * middleware is `open`. A lease is never allowed without the server.
    */
   readonly whenUnavailable?: WhenUnavailable;
   /** Among how many processes `local` divides the limits. By default 1. */
   readonly processes?: number;
-  /**
-   * How many denials are remembered: for its wait, at most a second, a denied key is denied without asking the server.
-   * By default 0; the adapters remember 10,000.
-   */
-  readonly denyCache?: number;
   /** What log lines and the hook call the limiter. By default the prefix. */
   readonly name?: string;
   readonly logger?: Logger;
@@ -80,9 +77,7 @@ export interface LimiterOptions {
 export interface CallOptions {
   /** For how many milliseconds the call waits for its reply; the limiter's `timeout` unless given. */
   readonly timeout?: number;
-  /**
-   * Ends the call with its reason. The command may have been sent: what it takes nevertheless is given back.
-   */
+  /** Ends the call with its reason. The command may have been sent: what a request has counted stays charged. */
   readonly signal?: AbortSignal;
 }
 
@@ -128,14 +123,21 @@ export interface AcquireOptions extends CallOptions {
   readonly holder?: Word;
 }
 
-export interface WaitOptions {
+export interface TurnOptions extends CallOptions {
   /** Units that this request weighs: an integer from 1. */
   readonly cost?: number;
+}
+
+interface Waiting {
   /** For how many milliseconds to wait; as long as it takes unless given. */
   readonly timeout?: number;
-  /** Ends the wait with its reason. */
+  /** Ends the wait with its reason, and gives the turn or the place back. */
   readonly signal?: AbortSignal;
 }
+
+/** What a wait may say, of a lease with a holder, of other rules with a cost. */
+export type WaitOptions<R extends Rule = SlidingRule> = Waiting &
+  (R extends LeaseRule ? { readonly holder?: Word } : { readonly cost?: number });
 
 export interface HoldOptions {
   /** Who holds the lease; a random UUID unless given. */
@@ -217,7 +219,7 @@ export interface Reserving {
 }
 
 /** The options of a reservation, with a holder that no other one has. */
-export function reserving({ lease = 60, ...options }: ReserveOptions = {}): Reserving {
+export function reserving({ lease = RESERVATION.lease / 1000, ...options }: ReserveOptions = {}): Reserving {
   const holder = randomBytes(16).toString("hex");
   try {
     return { ...options, hold: { holder, leaseMs: readDuration(lease) } };
@@ -232,14 +234,19 @@ export type RequestDemand = Demand & {
   readonly remembers?: boolean;
 };
 
-/** How an adapter asks, where it differs from the limiter's options. */
+/** How a limiter is asked, by an adapter where that differs from the limiter's options. */
 export interface Asking {
   readonly cost?: number | undefined;
   readonly force?: boolean | undefined;
   readonly holder?: Word | undefined;
   readonly timeout?: number | undefined;
   readonly whenUnavailable?: WhenUnavailable | undefined;
-  readonly denyCache?: number | undefined;
+  /** What is done when the server is unavailable where neither that nor the limiter says it. */
+  readonly habit?: WhenUnavailable | undefined;
+  /** Whether denials are remembered. */
+  readonly denyCache?: boolean | undefined;
+  /** Take a turn that comes within so many milliseconds. */
+  readonly within?: number | undefined;
   readonly hold?: Hold | undefined;
   /** Ask what the answer would be, and change nothing. */
   readonly peek?: boolean | undefined;
@@ -251,11 +258,6 @@ export function duration(what: string, ms: number): number {
   throw new RangeError(
     `${what} must be a number of milliseconds above 0 and up to ${LONGEST_TIMER_MS}, not ${String(ms)}`,
   );
-}
-
-export function checkedDenyCache(entries: number): number {
-  if (Number.isSafeInteger(entries) && entries >= 0) return entries;
-  throw new RangeError(`denyCache must be an integer from 0, not ${String(entries)}`);
 }
 
 export function checkedPolicy(policy: WhenUnavailable): WhenUnavailable {
@@ -270,7 +272,6 @@ export const OPTIONS: readonly (keyof LimiterOptions)[] = [
   "timeout",
   "whenUnavailable",
   "processes",
-  "denyCache",
   "name",
   "logger",
   "onDecision",

@@ -4,6 +4,7 @@ import { type IRateLimiterStoreOptions, RateLimiterRes, type RateLimiterStoreAbs
 // @ts-expect-error It is not exported from the index, and has no declarations of its own.
 import untyped from "rate-limiter-flexible/lib/RateLimiterStoreAbstract.js";
 import { type AdapterOptions, asking, identified, ruleOf } from "./adapter.js";
+import { ADAPTER } from "./defaults.js";
 import { UnavailableError } from "./errors.js";
 import { adapterKey } from "./identity.js";
 import type { Limiter } from "./limiter.js";
@@ -68,7 +69,7 @@ export class RateLimiterRl extends Abstract {
     const ask = asking(limiter, options);
     // An insurance limiter decides when the server is unavailable, and nothing else.
     this.#asking = options.insuranceLimiter ? { ...ask, whenUnavailable: "closed" } : ask;
-    this.#prefix = options.prefix ?? "rl:";
+    this.#prefix = options.prefix ?? ADAPTER.prefix;
     this.#policy = options.keyPrefix || policyOf(this.#rule(this.#ms()));
   }
 

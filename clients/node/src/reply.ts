@@ -30,8 +30,10 @@ export class WindowResult {
   readonly resetAfterMs: number | undefined;
   /** The window's length in milliseconds. */
   readonly windowMs: number;
-  /** The server's unix time in milliseconds at which the call was decided. */
+  /** The server's unix time in milliseconds at which the call was decided; of a turn, when it is. */
   readonly atMs: number;
+  /** Milliseconds until the {@link Limiter.turn}, from when the reply came. 0 of every other call. */
+  readonly waitMs: number;
 
   /** @internal */
   constructor(figures: Figures) {
@@ -47,6 +49,7 @@ export class WindowResult {
     this.resetAfter = upToSeconds(this.resetAfterMs);
     this.windowMs = figures["window-ms"];
     this.atMs = figures["at-ms"];
+    this.waitMs = figures["wait-ms"] ?? 0;
   }
 }
 
@@ -63,11 +66,11 @@ const FIELDS = [
 ] as const;
 
 /** The server's own words for the figures. */
-export type Figures = Record<(typeof FIELDS)[number], number>;
+export type Figures = Record<(typeof FIELDS)[number], number> & { readonly "wait-ms"?: number };
 
 /** Reads a FULL reply: a flat array over RESP2, a map in whatever form the client gives it over RESP3. */
-export function readFigures(reply: unknown): Figures {
-  if (Array.isArray(reply) && isInOrder(reply)) {
+export function readFigures(reply: unknown, isTurn = false): Figures {
+  if (!isTurn && Array.isArray(reply) && isInOrder(reply)) {
     return {
       allowed: reply[1],
       limit: reply[3],
@@ -90,7 +93,10 @@ export function readFigures(reply: unknown): Figures {
   }
   const figures = {} as Figures;
   for (const field of FIELDS) figures[field] = readInteger(found[field], `${field} of a FULL reply`);
-  return figures;
+  if (!isTurn) return figures;
+  const wait = readInteger(found["wait-ms"], "wait-ms of a turn");
+  if (wait < 0) throw new UnreadableReplyError(reply, "a turn to come");
+  return { ...figures, "wait-ms": wait };
 }
 
 /** Whether a flat reply has these fields in this order and numbers behind them, as nearly every one has. */
@@ -119,12 +125,12 @@ export function readIntegers(reply: unknown, count: number): number[] {
 }
 
 /** The figures of the windows of a reply to a rule. */
-export function readWindows(rule: Rule, forced: boolean, reply: unknown): Figures[] {
-  if (!repliesEach(rule, forced)) return [readFigures(reply)];
+export function readWindows(rule: Rule, forced: boolean, reply: unknown, isTurn: boolean): Figures[] {
+  if (!repliesEach(rule, forced)) return [readFigures(reply, isTurn)];
   const { length } = (rule as SlidingRule | FixedRule).windows;
   if (!Array.isArray(reply) || reply.length !== length)
     throw new UnreadableReplyError(reply, `a list of ${length} maps`);
-  return reply.map(readFigures);
+  return reply.map((map) => readFigures(map, isTurn));
 }
 
 /** Whether the call asks for EACH: the server gives it for several windows that are not forced. */

@@ -1,5 +1,6 @@
 /** A budget whose cost is known when the work is over: units are held meanwhile, and settled once. */
 
+import { RESERVATION } from "./defaults.js";
 import { isEnded, isSettled, LostReplyError, UnavailableError } from "./errors.js";
 import type { Word } from "./keys.js";
 import { Lease } from "./lease.js";
@@ -42,9 +43,6 @@ interface Account extends Part {
   lostAt: number | undefined;
 }
 
-/** For how long a server remembers a settlement at least. */
-const REMEMBERED_MS = 60_000;
-
 /** Units that are held, by {@link Limiter.reserve} or {@link Limiter.reserveAll}. */
 export class Reservation {
   /** The decision. Where not the server made it (see `source`), nothing was counted there. */
@@ -61,7 +59,7 @@ export class Reservation {
     this.#keeper = keeper;
     this.#accounts = parts.map((part) => ({ ...part, wanted: undefined, settled: undefined, lostAt: undefined }));
     this.#timeout = taken.timeout;
-    this.#rememberedMs = Math.max(hold.leaseMs, REMEMBERED_MS);
+    this.#rememberedMs = Math.max(hold.leaseMs, RESERVATION.remembered);
     const leases = {
       acquire: () => this.#renewed(),
       release: async () => 0,

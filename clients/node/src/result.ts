@@ -1,6 +1,14 @@
 /** What a call was answered: the figures of the decision, who made it, and the HTTP headers that they make. */
 
-import { type HeaderOptions, httpHeaders, type Problem, policies, quotaExceeded } from "./http.js";
+import {
+  type HeaderOptions,
+  httpHeaders,
+  type Policy,
+  type Problem,
+  policies,
+  quotaExceeded,
+  violatedOf,
+} from "./http.js";
 import type { Word } from "./keys.js";
 import { type Figures, lengthless, readFigures, readIntegers, UnreadableReplyError, WindowResult } from "./reply.js";
 import { isForced, type Rule, windowsOf } from "./rules.js";
@@ -11,43 +19,61 @@ import { isForced, type Rule, windowsOf } from "./rules.js";
  */
 export type Source = "server" | "memory" | "local" | "open";
 
+/** What the decisions on one rule and on several have in common. */
+abstract class Answer extends WindowResult {
+  /** Who decided. Of {@link Limiter.all} always the server. */
+  readonly source: Source;
+
+  /** @internal */
+  constructor(figures: Figures, source: Source) {
+    super(figures);
+    this.source = source;
+  }
+
+  /** The policies with what is known of them. `taken` are the names of others that the client is told of. @internal */
+  abstract policies(taken?: ReadonlySet<string>): Policy[];
+
+  /** The names of the policies that the request did not fit into. */
+  get violated(): readonly string[] {
+    return violatedOf(this.policies());
+  }
+
+  /**
+   * `RateLimit` and `RateLimit-Policy` after draft-ietf-httpapi-ratelimit-headers, with one policy a window, and
+   * `Retry-After` if the request was denied and will fit one day. None where nobody decided.
+   */
+  headers(options: HeaderOptions = {}): Record<string, string> {
+    return this.source === "open" ? {} : httpHeaders(this, this.policies(options.taken), this, options);
+  }
+
+  /** The body of a denial, an `application/problem+json` object of type `quota-exceeded`; `undefined` if allowed. */
+  problem({ taken }: Pick<HeaderOptions, "taken"> = {}): Problem | undefined {
+    return this.allowed ? undefined : quotaExceeded(violatedOf(this.policies(taken)));
+  }
+}
+
 /** The decision on a call. With several windows its figures are those of the one that binds. */
-export class Result extends WindowResult {
+export class Result extends Answer {
   /**
    * The figures of each window, shortest first. `allowed` there says whether that window by itself had room. Of a forced
    * call with several windows, the one that binds alone.
    */
   readonly each: readonly WindowResult[];
-  /** Who decided. */
-  readonly source: Source;
   /** Who holds the lease that was asked for. */
   readonly holder: Word | undefined;
   readonly #rule: Rule;
 
   /** @internal */
   constructor(rule: Rule, figures: Figures, each: readonly WindowResult[], source: Source, holder: Word | undefined) {
-    super(figures);
+    super(figures, source);
     this.#rule = rule;
     this.each = each;
-    this.source = source;
     this.holder = holder;
   }
 
-  /**
-   * `RateLimit` and `RateLimit-Policy` after draft-ietf-httpapi-ratelimit-headers, with one policy a window, and
-   * `Retry-After` if the request was denied and will fit one day.
-   */
-  headers(options: HeaderOptions = {}): Record<string, string> {
-    return httpHeaders(this, this.#policies(), this, options);
-  }
-
-  /** The body of a denial, an `application/problem+json` object of type `quota-exceeded`; `undefined` if allowed. */
-  problem(): Problem | undefined {
-    return this.allowed ? undefined : quotaExceeded(this.#policies());
-  }
-
-  #policies() {
-    return policies([{ rule: this.#rule, states: this.each }]);
+  /** @internal */
+  policies(taken?: ReadonlySet<string>): Policy[] {
+    return policies([{ rule: this.#rule, states: this.each, denies: true }], taken);
   }
 }
 
@@ -55,38 +81,28 @@ export class Result extends WindowResult {
  * The decision on several keys; see {@link Limiter.all}. `allowed`, `remaining` and the wait until the same call will be
  * allowed are those of the whole call, the other figures those of the rule that binds.
  */
-export class AllResult extends WindowResult {
+export class AllResult extends Answer {
   /** The position, from 0, of the rule that binds. */
   readonly index: number;
   /** The figures of each rule's binding window, in the order of the rules. `allowed` there is that rule's own answer. */
   readonly each: readonly WindowResult[];
-  /** Who decided: of {@link Limiter.all} always the server. */
-  readonly source: Source;
   readonly #rules: readonly Rule[];
 
   /** @internal */
   constructor(rules: readonly Rule[], { figures, index, each }: AllFigures, source: Source) {
-    super(figures);
+    super(figures, source);
     this.index = index;
     this.each = each.map((one) => new WindowResult(one));
-    this.source = source;
     this.#rules = rules;
   }
 
-  /** As {@link Result.headers}, with the policies of all rules. */
-  headers(options: HeaderOptions = {}): Record<string, string> {
-    return httpHeaders(this, this.#policies(), this, options);
-  }
-
-  /** As {@link Result.problem}. */
-  problem(): Problem | undefined {
+  /** @internal */
+  policies(taken?: ReadonlySet<string>): Policy[] {
     // A forced rule never denies, also where it has no room.
-    const denying = this.#policies().filter(({ rule }) => !isForced(rule, undefined));
-    return this.allowed ? undefined : quotaExceeded(denying);
-  }
-
-  #policies() {
-    return policies(this.#rules.map((rule, i) => ({ rule, states: this.each.slice(i, i + 1) })));
+    const each = this.#rules.map((rule, i) => {
+      return { rule, states: this.each.slice(i, i + 1), denies: !isForced(rule, undefined) };
+    });
+    return policies(each, taken);
   }
 }
 
@@ -118,7 +134,7 @@ export function readAll(count: number, reply: unknown): AllFigures {
   const [allowed, index, remaining, wait] = readIntegers(reply, 4) as [number, number, number, number];
   const maps = (reply as unknown[])[4];
   if (!Array.isArray(maps) || maps.length !== count) throw new UnreadableReplyError(reply, `${count} maps`);
-  const each = maps.map(readFigures);
+  const each = maps.map((map) => readFigures(map));
   const binding = each[index];
   if (!binding) throw new UnreadableReplyError(reply, "the index of a rule");
   return { figures: { ...binding, allowed, remaining, "retry-after-ms": wait }, index, each };

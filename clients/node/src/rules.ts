@@ -138,6 +138,8 @@ export interface HeldLeaseRule extends LeaseRule {
 export type QuotaRule = SlidingRule | FixedRule | CalendarRule | ThrottleRule;
 /** A rule whose units can be reserved, forced and checked with a cost of 0. */
 export type UnitRule = Exclude<QuotaRule, ThrottleRule>;
+/** A rule in which callers wait for their turn. */
+export type TurnRule = SlidingRule | ThrottleRule;
 export type Rule = QuotaRule | LeaseRule;
 
 /**
@@ -283,6 +285,8 @@ export interface Overrides {
   readonly holder?: Word | undefined;
   /** The time whose period a calendar counts in, in unix milliseconds; now unless given. */
   readonly at?: number | undefined;
+  /** Take a turn that comes within so many milliseconds. */
+  readonly within?: number | undefined;
   /** Hold the units for this holder, so long. */
   readonly hold?: { readonly holder: string; readonly leaseMs: number } | undefined;
 }
@@ -293,7 +297,8 @@ export interface Overrides {
  */
 export function words(rule: Rule, overrides: Overrides = {}, least: 0 | 1 = 1): Word[] {
   checked(rule);
-  const { cost, force, holder, at = Date.now(), hold } = overrides;
+  const { cost, force, holder, at = Date.now(), within, hold } = overrides;
+  const turn = within === undefined ? [] : ["WITHIN", String(within)];
   if (rule.kind === "lease") {
     if (cost !== undefined || force !== undefined) throw new TypeError("a lease has neither cost nor force");
     return [String(rule.limit), seconds(rule.leaseMs), holding(holder ?? rule.holder)];
@@ -303,7 +308,7 @@ export function words(rule: Rule, overrides: Overrides = {}, least: 0 | 1 = 1): 
   if (rule.kind === "throttle") {
     if (force !== undefined) throw new TypeError("a throttle cannot be forced");
     const plain = [String(rule.burst), String(rule.count), String(rule.period)];
-    return units === undefined ? plain : [...plain, units];
+    return [...plain, ...(units === undefined ? [] : [units]), ...turn];
   }
   const list: string[] = [];
   if (rule.kind === "calendar") list.push(`@${periodEnd(rule, at)}`, String(rule.limit));
@@ -311,6 +316,7 @@ export function words(rule: Rule, overrides: Overrides = {}, least: 0 | 1 = 1): 
   if (rule.kind === "fixed" && rule.anchored) list.push("ANCHORED");
   if (units !== undefined) list.push("COST", units);
   else if (rule.kind === "sliding") list.push("COST", "1");
+  list.push(...turn);
   if (hold) list.push("HOLD", hold.holder, seconds(hold.leaseMs));
   if (force ?? rule.force) list.push("FORCE");
   return list;
@@ -330,6 +336,16 @@ export function reservable(rule: Rule): UnitRule {
   }
   if ((rule as UnitRule).force) throw new TypeError("a reservation cannot be forced");
   return rule as UnitRule;
+}
+
+/** The rule, if a caller can wait for its turn in it. */
+export function turnable(rule: TurnRule): TurnRule {
+  const { kind } = checked<Rule>(rule);
+  if (kind !== "sliding" && kind !== "throttle") {
+    throw new TypeError(`a turn takes a sliding rule or a throttle, and not a rule of the kind ${kind}`);
+  }
+  if ((rule as SlidingRule).force) throw new TypeError("a turn cannot be forced");
+  return rule;
 }
 
 /** The windows of a rule; of a throttle the time in which an empty bucket fills: its rate, in the long run. */

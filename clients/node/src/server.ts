@@ -10,12 +10,13 @@
 
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Connection, Route } from "./connection.js";
+import { BREAKER_PAUSE, MODES, PROBE_AGAIN } from "./defaults.js";
 import { isReply, LostReplyError, meaning, UnavailableError, UnsupportedServerError } from "./errors.js";
 import type { Word } from "./keys.js";
 import { library, script, scriptSha } from "./lua.js";
 
 /** How the commands are sent: as `RL.*`, as `FCALL rl_*`, or as `EVALSHA`. */
-export type Mode = "module" | "functions" | "script";
+export type Mode = (typeof MODES)[number];
 
 /** One call, before it is known in which form it is sent. */
 export interface Call {
@@ -39,31 +40,26 @@ export interface Call {
   readonly repeatable?: boolean;
 }
 
-/** For how long a node that was unavailable is not asked. */
-const PAUSE_MS = 1000;
 /** A call that gets no reply by its deadline says that the node is unavailable if that was silent for so long. */
 const SILENCE_MS = 150;
 /** For how long a process that is busy may exceed a deadline; and how often it looks for replies in any case. */
 const BUSY_MS = 1000;
 const BUSY_TURNS = 20;
-/** How often a node without the module is asked for it. */
-const PROBE_MS = 60_000;
 /** How often one call lets the form be found out anew. */
 const MOST_PROBES = 2;
 
-const ALL_MODES: readonly Mode[] = ["module", "functions", "script"];
 /** Commands that do no harm when they are sent twice. */
 const REPEATABLE: ReadonlySet<Call["name"]> = new Set(["peek", "acquire", "release", "reset", "settle", "set"]);
 const servers = new WeakMap<Connection, Map<string, Server>>();
 
 /** The server behind a connection, in the modes that are allowed. */
 export function serverOf(connection: Connection, mode: Mode | "auto"): Server {
-  if (mode !== "auto" && !ALL_MODES.includes(mode)) {
+  if (mode !== "auto" && !MODES.includes(mode)) {
     throw new TypeError(`mode must be "auto", "module", "functions" or "script", not ${JSON.stringify(mode)}`);
   }
   const known = servers.get(connection) ?? new Map<string, Server>();
   servers.set(connection, known);
-  const server = known.get(mode) ?? new Server(connection, mode === "auto" ? ALL_MODES : [mode]);
+  const server = known.get(mode) ?? new Server(connection, mode === "auto" ? MODES : [mode]);
   known.set(mode, server);
   return server;
 }
@@ -144,7 +140,7 @@ class Node {
   }
 
   #open(cause: Error, silent = false): void {
-    this.#outage = { cause, silent, until: performance.now() + PAUSE_MS, tryingSince: NOT_TRYING };
+    this.#outage = { cause, silent, until: performance.now() + BREAKER_PAUSE, tryingSince: NOT_TRYING };
   }
 }
 
@@ -381,7 +377,7 @@ export class Server {
    */
   #found(node: Node, key: Word, deadline: number): Promise<void> {
     if (!node.finding) {
-      const ms = Math.max(deadline - performance.now(), PAUSE_MS);
+      const ms = Math.max(deadline - performance.now(), BREAKER_PAUSE);
       // What was never answered keeps later calls from asking no longer than that.
       const over = () => {
         if (node.finding === finding) node.finding = undefined;
@@ -401,7 +397,7 @@ export class Server {
       else {
         node.mode = mode;
         this.#mode = mode;
-        node.probeAt = performance.now() + PROBE_MS;
+        node.probeAt = performance.now() + PROBE_AGAIN;
         if (mode === "functions") this.#checkLibrary(node, key);
         return;
       }
@@ -437,7 +433,7 @@ export class Server {
    * of it is seen: what is in use goes on.
    */
   #probe(node: Node, key: Word): void {
-    node.probeAt = performance.now() + PROBE_MS;
+    node.probeAt = performance.now() + PROBE_AGAIN;
     if (node.mode !== "module" && this.#modes.includes("module")) {
       this.#beside(node, key, (send) => this.#refusal("module", key, send)).then(
         (reason) => {
@@ -454,7 +450,13 @@ export class Server {
   }
 
   /** Sends commands to the node of a key, beside the calls. */
-  #beside<T>(node: Node, key: Word, work: (send: Send) => Promise<T>, ms = PAUSE_MS, giveUp = () => {}): Promise<T> {
+  #beside<T>(
+    node: Node,
+    key: Word,
+    work: (send: Send) => Promise<T>,
+    ms = BREAKER_PAUSE,
+    giveUp = () => {},
+  ): Promise<T> {
     const attempt = new Attempt(node, performance.now(), ms, giveUp);
     const send: Send = (...command) => this.#transmit(command, { name: "set", keys: [key], words: [] }, attempt);
     return work(send).finally(() => attempt.end());

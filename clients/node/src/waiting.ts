@@ -6,7 +6,7 @@ import { LostReplyError } from "./errors.js";
 /** setTimeout takes no more. */
 export const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
-/** A call that its caller may leave; what it takes after that is given back, as well as that can be. */
+/** A call that its caller may leave; what it takes after that is given back where that is said. */
 export function unlessLeft<T>(
   signal: AbortSignal | undefined,
   call: () => Promise<T>,
@@ -30,9 +30,11 @@ export function unlessLeft<T>(
   });
 }
 
-export async function pauseFor(ms: number, signal: AbortSignal | undefined): Promise<void> {
+/** Sleeps, and never less: a timer goes by the time at which its turn of the event loop began. */
+export async function pauseFor(ms: number, signal?: AbortSignal): Promise<void> {
+  const left = countdown(Math.max(0, ms));
   try {
-    await sleep(Math.min(Math.ceil(ms), LONGEST_TIMER_MS), undefined, signal ? { signal } : {});
+    while (left() > 0) await sleep(Math.min(Math.ceil(left()), LONGEST_TIMER_MS), undefined, signal ? { signal } : {});
   } catch {
     signal?.throwIfAborted();
   }
@@ -47,17 +49,21 @@ export function countdown(timeout: number): () => number {
   return () => deadline - performance.now();
 }
 
-/** Of the callers that wait for a place at a key one asks, and the others wait for their turn. */
-export class Turns {
+/** The callers that wait for a place at a key, in the order in which they came: the first of them asks for all. */
+export class Queue {
   /** The last caller at each key. */
   readonly #last = new Map<string, Promise<void>>();
 
-  /** Resolves after `ms` milliseconds at the latest, with a function that passes the turn on. */
-  async wait(id: string, ms: number, signal: AbortSignal | undefined): Promise<() => void> {
+  has(id: string): boolean {
+    return this.#last.has(id);
+  }
+
+  /** Resolves when the caller is the first, or after `ms` milliseconds, with a function that makes the next one the first. */
+  async join(id: string, ms: number, signal: AbortSignal | undefined): Promise<() => void> {
     const before = this.#last.get(id) ?? Promise.resolve();
-    let passOn = () => {};
+    let leave = () => {};
     const mine = new Promise<void>((resolve) => {
-      passOn = resolve;
+      leave = resolve;
     });
     const both = before.then(() => mine);
     this.#last.set(id, both);
@@ -68,9 +74,9 @@ export class Turns {
     const ended = signal ? AbortSignal.any([signal, over.signal]) : over.signal;
     try {
       await Promise.race([before, pauseFor(ms, ended)]);
-      return passOn;
+      return leave;
     } catch (error) {
-      passOn();
+      leave();
       throw error;
     } finally {
       over.abort();

@@ -170,7 +170,7 @@ describe("adapters", () => {
     test(`denials do not make a log grow: ${what}`, async (t) => {
       await fresh();
       // None is remembered, so that each denial reaches the server.
-      const url = await listen(t, one(options, { denyCache: 0 }));
+      const url = await listen(t, one(options, { denyCache: false }));
       assert.deepEqual(await statuses(Array.from({ length: 8 }, () => url)), [200, 200, 200, 200, 200, 429, 429, 429]);
       const before = await stored();
       const answers = await statuses(Array.from({ length: 300 }, () => url));

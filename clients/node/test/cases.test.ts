@@ -14,6 +14,7 @@ import {
   type Rule,
   sliding,
   throttle,
+  UnavailableError,
 } from "redis-rl";
 import { clients, type OpenClient } from "./support/clients.js";
 import { modes, root, Server } from "./support/server.js";
@@ -101,7 +102,8 @@ function allowing(rule: Any): (words: string[]) => unknown {
 /** Makes the call of a case. */
 async function call(limiter: Limiter, given: Any): Promise<Any> {
   const { key, keys, rule, rules, options = {} } = given;
-  const { at_ms: atMs, holder, holders, units, lease: held, actual, ...more } = options;
+  const { at_ms: atMs, holder, holders, units, lease: held, actual, ...others } = options;
+  const { within_ms: within, timeout_ms: timeout, ...more } = others;
   knows(more, "cost", "force");
   const made = rule && ruleOf(rule);
   const reserving = held === undefined ? {} : { lease: held };
@@ -125,6 +127,10 @@ async function call(limiter: Limiter, given: Any): Promise<Any> {
       return limiter.hit(key, made, more);
     case "peek":
       return limiter.peek(key, made, more);
+    case "turn":
+      return limiter.turn(key, made, within, more);
+    case "wait":
+      return limiter.wait(key, made, { ...more, timeout });
     case "refund":
       return limiter.refund(key, made, { ...more, ...(atMs !== undefined && { atMs }) });
     case "reset":
@@ -257,11 +263,14 @@ describe("replies", () => {
   const underscored = (name: string) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
   const shown = (result: Any, expected: Any): Any => {
     const names =
-      "allowed limit used remaining retryAfterMs retryAfter nextAfterMs nextAfter resetAfterMs resetAfter windowMs atMs";
+      "allowed limit used remaining retryAfterMs retryAfter nextAfterMs nextAfter resetAfterMs resetAfter windowMs atMs waitMs";
     const made: Any = {};
-    for (const name of names.split(" ")) made[underscored(name)] = result[name] ?? null;
+    for (const name of names.split(" ")) {
+      if (name !== "waitMs" || "wait_ms" in expected) made[underscored(name)] = result[name] ?? null;
+      else assert.equal(result.waitMs, 0);
+    }
     if ("index" in expected) made.index = result.index;
-    if ("each" in expected) made.each = result.each.map((one: Any) => shown(one, {}));
+    if ("each" in expected) made.each = result.each.map((one: Any, i: number) => shown(one, expected.each[i]));
     return made;
   };
   const answered = (given: Any, reply: unknown) => {
@@ -271,6 +280,7 @@ describe("replies", () => {
     const fallback = { kind: "sliding", rates: ["100/minute"] };
     const whole = { ...given, key: "k", keys, rules, rule: given.rules ? undefined : (rule ?? fallback) };
     if (given.call === "release") whole.options = { holders: ["a"] };
+    if (given.call === "turn") whole.options = { within_ms: 5000 };
     return call(new Limiter(recorder(reply), { mode: "module" }), whole);
   };
   for (const given of valid) {
@@ -394,8 +404,10 @@ describe("keys", () => {
     test(given.key, () => {
       knows(given, "rule", "identity", "prefix", "policy", "key");
       const rule = ruleOf(given.rule);
+      const parts: [string, number][] = Array.isArray(given.identity) ? given.identity : [[given.identity, 1]];
+      const identity = parts.map(([text, times]) => text.repeat(times)).join("");
       assert.equal(policyOf(rule).replace(/[%:{}]/g, encodeURIComponent), given.policy);
-      assert.equal(adapterKey(given.prefix ?? "rl:", policyOf(rule), given.identity), given.key);
+      assert.equal(adapterKey(given.prefix ?? "rl:", policyOf(rule), identity), given.key);
     });
   }
   const options = ({ trusted, ipv6_prefix: ipv6Prefix }: Any) => ({
@@ -420,4 +432,111 @@ describe("keys", () => {
       assert.throws(() => clientAddress(options(given)), RangeError);
     });
   }
+});
+
+test("defaults: each row is what the package uses", async () => {
+  const { about: _, ...rows } = read("defaults");
+  const {
+    LIMITER,
+    ADAPTER,
+    STATUS,
+    DENY_CACHE,
+    IDENTITY,
+    BREAKER_PAUSE,
+    MODES,
+    PROBE_AGAIN,
+    WAITING,
+    RESERVATION,
+    RENEWALS,
+  } = internal("defaults");
+  const { Guard } = internal("guard");
+  const { asking, identified } = internal("adapter");
+  const { OPTIONS, reserving } = internal("options");
+  const full = { ...ALLOWED, allowed: 0, used: 9, remaining: 0, "retry-after-ms": 1000, "wait-ms": 0 };
+  const rule = sliding("9/minute");
+
+  /** What is sent for a caller that leaves while its call is under way. */
+  const sentFor = async (call: (limiter: Limiter, signal: AbortSignal) => Promise<unknown>) => {
+    const connection = recorder(new Map(Object.entries({ ...ALLOWED, "at-ms": 77, "wait-ms": 60_000 })));
+    const leaving = new AbortController();
+    const calling = call(new Limiter(connection, { mode: "module" }), leaving.signal);
+    leaving.abort(new Error("gone"));
+    await assert.rejects(calling, /gone/);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    return connection.sent.map((words) => words.join(" ")).filter((words) => !/^RL.(?:PEEK|SLIDING)/.test(words));
+  };
+  const turns = await sentFor((limiter, signal) => limiter.wait("k", rule, { signal }));
+  const hits = await sentFor((limiter, signal) => limiter.hit("k", rule, { signal }));
+
+  const keys: unknown[] = [];
+  const connection = recorder(new Map(Object.entries(full)));
+  const limiter = new Limiter(connection, { prefix: "app:", mode: "module", onDecision: ({ key }) => keys.push(key) });
+  const denied = await limiter.hit("k", rule);
+  const { refusal } = await new Guard(limiter, rule, {}, () => "k").admit({});
+  const nobody = await new Guard(limiter, rule, {}, () => "").admit({});
+  const away = { keyPrefix: "", send: () => Promise.reject(new UnavailableError("away")) };
+  const closed = new Limiter(away, { whenUnavailable: "closed", logger: { warn() {} } });
+  const unavailable = await new Guard(closed, rule, {}, () => "k").admit({});
+  const open = await new Guard(new Limiter(away, { logger: { warn() {} } }), rule, {}, () => "k").admit({});
+  const adapter = asking(new Limiter(recorder()), {});
+  const { "violated-policies": _names, status, ...problem } = denied.problem() as Any;
+  assert.throws(() => identified(""), /no identity/);
+  assert.deepEqual(
+    [status, refusal.status, nobody.refusal.status],
+    [STATUS.denied, STATUS.denied, STATUS.withoutIdentity],
+  );
+  assert.deepEqual([unavailable.refusal.status, open.refusal], [STATUS.unavailable, undefined]);
+  assert.equal(new Limiter(recorder()).timeout, LIMITER.timeout);
+
+  assert.deepEqual(
+    {
+      limiter: {
+        prefix: LIMITER.prefix,
+        mode: LIMITER.mode,
+        timeout_ms: LIMITER.timeout,
+        deny_cache: OPTIONS.includes("denyCache"),
+      },
+      adapter: {
+        prefix: ADAPTER.prefix,
+        timeout_ms: adapter.timeout,
+        when_unavailable: open.result.source,
+        ipv6_prefix: ADAPTER.ipv6Prefix,
+        deny_cache: adapter.denyCache,
+        without_identity: nobody.refusal ? "refused" : "let through",
+        status: { denied: STATUS.denied, unavailable: STATUS.unavailable, without_identity: STATUS.withoutIdentity },
+      },
+      deny_cache: { entries: DENY_CACHE.entries, bytes: DENY_CACHE.bytes, believed_at_most_ms: DENY_CACHE.believed },
+      identity: { longest_bytes: IDENTITY.longest, kept_bytes: IDENTITY.kept, mark: IDENTITY.mark },
+      breaker: { pause_ms: BREAKER_PAUSE },
+      mode: { modes: [LIMITER.mode, ...MODES], probed_again_ms: PROBE_AGAIN },
+      wait: {
+        outage_poll_ms: WAITING.outagePoll,
+        turn_at_most_ms: WAITING.longestTurn,
+        last_call_share_of_timeout: WAITING.lastCallShare,
+      },
+      hold: {
+        first_poll_ms: WAITING.firstPoll,
+        longest_poll_ms: WAITING.longestPoll,
+        outage_poll_ms: WAITING.outagePoll,
+        last_call_share_of_timeout: WAITING.lastCallShare,
+        renewals_a_lease: RENEWALS,
+      },
+      reservation: {
+        lease_ms: reserving().hold.leaseMs,
+        remembered_at_least_ms: RESERVATION.remembered,
+        renewals_a_lease: RENEWALS,
+        holder: new RegExp(rows.reservation.holder).test(reserving().hold.holder) ? rows.reservation.holder : "another",
+      },
+      caller_leaves: {
+        hit: hits.length === 0 ? "stays charged" : String(hits),
+        turn: String(turns) === "RL.REFUND k SLIDING 60 9 COST 1 AT 77" ? "given back" : String(turns),
+      },
+      hook: { key: keys[0] === "k" ? "without the prefix" : String(keys[0]) },
+      headers: ["RateLimit", "RateLimit-Policy", "Retry-After"].filter((name) => name in denied.headers()),
+      problem: { type: problem.type, content_type: refusal.type, title: problem.title },
+    },
+    rows,
+  );
+  assert.equal(Object.keys(denied.headers()).length, rows.headers.length);
+  assert.deepEqual(Object.keys(problem).sort(), ["title", "type"]);
 });

@@ -6,9 +6,11 @@ import { createServer, type Server as HttpServer } from "node:http";
 import { type AddressInfo, connect, createServer as createTcpServer, type Socket } from "node:net";
 import { describe, type TestContext, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
+import { inspect } from "node:util";
 import express from "express";
 import { rateLimit } from "express-rate-limit";
-import { Redis } from "ioredis";
+import { Cluster as IoredisCluster, Redis } from "ioredis";
+import { Redis as Redis5 } from "ioredis5";
 import { createClient, createCluster as createCluster6 } from "redis";
 import { Limiter, LostReplyError, lease, type RedisClient, sliding, UnavailableError } from "redis-rl";
 import { expressRateLimitStore } from "redis-rl/express-rate-limit";
@@ -262,13 +264,25 @@ for (const [name, open] of Object.entries(byDefault)) {
   });
 }
 
-test("ioredis: a wrong password is told as it is", async (t) => {
+test("ioredis: a wrong password is told, and does not stand in the error", async (t) => {
   const server = await Server.start({ mode: "module" });
   t.after(() => server.stop());
   await server.run("ACL", "SETUSER", "app", "on", ">right", "~*", "&*", "+@all");
-  const client = new Redis(server.port, { username: "app", password: "wrong", lazyConnect: true });
-  t.after(() => client.disconnect());
-  await assert.rejects(new Limiter(client).hit("k", rule), /WRONGPASS/);
+  const options = { username: "app", password: "wr0ngS3cret", lazyConnect: true };
+  const cluster = new IoredisCluster([{ port: server.port, host: "127.0.0.1" }], {
+    redisOptions: options,
+    lazyConnect: true,
+  });
+  for (const client of [new Redis(server.port, options), new Redis5(server.port, options), cluster] as RedisClient[]) {
+    (client as Redis).on("error", () => {});
+    t.after(() => (client as Redis).disconnect());
+    const lines: string[] = [];
+    const limiter = new Limiter(client, { logger: { warn: (line) => lines.push(line) } });
+    const error = await limiter.hit("k", rule).catch((error) => error);
+    if (client !== cluster) assert.match(error.message, /WRONGPASS/);
+    const seen = inspect([error, error.cause, limiter, lines], { depth: 20, showHidden: true });
+    assert.ok(error instanceof Error && !seen.includes("wr0ngS3cret"), seen);
+  }
 });
 
 test("local: the same limit in this process, divided by the processes", async (t) => {

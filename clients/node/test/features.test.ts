@@ -6,11 +6,35 @@ import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Redis } from "ioredis";
-import { type Decision, DeniedError, fixed, Limiter, lease, sliding, throttle, UnavailableError } from "redis-rl";
+import {
+  type Decision,
+  DeniedError,
+  fixed,
+  Limiter,
+  type LimiterOptions,
+  lease,
+  type RedisClient,
+  sliding,
+  throttle,
+  UnavailableError,
+} from "redis-rl";
 import { expressRateLimitStore } from "redis-rl/express-rate-limit";
 import { fastifyRateLimitStore } from "redis-rl/fastify-rate-limit";
 import { clients, type OpenClient } from "./support/clients.js";
 import { eventually, root, Server } from "./support/server.js";
+
+// biome-ignore lint/suspicious/noExplicitAny: what is not exported is not typed.
+const internal = (name: string): any => require(join(root, "clients/node/dist", `${name}.js`));
+
+/** A limiter that remembers denials, as adapters ask it. */
+function remembering(client: RedisClient, options: LimiterOptions = {}): Limiter {
+  const limiter = new Limiter(client, options);
+  // biome-ignore lint/suspicious/noExplicitAny: as above.
+  const ask = (limiter as any).ask.bind(limiter);
+  // biome-ignore lint/suspicious/noExplicitAny: as above.
+  limiter.hit = (key: any, rule: any, more: any = {}) => ask(key, rule, { ...more, denyCache: true });
+  return limiter;
+}
 
 describe("features", () => {
   let server: Server;
@@ -27,7 +51,7 @@ describe("features", () => {
     Number(/calls=(\d+)/.exec(await server.info("commandstats", `cmdstat_${name}`))?.[1] ?? 0);
 
   test("wait: sleeps the exact wait, and gives up at once where there is no time for it", async () => {
-    const limiter = new Limiter(open.client, { denyCache: 100 });
+    const limiter = new Limiter(open.client);
     const rule = sliding("2/300ms");
     await limiter.hit("w", rule);
     await limiter.hit("w", rule);
@@ -58,10 +82,9 @@ describe("features", () => {
     await assert.rejects(limiter.all({ key: "k" } as never), /all takes an array of { key, rule }, not /);
     await assert.rejects(limiter.all([{ key: "k" }] as never), /a rule is made by sliding.*and is not undefined/);
     await assert.rejects(limiter.all([undefined] as never), /a rule is made by sliding.*and is not undefined/);
-    const remembering = new Limiter(open.client, { denyCache: 5 });
     for (const key of [undefined, 5, {}] as never[]) {
-      await assert.rejects(remembering.hit(key, sliding("5/minute")), /a key is a string or bytes, and is not/);
-      await assert.rejects(remembering.reset(key), /a key is a string or bytes, and is not/);
+      await assert.rejects(limiter.hit(key, sliding("5/minute")), /a key is a string or bytes, and is not/);
+      await assert.rejects(limiter.reset(key), /a key is a string or bytes, and is not/);
       await assert.rejects(limiter.acquire("k", lease(1, 60), { holder: key ?? (7 as never) }), /a holder is a string/);
       await assert.rejects(limiter.release("k", key), /a holder is a string or bytes, and is not/);
     }
@@ -84,7 +107,7 @@ describe("features", () => {
   });
 
   test("a denial is remembered for the same or a heavier request by the same rule, and for nobody else", async () => {
-    const limiter = new Limiter(open.client, { denyCache: 100 });
+    const limiter = remembering(open.client);
     const rule = sliding("10/hour");
     await limiter.hit("d", rule, { cost: 8 });
     const first = await limiter.hit("d", rule, { cost: 5 });
@@ -122,7 +145,7 @@ describe("features", () => {
   });
 
   test("what another process gives back is seen within a second, and never later than the wait", async () => {
-    const [one, other] = [new Limiter(open.client, { denyCache: 10 }), new Limiter(open.client, { timeout: 10_000 })];
+    const [one, other] = [remembering(open.client), new Limiter(open.client, { timeout: 10_000 })];
     const rule = sliding("1/hour");
     await one.hit("o", rule);
     assert.equal((await one.hit("o", rule)).allowed, false);
@@ -135,13 +158,29 @@ describe("features", () => {
     const { retryAfterMs = 0 } = await one.hit("s", short);
     await sleep(retryAfterMs + 5);
     assert.equal((await one.hit("s", short)).allowed, true);
-    for (let i = 0; i < 50; i++) {
-      await one.hit(`many${i}`, rule);
-      await one.hit(`many${i}`, rule);
+  });
+
+  test("denials are remembered within a bound of entries and of bytes; the oldest make room", () => {
+    const { DenialCache } = internal("denials");
+    const { DENY_CACHE } = internal("defaults");
+    const figures = { allowed: 0, limit: 1, used: 1, remaining: 0, "retry-after-ms": 9000, "next-after-ms": 9000 };
+    const window = { ...figures, "reset-after-ms": 9000, "window-ms": 9000, "at-ms": 1 };
+    for (const [windows, length, least, most] of [
+      [1, 1, DENY_CACHE.entries, DENY_CACHE.entries],
+      [16, 128, 1000, 2000],
+    ] as const) {
+      const cache = new DenialCache();
+      const rule = sliding("1/9s");
+      const now = performance.now();
+      const keys = Array.from({ length: DENY_CACHE.entries + 500 }, (_, i) => `k${i}`.padEnd(length));
+      for (const key of keys) cache.remember(key, rule, 1, Array(windows).fill(window), now);
+      const kept = keys.filter((key) => cache.find(key, rule, 1, now)).length;
+      assert.ok(kept >= least && kept <= most, `${kept} of ${windows} windows`);
+      assert.ok(cache.find(keys.at(-1), rule, 1, now), "the newest");
+      for (const key of keys) cache.forget(key);
+      cache.remember("again", rule, 1, [window], now);
+      assert.ok(cache.find("again", rule, 1, now), "what was forgotten takes no room");
     }
-    const asked = await calls("rl.sliding");
-    await one.hit("many0", rule);
-    assert.equal(await calls("rl.sliding"), asked + 1, "the oldest has made room");
   });
 
   test("hold: waits for a place, and an abort ends the wait", async () => {
@@ -205,9 +244,9 @@ describe("features", () => {
   test("the hook gets every decision, and cannot break one", async () => {
     const seen: Decision[] = [];
     const lines: string[] = [];
-    const limiter = new Limiter(open.client, {
+    const limiter = remembering(open.client, {
       name: "api",
-      denyCache: 10,
+      prefix: "hooked:",
       logger: { warn: (line) => lines.push(line) },
       onDecision(decision) {
         seen.push(decision);

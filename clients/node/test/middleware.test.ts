@@ -12,9 +12,10 @@ import express from "express";
 import fastify, { type FastifyReply, type FastifyRequest } from "fastify";
 import { Hono } from "hono";
 import Koa from "koa";
+import mount from "koa-mount";
 import { type Connection, fixed, Limiter, lease, type Rule, sliding, UnavailableError } from "redis-rl";
 import { rateLimit as expressRateLimit } from "redis-rl/express";
-import { rateLimit as fastifyRateLimit } from "redis-rl/fastify";
+import { rateLimit as fastifyRateLimit, rateLimitPlugin } from "redis-rl/fastify";
 import { rateLimit as fetchRateLimit } from "redis-rl/fetch";
 import { rateLimit as honoRateLimit } from "redis-rl/hono";
 import { rateLimit as koaRateLimit } from "redis-rl/koa";
@@ -36,12 +37,14 @@ interface Limited {
   readonly options?: {
     readonly whenUnavailable?: "open" | "closed" | "local";
     readonly withoutIdentity?: "refuse" | "allow";
-    readonly denyCache?: number;
+    readonly denyCache?: boolean;
     readonly prefix?: string;
     readonly timeout?: number;
   };
   /** Whether the app answers denials itself, with status 420. */
   readonly answers?: boolean;
+  /** A limit of all routes beside it. */
+  readonly also?: Rule;
   /** Whether the limit is declared for all routes at once. */
   readonly everywhere?: boolean;
 }
@@ -51,7 +54,10 @@ interface App {
   close(): Promise<unknown>;
 }
 
-/** GET /item/:id, /other/:id, /slow (half a second), /fails; POST /item/:id reads its body. All are limited. */
+/**
+ * GET /item/:id, /other/:id, /slow (half a second), /fails; POST /item/:id reads its body. All are limited, and come to their
+ * limit as many milliseconds later as the header x-wait says.
+ */
 type Make = (limiter: Limiter, limited: Limited) => Promise<App>;
 
 /** The functions of `limited`, of a framework's requests. */
@@ -96,6 +102,8 @@ function served(fetch: (request: Request) => Response | Promise<Response>): Prom
   });
 }
 
+const waited = (read: Read) => sleep(Number(read("x-wait") ?? 0));
+
 /** Something every 20 ms, for half a second. */
 async function* slowly() {
   for (let i = 0; i < 25; i++) {
@@ -112,7 +120,12 @@ const makes: Record<string, Make> = {
     };
     const limit = expressRateLimit(limiter, list, { ...options, ...own });
     const app = express();
+    app.use(async (request, _response, next) => {
+      await waited(field(request.headers));
+      next();
+    });
     const route: express.RequestHandler = limited.everywhere ? (_request, _response, next) => next() : limit;
+    if (limited.also) app.use(expressRateLimit(limiter, limited.also, options));
     if (limited.everywhere) app.use(limit);
     app.get("/item/:id", route, (_request, response) => void response.send("in"));
     app.get("/other/:id", route, (_request, response) => void response.send("in"));
@@ -139,6 +152,11 @@ const makes: Record<string, Make> = {
     const limit = koaRateLimit(limiter, list, { ...options, ...own });
     const app = new Koa({ silent: true } as ConstructorParameters<typeof Koa>[0]);
     app.silent = true;
+    app.use(async ({ headers }, next) => {
+      await waited(field(headers));
+      await next();
+    });
+    if (limited.also) app.use(koaRateLimit(limiter, limited.also, options));
     if (limited.everywhere) app.use(limit);
     const route: Koa.Middleware = limited.everywhere ? (_context, next) => next() : limit;
     const router = new KoaRouter();
@@ -167,6 +185,8 @@ const makes: Record<string, Make> = {
     };
     const limit = fastifyRateLimit(limiter, list, { ...options, ...own });
     const app = fastify();
+    app.addHook("onRequest", ({ headers }) => waited(field(headers)));
+    if (limited.also) app.addHook("onRequest", fastifyRateLimit(limiter, limited.also, options));
     if (limited.everywhere) app.addHook("onRequest", limit);
     const route = limited.everywhere ? {} : { onRequest: limit };
     app.get("/item/:id", route, async () => "in");
@@ -192,6 +212,11 @@ const makes: Record<string, Make> = {
     const own = limited.answers && { onDenied: () => new Response("calm", { status: 420 }) };
     const limit = honoRateLimit(limiter, list, { ...options, ...own });
     const app = new Hono();
+    app.use(async (context, next) => {
+      await waited((name) => context.req.header(name));
+      await next();
+    });
+    if (limited.also) app.use(honoRateLimit(limiter, limited.also, options));
     if (limited.everywhere) app.use(limit);
     const route: import("hono").MiddlewareHandler = limited.everywhere ? (_context, next) => next() : limit;
     app.get("/item/:id", route, (context) => context.text("in"));
@@ -238,8 +263,13 @@ const makes: Record<string, Make> = {
         },
       ],
     ];
-    const handlers = routes.map(([route, path, handler]) => ({ path, handle: on(route)(handler) }));
+    const outer = limited.also && fetchRateLimit(limiter, limited.also, options);
+    const handlers = routes.map(([route, path, handler]) => {
+      const handle = on(route)(handler);
+      return { path, handle: outer ? outer(handle) : handle };
+    });
     return served(async (request) => {
+      await waited((name) => request.headers.get(name) ?? undefined);
       const line = `${request.method} ${new URL(request.url).pathname}`;
       const found = handlers.find(({ path }) => path.test(line));
       return (
@@ -287,7 +317,7 @@ for (const [name, make] of Object.entries(makes)) {
     const keys = async () => ((await server.run("KEYS", "*")) as string[]).sort();
 
     test("100 at once: exactly as many as fit, with the standard's headers and problem", async () => {
-      const { get } = await app({ limits: sliding("7/minute", "1000/hour"), options: { denyCache: 0 } });
+      const { get } = await app({ limits: sliding("7/minute", "1000/hour"), options: { denyCache: false } });
       const answers = await Promise.all(Array.from({ length: 100 }, () => get("/item/1", "burst")));
       const passed = answers.filter(({ status }) => status === 200);
       assert.equal(passed.length, 7);
@@ -432,6 +462,22 @@ for (const [name, make] of Object.entries(makes)) {
       await eventually("it is released, too", async () => (await held()) === 0);
     });
 
+    test("a client that has left before the limit is reached holds nothing", async () => {
+      const { url } = await app({ limits: lease(2, 60, { name: "gone" }), options: { prefix: "gone:" } });
+      const asked = async () =>
+        Number(/calls=(\d+)/.exec(await server.info("commandstats", "cmdstat_rl.all"))?.[1] ?? 0);
+      for (let i = 0; i < 3; i++) {
+        const before = await asked();
+        const leaving = send(`${url}/slow`, { headers: { "x-key": "k", "x-wait": "200" } });
+        leaving.on("error", () => {});
+        leaving.end();
+        await sleep(100);
+        leaving.destroy();
+        await eventually("the limit is reached", async () => (await asked()) > before);
+      }
+      await eventually("nothing is held", async () => (await server.run("ZCARD", "gone:gone:{k}")) === 0);
+    });
+
     test("denied before the body is read", async () => {
       const { url, get } = await app({ limits: sliding("0/minute") });
       assert.equal((await get("/item/1", "k")).status, 429);
@@ -493,19 +539,43 @@ for (const [name, make] of Object.entries(makes)) {
         const away = new Limiter(nowhere, { logger: quiet });
         const one = await app({ limits: sliding("2/minute"), options: { whenUnavailable: policy } }, away);
         assert.deepEqual(await one.statuses("/item/1", "k", 4), [...expected]);
+        const { headers } = await one.get("/item/1", "k");
+        assert.equal(headers.has("ratelimit"), policy === "local", "nobody has counted what is open");
         const rules = [{ rule: sliding("2/minute", { name: "two" }) }, { rule: lease(1, 60) }];
         const two = await app({ limits: rules, options: { whenUnavailable: policy, prefix: "2:" } }, away);
         const slow = two.get("/slow", "k");
-        if (policy !== "closed") assert.equal((await slow).status, 200);
-        assert.equal((await two.get("/slow", "k")).status, policy === "local" ? 429 : expected[0]);
+        assert.equal((await slow).status, expected[0]);
+        // There are no leases without the server.
+        assert.equal((await two.get("/slow", "k")).status, expected[0]);
         await (await slow).text();
-        if (policy === "local") {
-          // The place is free again, and one request of the two is left.
-          await eventually("the place is free", async () => (await two.get("/slow", "k")).status === 200);
-          assert.equal((await two.get("/slow", "k")).status, 429);
-        }
+        assert.equal((await two.get("/slow", "k")).status, expected[2]);
       });
     }
+
+    test("the server is unavailable: open unless it is said otherwise, by one line in the log", async () => {
+      const lines: string[] = [];
+      const logger = { warn: (line: string) => lines.push(line) };
+      const { statuses } = await app({ limits: sliding("1/minute") }, new Limiter(nowhere, { logger }));
+      assert.deepEqual(await statuses("/item/1", "k", 3), [200, 200, 200]);
+      assert.deepEqual(lines.length, 1, String(lines));
+      const closed = new Limiter(nowhere, { logger, whenUnavailable: "closed" });
+      assert.deepEqual(await (await app({ limits: sliding("1/minute") }, closed)).statuses("/item/1", "k", 1), [503]);
+    });
+
+    test("two limits of one response have names that differ, also in the problem", async () => {
+      const { get } = await app({
+        limits: sliding("1/minute"),
+        also: sliding("9/minute"),
+        options: { prefix: "names:" },
+      });
+      const [passed, denied] = [await get("/item/1", "k"), await get("/item/1", "k")];
+      for (const { headers } of [passed, denied]) {
+        const names = (field: string) => parseList(headers.get(field) ?? "").map(([name]) => name);
+        for (const field of ["ratelimit-policy", "ratelimit"]) assert.deepEqual(names(field).sort(), ["60s", "60s-2"]);
+      }
+      const [inner] = parseList(denied.headers.get("ratelimit") ?? "").filter(([, item]) => item.get("r") === 0);
+      assert.deepEqual(((await denied.json()) as Record<string, unknown>)["violated-policies"], [inner?.[0]]);
+    });
   });
 }
 
@@ -526,6 +596,102 @@ test("a Fetch request that is aborted gives its lease back, though nobody reads 
   const failing = limited(() => Promise.reject(new Error("it fails")));
   await assert.rejects(failing(new Request("http://localhost/")), /it fails/);
   await eventually("it is released", async () => (await server.run("ZCARD", "rl:one:{k}")) === 0);
+});
+
+test("an application that is mounted in two places has two limits", async (t) => {
+  const server = await Server.start({ mode: "module" });
+  const open = (await clients[0]?.open(server.port)) as OpenClient;
+  const limiter = new Limiter(open.client, { timeout: 10_000 });
+  const key = () => "k";
+  const rule = sliding("1/hour");
+  const koaOptions = { key, prefix: "koa:", timeout: 10_000 };
+  const koaApp = () => {
+    const router = new KoaRouter();
+    router.get("/item/:id", koaRateLimit(limiter, rule, koaOptions), (context) => {
+      context.body = "in";
+    });
+    const app = new Koa().use(koaRateLimit(limiter, sliding("2/hour"), koaOptions));
+    app.use(router.routes() as unknown as Koa.Middleware);
+    return app;
+  };
+  const honoOptions = { key, prefix: "hono:", timeout: 10_000 };
+  const honoApp = () => {
+    const app = new Hono().use(honoRateLimit(limiter, sliding("2/hour"), honoOptions));
+    app.get("/item/:id", honoRateLimit(limiter, rule, honoOptions), (context) => context.text("in"));
+    return app;
+  };
+  const expressApp = () => {
+    const app = express();
+    app.get(
+      "/item/:id",
+      expressRateLimit(limiter, rule, { key, prefix: "express:", timeout: 10_000 }),
+      (_request, response) => {
+        response.send("in");
+      },
+    );
+    return app;
+  };
+  const [within, hono] = [new Koa().use(mount("/deep", koaApp())), new Hono()];
+  for (const path of ["/a", "/b"]) hono.mount(path, honoApp().fetch);
+  const apps = {
+    koa: await listening(
+      createServer(new Koa().use(mount("/a", koaApp())).use(mount("/b", koaApp())).use(mount("/c", within)).callback()),
+    ),
+    hono: await served(hono.fetch),
+    express: await listening(createServer(express().use("/a", expressApp()).use("/b", expressApp()))),
+  };
+  t.after(async () => {
+    for (const app of Object.values(apps)) await app.close();
+    open.close();
+    await server.stop();
+  });
+  for (const [name, { url }] of Object.entries(apps)) {
+    await server.run("FLUSHALL");
+    const places = name === "koa" ? ["/a", "/b", "/c/deep"] : ["/a", "/b"];
+    for (const place of places) {
+      assert.equal((await fetch(`${url}${place}/item/1?q=/item/1`)).status, 200, `${name} ${place}`);
+      assert.equal((await fetch(`${url}${place}/item/%31`)).status, 429, `${name} ${place}`);
+      const encoded = place.replace("/", "/%").replace(/%./, (text) => `%${text.charCodeAt(1).toString(16)}`);
+      assert.notEqual((await fetch(`${url}${encoded}/item/1`)).status, 200, `${name} ${encoded}`);
+    }
+    const keys = (await server.run("KEYS", "*GET*")) as string[];
+    const expected = places.map((place) => `${name}:GET ${place}/item/%3Aid sliding-1/3600s:{k}`);
+    assert.deepEqual(keys.sort(), expected);
+  }
+});
+
+test("fastify: a plugin, and limits in the config of routes", async (t) => {
+  const server = await Server.start({ mode: "module" });
+  const open = (await clients[0]?.open(server.port)) as OpenClient;
+  const app = fastify();
+  t.after(async () => {
+    await app.close();
+    open.close();
+    await server.stop();
+  });
+  const limiter = new Limiter(open.client, { timeout: 10_000 });
+  const shared = { limiter, key: () => "k", prefix: "plugin:", timeout: 10_000 };
+  await app.register(rateLimitPlugin, { ...shared, limits: sliding("4/hour") });
+  const calm = (_request: FastifyRequest, reply: FastifyReply) => reply.code(420).send("calm");
+  app.get("/a", async () => "in");
+  app.get("/item/:id", { config: { rateLimit: sliding("1/hour") } }, async () => "in");
+  app.get("/free", { config: { rateLimit: false } }, async () => "in");
+  app.get("/calm", { config: { rateLimit: { limits: sliding("0/hour"), onDenied: calm } } }, async () => "in");
+  app.get("/hooked", { onRequest: async (_, reply) => void reply.header("x-own", "1") }, async () => "in");
+  app.register(async (child) => void child.get("/b", async () => "in"), { prefix: "/child" });
+  const get = async (url: string, method: "GET" | "HEAD" = "GET") => (await app.inject({ method, url })).statusCode;
+  assert.deepEqual([await get("/a"), await get("/child/b"), await get("/a", "HEAD")], [200, 200, 200]);
+  assert.equal((await app.inject("/hooked")).headers["x-own"], "1");
+  assert.deepEqual([await get("/a"), await get("/child/b")], [429, 429], "they count together");
+  assert.deepEqual([await get("/item/1"), await get("/item/2")], [200, 429]);
+  assert.deepEqual([await get("/free"), await get("/calm")], [200, 420]);
+  assert.deepEqual(((await server.run("KEYS", "*")) as string[]).sort(), [
+    "plugin:GET /item/%3Aid sliding-1/3600s:{k}",
+    "plugin:sliding-4/3600s:{k}",
+  ]);
+  const wrong = fastify().register(rateLimitPlugin, shared);
+  wrong.get("/", { config: { rateLimit: "5/minute" as never } }, async () => "in");
+  await assert.rejects(async () => wrong.ready(), /made by sliding/);
 });
 
 test("what cannot be is refused when it is made", () => {

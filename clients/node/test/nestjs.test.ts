@@ -109,7 +109,7 @@ describe("the storage by itself", () => {
 
   /** A storage with keys and a clock of its own. */
   let now = 1_700_000_000_000;
-  const fresh = (denyCache = 0) => {
+  const fresh = (denyCache = false) => {
     const storage = new NestThrottlerStorage(limiter, { prefix: `${prefixes++}:`, denyCache, timeout: 10_000 });
     const pass = (ms: number) => {
       now += ms;
@@ -199,7 +199,7 @@ describe("the storage by itself", () => {
   });
 
   test("a flood at one key does not reach the server, and is told of the block", async () => {
-    const { storage } = fresh(100);
+    const { storage } = fresh(true);
     const before = Number(await server.info("stats", "total_commands_processed"));
     await storage.increment("k", 10_000, 1, 20_000, "default");
     for (let i = 0; i < 200; i++) {

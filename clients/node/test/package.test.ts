@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -39,13 +39,12 @@ test("the package has what it exports, and nothing else", () => {
   const files: string[] = packed.files.map((file: { path: string }) => file.path);
   const { exports, dependencies } = JSON.parse(read("clients/node/package.json"));
   assert.deepEqual(Object.keys(dependencies), ["cluster-key-slot"]);
-  for (const target of Object.values<string | { types: string; default: string }>(exports)) {
-    for (const path of typeof target === "string" ? [target] : [target.types, target.default]) {
-      assert.ok(files.includes(path.slice(2)), path);
-    }
-  }
+  const targets = (entry: string | object): string[] => {
+    return typeof entry === "string" ? [entry] : Object.values(entry).flatMap(targets);
+  };
+  for (const path of targets(exports)) assert.ok(files.includes(path.slice(2)), path);
   assert.deepEqual(
-    files.filter((path) => !/^(dist|src)\/[\w-]+\.(ts|js|d\.ts|js\.map|d\.ts\.map)$/.test(path)).sort(),
+    files.filter((path) => !/^(dist|src)\/[\w-]+\.(ts|js|mjs|d\.ts|d\.mts|js\.map|d\.ts\.map)$/.test(path)).sort(),
     ["LICENSE", "README.md", "package.json"],
   );
 });
@@ -90,8 +89,41 @@ test("a folder that has none of what the build needs builds when it is installed
   }
 });
 
-test("an ES module imports every name", () => {
-  const names = Object.keys(createRequire(__filename)("redis-rl"));
-  const script = `import { ${names.join(", ")} } from "redis-rl"; if (typeof Limiter !== "function") throw 1;`;
+test("an ES module imports every name of every entry, and they are those that CommonJS requires", () => {
+  const require = createRequire(__filename);
+  const { exports } = JSON.parse(read("clients/node/package.json"));
+  const checks = Object.keys(exports)
+    .filter((entry) => entry !== "./package.json")
+    .map((entry, i) => {
+      const name = JSON.stringify(`redis-rl${entry.slice(1)}`);
+      const names = Object.keys(require(JSON.parse(name)));
+      const same = names.map((each) => `assert.equal(require(${name}).${each}, ${each}${i})`).join(";");
+      return `import { ${names.map((each) => `${each} as ${each}${i}`).join(", ")} } from ${name}; ${same};`;
+    });
+  const script = `import assert from "node:assert"; import { createRequire } from "node:module";
+    const require = createRequire(${JSON.stringify(join(folder, "package.json"))}); ${checks.join("\n")}`;
   execFileSync(process.execPath, ["--input-type=module", "-e", script], { cwd: folder });
+});
+
+test("a program in TypeScript has the types in an ES module, in CommonJS and for a bundler", () => {
+  const place = mkdtempSync(join(folder, "build/types-"));
+  try {
+    const program = 'import { Limiter, sliding } from "redis-rl";\nimport { rateLimit } from "redis-rl/express";\n';
+    const wrong = "// @ts-expect-error Not a rule.\nexport const wrong = rateLimit({} as Limiter, 5);\n";
+    for (const file of ["a.mts", "b.cts", "c.ts"]) {
+      writeFileSync(
+        join(place, file),
+        `${program}export const right = rateLimit({} as Limiter, sliding("1/s"));\n${wrong}`,
+      );
+    }
+    const tsc = (...args: string[]) =>
+      execFileSync(process.execPath, [
+        join(folder, "node_modules/typescript/bin/tsc"),
+        ...["--noEmit", "--strict", "--skipLibCheck", "--target", "es2022", "--types", "node", ...args],
+      ]);
+    tsc("--module", "nodenext", join(place, "a.mts"), join(place, "b.cts"), join(place, "c.ts"));
+    tsc("--module", "esnext", "--moduleResolution", "bundler", join(place, "c.ts"));
+  } finally {
+    rmSync(place, { recursive: true, force: true });
+  }
 });

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -103,27 +103,4 @@ test("an ES module imports every name of every entry, and they are those that Co
   const script = `import assert from "node:assert"; import { createRequire } from "node:module";
     const require = createRequire(${JSON.stringify(join(folder, "package.json"))}); ${checks.join("\n")}`;
   execFileSync(process.execPath, ["--input-type=module", "-e", script], { cwd: folder });
-});
-
-test("a program in TypeScript has the types in an ES module, in CommonJS and for a bundler", () => {
-  const place = mkdtempSync(join(folder, "build/types-"));
-  try {
-    const program = 'import { Limiter, sliding } from "redis-rl";\nimport { rateLimit } from "redis-rl/express";\n';
-    const wrong = "// @ts-expect-error Not a rule.\nexport const wrong = rateLimit({} as Limiter, 5);\n";
-    for (const file of ["a.mts", "b.cts", "c.ts"]) {
-      writeFileSync(
-        join(place, file),
-        `${program}export const right = rateLimit({} as Limiter, sliding("1/s"));\n${wrong}`,
-      );
-    }
-    const tsc = (...args: string[]) =>
-      execFileSync(process.execPath, [
-        join(folder, "node_modules/typescript/bin/tsc"),
-        ...["--noEmit", "--strict", "--skipLibCheck", "--target", "es2022", "--types", "node", ...args],
-      ]);
-    tsc("--module", "nodenext", join(place, "a.mts"), join(place, "b.cts"), join(place, "c.ts"));
-    tsc("--module", "esnext", "--moduleResolution", "bundler", join(place, "c.ts"));
-  } finally {
-    rmSync(place, { recursive: true, force: true });
-  }
 });

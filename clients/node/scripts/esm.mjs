@@ -12,7 +12,7 @@ for (const entry of Object.values(exports)) {
   if (typeof entry === "string") continue;
   const path = (target) => new URL(`../${target}`, import.meta.url);
   const name = entry.require.default.split("/").at(-1);
-  const names = Object.keys(require(path(entry.require.default).pathname)).sort();
+  const names = Object.keys(require(`../${entry.require.default}`)).sort();
   writeFileSync(path(entry.import.default), `export { ${names.join(", ")} } from "./${name}";\n`);
   writeFileSync(path(entry.import.types), `export * from "./${name}";\n`);
 }

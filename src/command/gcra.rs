@@ -56,6 +56,6 @@ fn parse(mut words: Args<'_>) -> Result<Throttle, Error> {
 
 /// Seconds as nanoseconds, at least one.
 fn nanos(word: Str<'_>) -> Option<i64> {
-    let seconds: f64 = std::str::from_utf8(word.as_bytes()).ok()?.parse().ok()?;
+    let seconds = word.to_double()?;
     (seconds > 0.0 && seconds <= Window::MAX_SECONDS as f64).then(|| (seconds * 1e9).round().max(1.0) as i64)
 }

@@ -124,6 +124,7 @@ required!(
     RedisModule_SignalModifiedKey,
     RedisModule_StringDMA,
     RedisModule_StringPtrLen,
+    RedisModule_StringToDouble,
     RedisModule_StringTruncate,
     RedisModule_SubscribeToServerEvent,
     RedisModule_UnlinkKey,

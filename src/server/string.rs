@@ -108,6 +108,14 @@ impl<'a> Str<'a> {
             slice::from_raw_parts(bytes.cast(), length)
         }
     }
+
+    /// The number that the server reads in it, if it does.
+    pub fn to_double(self) -> Option<f64> {
+        let mut number = 0.0;
+        // SAFETY: the string is alive, and the number has a place.
+        let read = unsafe { call!(RedisModule_StringToDouble(self.as_ptr(), &mut number)) };
+        (read == raw::REDISMODULE_OK as libc::c_int).then_some(number)
+    }
 }
 
 /// A string of the server that is ours; freed when dropped.

@@ -469,6 +469,18 @@ fn gcra_is_rl_throttle_by_other_words(engine: &Engine) {
         let told: Throttled = client.call("GCRA e 0 2 5e-1");
         assert_eq!(told, client.call::<Throttled>("RL.THROTTLE f 0 4 1"), "{at}");
     }
+    // Whatever the server reads as a double.
+    client.call::<i64>("ZADD scores 0 one");
+    for period in ["0x10", "+16", "16.", "1.6e1", "16e0", " 16", "16 ", "1_6", "0x1p4", ""] {
+        let is_number = client.try_run::<Value>(&["ZINCRBY", "scores", period, "one"]).is_ok();
+        match client.try_run::<Throttled>(&["GCRA", "g", "4", "30", period]) {
+            Ok(told) => {
+                assert!(is_number, "{period:?}");
+                assert_eq!(told, client.call::<Throttled>("RL.THROTTLE h 4 30 16"), "{period:?}");
+            }
+            Err(error) => assert!(!is_number, "{period:?}: {error}"),
+        }
+    }
     for (words, line) in [
         ("k -1 30 60", "ERR max_burst must be an integer from 0 to 9007199254740990"),
         ("k 4 0 60", "ERR tokens_per_period must be an integer from 1 to 9007199254740991"),

@@ -1,7 +1,7 @@
 #!lua name=rl
 -- The commands of redis-rl as functions. Made of functions/ by `make functions`.
--- Version 9
-local VERSION = 9
+-- Version 10
+local VERSION = 10
 local KEEPS_STATE, ONLY, DIRECT, PLAIN, HELD = true, false, false, false, true
 local function rules()
 local floor, find, format = math.floor, string.find, string.format
@@ -102,7 +102,6 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
     end
     local function plan(log, units)
       log.added = units
-      return true
     end
     local function apply(log, kept)
       local key, now, window, added, suffix = log.key, log.now, log.window, log.added, log.card
@@ -640,10 +639,11 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
         local head_stamp
         head_at, head_stamp = put_rest(log, writer, from_at, head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
         local footer = footer_of(writer, head_at, head_units, head_stamp, 0) or fail('ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units')
+        log.is_compacted = true
         return {whole = prefix .. text_of_writer(writer) .. text_of_writer(footer)}
       end
-      local function rewrite(log, may_compact, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
-        if may_compact and is_compaction_due(log) then
+      local function rewrite(log, compaction, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+        if compaction == 'due' and is_compaction_due(log) then
           return compacted(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
         end
         local stamp = new and new.stamp < from_stamp and new.stamp or from_stamp
@@ -652,9 +652,7 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
           put_rest(log, writer, from_at, log.head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
         local footer, gap = footer_of(writer, head_at, log.head_units, head_stamp, log.length)
         if not footer then
-          if not may_compact then
-            return nil
-          elseif dead_bytes(log) < 65536 then
+          if not compaction or dead_bytes(log) < 65536 then
             fail('ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units')
           end
           return compacted(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
@@ -679,13 +677,13 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
           return (search or make_search()).block_mark(log, first)
         end
       end
-      writer = {is_compaction_due = is_compaction_due}
-      function writer.commit(log, units, may_compact)
+      writer = {}
+      function writer.commit(log, units, compaction)
         local at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
         if units == 0 then
           log.change = log.is_empty and {removed = true}
-            or rewrite(log, may_compact, at, end_units, end_stamp, nil, at, end_units, end_stamp)
-          return true
+            or rewrite(log, compaction, at, end_units, end_stamp, nil, at, end_units, end_stamp)
+          return
         end
         local new = {stamp = log.now, weight = units}
         if new.stamp > 281474976710655 then
@@ -697,7 +695,7 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
           push(begun, new.stamp, units)
           local footer = footer_of(begun, 4, 0, new.stamp, 0)
           log.change = {whole = 'RLS\1' .. text_of_writer(begun) .. text_of_writer(footer)}
-          return true
+          return
         end
         if new.stamp < end_stamp then
           local _, _, stamp = first_rewritable(log)
@@ -706,8 +704,7 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
             _, at, end_units, end_stamp = seek(log, false, new.stamp)
           end
         end
-        log.change = rewrite(log, may_compact, at, end_units, end_stamp, new, at, end_units, end_stamp)
-        return log.change ~= nil
+        log.change = rewrite(log, compaction, at, end_units, end_stamp, new, at, end_units, end_stamp)
       end
       local function stamped(log, time)
         if log.is_empty or time < log.head_stamp or time > log.end_stamp then
@@ -731,7 +728,7 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
         local _, from_units, _, _, _, _, until_units = stamped(log, time)
         return from_units and until_units - from_units or 0
       end
-      function writer.refund(log, units, time)
+      function writer.refund(log, units, time, compaction)
         local from_at, from_units, from_stamp, after_at, after_units, until_at, until_units, until_stamp
         if time then
           from_at, from_units, from_stamp, after_at, after_units, until_at, until_units, until_stamp = stamped(log, time)
@@ -740,7 +737,10 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
         end
         local taken = from_units and min(until_units - from_units, units) or 0
         if taken == 0 then
-          return log.is_pruned and writer.commit(log, 0, true) and 0 or 0
+          if log.is_pruned then
+            writer.commit(log, 0, compaction)
+          end
+          return 0
         elseif taken == log.units then
           log.change = {removed = true}
           return taken
@@ -758,15 +758,17 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
           log.end_at, log.end_units, log.end_stamp = from_at, from_units, from_stamp
           until_at, until_units, until_stamp = from_at, from_units, from_stamp
         end
-        log.change = rewrite(log, true, from_at, from_units, from_stamp, lighter, until_at, until_units, until_stamp)
+        log.change = rewrite(log, compaction, from_at, from_units, from_stamp, lighter, until_at, until_units, until_stamp)
         log.end_at, log.end_units, log.end_stamp = end_at, end_units, end_stamp
         return taken
       end
       return writer
     end
-    local function plan(log, units, may_compact)
+    local function plan(log, units, compaction)
       log.change, log.added = nil, units
-      return units == 0 and not log.is_pruned or (writer or make_writer()).commit(log, units, may_compact)
+      if units > 0 or log.is_pruned then
+        (writer or make_writer()).commit(log, units, compaction)
+      end
     end
     local function apply(log, kept)
       local change, key = log.change, log.key
@@ -812,11 +814,11 @@ local make_logs = (not ONLY or ONLY == 'sliding') and function()
       compact.refundable = HELD and function(log, time)
         return (writer or make_writer()).refundable(log, time)
       end
-      function compact.refund(log, units, time)
-        return (writer or make_writer()).refund(log, units, time)
+      function compact.refund(log, units, time, compaction)
+        return (writer or make_writer()).refund(log, units, time, compaction)
       end
-      function compact.is_compaction_due(log)
-        return log.change and not log.is_empty and (writer or make_writer()).is_compaction_due(log)
+      compact.is_nearly_full = not ONLY and function(log)
+        return not log.is_empty and log.end_at > 16711616
       end
       compact.complete = nil
     end
@@ -886,7 +888,7 @@ local plain_sliding = (not ONLY or PLAIN and ONLY == 'sliding') and function(key
   end
   local used = log.units
   local allowed = limit - used >= needed
-  store.plan(log, allowed and needed or 0, true)
+  store.plan(log, allowed and needed or 0, 'due')
   store.apply(log, true)
   return {allowed and 1 or 0, used, math.ceil(window / 1000)}
 end
@@ -909,7 +911,7 @@ end
 local run = nil
 local make_run = not PLAIN and function()
   local ceil, max, min, sub, lower, upper = math.ceil, math.max, math.min, string.sub, string.lower, string.upper
-  local lookups = 1024
+  local budget = nil
   local function bad_words(command, syntax)
     local _, _, name, words = find(syntax, '^(%u+) (.*)$')
     if command ~= lower(name) then
@@ -1121,48 +1123,57 @@ local make_run = not PLAIN and function()
       refund.longest = refund.windows[refund.count]
       return refund
     end
-    local function give_back(kind, rule, key, holds, declared, work, peeked)
-      if #holds.ended == 0 then
-        return false
-      end
-      local ended, own, has_log = {}, nil, kind.plan ~= nil
+    local function find_ended(kind, rule, key, holds, declared)
+      local notes, own, ended = {}, nil, {}
       for index = 1, #holds.ended do
         local holder = sub(holds.ended[index], 2)
         if holder ~= rule.holder then
-          ended[#ended + 1] = sub(holds.ended[index], 1, 1) == 'e' and note_of(holds, holder, holds.now) or fail('WRONGTYPE Operation against a key holding the wrong kind of value')
+          notes[#notes + 1] = sub(holds.ended[index], 1, 1) == 'e' and note_of(holds, holder, holds.now) or fail('WRONGTYPE Operation against a key holding the wrong kind of value')
         end
       end
       if holds.note and not holds.own then
         own = holds.note
-        table.insert(ended, 1, own)
+        table.insert(notes, 1, own)
       end
       kind.complete()
-      for index = 1, #ended do
-        local note, cost = ended[index], 1
+      local is_set = kind.plan and call('TYPE', key).ok == 'zset'
+      for index = 1, #notes do
+        local note, cost = notes[index], 1
         local refund = not note.is_settled and refund_of(rule, note)
-        if refund and has_log then
+        if refund and is_set then
+          cost, refund.cost = max(1, note.units), min(note.units, 1000)
+        elseif refund and kind.plan then
           cost = 16
-          if call('TYPE', key).ok == 'zset' then
-            cost, refund.cost = max(1, note.units), min(note.units, 1000)
-          end
         end
-        if note ~= own and work.has_begun and cost > work.left then
+        if note ~= own and budget.work < 1000 and cost > budget.work then
           break
         end
-        work.left, work.has_begun = max(0, work.left - cost), true
-        if peeked then
-          holds.members = holds.members - 2
-          if refund then
-            kind.leave_out(refund, peeked)
-          end
-        else
-          if refund and refund.count > 0 then
-            kind.refund(refund, kind.read(refund, key, holds.now, nil, nil, declared, false, true))
-          end
-          call('ZREM', holds.name, 'e' .. note.holder, note.member)
+        budget.work = max(0, budget.work - cost)
+        if refund and kind.plan and not is_set then
+          local state = kind.read(refund, key, holds.now)
+          state.store.refund(state.log, refund.cost, note.at, 'full')
+        end
+        note.refund = refund and refund.count > 0 and refund
+        ended[index] = note
+      end
+      return ended
+    end
+    local function give_back(kind, key, holds, ended, declared)
+      for index = 1, #ended do
+        local note = ended[index]
+        if note.refund then
+          kind.refund(note.refund, kind.read(note.refund, key, holds.now, nil, nil, declared, false, true))
+        end
+        call('ZREM', holds.name, 'e' .. note.holder, note.member)
+      end
+    end
+    local function leave_out(kind, holds, ended, state)
+      for index = 1, #ended do
+        holds.members = holds.members - 2
+        if ended[index].refund then
+          kind.leave_out(ended[index].refund, state)
         end
       end
-      return true
     end
     local function check_room(holds)
       if holds.members >= 2 * 1048576 then
@@ -1220,7 +1231,9 @@ local make_run = not PLAIN and function()
     local function check_memory(rule, holds)
       call('ZADD', holds.name, 'XX', holds.ends, 'e' .. rule.holder)
     end
-    held = {read = read, open = open, give_back = give_back, check_room = check_room, check_memory = check_memory, apply = apply, settle = settle}
+    held = {
+      read = read, open = open, find_ended = find_ended, give_back = give_back, leave_out = leave_out, check_room = check_room, check_memory = check_memory, apply = apply, settle = settle,
+    }
     return held
   end
   local make_sliding = (not ONLY or ONLY == 'sliding') and function()
@@ -1288,8 +1301,8 @@ local make_run = not PLAIN and function()
         local is_exact = rule.count > 1 and state.newer > 0
         repeat
           local begun = at
-          is_exact = is_exact and lookups >= #windows
-          lookups = is_exact and lookups - #windows or lookups
+          is_exact = is_exact and budget.lookups >= #windows
+          budget.lookups = is_exact and budget.lookups - #windows or budget.lookups
           for index = 1, #windows do
             local ahead = is_exact and store.stamped_after(log, at + windows[index]) or 0
             local stamp = stamp_of(state, leftovers[index] + ahead)
@@ -1391,7 +1404,8 @@ local make_run = not PLAIN and function()
       end
       function sliding.refund(rule, state)
         local log, store, now, window, at = state.log, state.store, state.now, rule.windows[1], rule.at
-        local taken = store.refund(log, rule.cost, at)
+        local taken = store.refund(log, rule.cost, at, budget.compaction)
+        budget.compaction = not log.is_compacted and budget.compaction
         state.newer = 1 -- There may be some.
         local used = sliding.used(rule, state, 1)
         local gone = taken
@@ -1419,8 +1433,9 @@ local make_run = not PLAIN and function()
       end
       return {log = log, store = store, now = now, added = 0}
     end
-    local function plan(state, may_compact)
-      return state.store.plan(state.log, state.added, may_compact)
+    local function plan(state)
+      state.store.plan(state.log, state.added, budget.compaction)
+      budget.compaction = not state.log.is_compacted and budget.compaction
     end
     local function reply(_, state)
       local binding = state.binding
@@ -1893,12 +1908,8 @@ local make_run = not PLAIN and function()
     end
     local function expire_with_last(key, now, exists)
       local last = tonumber(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
-      if last == math.huge then
-        return -- A planted score may be any number.
-      end
-      last = min(ceil(last), 4611686018427387904)
-      if not exists or expiry_of(key, now) ~= last then
-        call('PEXPIREAT', key, format('%.0f', last))
+      if last <= 9007199254740991 and not (exists and expiry_of(key, now) == ceil(last)) then
+        call('PEXPIREAT', key, format('%.0f', ceil(last)))
       end
     end
     local function read(rule, key, now)
@@ -1973,7 +1984,7 @@ local make_run = not PLAIN and function()
         local function stored(index)
           local found = call('ZRANGEBYSCORE', key, format('(%d', now), '+inf', 'WITHSCORES', 'LIMIT', index, 1)
           local at = tonumber(found[2])
-          return at ~= math.huge and min(ceil(at), 4611686018427387904) - now or -1
+          return at <= 9007199254740991 and ceil(at) - now or -1
         end
         if not leases.counts then
           return stored(place)
@@ -2065,8 +2076,14 @@ local make_run = not PLAIN and function()
     local now, seconds, nanos = clock()
     local state = kind.read(rule, key, now, seconds, nanos, declared, writes and not rule.HOLD)
     local holds = rule.HOLD and (held or make_held()).open(rule, key, now, declared)
-    if holds and held.give_back(kind, rule, key, holds, declared, {left = 1000}, not writes and state) and writes then
-      state, holds = kind.read(rule, key, now, seconds, nanos, declared, false), held.open(rule, key, now, declared)
+    if holds and #holds.ended > 0 then
+      local ended = held.find_ended(kind, rule, key, holds, declared)
+      if writes then
+        held.give_back(kind, key, holds, ended, declared)
+        state, holds = kind.read(rule, key, now, seconds, nanos, declared, false), held.open(rule, key, now, declared)
+      else
+        held.leave_out(kind, holds, ended, state)
+      end
     end
     kind.verdict(rule, state)
     local counts = state.allowed or rule.counts
@@ -2075,7 +2092,8 @@ local make_run = not PLAIN and function()
     end
     kind.decide(rule, state, counts, not (rule.FULL or rule.EACH))
     if kind.plan and (writes or state.added > 0) then
-      kind.plan(state, true)
+      budget.compaction = writes and budget.compaction or 'full'
+      kind.plan(state)
     end
     if holds and counts then
       held.check_room(holds)
@@ -2156,7 +2174,8 @@ local make_run = not PLAIN and function()
       kind.complete()
       local now = clock()
       local holds = (held or make_held()).read(rule, key, now, declared)
-      if held.give_back(kind, rule, key, holds, declared, {left = 1000}) then
+      if #holds.ended > 0 then
+        held.give_back(kind, key, holds, held.find_ended(kind, rule, key, holds, declared), declared)
         holds = held.read(rule, key, now, declared)
       end
       local function read()
@@ -2174,7 +2193,7 @@ local make_run = not PLAIN and function()
           kind.verdict(rule, state)
           kind.decide(rule, state, true, true)
           if kind.plan then
-            kind.plan(state, true)
+            kind.plan(state)
           end
         end
         if not own then
@@ -2275,33 +2294,24 @@ local make_run = not PLAIN and function()
       end
     end
     local function plan_together(parts)
-      local added, full, due = 0, nil, nil
       for index = 1, #parts do
-        local kind, state = parts[index].kind, parts[index].state
+        local part = parts[index]
+        local kind, state = part.kind, part.state
         if kind.plan then
-          if not kind.plan(state, false) then
-            full = full and fail('ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units') or state
-            kind.plan(state, true)
+          kind.plan(state)
+          budget.added = budget.added - (state.store.is_compact and 0 or state.added)
+          if budget.added < 0 then
+            fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
           end
-          added = added + (state.store.is_compact and 0 or state.added)
-          due = due or state.store.is_compaction_due and state.store.is_compaction_due(state.log) and state
         end
-      end
-      if due and not full then
-        due.store.plan(due.log, due.added, true)
-      end
-      if added > 1000 then
-        fail('ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; RL.RESET a key that is a sorted set)')
-      end
-    end
-    local function limit_pruning(parts)
-      local left = 1000
-      for index = 1, #parts do
-        local set = parts[index].state.log or parts[index].state
+        local set = state.log or state
         local stale = max(set.expired or set.ended or 0, set.ahead or 0)
         stale = (set.units or set.held) == 0 and 0 or min(stale, 1000)
-        set.keeps_stale = stale > left
-        left = set.keeps_stale and left or left - stale
+        set.keeps_stale = stale > budget.removed
+        budget.removed = set.keeps_stale and budget.removed or budget.removed - stale
+        if part.holds and part.counts then
+          held.check_room(part.holds)
+        end
       end
     end
     local function parse(keys, words, at)
@@ -2355,12 +2365,22 @@ local make_run = not PLAIN and function()
       local parts, full, declared = parse(keys, words, at)
       local now, seconds, nanos = clock()
       check_apart(parts, now, declared)
-      if read_all(parts, now, seconds, nanos, declared) then
-        local work = {left = 1000}
+      local has_ended = read_all(parts, now, seconds, nanos, declared)
+      for index = 1, #parts do
+        local state = parts[index].state
+        if state.log and state.store.is_compact and state.store.is_nearly_full(state.log) then
+          budget.compaction = 'full'
+        end
+      end
+      if has_ended then
+        local ended = {} -- All of it is known before any is given back.
         for index = 1, #parts do
           local part = parts[index]
-          if part.holds then
-            held.give_back(part.kind, part.rule, part.key, part.holds, declared, work)
+          ended[index] = part.holds and held.find_ended(part.kind, part.rule, part.key, part.holds, declared)
+        end
+        for index = 1, #parts do
+          if ended[index] then
+            held.give_back(parts[index].kind, parts[index].key, parts[index].holds, ended[index], declared)
           end
         end
         read_all(parts, now, seconds, nanos, declared)
@@ -2406,12 +2426,6 @@ local make_run = not PLAIN and function()
       end
       if allowed then
         plan_together(parts)
-        limit_pruning(parts)
-        for index = 1, #parts do
-          if parts[index].holds and parts[index].counts then
-            held.check_room(parts[index].holds)
-          end
-        end
       end
       for index = 1, #parts do
         local part = parts[index]
@@ -2428,7 +2442,7 @@ local make_run = not PLAIN and function()
     return all
   end
   run = function(command, keys, words, at, declared)
-    lookups = 1024
+    budget = {lookups = 1024, work = 1000, added = 1000, removed = 1000, compaction = 'due'}
     if command == 'all' then
       return (all or make_all())(keys, words, at)
     end

@@ -126,10 +126,12 @@ fn call(
         let _ = log.newest_unit(bytes, units);
         let edit = match input.choice(2) {
             0 => log.commit(bytes, Some((time, units)), compaction(input)),
-            _ => log.refund(bytes, units, Some(time).filter(|_| units % 2 == 0)).map(|(refunded, edit)| {
-                assert!(refunded <= units.min(log.units()), "more given back than there was");
-                edit
-            }),
+            _ => log.refund(bytes, units, Some(time).filter(|_| units % 2 == 0), compaction(input)).map(
+                |(refunded, edit)| {
+                    assert!(refunded <= units.min(log.units()), "more given back than there was");
+                    edit
+                },
+            ),
         };
         return edit.ok();
     };
@@ -162,7 +164,7 @@ fn call(
         }
         _ => {
             let at = Some(time).filter(|_| input.choice(2) == 0);
-            let refund = log.refund(bytes, units, at);
+            let refund = log.refund(bytes, units, at, compaction(input));
             refund.map(|(refunded, edit)| {
                 assert_eq!(refunded, take_back(&mut left, units, at.map(Time::millis)));
                 edit
@@ -180,7 +182,7 @@ fn call(
 }
 
 fn compaction(input: &mut Input<'_>) -> Compaction {
-    [Compaction::Allowed, Compaction::Forbidden][usize::from(input.choice(2))]
+    [Compaction::IfDue, Compaction::IfFull, Compaction::Never][usize::from(input.choice(3))]
 }
 
 /// Takes the newest units, or those with a stamp, and answers how many.

@@ -54,38 +54,27 @@ local function check_apart(parts, now, declared)
   end
 end
 
--- Plans what all rules store. What bounds one call bounds all of them together: the members that are added to sorted sets, and the
--- one log that may be compacted, the first that cannot take its entry otherwise, or else the first that is due.
+-- Plans what all rules store. What bounds one call bounds all of them together; stale members that are more than the call may still
+-- remove are left to later calls.
 local function plan_together(parts)
-  local added, full, due = 0, nil, nil
   for index = 1, #parts do
-    local kind, state = parts[index].kind, parts[index].state
+    local part = parts[index]
+    local kind, state = part.kind, part.state
     if kind.plan then
-      if not kind.plan(state, false) then
-        full = full and fail(LOG_IS_FULL) or state
-        kind.plan(state, true)
+      kind.plan(state)
+      budget.added = budget.added - (state.store.is_compact and 0 or state.added)
+      if budget.added < 0 then
+        fail(COST_TOO_LARGE)
       end
-      added = added + (state.store.is_compact and 0 or state.added)
-      due = due or state.store.is_compaction_due and state.store.is_compaction_due(state.log) and state
     end
-  end
-  if due and not full then
-    due.store.plan(due.log, due.added, true)
-  end
-  if added > MOST_ADDED then
-    fail(COST_TOO_LARGE)
-  end
-end
-
--- Leaves stale members to later calls where they are more than the call may still remove.
-local function limit_pruning(parts)
-  local left = MOST_REMOVED
-  for index = 1, #parts do
-    local set = parts[index].state.log or parts[index].state
+    local set = state.log or state
     local stale = max(set.expired or set.ended or 0, set.ahead or 0)
     stale = (set.units or set.held) == 0 and 0 or min(stale, MOST_REMOVED)
-    set.keeps_stale = stale > left
-    left = set.keeps_stale and left or left - stale
+    set.keeps_stale = stale > budget.removed
+    budget.removed = set.keeps_stale and budget.removed or budget.removed - stale
+    if part.holds and part.counts then
+      held.check_room(part.holds)
+    end
   end
 end
 
@@ -144,12 +133,23 @@ all = function(keys, words, at)
   local parts, full, declared = parse(keys, words, at)
   local now, seconds, nanos = clock()
   check_apart(parts, now, declared)
-  if read_all(parts, now, seconds, nanos, declared) then
-    local work = {left = MOST_WORK}
+  local has_ended = read_all(parts, now, seconds, nanos, declared)
+  for index = 1, #parts do
+    -- The one compaction is for a log that takes nothing otherwise.
+    local state = parts[index].state
+    if state.log and state.store.is_compact and state.store.is_nearly_full(state.log) then
+      budget.compaction = 'full'
+    end
+  end
+  if has_ended then
+    local ended = {} -- All of it is known before any is given back.
     for index = 1, #parts do
       local part = parts[index]
-      if part.holds then
-        held.give_back(part.kind, part.rule, part.key, part.holds, declared, work)
+      ended[index] = part.holds and held.find_ended(part.kind, part.rule, part.key, part.holds, declared)
+    end
+    for index = 1, #parts do
+      if ended[index] then
+        held.give_back(parts[index].kind, parts[index].key, parts[index].holds, ended[index], declared)
       end
     end
     read_all(parts, now, seconds, nanos, declared)
@@ -196,12 +196,6 @@ all = function(keys, words, at)
   end
   if allowed then
     plan_together(parts)
-    limit_pruning(parts)
-    for index = 1, #parts do
-      if parts[index].holds and parts[index].counts then
-        held.check_room(parts[index].holds)
-      end
-    end
   end
   for index = 1, #parts do
     local part = parts[index]

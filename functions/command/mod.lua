@@ -3,10 +3,12 @@
 local ceil, max, min, sub, lower, upper = math.ceil, math.max, math.min, string.sub, string.lower, string.upper
 
 local MOST_LOOKUPS = 1024
-local MOST_WORK = 1000 -- What one call may do for holds that have ended.
+local MOST_WORK = 1000
 
--- The windows that a call may still look into to find the ends of waits: one budget for all its rules, windows and EACH.
-local lookups = MOST_LOOKUPS
+-- What a call may still do, in all of its keys, rules and windows: `lookups` into windows for the ends of waits, `work` on holds that
+-- have ended, members `added` to sorted sets and `removed` as stale, and one `compaction` of a log: where it is 'due', or where the log
+-- is 'full' and takes nothing otherwise.
+local budget = nil
 
 include 'command/grammar'
 include 'state/mod'
@@ -39,7 +41,7 @@ local make_all = not ONLY and function()
 end
 
 run = function(command, keys, words, at, declared)
-  lookups = MOST_LOOKUPS
+  budget = {lookups = MOST_LOOKUPS, work = MOST_WORK, added = MOST_ADDED, removed = MOST_REMOVED, compaction = 'due'}
   if command == 'all' then
     return (all or make_all())(keys, words, at)
   end

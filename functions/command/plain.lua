@@ -9,7 +9,7 @@ local plain_sliding = (not ONLY or PLAIN and ONLY == 'sliding') and function(key
   end
   local used = log.units
   local allowed = limit - used >= needed
-  store.plan(log, allowed and needed or 0, true)
+  store.plan(log, allowed and needed or 0, 'due')
   store.apply(log, true)
   return {allowed and 1 or 0, used, math.ceil(window / 1000)}
 end

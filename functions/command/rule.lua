@@ -6,7 +6,7 @@
 -- verdict(rule, state)               whether the request is `allowed`
 -- decide(rule, state, counts, is_short)  updates the state to that after a call that may count, or may not.
 --                                    `is_short`: whether the reply shows no wait
--- plan(state, may_compact)           whether what was decided can be stored; only where that is not certain
+-- plan(state)                        plans to store what was decided; only where it is not certain that it can be
 -- reply(rule, state)                 the short reply
 -- apply(rule, state)                 writes what was decided, and drops what has expired
 -- complete()                         adds the functions below, if they are not there yet
@@ -25,9 +25,14 @@ local function decide(kind, words, at, command, key, declared)
   local now, seconds, nanos = clock()
   local state = kind.read(rule, key, now, seconds, nanos, declared, writes and not rule.HOLD)
   local holds = rule.HOLD and (held or make_held()).open(rule, key, now, declared)
-  -- A peek leaves out of its state what another call gives back.
-  if holds and held.give_back(kind, rule, key, holds, declared, {left = MOST_WORK}, not writes and state) and writes then
-    state, holds = kind.read(rule, key, now, seconds, nanos, declared, false), held.open(rule, key, now, declared)
+  if holds and #holds.ended > 0 then
+    local ended = held.find_ended(kind, rule, key, holds, declared)
+    if writes then
+      held.give_back(kind, key, holds, ended, declared)
+      state, holds = kind.read(rule, key, now, seconds, nanos, declared, false), held.open(rule, key, now, declared)
+    else
+      held.leave_out(kind, holds, ended, state)
+    end
   end
   kind.verdict(rule, state)
   local counts = state.allowed or rule.counts
@@ -37,7 +42,8 @@ local function decide(kind, words, at, command, key, declared)
   kind.decide(rule, state, counts, not (rule.FULL or rule.EACH))
   -- A peek plans what it would add as well: a log that cannot take the units refuses it like the call.
   if kind.plan and (writes or state.added > 0) then
-    kind.plan(state, true)
+    budget.compaction = writes and budget.compaction or 'full'
+    kind.plan(state)
   end
   if holds and counts then
     held.check_room(holds)

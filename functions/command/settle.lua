@@ -11,7 +11,8 @@ local settle = HELD and not DIRECT and function(kind, words, at, key, declared)
   kind.complete()
   local now = clock()
   local holds = (held or make_held()).read(rule, key, now, declared)
-  if held.give_back(kind, rule, key, holds, declared, {left = MOST_WORK}) then
+  if #holds.ended > 0 then
+    held.give_back(kind, key, holds, held.find_ended(kind, rule, key, holds, declared), declared)
     holds = held.read(rule, key, now, declared)
   end
 
@@ -31,7 +32,7 @@ local settle = HELD and not DIRECT and function(kind, words, at, key, declared)
       kind.verdict(rule, state)
       kind.decide(rule, state, true, true)
       if kind.plan then
-        kind.plan(state, true)
+        kind.plan(state)
       end
     end
     if not own then

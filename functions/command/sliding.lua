@@ -19,8 +19,9 @@ local function read(rule, key, now, _, _, _, prunes)
   return {log = log, store = store, now = now, added = 0}
 end
 
-local function plan(state, may_compact)
-  return state.store.plan(state.log, state.added, may_compact)
+local function plan(state)
+  state.store.plan(state.log, state.added, budget.compaction)
+  budget.compaction = not state.log.is_compacted and budget.compaction
 end
 
 local function reply(_, state)

@@ -24,7 +24,7 @@ local function complete()
     local function stored(index)
       local found = call('ZRANGEBYSCORE', key, format('(%d', now), '+inf', 'WITHSCORES', 'LIMIT', index, 1)
       local at = tonumber(found[2])
-      return at ~= math.huge and min(ceil(at), LAST_EXPIRY) - now or -1
+      return at <= MOST and ceil(at) - now or -1
     end
     if not leases.counts then
       return stored(place)

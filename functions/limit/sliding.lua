@@ -77,8 +77,8 @@ local function complete()
     local is_exact = rule.count > 1 and state.newer > 0
     repeat
       local begun = at
-      is_exact = is_exact and lookups >= #windows
-      lookups = is_exact and lookups - #windows or lookups
+      is_exact = is_exact and budget.lookups >= #windows
+      budget.lookups = is_exact and budget.lookups - #windows or budget.lookups
       for index = 1, #windows do
         local ahead = is_exact and store.stamped_after(log, at + windows[index]) or 0
         local stamp = stamp_of(state, leftovers[index] + ahead)
@@ -156,7 +156,8 @@ local function complete()
   -- Takes back the newest units that a clock has stamped, or some of one stamp.
   function sliding.refund(rule, state)
     local log, store, now, window, at = state.log, state.store, state.now, rule.windows[1], rule.at
-    local taken = store.refund(log, rule.cost, at)
+    local taken = store.refund(log, rule.cost, at, budget.compaction)
+    budget.compaction = not log.is_compacted and budget.compaction
     state.newer = 1 -- There may be some.
     local used = sliding.used(rule, state, 1)
     local gone = taken

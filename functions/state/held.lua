@@ -102,51 +102,64 @@ local function refund_of(rule, note)
   return refund
 end
 
--- Gives back what has ended at a key, as RL.REFUND with the time at which it was counted. What one call does is bounded: `work` is what
--- is left of that. The first of a call and the hold of its own holder are given back in any case. Returns whether there was any.
--- `peeked`: the state of a peek, which leaves all this out of it and writes nothing.
-local function give_back(kind, rule, key, holds, declared, work, peeked)
-  if #holds.ended == 0 then
-    return false
-  end
-  local ended, own, has_log = {}, nil, kind.plan ~= nil
+-- The notes of what has ended at a key, each with the `refund` that gives it back, if anything can. The first of a call and the hold of
+-- its own holder are given back in any case, others as far as the budget of the call goes. What damage of a log would refuse is refused
+-- here, before anything is written.
+local function find_ended(kind, rule, key, holds, declared)
+  local notes, own, ended = {}, nil, {}
   for index = 1, #holds.ended do
     local holder = sub(holds.ended[index], 2)
     if holder ~= rule.holder then
-      ended[#ended + 1] = sub(holds.ended[index], 1, 1) == 'e' and note_of(holds, holder, holds.now) or fail(WRONG_TYPE)
+      notes[#notes + 1] = sub(holds.ended[index], 1, 1) == 'e' and note_of(holds, holder, holds.now) or fail(WRONG_TYPE)
     end
   end
   if holds.note and not holds.own then
     own = holds.note
-    table.insert(ended, 1, own)
+    table.insert(notes, 1, own)
   end
   kind.complete()
-  for index = 1, #ended do
-    local note, cost = ended[index], 1
+  local is_set = kind.plan and call('TYPE', key).ok == 'zset'
+  for index = 1, #notes do
+    local note, cost = notes[index], 1
     local refund = not note.is_settled and refund_of(rule, note)
-    if refund and has_log then
+    if refund and is_set then
+      cost, refund.cost = max(1, note.units), min(note.units, MOST_ADDED)
+    elseif refund and kind.plan then
       cost = WORK_OF_REWRITING
-      if call('TYPE', key).ok == 'zset' then
-        cost, refund.cost = max(1, note.units), min(note.units, MOST_ADDED)
-      end
     end
-    if note ~= own and work.has_begun and cost > work.left then
+    if note ~= own and budget.work < MOST_WORK and cost > budget.work then
       break
     end
-    work.left, work.has_begun = max(0, work.left - cost), true
-    if peeked then
-      holds.members = holds.members - 2
-      if refund then
-        kind.leave_out(refund, peeked)
-      end
-    else
-      if refund and refund.count > 0 then
-        kind.refund(refund, kind.read(refund, key, holds.now, nil, nil, declared, false, true))
-      end
-      call('ZREM', holds.name, 'e' .. note.holder, note.member)
+    budget.work = max(0, budget.work - cost)
+    if refund and kind.plan and not is_set then
+      local state = kind.read(refund, key, holds.now)
+      state.store.refund(state.log, refund.cost, note.at, 'full')
+    end
+    note.refund = refund and refund.count > 0 and refund
+    ended[index] = note
+  end
+  return ended
+end
+
+-- Gives back what has ended, as RL.REFUND with the time at which it was counted.
+local function give_back(kind, key, holds, ended, declared)
+  for index = 1, #ended do
+    local note = ended[index]
+    if note.refund then
+      kind.refund(note.refund, kind.read(note.refund, key, holds.now, nil, nil, declared, false, true))
+    end
+    call('ZREM', holds.name, 'e' .. note.holder, note.member)
+  end
+end
+
+-- Leaves it out of the state of a peek instead, which writes nothing.
+local function leave_out(kind, holds, ended, state)
+  for index = 1, #ended do
+    holds.members = holds.members - 2
+    if ended[index].refund then
+      kind.leave_out(ended[index].refund, state)
     end
   end
-  return true
 end
 
 -- Refuses one holder more than a key may have.
@@ -218,4 +231,6 @@ local function check_memory(rule, holds)
   call('ZADD', holds.name, 'XX', holds.ends, 'e' .. rule.holder)
 end
 
-held = {read = read, open = open, give_back = give_back, check_room = check_room, check_memory = check_memory, apply = apply, settle = settle}
+held = {
+  read = read, open = open, find_ended = find_ended, give_back = give_back, leave_out = leave_out, check_room = check_room, check_memory = check_memory, apply = apply, settle = settle,
+}

@@ -1,7 +1,5 @@
 -- Leases in a sorted set: the holder's bytes, and as the score the unix time in milliseconds at which its lease ends.
 
-local LAST_EXPIRY = 4611686018427387904 -- 2^62
-
 -- Removes leases that have ended. Returns whether the key still exists.
 local function prune(leases)
   if leases.held == 0 then
@@ -18,15 +16,11 @@ local function prune(leases)
   return true
 end
 
--- The key expires with its last lease.
+-- The key expires with its last lease. A score that no clock reaches, which others have planted, never ends.
 local function expire_with_last(key, now, exists)
   local last = tonumber(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
-  if last == math.huge then
-    return -- A planted score may be any number.
-  end
-  last = min(ceil(last), LAST_EXPIRY)
-  if not exists or expiry_of(key, now) ~= last then
-    call('PEXPIREAT', key, format('%.0f', last))
+  if last <= MOST and not (exists and expiry_of(key, now) == ceil(last)) then
+    call('PEXPIREAT', key, format('%.0f', ceil(last)))
   end
 end
 

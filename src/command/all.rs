@@ -13,13 +13,10 @@ use super::rule::{enforced, now};
 use super::rules::{AnyRule, AnyState, bad_words, is_rule};
 use super::top::denied;
 use crate::config;
-use crate::limit::{Decision, Detail, Lookups, Micros, Retry, Status};
+use crate::limit::{Decision, Detail, Micros, Retry, Status};
 use crate::metrics::ALL;
 use crate::server::{Args, Call, Context, Error, Handler, Keys, Writable};
-use crate::state::{
-    Compaction, CounterSet, LOG_FULL, MOST_ADDED, Plan, State, Stored, TOO_MANY_MEMBERS, Work, counted_key,
-    limit_pruning,
-};
+use crate::state::{Budget, CounterSet, State, Stored, counted_key};
 
 /// The most keys of one call.
 const MOST_KEYS: i64 = 64;
@@ -40,28 +37,33 @@ pub struct All;
 impl Handler for All {
     fn handle(ctx: &mut Context, words: Args<'_>) -> Result<(), Error> {
         let (parts, detail) = parse(words)?;
-        let now = now();
+        let (now, budget) = (now(), Budget::new());
         check_apart(&parts, now)?;
 
         let mut states = read(ctx, &parts, now)?;
+        if states.iter().any(State::is_nearly_full) {
+            budget.compact_if_full();
+        }
         if states.iter().any(State::has_ended_holds) {
             drop(states);
-            let mut work = Work::new();
-            parts.iter().try_for_each(|(call, rule)| rule.give_back_ended(ctx, *call, now, &mut work))?;
+            // All of it is known before any is given back.
+            let ended = try_map(&parts, |(call, rule)| rule.ended(ctx, *call, now, &budget))?;
+            for ((call, rule), ended) in parts.iter().zip(ended) {
+                rule.give_back(ended, ctx, *call, now, &budget)?;
+            }
             states = read(ctx, &parts, now)?;
         }
         // Where each holder has its hold the call was carried out before. It counts nothing again.
         let mut holds = states.iter().filter_map(State::finds_hold).peekable();
         let is_known = holds.peek().is_some() && holds.all(|found| found);
         // Whether each has room, and then, with waits, what that means for each.
-        let lookups = Lookups::new();
-        let verdicts = try_map(&states, |state| state.decide(Detail::Allowed, false, &lookups))?;
+        let verdicts = try_map(&states, |state| state.decide(Detail::Allowed, false, &budget))?;
         let denies = |(decision, (_, rule)): (&Decision, &Part<'_>)| !decision.allowed() && !rule.forces() && !is_known;
         let denying: List<bool> = verdicts.iter().zip(&parts).map(denies).collect();
         let allowed = !denying.contains(&true);
         let decisions = try_map(&states, |state| match is_known {
-            true => state.decide(detail, matches!(state, AnyState::Lease(_)), &lookups).map(Decision::let_through),
-            false => state.decide(detail, allowed, &lookups),
+            true => state.decide(detail, matches!(state, AnyState::Lease(_)), &budget).map(Decision::let_through),
+            false => state.decide(detail, allowed, &budget),
         })?;
         let statuses = (0..).zip(&decisions).map(|(index, decision)| (index, decision.status));
         let binding = if allowed {
@@ -71,10 +73,10 @@ impl Handler for All {
             denying.min_by_key(|(_, status)| Reverse(status.retry))
         };
         let (index, status) = binding.ok_or(BAD_ALL)?; // There is at least one rule.
-        let plans = if allowed {
-            plan_together(&states, &decisions)?
-        } else {
-            states.iter().map(AnyState::set_missing_expiry).collect()
+        let mut counted = decisions.iter().map(|decision| decision.counted);
+        let plans = match allowed {
+            true => try_map(&states, |state| state.plan(counted.next().unwrap_or(false), &budget))?,
+            false => states.iter().map(AnyState::set_missing_expiry).collect(),
         };
 
         // All keys are closed before the first change is published: listeners of events may run then.
@@ -100,34 +102,6 @@ impl Handler for All {
 /// Reads the keys of all rules.
 fn read<'a>(ctx: &'a Context, parts: &'a [Part<'_>], now: Micros) -> Result<List<AnyState<'a, Writable>>, Error> {
     try_map(parts, |(call, rule)| rule.read::<Writable>(ctx, *call, now))
-}
-
-/// The plans of a call that is allowed. What bounds one call bounds all of its rules together: the members that are added to sorted
-/// sets, those that are removed, and the one log that may be compacted.
-fn plan_together(states: &[AnyState<'_, Writable>], decisions: &[Decision]) -> Result<List<Plan>, Error> {
-    let mut has_compacted = false;
-    let mut plans: List<Plan> = List::new();
-    for (state, decision) in states.iter().zip(decisions) {
-        plans.push(match state.plan(decision.counted, Compaction::Forbidden) {
-            // The first log that cannot grow otherwise.
-            Err(error) if error == LOG_FULL && !has_compacted => {
-                has_compacted = true;
-                state.plan(decision.counted, Compaction::Allowed)?
-            }
-            plan => plan?,
-        });
-    }
-    let mut due = plans.iter_mut().zip(states.iter().zip(decisions)).filter(|(plan, _)| plan.compaction_is_due);
-    if let Some((plan, (state, decision))) = due.next()
-        && !has_compacted
-    {
-        *plan = state.plan(decision.counted, Compaction::Allowed)?;
-    }
-    if plans.iter().map(Plan::added_members).fold(0, i64::saturating_add) > MOST_ADDED {
-        return Err(TOO_MANY_MEMBERS);
-    }
-    limit_pruning(&mut plans);
-    Ok(plans)
 }
 
 /// The keys with their rules, and how much is replied.

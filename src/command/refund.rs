@@ -6,7 +6,7 @@ use super::rule::now;
 use super::rules::AnyRule;
 use crate::metrics::REFUND;
 use crate::server::{Args, Call, Context, Error, Writable};
-use crate::state::{State, Stored};
+use crate::state::{Budget, State, Stored};
 
 pub struct Refund;
 
@@ -17,7 +17,7 @@ impl KeyHandler for Refund {
         let now = now();
 
         let state = rule.read::<Writable>(ctx, call, now)?;
-        let (refund, plan) = state.refund(options.at)?;
+        let (refund, plan) = state.refund(options.at, &Budget::new())?;
         plan.apply(state.into_keys()).publish(ctx, call.key);
 
         REFUND.add(1);

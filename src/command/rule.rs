@@ -11,10 +11,10 @@ use super::reply;
 use super::rules::Counts;
 use super::top::denied;
 use crate::config;
-use crate::limit::{Decision, Detail, Lookups, Micros};
+use crate::limit::{Decision, Detail, Micros};
 use crate::metrics::PEEK;
 use crate::server::{Args, Call, Command, Context, Error, Writable, unix_micros};
-use crate::state::{Compaction, State, Stored, Work};
+use crate::state::{Budget, State, Stored};
 
 /// A rule: its words, its state, its decision, and whatever else the commands need to know of it.
 ///
@@ -69,16 +69,17 @@ impl<R: Rule + Counts> KeyHandler for Decide<R> {
 
 /// Decides by a rule about a key, and replies.
 pub fn decide<R: Rule + Counts>(ctx: &mut Context, call: Call<'_>, rule: &R, detail: Detail) -> Result<(), Error> {
-    let now = now();
+    let (now, budget) = (now(), Budget::new());
 
     let mut state = rule.read::<Writable>(ctx, call, now)?;
     if state.has_ended_holds() {
         drop(state);
-        rule.give_back_ended(ctx, call, now, &mut Work::new())?;
+        let ended = rule.ended(ctx, call, now, &budget)?;
+        rule.give_back(ended, ctx, call, now, &budget)?;
         state = rule.read(ctx, call, now)?;
     }
-    let decision = state.decide(detail, true, &Lookups::new())?;
-    let plan = state.plan(decision.counted, Compaction::Allowed)?;
+    let decision = state.decide(detail, true, &budget)?;
+    let plan = state.plan(decision.counted, &budget)?;
     plan.apply(state.into_keys()).publish(ctx, call.key);
 
     if rule.is_check() {

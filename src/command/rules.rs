@@ -7,10 +7,10 @@ use std::sync::LazyLock;
 
 use super::args::{Grammar, Host, Options, takes};
 use super::rule::Rule;
-use crate::limit::{Decision, Detail, Lookups, Micros, Refund, Time};
+use crate::limit::{Decision, Detail, Micros, Refund, Time};
 use crate::metrics::Outcomes;
 use crate::server::{Args, Call, Command, Context, Error, Mode, ReadOnly, Str};
-use crate::state::{Compaction, CounterSet, Fixed, Lease, OpenKeys, Plan, Sliding, State, Stored, Throttle, Work};
+use crate::state::{Budget, CounterSet, Ended, Fixed, Lease, OpenKeys, Plan, Sliding, State, Stored, Throttle};
 
 macro_rules! rules {
     ($($rule:ident),+ $(,)?) => {
@@ -84,15 +84,22 @@ macro_rules! rules {
                 }
             }
 
-            fn give_back_ended(
+            fn ended(&self, ctx: &Context, call: Call<'_>, now: Micros, budget: &Budget) -> Result<Vec<Ended>, Error> {
+                match self {
+                    $(Self::$rule(rule) => rule.ended(ctx, call, now, budget)),+
+                }
+            }
+
+            fn give_back(
                 &self,
+                ended: Vec<Ended>,
                 ctx: &mut Context,
                 call: Call<'_>,
                 now: Micros,
-                work: &mut Work,
+                budget: &Budget,
             ) -> Result<(), Error> {
                 match self {
-                    $(Self::$rule(rule) => rule.give_back_ended(ctx, call, now, work)),+
+                    $(Self::$rule(rule) => rule.give_back(ended, ctx, call, now, budget)),+
                 }
             }
 
@@ -101,24 +108,25 @@ macro_rules! rules {
                 state: &mut AnyState<'a, ReadOnly>,
                 ctx: &Context,
                 call: Call<'_>,
+                budget: &Budget,
             ) -> Result<(), Error> {
                 match (self, state) {
-                    $((Self::$rule(rule), AnyState::$rule(state)) => rule.leave_out_ended(state, ctx, call),)+
+                    $((Self::$rule(rule), AnyState::$rule(state)) => rule.leave_out_ended(state, ctx, call, budget),)+
                     _ => Ok(()),
                 }
             }
         }
 
         impl<'a, M: Mode> State<'a, M> for AnyState<'a, M> {
-            fn decide(&self, detail: Detail, may_count: bool, lookups: &Lookups) -> Result<Decision, Error> {
+            fn decide(&self, detail: Detail, may_count: bool, budget: &Budget) -> Result<Decision, Error> {
                 match self {
-                    $(Self::$rule(state) => state.decide(detail, may_count, lookups)),+
+                    $(Self::$rule(state) => state.decide(detail, may_count, budget)),+
                 }
             }
 
-            fn plan(&self, counted: bool, compaction: Compaction) -> Result<Plan, Error> {
+            fn plan(&self, counted: bool, budget: &Budget) -> Result<Plan, Error> {
                 match self {
-                    $(Self::$rule(state) => state.plan(counted, compaction)),+
+                    $(Self::$rule(state) => state.plan(counted, budget)),+
                 }
             }
 
@@ -128,15 +136,21 @@ macro_rules! rules {
                 }
             }
 
+            fn is_nearly_full(&self) -> bool {
+                match self {
+                    $(Self::$rule(state) => state.is_nearly_full()),+
+                }
+            }
+
             fn set_missing_expiry(&self) -> Plan {
                 match self {
                     $(Self::$rule(state) => state.set_missing_expiry()),+
                 }
             }
 
-            fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
+            fn refund(&self, at: Option<Time>, budget: &Budget) -> Result<(Refund, Plan), Error> {
                 match self {
-                    $(Self::$rule(state) => state.refund(at)),+
+                    $(Self::$rule(state) => state.refund(at, budget)),+
                 }
             }
 

@@ -12,8 +12,6 @@ pub mod sliding;
 pub mod throttle;
 mod units;
 
-use std::cell::Cell;
-
 pub use units::{Cost, Limit, Micros, Quota, Quotas, Refusal, Request, Time, Window, seconds};
 
 /// The answer to a request.
@@ -124,27 +122,6 @@ pub enum Detail {
     Full,
     /// The same for each quota.
     Each,
-}
-
-/// The look-ups for waits that a call may still make, in all of its keys, rules and windows.
-///
-/// Where entries of a log lie ahead of the clock, a wait is found in rounds, and a call could go through thousands of them for each of
-/// its windows. A search that finds too few left takes one last round, whose answer may be too late, never too early.
-pub struct Lookups(Cell<usize>);
-
-impl Lookups {
-    /// Some milliseconds at most.
-    const MOST: usize = 1024;
-
-    pub const fn new() -> Self {
-        Self(Cell::new(Self::MOST))
-    }
-
-    /// Takes this many, if as many are left.
-    fn take(&self, number: usize) -> bool {
-        let left = self.0.get().checked_sub(number);
-        left.inspect(|&left| self.0.set(left)).is_some()
-    }
 }
 
 /// What one quota says of a request, by its state before it.

@@ -5,11 +5,11 @@ use std::iter;
 use smallvec::SmallVec;
 
 use super::counter_name::{CounterSet, Suffix, check_missing, counter_name};
-use super::held::{self, Hold, Holdable, Holding, Note, Work};
+use super::held::{self, Ended, Hold, Holdable, Holding, Note};
 use super::plan::{Change, Changes, OpenKey};
-use super::{Compaction, OpenKeys, Plan, State, Stored, read_integer};
+use super::{Budget, OpenKeys, Plan, State, Stored, read_integer};
 use crate::limit::fixed::{self, Counter, Overflow};
-use crate::limit::{Cost, Decision, Detail, Lookups, Micros, Quota, Refund, Request, Time, Window};
+use crate::limit::{Cost, Decision, Detail, Micros, Quota, Refund, Request, Time, Window};
 use crate::server::{Call, Context, Error, Key, Kind, Mode, ReadOnly};
 
 const ENDED: Error = Error::Line(c"ERR the window has ended");
@@ -81,8 +81,19 @@ impl Stored for Fixed {
         Some(CounterSet::new(key, suffixes.chain(self.hold.as_ref().map(|_| Suffix::Held))))
     }
 
-    fn give_back_ended(&self, ctx: &mut Context, call: Call<'_>, now: Micros, work: &mut Work) -> Result<(), Error> {
-        held::give_back_ended(self, ctx, call, now, work)
+    fn ended(&self, ctx: &Context, call: Call<'_>, now: Micros, budget: &Budget) -> Result<Vec<Ended>, Error> {
+        held::ended(self, ctx, call, now, budget)
+    }
+
+    fn give_back(
+        &self,
+        ended: Vec<Ended>,
+        ctx: &mut Context,
+        call: Call<'_>,
+        now: Micros,
+        budget: &Budget,
+    ) -> Result<(), Error> {
+        held::give_back(self, ended, ctx, call, now, budget)
     }
 
     fn leave_out_ended<'a>(
@@ -90,8 +101,9 @@ impl Stored for Fixed {
         state: &mut Self::State<'a, ReadOnly>,
         ctx: &Context,
         call: Call<'_>,
+        budget: &Budget,
     ) -> Result<(), Error> {
-        state.leave_out_ended(self, ctx, call, |counters, rule, at| {
+        state.leave_out_ended(self, ctx, call, budget, |counters, rule, at| {
             counters.leave_out(rule, at);
             Ok(())
         })
@@ -197,15 +209,15 @@ impl<M: Mode> Counters<'_, M> {
 }
 
 impl<'a, M: Mode> State<'a, M> for Counters<'a, M> {
-    fn decide(&self, detail: Detail, may_count: bool, _lookups: &Lookups) -> Result<Decision, Error> {
+    fn decide(&self, detail: Detail, may_count: bool, _budget: &Budget) -> Result<Decision, Error> {
         Ok(fixed::decide(self.first.counter, self.others(), &self.rule.request, detail, may_count, self.now)?)
     }
 
-    fn plan(&self, counted: bool, _compaction: Compaction) -> Result<Plan, Error> {
+    fn plan(&self, counted: bool, _budget: &Budget) -> Result<Plan, Error> {
         if !counted {
             return Ok(self.set_missing_expiry());
         }
-        let mut plan = Plan { keys: SmallVec::with_capacity(self.keys.len()), ..Plan::default() };
+        let mut plan = Plan { keys: SmallVec::with_capacity(self.keys.len()) };
         for found in self.stored() {
             plan.keys.push(found.count(self.rule.request.cost, self.now)?);
         }
@@ -216,7 +228,7 @@ impl<'a, M: Mode> State<'a, M> for Counters<'a, M> {
         Plan::for_keys(self.stored().map(|found| found.set_missing_expiry(self.now).into_iter().collect()))
     }
 
-    fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
+    fn refund(&self, at: Option<Time>, _budget: &Budget) -> Result<(Refund, Plan), Error> {
         let request = &self.rule.request;
         let refund = fixed::refund(self.first.counter, self.others(), request, at, self.now);
         let give_back = |found: Found| found.give_back(request.cost, at, self.now).into_iter().collect();

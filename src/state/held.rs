@@ -14,11 +14,12 @@ use std::iter;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::budget::MOST_WORK;
 use super::counter_name::{Suffix, check_missing, counter_name};
 use super::plan::{Change, Changes, OpenKey};
 use super::stale::score;
-use super::{Compaction, OpenKeys, Plan, State, Stored, WRONG_TYPE};
-use crate::limit::{Cost, Decision, Detail, Limit, Lookups, Micros, Refund, Request, Time, Window};
+use super::{Budget, OpenKeys, Plan, State, Stored, WRONG_TYPE};
+use crate::limit::{Cost, Decision, Detail, Limit, Micros, Refund, Request, Time, Window};
 use crate::server::{Call, Context, Digits, Error, Key, Kind, Mode, OwnedStr, ReadOnly, ScoreRange, Str, Writable};
 
 const SETTLED: Error = Error::Line(c"ERR this hold is settled: a new request takes a new holder");
@@ -54,32 +55,15 @@ pub trait Holdable: Stored + Sized {
     /// The same rule for a request of another cost, without its hold.
     fn charging(&self, cost: Cost, force: bool) -> Self;
 
-    /// The rule by which an ended hold is given back, if it can be, and what that takes of the [`Work`] of a call.
+    /// The rule by which an ended hold is given back, if it can be, and what work that takes of the budget of a call.
     fn giving_back(&self, ctx: &Context, call: Call<'_>, note: &Note) -> (Option<Self>, i64);
 }
 
-/// What one call may spend on holds that have ended. The next calls do the rest.
-pub struct Work {
-    left: i64,
-    has_begun: bool,
-}
-
-impl Work {
-    const MOST: i64 = 1000;
-
-    pub const fn new() -> Self {
-        Self { left: Self::MOST, has_begun: false }
-    }
-
-    /// Takes some of it, if enough is left. The first of a call is always done, and so is what `must` be.
-    fn take(&mut self, work: i64, must: bool) -> bool {
-        let takes = must || !self.has_begun || work <= self.left;
-        if takes {
-            self.left = self.left.saturating_sub(work).max(0);
-            self.has_begun = true;
-        }
-        takes
-    }
+/// A hold or a settlement that has ended.
+pub struct Ended {
+    /// The member that says when.
+    member: OwnedStr,
+    note: Note,
 }
 
 /// What is written down about a holder.
@@ -217,9 +201,9 @@ impl<'a, M: Mode> Held<'a, M> {
         self.open.key.any_in(ended_by(self.now))
     }
 
-    /// What has ended, as much as a call may give back, with the members that say when: the holder's own first.
-    fn ended(&self) -> Result<Vec<(OwnedStr, Note)>, Error> {
-        let most = usize::try_from(Work::MOST).unwrap_or(usize::MAX);
+    /// What has ended, at most what a call may give back, the holder's own first.
+    fn ended(&self) -> Result<Vec<Ended>, Error> {
+        let most = usize::try_from(MOST_WORK).unwrap_or(usize::MAX);
         let mut members = self.open.key.lowest_in(ended_by(self.now), most);
         if self.own.is_some() && self.own().is_none() {
             let own = self.end.as_str();
@@ -228,7 +212,7 @@ impl<'a, M: Mode> Held<'a, M> {
         }
         let with_note = |member: OwnedStr| {
             let note = note_of(&self.open.key, member.as_str())?.ok_or(WRONG_TYPE)?;
-            Ok((member, note))
+            Ok(Ended { member, note })
         };
         members.into_iter().map(with_note).collect()
     }
@@ -347,20 +331,20 @@ impl<'a, S, M: Mode> Holding<'a, S, M> {
 }
 
 impl<S, M: Mode> Holding<'_, S, M> {
-    /// Leaves out of what was read what [`give_back_ended`] would give back. `leave_out` gets the rule by which that is taken back, and
+    /// Leaves out of what was read what [`give_back`] would give back. `leave_out` gets the rule by which that is taken back, and
     /// the time at which it was counted.
     pub fn leave_out_ended<R: Holdable>(
         &mut self,
         rule: &R,
         ctx: &Context,
         call: Call<'_>,
+        budget: &Budget,
         leave_out: impl Fn(&mut S, &R, Time) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let Some((held, _)) = self.held.as_deref_mut() else { return Ok(()) };
-        let mut work = Work::new();
-        for (_, note) in held.ended()? {
-            let (giving_back, cost) = note.giving_back(rule, ctx, call);
-            if !work.take(cost, false) {
+        for Ended { note, .. } in held.ended()? {
+            let (giving_back, work) = note.giving_back(rule, ctx, call);
+            if !budget.give_back(work, false) {
                 break;
             }
             if let Some((giving_back, at)) = giving_back.zip(note.at) {
@@ -390,16 +374,16 @@ fn read_own<'a, M: Mode>(
 }
 
 impl<'a, S: State<'a, M>, M: Mode> State<'a, M> for Holding<'a, S, M> {
-    fn decide(&self, detail: Detail, may_count: bool, lookups: &Lookups) -> Result<Decision, Error> {
+    fn decide(&self, detail: Detail, may_count: bool, budget: &Budget) -> Result<Decision, Error> {
         if self.finds_hold() == Some(true) {
-            return self.state.decide(detail, false, lookups).map(Decision::let_through);
+            return self.state.decide(detail, false, budget).map(Decision::let_through);
         }
-        self.state.decide(detail, may_count, lookups)
+        self.state.decide(detail, may_count, budget)
     }
 
-    fn plan(&self, counted: bool, compaction: Compaction) -> Result<Plan, Error> {
-        let Some((held, request)) = self.held.as_deref() else { return self.state.plan(counted, compaction) };
-        let mut plan = self.state.plan(counted, compaction)?;
+    fn plan(&self, counted: bool, budget: &Budget) -> Result<Plan, Error> {
+        let Some((held, request)) = self.held.as_deref() else { return self.state.plan(counted, budget) };
+        let mut plan = self.state.plan(counted, budget)?;
         let is_held = counted || held.own().is_some();
         plan.keys.push(if is_held { held.hold(request)? } else { Changes::new() });
         Ok(plan)
@@ -414,8 +398,12 @@ impl<'a, S: State<'a, M>, M: Mode> State<'a, M> for Holding<'a, S, M> {
         self.state.set_missing_expiry()
     }
 
-    fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
-        self.state.refund(at)
+    fn refund(&self, at: Option<Time>, budget: &Budget) -> Result<(Refund, Plan), Error> {
+        self.state.refund(at, budget)
+    }
+
+    fn is_nearly_full(&self) -> bool {
+        self.state.is_nearly_full()
     }
 
     fn finds_hold(&self) -> Option<bool> {
@@ -435,29 +423,47 @@ impl<'a, S: State<'a, M>, M: Mode> State<'a, M> for Holding<'a, S, M> {
     }
 }
 
-/// Gives back what has ended at the key of a rule with a hold: each hold as RL.REFUND with the time at which it was counted.
-pub fn give_back_ended<R: Holdable>(
+/// What has ended at the key of a rule with a hold, as far as the budget goes. Refuses what could not be given back.
+pub fn ended<R: Holdable>(
     rule: &R,
+    ctx: &Context,
+    call: Call<'_>,
+    now: Micros,
+    budget: &Budget,
+) -> Result<Vec<Ended>, Error> {
+    let Some(hold) = rule.hold() else { return Ok(Vec::new()) };
+    let mut ended = Held::<ReadOnly>::read(ctx, call, hold, now.time())?.ended()?;
+    let mut within = 0_usize;
+    for Ended { member, note } in &ended {
+        let (rule, work) = note.giving_back(rule, ctx, call);
+        let is_own = member.as_str().as_bytes().get(1..) == Some(hold.holder.as_str().as_bytes());
+        if !budget.give_back(work, is_own) {
+            break;
+        }
+        if let Some(rule) = &rule {
+            rule.read::<ReadOnly>(ctx, call, now)?.refund(note.at, &Budget::of_peek())?;
+        }
+        within = within.saturating_add(1);
+    }
+    ended.truncate(within);
+    Ok(ended)
+}
+
+/// Gives it back: each hold as RL.REFUND with the time at which it was counted.
+pub fn give_back<R: Holdable>(
+    rule: &R,
+    ended: Vec<Ended>,
     ctx: &mut Context,
     call: Call<'_>,
     now: Micros,
-    work: &mut Work,
+    budget: &Budget,
 ) -> Result<(), Error> {
-    let Some(hold) = rule.hold() else { return Ok(()) };
-    let held = Held::<ReadOnly>::read(ctx, call, hold, now.time())?;
-    let ended = held.ended()?;
-    drop(held);
-
-    for (member, note) in ended {
-        let (rule, cost) = note.giving_back(rule, ctx, call);
-        let is_own = member.as_str().as_bytes().get(1..) == Some(hold.holder.as_str().as_bytes());
-        if !work.take(cost, is_own) {
-            break;
-        }
+    for Ended { member, note } in ended {
+        let (rule, _) = note.giving_back(rule, ctx, call);
         let (mut plan, mut keys) = (Plan::default(), OpenKeys::new());
         if let Some(rule) = &rule {
             let state = rule.read::<Writable>(ctx, call, now)?;
-            plan = state.refund(note.at)?.1;
+            plan = state.refund(note.at, budget)?.1;
             keys = state.into_keys();
         }
         // In one step with its units, so that it is not given back again if the next hold fails.
@@ -485,10 +491,11 @@ pub fn settle<R: Holdable>(
     actual: Cost,
     now: Micros,
 ) -> Result<Settlement, Error> {
+    let budget = Budget::new();
     let held = Held::<Writable>::read(ctx, call, hold, now.time())?;
     let held = if held.has_ended() {
         drop(held);
-        give_back_ended(rule, ctx, call, now, &mut Work::new())?;
+        give_back(rule, ended(rule, ctx, call, now, &budget)?, ctx, call, now, &budget)?;
         Held::read(ctx, call, hold, now.time())?
     } else {
         held
@@ -505,10 +512,10 @@ pub fn settle<R: Holdable>(
         let state = rule.read::<Writable>(ctx, call, now)?;
         let (mut plan, mut left) = (Plan::default(), None);
         if difference > 0 {
-            let decision = state.decide(Detail::Allowed, true, &Lookups::new())?;
-            plan = state.plan(decision.counted, Compaction::Allowed)?;
+            let decision = state.decide(Detail::Allowed, true, &budget)?;
+            plan = state.plan(decision.counted, &budget)?;
         } else if difference < 0 {
-            let (refund, changes) = state.refund(Some(at))?;
+            let (refund, changes) = state.refund(Some(at), &budget)?;
             (plan, left) = (changes, Some(refund));
         }
         let mut keys = state.into_keys();
@@ -521,6 +528,6 @@ pub fn settle<R: Holdable>(
         }
     }
     let rule = rule.charging(Cost::NOTHING, false);
-    let (refund, _) = rule.read::<Writable>(ctx, call, now)?.refund(None)?;
+    let (refund, _) = rule.read::<Writable>(ctx, call, now)?.refund(None, &Budget::of_peek())?;
     Ok(Settlement { outcome, count: refund.count, ttl: refund.ttl })
 }

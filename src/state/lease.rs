@@ -9,9 +9,9 @@ use smallvec::smallvec;
 
 use super::plan::{Change, Changes, OpenKey};
 use super::stale::{self, Bounds, Stale, score};
-use super::{Compaction, OpenKeys, Plan, State, Stored, WRONG_TYPE};
+use super::{Budget, OpenKeys, Plan, State, Stored, WRONG_TYPE};
 use crate::limit::lease::{self, End, Leases};
-use crate::limit::{Decision, Detail, Limit, Lookups, Micros, Refund, Time, Window};
+use crate::limit::{Decision, Detail, Limit, Micros, Refund, Time, Window};
 use crate::server::{Args, Call, Context, Error, Key, Kind, Mode, OwnedStr, ScoreRange, Str};
 
 /// The rule of leases, and the holder that requests one.
@@ -40,16 +40,20 @@ impl<'a, M: Mode> LeaseSet<'a, M> {
     }
 
     /// Releases the leases of these holders. Returns how many of them have one.
-    pub fn release(&self, holders: Args<'_>) -> (usize, Plan) {
+    pub fn release(&self, holders: Args<'_>, budget: &Budget) -> (usize, Plan) {
         let mut members: Vec<_> = holders.filter(|&holder| self.end_for(holder).is_some()).map(Str::retain).collect();
         members.sort_unstable_by(|one, other| one.as_str().as_bytes().cmp(other.as_str().as_bytes()));
         members.dedup_by(|one, other| one.as_str().as_bytes() == other.as_str().as_bytes());
         let released = members.len();
         if released == 0 {
-            return (0, self.plan(Changes::new()));
+            return (0, self.plan(Changes::new(), budget));
+        }
+        // The last lease takes the key with it, however many have ended.
+        if self.stale.is_some() && released as i64 == self.held {
+            return (released, Plan::of([Change::Unlink]));
         }
         let expire = self.expire(&members, None);
-        (released, self.plan(iter::once(Change::Zrem(members)).chain(expire).collect()))
+        (released, self.plan(iter::once(Change::Zrem(members)).chain(expire).collect(), budget))
     }
 
     pub fn into_keys(self) -> OpenKeys<'a, M> {
@@ -69,8 +73,8 @@ impl<'a, M: Mode> LeaseSet<'a, M> {
     ///
     /// What goes by rank is removed once the other changes are done, and replicas do it then, too: one of the leases that have
     /// ended may be the holder's, and get a new score.
-    fn plan(&self, mut changes: Changes) -> Plan {
-        if let Some(stale) = &self.stale {
+    fn plan(&self, mut changes: Changes, budget: &Budget) -> Plan {
+        if let Some(stale) = self.stale.as_ref().filter(|stale| budget.remove(stale.removable())) {
             let place = if stale.goes_by_rank() { changes.len() } else { 0 };
             changes.insert(place, Change::Prune(Rc::clone(stale)));
         }
@@ -104,9 +108,9 @@ impl<'a, M: Mode> LeaseSet<'a, M> {
     }
 }
 
-/// When a lease with this score ends.
+/// When a lease with this score ends. Scores above those that doubles tell apart are no time of a clock.
 fn end_at(score: f64) -> End {
-    if score.is_finite() { End::At(Time::from_millis(score.ceil() as i64)) } else { End::Never }
+    if score <= Limit::MAX as f64 { End::At(Time::from_millis(score.ceil() as i64)) } else { End::Never }
 }
 
 /// The leases as a request finds them, and that of its own holder.
@@ -154,11 +158,11 @@ impl<M: Mode> Leases for LeaseRequest<'_, M> {
 }
 
 impl<'a, M: Mode> State<'a, M> for LeaseRequest<'a, M> {
-    fn decide(&self, detail: Detail, may_count: bool, _lookups: &Lookups) -> Result<Decision, Error> {
+    fn decide(&self, detail: Detail, may_count: bool, _budget: &Budget) -> Result<Decision, Error> {
         Ok(lease::decide(self, self.rule.limit, self.rule.lease, detail, may_count, self.leases.now))
     }
 
-    fn plan(&self, counted: bool, _compaction: Compaction) -> Result<Plan, Error> {
+    fn plan(&self, counted: bool, budget: &Budget) -> Result<Plan, Error> {
         // A lease that already ends at that time stays as it is.
         let end = Some(self.leases.now.plus(self.rule.lease)).filter(|&end| counted && self.own != Some(End::At(end)));
         let holder = [self.rule.holder.as_str().retain()];
@@ -171,7 +175,7 @@ impl<'a, M: Mode> State<'a, M> for LeaseRequest<'a, M> {
         let mut changes = Changes::new();
         changes.extend(end.map(|at| Change::Zadd(smallvec![(at, member)])));
         changes.extend(expire);
-        Ok(self.leases.plan(changes))
+        Ok(self.leases.plan(changes, budget))
     }
 
     fn set_missing_expiry(&self) -> Plan {
@@ -179,7 +183,7 @@ impl<'a, M: Mode> State<'a, M> for LeaseRequest<'a, M> {
     }
 
     /// Leases are released, not refunded: the grammar does not take this rule in a refund.
-    fn refund(&self, _at: Option<Time>) -> Result<(Refund, Plan), Error> {
+    fn refund(&self, _at: Option<Time>, _budget: &Budget) -> Result<(Refund, Plan), Error> {
         Err(Error::WrongArity)
     }
 

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod budget;
 pub mod compact;
 mod counter_name;
 mod fixed;
@@ -17,19 +18,20 @@ mod sliding;
 mod stale;
 mod throttle;
 
-pub use compact::Compaction;
+pub use budget::Budget;
 pub use counter_name::{CounterSet, Suffix, counted_key};
 pub use fixed::Fixed;
-pub use held::{Hold, Holdable, Settlement, Work, settle};
+pub use held::{Ended, Hold, Holdable, Settlement, settle};
 pub use lease::{Lease, LeaseSet};
-pub use plan::{OpenKeys, Plan, limit_pruning};
+pub use plan::{OpenKeys, Plan};
 pub use reset::reset;
-pub use sliding::{LOG_FULL, MOST_ADDED, Sliding, Storage, TOO_MANY_MEMBERS};
+pub use sliding::{Sliding, Storage};
 pub use throttle::Throttle;
 
 use std::convert::Infallible;
 
-use crate::limit::{Decision, Detail, Lookups, Micros, Refund, Time};
+use self::sliding::TOO_MANY_MEMBERS;
+use crate::limit::{Decision, Detail, Micros, Refund, Time};
 use crate::server::{Call, Context, Error, Key, Kind, Mode, ReadOnly, parse_i64};
 
 /// A rule whose keys can be read.
@@ -52,13 +54,24 @@ pub trait Stored {
         None
     }
 
-    /// Gives back what is held at its key and has ended by itself, as far as the work of a call goes.
-    fn give_back_ended(&self, _: &mut Context, _: Call<'_>, _now: Micros, _: &mut Work) -> Result<(), Error> {
+    /// What is held at its key and has ended by itself, as far as the budget goes. Refuses what could not be given back.
+    fn ended(&self, _: &Context, _: Call<'_>, _now: Micros, _: &Budget) -> Result<Vec<Ended>, Error> {
+        Ok(Vec::new())
+    }
+
+    /// Gives it back.
+    fn give_back(&self, _: Vec<Ended>, _: &mut Context, _: Call<'_>, _now: Micros, _: &Budget) -> Result<(), Error> {
         Ok(())
     }
 
     /// Leaves it out of what was read instead, for RL.PEEK.
-    fn leave_out_ended<'a>(&'a self, _: &mut Self::State<'a, ReadOnly>, _: &Context, _: Call<'_>) -> Result<(), Error> {
+    fn leave_out_ended<'a>(
+        &'a self,
+        _: &mut Self::State<'a, ReadOnly>,
+        _: &Context,
+        _: Call<'_>,
+        _: &Budget,
+    ) -> Result<(), Error> {
         Ok(())
     }
 }
@@ -66,21 +79,26 @@ pub trait Stored {
 /// What a rule has read of its keys, which stay open until a plan is applied.
 pub trait State<'a, M: Mode>: Sized {
     /// Decides on a request. `may_count`: whether the call is one that counts it.
-    fn decide(&self, detail: Detail, may_count: bool, lookups: &Lookups) -> Result<Decision, Error>;
+    fn decide(&self, detail: Detail, may_count: bool, budget: &Budget) -> Result<Decision, Error>;
 
     /// What a request changes that was decided on, and counted or not. Everything else that can refuse it does so here.
-    fn plan(&self, counted: bool, compaction: Compaction) -> Result<Plan, Error>;
+    fn plan(&self, counted: bool, budget: &Budget) -> Result<Plan, Error>;
 
     /// Refuses a request to be counted where a plan would, for RL.PEEK, which needs none.
     fn check_room(&self) -> Result<(), Error> {
         Ok(())
     }
 
+    /// Whether it is a log so long that a call may not be able to add to it without compacting it.
+    fn is_nearly_full(&self) -> bool {
+        false
+    }
+
     /// For a request that RL.ALL denies, of which nothing else is written.
     fn set_missing_expiry(&self) -> Plan;
 
     /// Takes back the units of a request that was made now, or at a time.
-    fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error>;
+    fn refund(&self, at: Option<Time>, budget: &Budget) -> Result<(Refund, Plan), Error>;
 
     /// Whether its holder has a hold already. `None` if the request is not held.
     fn finds_hold(&self) -> Option<bool> {

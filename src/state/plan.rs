@@ -11,7 +11,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::compact::Patch;
-use super::stale::{MOST_REMOVED, Stale, score};
+use super::stale::{Stale, score};
 use crate::limit::Time;
 use crate::server::{Context, Digits, EventClass, Key, Kind, Mode, OwnedStr, StaticStr, Str, Writable};
 
@@ -63,8 +63,6 @@ pub type Changes = SmallVec<[Change; 2]>;
 #[derive(Default)]
 pub struct Plan {
     pub keys: SmallVec<[Changes; 1]>,
-    /// Whether a log is due to be compacted, which was forbidden.
-    pub compaction_is_due: bool,
 }
 
 /// An open key.
@@ -85,13 +83,7 @@ impl Plan {
 
     /// A plan for several keys.
     pub fn for_keys(keys: impl Iterator<Item = Changes>) -> Self {
-        Self { keys: keys.collect(), compaction_is_due: false }
-    }
-
-    /// How many members are added to sorted sets.
-    pub fn added_members(&self) -> i64 {
-        let added = |change: &Change| if let Change::ZaddNew { count, .. } = change { *count } else { 0 };
-        self.keys.iter().flatten().map(added).fold(0, i64::saturating_add)
+        Self { keys: keys.collect() }
     }
 
     /// Applies the plan to these keys, and closes them. Cannot fail. The changes then have to be published.
@@ -107,22 +99,7 @@ impl Plan {
 
 impl From<Changes> for Plan {
     fn from(changes: Changes) -> Self {
-        Self { keys: SmallVec::from_buf([changes]), compaction_is_due: false }
-    }
-}
-
-/// Bounds what a call removes that has several rules: what is more is left to later calls.
-pub fn limit_pruning(plans: &mut [Plan]) {
-    let mut left = MOST_REMOVED;
-    for changes in plans.iter_mut().flat_map(|plan| &mut plan.keys) {
-        changes.retain(|change| {
-            let Change::Prune(stale) = change else { return true };
-            let fits = stale.removable() <= left;
-            if fits {
-                left = left.saturating_sub(stale.removable());
-            }
-            fits
-        });
+        Self { keys: SmallVec::from_buf([changes]) }
     }
 }
 

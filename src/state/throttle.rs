@@ -2,9 +2,9 @@
 //! redis-cell stores it. The key expires when that time has passed, since it has no effect from then on.
 
 use super::plan::{Change, OpenKey};
-use super::{Compaction, NOT_AN_INTEGER, OpenKeys, Plan, State, Stored, read_integer};
+use super::{Budget, NOT_AN_INTEGER, OpenKeys, Plan, State, Stored, read_integer};
 use crate::limit::throttle::{self, Arrival, BeyondTime, Rate};
-use crate::limit::{Decision, Detail, Lookups, Micros, Refund, Time};
+use crate::limit::{Decision, Detail, Micros, Refund, Time};
 use crate::server::{Call, Context, Error, Key, Kind, Mode};
 
 const BEYOND_TIME: Error = Error::Line(c"ERR rl: RL.THROTTLE cannot count beyond 2262-04-11");
@@ -42,12 +42,12 @@ impl Stored for Throttle {
 }
 
 impl<'a, M: Mode> State<'a, M> for StoredArrival<'a, M> {
-    fn decide(&self, _detail: Detail, may_count: bool, _lookups: &Lookups) -> Result<Decision, Error> {
+    fn decide(&self, _detail: Detail, may_count: bool, _budget: &Budget) -> Result<Decision, Error> {
         let Throttle { rate, quantity } = *self.rule;
         Ok(throttle::decide(self.arrival, rate, quantity, may_count, self.now)?)
     }
 
-    fn plan(&self, counted: bool, _compaction: Compaction) -> Result<Plan, Error> {
+    fn plan(&self, counted: bool, _budget: &Budget) -> Result<Plan, Error> {
         let Throttle { rate, quantity } = *self.rule;
         let arrival = if counted { Some(throttle::after(self.arrival, rate, quantity, self.now)?) } else { None };
         Ok(self.plan_of(arrival))
@@ -58,7 +58,7 @@ impl<'a, M: Mode> State<'a, M> for StoredArrival<'a, M> {
         Plan::default()
     }
 
-    fn refund(&self, _at: Option<Time>) -> Result<(Refund, Plan), Error> {
+    fn refund(&self, _at: Option<Time>, _budget: &Budget) -> Result<(Refund, Plan), Error> {
         let Throttle { rate, quantity } = *self.rule;
         let (refund, arrival) = throttle::refund(self.arrival, rate, quantity, self.now)?;
         Ok((refund, self.plan_of(arrival)))

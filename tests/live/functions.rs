@@ -8,10 +8,11 @@ use fastrand::Rng;
 use redis::Value;
 
 use super::all::stale_sets;
-use super::{START, seeded};
+use super::{Full, START, seeded};
 use crate::support::call::{Call, Quota, Report, Rule};
 use crate::support::compact::{self, Entry};
 use crate::support::log::fill_log;
+use crate::support::memory::touched;
 use crate::support::model::{Reply, Space, Storage, Value as Stored};
 use crate::support::server::{Module, error_line};
 use crate::support::{Client, Cluster, Engine, Options, Server, root};
@@ -40,6 +41,10 @@ tests![
     words_that_do_not_belong_there_get_the_modules_lines,
     a_new_log_is_compact_where_the_call_has_a_cost,
     the_call_compacts_one_log_of_several,
+    a_call_that_gives_back_compacts_one_log,
+    nothing_is_given_back_before_all_of_it_is_known,
+    a_peek_copies_no_log_that_is_due_to_be_compacted,
+    leases_that_never_end_and_the_last_that_does_are_the_modules,
     the_call_removes_a_thousand_members_at_most,
     a_call_looks_into_a_thousand_windows_at_most,
     a_call_on_a_long_log_takes_few_commands,
@@ -1465,21 +1470,23 @@ fn a_new_log_is_compact_where_the_call_has_a_cost(engine: &Engine) {
     }
 }
 
+/// The most entries of a byte that a log holds.
+const MOST_ENTRIES: i64 = 256 + (65_535 - 1) * 243 + 175;
+
+/// A log of requests in the second before [`START`], the first of which are dead.
+fn log_of(count: i64, dead: usize) -> Vec<u8> {
+    let entries: Vec<Entry> =
+        (0..count).map(|number| Entry { stamp: (START - 1_000 + 1_000 * number / count) as u64, weight: 1 }).collect();
+    compact::write(&entries, dead, 0, 0)
+}
+
 /// RL.ALL moves the first log that could not grow otherwise, or else the first that is due.
 fn the_call_compacts_one_log_of_several(engine: &Engine) {
     let server = with_module(engine);
     let mut client = connect(&server, false);
     let hands = [Hand::library(&mut client), Hand::script(&mut client)];
     let mut three = Three::new(client, hands[0].clone());
-    let log = |count: i64, dead: usize, gap: usize| {
-        let entries: Vec<Entry> = (0..count)
-            .map(|number| Entry { stamp: (START - 1_000 + 1_000 * number / count) as u64, weight: 1 })
-            .collect();
-        compact::write(&entries, dead, 0, gap)
-    };
-    // The most entries of a byte, a fifth of them dead; and a few, most of them dead.
-    let most = 256 + (65_535 - 1) * 243 + 175;
-    let (full, due, small) = (log(most, 100_000, 0), log(3_000, 2_000, 0), log(100, 0, 0));
+    let (full, due, small) = (log_of(MOST_ENTRIES, 100_000), log_of(3_000, 2_000), log_of(100, 0));
     for (logs, moves) in [
         ([&due, &due, &small], Ok([true, false, false])),
         ([&small, &due, &due], Ok([false, true, false])),
@@ -1500,6 +1507,123 @@ fn the_call_compacts_one_log_of_several(engine: &Engine) {
             }
         }
     }
+}
+
+/// Giving back leaves that to the request, also where each log has a hold that has ended: the newest unit of each was held.
+fn a_call_that_gives_back_compacts_one_log(engine: &Engine) {
+    with_each_hand(engine, |_server, three| {
+        let (full, due, small) = (log_of(MOST_ENTRIES, 100_000), log_of(3_000, 2_000), log_of(100, 0));
+        for (logs, moved) in [
+            (vec![&due; 8], Some(0)),
+            (vec![&small, &due, &due], Some(1)),
+            (vec![&due, &full, &small], Some(1)),
+            (vec![&full, &small, &full], None),
+        ] {
+            let keys = &["a", "b", "c", "d", "e", "f", "g", "h"][..logs.len()];
+            for (key, log) in keys.iter().zip(&logs) {
+                three.plant_log(key, log);
+                let note = format!("h{:016}{:016} h", 1, START - 1);
+                let ended = (START - 1).to_string();
+                three.plant(&format!("{key}:held"), &["ZADD", "KEY", &ended, "eh", "1125899906842728", &note]);
+            }
+            let rules = "SLIDING 3600 90000000 COST 5 HOLD x 9 ".repeat(logs.len());
+            let reply = three.call_on_logs("all", keys, &rules);
+            assert_eq!(reply.is_ok(), moved.is_some(), "{reply:?}");
+            for (place, (key, log)) in keys.iter().zip(logs).enumerate() {
+                for set in ["m", "l"] {
+                    let length: usize = three.client.run(&["STRLEN", &format!("{set}:{key}")]);
+                    assert_eq!(length < log.len(), moved == Some(place), "{set}:{key} of {}", keys.len());
+                    let note: i64 = three.client.run(&["EXISTS", &format!("{set}:{key}:held")]);
+                    assert_eq!(note, i64::from(moved.is_some()), "{set}:{key}");
+                    three.client.run::<i64>(&["DEL", &format!("{set}:{key}:held")]);
+                }
+                three.client.run::<i64>(&["DEL", &format!("b:{key}:held")]);
+            }
+        }
+    });
+}
+
+/// What is wrong at one key is found before anything is given back at another.
+fn nothing_is_given_back_before_all_of_it_is_known(engine: &Engine) {
+    with_each_hand(engine, |server, three| {
+        let ended = (START + 5_000).to_string();
+        // A damaged entry in the middle, behind which the hold was counted.
+        let mut damaged = log_of(3_000, 0);
+        damaged[600..850].fill(0xff);
+        let note = format!("h{:016}{:016} h", 1, START - 800);
+        for (place, rule) in ["FIXED 600 9", "SLIDING 600 9", "SLIDING 600 9 COST 1"].into_iter().enumerate() {
+            server.set_time(START);
+            let (name, words) = rule.split_once(' ').expect("a name and words");
+            let (a, b, c) = (format!("a{place}"), format!("b{place}"), format!("c{place}"));
+            three.line(&format!("{} {a} {words} HOLD me 5", name.to_lowercase())).expect("a hold");
+            three.plant(&format!("{b}:held"), &["ZADD", "KEY", &ended, "x"]);
+            three.plant_log(&c, &damaged);
+            three.plant(&format!("{c}:held"), &["ZADD", "KEY", &ended, "eh", "1125899906842728", &note]);
+            server.set_time(START + 6_000);
+            let line = all(three, &[&a, &b], &format!("{rule} HOLD other 5 FIXED 600 9 HOLD other 5"));
+            assert!(line.as_ref().is_err_and(|line| line.starts_with("WRONGTYPE")), "{rule}: {line:?}");
+            let line = all(three, &[&a, &c], &format!("{rule} HOLD other 5 SLIDING 600 9000 HOLD other 5"));
+            assert!(line.as_ref().is_err_and(|line| line.contains("is damaged")), "{rule}: {line:?}");
+            let peek = three.line(&format!("peek {a} {name} 600 9 FULL")).expect("a reply");
+            assert_eq!(Full::of(&peek).used, 2, "{rule}: one of a peek, one that is held");
+        }
+    });
+}
+
+/// A copy shows in how much of its memory the server touches.
+fn a_peek_copies_no_log_that_is_due_to_be_compacted(engine: &Engine) {
+    let server = with_module(engine);
+    let mut client = connect(&server, false);
+    let hands = [Hand::Module, Hand::library(&mut client), Hand::script(&mut client)];
+    let log = log_of(12_000_000, 4_000_000);
+    let until = (START + 1_000_000).to_string();
+    client.run::<()>(&[&b"SET"[..], b"k", &log, b"PXAT", until.as_bytes()]);
+    for hand in hands {
+        for line in ["peek k SLIDING 60 90000000", "peek k SLIDING 60 90000000 COST 7 HOLD me 5 FULL"] {
+            let read = touched(&server, || _ = hand.call(&mut client, line).expect("a reply"));
+            assert!(read < log.len() as u64 / 4, "{hand:?} {line}: {read} bytes");
+        }
+        // The call itself does copy it.
+        let read = touched(&server, || _ = hand.call(&mut client, "sliding k 60 90000000").expect("a reply"));
+        assert!(read > log.len() as u64 / 4, "{hand:?}: {read} bytes");
+        client.run::<()>(&[&b"SET"[..], b"k", &log, b"PXAT", until.as_bytes()]);
+    }
+}
+
+/// A planted score may be any number: what no clock reaches never ends. The last lease that does takes the key with it.
+fn leases_that_never_end_and_the_last_that_does_are_the_modules(engine: &Engine) {
+    with_each_hand(engine, |server, three| {
+        for (place, score) in ["1e19", "inf", "9007199254740992", "9007199254740991", "1e16", "4611686018427387904"]
+            .into_iter()
+            .enumerate()
+        {
+            server.set_time(START);
+            let key = format!("l{place}");
+            three.plant(&key, &["ZADD", "KEY", score, "far"]);
+            for line in [
+                "peek KEY ACQUIRE 1 60 me FULL",
+                "acquire KEY 1 60 me FULL",
+                "acquire KEY 3 60 me FULL",
+                "acquire KEY 3 60 you FULL",
+                "peek KEY ACQUIRE 1 60 far FULL",
+                "release KEY me",
+                "acquire KEY 1 60 far FULL",
+            ] {
+                three.line(&line.replace("KEY", &key)).expect("a reply");
+            }
+            // More have ended than one call removes, and the last one is given back.
+            let key = format!("ended{place}");
+            let words: Vec<String> = (0..1_500).flat_map(|lease| [START.to_string(), format!("h{lease}")]).collect();
+            for set in ["m", "l", "b"] {
+                let add =
+                    [&["ZADD".to_owned(), format!("{set}:{key}"), score.to_owned(), "far".to_owned()], &words[..]];
+                three.client.run::<Value>(&add.concat());
+            }
+            server.set_time(START + 10);
+            three.line(&format!("release {key} nobody h3 far")).expect("a reply");
+            assert_eq!(three.client.run::<i64>(&["EXISTS", &format!("m:{key}"), &format!("l:{key}")]), 0);
+        }
+    });
 }
 
 fn the_call_removes_a_thousand_members_at_most(engine: &Engine) {

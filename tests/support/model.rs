@@ -225,7 +225,7 @@ pub fn counts(score: f64, window: i64, at: i64) -> bool {
 
 /// When a lease with this score ends. Scores that no clock has written are not told apart.
 fn end(score: f64) -> i64 {
-    if score.is_finite() { (score.ceil() as i64).min((1 << 62) - 1) } else { NEVER }
+    if score < (1_i64 << 53) as f64 { score.ceil() as i64 } else { NEVER }
 }
 
 /// When the last of these leases ends.

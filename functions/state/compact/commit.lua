@@ -109,13 +109,14 @@ local function compacted(log, from_at, from_units, from_stamp, new, rest_at, res
   local head_stamp
   head_at, head_stamp = put_rest(log, writer, from_at, head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
   local footer = footer_of(writer, head_at, head_units, head_stamp, 0) or fail(LOG_IS_FULL)
+  log.is_compacted = true
   return {whole = prefix .. text_of_writer(writer) .. text_of_writer(footer)}
 end
 
 -- The change that rewrites a log from a place on: first the new entry, if there is one, then the entries from another place
--- on. `may_compact`: whether it may replace the string to get rid of dead bytes. Nothing if it may not and the log is full.
-local function rewrite(log, may_compact, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
-  if may_compact and is_compaction_due(log) then
+-- on. `compaction`: whether it may replace the string to get rid of dead bytes, where that is 'due' or where the log is 'full'.
+local function rewrite(log, compaction, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
+  if compaction == 'due' and is_compaction_due(log) then
     return compacted(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
   end
   -- The entry before may be dead and later than one that becomes the head, whose difference does not count.
@@ -125,9 +126,7 @@ local function rewrite(log, may_compact, from_at, from_units, from_stamp, new, r
     put_rest(log, writer, from_at, log.head_at, log.head_stamp, new, rest_at, rest_units, rest_stamp)
   local footer, gap = footer_of(writer, head_at, log.head_units, head_stamp, log.length)
   if not footer then
-    if not may_compact then
-      return nil
-    elseif dead_bytes(log) < FEWEST_DEAD_WHEN_FULL then
+    if not compaction or dead_bytes(log) < FEWEST_DEAD_WHEN_FULL then
       fail(LOG_IS_FULL)
     end
     return compacted(log, from_at, from_units, from_stamp, new, rest_at, rest_units, rest_stamp)
@@ -155,14 +154,14 @@ local function first_rewritable(log)
   end
 end
 
-writer = {is_compaction_due = is_compaction_due}
+writer = {}
 
-function writer.commit(log, units, may_compact)
+function writer.commit(log, units, compaction)
   local at, end_units, end_stamp = log.end_at, log.end_units, log.end_stamp
   if units == 0 then
     log.change = log.is_empty and {removed = true}
-      or rewrite(log, may_compact, at, end_units, end_stamp, nil, at, end_units, end_stamp)
-    return true
+      or rewrite(log, compaction, at, end_units, end_stamp, nil, at, end_units, end_stamp)
+    return
   end
   local new = {stamp = log.now, weight = units}
   if new.stamp > LATEST then
@@ -174,7 +173,7 @@ function writer.commit(log, units, may_compact)
     push(begun, new.stamp, units)
     local footer = footer_of(begun, HEADER, 0, new.stamp, 0)
     log.change = {whole = 'RLS\1' .. text_of_writer(begun) .. text_of_writer(footer)}
-    return true
+    return
   end
   if new.stamp < end_stamp then
     local _, _, stamp = first_rewritable(log)
@@ -183,8 +182,7 @@ function writer.commit(log, units, may_compact)
       _, at, end_units, end_stamp = seek(log, false, new.stamp)
     end
   end
-  log.change = rewrite(log, may_compact, at, end_units, end_stamp, new, at, end_units, end_stamp)
-  return log.change ~= nil
+  log.change = rewrite(log, compaction, at, end_units, end_stamp, new, at, end_units, end_stamp)
 end
 
 -- The first entry of a stamp that can be taken back, and the place after the last one. Nothing if there is no such entry.
@@ -212,7 +210,7 @@ function writer.refundable(log, time)
   return from_units and until_units - from_units or 0
 end
 
-function writer.refund(log, units, time)
+function writer.refund(log, units, time, compaction)
   local from_at, from_units, from_stamp, after_at, after_units, until_at, until_units, until_stamp
   if time then
     from_at, from_units, from_stamp, after_at, after_units, until_at, until_units, until_stamp = stamped(log, time)
@@ -221,7 +219,10 @@ function writer.refund(log, units, time)
   end
   local taken = from_units and min(until_units - from_units, units) or 0
   if taken == 0 then
-    return log.is_pruned and writer.commit(log, 0, true) and 0 or 0
+    if log.is_pruned then
+      writer.commit(log, 0, compaction)
+    end
+    return 0
   elseif taken == log.units then
     log.change = {removed = true}
     return taken
@@ -240,7 +241,7 @@ function writer.refund(log, units, time)
     log.end_at, log.end_units, log.end_stamp = from_at, from_units, from_stamp
     until_at, until_units, until_stamp = from_at, from_units, from_stamp
   end
-  log.change = rewrite(log, true, from_at, from_units, from_stamp, lighter, until_at, until_units, until_stamp)
+  log.change = rewrite(log, compaction, from_at, from_units, from_stamp, lighter, until_at, until_units, until_stamp)
   log.end_at, log.end_units, log.end_stamp = end_at, end_units, end_stamp
   return taken
 end

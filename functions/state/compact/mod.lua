@@ -7,6 +7,7 @@ local byte, sub = string.byte, string.sub
 
 local LONGEST_LOG = 16777216
 local UNITS = 9007199254740992 -- Units before a place are counted modulo this.
+local NEARLY_FULL = 16711616 -- A call adds less than is left then.
 local AT_ONCE = 1024 -- A log up to this length is fetched as a whole.
 
 local LOG_IS_DAMAGED = 'ERR rl: the log at this key is damaged; RL.RESET removes it'

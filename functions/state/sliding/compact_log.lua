@@ -1,8 +1,10 @@
 -- A compact log as the log of a sliding window; see mod.lua.
 
-local function plan(log, units, may_compact)
+local function plan(log, units, compaction)
   log.change, log.added = nil, units
-  return units == 0 and not log.is_pruned or (writer or make_writer()).commit(log, units, may_compact)
+  if units > 0 or log.is_pruned then
+    (writer or make_writer()).commit(log, units, compaction)
+  end
 end
 
 local function apply(log, kept)
@@ -56,13 +58,13 @@ function compact.complete()
     return (writer or make_writer()).refundable(log, time)
   end
 
-  function compact.refund(log, units, time)
-    return (writer or make_writer()).refund(log, units, time)
+  function compact.refund(log, units, time, compaction)
+    return (writer or make_writer()).refund(log, units, time, compaction)
   end
 
-  -- Whether compacting a log would drop many dead bytes.
-  function compact.is_compaction_due(log)
-    return log.change and not log.is_empty and (writer or make_writer()).is_compaction_due(log)
+  -- Whether a log is so long that a call may not be able to add to it.
+  compact.is_nearly_full = not ONLY and function(log)
+    return not log.is_empty and log.end_at > NEARLY_FULL
   end
 
   compact.complete = nil

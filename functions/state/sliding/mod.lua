@@ -1,15 +1,15 @@
 -- The log of a sliding window, in one of two forms, each with the same functions:
 --
 -- read(key, window, now, ...)      the log for its longest window
--- plan(log, units, may_compact)    plans to add units, if there are any, and to drop what does not count; returns whether that
---                                  is possible: a log that is full may have to be compacted
+-- plan(log, units, compaction)     plans to add units, if there are any, and to drop what does not count. `compaction`: whether a log
+--                                  may be moved into a new string, where that is 'due' or where it is 'full'; is_compacted then
 -- apply(log, kept)                 applies what is planned; `kept`: a request was decided, and the key's expiry is renewed
 -- complete()                       adds the functions below, which the plain form does not need
 --
 -- later_than(log, time)            units stamped later than a time, and the permanent ones
 -- stamped_after(log, time)         the same without the permanent ones
 -- stamp_of(log, rank)              the stamp of the unit with `rank` newer ones; nothing for a permanent one
--- refund(log, units, at)           plans to take back the newest units, or some stamped at a time; returns how many
+-- refund(log, units, at, compaction)  plans to take back the newest units, or some stamped at a time; returns how many
 -- refundable(log, at)              how many stamped at a time can be taken back; where there are holds
 
 local ceil = math.ceil

@@ -43,7 +43,6 @@ end
 
 local function plan(log, units)
   log.added = units
-  return true
 end
 
 local function apply(log, kept)

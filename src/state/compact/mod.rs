@@ -21,18 +21,21 @@ pub use format::Flaw;
 
 use self::edit::{Entry, Writer};
 use self::format::{
-    BLOCK, BLOCK_HEAD, Encoded, Ends, FILLER, HEADER, Head, LATEST, MOST_UNITS, Mark, block_of, block_start,
+    BLOCK, BLOCK_HEAD, Encoded, Ends, FILLER, HEADER, Head, LAST_END, LATEST, MOST_UNITS, Mark, block_of, block_start,
     decode_entry, footer_of, is_boundary, is_filler, read_block_head,
 };
 use crate::limit::Time;
 use crate::limit::sliding::Span;
 
-/// Whether an edit may compact the log: move it into a new string without its dead bytes. The other edits write a few bytes, or up
+/// When an edit may compact the log: move it into a new string without its dead bytes. The other edits write a few bytes, or up
 /// to [`MOST_REWRITTEN`] where the clock was stepped back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Compaction {
-    Allowed,
-    Forbidden,
+    Never,
+    /// If nothing can be stored otherwise.
+    IfFull,
+    /// Also if there are a quarter as many dead bytes that can go as live ones. So about four bytes are moved for each that expires.
+    IfDue,
 }
 
 /// Fewer dead bytes than these stay where they are.
@@ -138,16 +141,19 @@ impl Compact {
         Ok(Some(Time::from_millis(stored.after.stamp)))
     }
 
-    /// Whether an edit that rewrites the log compacts it, if that is allowed: whether there are a quarter as many dead bytes that can go as live
-    /// ones. So about four bytes are moved for each that expires.
-    pub fn is_compaction_due(&self, bytes: &[u8]) -> bool {
+    /// Whether the log is so long that a call may not be able to add to it.
+    pub fn is_nearly_full(&self) -> bool {
+        self.ends.end.at > LAST_END.saturating_sub(FEWEST_DEAD_WHEN_FULL)
+    }
+
+    fn is_compaction_due(&self, bytes: &[u8]) -> bool {
         let dead = self.dead_bytes(bytes);
         dead >= FEWEST_DEAD && dead.saturating_mul(4) >= self.live_bytes()
     }
 
     /// The edit that stores what was pruned and adds an entry, if there is one to add. `None` if nothing changes.
     ///
-    /// [`Flaw::Full`] if compacting the log is forbidden does not mean that it is full if that is allowed.
+    /// [`Flaw::Full`] if the log may not be compacted does not mean that it is full if it may.
     pub fn commit(
         &self,
         bytes: &[u8],
@@ -182,7 +188,13 @@ impl Compact {
     /// edit that does it. The edit also stores what was pruned.
     ///
     /// Units stamped at a time are not taken back if more than [`MOST_REWRITTEN`] bytes of entries are later.
-    pub fn refund(&self, bytes: &[u8], units: i64, time: Option<Time>) -> Result<(i64, Option<Edit>), Flaw> {
+    pub fn refund(
+        &self,
+        bytes: &[u8],
+        units: i64,
+        time: Option<Time>,
+        compaction: Compaction,
+    ) -> Result<(i64, Option<Edit>), Flaw> {
         let Ends { head, end, .. } = self.ends;
         let (stamped, since, until) = match time {
             None => (None, head.units, end),
@@ -193,7 +205,7 @@ impl Compact {
         };
         let refunded = until.units.saturating_sub(since).min(units);
         if refunded == 0 {
-            return Ok((0, self.commit(bytes, None, Compaction::Allowed)?));
+            return Ok((0, self.commit(bytes, None, compaction)?));
         }
         if refunded == self.units() {
             return Ok((refunded, Some(Edit::Remove)));
@@ -211,7 +223,7 @@ impl Compact {
         if until.at == self.ends.end.at {
             (log.ends.end, rest) = (stored.before, stored.before);
         }
-        Ok((refunded, Some(log.rewrite(bytes, stored.before, lighter, rest, Compaction::Allowed)?)))
+        Ok((refunded, Some(log.rewrite(bytes, stored.before, lighter, rest, compaction)?)))
     }
 
     /// How many units stamped at a time can be taken back.
@@ -261,8 +273,7 @@ impl Compact {
         rest: Mark,
         compaction: Compaction,
     ) -> Result<Edit, Flaw> {
-        let may_compact = compaction == Compaction::Allowed;
-        if may_compact && self.is_compaction_due(bytes) {
+        if compaction == Compaction::IfDue && self.is_compaction_due(bytes) {
             return self.compacted(bytes, from, new, rest);
         }
         // An entry before `from` may be dead and later than an entry that becomes the head, whose difference does not count.
@@ -270,10 +281,12 @@ impl Compact {
         let mut writer = Writer::at(Mark { stamp, ..from }, self.ends.origin);
         let head = self.put(bytes, &mut writer, self.ends.head, from, new, rest)?;
         let edit = writer.write(head, bytes.len());
-        if may_compact && matches!(edit, Err(Flaw::Full)) && self.dead_bytes(bytes) >= FEWEST_DEAD_WHEN_FULL {
-            return self.compacted(bytes, from, new, rest);
+        match edit {
+            Err(Flaw::Full) if compaction != Compaction::Never && self.dead_bytes(bytes) >= FEWEST_DEAD_WHEN_FULL => {
+                self.compacted(bytes, from, new, rest)
+            }
+            edit => edit,
         }
-        edit
     }
 
     /// As [`Self::rewrite`], with the live entries in a new string: without the dead bytes if all are in one block, otherwise

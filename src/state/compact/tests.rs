@@ -59,7 +59,7 @@ fn open(bytes: &[u8]) -> Compact {
 }
 
 fn commit(log: &Compact, bytes: &[u8], addition: Option<(i64, i64)>) -> Result<Option<Edit>, Flaw> {
-    log.commit(bytes, addition.map(|(stamp, weight)| (at(stamp), weight)), Compaction::Allowed)
+    log.commit(bytes, addition.map(|(stamp, weight)| (at(stamp), weight)), Compaction::IfDue)
 }
 
 /// Adds without pruning.
@@ -163,7 +163,7 @@ impl History {
                     3..20 => 40,
                     _ => weight,
                 };
-                let (refunded, edit) = log.refund(&bytes, most, time.map(at)).unwrap();
+                let (refunded, edit) = log.refund(&bytes, most, time.map(at), Compaction::IfDue).unwrap();
                 assert_eq!(refunded, take_back(&mut model, most, time, &log, &bytes));
                 assert_eq!(edit.is_some(), has_expired || refunded > 0);
                 edit
@@ -283,8 +283,8 @@ fn exercise(bytes: &[u8], random: &mut fastrand::Rng) {
         let time = random.bool().then(|| at(time(random)));
         let most = random.i64(0..=heaviest);
         let edit = match random.bool() {
-            true => log.commit(bytes, addition, [Compaction::Allowed, Compaction::Forbidden][random.usize(..2)]),
-            false => log.refund(bytes, most, time).map(|(refunded, edit)| {
+            true => log.commit(bytes, addition, [Compaction::IfDue, Compaction::Never][random.usize(..2)]),
+            false => log.refund(bytes, most, time, Compaction::IfDue).map(|(refunded, edit)| {
                 assert!(refunded <= most.min(log.units()));
                 edit
             }),
@@ -442,13 +442,13 @@ fn a_long_log_takes_every_change() {
                         commit(&log, &bytes, None)
                     }
                     1 => {
-                        let (refunded, edit) = log.refund(&bytes, weight, Some(at(stamp))).unwrap();
+                        let (refunded, edit) = log.refund(&bytes, weight, Some(at(stamp)), Compaction::IfDue).unwrap();
                         assert_eq!(refunded, take_back(&mut model, weight, Some(stamp), &log, &bytes));
                         Ok(edit)
                     }
                     2 => {
                         let most = weight.min(100);
-                        let (refunded, edit) = log.refund(&bytes, most, None).unwrap();
+                        let (refunded, edit) = log.refund(&bytes, most, None, Compaction::IfDue).unwrap();
                         assert_eq!(refunded, take_back(&mut model, most, None, &log, &bytes));
                         Ok(edit)
                     }
@@ -513,8 +513,8 @@ fn a_log_that_is_full_says_so_and_is_moved_where_that_helps() {
     for (dead, moves) in [(0, false), (60_000, false), (64_000, true), (1 << 20, true)] {
         let mut bytes = full(dead);
         assert!(!open(&bytes).is_compaction_due(&bytes));
-        assert_eq!(changed(&bytes, Compaction::Forbidden), Err(Flaw::Full));
-        match changed(&bytes, Compaction::Allowed) {
+        assert_eq!(changed(&bytes, Compaction::Never), Err(Flaw::Full));
+        match changed(&bytes, Compaction::IfDue) {
             Ok(edit) => {
                 assert!(moves && matches!(edit, Some(Edit::Replace(_))), "{dead} dead entries");
                 let before = verify(&bytes);
@@ -522,7 +522,7 @@ fn a_log_that_is_full_says_so_and_is_moved_where_that_helps() {
                 assert_eq!(verify(&bytes), [before, vec![(newest, 1)]].concat());
                 // And then not again for long.
                 for _ in 0..1_000 {
-                    assert!(matches!(changed(&bytes, Compaction::Forbidden), Ok(Some(Edit::Write(_, None)))));
+                    assert!(matches!(changed(&bytes, Compaction::Never), Ok(Some(Edit::Write(_, None)))));
                     append(&mut bytes, newest, 1);
                 }
             }
@@ -533,8 +533,8 @@ fn a_log_that_is_full_says_so_and_is_moved_where_that_helps() {
         let mut log = open(&bytes);
         let expired = at(log.oldest().unwrap().millis() + 20);
         log.prune(&bytes, Span { expired, latest: at(newest) }).unwrap();
-        assert!(matches!(log.commit(&bytes, None, Compaction::Forbidden), Ok(Some(Edit::Write(_, None)))));
-        assert!(matches!(log.refund(&bytes, 1_000, None), Ok((1_000, Some(_)))));
+        assert!(matches!(log.commit(&bytes, None, Compaction::Never), Ok(Some(Edit::Write(_, None)))));
+        assert!(matches!(log.refund(&bytes, 1_000, None, Compaction::IfDue), Ok((1_000, Some(_)))));
     }
     let mut bytes = full(entries / 4);
     assert!(open(&bytes).is_compaction_due(&bytes));
@@ -570,7 +570,7 @@ fn units_are_taken_back() {
     model.into_iter().for_each(|(stamp, weight)| append(&mut bytes, stamp, weight));
     let refund = |units, time: Option<i64>| {
         let mut after = bytes.clone();
-        let (refunded, edit) = open(&bytes).refund(&bytes, units, time.map(at)).unwrap();
+        let (refunded, edit) = open(&bytes).refund(&bytes, units, time.map(at), Compaction::IfDue).unwrap();
         apply(edit.clone(), &mut after);
         (refunded, if after.is_empty() { vec![] } else { verify(&after) }, edit)
     };
@@ -593,8 +593,8 @@ fn units_are_taken_back() {
     // What has expired in the same call is written down with it, and is not given back.
     let mut log = open(&bytes);
     log.prune(&bytes, span(NOW + 105, 100)).unwrap();
-    assert_eq!(log.refund(&bytes, 1, Some(at(NOW + 5))).unwrap().0, 0);
-    let (refunded, edit) = log.refund(&bytes, 1, Some(at(NOW + 9))).unwrap();
+    assert_eq!(log.refund(&bytes, 1, Some(at(NOW + 5)), Compaction::IfDue).unwrap().0, 0);
+    let (refunded, edit) = log.refund(&bytes, 1, Some(at(NOW + 9)), Compaction::IfDue).unwrap();
     assert!(matches!(edit, Some(Edit::Write(_, None) | Edit::Replace(_))));
     apply(edit, &mut bytes);
     assert_eq!((refunded, verify(&bytes)), (1, vec![(NOW + 9, 1), e]));
@@ -605,7 +605,7 @@ fn a_refund_near_the_end_writes_the_end() {
     let mut bytes = vec![];
     (0..5_000).for_each(|number| append(&mut bytes, NOW + number, 3));
     for (units, time) in [(1, None), (5, None), (300, None), (3, Some(NOW + 4_999)), (2, Some(NOW + 4_990))] {
-        let (refunded, edit) = open(&bytes).refund(&bytes, units, time.map(at)).unwrap();
+        let (refunded, edit) = open(&bytes).refund(&bytes, units, time.map(at), Compaction::IfDue).unwrap();
         assert_eq!(refunded, units);
         assert!(edit.as_ref().is_some_and(|edit| written(edit) < 120), "{units} at {time:?}: {edit:?}");
         let mut after = bytes.clone();

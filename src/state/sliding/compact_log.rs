@@ -5,7 +5,7 @@
 
 use super::super::compact::{Edit, Flaw};
 use super::super::plan::{Change, Changes};
-use super::super::{Plan, WRONG_TYPE};
+use super::super::{Budget, Plan, WRONG_TYPE};
 use super::Log;
 use crate::limit::Time;
 use crate::server::{Error, Mode, OwnedStr};
@@ -13,8 +13,7 @@ use crate::server::{Error, Mode, OwnedStr};
 const OTHER_VERSION: Error =
     Error::Line(c"ERR rl: the log at this key was written by a later version of the module, which alone can read it");
 const DAMAGED: Error = Error::Line(c"ERR rl: the log at this key is damaged; RL.RESET removes it");
-pub const LOG_FULL: Error =
-    Error::Line(c"ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units");
+const LOG_FULL: Error = Error::Line(c"ERR rl: the log at this key is full: it holds at most 16 MiB and 2^53 - 1 units");
 const OUT_OF_RANGE: Error = Error::Line(c"ERR rl: the server's clock is before 1970 or after 10889");
 
 impl From<Flaw> for Error {
@@ -31,7 +30,7 @@ impl From<Flaw> for Error {
 
 impl<M: Mode> Log<'_, M> {
     /// The plan of an edit, with the expiry that the key gets.
-    pub(super) fn plan_of(&self, edit: Option<Edit>, expiry: Option<Time>) -> Plan {
+    pub(super) fn plan_of(&self, edit: Option<Edit>, expiry: Option<Time>, budget: &Budget) -> Plan {
         let mut changes = Changes::new();
         match edit {
             None => {}
@@ -43,6 +42,9 @@ impl<M: Mode> Log<'_, M> {
             }
             // A SET without an expiry would remove the key's, so it names the one that the key has or gets.
             Some(Edit::Replace(bytes)) => {
+                if self.units > 0 {
+                    budget.has_compacted(); // A log in which nothing counts is begun anew.
+                }
                 let (until, renewed) = (expiry.or(self.expiry()), expiry.is_some());
                 return Plan::of([Change::Set { value: OwnedStr::new(&bytes), until, renewed, event: c"set" }]);
             }

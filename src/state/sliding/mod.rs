@@ -7,16 +7,16 @@ use std::rc::Rc;
 mod compact_log;
 mod sorted;
 
-pub use compact_log::LOG_FULL;
-pub use sorted::{MOST_ADDED, TOO_MANY_MEMBERS};
+pub use sorted::TOO_MANY_MEMBERS;
 
 use self::sorted::Sorted;
-use super::compact::{Compact, Flaw};
-use super::held::{self, Hold, Holdable, Holding, Note, Work};
+use super::budget::MOST_ADDED;
+use super::compact::{Compact, Compaction, Flaw};
+use super::held::{self, Ended, Hold, Holdable, Holding, Note};
 use super::plan::{Change, Changes, OpenKey};
-use super::{Compaction, CounterSet, OpenKeys, Plan, State, Stored, Suffix, WRONG_TYPE};
+use super::{Budget, CounterSet, OpenKeys, Plan, State, Stored, Suffix, WRONG_TYPE};
 use crate::limit::sliding::{self, History, Span};
-use crate::limit::{Cost, Decision, Detail, Lookups, Micros, Refund, Request, Time};
+use crate::limit::{Cost, Decision, Detail, Micros, Refund, Request, Time};
 use crate::server::{Call, Context, Error, Key, Kind, Mode, ReadOnly};
 
 /// The forms of a log.
@@ -87,8 +87,19 @@ impl Stored for Sliding {
         self.hold.as_ref().map(|_| CounterSet::new(key, iter::once(Suffix::Held)))
     }
 
-    fn give_back_ended(&self, ctx: &mut Context, call: Call<'_>, now: Micros, work: &mut Work) -> Result<(), Error> {
-        held::give_back_ended(self, ctx, call, now, work)
+    fn ended(&self, ctx: &Context, call: Call<'_>, now: Micros, budget: &Budget) -> Result<Vec<Ended>, Error> {
+        held::ended(self, ctx, call, now, budget)
+    }
+
+    fn give_back(
+        &self,
+        ended: Vec<Ended>,
+        ctx: &mut Context,
+        call: Call<'_>,
+        now: Micros,
+        budget: &Budget,
+    ) -> Result<(), Error> {
+        held::give_back(self, ended, ctx, call, now, budget)
     }
 
     fn leave_out_ended<'a>(
@@ -96,8 +107,9 @@ impl Stored for Sliding {
         state: &mut Self::State<'a, ReadOnly>,
         ctx: &Context,
         call: Call<'_>,
+        budget: &Budget,
     ) -> Result<(), Error> {
-        state.leave_out_ended(self, ctx, call, |log, rule, at| log.leave_out(rule.request.cost.units(), at))
+        state.leave_out_ended(self, ctx, call, budget, |log, rule, at| log.leave_out(rule.request.cost.units(), at))
     }
 }
 
@@ -153,14 +165,14 @@ impl<M: Mode> Log<'_, M> {
 }
 
 impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
-    fn decide(&self, detail: Detail, may_count: bool, lookups: &Lookups) -> Result<Decision, Error> {
+    fn decide(&self, detail: Detail, may_count: bool, budget: &Budget) -> Result<Decision, Error> {
         match self.form {
             Form::Sorted(_) if self.request.cost.units() > MOST_ADDED => Err(TOO_MANY_MEMBERS),
-            _ => Ok(sliding::decide(self, self.request, detail, may_count, lookups, self.now)?),
+            _ => Ok(sliding::decide(self, self.request, detail, may_count, &budget.lookups, self.now)?),
         }
     }
 
-    fn plan(&self, counted: bool, compaction: Compaction) -> Result<Plan, Error> {
+    fn plan(&self, counted: bool, budget: &Budget) -> Result<Plan, Error> {
         let units = self.request.cost.units();
         let expiry = match counted || self.units > 0 {
             true => sliding::renewed_expiry(self.expiry(), self.now, self.request.quotas.longest()),
@@ -169,10 +181,11 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
         match &self.form {
             Form::Sorted(sorted) => {
                 let mut changes = Changes::new();
-                if let Some(stale) = &sorted.stale {
+                if let Some(stale) = sorted.stale.as_ref().filter(|stale| budget.remove(stale.removable())) {
                     changes.push(Change::Prune(Rc::clone(stale)));
                 }
                 if counted {
+                    budget.add(units)?;
                     changes.push(Change::ZaddNew { at: self.now, count: units });
                 }
                 if let Some(at) = expiry {
@@ -181,21 +194,27 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
                 Ok(changes.into())
             }
             Form::Compact(log) => {
-                let bytes = self.key.bytes();
-                let edit = log.commit(bytes, counted.then_some((self.now, units)), compaction)?;
-                let rewrites = edit.is_some() && !log.is_empty();
-                let is_due = compaction == Compaction::Forbidden && rewrites && log.is_compaction_due(bytes);
-                Ok(Plan { compaction_is_due: is_due, ..self.plan_of(edit, expiry) })
+                let addition = counted.then_some((self.now, units));
+                let edit = log.commit(self.key.bytes(), addition, budget.compaction())?;
+                Ok(self.plan_of(edit, expiry, budget))
             }
         }
     }
 
     fn check_room(&self) -> Result<(), Error> {
-        match self.form {
+        match &self.form {
             // Without what is left out there is more room than the bytes show.
-            Form::Compact(_) if self.left_out.is_empty() => self.plan(true, Compaction::Allowed).map(drop),
+            Form::Compact(log) if self.left_out.is_empty() => {
+                let units = self.request.cost.units();
+                log.commit(self.key.bytes(), Some((self.now, units)), Compaction::IfFull)?;
+                Ok(())
+            }
             Form::Compact(_) | Form::Sorted(_) => Ok(()),
         }
+    }
+
+    fn is_nearly_full(&self) -> bool {
+        matches!(&self.form, Form::Compact(log) if log.is_nearly_full())
     }
 
     fn set_missing_expiry(&self) -> Plan {
@@ -204,7 +223,7 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
         Plan::of(expiry.map(Change::PexpireAt))
     }
 
-    fn refund(&self, at: Option<Time>) -> Result<(Refund, Plan), Error> {
+    fn refund(&self, at: Option<Time>, budget: &Budget) -> Result<(Refund, Plan), Error> {
         let units = self.request.cost.units();
         let (taken, plan) = match &self.form {
             Form::Sorted(_) if units > MOST_ADDED && self.key.kind() != Kind::Empty => return Err(TOO_MANY_MEMBERS),
@@ -213,8 +232,8 @@ impl<'a, M: Mode> State<'a, M> for Log<'a, M> {
                 (members.len() as i64, Plan::of((!members.is_empty()).then_some(Change::Zrem(members))))
             }
             Form::Compact(log) => {
-                let (taken, edit) = log.refund(self.key.bytes(), units, at)?;
-                (taken, self.plan_of(edit, None))
+                let (taken, edit) = log.refund(self.key.bytes(), units, at, budget.compaction())?;
+                (taken, self.plan_of(edit, None, budget))
             }
         };
         Ok((sliding::refund(self, self.request, taken, at, self.now)?, plan))

@@ -11,9 +11,6 @@ use crate::limit::Time;
 use crate::limit::sliding::Span;
 use crate::server::{Error, Key, Mode, OwnedStr, ScoreRange};
 
-/// A unit is a member of a sorted set. One call adds at most this many, so that it does not stall the server.
-pub const MOST_ADDED: i64 = 1000;
-
 pub const TOO_MANY_MEMBERS: Error = Error::Line(
     c"ERR COST above 1000 needs a compact log: a sorted set takes one member a unit (rl.sliding-storage auto or compact; \
       RL.RESET a key that is a sorted set)",

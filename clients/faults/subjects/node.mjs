@@ -65,9 +65,9 @@ async function clientOf({ url, cluster, sentinel, service }) {
 }
 
 function answer(result) {
-  const { allowed, remaining, used, limit, retryAfterMs, atMs, holder } = result;
+  const { allowed, remaining, used, limit, retryAfterMs, atMs, waitMs, holder } = result;
   const outcome = allowed ? "allowed" : "denied";
-  return { outcome, remaining, used, limit, retry_ms: retryAfterMs ?? null, at_ms: atMs, holder };
+  return { outcome, remaining, used, limit, retry_ms: retryAfterMs ?? null, at_ms: atMs, wait_ms: waitMs, holder };
 }
 
 /** How a call ended, in the words of the protocol. */
@@ -85,10 +85,32 @@ const seconds = (value) => (value === undefined || value === null ? undefined : 
 /** Without the fields that were not given. */
 const given = (fields) => Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined));
 
+/** Unix milliseconds with fractions. */
+const clock = () => performance.timeOrigin + performance.now();
+
+/** What became of a crowd; of each call in the order in which they began. */
+function counted(replies, each) {
+  const count = (list) => {
+    const counts = {};
+    for (const one of list) counts[one] = (counts[one] ?? 0) + 1;
+    return counts;
+  };
+  const calls = replies.map(({ outcome, at_ms, wait_ms, asked, ended }) => {
+    return { outcome, at_ms, wait_ms, asked_ms: asked, ended_ms: ended };
+  });
+  return {
+    outcomes: count(replies.map(({ outcome }) => outcome)),
+    errors: count(replies.flatMap(({ error }) => error ?? [])),
+    slowest_ms: Math.max(...replies.map(({ ms }) => ms)),
+    ...(each && { each: calls }),
+  };
+}
+
 const commands = {
-  async limiter(_, { name, connect, client, timeout, prefix, mode, deny_cache: denyCache }) {
+  async limiter(_, { name, connect, client, timeout, prefix, mode, hook }) {
     if (!clients.has(client)) clients.set(client, await clientOf(connect));
-    const options = given({ name, prefix, mode, denyCache, timeout: timeout * 1000, logger });
+    const onDecision = hook ? ({ command, key }) => tell({ hook: { call: command, key } }) : undefined;
+    const options = given({ name, prefix, mode, onDecision, timeout: timeout * 1000, logger });
     limiters.set(name, new Limiter(clients.get(client), options));
   },
   async hit(limiter, { key, rule, cost, force }, signal) {
@@ -105,8 +127,11 @@ const commands = {
       ),
     );
   },
-  async wait(limiter, { key, rule, timeout }, signal) {
-    return answer(await limiter.wait(key, ruleOf(rule), given({ timeout: seconds(timeout), signal })));
+  async turn(limiter, { key, rule, ahead, cost }, signal) {
+    return answer(await limiter.turn(key, ruleOf(rule), ahead * 1000, given({ cost, signal })));
+  },
+  async wait(limiter, { key, rule, timeout, cost }, signal) {
+    return answer(await limiter.wait(key, ruleOf(rule), given({ timeout: seconds(timeout), cost, signal })));
   },
   async refund(limiter, { key, rule, cost, at_ms: atMs }, signal) {
     return { count: (await limiter.refund(key, ruleOf(rule), given({ cost, atMs, signal }))).refunded };
@@ -149,18 +174,16 @@ const commands = {
     return (await reservations.get(of).settle(units)) ? {} : { outcome: "unavailable" };
   },
   async crowd(limiter, command) {
-    const { n, call = "hit" } = command;
-    const replies = await Promise.all(Array.from({ length: n }, () => run(limiter, { ...command, do: call })));
-    const count = (list) => {
-      const counts = {};
-      for (const each of list) counts[each] = (counts[each] ?? 0) + 1;
-      return counts;
-    };
-    return {
-      outcomes: count(replies.map(({ outcome }) => outcome)),
-      errors: count(replies.flatMap(({ error }) => error ?? [])),
-      slowest_ms: Math.max(...replies.map(({ ms }) => ms)),
-    };
+    const { n, call = "hit", pause = 0, each = false } = command;
+    const began = performance.now();
+    const replies = [];
+    for (let i = 0; i < n; i++) {
+      const early = began + i * pause * 1000 - performance.now();
+      if (early > 0) await sleep(early);
+      const asked = clock();
+      replies.push(run(limiter, { ...command, do: call }).then((reply) => ({ ...reply, asked, ended: clock() })));
+    }
+    return counted(await Promise.all(replies), each);
   },
   async burn(_, { id, ms }) {
     tell({ id, event: "burning" });
@@ -193,7 +216,7 @@ async function run(limiter, command) {
 }
 
 const can = Object.keys(commands).filter((name) => name !== "limiter");
-tell({ can: [...can, "cluster", "sentinel", "modes", "within", "event-loop", "lease-of-reserve"] });
+tell({ can: [...can, "cluster", "sentinel", "modes", "within", "event-loop", "lease-of-reserve", "each", "hook"] });
 measure();
 for await (const line of createInterface({ input: process.stdin })) {
   const command = JSON.parse(line);

@@ -226,7 +226,12 @@ async function serveApp({
 }) {
   try {
     const settings = own ? ruleOf(rule) : settingsOf(rule);
-    const options = { whenUnavailable, processes, logger, ...(timeout && { timeout: timeout * 1000 }) };
+    const options = {
+      processes,
+      logger,
+      ...(whenUnavailable && { whenUnavailable }),
+      ...(timeout && { timeout: timeout * 1000 }),
+    };
     const limiter = new Limiter(clientOf(connect), options);
     return { outcome: "done", port: await apps[kind](limiter, settings, takesBack) };
   } catch (error) {
@@ -243,7 +248,7 @@ function memory() {
 }
 
 const can = ["serve", "memory", "open", "closed", "local", "processes", "identity", "local-memory", "cluster"];
-const more = own ? ["several", "cost", "lease"] : ["express", "hono"].includes(kind) ? ["take-back"] : [];
+const more = own ? ["own", "several", "cost", "lease"] : ["express", "hono"].includes(kind) ? ["take-back"] : [];
 tell({ can: [...can, ...more] });
 for await (const line of createInterface({ input: process.stdin })) {
   const command = JSON.parse(line);

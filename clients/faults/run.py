@@ -22,7 +22,7 @@ from harness.play import SCENARIOS, Play, Scenario, Skip
 from harness.subject import Kind, Subject
 
 HERE = Path(__file__).parent
-FAMILIES = ("hanging", "moving", "busy", "leaving", "budgets", "forks", "policies", "floods")
+FAMILIES = ("hanging", "moving", "busy", "leaving", "budgets", "forks", "policies", "floods", "turns", "defaults")
 KNOWN = HERE / "known-red.txt"
 
 

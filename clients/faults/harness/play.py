@@ -198,7 +198,7 @@ class Play:
             raise AssertionError(f"no limiter was made: {made}")
         return Limiter(subject, name, timeout)
 
-    async def app(self, to: Any, rule: dict[str, Any], policy: str, **options: Any) -> App:
+    async def app(self, to: Any, rule: dict[str, Any], policy: str | None = None, **options: Any) -> App:
         """An application with the subject's adapter; what it cannot serve is skipped."""
         made = await self.subject.call("serve", connect=where(to), rule=rule, policy=policy, **options)
         if made.outcome == "argument":

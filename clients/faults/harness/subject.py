@@ -69,6 +69,8 @@ class Subject:
         self.can: set[str] = set()
         self.logs: list[tuple[float, str, str]] = []
         """Time, level and text of each log line."""
+        self.hooks: list[dict[str, str]] = []
+        """What the hooks of limiters were told."""
         self.keys: dict[str, str] = {}
         """The names that keys have on the server, where they are others."""
         self._asked: dict[int, asyncio.Future[Reply]] = {}
@@ -158,6 +160,8 @@ class Subject:
                 self._ready.set_result(set(told["can"]))
             elif "log" in told:
                 self.logs.append((time.monotonic(), told["log"], told["text"]))
+            elif "hook" in told:
+                self.hooks.append(told["hook"])
             elif "event" in told:
                 self._events.setdefault((told["id"], told["event"]), asyncio.Event()).set()
             elif (reply := self._asked.pop(told["id"], None)) and not reply.done():

@@ -25,12 +25,14 @@ if os.environ.get("FAULTS_NO_FORK"):
 import redis
 import redis.asyncio
 from plain_redis_py import PlainLimiter, plain_options
-from redis_rl import AsyncLimiter, Denied, Limiter, fixed, lease, sliding, throttle
+from redis_rl import AsyncLimiter, Denied, Limiter, Refused, Unavailable, fixed, lease, sliding, throttle
 
 ASYNC = sys.argv[1] == "asyncio"
 PLAIN = sys.argv[1] == "redis-py"
 CAN = "hit crowd burn close cluster sentinel loops pool".split()
-OWN = "peek all refund reset acquire release hold reserve lease-of-reserve settle wait modes deny-cache flood".split()
+OWN = (
+    "peek all refund reset acquire release hold reserve lease-of-reserve settle wait turn each hook modes flood".split()
+)
 CAN += [] if PLAIN else OWN
 CAN += ["cancel", "within", "event-loop"] if ASYNC else ["fork", "threads"]
 
@@ -116,9 +118,9 @@ async def outcome_of(call: Any, limiter: Any) -> dict[str, Any]:
     except (ValueError, TypeError) as error:
         told = {"outcome": "argument", "error": f"{type(error).__name__}: {error}"}
     except Exception as error:
-        if limiter is not None and limiter.is_unavailable(error):
+        if isinstance(error, Unavailable) or (PLAIN and limiter is not None and limiter.is_unavailable(error)):
             outcome = "unavailable"
-        elif isinstance(error, redis.RedisError):
+        elif isinstance(error, Refused | redis.RedisError):
             outcome = "permanent"
         else:
             outcome = "bug"
@@ -129,7 +131,7 @@ async def outcome_of(call: Any, limiter: Any) -> dict[str, Any]:
 def answer(result: Any) -> dict[str, Any]:
     retry = result.retry_after_ms
     told = {"outcome": "allowed" if result.allowed else "denied", "remaining": result.remaining, "retry_ms": retry}
-    for name in ("limit", "used", "at_ms"):
+    for name in ("limit", "used", "at_ms", "wait_ms"):
         if hasattr(result, name):
             told[name] = getattr(result, name)
     if getattr(result, "holder", None):
@@ -141,7 +143,9 @@ async def decide(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
     key, rule = c["key"], rule_of(c["rule"])
     options = {name: c[name] for name in ("cost", "force") if name in c}
     if c["do"] == "wait":
-        options = {"timeout": c.get("timeout")}
+        options["timeout"] = c.get("timeout")
+    if c["do"] == "turn":
+        options["within"] = c["ahead"]
     if c["do"] == "acquire":
         options = {"holder": c.get("holder")}
     return answer(await now(getattr(limiter, c["do"])(key, rule, **options)))
@@ -208,18 +212,35 @@ async def crowd(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
     """``n`` hits at once."""
     began = time.monotonic()
 
-    async def one() -> dict[str, Any]:
-        return await within(limiter, {**c, "do": c.get("call", "hit")})
+    each: list[dict[str, Any]] = [{} for _ in range(c["n"])]
 
-    if ASYNC:
-        return crowded(await asyncio.gather(*(one() for _ in range(c["n"]))), began)
+    async def one(number: int) -> dict[str, Any]:
+        asked = time.time() * 1000
+        reply = await within(limiter, {**c, "do": c.get("call", "hit")})
+        ended = time.time() * 1000
+        told = {name: reply.get(name) for name in ("outcome", "at_ms", "wait_ms")}
+        each[number] = {**told, "asked_ms": asked, "ended_ms": ended}
+        return reply
+
     replies: list[dict[str, Any]] = []
-    threads = [threading.Thread(target=lambda: replies.append(step(one()))) for _ in range(c["n"])]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return crowded(replies, began)
+    if ASYNC:
+        tasks = []
+        for number in range(c["n"]):
+            if "pause" in c:
+                await pause(began + number * c["pause"] - time.monotonic())
+            tasks.append(asyncio.create_task(one(number)))
+        replies = list(await asyncio.gather(*tasks))
+    else:
+        threads = [
+            threading.Thread(target=lambda number=number: replies.append(step(one(number)))) for number in range(c["n"])
+        ]
+        for number, thread in enumerate(threads):
+            if "pause" in c:
+                time.sleep(max(began + number * c["pause"] - time.monotonic(), 0))
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return crowded(replies, began) | ({"each": each} if c.get("each") else {})
 
 
 async def flood(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
@@ -310,11 +331,18 @@ async def close(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
     return {"outcome": "done"}
 
 
+def overheard(event: Any) -> None:
+    for key in event.keys:
+        tell(hook={"call": event.call, "key": key})
+
+
 async def make(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
     name = c["client"]
     if name not in clients:
         clients[name] = client_of(c["connect"], c["timeout"])
-    options = {key: c[key] for key in ("prefix", "mode", "timeout", "deny_cache") if key in c}
+    options = {key: c[key] for key in ("prefix", "mode", "timeout") if key in c}
+    if c.get("hook"):
+        options["hook"] = overheard
     kind: Any = AsyncLimiter if ASYNC else PlainLimiter if PLAIN else Limiter
     limiters[c["name"]] = kind(clients[name], name=c["name"], **options)
     return {"outcome": "done"}
@@ -325,7 +353,7 @@ async def stats(limiter: Any, c: dict[str, Any]) -> dict[str, Any]:
 
 
 COMMANDS: dict[str, Any] = {
-    "limiter": make, "hit": decide, "peek": decide, "wait": decide, "acquire": decide, "all": together,
+    "limiter": make, "hit": decide, "peek": decide, "wait": decide, "turn": decide, "acquire": decide, "all": together,
     "refund": change, "reset": change, "release": change, "hold": hold, "reserve": reserve, "settle": settle,
     "crowd": crowd, "flood": flood, "burn": burn, "fork": fork, "loops": loops, "close": close, "stats": stats,
 }  # fmt: skip

@@ -37,7 +37,7 @@ from redis_rl.wsgi import RateLimitMiddleware as RateLimitWsgi
 from harness.servers import free_port
 
 WHICH = sys.argv[1]
-OWN = ["serve", "open", "closed", "local", "several", "processes", "cost", "cluster", "identity", "local-memory"]
+OWN = ["serve", "own", "open", "closed", "local", "several", "processes", "cost", "cluster", "identity", "local-memory"]
 CAN = {
     "asgi": [*OWN, "lease"],
     "fastapi": OWN,
@@ -66,6 +66,12 @@ def weighed(rule: Any) -> Any:
     return of if rule.KIND != "ACQUIRE" else rule
 
 
+def given(c: dict[str, Any]) -> dict[str, Any]:
+    """The options that are not the adapter's defaults."""
+    names = {"policy": "when_unavailable", "timeout": "timeout", "processes": "processes"}
+    return {name: c[word] for word, name in names.items() if c.get(word) is not None}
+
+
 async def endpoint(request: Request) -> Response:
     return PlainTextResponse("in", int(request.headers.get("x-status", 200)))
 
@@ -82,8 +88,7 @@ async def slow(request: Request) -> Response:
 def own(c: dict[str, Any]) -> FastAPI:
     """The package's own middleware and dependency."""
     limiter = AsyncLimiter(client_of(c["connect"], 1, asynchronous=True), name="app")
-    options = {"when_unavailable": c["policy"], "key": identity}
-    options |= {name: c[name] for name in ("timeout", "processes") if name in c}
+    options = {"key": identity, **given(c)}
     rule = weighed(rule_of(c["rule"]))
     app = FastAPI()
     dependencies = []
@@ -129,8 +134,7 @@ def with_flask(c: dict[str, Any]) -> flask.Flask:
 def with_wsgi(c: dict[str, Any]) -> flask.Flask:
     """Flask with the package's own middleware."""
     limiter = Limiter(client_of(c["connect"], 1, asynchronous=False), name="app")
-    options = {"when_unavailable": c["policy"], "key": lambda environ: environ.get("HTTP_X_KEY")}
-    options |= {name: c[name] for name in ("timeout", "processes") if name in c}
+    options = {"key": lambda environ: environ.get("HTTP_X_KEY"), **given(c)}
     rule = rule_of(c["rule"])
 
     def weighed_rule(environ: Any) -> Any:

@@ -17,8 +17,9 @@ from redis_rl import fixed, sliding
 given = json.loads(os.environ["FAULTS_APP"])
 which = os.environ["FAULTS_DJANGO"]
 asked = given["rule"]
-options = {"WHEN_UNAVAILABLE": given["policy"], "LIMIT": "python_django.rule", "KEY": "python_django.identity"}
-options |= {name.upper(): given[name] for name in ("timeout", "processes") if name in given}
+options = {"LIMIT": "python_django.rule", "KEY": "python_django.identity"}
+names = {"policy": "WHEN_UNAVAILABLE", "timeout": "TIMEOUT", "processes": "PROCESSES"}
+options |= {name: given[word] for word, name in names.items() if given.get(word) is not None}
 
 
 def rule(request: Any = None) -> Any:

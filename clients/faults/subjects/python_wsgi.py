@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import redis
-from redis_rl import Limiter, sliding
+from redis_rl import Limiter, Unavailable, sliding
 
 given = json.loads(os.environ["FAULTS_APP"])
 limiter = Limiter(redis.Redis.from_url(given["connect"]["url"]), timeout=given["timeout"])
@@ -21,9 +21,7 @@ def app(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
     try:
         result = limiter.hit(environ.get("HTTP_X_KEY", ""), rule)
         status = "200 OK" if result else "429 Too Many Requests"
-    except Exception as error:
-        if not limiter.is_unavailable(error):
-            raise
+    except Unavailable:
         status = "503 Service Unavailable"
     start(status, [("Content-Type", "text/plain"), ("Content-Length", "2")])
     return [b"in"]

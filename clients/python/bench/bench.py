@@ -171,7 +171,7 @@ async def empty(scope: Any, receive: Any, send: Any) -> None:
 
 
 def asgi_case(
-    server: Server | None, rate: str = "100/minute", deny_cache: int = 0, one: bool = False
+    server: Server | None, rate: str = "100/minute", deny_cache: bool = False, one: bool = False
 ) -> Callable[[float], list[float]]:
     """The middleware around an application that does nothing, called without HTTP."""
 
@@ -230,9 +230,9 @@ def main() -> None:
         for mode, server in servers.items():
             cases.append(Case(f"redis-rl, {mode}", what, asgi_case(server), server))
         what = "ASGI middleware, one client that is denied"
-        for deny_cache in (0, 10_000):
+        for deny_cache in (False, True):
             turn = asgi_case(servers["module"], "1/hour", deny_cache, one=True)
-            cases.append(Case(f"redis-rl, deny_cache={deny_cache:_}", what, turn, servers["module"]))
+            cases.append(Case(f"redis-rl, deny_cache={deny_cache}", what, turn, servers["module"]))
         # What is slow only once is not counted: the first probe of the server, scripts, connections.
         for case in cases:
             case.turn(0.05)

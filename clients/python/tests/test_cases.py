@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import re
 import socketserver
@@ -23,20 +25,30 @@ from redis_rl import (
     Limiter,
     Refunded,
     Result,
+    State,
     Window,
+    _calls,
+    _identity,
+    _memory,
+    _protocol,
     calendar,
     fixed,
     lease,
     sliding,
     throttle,
+    wsgi,
 )
 from redis_rl._calls import read_all, read_number, read_refund, read_rule, read_settled
 from redis_rl._identity import Addresses, key_for, policy_of
 from redis_rl._protocol import MODES, Command, Errors, Mode, digest
 from redis_rl._result import _NAMES as FIELDS
+from redis_rl._sync.guard import Guard
 from servers import ROOT, Server, compact
 
 CASES = ROOT / "clients/cases"
+# Made when the package is built.
+sync_limiter: Any = importlib.import_module("redis_rl._sync.limiter")
+sync_core: Any = importlib.import_module("redis_rl._sync.core")
 
 
 def cases(file: str, group: str) -> list[Any]:
@@ -120,6 +132,9 @@ def command_of(case: dict[str, Any], ended: bool = False) -> Command:
     limiter: Any = Recorder()
     options = dict(case.get("options", {}))
     actual = options.pop("actual", 0)
+    for name in ("within", "timeout"):
+        if f"{name}_ms" in options:
+            options[name] = options.pop(f"{name}_ms") / 1000
     rules = [(key, rule_of(each)) for key, each in zip(case.get("keys", []), case.get("rules", []), strict=True)]
     with suppress(Recorded):
         if call in ("all", "reserve_all"):
@@ -257,13 +272,17 @@ def suppress_large_costs() -> Iterator[None]:
 
 
 def fields_of(state: Any) -> dict[str, Any]:
-    names = ["allowed", "limit", "used", "remaining", "window_ms", "at_ms"]
+    names = ["allowed", "limit", "used", "remaining", "window_ms", "at_ms", "wait_ms"]
     names += [f"{name}_after{unit}" for name in ("retry", "next", "reset") for unit in ("", "_ms")]
     return {name: getattr(state, name) for name in names}
 
 
-def described(result: Result | AllResult) -> dict[str, Any]:
+def described(result: Result | AllResult, turns: bool) -> dict[str, Any]:
     fields = fields_of(result) | {"each": [fields_of(each) for each in result.each]}
+    if not turns:
+        assert {state.wait_ms for state in (result, *result.each)} == {0}
+        for state in (fields, *fields["each"]):
+            del state["wait_ms"]
     if isinstance(result, AllResult):
         fields["index"] = result.index
     return fields
@@ -278,7 +297,7 @@ def read(case: dict[str, Any], reply: Any) -> Any:
         return read_refund(reply)
     if case["call"] in ("release", "reset"):
         return read_number(reply)
-    return read_rule(rule_of(case["rule"]).now(), reply)
+    return read_rule(rule_of(case["rule"]).now(), reply, case["call"] == "turn")
 
 
 def in_bytes(reply: Any) -> Any:
@@ -296,7 +315,7 @@ def in_bytes(reply: Any) -> Any:
 def test_replies(case: dict[str, Any], protocol: str, decoded: bool) -> None:
     only(case, "name", "call", "rule", "rules", "resp2", "resp3", "result", "headers", "problem")
     result = read(case, case[protocol] if decoded else in_bytes(case[protocol]))
-    assert described(result) == case["result"]
+    assert described(result, case["call"] == "turn") == case["result"]
     assert result.headers() == case["headers"]
     assert result.problem() == case["problem"]
 
@@ -379,6 +398,8 @@ def test_keys_of_adapters(case: dict[str, Any]) -> None:
     rule = rule_of(case["rule"])
     assert policy_of(rule) == case["policy"]
     prefix, identity = case.get("prefix", "rl:"), case["identity"]
+    if isinstance(identity, list):
+        identity = "".join(text * times for text, times in identity)
     assert key_for(rule, identity, prefix=prefix) == case["key"]
     assert key_for(rule, identity.encode(), prefix=prefix) == case["key"].encode()
 
@@ -395,3 +416,84 @@ def test_wrong_addresses(case: dict[str, Any]) -> None:
     only(case, "trusted", "ipv6_prefix")
     with pytest.raises(ValueError, match=r".+"):
         Addresses(case.get("trusted", []), case.get("ipv6_prefix", 64))
+
+
+def refusal(**options: Any) -> int:
+    """The status of a request without an identity, or while nobody listens."""
+    limiter = Limiter(redis.Redis(port=1))
+    answer = Guard(limiter, [(options.pop("key"), sliding("1/hour"))], **options).ask(None)
+    return int((answer.problem or {})["status"])
+
+
+def test_defaults() -> None:
+    """Every row of defaults.json is what the package has. What happens in time is played by clients/faults."""
+    limiter, adapter, reserve = (
+        {name: parameter.default for name, parameter in inspect.signature(each).parameters.items()}
+        for each in (Limiter, Guard, Limiter.reserve)
+    )
+    denied = Result.of(sliding("1/hour"), [State(False, 1, 1, 0, 5, 5, 5, 3_600_000, 1)])
+    problem = denied.problem() or {}
+    refused = wsgi.RateLimitMiddleware(lambda *_: [], limiter=Limiter(redis.Redis()), rule=sliding("1/s"))
+    sent: dict[str, str] = {}
+    list(refused({}, lambda _, headers: sent.update(headers)))  # type: ignore[arg-type]
+    share, pause = sync_limiter.LAST_CALL, _protocol.PAUSE * 1000
+    ours = {
+        "limiter": {
+            "prefix": limiter["prefix"],
+            "mode": limiter["mode"],
+            "timeout_ms": limiter["timeout"] * 1000,
+            "deny_cache": Limiter(redis.Redis())._remembers or "deny_cache" in limiter,
+        },
+        "adapter": {
+            "prefix": adapter["prefix"],
+            "timeout_ms": adapter["timeout"] * 1000,
+            "when_unavailable": adapter["when_unavailable"],
+            "ipv6_prefix": inspect.signature(Addresses).parameters["ipv6_prefix"].default,
+            "deny_cache": adapter["deny_cache"],
+            "without_identity": {"refuse": "refused", "allow": "let through"}[adapter["without_identity"]],
+            "status": {
+                "denied": problem["status"],
+                "unavailable": refusal(key=lambda _: "me", when_unavailable="closed"),
+                "without_identity": refusal(key=lambda _: None),
+            },
+        },
+        "deny_cache": {
+            "entries": _memory.MOST,
+            "bytes": _memory.MOST_BYTES,
+            "believed_at_most_ms": _memory.LONGEST * 1000,
+        },
+        "identity": {
+            "longest_bytes": _identity.LONGEST,
+            "kept_bytes": _identity.KEPT,
+            "mark": _identity.MARK.decode(),
+        },
+        "breaker": {"pause_ms": pause},
+        "mode": {"modes": ["auto", *MODES], "probed_again_ms": sync_core.PROBE_EVERY * 1000},
+        "wait": {
+            "outage_poll_ms": pause,
+            "turn_at_most_ms": _calls.LONGEST_TURN * 1000,
+            "last_call_share_of_timeout": share,
+        },
+        "hold": {
+            "first_poll_ms": sync_limiter.FIRST_POLL * 1000,
+            "longest_poll_ms": sync_limiter.LONGEST_POLL * 1000,
+            "outage_poll_ms": pause,
+            "last_call_share_of_timeout": share,
+            "renewals_a_lease": sync_limiter.RENEWALS,
+        },
+        "reservation": {
+            "lease_ms": reserve["lease"] * 1000,
+            "remembered_at_least_ms": sync_limiter.REMEMBERED * 1000,
+            "renewals_a_lease": sync_limiter.RENEWALS,
+            # Which words_of() compares.
+            "holder": "^[0-9a-f]{32}$",
+        },
+        # Which test_leaving.py and test_limiter.py play.
+        "caller_leaves": {"hit": "stays charged", "turn": "given back"},
+        "hook": {"key": "without the prefix"},
+        "headers": sorted(denied.headers()),
+        "problem": {"type": problem["type"], "content_type": sent["Content-Type"], "title": problem["title"]},
+    }
+    cases = json.loads((CASES / "defaults.json").read_text())
+    del cases["about"]
+    assert ours == cases

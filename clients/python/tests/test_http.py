@@ -36,7 +36,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 import redis_rl.limits
-from redis_rl import AsyncLimiter, Limiter, Rule, fixed, lease, sliding
+from redis_rl import AsyncLimiter, Limiter, Refused, Rule, Unavailable, fixed, lease, sliding
 from redis_rl.asgi import ClientAddress, RateLimitMiddleware, key_for
 from servers import START_MS, Server, free_port, until
 
@@ -123,7 +123,7 @@ def connect(server: Server) -> AsyncLimiter:
 async def test_fastapi(server: Server) -> None:
     limiter = connect(server)
     # The test moves the server's clock; a remembered denial ends by this process' clock.
-    app = fastapi_app(limiter, rule=sliding(f"{LIMIT}/minute", name="api"), timeout=30, deny_cache=0)
+    app = fastapi_app(limiter, rule=sliding(f"{LIMIT}/minute", name="api"), timeout=30, deny_cache=False)
     with serving(app, limiter) as url:
         async with requests(url) as client:
             responses = await burst(client)
@@ -299,8 +299,8 @@ async def status(app: Any, scope: dict[str, Any]) -> int:
 
 async def test_two_limits_at_one_address(server: Server, aio: AsyncLimiter) -> None:
     """Default options: neither counts or removes the requests of the other."""
-    login = RateLimitMiddleware(nothing, limiter=aio, rule=sliding("3/hour"), timeout=10, deny_cache=0)
-    api = RateLimitMiddleware(nothing, limiter=aio, rule=sliding("100/second"), timeout=10, deny_cache=0)
+    login = RateLimitMiddleware(nothing, limiter=aio, rule=sliding("3/hour"), timeout=10, deny_cache=False)
+    api = RateLimitMiddleware(nothing, limiter=aio, rule=sliding("100/second"), timeout=10, deny_cache=False)
     seen = []
     for _ in range(4):
         seen += [await status(login, from_address("203.0.113.7")), await status(api, from_address("203.0.113.7"))]
@@ -370,7 +370,7 @@ async def test_a_flood_is_denied_from_memory(server: Server, aio: AsyncLimiter) 
 def test_a_loop_for_each_request(server: Server) -> None:
     """As test clients have. The connections of a loop end with it, and need no garbage collector."""
     limiter = connect(server)
-    app = RateLimitMiddleware(nothing, limiter=limiter, rule=sliding("3/minute"), timeout=30, deny_cache=0)
+    app = RateLimitMiddleware(nothing, limiter=limiter, rule=sliding("3/minute"), timeout=30, deny_cache=False)
 
     def connections() -> int:
         return str(server.run("CLIENT", "LIST")).count("name")
@@ -404,7 +404,7 @@ async def test_mistakes_are_loud(server: Server, aio: AsyncLimiter) -> None:
     """A limit is not off because a key holds something else."""
     middleware = RateLimitMiddleware(nothing, limiter=aio, rule=sliding("1/minute", name="a"), timeout=10)
     server.run("LPUSH", "rl:a:{10.0.0.7}", "x")
-    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+    with pytest.raises(Refused, match="WRONGTYPE"):
         await call(middleware, from_address("10.0.0.7"))
     other = RateLimitMiddleware(nothing, limiter=aio, rule=sliding("1/minute"), key=lambda scope: "k", timeout=10)
     sent = await call(other, {"type": "http"})
@@ -418,7 +418,7 @@ async def test_mistakes_are_loud(server: Server, aio: AsyncLimiter) -> None:
             RateLimitMiddleware(nothing, limiter=aio, **options)
     with pytest.raises(TypeError, match="AsyncLimiter"):
         RateLimitMiddleware(nothing, limiter=redis.asyncio.Redis(), rule=rule)  # type: ignore[arg-type]
-    mistakes: list[dict[str, Any]] = [{"when_unavailable": "maybe"}, {"without_identity": "maybe"}, {"deny_cache": -1}]
+    mistakes: list[dict[str, Any]] = [{"when_unavailable": "maybe"}, {"without_identity": "maybe"}]
     mistakes += [{"timeout": wrong} for wrong in (None, 0, -1, "0.25", True)] + [{"processes": 0}]
     for wrong in mistakes:
         with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -510,9 +510,9 @@ async def test_tls(server: Server, tmp_path: Path) -> None:
                 ]
                 server.process.send_signal(signal.SIGSTOP)
                 limiter._timeout = aio._timeout = 0.5
-                with pytest.raises(redis.TimeoutError):
+                with pytest.raises(Unavailable):
                     limiter.hit("a", sliding("3/hour"))
-                with pytest.raises(redis.TimeoutError):
+                with pytest.raises(Unavailable):
                     await aio.hit("a", sliding("3/hour"))
     finally:
         server.process.send_signal(signal.SIGCONT)

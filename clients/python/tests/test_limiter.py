@@ -19,9 +19,11 @@ from redis_rl import (
     AllResult,
     AsyncLimiter,
     Denied,
+    Error,
     Event,
     Limiter,
     Refunded,
+    Refused,
     Result,
     Rule,
     Sliding,
@@ -318,7 +320,7 @@ def test_reservations(server: Server, limiter: Limiter) -> None:
 def test_reservations_of_any_size(server: Server, limiter: Limiter) -> None:
     rule: Any = sliding("200000/minute")
     if not compact(server):
-        with pytest.raises(redis.ResponseError, match="COST above 1000 needs a compact log"):
+        with pytest.raises(Refused, match="COST above 1000 needs a compact log"):
             limiter.reserve("a", rule, 128_000)
         rule = fixed("200000/minute", anchored=True)
     limiter.reserve("b", rule, 1).settle(2)
@@ -327,18 +329,18 @@ def test_reservations_of_any_size(server: Server, limiter: Limiter) -> None:
 
 
 def test_waiting(server: Server, limiter: Limiter) -> None:
-    """The exact wait between, by the real clock."""
+    """By the real clock, and each with one call."""
     server.set_clock(0)
     rule = sliding("2/300ms")
     results = [limiter.wait("a", rule) for _ in range(6)]
     assert all(results)
     assert results[2].at_ms - results[0].at_ms >= 300
     assert results[4].at_ms - results[2].at_ms >= 300
-    # Denied attempts are few: one for each wait.
-    assert limiter.statistics.denied <= 4
+    assert limiter.statistics.denied == 0
     assert limiter.wait("b", sliding("1/hour"), timeout=5)
     began = time.monotonic()
-    assert limiter.wait("b", sliding("1/hour"), timeout=5).retry_after in (3599, 3600)
+    # It would have a turn within that time if it came again then.
+    assert 3590 < (limiter.wait("b", sliding("1/hour"), timeout=5).retry_after or 0) <= 3596
     assert limiter.wait("b", sliding("1/hour"), cost=2).retry_after is None
     assert time.monotonic() - began < 5
 
@@ -349,8 +351,9 @@ def test_a_denial_is_remembered(server: Server, monkeypatch: pytest.MonkeyPatch)
     events: list[Event] = []
     with (
         redis.Redis(port=server.port) as client,
-        Limiter(client, deny_cache=100, hook=events.append, timeout=10) as limiter,
+        Limiter(client, hook=events.append, timeout=10) as limiter,
     ):
+        limiter._remembers = True
         rule = sliding("3/minute")
 
         def asked(call: Any) -> Any:
@@ -399,7 +402,7 @@ def test_a_remembered_wait_is_never_too_short() -> None:
     """It counts from when the reply came: the server decided before that, at a time that is not known."""
     rule = sliding("1/minute")
     denial = Result.of(rule, [State(False, 1, 1, 0, 900, 900, 900, 60_000, START_MS)])
-    denials = Denials(10)
+    denials = Denials()
     denials.remember([("a", rule)], denial, time.monotonic() - 0.5)
     known = denials.find([("a", rule)])
     assert known is not None
@@ -411,7 +414,9 @@ def test_a_remembered_wait_is_never_too_short() -> None:
 
 def test_a_denial_is_forgotten_after_its_wait(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redis_rl._memory.LONGEST", 60.0)
-    with redis.Redis(port=server.port) as client, Limiter(client, deny_cache=2, timeout=10) as limiter:
+    monkeypatch.setattr("redis_rl._memory.MOST", 2)
+    with redis.Redis(port=server.port) as client, Limiter(client, timeout=10) as limiter:
+        limiter._remembers = True
         rule = sliding("1/s")
         server.set_clock(0)
         for _ in range(3):
@@ -440,7 +445,7 @@ def test_the_hook(server: Server) -> None:
         limiter.hit("a", sliding("1/minute"))
         limiter.all([("a", sliding("1/minute")), ("b", fixed("1/minute"))])
         server.run("LPUSH", "list", "x")
-        with pytest.raises(redis.ResponseError):
+        with pytest.raises(Refused):
             limiter.hit("list", sliding("1/minute"))
         limiter.reset("a")
     seen = [(event.limiter, event.call, event.keys, bool(event.result), event.error is not None) for event in events]
@@ -475,9 +480,9 @@ def calls(server: Server) -> int:
 def test_errors_are_the_servers_own(server: Server, limiter: Limiter) -> None:
     with server.client() as client:
         client.lpush("list", "x")
-    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+    with pytest.raises(Refused, match="WRONGTYPE"):
         limiter.hit("list", sliding("1/minute"))
-    with pytest.raises(redis.ResponseError, match="takes each key once"):
+    with pytest.raises(Refused, match="takes each key once"):
         limiter.all([("a", sliding("1/minute")), ("a", fixed("1/minute"))])
 
 
@@ -500,7 +505,7 @@ async def test_clients(server: Server, library: str, protocol: int, decode: bool
         assert limiter.all(pairs).each[0].used == 1
         assert limiter.hit("a", pairs["a"]).each[1].remaining == 8
         assert limiter.refund("a", pairs["a"]) == Refunded(1, 1, 1)
-        with pytest.raises(limiter.client_errors, match=r"WRONGTYPE|not an integer|syntax|kind of value|out of range"):
+        with pytest.raises(Error, match=r"WRONGTYPE|not an integer|syntax|kind of value|out of range"):
             limiter.hit("a", pairs["b"])
     async with aio, AsyncLimiter(aio, timeout=10) as limiter_aio:
         assert (await limiter_aio.all(pairs)).each[0].used == 2
@@ -538,7 +543,8 @@ async def test_asyncio(server: Server, aio: AsyncLimiter) -> None:
     server.set_clock(0)
     waited = [await aio.wait("w", sliding("1/100ms")) for _ in range(2)]
     assert waited[1].at_ms - waited[0].at_ms >= 100
-    assert not await aio.wait("w", sliding("1/hour"), timeout=10)
+    assert await aio.wait("x", sliding("1/hour"), timeout=10)
+    assert not await aio.wait("x", sliding("1/hour"), timeout=10)
 
 
 async def test_asyncio_renews(server: Server) -> None:

@@ -20,7 +20,7 @@ from limits.errors import StorageError
 from limits.storage import RedisStorage, storage_from_string
 from limits.strategies import STRATEGIES, FixedWindowRateLimiter, MovingWindowRateLimiter
 
-from redis_rl import Event
+from redis_rl import Event, Refused, Unavailable
 from redis_rl.limits import AsyncRlStorage, RlStorage
 from servers import START_MS, Cluster, Forwarder, Sentinel, Server, compact
 
@@ -102,7 +102,7 @@ def test_weights(server: Server) -> None:
             assert moving.hit(item, "a", cost=9_999_999)
             assert not moving.hit(item, "a")
         else:
-            with pytest.raises(redis.ResponseError, match="COST above 1000"):
+            with pytest.raises(Refused, match="COST above 1000"):
                 moving.hit(item, "a", cost=9_999_999)
 
 
@@ -113,7 +113,7 @@ def test_errors_may_be_wrapped(server: Server) -> None:
     assert isinstance(wrapping, RlStorage)
     with closing(plain), closing(wrapping):
         server.run("SET", "RL-LIMITS:x", "text")
-        with pytest.raises(redis.ResponseError):
+        with pytest.raises(Refused):
             plain.acquire_entry("x", 1, 60)
         with pytest.raises(StorageError):
             wrapping.acquire_entry("x", 1, 60)
@@ -146,9 +146,8 @@ def test_options(server: Server) -> None:
         assert storage.limiter.mode == server.mode
         assert storage.incr("a/1/1/minute", 60) == 1
         assert storage.storage.connection_pool is pool
-    with closing(make(f"rl+{server.url}", client_name="mine", deny_cache=10, key_prefix="p")) as storage:
+    with closing(make(f"rl+{server.url}", client_name="mine", key_prefix="p")) as storage:
         assert [storage.acquire_entry("x", 1, 60) for _ in range(3)] == [True, False, False]
-        assert storage.limiter.statistics.denied_from_memory == 1
         assert "mine" in [client["name"] for client in storage.storage.client_list()]
         storage.clear("x")
         assert storage.acquire_entry("x", 1, 60)
@@ -209,7 +208,7 @@ async def test_a_server_that_hangs(server: Server) -> None:
             forwarder.hang()
             began = time.monotonic()
             assert not storage.check()
-            with pytest.raises(redis.ConnectionError):
+            with pytest.raises(Unavailable):
                 storage.incr("a/1/1/minute", 60)
             assert time.monotonic() - began < 20
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ import httpx
 import pytest
 
 from redis_rl import AsyncLimiter, Limiter, calendar, fixed, lease, sliding, throttle
-from servers import Server, compact, until
+from servers import Server, compact
 
 SNIPPETS = re.findall(
     r"^```python\n(.*?)^```", (Path(__file__).parents[1] / "README.md").read_text(), re.DOTALL | re.MULTILINE
@@ -44,7 +43,7 @@ def test_the_first_minute(server: Server, capsys: pytest.CaptureFixture[str]) ->
     names: dict[str, Any] = {}
     exec(snippet("for _ in range(6)", server), names)
     printed = capsys.readouterr().out.splitlines()
-    assert printed == [*["True"] * 5, "denied, try again in 60 s", "False"]
+    assert printed == [*["allowed"] * 5, "denied, try again in 60 s", f"mode: {server.mode}"]
     limiter = names["limiter"]
     with limiter:
         exec(snippet("limiter.all(", server), names)
@@ -64,26 +63,14 @@ def test_the_first_minute(server: Server, capsys: pytest.CaptureFixture[str]) ->
         assert limiter.peek("{org7}:requests", sliding("500/minute"), cost=0).used == 2
 
 
-def test_the_first_program_survives(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """A server that hangs, and one that was restarted."""
-    if server.mode != "module":
-        pytest.skip("once, with the module")
-    own = Server("module", frozen=False)
-    try:
-        names: dict[str, Any] = {}
-        exec(snippet("for _ in range(6)", own), names)
-        own.process.send_signal(signal.SIGSTOP)
-        names["limiter"]._timeout = 1
-        assert names["is_allowed"]("user:8")
-        own.process.kill()
-        own.process.wait()
-        assert names["is_allowed"]("user:8")
-        own.start()
-        # It counts again.
-        until("it is back", lambda: not names["is_allowed"]("user:9"))
-        names["limiter"].close()
-    finally:
-        own.kill()
+def test_the_first_program_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    (code,) = (text for text in SNIPPETS if "for _ in range(6)" in text)
+    exec(code.replace(".Redis(", ".Redis(port=1"), names)
+    *lines, mode = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["unavailable"] * 6
+    assert mode == "mode: None"
+    names["limiter"].close()
 
 
 def test_asyncio(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,8 @@ import redis
 import redis.asyncio
 
 import redis_rl._sync.limiter as implementation
-from redis_rl import AsyncLimiter, Denied, Event, Limiter, calendar, fixed, lease, sliding
-from servers import START_MS, Server, until
+from redis_rl import AsyncLimiter, Denied, Event, Limiter, Refused, Unavailable, calendar, fixed, lease, sliding
+from servers import START_MS, Server, free_port, until
 
 RULE = sliding("1000/hour")
 RULES = [RULE, fixed("1000/hour"), fixed("1000/hour", anchored=True), calendar("1000/month", "Europe/Berlin")]
@@ -32,7 +32,7 @@ def lose_replies(limiter: Limiter, monkeypatch: pytest.MonkeyPatch, call: str) -
     def lost(name: str, *words: Any) -> Any:
         reply = change(name, *words)
         if name == call:
-            raise redis.ConnectionError("the reply was lost")
+            raise Unavailable("the reply was lost")
         return reply
 
     monkeypatch.setattr(limiter, "_change", lost)
@@ -93,7 +93,7 @@ def test_the_end_of_the_block(limiter: Limiter, monkeypatch: pytest.MonkeyPatch,
 
 
 def lose(*_: Any) -> Any:
-    raise redis.ConnectionError("the server is away")
+    raise Unavailable("the server is away")
 
 
 def test_a_process_that_dies(server: Server, limiter: Limiter) -> None:
@@ -180,6 +180,30 @@ def test_too_late_to_know(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> 
     assert used(limiter, "k") == 40
 
 
+@pytest.mark.parametrize("away", ["refuses", "is known to be away"])
+def test_a_settlement_that_was_never_sent(limiter: Limiter, monkeypatch: pytest.MonkeyPatch, away: str) -> None:
+    """However long the server was away: nothing can be charged twice."""
+    monkeypatch.setattr(implementation, "REMEMBERED", 10.2)
+    reservation = limiter.reserve("k", RULE, 10, lease=10.2)
+    core = limiter._core
+    server: Any = core.servers._only
+    if away == "refuses":
+        own = server.own.connection_pool
+        own.disconnect()
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setitem(own.connection_kwargs, "port", free_port())
+            own.reset()
+            assert not reservation.settle(7)
+        own.reset()
+    else:
+        core.breaker.open(("", 10), Unavailable("away"))
+        assert not reservation.settle(7)
+    time.sleep(0.3)
+    core.breaker.close(("", 10))
+    assert reservation.settle(7)
+    assert used(limiter, "k") == 7
+
+
 def test_several_keys(server: Server, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: START_MS / 1000)
     month = calendar("2000/month")
@@ -210,7 +234,7 @@ def test_several_keys(server: Server, limiter: Limiter, monkeypatch: pytest.Monk
 
 def test_one_key_that_cannot_be_settled(server: Server, limiter: Limiter, caplog: pytest.LogCaptureFixture) -> None:
     """The others are charged with what was used, also where the error ends the block."""
-    broken = pytest.raises(redis.ResponseError, match="WRONGTYPE")
+    broken = pytest.raises(Refused, match="WRONGTYPE")
     with broken, limiter.reserve_all({"{k}1": RULE.reserved(5), "{k}2": RULE.reserved(5)}) as reservation:
         server.run("DEL", "{k}1")
         server.run("HSET", "{k}1", "a", "b")
@@ -302,7 +326,7 @@ def test_a_clock_behind_the_servers(server: Server, limiter: Limiter, monkeypatc
     assert limiter.all({"{k}": month, "{k}l": RULE}).each[0].used == 2
     assert limiter.peek("k", month, cost=0).used == 2
     monkeypatch.setattr(time, "time", lambda: 1_696_000_000.0)
-    with pytest.raises(redis.ResponseError, match="the window has ended"):
+    with pytest.raises(Refused, match="the window has ended"):
         limiter.hit("k", month)
     monkeypatch.setattr(time, "time", lambda: START_MS / 1000)
     assert limiter.refund("k", month, result=result)
@@ -325,7 +349,7 @@ def test_a_calendar_in_an_adapter(server: Server, limiter: Limiter, monkeypatch:
 
     monkeypatch.setattr(time, "time", lambda: START_MS / 1000)
     month = calendar("2/month", "Europe/Berlin")
-    app = RateLimitMiddleware(hello, limiter=limiter, rule=month, timeout=10, deny_cache=0)
+    app = RateLimitMiddleware(hello, limiter=limiter, rule=month, timeout=10, deny_cache=False)
     for _ in range(3):
         app({"REMOTE_ADDR": "203.0.113.7"}, start)
     assert [status for status, _ in seen] == ["200", "200", "429"]

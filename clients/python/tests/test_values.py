@@ -120,7 +120,6 @@ def test_limiter_arguments() -> None:
         ({"timeout": 0}, "timeout must be a number of seconds above 0, not 0"),
         ({"timeout": "1"}, "timeout must be"),
         ({"timeout": 1e10}, "timeout must be"),
-        ({"deny_cache": -1}, "deny_cache must be from 0"),
     ]
     for wrong, message in options:
         with pytest.raises(ValueError, match=message):
@@ -305,9 +304,10 @@ def test_a_result_that_the_server_has_not_counted_gives_nothing_back() -> None:
     assert (denied.source, limiter.refund("a", rule, result=denied).refunded) == ("server", 0)
 
 
-def test_memory_has_a_bound() -> None:
+def test_memory_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of bytes as well as of entries, whatever the keys are."""
-    denials = Denials(1000)
+    monkeypatch.setattr("redis_rl._memory.MOST", 1000)
+    denials = Denials()
     rule = sliding("1/hour")
     denied = Result.of(rule, [state(False, limit=1, used=1, retry_after_ms=3_600_000)])
     for number in range(3000):
@@ -320,6 +320,16 @@ def test_memory_has_a_bound() -> None:
     # As bytes it is the same key.
     denials.forget(key.encode())
     assert denials.find([(key, rule)]) is None
+    monkeypatch.setattr("redis_rl._memory.MOST_BYTES", 100_000)
+    several = [(f"{number}", rule) for number in range(50)]
+    all_denied = AllResult.of(
+        [rule] * 50, [state(False, limit=1, used=1)] * 50, allowed=False, index=0, remaining=0, retry=3_600_000
+    )
+    for number in range(50):
+        denials.remember([(f"first{number}", rule), *several[1:]], all_denied, time.monotonic())
+    assert 3 <= len(denials._known) <= 6
+    denials.clear()
+    assert denials._bytes == 0
 
 
 def test_local_memory_has_a_bound(monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:

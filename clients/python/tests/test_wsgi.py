@@ -63,7 +63,7 @@ def flask_app(limiter: Limiter, **options: Any) -> flask.Flask:
 
 def test_flask(server: Server, limiter: Limiter) -> None:
     """A crowd in threads, the headers, and the wait that they name."""
-    app = flask_app(limiter, rule=sliding("17/minute", name="api"), deny_cache=0)
+    app = flask_app(limiter, rule=sliding("17/minute", name="api"), deny_cache=False)
     with serving(app) as client:
         assert crowd(client, 40) == {200: 17, 429: 23}
         denied = client.get("/")

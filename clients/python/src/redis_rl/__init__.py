@@ -4,7 +4,7 @@
     from redis_rl import Limiter, sliding
 
     limiter = Limiter(redis.Redis())
-    result = limiter.hit("user:7", sliding("100/minute"))
+    result = limiter.hit("user:7", sliding("100/minute"))  # or raises Unavailable
     if not result:
         print("try again in", result.retry_after, "s")
 
@@ -16,6 +16,7 @@ Flask-Limiter and slowapi.
 from ._async.limiter import AsyncHeldLease, AsyncLimiter, AsyncReservation
 from ._calendar import Calendar, calendar
 from ._memory import Event, Statistics
+from ._protocol import Error, Refused, Unavailable
 from ._rates import Rate, Seconds, Window
 from ._result import AllResult, Decision, Denied, Refunded, Result, State
 from ._rules import Fixed, Lease, Rule, Sliding, Throttle, fixed, lease, sliding, throttle
@@ -29,6 +30,7 @@ __all__ = [
     "Calendar",
     "Decision",
     "Denied",
+    "Error",
     "Event",
     "Fixed",
     "HeldLease",
@@ -36,6 +38,7 @@ __all__ = [
     "Limiter",
     "Rate",
     "Refunded",
+    "Refused",
     "Reservation",
     "Result",
     "Rule",
@@ -44,6 +47,7 @@ __all__ = [
     "State",
     "Statistics",
     "Throttle",
+    "Unavailable",
     "Window",
     "calendar",
     "fixed",

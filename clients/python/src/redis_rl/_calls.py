@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from decimal import Decimal
 from typing import Any, cast
 
 from ._protocol import Command
-from ._rates import MAX_SECONDS, MAX_UNITS, Rate, Window, units
+from ._rates import MAX_SECONDS, MAX_UNITS, Rate, Seconds, Window, units
 from ._result import AllResult, Refunded, Result, State, unreadable
-from ._rules import Fixed, Lease, Rule, Windowed, Word, holder_of
+from ._rules import Fixed, Lease, Rule, Sliding, Throttle, Windowed, Word, holder_of
 
 Key = str | bytes
 Rules = Mapping[Key, Rule] | Mapping[str, Rule] | Iterable[tuple[Key, Rule]]
 
 MAX_KEYS = 64
+LONGEST_TURN = 3600
+"""Seconds ahead at which a turn lies at most."""
 LONGEST_REMEMBERED = 64
 
 
@@ -50,6 +54,10 @@ class Calls:
         if call == "peek":
             return Command("PEEK", (self.key(key),), (rule.KIND, *rule.sent))
         return Command(rule.KIND, (self.key(key),), rule.sent, rule.is_reserved)
+
+    def turn(self, key: Key, rule: Rule, ms: int) -> Command:
+        """The rule's own command with WITHIN."""
+        return Command(rule.KIND, (self.key(key),), (*rule.words(), "WITHIN", ms, rule.form))
 
     def settle(self, key: Key, rule: Rule, actual: int) -> Command:
         """RL.SETTLE."""
@@ -143,6 +151,26 @@ def end_of_wait(timeout: float) -> float:
     return time.monotonic() + timeout
 
 
+def turning(rule: Rule, cost: int | None) -> Rule:
+    """The rule of a request that may be given a turn, or an error if it cannot."""
+    if not isinstance(checked(rule), Sliding | Throttle):
+        raise TypeError(f"a turn is for sliding and throttle rules, not {rule!r}")
+    if getattr(rule, "force", False):
+        raise ValueError("a turn is not for a rule that is forced: it is counted at once")
+    return weighed(rule, cost)
+
+
+def longest_turn(within: Seconds) -> int:
+    """The milliseconds within which a turn has to come, or an error if this is no such time."""
+    if isinstance(within, timedelta):
+        within = within.total_seconds()
+    if isinstance(within, bool) or not isinstance(within, int | float | Decimal):
+        raise TypeError(f"within must be a number of seconds or a timedelta, not {within!r}")
+    if not 0 <= within <= LONGEST_TURN:
+        raise ValueError(f"within must be from 0 to {LONGEST_TURN} seconds, an hour, not {within!r}")
+    return round(within * 1000)
+
+
 def chargeable(rule: Rule, amount: int) -> Rule:
     """The rule with units that are reserved, or an error if it cannot be settled."""
     checked(rule)
@@ -165,13 +193,13 @@ def several(rules: Rules, reserves: bool = False) -> list[tuple[Key, Rule]]:
     return listed
 
 
-def read_rule(rule: Rule, reply: Any) -> Result:
-    """Reads FULL or EACH."""
+def read_rule(rule: Rule, reply: Any, turns: bool = False) -> Result:
+    """Reads FULL or EACH. ``turns``: of a call with WITHIN."""
     if rule.form == "FULL":
-        return Result.of(rule, (State.read(reply),))
+        return Result.of(rule, (State.read(reply, turns),))
     if not isinstance(reply, list) or len(reply) != len(rule.policies()):
         raise unreadable(reply)
-    return Result.of(rule, tuple(map(State.read, reply)))
+    return Result.of(rule, tuple(State.read(state, turns) for state in reply))
 
 
 def read_all(rules: Sequence[tuple[Key, Rule]], reply: Any) -> AllResult:

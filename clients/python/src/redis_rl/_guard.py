@@ -35,7 +35,7 @@ class Options(TypedDict, total=False):
     when_unavailable: WhenUnavailable
     processes: int
     timeout: float
-    deny_cache: int
+    deny_cache: bool
 
 
 class Fallback:

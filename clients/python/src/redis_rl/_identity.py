@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
@@ -10,6 +11,11 @@ from ._rules import Rule
 
 # An address with a port, or in brackets, as X-Forwarded-For may have it.
 _WITH_PORT = re.compile(r"(\d[\d.]*):\d+|\[([^\]]*)\](?::\d+)?")
+
+LONGEST = 512
+"""Bytes of an identity that a key has as it is. A header of a client's choosing would fill the server's memory."""
+KEPT = 64
+MARK = b"%sha256:"
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -84,12 +90,21 @@ def key_for(rule: Rule, identity: str | bytes, *, prefix: str = "rl:", operation
 
     Args:
         rule: of the adapter.
-        identity: of a request, such as ``"203.0.113.7"``, or ``"2001:db8:1:2::/64"`` of an IPv6 address.
+        identity: of a request, such as ``"203.0.113.7"``, or ``"2001:db8:1:2::/64"`` of an IPv6 address. Of one that
+            is longer than 512 bytes the key has its first 64 and a hash.
         prefix: of the adapter.
         operation: of a dependency whose rule has no name, the path operation.
     """
     policy = policy_of(rule) if operation is None else _escaped(f"{operation} {rule.described()}", "%:{}")
-    start = f"{prefix}{policy}:"
-    if isinstance(identity, str):
-        return f"{start}{{{_escaped(identity, '%{}')}}}"
-    return start.encode() + b"{" + re.sub(rb"[%{}]", lambda found: b"%%%02X" % found[0][0], identity) + b"}"
+    plain = identity.encode() if isinstance(identity, str) else identity
+    tag = _shortened(re.sub(rb"[%{}]", lambda found: b"%%%02X" % found[0][0], plain))
+    key = f"{prefix}{policy}:".encode() + b"{" + tag + b"}"
+    return key.decode() if isinstance(identity, str) else key
+
+
+def _shortened(identity: bytes) -> bytes:
+    """An identity that is long has its beginning, up to the end of a character, and a digest."""
+    if len(identity) <= LONGEST:
+        return identity
+    end = next(end for end in range(KEPT, LONGEST) if end > KEPT + 2 or identity[end] & 0xC0 != 0x80)
+    return identity[:end] + MARK + hashlib.sha256(identity).hexdigest().encode()

@@ -22,6 +22,10 @@ log = logging.getLogger("redis_rl")
 LONGEST = 1.0
 """Seconds for which a denial is remembered at most."""
 
+MOST = 10_000
+MOST_BYTES = 4 << 20
+"""Denials that are remembered at most, and what they take."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -30,8 +34,8 @@ class Event:
     limiter: str
     """The limiter's name."""
     call: str
-    """``"hit"``, ``"peek"``, ``"all"``, ``"refund"``, ``"reset"``, ``"release"``, ``"settle"``, or ``"renew"`` for what
-    is held."""
+    """``"hit"``, ``"turn"``, ``"peek"``, ``"all"``, ``"refund"``, ``"reset"``, ``"release"``, ``"settle"``, or
+    ``"renew"`` for what is held."""
     keys: tuple[Key, ...]
     """The keys of the call, without the limiter's prefix."""
     seconds: float
@@ -83,7 +87,7 @@ class Counter:
         source: Source = "server" if result is None else result.source
         if unavailable:
             statistics.unavailable += 1
-        elif error is None and call in ("hit", "all"):
+        elif error is None and call in ("hit", "turn", "all"):
             if result:
                 statistics.allowed += 1
             else:
@@ -112,8 +116,8 @@ class _Denial:
 class Denials:
     """The denials of the last second, by key. A key belongs to one rule."""
 
-    entries: int
     _known: OrderedDict[bytes, _Denial] = field(default_factory=OrderedDict)
+    _bytes: int = 0
 
     def find(self, rules: Sequence[tuple[Key, Rule]]) -> Result | AllResult | None:
         """The denial of the same or a lighter request, as it would be answered now."""
@@ -126,7 +130,7 @@ class Denials:
                 continue
             now = time.monotonic()
             if now >= denial.until:
-                self._known.pop(key, None)
+                self._pop(key)
             elif keys == denial.keys and _as_heavy([rule for _, rule in rules], denial):
                 return replace(denial.result.later(int((now - denial.received_at) * 1000)), source="memory")
         return None
@@ -143,25 +147,39 @@ class Denials:
             return
         wait = LONGEST if result.retry_after_ms is None else min(result.retry_after_ms / 1000, LONGEST)
         keys = tuple(short(key) for key, _ in rules)
-        known = self._known
         # At the end, as the youngest.
-        known.pop(keys[binding], None)
-        known[keys[binding]] = _Denial(
+        self._pop(keys[binding])
+        self._known[keys[binding]] = _Denial(
             keys, tuple(rule for _, rule in rules), binding, asked_at + wait, time.monotonic(), result
         )
-        while len(known) > self.entries:
+        self._bytes += _size(keys)
+        while len(self._known) > MOST or self._bytes > MOST_BYTES:
             try:
-                known.popitem(last=False)
+                self._gone(self._known.popitem(last=False)[1])
             except KeyError:
                 break
 
     def clear(self) -> None:
         """Forgets everything."""
         self._known.clear()
+        self._bytes = 0
 
     def forget(self, key: Key) -> None:
         """For a key of which something was given back."""
-        self._known.pop(short(key), None)
+        if self._known:
+            self._pop(short(key))
+
+    def _pop(self, key: bytes) -> None:
+        self._gone(self._known.pop(key, None))
+
+    def _gone(self, denial: _Denial | None) -> None:
+        if denial is not None:
+            self._bytes = self._bytes - _size(denial.keys) if self._known else 0
+
+
+def _size(keys: Sequence[bytes]) -> int:
+    """What a denial takes: a rule and figures for each key."""
+    return sum(350 + len(key) for key in keys)
 
 
 def _as_heavy(rules: Sequence[Rule], denial: _Denial) -> bool:

@@ -33,6 +33,8 @@ class Command:
     words: Sequence[Word]
     holds: bool = False
     """Whether it has a HOLD."""
+    is_sent: bool = False
+    """Whether a server may have carried it out."""
 
     @property
     def reads(self) -> bool:
@@ -80,6 +82,18 @@ def library_version(code: str) -> int:
     """The version that a function library says it has; 0 for one from before there were versions."""
     found = re.search(r"-- Version (\d+)\b", code)
     return int(found[1]) if found else 0
+
+
+class Error(Exception):
+    """What the calls of a limiter raise beside ValueError and TypeError. The client library's error is its cause."""
+
+
+class Unavailable(Error):
+    """The server cannot be reached or cannot answer now, which passes by itself: nobody has decided."""
+
+
+class Refused(Error):
+    """The server refuses the call, with its words: a missing permission, a key that holds something else, ..."""
 
 
 class Stale(Exception):
@@ -159,11 +173,11 @@ class Errors:
 
     def is_ended(self, error: BaseException) -> bool:
         """Whether the period of a calendar is over by the server's clock."""
-        return isinstance(error, self.response) and "the window has ended" in str(error)
+        return isinstance(error, (self.response, Refused)) and "the window has ended" in str(error)
 
     def is_settled(self, error: BaseException) -> bool:
         """Whether the reservation was settled by a call whose reply was lost."""
-        return isinstance(error, self.response) and "this hold is settled" in str(error)
+        return isinstance(error, (self.response, Refused)) and "this hold is settled" in str(error)
 
     def is_lost(self, error: BaseException) -> bool:
         """Whether the connection broke, so that it is unknown whether the call was counted."""
@@ -183,6 +197,22 @@ class Errors:
         return isinstance(error, self.response) and (
             _code(error) in self._codes or text.startswith("max number of clients")
         )
+
+    def raised(self, error: Exception) -> Exception:
+        """What a caller gets for an error of the client library's."""
+        if self.is_unavailable(error):
+            return Unavailable(str(error) or type(error).__name__)
+        return Refused(str(error)) if isinstance(error, self.all) else error
+
+
+def unsent(error: BaseException) -> None:
+    """Notes of an error that it came before the command was sent."""
+    error.redis_rl_unsent = True  # type: ignore[attr-defined]
+
+
+def is_unsent(error: BaseException) -> bool:
+    """Whether that was noted."""
+    return hasattr(error, "redis_rl_unsent")
 
 
 _UNAVAILABLE = {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "REDIRECT"}

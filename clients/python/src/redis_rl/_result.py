@@ -11,13 +11,14 @@ from typing import Any, Literal, Self
 from ._http import Item, called_apart, ceil_seconds
 from ._http import headers as http_headers
 from ._http import problem as http_problem
+from ._protocol import Error
 from ._rules import Lease, Rule
 
 Source = Literal["server", "memory", "local", "open"]
 """Who decided: the server; a denial in memory; while the server is unavailable this process, or nobody."""
 
 
-class Denied(Exception):
+class Denied(Error):
     """A request did not fit, where a call has no other way to say so (a lease, a reservation).
 
     Attributes:
@@ -42,7 +43,7 @@ _NAMES = (
 _by_text = itemgetter(*_NAMES)
 _by_bytes = itemgetter(*(name.encode() for name in _NAMES))
 _INTEGERS = {int}
-_figures = attrgetter(*(name.replace("-", "_") for name in _NAMES))
+_figures = attrgetter(*(name.replace("-", "_") for name in _NAMES), "wait_ms")
 
 
 def unreadable(reply: object) -> ValueError:
@@ -79,7 +80,9 @@ class State:
     window_ms: int
     """Length of the window (the lease, or the time in which an empty bucket fills) in milliseconds."""
     at_ms: int
-    """The server's time of the decision, in milliseconds since the epoch."""
+    """The server's time of the decision, or of a turn that is yet to come, in milliseconds since the epoch."""
+    wait_ms: int = 0
+    """Milliseconds until the turn that `turn` was given."""
 
     @property
     def retry_after(self) -> int | None:
@@ -100,17 +103,19 @@ class State:
         return self.allowed
 
     @classmethod
-    def read(cls, reply: Any) -> State:
-        """Reads the map of FULL: a dict over RESP3, a flat array over RESP2."""
+    def read(cls, reply: Any, turns: bool = False) -> State:
+        """Reads the map of FULL: a dict over RESP3, a flat array over RESP2. ``turns``: that of a call with WITHIN."""
         try:
             fields = reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
-            values = _by_bytes(fields) if b"allowed" in fields else _by_text(fields)
+            is_bytes = b"allowed" in fields
+            values = _by_bytes(fields) if is_bytes else _by_text(fields)
+            turn = fields[b"wait-ms" if is_bytes else "wait-ms"] if turns else 0
         except (KeyError, TypeError, ValueError):
             raise unreadable(reply) from None
-        if set(map(type, values)) != _INTEGERS:
+        if set(map(type, values)) != _INTEGERS or type(turn) is not int or turn < 0:
             raise unreadable(reply)
         allowed, limit, used, remaining, retry, following, reset, window, at = values
-        return cls(allowed == 1, limit, used, remaining, _wait(retry), _wait(following), _wait(reset), window, at)
+        return cls(allowed == 1, limit, used, remaining, _wait(retry), _wait(following), _wait(reset), window, at, turn)
 
     def later(self, ms: int) -> Self:
         """The same state some milliseconds later, if nothing else has happened."""

@@ -74,7 +74,8 @@ class RateLimitMiddleware:
             never off for them.
         processes: among how many processes the limits are divided with ``"local"``; 1 unless given.
         timeout: seconds after which the server counts as unavailable; 0.25 unless given.
-        deny_cache: for how many keys a denial is remembered, as in `AsyncLimiter`; 10,000 unless given, 0 for none.
+        deny_cache: whether denials are remembered, unless given yes: for its wait, at most a second, the same or a
+            heavier request is then denied without asking the server.
         on_denied: an ASGI application that answers denied requests in place of the problem document.
     """
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._client import Client
-from .._protocol import MODES, Breaker, Command, Mode, Stale, library_version, source
+from .._protocol import MODES, Breaker, Command, Mode, Stale, is_unsent, library_version, source
 from .._rules import Word
 from .io import Deadline, Server, background, ended, here, is_gone, sleep
 from .servers import MOST_REDIRECTIONS, Servers
@@ -131,9 +131,6 @@ class Core:
                 self._judge(server, place, error, unavailable, name, began, judges)
             if errors.is_crowd(error):
                 raise errors.timeout("the calls that are under way have not been answered in time") from error
-            if unavailable and not isinstance(error, errors.all):
-                # What sockets raise is not of the class that users catch.
-                raise errors.connection(str(error)) from error
             raise
         except BaseException:
             # The caller goes away. What it saw of its connection is true of those that are idle, too.
@@ -207,8 +204,13 @@ class Core:
             began = time.monotonic()
             try:
                 words = command.sent(mode, whole=whole, read_only=self._read_only)
-                return await self._execute(server, words, asked)
-            except Exception as error:
+                reply = await self._execute(server, words, asked)
+                command.is_sent = True
+                return reply
+            except BaseException as error:
+                command.is_sent |= not is_unsent(error)
+                if not isinstance(error, Exception):
+                    raise
                 if mode == "script" and command.reads and self._read_only and self._lacks(error):
                     self._read_only = False
                 elif errors.is_try_again(error):

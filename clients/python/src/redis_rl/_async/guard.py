@@ -19,6 +19,7 @@ from .._guard import (
     undecided,
 )
 from .._identity import key_for
+from .._protocol import Unavailable
 from .._rates import units
 from .._result import AllResult, Result
 from .._rules import Lease, Rule
@@ -41,7 +42,7 @@ class AsyncGuard:
         when_unavailable: WhenUnavailable = "open",
         processes: int = 1,
         timeout: float = 0.25,
-        deny_cache: int = 10_000,
+        deny_cache: bool = True,
         holds: bool = True,
     ) -> None:
         """``holds``: whether the end of each answer is told, so that a rule may be a lease."""
@@ -69,8 +70,7 @@ class AsyncGuard:
         self.limiter = copy.copy(limiter)
         self.limiter._timeout = seconds_above_0(timeout, "timeout")
         self.limiter._logged_as = ""
-        self.limiter._remembers = units(deny_cache, "deny_cache") > 0
-        limiter._denials.entries = max(limiter._denials.entries, deny_cache)
+        self.limiter._remembers = bool(deny_cache)
         self.prefix = prefix
         self._refuses = without_identity == "refuse"
         self._opens = when_unavailable == "open"
@@ -121,9 +121,7 @@ class AsyncGuard:
             else:
                 ((key, rule),) = limited
                 result = await limiter.hit(key, rule)
-        except Exception as error:
-            if not limiter.is_unavailable(error):
-                raise
+        except Unavailable as error:
             fallback.failed(limiter, error)
             if fallback.local is not None:
                 result = fallback.local.decide(limited)

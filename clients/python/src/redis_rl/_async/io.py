@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from .._client import Address, Client, clients_of
 from .._guard import Identity
-from .._protocol import Errors
+from .._protocol import Errors, unsent
 from .._rules import Rule, Word
 
 Answer = TypeVar("Answer")
@@ -159,9 +159,13 @@ class Server:
 
             async def connect(self) -> None:
                 generation = server._generation
-                if self._made != generation:
-                    await self.disconnect(nowait=True)
-                await super().connect()
+                try:
+                    if self._made != generation:
+                        await self.disconnect(nowait=True)
+                    await super().connect()
+                except BaseException as error:
+                    unsent(error)
+                    raise
                 self._made = generation
 
             async def _connect(self) -> None:

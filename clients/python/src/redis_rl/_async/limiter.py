@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any, Literal, Protocol, Self, cast, overload
 from weakref import WeakValueDictionary
 
 from .._calls import (
+    LONGEST_TURN,
     Calls,
     Key,
     Rules,
@@ -21,6 +23,7 @@ from .._calls import (
     end_of_wait,
     ended_at,
     is_all,
+    longest_turn,
     peeked,
     read_all,
     read_number,
@@ -29,16 +32,17 @@ from .._calls import (
     read_settled,
     seconds_above_0,
     several,
+    turning,
     weighed,
 )
 from .._client import clients_of, make_client
 from .._memory import Counter, Denials, Event, Statistics
-from .._protocol import PAUSE, Command, Mode
+from .._protocol import PAUSE, Command, Mode, Unavailable
 from .._rates import Rate, Seconds, milliseconds, units
 from .._result import AllResult, Decision, Denied, Refunded, Result
 from .._rules import Fixed, Lease, Rule, Sliding, Throttle, Windowed
 from .core import core_of
-from .io import IS_ASYNC, AsyncPending, carried_out, finished, here, pending, sleep
+from .io import IS_ASYNC, AsyncPending, background, carried_out, finished, here, pending, sleep
 from .waiting import Keeper, Line
 
 log = logging.getLogger("redis_rl")
@@ -46,6 +50,12 @@ log = logging.getLogger("redis_rl")
 # Between two attempts at a lease that others hold: it may be released long before it ends.
 FIRST_POLL = 0.02
 LONGEST_POLL = 0.5
+
+LAST_CALL = 0.1
+"""The part of the limiter's deadline that the last call of a wait has at least."""
+
+RENEWALS = 3
+"""How often what is held is renewed in its time."""
 
 REMEMBERED = 60.0
 """Seconds for which the server remembers a settlement at least."""
@@ -72,15 +82,13 @@ class AsyncLimiter:
             by the best that it has.
         timeout: seconds after which a call fails, whatever the client's own time-outs and retries are. After a failure
             that means that the server is unavailable, calls fail at once for a second; then one of them probes.
-        deny_cache: for how many keys a denial is remembered, for its wait and at most a second: the same or a heavier
-            request by the same rule is then denied without asking the server. 0 for none.
         load_functions: whether the function library ``rl`` may be loaded into the server.
         name: what log lines and the hook call this limiter.
         hook: called with an `Event` after every decision, in the thread or loop of the call.
 
     Raises:
-        The client's own errors, from every method: ConnectionError and TimeoutError if the server is unavailable,
-        ResponseError for what it refuses, with its words.
+        Unavailable: from every method, if the server cannot be reached or cannot answer now.
+        Refused: from every method, what the server refuses, with its words.
     """
 
     def __init__(
@@ -90,15 +98,15 @@ class AsyncLimiter:
         prefix: Key = "",
         mode: Literal["auto", "module", "functions", "script"] = "auto",
         timeout: float = 1.0,
-        deny_cache: int = 0,
         load_functions: bool = True,
         name: str = "redis-rl",
         hook: Callable[[Event], object] | None = None,
     ) -> None:
         self._calls = Calls(prefix)
         self._timeout = seconds_above_0(timeout, "timeout")
-        self._denials = Denials(units(deny_cache, "deny_cache"))
-        self._remembers = deny_cache > 0
+        # For adapters, of which each may remember denials.
+        self._denials = Denials()
+        self._remembers = False
         self._counter = Counter(name, hook)
         self._logged_as = name
         self._core = core_of(client, mode, load_functions, asynchronous=IS_ASYNC)
@@ -136,18 +144,6 @@ class AsyncLimiter:
     def statistics(self) -> Statistics:
         """What this limiter has decided since it was made."""
         return self._counter.statistics
-
-    @property
-    def client_errors(self) -> type[Exception]:
-        """The class of all errors of the client library: ``redis.RedisError`` or ``valkey.ValkeyError``."""
-        return self._core.errors.all
-
-    def is_unavailable(self, error: BaseException) -> bool:
-        """Whether an error means that the server cannot be reached or cannot answer now.
-
-        Other errors, such as a key that holds something else or missing permissions, do not pass by themselves.
-        """
-        return self._core.errors.is_unavailable(error)
 
     @overload
     async def hit(self, key: Key, rule: Sliding | Fixed, *, cost: int | None = None, force: bool = False) -> Result: ...
@@ -191,6 +187,40 @@ class AsyncLimiter:
         pairs = several(rules)
         return cast("AllResult", await self._decide("all", pairs))
 
+    async def turn(self, key: Key, rule: Sliding | Throttle, within: Seconds, *, cost: int | None = None) -> Result:
+        """Asks for a turn: the request is counted at the first time at which it fits, and nobody overtakes it.
+
+        For those who schedule, as a task queue does; `wait` sleeps, too. Of the result, ``wait_ms`` says how long to
+        wait, from now, and ``at_ms`` when the turn is: ``refund(key, rule, at_ms=...)`` gives it back.
+
+        Args:
+            key, cost: as in `hit`.
+            rule: made by `sliding` or `throttle`, and not forced.
+            within: the longest wait that is taken, in seconds, from 0 to an hour. Your choice, and never a client's:
+                longer ones starve shorter ones.
+
+        Returns:
+            A denial where no turn is within that time; then nothing was counted.
+        """
+        return await self._take_turn(key, turning(rule, cost), longest_turn(within), math.inf)
+
+    async def _take_turn(self, key: Key, rule: Rule, ms: int, within: float) -> Result:
+        async def take() -> Result:
+            return cast("Result", await self._decided("turn", ((key, rule),), within, ms))
+
+        async def give_back(result: Result | None) -> None:
+            if result:
+                await self._give_back(key, rule, result)
+
+        return await carried_out(take, give_back)
+
+    async def _give_back(self, key: Key, rule: Rule, result: Result) -> None:
+        """Of a turn for which nobody waits any more."""
+        try:
+            await self._change("refund", key, self._calls.refund(key, rule, result.at_ms))
+        except Exception as error:
+            log.info("limiter %r: a turn could not be given back: %s", self.name, error)
+
     @overload
     async def wait(
         self, key: Key, rule: Sliding | Fixed | Throttle, *, timeout: float | None = None, cost: int | None = None
@@ -198,10 +228,11 @@ class AsyncLimiter:
     @overload
     async def wait(self, key: Key, rule: Rule, *, timeout: float | None = None) -> Result: ...
     async def wait(self, key: Key, rule: Rule, *, timeout: float | None = None, cost: int | None = None) -> Result:
-        """Hits until the request is allowed, and sleeps for the exact wait between.
+        """Waits until the request is allowed.
 
-        Of a lease, which may be released at any time, it waits for a place as `hold` does. While the server is
-        unavailable it tries again each second.
+        By a sliding or throttle rule it asks for a `turn`, and sleeps until it comes; a caller that leaves gives it
+        back. By other rules, and where no turn is to be had, it comes again after the exact wait; for a lease it looks
+        for a place as `hold` does. While the server is unavailable it tries again each second.
 
         Args:
             key, rule, cost: as in `hit`.
@@ -213,57 +244,68 @@ class AsyncLimiter:
         """
         until = end_of_wait(math.inf if timeout is None else timeout)
         if isinstance(rule, Lease):
-            _, result = await self._await_place(key, rule.held_by(), until)
-            return result
-        rule = weighed(rule, cost)
+            return (await self._await_place(key, rule.held_by(), until))[1]
+        rule = weighed(rule, cost) if isinstance(rule, Fixed) else turning(rule, cost)
+        denial: Result | None = None
         while True:
-            left = until - time.monotonic()
-            found = await self._tried(key, rule, until, left if left > 0 else math.inf)
+            found = denial = await self._tried(key, rule, until, denial)
             if found is None:
                 continue
-            if found or found.retry_after_ms is None:
+            if found.wait_ms:
+                await self._sleep_until(key, rule, found)
+            if found or found.retry_after_ms is None or time.monotonic() + found.retry_after_ms / 1000 > until:
                 return found
-            seconds = found.retry_after_ms / 1000
-            if time.monotonic() + seconds > until:
-                return found
-            await sleep(seconds)
+            await sleep(found.retry_after_ms / 1000)
 
-    async def _tried(self, key: Key, rule: Rule, until: float, within: float) -> Result | None:
-        """A hit by one who waits: None after a second in which the server was unavailable, if there is time left."""
+    async def _sleep_until(self, key: Key, rule: Rule, turn: Result) -> None:
         try:
+            await sleep(turn.wait_ms / 1000)
+        except BaseException:
+            background(lambda: self._give_back(key, rule, turn))
+            raise
+
+    async def _tried(self, key: Key, rule: Rule, until: float, denial: Result | None) -> Result | None:
+        """A try by one who waits: None after a second in which the server was unavailable, if there is time left.
+
+        The last one has a tenth of the limiter's deadline, and at its end what is known is the denial before it.
+        """
+        left = until - time.monotonic()
+        within = max(left, self._timeout * LAST_CALL)
+        try:
+            if isinstance(rule, Sliding | Throttle):
+                ms = int(min(max(left, 0), LONGEST_TURN) * 1000)
+                return await self._take_turn(key, rule, ms, within)
             return cast("Result", await self._decide("hit", ((key, rule),), within))
-        except Exception as error:
+        except Unavailable:
             left = until - time.monotonic()
-            if not self.is_unavailable(error) or left <= 0:
-                raise
-            await sleep(min(left, PAUSE))
-            return None
+            if left > 0:
+                await sleep(min(left, PAUSE))
+                return None
+            if denial is not None:
+                return denial
+            raise
 
     async def _await_place(self, key: Key, rule: Lease, until: float) -> tuple[float, Result]:
         """Acquires a lease, waiting for a place. Returns when it ends by this process' clock, and the last answer.
 
-        Of those who wait for a key in this process only the first asks: when a lease is released here, and from time
-        to time, as others may release theirs.
+        Those who wait for a key in this process stand in line, and the first of them asks: from time to time, and when
+        a lease is released here.
         """
-        place = (here(), self._calls.key(key))
-        line = self._lines.setdefault(place, Line())
-        left = until - time.monotonic()
-        if line.is_empty or left <= 0:
-            ends, found = _ends(rule), await self._tried(key, rule, until, left if left > 0 else math.inf)
-            if found is not None and (found or found.retry_after_ms is None or left <= 0):
-                return ends, found
+        line = self._lines.setdefault((here(), self._calls.key(key)), Line())
         has_turn = await line.enter(max(until - time.monotonic(), 0.0))
+        found: Result | None = None
+        pause = FIRST_POLL
         try:
-            pause = FIRST_POLL
             while True:
-                within = max(until - time.monotonic(), self._timeout / 10)
-                ends, found = _ends(rule), await self._tried(key, rule, until, within)
-                left = until - time.monotonic()
+                ends = _ends(rule)
+                found = await self._tried(key, rule, until, found)
                 if found is None:
                     continue
+                left = until - time.monotonic()
                 if found or found.retry_after_ms is None or left <= 0:
                     return ends, found
-                woken = await line.wait(min(pause, left, max(found.retry_after_ms / 1000, 0.001)))
+                jittered = pause * random.uniform(0.5, 1.0)  # noqa: S311
+                woken = await line.wait(min(jittered, left, max(found.retry_after_ms / 1000, 0.001)))
                 pause = FIRST_POLL if woken else min(pause * 2, LONGEST_POLL)
         finally:
             if has_turn:
@@ -422,11 +464,14 @@ class AsyncLimiter:
         # Nobody would know of a lease that a cancelled call has taken.
         return await carried_out(decide, give_back)
 
-    async def _decided(self, call: str, rules: Sequence[tuple[Key, Rule]], within: float) -> Result | AllResult:
+    async def _decided(
+        self, call: str, rules: Sequence[tuple[Key, Rule]], within: float, turn_ms: int | None = None
+    ) -> Result | AllResult:
         began = asked_at = time.monotonic()
         keys = tuple(key for key, _ in rules)
-        remembers = self._remembers and call not in ("peek", "renew")
+        remembers = self._remembers and call not in ("peek", "renew", "turn")
         now = [(key, rule.now()) for key, rule in rules]
+        turns = turn_ms is not None
 
         def known() -> Result | AllResult | None:
             nonlocal asked_at
@@ -437,7 +482,7 @@ class AsyncLimiter:
         if result is None:
             try:
                 try:
-                    reply, result = await self._ask(call, now, within, known)
+                    reply, result = await self._ask(call, now, within, known, turn_ms)
                 except self._core.errors.response as error:
                     ended = ended_at(now)
                     if ended is None or not self._core.errors.is_ended(error):
@@ -446,23 +491,29 @@ class AsyncLimiter:
                     left = began + min(self._timeout, within) - time.monotonic()
                     reply, result = await self._ask(call, now, left, known)
                 if result is None:
-                    result = read_all(now, reply) if is_all(call, now) else read_rule(now[0][1], reply)
+                    result = read_all(now, reply) if is_all(call, now) else read_rule(now[0][1], reply, turns)
                     if remembers and not result:
                         self._denials.remember(now, result, asked_at)
             except Exception as error:
-                unavailable = self.is_unavailable(error)
+                unavailable = self._core.errors.is_unavailable(error)
                 # In a crowd another call may have brought the answer.
                 result = known() if unavailable else None
                 if result is None:
-                    self._counter.count(call, keys, began, error=error, unavailable=unavailable)
-                    raise
+                    raised = self._core.errors.raised(error)
+                    self._counter.count(call, keys, began, error=raised, unavailable=unavailable)
+                    raise raised from error
         self._counter.count(call, keys, began, result)
         return result
 
     async def _ask(
-        self, call: str, rules: Sequence[tuple[Key, Rule]], within: float, known: Callable[[], object]
+        self,
+        call: str,
+        rules: Sequence[tuple[Key, Rule]],
+        within: float,
+        known: Callable[[], object],
+        turn_ms: int | None = None,
     ) -> tuple[Any, Any]:
-        command = self._calls.decision(call, rules)
+        command = self._calls.decision(call, rules) if turn_ms is None else self._calls.turn(*rules[0], turn_ms)
         return await self._core.ask(command, self._timeout, self._logged_as, within=within, known=known)
 
     async def _change(self, call: str, key: Key, command: Command) -> Any:
@@ -470,7 +521,7 @@ class AsyncLimiter:
         try:
             reply = await self.ask(command, key)
         except Exception as error:
-            self._counter.count(call, (key,), began, error=error, unavailable=self.is_unavailable(error))
+            self._counter.count(call, (key,), began, error=error, unavailable=isinstance(error, Unavailable))
             raise
         self._counter.count(call, (key,), began)
         return reply
@@ -481,6 +532,8 @@ class AsyncLimiter:
         try:
             reply, _ = await self._core.ask(command, self._timeout, self._counter.name)
             return reply
+        except Exception as error:
+            raise self._core.errors.raised(error) from error
         finally:
             # Also a denial of which another call has heard meanwhile.
             self._denials.forget(key)
@@ -521,7 +574,7 @@ class AsyncKept:
 
     def keep(self, ends: float) -> None:
         """For adapters: renews what was taken by another call, and ends at this monotonic time."""
-        self._keeper = Keeper(self._renew, self._ms / 3000, ends)
+        self._keeper = Keeper(self._renew, self._ms / 1000 / RENEWALS, ends)
 
     async def _renew(self, within: float) -> float | None:
         """The time at which it now ends, or None if it was lost."""
@@ -661,14 +714,15 @@ class AsyncReservation(AsyncKept):
             raise RuntimeError(
                 "whether the reservation was settled is not known any more: its first try is too long ago"
             )
-        self._sent.setdefault(key, now)
+        command = limiter._calls.settle(key, rule, actual)
         try:
-            reply = await limiter._change("settle", key, limiter._calls.settle(key, rule, actual))
-        except Exception as error:
-            if not limiter.is_unavailable(error):
-                raise
+            reply = await limiter._change("settle", key, command)
+        except Unavailable as error:
             log.warning("limiter %r: a reservation could not be settled: %s", limiter.name, error)
             return False
+        finally:
+            if command.is_sent:
+                self._sent.setdefault(key, now)
         if not read_settled(reply):
             raise RuntimeError(f"the reservation is settled already with another figure than {actual}")
         self._settled[key] = actual

@@ -19,6 +19,7 @@ from .._limits import (
     schemes,
     sliding_window,
 )
+from .._protocol import Error
 from .._rates import MAX_UNITS
 from .._result import State
 from .io import IS_ASYNC
@@ -34,7 +35,7 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         key_prefix: put before every key, with a colon. limits' own storages have another one, so that both can use
             one server.
         client: a client to use in place of one for the uri.
-        mode, timeout, deny_cache, load_functions, name, hook: as in the limiter; the timeout is 0.25 s unless given.
+        mode, timeout, load_functions, name, hook: as in the limiter; the timeout is 0.25 s unless given.
         options: for the client: ``connection_pool``, ``socket_keepalive``, for a sentinel ``service_name`` and
             ``sentinel_kwargs``, and so on.
     """
@@ -49,7 +50,6 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
         client: Any = None,
         mode: Literal["auto", "module", "functions", "script"] = "auto",
         timeout: float | str = 0.25,
-        deny_cache: int = 0,
         load_functions: bool = True,
         name: str = "limits",
         hook: Any = None,
@@ -67,18 +67,17 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
             prefix=self._prefix,
             mode=mode,
             timeout=float(timeout),
-            deny_cache=deny_cache,
             load_functions=load_functions,
             name=name,
             hook=hook,
         )
-        # The short reply has all that limits asks for. What is remembered, or told to a hook, has the long one.
-        self._asks_short = deny_cache == 0 and hook is None
+        # The short reply has all that limits asks for. What is told to a hook has the long one.
+        self._asks_short = hook is None
         self._windows = Windows()
 
     @property
-    def base_exceptions(self) -> type[Exception]:
-        return self.limiter.client_errors
+    def base_exceptions(self) -> tuple[type[Exception], ...]:
+        return Error, self.limiter._core.errors.all
 
     async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         self._windows.learn(key, expiry)
@@ -122,7 +121,7 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
     async def check(self) -> bool:
         try:
             await self.limiter.peek("check", counter(60), cost=0)
-        except self.limiter.client_errors:
+        except Error:
             return False
         return True
 

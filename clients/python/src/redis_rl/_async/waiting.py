@@ -26,11 +26,6 @@ class Line:
         """Lets the next one have its turn."""
         self._turn.release()
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody waits."""
-        return not self._turn.locked()
-
     def wake(self) -> None:
         """A place is free."""
         self._freed.set()

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 from .._client import Address, Client, clients_of
 from .._guard import Identity
-from .._protocol import Errors
+from .._protocol import Errors, unsent
 from .._rules import Rule, Word
 
 Answer = TypeVar("Answer")
@@ -32,11 +32,18 @@ MOST_CONNECTIONS = 100
 """To a server. Further threads wait for one of these, within their deadlines."""
 
 
+# A command of this many bytes goes into the socket's buffer at once.
+_AT_ONCE = 4096
+# Seconds in which that is done, unless other threads keep the interpreter for so long.
+_LATE = 0.005
+
+
 class Deadline:
     """The time by which what is called in this block must end. The sockets of derived connections have what is left.
 
-    It judges the server and not the process: an answer that is there is read, however late. A thread that was not run
-    for so long that nothing is left still waits a quarter of the time for the answer to what it has just sent.
+    It judges the server and not the process: an answer that is there is read, however late. Where nothing is left
+    because the thread was not run, it still waits a quarter of the time for the answer to what it has just sent: each
+    time that sending itself was late, as the interpreter was busy with other threads, and once more.
     """
 
     _current: ContextVar[Deadline | None] = ContextVar("redis_rl_deadline", default=None)
@@ -44,21 +51,26 @@ class Deadline:
     def __init__(self, seconds: float, errors: Errors) -> None:
         self._at = time.monotonic() + seconds
         self.least = seconds / 4
-        """What a step has in any case."""
+        """What a step has that the process, and not the server, has made late."""
+        self._spare = 1
 
     def left(self) -> float:
         """Seconds that are left, at least 0."""
         return max(self._at - time.monotonic(), 0.0)
 
     @classmethod
-    def for_socket(cls, *, asks: bool = True) -> float:
-        """The time-out of a socket's next operation."""
+    def for_socket(cls, *, asks: bool = True, late: bool = False) -> float:
+        """The time-out of a socket's next operation. ``late``: the one before it was, though it waits for nobody."""
         deadline = cls._current.get()
         if deadline is None:
             # Outside of a call, as where connections are closed.
             return 60.0
+        left = deadline.left()
         # The rest of an answer that comes in parts has no time of its own.
-        return max(deadline.left(), deadline.least if asks else 0.001)
+        if left > 0 or not asks or not (late or deadline._spare):
+            return max(left, 0.001)
+        deadline._spare -= not late
+        return deadline.least
 
     def __enter__(self) -> Deadline:
         self._before = self._current.set(self)
@@ -77,6 +89,7 @@ class Socket:
         self._plain = plain
         self._polls = False
         self._has_asked = True
+        self._late = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._plain, name)
@@ -86,9 +99,10 @@ class Socket:
         self._polls = seconds == 0
 
     def sendall(self, data: Any) -> None:
-        self._plain.settimeout(Deadline.for_socket())
-        self._has_asked = True
+        self._plain.settimeout(60.0 if len(data) < _AT_ONCE else Deadline.for_socket())
+        began = time.monotonic()
         self._plain.sendall(data)
+        self._has_asked, self._late = True, time.monotonic() - began > _LATE
 
     def recv(self, *args: Any) -> Any:
         self._plain.settimeout(self._left())
@@ -102,7 +116,7 @@ class Socket:
         if self._polls:
             return 0.0
         asks, self._has_asked = self._has_asked, False
-        return Deadline.for_socket(asks=asks)
+        return Deadline.for_socket(asks=asks, late=self._late)
 
 
 class Server:
@@ -169,13 +183,17 @@ class Server:
 
             # An address that does not answer leaves time for another one of the same name.
             socket_connect_timeout = property(lambda self: Deadline.for_socket() / 2, lambda self, value: None)
-            socket_timeout = property(lambda self: Deadline.for_socket(), lambda self, value: None)
+            socket_timeout = property(lambda self: Deadline.for_socket(asks=False), lambda self, value: None)
 
             def connect(self) -> None:
                 generation = server._generation
-                if self._made != generation:
-                    self.disconnect()
-                super().connect()
+                try:
+                    if self._made != generation:
+                        self.disconnect()
+                    super().connect()
+                except BaseException as error:
+                    unsent(error)
+                    raise
                 self._made = generation
 
             def _connect(self) -> Any:

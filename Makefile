@@ -59,8 +59,11 @@ bench-quick: deps-build deps-server build ## A rougher measurement in less than 
 bench-instructions: deps-build deps-server deps-valgrind build ## Count the instructions of each command into docs/bench/instructions.md
 	$(CARGO) bench --locked --bench limiters -- --instructions $(if $(ENGINE),--engine $(ENGINE))
 
-functions: ## Put functions/ together into the two files that servers load
+functions: ## Put functions/ together into the two files that servers load, functions/rl.library.lua and rl.script.lua
 	@scripts/functions.sh
+
+functions/rl.%.lua: clients/go/lua/%.head.lua clients/go/lua/core.lua clients/go/lua/%.tail.lua
+	@cat $^ >$@
 
 pictures: deps-build deps-server build ## Draw docs/pictures from live calls, and make the benchmark's page and plots again from its figures
 	$(CARGO) bench --locked --bench pictures
@@ -106,7 +109,7 @@ lint: deps-build ## Check formatting, lints, scripts and licences
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --locked check bans licenses sources; \
 	else echo 'cargo-deny is not here: licences and sources are not checked (cargo install cargo-deny)'; fi
 
-build: deps-build ## Build the module: target/release/libredis_rl.so
+build: deps-build functions/rl.library.lua functions/rl.script.lua ## Build the module: target/release/libredis_rl.so
 	$(CARGO) build --locked --release
 
 run: deps-build deps-server build ## Run a server with the module in the foreground (PORT=6379)

@@ -30,8 +30,7 @@ tar -xzf "$out"/python/*.tar.gz -C "$work/sdist" --strip-components 1
 say 'Node.js'
 # In a copy, because package.json is changed.
 mkdir "$work/clients"
-cp -R functions "$work/functions"
-tar -cf - --exclude=node_modules --exclude=dist --exclude=build -C clients node | tar -xf - -C "$work/clients"
+tar -cf - --exclude=node_modules --exclude=dist --exclude=build -C clients node go/lua | tar -xf - -C "$work/clients"
 (
     cd "$work/clients/node"
     npm ci --no-audit --no-fund --loglevel=error >&2

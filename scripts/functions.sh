@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Generates what a server loads, a library for FUNCTION LOAD and a script for EVALSHA, from functions/rl.lua and the files that it
 # includes. Comment lines are left out, since servers keep the text. While a library is being loaded it has no math, no string and no
-# redis.call, so its rules are built in the first call. With --check it only checks that all files are up to date. The client packages
-# replace a library whose version is lower than that of their own: raise it with every change of what the functions do.
+# redis.call, so its rules are built in the first call. Both have the same core, which git has once with a head and a tail for each, in
+# clients/go/lua: a module of Go is fetched from git as it is. The files in functions/ are for servers, and not in git. With --check it
+# only checks that what is in git is up to date. The client packages replace a library whose version is lower than that of their own:
+# raise it with every change of what the functions do.
 set -euo pipefail
 cd "$(dirname "$0")/../functions"
 
@@ -136,7 +138,7 @@ return {err = find(tostring(reply), '^%u+ ') and reply or 'ERR rl: internal erro
 LUA
 }
 
-library() {
+library_head() {
   cat <<LUA
 #!lua name=rl
 -- The commands of redis-rl as functions. Made of functions/ by \`make functions\`.
@@ -145,7 +147,9 @@ local VERSION = $version
 local KEEPS_STATE, ONLY, DIRECT, PLAIN, HELD = true, false, false, false, true
 local function rules()
 LUA
-  rules
+}
+
+library_tail() {
   echo 'return function(command, keys, words, at)'
   reply
   cat <<'LUA'
@@ -179,7 +183,7 @@ redis.register_function{
 LUA
 }
 
-script() {
+script_head() {
   cat <<'LUA'
 -- The commands of redis-rl as one script: EVALSHA sha numkeys key ... command word ... Made of functions/ by `make functions`.
 local command, keys, words, at = string.lower(ARGV[1] or ''), KEYS, ARGV, 2
@@ -207,21 +211,24 @@ for index = 4, PLAIN and 0 or #words do
   HELD = HELD or #words[index] == 4 and string.upper(words[index]) == 'HOLD'
 end
 LUA
-  rules
-  reply
 }
 
-# The client packages take the last two in when they are built. A package of Go is not built, and has copies.
-copies=../clients/go/lua
+parts=../clients/go/lua
 if [ "${1-}" = --check ]; then
-  if ! cmp -s <(declared) command/rules.lua || ! cmp -s <(library) rl.library.lua || ! cmp -s <(script) rl.script.lua ||
-    ! cmp -s rl.library.lua $copies/rl.library.lua || ! cmp -s rl.script.lua $copies/rl.script.lua; then
-    echo 'functions/: command/rules.lua, rl.library.lua, rl.script.lua or its copy in clients/go is not what it is made of: run `make functions`' >&2
+  if ! cmp -s <(declared) command/rules.lua || ! cmp -s <(rules) $parts/core.lua ||
+    ! cmp -s <(library_head) $parts/library.head.lua || ! cmp -s <(library_tail) $parts/library.tail.lua ||
+    ! cmp -s <(script_head) $parts/script.head.lua || ! cmp -s <(reply) $parts/script.tail.lua; then
+    echo 'functions/command/rules.lua or clients/go/lua is not what it is made of: run `make functions`' >&2
     exit 1
   fi
 else
   declared >command/rules.lua
-  library >rl.library.lua
-  script >rl.script.lua
-  cp rl.library.lua rl.script.lua $copies
+  rules >$parts/core.lua
+  library_head >$parts/library.head.lua
+  library_tail >$parts/library.tail.lua
+  script_head >$parts/script.head.lua
+  reply >$parts/script.tail.lua
+  for kind in library script; do
+    cat $parts/$kind.head.lua $parts/core.lua $parts/$kind.tail.lua >rl.$kind.lua
+  done
 fi

@@ -180,7 +180,7 @@ pages() {
 
 # Everything else that the packages contain.
 collect_files() {
-    local file
+    local file kind
     # The settings of the container image except its network settings, with which a server listens on all addresses. The library is
     # where the server's systemd unit lets it be executed.
     awk -v RS= -v ORS='\n\n' '!/protected-mode/' docker/redis.conf |
@@ -190,7 +190,9 @@ collect_files() {
 
     mkdir -p "$stage/doc" "$stage/functions"
     pages "$stage/doc"
-    cp functions/rl.{library,script}.lua "$stage/functions"
+    for kind in library script; do
+        cat clients/go/lua/{$kind.head,core,$kind.tail}.lua >"$stage/functions/rl.$kind.lua"
+    done
 
     licences Cargo.toml >"$stage/THIRD-PARTY.txt"
     gzip -9nc CHANGELOG.md >"$stage/changelog.gz"

@@ -3,7 +3,7 @@ package redisrl
 import (
 	"crypto/rand"
 	"crypto/sha1"
-	_ "embed" // The Lua sources.
+	"embed"
 	"encoding/hex"
 	"regexp"
 	"strconv"
@@ -15,11 +15,20 @@ import (
 
 const maxKeys = 64
 
-//go:embed lua/rl.library.lua
-var library string
+// A library for FUNCTION LOAD and a script for EVALSHA, which have the same core.
+var library, script = source("library"), source("script")
 
-//go:embed lua/rl.script.lua
-var script string
+//go:embed lua
+var lua embed.FS
+
+func source(kind string) string {
+	var text strings.Builder
+	for _, part := range []string{kind + ".head", "core", kind + ".tail"} {
+		embedded, _ := lua.ReadFile("lua/" + part + ".lua")
+		text.Write(embedded)
+	}
+	return text.String()
+}
 
 var digest = func() string {
 	sum := sha1.Sum([]byte(script))

@@ -1,6 +1,6 @@
 """Completes the package when it is built.
 
-Takes the Lua sources of the repository's functions/ into it, and makes `redis_rl._sync`, for threads, of
+Puts the Lua sources in ../go/lua together in it, and makes `redis_rl._sync`, for threads, of
 `redis_rl._async`.
 """
 
@@ -12,7 +12,6 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-LUA = ("rl.library.lua", "rl.script.lua")
 # io.py has nothing in common: threads and asyncio are what it deals with.
 TWINS = ("core.py", "guard.py", "limiter.py", "limits.py", "servers.py", "waiting.py")
 CHANGES = (
@@ -33,9 +32,11 @@ class Completion(BuildHookInterface):  # type: ignore[type-arg]
             for old, new in CHANGES:
                 text = re.sub(old, new, text)
             (package / "_sync" / name).write_text(text, encoding="utf-8")
-        sources = Path(self.root).parents[1] / "functions"
-        if not (sources / LUA[0]).exists():
+        sources = Path(self.root).parent / "go/lua"
+        if not sources.exists():
             return
-        inside = "src/redis_rl/lua" if self.target_name == "sdist" else "redis_rl/lua"
-        for name in LUA:
-            build_data["force_include"][str(sources / name)] = f"{inside}/{name}"
+        (package / "lua").mkdir(exist_ok=True)
+        for kind in ("library", "script"):
+            parts = [sources / f"{part}.lua" for part in (f"{kind}.head", "core", f"{kind}.tail")]
+            text = "".join(part.read_text(encoding="utf-8") for part in parts)
+            (package / "lua" / f"rl.{kind}.lua").write_text(text, encoding="utf-8")

@@ -62,7 +62,10 @@ tests![
 
 /// What servers load: the file of this name.
 fn source(name: &str) -> String {
-    std::fs::read_to_string(root().join("functions").join(name)).expect("made by `make functions`")
+    let kind = name.strip_prefix("rl.").and_then(|name| name.strip_suffix(".lua")).expect("the name of a file");
+    let parts = [&format!("{kind}.head"), "core", &format!("{kind}.tail")];
+    let read = |part| std::fs::read_to_string(root().join(format!("clients/go/lua/{part}.lua"))).expect("a part");
+    parts.map(read).concat()
 }
 
 /// Where a call is answered.

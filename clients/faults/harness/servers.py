@@ -125,7 +125,8 @@ class Server:
         if self.mode == "module":
             reply = await self.run("RL.PEEK", key, *words, "COST", 0, "FULL")
         else:
-            source = (ROOT / "functions/rl.script.lua").read_text()
+            parts = ("script.head", "core", "script.tail")
+            source = "".join((ROOT / f"clients/go/lua/{part}.lua").read_text() for part in parts)
             reply = await self.run("EVAL", source, 1, key, "peek", *words, "COST", 0, "FULL")
         return int(dict(zip(reply[::2], reply[1::2], strict=True))["used"])
 

@@ -12,10 +12,12 @@ import { root } from "./support/server.js";
 const folder = join(root, "clients/node");
 const read = (path: string) => readFileSync(join(root, path), "utf8");
 
-test("the Lua sources are those of functions/", async () => {
+test("the Lua sources are those of the repository", async () => {
   const sources = await import(join(folder, "dist/lua.js"));
-  assert.equal(sources.library, read("functions/rl.library.lua"), "npm run lua");
-  assert.equal(sources.script, read("functions/rl.script.lua"), "npm run lua");
+  for (const kind of ["library", "script"]) {
+    const parts = [`${kind}.head`, "core", `${kind}.tail`].map((part) => read(`clients/go/lua/${part}.lua`));
+    assert.equal(sources[kind], parts.join(""), "npm run lua");
+  }
 });
 
 test("CommonJS can require every entry", () => {
@@ -67,7 +69,7 @@ test("a folder that has none of what the build needs builds when it is installed
   const place = mkdtempSync(join(tmpdir(), "redis-rl-install-"));
   try {
     // As in a clone of the repository.
-    for (const path of ["functions", "clients/node"]) {
+    for (const path of ["clients/go/lua", "clients/node"]) {
       cpSync(join(root, path), join(place, "a clone", path), {
         recursive: true,
         filter: (from) => !/\/(node_modules|dist|build)$|src\/lua\.ts$/.test(from),

@@ -54,8 +54,8 @@ def waits(result: Result) -> tuple[int | None, ...]:
 def test_the_carried_sources_are_those_of_the_repository() -> None:
     whats: tuple[Literal["library"], Literal["script"]] = ("library", "script")
     for what in whats:
-        repository = ROOT / "functions" / f"rl.{what}.lua"
-        assert source(what) == repository.read_text(encoding="utf-8")
+        parts = [ROOT / "clients/go/lua" / f"{part}.lua" for part in (f"{what}.head", "core", f"{what}.tail")]
+        assert source(what) == "".join(part.read_text(encoding="utf-8") for part in parts)
 
 
 def test_the_mode_is_detected_once(server: Server, limiter: Limiter) -> None:

@@ -5,8 +5,16 @@ use std::sync::LazyLock;
 use redis::Script;
 
 /// Made of functions/ in the project's repository; a test holds them to it.
-pub(crate) const LIBRARY: &str = include_str!("../functions/rl.library.lua");
-pub(crate) const SCRIPT: &str = include_str!("../functions/rl.script.lua");
+pub(crate) const LIBRARY: &str = concat!(
+    include_str!("../functions/library.head.lua"),
+    include_str!("../functions/core.lua"),
+    include_str!("../functions/library.tail.lua"),
+);
+pub(crate) const SCRIPT: &str = concat!(
+    include_str!("../functions/script.head.lua"),
+    include_str!("../functions/core.lua"),
+    include_str!("../functions/script.tail.lua"),
+);
 
 /// The name under which the server keeps the script.
 pub(crate) static SCRIPT_SHA: LazyLock<String> = LazyLock::new(|| Script::new(SCRIPT).get_hash().to_owned());

@@ -1,9 +1,3 @@
-#!lua name=rl
--- The commands of redis-rl as functions. Made of functions/ by `make functions`.
--- Version 10
-local VERSION = 10
-local KEEPS_STATE, ONLY, DIRECT, PLAIN, HELD = true, false, false, false, true
-local function rules()
 local floor, find, format = math.floor, string.find, string.format
 local function fail(line)
   error(line, 0)
@@ -2477,37 +2471,3 @@ local function answer(command, keys, words, at, is_plain)
   end
   return (run or make_run())(command, keys, words, at, declared)
 end
-return function(command, keys, words, at)
-local ok, reply = pcall(answer, command, keys, words, at, PLAIN)
-if ok then
-  return reply
-end
-return {err = find(tostring(reply), '^%u+ ') and reply or 'ERR rl: internal error: ' .. tostring(reply)}
-end
-end
-local serve = nil
-local function register(command, flags)
-  redis.register_function{
-    function_name = 'rl_' .. command,
-    callback = function(keys, words)
-      serve = serve or rules()
-      return serve(command, keys, words, 1)
-    end,
-    flags = flags,
-  }
-end
-register('sliding', {})
-register('fixed', {})
-register('throttle', {})
-register('acquire', {})
-register('peek', {'no-writes', 'allow-oom'})
-register('reset', {'allow-oom'})
-register('release', {'allow-oom'})
-register('all', {})
-register('refund', {'allow-oom'})
-register('settle', {'allow-oom'})
-redis.register_function{
-  function_name = 'rl_version',
-  callback = function() return VERSION end,
-  flags = {'no-writes', 'allow-oom', 'allow-stale'},
-}

@@ -1,1 +1,0 @@
-../../../functions/rl.library.lua

@@ -1,1 +1,0 @@
-../../../functions/rl.script.lua

@@ -1,0 +1,1 @@
+../../go/lua/script.head.lua

@@ -1,0 +1,1 @@
+../../go/lua/script.tail.lua

@@ -44,18 +44,13 @@ func Calendar(rate Rate, zone *time.Location, starts int, options ...RuleOption)
 
 // calendar reads a limit and a unit of the calendar.
 func (r Rate) calendar() (limit int64, unit string, err error) {
-	s := scanner{string(r)}
-	s.space()
-	digits := s.digits(true)
-	spaced := s.space()
-	isSeparated := s.skip("/") || spaced && s.skip("per") && s.space()
-	s.space()
-	unit = strings.TrimSuffix(strings.ToLower(s.letters()), "s")
-	s.space()
-	if digits == "" || !isSeparated || mostStarts[unit] == 0 || s.rest != "" {
-		return 0, "", invalid("the rate of a calendar looks like \"1000/day\", with day, week, month or year, not \"%s\"", strings.TrimSpace(string(r)))
+	if found := calendarForm.FindStringSubmatch(string(r)); found != nil {
+		unit = strings.TrimSuffix(strings.ToLower(found[2]), "s")
+		limit, err = parseLimit(found[1])
 	}
-	limit, err = parseLimit(digits)
+	if mostStarts[unit] == 0 {
+		err = invalid("the rate of a calendar looks like \"1000/day\", with day, week, month or year, not \"%s\"", strings.TrimSpace(string(r)))
+	}
 	return limit, unit, err
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"reflect"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -45,21 +46,14 @@ type core struct {
 
 func newCore(client redis.UniversalClient, timeout time.Duration, name string, log *slog.Logger, modes *modes) (*core, error) {
 	c := &core{client: client, timeout: timeout, name: name, log: log, modes: modes}
-	isNil := client == nil
+	if value := reflect.ValueOf(client); !value.IsValid() || value.Kind() == reflect.Pointer && value.IsNil() {
+		return nil, invalid("the client is nil")
+	}
 	switch client := client.(type) {
 	case *redis.Client:
-		if isNil = client == nil; !isNil {
-			c.slots = client.Options().PoolSize
-		}
+		c.slots = client.Options().PoolSize
 	case *redis.ClusterClient:
-		if isNil = client == nil; !isNil {
-			c.cluster, c.slots = client, client.Options().PoolSize
-		}
-	case *redis.Ring:
-		isNil = client == nil
-	}
-	if isNil {
-		return nil, invalid("the client is nil")
+		c.cluster, c.slots = client, client.Options().PoolSize
 	}
 	if c.slots <= 0 {
 		// A ring, a mock or a wrapper: what go-redis has unless told otherwise.

@@ -163,9 +163,9 @@ func (g *Guard) Decide(ctx context.Context, limits ...Limit) (*Decision, error) 
 		case Closed:
 			return nil, err
 		case Local:
-			result = g.fallback.local.decide(rules)
+			result = g.fallback.local.decide(rules).from(FromLocal)
 		default:
-			result = undecided(rules)
+			result = (&local{processes: 1, isOpen: true}).decide(rules).from(FromOpen)
 		}
 		call := "hit"
 		if len(rules) > 1 {
@@ -191,7 +191,7 @@ func (g *Guard) Key(limit Limit) string {
 	if limit.Route == "" || limit.Rule.options().name != "" {
 		return KeyFor(g.prefix, limit.Rule, limit.Identity)
 	}
-	return keyFor(g.prefix, escaped(shortened(limit.Route)+" "+limit.Rule.described(), "%:{}"), limit.Identity)
+	return keyFor(g.prefix, inPolicy.Replace(shortened(limit.Route)+" "+limit.Rule.described()), limit.Identity)
 }
 
 // End gives back what was held for the request. Calling it again does nothing.
@@ -199,22 +199,6 @@ func (d *Decision) End() {
 	for _, held := range d.held {
 		held.Release()
 	}
-}
-
-// undecided is the answer to a request that is let through, with nothing known of its keys.
-func undecided(rules []KeyedRule) *Result {
-	results := make([]Result, len(rules))
-	for i, each := range rules {
-		policy := each.Rule.policies()[0]
-		state := State{
-			Allowed: true, Limit: policy.limit, Remaining: policy.limit, Window: duration(max(policy.windowMS, 0)), At: time.Now(),
-		}
-		results[i] = *resultOf(each.Rule, []State{state})
-	}
-	if len(results) == 1 {
-		return results[0].from(FromOpen)
-	}
-	return allOf(results, 0, true, results[0].Remaining, 0).from(FromOpen)
 }
 
 var whatHappens = map[Policy]string{

@@ -25,7 +25,7 @@ func KeyFor(prefix string, rule Rule, identity string) string {
 }
 
 func keyFor(prefix, policy, identity string) string {
-	return prefix + policy + ":{" + shortened(escaped(identity, "%{}")) + "}"
+	return prefix + policy + ":{" + shortened(inIdentity.Replace(identity)) + "}"
 }
 
 // shortened is an identity that is not too long for a key, as a header may be.
@@ -42,27 +42,13 @@ func shortened(identity string) string {
 
 // policyOf is what the rule is called in keys: its name, else its kind with its limits and windows.
 func policyOf(rule Rule) string {
-	name := rule.options().name
-	if name == "" {
-		name = rule.described()
-	}
-	return escaped(name, "%:{}")
+	return inPolicy.Replace(cmp.Or(rule.options().name, rule.described()))
 }
 
-func escaped(text, characters string) string {
-	if !strings.ContainsAny(text, characters) {
-		return text
-	}
-	var escaped strings.Builder
-	for i := range len(text) {
-		if c := text[i]; strings.IndexByte(characters, c) >= 0 {
-			fmt.Fprintf(&escaped, "%%%02X", c)
-		} else {
-			escaped.WriteByte(c)
-		}
-	}
-	return escaped.String()
-}
+var (
+	inIdentity = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
+	inPolicy   = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D", ":", "%3A")
+)
 
 // Addresses read who a request counts for: the address of its client. The zero value trusts no proxies.
 type Addresses struct {

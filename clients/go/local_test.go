@@ -8,14 +8,15 @@ import (
 
 func TestLocal(t *testing.T) {
 	memory := newLocal(2)
+	decide := func(rules ...KeyedRule) *Result { return memory.decide(rules) }
 	for name, rule := range map[string]Rule{
 		"sliding":  Must(Sliding("4/hour, 9/day")),
 		"calendar": Must(Calendar("5/month", nil, 1)),
 		"throttle": Must(Throttle("4/hour")),
 	} {
 		for i := range 3 {
-			result := memory.decide([]KeyedRule{On(name, rule)})
-			if result.Allowed != (i < 2) || result.Source != FromLocal || !result.Allowed && (result.RetryAfter <= 0 || result.RetryAfter == Never) {
+			result := decide(On(name, rule))
+			if result.Allowed != (i < 2) || !result.Allowed && (result.RetryAfter <= 0 || result.RetryAfter == Never) {
 				t.Errorf("%s, %d: %+v", name, i, result)
 			}
 		}
@@ -23,7 +24,7 @@ func TestLocal(t *testing.T) {
 	// Places are not counted.
 	lease := On("lease", Must(Lease(2, time.Minute)).Holder("a"))
 	for range 5 {
-		if result := memory.decide([]KeyedRule{lease}); !result.Allowed || result.Limit != 1 {
+		if result := decide(lease); !result.Allowed || result.Limit != 1 {
 			t.Errorf("%+v", result)
 		}
 	}
@@ -36,12 +37,12 @@ func TestLocal(t *testing.T) {
 		t.Errorf("%+v", one)
 	}
 	for i := range 2 * mostLocal {
-		memory.decide([]KeyedRule{On(fmt.Sprint("flood", i), Must(Sliding("9/hour")))})
+		decide(On(fmt.Sprint("flood", i), Must(Sliding("9/hour"))))
 	}
 	if known := len(memory.counters); known != mostLocal {
 		t.Errorf("%d counters are kept", known)
 	}
-	if never := memory.decide([]KeyedRule{On("heavy", Must(Sliding("8/hour")).Cost(5))}); never.RetryAfter != Never {
+	if never := decide(On("heavy", Must(Sliding("8/hour")).Cost(5))); never.RetryAfter != Never {
 		t.Errorf("%+v", never)
 	}
 }

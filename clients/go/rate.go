@@ -1,7 +1,9 @@
 package redisrl
 
 import (
+	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -84,7 +86,7 @@ func (r Rate) windows() ([]window, error) {
 	if len(windows) > maxWindows {
 		return nil, invalid("a rule has 1 to %d windows, not %d", maxWindows, len(windows))
 	}
-	slices.SortFunc(windows, func(a, b window) int { return int(min(max(a.ms-b.ms, -1), 1)) })
+	slices.SortFunc(windows, func(a, b window) int { return cmp.Compare(a.ms, b.ms) })
 	for i := range windows[1:] {
 		if windows[i].ms == windows[i+1].ms {
 			return nil, invalid("each window of a rule must have another length: %q", string(r))
@@ -93,42 +95,24 @@ func (r Rate) windows() ([]window, error) {
 	return windows, nil
 }
 
+// What a rate looks like: a limit, and how many units of time. White space is that of ASCII.
+var (
+	rateForm     = regexp.MustCompile(`^[\t-\r ]*(\d+(?:_\d+)*)` + per + `(?:(\d+)(?:\.(\d{1,3}))?[\t-\r ]*)?([A-Za-z]+)[\t-\r ]*$`)
+	calendarForm = regexp.MustCompile(`^[\t-\r ]*(\d+(?:_\d+)*)` + per + `([A-Za-z]+)[\t-\r ]*$`)
+)
+
+const per = `(?:[\t-\r ]*/|[\t-\r ]+(?i:per)[\t-\r ])[\t-\r ]*`
+
 func parseWindow(text string) (window, error) {
-	refused := invalid("a rate looks like \"100/minute\", \"10/s\" or \"5 per 2 hours\" (ms, second, minute, hour, day, week), not \"%s\"", text)
-	s := scanner{text}
-	s.space()
-	limit := s.digits(true)
-	spaced := s.space()
-	if limit == "" {
-		return window{}, refused
+	found := rateForm.FindStringSubmatch(text)
+	if found == nil || unitsOfTime[strings.ToLower(found[4])] == 0 {
+		return window{}, invalid("a rate looks like \"100/minute\", \"10/s\" or \"5 per 2 hours\" (ms, second, minute, hour, day, week), not \"%s\"", text)
 	}
-	switch {
-	case s.skip("/"):
-		s.space()
-	case spaced && s.skip("per") && s.space():
-	default:
-		return window{}, refused
-	}
-	whole, fraction := s.digits(false), ""
-	if whole != "" {
-		if s.skip(".") {
-			fraction = s.digits(false)
-			if fraction == "" || len(fraction) > 3 {
-				return window{}, refused
-			}
-		}
-		s.space()
-	}
-	unit, ok := unitsOfTime[strings.ToLower(s.letters())]
-	s.space()
-	if !ok || s.rest != "" {
-		return window{}, refused
-	}
-	ms, err := lengthOf(whole, fraction, unit)
+	ms, err := lengthOf(found[2], found[3], unitsOfTime[strings.ToLower(found[4])])
 	if err != nil {
 		return window{}, invalid("the window must be from 0.001 to %d seconds, in whole milliseconds, not %q", maxSeconds, text)
 	}
-	units, err := parseLimit(limit)
+	units, err := parseLimit(found[1])
 	return window{limit: units, ms: ms}, err
 }
 
@@ -143,19 +127,10 @@ func parseLimit(digits string) (int64, error) {
 
 // lengthOf is a number times a unit of time, in milliseconds and without rounding.
 func lengthOf(whole, fraction string, unit int64) (int64, error) {
-	times, thousandths := int64(1), int64(0)
-	if whole != "" {
-		var err error
-		if times, err = strconv.ParseInt(whole, 10, 64); err != nil {
-			return 0, err
-		}
-		thousandths, _ = strconv.ParseInt((fraction + "000")[:3], 10, 64)
-	}
-	if times > maxSeconds*1000/unit {
-		return 0, strconv.ErrRange
-	}
+	times, err := strconv.ParseInt(cmp.Or(whole, "1"), 10, 64)
+	thousandths, _ := strconv.ParseInt((fraction + "000")[:3], 10, 64)
 	exact := times*unit*1000 + thousandths*unit
-	if exact%1000 != 0 || exact < 1000 || exact > maxSeconds*1_000_000 {
+	if err != nil || times > maxSeconds*1000/unit || exact%1000 != 0 || exact < 1000 || exact > maxSeconds*1_000_000 {
 		return 0, strconv.ErrRange
 	}
 	return exact / 1000, nil
@@ -167,44 +142,4 @@ func milliseconds(d time.Duration, what string) (int64, error) {
 		return 0, invalid("%s must be from 0.001 to %d seconds, in whole milliseconds, not %s", what, maxSeconds, d)
 	}
 	return d.Milliseconds(), nil
-}
-
-// A scanner takes a text apart from its beginning. Letters, digits and white space are those of ASCII.
-type scanner struct{ rest string }
-
-func (s *scanner) take(is func(byte) bool) string {
-	end := 0
-	for end < len(s.rest) && is(s.rest[end]) {
-		end++
-	}
-	taken := s.rest[:end]
-	s.rest = s.rest[end:]
-	return taken
-}
-
-// space skips white space, and says whether there was any.
-func (s *scanner) space() bool {
-	return s.take(func(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }) != ""
-}
-
-func (s *scanner) letters() string {
-	return s.take(func(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' })
-}
-
-// digits reads a number, with single underscores between its digits where they are allowed.
-func (s *scanner) digits(underscores bool) string {
-	digits := s.take(func(c byte) bool { return '0' <= c && c <= '9' || underscores && c == '_' })
-	if strings.HasPrefix(digits, "_") || strings.HasSuffix(digits, "_") || strings.Contains(digits, "__") {
-		return ""
-	}
-	return digits
-}
-
-// skip takes a word, whose letters are in either case, if it comes next.
-func (s *scanner) skip(word string) bool {
-	if len(s.rest) < len(word) || !strings.EqualFold(s.rest[:len(word)], word) {
-		return false
-	}
-	s.rest = s.rest[len(word):]
-	return true
 }

@@ -8,10 +8,8 @@ import (
 	"time"
 )
 
-const (
-	// For how long the server remembers a settlement, at least.
-	leastMemory = time.Minute
-)
+// For how long the server remembers a settlement, at least.
+const leastMemory = time.Minute
 
 // A Reservation is of units whose real number is known when the work is over. They are charged from the beginning, so that
 // requests that run at the same time cannot spend the same. It is renewed in the background, each third of its lease, until it
@@ -40,18 +38,8 @@ type part struct {
 	settled int64
 }
 
-// Reserve takes the most units that a request may cost (1 to 2^53-1), and gives the rest back when it is settled:
-//
-//	reservation, err := limiter.Reserve(ctx, "tokens:user:7", rule, 4000, time.Minute)
-//	if err != nil {
-//		return err // a *DeniedError if they do not fit
-//	}
-//	defer reservation.Close()
-//	answer, err := callTheModel(reservation.Context())
-//	if err != nil {
-//		return err
-//	}
-//	return reservation.Settle(ctx, answer.Usage.TotalTokens)
+// Reserve takes the most units that a request may cost (1 to 2^53-1), and gives the rest back when it is settled; its error is a
+// [*DeniedError] if they do not fit. Defer [Reservation.Close].
 //
 // If this process dies, the next reservation or settlement at the key gives the units back, when the lease is over.
 func (l *Limiter) Reserve(ctx context.Context, key string, rule Reservable, units int64, lease time.Duration) (*Reservation, error) {
@@ -219,11 +207,7 @@ func (l *Limiter) settle(ctx context.Context, key string, rule Reservable, actua
 // readSettlement reads whether a settlement was carried out: now (1), now and after the reservation had ended (2), or before
 // with the same figure (3).
 func readSettlement(reply any) (settled int64, err error) {
-	parts, ok := reply.([]any)
-	if !ok || len(parts) != 3 {
-		return 0, unreadable(reply)
-	}
-	numbers, err := readNumbers(parts)
+	numbers, err := readNumbers(reply, 3)
 	if err != nil || numbers[0] < 0 || numbers[0] > 3 {
 		return 0, unreadable(reply)
 	}

@@ -106,42 +106,26 @@ var fields = []string{
 
 // readState reads the map of FULL: a map in RESP3, a flat array in RESP2. The answer to a turn has one field more.
 func readState(rule Rule, reply any) (State, error) {
-	found := func(name string) any { return nil }
-	switch reply := reply.(type) {
-	case map[any]any:
-		found = func(name string) any { return reply[name] }
-	case []any:
-		if len(reply)%2 != 0 {
-			return State{}, unreadable(reply)
-		}
-		found = func(name string) any {
-			for i := 0; i < len(reply); i += 2 {
-				if reply[i] == any(name) {
-					return reply[i+1]
-				}
-			}
-			return nil
+	found, _ := reply.(map[any]any)
+	if flat, ok := reply.([]any); ok && len(flat)%2 == 0 {
+		found = map[any]any{}
+		for pair := range slices.Chunk(flat, 2) {
+			name, _ := pair[0].(string)
+			found[name] = pair[1]
 		}
 	}
 	var values [10]int64
 	for i, name := range fields {
-		value, ok := found(name).(int64)
+		value, ok := found[name].(int64)
 		if _, isTurn := rule.(turn); !ok && (isTurn || name != "wait-ms") || name == "wait-ms" && value < 0 {
 			return State{}, unreadable(reply)
 		}
 		values[i] = value
 	}
 	return State{
-		Allowed:    values[0] == 1,
-		Limit:      values[1],
-		Used:       values[2],
-		Remaining:  values[3],
-		RetryAfter: duration(values[4]),
-		NextAfter:  duration(values[5]),
-		ResetAfter: duration(values[6]),
-		Window:     duration(values[7]),
-		At:         time.UnixMilli(values[8]),
-		Wait:       duration(values[9]),
+		Allowed: values[0] == 1, Limit: values[1], Used: values[2], Remaining: values[3],
+		RetryAfter: duration(values[4]), NextAfter: duration(values[5]), ResetAfter: duration(values[6]),
+		Window: duration(values[7]), At: time.UnixMilli(values[8]), Wait: duration(values[9]),
 	}, nil
 }
 
@@ -170,13 +154,13 @@ func readRule(rule Rule, reply any) (*Result, error) {
 
 // readAll reads the reply of RL.ALL with FULL.
 func readAll(rules []KeyedRule, reply any) (*Result, error) {
-	parts, ok := reply.([]any)
-	if !ok || len(parts) != 5 {
+	parts, _ := reply.([]any)
+	if len(parts) != 5 {
 		return nil, unreadable(reply)
 	}
-	numbers, err := readNumbers(parts[:4])
-	states, ok := parts[4].([]any)
-	if err != nil || !ok || len(states) != len(rules) || numbers[1] < 0 || numbers[1] >= int64(len(rules)) {
+	numbers, err := readNumbers(parts[:4], 4)
+	states, _ := parts[4].([]any)
+	if err != nil || len(states) != len(rules) || numbers[1] < 0 || numbers[1] >= int64(len(rules)) {
 		return nil, unreadable(reply)
 	}
 	results := make([]Result, len(rules))
@@ -191,24 +175,22 @@ func readAll(rules []KeyedRule, reply any) (*Result, error) {
 }
 
 func readRefund(reply any) (*Refund, error) {
-	parts, ok := reply.([]any)
-	if !ok || len(parts) != 3 {
-		return nil, unreadable(reply)
-	}
-	numbers, err := readNumbers(parts)
+	numbers, err := readNumbers(reply, 3)
 	if err != nil {
-		return nil, unreadable(reply)
+		return nil, err
 	}
 	return &Refund{numbers[0], numbers[1], duration(1000 * numbers[2])}, nil
 }
 
-func readNumbers(replies []any) ([]int64, error) {
-	numbers := make([]int64, len(replies))
-	for i, each := range replies {
-		var err error
-		if numbers[i], err = readNumber(each); err != nil {
-			return nil, err
+func readNumbers(reply any, count int) (numbers []int64, err error) {
+	parts, _ := reply.([]any)
+	for _, each := range parts {
+		if number, ok := each.(int64); ok {
+			numbers = append(numbers, number)
 		}
+	}
+	if len(numbers) != count || len(parts) != count {
+		return nil, unreadable(reply)
 	}
 	return numbers, nil
 }

@@ -2,8 +2,6 @@ package redisrl
 
 import (
 	"container/list"
-	"crypto/sha256"
-	"slices"
 	"sync"
 	"time"
 )
@@ -11,16 +9,14 @@ import (
 const (
 	// For how long a denial is remembered at most.
 	longestDenial = time.Second
-	// Keys that are longer are remembered by a digest.
-	longestKey = 64
 	// How many are remembered at most, and how many bytes they take, by what is counted of each.
 	mostDenials, mostBytes = 10_000, 4 << 20
 	bytesOfDenial          = 256
-	bytesOfRule            = 192
-	bytesOfState           = 96
+	bytesOfRule            = 256
+	bytesOfState           = 128
 )
 
-// denials are the denials of the last second, by key. A key belongs to one rule.
+// denials are those of a guard's last second, by key. A key belongs to one rule, and its length is bounded.
 type denials struct {
 	mu    sync.Mutex
 	known map[string]*list.Element
@@ -30,39 +26,15 @@ type denials struct {
 }
 
 type denial struct {
-	keys    []string
-	asked   []asked
-	binding int
-	until   time.Time
-	since   time.Time
-	result  *Result
-	bytes   int
-}
-
-// asked is what a denied rule was.
-type asked struct {
-	rule string
-	cost int64
+	rules  []KeyedRule
+	result *Result
+	since  time.Time
+	until  time.Time
+	bytes  int
 }
 
 func newDenials() *denials {
 	return &denials{known: map[string]*list.Element{}, order: list.New()}
-}
-
-func short(key string) string {
-	if len(key) <= longestKey {
-		return key
-	}
-	sum := sha256.Sum256([]byte(key))
-	return string(sum[:])
-}
-
-func shortKeys(rules []KeyedRule) []string {
-	keys := make([]string, len(rules))
-	for i, each := range rules {
-		keys[i] = short(each.Key)
-	}
-	return keys
 }
 
 func isForced(rule Rule) bool {
@@ -70,24 +42,20 @@ func isForced(rule Rule) bool {
 	return ok && forced.isForced()
 }
 
-// find is the denial of the same or a lighter request, as it would be answered now.
+// find is the denial of the same or a heavier request, as it would be answered now.
 func (d *denials) find(rules []KeyedRule) *Result {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.known) == 0 {
-		return nil
-	}
-	keys := shortKeys(rules)
-	for _, key := range keys {
-		element := d.known[key]
+	for _, each := range rules {
+		element := d.known[each.Key]
 		if element == nil {
 			continue
 		}
 		found := element.Value.(*denial)
 		switch now := time.Now(); {
 		case !now.Before(found.until):
-			d.remove(key)
-		case slices.Equal(keys, found.keys) && found.covers(rules):
+			d.remove(each.Key)
+		case found.covers(rules):
 			return found.result.later(now.Sub(found.since)).from(FromMemory)
 		}
 	}
@@ -96,16 +64,17 @@ func (d *denials) find(rules []KeyedRule) *Result {
 
 // covers says whether a request is as heavy as the one that was denied.
 func (d *denial) covers(rules []KeyedRule) bool {
+	if len(rules) != len(d.rules) {
+		return false
+	}
 	for i, each := range rules {
-		denied, cost := d.asked[i], each.Rule.options().weight()
-		if isForced(each.Rule) || each.Rule.described() != denied.rule {
+		denied, cost := d.rules[i], each.Rule.options().weight()
+		least := denied.Rule.options().weight()
+		if isForced(each.Rule) || each.Key != denied.Key || each.Rule.described() != denied.Rule.described() {
 			return false
 		}
-		if i != d.binding || cost == denied.cost {
-			continue
-		}
 		// One that never fits is not told to wait.
-		if cost < denied.cost || cost > leastLimit(each.Rule) {
+		if i == d.result.Index && cost != least && (cost < least || cost > leastLimit(each.Rule)) {
 			return false
 		}
 	}
@@ -127,27 +96,23 @@ func (d *denials) remember(rules []KeyedRule, result *Result, askedAt time.Time)
 	if isLease(rules[result.Index].Rule) {
 		return
 	}
-	entry := &denial{
-		keys: shortKeys(rules), binding: result.Index, result: result, since: time.Now(),
-		until: askedAt.Add(min(result.RetryAfter, longestDenial)), bytes: bytesOfDenial,
-	}
-	for i, each := range rules {
+	until := askedAt.Add(min(result.RetryAfter, longestDenial))
+	entry := &denial{rules: rules, result: result, since: time.Now(), until: until, bytes: bytesOfDenial}
+	for _, each := range rules {
 		if isForced(each.Rule) {
 			return
 		}
-		rule := asked{each.Rule.described(), each.Rule.options().weight()}
-		entry.asked = append(entry.asked, rule)
-		entry.bytes += bytesOfRule + len(entry.keys[i]) + len(rule.rule) + bytesOfState*len(each.Rule.policies())
+		entry.bytes += bytesOfRule + len(each.Key) + bytesOfState*len(each.Rule.policies())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	key := entry.keys[result.Index]
+	key := rules[result.Index].Key
 	d.remove(key)
 	d.known[key] = d.order.PushBack(entry)
 	d.bytes += entry.bytes
 	for d.order.Len() > mostDenials || d.bytes > mostBytes {
 		oldest := d.order.Front().Value.(*denial)
-		d.remove(oldest.keys[oldest.binding])
+		d.remove(oldest.rules[oldest.result.Index].Key)
 	}
 }
 
@@ -155,7 +120,7 @@ func (d *denials) remember(rules []KeyedRule, result *Result, askedAt time.Time)
 func (d *denials) forget(key string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.remove(short(key))
+	d.remove(key)
 }
 
 func (d *denials) remove(key string) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -67,7 +66,7 @@ func (l *Limiter) Hold(ctx context.Context, key string, rule LeaseRule, wait tim
 		err    error
 	)
 	if wait > 0 {
-		result, ends, err = l.awaitPlace(ctx, key, rule, time.Now().Add(wait))
+		result, ends, err = l.await(ctx, key, rule, time.Now().Add(wait))
 	} else {
 		result, err = l.Hit(ctx, key, rule)
 	}
@@ -106,54 +105,6 @@ func (h *Held) Release() {
 		h.keeper.end()
 		h.limiter.giveBack([]KeyedRule{On(h.key, h.rule)}, nil)
 	})
-}
-
-// awaitPlace acquires a lease, waiting for a place until a time. It returns the last answer, and when the lease ends by this
-// process' clock.
-//
-// Those that wait for a key in this process do so in a line, and only its first asks: when a lease is released here, and from
-// time to time, as others may release theirs.
-func (l *Limiter) awaitPlace(ctx context.Context, key string, rule LeaseRule, until time.Time) (*Result, time.Time, error) {
-	line := l.lines.enter(key)
-	defer l.lines.leave(key)
-	timer := time.NewTimer(time.Until(until))
-	defer timer.Stop()
-	select {
-	case line.turn <- struct{}{}:
-		defer func() { <-line.turn }()
-	case <-timer.C:
-		if denied := line.denied.Load(); denied != nil {
-			return denied, until, nil
-		}
-	case <-ctx.Done():
-		return nil, until, ended(ctx)
-	}
-	for pause := firstPoll; ; pause = min(2*pause, longestPoll) {
-		ends := time.Now().Add(duration(rule.ms))
-		result, err := l.hit(ctx, "hit", key, rule, l.lastCall(time.Until(until)))
-		left, wait := time.Until(until), outagePoll
-		switch {
-		case err == nil && (result.Allowed || result.RetryAfter == Never || left <= 0):
-			return result, ends, nil
-		case err == nil:
-			line.denied.Store(result)
-			wait = min(pause-rand.N(pause/4), max(result.RetryAfter, time.Millisecond))
-		case !errors.Is(err, ErrUnavailable) || ctx.Err() != nil:
-			return nil, ends, err
-		case left <= 0:
-			if denied := line.denied.Load(); denied != nil {
-				return denied, ends, nil
-			}
-			return nil, ends, err
-		}
-		timer.Reset(min(wait, left))
-		select {
-		case <-timer.C:
-		case <-line.wake:
-		case <-ctx.Done():
-			return nil, ends, ended(ctx)
-		}
-	}
 }
 
 // lines are those that wait for places, by key.

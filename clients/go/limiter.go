@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -189,15 +190,10 @@ func (l *Limiter) Wait(ctx context.Context, key string, rule Rule) (*Result, err
 	}
 	ctx, cancel := withoutDeadline(ctx)
 	defer cancel()
-	var (
-		result *Result
-		err    error
-	)
 	if lease, ok := rule.(LeaseRule); ok {
-		result, _, err = l.awaitPlace(ctx, key, lease.heldBy(), until)
-	} else {
-		result, err = l.awaitTurn(ctx, key, rule, until)
+		rule = lease.heldBy()
 	}
+	result, _, err := l.await(ctx, key, rule, until)
 	if err == nil && !result.Allowed {
 		return nil, &DeniedError{result}
 	}
@@ -215,45 +211,67 @@ func withoutDeadline(ctx context.Context) (context.Context, context.CancelFunc) 
 	return under, func() { stop(); cancel() }
 }
 
-// awaitTurn asks until the request is allowed, and sleeps until its turn.
-func (l *Limiter) awaitTurn(ctx context.Context, key string, rule Rule, until time.Time) (*Result, error) {
-	var denied *Result
-	for {
+// await asks until the request is allowed or cannot be before its time is over, and sleeps until its turn. It returns the last
+// answer, and when a lease ends by this process' clock.
+//
+// Those that wait in this process for a place at a key do so in a line, and only its first asks: when a lease is released here,
+// and from time to time, as others may release theirs.
+func (l *Limiter) await(ctx context.Context, key string, rule Rule, until time.Time) (*Result, time.Time, error) {
+	ahead := &line{}
+	lease, isLease := rule.(LeaseRule)
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	if isLease {
+		ahead = l.lines.enter(key)
+		defer l.lines.leave(key)
+		select {
+		case ahead.turn <- struct{}{}:
+			defer func() { <-ahead.turn }()
+		case <-timer.C:
+			if denied := ahead.denied.Load(); denied != nil {
+				return denied, until, nil
+			}
+		case <-ctx.Done():
+			return nil, until, ended(ctx)
+		}
+	}
+	for pause := firstPoll; ; pause = min(2*pause, longestPoll) {
 		asked, call, left := rule, "hit", time.Until(until)
 		if turns, ok := rule.(TurnRule); ok {
 			asked, call = turn{turns, min(max(left, 0), longestTurn)}, "turn"
 		}
-		result, err := l.hit(ctx, call, key, asked, l.lastCall(left))
-		left = time.Until(until)
+		ends := time.Now().Add(duration(lease.ms))
+		result, err := l.hit(ctx, call, key, asked, min(l.core.timeout, max(left, l.core.timeout/lastCallShare)))
+		left, wait := time.Until(until), outagePoll
 		switch {
 		case err == nil && result.Allowed:
-			if err := sleep(ctx, result.Wait); err != nil {
+			if err = sleep(ctx, result.Wait); err != nil {
 				go l.giveBack([]KeyedRule{On(key, asked)}, result)
-				return nil, err
+				return nil, ends, err
 			}
-			return result, nil
-		case err == nil && result.RetryAfter > left:
-			return result, nil
+			return result, ends, nil
+		case err == nil && (result.RetryAfter == Never || left <= 0 || !isLease && result.RetryAfter > left):
+			return result, ends, nil
 		case err == nil:
-			denied, left = result, result.RetryAfter
+			ahead.denied.Store(result)
+			if wait = max(result.RetryAfter, time.Millisecond); isLease {
+				wait = min(wait, pause-rand.N(pause/4))
+			}
 		case !errors.Is(err, ErrUnavailable) || ctx.Err() != nil:
-			return nil, err
-		case left <= 0 && denied != nil:
-			return denied, nil
+			return nil, ends, err
+		case left <= 0 && ahead.denied.Load() != nil:
+			return ahead.denied.Load(), ends, nil
 		case left <= 0:
-			return nil, err
-		default:
-			left = min(left, outagePoll)
+			return nil, ends, err
 		}
-		if err := sleep(ctx, left); err != nil {
-			return nil, err
+		timer.Reset(min(wait, left))
+		select {
+		case <-timer.C:
+		case <-ahead.wake:
+		case <-ctx.Done():
+			return nil, ends, ended(ctx)
 		}
 	}
-}
-
-// lastCall is the time-out of a call that may be the last of a wait, which has some time left.
-func (l *Limiter) lastCall(left time.Duration) time.Duration {
-	return min(l.core.timeout, max(left, l.core.timeout/lastCallShare))
 }
 
 func sleep(ctx context.Context, pause time.Duration) error {

@@ -84,8 +84,7 @@ func (l *local) look(each KeyedRule, now time.Time, counts bool) Result {
 
 // counter is that of a window, as it is now.
 func (l *local) counter(each KeyedRule, window policy, now time.Time) *counter {
-	// A digest where the key is long.
-	name := short(each.Key) + " " + seconds(window.windowMS)
+	name := each.Key + " " + seconds(window.windowMS)
 	c := l.counters[name]
 	if c == nil {
 		for other := range l.counters {

@@ -157,9 +157,12 @@ impl Space {
             any |= rule.hold().is_some() && self.members(key)?.iter().any(|member| has_ended(member, now));
         }
         let mut work = (MOST_WORK, false);
+        // All of it can be given back, or nothing is.
+        let mut after = self.clone();
         for (key, rule) in parts.into_iter().filter(|_| any) {
-            self.give_back(key, rule, &mut work, now)?;
+            after.give_back(key, rule, &mut work, now)?;
         }
+        *self = after;
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use crate::config;
 use crate::limit::{Decision, Detail, Micros, Retry, Status};
 use crate::metrics::ALL;
 use crate::server::{Args, Call, Context, Error, Handler, Keys, Writable};
-use crate::state::{Budget, CounterSet, State, Stored, counted_key};
+use crate::state::{Budget, CounterSet, Plan, State, Stored, counted_key};
 
 /// The most keys of one call.
 const MOST_KEYS: i64 = 64;
@@ -80,10 +80,14 @@ impl Handler for All {
         };
 
         // All keys are closed before the first change is published: listeners of events may run then.
-        let applied: List<_> =
-            states.into_iter().zip(&plans).map(|(state, plan)| plan.apply(state.into_keys())).collect();
-        for (applied, (call, _)) in applied.iter().zip(&parts) {
-            applied.publish(ctx, call.key);
+        if plans.iter().all(Plan::is_empty) {
+            drop(states);
+        } else {
+            let applied: List<_> =
+                states.into_iter().zip(&plans).map(|(state, plan)| plan.apply(state.into_keys())).collect();
+            for (applied, (call, _)) in applied.iter().zip(&parts) {
+                applied.publish(ctx, call.key);
+            }
         }
 
         ALL.count(allowed);

@@ -80,7 +80,10 @@ pub fn decide<R: Rule + Counts>(ctx: &mut Context, call: Call<'_>, rule: &R, det
     }
     let decision = state.decide(detail, true, &budget)?;
     let plan = state.plan(decision.counted, &budget)?;
-    plan.apply(state.into_keys()).publish(ctx, call.key);
+    match plan.is_empty() {
+        true => drop(state),
+        false => plan.apply(state.into_keys()).publish(ctx, call.key),
+    }
 
     if rule.is_check() {
         PEEK.count(decision.allowed());

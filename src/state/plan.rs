@@ -86,10 +86,14 @@ impl Plan {
         Self { keys: keys.collect() }
     }
 
+    /// Whether nothing changes, as in most denials.
+    pub fn is_empty(&self) -> bool {
+        self.keys.iter().all(SmallVec::is_empty)
+    }
+
     /// Applies the plan to these keys, and closes them. Cannot fail. The changes then have to be published.
     pub fn apply<'p>(&'p self, mut keys: OpenKeys<'_, Writable>) -> Applied<'p> {
         let mut applied = SmallVec::new();
-        // Most denials change nothing.
         for (changes, open) in self.keys.iter().zip(&mut keys).filter(|(changes, _)| !changes.is_empty()) {
             applied.push(AppliedKey::new(changes, open));
         }

@@ -8,30 +8,30 @@ export MODULE := $(TARGET)/release/libredis_rl.so
 # Where scripts/install-deps.sh puts a newer Node.js than the system's.
 export PATH := $(CURDIR)/target/tools/node/bin:$(PATH)
 
-.PHONY: help demo test test-repeatedly test-clients test-python test-node test-rust test-go test-faults faults test-envoy envoy test-monitoring test-deploy fuzz test-baseline sizing bench bench-quick bench-instructions bench-clients bench-envoy functions pictures soak budgets lint build package test-packages run engines clean
+.PHONY: help demo test test-repeatedly test-clients test-python test-node test-rust test-go test-faults faults test-envoy envoy test-monitoring test-deploy fuzz test-baseline sizing bench bench-quick bench-instructions bench-clients bench-envoy functions soak budgets lint build package test-packages run engines clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 20
+	@grep -E '^[a-z -]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z -]+):.*## (.*)/\1\t\2/' | expand -t 20
 
 demo: deps-build deps-server build ## Show the module at work on a private server
 	@scripts/demo.sh
 
-test: deps-build deps-server build build-hooks ## Run all tests, live on every installed engine (ENGINES="name ..." for some)
+test: deps-build deps-server build build-hooks ## Test the module, live on every installed engine (ENGINES="name ..." for some)
 	PROPTEST_RNG_SEED=$(or $(RL_SEED),20) $(CARGO) test --locked --release --lib
 	$(CARGO) test --locked --release --test live
 
 test-repeatedly: deps-build deps-server build build-hooks ## Run the live tests TIMES=20 in a row under load (ENGINE=redis-7.0)
 	scripts/test-repeatedly.sh $(or $(TIMES),20) $(or $(ENGINE),redis-7.0)
 
-test-clients: test-python test-node test-rust test-go ## Test the packages for Python, Node.js, Rust and Go, live
+test-clients: test-python test-node test-rust test-go ## Test the packages, live: each by itself with test-python, -node, -rust, -go
 	@$(MAKE) --no-print-directory test-faults
 
 test-python test-node test-rust test-go: test-%: deps-build deps-server deps-clients build
 	clients/$*/test.sh
 
 # After the packages' tests, since it uses what they have installed and built; and alone, since it judges times.
-test-faults: deps-build deps-server deps-clients build
+test-faults: deps-build deps-server deps-clients build ## Play the fixed choice of the fault suite
 	clients/faults/test.sh --quick
 
 faults: deps-build deps-server deps-clients build ## Play all scenarios of clients/faults: what the packages do when something breaks
@@ -44,8 +44,8 @@ envoy: deps-build deps-server build ## Run that service with an example configur
 	cd envoy && $(CARGO) build --locked --release
 	envoy/run.sh
 
-test-monitoring: deps-build deps-server build ## Test docker/monitoring with a live Prometheus (PICTURE=yes draws the dashboard)
-	scripts/test-monitoring.sh $(if $(PICTURE),--picture)
+test-monitoring: deps-build deps-server build ## Test docker/monitoring with a live Prometheus
+	scripts/test-monitoring.sh
 
 bench: deps-build deps-server build ## Measure the commands beside the scripts in MINUTES=5 (ENGINE=name REDIS_CELL_SO=path)
 	$(CARGO) bench --locked --bench limiters -- $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ENGINE),--engine $(ENGINE))
@@ -64,10 +64,6 @@ functions: ## Put functions/ together into the two files that servers load, func
 
 functions/rl.%.lua: clients/go/lua/%.head.lua clients/go/lua/core.lua clients/go/lua/%.tail.lua
 	@cat $^ >$@
-
-pictures: deps-build deps-server build ## Draw docs/pictures from live calls, and make the benchmark's page and plots again from its figures
-	$(CARGO) bench --locked --bench pictures
-	$(CARGO) bench --locked --bench limiters -- --plots
 
 bench-clients: deps-build deps-server deps-clients build ## Measure the adapters of the packages beside the stores that they replace
 	scripts/bench-clients.sh
@@ -100,8 +96,7 @@ lint: deps-build ## Check formatting, lints, scripts and licences
 	$(CARGO) clippy --locked --release --features test-hooks -- -D warnings
 	@for script in scripts/*.sh .ci/run; do bash -n $$script || exit 1; done
 	@scripts/functions.sh --check
-	@scripts/check-release.sh >/dev/null
-	@scripts/test-release.sh
+	@scripts/release.py check >/dev/null
 	@scripts/check-manifests.py
 	@clients/go/lint.sh
 	@pages=$$(mktemp -d) && scripts/package.sh --pages $$pages && rm -r $$pages

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the service in the foreground, with the example configuration, on a private Redis with the module. Change
-# examples/config while it runs.
+# examples/config while it runs. It listens on 127.0.0.1, unless HOST, GRPC_HOST, DEBUG_HOST and PROMETHEUS_ADDR say otherwise.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -24,5 +24,7 @@ gRPC at 8081, JSON at 8080, the configuration at http://localhost:6070/rlconfig,
 Five of them in a minute are let in. Ctrl-C ends it.
 HELP
 # Here and not with exec, so that the server goes, too.
+export HOST=${HOST:-127.0.0.1} DEBUG_HOST=${DEBUG_HOST:-127.0.0.1} GRPC_HOST=${GRPC_HOST:-127.0.0.1}
+export PROMETHEUS_ADDR=${PROMETHEUS_ADDR:-127.0.0.1:9090}
 RUNTIME_ROOT=$PWD/examples USE_STATSD=false USE_PROMETHEUS=true REDIS_SOCKET_TYPE=unix REDIS_URL=$folder/redis.sock \
     "${SERVICE:-target/release/redis-rl-envoy}"

@@ -48,8 +48,7 @@ cp "$work"/target/package/*.crate "$out/rust/"
 
 # version FILE MEMBER PATTERN: fails unless a line of that member of a tarball matches.
 has() { tar -xOzf "$1" "$2" | grep -q "$3" || { say "$1: no $3 in $2"; exit 1; }; }
-version=$(scripts/check-release.sh)
-version=${version#version=}
+version=$(scripts/release.py check)
 has "$out/python/redis_rl-$version.tar.gz" "redis_rl-$version/PKG-INFO" "^Version: $version\$"
 has "$out/node/redis-rl-$version.tgz" package/package.json "\"version\": \"$version\""
 has "$out/rust/redis-rl-client-$version.crate" "redis-rl-client-$version/Cargo.toml" "^version = \"$version\"\$"

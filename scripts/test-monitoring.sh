@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Tests docker/monitoring/: the rules with promtool, and all of it with live servers, an exporter and a Prometheus.
 #
-#   scripts/test-monitoring.sh             the tests (ENGINES="name ..." for some servers only)
-#   scripts/test-monitoring.sh --picture   draw docs/monitoring/dashboard.svg instead
+#   scripts/test-monitoring.sh    (ENGINES="name ..." for some servers only)
 #
 # PROMETHEUS, PROMTOOL and EXPORTER select programs other than those in the PATH. Missing programs are extracted from Debian's
 # packages into a cache, without installing them: the packages would start services on this machine.
@@ -38,8 +37,6 @@ export PROMETHEUS EXPORTER
 "$PROMETHEUS" --version 2>&1 | sed -n 's/^\(prometheus, version [^ ]*\).*/monitoring: \1/p'
 "$EXPORTER" --version 2>&1 | sed -n 's/.*msg="\(Redis Metrics Exporter [^ ]*\).*/monitoring: \1/p'
 
-if [ "${1:-}" != --picture ]; then
-    "$PROMTOOL" check config docker/monitoring/prometheus.yml
-    "$PROMTOOL" test rules docker/monitoring/alerts_test.yml
-fi
-exec python3 scripts/monitoring/live.py "$@"
+"$PROMTOOL" check config docker/monitoring/prometheus.yml
+"$PROMTOOL" test rules docker/monitoring/alerts_test.yml
+exec python3 scripts/monitoring/live.py

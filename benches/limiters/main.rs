@@ -6,14 +6,15 @@
 //! and latency are measured by a client.
 //!
 //! `make bench` writes docs/BENCHMARK.md, the figures and plots in docs/bench, and the README's short table.
-//! `make bench-quick` prints. `make bench-instructions` counts instructions in place of time: see instructions.rs. `make pictures`
-//! makes plots and pages again from the figures.
+//! `make bench-quick` prints. `make bench-instructions` counts instructions in place of time: see instructions.rs. With
+//! `--plots` it makes plots and pages again from the figures.
 
 #[path = "../../tests/support/mod.rs"]
 #[allow(dead_code)]
 mod support;
 
 mod arguments;
+mod canvas;
 mod cases;
 mod instructions;
 mod load;

@@ -4,13 +4,10 @@ use std::path::Path;
 
 use plotters::prelude::*;
 
+use super::canvas::{self, Canvas, FAINT, FONT, GREY, HPos, INK, LINE, MARGIN, VERMILION, WIDTH, picture};
 use super::cases::{Group, LIMITS, Traffic, grouped};
 use super::results::{Kind, Results, unit};
 use super::surveys::{CONNECTIONS, DEPTHS, throughput_case};
-use canvas::{Canvas, FAINT, FONT, GREY, HPos, INK, LINE, MARGIN, VERMILION, WIDTH, picture};
-
-#[path = "../pictures/gallery/canvas.rs"]
-mod canvas;
 
 /// Colours of the sides: the palette of Okabe and Ito, which the colour-blind can distinguish.
 const SIDES: [(&str, &str, RGBColor); 5] = [

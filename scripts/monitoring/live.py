@@ -1,14 +1,10 @@
-"""Tests docker/monitoring/ with live servers, an exporter and Prometheus, and draws the picture of the dashboard.
-
-    live.py              the tests
-    live.py --picture    three minutes of traffic, drawn as docs/monitoring/dashboard.svg
+"""Tests docker/monitoring/ with live servers, an exporter and Prometheus.
 
 All processes listen on 127.0.0.1 at free ports, use a temporary folder, and are stopped at the end. The files of docker/monitoring
 are used unchanged except for addresses and intervals. Environment: ENGINES (names of tests/engines.tsv; all if empty), SERVER,
 EXPORTER, PROMETHEUS (programs) and MODULE (the library).
 """
 
-import argparse
 import contextlib
 import json
 import math
@@ -28,7 +24,6 @@ import urllib.parse
 import urllib.request
 
 sys.dont_write_bytecode = True  # No __pycache__ in the tree.
-import picture
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "docker/monitoring"
@@ -535,46 +530,15 @@ def the_files_work_together(folder):
         say("alerts on live servers passed")
 
 
-def draw(folder):
-    """Three minutes of traffic with a flood in the middle."""
-    seconds = 180
-    with contextlib.ExitStack() as ending:
-        bench = Bench(folder)
-        ending.callback(bench.stop_all)
-        site = Site(bench)
-        traffic = Traffic(site.ports["primary"], site.ports["small"], flood=lambda second: 80 < second < 125)
-        traffic.start()
-        ending.callback(traffic.over.set)
-        say(f"{seconds} seconds of traffic")
-        traffic.join(seconds + 12)  # Rates need some samples before the picture begins.
-        assert traffic.problem is None, traffic.problem
-        every_panel_has_data(site.watch, variables(site.watch))
-        known = variables(site.watch)
-        names = {instance: name for name, instance in site.instances.items()}
-        panels = [
-            (panel, panel_data(site.watch, panel, known, seconds) if panel["type"] != "row" else [])
-            for panel in DASHBOARD["panels"]
-        ]
-        target = ROOT / "docs/monitoring/dashboard.svg"
-        target.write_text(picture.draw(DASHBOARD["title"], panels, names))
-        say(f"drawn: {target.relative_to(ROOT)}")
-
-
 def main():
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--picture", action="store_true", help="draw docs/monitoring/dashboard.svg instead")
-    wanted = arguments.parse_args()
     for program in (SERVER, EXPORTER, PROMETHEUS):
         if not shutil.which(program):
             sys.exit(f"monitoring: there is no {program} here")
     folder = tempfile.mkdtemp(prefix="redis-rl-monitoring.")
     try:
-        if wanted.picture:
-            draw(folder)
-        else:
-            for name, program in engines():
-                the_script_answers_on(name, program)
-            the_files_work_together(folder)
+        for name, program in engines():
+            the_script_answers_on(name, program)
+        the_files_work_together(folder)
     except BaseException:
         for log in sorted(pathlib.Path(folder).glob("*.log")):
             print(

@@ -28,7 +28,6 @@ mod operations;
 mod oracle;
 mod peek;
 mod persistence;
-mod pictures;
 mod promises;
 mod readme;
 mod refund;
@@ -83,7 +82,6 @@ pub const FILES: &[(&str, &[Test])] = &[
     ("oracle", oracle::TESTS),
     ("peek", peek::TESTS),
     ("persistence", persistence::TESTS),
-    ("pictures", pictures::TESTS),
     ("promises", promises::TESTS),
     ("readme", readme::TESTS),
     ("refund", refund::TESTS),

@@ -1,4 +1,4 @@
-//! The canvas for pictures. A README shows a picture at its full size, a phone at little more than half: so the canvas is narrow
+//! The canvas for the plots. A README shows a picture at its full size, a phone at little more than half: so the canvas is narrow
 //! and the text large. The background is white, also in dark viewers.
 
 use plotters::coord::Shift;
@@ -46,7 +46,6 @@ pub fn picture(height: i32, draw: impl FnOnce(&Canvas)) -> String {
 const DRAWN: &str = "what is drawn into memory can be drawn";
 
 impl<'a> Canvas<'a> {
-    #[allow(dead_code)] // The plots', which have axes of the library.
     pub fn area(&self) -> &Area<'a> {
         &self.area
     }
@@ -77,79 +76,6 @@ impl<'a> Canvas<'a> {
 
     pub fn rectangle(&self, from: (i32, i32), to: (i32, i32), style: impl Into<ShapeStyle>) {
         self.area.draw(&Rectangle::new([from, to], style)).expect(DRAWN);
-    }
-
-    pub fn line(&self, points: Vec<(i32, i32)>, color: RGBColor, width: u32) {
-        self.area.draw(&PathElement::new(points, color.stroke_width(width))).expect(DRAWN);
-    }
-
-    #[allow(dead_code)] // The scenes'.
-    pub fn polygon(&self, corners: Vec<(i32, i32)>, style: impl Into<ShapeStyle>) {
-        self.area.draw(&Polygon::new(corners, style)).expect(DRAWN);
-    }
-
-    pub fn circle(&self, at: (i32, i32), radius: i32, style: impl Into<ShapeStyle>) {
-        self.area.draw(&Circle::new(at, radius, style)).expect(DRAWN);
-    }
-}
-
-#[allow(dead_code)] // The scenes'.
-impl Canvas<'_> {
-    /// A vertical or horizontal line.
-    pub fn dashed(&self, from: (i32, i32), to: (i32, i32), color: RGBColor) {
-        const DASH: i32 = 6;
-        const GAP: i32 = 4;
-        let length = (to.0 - from.0) + (to.1 - from.1);
-        for start in (0..length).step_by((DASH + GAP) as usize) {
-            let end = (start + DASH).min(length);
-            let at = |along| if from.1 == to.1 { (from.0 + along, from.1) } else { (from.0, from.1 + along) };
-            self.line(vec![at(start), at(end)], color, 2);
-        }
-    }
-
-    /// A call that was allowed: a bar, centred at this place.
-    pub fn allowed(&self, (x, y): (i32, i32)) {
-        self.rectangle((x - 1, y - 10), (x + 2, y + 10), BLUE.filled());
-    }
-
-    /// A call that was denied: a cross.
-    pub fn denied(&self, at: (i32, i32)) {
-        self.cross(at, 3, 2);
-    }
-
-    /// The same, larger.
-    pub fn denied_large(&self, at: (i32, i32)) {
-        self.cross(at, 5, 3);
-    }
-
-    fn cross(&self, (x, y): (i32, i32), half: i32, width: u32) {
-        self.line(vec![(x - half, y - half), (x + half + 1, y + half + 1)], VERMILION, width);
-        self.line(vec![(x - half, y + half + 1), (x + half + 1, y - half)], VERMILION, width);
-    }
-
-    /// The decision about a call, at the time at which it was made.
-    pub fn call(&self, allowed: bool, at: (i32, i32)) {
-        if allowed { self.allowed(at) } else { self.denied(at) }
-    }
-
-    /// A window, from one place to another.
-    pub fn window(&self, [from, to]: [i32; 2], y: i32) {
-        self.rectangle((from + 1, y - 15), (to - 1, y + 15), FAINT.filled());
-    }
-
-    /// A number in a disc, which refers to a list.
-    pub fn number(&self, number: usize, (x, y): (i32, i32)) {
-        self.circle((x, y), 11, INK.filled());
-        self.text_of(&number.to_string(), (x, y), HPos::Center, true, WHITE);
-    }
-
-    /// A numbered list, its first line centred at this height.
-    pub fn list(&self, lines: &[String], mut y: i32) {
-        for (number, line) in (1..).zip(lines) {
-            self.number(number, (MARGIN + 11, y));
-            self.text(line, (MARGIN + 30, y), HPos::Left);
-            y += LINE + 2;
-        }
     }
 }
 

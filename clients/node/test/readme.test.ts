@@ -66,10 +66,28 @@ function named(name: string): RegExp {
   return new RegExp(`\`\`\`[jt]s\\n// ${name.replace(/[.[\]]/g, "\\$&")}\\n([\\s\\S]*?)\`\`\``);
 }
 
-test("the first program survives what happens to its server", async (t) => {
+test("ten lines: what they print, with a server and without", async (t) => {
   const server = await Server.start({ mode: "module" });
   t.after(() => server.stop());
-  const app = await start(t, server.port, named("server.mjs"));
+  const place = installed(t);
+  const [, program = ""] = named("first.mjs").exec(readme) ?? [];
+  assert.ok(program.trim().split("\n").length <= 11);
+  const run = () => {
+    writeFileSync(join(place, "first.mjs"), withPort(program, server.port));
+    return execFileSync(process.execPath, ["first.mjs"], { cwd: place, encoding: "utf8", stdio: "pipe" });
+  };
+  assert.equal(run(), `${"allowed\n".repeat(5)}denied, try again in 60 s\nmode: module\n`);
+  await server.stop();
+  assert.throws(run, /connect ECONNREFUSED/);
+});
+
+test("a server of node:http survives what happens to its Redis", async (t) => {
+  const server = await Server.start({ mode: "module" });
+  t.after(() => server.stop());
+  const place = installed(t);
+  const [, shared = ""] = named("limiter.mjs").exec(readme) ?? [];
+  writeFileSync(join(place, "limiter.mjs"), withPort(shared, server.port));
+  const app = await start(t, server.port, named("server.mjs"), {}, place);
   const status = () =>
     fetch(app.url).then(
       (answer) => answer.status,
@@ -90,10 +108,10 @@ test("the first program survives what happens to its server", async (t) => {
   const again = await Server.start({ mode: "module", port: server.port });
   t.after(() => again.stop());
   await eventually("it finds the new server", async () => (await status()) === 200);
-  await again.run("DEL", "app:ip:127.0.0.1");
-  await again.run("LPUSH", "app:ip:127.0.0.1", "x");
+  await again.run("DEL", "ip:127.0.0.1");
+  await again.run("LPUSH", "ip:127.0.0.1", "x");
   assert.equal(await status(), 500);
-  await again.run("DEL", "app:ip:127.0.0.1");
+  await again.run("DEL", "ip:127.0.0.1");
   const statuses = await Promise.all(Array.from({ length: 15 }, status));
   assert.ok(statuses.includes(200) && statuses.includes(429), statuses.join());
   assert.ok(app.isAlive(), app.said());

@@ -597,7 +597,9 @@ export class Limiter {
       if (timeout > 0 && this.#queue.has(id)) leave = await this.#queue.join(id, left(), signal);
       const ask = (ms: number) => {
         takenAt = performance.now();
-        return unlessLeft(signal, () => this.ask(key, rule, { holder, timeout: ms }), giveBack, giveBack);
+        // Who does not wait asks once, as any other call.
+        const asking = { holder, timeout: timeout > 0 ? ms : this.timeout };
+        return unlessLeft(signal, () => this.ask(key, rule, asking), giveBack, giveBack);
       };
       const result = await this.#patiently(ask, left, signal, async ({ retryAfterMs }) => {
         if (retryAfterMs === undefined || left() <= 0) return false;

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import redis.asyncio
+from celery.contrib.testing.worker import start_worker  # type: ignore[import-untyped]
 
 from conftest import have
 from redis_rl import AsyncLimiter
@@ -68,9 +69,6 @@ async def test_httpx_keeps_the_rate_and_pauses_after_retry_after(running: Server
 
 
 def test_a_task_is_started_at_its_turn(running: Server) -> None:
-    pytest.importorskip("celery")
-    from celery.contrib.testing.worker import start_worker
-
     names = recipe("tasks.py", running, **{"95/second": "5/second"})
     started: dict[str, float] = {}
     names["call_provider"] = lambda user: started.setdefault(user, time.monotonic())

@@ -4,8 +4,9 @@ import (
 	"crypto/rand"
 	"crypto/sha1"
 	"embed"
-	"encoding/hex"
+	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,10 +31,7 @@ func source(kind string) string {
 	return text.String()
 }
 
-var digest = func() string {
-	sum := sha1.Sum([]byte(script))
-	return hex.EncodeToString(sum[:])
-}()
+var digest = fmt.Sprintf("%x", sha1.Sum([]byte(script)))
 
 var versionLine = regexp.MustCompile(`-- Version (\d+)\b`)
 
@@ -70,10 +68,8 @@ type command struct {
 	name  string
 	keys  []string
 	words []any
-	// reads: it changes nothing.
-	reads bool
-	// again: it may be sent again when its reply was lost.
-	again bool
+	reads bool // It changes nothing.
+	again bool // It may be sent again when its reply was lost.
 }
 
 func isLease(rule Rule) bool {
@@ -172,7 +168,6 @@ func checkActual(actual ...int64) error {
 
 func resetCommand(key string, rules []Rule) (command, error) {
 	var words []any
-	seen := map[string]bool{}
 	for _, rule := range rules {
 		if lease, ok := rule.(LeaseRule); ok {
 			rule = lease.heldBy()
@@ -184,10 +179,9 @@ func resetCommand(key string, rules []Rule) (command, error) {
 			if fixed.windows[0].ends == 0 {
 				fixed = fixed.at(time.Now())
 			}
-			for i := 0; i < len(fixed.limits()); i += 2 {
-				length := fixed.limits()[i].(string)
-				if !seen[length] {
-					words, seen[length] = append(words, length), true
+			for _, each := range fixed.windows {
+				if length := any(each.seconds()); !slices.Contains(words, length) {
+					words = append(words, length)
 				}
 			}
 		}
@@ -227,10 +221,9 @@ func (c command) sent(mode Mode, whole, readOnly bool) ([]any, int8) {
 		if c.reads && readOnly {
 			suffix = "_RO"
 		}
+		words = []any{"EVALSHA" + suffix, digest, len(c.keys)}
 		if whole {
 			words = []any{"EVAL" + suffix, script, len(c.keys)}
-		} else {
-			words = []any{"EVALSHA" + suffix, digest, len(c.keys)}
 		}
 	default:
 		words = []any{"RL." + c.name}
@@ -259,5 +252,5 @@ func (once) NoRetry() bool { return true }
 func randomName() string {
 	var bytes [16]byte
 	_, _ = rand.Read(bytes[:]) // It never fails.
-	return hex.EncodeToString(bytes[:])
+	return fmt.Sprintf("%x", bytes)
 }

@@ -16,32 +16,26 @@ import (
 )
 
 const (
-	// For how long calls fail at once after the server was unavailable.
-	breakerPause = time.Second
+	breakerPause = time.Second // For how long calls fail at once after the server was unavailable.
 	// For how many milliseconds a reply that has arrived is looked for before a call is given up at its deadline.
-	turns = 16
-	// For how long a connection that was idle may take to answer, after a failure, before it is closed.
-	patience = time.Second
+	turns    = 16
+	patience = time.Second // How long an idle connection may take to answer, after a failure, before it is closed.
 	// The pause before a call is sent again whose keys are between two nodes, at first and at most.
 	firstPause, longestPause = 2 * time.Millisecond, 100 * time.Millisecond
-	// How often the server is asked whether it has something better.
-	probeEvery   = time.Minute
-	probeTimeout = 5 * time.Second
+	probeEvery               = time.Minute // How often the server is asked whether it has something better.
+	probeTimeout             = 5 * time.Second
 )
 
 // A core sends commands: within a deadline, at most once, on the user's own client.
 type core struct {
-	// client is the user's.
-	client  redis.UniversalClient
+	client  redis.UniversalClient // The user's.
 	cluster *redis.ClusterClient
 	slots   int
 	timeout time.Duration
 	name    string
-	// log is nil where an adapter writes lines of its own.
-	log   *slog.Logger
-	modes *modes
-	// nodes are the servers by their addresses; one without a name where there is no cluster.
-	nodes sync.Map
+	log     *slog.Logger // nil where an adapter writes lines of its own.
+	modes   *modes
+	nodes   sync.Map // The servers by their addresses; one without a name where there is no cluster.
 }
 
 func newCore(client redis.UniversalClient, timeout time.Duration, name string, log *slog.Logger, modes *modes) (*core, error) {
@@ -64,18 +58,16 @@ func newCore(client redis.UniversalClient, timeout time.Duration, name string, l
 
 // A node is a server, or a node of a cluster, as this limiter sees it.
 type node struct {
-	name string
-	// slots are taken by calls under way, as many as there are connections.
-	slots chan struct{}
-	// answeredAt is when it answered last, in nanoseconds of the monotonic clock.
+	name  string
+	slots chan struct{} // As many as there are connections, taken by calls under way.
+	// When it answered last, in nanoseconds of the monotonic clock.
 	answeredAt atomic.Int64
 
 	mu sync.Mutex
 	// openUntil is when a call may probe again; zero while the breaker is closed.
 	openUntil time.Time
 	why       error
-	// key is one of those that a call failed for.
-	key string
+	key       string // One of those that a call failed for.
 }
 
 var started = time.Now()
@@ -153,17 +145,14 @@ func (c *core) isAvailable() bool {
 type call struct {
 	command command
 	timeout time.Duration
-	// judges: that the call is late says something of the server.
-	judges bool
-	// known is an answer that another call has brought meanwhile.
-	known func() *Result
+	judges  bool           // That it is late says something of the server.
+	known   func() *Result // An answer that another call has brought meanwhile.
 	// done is closed when it has ended, and late when its deadline has passed before.
 	done, late chan struct{}
-	// outcome is who was first: a caller that left, or the answer.
-	outcome atomic.Int32
-	reply   any
-	found   *Result
-	err     error
+	outcome    atomic.Int32 // Who was first: a caller that left, or the answer.
+	reply      any
+	found      *Result
+	err        error
 
 	mu     sync.Mutex
 	node   *node

@@ -7,8 +7,7 @@ import (
 )
 
 const (
-	// For how long a denial is remembered at most.
-	longestDenial = time.Second
+	longestDenial = time.Second // For how long a denial is remembered at most.
 	// How many are remembered at most, and how many bytes they take, by what is counted of each.
 	mostDenials, mostBytes = 10_000, 4 << 20
 	bytesOfDenial          = 256
@@ -20,8 +19,7 @@ const (
 type denials struct {
 	mu    sync.Mutex
 	known map[string]*list.Element
-	// order has the youngest at its end.
-	order *list.List
+	order *list.List // The youngest is at its end.
 	bytes int
 }
 

@@ -69,20 +69,13 @@ func unreadable(reply any) error {
 type meaning int
 
 const (
-	// The error is the caller's, and says nothing of the server.
-	permanent meaning = iota
-	// The server cannot decide now, and has said so.
-	refusesNow
-	// The connection broke or was not made: the call may have been counted.
-	lost
-	// Nothing was counted, and the call is sent again.
-	tryAgain
-	// The server does not have what the mode needs.
-	missing
-	// This process had no connection for the call, which was not sent.
-	crowded
-	// The caller has gone.
-	gone
+	permanent  meaning = iota // The error is the caller's, and says nothing of the server.
+	refusesNow                // The server cannot decide now, and has said so.
+	lost                      // The connection broke or was not made: the call may have been counted.
+	tryAgain                  // Nothing was counted, and the call is sent again.
+	missing                   // The server does not have what the mode needs.
+	crowded                   // This process had no connection for the call, which was not sent.
+	gone                      // The caller has gone.
 )
 
 var refusals = map[string]bool{

@@ -12,8 +12,7 @@ type Policy string
 
 // The policies. Open is what a guard has unless it is given another.
 const (
-	// Open lets requests through.
-	Open Policy = "open"
+	Open Policy = "open" // Lets requests through.
 	// Closed refuses them: [Guard.Decide] returns [ErrUnavailable], for which a middleware answers with status 503.
 	Closed Policy = "closed"
 	// Local limits them in this process' memory, by windows that begin with their first request. It is rougher than the server:
@@ -29,14 +28,12 @@ const (
 // GuardOptions are what the adapters of a framework have in common. The zero value is a good one.
 type GuardOptions struct {
 	// Prefix is put before every key, behind the limiter's own prefix: "rl:" unless given, and nothing with NoPrefix.
-	Prefix   string
-	NoPrefix bool
-	// WhenUnavailable is Open unless given.
-	WhenUnavailable Policy
+	Prefix          string
+	NoPrefix        bool
+	WhenUnavailable Policy // Open unless given.
 	// Processes is among how many processes the limits are divided with Local: 1 unless given.
 	Processes int
-	// Timeout is after what time the server counts as unavailable: 250 ms unless given.
-	Timeout time.Duration
+	Timeout   time.Duration // After what time the server counts as unavailable: 250 ms unless given.
 	// NoDenyCache asks the server about each request. Otherwise a denial is remembered for its wait, and at most a second.
 	NoDenyCache bool
 }

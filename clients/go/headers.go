@@ -20,8 +20,7 @@ type Problem struct {
 // An item is a policy with its state.
 type item struct {
 	policy
-	// state is nil for a window that is not known.
-	state  *State
+	state  *State // nil for a window that is not known.
 	denied bool
 }
 

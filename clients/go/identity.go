@@ -13,8 +13,7 @@ const (
 	// Identities that are longer, in bytes, are their beginning with this mark and a digest.
 	longestIdentity, keptOfIdentity = 512, 64
 	identityMark                    = "%sha256:"
-	// How many bits of an IPv6 address count.
-	defaultIPv6Prefix = 64
+	defaultIPv6Prefix               = 64 // How many bits of an address count.
 )
 
 // KeyFor is the key at which an adapter counts an identity under a rule, for [Limiter.Peek], [Limiter.Reset] and so on: the

@@ -12,8 +12,7 @@ import (
 const (
 	// The pause before a lease is asked for again, at first and at most: one can be given back before it ends.
 	firstPoll, longestPoll = 20 * time.Millisecond, 500 * time.Millisecond
-	// How often what is held is renewed in its time.
-	renewals = 3
+	renewals               = 3 // How often what is held is renewed in its time.
 )
 
 // Acquire takes or renews a lease. The result's Holder is who holds it: the rule's, or a random name.
@@ -24,10 +23,7 @@ func (l *Limiter) Acquire(ctx context.Context, key string, rule LeaseRule) (*Res
 // Release ends leases, and returns how many were still held. Releasing twice is no error.
 func (l *Limiter) Release(ctx context.Context, key string, holders ...string) (int64, error) {
 	command, err := releaseCommand(l.prefix+key, holders)
-	if err != nil {
-		return 0, err
-	}
-	reply, err := l.change(ctx, "release", key, command)
+	reply, err := l.change(ctx, "release", key, command, err)
 	if err != nil {
 		return 0, err
 	}
@@ -45,16 +41,8 @@ type Held struct {
 	release sync.Once
 }
 
-// Hold takes a lease for a piece of work, which ends with Release:
-//
-//	held, err := limiter.Hold(ctx, "export:org7", lease, 5*time.Second)
-//	if err != nil {
-//		return err // a *DeniedError if no place was free
-//	}
-//	defer held.Release()
-//	work(held.Context())
-//
-// It waits so long for a place; 0 does not wait.
+// Hold takes a lease for a piece of work, which ends with [Held.Release], to be deferred. It waits so long for a place; 0 does
+// not wait. The error is a [*DeniedError] if none was free.
 func (l *Limiter) Hold(ctx context.Context, key string, rule LeaseRule, wait time.Duration) (*Held, error) {
 	rule = rule.heldBy()
 	if err := checked(rule, 1); err != nil {
@@ -116,10 +104,9 @@ type lines struct {
 type line struct {
 	users int
 	// turn is held by the one that asks; those that wait for it get it in their order.
-	turn chan struct{}
-	wake chan struct{}
-	// denied is the last answer that all of them have been denied by.
-	denied atomic.Pointer[Result]
+	turn   chan struct{}
+	wake   chan struct{}
+	denied atomic.Pointer[Result] // The last answer, which denied all of them.
 }
 
 func newLines() *lines { return &lines{byKey: map[string]*line{}} }

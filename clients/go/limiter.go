@@ -23,55 +23,41 @@ import (
 
 const (
 	defaultTimeout = time.Second
-	// How far ahead a turn may be.
-	longestTurn = time.Hour
-	// How often one that waits asks while the server is unavailable.
-	outagePoll = time.Second
-	// The part of the limiter's time-out that the last call of a wait has at least.
-	lastCallShare = 10
+	longestTurn    = time.Hour   // How far ahead a turn may be.
+	outagePoll     = time.Second // How often one that waits asks while the server is unavailable.
+	lastCallShare  = 10          // The part of the limiter's time-out that the last call of a wait has at least.
 )
 
 // Options of a limiter. The zero value is a good one.
 type Options struct {
-	// Prefix is put before every key.
-	Prefix string
-	// Mode is Auto unless given.
-	Mode Mode
+	Prefix string // Put before every key.
+	Mode   Mode   // Auto unless given.
 	// Timeout is the longest that a call may take, whatever the client's time-outs are: a second unless given.
 	Timeout time.Duration
-	// Name is what the limiter is called in log lines and events.
-	Name string
-	// Logger is [slog.Default] unless given.
-	Logger *slog.Logger
-	// Hook is called after every call, in the goroutine of the call.
-	Hook func(Event)
+	Name    string       // What the limiter is called in log lines and events.
+	Logger  *slog.Logger // [slog.Default] unless given.
+	Hook    func(Event)  // Called after every call, in the goroutine of the call.
 }
 
 // An Event is a call that has ended.
 type Event struct {
-	// Limiter is the limiter's name.
-	Limiter string
+	Limiter string // The limiter's name.
 	// Call is "hit", "peek", "all", "turn", "refund", "reset", "release", "settle", or "renew" for what is held.
 	Call string
-	// Keys are those of the call, without the limiter's prefix.
-	Keys []string
-	// Took is how long the call took.
+	Keys []string // Those of the call, without the limiter's prefix.
 	Took time.Duration
 	// Result is the answer of a hit, a peek or an all; its Source says who has decided.
 	Result *Result
-	// Err is how the call failed, if it did.
-	Err error
+	Err    error // How the call failed, if it did.
 }
 
 // Stats are what a limiter has decided since it was made. Peeks do not count.
 type Stats struct {
 	Allowed int64
-	// Denied by the server or from memory.
-	Denied int64
+	Denied  int64 // By the server or from memory.
 	// DeniedFromMemory of these by a [Guard], without asking the server.
 	DeniedFromMemory int64
-	// Unavailable are calls for which the server was unavailable.
-	Unavailable int64
+	Unavailable      int64 // Calls for which the server was unavailable.
 }
 
 type counters struct{ allowed, denied, fromMemory, unavailable atomic.Int64 }
@@ -83,12 +69,11 @@ type counters struct{ allowed, denied, fromMemory, unavailable atomic.Int64 }
 // not sent again, unless it changes nothing the second time. A denial is no error. Errors are an [*ArgumentError] for what
 // cannot be asked, [ErrUnavailable], or what the server has said; [redis.Error] tells these.
 type Limiter struct {
-	core     *core
-	prefix   string
-	hook     func(Event)
-	counters *counters
-	// remembers: answers come from remembered denials, as a guard's do.
-	remembers bool
+	core      *core
+	prefix    string
+	hook      func(Event)
+	counters  *counters
+	remembers bool // Answers come from remembered denials, as a guard's do.
 	denials   *denials
 	lines     *lines
 	fallbacks *sync.Map
@@ -289,10 +274,7 @@ func sleep(ctx context.Context, pause time.Duration) error {
 // result, a sliding rule gives back units of that moment, and a fixed one nothing where that window has ended since.
 func (l *Limiter) Refund(ctx context.Context, key string, rule Countable, at time.Time) (*Refund, error) {
 	command, err := refundCommand(l.prefix+key, rule, at)
-	if err != nil {
-		return nil, err
-	}
-	reply, err := l.change(ctx, "refund", key, command)
+	reply, err := l.change(ctx, "refund", key, command, err)
 	if err != nil {
 		return nil, err
 	}
@@ -303,10 +285,7 @@ func (l *Limiter) Refund(ctx context.Context, key string, rule Countable, at tim
 // keys were removed.
 func (l *Limiter) Reset(ctx context.Context, key string, rules ...Rule) (int64, error) {
 	command, err := resetCommand(l.prefix+key, rules)
-	if err != nil {
-		return 0, err
-	}
-	reply, err := l.change(ctx, "reset", key, command)
+	reply, err := l.change(ctx, "reset", key, command, err)
 	if err != nil {
 		return 0, err
 	}
@@ -363,20 +342,12 @@ func (l *Limiter) decide(ctx context.Context, call string, rules []KeyedRule, wi
 func (l *Limiter) asked(
 	ctx context.Context, call string, rules []KeyedRule, command command, within time.Duration, known func() *Result,
 ) (*Result, error) {
-	var giveBack func(any)
-	if call != "peek" {
-		for _, each := range rules {
-			if _, isTurn := each.Rule.(turn); isTurn || isLease(each.Rule) || holdOf(each.Rule) != nil {
-				giveBack = func(reply any) {
-					// Nobody would know of what a call has taken whose caller has gone.
-					if result, err := read(call, rules, reply); err == nil && result.Allowed {
-						l.giveBack(rules, result)
-					}
-				}
-			}
+	reply, found, err := l.core.ask(ctx, command, within, known, func(reply any) {
+		// Nobody would know of what a call has taken whose caller has gone.
+		if result, err := read(call, rules, reply); call != "peek" && err == nil && result.Allowed {
+			l.giveBack(rules, result)
 		}
-	}
-	reply, found, err := l.core.ask(ctx, command, within, known, giveBack)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -415,8 +386,11 @@ func read(call string, rules []KeyedRule, reply any) (*Result, error) {
 	return readRule(rules[0].Rule, reply)
 }
 
-// change carries out what changes a key without a decision.
-func (l *Limiter) change(ctx context.Context, call, key string, command command) (any, error) {
+// change carries out what changes a key without a decision, unless the command could not be made.
+func (l *Limiter) change(ctx context.Context, call, key string, command command, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
 	began := time.Now()
 	l.denials.forget(key)
 	reply, _, err := l.core.ask(ctx, command, l.core.timeout, nil, nil)

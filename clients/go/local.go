@@ -12,8 +12,7 @@ const mostLocal = 20_000
 // request, divided by the number of processes. A throttle is a window in which its empty bucket fills, and leases are free.
 type local struct {
 	processes int64
-	// isOpen counts nothing: everything is let through.
-	isOpen bool
+	isOpen    bool // Everything is let through, and nothing counted.
 
 	mu       sync.Mutex
 	counters map[string]*counter

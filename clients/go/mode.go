@@ -36,14 +36,12 @@ type modes struct {
 
 // A serverMode is how a server is called.
 type serverMode struct {
-	// mode is Auto as long as it is not known.
-	mode atomic.Value
+	mode atomic.Value // Auto as long as it is not known.
 	// probeAt is when the server is asked again whether it has something better, and dialled how often connections to it
 	// had been made by then.
-	probeAt atomic.Int64
-	dialled atomic.Uint32
-	// lacksReadOnly: it has no EVALSHA_RO, as Redis 6.2.
-	lacksReadOnly atomic.Bool
+	probeAt       atomic.Int64
+	dialled       atomic.Uint32
+	lacksReadOnly atomic.Bool // It has no EVALSHA_RO, as Redis 6.2.
 	// loading is held by the one of all calls that loads the library; loads counts how often that was done.
 	loading chan struct{}
 	loads   atomic.Int64

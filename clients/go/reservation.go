@@ -32,10 +32,9 @@ type Reservation struct {
 
 // A part of a reservation is at a key.
 type part struct {
-	key  string
-	rule Reservable
-	// settled is with how many units it was settled; -1 if it was not.
-	settled int64
+	key     string
+	rule    Reservable
+	settled int64 // With how many units it was settled; -1 if it was not.
 }
 
 // Reserve takes the most units that a request may cost (1 to 2^53-1), and gives the rest back when it is settled; its error is a
@@ -194,10 +193,7 @@ func (r *Reservation) Close() {
 
 func (l *Limiter) settle(ctx context.Context, key string, rule Reservable, actual int64) (settled int64, err error) {
 	command, err := settleCommand(l.prefix+key, rule, actual)
-	if err != nil {
-		return 0, err
-	}
-	reply, err := l.change(ctx, "settle", key, command)
+	reply, err := l.change(ctx, "settle", key, command, err)
 	if err != nil {
 		return 0, err
 	}

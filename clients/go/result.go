@@ -17,21 +17,15 @@ func Seconds(d time.Duration) int64 {
 	if d == Never {
 		return -1
 	}
-	seconds := int64(d / time.Second)
-	if d%time.Second > 0 {
-		seconds++
-	}
-	return seconds
+	return int64(d/time.Second + min(d%time.Second, 1))
 }
 
 // A State is one window after a call. Units are what the rule counts; durations are from At, and exact to the millisecond.
 type State struct {
 	// Allowed says whether the request fitted into this window.
 	Allowed bool
-	// Limit is the window's limit.
-	Limit int64
-	// Used is how much is in use.
-	Used int64
+	Limit   int64
+	Used    int64
 	// Remaining is how much is free: Limit - Used, at least 0.
 	Remaining int64
 	// RetryAfter is the time until the same call fits: 0 if it was allowed, [Never] if it never will.
@@ -68,8 +62,7 @@ const (
 // then the shortest. Of [Limiter.All] it is that of the rule that binds, with Allowed, Remaining and RetryAfter of the call.
 type Result struct {
 	State
-	// Source is who has decided.
-	Source Source
+	Source Source // Who has decided.
 	// Each is every window, shortest first; only the binding one if the rule is forced, and in the Results of All.
 	Each []State
 	// Index is the position of the rule that binds, of All.
@@ -84,10 +77,8 @@ type Result struct {
 
 // A Refund is the answer to [Limiter.Refund].
 type Refund struct {
-	// Refunded is how many units were given back.
-	Refunded int64
-	// Used is how many are still in use in the first (shortest) window.
-	Used int64
+	Refunded int64 // How many units were given back.
+	Used     int64 // How many are still in use in the first (shortest) window.
 	// TTL is the first window's length, or what is left of it (fixed), or the time until all is free (throttle).
 	TTL time.Duration
 }

@@ -1,6 +1,7 @@
 package redisrl
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -114,8 +115,7 @@ func (n Burst) throttle(r *ThrottleRule) {
 func (anchored) fixed(r *FixedRule) { r.anchored = true }
 
 func checkText(what, text string) error {
-	printable := func(c rune) bool { return ' ' <= c && c <= '~' }
-	if text == "" || strings.ContainsFunc(text, func(c rune) bool { return !printable(c) }) {
+	if text == "" || strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || '~' < c }) {
 		return invalid("a %s is 1 or more printable ASCII characters, not %q", what, text)
 	}
 	return nil
@@ -124,12 +124,9 @@ func checkText(what, text string) error {
 // base is what all rules have in common.
 type base struct {
 	name, unit string
-	// cost is -1 where none is given.
-	cost int64
-	// made is false of a rule that none of the functions has made.
-	made bool
-	// err is the first mistake that was made with the rule.
-	err error
+	cost       int64 // -1 where none is given.
+	made       bool  // By one of the functions.
+	err        error // The first mistake that was made with the rule.
 }
 
 func newBase() base { return base{cost: -1, made: true} }
@@ -167,13 +164,6 @@ func (b base) weight() int64 {
 		return 1
 	}
 	return b.cost
-}
-
-func (b base) unitOr(unit string) string {
-	if b.unit == "" {
-		return unit
-	}
-	return b.unit
 }
 
 // A policy is one of RateLimit-Policy.
@@ -230,12 +220,9 @@ func (w windowed) form() string {
 func (w windowed) policies() []policy {
 	policies := make([]policy, len(w.windows))
 	for i, each := range w.windows {
-		name := each.seconds() + "s"
-		switch {
-		case w.name != "" && len(w.windows) > 1:
-			name = w.name + "-" + name
-		case w.name != "":
-			name = w.name
+		name := cmp.Or(w.name, each.seconds()+"s")
+		if w.name != "" && len(w.windows) > 1 {
+			name += "-" + each.seconds() + "s"
 		}
 		policies[i] = policy{name, each.limit, each.ms, w.unit}
 	}
@@ -446,11 +433,7 @@ func (r ThrottleRule) policies() []policy {
 	if exact := interval * float64(r.burst+1); exact < maxUnits {
 		ms = (int64(interval)*(r.burst+1) + 999_999) / 1_000_000
 	}
-	name := r.name
-	if name == "" {
-		name = seconds(ms) + "s"
-	}
-	return []policy{{name, r.burst + 1, ms, r.unit}}
+	return []policy{{cmp.Or(r.name, seconds(ms)+"s"), r.burst + 1, ms, r.unit}}
 }
 
 func (r ThrottleRule) described() string {
@@ -492,9 +475,7 @@ func (r LeaseRule) Holder(name string) LeaseRule {
 
 // heldBy is the lease with a holder.
 func (r LeaseRule) heldBy() LeaseRule {
-	if r.holder == "" {
-		r.holder = randomName()
-	}
+	r.holder = cmp.Or(r.holder, randomName())
 	return r
 }
 
@@ -510,11 +491,7 @@ func (r LeaseRule) check(least int64) error {
 }
 
 func (r LeaseRule) policies() []policy {
-	name := r.name
-	if name == "" {
-		name = seconds(r.ms) + "s"
-	}
-	return []policy{{name, r.limit, -1, r.unitOr("concurrent-requests")}}
+	return []policy{{cmp.Or(r.name, seconds(r.ms)+"s"), r.limit, -1, cmp.Or(r.unit, "concurrent-requests")}}
 }
 
 func (r LeaseRule) described() string { return fmt.Sprintf("lease-%d/%ss", r.limit, seconds(r.ms)) }

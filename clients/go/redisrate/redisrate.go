@@ -53,12 +53,9 @@ func PerHour(rate int) Limit { return Limit{Rate: rate, Burst: rate, Period: tim
 
 // A Result is the answer to a call.
 type Result struct {
-	// Limit is the limit that was asked.
-	Limit Limit
-	// Allowed is how many events may happen now.
-	Allowed int
-	// Remaining is how many more could happen at once.
-	Remaining int
+	Limit     Limit
+	Allowed   int // How many events may happen now.
+	Remaining int // How many more could happen at once.
 	// RetryAfter is the time until the call is allowed; -1 if it was. Of AllowAtMost it is the time until one event is.
 	RetryAfter time.Duration
 	// ResetAfter is the time until the whole burst may happen at once.

@@ -27,7 +27,7 @@ func invalid(format string, args ...any) *ArgumentError {
 	return &ArgumentError{fmt.Sprintf(format, args...)}
 }
 
-// A DeniedError is what [Limiter.Hold] and [Limiter.Reserve] return if the request does not fit. Nothing was counted.
+// A DeniedError is what [Limiter.Wait], [Limiter.Hold] and [Limiter.Reserve] return if the request does not fit. Nothing was counted.
 type DeniedError struct {
 	// Result is the answer; its RetryAfter says when to ask again.
 	Result *Result

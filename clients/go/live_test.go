@@ -261,9 +261,9 @@ func TestLastCallOfAWait(t *testing.T) {
 	direct := newLimiter(t, newClient(t, address, 3), Options{Mode: Module})
 	places, fixed := Must(Lease(1, time.Hour)), Must(Fixed("1/500ms", Anchored))
 	must(direct.Acquire(ctx, "places", places.Holder("a")))
-	for i := range 10 {
+	for i := range 4 {
 		var denied *DeniedError
-		soon, cancel := context.WithTimeout(ctx, time.Duration(100+5*i)*time.Millisecond)
+		soon, cancel := context.WithTimeout(ctx, time.Duration(100+10*i)*time.Millisecond)
 		defer cancel()
 		if _, err := limiter.Wait(soon, "places", places.Holder("b")); !errors.As(err, &denied) {
 			t.Errorf("a place: %v", err)

@@ -34,4 +34,10 @@ sources() { # name, variable
 sources limits LIMITS_SDIST
 sources djangorestframework DRF_SDIST
 
+# The last version of FastAPI whose routes of included routers are copies, for some of the tests.
+older=$PWD/$venv/fastapi-0.136
+[[ -d $older ]] || "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --target "$older" 'fastapi==0.136.3' ||
+    echo "FastAPI 0.136 could not be fetched: its tests are skipped" >&2
+[[ ! -d $older ]] || export OLDER_FASTAPI=$older
+
 exec "$venv/bin/pytest" "$@"

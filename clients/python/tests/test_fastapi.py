@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import httpx
@@ -22,6 +25,10 @@ PROBLEM = {
     "status": 429,
     "violated-policies": ["3600s"],
 }
+
+
+INNER = ("/v1/inner/{}", "/v2/inner/{}")
+"""A router in a router that is included under two prefixes."""
 
 
 def application(limiter: AsyncLimiter) -> FastAPI:
@@ -63,6 +70,18 @@ def application(limiter: AsyncLimiter) -> FastAPI:
         app.include_router(router)
         app.include_router(other)
 
+    twice = APIRouter()
+
+    @twice.get("/{number}", dependencies=limited("3/hour"))
+    async def anywhere(number: int) -> str:
+        return "anywhere"
+
+    outer = APIRouter()
+    outer.include_router(twice, prefix="/inner")
+    for prefix in ("/v1", "/v2"):
+        app.include_router(twice, prefix=prefix)
+        app.include_router(outer, prefix=prefix)
+
     inside = FastAPI()
 
     @inside.get("/item/{number}", dependencies=limited("3/hour"))
@@ -78,7 +97,7 @@ async def test_limits_of_path_operations(server: Server) -> None:
     with serving(application(limiter), limiter) as url:
         async with requests(url) as client:
             # Whatever the value in the path, and one path after the other: each has three.
-            for path in ("/item/{}", "/users/{}", "/orders/{}", "/inside/item/{}"):
+            for path in ("/item/{}", "/users/{}", "/orders/{}", "/inside/item/{}", "/v1/{}", "/v2/{}", *INNER):
                 responses = [await client.get(path.format(number)) for number in range(5)]
                 assert [response.status_code for response in responses] == [200, 200, 200, 429, 429], path
             names = ("users", "orders", "users", "orders")
@@ -93,8 +112,22 @@ async def test_limits_of_path_operations(server: Server) -> None:
             ]
     with server.client() as keys:
         (key,) = keys.keys("rl:GET /item*")
-    operation = "GET /item/%7Bnumber%7D test_fastapi.application.<locals>.item"
-    assert key == f"rl:{operation} sliding-3/3600s:{{127.0.0.1}}"
+        (inner,) = keys.keys("rl:GET /v2/inner*")
+    for found, path, name in ((key, "/item/", "item"), (inner, "/v2/inner/", "anywhere")):
+        operation = f"GET {path}%7Bnumber%7D test_fastapi.application.<locals>.{name}"
+        assert found == f"rl:{operation} sliding-3/3600s:{{127.0.0.1}}"
+
+
+def test_an_older_fastapi() -> None:
+    """The keys are the same, so that an upgrade changes no quota."""
+    older = os.environ.get("OLDER_FASTAPI")
+    if older is None:
+        pytest.skip("it is not installed")
+    words = ["-q", "-p", "no:cacheprovider", __file__, "-k", "limits_of_path and module or websockets and module"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *words], env=os.environ | {"PYTHONPATH": older}, capture_output=True, text=True
+    )
+    assert "2 passed" in ran.stdout, ran.stdout
 
 
 @pytest.mark.parametrize("handled", [False, True])

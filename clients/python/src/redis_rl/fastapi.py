@@ -126,11 +126,10 @@ def _refused(scope: Any, error: HTTPException) -> Exception:
 
 
 def _operation(scope: Any) -> str:
-    """A path operation: its methods, the template of its path, and its function.
-
-    Of a router that is included under a prefix, not every version of FastAPI has the prefix in the template.
-    """
-    route, endpoint = scope["route"], scope["endpoint"]
+    """A path operation: its methods, the template of its path, and its function."""
+    endpoint = scope["endpoint"]
+    # Since FastAPI 0.137 the route of a router that is included has the path without the router's prefix.
+    route = scope.get("fastapi", {}).get("effective_route_context") or scope["route"]
     mounted = scope.get("root_path", "").removeprefix(scope.get("app_root_path", ""))
     methods = ",".join(sorted(getattr(route, "methods", None) or ("WEBSOCKET",)))
     return f"{methods} {mounted}{route.path} {endpoint.__module__}.{getattr(endpoint, '__qualname__', '')}"

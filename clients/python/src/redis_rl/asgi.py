@@ -38,8 +38,9 @@ class ClientAddress(Addresses):
         ipv6_prefix: how many bits of an IPv6 address count.
     """
 
-    def __call__(self, scope: Scope) -> str | None:
-        """The identity of the request, None if it has none."""
+    def __call__(self, request: Any) -> str | None:
+        """The identity of a request, or of its scope; None if it has none."""
+        scope = getattr(request, "scope", request)
         client = scope.get("client")
         forwarded = [
             value.decode("latin-1") for name, value in scope.get("headers", ()) if name.lower() == b"x-forwarded-for"
@@ -69,15 +70,18 @@ class RateLimitMiddleware:
             answers with status 403, ``"allow"`` lets it through without that rule.
         when_unavailable: what happens to requests while the server cannot be reached or cannot answer: ``"open"``
             (unless given) lets them pass unlimited, ``"closed"`` answers with status 503, ``"local"`` limits them in
-            this process' memory (it needs the package limits). Beginning and end of such a time are logged. Errors that
-            do not pass by themselves (missing permissions, a key that holds something else) are raised: a limit is
-            never off for them.
+            this process' memory, rougher than the server does: one counter for each key and window, and no leases.
+            Beginning and end of such a time are logged. Errors that do not pass by themselves (missing permissions, a
+            key that holds something else) are raised: a limit is never off for them.
         processes: among how many processes the limits are divided with ``"local"``; 1 unless given.
         timeout: seconds after which the server counts as unavailable; 0.25 unless given.
         deny_cache: whether denials are remembered, unless given yes: for its wait, at most a second, the same or a
             heavier request is then denied without asking the server.
         on_denied: an ASGI application that answers denied requests in place of the problem document.
     """
+
+    # What functions for keys and rules get.
+    _request: Callable[[Scope], Any] = staticmethod(lambda scope: scope)
 
     def __init__(
         self,
@@ -100,7 +104,7 @@ class RateLimitMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = await self._guard.ask(scope)
+        answer = await self._guard.ask(self._request(scope))
         scope.setdefault("state", {})["rate_limit"] = answer.result
         if answer.problem is None:
             try:

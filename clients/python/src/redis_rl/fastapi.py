@@ -5,7 +5,6 @@ from typing import Any, Unpack
 
 from fastapi import HTTPException, Request, Response, WebSocketException
 from fastapi.requests import HTTPConnection
-from starlette.responses import JSONResponse
 
 from ._async.guard import AsyncGuard
 from ._async.io import AsyncKeyOf, AsyncRuleOf
@@ -14,8 +13,17 @@ from ._guard import Options, Scope
 from ._identity import key_for
 from ._result import AllResult, Result
 from .asgi import App, ClientAddress, Receive, Send, fields, with_fields
+from .starlette import RateLimitMiddleware, operation, problem_answer
 
-__all__ = ["ClientAddress", "RateLimit", "RateLimitExceeded", "RateLimitHeaders", "key_for", "problem_response"]
+__all__ = [
+    "ClientAddress",
+    "RateLimit",
+    "RateLimitExceeded",
+    "RateLimitHeaders",
+    "RateLimitMiddleware",
+    "key_for",
+    "problem_response",
+]
 
 
 class RateLimitExceeded(HTTPException):
@@ -38,7 +46,7 @@ async def problem_response(request: Request, error: Exception) -> Response:
     """
     if not isinstance(error, RateLimitExceeded):
         raise error
-    return JSONResponse(error.detail, error.status_code, error.headers, media_type="application/problem+json")
+    return problem_answer(error.result.problem() or {}, error.result.headers())
 
 
 class RateLimit:
@@ -54,9 +62,9 @@ class RateLimit:
 
     Args:
         limiter: an `AsyncLimiter`.
-        rule: the limit of a request, made by `sliding`, `fixed` or `throttle`; or a function of the request's scope
+        rule: the limit of a request, made by `sliding`, `fixed` or `throttle`; or a function of the request
             that returns one, or None for a request that is not limited. It may be asynchronous.
-        key: who is limited, from the request's scope: the client's address unless given. It may be asynchronous.
+        key: who is limited, a function of the request: the client's address unless given. It may be asynchronous.
         prefix, without_identity, when_unavailable, processes, timeout, deny_cache: as in `RateLimitMiddleware`.
 
     Raises:
@@ -78,7 +86,7 @@ class RateLimit:
     async def __call__(self, request: HTTPConnection, response: Response) -> Result | AllResult | None:
         """Called by FastAPI before the path operation. Returns the answer, None for a request that is not limited."""
         scope = request.scope
-        answer = await self._guard.ask(scope, _operation(scope))
+        answer = await self._guard.ask(request, operation(scope))
         result = request.state.rate_limit = answer.result
         if answer.problem is not None:
             if result is None:
@@ -123,13 +131,3 @@ def _refused(scope: Any, error: HTTPException) -> Exception:
         return error
     code = 1008 if error.status_code == 403 else 1013
     return WebSocketException(code, "Too many requests" if error.status_code == 429 else str(error.detail))
-
-
-def _operation(scope: Any) -> str:
-    """A path operation: its methods, the template of its path, and its function."""
-    endpoint = scope["endpoint"]
-    # Since FastAPI 0.137 the route of a router that is included has the path without the router's prefix.
-    route = scope.get("fastapi", {}).get("effective_route_context") or scope["route"]
-    mounted = scope.get("root_path", "").removeprefix(scope.get("app_root_path", ""))
-    methods = ",".join(sorted(getattr(route, "methods", None) or ("WEBSOCKET",)))
-    return f"{methods} {mounted}{route.path} {endpoint.__module__}.{getattr(endpoint, '__qualname__', '')}"

@@ -24,8 +24,9 @@ class ClientAddress(Addresses):
         trusted_proxies, ipv6_prefix: as in `redis_rl.asgi.ClientAddress`.
     """
 
-    def __call__(self, environ: WSGIEnvironment) -> str | None:
-        """The identity of the request, None if it has none."""
+    def __call__(self, request: Any) -> str | None:
+        """The identity of a request, or of its environ; None if it has none."""
+        environ: WSGIEnvironment = getattr(request, "environ", request)
         return self.of(environ.get("REMOTE_ADDR"), [environ.get("HTTP_X_FORWARDED_FOR", "")])
 
 
@@ -47,6 +48,9 @@ class RateLimitMiddleware:
         on_denied: a WSGI application that answers denied requests in place of the problem document.
     """
 
+    # What functions for keys and rules get.
+    _request: Callable[[WSGIEnvironment], Any] = staticmethod(lambda environ: environ)
+
     def __init__(
         self,
         app: WSGIApplication,
@@ -65,7 +69,7 @@ class RateLimitMiddleware:
         self._on_denied = on_denied
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        answer = self._guard.ask(environ)
+        answer = self._guard.ask(self._request(environ))
         environ["redis_rl.rate_limit"] = answer.result
 
         def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:

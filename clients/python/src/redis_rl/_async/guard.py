@@ -153,8 +153,6 @@ class AsyncAnswer:
         self.problem = problem
         """The body of the response to a request that is refused; ``status`` is its status."""
         self.headers = {} if result is None else result.headers()
-        self._guard = guard
-        self._local = leases if result is not None and result.source == "local" else ()
         self._kept: list[AsyncHeldLease] = []
         for key, rule in leases if result is not None and result.source == "server" else ():
             lease = guard.limiter.hold(key, rule)
@@ -164,13 +162,9 @@ class AsyncAnswer:
     @property
     def holds(self) -> bool:
         """Whether there are leases to give back when the response has been sent."""
-        return bool(self._kept or self._local)
+        return bool(self._kept)
 
     async def end(self) -> None:
         """The response has been sent."""
-        local = self._guard._fallback.local
-        for key, rule in self._local:
-            if local is not None and rule.holder is not None:
-                local.release(key, rule.holder)
         for lease in self._kept:
             await lease.end()

@@ -1,0 +1,75 @@
+"""Limits for Flask: a decorator for views, and a middleware whose functions get the request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Unpack
+
+import flask
+
+from . import wsgi
+from ._guard import Options
+from ._identity import key_for
+from ._sync.guard import Guard
+from ._sync.io import KeyOf, RuleOf
+from ._sync.limiter import Limiter
+from .wsgi import ClientAddress
+
+__all__ = ["ClientAddress", "RateLimitMiddleware", "key_for", "rate_limit"]
+
+
+class RateLimitMiddleware(wsgi.RateLimitMiddleware):
+    """That of `redis_rl.wsgi`; its functions for keys and rules get the request."""
+
+    _request = flask.Request
+
+
+def rate_limit(
+    limiter: Limiter, rule: RuleOf, *, key: KeyOf | None = None, **options: Unpack[Options]
+) -> Callable[[Callable[..., Any]], Callable[..., flask.Response]]:
+    """Limits the requests of a view.
+
+    ::
+
+        @app.post("/login")
+        @rate_limit(limiter, sliding("5/minute"))
+        def login(): ...
+
+    A rule without a name is a limit of each route by itself, whatever the values in its path are. The answer is left in
+    ``flask.g.rate_limit``.
+
+    Args:
+        limiter: a `Limiter`.
+        rule: the limit of a request, made by `sliding`, `fixed` or `throttle`; or a function of the request that
+            returns one, or None for a request that is not limited.
+        key: who is limited, a function of the request: the client's address unless given.
+        prefix, without_identity, when_unavailable, processes, timeout, deny_cache: as in
+            `redis_rl.asgi.RateLimitMiddleware`.
+    """
+    guard = Guard(limiter, [(ClientAddress() if key is None else key, rule)], holds=False, **options)
+
+    def decorate(view: Callable[..., Any]) -> Callable[..., flask.Response]:
+        @wraps(view)
+        def limited(*args: Any, **named: Any) -> flask.Response:
+            answer = guard.ask(flask.request, _operation())
+            flask.g.rate_limit = answer.result
+            if answer.problem is None:
+                response = flask.make_response(flask.current_app.ensure_sync(view)(*args, **named))
+            else:
+                response = flask.jsonify(answer.problem)
+                response.status_code = answer.problem["status"]
+                response.content_type = "application/problem+json"
+            response.headers.update(answer.headers)
+            return response
+
+        return limited
+
+    return decorate
+
+
+def _operation() -> str:
+    """The route: its methods, its template with the prefixes under which it is mounted, and its name."""
+    route = flask.request.url_rule
+    methods = ",".join(sorted(route.methods or ())) if route else flask.request.method
+    return f"{methods} {flask.request.script_root}{route.rule if route else ''} {flask.request.endpoint}"

@@ -1,0 +1,133 @@
+"""The decorators for a route, of Starlette and of Flask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flask
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.endpoints import HTTPEndpoint
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+
+import redis_rl.flask as flask_adapter
+import redis_rl.starlette as starlette_adapter
+from redis_rl import AsyncLimiter, Limiter, Rule, lease, sliding
+from servers import Server
+
+RULE = sliding("3/hour")
+PATHS = ("/item/{}", "/again/{}", "/v1/item/{}", "/v2/item/{}", "/method/{}", "/plain/{}")
+"""Routes whose templates, or whose places, are different."""
+
+
+async def test_routes_of_starlette(server: Server, aio: AsyncLimiter) -> None:
+    limited = starlette_adapter.rate_limit(aio, RULE, timeout=10)
+
+    @limited
+    async def item(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(str(request.state.rate_limit.remaining))
+
+    class Items(HTTPEndpoint):
+        @limited
+        async def get(self, request: Request) -> PlainTextResponse:
+            return PlainTextResponse("method")
+
+    @limited
+    def plain(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("plain")
+
+    inside = [Route("/item/{number}", item)]
+    app = Starlette(
+        routes=[
+            Route("/item/{number}", item),
+            Route("/again/{number}", item),
+            Mount("/v1", routes=inside),
+            Mount("/v2", app=Starlette(routes=inside)),
+            Route("/method/{number}", Items),
+            Route("/plain/{number}", plain),
+        ]
+    )
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://a") as client:
+        for path in PATHS:
+            answers = [await client.get(path.format(number)) for number in range(4)]
+            assert [answer.status_code for answer in answers] == [200, 200, 200, 429], path
+            assert [answer.headers["RateLimit"].split(";")[1] for answer in answers] == ["r=2", "r=1", "r=0", "r=0"]
+            assert answers[3].headers["Content-Type"] == "application/problem+json"
+            assert answers[3].json()["violated-policies"] == ["3600s"]
+
+
+def flask_app(limiter: Limiter) -> flask.Flask:
+    limited = flask_adapter.rate_limit(limiter, RULE, timeout=10)
+    app = flask.Flask("app")
+
+    @limited
+    def item(number: int) -> str:
+        return str(flask.g.rate_limit.remaining)
+
+    app.get("/item/<number>", endpoint="item")(item)
+    app.get("/again/<number>", endpoint="again")(item)
+    items = flask.Blueprint("items", __name__)
+    items.get("/item/<number>", endpoint="item")(item)
+    for version in ("v1", "v2"):
+        app.register_blueprint(items, url_prefix=f"/{version}", name=version)
+    return app
+
+
+def test_routes_of_flask(server: Server, limiter: Limiter) -> None:
+    app = flask_app(limiter)
+    app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/mounted": app.wsgi_app})  # type: ignore[method-assign]
+    client = app.test_client()
+    for path in (*PATHS[:4], "/mounted/item/{}"):
+        answers = [client.get(path.format(number)) for number in range(4)]
+        assert [answer.status_code for answer in answers] == [200, 200, 200, 429], path
+        assert [answer.headers["RateLimit"].split(";")[1] for answer in answers] == ["r=2", "r=1", "r=0", "r=0"]
+        assert answers[3].mimetype == "application/problem+json"
+        assert (answers[3].get_json() or {})["violated-policies"] == ["3600s"]
+
+
+async def test_functions_get_the_request(server: Server, aio: AsyncLimiter, limiter: Limiter) -> None:
+    """Of the framework: for the key and for the rule, in the decorators and in the middleware."""
+    seen: list[Any] = []
+
+    def key(request: Any) -> Any:
+        seen.append(request)
+        return request.headers.get("x-key")
+
+    def rule(request: Any) -> Rule | None:
+        return sliding("1/hour", name=request.headers["x-rule"])
+
+    options: dict[str, Any] = {"key": key, "timeout": 10}
+    headers = {"x-key": "me"}
+
+    async def hello(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("hello")
+
+    decorated = starlette_adapter.rate_limit(aio, rule, **options)(hello)
+    app = Starlette(routes=[Route("/", decorated)])
+    app.add_middleware(starlette_adapter.RateLimitMiddleware, limiter=aio, rule=rule, **options)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://a") as client:
+        answers = [await client.get("/", headers=headers | {"x-rule": f"r{number}"}) for number in (1, 2)]
+        # The middleware has counted, and the decorator's rule has the same name: one limit.
+        assert [answer.status_code for answer in answers] == [429, 429]
+        assert (await client.get("/", headers={"x-rule": "r3"})).status_code == 403
+    assert {type(request).__name__ for request in seen} == {"Request"}
+    assert all(isinstance(request, Request) for request in seen)
+    del seen[:]
+    site = flask.Flask("site")
+    site.get("/")(flask_adapter.rate_limit(limiter, sliding("9/hour", name="view"), **options)(lambda: "hello"))
+    site.wsgi_app = flask_adapter.RateLimitMiddleware(  # type: ignore[method-assign]
+        site.wsgi_app, limiter=limiter, rule=sliding("9/hour", name="all"), **options
+    )
+    answer = site.test_client().get("/", headers=headers)
+    assert answer.status_code == 200
+    assert answer.headers.getlist("RateLimit-Policy") == ['"view";q=9;w=3600', '"all";q=9;w=3600']
+    assert len(seen) == 2
+    assert all(request.headers["x-key"] == "me" for request in seen[:1])
+    with pytest.raises(TypeError, match="a lease is held by"):
+        flask_adapter.rate_limit(limiter, lease(1, 1))
+    with pytest.raises(TypeError, match="AsyncLimiter"):
+        starlette_adapter.rate_limit(limiter, RULE)  # type: ignore[arg-type]

@@ -11,10 +11,11 @@ FEW = sliding("5/hour")
 
 @scenario("a flood at one key costs a call a second", "serve", "own", quick=True)
 async def flood(play: Play) -> None:
-    """1,000 denied requests to a middleware, which remembers denials: the server sees at most 100 of them, those that
+    """1,000 denied requests to a middleware, which remembers denials: the server sees at most 200 of them, those that
     were under way when a denial was asked for again. The wait that is told grows shorter, as time passes."""
     server = await play.server()
-    app = await play.app(server, FEW)
+    # What is judged is what the server sees: a deadline that holds on a busy machine, too.
+    app = await play.app(server, FEW, timeout=2)
     for _ in range(6):
         last = await app.get(x_key="k")
     play.judge("denied", last.status == 429, last)
@@ -24,7 +25,7 @@ async def flood(play: Play) -> None:
         play.judge("each is denied", statuses == {429: 250}, dict(statuses))
         await asyncio.sleep(0.2)
     calls = await server.calls_of("rl.sliding") - before
-    play.judge("at most 100 calls", calls <= 100, calls)
+    play.judge("at most 200 calls", calls <= 200, calls)
     first = await app.get(x_key="k")
     await asyncio.sleep(1.1)
     later = await app.get(x_key="k")

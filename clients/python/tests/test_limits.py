@@ -139,6 +139,19 @@ def test_it_follows_limits_own_storage(server: Server) -> None:
                 assert strategy.hit(MINUTE, type(strategy).__name__)
 
 
+def test_long_keys(server: Server) -> None:
+    """A header of 60 kB is no key of 60 kB, and another that begins alike is another one."""
+    with closing(make(f"rl+{server.url}", key_prefix="long")) as storage:
+        one, other = (f"LIMITER/{'x' * 60_000}{end}/1/1/minute" for end in "ab")
+        assert [storage.acquire_entry(key, 1, 60) for key in (one, one, other)] == [True, False, True]
+        counted = f"{one}/counted/1/1/minute"
+        assert storage.incr(counted, 60) == 1
+        assert storage.get(counted) == 1
+        assert max(map(len, storage.storage.keys("*"))) < 300
+        storage.clear(one)
+        assert storage.acquire_entry(one, 1, 60)
+
+
 def test_options(server: Server) -> None:
     """Those of limits' own storages, of the client, and of the limiter."""
     pool = redis.ConnectionPool(port=server.port)

@@ -14,8 +14,13 @@ from typing import Any
 
 import fakeredis
 import fakeredis.aioredis
+import flask
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from redis_rl import AsyncLimiter, Limiter, calendar, fixed, lease, sliding, throttle
 from servers import Server, compact
@@ -36,7 +41,7 @@ def snippet(words: str, server: Server) -> str:
 
 
 def test_no_snippet_is_forgotten() -> None:
-    assert len(SNIPPETS) == 14
+    assert len(SNIPPETS) == 16
 
 
 def test_the_first_minute(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,6 +103,7 @@ def test_fastapi(server: Server) -> None:
             return await client.get("/")
 
     response = asyncio.run(ask())
+    assert (response.status_code, response.json()) == (200, "hello")
     assert response.headers["RateLimit"] == '"api";r=99;t=60'
 
 
@@ -143,6 +149,24 @@ def test_flask(server: Server) -> None:
     with names["limiter"]:
         response = names["app"].test_client().get("/")
     assert response.headers["RateLimit"] == '"60s";r=99;t=60'
+
+
+def test_routes(server: Server, limiter: Limiter, aio: AsyncLimiter) -> None:
+    names: dict[str, Any] = {"limiter": limiter, "sliding": sliding, "app": flask.Flask("site")}
+    exec(snippet("redis_rl.flask import rate_limit", server).replace('minute")', 'minute"), timeout=10'), names)
+    client = names["app"].test_client()
+    assert [client.post("/login").status_code for _ in range(6)] == [200] * 5 + [429]
+    names = {"limiter": aio, "sliding": sliding, "Request": Request, "Response": Response}
+    names["PlainTextResponse"] = PlainTextResponse
+    exec(snippet("redis_rl.starlette import rate_limit", server).replace('minute")', 'minute"), timeout=10'), names)
+
+    async def ask() -> list[int]:
+        app = Starlette(routes=[Route("/login", names["login"])])
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+            return [(await client.get("/login")).status_code for _ in range(6)]
+
+    assert asyncio.run(ask()) == [200] * 5 + [429]
 
 
 def test_flask_limiter(server: Server) -> None:

@@ -97,12 +97,12 @@ def key_for(rule: Rule, identity: str | bytes, *, prefix: str = "rl:", operation
     """
     policy = policy_of(rule) if operation is None else _escaped(f"{operation} {rule.described()}", "%:{}")
     plain = identity.encode() if isinstance(identity, str) else identity
-    tag = _shortened(re.sub(rb"[%{}]", lambda found: b"%%%02X" % found[0][0], plain))
+    tag = shortened(re.sub(rb"[%{}]", lambda found: b"%%%02X" % found[0][0], plain))
     key = f"{prefix}{policy}:".encode() + b"{" + tag + b"}"
     return key.decode() if isinstance(identity, str) else key
 
 
-def _shortened(identity: bytes) -> bytes:
+def shortened(identity: bytes) -> bytes:
     """An identity that is long has its beginning, up to the end of a character, and a digest."""
     if len(identity) <= LONGEST:
         return identity

@@ -9,6 +9,7 @@ from typing import Any
 
 from limits.limits import TIME_TYPES
 
+from ._identity import shortened
 from ._protocol import Command
 from ._rates import MAX_UNITS
 from ._result import State
@@ -79,6 +80,11 @@ def moving(limit: int, expiry: int, amount: int | None = None) -> Sliding:
 def counting(key: str, rule: Fixed | Sliding) -> Command:
     """Counts by a rule. The reply is the short one: allowed, used, ttl."""
     return Command(rule.KIND, (key,), rule.sent[:-1])
+
+
+def named(key: str) -> str:
+    """The key as the server has it: an identity in it may be of any length."""
+    return shortened(key.encode()).decode()
 
 
 def patterns(client: Any, prefix: str) -> list[str]:

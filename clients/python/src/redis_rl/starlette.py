@@ -81,6 +81,5 @@ def operation(scope: Scope) -> str:
     route = scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
     mounted = scope.get("root_path", "").removeprefix(scope.get("app_root_path", ""))
     methods = ",".join(sorted(getattr(route, "methods", None) or ("WEBSOCKET",)))
-    return (
-        f"{methods} {mounted}{getattr(route, 'path', '')} {endpoint.__module__}.{getattr(endpoint, '__qualname__', '')}"
-    )
+    path = f"{mounted}{getattr(route, 'path', '')}"
+    return f"{methods} {path} {endpoint.__module__}.{getattr(endpoint, '__qualname__', '')}"

@@ -292,7 +292,11 @@ class AsyncLimiter:
         a lease is released here.
         """
         line = self._lines.setdefault((here(), self._calls.key(key)), Line())
-        has_turn = await line.enter(max(until - time.monotonic(), 0.0))
+        left = until - time.monotonic()
+        has_turn = await line.enter(max(left, 0.0))
+        if not has_turn and left > 0 and line.denial is not None:
+            # Of those who wait one asks, and the others know what is known.
+            return until, line.denial
         found: Result | None = None
         pause = FIRST_POLL
         try:
@@ -302,6 +306,7 @@ class AsyncLimiter:
                 if found is None:
                     continue
                 left = until - time.monotonic()
+                line.denial = None if found else found
                 if found or found.retry_after_ms is None or left <= 0:
                     return ends, found
                 jittered = pause * random.uniform(0.5, 1.0)  # noqa: S311

@@ -15,6 +15,7 @@ from .._limits import (
     counting,
     moving,
     moving_window,
+    named,
     patterns,
     schemes,
     sliding_window,
@@ -85,8 +86,8 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
             return await self.get(key)
         rule = counter(expiry, amount if amount > 1 else None)
         if not self._asks_short:
-            return (await self.limiter.hit(key, rule)).used
-        _, counted, _ = await self.limiter.ask(counting(self._prefix + key, rule), key)
+            return (await self.limiter.hit(named(key), rule)).used
+        _, counted, _ = await self.limiter.ask(counting(self._prefix + named(key), rule), named(key))
         return int(counted)
 
     async def get(self, key: str) -> int:
@@ -99,21 +100,21 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
 
     async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         if amount < 1:
-            return (await self.limiter.peek(key, moving(limit, expiry), cost=0)).used <= limit
+            return (await self.limiter.peek(named(key), moving(limit, expiry), cost=0)).used <= limit
         rule = moving(limit, expiry, amount)
         if not self._asks_short:
-            return bool(await self.limiter.hit(key, rule))
-        allowed, _, _ = await self.limiter.ask(counting(self._prefix + key, rule), key)
+            return bool(await self.limiter.hit(named(key), rule))
+        allowed, _, _ = await self.limiter.ask(counting(self._prefix + named(key), rule), named(key))
         return bool(allowed)
 
     async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        return moving_window(await self.limiter.peek(key, moving(limit, expiry), cost=0), expiry)
+        return moving_window(await self.limiter.peek(named(key), moving(limit, expiry), cost=0), expiry)
 
     async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         return await self.acquire_entry(key, limit, expiry, amount)
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        return sliding_window(await self.limiter.peek(key, moving(MAX_UNITS, expiry), cost=0), expiry)
+        return sliding_window(await self.limiter.peek(named(key), moving(MAX_UNITS, expiry), cost=0), expiry)
 
     async def clear_sliding_window(self, key: str, expiry: int) -> None:
         await self.clear(key)
@@ -127,7 +128,7 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
 
     async def clear(self, key: str) -> None:
         window = self._windows.of(key)
-        await self.limiter.reset(key, *([counter(window)] if window else []))
+        await self.limiter.reset(named(key), *([counter(window)] if window else []))
 
     async def reset(self) -> int | None:
         gone = 0
@@ -145,4 +146,4 @@ class AsyncRlStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
 
     async def _state(self, key: str) -> State | None:
         window = self._windows.of(key)
-        return await self.limiter.peek(key, counter(window), cost=0) if window else None
+        return await self.limiter.peek(named(key), counter(window), cost=0) if window else None

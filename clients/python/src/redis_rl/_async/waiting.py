@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakMethod
 
+from .._result import Result
 from .io import begun, concurrency, over, within
 
 
@@ -17,6 +18,8 @@ class Line:
     def __init__(self) -> None:
         self._turn = concurrency.Lock()
         self._freed = concurrency.Event()
+        self.denial: Result | None = None
+        """What the first of them was told last."""
 
     async def enter(self, seconds: float) -> bool:
         """Waits for the turn. Returns whether it has come in this time."""

@@ -41,18 +41,18 @@ _LATE = 0.005
 class Deadline:
     """The time by which what is called in this block must end. The sockets of derived connections have what is left.
 
-    It judges the server and not the process: an answer that is there is read, however late. Where nothing is left
-    because the thread was not run, it still waits a quarter of the time for the answer to what it has just sent: each
-    time that sending itself was late, as the interpreter was busy with other threads, and once more.
+    It judges the server and not the process: an answer that is there is read, however late. Where little is left
+    because the thread was not run, it still waits a moment for the answer to what it has just sent: each time that
+    sending itself was late, as the interpreter was busy with other threads, and twice more.
     """
 
     _current: ContextVar[Deadline | None] = ContextVar("redis_rl_deadline", default=None)
 
     def __init__(self, seconds: float, errors: Errors) -> None:
         self._at = time.monotonic() + seconds
-        self.least = seconds / 4
+        self.least = min(seconds / 4, 0.1)
         """What a step has that the process, and not the server, has made late."""
-        self._spare = 1
+        self._spare = 2
 
     def left(self) -> float:
         """Seconds that are left, at least 0."""
@@ -67,7 +67,7 @@ class Deadline:
             return 60.0
         left = deadline.left()
         # The rest of an answer that comes in parts has no time of its own.
-        if left > 0 or not asks or not (late or deadline._spare):
+        if left > deadline.least or not asks or not (late or deadline._spare):
             return max(left, 0.001)
         deadline._spare -= not late
         return deadline.least

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"runtime"
 	"strings"
@@ -167,6 +168,10 @@ func clientOf(c connect) (redis.UniversalClient, error) {
 		return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: c.Service, SentinelAddrs: c.Sentinel}), nil
 	}
 	options, err := redis.ParseURL(c.URL)
+	if quoted := (*url.Error)(nil); errors.As(err, &quoted) {
+		// As the page says: go-redis quotes the URL with its password.
+		err = quoted.Err
+	}
 	if err != nil {
 		return nil, err
 	}

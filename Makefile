@@ -45,6 +45,7 @@ envoy: deps-build deps-server build ## Run that service with an example configur
 	envoy/run.sh
 
 test-monitoring: deps-build deps-server build ## Test docker/monitoring with a live Prometheus
+	cd envoy && $(CARGO) build --locked
 	scripts/test-monitoring.sh
 
 bench: deps-build deps-server build ## Measure the commands beside the scripts in MINUTES=5 (ENGINE=name REDIS_CELL_SO=path)

@@ -3,7 +3,7 @@
 #
 #   scripts/test-monitoring.sh    (ENGINES="name ..." for some servers only)
 #
-# PROMETHEUS, PROMTOOL and EXPORTER select programs other than those in the PATH. Missing programs are extracted from Debian's
+# It needs the rate limit service, built in envoy/ (SERVICE names another). PROMETHEUS, PROMTOOL and EXPORTER select programs other than those in the PATH. Missing programs are extracted from Debian's
 # packages into a cache, without installing them: the packages would start services on this machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."

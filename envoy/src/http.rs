@@ -1,40 +1,51 @@
 //! What the service answers over HTTP/1.1: /json, /check and /healthcheck, the debug port, the metrics.
 
+use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use futures_util::stream;
 use redis_rl_client::ByAddress;
+use tonic::Status;
 
+use crate::bounds::{Door, LONG_ANSWER, MESSAGE};
 use crate::check::{self, Gate};
-use crate::gauges::Gauges;
 use crate::health::Health;
+use crate::samples::{Samples, Value};
 use crate::service::Service;
-use crate::stats::Stats;
 use crate::{json, metrics};
 
+/// The most bytes of a piece of an answer that is made while it is written.
+const PIECE: usize = 16 << 10;
+
 /// /healthcheck, /json, and /check for gateways. `clients`: how a request tells the address of its client.
-pub fn doors(service: Arc<Service>, health: Arc<Health>, clients: ByAddress) -> Router {
+pub fn doors(service: Arc<Service>, health: Arc<Health>, door: Door, clients: ByAddress) -> Router {
     let healthcheck = move || async move {
         if health.is_healthy() { (StatusCode::OK, "OK") } else { (StatusCode::INTERNAL_SERVER_ERROR, "") }
     };
     Router::new()
         .route("/healthcheck", any(healthcheck))
         .route("/json", any(decide))
-        .with_state(Arc::clone(&service))
+        .with_state((Arc::clone(&service), door))
         .route("/check/{*domain}", any(check::check))
         .with_state(Arc::new(Gate { service, clients }))
 }
 
-async fn decide(State(service): State<Arc<Service>>, body: Bytes) -> Response {
+async fn decide(State((service, door)): State<(Arc<Service>, Door)>, body: Body) -> Response {
     let bad = |reason: &str| {
         tracing::debug!("error: {reason}");
         (StatusCode::BAD_REQUEST, "Bad Request\n").into_response()
+    };
+    let body = match axum::body::to_bytes(body, MESSAGE).await {
+        Ok(body) => body,
+        Err(error) => return refusal(&Status::from_error(error.into_inner())),
     };
     let request = match json::request(&body) {
         Ok(request) => request,
@@ -48,41 +59,76 @@ async fn decide(State(service): State<Arc<Service>>, body: Bytes) -> Response {
                 Code::Ok => StatusCode::OK,
                 Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
             };
-            (status, [(header::CONTENT_TYPE, "application/json")], json::response(&answer)).into_response()
+            match door.answer(json::response(&answer)) {
+                Ok(text) => (status, [(header::CONTENT_TYPE, "application/json")], text).into_response(),
+                Err(refused) => refusal(&refused),
+            }
         }
     }
 }
 
+/// The answer where a request does not keep within its bounds.
+fn refusal(status: &Status) -> Response {
+    let code = match status.code() {
+        tonic::Code::DeadlineExceeded => StatusCode::REQUEST_TIMEOUT,
+        tonic::Code::OutOfRange => StatusCode::PAYLOAD_TOO_LARGE,
+        tonic::Code::ResourceExhausted => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::BAD_REQUEST,
+    };
+    (code, format!("{}\n", status.message())).into_response()
+}
+
 /// What an operator looks at.
-pub fn debug(service: Arc<Service>, gauges: Arc<Gauges>) -> Router {
-    let stats = Arc::clone(&service.stats);
+pub fn debug(samples: Arc<Samples>, door: Door) -> Router {
+    let service = Arc::clone(&samples.service);
     let help = "/rlconfig: print out the currently loaded configuration for debugging\n/stats: print out stats\n";
+    let config = move || async move {
+        let config = service.config().map(|config| config.dump()).unwrap_or_default();
+        door.answer(config).map_err(|refused| refusal(&refused))
+    };
+    let stats = move || async move {
+        written(samples.rows().map(|sample| match sample.value {
+            Value::Counter(value) => format!("{}: {value}\n", sample.flat),
+            Value::Gauge(value) => format!("{}: {value}\n", sample.flat),
+        }))
+    };
     Router::new()
         .route("/", get(move || async move { help }))
-        .route(
-            "/rlconfig",
-            get(move || async move { service.config().map(|config| config.dump()).unwrap_or_default() }),
-        )
-        .route(
-            "/stats",
-            get(move || async move {
-                let counters = stats.flat().into_iter().map(|(name, value)| format!("{name}: {value}\n"));
-                let gauges = gauges.read().into_iter().map(|gauge| format!("{}: {}\n", gauge.flat_name(), gauge.value));
-                counters.chain(gauges).collect::<String>()
-            }),
-        )
+        .route("/rlconfig", get(config))
+        .route("/stats", get(stats))
 }
 
 /// The metrics, for Prometheus, at a path that is taken as it is: a route would give a meaning to `:` and `{`.
-pub fn metrics(stats: Arc<Stats>, gauges: Arc<Gauges>, path: String) -> Router {
+pub fn metrics(samples: Arc<Samples>, path: String, tags: Vec<(String, String)>) -> Router {
     let scrape = move |uri: Uri| async move {
         if uri.path() != path {
             return StatusCode::NOT_FOUND.into_response();
         }
-        match metrics::scrape(&stats, &gauges.read()) {
-            Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
+        match metrics::times_and_process(&samples.service.stats, &tags) {
+            Ok(others) => {
+                let lines = metrics::lines(samples.rows(), tags).chain([others]);
+                ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], written(lines)).into_response()
+            }
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
         }
     };
     Router::new().fallback(get(scrape))
+}
+
+/// An answer that is made piece by piece, as it is read. One that is read too slowly is broken off.
+fn written(mut lines: impl Iterator<Item = String> + Send + 'static) -> Body {
+    let start = Instant::now();
+    let pieces = std::iter::from_fn(move || {
+        if start.elapsed() > LONG_ANSWER {
+            return Some(Err(io::Error::from(io::ErrorKind::TimedOut)));
+        }
+        let mut piece = lines.next()?;
+        while piece.len() < PIECE
+            && let Some(line) = lines.next()
+        {
+            piece.push_str(&line);
+        }
+        Some(Ok(piece))
+    });
+    Body::from_stream(stream::iter(pieces))
 }

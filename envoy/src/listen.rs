@@ -12,34 +12,31 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::Request;
+use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::rt::ReadBufCursor;
 use hyper::server::conn::{http1, http2};
-use hyper::service::{HttpService, service_fn};
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_io_timeout::TimeoutWriter;
 use tokio_rustls::TlsAcceptor;
 use tonic::body::Body;
-use tower_service::Service;
+use tower_service::Service as _;
 
+use crate::bounds::{self, AnswerBody, Door, RequestBody, Unread};
 use crate::tls::Certificates;
 
-/// How long a client may take to agree on a key, and then to say that it speaks HTTP/2.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long a connection of HTTP/2 may be silent before it is asked whether it is still there, and for its answer.
-const PING: Duration = Duration::from_secs(15);
-const PONG: Duration = Duration::from_secs(10);
-/// How long a connection of HTTP/1.1 may take for the head of its next request.
-const HEAD: Duration = Duration::from_secs(20);
-/// How long a request of HTTP/1.1 may take as a whole.
-const REQUEST: Duration = Duration::from_secs(20);
 const BACKLOG: u32 = 1024;
 /// The first bytes of a connection of HTTP/2.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// What has no end on purpose.
+const WATCH: &str = "/grpc.health.v1.Health/Watch";
+/// How much of a message a client of HTTP/2 may send ahead, and how much of an answer waits to be written.
+const WINDOW: u32 = 64 << 10;
 
 /// How many connections each port may have. What is left is for files, Redis and statsd.
 pub struct Ports {
@@ -74,8 +71,13 @@ impl Ports {
         let limit = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         let files = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
-        let share = |part: u64| Slots::new(files / part);
-        Self { grpc: share(2), http: share(4), debug: share(16), metrics: share(16) }
+        let share = |part: u64, most: u64| Slots::new(most.min(files / part));
+        Self {
+            grpc: share(2, bounds::GRPC_CONNECTIONS),
+            http: share(4, bounds::HTTP_CONNECTIONS),
+            debug: share(16, bounds::DEBUG_CONNECTIONS),
+            metrics: share(16, bounds::METRICS_CONNECTIONS),
+        }
     }
 }
 
@@ -125,6 +127,7 @@ pub fn tcp(address: &str) -> io::Result<TcpListener> {
             let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
             socket.set_reuseaddr(true)?;
             socket.set_reuseport(true)?;
+            socket.set_send_buffer_size(bounds::SEND_BUFFER)?;
             socket.bind(address)?;
             socket.listen(BACKLOG)
         };
@@ -197,22 +200,23 @@ pub async fn grpc<S>(
     listener: Listener,
     slots: Slots,
     certificates: Option<Arc<Certificates>>,
+    door: Door,
     service: S,
     ages: Ages,
     stopped: watch::Receiver<bool>,
 ) where
-    S: HttpService<Incoming, ResBody = Body, Error = Infallible> + Clone + Send + 'static,
+    S: Service<Request<RequestBody>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
     let serve = |stream, _, stopped| {
-        let (certificates, service) = (certificates.clone(), service.clone());
+        let (certificates, door, service) = (certificates.clone(), door.clone(), service.clone());
         async move {
             match certificates {
-                None => grpc_connection(stream, service, ages, stopped).await,
+                None => grpc_connection(stream, door, service, ages, stopped).await,
                 Some(certificates) => {
                     let acceptor = TlsAcceptor::from(certificates.config());
-                    match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
-                        Ok(Ok(stream)) => grpc_connection(stream, service, ages, stopped).await,
+                    match tokio::time::timeout(bounds::HANDSHAKE, acceptor.accept(stream)).await {
+                        Ok(Ok(stream)) => grpc_connection(stream, door, service, ages, stopped).await,
                         // Probes of the port are such clients, too.
                         Ok(Err(error)) => tracing::debug!("a client was refused: {error}"),
                         Err(_) => tracing::debug!("a client has not finished its TLS handshake"),
@@ -225,26 +229,27 @@ pub async fn grpc<S>(
 }
 
 /// Serves HTTP/1.1 to all that connect, until it is told to stop and all answers are sent.
-pub async fn http(listener: TcpListener, slots: Slots, router: axum::Router, stopped: watch::Receiver<bool>) {
+pub async fn http(
+    listener: TcpListener,
+    slots: Slots,
+    door: Door,
+    router: axum::Router,
+    stopped: watch::Receiver<bool>,
+) {
     let serve = |stream, peer: Option<IpAddr>, mut stopped: watch::Receiver<bool>| {
-        let router = router.clone();
+        let (door, router) = (door.clone(), router.clone());
         async move {
+            let mut stream = TimeoutWriter::new(stream);
+            stream.set_timeout(Some(bounds::ANSWER));
             let service = service_fn(|mut request: Request<Incoming>| {
                 if let Some(peer) = peer {
                     request.extensions_mut().insert(Peer(peer));
                 }
-                let answer = router.clone().call(request);
-                // A body of which nothing more comes ends the connection.
-                async {
-                    match tokio::time::timeout(REQUEST, answer).await {
-                        Ok(answer) => answer.map_err(|never| match never {}),
-                        Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut)),
-                    }
-                }
+                router.clone().call(request.map(|body| door.body(body)))
             });
             let mut builder = http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
-            let mut served = pin!(builder.serve_connection(TokioIo::new(stream), service));
+            builder.timer(TokioTimer::new()).header_read_timeout(bounds::HEAD).max_buf_size(bounds::BUFFER);
+            let mut served = pin!(builder.serve_connection(TokioIo::new(Box::pin(stream)), service));
             tokio::select! {
                 _ = &mut served => return,
                 _ = stopped.wait_for(|stopped| *stopped) => {}
@@ -296,24 +301,42 @@ impl<T: hyper::rt::Write + Unpin> hyper::rt::Write for Unvectored<T> {
 
 async fn grpc_connection<S>(
     mut stream: impl Stream + 'static,
+    door: Door,
     service: S,
     ages: Ages,
     mut stopped: watch::Receiver<bool>,
 ) where
-    S: HttpService<Incoming, ResBody = Body, Error = Infallible> + Clone + Send + 'static,
+    S: Service<Request<RequestBody>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
     let mut preface = [0; PREFACE.len()];
     let read = tokio::select! {
-        read = tokio::time::timeout(HANDSHAKE, stream.read_exact(&mut preface)) => read,
+        read = tokio::time::timeout(bounds::HANDSHAKE, stream.read_exact(&mut preface)) => read,
         _ = stopped.wait_for(|stopped| *stopped) => return,
     };
     if !matches!(read, Ok(Ok(_))) || preface != *PREFACE {
         return;
     }
+    let unread = Arc::new(Unread::default());
+    let answers = Arc::clone(&unread);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let watches = request.uri().path() == WATCH;
+        let ticket = if watches { door.watch() } else { door.request() };
+        let answer = ticket.map(|ticket| (ticket, service.call(request.map(|body| door.body(body)))));
+        let (door, unread) = (door.clone(), Arc::clone(&answers));
+        async move {
+            let (ticket, answer) = match answer {
+                Ok((ticket, answer)) => (Some(ticket), answer.await?),
+                Err(status) => (None, status.into_http()),
+            };
+            let ticket = if watches { ticket } else { ticket.map(|ticket| unread.add(ticket)) };
+            Ok::<_, Infallible>(answer.map(|body| AnswerBody::new(body, door, ticket)))
+        }
+    });
     let mut builder = http2::Builder::new(TokioExecutor::new());
-    builder.timer(TokioTimer::new()).max_concurrent_streams(None);
-    builder.keep_alive_interval(PING).keep_alive_timeout(PONG);
+    builder.timer(TokioTimer::new()).max_concurrent_streams(bounds::STREAMS);
+    builder.initial_stream_window_size(WINDOW).max_send_buf_size(WINDOW as usize);
+    builder.keep_alive_interval(bounds::PING).keep_alive_timeout(bounds::PONG);
     let stream = Unvectored { stream: TokioIo::new(stream), preface: PREFACE };
     let mut served = pin!(builder.serve_connection(stream, service));
     let age = async {
@@ -322,8 +345,10 @@ async fn grpc_connection<S>(
             None => pending().await,
         }
     };
+    let mut unread = pin!(unread.too_long());
     tokio::select! {
         _ = &mut served => return,
+        () = &mut unread => return,
         () = age => {}
         _ = stopped.wait_for(|stopped| *stopped) => {}
     }
@@ -336,6 +361,7 @@ async fn grpc_connection<S>(
     };
     tokio::select! {
         _ = served => {}
+        () = unread => {}
         () = grace => {}
     }
 }

@@ -2,11 +2,11 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 //! Envoy's rate limit service on Redis with redis-rl. See README.md.
 
+mod bounds;
 mod check;
 mod config;
 mod decide;
 mod denials;
-mod gauges;
 mod health;
 mod http;
 mod json;
@@ -18,12 +18,14 @@ mod overrides;
 mod plan;
 mod reservations;
 mod response;
+mod samples;
 mod service;
 mod settings;
 mod stats;
 mod statsd;
 mod store;
 mod tls;
+mod variables;
 mod yaml;
 
 use std::process::ExitCode;
@@ -34,7 +36,6 @@ use std::time::{Duration, Instant, SystemTime};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use futures_util::FutureExt as _;
 use hyper::Request;
-use hyper::body::Incoming;
 use hyper::service::service_fn;
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
@@ -42,11 +43,12 @@ use tokio::sync::{mpsc, watch};
 use tonic::service::Routes;
 use tower_service::Service as _;
 
+use bounds::{Door, RequestBody};
 use config::{Config, Origin, Update};
-use gauges::Gauges;
 use health::Health;
 use listen::{Ages, Ports, Slots};
 use overrides::Overrides;
+use samples::Samples;
 use service::{Grpc, Service};
 use settings::{Settings, Sink};
 use stats::Stats;
@@ -65,10 +67,10 @@ const DRAIN: Duration = Duration::from_secs(10);
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// What the program is told to do.
-const USAGE: &str = "redis-rl-envoy [--check PATH ... | --version | --help]
+const USAGE: &str = "redis-rl-envoy [--check PATH ... | --variables | --version | --help]
 
 Without arguments it serves, as the environment says. --check reads each file, or all files of each folder, as one
-configuration, says what is wrong with it, and ends.";
+configuration, says what is wrong with it, and ends. --variables lists the variables of the environment.";
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
@@ -77,6 +79,10 @@ fn main() -> ExitCode {
         ["--check", paths @ ..] if !paths.is_empty() => return check(paths),
         ["--version"] => {
             println!("redis-rl-envoy {}", env!("CARGO_PKG_VERSION"));
+            return ExitCode::SUCCESS;
+        }
+        ["--variables"] => {
+            print!("{}", variables::reference());
             return ExitCode::SUCCESS;
         }
         ["--help"] => {
@@ -196,15 +202,15 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
     });
 
     let ports = Arc::new(Ports::share());
-    let gauges = Arc::new(Gauges { service: Arc::clone(&service), ports: Arc::clone(&ports) });
+    let samples = Arc::new(Samples { service: Arc::clone(&service), ports: Arc::clone(&ports) });
     let (close, closing) = watch::channel(false);
     let (close_http, closing_http) = watch::channel(false);
     // Serves in the background.
-    let open = |what: &str, address: &str, slots: &Slots, router: axum::Router| {
+    let open = |what: &str, address: &str, slots: &Slots, door: Door, router: axum::Router| {
         let _guard = background.enter();
         let listener = listen::tcp(address).map_err(|error| format!("{what} at {address}: {error}"))?;
         tracing::warn!("Listening for {what} on '{address}'");
-        Ok::<_, String>(tokio::spawn(listen::http(listener, slots.clone(), router, closing_http.clone())))
+        Ok::<_, String>(tokio::spawn(listen::http(listener, slots.clone(), door, router, closing_http.clone())))
     };
     match settings.sink.clone() {
         Sink::None => {}
@@ -212,13 +218,12 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
             if !path.starts_with('/') {
                 return Err(format!("PROMETHEUS_PATH must begin with a slash, not be '{path}'"));
             }
-            let metrics = http::metrics(Arc::clone(&stats), Arc::clone(&gauges), path);
-            open("metrics", &address, &ports.metrics, metrics)?;
+            let metrics = http::metrics(Arc::clone(&samples), path, metrics::labels(&settings.extra_tags)?);
+            open("metrics", &address, &ports.metrics, Door::new(Arc::clone(&stats)), metrics)?;
         }
         sink => drop(background.spawn(statsd::run(
             sink,
-            Arc::clone(&stats),
-            Arc::clone(&gauges),
+            Arc::clone(&samples),
             settings.flush_interval,
             settings.extra_tags.clone(),
         ))),
@@ -236,19 +241,21 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
     let place = settings.grpc_socket.as_ref().map_or(settings.grpc.clone(), |path| path.display().to_string());
     tracing::warn!("Listening for gRPC on '{place}'");
     // After gRPC: what /healthcheck calls healthy can be asked.
-    open("debug", &settings.debug, &ports.debug, http::debug(Arc::clone(&service), gauges))?;
-    let http = http::doors(Arc::clone(&service), Arc::clone(&health), settings.clients.clone());
-    let http = open("HTTP", &settings.http, &ports.http, http)?;
+    let door = Door::new(Arc::clone(&stats));
+    open("debug", &settings.debug, &ports.debug, door.clone(), http::debug(samples, door))?;
+    let door = Door::new(Arc::clone(&stats));
+    let http = http::doors(Arc::clone(&service), Arc::clone(&health), door.clone(), settings.clients.clone());
+    let http = open("HTTP", &settings.http, &ports.http, door, http)?;
     if let Some(certificates) = &certificates {
         background.spawn(Arc::clone(certificates).watch());
     }
     let unless_zero = |time: Duration| (!time.is_zero()).then_some(time);
     let ages =
         Ages { most: unless_zero(settings.max_connection_age), grace: unless_zero(settings.max_connection_age_grace) };
-    let limits = RateLimitServiceServer::new(Grpc(service));
+    let limits = RateLimitServiceServer::new(Grpc(service)).max_decoding_message_size(bounds::MESSAGE);
     let routes = Routes::new(limits.clone()).add_service(health_service).prepare();
     // Nearly all calls are of one method, and spare the way through the routes.
-    let services = service_fn(move |request: Request<Incoming>| match request.uri().path() {
+    let services = service_fn(move |request: Request<RequestBody>| match request.uri().path() {
         SHOULD_RATE_LIMIT => limits.clone().call(request).left_future(),
         _ => routes.clone().call(request).right_future(),
     });
@@ -262,7 +269,7 @@ async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: 
         tokio::time::sleep(DRAIN).await;
     };
     let served = async {
-        listen::grpc(listener, ports.grpc.clone(), certificates, services, ages, closing).await;
+        listen::grpc(listener, ports.grpc.clone(), certificates, Door::new(stats), services, ages, closing).await;
         let _ = close_http.send(true);
         let _ = http.await;
     };

@@ -1,124 +1,132 @@
-//! The counters as Prometheus reads them, with the names and labels that Envoy's rate limit service has by default:
-//! `domain`, `key1`, `key2`, and nothing of deeper keys.
+//! The table of samples as the text that Prometheus reads.
 
-use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use prometheus::core::Collector;
-use prometheus::proto::MetricFamily;
-use prometheus::{Encoder, GaugeVec, IntCounter, IntCounterVec, Opts, TextEncoder};
+use prometheus::proto::LabelPair;
+use prometheus::{Encoder, TextEncoder};
 
-use crate::gauges::Gauge;
-use crate::stats::{Stats, sanitized};
+use crate::samples::{Sample, Value};
+use crate::stats::Stats;
 
-/// The text of a scrape.
+/// Labels that samples have of their own.
+const LABELS: [&str; 8] = ["domain", "key1", "key2", "err_type", "grpc_method", "port", "mode", "le"];
+
+/// EXTRA_TAGS as labels: what a name of Prometheus cannot have becomes `_`.
 ///
 /// # Errors
-/// If a name is not one that Prometheus takes.
-pub fn scrape(stats: &Stats, gauges: &[Gauge]) -> prometheus::Result<Vec<u8>> {
-    let mut families = Vec::new();
-    limits(stats, &mut families)?;
-
-    let unknown = IntCounterVec::new(
-        Opts::new("ratelimit_service_rate_limit_domain_not_found", "Requests of domains without a configuration."),
-        &["domain"],
-    )?;
-    for (domain, counter) in stats.unknown_domains() {
-        unknown.with_label_values(&[&sanitized(&domain)]).inc_by(counter.get());
-    }
-    families.extend(unknown.collect());
-
-    let errors = IntCounterVec::new(
-        Opts::new("ratelimit_service_should_rate_limit_error", "Requests that ended with an error."),
-        &["err_type"],
-    )?;
-    errors.with_label_values(&["redis_error"]).inc_by(stats.redis_error.get());
-    errors.with_label_values(&["service_error"]).inc_by(stats.service_error.get());
-    families.extend(errors.collect());
-
-    let requests = IntCounterVec::new(Opts::new("ratelimit_service_total_requests", "Requests."), &["grpc_method"])?;
-    requests.with_label_values(&["ShouldRateLimit"]).inc_by(stats.total_requests.get());
-    families.extend(requests.collect());
-
-    for (name, help, counter) in [
-        ("ratelimit_service_config_load_success", "Configurations taken.", &stats.config_load_success),
-        ("ratelimit_service_config_load_error", "Configurations refused.", &stats.config_load_error),
-        ("ratelimit_service_global_shadow_mode", "Denials that SHADOW_MODE let in.", &stats.global_shadow_mode),
-    ] {
-        families.extend(single(name, help, counter.get())?);
-    }
-    for (name, help, counter) in stats.own.each() {
-        families.extend(single(&format!("redis_rl_{name}_total"), help, counter.get())?);
-    }
-    families.extend(stats.response_time.0.collect());
-    families.extend(stats.redis_time.0.collect());
-    for of_name in gauges.chunk_by(|a, b| a.name == b.name) {
-        families.extend(of_name.first().map(|first| gauge(first, of_name)).transpose()?.unwrap_or_default());
-    }
-    #[cfg(target_os = "linux")]
-    families.extend(prometheus::process_collector::ProcessCollector::for_self().collect());
-
-    families.retain(|family| !family.get_metric().is_empty());
-    let mut text = Vec::new();
-    TextEncoder::new().encode(&families, &mut text)?;
-    Ok(text)
-}
-
-fn single(name: &str, help: &str, value: u64) -> prometheus::Result<Vec<MetricFamily>> {
-    let counter = IntCounter::new(name, help)?;
-    counter.inc_by(value);
-    Ok(counter.collect())
-}
-
-fn gauge(first: &Gauge, of_name: &[Gauge]) -> prometheus::Result<Vec<MetricFamily>> {
-    let names: Vec<_> = first.label.iter().map(|(name, _)| *name).collect();
-    let family = GaugeVec::new(Opts::new(first.name, first.help), &names)?;
-    for gauge in of_name {
-        let values: Vec<_> = gauge.label.iter().map(|(_, value)| *value).collect();
-        family.with_label_values(&values).set(gauge.value);
-    }
-    Ok(family.collect())
-}
-
-/// One line a statistic and pair of keys. Limits whose names differ only further down are added up.
-fn limits(stats: &Stats, families: &mut Vec<MetricFamily>) -> prometheus::Result<()> {
-    let mut sums: BTreeMap<(bool, &str), BTreeMap<Vec<String>, u64>> = BTreeMap::new();
-    for (key, limit) in stats.limits() {
-        let key = sanitized(&key);
-        let labels: Vec<_> = key.split('.').take(3).map(str::to_owned).collect();
-        for (name, counter) in limit.each() {
-            let by_labels = sums.entry((labels.len() > 2, name)).or_default();
-            *by_labels.entry(labels.clone()).or_default() += counter.get();
+/// If two labels of a sample would have one name, which makes Prometheus refuse all.
+pub fn labels(tags: &[(String, String)]) -> Result<Vec<(String, String)>, String> {
+    let mut labels: Vec<(String, String)> = Vec::new();
+    for (tag, value) in tags {
+        let mut name = tag.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+        if !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            name.insert(0, '_');
         }
-    }
-    // A family may have series of two and of three labels; the crate makes one kind at a time.
-    let mut merged: BTreeMap<String, MetricFamily> = BTreeMap::new();
-    for ((deep, name), by_labels) in sums {
-        let options = Opts::new(format!("ratelimit_service_rate_limit_{name}"), help(name));
-        let names: &[&str] = if deep { &["domain", "key1", "key2"] } else { &["domain", "key1"] };
-        let counters = IntCounterVec::new(options, names)?;
-        for (labels, sum) in by_labels {
-            let mut labels: Vec<_> = labels.iter().map(String::as_str).collect();
-            labels.resize(names.len(), "");
-            counters.with_label_values(&labels).inc_by(sum);
+        if LABELS.contains(&name.as_str()) || labels.iter().any(|(taken, _)| *taken == name) {
+            return Err(format!("EXTRA_TAGS: the metrics have a label '{name}' already"));
         }
-        for mut family in counters.collect() {
-            match merged.get_mut(family.name()) {
-                Some(there) => there.mut_metric().extend(family.take_metric()),
-                None => drop(merged.insert(family.name().to_owned(), family)),
+        labels.push((name, value.clone()));
+    }
+    Ok(labels)
+}
+
+/// Lines of samples. Those with the same name and labels are one, with their sum: limits whose names differ only further
+/// down. `tags`: further labels of all.
+pub fn lines(samples: impl Iterator<Item = Sample>, tags: Vec<(String, String)>) -> impl Iterator<Item = String> {
+    let mut samples = samples.peekable();
+    let mut last = String::new();
+    std::iter::from_fn(move || {
+        let mut sample = samples.next()?;
+        while let Some(same) = samples.next_if(|next| next.name == sample.name && next.labels == sample.labels) {
+            if let (Value::Counter(sum), Value::Counter(more)) = (&mut sample.value, same.value) {
+                *sum += more;
             }
         }
-    }
-    families.extend(merged.into_values());
-    Ok(())
+        let Sample { name, help, labels, value, .. } = sample;
+        let (kind, value) = match value {
+            Value::Counter(value) => ("counter", value.to_string()),
+            Value::Gauge(value) => ("gauge", value.to_string()),
+        };
+        let mut text = String::new();
+        if name != last {
+            let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        }
+        let own = labels.iter().map(|(name, value)| (*name, value));
+        let all = own.chain(tags.iter().map(|(name, value)| (name.as_str(), value)));
+        let labels: Vec<_> = all.map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let _ = writeln!(text, "{name}{labels} {value}");
+        last = name;
+        Some(text)
+    })
 }
 
-fn help(name: &str) -> &'static str {
-    match name {
-        "total_hits" => "Hits of a limit.",
-        "over_limit" => "Hits above the limit.",
-        "near_limit" => "Hits near the limit and within it.",
-        "over_limit_with_local_cache" => "Hits above the limit that the deny cache answered.",
-        "within_limit" => "Hits within the limit.",
-        _ => "Hits above the limit that shadow_mode let in.",
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// What is no single number: times, and the process.
+///
+/// # Errors
+/// If a family is not one that Prometheus takes.
+pub fn times_and_process(stats: &Stats, tags: &[(String, String)]) -> prometheus::Result<String> {
+    let mut families = [stats.response_time.0.collect(), stats.redis_time.0.collect()].concat();
+    #[cfg(target_os = "linux")]
+    families.extend(prometheus::process_collector::ProcessCollector::for_self().collect());
+    for metric in families.iter_mut().flat_map(|family| family.mut_metric()) {
+        let tags = tags.iter().map(|(name, value)| {
+            let mut pair = LabelPair::default();
+            pair.set_name(name.clone());
+            pair.set_value(value.clone());
+            pair
+        });
+        let labels = metric.get_label().iter().cloned().chain(tags).collect();
+        metric.set_label(labels);
+    }
+    let mut text = Vec::new();
+    TextEncoder::new().encode(&families, &mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(name: &str, labels: &[(&'static str, &str)], value: Value) -> Sample {
+        let labels = labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        Sample { name: name.to_owned(), help: "Helps.", labels, flat: String::new(), value }
+    }
+
+    #[test]
+    fn tags_are_labels() {
+        let tags = |pairs: &[(&str, &str)]| {
+            labels(&pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect::<Vec<_>>())
+        };
+        let wanted = [("zone_a", "eu"), ("_1", "b")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(tags(&[("zone-a", "eu"), ("1", "b")]), Ok(wanted.to_vec()));
+        assert!(tags(&[("domain", "a")]).is_err());
+        assert!(tags(&[("a.b", "c"), ("a-b", "c")]).is_err());
+    }
+
+    #[test]
+    fn equal_labels_are_one_line_and_a_name_has_one_head() {
+        let samples = [
+            sample("a", &[("key", "x")], Value::Counter(1)),
+            sample("a", &[("key", "x")], Value::Counter(2)),
+            sample("a", &[("key", "q\"\\\n")], Value::Counter(4)),
+            sample("b", &[], Value::Gauge(0.5)),
+        ];
+        let tags = vec![("zone".to_owned(), "eu".to_owned())];
+        let text: String = lines(samples.into_iter(), tags).collect();
+        assert_eq!(
+            text,
+            "# HELP a Helps.\n# TYPE a counter\na{key=\"x\",zone=\"eu\"} 3\na{key=\"q\\\"\\\\\\n\",zone=\"eu\"} 4\n\
+             # HELP b Helps.\n# TYPE b gauge\nb{zone=\"eu\"} 0.5\n"
+        );
+        assert_eq!(
+            lines([sample("b", &[], Value::Gauge(1.0))].into_iter(), Vec::new()).last().unwrap().lines().last(),
+            Some("b 1")
+        );
     }
 }

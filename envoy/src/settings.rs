@@ -143,7 +143,7 @@ pub struct Headers {
 }
 
 /// What Envoy's service has and this one has no use for: how the names of the variables begin, and why.
-const WITHOUT_EFFECT: [(&str, &str); 17] = [
+pub const WITHOUT_EFFECT: [(&str, &str); 17] = [
     ("LOCAL_CACHE_SIZE_IN_BYTES", "denials are remembered by DENY_CACHE, as long as they hold"),
     ("EXPIRATION_JITTER_MAX_SECONDS", "counters end with their window"),
     ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "a denied request never counts"),

@@ -1,5 +1,5 @@
 //! What is counted, by the names of Envoy's rate limit service, so that dashboards go on working, and what only this
-//! service counts beside them. How it is published is `metrics.rs` and `statsd.rs`.
+//! service counts beside them. How it is published is `samples.rs`, `metrics.rs` and `statsd.rs`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -41,14 +41,18 @@ pub struct LimitStats {
 }
 
 impl LimitStats {
-    pub fn each(&self) -> [(&'static str, &Counter); 6] {
+    pub fn each(&self) -> [(&'static str, &'static str, &Counter); 6] {
         [
-            ("total_hits", &self.total_hits),
-            ("over_limit", &self.over_limit),
-            ("near_limit", &self.near_limit),
-            ("over_limit_with_local_cache", &self.over_limit_with_local_cache),
-            ("within_limit", &self.within_limit),
-            ("shadow_mode", &self.shadow_mode),
+            ("total_hits", "Hits of a limit.", &self.total_hits),
+            ("over_limit", "Hits above the limit.", &self.over_limit),
+            ("near_limit", "Hits near the limit and within it.", &self.near_limit),
+            (
+                "over_limit_with_local_cache",
+                "Hits above the limit that the deny cache answered.",
+                &self.over_limit_with_local_cache,
+            ),
+            ("within_limit", "Hits within the limit.", &self.within_limit),
+            ("shadow_mode", "Hits above the limit that shadow_mode let in.", &self.shadow_mode),
         ]
     }
 
@@ -127,10 +131,12 @@ pub struct OwnStats {
     pub redis_calls: Counter,
     /// Units that are, or may be, charged for requests that were not let in.
     pub undecided_units: Counter,
+    /// Requests refused because those before them take all that they may.
+    pub refused_requests: Counter,
 }
 
 impl OwnStats {
-    pub fn each(&self) -> [(&'static str, &'static str, &Counter); 6] {
+    pub fn each(&self) -> [(&'static str, &'static str, &Counter); 7] {
         [
             ("failed_open", "Requests let in because Redis could not be asked.", &self.failed_open),
             ("failed_closed", "Requests denied because Redis could not be asked.", &self.failed_closed),
@@ -141,6 +147,11 @@ impl OwnStats {
                 "undecided_units",
                 "Units that are, or may be, charged for requests that were not let in.",
                 &self.undecided_units,
+            ),
+            (
+                "refused_requests",
+                "Requests refused because those before them take all that they may.",
+                &self.refused_requests,
             ),
         ]
     }
@@ -162,47 +173,21 @@ impl Stats {
         self.unknown_domains.get(domain, true)
     }
 
-    pub fn limits(&self) -> Vec<(String, Arc<LimitStats>)> {
+    pub fn limits(&self) -> Vec<Published<LimitStats>> {
         self.limits.all()
     }
 
-    pub fn unknown_domains(&self) -> Vec<(String, Arc<Counter>)> {
+    pub fn unknown_domains(&self) -> Vec<Published<Counter>> {
         self.unknown_domains.all()
-    }
-
-    /// All counters by their full names, those of each limit included.
-    pub fn flat(&self) -> Vec<(String, u64)> {
-        let mut flat = Vec::new();
-        for (key, stats) in self.limits() {
-            let key = sanitized(&key);
-            for (name, counter) in stats.each() {
-                flat.push((format!("ratelimit.service.rate_limit.{key}.{name}"), counter.get()));
-            }
-        }
-        for (domain, counter) in self.unknown_domains() {
-            let domain = sanitized(&domain);
-            flat.push((format!("ratelimit.service.rate_limit.{domain}.domain_not_found"), counter.get()));
-        }
-        for (name, counter) in [
-            ("ratelimit.service.config_load_success", &self.config_load_success),
-            ("ratelimit.service.config_load_error", &self.config_load_error),
-            ("ratelimit.service.call.should_rate_limit.redis_error", &self.redis_error),
-            ("ratelimit.service.call.should_rate_limit.service_error", &self.service_error),
-            ("ratelimit.service.global_shadow_mode", &self.global_shadow_mode),
-            ("ratelimit_server.ShouldRateLimit.total_requests", &self.total_requests),
-        ] {
-            flat.push((name.to_owned(), counter.get()));
-        }
-        for (name, _, counter) in self.own.each() {
-            flat.push((format!("redis_rl.{name}"), counter.get()));
-        }
-        flat
     }
 }
 
+/// A statistic, and its name as it is published.
+pub type Published<T> = (Arc<str>, Arc<T>);
+
 /// Statistics by name. A name is never forgotten.
 #[derive(Debug, Default)]
-struct Named<T>(RwLock<(HashMap<String, Arc<T>>, usize)>);
+struct Named<T>(RwLock<(HashMap<Arc<str>, Published<T>>, usize)>);
 
 /// The most names that come from clients (`detailed_metric`, `value_to_metric`, limits of requests, unknown domains), and
 /// the longest. All others share one, so that a client cannot fill the memory.
@@ -212,7 +197,7 @@ const LONGEST_NAME: usize = 512;
 impl<T: Default> Named<T> {
     fn get(&self, name: &str, of_client: bool) -> Arc<T> {
         let read = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = read.0.get(name) {
+        if let Some((_, found)) = read.0.get(name) {
             return Arc::clone(found);
         }
         drop(read);
@@ -220,21 +205,27 @@ impl<T: Default> Named<T> {
         let (named, of_clients) = &mut *write;
         let shared = of_client && (*of_clients >= MOST_NAMES || name.len() > LONGEST_NAME);
         *of_clients += usize::from(of_client && !shared);
-        Arc::clone(named.entry(if shared { "other" } else { name }.to_owned()).or_default())
+        let name: Arc<str> = if shared { "other" } else { name }.into();
+        let (_, found) = named.entry(Arc::clone(&name)).or_insert_with(|| {
+            let clean = sanitized(&name);
+            (if *clean == *name { name } else { clean.into() }, Arc::default())
+        });
+        Arc::clone(found)
     }
 
-    fn all(&self) -> Vec<(String, Arc<T>)> {
+    /// In the order of their parts.
+    fn all(&self) -> Vec<Published<T>> {
         let read = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<_> = read.0.iter().map(|(name, value)| (name.clone(), Arc::clone(value))).collect();
+        let mut all: Vec<_> = read.0.values().cloned().collect();
         drop(read);
-        all.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        all.sort_unstable_by(|(a, _), (b, _)| a.split('.').cmp(b.split('.')));
         all
     }
 }
 
 /// Without the characters that mean something to statsd, and without the dots of IPv4 addresses, which would look like
 /// further keys.
-pub fn sanitized(name: &str) -> String {
+fn sanitized(name: &str) -> String {
     let mut clean: Vec<u8> = name.bytes().map(|byte| if matches!(byte, b':' | b'|') { b'_' } else { byte }).collect();
     let mut at = 0;
     while at < clean.len() {

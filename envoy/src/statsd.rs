@@ -1,16 +1,14 @@
 //! The counters as statsd takes them: what has been added since the last time.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UdpSocket};
 
-use crate::gauges::{Gauge, Gauges};
+use crate::samples::{Sample, Samples, Value};
 use crate::settings::Sink;
-use crate::stats::Stats;
 
 /// How long sending may take; a server that hangs must not pile up what is to be sent.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -18,23 +16,21 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PACKET: usize = 1400;
 
 /// Sends, as often as told.
-pub async fn run(sink: Sink, stats: Arc<Stats>, gauges: Arc<Gauges>, every: Duration, tags: Vec<(String, String)>) {
-    let mut last = HashMap::new();
+pub async fn run(sink: Sink, samples: Arc<Samples>, every: Duration, tags: Vec<(String, String)>) {
+    let mut last = Sent::default();
     let mut failing = false;
     let mut ticks = tokio::time::interval(every.max(Duration::from_millis(1)));
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        let mut now = stats.flat();
-        let times = &stats.response_time.0;
-        now.push(("response_time_count".to_owned(), times.get_sample_count()));
-        now.push(("response_time_micros".to_owned(), (times.get_sample_sum() * 1e6) as u64));
-        let lines = lines(&sink, &now, &last, &gauges.read(), &tags);
+        let times = &samples.service.stats.response_time.0;
+        let mut now = Sent { answers: times.get_sample_count(), seconds: times.get_sample_sum(), ..Sent::default() };
+        let lines = lines(&sink, samples.rows(), &mut now, &last, &tags);
         let sent = tokio::time::timeout(PATIENCE, send(&sink, &lines)).await;
         match sent.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())) {
             Ok(()) => {
                 failing = false;
-                last = now.into_iter().collect();
+                last = now;
             }
             // What was not sent is in the next difference.
             Err(error) if !failing => {
@@ -46,12 +42,21 @@ pub async fn run(sink: Sink, stats: Arc<Stats>, gauges: Arc<Gauges>, every: Dura
     }
 }
 
+/// What the server has been told.
+#[derive(Default)]
+struct Sent {
+    /// Counters that are not 0, by name.
+    counters: HashMap<String, u64>,
+    answers: u64,
+    seconds: f64,
+}
+
 /// A line a counter that has grown, and a line a gauge.
 fn lines(
     sink: &Sink,
-    now: &[(String, u64)],
-    last: &HashMap<String, u64>,
-    gauges: &[Gauge],
+    samples: impl Iterator<Item = Sample>,
+    now: &mut Sent,
+    last: &Sent,
     tags: &[(String, String)],
 ) -> Vec<String> {
     let (dotted, hashed) = match sink {
@@ -61,24 +66,25 @@ fn lines(
         }
         _ => (tags.iter().map(|(name, value)| format!(".__{name}={value}")).collect(), String::new()),
     };
-    let grown = |name: &str, value: u64| value.saturating_sub(last.get(name).copied().unwrap_or(0));
     let mut lines = Vec::new();
-    let (mut count, mut micros) = (0, 0);
-    for (name, value) in now {
-        let grown = grown(name, *value);
-        match name.as_str() {
-            "response_time_count" => count = grown,
-            "response_time_micros" => micros = grown,
-            _ if grown > 0 => lines.push(format!("{name}{dotted}:{grown}|c{hashed}\n")),
-            _ => {}
+    for Sample { flat: name, value, .. } in samples {
+        match value {
+            Value::Counter(0) => {}
+            // Two names may look alike to statsd, and are one counter then.
+            Value::Counter(value) => *now.counters.entry(name).or_default() += value,
+            Value::Gauge(value) => lines.push(format!("{name}{dotted}:{value}|g{hashed}\n")),
         }
     }
-    lines.extend(gauges.iter().map(|gauge| format!("{}{dotted}:{}|g{hashed}\n", gauge.flat_name(), gauge.value)));
-    if let Some(mean) = micros.checked_div(count) {
-        let mut line = String::new();
-        let millis = Duration::from_micros(mean).as_secs_f64() * 1000.0;
-        let _ = writeln!(line, "ratelimit_server.ShouldRateLimit.response_time{dotted}:{millis:.3}|ms{hashed}");
-        lines.push(line);
+    for (name, value) in &now.counters {
+        let grown = value.saturating_sub(last.counters.get(name).copied().unwrap_or(0));
+        if grown > 0 {
+            lines.push(format!("{name}{dotted}:{grown}|c{hashed}\n"));
+        }
+    }
+    let answers = now.answers.saturating_sub(last.answers);
+    if answers > 0 {
+        let millis = (now.seconds - last.seconds) * 1000.0 / answers as f64;
+        lines.push(format!("ratelimit_server.ShouldRateLimit.response_time{dotted}:{millis:.3}|ms{hashed}\n"));
     }
     lines
 }

@@ -2,7 +2,7 @@
 
 All processes listen on 127.0.0.1 at free ports, use a temporary folder, and are stopped at the end. The files of docker/monitoring
 are used unchanged except for addresses and intervals. Environment: ENGINES (names of tests/engines.tsv; all if empty), SERVER,
-EXPORTER, PROMETHEUS (programs) and MODULE (the library).
+EXPORTER, PROMETHEUS, SERVICE (programs) and MODULE (the library).
 """
 
 import contextlib
@@ -34,6 +34,7 @@ MODULE = os.environ.get("MODULE", str(ROOT / "target/release/libredis_rl.so"))
 SERVER = os.environ.get("SERVER", "redis-server")
 EXPORTER = os.environ.get("EXPORTER", "prometheus-redis-exporter")
 PROMETHEUS = os.environ.get("PROMETHEUS", "prometheus")
+SERVICE = os.environ.get("SERVICE", str(ROOT / "envoy/target/debug/redis-rl-envoy"))
 
 
 def say(text):
@@ -243,9 +244,9 @@ def the_script_answers_on(name, program):
 class Traffic(threading.Thread):
     """Calls of all commands, some hundred a second. A few users make most of them, and for a while one of them floods."""
 
-    def __init__(self, port, small, flood=lambda seconds: False):
+    def __init__(self, port, small, service, flood=lambda seconds: False):
         super().__init__(daemon=True)
-        self.port, self.small, self.flood = port, small, flood
+        self.port, self.small, self.service, self.flood = port, small, service, flood
         self.over = threading.Event()
         self.problem = None
 
@@ -264,6 +265,8 @@ class Traffic(threading.Thread):
                 if step % 7 == 0:
                     nobody.send([("RL.FIXED", "key", 60, 10)])
                 small.send([("RL.SLIDING", f"address:{step}:{n}", 600, 5) for n in range(40)])
+                for _ in range(5):
+                    assert self.service.ask(chance.randint(1, 20))
                 step += 1
                 self.over.wait(max(0, begun + step / 10 - time.monotonic()))
         except Exception as error:  # For the main thread to report.
@@ -293,6 +296,65 @@ class Traffic(threading.Thread):
         if flood:
             calls += [("RL.SLIDING", "user:42", 20, 40) for _ in range(60)]
         return calls
+
+
+class Service:
+    """The rate limit service, on the primary."""
+
+    def __init__(self, bench, redis):
+        http, debug, metrics, self.grpc = [free_port() for _ in range(4)]
+        self.instance = f"127.0.0.1:{metrics}"
+        self.file = bench.folder / "root/config/limits.yaml"
+        self.file.parent.mkdir(parents=True)
+        # Most of the requests are over it.
+        limit = "{unit: second, requests_per_unit: 1}"
+        self.file.write_text(f"domain: d\ndescriptors: [{{key: user, rate_limit: {limit}}}]\n")
+        ports = {"PORT": http, "DEBUG_PORT": debug, "GRPC_PORT": self.grpc, "PROMETHEUS_ADDR": self.instance}
+        bench.start(
+            "service",
+            SERVICE,
+            **{name: str(port) for name, port in ports.items()},
+            RUNTIME_ROOT=str(self.file.parent.parent),
+            REDIS_SOCKET_TYPE="tcp",
+            REDIS_URL=f"127.0.0.1:{redis}",
+            USE_STATSD="false",
+            USE_PROMETHEUS="true",
+        )
+        until("the service answers", lambda: self.ask(0), 20)
+
+    def ask(self, user):
+        """Asks as Envoy does, by gRPC, on a connection of its own. Returns whether it was answered."""
+
+        def field(number, content):
+            return bytes([number << 3 | 2, len(content)]) + content
+
+        def frame(kind, flags, stream, content):
+            return len(content).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + content
+
+        entry = field(1, b"user") + field(2, str(user).encode())
+        message = field(1, b"d") + field(2, field(1, entry))
+        headers = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+            ":authority": "a",
+            "content-type": "application/grpc",
+            "te": "trailers",
+        }
+        # Each name and value as it is: a literal that is not indexed.
+        words = [(name.encode(), value.encode()) for name, value in headers.items()]
+        head = b"".join(bytes([0, len(name)]) + name + bytes([len(value)]) + value for name, value in words)
+        body = b"\0" + len(message).to_bytes(4, "big") + message
+        with socket.create_connection(("127.0.0.1", self.grpc), timeout=20) as connection:
+            start = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"")
+            connection.sendall(start + frame(1, 4, 1, head) + frame(0, 1, 1, body))
+            answer = connection.makefile("rb")
+            while len(begin := answer.read(9)) == 9:
+                answer.read(int.from_bytes(begin[:3], "big"))
+                # The trailers end the stream.
+                if begin[3] == 1 and begin[4] & 1:
+                    return True
+        return False
 
 
 class Watch:
@@ -334,7 +396,11 @@ def variables(watch):
     series, label = re.fullmatch(r"label_values\((.+), (\w+)\)", queries["instance"]["query"]["query"]).groups()
     servers = watch.ask(f"label/{label}/values", **{"match[]": series.replace("$job", jobs[0])})
     assert len(servers) == 3, servers
-    return {"$job": jobs[0], "$instance": queries["instance"]["allValue"], "$__rate_interval": "10s"}
+    metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", queries["service"]["query"]["query"]).groups()
+    services = watch.ask(f"label/{label}/values", **{"match[]": metric})
+    assert services == ["redis-rl-envoy"], services
+    known = {"$job": jobs[0], "$service": services[0], "$instance": queries["instance"]["allValue"]}
+    return {**known, "$__rate_interval": "10s"}
 
 
 def panel_data(watch, panel, known, seconds):
@@ -359,7 +425,7 @@ def panel_data(watch, panel, known, seconds):
 
 
 # Panels that show zero while all is well.
-ZERO = ["Not enforced", "Panics caught", "Replicas behind, bytes", "Replicas behind, seconds"]
+ZERO = ["Not enforced", "Panics caught", "Replicas behind, bytes", "Replicas behind, seconds", "Not decided"]
 # Empty while all is well; checked again when a replica has lost its primary.
 EMPTY = "replicas without a link"
 
@@ -414,7 +480,9 @@ def the_page_tells_all(watch):
     for query in queries.splitlines():
         assert query.startswith("#") or watch.now(query), f"no answer to: {query}"
     names = [name for name in watch.ask("label/__name__/values") if name.startswith("redis_rl_")]
-    told = set(re.findall(r"^\| `(redis_rl_\w+)", PAGE, re.MULTILINE))
+    names = [re.sub("_(bucket|count|sum)$", "", name) for name in names]
+    rows = re.findall(r"^\| (`redis_rl_[^|]+)\|", PAGE, re.MULTILINE)
+    told = {name for row in rows for name in re.findall(r"`(redis_rl_\w+)", row)}
     assert told == set(names), f"the page has {sorted(told)}, Prometheus {sorted(names)}"
     rules = [rule for group in watch.ask("rules")["groups"] for rule in group["rules"]]
     for rule in rules:
@@ -449,6 +517,7 @@ class Site:
         }
         self.clients["small"].call("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         until("the cluster is up", lambda: self.clients["small"].call("CLUSTER", "INFO").startswith("cluster_state:ok"))
+        self.service = Service(bench, self.ports["primary"])
         self.exporter_port = free_port()
         self.exporter()
         shutil.copy(SHIPPED / "alerts.yml", bench.folder)
@@ -458,6 +527,7 @@ class Site:
             text,
             ("          - redis-rl:6379", targets),
             ("redis-exporter:9121", f"127.0.0.1:{self.exporter_port}"),
+            ("targets: []", f"targets: [{self.service.instance}]"),
             ("  scrape_interval: 15s", "  scrape_interval: 1s"),
             ("  evaluation_interval: 15s", "  evaluation_interval: 1s"),
         )
@@ -472,6 +542,7 @@ class Site:
         )
         self.watch = Watch(port)
         until("Prometheus has scraped all servers", lambda: len(self.watch.now("redis_rl_loaded == 1")) == 3)
+        until("Prometheus has scraped the service", lambda: self.watch.now("redis_rl_redis_available == 1"))
 
     def exporter(self, script=True):
         user, password = exporters_user()[1]
@@ -486,7 +557,7 @@ def the_files_work_together(folder):
         ending.callback(bench.stop_all)
         site = Site(bench)
         watch = site.watch
-        traffic = Traffic(site.ports["primary"], site.ports["small"])
+        traffic = Traffic(site.ports["primary"], site.ports["small"], site.service)
         traffic.start()
         ending.callback(traffic.over.set)
         until("every panel has data", lambda: every_panel_has_data(watch, variables(watch)), 120)
@@ -508,8 +579,13 @@ def the_files_work_together(folder):
         say("metrics, panels and the page passed")
 
         # Alerts fire when something goes wrong.
+        instances = {**site.instances, "service": site.service.instance}
+
         def raises(name, server):
-            until(f"{name} of {server}", lambda: (name, site.instances[server]) in watch.alerts())
+            until(f"{name} of {server}", lambda: (name, instances[server]) in watch.alerts())
+
+        site.service.file.write_text("domain: [")
+        raises("RateLimitServiceConfigRefused", "service")
 
         site.clients["replica"].call("CONFIG", "SET", "rl.enforce", "no")
         raises("RateLimiterNotEnforced", "replica")
@@ -519,6 +595,9 @@ def the_files_work_together(folder):
         bench.stop("primary")
         raises("RateLimiterDown", "primary")
         raises("RateLimiterReplicaCutOff", "replica")
+        raises("RateLimitServiceWithoutRedis", "service")
+        bench.stop("service")
+        raises("RateLimitServiceDown", "service")
         (panel,) = [panel for panel in DASHBOARD["panels"] if panel["title"] == "Replicas behind, seconds"]
         answers = {target["legendFormat"]: series for target, series in panel_data(watch, panel, variables(watch), 60)}
         assert answers[EMPTY], answers
@@ -531,7 +610,7 @@ def the_files_work_together(folder):
 
 
 def main():
-    for program in (SERVER, EXPORTER, PROMETHEUS):
+    for program in (SERVER, EXPORTER, PROMETHEUS, SERVICE):
         if not shutil.which(program):
             sys.exit(f"monitoring: there is no {program} here")
     folder = tempfile.mkdtemp(prefix="redis-rl-monitoring.")

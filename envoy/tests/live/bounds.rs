@@ -45,7 +45,7 @@ async fn names_of_clients_take_little_memory_and_no_name_of_the_configuration() 
         service.process.megabytes()
     };
     let before = names(1, "").await;
-    let after = names(15, &"x".repeat(30_000)).await;
+    let after = names(15, &"x".repeat(10_000)).await;
     assert!(after < before + 40, "from {before} to {after} MB");
     names(1010, "").await;
     let later = "  - {key: later, rate_limit: {unit: day, requests_per_unit: 5}}\n";
@@ -116,7 +116,7 @@ async fn a_request_of_any_number_of_descriptors_keeps_nobody_waiting() {
         format!("{{\"domain\":\"d\",\"descriptors\":[{}]}}", descriptors.collect::<Vec<_>>().join(","))
     };
     let port = service.http;
-    let asked_by_json = tokio::task::spawn_blocking(move || http(port, "POST", "/json", &json(30_000)).0);
+    let asked_by_json = tokio::task::spawn_blocking(move || http(port, "POST", "/json", &json(20_000)).0);
     for left in (0..5).rev() {
         let hit = tokio::time::timeout(PATIENCE, service.hit("d", descriptor("five=a"))).await;
         assert_eq!(hit.unwrap(), format!("OK {left}"));

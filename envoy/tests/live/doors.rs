@@ -78,6 +78,25 @@ async fn metrics_have_the_names_that_dashboards_know() {
 }
 
 #[tokio::test]
+async fn every_metric_has_the_extra_tags() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[("EXTRA_TAGS", "zone-id:a\"b,rack:c")]).await;
+    service.hit("d", descriptor("one=10.0.0.1")).await;
+    let name =
+        "ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"one_10_0_0_1\",zone_id=\"a\\\"b\",rack=\"c\"}";
+    assert_eq!(service.metric(name), 1.0);
+    let (_, text) = http(service.metrics, "GET", "/metrics", "");
+    let metrics = text.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()) && line.contains('_'));
+    assert!(metrics.clone().count() > 50, "{text}");
+    for line in metrics {
+        assert!(line.contains("zone_id=\"a\\\"b\",rack=\"c\""), "{line}");
+    }
+    let mut refused = Service::spawn(redis.port, &[], &[("EXTRA_TAGS", "domain:a")]);
+    until("the service refuses it", async || refused.process.ended().is_some()).await;
+    refused.process.says("a label 'domain' already").await;
+}
+
+#[tokio::test]
 async fn the_path_of_the_metrics_is_taken_as_it_is() {
     let redis = Redis::with_module();
     let service = Service::start(&redis, CONFIG, &[("PROMETHEUS_PATH", "/a/:b/*c/{d")]).await;

@@ -9,6 +9,7 @@ mod envoy;
 mod examples;
 mod failure;
 mod gateways;
+mod hostile;
 mod overrides;
 mod reload;
 mod scripts;

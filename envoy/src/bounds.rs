@@ -1,0 +1,269 @@
+//! What clients can take of the process, at each of its doors: connections, requests, time and bytes. All numbers are here,
+//! with what keeps them beside the connections themselves (`listen.rs`).
+//!
+//! Whoever reaches a port can send requests, and need not read the answers. So each request of gRPC has a ticket, which its
+//! answer keeps until it is written; what a body or an answer has above a few kilobytes comes out of one budget, so that large
+//! ones are refused before small ones are; and nothing waits without an end.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::BoxError;
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Sleep, sleep};
+use tonic::Status;
+
+use crate::stats::Stats;
+
+/// Connections of each port, where there are file descriptors for as many.
+pub const GRPC_CONNECTIONS: u64 = 4096;
+pub const HTTP_CONNECTIONS: u64 = 1024;
+pub const DEBUG_CONNECTIONS: u64 = 64;
+pub const METRICS_CONNECTIONS: u64 = 64;
+/// How long a client may take to agree on a key, and then to say that it speaks HTTP/2.
+pub const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a connection of HTTP/2 may be silent before it is asked whether it is still there, and for its answer.
+pub const PING: Duration = Duration::from_secs(15);
+pub const PONG: Duration = Duration::from_secs(10);
+/// How long a connection of HTTP/1.1 may take for the head of its next request.
+pub const HEAD: Duration = Duration::from_secs(20);
+/// How long the body of a request may take.
+pub const BODY: Duration = Duration::from_secs(10);
+/// How long a client may take none of an answer, and how long a long answer may take as a whole.
+pub const ANSWER: Duration = Duration::from_secs(10);
+pub const LONG_ANSWER: Duration = Duration::from_secs(60);
+/// The most bytes of a message of gRPC or a body of HTTP: what a request of a thousand descriptors takes.
+pub const MESSAGE: usize = 1 << 20;
+/// The most bytes that a connection of HTTP/1.1 has in its buffers, and so the longest head.
+pub const BUFFER: usize = 64 << 10;
+/// The most bytes of answers that the kernel keeps for a connection.
+pub const SEND_BUFFER: u32 = 128 << 10;
+/// Requests at a time on a connection of HTTP/2, and on all of them together.
+pub const STREAMS: u32 = 256;
+const REQUESTS: usize = 8192;
+/// Clients that watch the health, who have no end.
+const WATCHES: usize = 256;
+/// What a body or an answer has of its own, and what all bodies and answers of a door have together beyond it.
+const SMALL: usize = 4 << 10;
+const LARGE: usize = 16 << 20;
+
+/// What the requests of one door share.
+#[derive(Clone)]
+pub struct Door {
+    requests: Arc<Semaphore>,
+    watches: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+    stats: Arc<Stats>,
+}
+
+impl Door {
+    pub fn new(stats: Arc<Stats>) -> Self {
+        let semaphore = |permits| Arc::new(Semaphore::new(permits));
+        Self { requests: semaphore(REQUESTS), watches: semaphore(WATCHES), large: semaphore(LARGE), stats }
+    }
+
+    /// The ticket of one more request.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub fn request(&self) -> Result<Ticket, Status> {
+        self.ticket(&self.requests)
+    }
+
+    /// The ticket of one more client that watches.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub fn watch(&self) -> Result<Ticket, Status> {
+        self.ticket(&self.watches)
+    }
+
+    fn ticket(&self, free: &Arc<Semaphore>) -> Result<Ticket, Status> {
+        let one = Arc::clone(free).try_acquire_owned().map_err(|_| self.refusal())?;
+        Ok(Ticket { _one: one, _unread: None })
+    }
+
+    /// Bytes of the budget that all share.
+    fn large(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Status> {
+        let bytes = u32::try_from(bytes.min(LARGE)).unwrap_or(u32::MAX);
+        Arc::clone(&self.large).try_acquire_many_owned(bytes).map_err(|_| self.refusal())
+    }
+
+    fn refusal(&self) -> Status {
+        self.stats.own.refused_requests.inc();
+        Status::resource_exhausted("too many requests at a time")
+    }
+
+    /// The body of a request, within its bounds.
+    pub fn body(&self, body: Incoming) -> RequestBody {
+        RequestBody { body, door: self.clone(), taken: 0, large: None, late: None }
+    }
+
+    /// An answer of HTTP, which takes of the budget until it is written.
+    ///
+    /// # Errors
+    /// If the budget is used up.
+    pub fn answer(&self, answer: impl Into<Bytes>) -> Result<Bytes, Status> {
+        let answer = answer.into();
+        match answer.len().saturating_sub(SMALL) {
+            0 => Ok(answer),
+            more => Ok(held(answer, self.large(more)?)),
+        }
+    }
+}
+
+/// Bytes that keep something until they are written or thrown away.
+fn held(bytes: Bytes, what: impl Send + 'static) -> Bytes {
+    struct Held<T>(Bytes, #[allow(dead_code)] T);
+    impl<T> AsRef<[u8]> for Held<T> {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    Bytes::from_owner(Held(bytes, what))
+}
+
+/// The place of a request among all.
+pub struct Ticket {
+    _one: OwnedSemaphorePermit,
+    _unread: Option<Arc<()>>,
+}
+
+/// The answers of a connection that its client has not read yet.
+#[derive(Default)]
+pub struct Unread(Mutex<Generations>);
+
+#[derive(Default)]
+struct Generations {
+    now: Arc<()>,
+    before: Arc<()>,
+}
+
+impl Unread {
+    /// From now on the ticket is that of an answer.
+    pub fn add(&self, ticket: Ticket) -> Ticket {
+        let generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Ticket { _unread: Some(Arc::clone(&generations.now)), ..ticket }
+    }
+
+    /// Ends when an answer has not been read for the time of one, or at most twice as long.
+    pub async fn too_long(&self) {
+        loop {
+            sleep(ANSWER).await;
+            let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if Arc::strong_count(&generations.before) > 1 {
+                return;
+            }
+            generations.before = std::mem::take(&mut generations.now);
+        }
+    }
+}
+
+/// The body of a request. It ends with an error where it is late or too large.
+pub struct RequestBody {
+    body: Incoming,
+    door: Door,
+    taken: usize,
+    large: Option<OwnedSemaphorePermit>,
+    /// When it is late; set once it has to be waited for.
+    late: Option<Pin<Box<Sleep>>>,
+}
+
+impl RequestBody {
+    fn take(&mut self, bytes: usize) -> Result<(), Status> {
+        self.taken += bytes;
+        // With the five bytes that gRPC puts before a message.
+        if self.taken > MESSAGE + 5 {
+            return Err(Status::out_of_range(format!("a request has at most {MESSAGE} bytes")));
+        }
+        let has = self.large.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let needs = self.taken.saturating_sub(SMALL);
+        if needs > has {
+            let more = self.door.large(needs - has)?;
+            match &mut self.large {
+                Some(large) => large.merge(more),
+                None => self.large = Some(more),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        match Pin::new(&mut self.body).poll_frame(context) {
+            Poll::Ready(Some(Ok(frame))) => {
+                let taken = self.take(frame.data_ref().map_or(0, Bytes::len));
+                Poll::Ready(Some(taken.map(|()| frame)))
+            }
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(Status::from_error(error.into())))),
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Pending => {
+                let late = self.late.get_or_insert_with(|| Box::pin(sleep(BODY)));
+                late.as_mut().poll(context).map(|()| Some(Err(Status::deadline_exceeded("the request is late"))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The answer of a request of gRPC, with its ticket.
+pub struct AnswerBody<B> {
+    body: B,
+    door: Door,
+    ticket: Option<Ticket>,
+}
+
+impl<B> AnswerBody<B> {
+    pub fn new(body: B, door: Door, ticket: Option<Ticket>) -> Self {
+        Self { body, door, ticket }
+    }
+}
+
+impl<B> AnswerBody<B> {
+    /// The bytes keep the ticket now: `h2` may have them for long after the last was taken from here.
+    fn hold(&mut self, bytes: Bytes) -> Result<Bytes, Status> {
+        let large = match bytes.len().saturating_sub(SMALL) {
+            0 => None,
+            more => Some(self.door.large(more)?),
+        };
+        Ok(held(bytes, (self.ticket.take(), large)))
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for AnswerBody<B>
+where
+    B::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        Poll::Ready(frame.map(|frame| match frame.map_err(Into::into)?.into_data() {
+            Ok(bytes) => Ok(Frame::data(self.hold(bytes)?)),
+            Err(trailers) => Ok(trailers),
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

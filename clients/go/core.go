@@ -210,10 +210,10 @@ func (c *core) ask(
 	}
 	// What was not sent by now is not sent any more.
 	cancel()
-	if ctx.Err() != nil {
-		return nil, nil, ended(ctx)
-	}
 	err := unavailable(fmt.Errorf("no reply within %v", timeout))
+	if ctx.Err() != nil {
+		err = ended(ctx)
+	}
 	current.mu.Lock()
 	defer current.mu.Unlock()
 	if current.node != nil {

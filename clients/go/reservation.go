@@ -154,7 +154,7 @@ func (r *Reservation) Settle(ctx context.Context, actual ...int64) error {
 			r.parts[i].settled = units
 			continue
 		}
-		if (errors.As(err, &unanswered{}) || ctx.Err() != nil) && r.unansweredSince.IsZero() {
+		if errors.As(err, &unanswered{}) && r.unansweredSince.IsZero() {
 			r.unansweredSince = began
 		}
 		failures = append(failures, err)

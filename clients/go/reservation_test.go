@@ -162,6 +162,21 @@ func TestWhatWasNotSentIsKnown(t *testing.T) {
 		}
 	}
 	reservation.limiter = limiter
+	gone, leave := context.WithCancel(ctx)
+	leave()
+	if err := reservation.Settle(gone, 5); !errors.Is(err, context.Canceled) || !reservation.unansweredSince.IsZero() {
+		t.Errorf("a caller that had left: %v", err)
+	}
+	// One that leaves while its call is under way cannot know.
+	slowly := newClient(t, limiter.core.client.(*redis.Client).Options().Addr, 3)
+	slowly.AddHook(slow(time.Minute))
+	reservation.limiter = newLimiter(t, slowly, Options{Mode: Module})
+	leaving, leave := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer leave()
+	if err := reservation.Settle(leaving, 5); !errors.Is(err, context.DeadlineExceeded) || reservation.unansweredSince.IsZero() {
+		t.Errorf("a caller that leaves: %v", err)
+	}
+	reservation.limiter = limiter
 	if err := reservation.Settle(ctx, 5); err != nil {
 		t.Error(err)
 	}

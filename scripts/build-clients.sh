@@ -47,7 +47,7 @@ say 'Rust'
 cp "$work"/target/package/*.crate "$out/rust/"
 
 # version FILE MEMBER PATTERN: fails unless a line of that member of a tarball matches.
-has() { tar -xOzf "$1" "$2" | grep -q "$3" || { say "$1: no $3 in $2"; exit 1; }; }
+has() { tar -xOzf "$1" "$2" | grep "$3" >/dev/null || { say "$1: no $3 in $2"; exit 1; }; }
 version=$(scripts/release.py check)
 has "$out/python/redis_rl-$version.tar.gz" "redis_rl-$version/PKG-INFO" "^Version: $version\$"
 has "$out/node/redis-rl-$version.tgz" package/package.json "\"version\": \"$version\""

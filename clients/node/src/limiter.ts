@@ -202,7 +202,12 @@ export class Limiter {
    * than the time that is left, and if the request never fits. While the server is unavailable it goes on until its time is over.
    */
   async wait<R extends Rule>(key: Word, rule: R, options: WaitOptions<R> = {} as WaitOptions<R>): Promise<Result> {
-    const { cost, holder, signal, timeout = Number.POSITIVE_INFINITY } = options as AnyWait;
+    const {
+      cost,
+      holder,
+      signal,
+      timeout = Number.POSITIVE_INFINITY,
+    } = options as WaitOptions<LeaseRule> & WaitOptions;
     if (checked<Rule>(rule).kind === "lease") {
       const place = { holder: holder ?? (rule as LeaseRule).holder ?? randomUUID(), signal, timeout };
       return (await this.#placed(key, rule as LeaseRule, place)).result;
@@ -703,14 +708,6 @@ export class Limiter {
       await sleep(Math.min(1000, left()), undefined, { ref: false });
     }
   }
-}
-
-/** What a wait may say, whatever its rule is. */
-interface AnyWait {
-  readonly cost?: number;
-  readonly holder?: Word;
-  readonly timeout?: number;
-  readonly signal?: AbortSignal;
 }
 
 /** What is asked of one rule. */

@@ -81,51 +81,36 @@ export interface CallOptions {
   readonly signal?: AbortSignal;
 }
 
-interface LeaseHitOptions extends CallOptions {
+export interface AcquireOptions extends CallOptions {
   /** Who asks for the lease. */
   readonly holder?: Word;
 }
 
-interface ThrottleHitOptions extends CallOptions {
-  /** Units that this request weighs: an integer from 1. */
+export interface TurnOptions extends CallOptions {
+  /** Units that this request weighs: an integer from 1, and of a peek from 0, which shows the state as it is. */
   readonly cost?: number;
 }
 
-interface WindowHitOptions extends ThrottleHitOptions {
+interface WindowHitOptions extends TurnOptions {
   /** Count the request whether it fits or not. */
   readonly force?: boolean;
 }
 
 /** What a call may say instead of its rule. */
 export type HitOptions<R extends Rule = SlidingRule> = R extends LeaseRule
-  ? LeaseHitOptions
+  ? AcquireOptions
   : R extends ThrottleRule
-    ? ThrottleHitOptions
+    ? TurnOptions
     : WindowHitOptions;
 
-interface QuotaPeekOptions extends CallOptions {
-  /** Units that the request would weigh: an integer from 0. With 0 it shows the state as it is. */
-  readonly cost?: number;
-}
-
 /** What a peek may say. A lease has no cost; without a `holder` it is somebody new who asks. */
-export type PeekOptions<R extends Rule = SlidingRule> = R extends LeaseRule ? LeaseHitOptions : QuotaPeekOptions;
+export type PeekOptions<R extends Rule = SlidingRule> = R extends LeaseRule ? AcquireOptions : TurnOptions;
 
 export interface RefundOptions extends CallOptions {
   /** Units to give back; as many as the rule takes unless given. */
   readonly cost?: number;
   /** Give back only what was taken at this time: a result's `atMs`. */
   readonly atMs?: number;
-}
-
-export interface AcquireOptions extends CallOptions {
-  /** Who asks for the lease; a random UUID unless given. */
-  readonly holder?: Word;
-}
-
-export interface TurnOptions extends CallOptions {
-  /** Units that this request weighs: an integer from 1. */
-  readonly cost?: number;
 }
 
 interface Waiting {
@@ -150,51 +135,22 @@ export interface HoldOptions {
   readonly signal?: AbortSignal;
 }
 
-/** One key and rule of {@link Limiter.all}. */
+type Without<Names extends string> = { readonly [Name in Names]?: never };
+type At<R extends Rule> = { readonly key: Word; readonly rule: R };
+/** Units; 0 checks whether there is room and takes none. */
+type Weighing = { readonly cost?: number };
+
+/** One key and rule of {@link Limiter.all}. A lease needs to know who holds it. */
 export type Demand =
-  | {
-      readonly key: Word;
-      readonly rule: UnitRule;
-      /** Units; 0 checks whether there is room and takes none. */
-      readonly cost?: number;
-      readonly force?: boolean;
-      readonly holder?: never;
-    }
-  | {
-      readonly key: Word;
-      readonly rule: ThrottleRule;
-      readonly cost?: number;
-      readonly force?: never;
-      readonly holder?: never;
-    }
-  | {
-      readonly key: Word;
-      readonly rule: LeaseRule;
-      /** Who holds the lease. */
-      readonly holder: Word;
-      readonly cost?: never;
-      readonly force?: never;
-    }
-  | {
-      readonly key: Word;
-      readonly rule: HeldLeaseRule;
-      readonly holder?: Word;
-      readonly cost?: never;
-      readonly force?: never;
-    };
+  | (At<UnitRule> & Weighing & { readonly force?: boolean } & Without<"holder">)
+  | (At<ThrottleRule> & Weighing & Without<"force" | "holder">)
+  | (At<LeaseRule> & { readonly holder: Word } & Without<"cost" | "force">)
+  | (At<HeldLeaseRule> & { readonly holder?: Word } & Without<"cost" | "force">);
 
-/** One key and rule of {@link Limiter.reserveAll}: `reserve` is the number of units to hold. */
-export type ReservedDemand = (Demand & { readonly reserve?: undefined }) | ReservedUnits;
-
-interface ReservedUnits {
-  readonly key: Word;
-  readonly rule: UnitRule;
-  /** Units, from 1. */
-  readonly reserve: number;
-  readonly cost?: never;
-  readonly force?: never;
-  readonly holder?: never;
-}
+/** One key and rule of {@link Limiter.reserveAll}: `reserve` is the number of units to hold, from 1. */
+export type ReservedDemand =
+  | (Demand & { readonly reserve?: undefined })
+  | (At<UnitRule> & { readonly reserve: number } & Without<"cost" | "force" | "holder">);
 
 export interface ReserveOptions extends CallOptions {
   /** For how long units are held that nobody settles or renews: seconds, or text such as `"2 minutes"`. By default 60. */
@@ -266,13 +222,4 @@ export function checkedPolicy(policy: WhenUnavailable): WhenUnavailable {
 }
 
 /** Those of the limiter, of which none is misspelt. */
-export const OPTIONS: readonly (keyof LimiterOptions)[] = [
-  "prefix",
-  "mode",
-  "timeout",
-  "whenUnavailable",
-  "processes",
-  "name",
-  "logger",
-  "onDecision",
-];
+export const OPTIONS = "prefix mode timeout whenUnavailable processes name logger onDecision".split(" ");

@@ -53,36 +53,14 @@ export class WindowResult {
   }
 }
 
-const FIELDS = [
-  "allowed",
-  "limit",
-  "used",
-  "remaining",
-  "retry-after-ms",
-  "next-after-ms",
-  "reset-after-ms",
-  "window-ms",
-  "at-ms",
-] as const;
+const TIMES = ["retry-after-ms", "next-after-ms", "reset-after-ms", "window-ms", "at-ms"] as const;
+const FIELDS = ["allowed", "limit", "used", "remaining", ...TIMES] as const;
 
 /** The server's own words for the figures. */
 export type Figures = Record<(typeof FIELDS)[number], number> & { readonly "wait-ms"?: number };
 
 /** Reads a FULL reply: a flat array over RESP2, a map in whatever form the client gives it over RESP3. */
 export function readFigures(reply: unknown, isTurn = false): Figures {
-  if (!isTurn && Array.isArray(reply) && isInOrder(reply)) {
-    return {
-      allowed: reply[1],
-      limit: reply[3],
-      used: reply[5],
-      remaining: reply[7],
-      "retry-after-ms": reply[9],
-      "next-after-ms": reply[11],
-      "reset-after-ms": reply[13],
-      "window-ms": reply[15],
-      "at-ms": reply[17],
-    };
-  }
   const found: Record<string, unknown> = {};
   if (Array.isArray(reply)) {
     for (let i = 0; i + 1 < reply.length; i += 2) found[String(reply[i])] = reply[i + 1];
@@ -97,11 +75,6 @@ export function readFigures(reply: unknown, isTurn = false): Figures {
   const wait = readInteger(found["wait-ms"], "wait-ms of a turn");
   if (wait < 0) throw new UnreadableReplyError(reply, "a turn to come");
   return { ...figures, "wait-ms": wait };
-}
-
-/** Whether a flat reply has these fields in this order and numbers behind them, as nearly every one has. */
-function isInOrder(reply: readonly unknown[]): boolean {
-  return FIELDS.every((field, i) => reply[2 * i] === field && Number.isInteger(reply[2 * i + 1]));
 }
 
 /** The figures of a calendar's window, of which no length is told. */

@@ -66,7 +66,8 @@ describe("features", () => {
     await limiter.hit("w:long", long);
     const denied = await limiter.wait("w:long", long, { timeout: 60_000 });
     // A minute before it fits the same call would have got a turn.
-    assert.deepEqual([denied.allowed, Math.floor((denied.retryAfterMs ?? 0) / 1000)], [false, 3540]);
+    assert.equal(denied.allowed, false);
+    assert.ok(Math.abs((denied.retryAfterMs ?? 0) - 3_540_000) < 30_000, `${denied.retryAfterMs}`);
     assert.equal((await limiter.wait("w:never", sliding("0/s"))).retryAfter, undefined);
     const controller = new AbortController();
     const waiting = limiter.wait("w:long", long, { signal: controller.signal });

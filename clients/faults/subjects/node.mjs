@@ -109,7 +109,9 @@ function counted(replies, each) {
 const commands = {
   async limiter(_, { name, connect, client, timeout, prefix, mode, hook }) {
     if (!clients.has(client)) clients.set(client, await clientOf(connect));
-    const onDecision = hook ? ({ command, key }) => tell({ hook: { call: command, key } }) : undefined;
+    const called = (command) => (["sliding", "fixed", "throttle"].includes(command) ? "hit" : command);
+    const each = ({ command, keys }) => keys.forEach((key) => void tell({ hook: { call: called(command), key } }));
+    const onDecision = hook ? each : undefined;
     const options = given({ name, prefix, mode, onDecision, timeout: timeout * 1000, logger });
     limiters.set(name, new Limiter(clients.get(client), options));
   },

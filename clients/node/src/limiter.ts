@@ -381,7 +381,7 @@ export class Limiter {
     const read = (reply: unknown) => {
       const windows = readWindows(rule, forced, reply, within !== undefined);
       const result = toResult(rule, windows, "server", holder);
-      this.#decided(command, key, rule, result.allowed, "server", start);
+      this.#decided(command, [key], rule, result.allowed, "server", start);
       return { result, windows: [windows] };
     };
     const instead = ([windows]: Windows, source: Source) => toResult(rule, windows as Figures[], source);
@@ -441,7 +441,7 @@ export class Limiter {
         const windows = this.#denials.find(memoryKey(key), rule, cost, performance.now(), since);
         if (!windows) continue;
         this.#statistics.deniedFromMemory++;
-        this.#decided(command, key, rule, false, "memory", start);
+        this.#decided(command, keysOf(asked), rule, false, "memory", start);
         return { result: toResult(rule, windows, "memory"), index };
       }
       return undefined;
@@ -473,8 +473,8 @@ export class Limiter {
           ? asked.map(({ rule }) => unlimited(rule))
           : this.#local.decide(demands, asking.peek ?? false);
       const result = instead(windows, policy);
-      const [{ key, rule }] = asked as readonly [Asked, ...Asked[]];
-      this.#decided(command, key, rule, result.allowed, policy, start);
+      const [{ rule }] = asked as readonly [Asked, ...Asked[]];
+      this.#decided(command, keysOf(asked), rule, result.allowed, policy, start);
       return told(result);
     }
   }
@@ -509,7 +509,7 @@ export class Limiter {
     const reply = calendars.length > 0 ? await this.#inPeriod(calendars, send, asking) : await send();
     const figures = readAll(list.length, reply);
     const result = new AllResult(rules, figures, "server");
-    this.#decided("all", first.key, first.rule, result.allowed, "server", start);
+    this.#decided("all", keysOf(list), first.rule, result.allowed, "server", start);
     return { result, each: figures.each };
   }
 
@@ -650,13 +650,29 @@ export class Limiter {
     }
   }
 
-  #decided(command: Call["name"], key: Word, rule: Rule, allowed: boolean, source: Source, start: number): void {
+  #decided(
+    command: Call["name"],
+    keys: readonly Word[],
+    rule: Rule,
+    allowed: boolean,
+    source: Source,
+    start: number,
+  ): void {
     if (command !== "peek") this.#statistics[allowed ? "allowed" : "denied"]++;
     if (!this.#onDecision) return;
     const durationMs = performance.now() - start;
     const failed = (error: unknown) => this.warn(`onDecision failed: ${String(error)}`);
     try {
-      const told = this.#onDecision({ limiter: this.name, command, key, rule, allowed, source, durationMs });
+      const told = this.#onDecision({
+        limiter: this.name,
+        command,
+        key: keys[0] as Word,
+        keys,
+        rule,
+        allowed,
+        source,
+        durationMs,
+      });
       if (told instanceof Promise) told.catch(failed);
     } catch (error) {
       failed(error);
@@ -728,6 +744,10 @@ interface Deciding<T, R> {
   decide(): Promise<T>;
   read(reply: T): { result: R; windows: Windows };
   instead(windows: Windows, source: Source): R;
+}
+
+function keysOf(list: readonly { readonly key: Word }[]): Word[] {
+  return list.map(({ key }) => key);
 }
 
 function unitsOf(rule: Rule, cost: number | undefined): number {

@@ -30,8 +30,10 @@ export interface Decision {
   /** The limiter's name. */
   readonly limiter: string;
   readonly command: Call["name"];
-  /** The key as the caller gave it; of `all` the first. */
+  /** The key as the caller gave it; of several the first, and `keys` are all. */
   readonly key: Word;
+  readonly keys: readonly Word[];
+  /** The rule of the first key. */
   readonly rule: Rule;
   readonly allowed: boolean;
   readonly source: Source;

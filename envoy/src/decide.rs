@@ -2,18 +2,16 @@
 //!
 //! All limits of a request are asked together. If an enforced one has no room, nothing is charged. A quota that has no
 //! room drops out, and the rest is asked again; only where all quotas have none is the request denied. A limit in shadow
-//! mode is charged where the request passes, and never denies.
+//! mode is charged where the request passes, and never denies. What a request gives back follows the decision.
 //!
 //! Limits in several slots of a cluster, or more than Redis takes in one call, are several decisions. If one of them denies
 //! or fails, what the others have charged is given back.
+//!
+//! This is the order of the calls alone, without the calls: [`Deciding::step`] says what to do, and is told what came of it.
 
-use std::sync::Arc;
+use std::time::SystemTime;
 
-use futures_util::future::join_all;
-use tokio::sync::oneshot;
-
-use crate::stats::Stats;
-use crate::store::{Failure, Item, State, Store};
+use crate::store::{Failure, Item, State};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -32,160 +30,373 @@ pub struct Part {
 }
 
 /// What was decided, by part.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Outcome {
     pub states: Vec<State>,
     pub charged: Vec<bool>,
 }
 
-struct Deciding<'a> {
-    store: &'a Store,
-    stats: &'a Stats,
-    parts: &'a [Part],
-    states: Vec<Option<State>>,
-    charged: Vec<bool>,
+/// What is to be done next. Parts and refunds are named by their positions.
+#[derive(Debug)]
+pub enum Step {
+    /// Look at each of these parts.
+    Peek(Vec<usize>),
+    /// Ask for these parts, together as far as that can be.
+    Ask(Vec<usize>),
+    /// Take back what these parts were charged.
+    GiveBack(Vec<usize>),
+    /// Give back all that the request gives back.
+    Refund,
+    /// Charge what these refunds have given back: so many units each.
+    TakeBack(Vec<(usize, u64)>),
+    Done(Result<(Outcome, Vec<State>), Failure>),
 }
 
-/// Decides. `quota_passes`: whether the request has a quota that never fails, beside those of the parts.
-pub async fn decide(
-    store: &Arc<Store>,
-    stats: &Arc<Stats>,
-    parts: &[Part],
+/// How far a part is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It is only looked at.
+    Look,
+    Open,
+    Charged,
+    /// It was looked at, had no room, or was given back.
+    Settled,
+}
+
+#[derive(Debug)]
+pub struct Deciding<'a> {
+    parts: &'a [Part],
     quota_passes: bool,
-) -> Result<Outcome, Failure> {
-    if store.takes_at_once(parts.iter().map(|part| &part.item)) {
-        return Deciding::new(store, stats, parts).decide(quota_passes).await;
-    }
-    // It goes on when the caller does not wait any longer, so that nothing stays charged for a request without a decision.
-    let (answer, answered) = oneshot::channel();
-    let (store, stats, parts) = (Arc::clone(store), Arc::clone(stats), parts.to_vec());
-    tokio::spawn(async move {
-        let mut deciding = Deciding::new(&store, &stats, &parts);
-        let decided = deciding.decide(quota_passes).await;
-        let failed = decided.is_err();
-        if answer.send(decided).is_err() || failed {
-            deciding.give_back().await;
-        }
-    });
-    answered.await.unwrap_or_else(|_| Err(Failure::unavailable("a limit was not decided")))
+    stages: Vec<Stage>,
+    states: Vec<Option<State>>,
+    /// What stays charged, whatever came of giving it back.
+    kept: Vec<bool>,
+    refunds: usize,
+    refunded: Vec<(usize, u64, Option<State>)>,
+    failure: Option<Failure>,
 }
 
 impl<'a> Deciding<'a> {
-    fn new(store: &'a Store, stats: &'a Stats, parts: &'a [Part]) -> Self {
-        Self { store, stats, parts, states: vec![None; parts.len()], charged: vec![false; parts.len()] }
-    }
-
-    async fn decide(&mut self, quota_passes: bool) -> Result<Outcome, Failure> {
-        let (parts, count) = (self.parts, self.parts.len());
+    /// `quota_passes`: whether the request has a quota that never fails, beside those of the parts. `refunds`: how many there
+    /// are.
+    pub fn new(parts: &'a [Part], quota_passes: bool, refunds: usize) -> Self {
         // A check by itself is a look. Together with others it is part of the decision, where its rule can be asked for
         // nothing, and denies where nothing is left: not in shadow mode.
-        let looks = |index: &usize| {
-            let Part { item, mode } = &parts[*index];
-            item.units == 0 && (count == 1 || !item.can_be_forced() || *mode == Mode::Shadow)
+        let looks = |Part { item, mode }: &Part| {
+            item.units == 0 && (parts.len() == 1 || !item.can_be_forced() || *mode == Mode::Shadow)
         };
-        let (checks, mut open): (Vec<_>, Vec<_>) = (0..count).partition(looks);
-        self.peek(&checks).await?;
-        let mut denied = checks.iter().any(|index| parts[*index].mode == Mode::Enforced && !self.allowed(*index));
-        denied |= !quota_passes && self.all_quotas_failed();
-        while !denied && !open.is_empty() {
-            let (passed, out) = self.ask(&open).await?;
-            denied = out.iter().any(|index| parts[*index].mode == Mode::Enforced);
-            open.retain(|index| !passed.contains(index) && !out.contains(index));
-            denied |= !quota_passes && self.all_quotas_failed();
+        Self {
+            parts,
+            quota_passes,
+            stages: parts.iter().map(|part| if looks(part) { Stage::Look } else { Stage::Open }).collect(),
+            states: vec![None; parts.len()],
+            kept: vec![false; parts.len()],
+            refunds,
+            refunded: Vec::new(),
+            failure: None,
         }
-        if denied {
-            self.give_back().await;
-            let unknown: Vec<_> = (0..count).filter(|index| self.states[*index].is_none()).collect();
-            self.peek(&unknown).await?;
+    }
+
+    /// To be called until it is done, each time after the step before was reported.
+    pub fn step(&mut self) -> Step {
+        if self.failure.is_none() {
+            let looks = self.in_stage(Stage::Look);
+            if !looks.is_empty() {
+                return Step::Peek(looks);
+            }
+            let open = if self.is_denied() { Vec::new() } else { self.in_stage(Stage::Open) };
+            if !open.is_empty() {
+                return Step::Ask(open);
+            }
         }
-        let states = self.states.iter().cloned().collect::<Option<Vec<_>>>();
-        let states = states.ok_or_else(|| Failure::unavailable("a limit was not decided"))?;
-        Ok(Outcome { states, charged: self.charged.clone() })
+        if self.failure.is_some() || self.is_denied() {
+            let mut charged = self.in_stage(Stage::Charged);
+            charged.retain(|index| self.parts[*index].item.units > 0);
+            if !charged.is_empty() {
+                return Step::GiveBack(charged);
+            }
+        }
+        if let Some(failure) = &self.failure {
+            let done: Vec<_> = self.refunded.drain(..).map(|(refund, units, _)| (refund, units)).collect();
+            return if done.is_empty() { Step::Done(Err(failure.clone())) } else { Step::TakeBack(done) };
+        }
+        let unknown: Vec<_> = (0..self.parts.len()).filter(|index| self.states[*index].is_none()).collect();
+        if !unknown.is_empty() {
+            return Step::Peek(unknown);
+        }
+        if self.refunded.len() < self.refunds {
+            return Step::Refund;
+        }
+        let states = self.states.iter().flatten().cloned().collect();
+        let outcome = Outcome { states, charged: self.kept.clone() };
+        Step::Done(Ok((outcome, self.refunded.iter().filter_map(|(.., state)| state.clone()).collect())))
     }
 
-    fn allowed(&self, index: usize) -> bool {
-        self.states[index].as_ref().is_none_or(|state| state.allowed)
+    /// A part was looked at.
+    pub fn saw(&mut self, index: usize, state: State) {
+        self.states[index] = Some(state);
+        if self.stages[index] == Stage::Look {
+            self.stages[index] = Stage::Settled;
+        }
     }
 
-    fn all_quotas_failed(&self) -> bool {
-        let mut quotas = (0..self.parts.len()).filter(|index| self.parts[*index].mode == Mode::Quota).peekable();
-        quotas.peek().is_some() && quotas.all(|index| !self.allowed(index))
+    /// These parts were asked for together, and all charged or none.
+    pub fn asked(&mut self, batch: &[usize], allowed: bool, states: Vec<State>) {
+        let open = |stages: &[Stage]| stages.iter().filter(|stage| **stage == Stage::Open).count();
+        let before = open(&self.stages);
+        let denies = |index: usize, state: &State| !state.allowed && !self.parts[index].item.force;
+        let any = batch.iter().zip(&states).any(|(index, state)| denies(*index, state));
+        for (index, state) in batch.iter().zip(states) {
+            if allowed {
+                self.stages[*index] = Stage::Charged;
+                self.kept[*index] = true;
+            // What is counted whether it fits or not drops out where it is what cannot be counted at all.
+            } else if !state.allowed && (!self.parts[*index].item.force || !any) {
+                self.stages[*index] = Stage::Settled;
+            }
+            self.states[*index] = Some(state);
+        }
+        if open(&self.stages) == before {
+            self.failed(Failure::unavailable("Redis denied a request without a reason"));
+        }
     }
 
-    /// Asks for the parts at these positions: which passed and are charged, and which have no room.
-    async fn ask(&mut self, open: &[usize]) -> Result<(Vec<usize>, Vec<usize>), Failure> {
-        let items: Vec<_> = open.iter().map(|index| &self.parts[*index].item).collect();
-        let batches = self.store.batches(&items);
-        self.stats.own.redis_calls.add(batches.len() as u64);
-        let calls = batches.into_iter().map(async |batch| {
-            let items: Vec<_> = batch.iter().map(|at| items[*at]).collect();
-            (batch, self.store.decide(&items).await)
-        });
-        let results = join_all(calls).await;
-        let (mut passed, mut out) = (Vec::new(), Vec::new());
-        let mut failure = None;
-        for (batch, decided) in results {
-            let positions = batch.iter().map(|at| open[*at]);
-            let (allowed, states) = match decided {
-                Ok(decided) => decided,
-                Err(failed) => {
-                    if failed.may_have_charged() {
-                        self.stats.own.undecided_units.add(positions.map(|index| self.parts[index].item.units).sum());
-                    }
-                    failure = Some(failed);
+    /// When a part was asked for, by the server's clock.
+    pub fn time_of(&self, index: usize) -> Option<SystemTime> {
+        self.states[index].as_ref().map(|state| state.at)
+    }
+
+    /// It was tried to give back what a part was charged, and came to this many units.
+    pub fn gave_back(&mut self, index: usize, units: Option<u64>) {
+        self.stages[index] = Stage::Settled;
+        if let (Some(units), Some(state)) = (units, &mut self.states[index]) {
+            self.kept[index] = false;
+            state.used = state.used.saturating_sub(units);
+            state.remaining = state.limit.saturating_sub(state.used);
+        }
+    }
+
+    /// A refund has given back this many units, and this is the state since, if it is known. To be called in their order.
+    pub fn refunded(&mut self, refund: usize, units: u64, state: Result<State, Failure>) {
+        self.refunded.push((refund, units, state.as_ref().ok().cloned()));
+        if let Err(failure) = state {
+            self.failed(failure);
+        }
+    }
+
+    /// A call has failed, or nobody waits for the decision any longer.
+    pub fn failed(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+    }
+
+    fn in_stage(&self, stage: Stage) -> Vec<usize> {
+        (0..self.parts.len()).filter(|index| self.stages[*index] == stage).collect()
+    }
+
+    fn is_denied(&self) -> bool {
+        let out = |index: &usize| self.states[*index].as_ref().is_some_and(|state| !state.allowed);
+        let of = |mode| (0..self.parts.len()).filter(move |index| self.parts[*index].mode == mode);
+        let mut quotas = of(Mode::Quota).peekable();
+        of(Mode::Enforced).any(|index| out(&index))
+            || !self.quota_passes && quotas.peek().is_some() && quotas.all(|index| out(&index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use redis_rl_client::Rule;
+
+    use super::*;
+    use crate::config::tree::Kind;
+
+    /// A limit of a request: how it is asked for, the state of its counter, and which call it belongs to.
+    #[derive(Debug, Clone)]
+    struct Limit {
+        part: Part,
+        limit: u64,
+        used: u64,
+        call: u8,
+    }
+
+    fn limit() -> impl Strategy<Value = Limit> {
+        let mode = prop_oneof![Just(Mode::Enforced), Just(Mode::Quota), Just(Mode::Shadow)];
+        (mode, any::<bool>(), 0..3_u64, 0..4_u64, 0..4_u64, 0..3_u8).prop_map(
+            |(mode, throttle, units, limit, used, call)| {
+                let kind = if throttle {
+                    Kind::Throttle(Rule::throttle("1/second").unwrap())
+                } else {
+                    Kind::Sliding(Rule::sliding("1/second").unwrap())
+                };
+                let force = mode == Mode::Shadow && !throttle && units > 0;
+                let item = Item { key: b"k".to_vec(), kind, units, force, holder: String::new(), hold: None };
+                Limit { part: Part { item, mode }, limit, used, call }
+            },
+        )
+    }
+
+    /// A server of these counters whose calls fail in turn as told.
+    struct Server {
+        limits: Vec<Limit>,
+        refunds: Vec<bool>,
+        fails: std::vec::IntoIter<bool>,
+        /// Of charges that could not be given back, and the reverse.
+        stuck: bool,
+    }
+
+    impl Server {
+        fn fails(&mut self) -> bool {
+            self.fails.next().unwrap_or(false)
+        }
+
+        fn state(&self, index: usize) -> State {
+            let Limit { part, limit, used, .. } = &self.limits[index];
+            State {
+                allowed: used + part.item.units.max(1) <= *limit,
+                limit: *limit,
+                used: *used,
+                remaining: limit.saturating_sub(*used),
+                retry_after: None,
+                next_after: None,
+                reset_after: None,
+                window: Duration::from_secs(1),
+                at: SystemTime::UNIX_EPOCH,
+            }
+        }
+
+        fn ask(&mut self, open: Vec<usize>, deciding: &mut Deciding<'_>) {
+            let mut calls: BTreeMap<u8, Vec<usize>> = BTreeMap::new();
+            open.into_iter().for_each(|index| calls.entry(self.limits[index].call).or_default().push(index));
+            for batch in calls.into_values() {
+                if self.fails() {
+                    deciding.failed(Failure::unavailable("a call"));
                     continue;
                 }
-            };
-            for (index, state) in positions.zip(states) {
-                if allowed {
-                    self.charged[index] = true;
-                    passed.push(index);
-                } else if !state.allowed && !self.parts[index].item.force {
-                    out.push(index);
+                let mut states: Vec<_> = batch.iter().map(|index| self.state(*index)).collect();
+                let fits = |(index, state): (&usize, &State)| state.allowed || self.limits[*index].part.item.force;
+                let allowed = batch.iter().zip(&states).all(fits);
+                for (index, state) in batch.iter().zip(&mut states).filter(|_| allowed) {
+                    self.limits[*index].used += self.limits[*index].part.item.units;
+                    state.used = self.limits[*index].used;
                 }
-                self.states[index] = Some(state);
+                deciding.asked(&batch, allowed, states);
             }
         }
-        if let Some(failure) = failure {
-            return Err(failure);
-        }
-        if passed.is_empty() && out.is_empty() {
-            return Err(Failure::unavailable("Redis denied a request without a reason"));
-        }
-        Ok((passed, out))
-    }
 
-    /// Takes back what was charged for a request that does not pass.
-    async fn give_back(&mut self) {
-        let charged = (0..self.parts.len()).filter(|index| self.charged[*index] && self.parts[*index].item.units > 0);
-        let refunds = charged.map(async |index| {
-            self.stats.own.redis_calls.inc();
-            let at = self.states[index].as_ref().map(|state| state.at);
-            (index, self.store.refund(&self.parts[index].item, at).await)
-        });
-        for (index, refunded) in join_all(refunds).await {
-            match refunded {
-                Ok((units, _)) => {
-                    self.charged[index] = false;
-                    if let Some(state) = &mut self.states[index] {
-                        state.used = state.used.saturating_sub(units);
-                        state.remaining = state.limit.saturating_sub(state.used);
+        fn play(&mut self, deciding: &mut Deciding<'_>) -> Result<(Outcome, Vec<State>), Failure> {
+            for _ in 0..100 {
+                match deciding.step() {
+                    Step::Done(done) => return done,
+                    Step::Ask(open) => self.ask(open, deciding),
+                    Step::Peek(indices) => indices.into_iter().for_each(|index| {
+                        if self.fails() {
+                            deciding.failed(Failure::unavailable("a look"));
+                        } else {
+                            deciding.saw(index, self.state(index));
+                        }
+                    }),
+                    Step::GiveBack(indices) => indices.into_iter().for_each(|index| {
+                        let units = self.limits[index].part.item.units;
+                        if self.fails() {
+                            self.stuck = true;
+                            deciding.gave_back(index, None);
+                        } else {
+                            self.limits[index].used -= units;
+                            deciding.gave_back(index, Some(units));
+                        }
+                    }),
+                    Step::Refund => (0..self.refunds.len()).for_each(|index| {
+                        let fails = self.fails();
+                        self.refunds[index] = !fails;
+                        let state = State { allowed: true, ..self.state(0) };
+                        let state = if fails { Err(Failure::unavailable("a refund")) } else { Ok(state) };
+                        deciding.refunded(index, u64::from(!fails), state);
+                    }),
+                    Step::TakeBack(done) => {
+                        done.into_iter()
+                            .filter(|(_, units)| *units > 0)
+                            .for_each(|(index, _)| self.refunds[index] = false);
                     }
                 }
-                Err(failure) => {
-                    self.stats.own.undecided_units.add(self.parts[index].item.units);
-                    tracing::debug!("a request that does not pass stays charged: {}", failure.reason());
-                }
+            }
+            panic!("it does not end: {deciding:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_decision_charges_all_that_passes_or_nothing(
+            limits in vec(limit(), 1..6),
+            quota_passes: bool,
+            refunds in 0..3_usize,
+            fails in prop_oneof![Just(vec![]), vec(prop::bool::weighted(0.2), 0..20)],
+            given_up: bool,
+        ) {
+            let parts: Vec<_> = limits.iter().map(|limit| limit.part.clone()).collect();
+            let mut server =
+                Server { limits: limits.clone(), refunds: vec![false; refunds], fails: fails.into_iter(), stuck: false };
+            let mut deciding = Deciding::new(&parts, quota_passes, refunds);
+            let mut decided = server.play(&mut deciding);
+            if given_up && decided.is_ok() {
+                deciding.failed(Failure::unavailable("nobody waits"));
+                decided = server.play(&mut deciding);
+                prop_assert!(decided.is_err());
+            }
+            let charged = |index: usize| server.limits[index].used - limits[index].used;
+            let Ok((outcome, refunded)) = decided else {
+                prop_assert!(server.stuck || (0..parts.len()).all(|index| charged(index) == 0));
+                prop_assert!(!server.refunds.contains(&true));
+                return Ok(());
+            };
+            prop_assert_eq!((refunded.len(), server.refunds.contains(&false)), (refunds, false));
+            let of = |mode: Mode| parts.iter().zip(&outcome.states).filter(move |(part, _)| part.mode == mode);
+            let quotas = of(Mode::Quota).count();
+            let denied = of(Mode::Enforced).any(|(_, state)| !state.allowed)
+                || !quota_passes && quotas > 0 && of(Mode::Quota).all(|(_, state)| !state.allowed);
+            for (index, (part, state)) in parts.iter().zip(&outcome.states).enumerate() {
+                let passes = !denied && (state.allowed || part.item.force);
+                let units = if passes { part.item.units } else { 0 };
+                prop_assert!(charged(index) == units || server.stuck && charged(index) == part.item.units);
+                // What it says is so.
+                prop_assert_eq!(state.used, server.limits[index].used);
+                prop_assert!(part.item.units == 0 || outcome.charged[index] == (charged(index) > 0));
+                prop_assert!(state.allowed == (limits[index].used + part.item.units.max(1) <= limits[index].limit));
             }
         }
     }
 
-    async fn peek(&mut self, positions: &[usize]) -> Result<(), Failure> {
-        self.stats.own.redis_calls.add(positions.len() as u64);
-        let looks = positions.iter().map(|index| self.store.peek(&self.parts[*index].item));
-        for (index, state) in positions.iter().zip(join_all(looks).await) {
-            self.states[*index] = Some(state?);
-        }
-        Ok(())
+    #[test]
+    fn what_cannot_be_counted_at_all_drops_out_of_a_denial_that_nothing_else_explains() {
+        let shadow = Limit {
+            part: Part {
+                item: Item {
+                    key: b"k".to_vec(),
+                    kind: Kind::Sliding(Rule::sliding("5/second").unwrap()),
+                    units: 2000,
+                    force: true,
+                    holder: String::new(),
+                    hold: None,
+                },
+                mode: Mode::Shadow,
+            },
+            limit: 5,
+            used: 0,
+            call: 0,
+        };
+        let parts = [shadow.part.clone()];
+        let server = Server { limits: vec![shadow], refunds: vec![], fails: vec![].into_iter(), stuck: false };
+        let mut deciding = Deciding::new(&parts, false, 0);
+        assert!(matches!(deciding.step(), Step::Ask(open) if open == [0]));
+        deciding.asked(&[0], false, vec![server.state(0)]);
+        let Step::Done(Ok((outcome, _))) = deciding.step() else { panic!("{deciding:?}") };
+        assert_eq!((outcome.states[0].allowed, outcome.charged), (false, vec![false]));
+
+        let mut deciding = Deciding::new(&parts, false, 0);
+        deciding.asked(&[0], false, vec![State { allowed: true, ..server.state(0) }]);
+        assert!(matches!(deciding.step(), Step::Done(Err(_))));
     }
 }

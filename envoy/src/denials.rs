@@ -6,14 +6,17 @@
 //!
 //! A request is known by a hash, and what is kept has bounds, so that its memory does not depend on what clients send.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{OptionsBuilder, Weighter};
 
 use crate::config::tree::Kind;
 use crate::decide::{Mode, Outcome, Part};
+use crate::store::MOST_KEYS;
 
 const LONGEST: Duration = Duration::from_secs(1);
 /// Keys share these; a refund of one forgets denials of all that share its place.
@@ -21,27 +24,22 @@ const EPOCHS: usize = 1024;
 /// How many limits the requests that are remembered have together, at most, for each request that may be.
 const LIMITS: usize = 4;
 
-#[derive(Debug)]
 pub struct Denials {
-    most: usize,
     /// Their keys are random: no client can make two requests that share a hash.
     hashers: [RandomState; 2],
     /// How often units were given back, by hash of the key.
     epochs: Vec<AtomicU64>,
-    kept: Mutex<Kept>,
+    /// `None`: nothing is remembered.
+    kept: Option<Cache<u128, Arc<Denial>, Limits, RandomState>>,
 }
 
-#[derive(Debug, Default)]
-struct Kept {
-    denials: HashMap<u128, Denial>,
-    /// Of all of them.
-    limits: usize,
-}
+/// What a denial takes of the room.
+#[derive(Clone)]
+struct Limits;
 
-impl Kept {
-    fn retain(&mut self, keep: impl Fn(&Denial) -> bool) {
-        self.denials.retain(|_, denial| keep(denial));
-        self.limits = self.denials.values().map(|denial| denial.outcome.states.len()).sum();
+impl Weighter<u128, Arc<Denial>> for Limits {
+    fn weight(&self, _: &u128, denial: &Arc<Denial>) -> u64 {
+        denial.outcome.states.len().max(LIMITS) as u64
     }
 }
 
@@ -62,11 +60,15 @@ pub struct Started {
 impl Denials {
     /// Remembers at most `most` denials; 0 switches it off.
     pub fn new(most: usize) -> Self {
+        let room = most.saturating_mul(LIMITS) as u64;
+        // Parts of their own for threads, of which there is one as a rule, would not take what is large.
+        let options = OptionsBuilder::new().shards(1).estimated_items_capacity(most).weight_capacity(room).build();
+        let kept = options.ok().filter(|_| most > 0);
         Self {
-            most,
             hashers: [RandomState::new(), RandomState::new()],
             epochs: (0..EPOCHS).map(|_| AtomicU64::new(0)).collect(),
-            kept: Mutex::default(),
+            kept: kept
+                .map(|options| Cache::with_options(options, Limits, RandomState::new(), DefaultLifecycle::default())),
         }
     }
 
@@ -91,69 +93,39 @@ impl Denials {
     }
 
     pub fn find(&self, parts: &[Part]) -> Option<Outcome> {
-        if self.most == 0 || parts.is_empty() {
-            return None;
-        }
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.denials.is_empty() {
-            return None;
-        }
+        let kept = self.kept.as_ref().filter(|kept| !kept.is_empty() && remembers(parts))?;
+        let denial = kept.get(&self.hash(parts))?;
         let now = Instant::now();
-        let denial = kept.denials.get(&self.hash(parts))?;
         if denial.until <= now || denial.started.epoch != self.epoch(parts) {
             return None;
         }
         let mut outcome = denial.outcome.clone();
         let passed = now.duration_since(denial.started.at);
-        drop(kept);
         for state in &mut outcome.states {
             state.at += passed;
-            state.retry_after = state.retry_after.map(|wait| wait.saturating_sub(passed));
-            state.next_after = state.next_after.map(|wait| wait.saturating_sub(passed));
-            state.reset_after = state.reset_after.map(|wait| wait.saturating_sub(passed));
+            for wait in [&mut state.retry_after, &mut state.next_after, &mut state.reset_after] {
+                *wait = wait.map(|wait| wait.saturating_sub(passed));
+            }
         }
         Some(outcome)
     }
 
     /// Remembers the outcome if it is a denial.
     pub fn remember(&self, parts: &[Part], outcome: &Outcome, started: &Started) {
-        let denying = || {
-            let both = parts.iter().zip(&outcome.states);
-            both.filter(|(part, state)| part.mode == Mode::Enforced && !state.allowed).map(|(_, state)| state)
-        };
-        let Some(wait) = denying().map(|state| state.retry_after.unwrap_or(LONGEST)).max() else {
-            return;
-        };
-        // A place that is held somewhere else comes free at any time.
-        let places = parts.iter().any(|part| matches!(part.item.kind, Kind::Concurrency { .. }));
-        if self.most == 0 || wait.is_zero() || places {
-            return;
-        }
-        let now = Instant::now();
-        let hash = self.hash(parts);
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let limits = parts.len();
-        let full = |kept: &Kept| kept.denials.len() >= self.most || kept.limits + limits > self.most * LIMITS;
-        if full(&kept) {
-            kept.retain(|denial| denial.until > now);
-        }
-        if full(&kept) {
-            kept.retain(|_| false);
-        }
-        if full(&kept) {
-            return;
-        }
-        let denial =
-            Denial { started: started.clone(), until: started.at + wait.min(LONGEST), outcome: outcome.clone() };
-        kept.limits += limits;
-        if let Some(old) = kept.denials.insert(hash, denial) {
-            kept.limits -= old.outcome.states.len();
+        let Some(kept) = self.kept.as_ref().filter(|_| remembers(parts)) else { return };
+        let both = parts.iter().zip(&outcome.states);
+        let denying = both.filter(|(part, state)| part.mode == Mode::Enforced && !state.allowed);
+        let wait = denying.map(|(_, state)| state.retry_after.unwrap_or(LONGEST)).max().unwrap_or_default();
+        if !wait.is_zero() {
+            let until = started.at + wait.min(LONGEST);
+            let denial = Denial { started: started.clone(), until, outcome: outcome.clone() };
+            kept.insert(self.hash(parts), Arc::new(denial));
         }
     }
 
     /// How many are kept, those whose time is over included.
     pub fn len(&self) -> usize {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).denials.len()
+        self.kept.as_ref().map_or(0, Cache::len)
     }
 
     /// What tells a request from all others.
@@ -165,26 +137,105 @@ impl Denials {
                 hasher.write(&item.key);
                 hasher.write_u64(item.units);
                 hasher.write_u8(*mode as u8);
-                let windows = match &item.kind {
-                    Kind::Fixed(rule) => rule.windows(),
-                    Kind::Sliding(rule) => rule.windows(),
+                match &item.kind {
                     // Its key says which calendar it is.
-                    Kind::Calendar { rule, .. } => {
-                        hasher.write_u64(rule.limit());
-                        &[]
-                    }
-                    Kind::Throttle(rule) => {
-                        hasher.write(format!("{rule:?}").as_bytes());
-                        &[]
-                    }
-                    Kind::Concurrency { .. } => &[],
-                };
-                for window in windows {
-                    hasher.write_u64(window.limit());
+                    Kind::Calendar { rule, .. } => hasher.write_u64(rule.limit()),
+                    Kind::Throttle(rule) => hasher.write(format!("{rule:?}").as_bytes()),
+                    kind => kind.windows().iter().for_each(|window| hasher.write_u64(window.limit())),
                 }
             }
             hasher.finish()
         });
         u128::from(high) << 64 | u128::from(low)
+    }
+}
+
+/// Whether a denial of these is remembered: not one that takes several calls, nor one of places, which come free at any time
+/// where they are held somewhere else.
+fn remembers(parts: &[Part]) -> bool {
+    (1..=MOST_KEYS).contains(&parts.len())
+        && !parts.iter().any(|part| matches!(part.item.kind, Kind::Concurrency { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use redis_rl_client::Rule;
+
+    use super::*;
+    use crate::store::Item;
+    use crate::testing::state;
+
+    fn parts(keys: std::ops::Range<usize>, units: u64, limit: &str) -> Vec<Part> {
+        let kind = Kind::Fixed(Rule::fixed(limit).unwrap());
+        let item = |key: usize| Item {
+            key: key.to_string().into_bytes(),
+            kind: kind.clone(),
+            units,
+            force: false,
+            holder: String::new(),
+            hold: None,
+        };
+        keys.map(|key| Part { item: item(key), mode: Mode::Enforced }).collect()
+    }
+
+    fn denied(parts: &[Part]) -> Outcome {
+        Outcome { states: vec![state(false, 5, 5); parts.len()], charged: vec![false; parts.len()] }
+    }
+
+    fn remember(denials: &Denials, parts: &[Part]) {
+        denials.remember(parts, &denied(parts), &denials.started(parts));
+    }
+
+    #[test]
+    fn the_same_request_is_denied_and_no_other() {
+        let denials = Denials::new(100);
+        let asked = parts(0..2, 1, "5/minute");
+        assert!(denials.find(&asked).is_none());
+        remember(&denials, &asked);
+        let found = denials.find(&asked).unwrap();
+        assert!(found.states[0].retry_after < Some(Duration::from_secs(30)) && !found.states[1].allowed);
+        assert!(found.states[0].at > state(false, 5, 5).at);
+        for other in [parts(0..1, 1, "5/minute"), parts(0..2, 2, "5/minute"), parts(0..2, 1, "6/minute")] {
+            assert!(denials.find(&other).is_none(), "{other:?}");
+        }
+        let mut shadow = asked.clone();
+        shadow[0].mode = Mode::Shadow;
+        assert!(denials.find(&shadow).is_none());
+    }
+
+    #[test]
+    fn what_is_given_back_or_no_denial_is_not_remembered() {
+        let denials = Denials::new(100);
+        let asked = parts(0..2, 1, "5/minute");
+        remember(&denials, &asked);
+        denials.forget(b"1");
+        assert!(denials.find(&asked).is_none());
+        // Also where units came back while Redis was asked.
+        let started = denials.started(&asked);
+        denials.forget(b"0");
+        denials.remember(&asked, &denied(&asked), &started);
+        assert!(denials.find(&asked).is_none());
+        let passed = Outcome { states: vec![state(true, 5, 1); 2], charged: vec![true; 2] };
+        denials.remember(&asked, &passed, &denials.started(&asked));
+        assert!(denials.find(&asked).is_none());
+        let mut place = parts(0..1, 1, "5/minute");
+        place[0].item.kind = Kind::Concurrency { rule: Rule::lease(1, LONGEST).unwrap(), holder: "h".to_owned() };
+        let many = parts(0..MOST_KEYS + 1, 1, "5/minute");
+        for asked in [place, many] {
+            remember(&denials, &asked);
+            assert!(denials.find(&asked).is_none());
+        }
+    }
+
+    #[test]
+    fn the_number_of_denials_and_of_their_limits_is_bounded() {
+        let denials = Denials::new(100);
+        (0..10_000).for_each(|key| remember(&denials, &parts(key..key + 1, 1, "5/minute")));
+        assert!((50..=100).contains(&denials.len()), "{}", denials.len());
+        (0..1000).for_each(|key| remember(&denials, &parts(key..key + 40, 1, "5/minute")));
+        assert!((1..=10).contains(&denials.len()), "{}", denials.len());
+        let off = Denials::new(0);
+        remember(&off, &parts(0..1, 1, "5/minute"));
+        assert_eq!((off.len(), off.find(&parts(0..1, 1, "5/minute")).is_some()), (0, false));
     }
 }

@@ -2,6 +2,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 //! Envoy's rate limit service on Redis with redis-rl. See README.md.
 
+mod ask;
 mod bounds;
 mod check;
 mod config;
@@ -24,6 +25,8 @@ mod settings;
 mod stats;
 mod statsd;
 mod store;
+#[cfg(test)]
+mod testing;
 mod tls;
 mod variables;
 mod yaml;
@@ -356,6 +359,7 @@ impl Loader {
                 Err(reason)
             }
         };
+        self.service.forget_statistics();
         if let Origin::Xds(answer) = update.origin {
             let _ = answer.send(taken);
         }

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
@@ -43,9 +44,17 @@ pub struct Plan {
     /// By descriptor of the request.
     pub descriptors: Vec<Planned>,
     pub parts: Vec<Part>,
-    pub refunds: Vec<Item>,
+    pub refunds: Vec<Refund>,
     /// Whether there is a quota that cannot fail.
     pub passing_quota: bool,
+}
+
+/// Units that are given back.
+#[derive(Debug, Clone)]
+pub struct Refund {
+    pub item: Item,
+    /// The lease of the reservation that they settle instead.
+    pub lease: Option<Duration>,
 }
 
 /// What a descriptor of the request comes to.
@@ -120,7 +129,7 @@ impl Plan {
                 return Err(Status::invalid_argument("a place needs a holder, and the descriptor names none"));
             }
             let mut units = used.hits.min(MOST_UNITS);
-            let mut hold = None;
+            let (mut hold, mut lease) = (None, None);
             // A check reserves the estimate. Hits that are named come later, and settle it. A request that names none is a hit
             // like any other.
             if let Some(reserve) = &limit.reserve
@@ -133,17 +142,17 @@ impl Plan {
                     ));
                 }
                 used.returns = units > 0;
-                hold = Some(if used.returns {
-                    reservations.take(&key, &holder, reserve.lease)
+                if used.returns {
+                    lease = Some(reserve.lease);
                 } else {
                     units = reserve.estimate;
-                    reservations.make(&holder, reserve.lease)
-                });
+                    hold = Some(reservations.make(&holder, reserve.lease));
+                }
             }
             let mut item = Item { key, kind: kind.clone(), units, force: false, holder, hold };
             if used.returns {
                 used.part = self.refunds.len();
-                self.refunds.push(item);
+                self.refunds.push(Refund { item, lease });
                 continue;
             }
             let mode = if settings.shadow_mode || limit.shadow_mode {
@@ -286,4 +295,81 @@ pub fn escape(key: &mut String, text: &str) {
         rest = &rest[at + 1..];
     }
     key.push_str(rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::testing::{config, descriptor, hits, request, settings};
+
+    const LIMITS: &str = "
+  - {key: five, rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: quota, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: free, rate_limit: {unlimited: true}}
+  - {key: old, rate_limit: {unit: day, requests_per_unit: 5, name: old}}
+  - {key: new, rate_limit: {unit: day, requests_per_unit: 9, replaces: [{name: old}]}}
+  - {key: place, rate_limit: {concurrency: {limit: 2, lease: 60s}}}
+  - {key: tokens, descriptors: [{key: request_id, rate_limit: {unit: day, requests_per_unit: 50, reserve: {estimate: 20}}}]}
+";
+
+    fn plan(descriptors: impl Into<Vec<RateLimitDescriptor>>, reservations: &Reservations) -> Result<Plan, Status> {
+        let (stats, request) = (Stats::default(), request(descriptors));
+        let (config, settings) = (config(LIMITS, &stats), settings(&[]));
+        let planned = Plan::new(&request, &config, &settings, &stats, reservations);
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(planned)
+    }
+
+    /// Key, units, mode and force of each part.
+    fn parts(descriptors: impl Into<Vec<RateLimitDescriptor>>) -> Vec<(String, u64, Mode, bool)> {
+        let plan = plan(descriptors, &Reservations::default()).unwrap();
+        let parts = plan
+            .parts
+            .into_iter()
+            .map(|Part { item, mode }| (String::from_utf8(item.key).unwrap(), item.units, mode, item.force));
+        parts.collect()
+    }
+
+    #[test]
+    fn each_limit_is_a_part_with_the_sum_of_its_hits() {
+        let several = [descriptor("five=a"), hits("shadow=a", 2), hits("five=a", 3), descriptor("quota=a|b")];
+        let expected = [
+            ("d|five=a|86400", 4, Mode::Enforced, false),
+            ("d|shadow=a|86400", 2, Mode::Shadow, true),
+            ("d|quota=a%7Cb|86400", 1, Mode::Quota, false),
+        ];
+        assert_eq!(parts(several), expected.map(|(key, units, mode, force)| (key.to_owned(), units, mode, force)));
+        let holders =
+            plan([descriptor("place=1"), descriptor("place=2"), descriptor("place=1")], &Reservations::default());
+        let holders: Vec<_> = holders.unwrap().parts.into_iter().map(|part| part.item.holder).collect();
+        assert_eq!(holders, ["1", "2"]);
+    }
+
+    #[test]
+    fn what_is_unlimited_unknown_or_replaced_is_no_part() {
+        let none = plan([descriptor("free"), descriptor("else"), descriptor("old")], &Reservations::default()).unwrap();
+        assert!(matches!(none.descriptors[..], [Planned::Unlimited, Planned::NoLimit, Planned::Limited(_)]));
+        assert_eq!(parts([descriptor("old"), descriptor("new")]).len(), 1);
+    }
+
+    #[test]
+    fn a_reservation_stays_until_what_settles_it_is_sent() {
+        let reservations = Reservations::default();
+        let made = plan([hits("tokens,request_id=r", 0)], &reservations).unwrap();
+        let item = &made.parts[0].item;
+        let hold = item.hold.as_ref().unwrap();
+        assert_eq!((item.units, item.holder.as_str()), (20, "r"));
+        reservations.keep(&item.key, hold, SystemTime::now());
+        let settles = hits("tokens,request_id=r", 7);
+        let refused = plan([settles.clone(), hits("five=a", 1 << 63)], &reservations);
+        assert_eq!(refused.err().unwrap().code(), tonic::Code::InvalidArgument);
+        let refused = plan([settles.clone(), descriptor("place")], &reservations);
+        assert_eq!(refused.err().unwrap().code(), tonic::Code::InvalidArgument);
+        let settled = plan([settles], &reservations).unwrap();
+        assert_eq!((settled.parts.len(), settled.refunds[0].item.units), (0, 7));
+        let lease = settled.refunds[0].lease.unwrap();
+        assert_eq!(reservations.take(&item.key, "r", lease).holder, hold.holder);
+    }
 }

@@ -8,21 +8,13 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use envoy_types::pb::google::protobuf;
 use redis_rl_client::Rule;
 
+use crate::ask::Decided;
 use crate::config::tree::{Kind, seconds_of};
-use crate::decide::Outcome;
 use crate::metadata::dynamic_metadata;
 use crate::plan::{LimitUse, Plan, Planned};
 use crate::settings::{Headers, OnError, Settings};
 use crate::stats::Stats;
 use crate::store::State;
-
-/// What was decided about the parts of a plan, and its refunds.
-pub struct Decided {
-    pub outcome: Outcome,
-    pub refunded: Vec<State>,
-    /// Whether it is a denial that was remembered.
-    pub from_cache: bool,
-}
 
 /// The response to a request that was decided.
 pub fn decided(
@@ -46,7 +38,7 @@ pub fn decided(
             Planned::NoLimit => DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() },
             Planned::Limited(used) if used.returns => {
                 let state = &decided.refunded[used.part];
-                if plan.refunds[used.part].hold.is_some() {
+                if plan.refunds[used.part].lease.is_some() {
                     used.found.stats.total_hits.add(used.hits);
                     used.found.stats.within(used.hits, state.used, near(state, settings.near_limit_ratio));
                 }
@@ -175,11 +167,7 @@ fn status_of(used: &LimitUse, state: &State, passes: bool) -> DescriptorStatus {
 
 /// The rate that the state is about.
 fn binding(rates: &[Shown], rule: &Option<Kind>, state: &State) -> Option<Shown> {
-    let windows = match rule {
-        Some(Kind::Fixed(rule)) => rule.windows(),
-        Some(Kind::Sliding(rule)) => rule.windows(),
-        _ => &[],
-    };
+    let windows = rule.as_ref().map_or(&[][..], Kind::windows);
     // The windows are in order of length, the rates in that of the file.
     let of_window = |rate: &&Shown| {
         windows.iter().any(|window| {
@@ -214,4 +202,94 @@ fn headers_of(headers: &Headers, status: &DescriptorStatus) -> Vec<HeaderValue> 
         header(&headers.remaining, status.limit_remaining.to_string()),
         header(&headers.reset, reset.to_string()),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::Outcome;
+    use crate::reservations::Reservations;
+    use crate::testing::{config, descriptor, hits, request, settings, state};
+
+    const LIMITS: &str = "
+  - {key: five, rate_limit: {unit: minute, requests_per_unit: 5}}
+  - {key: ten, rate_limit: {unit: minute, requests_per_unit: 10}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 5}}
+  - {key: quota, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 5}}
+  - {key: free, rate_limit: {unlimited: true}}
+";
+
+    /// The response to descriptors whose limits have these states: the codes, what remains, the headers.
+    fn response(variables: &[(&str, &str)], stats: &Stats, asked: &[(&str, Option<State>)]) -> RateLimitResponse {
+        let (config, settings) = (config(LIMITS, stats), settings(variables));
+        let request = request(asked.iter().map(|(entries, _)| hits(entries, 1)).collect::<Vec<_>>());
+        let reservations = Reservations::default();
+        let planned = Plan::new(&request, &config, &settings, stats, &reservations);
+        let plan = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(planned).unwrap();
+        let states: Vec<_> = asked.iter().filter_map(|(_, state)| state.clone()).collect();
+        let charged = states.iter().map(|state| state.allowed).collect();
+        let outcome = Outcome { states, charged };
+        decided(&request, &plan, &Decided { outcome, refunded: Vec::new(), from_cache: false }, &settings, stats)
+    }
+
+    fn codes(response: &RateLimitResponse) -> Vec<(Code, u32)> {
+        response.statuses.iter().map(|status| (status.code(), status.limit_remaining)).collect()
+    }
+
+    const HEADERS: [(&str, &str); 1] = [("LIMIT_RESPONSE_HEADERS_ENABLED", "true")];
+
+    #[test]
+    fn statuses_and_headers_speak_of_the_limit_that_binds() {
+        let stats = Stats::default();
+        let values = |response: &RateLimitResponse| {
+            response.response_headers_to_add.iter().map(|header| header.value.clone()).collect::<Vec<_>>().join(" ")
+        };
+        let passes =
+            [("five=a", Some(state(true, 5, 2))), ("free", None), ("else", None), ("ten=a", Some(state(true, 10, 8)))];
+        let passed = response(&HEADERS, &stats, &passes);
+        assert_eq!(passed.overall_code(), Code::Ok);
+        assert_eq!(codes(&passed), [(Code::Ok, 3), (Code::Ok, u32::MAX), (Code::Ok, 0), (Code::Ok, 2)]);
+        // The first with the least left, and the end of the minute on the clock.
+        assert_eq!(values(&passed), "10 2 30");
+        let denies = [("ten=a", Some(state(false, 10, 9))), ("five=a", Some(state(true, 5, 5)))];
+        let denied = response(&HEADERS, &stats, &denies);
+        assert_eq!(denied.overall_code(), Code::OverLimit);
+        assert_eq!((codes(&denied)[0], values(&denied).as_str()), ((Code::OverLimit, 1), "10 1 30"));
+        assert!(response(&[], &stats, &passes).response_headers_to_add.is_empty());
+        assert!(response(&HEADERS, &stats, &[("free", None)]).response_headers_to_add.is_empty());
+    }
+
+    #[test]
+    fn shadows_and_single_quotas_deny_nothing() {
+        let stats = Stats::default();
+        let over = || Some(state(false, 5, 5));
+        for (variables, asked, overall, first) in [
+            (&[][..], vec![("shadow=a", over())], Code::Ok, Code::Ok),
+            (&[], vec![("quota=a", over())], Code::OverLimit, Code::OverLimit),
+            (&[], vec![("quota=a", over()), ("quota=b", Some(state(true, 5, 1)))], Code::Ok, Code::OverLimit),
+            (&[("SHADOW_MODE", "true")], vec![("five=a", over())], Code::Ok, Code::OverLimit),
+            (&[("QUOTA_MODE", "true")], vec![("five=a", over()), ("else", None)], Code::Ok, Code::OverLimit),
+        ] {
+            let response = response(variables, &stats, &asked);
+            assert_eq!((response.overall_code(), response.statuses[0].code()), (overall, first), "{asked:?}");
+        }
+        assert_eq!(stats.global_shadow_mode.get(), 1);
+        assert_eq!(stats.limit("d.shadow").shadow_mode.get(), 1);
+        assert_eq!((stats.limit("d.quota").over_limit.get(), stats.limit("d.quota").total_hits.get()), (2, 3));
+    }
+
+    #[test]
+    fn without_a_decision_what_is_enforced_is_denied_or_all_passes() {
+        let stats = Stats::default();
+        let config = config(LIMITS, &stats);
+        let request = request([descriptor("five=a"), descriptor("shadow=a"), descriptor("free")]);
+        for (on_error, overall) in [("deny", Code::OverLimit), ("allow", Code::Ok)] {
+            let (settings, reservations) = (settings(&[("ON_ERROR", on_error)]), Reservations::default());
+            let planned = Plan::new(&request, &config, &settings, &stats, &reservations);
+            let plan = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(planned).unwrap();
+            let response = undecided(&plan, &settings);
+            assert_eq!(response.overall_code(), overall);
+            assert_eq!(codes(&response), [(overall, 0), (Code::Ok, 0), (Code::Ok, u32::MAX)]);
+        }
+    }
 }

@@ -1,32 +1,29 @@
 //! ShouldRateLimit: from a request to its answer.
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use futures_util::future::try_join_all;
 use redis_rl_client::{Rule, State as Shown};
 use tokio::runtime::Handle;
 use tokio::task::JoinError;
 use tonic::{Request, Response, Status};
 
+use crate::ask::{Asker, Decided};
 use crate::config::Config;
-use crate::config::tree::Kind;
-use crate::decide::{Outcome, decide};
 use crate::denials::Denials;
 use crate::plan::Plan;
-use crate::reservations::{Hold, Reservations};
-use crate::response::{self, Decided};
+use crate::reservations::Reservations;
+use crate::response;
 use crate::settings::{OnError, Settings};
 use crate::stats::Stats;
-use crate::store::{Failure, Item, State, Store};
+use crate::store::{Failure, Store};
 
 /// The most descriptors of a request. Each may cost a call of Redis.
 const MOST_DESCRIPTORS: usize = 1000;
-/// How many turns other tasks get before a request is given up: among them is the one that reads replies.
-const TURNS: usize = 16;
 
 /// What a gateway is told that asks by HTTP.
 pub enum Verdict {
@@ -42,12 +39,10 @@ fn ended<T>(result: Result<Result<T, Status>, JoinError>) -> Result<T, Status> {
 }
 
 pub struct Service {
-    config: RwLock<Option<Arc<Config>>>,
+    config: ArcSwapOption<Config>,
     settings: Settings,
-    store: Arc<Store>,
     pub stats: Arc<Stats>,
-    denials: Denials,
-    reservations: Reservations,
+    asker: Arc<Asker>,
     /// Where requests are decided, whichever way they came. A connection of Redis belongs to the runtime that made it, and
     /// must not wait there for a scrape.
     requests: Handle,
@@ -58,32 +53,41 @@ impl Service {
     /// To be called in the runtime of requests.
     pub fn new(settings: &Settings, store: Arc<Store>, stats: Arc<Stats>) -> Self {
         Self {
-            config: RwLock::new(None),
+            config: ArcSwapOption::empty(),
             settings: settings.clone(),
-            store,
-            stats,
-            denials: Denials::new(settings.redis.deny_cache),
-            reservations: Reservations::default(),
+            stats: Arc::clone(&stats),
+            asker: Arc::new(Asker {
+                store,
+                stats,
+                denials: Denials::new(settings.redis.deny_cache),
+                reservations: Reservations::default(),
+                deadline: settings.redis.deadline,
+            }),
             requests: Handle::current(),
             refusals: Refusals::default(),
         }
     }
 
     pub fn config(&self) -> Option<Arc<Config>> {
-        self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.config.load_full()
     }
 
     pub fn set_config(&self, config: Config) {
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(config));
+        self.config.store(Some(Arc::new(config)));
+    }
+
+    /// Forgets statistics of limits that there are no longer, or that were refused.
+    pub fn forget_statistics(&self) {
+        self.stats.keep(&self.config().map(|config| config.names()).unwrap_or_default());
     }
 
     pub fn store(&self) -> &Store {
-        &self.store
+        &self.asker.store
     }
 
     /// How many denials are remembered.
     pub fn remembered(&self) -> usize {
-        self.denials.len()
+        self.asker.denials.len()
     }
 
     /// How many limits the configuration has.
@@ -102,7 +106,7 @@ impl Service {
     /// As Envoy's rate limit service words them.
     pub async fn answer(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
         let plan = self.plan(request).await.inspect_err(|_| self.stats.service_error.inc())?;
-        let decided = self.decide(&plan).await;
+        let decided = self.asker.decide(&plan).await;
         self.respond(request, &plan, &decided)
     }
 
@@ -112,22 +116,12 @@ impl Service {
     /// Those of `answer`.
     async fn verdict(&self, request: &RateLimitRequest) -> Result<Verdict, Status> {
         let plan = self.plan(request).await.inspect_err(|_| self.stats.service_error.inc())?;
-        let decided = self.decide(&plan).await;
+        let decided = self.asker.decide(&plan).await;
         let allowed = self.respond(request, &plan, &decided)?.overall_code() != Code::OverLimit;
         Ok(match decided {
             Ok(decided) => Verdict::Decided { allowed, limits: response::enforced(&plan, &decided, &self.settings) },
             Err(_) => Verdict::Undecided { allowed },
         })
-    }
-
-    async fn decide(&self, plan: &Plan) -> Result<Decided, Failure> {
-        let remembered = if plan.refunds.is_empty() { self.denials.find(&plan.parts) } else { None };
-        if let Some(outcome) = remembered {
-            self.stats.own.deny_cache_hits.inc();
-            return Ok(Decided { outcome, refunded: Vec::new(), from_cache: true });
-        }
-        let (outcome, refunded) = self.ask(plan).await?;
-        Ok(Decided { outcome, refunded, from_cache: false })
     }
 
     fn respond(
@@ -173,109 +167,9 @@ impl Service {
                 "at most {MOST_DESCRIPTORS} descriptors a request, not {count}"
             )));
         }
-        let config = self.config().ok_or_else(|| Status::unknown("no rate limit configuration loaded"))?;
-        Plan::new(request, &config, &self.settings, &self.stats, &self.reservations).await
-    }
-
-    /// Asks Redis, within the deadline: first what is given back, then the decision.
-    async fn ask(&self, plan: &Plan) -> Result<(Outcome, Vec<State>), Failure> {
-        let Plan { parts, refunds, .. } = plan;
-        let nothing = || Outcome { states: Vec::new(), charged: Vec::new() };
-        if parts.is_empty() && refunds.is_empty() {
-            return Ok((nothing(), Vec::new()));
-        }
-        let deciding = async {
-            let started = self.denials.started(parts);
-            let states = try_join_all(refunds.iter().map(|item| self.refund(item))).await?;
-            if parts.is_empty() {
-                return Ok((nothing(), states));
-            }
-            let asked = Instant::now();
-            let outcome = decide(&self.store, &self.stats, parts, plan.passing_quota).await?;
-            self.stats.redis_time.0.observe(asked.elapsed().as_secs_f64());
-            for ((part, state), _) in parts.iter().zip(&outcome.states).zip(&outcome.charged).filter(|(_, is)| **is) {
-                if let Some(hold) = &part.item.hold {
-                    self.reservations.keep(&part.item.key, hold, state.at);
-                }
-            }
-            if refunds.is_empty() {
-                self.denials.remember(parts, &outcome, &started);
-            }
-            Ok((outcome, states))
-        };
-        // Each call of Redis has its deadline. A request that needs several gets twice as long for all of them.
-        let deadline = self.settings.redis.deadline;
-        let too_late = async {
-            tokio::time::sleep(deadline.saturating_mul(2)).await;
-            // Where the process was stopped meanwhile, both are over at once: a call reads first what has come.
-            for _ in 0..TURNS {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::select! {
-            biased;
-            answer = deciding => answer,
-            () = too_late => Err(Failure::unavailable(format!("Redis has not answered within {deadline:?}"))),
-        }
-    }
-
-    /// Gives the units back, and says what is left in use.
-    async fn refund(&self, item: &Item) -> Result<State, Failure> {
-        self.denials.forget(&item.key);
-        let mut state = None;
-        if item.units > 0 {
-            self.stats.own.redis_calls.inc();
-            let used = match &item.hold {
-                Some(hold) => self.settle(item, hold).await?,
-                None => {
-                    let (units, used) = self.store.refund(item, None).await?;
-                    self.stats.own.refunded.add(units);
-                    used
-                }
-            };
-            // Of the shortest window, which the reply speaks of. Of places the reply does not say how many are held.
-            let windows = match &item.kind {
-                Kind::Fixed(rule) => rule.windows(),
-                Kind::Sliding(rule) => rule.windows(),
-                Kind::Calendar { .. } | Kind::Throttle(_) | Kind::Concurrency { .. } => &[],
-            };
-            state = windows.first().map(|window| State {
-                allowed: true,
-                limit: window.limit(),
-                used,
-                remaining: window.limit().saturating_sub(used),
-                retry_after: Some(Duration::ZERO),
-                // Nobody asks: units are not given back over HTTP.
-                next_after: None,
-                reset_after: Some(if used == 0 { Duration::ZERO } else { window.length() }),
-                window: window.length(),
-                at: SystemTime::now(),
-            });
-        }
-        match state {
-            Some(state) => Ok(state),
-            None => {
-                self.stats.own.redis_calls.inc();
-                let mut state = self.store.peek(&Item { units: 0, hold: None, ..item.clone() }).await?;
-                // It speaks of the state with the holder in its place.
-                if matches!(item.kind, Kind::Concurrency { .. }) && state.allowed && item.units > 0 {
-                    state.used = state.used.saturating_sub(1);
-                    state.remaining = state.limit.saturating_sub(state.used);
-                }
-                Ok(state)
-            }
-        }
-    }
-
-    /// Settles what the request has reserved, and says what is in use. It goes on where the response has to come earlier: a
-    /// stream ends once.
-    async fn settle(&self, item: &Item, hold: &Hold) -> Result<u64, Failure> {
-        let (store, stats, item, hold) = (Arc::clone(&self.store), Arc::clone(&self.stats), item.clone(), hold.clone());
-        let settling = tokio::spawn(async move {
-            let settled = store.settle(&item, &hold, item.units, hold.at).await;
-            settled.inspect_err(|_| stats.own.undecided_units.add(item.units))
-        });
-        settling.await.unwrap_or_else(|_| Err(Failure::unavailable("the service is ending")))
+        let config = self.config.load();
+        let config = config.as_ref().ok_or_else(|| Status::unknown("no rate limit configuration loaded"))?;
+        Plan::new(request, config, &self.settings, &self.stats, &self.asker.reservations).await
     }
 
     /// The answer where Redis could not be asked.

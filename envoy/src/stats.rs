@@ -1,7 +1,7 @@
 //! What is counted, by the names of Envoy's rate limit service, so that dashboards go on working, and what only this
 //! service counts beside them. How it is published is `samples.rs`, `metrics.rs` and `statsd.rs`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -160,17 +160,24 @@ impl OwnStats {
 impl Stats {
     /// Those of the limit of the configuration with this full key.
     pub fn limit(&self, full_key: &str) -> Arc<LimitStats> {
-        self.limits.get(full_key, false)
+        self.limits.get(full_key, None)
     }
 
-    /// Those of a limit whose name has text of a client in it.
-    pub fn limit_of_client(&self, full_key: &str) -> Arc<LimitStats> {
-        self.limits.get(full_key, true)
+    /// Those of a limit whose name has text of a client in it. `of`: the full key in the configuration, or the domain of a
+    /// limit that the request brings.
+    pub fn limit_of_client(&self, full_key: &str, of: &str) -> Arc<LimitStats> {
+        self.limits.get(full_key, Some(of))
     }
 
     /// Requests of a domain that no configuration speaks of.
     pub fn unknown_domain(&self, domain: &str) -> Arc<Counter> {
-        self.unknown_domains.get(domain, true)
+        self.unknown_domains.get(domain, Some(""))
+    }
+
+    /// Forgets what a new configuration, of these domains and full keys of limits, no longer has.
+    pub fn keep(&self, names: &HashSet<String>) {
+        self.limits.keep(|name, of| names.contains(of.unwrap_or(name)));
+        self.unknown_domains.keep(|name, _| !names.contains(name));
     }
 
     pub fn limits(&self) -> Vec<Published<LimitStats>> {
@@ -185,38 +192,59 @@ impl Stats {
 /// A statistic, and its name as it is published.
 pub type Published<T> = (Arc<str>, Arc<T>);
 
-/// Statistics by name. A name is never forgotten.
+/// Statistics by name.
 #[derive(Debug, Default)]
-struct Named<T>(RwLock<(HashMap<Arc<str>, Published<T>>, usize)>);
+struct Named<T>(RwLock<Names<T>>);
+
+/// Those of clients have beside them what of the configuration they belong to.
+type Entry<T> = (Published<T>, Option<Box<str>>);
+
+#[derive(Debug, Default)]
+struct Names<T> {
+    named: HashMap<Arc<str>, Entry<T>>,
+    of_clients: usize,
+}
 
 /// The most names that come from clients (`detailed_metric`, `value_to_metric`, limits of requests, unknown domains), and
 /// the longest. All others share one, so that a client cannot fill the memory.
 const MOST_NAMES: usize = 10_000;
 const LONGEST_NAME: usize = 512;
+/// Its name.
+const OTHER: &str = "other";
 
 impl<T: Default> Named<T> {
-    fn get(&self, name: &str, of_client: bool) -> Arc<T> {
+    fn get(&self, name: &str, of_client: Option<&str>) -> Arc<T> {
         let read = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, found)) = read.0.get(name) {
+        // A name that the configuration has, too, is its own.
+        if let Some(((_, found), _)) = read.named.get(name).filter(|(_, of)| of.is_none() || of_client.is_some()) {
             return Arc::clone(found);
         }
         drop(read);
-        let mut write = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let (named, of_clients) = &mut *write;
-        let shared = of_client && (*of_clients >= MOST_NAMES || name.len() > LONGEST_NAME);
-        *of_clients += usize::from(of_client && !shared);
-        let name: Arc<str> = if shared { "other" } else { name }.into();
-        let (_, found) = named.entry(Arc::clone(&name)).or_insert_with(|| {
+        let Names { named, of_clients } = &mut *self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let shared = of_client.is_some() && (*of_clients >= MOST_NAMES || name.len() > LONGEST_NAME);
+        // What all others share stays.
+        let (name, of) = if shared { (OTHER, Some(OTHER)) } else { (name, of_client) };
+        let name: Arc<str> = name.into();
+        let ((_, stats), belongs) = named.entry(Arc::clone(&name)).or_insert_with(|| {
+            *of_clients += usize::from(of.is_some());
             let clean = sanitized(&name);
-            (if *clean == *name { name } else { clean.into() }, Arc::default())
+            ((if *clean == *name { name } else { clean.into() }, Arc::default()), of.map(Into::into))
         });
-        Arc::clone(found)
+        if of.is_none() && belongs.take().is_some() {
+            *of_clients -= 1;
+        }
+        Arc::clone(stats)
     }
 
-    /// In the order of their parts.
+    fn keep(&self, keeps: impl Fn(&str, Option<&str>) -> bool) {
+        let Names { named, of_clients } = &mut *self.0.write().unwrap_or_else(PoisonError::into_inner);
+        named.retain(|name, (_, of)| **name == *OTHER || keeps(name, of.as_deref()));
+        *of_clients = named.values().filter(|(_, of)| of.is_some()).count();
+    }
+
     fn all(&self) -> Vec<Published<T>> {
         let read = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<_> = read.0.values().cloned().collect();
+        let mut all: Vec<_> = read.named.values().map(|(published, _)| published.clone()).collect();
         drop(read);
         all.sort_unstable_by(|(a, _), (b, _)| a.split('.').cmp(b.split('.')));
         all
@@ -273,6 +301,36 @@ mod tests {
         assert_eq!(sanitized("1.2.3"), "1.2.3");
         assert_eq!(sanitized("1234.5.6.78901.2"), "1234_5_6_78901.2");
         assert_eq!(sanitized("über.x"), "über.x");
+    }
+
+    #[test]
+    fn a_configuration_keeps_the_names_that_it_has() {
+        let stats = Stats::default();
+        stats.limit("d.a").total_hits.inc();
+        stats.limit("d.b");
+        stats.limit_of_client("d.a_1", "d.a").total_hits.inc();
+        stats.limit_of_client("d.b_1", "d.b");
+        stats.limit_of_client("d.c", "d");
+        stats.limit_of_client(&"x".repeat(LONGEST_NAME + 1), "d.b").total_hits.inc();
+        stats.unknown_domain("d");
+        stats.unknown_domain("e");
+        stats.keep(&["d", "d.a"].map(str::to_owned).into());
+        let left = stats.limits().into_iter().map(|(name, stats)| (name.to_string(), stats.total_hits.get()));
+        let named = [("d.a", 1), ("d.a_1", 1), ("d.c", 0), (OTHER, 1)].map(|(name, hits)| (name.to_owned(), hits));
+        assert!(left.eq(named));
+        assert_eq!(stats.unknown_domains().len(), 1);
+        // What becomes a limit of the configuration is no longer of a client.
+        assert_eq!(stats.limit("d.a_1").total_hits.get(), 1);
+        stats.keep(&["d", "d.a", "d.a_1"].map(str::to_owned).into());
+        assert_eq!(stats.limits().len(), 4);
+        stats.keep(&HashSet::from(["d.a".to_owned()]));
+        // There is room again.
+        for number in 0..MOST_NAMES {
+            stats.limit_of_client(&number.to_string(), "d");
+        }
+        assert_eq!(stats.limits().len(), MOST_NAMES + 1);
+        stats.keep(&HashSet::new());
+        assert_eq!(stats.limits().len(), 1);
     }
 
     #[test]

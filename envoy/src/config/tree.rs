@@ -158,6 +158,15 @@ impl Kind {
         }
     }
 
+    /// Those of a rule that has windows by length.
+    pub fn windows(&self) -> &[Window] {
+        match self {
+            Self::Fixed(rule) => rule.windows(),
+            Self::Sliding(rule) => rule.windows(),
+            Self::Calendar { .. } | Self::Throttle(_) | Self::Concurrency { .. } => &[],
+        }
+    }
+
     /// What a key ends with: two rules that count differently never share it.
     fn suffix(&self, rates: &[Shown]) -> String {
         let lengths = |windows: &[Window]| {
@@ -252,6 +261,13 @@ impl Config {
     /// How many limits there are.
     pub fn limits(&self) -> usize {
         self.domains.values().map(|domain| domain.level.limits()).sum()
+    }
+
+    /// The domains, and the full keys of the limits.
+    pub fn names(&self) -> HashSet<String> {
+        let mut names: HashSet<_> = self.domains.keys().cloned().collect();
+        self.domains.values().for_each(|domain| domain.level.names(&mut names));
+        names
     }
 
     /// How many limits of Redis there are.
@@ -399,7 +415,7 @@ fn overriding(
         value => format!("{}_{value}", entry.key),
     });
     let full_key = format!("{domain}.{}", entries.collect::<Vec<_>>().join("."));
-    let stats = stats.limit_of_client(&full_key);
+    let stats = stats.limit_of_client(&full_key, domain);
     let window = window(requests_per_unit, seconds).map_err(|_| UnknownUnit)?;
     let rates = vec![Shown { name: String::new(), requests_per_unit, unit: unit.into() }];
     let rule = rule(options.algorithm, &[window], None).map_err(|_| UnknownUnit)?;
@@ -490,7 +506,7 @@ impl Level {
             } else {
                 let mut named = String::new();
                 name(&mut |piece| named.push_str(piece));
-                stats.limit_of_client(&named)
+                stats.limit_of_client(&named, &limit.full_key)
             },
             limit: Arc::clone(limit),
             metadata: entry.metadata.clone().filter(|_| keeps_metadata),
@@ -505,6 +521,13 @@ impl Level {
 
     fn limits(&self) -> usize {
         self.exact.values().map(|entry| usize::from(entry.limit.is_some()) + entry.below.limits()).sum()
+    }
+
+    fn names(&self, names: &mut HashSet<String>) {
+        for entry in self.exact.values() {
+            names.extend(entry.limit.iter().map(|limit| limit.full_key.clone()));
+            entry.below.names(names);
+        }
     }
 
     fn dump(&self, lines: &mut Vec<String>) {
@@ -814,4 +837,80 @@ pub fn seconds_of(unit: Unit) -> Option<u64> {
         Unit::Month => 2_592_000,
         Unit::Year => 31_536_000,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+
+    use super::*;
+    use crate::testing::{config, descriptor, settings};
+
+    const LIMITS: &str = "
+  - {key: a, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: a, value: v, rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: a, value: none}
+  - {key: a, value: 'x*', rate_limit: {unit: day, requests_per_unit: 3}}
+  - {key: a, value: 'x*z', rate_limit: {unit: day, requests_per_unit: 4}}
+  - {key: 'b*', rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: c, descriptors: [{key: d, rate_limit: {unit: day, requests_per_unit: 6}}]}
+  - {key: e, value: 'p*q*r', share_threshold: true, rate_limit: {unit: day, requests_per_unit: 7}}
+  - {key: f, value_to_metric: true, rate_limit: {unit: day, requests_per_unit: 8}}
+";
+
+    fn found(config: &Config, descriptor: &RateLimitDescriptor) -> Result<Option<Found>, UnknownUnit> {
+        config.domain("d").unwrap().find("d", descriptor, &Stats::default(), &settings(&[]).options())
+    }
+
+    #[test]
+    fn the_entry_as_one_text_the_first_pattern_the_key_alone() {
+        let config = config(LIMITS, &Stats::default());
+        for (entries, limit) in [
+            ("a=v", Some(2)),
+            ("a=w", Some(1)),
+            ("a", Some(1)),
+            // Key and value are one text, and a key alone may be the text of both.
+            ("a_v=w", Some(2)),
+            ("a=none", None),
+            ("a=xz", Some(3)),
+            ("a=x", Some(3)),
+            ("bc=", Some(5)),
+            ("b=c", Some(5)),
+            // Only at the depth of a limit.
+            ("c=1", None),
+            ("c=1,d=2", Some(6)),
+            ("c=1,d=2,d=2", None),
+            ("d=2", None),
+            ("e=pqr", Some(7)),
+            ("e=p1q2r", Some(7)),
+            ("e=prq", None),
+        ] {
+            let found = found(&config, &descriptor(entries)).unwrap();
+            assert_eq!(found.map(|found| found.limit.rates[0].requests_per_unit), limit, "{entries}");
+        }
+    }
+
+    #[test]
+    fn statistics_and_shared_thresholds_are_named_by_what_was_found() {
+        let config = config(LIMITS, &Stats::default());
+        let found = |entries: &str| found(&config, &descriptor(entries)).unwrap().unwrap();
+        assert_eq!(found("e=p1q2r").shared, [Some("p*q*r".to_owned())]);
+        assert!(found("a=v").shared.is_empty());
+        assert!(Arc::ptr_eq(&found("a=w").stats, &found("a=w").limit.stats));
+        assert!(!Arc::ptr_eq(&found("f=1").stats, &found("f=1").limit.stats));
+    }
+
+    #[test]
+    fn a_request_may_bring_its_limit() {
+        let config = config(LIMITS, &Stats::default());
+        let brings = |unit| RateLimitDescriptor {
+            limit: Some(RateLimitOverride { requests_per_unit: 9, unit }),
+            ..descriptor("anything=v")
+        };
+        let limit = found(&config, &brings(Unit::Minute.into())).unwrap().unwrap().limit;
+        assert_eq!((limit.full_key.as_str(), limit.suffix.as_str()), ("d.anything_v", "|60"));
+        for unit in [0, 99] {
+            assert_eq!(found(&config, &brings(unit)).unwrap_err(), UnknownUnit);
+        }
+    }
 }

@@ -32,6 +32,8 @@ descriptors:
         - {unit: hour, requests_per_unit: 2}
         - {unit: day, unit_multiplier: 2, requests_per_unit: 3}
   - {key: tokens, descriptors: [{key: request_id, rate_limit: {unit: day, requests_per_unit: 100, reserve: {estimate: 40, lease: 60s}}}]}
+  - {key: heavy, rate_limit: {unit: day, requests_per_unit: 5000, algorithm: sliding}}
+  - {key: shadow_heavy, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 5000, algorithm: sliding}}
   - {key: places, descriptors: [{key: stream, rate_limit: {concurrency: {limit: 2, lease: 60s}}}]}
 ";
 
@@ -284,6 +286,26 @@ async fn what_cannot_be_counted_is_refused() {
         let error = service.ask(wrong).await.unwrap_err();
         assert_eq!((error.code(), error.message()), (Code::Unknown, text));
     }
+}
+
+/// A sorted set takes at most 1000 units by one call, and an error would be let through.
+#[tokio::test]
+async fn what_no_log_takes_is_denied() {
+    let (redis, mut service) = start(&[]).await;
+    assert_eq!(redis.ask(&["CONFIG", "SET", "rl.sliding-storage", "zset"]).unwrap(), "+OK\r\n+OK\r\n");
+    assert_eq!(service.hit("d", hits("heavy=a", 1000)).await, "OK 4000");
+    assert_eq!(service.hit("d", hits("heavy=a", 1001)).await, "OVER_LIMIT 4000");
+    assert_eq!(service.hit("d", hits("shadow_heavy=a", 1001)).await, "OK 5000");
+    let both = [hits("heavy=b", 1001), descriptor("five=b")];
+    assert_eq!(said(&service.ask(request("d", both)).await.unwrap()), "OVER_LIMIT: OVER_LIMIT 5000, OK 5");
+    let shadow = [hits("shadow_heavy=b", 1001), descriptor("five=b")];
+    assert_eq!(said(&service.ask(request("d", shadow)).await.unwrap()), "OK: OK 5000, OK 4");
+    // Two logs take as much each, by a call each.
+    let two = [hits("heavy=c", 600), hits("heavy=d", 600)];
+    assert_eq!(said(&service.ask(request("d", two)).await.unwrap()), "OK: OK 4400, OK 4400");
+    let three = [hits("heavy=e", 600), hits("heavy=f", 600), hits("five=c", 6)];
+    let denied = said(&service.ask(request("d", three)).await.unwrap());
+    assert_eq!(denied, "OVER_LIMIT: OK 5000, OK 5000, OVER_LIMIT 5");
 }
 
 #[tokio::test]

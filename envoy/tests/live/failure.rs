@@ -185,6 +185,25 @@ async fn an_error_that_stays_is_never_allowed() {
     assert_eq!(log.matches("Redis refuses requests").count(), 1, "{log}");
 }
 
+/// It comes again, and would give back twice.
+#[tokio::test]
+async fn a_request_that_fails_gives_nothing_back() {
+    let redis = Redis::with_module();
+    let mut service = Service::start(&redis, CONFIG, &[("DEFAULT_ALGORITHM", "sliding")]).await;
+    assert_eq!(service.hit("d", hits("five=a", 4)).await, "OK 1");
+    redis.ask(&["HSET", "d|five=bad|sliding 86400", "a", "b"]).unwrap();
+    for refused in [descriptor("five=bad"), negative("five=bad", 1)] {
+        let both = request("d", [negative("five=a", 2), descriptor("five=b"), refused]);
+        let error = service.ask(both).await.unwrap_err();
+        assert!(error.message().contains("WRONGTYPE"), "{error}");
+        assert_eq!(service.hit("d", hits("five=a", 0)).await, "OK 1");
+        assert_eq!(service.hit("d", hits("five=b", 0)).await, "OK 5");
+    }
+    // A denial is an answer.
+    let both = request("d", [negative("five=a", 2), hits("five=b", 6)]);
+    assert_eq!(said(&service.ask(both).await.unwrap()), "OVER_LIMIT: OK 3, OVER_LIMIT 5");
+}
+
 #[tokio::test]
 async fn a_killed_service_loses_nothing() {
     let redis = Redis::with_module();

@@ -42,6 +42,10 @@ async fn files_are_read_again_and_a_bad_one_changes_nothing() {
     says(&service, 40).await;
     fs::remove_file(service.config().join("more/second.yaml")).unwrap();
     until("the domain is gone", async || !http(service.debug, "GET", "/rlconfig", "").1.contains("e.a:")).await;
+    // And so are its statistics; those of what is still there go on.
+    until("its names are gone", async || !http(service.metrics, "GET", "/metrics", "").1.contains("domain=\"e\""))
+        .await;
+    assert_eq!(service.metric("ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"a\"}"), 3.0);
 }
 
 #[tokio::test]

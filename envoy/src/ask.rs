@@ -1,0 +1,292 @@
+//! Takes the steps of a decision: the calls of Redis, what is remembered of their replies, and the deadline.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use futures_util::future::join_all;
+use tokio::sync::oneshot;
+
+use crate::config::tree::Kind;
+use crate::decide::{Deciding, Outcome, Part, Step};
+use crate::denials::Denials;
+use crate::plan::{Plan, Refund};
+use crate::reservations::{Hold, Reservations};
+use crate::stats::Stats;
+use crate::store::{Failure, Item, State, Store};
+
+/// How many turns other tasks get before a request is given up: among them is the one that reads replies.
+const TURNS: usize = 16;
+
+/// What was decided about the parts of a plan, and its refunds.
+pub struct Decided {
+    pub outcome: Outcome,
+    pub refunded: Vec<State>,
+    /// Whether it is a denial that was remembered.
+    pub from_cache: bool,
+}
+
+/// Who asks Redis.
+pub struct Asker {
+    pub store: Arc<Store>,
+    pub stats: Arc<Stats>,
+    pub denials: Denials,
+    pub reservations: Reservations,
+    /// Of one call.
+    pub deadline: Duration,
+}
+
+impl Asker {
+    /// Decides, from memory or within the deadline.
+    pub async fn decide(self: &Arc<Self>, plan: &Plan) -> Result<Decided, Failure> {
+        let Plan { parts, refunds, .. } = plan;
+        if refunds.is_empty()
+            && let Some(outcome) = self.denials.find(parts)
+        {
+            self.stats.own.deny_cache_hits.inc();
+            return Ok(Decided { outcome, refunded: Vec::new(), from_cache: true });
+        }
+        // Each call of Redis has its deadline. A request that needs several gets twice as long for all of them.
+        let too_late = async {
+            tokio::time::sleep(self.deadline.saturating_mul(2)).await;
+            // Where the process was stopped meanwhile, both are over at once: a call reads first what has come.
+            for _ in 0..TURNS {
+                tokio::task::yield_now().await;
+            }
+        };
+        let (outcome, refunded) = tokio::select! {
+            biased;
+            answer = self.ask(plan) => answer?,
+            () = too_late => {
+                let deadline = self.deadline;
+                return Err(Failure::unavailable(format!("Redis has not answered within {deadline:?}")));
+            }
+        };
+        Ok(Decided { outcome, refunded, from_cache: false })
+    }
+
+    async fn ask(self: &Arc<Self>, plan: &Plan) -> Result<(Outcome, Vec<State>), Failure> {
+        let Plan { parts, refunds, passing_quota, .. } = plan;
+        let (started, asked) = (self.denials.started(parts), Instant::now());
+        let at_once = refunds.is_empty() && self.store.takes_at_once(parts.iter().map(|part| &part.item));
+        let decided = if at_once {
+            Run::new(self, parts, *passing_quota, refunds).take_steps().await?
+        } else {
+            // It goes on when the caller does not wait any longer, so that nothing stays done for a request without a decision.
+            let (answer, answered) = oneshot::channel();
+            let (asker, parts, refunds, passing_quota) =
+                (Arc::clone(self), parts.clone(), refunds.clone(), *passing_quota);
+            tokio::spawn(async move {
+                let mut run = Run::new(&asker, &parts, passing_quota, &refunds);
+                let decided = run.take_steps().await;
+                if answer.send(decided).is_err() {
+                    run.deciding.failed(Failure::unavailable("nobody waits for the decision"));
+                    let _ = run.take_steps().await;
+                }
+            });
+            answered.await.unwrap_or_else(|_| Err(Failure::unavailable("the service is ending")))?
+        };
+        let (outcome, _) = &decided;
+        if !parts.is_empty() {
+            self.stats.redis_time.0.observe(asked.elapsed().as_secs_f64());
+        }
+        for ((part, state), charged) in parts.iter().zip(&outcome.states).zip(&outcome.charged) {
+            if let Some(hold) = part.item.hold.as_ref().filter(|_| *charged) {
+                self.reservations.keep(&part.item.key, hold, state.at);
+            }
+        }
+        if refunds.is_empty() {
+            self.denials.remember(parts, outcome, &started);
+        }
+        Ok(decided)
+    }
+
+    /// Gives units back. Answers how many, under which holder they were settled, and what is left in use, where that is known.
+    async fn refund(&self, Refund { item, lease }: &Refund) -> (u64, Option<Hold>, Result<State, Failure>) {
+        self.denials.forget(&item.key);
+        let (mut refunded, mut hold, mut used) = (0, None, None);
+        if item.units > 0 {
+            self.stats.own.redis_calls.inc();
+            let done = match lease {
+                Some(lease) => {
+                    let taken = self.reservations.take(&item.key, &item.holder, *lease);
+                    let settled = self.store.settle(item, &taken, item.units, taken.at).await;
+                    hold = Some(taken);
+                    settled.inspect_err(|_| self.stats.own.undecided_units.add(item.units))
+                }
+                None => self.store.refund(item, None).await.map(|(units, used)| {
+                    self.stats.own.refunded.add(units);
+                    refunded = units;
+                    used
+                }),
+            };
+            match done {
+                Ok(units) => used = Some(units),
+                Err(failure) => return (refunded, hold, Err(failure)),
+            }
+        }
+        // Of the shortest window, which the reply speaks of. Of places the reply does not say how many are held.
+        if let (Some(used), [window, ..]) = (used, item.kind.windows()) {
+            let state = State {
+                allowed: true,
+                limit: window.limit(),
+                used,
+                remaining: window.limit().saturating_sub(used),
+                retry_after: Some(Duration::ZERO),
+                // Nobody asks: units are not given back over HTTP.
+                next_after: None,
+                reset_after: Some(if used == 0 { Duration::ZERO } else { window.length() }),
+                window: window.length(),
+                at: SystemTime::now(),
+            };
+            return (refunded, hold, Ok(state));
+        }
+        self.stats.own.redis_calls.inc();
+        let mut state = self.store.peek(&Item { units: 0, ..item.clone() }).await;
+        // It speaks of the state with the holder in its place.
+        if let Ok(state) = &mut state
+            && matches!(item.kind, Kind::Concurrency { .. })
+            && state.allowed
+            && item.units > 0
+        {
+            state.used = state.used.saturating_sub(1);
+            state.remaining = state.limit.saturating_sub(state.used);
+        }
+        (refunded, hold, state)
+    }
+}
+
+/// The reply to one call: whether all of it is charged, and the states.
+type Decision = Result<(bool, Vec<State>), Failure>;
+
+/// One decision that is being made.
+struct Run<'a> {
+    asker: &'a Asker,
+    parts: &'a [Part],
+    refunds: &'a [Refund],
+    deciding: Deciding<'a>,
+    /// Under which holders the refunds have settled.
+    holds: Vec<Option<Hold>>,
+}
+
+impl<'a> Run<'a> {
+    fn new(asker: &'a Asker, parts: &'a [Part], passing_quota: bool, refunds: &'a [Refund]) -> Self {
+        let deciding = Deciding::new(parts, passing_quota, refunds.len());
+        Self { asker, parts, refunds, deciding, holds: vec![None; refunds.len()] }
+    }
+
+    async fn take_steps(&mut self) -> Result<(Outcome, Vec<State>), Failure> {
+        loop {
+            match self.deciding.step() {
+                Step::Done(decided) => return decided,
+                Step::Peek(indices) => self.peek(&indices).await,
+                Step::Ask(indices) => self.ask(&indices).await,
+                Step::GiveBack(indices) => self.give_back(&indices).await,
+                Step::Refund => self.refund().await,
+                Step::TakeBack(refunds) => self.take_back(refunds).await,
+            }
+        }
+    }
+
+    fn calls(&self, count: usize) {
+        self.asker.stats.own.redis_calls.add(count as u64);
+    }
+
+    /// Units are, or may be, charged that should not be.
+    fn undecided(&self, units: u64) {
+        self.asker.stats.own.undecided_units.add(units);
+    }
+
+    async fn peek(&mut self, indices: &[usize]) {
+        self.calls(indices.len());
+        let looks = join_all(indices.iter().map(|index| self.asker.store.peek(&self.parts[*index].item))).await;
+        for (index, look) in indices.iter().zip(looks) {
+            match look {
+                Ok(state) => self.deciding.saw(*index, state),
+                Err(failure) => self.deciding.failed(failure),
+            }
+        }
+    }
+
+    async fn ask(&mut self, open: &[usize]) {
+        let (parts, store) = (self.parts, &self.asker.store);
+        let items: Vec<_> = open.iter().map(|index| &parts[*index].item).collect();
+        if store.takes_at_once(items.iter().copied()) {
+            self.calls(1);
+            let decided = store.decide(&items).await;
+            return self.asked(open, decided);
+        }
+        let mut replies = self.decide(&items, store.batches(&items)).await;
+        // Logs that take no more by one call may take it by several.
+        let too_heavy = |(_, decided): &mut (_, Decision)| decided.as_ref().is_err_and(Failure::is_too_heavy);
+        let single = replies.extract_if(.., too_heavy).flat_map(|(batch, _)| batch).map(|at| vec![at]).collect();
+        replies.extend(self.decide(&items, single).await);
+        for (batch, decided) in replies {
+            self.asked(&batch.into_iter().map(|at| open[at]).collect::<Vec<_>>(), decided);
+        }
+    }
+
+    fn asked(&mut self, batch: &[usize], decided: Decision) {
+        match decided {
+            Ok((allowed, states)) => self.deciding.asked(batch, allowed, states),
+            Err(failure) => {
+                if failure.may_have_charged() {
+                    self.undecided(batch.iter().map(|index| self.parts[*index].item.units).sum());
+                }
+                self.deciding.failed(failure);
+            }
+        }
+    }
+
+    async fn decide(&self, items: &[&Item], batches: Vec<Vec<usize>>) -> Vec<(Vec<usize>, Decision)> {
+        self.calls(batches.len());
+        let calls = batches.into_iter().map(async |batch| {
+            let items: Vec<_> = batch.iter().map(|at| items[*at]).collect();
+            let decided = self.asker.store.decide(&items).await;
+            (batch, decided)
+        });
+        join_all(calls).await
+    }
+
+    async fn give_back(&mut self, indices: &[usize]) {
+        self.calls(indices.len());
+        let calls = indices.iter().map(|index| {
+            let item = &self.parts[*index].item;
+            self.asker.denials.forget(&item.key);
+            self.asker.store.refund(item, self.deciding.time_of(*index))
+        });
+        for (index, refunded) in indices.iter().zip(join_all(calls).await) {
+            if let Err(failure) = &refunded {
+                self.undecided(self.parts[*index].item.units);
+                tracing::debug!("a request that does not pass stays charged: {}", failure.reason());
+            }
+            self.deciding.gave_back(*index, refunded.ok().map(|(units, _)| units));
+        }
+    }
+
+    async fn refund(&mut self) {
+        let calls = self.refunds.iter().map(|refund| self.asker.refund(refund));
+        for (index, (units, hold, state)) in join_all(calls).await.into_iter().enumerate() {
+            self.holds[index] = hold;
+            self.deciding.refunded(index, units, state);
+        }
+    }
+
+    /// The request comes again, perhaps, and with it these refunds.
+    async fn take_back(&mut self, refunds: Vec<(usize, u64)>) {
+        let (mut again, Asker { store, reservations, .. }) = (Vec::new(), self.asker);
+        for (index, units) in refunds {
+            let item = &self.refunds[index].item;
+            match self.holds[index].take() {
+                // Under the same holder it is settled once, however often that is asked for.
+                Some(hold) => reservations.keep(&item.key, &hold, hold.at),
+                None if units == 0 => {}
+                None => again.push(Item { units, force: item.can_be_forced(), ..item.clone() }),
+            }
+        }
+        self.calls(again.len());
+        let calls = again.iter().map(async |item| store.decide(&[item]).await.err());
+        for failure in join_all(calls).await.into_iter().flatten() {
+            tracing::debug!("a request that has failed stays given back: {}", failure.reason());
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What unit tests share: configurations, requests and states in few words.
+
+use std::time::{Duration, SystemTime};
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::google::protobuf::UInt64Value;
+
+use crate::config::{Config, Definition};
+use crate::overrides::Overrides;
+use crate::settings::Settings;
+use crate::stats::Stats;
+use crate::store::State;
+
+pub fn settings(variables: &[(&str, &str)]) -> Settings {
+    Settings::read(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()).unwrap()
+}
+
+/// The configuration of the domain `d` with these descriptors.
+pub fn config(descriptors: &str, stats: &Stats) -> Config {
+    let definition = Definition::parse("file", &format!("domain: d\ndescriptors:\n{descriptors}")).unwrap();
+    Config::load(&[definition], &Overrides::none(), stats, &settings(&[]).options()).unwrap()
+}
+
+/// A descriptor of `key=value` entries.
+pub fn descriptor(entries: &str) -> RateLimitDescriptor {
+    let entries = entries.split(',').map(|entry| {
+        let (key, value) = entry.split_once('=').unwrap_or((entry, ""));
+        Entry { key: key.to_owned(), value: value.to_owned() }
+    });
+    RateLimitDescriptor { entries: entries.collect(), ..Default::default() }
+}
+
+pub fn hits(entries: &str, value: u64) -> RateLimitDescriptor {
+    RateLimitDescriptor { hits_addend: Some(UInt64Value { value }), ..descriptor(entries) }
+}
+
+pub fn request(descriptors: impl Into<Vec<RateLimitDescriptor>>) -> RateLimitRequest {
+    RateLimitRequest { domain: "d".to_owned(), descriptors: descriptors.into(), hits_addend: 0 }
+}
+
+/// The state of a limit a minute in which this many units are in use.
+pub fn state(allowed: bool, limit: u64, used: u64) -> State {
+    State {
+        allowed,
+        limit,
+        used,
+        remaining: limit.saturating_sub(used),
+        retry_after: Some(Duration::from_secs(if allowed { 0 } else { 30 })),
+        next_after: Some(Duration::from_secs(30)),
+        reset_after: Some(Duration::from_secs(60)),
+        window: Duration::from_secs(60),
+        at: SystemTime::UNIX_EPOCH + Duration::from_secs(90),
+    }
+}

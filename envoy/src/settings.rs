@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use redis_rl_client::{ByAddress, Mode};
 
-use crate::config::tree::{Algorithm, Options};
-use crate::listen::Peer;
+use crate::limit::{Algorithm, Options};
+use crate::peer::Peer;
 
 /// What happens to a request that Redis cannot decide in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,11 +7,12 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use envoy_types::pb::google::protobuf::UInt64Value;
 
-use crate::config::{Config, Definition};
-use crate::overrides::Overrides;
+use crate::limits::definition::Definition;
+use crate::limits::overrides::Overrides;
+use crate::limits::tree::Config;
+use crate::redis::State;
 use crate::settings::Settings;
 use crate::stats::Stats;
-use crate::store::State;
 
 pub fn settings(variables: &[(&str, &str)]) -> Settings {
     Settings::read(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()).unwrap()

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::redis::Hold;
+
 /// How many reservations are kept, of less than two hundred bytes each.
 const MOST: usize = 100_000;
 /// How many characters of an id a holder has, to tell it by.
@@ -38,17 +40,6 @@ struct Kept {
     number: u64,
     at: SystemTime,
     ends: Instant,
-}
-
-/// Under which a request reserves units, or settles them.
-#[derive(Debug, Clone)]
-pub struct Hold {
-    id: String,
-    number: u64,
-    pub holder: String,
-    pub lease: Duration,
-    /// When they were reserved, as far as is known.
-    pub at: SystemTime,
 }
 
 impl Default for Reservations {

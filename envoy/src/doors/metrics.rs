@@ -6,7 +6,7 @@ use prometheus::core::Collector;
 use prometheus::proto::LabelPair;
 use prometheus::{Encoder, TextEncoder};
 
-use crate::samples::{Sample, Value};
+use super::samples::{Sample, Value};
 use crate::stats::Stats;
 
 /// Labels that samples have of their own.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UdpSocket};
 
-use crate::samples::{Sample, Samples, Value};
+use super::samples::{Sample, Samples, Value};
 use crate::settings::Sink;
 
 /// How long sending may take; a server that hangs must not pile up what is to be sent.

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::{Definition, Origin, Update};
+use super::definition::Definition;
+use super::{Origin, Update};
 use crate::settings::Files;
 
 const PERIOD: Duration = Duration::from_secs(1);

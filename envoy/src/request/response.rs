@@ -8,13 +8,13 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use envoy_types::pb::google::protobuf;
 use redis_rl_client::Rule;
 
-use crate::ask::Decided;
-use crate::config::tree::{Kind, seconds_of};
-use crate::metadata::dynamic_metadata;
-use crate::plan::{LimitUse, Plan, Planned};
+use super::ask::Decided;
+use super::metadata::dynamic_metadata;
+use super::plan::{LimitUse, Plan, Planned};
+use crate::limit::{Kind, seconds_of};
+use crate::redis::State;
 use crate::settings::{Headers, OnError, Settings};
 use crate::stats::Stats;
-use crate::store::State;
 
 /// The response to a request that was decided.
 pub fn decided(
@@ -56,7 +56,7 @@ pub fn decided(
         let quota = settings.quota_mode || planned.limit().is_some_and(|used| used.found.limit.quota_mode);
         quotas += usize::from(quota);
         if status.code() != Code::OverLimit {
-            passed.push(index);
+            passed.extend(settings.dynamic_metadata.then_some(index));
         } else if quota {
             failed_quotas += 1;
         } else {
@@ -207,8 +207,8 @@ fn headers_of(headers: &Headers, status: &DescriptorStatus) -> Vec<HeaderValue> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::Outcome;
-    use crate::reservations::Reservations;
+    use crate::request::decide::Outcome;
+    use crate::request::reservations::Reservations;
     use crate::testing::{config, descriptor, hits, request, settings, state};
 
     const LIMITS: &str = "

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::listen::Ports;
-use crate::service::Service;
+use super::listen::Ports;
+use crate::request::Service;
 use crate::stats::{Counter, LimitStats};
 
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,5 +1,5 @@
 //! What a configuration says, as it is written: read from a file here, from a message of an xDS server in `xds.rs`. What
-//! it means, and whether it can be, is `tree.rs`.
+//! it means, and whether it can be, is `load.rs`.
 //!
 //! A file is taken as Envoy's rate limit service takes it: its own keys anywhere, even where they mean nothing, and no
 //! unknown key at all. The keys that only this service has are taken where they mean something, and nowhere else.
@@ -10,7 +10,8 @@ use std::rc::Rc;
 use envoy_types::pb::google::protobuf::{ListValue, NullValue, Struct, Value, value};
 
 use super::sources::Source;
-use crate::yaml::{self, Kind, Node, Refusal, Scalar};
+use super::yaml::{self, Kind, Node, Refusal, Scalar};
+use crate::limit::Calendar;
 
 /// One file, or one resource of the xDS server.
 #[derive(Debug, Default)]
@@ -81,13 +82,6 @@ pub struct Reserve {
     pub estimate: u32,
     pub lease: String,
     pub holder: String,
-}
-
-/// In place of windows of the clock: the units of a time zone.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Calendar {
-    pub zone: String,
-    pub starts: Option<u32>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -15,12 +15,12 @@ use futures_util::stream;
 use redis_rl_client::ByAddress;
 use tonic::Status;
 
-use crate::bounds::{Door, LONG_ANSWER, MESSAGE};
-use crate::check::{self, Gate};
-use crate::health::Health;
-use crate::samples::{Samples, Value};
-use crate::service::Service;
-use crate::{json, metrics};
+use super::bounds::{Door, LONG_ANSWER, MESSAGE};
+use super::check::{self, Gate};
+use super::health::Health;
+use super::samples::{Samples, Value};
+use super::{json, metrics};
+use crate::request::Service;
 
 /// The most bytes of a piece of an answer that is made while it is written.
 const PIECE: usize = 16 << 10;

@@ -1,26 +1,25 @@
-//! ShouldRateLimit: from a request to its answer.
+//! From a request to its answer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use redis_rl_client::{Rule, State as Shown};
 use tokio::runtime::Handle;
 use tokio::task::JoinError;
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
-use crate::ask::{Asker, Decided};
-use crate::config::Config;
-use crate::denials::Denials;
-use crate::plan::Plan;
-use crate::reservations::Reservations;
-use crate::response;
+use super::ask::{Asker, Decided};
+use super::denials::Denials;
+use super::plan::Plan;
+use super::reservations::Reservations;
+use super::response;
+use crate::limits::tree::Config;
+use crate::redis::{Failure, Store};
 use crate::settings::{OnError, Settings};
 use crate::stats::Stats;
-use crate::store::{Failure, Store};
 
 /// The most descriptors of a request. Each may cost a call of Redis.
 const MOST_DESCRIPTORS: usize = 1000;
@@ -202,23 +201,5 @@ impl Refusals {
             tracing::warn!("Redis refuses requests ({since} since it was last said): {reason}");
             *state = (Some(Instant::now()), 0);
         }
-    }
-}
-
-/// The service as gRPC calls it.
-pub struct Grpc(pub Arc<Service>);
-
-#[tonic::async_trait]
-impl RateLimitService for Grpc {
-    async fn should_rate_limit(
-        &self,
-        request: Request<RateLimitRequest>,
-    ) -> Result<Response<RateLimitResponse>, Status> {
-        let Self(service) = self;
-        let start = Instant::now();
-        service.stats.total_requests.inc();
-        let answer = service.answer(request.get_ref()).await;
-        service.stats.response_time.0.observe(start.elapsed().as_secs_f64());
-        answer.map(Response::new)
     }
 }

@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 use redis_rl_client::{ByAddress, Headers};
 use tonic::Code;
 
-use crate::service::{Service, Verdict};
+use crate::request::{Service, Verdict};
 
 pub struct Gate {
     pub service: Arc<Service>,

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant, SystemTime};
 use futures_util::future::join_all;
 use tokio::sync::oneshot;
 
-use crate::config::tree::Kind;
-use crate::decide::{Deciding, Outcome, Part, Step};
-use crate::denials::Denials;
-use crate::plan::{Plan, Refund};
-use crate::reservations::{Hold, Reservations};
+use super::decide::{Deciding, Outcome, Part, Step};
+use super::denials::Denials;
+use super::plan::{Plan, Refund};
+use super::reservations::Reservations;
+use crate::limit::Kind;
+use crate::redis::{Failure, Hold, Item, State, Store};
 use crate::stats::Stats;
-use crate::store::{Failure, Item, State, Store};
 
 /// How many turns other tasks get before a request is given up: among them is the one that reads replies.
 const TURNS: usize = 16;

@@ -11,7 +11,7 @@
 
 use std::time::SystemTime;
 
-use crate::store::{Failure, Item, State};
+use crate::redis::{Failure, Item, State};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -63,14 +63,20 @@ enum Stage {
     Settled,
 }
 
+/// What has become of a part.
+#[derive(Debug)]
+struct Progress {
+    stage: Stage,
+    state: Option<State>,
+    /// Whether it stays charged, whatever came of giving it back.
+    kept: bool,
+}
+
 #[derive(Debug)]
 pub struct Deciding<'a> {
     parts: &'a [Part],
     quota_passes: bool,
-    stages: Vec<Stage>,
-    states: Vec<Option<State>>,
-    /// What stays charged, whatever came of giving it back.
-    kept: Vec<bool>,
+    progress: Vec<Progress>,
     refunds: usize,
     refunded: Vec<(usize, u64, Option<State>)>,
     failure: Option<Failure>,
@@ -88,9 +94,14 @@ impl<'a> Deciding<'a> {
         Self {
             parts,
             quota_passes,
-            stages: parts.iter().map(|part| if looks(part) { Stage::Look } else { Stage::Open }).collect(),
-            states: vec![None; parts.len()],
-            kept: vec![false; parts.len()],
+            progress: parts
+                .iter()
+                .map(|part| Progress {
+                    stage: if looks(part) { Stage::Look } else { Stage::Open },
+                    state: None,
+                    kept: false,
+                })
+                .collect(),
             refunds,
             refunded: Vec::new(),
             failure: None,
@@ -120,57 +131,57 @@ impl<'a> Deciding<'a> {
             let done: Vec<_> = self.refunded.drain(..).map(|(refund, units, _)| (refund, units)).collect();
             return if done.is_empty() { Step::Done(Err(failure.clone())) } else { Step::TakeBack(done) };
         }
-        let unknown: Vec<_> = (0..self.parts.len()).filter(|index| self.states[*index].is_none()).collect();
+        let unknown: Vec<_> = (0..self.parts.len()).filter(|index| self.progress[*index].state.is_none()).collect();
         if !unknown.is_empty() {
             return Step::Peek(unknown);
         }
         if self.refunded.len() < self.refunds {
             return Step::Refund;
         }
-        let states = self.states.iter().flatten().cloned().collect();
-        let outcome = Outcome { states, charged: self.kept.clone() };
+        let states = self.progress.iter().filter_map(|part| part.state.clone()).collect();
+        let outcome = Outcome { states, charged: self.progress.iter().map(|part| part.kept).collect() };
         Step::Done(Ok((outcome, self.refunded.iter().filter_map(|(.., state)| state.clone()).collect())))
     }
 
     /// A part was looked at.
     pub fn saw(&mut self, index: usize, state: State) {
-        self.states[index] = Some(state);
-        if self.stages[index] == Stage::Look {
-            self.stages[index] = Stage::Settled;
+        self.progress[index].state = Some(state);
+        if self.progress[index].stage == Stage::Look {
+            self.progress[index].stage = Stage::Settled;
         }
     }
 
     /// These parts were asked for together, and all charged or none.
     pub fn asked(&mut self, batch: &[usize], allowed: bool, states: Vec<State>) {
-        let open = |stages: &[Stage]| stages.iter().filter(|stage| **stage == Stage::Open).count();
-        let before = open(&self.stages);
+        let before = self.count(Stage::Open);
         let denies = |index: usize, state: &State| !state.allowed && !self.parts[index].item.force;
         let any = batch.iter().zip(&states).any(|(index, state)| denies(*index, state));
         for (index, state) in batch.iter().zip(states) {
             if allowed {
-                self.stages[*index] = Stage::Charged;
-                self.kept[*index] = true;
+                self.progress[*index].stage = Stage::Charged;
+                self.progress[*index].kept = true;
             // What is counted whether it fits or not drops out where it is what cannot be counted at all.
             } else if !state.allowed && (!self.parts[*index].item.force || !any) {
-                self.stages[*index] = Stage::Settled;
+                self.progress[*index].stage = Stage::Settled;
             }
-            self.states[*index] = Some(state);
+            self.progress[*index].state = Some(state);
         }
-        if open(&self.stages) == before {
+        if self.count(Stage::Open) == before {
             self.failed(Failure::unavailable("Redis denied a request without a reason"));
         }
     }
 
     /// When a part was asked for, by the server's clock.
     pub fn time_of(&self, index: usize) -> Option<SystemTime> {
-        self.states[index].as_ref().map(|state| state.at)
+        self.progress[index].state.as_ref().map(|state| state.at)
     }
 
     /// It was tried to give back what a part was charged, and came to this many units.
     pub fn gave_back(&mut self, index: usize, units: Option<u64>) {
-        self.stages[index] = Stage::Settled;
-        if let (Some(units), Some(state)) = (units, &mut self.states[index]) {
-            self.kept[index] = false;
+        let part = &mut self.progress[index];
+        part.stage = Stage::Settled;
+        if let (Some(units), Some(state)) = (units, &mut part.state) {
+            part.kept = false;
             state.used = state.used.saturating_sub(units);
             state.remaining = state.limit.saturating_sub(state.used);
         }
@@ -189,12 +200,16 @@ impl<'a> Deciding<'a> {
         self.failure.get_or_insert(failure);
     }
 
+    fn count(&self, stage: Stage) -> usize {
+        self.progress.iter().filter(|part| part.stage == stage).count()
+    }
+
     fn in_stage(&self, stage: Stage) -> Vec<usize> {
-        (0..self.parts.len()).filter(|index| self.stages[*index] == stage).collect()
+        (0..self.parts.len()).filter(|index| self.progress[*index].stage == stage).collect()
     }
 
     fn is_denied(&self) -> bool {
-        let out = |index: &usize| self.states[*index].as_ref().is_some_and(|state| !state.allowed);
+        let out = |index: &usize| self.progress[*index].state.as_ref().is_some_and(|state| !state.allowed);
         let of = |mode| (0..self.parts.len()).filter(move |index| self.parts[*index].mode == mode);
         let mut quotas = of(Mode::Quota).peekable();
         of(Mode::Enforced).any(|index| out(&index))
@@ -212,7 +227,7 @@ mod tests {
     use redis_rl_client::Rule;
 
     use super::*;
-    use crate::config::tree::Kind;
+    use crate::limit::Kind;
 
     /// A limit of a request: how it is asked for, the state of its counter, and which call it belongs to.
     #[derive(Debug, Clone)]

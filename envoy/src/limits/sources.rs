@@ -8,8 +8,6 @@ use http::HeaderName;
 use http::request::Parts;
 use redis_rl_client::ByAddress;
 
-use super::definition::{Definition, Descriptor};
-
 /// Where the value of a key is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
@@ -63,10 +61,10 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Adds what a file says of the domain.
-    pub fn add(&mut self, definition: &Definition) {
-        self.sources.extend(definition.http.clone());
-        keys(&definition.descriptors, &[], &mut self.limits);
+    /// Adds what a file says of the domain: its sources, and the keys of each limit.
+    pub fn add(&mut self, sources: BTreeMap<String, Source>, limits: BTreeSet<Vec<String>>) {
+        self.sources.extend(sources);
+        self.limits.extend(limits);
     }
 
     /// To be called when all files are read: keeps the limits of which all keys have a source.
@@ -97,17 +95,5 @@ impl Sources {
         let entry = |key: &String| values.get(key).map(|value| Entry { key: key.clone(), value: value.clone() });
         let entries = self.limits.iter().filter_map(|keys| keys.iter().map(entry).collect());
         entries.map(|entries| RateLimitDescriptor { entries, ..Default::default() }).collect()
-    }
-}
-
-/// The keys of all limits.
-fn keys(descriptors: &[Descriptor], above: &[String], limits: &mut BTreeSet<Vec<String>>) {
-    for descriptor in descriptors {
-        let mut keys_here = above.to_vec();
-        keys_here.push(descriptor.key.clone());
-        keys(&descriptor.descriptors, &keys_here, limits);
-        if descriptor.limit.is_some() {
-            limits.insert(keys_here);
-        }
     }
 }

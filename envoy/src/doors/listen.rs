@@ -27,8 +27,9 @@ use tokio_rustls::TlsAcceptor;
 use tonic::body::Body;
 use tower_service::Service as _;
 
-use crate::bounds::{self, AnswerBody, Door, RequestBody, Unread};
-use crate::tls::Certificates;
+use super::bounds::{self, AnswerBody, Door, RequestBody, Unread};
+use super::tls::Certificates;
+use crate::peer::Peer;
 
 const BACKLOG: u32 = 1024;
 /// The first bytes of a connection of HTTP/2.
@@ -80,10 +81,6 @@ impl Ports {
         }
     }
 }
-
-/// The address that a connection of HTTP comes from, among the extensions of its requests.
-#[derive(Debug, Clone, Copy)]
-pub struct Peer(pub IpAddr);
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}

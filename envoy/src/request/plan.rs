@@ -1,21 +1,20 @@
 //! From a request to what Redis is asked for: which limit each descriptor meets, its key, and its part of the decision.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt::Write as _;
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use ring::digest::{SHA256, digest};
 use tonic::Status;
 
-use crate::config::tree::{Domain, Kind, Reserve, UnknownUnit};
-use crate::config::{Config, Found};
-use crate::decide::{Mode, Part};
-use crate::reservations::Reservations;
+use super::decide::{Mode, Part};
+use super::reservations::Reservations;
+use crate::keys::key_of;
+use crate::limit::{Found, Kind};
+use crate::limits::tree::{Config, Domain, UnknownUnit};
+use crate::redis::Item;
 use crate::settings::Settings;
 use crate::stats::Stats;
-use crate::store::Item;
 
 /// The most hits of a descriptor. Above it Envoy's service would count backwards.
 const MOST_HITS: u64 = i64::MAX as u64;
@@ -117,7 +116,9 @@ impl Plan {
         reservations: &Reservations,
         turn: &mut Turn,
     ) -> Result<(), Status> {
-        let mut seen = HashMap::with_capacity(request.descriptors.len());
+        // By a hash that no client can choose; one descriptor needs none.
+        let (mut seen, hasher) = (HashMap::new(), RandomState::new());
+        let several = request.descriptors.len() > 1;
         for (descriptor, planned) in request.descriptors.iter().zip(&mut self.descriptors) {
             turn.end().await;
             let Planned::Limited(used) = planned else { continue };
@@ -163,7 +164,10 @@ impl Plan {
                 Mode::Enforced
             };
             item.force = mode == Mode::Shadow && item.can_be_forced();
-            used.part = *seen.entry((item.key.clone(), item.holder.clone())).or_insert(self.parts.len());
+            used.part = self.parts.len();
+            if several {
+                used.part = *seen.entry(hasher.hash_one((&item.key, &item.holder))).or_insert(used.part);
+            }
             match self.parts.get_mut(used.part) {
                 Some(part) => {
                     part.item.units = part.item.units.saturating_add(units).min(MOST_UNITS);
@@ -224,82 +228,11 @@ async fn limits(
     Ok(limits)
 }
 
-/// The key of a limit, and whose place or reservation it is. The key is prefix, domain, entries and windows. What clients send is
-/// escaped, so that two descriptors never share a key, and no text can choose the slot of a cluster. Where it is long, a
-/// hash stands for it: a value of megabytes would take the connection from all others, and memory of Redis.
-fn key_of(prefix: &str, domain: &str, descriptor: &RateLimitDescriptor, found: &Found) -> (Vec<u8>, String) {
-    let names_holder = match (&found.limit.rule, &found.limit.reserve) {
-        (Some(Kind::Concurrency { holder, .. }), _) | (_, Some(Reserve { holder, .. })) => Some(holder),
-        _ => None,
-    };
-    let mut key = String::with_capacity(96);
-    key.push_str(prefix);
-    if let Some(tag) = &found.hash_tag {
-        key.push('{');
-        escape(&mut key, tag);
-        shorten(&mut key, prefix.len() + 1);
-        key.push('}');
-    }
-    let start = key.len();
-    escape(&mut key, domain);
-    let mut holder = String::new();
-    for (index, entry) in descriptor.entries.iter().enumerate() {
-        if names_holder == Some(&entry.key) {
-            holder.clone_from(&entry.value);
-            continue;
-        }
-        key.push('|');
-        escape(&mut key, &entry.key);
-        key.push('=');
-        let shared = found.shared.get(index).and_then(Option::as_deref);
-        escape(&mut key, shared.unwrap_or(&entry.value));
-    }
-    shorten(&mut key, start);
-    shorten(&mut holder, 0);
-    key.push_str(&found.limit.suffix);
-    (key.into_bytes(), holder)
-}
-
-/// Longer than this, the text of a request is shortened to its beginning and a hash.
-const LONGEST: usize = 512;
-/// How much of its beginning stays, to tell it by.
-const BEGINNING: usize = 64;
-
-/// Shortens the text from this position on. What it becomes is not the text of any other request: there, a percent sign
-/// is followed by digits.
-fn shorten(text: &mut String, start: usize) {
-    if text.len() - start <= LONGEST {
-        return;
-    }
-    let hash = digest(&SHA256, &text.as_bytes()[start..]);
-    let end = (start + BEGINNING..).find(|end| text.is_char_boundary(*end)).unwrap_or(start);
-    text.truncate(end);
-    text.push_str("%sha256:");
-    for byte in hash.as_ref() {
-        let _ = write!(text, "{byte:02x}");
-    }
-}
-
-/// Percent signs, and what separates the parts of a key or means something to a cluster.
-pub fn escape(key: &mut String, text: &str) {
-    let mut rest = text;
-    while let Some(at) = rest.bytes().position(|byte| matches!(byte, b'%' | b'|' | b'=' | b'{' | b'}')) {
-        key.push_str(&rest[..at]);
-        key.push_str(match rest.as_bytes()[at] {
-            b'%' => "%25",
-            b'|' => "%7C",
-            b'=' => "%3D",
-            b'{' => "%7B",
-            _ => "%7D",
-        });
-        rest = &rest[at + 1..];
-    }
-    key.push_str(rest);
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::SystemTime;
+
+    use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 
     use super::*;
     use crate::testing::{config, descriptor, hits, request, settings};

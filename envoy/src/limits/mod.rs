@@ -2,14 +2,16 @@
 
 pub mod definition;
 pub mod files;
+mod load;
+pub mod overrides;
 pub mod sources;
 pub mod tree;
 pub mod xds;
+mod yaml;
 
 use tokio::sync::oneshot;
 
-pub use definition::Definition;
-pub use tree::{Config, Found};
+use definition::Definition;
 
 /// A configuration that has been read, or why it could not be.
 pub struct Update {

@@ -14,8 +14,8 @@ use redis_rl_client::Rule;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+use crate::redis::connection_for;
 use crate::settings;
-use crate::store;
 
 /// How long the server may take for an answer, and to connect.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -201,7 +201,7 @@ async fn follow_on_a_connection(
     let (sender, mut pushes) = mpsc::unbounded_channel();
     let config = AsyncConnectionConfig::new().set_push_sender(sender);
     let config = config.set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
-    let mut connection = store::connection_for(settings, key, &config).await?;
+    let mut connection = connection_for(settings, key, &config).await?;
     let wrong = |error: redis::RedisError| error.to_string();
     redis::cmd("CLIENT").arg("TRACKING").arg("ON").exec_async(&mut connection).await.map_err(wrong)?;
     loop {

@@ -1,0 +1,218 @@
+//! What limits are: how they count, in which units, and which a descriptor has met.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::RateLimit as Shown;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use envoy_types::pb::google::protobuf::Struct;
+use redis_rl_client::{InvalidArgument, Rule, Window};
+
+use crate::stats::LimitStats;
+
+/// How limits count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Windows of the clock.
+    Fixed,
+    /// Any stretch of time as long as the window.
+    Sliding,
+    /// A steady rate with a burst.
+    Throttle,
+}
+
+impl Algorithm {
+    /// # Errors
+    /// If no algorithm has this name.
+    pub fn parse(name: &str) -> Result<Self, String> {
+        match name {
+            "fixed" => Ok(Self::Fixed),
+            "sliding" => Ok(Self::Sliding),
+            "throttle" => Ok(Self::Throttle),
+            other => Err(format!("an algorithm is fixed, sliding or throttle, not '{other}'")),
+        }
+    }
+}
+
+/// What the environment says of all configurations.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Whether several files may speak of one domain.
+    pub merge_domains: bool,
+    /// Of limits that name none.
+    pub algorithm: Algorithm,
+}
+
+/// One `rate_limit`.
+#[derive(Debug, Clone)]
+pub struct Limit {
+    /// What statistics and /rlconfig call it: `domain.key_value.key`.
+    pub full_key: String,
+    pub stats: Arc<LimitStats>,
+    pub rates: Vec<Shown>,
+    /// How it is asked for in Redis. `None`: unlimited.
+    pub rule: Option<Kind>,
+    /// How its keys end: what they count by.
+    pub suffix: String,
+    pub shadow_mode: bool,
+    pub quota_mode: bool,
+    pub name: String,
+    pub replaces: Vec<String>,
+    pub reserve: Option<Reserve>,
+    pub detailed_metric: bool,
+}
+
+/// Units that a check takes, until the hits of the same request are known. The value of the entry with the key `holder` names
+/// the request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reserve {
+    pub estimate: u64,
+    pub lease: Duration,
+    pub holder: String,
+}
+
+/// The rule of a limit, without the units of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Kind {
+    Fixed(redis_rl_client::Fixed),
+    Sliding(redis_rl_client::Sliding),
+    Calendar {
+        rule: redis_rl_client::Calendar,
+        unit: Unit,
+        calendar: Calendar,
+    },
+    Throttle(redis_rl_client::Throttle),
+    /// A number of holders at a time. The value of the entry with the key `holder` names the holder.
+    Concurrency {
+        rule: redis_rl_client::Lease,
+        holder: String,
+    },
+}
+
+impl Kind {
+    /// The rule with a name for HTTP headers, if it can be one there.
+    pub fn named(&self, name: &str) -> Rule {
+        match self {
+            Self::Fixed(rule) => rule.clone().name(name).unwrap_or_else(|_| rule.clone()).into(),
+            Self::Sliding(rule) => rule.clone().name(name).unwrap_or_else(|_| rule.clone()).into(),
+            Self::Calendar { rule, .. } => rule.clone().name(name).unwrap_or_else(|_| rule.clone()).into(),
+            Self::Throttle(rule) => rule.clone().name(name).unwrap_or_else(|_| rule.clone()).into(),
+            Self::Concurrency { rule, .. } => rule.clone().name(name).unwrap_or_else(|_| rule.clone()).into(),
+        }
+    }
+
+    /// Those of a rule that has windows by length.
+    pub fn windows(&self) -> &[Window] {
+        match self {
+            Self::Fixed(rule) => rule.windows(),
+            Self::Sliding(rule) => rule.windows(),
+            Self::Calendar { .. } | Self::Throttle(_) | Self::Concurrency { .. } => &[],
+        }
+    }
+
+    /// What a key ends with: two rules that count differently never share it.
+    pub fn suffix(&self, rates: &[Shown]) -> String {
+        let lengths = |windows: &[Window]| {
+            let seconds = windows.iter().map(|window| window.length().as_secs().to_string());
+            seconds.collect::<Vec<_>>().join("+")
+        };
+        match self {
+            Self::Fixed(rule) => format!("|{}", lengths(rule.windows())),
+            Self::Sliding(rule) => format!("|sliding {}", lengths(rule.windows())),
+            Self::Calendar { unit, calendar: Calendar { zone, starts }, .. } => {
+                format!("|calendar {} {zone} {}", unit.as_str_name(), starts.unwrap_or(1))
+            }
+            Self::Throttle(_) => format!("|throttle {}", rates.first().map_or("", |rate| rate.unit().as_str_name())),
+            Self::Concurrency { .. } => "|concurrency".to_owned(),
+        }
+    }
+}
+
+/// The limit that a descriptor meets.
+#[derive(Debug, Clone)]
+pub struct Found {
+    pub limit: Arc<Limit>,
+    /// Those of the limit, or of the value at hand.
+    pub stats: Arc<LimitStats>,
+    pub metadata: Option<Arc<Struct>>,
+    /// By entry: the pattern that stands in for the value, where all values share a threshold.
+    pub shared: Vec<Option<String>>,
+    pub hash_tag: Option<String>,
+}
+
+/// In place of windows of the clock: the units of a time zone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Calendar {
+    pub zone: String,
+    pub starts: Option<u32>,
+}
+
+pub fn of_calendar(limit: u32, unit: Unit, calendar: &Calendar) -> Result<Kind, String> {
+    let name = match unit {
+        Unit::Day => "day",
+        Unit::Week => "week",
+        Unit::Month => "month",
+        Unit::Year => "year",
+        _ => return Err("the unit of a calendar is day, week, month or year".to_owned()),
+    };
+    let make = || {
+        let mut rule = Rule::calendar(&format!("{limit}/{name}"))?;
+        if !calendar.zone.is_empty() {
+            rule = rule.zone(&calendar.zone)?;
+        }
+        // What is too much for the type is too much for any unit.
+        rule.starts(u8::try_from(calendar.starts.unwrap_or(1)).unwrap_or(u8::MAX))
+    };
+    let rule = make().map_err(|error: InvalidArgument| error.to_string())?;
+    Ok(Kind::Calendar { rule, unit, calendar: calendar.clone() })
+}
+
+pub fn window(limit: u32, seconds: u64) -> Result<Window, String> {
+    Window::new(limit.into(), Duration::from_secs(seconds)).map_err(|error| error.to_string())
+}
+
+pub fn rule(algorithm: Algorithm, windows: &[Window], burst: Option<u32>) -> Result<Kind, String> {
+    if burst.is_some() && algorithm != Algorithm::Throttle {
+        return Err("a burst belongs to 'algorithm: throttle'".to_owned());
+    }
+    let made = match algorithm {
+        Algorithm::Fixed => Rule::fixed(windows).map(Kind::Fixed),
+        Algorithm::Sliding => Rule::sliding(windows).map(Kind::Sliding),
+        Algorithm::Throttle => {
+            let [window] = windows else {
+                return Err("a throttle has one rate".to_owned());
+            };
+            // A limit of 0 denies everything, which a steady rate cannot say.
+            if window.limit() == 0 {
+                return Rule::fixed(windows).map(Kind::Fixed).map_err(|error| error.to_string());
+            }
+            Rule::throttle(*window)
+                .map(|rule| match burst {
+                    // The command counts what may come beyond the first.
+                    Some(burst) => rule.burst(u64::from(burst).saturating_sub(1)),
+                    None => rule,
+                })
+                .map(Kind::Throttle)
+        }
+    };
+    made.map_err(|error| error.to_string())
+}
+
+pub fn unit_of(name: &str) -> Option<(Unit, u64)> {
+    let unit = Unit::from_str_name(&name.to_uppercase())?;
+    Some((unit, seconds_of(unit)?))
+}
+
+/// A month is 30 days and a year 365, both counted from the epoch.
+pub fn seconds_of(unit: Unit) -> Option<u64> {
+    Some(match unit {
+        Unit::Unknown => return None,
+        Unit::Second => 1,
+        Unit::Minute => 60,
+        Unit::Hour => 3600,
+        Unit::Day => 86_400,
+        Unit::Week => 604_800,
+        Unit::Month => 2_592_000,
+        Unit::Year => 31_536_000,
+    })
+}

@@ -1,0 +1,254 @@
+//! From files and messages to limits that can be asked for, or the reason why they cannot be.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::RateLimit as Shown;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use redis_rl_client::Rule;
+
+use super::definition::{self, Definition, Descriptor, Rate};
+use super::overrides::Overrides;
+use super::tree::{Config, Entry, Level, Overriding, Pattern};
+use crate::limit::{Algorithm, Kind, Limit, Options, Reserve, of_calendar, rule, unit_of, window};
+use crate::settings::duration;
+use crate::stats::Stats;
+
+impl Config {
+    /// Makes a configuration of all that was read.
+    ///
+    /// # Errors
+    /// The first thing that cannot be, with its place.
+    pub fn load(
+        definitions: &[Definition],
+        overrides: &Overrides,
+        stats: &Stats,
+        options: &Options,
+    ) -> Result<Self, String> {
+        let mut config = Self::default();
+        let mut named = HashMap::new();
+        for definition in definitions {
+            let name = &definition.name;
+            if definition.domain.is_empty() {
+                return Err(format!("{name}: a configuration needs a domain"));
+            }
+            if let Some(other) = named.insert(&definition.domain, name).filter(|_| !options.merge_domains) {
+                return Err(format!(
+                    "{name}: the domain '{}' is in {other} already (MERGE_DOMAIN_CONFIG=true allows it)",
+                    definition.domain
+                ));
+            }
+            let domain = config.domains.entry(definition.domain.clone()).or_default();
+            if definition.hash_tag.is_some() {
+                domain.hash_tag.clone_from(&definition.hash_tag);
+            }
+            if !definition.overrides.is_empty() {
+                let key = definition.overrides.clone();
+                domain.overrides = Some(Overriding { table: overrides.table(&key), key });
+            }
+            let mut limits = BTreeSet::new();
+            keys(&definition.descriptors, &[], &mut limits);
+            domain.http.add(definition.http.clone(), limits);
+            let mut loader = Loader { stats, options, file: name, keys: Vec::new() };
+            loader.load(&mut domain.level, &format!("{}.", definition.domain), &definition.descriptors)?;
+        }
+        for (name, domain) in &mut config.domains {
+            domain.http.complete().map_err(|key| {
+                format!("the domain '{name}': no limit can be found by '{key}' of 'http' and the other keys there")
+            })?;
+        }
+        Ok(config)
+    }
+}
+
+struct Loader<'a> {
+    stats: &'a Stats,
+    options: &'a Options,
+    file: &'a str,
+    /// The keys down to the descriptor at hand.
+    keys: Vec<&'a str>,
+}
+
+impl<'a> Loader<'a> {
+    fn refuse(&self, line: usize, reason: impl std::fmt::Display) -> String {
+        if line == 0 { format!("{}: {reason}", self.file) } else { format!("{}:{line}: {reason}", self.file) }
+    }
+
+    fn load(&mut self, level: &mut Level, parent: &str, from: &'a [Descriptor]) -> Result<(), String> {
+        for descriptor in from {
+            let refuse = |reason: String| self.refuse(descriptor.line, reason);
+            if descriptor.key.is_empty() {
+                return Err(refuse(format!("a descriptor of '{}' has no key", parent.trim_end_matches('.'))));
+            }
+            let key = match descriptor.value.as_str() {
+                "" => descriptor.key.clone(),
+                value => format!("{}_{value}", descriptor.key),
+            };
+            let full_key = format!("{parent}{key}");
+            if level.exact.contains_key(&key) {
+                return Err(refuse(format!("the descriptor '{full_key}' is there already")));
+            }
+            if descriptor.share_threshold && !key.contains('*') {
+                return Err(refuse(format!("share_threshold needs a value with '*', which '{key}' is not")));
+            }
+            self.keys.push(&descriptor.key);
+            let limit = descriptor.limit.as_ref().map(|limit| self.limit(descriptor, limit, &full_key)).transpose()?;
+            if key.contains('*') {
+                level.patterns.push(Pattern::new(&key));
+            }
+            let mut entry = Entry {
+                limit: limit.map(Arc::new),
+                below: Level::default(),
+                value_to_metric: descriptor.value_to_metric,
+                share_threshold: descriptor.share_threshold,
+                metadata: descriptor.metadata.clone().map(Arc::new),
+            };
+            self.load(&mut entry.below, &format!("{full_key}."), &descriptor.descriptors)?;
+            self.keys.pop();
+            level.exact.insert(key, entry);
+        }
+        Ok(())
+    }
+
+    fn limit(&self, descriptor: &Descriptor, limit: &definition::Limit, full_key: &str) -> Result<Limit, String> {
+        let refuse = |reason: String| match limit.line {
+            // Without a line the name has to tell which it is.
+            0 => self.refuse(0, format!("'{full_key}': {reason}")),
+            line => self.refuse(line, reason),
+        };
+        let (rates, rule) = self.rule(limit, &descriptor.key).map_err(refuse)?;
+        let reserve = limit.reserve.as_ref().map(|reserve| self.reserve(reserve)).transpose().map_err(refuse)?;
+        if reserve.is_some() && !matches!(rule, Some(Kind::Fixed(_) | Kind::Sliding(_) | Kind::Calendar { .. })) {
+            return Err(refuse("only fixed and sliding windows and calendars can reserve".to_owned()));
+        }
+        for replaced in &limit.replaces {
+            if replaced.is_empty() {
+                return Err(refuse(format!("'{full_key}' replaces something without a name")));
+            }
+            if *replaced == limit.name {
+                return Err(refuse(format!("'{full_key}' replaces itself")));
+            }
+        }
+        Ok(Limit {
+            stats: self.stats.limit(full_key),
+            full_key: full_key.to_owned(),
+            suffix: rule.as_ref().map(|rule| rule.suffix(&rates)).unwrap_or_default(),
+            rates,
+            rule,
+            shadow_mode: descriptor.shadow_mode,
+            quota_mode: descriptor.quota_mode,
+            name: limit.name.clone(),
+            replaces: limit.replaces.clone(),
+            reserve,
+            detailed_metric: descriptor.detailed_metric,
+        })
+    }
+
+    fn reserve(&self, reserve: &definition::Reserve) -> Result<Reserve, String> {
+        if reserve.estimate == 0 {
+            return Err("an estimate is at least 1".to_owned());
+        }
+        let lease = if reserve.lease.is_empty() { LEASE } else { lease(&reserve.lease)? };
+        Rule::lease(1, lease).map_err(|error| error.to_string())?;
+        let holder = if reserve.holder.is_empty() { REQUEST_ID } else { &reserve.holder };
+        if !self.keys.contains(&holder) {
+            return Err(format!("a reservation is by '{holder}', which has to be a key of the descriptor"));
+        }
+        Ok(Reserve { estimate: reserve.estimate.into(), lease, holder: holder.to_owned() })
+    }
+
+    fn rule(&self, limit: &definition::Limit, key: &str) -> Result<(Vec<Shown>, Option<Kind>), String> {
+        let shown = |rate: &Rate, unit: Unit| Shown {
+            name: limit.name.clone(),
+            requests_per_unit: rate.requests_per_unit,
+            unit: unit.into(),
+        };
+        // What only this service has is not ignored, as it would be there.
+        let counts = limit.algorithm.is_some() || limit.burst.is_some() || !limit.rates.is_empty();
+        if limit.unlimited {
+            if unit_of(&limit.rate.unit).is_some() {
+                return Err("what is unlimited has no unit".to_owned());
+            }
+            if counts || limit.concurrency.is_some() || limit.calendar.is_some() {
+                return Err("what is unlimited counts nothing".to_owned());
+            }
+            return Ok((vec![shown(&limit.rate, Unit::Unknown)], None));
+        }
+        if let Some(concurrency) = &limit.concurrency {
+            if counts || limit.rate != Rate::default() || limit.calendar.is_some() {
+                return Err("concurrency stands alone; a rate needs a descriptor of its own".to_owned());
+            }
+            if concurrency.limit == 0 {
+                return Err("concurrency needs a limit of at least 1".to_owned());
+            }
+            let rule =
+                Rule::lease(concurrency.limit.into(), lease(&concurrency.lease)?).map_err(|error| error.to_string())?;
+            let rate = Rate { requests_per_unit: concurrency.limit, ..Rate::default() };
+            return Ok((
+                vec![shown(&rate, Unit::Unknown)],
+                Some(Kind::Concurrency {
+                    rule,
+                    // Unless it says otherwise, the descriptor itself is the entry that says whose place it is.
+                    holder: if concurrency.holder.is_empty() { key.to_owned() } else { concurrency.holder.clone() },
+                }),
+            ));
+        }
+        let named = limit.algorithm.as_deref().map(Algorithm::parse).transpose()?;
+        if let Some(calendar) = &limit.calendar {
+            let plain = named.is_none_or(|algorithm| algorithm == Algorithm::Fixed)
+                && limit.burst.is_none()
+                && limit.rates.is_empty()
+                && limit.rate.unit_multiplier.is_none();
+            if !plain {
+                return Err("a calendar has one rate of fixed windows, one unit long".to_owned());
+            }
+            let unit = unit_of(&limit.rate.unit).map_or(Unit::Unknown, |(unit, _)| unit);
+            let rule = of_calendar(limit.rate.requests_per_unit, unit, calendar)?;
+            return Ok((vec![shown(&limit.rate, unit)], Some(rule)));
+        }
+        let algorithm = named.unwrap_or(self.options.algorithm);
+        // The first rate stands in the limit itself, unless they are all in the list.
+        let own = if limit.rate == Rate::default() && !limit.rates.is_empty() { None } else { Some(&limit.rate) };
+        let (mut rates, mut windows, mut lengths) = (Vec::new(), Vec::new(), HashSet::new());
+        for rate in own.into_iter().chain(&limit.rates) {
+            let Some((unit, seconds)) = unit_of(&rate.unit) else {
+                return Err(format!("a unit is second, minute, hour, day, week, month or year, not '{}'", rate.unit));
+            };
+            let seconds = match rate.unit_multiplier {
+                Some(0) => return Err("a unit_multiplier is at least 1".to_owned()),
+                multiplier => seconds.saturating_mul(multiplier.unwrap_or(1).into()),
+            };
+            if !lengths.insert(seconds) {
+                return Err(format!("two rates have the same length of {seconds} seconds"));
+            }
+            windows.push(window(rate.requests_per_unit, seconds)?);
+            rates.push(shown(rate, unit));
+        }
+        Ok((rates, Some(rule(algorithm, &windows, limit.burst)?)))
+    }
+}
+
+/// How long a reservation lasts that says nothing of it, and the entry that names its request.
+const LEASE: Duration = Duration::from_secs(300);
+const REQUEST_ID: &str = "request_id";
+
+/// A number of seconds, or a time with a unit.
+fn lease(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds) => Ok(Duration::from_secs(seconds)),
+        Err(_) => duration(text).map_err(|_| format!("a lease is a time such as 60s, not '{text}'")),
+    }
+}
+
+/// The keys of all limits.
+fn keys(descriptors: &[Descriptor], above: &[String], limits: &mut BTreeSet<Vec<String>>) {
+    for descriptor in descriptors {
+        let mut keys_here = above.to_vec();
+        keys_here.push(descriptor.key.clone());
+        keys(&descriptor.descriptors, &keys_here, limits);
+        if descriptor.limit.is_some() {
+            limits.insert(keys_here);
+        }
+    }
+}

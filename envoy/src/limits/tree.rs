@@ -1,0 +1,487 @@
+//! The limits of all domains, and which of them a descriptor meets.
+//!
+//! Descriptors are matched level by level, an entry of the request a level. At each level counts, in this order: the
+//! entry's `key_value`, the first pattern (`*`) of the file that fits it, the entry's key alone. A limit counts only where
+//! the request ends. All of this, and how statistics are named, is what Envoy's rate limit service does.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::RateLimit as Shown;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use envoy_types::pb::google::protobuf::Struct;
+
+use super::definition::HashTag;
+use super::overrides::{self, Table};
+use super::sources::Sources;
+use crate::keys::escape;
+use crate::limit::{Algorithm, Found, Kind, Limit, Options, of_calendar, rule, seconds_of, window};
+use crate::stats::Stats;
+
+/// A configuration that can be. Cheap to ask; never changed.
+#[derive(Debug, Default)]
+pub struct Config {
+    pub(super) domains: HashMap<String, Domain>,
+}
+
+#[derive(Debug, Default)]
+pub struct Domain {
+    pub(super) hash_tag: Option<HashTag>,
+    pub(super) overrides: Option<Overriding>,
+    pub(super) http: Sources,
+    pub(super) level: Level,
+}
+
+/// Limits of Redis, in place of those of the configuration.
+#[derive(Debug)]
+pub(super) struct Overriding {
+    pub(super) key: String,
+    pub(super) table: Arc<Table>,
+}
+
+/// The descriptors that stand beside each other.
+#[derive(Debug, Default)]
+pub(super) struct Level {
+    /// By `key_value`, or by the key alone.
+    pub(super) exact: HashMap<String, Entry>,
+    /// Those with a `*`, in the order of the file.
+    pub(super) patterns: Vec<Pattern>,
+}
+
+#[derive(Debug)]
+pub(super) struct Pattern {
+    key: String,
+    /// What stands between the stars.
+    parts: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) limit: Option<Arc<Limit>>,
+    pub(super) below: Level,
+    pub(super) value_to_metric: bool,
+    pub(super) share_threshold: bool,
+    pub(super) metadata: Option<Arc<Struct>>,
+}
+
+/// Why a descriptor cannot be served.
+#[derive(Debug, PartialEq, Eq)]
+pub struct UnknownUnit;
+
+impl Config {
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+
+    /// The domains whose descriptors lie in several slots of a cluster.
+    pub fn domains_without_hash_tag(&self) -> Vec<&str> {
+        let without = self.domains.iter().filter(|(_, domain)| domain.hash_tag.is_none());
+        let mut names: Vec<_> = without.map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// How many limits there are.
+    pub fn limits(&self) -> usize {
+        self.domains.values().map(|domain| domain.level.limits()).sum()
+    }
+
+    /// The domains, and the full keys of the limits.
+    pub fn names(&self) -> HashSet<String> {
+        let mut names: HashSet<_> = self.domains.keys().cloned().collect();
+        self.domains.values().for_each(|domain| domain.level.names(&mut names));
+        names
+    }
+
+    /// How many limits of Redis there are.
+    pub fn overrides(&self) -> usize {
+        self.domains.values().filter_map(|domain| domain.overrides.as_ref()).map(|of| of.table.len()).sum()
+    }
+
+    /// How many domains there are.
+    pub fn domains(&self) -> usize {
+        self.domains.len()
+    }
+
+    /// How a request of HTTP becomes descriptors of the domain, if that is said.
+    pub fn http(&self, domain: &str) -> Option<&Sources> {
+        self.domains.get(domain).map(|domain| &domain.http).filter(|http| !http.is_empty())
+    }
+
+    /// Whether addresses of clients are asked for.
+    pub fn counts_addresses(&self) -> bool {
+        self.domains.values().any(|domain| domain.http.have_address())
+    }
+
+    pub fn domain(&self, name: &str) -> Option<&Domain> {
+        self.domains.get(name)
+    }
+
+    /// All limits, a line each.
+    pub fn dump(&self) -> String {
+        let mut lines = Vec::new();
+        for (name, domain) in &self.domains {
+            domain.level.dump(&mut lines);
+            let Some(Overriding { key, table }) = &domain.overrides else { continue };
+            for (field, rates) in table.all() {
+                for rate in rates.into_iter().map(shown_rate) {
+                    let (unit, requests) = (rate.unit().as_str_name(), rate.requests_per_unit);
+                    lines.push(format!("{name}.{field}: unit={unit} requests_per_unit={requests}, overrides: {key}\n"));
+                }
+            }
+        }
+        lines.sort_unstable();
+        lines.concat()
+    }
+}
+
+impl Domain {
+    /// The limit that the descriptor meets, if any: its own, where the request brings one, else that of the
+    /// configuration.
+    ///
+    /// # Errors
+    /// If the request's own limit has no unit.
+    pub fn find(
+        &self,
+        name: &str,
+        descriptor: &RateLimitDescriptor,
+        stats: &Stats,
+        options: &Options,
+    ) -> Result<Option<Found>, UnknownUnit> {
+        let found = match &descriptor.limit {
+            Some(limit) => {
+                let unit = Unit::try_from(limit.unit).map_err(|_| UnknownUnit)?;
+                Some(overriding(name, descriptor, limit.requests_per_unit, unit, stats, options)?)
+            }
+            None => self.level.find(name, descriptor, stats).map(|found| match self.overrides(descriptor) {
+                Some(rates) => found.with(&rates),
+                None => found,
+            }),
+        };
+        let tag = match &self.hash_tag {
+            None => None,
+            Some(HashTag::Domain) => Some(name.to_owned()),
+            Some(HashTag::Entry(key)) => {
+                descriptor.entries.iter().find(|entry| entry.key == *key).map(|entry| entry.value.clone())
+            }
+        };
+        Ok(found.map(|found| Found { hash_tag: tag.filter(|tag| !tag.is_empty()), ..found }))
+    }
+
+    /// The rates that Redis has for the descriptor, if any.
+    fn overrides(&self, descriptor: &RateLimitDescriptor) -> Option<Vec<overrides::Rate>> {
+        let Overriding { table, .. } = self.overrides.as_ref()?;
+        if table.is_empty() {
+            return None;
+        }
+        // As in the keys of counters.
+        let mut field = String::new();
+        for entry in &descriptor.entries {
+            if !field.is_empty() {
+                field.push('|');
+            }
+            escape(&mut field, &entry.key);
+            field.push('=');
+            escape(&mut field, &entry.value);
+        }
+        table.get(&field)
+    }
+}
+
+impl Found {
+    /// The same limit with other rates, where it counts any.
+    fn with(self, rates: &[overrides::Rate]) -> Self {
+        // In the unit of a calendar it is one of that calendar.
+        if let (Some(Kind::Calendar { unit, calendar, .. }), [rate]) = (&self.limit.rule, rates)
+            && seconds_of(*unit) == Some(rate.seconds.into())
+            && let Ok(made) = of_calendar(rate.limit, *unit, calendar)
+        {
+            let rates = vec![Shown { name: String::new(), requests_per_unit: rate.limit, unit: (*unit).into() }];
+            let limit = Limit { rates, rule: Some(made), ..(*self.limit).clone() };
+            return Self { limit: Arc::new(limit), ..self };
+        }
+        let algorithm = match &self.limit.rule {
+            Some(Kind::Fixed(_) | Kind::Calendar { .. }) => Algorithm::Fixed,
+            Some(Kind::Sliding(_)) => Algorithm::Sliding,
+            Some(Kind::Throttle(_)) => Algorithm::Throttle,
+            Some(Kind::Concurrency { .. }) | None => return self,
+        };
+        let windows: Result<Vec<_>, _> = rates.iter().map(|rate| window(rate.limit, rate.seconds.into())).collect();
+        let Ok(made) = windows.and_then(|windows| rule(algorithm, &windows, None)) else { return self };
+        let rates: Vec<_> = rates.iter().copied().map(shown_rate).collect();
+        let limit = Limit { suffix: made.suffix(&rates), rates, rule: Some(made), ..(*self.limit).clone() };
+        Self { limit: Arc::new(limit), ..self }
+    }
+}
+
+/// As it would be written: in the longest unit that its window is a multiple of.
+fn shown_rate(rate: overrides::Rate) -> Shown {
+    use Unit::{Day, Hour, Minute, Month, Second, Week, Year};
+    let units = [Year, Month, Week, Day, Hour, Minute, Second].into_iter();
+    let fits = |unit: &Unit| seconds_of(*unit).is_some_and(|seconds| u64::from(rate.seconds) % seconds == 0);
+    let unit = units.into_iter().find(fits).unwrap_or(Second);
+    Shown { name: String::new(), requests_per_unit: rate.limit, unit: unit.into() }
+}
+
+/// The limit that the request itself brings.
+fn overriding(
+    domain: &str,
+    descriptor: &RateLimitDescriptor,
+    requests_per_unit: u32,
+    unit: Unit,
+    stats: &Stats,
+    options: &Options,
+) -> Result<Found, UnknownUnit> {
+    let seconds = seconds_of(unit).ok_or(UnknownUnit)?;
+    let entries = descriptor.entries.iter().map(|entry| match entry.value.as_str() {
+        "" => entry.key.clone(),
+        value => format!("{}_{value}", entry.key),
+    });
+    let full_key = format!("{domain}.{}", entries.collect::<Vec<_>>().join("."));
+    let stats = stats.limit_of_client(&full_key, domain);
+    let window = window(requests_per_unit, seconds).map_err(|_| UnknownUnit)?;
+    let rates = vec![Shown { name: String::new(), requests_per_unit, unit: unit.into() }];
+    let rule = rule(options.algorithm, &[window], None).map_err(|_| UnknownUnit)?;
+    let limit = Limit {
+        full_key,
+        stats: Arc::clone(&stats),
+        suffix: rule.suffix(&rates),
+        rates,
+        rule: Some(rule),
+        shadow_mode: false,
+        quota_mode: false,
+        name: String::new(),
+        replaces: Vec::new(),
+        reserve: None,
+        detailed_metric: false,
+    };
+    Ok(Found { limit: Arc::new(limit), stats, metadata: None, shared: Vec::new(), hash_tag: None })
+}
+
+impl Level {
+    /// The entry's `key_value`, the first pattern that fits it, or its key: and how it was found. `joined` is room for
+    /// text.
+    fn entry(&self, key: &str, value: &str, joined: &mut String) -> Option<(&Entry, How<'_>)> {
+        joined.clear();
+        joined.reserve(key.len() + 1 + value.len());
+        joined.extend([key, "_", value]);
+        if let Some(entry) = self.exact.get(joined.as_str()) {
+            return Some((entry, How::Value));
+        }
+        if let Some(pattern) = self.patterns.iter().find(|pattern| pattern.fits(joined)) {
+            return self.exact.get(&pattern.key).map(|entry| (entry, How::Pattern(&pattern.key)));
+        }
+        self.exact.get(key).map(|entry| (entry, How::Key))
+    }
+
+    fn find(&self, domain: &str, descriptor: &RateLimitDescriptor, stats: &Stats) -> Option<Found> {
+        let entries = &descriptor.entries;
+        let mut level = self;
+        let mut joined = String::new();
+        let mut path = Vec::with_capacity(entries.len());
+        for (index, entry) in entries.iter().enumerate() {
+            let (found, how) = level.entry(&entry.key, &entry.value, &mut joined)?;
+            path.push((found, how));
+            if index + 1 < entries.len() && found.below.exact.is_empty() {
+                return None;
+            }
+            level = &found.below;
+        }
+        let (entry, _) = path.last()?;
+        let limit = entry.limit.as_ref()?;
+        let shared = |index: usize| match path[index] {
+            (found, How::Pattern(pattern)) if found.share_threshold => Some(under_key(pattern, &entries[index].key)),
+            _ => None,
+        };
+        let any_shared = (0..path.len()).any(|index| shared(index).is_some());
+        // What statistics are named after, piece by piece, with values where they are asked for.
+        let name = |piece: &mut dyn FnMut(&str)| {
+            piece(domain);
+            for (index, ((found, how), entry)) in path.iter().zip(entries).enumerate() {
+                let value: &str = match (shared(index), how) {
+                    (Some(pattern), _) => pattern,
+                    (None, _) if limit.detailed_metric => &entry.value,
+                    (None, How::Pattern(pattern)) if !found.value_to_metric => under_key(pattern, &entry.key),
+                    (None, How::Key) if !found.value_to_metric => "",
+                    (None, How::Value | How::Pattern(_) | How::Key) => &entry.value,
+                };
+                piece(".");
+                piece(&entry.key);
+                // Without values of its own a detailed name ends its keys like this.
+                if !value.is_empty() || limit.detailed_metric && !any_shared {
+                    piece("_");
+                    piece(value);
+                }
+            }
+        };
+        let mut rest = Some(limit.full_key.as_str());
+        name(&mut |piece| rest = rest.and_then(|rest| rest.strip_prefix(piece)));
+        let same = rest == Some("");
+        let keeps_metadata = if limit.detailed_metric {
+            // Envoy's service loses metadata here, and so does a client that knows it see none.
+            !level.exact.is_empty()
+        } else {
+            same
+        };
+        Some(Found {
+            stats: if same {
+                Arc::clone(&limit.stats)
+            } else {
+                let mut named = String::new();
+                name(&mut |piece| named.push_str(piece));
+                stats.limit_of_client(&named, &limit.full_key)
+            },
+            limit: Arc::clone(limit),
+            metadata: entry.metadata.clone().filter(|_| keeps_metadata),
+            shared: if any_shared {
+                (0..path.len()).map(|index| shared(index).map(str::to_owned)).collect()
+            } else {
+                Vec::new()
+            },
+            hash_tag: None,
+        })
+    }
+
+    fn limits(&self) -> usize {
+        self.exact.values().map(|entry| usize::from(entry.limit.is_some()) + entry.below.limits()).sum()
+    }
+
+    fn names(&self, names: &mut HashSet<String>) {
+        for entry in self.exact.values() {
+            names.extend(entry.limit.iter().map(|limit| limit.full_key.clone()));
+            entry.below.names(names);
+        }
+    }
+
+    fn dump(&self, lines: &mut Vec<String>) {
+        for entry in self.exact.values() {
+            if let Some(limit) = &entry.limit {
+                for rate in &limit.rates {
+                    lines.push(format!(
+                        "{}: unit={} requests_per_unit={}, shadow_mode: {}, quota_mode: {}\n",
+                        limit.full_key,
+                        rate.unit().as_str_name(),
+                        rate.requests_per_unit,
+                        limit.shadow_mode,
+                        limit.quota_mode
+                    ));
+                }
+            }
+            entry.below.dump(lines);
+        }
+    }
+}
+
+/// What a pattern says of the value.
+fn under_key<'a>(pattern: &'a str, key: &str) -> &'a str {
+    pattern.strip_prefix(key).and_then(|rest| rest.strip_prefix('_')).unwrap_or(pattern)
+}
+
+/// How an entry was found.
+#[derive(Clone, Copy)]
+enum How<'a> {
+    Value,
+    Pattern(&'a str),
+    Key,
+}
+
+impl Pattern {
+    pub(super) fn new(key: &str) -> Self {
+        Self { key: key.to_owned(), parts: key.split('*').map(str::to_owned).collect() }
+    }
+
+    /// Each star stands for any text, the empty one too.
+    fn fits(&self, text: &str) -> bool {
+        let [first, middle @ .., last] = self.parts.as_slice() else {
+            return false;
+        };
+        let Some(mut rest) = text.strip_prefix(first.as_str()).and_then(|rest| rest.strip_suffix(last.as_str())) else {
+            return false;
+        };
+        for part in middle {
+            match rest.find(part.as_str()) {
+                Some(at) => rest = &rest[at + part.len()..],
+                None => return false,
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+
+    use super::*;
+    use crate::testing::{config, descriptor, settings};
+
+    const LIMITS: &str = "
+  - {key: a, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: a, value: v, rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: a, value: none}
+  - {key: a, value: 'x*', rate_limit: {unit: day, requests_per_unit: 3}}
+  - {key: a, value: 'x*z', rate_limit: {unit: day, requests_per_unit: 4}}
+  - {key: 'b*', rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: c, descriptors: [{key: d, rate_limit: {unit: day, requests_per_unit: 6}}]}
+  - {key: e, value: 'p*q*r', share_threshold: true, rate_limit: {unit: day, requests_per_unit: 7}}
+  - {key: f, value_to_metric: true, rate_limit: {unit: day, requests_per_unit: 8}}
+";
+
+    fn found(config: &Config, descriptor: &RateLimitDescriptor) -> Result<Option<Found>, UnknownUnit> {
+        config.domain("d").unwrap().find("d", descriptor, &Stats::default(), &settings(&[]).options())
+    }
+
+    #[test]
+    fn the_entry_as_one_text_the_first_pattern_the_key_alone() {
+        let config = config(LIMITS, &Stats::default());
+        for (entries, limit) in [
+            ("a=v", Some(2)),
+            ("a=w", Some(1)),
+            ("a", Some(1)),
+            // Key and value are one text, and a key alone may be the text of both.
+            ("a_v=w", Some(2)),
+            ("a=none", None),
+            ("a=xz", Some(3)),
+            ("a=x", Some(3)),
+            ("bc=", Some(5)),
+            ("b=c", Some(5)),
+            // Only at the depth of a limit.
+            ("c=1", None),
+            ("c=1,d=2", Some(6)),
+            ("c=1,d=2,d=2", None),
+            ("d=2", None),
+            ("e=pqr", Some(7)),
+            ("e=p1q2r", Some(7)),
+            ("e=prq", None),
+        ] {
+            let found = found(&config, &descriptor(entries)).unwrap();
+            assert_eq!(found.map(|found| found.limit.rates[0].requests_per_unit), limit, "{entries}");
+        }
+    }
+
+    #[test]
+    fn statistics_and_shared_thresholds_are_named_by_what_was_found() {
+        let config = config(LIMITS, &Stats::default());
+        let found = |entries: &str| found(&config, &descriptor(entries)).unwrap().unwrap();
+        assert_eq!(found("e=p1q2r").shared, [Some("p*q*r".to_owned())]);
+        assert!(found("a=v").shared.is_empty());
+        assert!(Arc::ptr_eq(&found("a=w").stats, &found("a=w").limit.stats));
+        assert!(!Arc::ptr_eq(&found("f=1").stats, &found("f=1").limit.stats));
+    }
+
+    #[test]
+    fn a_request_may_bring_its_limit() {
+        let config = config(LIMITS, &Stats::default());
+        let brings = |unit| RateLimitDescriptor {
+            limit: Some(RateLimitOverride { requests_per_unit: 9, unit }),
+            ..descriptor("anything=v")
+        };
+        let limit = found(&config, &brings(Unit::Minute.into())).unwrap().unwrap().limit;
+        assert_eq!((limit.full_key.as_str(), limit.suffix.as_str()), ("d.anything_v", "|60"));
+        for unit in [0, 99] {
+            assert_eq!(found(&config, &brings(unit)).unwrap_err(), UnknownUnit);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Where Redis is, and how the service connects: addresses, passwords, TLS, sentinels, clusters.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::cluster::ClusterClient;
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use redis::{
+    AsyncConnectionConfig, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates,
+    TlsMode,
+};
+use redis_rl_client::Connection;
+
+use super::reply::Failure;
+use crate::settings::{Redis, RedisType};
+
+/// How long Redis may take to say what it is.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A connection for decisions.
+///
+/// # Errors
+/// If the settings do not say where to.
+pub(super) fn connection(settings: &Redis) -> Result<Connection, Failure> {
+    let failed = |error: redis::RedisError| Failure::unavailable(error.to_string());
+    Ok(match settings.kind {
+        RedisType::Single => client(settings, &settings.url)?.into(),
+        RedisType::Sentinel => sentinels(settings)?.into(),
+        RedisType::Cluster => {
+            let nodes = settings.url.split(',').map(|node| address(settings, node)).collect::<Result<Vec<_>, _>>()?;
+            // The deadline is what bounds a call; a node that hangs is given up by the client, too.
+            let patience = settings.deadline.max(Duration::from_secs(1));
+            let mut builder = ClusterClient::builder(nodes)
+                .use_protocol(redis::ProtocolVersion::RESP3)
+                .connection_timeout(patience)
+                .response_timeout(patience);
+            if let Some(files) = tls(settings)? {
+                builder = builder.certs(files);
+            }
+            builder.build().map_err(failed)?.into()
+        }
+    })
+}
+
+/// Says in the log which server it is.
+pub async fn describe(settings: &Redis) {
+    let asked = async {
+        let client = match settings.kind {
+            RedisType::Single => client(settings, &settings.url)?,
+            RedisType::Sentinel => sentinels(settings)?
+                .async_get_client()
+                .await
+                .map_err(|error| Failure::unavailable(error.to_string()))?,
+            RedisType::Cluster => client(settings, settings.url.split(',').next().unwrap_or_default())?,
+        };
+        let address = client.get_connection_info().addr().to_string();
+        let info = async {
+            let mut connection = client.get_multiplexed_async_connection().await?;
+            redis::cmd("INFO").arg("server").query_async::<String>(&mut connection).await
+        };
+        Ok::<_, Failure>((address, info.await))
+    };
+    let Ok(Ok((address, info))) = tokio::time::timeout(PATIENCE, asked).await else { return };
+    let info = info.unwrap_or_default();
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let version = match (field("valkey_version"), field("redis_version")) {
+        (Some(version), _) => format!("Valkey {version}"),
+        (None, Some(version)) => format!("Redis {version}"),
+        (None, None) => "a server that does not tell its version".to_owned(),
+    };
+    tracing::warn!("connected to {version} at {address}");
+}
+
+/// A connection of its own to the server that has a key.
+///
+/// # Errors
+/// Why there is none, as a sentence.
+pub async fn connection_for(
+    settings: &Redis,
+    key: &str,
+    config: &AsyncConnectionConfig,
+) -> Result<MultiplexedConnection, String> {
+    let wrong = |error: redis::RedisError| error.to_string();
+    let connect = async |client: redis::Client| client.get_multiplexed_async_connection_with_config(config).await;
+    let client_of = |url: &str| client(settings, url).map_err(|failure| failure.reason().to_owned());
+    match settings.kind {
+        RedisType::Single => connect(client_of(&settings.url)?).await.map_err(wrong),
+        RedisType::Sentinel => {
+            let mut sentinels = sentinels(settings).map_err(|failure| failure.reason().to_owned())?;
+            connect(sentinels.async_get_client().await.map_err(wrong)?).await.map_err(wrong)
+        }
+        RedisType::Cluster => {
+            let mut last = "no node answers".to_owned();
+            for node in settings.url.split(',') {
+                let asked = async {
+                    let mut connection = connect(client_of(node)?).await.map_err(wrong)?;
+                    // Any node says which one has the key.
+                    let asked = redis::cmd("HLEN").arg(key).exec_async(&mut connection).await;
+                    match asked.as_ref().map_err(redis::RedisError::redirect_node) {
+                        Err(Some((node, _))) => connect(client_of(node)?).await.map_err(wrong),
+                        _ => asked.map(|()| connection).map_err(wrong),
+                    }
+                };
+                match asked.await {
+                    Ok(connection) => return Ok(connection),
+                    Err(reason) => last = reason,
+                }
+            }
+            Err(last)
+        }
+    }
+}
+
+fn client(settings: &Redis, url: &str) -> Result<redis::Client, Failure> {
+    let client = match tls(settings)? {
+        Some(files) => redis::Client::build_with_tls(address(settings, url)?, files),
+        None => redis::Client::open(address(settings, url)?),
+    };
+    client.map_err(|error| Failure::unavailable(error.to_string()))
+}
+
+/// `name,sentinel:port,sentinel:port`: the primary of this name, which the sentinels know.
+fn sentinels(settings: &Redis) -> Result<SentinelClient, Failure> {
+    let Some((name, nodes)) = settings.url.split_once(',') else {
+        return Err(Failure::unavailable(
+            "REDIS_URL must be the name of the primary and its sentinels: name,host:port,…".to_owned(),
+        ));
+    };
+    let failed = |error: redis::RedisError| Failure::unavailable(error.to_string());
+    let nodes = nodes.split(',').map(|node| address(settings, node).map(|info| info.addr().clone()));
+    let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
+    let mut builder = SentinelClientBuilder::new(nodes, name, SentinelServerType::Master).map_err(failed)?;
+    if settings.tls {
+        let mode = if settings.skip_hostname_verification { TlsMode::Insecure } else { TlsMode::Secure };
+        builder = builder.set_client_to_redis_tls_mode(mode).set_client_to_sentinel_tls_mode(mode);
+    }
+    if let Some(files) = tls(settings)? {
+        builder = builder.set_client_to_redis_certificates(files.clone()).set_client_to_sentinel_certificates(files);
+    }
+    let (user, password) = login(&settings.auth);
+    if let Some(user) = user {
+        builder = builder.set_client_to_redis_username(user);
+    }
+    if let Some(password) = password {
+        builder = builder.set_client_to_redis_password(password);
+    }
+    let (user, password) = login(&settings.sentinel_auth);
+    if let Some(user) = user {
+        builder = builder.set_client_to_sentinel_username(user);
+    }
+    if let Some(password) = password {
+        builder = builder.set_client_to_sentinel_password(password);
+    }
+    builder.build().map_err(failed)
+}
+
+/// `password`, or `user:password`.
+fn login(auth: &str) -> (Option<&str>, Option<&str>) {
+    match auth.split_once(':') {
+        _ if auth.is_empty() => (None, None),
+        Some((user, password)) => (Some(user), Some(password)),
+        None => (None, Some(auth)),
+    }
+}
+
+/// A path, `host:port`, or a URL (`redis://user:password@host:port/db`). A password of the URL counts before REDIS_AUTH.
+fn address(settings: &Redis, text: &str) -> Result<ConnectionInfo, Failure> {
+    let text = text.trim();
+    let wrong = |error: redis::RedisError| Failure::unavailable(format!("REDIS_URL: {error}"));
+    let given = if text.contains("://") {
+        text.into_connection_info()
+    } else if settings.socket_type == "unix" && settings.kind == RedisType::Single {
+        ConnectionAddr::Unix(text.into()).into_connection_info()
+    } else {
+        let (host, port) = text
+            .rsplit_once(':')
+            .and_then(|(host, port)| Some((host.trim_matches(['[', ']']), port.parse().ok()?)))
+            .ok_or_else(|| Failure::unavailable(format!("REDIS_URL must be host:port, not '{text}'")))?;
+        let host = if host.is_empty() { "localhost" } else { host }.to_owned();
+        ConnectionAddr::Tcp(host, port).into_connection_info()
+    };
+    let mut info = given.map_err(wrong)?;
+    if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } = info.addr()
+        && (settings.tls || matches!(info.addr(), ConnectionAddr::TcpTls { .. }))
+    {
+        let (host, port, insecure) = (host.clone(), *port, settings.skip_hostname_verification);
+        info = info.set_addr(ConnectionAddr::TcpTls { host, port, insecure, tls_params: None });
+    }
+    let mut redis = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
+    if redis.password().is_none() {
+        let (user, password) = login(&settings.auth);
+        if let Some(user) = user {
+            redis = redis.set_username(user);
+        }
+        if let Some(password) = password {
+            redis = redis.set_password(password);
+        }
+    }
+    Ok(info.set_redis_settings(redis))
+}
+
+/// The files of TLS, where any is named.
+fn tls(settings: &Redis) -> Result<Option<TlsCertificates>, Failure> {
+    let read = |path: &str| std::fs::read(path).map_err(|error| Failure::unavailable(format!("{path}: {error}")));
+    let files = &settings.tls_files;
+    if !settings.tls || (files.cert.is_empty() && files.ca.is_empty()) {
+        return Ok(None);
+    }
+    let client_tls = if files.cert.is_empty() || files.key.is_empty() {
+        None
+    } else {
+        Some(ClientTlsConfig { client_cert: read(&files.cert)?, client_key: read(&files.key)? })
+    };
+    let root_cert = if files.ca.is_empty() { None } else { Some(read(&files.ca)?) };
+    Ok(Some(TlsCertificates { client_tls, root_cert }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    /// Where this leads: address, user, password, database.
+    fn leads(variables: &[(&str, &str)]) -> String {
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let settings = Settings::read(variables.collect()).unwrap().redis;
+        let info = address(&settings, &settings.url).unwrap();
+        let redis = info.redis_settings();
+        let tls = if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) { " TLS" } else { "" };
+        format!("{}{tls} {:?} {:?} {}", info.addr(), redis.username(), redis.password(), redis.db())
+    }
+
+    #[test]
+    fn addresses_are_paths_hosts_and_urls() {
+        let auth = ("REDIS_AUTH", "me:secret");
+        let tcp = ("REDIS_SOCKET_TYPE", "tcp");
+        assert_eq!(leads(&[("REDIS_URL", "/run/redis.sock"), auth]), "/run/redis.sock Some(\"me\") Some(\"secret\") 0");
+        assert_eq!(leads(&[("REDIS_URL", "cache:6380"), tcp]), "cache:6380 None None 0");
+        assert_eq!(
+            leads(&[("REDIS_URL", "[::1]:6380"), tcp, auth, ("REDIS_TLS", "true")]),
+            "::1:6380 TLS Some(\"me\") Some(\"secret\") 0"
+        );
+        // REDIS_AUTH and REDIS_TLS hold for a URL, too.
+        assert_eq!(
+            leads(&[("REDIS_URL", "redis://cache:6380/3"), auth, ("REDIS_TLS", "true")]),
+            "cache:6380 TLS Some(\"me\") Some(\"secret\") 3"
+        );
+        assert_eq!(leads(&[("REDIS_URL", "rediss://:own@cache:6380"), auth]), "cache:6380 TLS None Some(\"own\") 0");
+    }
+}

@@ -1,0 +1,192 @@
+//! Redis, as the service asks it.
+
+use std::time::{Duration, SystemTime};
+
+use redis_rl_client::{Admission, Error, Limiter, Mode, Options, Rule};
+
+use super::address::connection;
+use super::batches;
+use super::item::{Hold, Item};
+use super::reply::{Failure, State};
+use crate::limit::Kind;
+use crate::settings::{Redis, RedisType};
+
+/// How long a call that gives units back may take at least: the response has its own deadline and does not wait for it.
+const GIVING_BACK: Duration = Duration::from_secs(1);
+
+/// How long Redis may take to answer for the first time.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A decision that is charged, so that it fails where those of requests fail: without memory, at a replica.
+async fn probe(limiter: &Limiter, key: &str) -> Result<(), Failure> {
+    limiter.admit(key, Rule::fixed("1000000/second").map_err(Error::from)?).await?;
+    Ok(())
+}
+
+#[derive(Debug)]
+pub struct Store {
+    limiter: Limiter,
+    /// The same with more time, for what gives units back.
+    giving_back: Limiter,
+    cluster: bool,
+    probe_key: String,
+}
+
+impl Store {
+    /// Connects.
+    ///
+    /// # Errors
+    /// If there is no server, or the settings do not say where.
+    pub async fn connect(settings: &Redis, prefix: &str) -> Result<Self, Failure> {
+        let connection = connection(settings)?;
+        let options = Options::default().name("redis-rl-envoy").mode(settings.mode).timeout(settings.deadline);
+        let limiter = Limiter::with_options(connection, options);
+        // The first call finds out how the server is asked; no request should have to wait for it.
+        let probe_key = format!("{prefix}redis-rl-envoy:probe");
+        probe(&limiter.timeout(PATIENCE), &probe_key).await?;
+        let giving_back = limiter.timeout(settings.deadline.max(GIVING_BACK));
+        Ok(Self { limiter, giving_back, cluster: settings.kind == RedisType::Cluster, probe_key })
+    }
+
+    /// How Redis is asked; `None` before its first answer.
+    pub fn mode(&self) -> Option<&'static str> {
+        Some(match self.limiter.mode()? {
+            Mode::Module => "module",
+            Mode::Functions => "functions",
+            _ => "script",
+        })
+    }
+
+    /// Decides about a key of the service's own, as about any other: where nobody asks for a while, that is how an outage
+    /// is noticed, and its end.
+    pub async fn probe(&self) {
+        // What came of it, the limiter knows, and says in the log.
+        let _ = probe(&self.limiter, &self.probe_key).await;
+    }
+
+    /// Whether Redis is asked, and not left alone in an outage.
+    pub fn is_available(&self) -> bool {
+        self.limiter.is_available()
+    }
+
+    /// Connections made to Redis so far.
+    pub fn connections(&self) -> u64 {
+        self.limiter.connections()
+    }
+
+    /// As the function of this name.
+    pub fn batches(&self, items: &[&Item]) -> Vec<Vec<usize>> {
+        batches::batches(items, self.cluster)
+    }
+
+    /// Whether they can be decided together.
+    pub fn takes_at_once<'a>(&self, items: impl ExactSizeIterator<Item = &'a Item> + Clone) -> bool {
+        batches::takes_at_once(items, self.cluster)
+    }
+
+    /// One decision, all or nothing. What never fits for its weight alone is a denial.
+    pub async fn decide(&self, items: &[&Item]) -> Result<(bool, Vec<State>), Failure> {
+        match (self.ask(items).await, items) {
+            (Err(failure), [item]) if failure.is_too_heavy() => Ok((false, vec![self.too_heavy(item).await?])),
+            (decided, _) => decided,
+        }
+    }
+
+    async fn ask(&self, items: &[&Item]) -> Result<(bool, Vec<State>), Failure> {
+        if let [item] = items
+            // The plain form of a fixed window would count its denials.
+            && (item.hold.is_some() || !matches!(item.kind, Kind::Fixed(_) | Kind::Calendar { .. }))
+        {
+            let state = State::from(self.limiter.hit(&item.key, item.rule()?).await?.state());
+            return Ok((state.allowed || item.force, vec![state]));
+        }
+        if let [item] = items
+            && let Kind::Fixed(rule) = &item.kind
+            && let [window] = rule.windows()
+            && !item.force
+        {
+            // The short reply costs Redis a third less. It does not tell the time, which this process has, too.
+            let Admission { allowed, remaining, retry_after, .. } = self.limiter.admit(&item.key, item.rule()?).await?;
+            let (at, used) = (SystemTime::now(), window.limit().saturating_sub(remaining));
+            let state = State {
+                allowed,
+                limit: window.limit(),
+                used,
+                remaining,
+                retry_after,
+                next_after: if used == 0 { Some(Duration::ZERO) } else { until_end(window.length(), at) },
+                reset_after: None,
+                window: window.length(),
+                at,
+            };
+            return Ok((allowed, vec![state]));
+        }
+        let rules = items.iter().map(|item| Ok((&item.key, item.rule()?))).collect::<Result<Vec<_>, Failure>>()?;
+        let decision = self.limiter.all(rules).await?;
+        Ok((decision.allowed, decision.each.iter().map(|decision| State::from(decision.state())).collect()))
+    }
+
+    /// The state as it is; `allowed` says whether the units fit, or any unit if there are none. Of places, the state that
+    /// the holder would make.
+    pub async fn peek(&self, item: &Item) -> Result<State, Failure> {
+        let mut state = match self.look(item).await {
+            Err(failure) if failure.is_too_heavy() => return self.too_heavy(item).await,
+            state => state?,
+        };
+        if item.units == 0 && !matches!(item.kind, Kind::Concurrency { .. }) {
+            state.allowed = state.remaining > 0;
+        }
+        Ok(state)
+    }
+
+    async fn look(&self, item: &Item) -> Result<State, Failure> {
+        Ok(State::from(self.limiter.peek(&item.key, item.rule()?).await?.state()))
+    }
+
+    /// The state of a log that does not take as many units, whether there is room or not.
+    async fn too_heavy(&self, item: &Item) -> Result<State, Failure> {
+        let state = self.look(&Item { units: 0, force: false, hold: None, ..item.clone() }).await?;
+        Ok(State { allowed: false, retry_after: None, ..state })
+    }
+
+    /// Gives units back: the newest, or those of a time. Answers how many, and how many are still in use.
+    pub async fn refund(&self, item: &Item, at: Option<SystemTime>) -> Result<(u64, u64), Failure> {
+        let Item { key, kind, units, holder, hold, .. } = item;
+        let limiter = &self.giving_back;
+        if let Some(hold) = hold {
+            let used = self.settle(item, hold, 0, at.unwrap_or(hold.at)).await?;
+            return Ok((*units, used));
+        }
+        let refund = match (kind, at) {
+            (Kind::Fixed(rule), None) => limiter.refund(key, rule.clone().cost(*units)).await?,
+            (Kind::Fixed(rule), Some(at)) => limiter.refund_at(key, rule.clone().cost(*units), at).await?,
+            (Kind::Sliding(rule), None) => limiter.refund(key, rule.clone().cost(*units)).await?,
+            (Kind::Sliding(rule), Some(at)) => limiter.refund_at(key, rule.clone().cost(*units), at).await?,
+            (Kind::Calendar { rule, .. }, None) => limiter.refund(key, rule.clone().cost(*units)).await?,
+            (Kind::Calendar { rule, .. }, Some(at)) => limiter.refund_at(key, rule.clone().cost(*units), at).await?,
+            (Kind::Throttle(rule), _) => limiter.refund(key, rule.clone().cost(*units)).await?,
+            (Kind::Concurrency { .. }, _) => return Ok((limiter.release(key, [holder]).await?, 0)),
+        };
+        Ok((refund.refunded, u64::try_from(refund.used).unwrap_or(0)))
+    }
+
+    /// Makes this many units of what was reserved at that time. Answers how many are in use.
+    pub async fn settle(&self, item: &Item, hold: &Hold, units: u64, at: SystemTime) -> Result<u64, Failure> {
+        // The cost means nothing here, but that it is one.
+        let held = Item { units: 1, force: false, ..item.clone() }.held(hold)?;
+        let limiter = &self.giving_back;
+        let settled = match held {
+            Rule::Sliding(rule) => limiter.settle(&item.key, rule, units, at).await?,
+            Rule::Fixed(rule) => limiter.settle(&item.key, rule, units, at).await?,
+            Rule::Calendar(rule) => limiter.settle(&item.key, rule, units, at).await?,
+            _ => return Err(Failure::Permanent("it cannot be settled".to_owned())),
+        };
+        Ok(u64::try_from(settled.used).unwrap_or(0))
+    }
+}
+
+/// How long a window of the clock lasts from this time on.
+fn until_end(window: Duration, at: SystemTime) -> Option<Duration> {
+    let (at, length) = (at.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_millis(), window.as_millis());
+    Some(Duration::from_millis(u64::try_from(length - at.checked_rem(length)?).ok()?))
+}

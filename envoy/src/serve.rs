@@ -1,0 +1,272 @@
+//! What runs, from the first connection to Redis until the last answer: doors, configurations, the end.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant, SystemTime};
+
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use futures_util::FutureExt as _;
+use hyper::Request;
+use hyper::service::service_fn;
+use tokio::runtime::Handle;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tonic::service::Routes;
+use tower_service::Service as _;
+
+use crate::doors::bounds::{self, Door, RequestBody};
+use crate::doors::grpc::Grpc;
+use crate::doors::health::Health;
+use crate::doors::listen::{self, Ages, Ports, Slots};
+use crate::doors::samples::Samples;
+use crate::doors::tls::Certificates;
+use crate::doors::{http, metrics, statsd};
+use crate::limits::overrides::Overrides;
+use crate::limits::tree::Config;
+use crate::limits::{Origin, Update, files, xds};
+use crate::redis::{Failure, Store, describe};
+use crate::request::Service;
+use crate::settings::{RedisType, Settings, Sink};
+use crate::stats::Stats;
+
+/// How long clients have to see that the service is about to end, before no connection is accepted any longer.
+const NOTICE: Duration = Duration::from_secs(1);
+/// How long requests that have come in may take then.
+const DRAIN: Duration = Duration::from_secs(10);
+
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+pub async fn run(settings: Settings, background: &Handle) -> Result<(), String> {
+    tracing::warn!("redis-rl-envoy {}", env!("CARGO_PKG_VERSION"));
+    for note in &settings.notes {
+        tracing::warn!("{note}");
+    }
+    let (stop, stopped) = watch::channel(false);
+    tokio::spawn(async move {
+        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+        let [Ok(mut term), Ok(mut int), Ok(mut hup)] = kinds.map(signal) else {
+            return;
+        };
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+            _ = hup.recv() => {}
+        }
+        let _ = stop.send(true);
+    });
+    let mut early = stopped.clone();
+    tokio::select! {
+        served = serve(&settings, stopped, background) => served,
+        // Before there is anything to drain.
+        () = async { let _ = early.wait_for(|stopped| *stopped).await; tokio::time::sleep(NOTICE + DRAIN + Duration::from_secs(5)).await } => Ok(()),
+    }
+}
+
+async fn serve(settings: &Settings, stopped: watch::Receiver<bool>, background: &Handle) -> Result<(), String> {
+    let certificates = settings.grpc_tls.as_ref().map(Certificates::read).transpose()?.map(Arc::new);
+    let Some(store) = connect(settings, stopped.clone()).await? else { return Ok(()) };
+    let stats = Arc::new(Stats::default());
+    let service = Arc::new(Service::new(settings, Arc::clone(&store), Arc::clone(&stats)));
+    let (reporter, health_service) = tonic_health::server::health_reporter();
+    let health = Arc::new(Health::new(reporter, settings.healthy_with_config));
+    health.report().await;
+
+    let (updates, mut updated) = mpsc::channel(1);
+    match &settings.xds {
+        Some(xds) => drop(background.spawn(xds::watch(xds.clone(), updates))),
+        None => drop(background.spawn(files::watch(settings.files.clone(), updates))),
+    }
+    let overrides = Overrides::of(settings.redis.clone(), background.clone());
+    let loader =
+        Loader { overrides, settings: settings.clone(), service: Arc::clone(&service), health: Arc::clone(&health) };
+    if !settings.force_start {
+        let mut stopped = stopped.clone();
+        tokio::select! {
+            update = updated.recv() => if let Some(update) = update { loader.load(update).await },
+            _ = stopped.wait_for(|stopped| *stopped) => return Ok(()),
+        }
+    }
+    background.spawn(async move {
+        while let Some(update) = updated.recv().await {
+            loader.load(update).await;
+        }
+    });
+
+    let ports = Arc::new(Ports::share());
+    let samples = Arc::new(Samples { service: Arc::clone(&service), ports: Arc::clone(&ports) });
+    let (close, closing) = watch::channel(false);
+    let (close_http, closing_http) = watch::channel(false);
+    // Serves in the background.
+    let open = |what: &str, address: &str, slots: &Slots, door: Door, router: axum::Router| {
+        let _guard = background.enter();
+        let listener = listen::tcp(address).map_err(|error| format!("{what} at {address}: {error}"))?;
+        tracing::warn!("Listening for {what} on '{address}'");
+        Ok::<_, String>(tokio::spawn(listen::http(listener, slots.clone(), door, router, closing_http.clone())))
+    };
+    match settings.sink.clone() {
+        Sink::None => {}
+        Sink::Prometheus { address, path } => {
+            if !path.starts_with('/') {
+                return Err(format!("PROMETHEUS_PATH must begin with a slash, not be '{path}'"));
+            }
+            let metrics = http::metrics(Arc::clone(&samples), path, metrics::labels(&settings.extra_tags)?);
+            open("metrics", &address, &ports.metrics, Door::new(Arc::clone(&stats)), metrics)?;
+        }
+        sink => drop(background.spawn(statsd::run(
+            sink,
+            Arc::clone(&samples),
+            settings.flush_interval,
+            settings.extra_tags.clone(),
+        ))),
+    }
+    // Where requests are decided, as its calls may make the connection.
+    tokio::spawn(check_redis(Arc::clone(&store), settings.redis.health_check.then(|| Arc::clone(&health))));
+    let listener = match &settings.grpc_socket {
+        Some(path) => {
+            listen::unix(path).map(listen::Listener::Unix).map_err(|error| format!("{}: {error}", path.display()))?
+        }
+        None => listen::tcp(&settings.grpc)
+            .map(listen::Listener::Tcp)
+            .map_err(|error| format!("{}: {error}", settings.grpc))?,
+    };
+    let place = settings.grpc_socket.as_ref().map_or(settings.grpc.clone(), |path| path.display().to_string());
+    tracing::warn!("Listening for gRPC on '{place}'");
+    // After gRPC: what /healthcheck calls healthy can be asked.
+    let door = Door::new(Arc::clone(&stats));
+    open("debug", &settings.debug, &ports.debug, door.clone(), http::debug(samples, door))?;
+    let door = Door::new(Arc::clone(&stats));
+    let http = http::doors(Arc::clone(&service), Arc::clone(&health), door.clone(), settings.clients.clone());
+    let http = open("HTTP", &settings.http, &ports.http, door, http)?;
+    if let Some(certificates) = &certificates {
+        background.spawn(Arc::clone(certificates).watch());
+    }
+    let unless_zero = |time: Duration| (!time.is_zero()).then_some(time);
+    let ages =
+        Ages { most: unless_zero(settings.max_connection_age), grace: unless_zero(settings.max_connection_age_grace) };
+    let limits = RateLimitServiceServer::new(Grpc(service)).max_decoding_message_size(bounds::MESSAGE);
+    let routes = Routes::new(limits.clone()).add_service(health_service).prepare();
+    // Nearly all calls are of one method, and spare the way through the routes.
+    let services = service_fn(move |request: Request<RequestBody>| match request.uri().path() {
+        SHOULD_RATE_LIMIT => limits.clone().call(request).left_future(),
+        _ => routes.clone().call(request).right_future(),
+    });
+    let mut told = stopped.clone();
+    let ended = async move {
+        let _ = told.wait_for(|stopped| *stopped).await;
+        health.stop().await;
+        tracing::warn!("ending: requests that have come in are answered");
+        tokio::time::sleep(NOTICE).await;
+        let _ = close.send(true);
+        tokio::time::sleep(DRAIN).await;
+    };
+    let served = async {
+        listen::grpc(listener, ports.grpc.clone(), certificates, Door::new(stats), services, ages, closing).await;
+        let _ = close_http.send(true);
+        let _ = http.await;
+    };
+    tokio::select! {
+        () = served => {}
+        () = ended => {}
+    }
+    Ok(())
+}
+
+/// Connects to Redis, again and again until it is there. `None` if the service is told to end meanwhile.
+async fn connect(settings: &Settings, mut stopped: watch::Receiver<bool>) -> Result<Option<Arc<Store>>, String> {
+    let redis = &settings.redis;
+    let start = Instant::now();
+    let mut wait = redis.startup_initial;
+    loop {
+        let failure = match Store::connect(redis, &settings.key_prefix).await {
+            Ok(store) => {
+                describe(redis).await;
+                return Ok(Some(Arc::new(store)));
+            }
+            Err(failure) => failure,
+        };
+        if !redis.startup_elapsed.is_zero() && start.elapsed() >= redis.startup_elapsed {
+            return Err(format!("no Redis after {:?}: {}", start.elapsed(), failure.reason()));
+        }
+        let what = match &failure {
+            Failure::Unavailable { .. } => "no connection to Redis",
+            Failure::Permanent(_) => "Redis refuses to decide",
+        };
+        tracing::warn!("{what}, next attempt in {wait:?}: {}", failure.reason());
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
+        }
+        wait = wait.saturating_mul(2).min(redis.startup_max);
+    }
+}
+
+/// Asks Redis once a second. `health`: where it makes the service healthy or not.
+async fn check_redis(store: Arc<Store>, health: Option<Arc<Health>>) {
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        store.probe().await;
+        if let Some(health) = &health {
+            health.set_redis(store.is_available()).await;
+        }
+    }
+}
+
+/// Puts new configurations in place of old ones.
+struct Loader {
+    overrides: Overrides,
+    settings: Settings,
+    service: Arc<Service>,
+    health: Arc<Health>,
+}
+
+impl Loader {
+    async fn load(&self, update: Update) {
+        let stats = &self.service.stats;
+        let options = self.settings.options();
+        let loaded =
+            update.definitions.and_then(|definitions| Config::load(&definitions, &self.overrides, stats, &options));
+        let taken = match loaded {
+            Ok(config) => {
+                self.warn(&config);
+                if self.settings.healthy_with_config {
+                    self.health.set_config(!config.is_empty()).await;
+                }
+                let (limits, domains) = (config.limits(), config.domains());
+                self.service.set_config(config);
+                stats.config_load_success.inc();
+                let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                stats.config_loaded_at.store(now.as_secs(), Relaxed);
+                let mended = if stats.config_refused.swap(false, Relaxed) { ", which was refused before," } else { "" };
+                tracing::warn!("the configuration{mended} was loaded; limits: {limits}, domains: {domains}");
+                Ok(())
+            }
+            Err(reason) => {
+                stats.config_load_error.inc();
+                stats.config_refused.store(true, Relaxed);
+                tracing::error!("the configuration is refused, and the one before stays: {reason}");
+                Err(reason)
+            }
+        };
+        self.service.forget_statistics();
+        if let Origin::Xds(answer) = update.origin {
+            let _ = answer.send(taken);
+        }
+    }
+
+    fn warn(&self, config: &Config) {
+        if config.counts_addresses() && !self.settings.trusts_proxies {
+            tracing::warn!(
+                "addresses of clients are those of the gateways, which share one limit: TRUSTED_PROXIES has to name the \
+                 gateways"
+            );
+        }
+        let domains = config.domains_without_hash_tag();
+        if self.settings.redis.kind == RedisType::Cluster && !domains.is_empty() {
+            tracing::warn!(
+                "in a cluster the limits of one request lie in several slots and are decided one by one, unless \
+                 hash_tag brings them together; domains without one: {}",
+                domains.join(", ")
+            );
+        }
+    }
+}

@@ -15,7 +15,7 @@ export interface LocalDemand {
   readonly force: boolean;
 }
 
-/** The oldest makes room. */
+/** The oldest make room. */
 const MOST_COUNTERS = 50_000;
 
 export class LocalLimits {
@@ -70,6 +70,11 @@ export class LocalLimits {
     counter.used += cost;
     this.#counters.delete(id);
     this.#counters.set(id, counter);
-    if (this.#counters.size > MOST_COUNTERS) this.#counters.delete(this.#counters.keys().next().value as string);
+    if (this.#counters.size <= MOST_COUNTERS) return;
+    // Many at once: a map looks for its oldest entry among those that were removed.
+    for (const oldest of this.#counters.keys()) {
+      if (this.#counters.size <= 0.9 * MOST_COUNTERS) break;
+      this.#counters.delete(oldest);
+    }
   }
 }

@@ -39,7 +39,7 @@ from redis_rl import (
     wsgi,
 )
 from redis_rl._calls import read_all, read_number, read_refund, read_rule, read_settled
-from redis_rl._identity import Addresses, key_for, policy_of
+from redis_rl._identity import ClientAddress, key_for, policy_of
 from redis_rl._protocol import MODES, Command, Errors, Mode, digest
 from redis_rl._result import _NAMES as FIELDS
 from redis_rl._sync.guard import Guard
@@ -407,7 +407,7 @@ def test_keys_of_adapters(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", cases("keys", "addresses"))
 def test_addresses(case: dict[str, Any]) -> None:
     only(case, "peer", "forwarded", "trusted", "ipv6_prefix", "identity")
-    addresses = Addresses(case.get("trusted", []), case.get("ipv6_prefix", 64))
+    addresses = ClientAddress(case.get("trusted", []), case.get("ipv6_prefix", 64))
     assert addresses.of(case["peer"], case.get("forwarded", [])) == case["identity"]
 
 
@@ -415,7 +415,7 @@ def test_addresses(case: dict[str, Any]) -> None:
 def test_wrong_addresses(case: dict[str, Any]) -> None:
     only(case, "trusted", "ipv6_prefix")
     with pytest.raises(ValueError, match=r".+"):
-        Addresses(case.get("trusted", []), case.get("ipv6_prefix", 64))
+        ClientAddress(case.get("trusted", []), case.get("ipv6_prefix", 64))
 
 
 def refusal(**options: Any) -> int:
@@ -448,7 +448,7 @@ def test_defaults() -> None:
             "prefix": adapter["prefix"],
             "timeout_ms": adapter["timeout"] * 1000,
             "when_unavailable": adapter["when_unavailable"],
-            "ipv6_prefix": inspect.signature(Addresses).parameters["ipv6_prefix"].default,
+            "ipv6_prefix": inspect.signature(ClientAddress).parameters["ipv6_prefix"].default,
             "deny_cache": adapter["deny_cache"],
             "without_identity": {"refuse": "refused", "allow": "let through"}[adapter["without_identity"]],
             "status": {

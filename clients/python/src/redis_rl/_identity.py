@@ -6,6 +6,7 @@ import hashlib
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ._rules import Rule
 
@@ -20,8 +21,18 @@ MARK = b"%sha256:"
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class Addresses:
-    """Reads the address that a request counts for: see `redis_rl.asgi.ClientAddress`."""
+class ClientAddress:
+    """Reads the client's address from a request: who is limited, unless a middleware is given another key.
+
+    An IPv6 address counts by its network of 64 bits, as one client usually has at least that.
+
+    Args:
+        trusted_proxies: addresses and networks (``"10.0.0.0/8"``) of your proxies. From these ``X-Forwarded-For`` is
+            believed: it is read from right to left, up to the first address that is not one of them. Without it the
+            client is the peer of the connection. ``"unix"`` stands for proxies that come by a unix socket, as behind
+            ``uvicorn --uds``. Leave it out where the server itself does that, as ``uvicorn --proxy-headers`` does.
+        ipv6_prefix: how many bits of an IPv6 address count.
+    """
 
     def __init__(self, trusted_proxies: Iterable[str] = (), ipv6_prefix: int = 64) -> None:
         if isinstance(trusted_proxies, str):
@@ -32,6 +43,17 @@ class Addresses:
         self._trusts_unix = "unix" in proxies
         self._trusted = [ipaddress.ip_network(each, strict=False) for each in proxies if each != "unix"]
         self._ipv6_prefix = ipv6_prefix
+
+    def __call__(self, request: Any) -> str | None:
+        """The identity of a framework's request, of an ASGI scope or a WSGI environ; None if it has none."""
+        found = (
+            getattr(request, "META", None) or getattr(request, "scope", None) or getattr(request, "environ", request)
+        )
+        if "headers" not in found and "client" not in found:
+            return self.of(found.get("REMOTE_ADDR"), [found.get("HTTP_X_FORWARDED_FOR", "")])
+        lines = [value for name, value in found.get("headers", ()) if name.lower() == b"x-forwarded-for"]
+        client = found.get("client")
+        return self.of(str(client[0]) if client else None, [line.decode("latin-1") for line in lines])
 
     def of(self, peer: str | None, forwarded: Sequence[str] = ()) -> str | None:
         """The identity of a request, None if it has none.

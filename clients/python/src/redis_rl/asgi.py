@@ -15,7 +15,7 @@ from ._async.guard import AsyncGuard
 from ._async.io import AsyncKeyOf, AsyncRuleOf, finished
 from ._async.limiter import AsyncLimiter
 from ._guard import Options, Scope, check_function, pairs
-from ._identity import Addresses, key_for
+from ._identity import ClientAddress, key_for
 
 __all__ = ["ClientAddress", "RateLimitMiddleware", "key_for"]
 
@@ -23,29 +23,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-class ClientAddress(Addresses):
-    """Reads the client's address from a request: the key of `RateLimitMiddleware` unless another is given.
-
-    An IPv6 address counts by its network of 64 bits, as one client usually has at least that.
-
-    Args:
-        trusted_proxies: addresses and networks (``"10.0.0.0/8"``) of your proxies. From these ``X-Forwarded-For`` is
-            believed: it is read from right to left, up to the first address that is not one of them. Without it the
-            client is the peer of the connection. ``"unix"`` stands for proxies that come by a unix socket, as behind
-            ``uvicorn --uds``. Leave it out where the server itself does that, as ``uvicorn --proxy-headers`` does.
-        ipv6_prefix: how many bits of an IPv6 address count.
-    """
-
-    def __call__(self, request: Any) -> str | None:
-        """The identity of a request, or of its scope; None if it has none."""
-        scope = getattr(request, "scope", request)
-        client = scope.get("client")
-        forwarded = [
-            value.decode("latin-1") for name, value in scope.get("headers", ()) if name.lower() == b"x-forwarded-for"
-        ]
-        return self.of(str(client[0]) if client else None, forwarded)
 
 
 class RateLimitMiddleware:

@@ -23,7 +23,7 @@ from django.utils.module_loading import import_string
 from ._async.guard import AsyncAnswer, AsyncGuard
 from ._async.limiter import AsyncLimiter
 from ._guard import Options
-from ._identity import Addresses, key_for
+from ._identity import ClientAddress, key_for
 from ._rates import Rate
 from ._rules import Rule, fixed, sliding, throttle
 from ._sync.guard import Answer, Guard
@@ -34,18 +34,6 @@ __all__ = ["ClientAddress", "RateLimitMiddleware", "clear", "key_for"]
 RULES: dict[str, Callable[..., Rule]] = {"sliding": sliding, "fixed": fixed, "throttle": throttle}
 GUARDS = {name.upper() for name in Options.__annotations__}
 NAMES = {"URL", "RULE", "LIMIT", "KEY", "TRUSTED_PROXIES", "IPV6_PREFIX", "MODE", *GUARDS}
-
-
-class ClientAddress(Addresses):
-    """Reads the client's address from a request: who is limited, unless ``KEY`` is given.
-
-    Args:
-        trusted_proxies, ipv6_prefix: as in `redis_rl.asgi.ClientAddress`.
-    """
-
-    def __call__(self, request: HttpRequest) -> str | None:
-        """The identity of the request, None if it has none."""
-        return self.of(request.META.get("REMOTE_ADDR"), [request.META.get("HTTP_X_FORWARDED_FOR", "")])
 
 
 def given() -> dict[str, Any]:

@@ -9,25 +9,12 @@ from typing import Any, Unpack
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from ._guard import Options, check_function, pairs
-from ._identity import Addresses, key_for
+from ._identity import ClientAddress, key_for
 from ._sync.guard import Guard
 from ._sync.io import KeyOf, RuleOf
 from ._sync.limiter import Limiter
 
 __all__ = ["ClientAddress", "RateLimitMiddleware", "key_for"]
-
-
-class ClientAddress(Addresses):
-    """Reads the client's address from a request: the key of `RateLimitMiddleware` unless another is given.
-
-    Args:
-        trusted_proxies, ipv6_prefix: as in `redis_rl.asgi.ClientAddress`.
-    """
-
-    def __call__(self, request: Any) -> str | None:
-        """The identity of a request, or of its environ; None if it has none."""
-        environ: WSGIEnvironment = getattr(request, "environ", request)
-        return self.of(environ.get("REMOTE_ADDR"), [environ.get("HTTP_X_FORWARDED_FOR", "")])
 
 
 class RateLimitMiddleware:

@@ -247,8 +247,9 @@ class AsyncLimiter:
             return (await self._await_place(key, rule.held_by(), until))[1]
         rule = weighed(rule, cost) if isinstance(rule, Fixed) else turning(rule, cost)
         denial: Result | None = None
+        least = self._least(until)
         while True:
-            found = denial = await self._tried(key, rule, until, denial)
+            found = denial = await self._tried(key, rule, until, least, denial)
             if found is None:
                 continue
             if found.wait_ms:
@@ -264,13 +265,17 @@ class AsyncLimiter:
             background(lambda: self._give_back(key, rule, turn))
             raise
 
-    async def _tried(self, key: Key, rule: Rule, until: float, denial: Result | None) -> Result | None:
+    def _least(self, until: float) -> float:
+        """The deadline that the last call of a wait has at least; all of it where there is no time to wait."""
+        return self._timeout * LAST_CALL if until > time.monotonic() else self._timeout
+
+    async def _tried(self, key: Key, rule: Rule, until: float, least: float, denial: Result | None) -> Result | None:
         """A try by one who waits: None after a second in which the server was unavailable, if there is time left.
 
-        The last one has a tenth of the limiter's deadline, and at its end what is known is the denial before it.
+        At the end of the last one what is known is the denial before it.
         """
         left = until - time.monotonic()
-        within = max(left, self._timeout * LAST_CALL)
+        within = max(left, least)
         try:
             if isinstance(rule, Sliding | Throttle):
                 ms = int(min(max(left, 0), LONGEST_TURN) * 1000)
@@ -292,6 +297,7 @@ class AsyncLimiter:
         a lease is released here.
         """
         line = self._lines.setdefault((here(), self._calls.key(key)), Line())
+        least = self._least(until)
         left = until - time.monotonic()
         has_turn = await line.enter(max(left, 0.0))
         if not has_turn and left > 0 and line.denial is not None:
@@ -302,7 +308,7 @@ class AsyncLimiter:
         try:
             while True:
                 ends = _ends(rule)
-                found = await self._tried(key, rule, until, found)
+                found = await self._tried(key, rule, until, least, found)
                 if found is None:
                     continue
                 left = until - time.monotonic()
